@@ -1,0 +1,72 @@
+"""What can go wrong, as one tree. The command line prints `str(error)` as one line and leaves with `exit_status`.
+
+TilecastError            exit 1   anything Tilecast raises on purpose
+└── RequestError         exit 2   the request is wrong: the line says the value, what was expected, the nearest choice
+    ├── UnknownNameError          a name that is in no catalogue
+    ├── UnsupportedError          known names that do not go together (a dtype that a GPU has no peak for)
+    └── SpecError                 a file that cannot be read as what it should be (GPU YAML, model JSON, data)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class TilecastError(Exception):
+    """Base of every exception that Tilecast raises on purpose; `exit_status` is what a command leaves with."""
+
+    exit_status: ClassVar[int] = 1
+
+
+class RequestError(TilecastError):
+    """The request is wrong. The message is one line: the value, what was expected, the nearest valid choice."""
+
+    exit_status: ClassVar[int] = 2
+
+
+class UnknownNameError(RequestError):
+    """A name that is in no catalogue (GPU, dtype, model, operator)."""
+
+
+class UnsupportedError(RequestError):
+    """Names that are known but do not go together, such as a dtype on a GPU that has no peak for it."""
+
+
+class SpecError(RequestError):
+    """A file that cannot be read as what it should be: GPU YAML, model JSON, measured data."""
+
+
+def nearest(value: str, choices: Iterable[str], n: int = 3) -> tuple[str, ...]:
+    """Up to `n` of `choices` that read like `value`, the closest first; empty where none does.
+
+    A choice that begins with `value`, or the other way round, counts as close however much longer it is.
+    """
+    wanted = value.strip().lower()
+    by_lower = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(wanted, by_lower, n=n, cutoff=0.5)
+    if wanted:
+        starts = sorted(
+            (c for c in by_lower if c.startswith(wanted) or wanted.startswith(c)), key=lambda c: (len(c), c)
+        )
+        close += [choice for choice in starts if choice not in close]
+    return tuple(by_lower[choice] for choice in close[:n])
+
+
+# What to type to see the valid names, by the kind of thing that was looked for.
+_WHERE = {"gpu": "a name of `tilecast gpus` or a YAML file"}
+
+
+def unknown_name(kind: str, value: str, choices: Iterable[str], expected: str | None = None) -> UnknownNameError:
+    """The error (returned, for the caller to raise) for a `value` that is not among `choices`.
+
+    `kind` says what was looked for ("GPU", "dtype"); `expected` says in words what is valid and defaults to the
+    choices themselves, or for a GPU to where they are listed. The message is one line, such as:
+    unknown GPU 'h10': expected a name of `tilecast gpus` or a YAML file; nearest: h100, h20
+    """
+    names = list(choices)
+    said = expected or _WHERE.get(kind.lower()) or "one of " + ", ".join(names)
+    close = nearest(value, names)
+    tail = f"; nearest: {', '.join(close)}" if close else ""
+    return UnknownNameError(f"unknown {kind} {value!r}: expected {said}{tail}")

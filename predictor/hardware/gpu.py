@@ -1,0 +1,335 @@
+"""One GPU: what its hardware can do at best, read from one YAML file.
+
+`load_gpu("h100")` reads a file of the catalogue (`gpus/`), `load_gpu("mine.yaml")` a file of your own. The fields are
+the same, and docs/adding-a-gpu.md lists them. Every value is in a base unit (Hz, bytes, bytes/s, FLOP/s, W) and is a
+ceiling: peaks are dense, without structured sparsity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from predictor.dtypes import DTYPES, canonical
+from predictor.errors import RequestError, SpecError, UnsupportedError, nearest, unknown_name
+from predictor.units import parse_quantity
+
+GPU_DIR = Path(__file__).parent / "gpus"
+UNITS = ("vector", "matrix")
+
+# Field of the YAML file -> (field of GPUSpec, dimension, whether every file must have it).
+QUANTITIES: Mapping[str, tuple[str, str, bool]] = {
+    "sm_count": ("sm_count", "count", True),
+    "boost_clock": ("boost_clock_hz", "frequency", True),
+    "memory_bandwidth": ("memory_bandwidth", "bandwidth", True),
+    "memory_capacity": ("memory_capacity", "bytes", True),
+    "l2": ("l2_bytes", "bytes", True),
+    "power_limit": ("power_limit_w", "power", True),
+    "shared_memory_per_sm": ("shared_memory_per_sm_bytes", "bytes", False),
+    "registers_per_sm": ("registers_per_sm", "count", False),
+    "max_threads_per_sm": ("max_threads_per_sm", "count", False),
+    "nvlink_bandwidth": ("nvlink_bandwidth", "bandwidth", False),
+    "pcie_bandwidth": ("pcie_bandwidth", "bandwidth", False),
+}
+_TEXTS = ("id", "vendor", "architecture")  # required, plain text
+_OTHER = ("aliases", "name", "compute_capability", "documents", "memory_type", "peak_flops", "notes")
+_FLOATS = ("frequency", "bandwidth", "power")  # dimensions kept as float; counts and bytes become int
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class GPUSpec:
+    """What one GPU can do at best. Made by `load_gpu`; read only, its mappings included.
+
+    id, name, aliases           the file's stem, what people call the board, the short names
+    vendor, architecture        lower-case: nvidia, amd, intel; pascal ... blackwell, cdna2, cdna3, xe2
+    compute_capability          NVIDIA's, such as "9.0"; None elsewhere
+    sm_count                    streaming multiprocessors; compute units on AMD, Xe cores on Intel
+    boost_clock_hz              the highest clock the board runs at by its own accord
+    memory_bandwidth            bytes/s of device memory;  memory_capacity  bytes;  l2_bytes  bytes
+    shared_memory_per_sm_bytes, registers_per_sm (32-bit), max_threads_per_sm
+    power_limit_w               W
+    nvlink_bandwidth            bytes/s PER DIRECTION per GPU over all links (Infinity Fabric on AMD); None: no links
+    pcie_bandwidth              bytes/s per direction
+    peaks                       (unit, dtype) -> FLOP/s or integer OP/s, dense; unit is "vector" (CUDA cores) or
+                                "matrix" (tensor cores, matrix cores, XMX)
+    sources                     field of the file, such as "peak_flops.matrix.bf16" -> where the value is from
+    path                        the file it was read from
+
+    What a vendor has no equivalent of is None. Equality compares every field; the hash is that of the id.
+    """
+
+    id: str
+    name: str
+    aliases: tuple[str, ...]
+    vendor: str
+    architecture: str
+    compute_capability: str | None
+    sm_count: int
+    boost_clock_hz: float
+    memory_type: str | None
+    memory_bandwidth: float
+    memory_capacity: int
+    l2_bytes: int
+    shared_memory_per_sm_bytes: int | None
+    registers_per_sm: int | None
+    max_threads_per_sm: int | None
+    power_limit_w: float
+    nvlink_bandwidth: float | None
+    pcie_bandwidth: float | None
+    peaks: Mapping[tuple[str, str], float]
+    sources: Mapping[str, str]
+    path: Path
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes that this GPU has a peak for, in either unit, sorted."""
+        return tuple(sorted({dtype for _, dtype in self.peaks}))
+
+    @property
+    def l2_bandwidth(self) -> float:
+        """An upper limit on bytes/s between L2 and the SMs: each SM's port moves 64 bytes a clock at boost clock.
+
+        No kernel reaches it and the L2 slices may give less, so that a bound built on it stays a bound.
+        """
+        return self.sm_count * 64 * self.boost_clock_hz
+
+    def supports(self, dtype: str) -> bool:
+        """Whether this GPU has a peak for `dtype` (aliases too). Raises UnknownNameError for what is no dtype."""
+        key = _compute(dtype)
+        return any((unit, key) in self.peaks for unit in UNITS)
+
+    def peak_flops(self, dtype: str, unit: str | None = None) -> float:
+        """Dense peak in FLOP/s (OP/s for integers) of `dtype` on `unit`.
+
+        Without `unit`: the matrix unit where it has the dtype, else the vector unit. NVIDIA's fp32 is vector (its
+        tensor cores take tf32, which has to be asked for by name); AMD's matrix cores have fp32.
+        Raises UnsupportedError, one line naming the GPU, the dtype and what the GPU has.
+        """
+        key = _compute(dtype)
+        if unit is not None and unit not in UNITS:
+            raise RequestError(f"unknown unit {unit!r}: expected one of {', '.join(UNITS)}")
+        for candidate in ("matrix", "vector") if unit is None else (unit,):
+            peak = self.peaks.get((candidate, key))
+            if peak is not None:
+                return peak
+        has = self.dtypes if unit is None else tuple(sorted(d for u, d in self.peaks if u == unit))
+        where = "" if unit is None else f" on its {unit} unit"
+        raise UnsupportedError(
+            f"{self.id} has no peak for {dtype!r}{where}: expected one of {', '.join(has) or 'none'}"
+        )
+
+    def vector_flops(self, dtype: str) -> float:
+        """Peak in FLOP/s of element-wise math on `dtype` tensors: the vector peak of that dtype, else that of fp32.
+
+        Kernels that read 16-bit or 8-bit tensors convert to fp32 where the GPU has no faster vector math for them.
+        fp64 has no such way out: raises UnsupportedError where its peak is absent.
+        """
+        key = _compute(dtype)
+        peak = self.peaks.get(("vector", key))
+        if peak is None and key != "fp64":
+            peak = self.peaks.get(("vector", "fp32"))
+        return self.peak_flops(key, "vector") if peak is None else peak
+
+
+def _compute(dtype: str) -> str:
+    known = DTYPES.get(dtype)
+    return known.compute if known is not None else DTYPES[canonical(dtype)].compute
+
+
+# ---------------------------------------------------------------------------------------------------- the catalogue
+
+
+def list_gpus() -> tuple[str, ...]:
+    """The ids of the catalogue, sorted."""
+    return tuple(sorted(path.stem for path in GPU_DIR.glob("*.yaml")))
+
+
+def all_names() -> tuple[str, ...]:
+    """Every name that `load_gpu` knows: ids and aliases, sorted."""
+    return tuple(sorted({*list_gpus(), *_aliases()}))
+
+
+def load_gpu(name_or_path: str | Path) -> GPUSpec:
+    """The GPU of a catalogue name or of a YAML file.
+
+    A name is a file's stem or one of its aliases, in any case; "h100_sxm" and "H100 SXM" are "h100-sxm". What ends in
+    .yaml or .yml or holds a path separator is a file. A name is read once in a process, a file at every call.
+    Raises UnknownNameError (with the nearest names), RequestError for a file that is not there, and SpecError, one
+    line that names everything missing or wrong in it.
+    """
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or "/" in text or "\\" in text or text.lower().endswith((".yaml", ".yml")):
+        return _read(Path(text).expanduser())
+    return _load_named("-".join(text.lower().replace("_", " ").split()), text)
+
+
+@lru_cache(maxsize=256)
+def _load_named(key: str, asked: str) -> GPUSpec:
+    path = GPU_DIR / f"{key}.yaml"
+    if not path.is_file():
+        stem = _aliases().get(key)
+        if stem is None:
+            raise unknown_name("GPU", asked, all_names())
+        if stem != key:
+            return _load_named(stem, stem)
+    return _read(path)
+
+
+@lru_cache(maxsize=1)
+def _aliases() -> Mapping[str, str]:
+    """Alias -> file stem, from the second line of each file alone: parsing forty files would be felt at every start."""
+    found: dict[str, str] = {}
+    for path in sorted(GPU_DIR.glob("*.yaml")):
+        with path.open(encoding="utf-8") as file:
+            file.readline()
+            line = file.readline()
+        if line.startswith("aliases:"):
+            names = line.removeprefix("aliases:").strip().strip("[]").split(",")
+            found.update((name.strip().lower(), path.stem) for name in names if name.strip())
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------- reading a file
+
+
+def _read(path: Path) -> GPUSpec:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise RequestError(f"cannot read GPU file '{path}': {reason}; expected a YAML file of one GPU") from error
+    try:
+        document = yaml.load(text, Loader=_Loader)  # a safe loader: it makes plain data only
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark is not None else ""
+        reason = getattr(error, "problem", None) or "unreadable"
+        raise SpecError(f"GPU file '{path}'{line}: broken YAML: {reason}") from error
+    if not isinstance(document, dict):
+        raise SpecError(f"GPU file '{path}': expected fields such as 'sm_count: ...', found {type(document).__name__}")
+    return _Reader(path, document).spec()
+
+
+class _Reader:
+    """Reads one document and collects all that is wrong with it, so that one line can say everything."""
+
+    def __init__(self, path: Path, document: dict[Any, Any]) -> None:
+        self.path = path
+        self.document = document
+        self.problems: list[str] = []
+        self.missing: list[str] = []
+        self.sources: dict[str, str] = {}
+
+    def spec(self) -> GPUSpec:
+        texts = {field: self.text(field, required=True) or "" for field in _TEXTS}
+        optional = {field: self.text(field) for field in ("name", "compute_capability")}
+        memory_type = self.entry("memory_type", self.document.get("memory_type"))
+        values = {target: self.quantity(field) for field, (target, _, _) in QUANTITIES.items()}
+        peaks = dict(self.peaks())
+        if ("vector", "fp32") not in peaks and "peak_flops.vector.fp32" not in self.sources:
+            self.missing.append("peak_flops.vector.fp32")
+        aliases = self.document.get("aliases") or []
+        if not isinstance(aliases, list):
+            self.problems.append("aliases is not a list such as [h100]")
+            aliases = []
+        self.unknown_fields()
+        self.raise_problems()
+        return GPUSpec(
+            id=texts["id"],
+            name=optional["name"] or texts["id"],
+            aliases=tuple(str(alias) for alias in aliases),
+            vendor=texts["vendor"].lower(),
+            architecture=texts["architecture"].lower(),
+            compute_capability=optional["compute_capability"],
+            memory_type=None if memory_type is None else str(memory_type),
+            peaks=peaks,
+            sources=self.sources,
+            path=self.path,
+            **values,
+        )
+
+    def text(self, field: str, required: bool = False) -> str | None:
+        value = self.document.get(field)
+        if value is None:
+            if required:
+                self.missing.append(field)
+            return None
+        if isinstance(value, (dict, list)):
+            self.problems.append(f"{field} is not plain text")
+            return None
+        return str(value)
+
+    def entry(self, field: str, raw: object) -> object:
+        """The value of `{value: ..., source: ...}` or of a plain scalar; notes the source."""
+        source: object = None
+        if isinstance(raw, dict):
+            source, document, raw = raw.get("source"), raw.get("document"), raw.get("value")
+            documents = self.document.get("documents")
+            if document is not None:
+                title = documents.get(document, document) if isinstance(documents, dict) else document
+                source = f"{source}; see {title}"
+        if raw is not None:
+            self.sources[field] = str(source) if source is not None else "not stated"
+        return raw
+
+    def number(self, field: str, raw: object, dimension: str) -> float | None:
+        value = self.entry(field, raw)
+        if value is None:
+            return None
+        try:
+            return parse_quantity(str(value), dimension)
+        except RequestError as error:
+            self.problems.append(f"{field}: {error}")
+            return None
+
+    def quantity(self, field: str) -> Any:
+        _, dimension, required = QUANTITIES[field]
+        before = len(self.problems)
+        value = self.number(field, self.document.get(field), dimension)
+        if value is None:
+            if required and len(self.problems) == before:
+                self.missing.append(field)
+            return None
+        return value if dimension in _FLOATS else round(value)
+
+    def peaks(self) -> Iterator[tuple[tuple[str, str], float]]:
+        units = self.document.get("peak_flops") or {}
+        if not isinstance(units, dict):
+            self.problems.append("peak_flops is not a mapping of vector and matrix")
+            return
+        for unit, rates in units.items():
+            if unit not in UNITS or not isinstance(rates, dict):
+                self.problems.append(f"peak_flops.{unit}: expected vector or matrix, each a mapping of dtype to rate")
+                continue
+            for dtype, raw in rates.items():
+                field = f"peak_flops.{unit}.{dtype}"
+                if dtype not in DTYPES:
+                    close = nearest(str(dtype), DTYPES)
+                    self.problems.append(f"{field}: unknown dtype" + (f" (nearest: {close[0]})" if close else ""))
+                elif (rate := self.number(field, raw, "rate")) is not None:
+                    yield (unit, dtype), rate
+                elif field not in self.sources:
+                    self.missing.append(field)
+
+    def unknown_fields(self) -> None:
+        known = (*_TEXTS, *_OTHER, *QUANTITIES)
+        for field in self.document:
+            if field not in known:
+                close = nearest(str(field), known, n=1)
+                self.problems.append(f"unknown field {field!r}" + (f" (nearest: {close[0]})" if close else ""))
+
+    def raise_problems(self) -> None:
+        said = [f"missing {', '.join(self.missing)}"] if self.missing else []
+        said += self.problems
+        if said:
+            raise SpecError(f"GPU file '{self.path}': {'; '.join(said)}")

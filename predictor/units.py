@@ -1,0 +1,62 @@
+"""Text with a unit -> a float in the base unit: the one place where a quantity is converted on the way in.
+
+Inside Tilecast a quantity is in seconds, bytes, FLOP, FLOP/s, bytes/s, Hz or W. Prefixes: k, M, G, T, P are powers of
+1000; Ki, Mi, Gi, Ti are powers of 1024. A number that carries no unit is refused, except for a count.
+"""
+
+from __future__ import annotations
+
+import re
+
+from predictor.errors import RequestError
+
+_DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+_SMALL = {"": 1.0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "n": 1e-9}
+
+# dimension -> (the units it may have, the prefixes that they may carry, an example for the error line)
+_DIMENSIONS: dict[str, tuple[tuple[str, ...], dict[str, float], str]] = {
+    "bandwidth": (("B/s",), _DECIMAL | _BINARY, "3.35 TB/s"),
+    "bytes": (("B",), _DECIMAL | _BINARY, "80 GiB"),
+    "rate": (("FLOP/s", "OP/s"), _DECIMAL, "989 TFLOP/s"),
+    "frequency": (("Hz",), _DECIMAL, "1980 MHz"),
+    "power": (("W",), _DECIMAL, "700 W"),
+    "time": (("s",), _SMALL, "3 us"),
+    "count": (("",), {"": 1.0}, "132"),
+}
+DIMENSIONS = tuple(_DIMENSIONS)
+
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*([^\s\d].*?)?\s*")
+
+
+def parse_quantity(text: str, dimension: str) -> float:
+    """`text`, such as "3.35 TB/s", in the base unit of `dimension`: 3.35e12.
+
+    `dimension` is one of `DIMENSIONS`: bandwidth (bytes/s), bytes, rate (FLOP/s; integer operations too, "TOP/s"),
+    frequency (Hz), power (W), time (s), count (no unit, a whole number).
+
+    Raises RequestError, one line with the value and the unit expected, for a number without a unit, a unit of another
+    dimension, a fraction where a count belongs, zero or less, or what is no number at all.
+    """
+    if dimension not in _DIMENSIONS:
+        raise RequestError(f"unknown dimension {dimension!r}: expected one of {', '.join(DIMENSIONS)}")
+    units, prefixes, example = _DIMENSIONS[dimension]
+    expected = f'expected a {dimension} such as "{example}"'
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise RequestError(f"{text!r} is not a quantity: {expected}")
+    number, unit = float(match[1]), match[2] or ""
+    if not unit and dimension != "count":
+        raise RequestError(f"{text!r} has no unit: {expected}")
+    scale = next((prefixes[unit.removesuffix(u)] for u in units if _fits(unit, u, prefixes)), None)
+    if scale is None:
+        raise RequestError(f"{text!r} has the unit {unit!r}: {expected}")
+    if number <= 0:
+        raise RequestError(f"{text!r} is not above zero: {expected}")
+    if dimension == "count" and not number.is_integer():
+        raise RequestError(f"{text!r} is not a whole number: {expected}")
+    return number * scale
+
+
+def _fits(unit: str, base: str, prefixes: dict[str, float]) -> bool:
+    return unit.endswith(base) and unit.removesuffix(base) in prefixes
