@@ -1,0 +1,90 @@
+"""Where the time goes: operators of all passes gathered into classes, and the longest of them one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from predictor.aggregate.passes import OpTime
+from predictor.estimators.base import ESTIMATOR, ROOFLINE, KernelTable
+from predictor.ops.attention import Attention
+from predictor.ops.base import Op
+from predictor.ops.gemm import Gemm
+from predictor.ops.moe import MoE
+from predictor.prediction import ClassTime, NodeTime
+from predictor.roofline import bound_name
+
+
+@dataclass(slots=True)
+class _Sum:
+    count: float = 0.0
+    latency: float = 0.0
+    roofline: float = 0.0
+    bounds: dict[str, float] = field(default_factory=dict)
+    sources: set[str] = field(default_factory=set)
+    estimators: set[str] = field(default_factory=set)
+
+
+def classes(op_times: Sequence[OpTime], table: KernelTable) -> tuple[ClassTime, ...]:
+    """The breakdown by operator class and phase, the longest first."""
+    latency = table.latency_s.tolist()
+    compute = table.compute_s.tolist()
+    dram = table.dram_s.tolist()
+    sums: dict[tuple[str, str], _Sum] = {}
+    for item in op_times:
+        i = item.index
+        entry = sums.get((item.op.label, item.phase))
+        if entry is None:
+            entry = sums[(item.op.label, item.phase)] = _Sum()
+        seconds = latency[i] * item.times
+        entry.count += item.times
+        entry.latency += seconds
+        entry.roofline += max(compute[i], dram[i]) * item.times
+        bound = bound_name(compute[i], dram[i], latency[i])
+        entry.bounds[bound] = entry.bounds.get(bound, 0.0) + seconds
+        name = table.estimators[i]
+        entry.sources.add(ESTIMATOR if name else ROOFLINE)
+        if name:
+            entry.estimators.add(name)
+    total = sum(s.latency for s in sums.values()) or 1.0
+    rows = [
+        ClassTime(
+            op, phase, s.count, s.latency, s.latency / total, min(1.0, s.roofline / s.latency),
+            max(s.bounds, key=lambda b: s.bounds[b]), s.sources.pop() if len(s.sources) == 1 else "mixed",
+            tuple(sorted(s.estimators)),
+        )
+        for (op, phase), s in sums.items()
+    ]  # fmt: skip
+    return tuple(sorted(rows, key=lambda row: -row.latency_s))
+
+
+def longest_nodes(op_times: Sequence[OpTime], table: KernelTable, top: int) -> tuple[NodeTime, ...]:
+    """The ``top`` operators by time in all their runs."""
+    if top < 1:
+        return ()
+    latency = table.latency_s.tolist()
+    total = sum(latency[item.index] * item.times for item in op_times) or 1.0
+    ranked = sorted(op_times, key=lambda item: -latency[item.index] * item.times)[:top]
+    rows = []
+    for item in ranked:
+        row = table.row(item.index)
+        seconds = row.latency_s * item.times
+        rows.append(
+            NodeTime(
+                item.name or item.op.label, item.op.label, shape_text(item.op), item.phase, item.times, seconds,
+                seconds / total, row.bound, row.source,
+            )
+        )  # fmt: skip
+    return tuple(rows)
+
+
+def shape_text(op: Op) -> str:
+    """An operator's shape in a few words."""
+    if isinstance(op, Gemm):
+        batch = f"{op.batch} x " if op.batch > 1 else ""
+        return f"{batch}{op.m} x {op.n} x {op.k} {op.dtype}"
+    if isinstance(op, Attention):
+        return f"batch {op.batch}, heads {op.heads}/{op.kv_heads}, q {op.q_len}, kv {op.kv_len}, {op.dtype}"
+    if isinstance(op, MoE):
+        return f"{op.tokens} tokens, {op.experts} experts, top {op.top_k}, {op.dtype}"
+    return f"{op.bytes_moved() / 1e6:.1f} MB {op.dtype}"

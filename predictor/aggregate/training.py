@@ -1,0 +1,73 @@
+"""One iteration of training on one GPU: forward, loss, backward, optimizer."""
+
+from __future__ import annotations
+
+from predictor.aggregate.breakdown import classes, longest_nodes
+from predictor.aggregate.inference import make_step, provenance
+from predictor.aggregate.memory import training_memory
+from predictor.aggregate.passes import time_graphs
+from predictor.estimators.artifact import ArtifactSet, RooflineOnly
+from predictor.graph import Graph, backward_graph, optimizer_graph
+from predictor.hardware.gpu import GPUSpec
+from predictor.networks import ModelConfig, build, parameters
+from predictor.precision import Precision
+from predictor.prediction import Prediction
+from predictor.workload import Workload
+
+
+def run_training(
+    config: ModelConfig,
+    gpu: GPUSpec,
+    work: Workload,
+    numbers: Precision,
+    selector: ArtifactSet | RooflineOnly,
+    top: int = 0,
+) -> Prediction:
+    """Mode train: ``batch / micro_batch`` forward and backward passes, then one step of the optimizer.
+
+    MFU counts the model's FLOPs (forward and backward), as PaLM does, against the peak of the matrix dtype.
+    """
+    micro = work.micro_batch or work.batch
+    passes_per_step = work.batch // micro
+    count = parameters(config)
+    forward = build(config, make_step(work, numbers, "train", work.seq_len, 0, micro))
+    backward = backward_graph(forward)
+    mixed = numbers.activation in ("bf16", "fp16")
+    step = optimizer_graph(count, work.optimizer, mixed)
+    whole = Graph(forward.blocks + backward.blocks)
+    eager = work.execution == "eager"
+    graphs = [forward, backward, step, whole]
+    timed = time_graphs(graphs, gpu, selector, kernels=work.kernels, eager_host=eager)
+    table = timed[3].table
+    both = timed[3].timeline
+    optimizer_s = timed[2].timeline.total_s
+    total = both.total_s * passes_per_step + optimizer_s
+    forward_s = timed[0].timeline.total_s
+    phases = {
+        "forward": forward_s * passes_per_step,
+        "backward": (both.total_s - forward_s) * passes_per_step,
+        "optimizer": optimizer_s,
+    }
+    op_times = timed[3].op_times(float(passes_per_step)) + timed[2].op_times()
+    flops = whole.flops() * passes_per_step
+    return Prediction(
+        model=config.name,
+        gpu=gpu.id,
+        workload=work,
+        latency_s=total,
+        interval_s=None,
+        phases_s=phases,
+        gpu_busy_s=both.gpu_s * passes_per_step + timed[2].timeline.gpu_s,
+        cpu_busy_s=both.cpu_s * passes_per_step + timed[2].timeline.cpu_s,
+        flops=flops,
+        mfu=flops / total / gpu.peak_flops(numbers.gemm),
+        tokens=float(work.batch * work.seq_len),
+        sequences=float(work.batch),
+        parameters=count,
+        memory=training_memory(count, forward, numbers, work.optimizer, passes_per_step, gpu),
+        breakdown=classes(op_times, table),
+        nodes=longest_nodes(op_times, table, top),
+        provenance=provenance(op_times, timed[3]),
+        artifacts=selector.name,
+        assumed=config.assumed,
+    )

@@ -1,0 +1,16 @@
+"""Operators: shape, dtype, FLOPs, bytes and backward pass of every kernel that a graph can hold."""
+
+from predictor.ops.attention import Attention
+from predictor.ops.base import BACKWARD, FORWARD, Op
+from predictor.ops.elementwise import Copy, Dropout, Elementwise, Reduce, Rotary
+from predictor.ops.embedding import CrossEntropy, Embedding
+from predictor.ops.gemm import Gemm
+from predictor.ops.moe import MoE, Routing
+from predictor.ops.norm import Norm, Softmax
+from predictor.ops.optimizer import OptimizerStep
+from predictor.ops.registry import FAMILIES, OPERATORS
+
+__all__ = [
+    "BACKWARD", "FAMILIES", "FORWARD", "OPERATORS", "Attention", "Copy", "CrossEntropy", "Dropout", "Elementwise",
+    "Embedding", "Gemm", "MoE", "Norm", "Op", "OptimizerStep", "Reduce", "Rotary", "Routing", "Softmax",
+]  # fmt: skip

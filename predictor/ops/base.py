@@ -1,0 +1,65 @@
+"""What every operator says of itself: FLOPs, bytes moved, the unit that computes it, and its backward pass.
+
+Counts are of one call on one GPU. 1 FMA = 2 FLOP. Bytes are the compulsory traffic: every input once, every output
+once; what a kernel reads again is the business of an estimator, never of the bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from predictor.dtypes import bytes_of
+
+FORWARD = "forward"
+BACKWARD = "backward"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operator with its shape and dtype.
+
+    ``family`` groups operators that one estimator predicts; ``columns`` are the fields that an estimator of the family
+    is given as arrays of shape (n,), in this order, for n operators of one family.
+    """
+
+    dtype: str
+
+    family: ClassVar[str] = ""
+    columns: ClassVar[tuple[str, ...]] = ()
+    #: "matrix" where the tensor cores (or matrix cores) can do the work, "vector" where the CUDA cores do.
+    unit: ClassVar[str] = "vector"
+
+    @property
+    def label(self) -> str:
+        """The operator class a reader sees in a breakdown ("linear", "softmax", ...)."""
+        return self.family
+
+    @property
+    def itemsize(self) -> float:
+        """Bytes of one element of the operator's dtype."""
+        return bytes_of(self.dtype)
+
+    def flops(self) -> float:
+        """Floating-point operations of one call."""
+        raise NotImplementedError  # pragma: no cover - every operator of the registry defines it
+
+    def bytes_read(self) -> float:
+        """Compulsory bytes read by one call."""
+        raise NotImplementedError  # pragma: no cover
+
+    def bytes_written(self) -> float:
+        """Compulsory bytes written by one call."""
+        raise NotImplementedError  # pragma: no cover
+
+    def bytes_moved(self) -> float:
+        """Compulsory bytes read and written."""
+        return self.bytes_read() + self.bytes_written()
+
+    def backward(self) -> tuple[Op, ...]:
+        """The operators that eager autograd runs for this one, in order; empty where it runs none."""
+        return ()
+
+    def kernels(self) -> int:
+        """GPU kernels that one call launches."""
+        return 1

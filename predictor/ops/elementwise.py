@@ -1,0 +1,248 @@
+"""Operators bound by memory: element-wise functions and fused chains of them, dropout, rotary, casts, copies, sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from predictor.dtypes import bytes_of
+from predictor.ops.base import Op
+
+# fn -> (full-size inputs, FLOP per element). The output is one full-size tensor. FLOP of a transcendental function are
+# nominal: the memory traffic decides, and the table exists so that the count is the same everywhere.
+FUNCTIONS: dict[str, tuple[int, int]] = {
+    "add": (2, 1), "sub": (2, 1), "mul": (2, 1), "div": (2, 1), "max": (2, 1), "pow": (2, 8), "where": (2, 1),
+    "add_scalar": (1, 1), "mul_scalar": (1, 1), "div_scalar": (1, 1), "pow_scalar": (1, 8), "max_scalar": (1, 1),
+    "relu": (1, 1), "tanh": (1, 8), "gelu": (1, 10), "silu": (1, 8), "sigmoid": (1, 8), "exp": (1, 8), "neg": (1, 1),
+    "rsqrt": (1, 2), "swiglu": (2, 9), "geglu": (2, 11), "copy": (1, 0), "cast": (1, 0), "fill": (0, 0), "fused": (1, 1),
+    "relu_backward": (2, 1), "tanh_backward": (2, 3), "gelu_backward": (2, 20), "silu_backward": (2, 10),
+    "sigmoid_backward": (2, 3), "masked_fill": (1, 1), "gather": (1, 0), "scatter": (1, 0), "cumsum": (1, 1),
+    "add_": (2, 1), "quantize": (1, 2), "topk": (1, 4),
+}  # fmt: skip
+
+# Functions whose gradient needs one kernel that reads the incoming gradient and one saved tensor.
+_SAVED_GRADIENT = {fn: f"{fn}_backward" for fn in ("relu", "tanh", "gelu", "silu", "sigmoid")}
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise(Op):
+    """``elements`` outputs of ``fn``; ``inputs`` full-size tensors are read (-1 = as many as ``fn`` takes).
+
+    ``extra_bytes`` counts what is read beside them (a broadcast operand, a mask of another dtype). ``in_dtype`` is the
+    inputs' where it differs from the output's (a cast). A fused chain has fn "fused" and says how many inputs it reads
+    and how many FLOP an element costs (``chain_flops``).
+    """
+
+    fn: str
+    elements: int
+    inputs: int = -1
+    extra_bytes: float = 0.0
+    in_dtype: str = ""
+    chain_flops: float = 0.0
+    grad: bool = True  # False where autograd does not follow the operand (a mask, an index)
+
+    family: ClassVar[str] = "elementwise"
+    columns: ClassVar[tuple[str, ...]] = ("elements", "read_bytes", "write_bytes", "flop_count")
+
+    @property
+    def label(self) -> str:
+        return "element-wise"
+
+    @property
+    def read_bytes(self) -> float:
+        count = FUNCTIONS[self.fn][0] if self.inputs < 0 else self.inputs
+        return self.elements * count * bytes_of(self.in_dtype or self.dtype) + self.extra_bytes
+
+    @property
+    def write_bytes(self) -> float:
+        return self.elements * self.itemsize
+
+    @property
+    def flop_count(self) -> float:
+        return self.elements * (self.chain_flops or FUNCTIONS[self.fn][1])
+
+    def flops(self) -> float:
+        return self.flop_count
+
+    def bytes_read(self) -> float:
+        return self.read_bytes
+
+    def bytes_written(self) -> float:
+        return self.write_bytes
+
+    def backward(self) -> tuple[Op, ...]:
+        """What eager autograd runs: nothing for a sum, one kernel for a unary function, one per operand of a product."""
+        n, dt = self.elements, self.dtype
+        if not self.grad or self.fn in ("add", "sub", "add_scalar", "fill", "add_"):
+            return ()
+        if self.fn in _SAVED_GRADIENT:
+            return (Elementwise(dt, _SAVED_GRADIENT[self.fn], n),)
+        if self.fn == "mul":
+            return (Elementwise(dt, "mul", n), Elementwise(dt, "mul", n))
+        if self.fn == "div":
+            return (Elementwise(dt, "div", n), Elementwise(dt, "mul", n), Elementwise(dt, "div", n))
+        if self.fn == "pow_scalar":  # grad * (exponent * x ** (exponent - 1)): pow, scale, product
+            return (
+                Elementwise(dt, "pow_scalar", n), Elementwise(dt, "mul_scalar", n), Elementwise(dt, "mul", n),
+            )  # fmt: skip
+        if self.fn in ("swiglu", "geglu"):
+            return (Elementwise(dt, "fused", 2 * n, inputs=1, extra_bytes=n * self.itemsize, chain_flops=10),)
+        if self.fn in ("cast", "copy"):
+            return (Elementwise(self.in_dtype or dt, self.fn, n, in_dtype=dt),)
+        if self.fn == "where":
+            return (Elementwise(dt, "where", n, inputs=1, extra_bytes=n),)
+        if self.fn == "masked_fill":
+            return (Elementwise(dt, "masked_fill", n, extra_bytes=n),)
+        if self.fn in ("max", "max_scalar"):  # a mask of ties, its product with the gradient
+            return (
+                Elementwise("bool", "max_scalar", n, in_dtype=dt), Elementwise(dt, "masked_fill", n, extra_bytes=n),
+            )  # fmt: skip
+        return (Elementwise(dt, self.fn if self.fn in ("mul_scalar", "div_scalar") else "copy", n),)
+
+
+@dataclass(frozen=True, slots=True)
+class Dropout(Op):
+    """Dropout over ``elements``: reads x, writes the result and a mask of one byte an element."""
+
+    elements: int
+
+    family: ClassVar[str] = "elementwise"
+    columns: ClassVar[tuple[str, ...]] = Elementwise.columns
+
+    @property
+    def fn(self) -> str:
+        return "dropout"
+
+    @property
+    def label(self) -> str:
+        return "dropout"
+
+    @property
+    def read_bytes(self) -> float:
+        return self.elements * self.itemsize
+
+    @property
+    def write_bytes(self) -> float:
+        return self.elements * (self.itemsize + 1)
+
+    @property
+    def flop_count(self) -> float:
+        return self.elements * 2.0
+
+    def flops(self) -> float:
+        return self.flop_count
+
+    def bytes_read(self) -> float:
+        return self.read_bytes
+
+    def bytes_written(self) -> float:
+        return self.write_bytes
+
+    def backward(self) -> tuple[Op, ...]:
+        """grad * (mask.type_as(grad) * scale): a cast, a scaling and a product, 25 bytes an element in fp32."""
+        n, dt = self.elements, self.dtype
+        return (
+            Elementwise(dt, "cast", n, in_dtype="bool"), Elementwise(dt, "mul_scalar", n), Elementwise(dt, "mul", n),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary(Op):
+    """Rotary position embedding of q and k in one kernel: ``heads`` counts query and key heads together."""
+
+    tokens: int
+    heads: int
+    head_dim: int
+    inverse: bool = False
+
+    family: ClassVar[str] = "rotary"
+    columns: ClassVar[tuple[str, ...]] = ("tokens", "heads", "head_dim", "read_bytes", "write_bytes")
+
+    @property
+    def read_bytes(self) -> float:
+        """q, k and one row of cosines and sines a token."""
+        return self.tokens * (self.heads + 1) * self.head_dim * self.itemsize
+
+    @property
+    def write_bytes(self) -> float:
+        return self.tokens * self.heads * self.head_dim * self.itemsize
+
+    def flops(self) -> float:
+        return 3.0 * self.tokens * self.heads * self.head_dim  # per pair: four products and two sums
+
+    def bytes_read(self) -> float:
+        return self.read_bytes
+
+    def bytes_written(self) -> float:
+        return self.write_bytes
+
+    def backward(self) -> tuple[Op, ...]:
+        return (Rotary(self.dtype, self.tokens, self.heads, self.head_dim, True),)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(Op):
+    """Sum of a (rows, cols) matrix over its rows (a bias gradient) or, with ``axis`` 1, over its columns."""
+
+    rows: int
+    cols: int
+    axis: int = 0
+
+    family: ClassVar[str] = "elementwise"
+    columns: ClassVar[tuple[str, ...]] = Elementwise.columns
+
+    @property
+    def fn(self) -> str:
+        return "sum"
+
+    @property
+    def label(self) -> str:
+        return "reduction"
+
+    @property
+    def elements(self) -> int:
+        return self.rows * self.cols
+
+    @property
+    def read_bytes(self) -> float:
+        return self.rows * self.cols * self.itemsize
+
+    @property
+    def write_bytes(self) -> float:
+        return (self.cols if self.axis == 0 else self.rows) * self.itemsize
+
+    @property
+    def flop_count(self) -> float:
+        return float(self.rows * self.cols)
+
+    def flops(self) -> float:
+        return self.flop_count
+
+    def bytes_read(self) -> float:
+        return self.read_bytes
+
+    def bytes_written(self) -> float:
+        return self.write_bytes
+
+    def backward(self) -> tuple[Op, ...]:
+        return (Elementwise(self.dtype, "copy", self.rows * self.cols, inputs=0),)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy(Op):
+    """Copy of ``size`` bytes within the device ("device") or over PCIe ("host_to_device", "device_to_host")."""
+
+    size: int
+    kind: str = "device"
+
+    family: ClassVar[str] = "copy"
+    columns: ClassVar[tuple[str, ...]] = ("size",)
+
+    def flops(self) -> float:
+        return 0.0
+
+    def bytes_read(self) -> float:
+        return float(self.size)
+
+    def bytes_written(self) -> float:
+        return float(self.size)

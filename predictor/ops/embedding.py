@@ -1,0 +1,96 @@
+"""Embedding look-up and its backward pass, and cross-entropy over a vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from predictor.ops.base import BACKWARD, FORWARD, Op
+
+INDEX_BYTES = 8  # PyTorch indexes with int64
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding(Op):
+    """Look-up of ``tokens`` rows of width ``width`` in a table of ``vocab`` rows.
+
+    The backward pass of a dense table fills a gradient of the whole table with zeros and adds the rows into it.
+    """
+
+    tokens: int
+    width: int
+    vocab: int
+    phase: str = FORWARD
+
+    family: ClassVar[str] = "embedding"
+    columns: ClassVar[tuple[str, ...]] = ("tokens", "width", "vocab", "read_bytes", "write_bytes")
+
+    @property
+    def read_bytes(self) -> float:
+        rows = self.tokens if self.phase == BACKWARD else min(self.tokens, self.vocab)
+        return rows * self.width * self.itemsize + self.tokens * INDEX_BYTES
+
+    @property
+    def write_bytes(self) -> float:
+        if self.phase == FORWARD:
+            return self.tokens * self.width * self.itemsize
+        return self.vocab * self.width * self.itemsize
+
+    def flops(self) -> float:
+        return 0.0 if self.phase == FORWARD else float(self.tokens * self.width)
+
+    def bytes_read(self) -> float:
+        return self.read_bytes
+
+    def bytes_written(self) -> float:
+        return self.write_bytes
+
+    def backward(self) -> tuple[Op, ...]:
+        if self.phase == BACKWARD:
+            return ()
+        return (Embedding(self.dtype, self.tokens, self.width, self.vocab, BACKWARD),)
+
+    def kernels(self) -> int:
+        return 1 if self.phase == FORWARD else 2  # fill with zeros, then add
+
+
+@dataclass(frozen=True, slots=True)
+class CrossEntropy(Op):
+    """Mean cross-entropy of (rows, vocab) logits: log-softmax, then the picked entries; backward gives (rows, vocab)."""
+
+    rows: int
+    vocab: int
+    phase: str = FORWARD
+
+    family: ClassVar[str] = "cross_entropy"
+    columns: ClassVar[tuple[str, ...]] = ("rows", "vocab", "read_bytes", "write_bytes")
+
+    @property
+    def label(self) -> str:
+        return "cross-entropy"
+
+    @property
+    def read_bytes(self) -> float:
+        n = self.rows * self.vocab * self.itemsize
+        return n + self.rows * INDEX_BYTES if self.phase == FORWARD else 2 * n
+
+    @property
+    def write_bytes(self) -> float:
+        return self.rows * self.vocab * self.itemsize
+
+    def flops(self) -> float:
+        return 5.0 * self.rows * self.vocab
+
+    def bytes_read(self) -> float:
+        return self.read_bytes
+
+    def bytes_written(self) -> float:
+        return self.write_bytes
+
+    def backward(self) -> tuple[Op, ...]:
+        if self.phase == BACKWARD:
+            return ()
+        return (CrossEntropy(self.dtype, self.rows, self.vocab, BACKWARD),)
+
+    def kernels(self) -> int:
+        return 2

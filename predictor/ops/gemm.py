@@ -1,0 +1,63 @@
+"""Matrix products C[M, N] = A[M, K] B[K, N], alone (linear), batched (bmm) or grouped (one B for every group)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from predictor.dtypes import bytes_of
+from predictor.ops.base import Op
+
+
+def output_dtype(dtype: str) -> str:
+    """Dtype of the result: quantized products accumulate in 32 bit and write bf16."""
+    return "bf16" if bytes_of(dtype) < 2 else dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm(Op):
+    """``batch`` independent products of shape (m, k) x (k, n).
+
+    ``kind`` is "linear" (B is a weight), "bmm" (both are activations) or "grouped" (expert GEMMs: ``batch`` groups of m
+    rows each). ``layout`` names how A and B lie in memory as BLAS does: "tn" for a PyTorch linear layer forward
+    (row-major weight of shape (n, k)), "nn" for a plain matmul, "nt" for a weight gradient.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    kind: str = "linear"
+    bias: bool = False
+    layout: str = "tn"
+
+    family: ClassVar[str] = "gemm"
+    columns: ClassVar[tuple[str, ...]] = ("batch", "m", "n", "k")
+    unit: ClassVar[str] = "matrix"
+
+    @property
+    def label(self) -> str:
+        return self.kind
+
+    def flops(self) -> float:
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+    def bytes_read(self) -> float:
+        elements = self.batch * (self.m * self.k + self.k * self.n) + (self.n if self.bias else 0)
+        return elements * self.itemsize
+
+    def bytes_written(self) -> float:
+        return self.batch * self.m * self.n * bytes_of(output_dtype(self.dtype))
+
+    def backward(self) -> tuple[Op, ...]:
+        """dA = dC B^T and dB = A^T dC; with a bias, the column sum of dC."""
+        grad_a = Gemm(self.dtype, self.m, self.k, self.n, self.batch, self.kind, False, "nn")
+        if self.kind == "linear":
+            grad_b = Gemm(self.dtype, self.n, self.k, self.m, self.batch, self.kind, False, "nt")
+        else:
+            grad_b = Gemm(self.dtype, self.k, self.n, self.m, self.batch, self.kind, False, "nt")
+        if not self.bias:
+            return (grad_a, grad_b)
+        from predictor.ops.elementwise import Reduce
+
+        return (grad_a, grad_b, Reduce(output_dtype(self.dtype), self.m, self.n))

@@ -1,0 +1,125 @@
+"""Mixture of experts: routing (softmax, top-k, permutation) and the expert GEMMs of one GPU as one fused operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from predictor.dtypes import bytes_of
+from predictor.ops.base import Op
+from predictor.ops.gemm import Gemm, output_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class MoE(Op):
+    """The expert layers of ``tokens`` tokens on one GPU of an expert group.
+
+    ``experts`` and ``top_k`` are the model's; ``ep`` GPUs share the experts, ``tp`` GPUs share the width
+    ``intermediate`` of each. ``gated`` experts have three matrices (gate, up, down), others two. ``distribution`` says
+    how tokens fall on experts ("balanced", "power_law_1.01", ...).
+    """
+
+    tokens: int
+    hidden: int
+    intermediate: int
+    experts: int
+    top_k: int
+    gated: bool = True
+    tp: int = 1
+    ep: int = 1
+    distribution: str = "balanced"
+
+    family: ClassVar[str] = "moe"
+    columns: ClassVar[tuple[str, ...]] = (
+        "tokens", "hidden", "intermediate", "experts", "top_k", "matrices", "tp", "ep",
+    )  # fmt: skip
+    unit: ClassVar[str] = "matrix"
+
+    @property
+    def label(self) -> str:
+        return "moe experts"
+
+    @property
+    def matrices(self) -> int:
+        return 3 if self.gated else 2
+
+    @property
+    def local_experts(self) -> float:
+        return self.experts / self.ep
+
+    @property
+    def expert_rows(self) -> float:
+        """Rows of all expert GEMMs of this GPU together, for an even spread over the group."""
+        return self.tokens * self.top_k / self.ep
+
+    @property
+    def active_experts(self) -> float:
+        """Experts of this GPU that see a token: at most one a row, and at least the ``top_k`` of one token."""
+        if self.distribution == "balanced":
+            return max(1.0, min(self.local_experts, self.expert_rows))
+        # A skewed load hits fewer experts; the bound takes the fewest that can be hit.
+        return max(1.0, min(self.local_experts, self.expert_rows, self.top_k / self.ep))
+
+    @property
+    def _expert_weights(self) -> float:
+        return self.matrices * self.hidden * self.intermediate / self.tp
+
+    def flops(self) -> float:
+        return 2.0 * self.expert_rows * self._expert_weights
+
+    def bytes_read(self) -> float:
+        activations = self.tokens / self.ep * self.hidden * bytes_of(output_dtype(self.dtype))
+        return self.active_experts * self._expert_weights * self.itemsize + activations
+
+    def bytes_written(self) -> float:
+        return self.tokens / self.ep * self.hidden * bytes_of(output_dtype(self.dtype))
+
+    def backward(self) -> tuple[Op, ...]:
+        """The expert GEMMs' gradients, as grouped GEMMs over the local experts."""
+        groups = max(1, round(self.local_experts))
+        rows = max(1, round(self.expert_rows / groups))
+        width = self.intermediate // self.tp
+        up = Gemm(self.dtype, rows, (self.matrices - 1) * width, self.hidden, groups, "grouped")
+        down = Gemm(self.dtype, rows, self.hidden, width, groups, "grouped")
+        return (*down.backward(), *up.backward())
+
+    def kernels(self) -> int:
+        return 4  # permute, two grouped GEMMs with the activation fused, un-permute
+
+
+@dataclass(frozen=True, slots=True)
+class Routing(Op):
+    """Router scores to expert choices: softmax or sigmoid over (tokens, experts), then the top k."""
+
+    tokens: int
+    experts: int
+    top_k: int
+
+    family: ClassVar[str] = "routing"
+    columns: ClassVar[tuple[str, ...]] = ("tokens", "experts", "top_k", "read_bytes", "write_bytes")
+
+    @property
+    def label(self) -> str:
+        return "moe routing"
+
+    @property
+    def read_bytes(self) -> float:
+        return self.tokens * self.experts * self.itemsize
+
+    @property
+    def write_bytes(self) -> float:
+        return self.tokens * self.top_k * 8.0  # a weight and an index
+
+    def flops(self) -> float:
+        return 6.0 * self.tokens * self.experts
+
+    def bytes_read(self) -> float:
+        return self.read_bytes
+
+    def bytes_written(self) -> float:
+        return self.write_bytes
+
+    def backward(self) -> tuple[Op, ...]:
+        from predictor.ops.norm import Softmax
+
+        return (Softmax(self.dtype, self.tokens, self.experts, "backward"),)

@@ -1,0 +1,108 @@
+"""Layer norm, RMS norm and softmax: one pass over every row of a (rows, cols) matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from predictor.ops.base import BACKWARD, FORWARD, Op
+from predictor.ops.elementwise import Elementwise
+
+
+@dataclass(frozen=True, slots=True)
+class Norm(Op):
+    """``kind`` is "layer" (mean and variance, weight and bias) or "rms" (mean square, weight).
+
+    ``residual`` marks the fused form that adds a residual first and writes the sum back as well.
+    """
+
+    rows: int
+    cols: int
+    kind: str = "layer"
+    phase: str = FORWARD
+    residual: bool = False
+
+    family: ClassVar[str] = "norm"
+    columns: ClassVar[tuple[str, ...]] = ("rows", "cols", "read_bytes", "write_bytes")
+
+    @property
+    def label(self) -> str:
+        return "layer norm" if self.kind == "layer" else "rms norm"
+
+    @property
+    def _parameters(self) -> int:
+        return 2 if self.kind == "layer" else 1
+
+    @property
+    def _statistics(self) -> int:
+        return 2 if self.kind == "layer" else 1
+
+    @property
+    def read_bytes(self) -> float:
+        n = self.rows * self.cols
+        if self.phase == FORWARD:
+            return (n * (2 if self.residual else 1) + self._parameters * self.cols) * self.itemsize
+        return (2 * n + self.cols) * self.itemsize + self._statistics * self.rows * 4
+
+    @property
+    def write_bytes(self) -> float:
+        n = self.rows * self.cols
+        if self.phase == FORWARD:
+            return n * (2 if self.residual else 1) * self.itemsize + self._statistics * self.rows * 4
+        return (n + self._parameters * self.cols) * self.itemsize
+
+    def flops(self) -> float:
+        per_element = (8 if self.kind == "layer" else 4) * (1 if self.phase == FORWARD else 2)
+        return float(self.rows * self.cols * per_element)
+
+    def bytes_read(self) -> float:
+        return self.read_bytes
+
+    def bytes_written(self) -> float:
+        return self.write_bytes
+
+    def backward(self) -> tuple[Op, ...]:
+        if self.phase == BACKWARD:
+            return ()
+        return (Norm(self.dtype, self.rows, self.cols, self.kind, BACKWARD, self.residual),)
+
+    def kernels(self) -> int:
+        return 1 if self.phase == FORWARD else 2  # the input's gradient, and the parameters'
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax(Op):
+    """Softmax over the last axis of (rows, cols)."""
+
+    rows: int
+    cols: int
+    phase: str = FORWARD
+
+    family: ClassVar[str] = "softmax"
+    columns: ClassVar[tuple[str, ...]] = ("rows", "cols", "read_bytes", "write_bytes")
+
+    @property
+    def read_bytes(self) -> float:
+        return self.rows * self.cols * self.itemsize * (1 if self.phase == FORWARD else 2)
+
+    @property
+    def write_bytes(self) -> float:
+        return self.rows * self.cols * self.itemsize
+
+    def flops(self) -> float:
+        return 5.0 * self.rows * self.cols if self.phase == FORWARD else 4.0 * self.rows * self.cols
+
+    def bytes_read(self) -> float:
+        return self.read_bytes
+
+    def bytes_written(self) -> float:
+        return self.write_bytes
+
+    def backward(self) -> tuple[Op, ...]:
+        """PyTorch multiplies gradient and output first, then runs the row kernel: 24 bytes an element in fp32."""
+        if self.phase == BACKWARD:
+            return ()
+        return (
+            Elementwise(self.dtype, "mul", self.rows * self.cols),
+            Softmax(self.dtype, self.rows, self.cols, BACKWARD),
+        )

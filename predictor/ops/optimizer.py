@@ -1,0 +1,59 @@
+"""One step of an optimizer over all parameters of a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from predictor.ops.base import Op
+
+# kind -> (passes over memory as bytes per parameter read and written with fp32 state, kernels a chunk, FLOP per parameter).
+# Fused Adam reads p, g, m, v and writes p, m, v once; the foreach form runs one multi-tensor kernel for every arithmetic
+# step (lerp m; mul v; addcmul v; sqrt; div; add eps; addcdiv p), hand-counted from torch.optim.adam._multi_tensor_adam.
+_READ = {"sgd": 8, "adam": 4 * 14, "adam_fused": 16}
+_WRITE = {"sgd": 4, "adam": 4 * 8, "adam_fused": 12}
+_FLOP = {"sgd": 2, "adam": 12, "adam_fused": 12}
+_KERNELS = {"sgd": 1, "adam": 8, "adam_fused": 1}
+KINDS = tuple(_READ)
+
+#: Parameters that one multi-tensor launch covers (chunks of 65,536 elements, up to 320 chunks).
+PARAMETERS_PER_LAUNCH = 320 * 65536
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerStep(Op):
+    """``kind``: "sgd", "adam" (foreach, PyTorch's default) or "adam_fused". fp32 parameters and states.
+
+    With ``mixed`` the step also reads 16-bit gradients in place of fp32 ones and writes the 16-bit copy of the weights.
+    """
+
+    parameters: int
+    kind: str = "adam"
+    mixed: bool = False
+
+    family: ClassVar[str] = "optimizer"
+    columns: ClassVar[tuple[str, ...]] = ("parameters", "read_bytes", "write_bytes")
+
+    @property
+    def label(self) -> str:
+        return "optimizer"
+
+    @property
+    def read_bytes(self) -> float:
+        return float(self.parameters) * (_READ[self.kind] - (2 if self.mixed else 0))
+
+    @property
+    def write_bytes(self) -> float:
+        return float(self.parameters) * (_WRITE[self.kind] + (2 if self.mixed else 0))
+
+    def flops(self) -> float:
+        return float(self.parameters) * _FLOP[self.kind]
+
+    def bytes_read(self) -> float:
+        return self.read_bytes
+
+    def bytes_written(self) -> float:
+        return self.write_bytes
+
+    def kernels(self) -> int:
+        return _KERNELS[self.kind] * max(1, -(-self.parameters // PARAMETERS_PER_LAUNCH))

@@ -1,0 +1,32 @@
+"""Operator names of data sets and the classes behind them. A new operator is one file and one entry here."""
+
+from __future__ import annotations
+
+from predictor.ops.attention import Attention
+from predictor.ops.base import Op
+from predictor.ops.elementwise import Copy, Dropout, Elementwise, Reduce, Rotary
+from predictor.ops.embedding import CrossEntropy, Embedding
+from predictor.ops.gemm import Gemm
+from predictor.ops.moe import MoE, Routing
+from predictor.ops.norm import Norm, Softmax
+from predictor.ops.optimizer import OptimizerStep
+
+#: Operator name in a measurement -> class. The names are those of the measurement schema's ``op`` column.
+OPERATORS: dict[str, type[Op]] = {
+    "gemm": Gemm,
+    "attention": Attention,
+    "elementwise": Elementwise,
+    "dropout": Dropout,
+    "reduce": Reduce,
+    "rotary": Rotary,
+    "copy": Copy,
+    "norm": Norm,
+    "softmax": Softmax,
+    "embedding": Embedding,
+    "cross_entropy": CrossEntropy,
+    "optimizer": OptimizerStep,
+    "moe": MoE,
+    "routing": Routing,
+}
+
+FAMILIES: tuple[str, ...] = tuple(sorted({cls.family for cls in OPERATORS.values()}))

@@ -1,0 +1,95 @@
+"""The answer: what `predict` returns and every report reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from predictor.aggregate.memory import Memory
+from predictor.workload import Workload
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ClassTime:
+    """One operator class of the breakdown. ``latency_s`` is GPU time, ``share`` its part of all GPU time.
+
+    ``utilization`` is the class's roofline (cold cache) over its time; ``bound`` what bounds most of its time; ``source``
+    "estimator" or "roofline" ("mixed" where both), ``estimators`` the artifacts behind it.
+    """
+
+    op: str
+    phase: str
+    count: float
+    latency_s: float
+    share: float
+    utilization: float
+    bound: str
+    source: str
+    estimators: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTime:
+    """One operator of the model: its place, its shape in words, how often it runs and what that costs."""
+
+    name: str
+    op: str
+    shape: str
+    phase: str
+    count: float
+    latency_s: float
+    share: float
+    bound: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A forecast. Times in seconds; ``interval_s`` is None until there are intervals.
+
+    ``phases_s`` splits the total: forward, backward, optimizer in training; prefill (TTFT), decode and TPOT in
+    generation. ``gpu_busy_s`` and ``cpu_busy_s`` are the two timelines; the total is the slower one at every point.
+    """
+
+    model: str
+    gpu: str
+    workload: Workload
+    latency_s: float
+    interval_s: tuple[float, float] | None
+    phases_s: Mapping[str, float]
+    gpu_busy_s: float
+    cpu_busy_s: float
+    flops: float
+    mfu: float
+    tokens: float
+    sequences: float
+    parameters: int
+    memory: Memory
+    breakdown: tuple[ClassTime, ...]
+    nodes: tuple[NodeTime, ...]
+    provenance: Mapping[str, int]
+    artifacts: str
+    assumed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def latency_ms(self) -> float:
+        """Total latency in milliseconds."""
+        return self.latency_s * 1e3
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens processed (forward, train, prefill) or made (decode, generate) a second."""
+        return self.tokens / self.latency_s
+
+    @property
+    def sequences_per_s(self) -> float:
+        """Sequences a second."""
+        return self.sequences / self.latency_s
+
+    @property
+    def launch_bound(self) -> bool:
+        """True where the GPU waits for the CPU for more than a twentieth of the time."""
+        return self.latency_s > 1.05 * self.gpu_busy_s

@@ -1,0 +1,84 @@
+"""The roofline: the time below which no kernel can run, whatever sits in the cache.
+
+Three ceilings bound a kernel from below (Williams et al., 2009, with the L2 cache as a level of its own):
+
+* compute: FLOP / dense peak of the unit that does them;
+* DRAM: what the L2 cache cannot have held, (bytes - L2 capacity) / DRAM bandwidth. A kernel may find its inputs in L2
+  and leave its outputs there, so only the traffic beyond the cache's capacity is compulsory;
+* L2: every byte passes the ports between the SMs and L2, bytes / L2 bandwidth.
+
+The bound is their maximum. ``cold_s`` is the usual roofline (nothing cached): max(compute, bytes / DRAM bandwidth); it
+names what bounds an operator and is the fallback where no estimator answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.hardware.gpu import GPUSpec
+from predictor.ops.base import Op
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Bounds of n operators on one GPU, in seconds, each of shape (n,)."""
+
+    compute_s: FloatArray
+    dram_s: FloatArray  # all bytes through DRAM
+    lower_bound_s: FloatArray
+
+    @property
+    def cold_s(self) -> FloatArray:
+        """Time of a perfect kernel with a cold cache."""
+        return np.maximum(self.compute_s, self.dram_s)
+
+
+def peak_for(op: Op, gpu: GPUSpec) -> float:
+    """Dense peak FLOP/s of the unit that runs ``op`` on ``gpu``; UnsupportedError where the GPU lacks the dtype."""
+    if op.unit == "matrix":
+        return gpu.peak_flops(op.dtype)
+    return gpu.vector_flops(op.dtype)
+
+
+def ridge_point(gpu: GPUSpec, dtype: str) -> float:
+    """Arithmetic intensity (FLOP/byte) from which on a kernel of ``dtype`` is bound by compute."""
+    return gpu.peak_flops(dtype) / gpu.memory_bandwidth
+
+
+def roofline(ops: Sequence[Op], gpu: GPUSpec) -> Roofline:
+    """Bounds of every operator of ``ops`` on ``gpu``."""
+    peaks: dict[tuple[str, str], float] = {}
+    rate = np.empty(len(ops))
+    flops = np.empty(len(ops))
+    moved = np.empty(len(ops))
+    for i, op in enumerate(ops):
+        key = (op.unit, op.dtype)
+        peak = peaks.get(key)
+        if peak is None:
+            peak = peaks[key] = peak_for(op, gpu)
+        rate[i] = peak
+        flops[i] = op.flops()
+        moved[i] = op.bytes_read() + op.bytes_written()
+    compute = flops / rate
+    dram = moved / gpu.memory_bandwidth
+    beyond_cache = np.maximum(moved - gpu.l2_bytes, 0.0) / gpu.memory_bandwidth
+    bound = np.maximum(np.maximum(compute, beyond_cache), moved / gpu.l2_bandwidth)
+    return Roofline(compute, dram, np.maximum(bound, 1e-12))
+
+
+def bound_name(compute_s: float, dram_s: float, latency_s: float) -> str:
+    """What bounds an operator: "compute", "memory", or "latency" where it runs far above either ceiling.
+
+    A kernel that takes more than four times its cold roofline and less than 20 microseconds is waiting for launches,
+    pipelines and tails, not for a ceiling.
+    """
+    ceiling = max(compute_s, dram_s)
+    if latency_s > 4.0 * ceiling and latency_s < 20e-6:
+        return "latency"
+    return "compute" if compute_s >= dram_s else "memory"

@@ -1,0 +1,55 @@
+"""The two timelines against a simulation kernel by kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from predictor.aggregate.timeline import Segment, captured, eager
+
+times = st.floats(min_value=0.0, max_value=5.0, allow_nan=False)
+node = st.tuples(times, times)
+block = st.tuples(st.lists(node, min_size=1, max_size=5), st.integers(1, 6))
+
+
+def simulate(blocks: list[tuple[list[tuple[float, float]], int]]) -> float:
+    issued = finished = 0.0
+    for nodes, repeat in blocks:
+        for _ in range(repeat):
+            for gpu, cpu in nodes:
+                issued += cpu
+                finished = max(finished, issued) + gpu
+    return max(finished, issued)
+
+
+def segments(blocks: list[tuple[list[tuple[float, float]], int]]) -> list[Segment]:
+    return [Segment(np.array([g for g, _ in nodes]), np.array([c for _, c in nodes]), r) for nodes, r in blocks]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(block, min_size=1, max_size=4))
+def test_eager_equals_a_simulation_of_every_kernel(blocks: list[tuple[list[tuple[float, float]], int]]) -> None:
+    line = eager(segments(blocks))
+    assert np.isclose(line.total_s, simulate(blocks), rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(block, min_size=1, max_size=4))
+def test_bounds_of_the_eager_timeline(blocks: list[tuple[list[tuple[float, float]], int]]) -> None:
+    line = eager(segments(blocks))
+    assert line.total_s >= max(line.gpu_s, line.cpu_s) - 1e-9
+    assert line.total_s <= line.gpu_s + line.cpu_s + 1e-9
+    assert np.isclose(captured(segments(blocks)).total_s, line.gpu_s)
+
+
+def test_a_free_cpu_leaves_the_gpu_time() -> None:
+    line = eager([Segment(np.array([1.0, 2.0]), np.zeros(2), 3)])
+    assert line.total_s == 9.0
+    assert not line.launch_bound
+
+
+def test_a_slow_cpu_decides() -> None:
+    line = eager([Segment(np.array([1.0]), np.array([10.0]), 4)])
+    assert line.total_s == 41.0
+    assert line.launch_bound

@@ -1,0 +1,116 @@
+"""Imports point down. The levels are those of CONTRIBUTING.md; a side branch (training) is imported by nobody below."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Longest prefix wins.
+LEVELS = {
+    "predictor": 0,
+    "predictor.errors": 0,
+    "predictor.units": 0,
+    "predictor.dtypes": 0,
+    "predictor.hardware": 1,
+    "predictor.ops": 1,
+    "predictor.measurement": 2,
+    "predictor.roofline": 2,
+    "predictor.tiling": 2,
+    "predictor.graph": 2,
+    "predictor.precision": 2,
+    "predictor.estimators": 3,
+    "predictor.networks": 3,
+    "predictor.workload": 3,
+    "predictor.aggregate.memory": 4,
+    "predictor.prediction": 5,
+    "predictor.aggregate": 6,
+    "predictor.aggregate.timeline": 5,
+    "predictor.aggregate.passes": 5,
+    "predictor.api": 7,
+    "predictor.report": 8,
+    "predictor.training": 9,
+    "predictor.commands": 10,
+    "predictor.cli": 11,
+    "predictor.__main__": 12,
+}
+HEAVY = {"torch", "pandas", "sklearn", "lightgbm", "mlflow", "scipy", "pyarrow", "transformers", "ray"}
+MICROBENCH_MAY = {
+    "predictor.errors", "predictor.units", "predictor.dtypes", "predictor.hardware", "predictor.ops",
+    "predictor.measurement", "predictor.roofline", "predictor.tiling", "predictor.graph", "predictor",
+}  # fmt: skip
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def level(name: str) -> int:
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        if ".".join(parts[:end]) in LEVELS and (end > 1 or len(parts) == 1):
+            return LEVELS[".".join(parts[:end])]
+    raise AssertionError(f"{name} has no level: give it one")
+
+
+def imports(path: Path, typing_too: bool = False) -> set[str]:
+    """Modules that a file imports, anywhere in it; `if TYPE_CHECKING` blocks are no imports."""
+    found: set[str] = set()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    skipped = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in skipped and not typing_too:
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                as_file = ROOT / Path(*inner.split("."))
+                is_module = as_file.with_suffix(".py").is_file() or (as_file / "__init__.py").is_file()
+                found.add(inner if is_module else node.module)
+    return found
+
+
+@pytest.mark.parametrize("path", modules("predictor"), ids=name_of)
+def test_imports_point_down(path: Path) -> None:
+    own = level(name_of(path))
+    upward = {name for name in imports(path) if name.startswith("predictor.") and level(name) > own}
+    assert not upward, f"{name_of(path)} (level {own}) imports {sorted(upward)}"
+
+
+@pytest.mark.parametrize("path", modules("predictor"), ids=name_of)
+def test_predictor_never_imports_the_harness(path: Path) -> None:
+    assert not {name for name in imports(path) if name.split(".")[0] == "microbench"}
+
+
+@pytest.mark.parametrize("path", modules("predictor"), ids=name_of)
+def test_heavy_libraries_stay_in_training(path: Path) -> None:
+    if name_of(path).startswith("predictor.training"):
+        return
+    assert not {name for name in imports(path) if name.split(".")[0] in HEAVY}
+
+
+@pytest.mark.parametrize("path", modules("microbench"), ids=name_of)
+def test_the_harness_uses_the_lower_levels_alone(path: Path) -> None:
+    used = {name for name in imports(path) if name.split(".")[0] == "predictor"}
+    outside = {name for name in used if not any(name == m or name.startswith(m + ".") for m in MICROBENCH_MAY - {"predictor"})}
+    assert not outside - {"predictor"}
+
+
+def test_only_one_file_may_import_mlflow() -> None:
+    users = [name_of(p) for p in modules("predictor") if "mlflow" in {n.split(".")[0] for n in imports(p)}]
+    assert users in ([], ["predictor.training.tracking"])
