@@ -1,0 +1,208 @@
+"""The measurement schema: one row of a dataset is one operator, timed on one GPU with one software stack.
+
+Defined here once, for the importers, the harness, the estimators' training and the evaluation. Plain Python: reading
+and writing files of it is the business of `predictor.training.dataset`. docs/dataset-format.md shows `COLUMNS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
+
+from predictor.errors import SpecError, unknown_name
+from predictor.ops import OPERATORS, Op
+
+#: Raised with every change that makes an older file read wrongly; a reader refuses a version that it does not know.
+SCHEMA_VERSION = 1
+
+#: "eager_events": CUDA events around an eager PyTorch call, so host launch time stands inside small rows;
+#: "cuda_graph": the kernel replayed in a CUDA graph; "profiler": kernel time from a profiler's trace;
+#: "host_clock": wall clock around an eager call and a synchronization.
+PROTOCOLS = ("eager_events", "cuda_graph", "profiler", "host_clock", "unknown")
+
+#: What of the operands lies in L2 when a call begins: everything that fits ("warm"), nothing ("cold"), or what is left
+#: after a few other copies of the weights were used ("rotating").
+CACHE_STATES = ("warm", "cold", "rotating", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. `type` is "text", "int", "float" or "bool"; `unit` is empty for a count or a name.
+
+    A `nullable` column may hold nulls, and a file in which it would hold nothing else may leave it out.
+    """
+
+    name: str
+    type: str
+    unit: str
+    meaning: str
+    nullable: bool = True
+
+
+_BEFORE = (
+    Column("source", "text", "", "data set that the row is from: neusight, aiconfigurator, ..., microbench", False),
+    Column("source_file", "text", "", "the file within it, relative to the folder that was imported", False),
+    Column("source_row", "int", "", "row of that file, the first below the header being 1", False),
+    Column("split", "text", "", '"train" or "test" where the source itself divides its data, else empty', False),
+    Column("gpu", "text", "", "id of the GPU in the catalogue", False),
+    Column("framework", "text", "", "whose kernels ran: pytorch, vllm, sglang, trtllm", False),
+    Column("framework_version", "text", "", "its version", False),
+    Column("kernel_source", "text", "", "the library or code path within the framework, as the source names it", False),
+    Column("protocol", "text", "", "how it was timed: " + ", ".join(PROTOCOLS), False),
+    Column("cache_state", "text", "", "state of the L2 cache: " + ", ".join(CACHE_STATES), False),
+    Column("op", "text", "", "operator: " + ", ".join(OPERATORS), False),
+    Column("dtype", "text", "", "dtype of the operator: what its arithmetic runs in", False),
+    Column(
+        "quant", "text", "", 'quantization scheme where dtype alone does not say it ("fp8_block"), else empty', False
+    ),
+)
+
+_AFTER = (
+    Column("latency_ms", "float", "ms", "the headline latency of one call, above zero", False),
+    Column("latency_min_ms", "float", "ms", "fastest sample"),
+    Column("latency_mean_ms", "float", "ms", "mean of the samples"),
+    Column("latency_median_ms", "float", "ms", "median of the samples"),
+    Column("latency_max_ms", "float", "ms", "slowest sample"),
+    Column("latency_std_ms", "float", "ms", "standard deviation of the samples"),
+    Column("samples", "int", "", "samples taken"),
+    Column("kernel_name", "text", "", "the kernel that ran (the longest, where several did)"),
+    Column("kernel_count", "int", "", "kernels that one call launched"),
+    *(Column(f"grid_{a}", "int", "", f"thread blocks of that kernel along {a}") for a in "xyz"),
+    *(Column(f"block_{a}", "int", "", f"threads of a block along {a}") for a in "xyz"),
+    Column("sm_clock_hz", "float", "Hz", "SM clock while measuring"),
+    Column("temperature_c", "float", "°C", "GPU temperature while measuring"),
+    Column("power_w", "float", "W", "board power while measuring"),
+    Column("driver", "text", "", "driver version"),
+    Column("cuda_version", "text", "", "CUDA version"),
+    Column("torch_version", "text", "", "PyTorch version"),
+    Column("flag", "text", "", "empty, or why the row is kept apart (several reasons are joined by ;)", False),
+)
+
+#: What an operator's field means, once for all operators that have it.
+_MEANINGS: Mapping[str, str] = {
+    "m": "rows of A and C", "n": "columns of B and C", "k": "columns of A, rows of B",
+    "batch": "independent products, or sequences of attention", "bias": "whether a bias is added",
+    "kind": "form of the operator (gemm: linear, bmm, grouped; norm: layer, rms; ...)",
+    "layout": "gemm: how A and B lie in memory, in BLAS words (tn, nn, nt)",
+    "heads": "query heads (rotary: query and key heads)", "kv_heads": "key and value heads",
+    "q_len": "queries a sequence; 1 is a decode step", "kv_len": "keys a sequence, those of the queries included",
+    "head_dim": "width of a head", "v_head_dim": "width of a value head, 0 for that of head_dim",
+    "causal": "whether a query sees only positions up to its own", "window": "sliding window in positions, 0 for none",
+    "kv_dtype": "dtype of the KV cache, empty for that of the operator", "phase": "forward or backward",
+    "shared_kv": "values are a slice of the keys (absorbed MLA)", "dropout": "dropout inside attention",
+    "fn": "element-wise function", "elements": "elements of the output",
+    "inputs": "full-size tensors read, -1 for as many as fn takes", "extra_bytes": "bytes read beside them",
+    "in_dtype": "dtype of the inputs, empty for that of the operator",
+    "chain_flops": "FLOP an element of a fused chain",
+    "grad": "whether autograd follows the operand", "rows": "rows, each one reduced or normalized", "cols": "columns",
+    "axis": "axis that is summed away", "size": "bytes copied",
+    "tokens": "tokens (rows) that the operator works on", "width": "width of a table row",
+    "vocab": "rows of the table, or width of the logits", "hidden": "width of the model",
+    "intermediate": "width of an expert before tensor parallelism", "experts": "experts of the model",
+    "top_k": "experts a token", "gated": "whether an expert has a gate matrix", "tp": "tensor parallel GPUs",
+    "ep": "expert parallel GPUs", "distribution": "how tokens fall on experts", "parameters": "parameters stepped over",
+    "mixed": "16-bit gradients and weight copies beside fp32 state", "inverse": "whether it rotates back",
+    "residual": "whether a residual is added and written back first",
+}  # fmt: skip
+_UNITS: Mapping[str, str] = {"extra_bytes": "bytes", "size": "bytes", "chain_flops": "FLOP"}
+_TYPES: Mapping[str, str] = {"str": "text", "int": "int", "float": "float", "bool": "bool"}
+
+
+#: (name, column type, default or MISSING) of one field of an operator class.
+Field = tuple[str, str, Any]
+
+_FIELDS: Mapping[type[Op], tuple[Field, ...]] = {
+    cls: tuple((f.name, _TYPES[str(f.type)], f.default) for f in fields(cls)) for cls in OPERATORS.values()
+}
+
+
+def op_fields(cls: type[Op]) -> tuple[Field, ...]:
+    """The fields of an operator class of the registry, in its constructor's order."""
+    return _FIELDS[cls]
+
+
+def _op_columns() -> tuple[Column, ...]:
+    """The union of the operators' fields, in the order in which they first appear."""
+    known: dict[str, Column] = {}
+    for cls in OPERATORS.values():
+        for name, kind, _ in op_fields(cls):
+            if name != "dtype":
+                known.setdefault(name, Column(name, kind, _UNITS.get(name, ""), _MEANINGS.get(name, name)))
+    return tuple(known.values())
+
+
+OP_COLUMNS: tuple[Column, ...] = _op_columns()
+#: Every column, in the order in which a file holds them.
+COLUMNS: tuple[Column, ...] = (*_BEFORE, *OP_COLUMNS, *_AFTER)
+BY_NAME: Mapping[str, Column] = {column.name: column for column in COLUMNS}
+REQUIRED: tuple[str, ...] = tuple(column.name for column in COLUMNS if not column.nullable)
+
+_NAMES: Mapping[type[Op], str] = {cls: name for name, cls in OPERATORS.items()}
+
+
+def op_class(name: str) -> type[Op]:
+    """The operator class behind the `op` column's `name`. Raises UnknownNameError."""
+    cls = OPERATORS.get(name)
+    if cls is None:
+        raise unknown_name("operator", str(name), OPERATORS)
+    return cls
+
+
+def is_null(value: object) -> bool:
+    """Whether a cell is empty: None, a float NaN or pandas' NA."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
+
+
+def to_op(row: Mapping[str, Any]) -> Op:
+    """The operator of one row: nulls are left to the class's defaults, integers come back from floats.
+
+    Raises UnknownNameError for an unknown `op`, and SpecError, one line, for a field that the operator needs and the
+    row lacks or that is no number.
+    """
+    cls = op_class(row["op"])
+    values: dict[str, Any] = {}
+    for name, kind, default in op_fields(cls):
+        value = row.get(name)
+        if is_null(value):
+            if default is MISSING:
+                raise SpecError(f"a row of op {row['op']!r} has no {name}: expected every field of its shape")
+            continue
+        values[name] = cell(name, kind, value)
+    return cls(**values)
+
+
+def cell(name: str, kind: str, value: Any) -> Any:
+    """`value` as the Python type of a column of type `kind`. Raises SpecError where it cannot be read as one."""
+    try:
+        if kind == "int":
+            number = int(value)
+            if number != float(value):
+                raise ValueError
+            return number
+        if kind == "bool":
+            if float(value) not in (0.0, 1.0):
+                raise ValueError
+            return bool(value)
+        return float(value) if kind == "float" else str(value)
+    except (TypeError, ValueError, OverflowError):
+        raise SpecError(f"{name} is {value!r}: expected {_EXPECTED[kind]}") from None
+
+
+_EXPECTED: Mapping[str, str] = {"int": "a whole number", "float": "a number", "bool": "true or false", "text": "text"}
+
+
+def from_op(op: Op) -> dict[str, Any]:
+    """The cells that describe `op`: `op`, `dtype` and every field of its class."""
+    name = _NAMES.get(type(op))
+    if name is None:
+        raise unknown_name("operator", type(op).__name__, OPERATORS)
+    return {"op": name, **{f: getattr(op, f) for f, _, _ in op_fields(type(op))}}
+
+
+def columns_markdown() -> str:
+    """`COLUMNS` as the table of docs/dataset-format.md."""
+    lines = ["| column | type | unit | null | meaning |", "| --- | --- | --- | --- | --- |"]
+    for c in COLUMNS:
+        lines.append(f"| `{c.name}` | {c.type} | {c.unit} | {'yes' if c.nullable else 'no'} | {c.meaning} |")
+    return "\n".join(lines)

@@ -1,0 +1,30 @@
+"""Public data sets in their native layout -> the measurement schema. `import_source(name, path)` is the way in."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from predictor.errors import RequestError, unknown_name
+from predictor.training.importers.base import ImportResult, Skipped
+
+__all__ = ["SOURCES", "ImportResult", "Skipped", "import_source"]
+
+#: Name of a source -> the module that reads it, each with a `run(root: Path) -> ImportResult`.
+SOURCES: tuple[str, ...] = ("neusight", "aiconfigurator", "vidur", "llmcompass")
+
+
+def import_source(source: str, path: str | Path) -> ImportResult:
+    """Every measurement of the data set `source` below the folder `path`, which has the source's own layout.
+
+    Rows that cannot be read are counted and named in the result. Raises UnknownNameError for an unknown source,
+    RequestError where `path` is no folder, SpecError, one line, for a folder or a file of another layout, and
+    TilecastError where pandas or pyarrow is not installed.
+    """
+    if source not in SOURCES:
+        raise unknown_name("data source", source, SOURCES)
+    root = Path(path).absolute()
+    if not root.is_dir():
+        raise RequestError(f"{path} is not a folder: expected the root of the {source} data")
+    result: ImportResult = importlib.import_module(f"{__name__}.{source}").run(root)
+    return result

@@ -1,0 +1,211 @@
+"""aiconfigurator's measurements (ai-dynamo/aiconfigurator, Apache-2.0): kernels of TensorRT-LLM, vLLM and SGLang.
+
+Layout systems/data/<gpu>/<family>/<framework>/<version>/<table>_perf.parquet; milliseconds. Kernels are replayed in a
+CUDA graph; on Intel's B60, which has none, launches stand inside the times, so its protocol is unknown.
+
+Decode: `isl` is 1 and `step` the length of the cache before it, so kv_len = isl + step (the time grows with `step` and,
+where there is a window, stops growing at the window). Prefill: kv_len = isl + step, step being 0 throughout.
+Rows of one table that repeat a shape are kept, each with its own time; `dataset.merge_repeats` joins them.
+
+What the numbers say of themselves, and the importer therefore writes down:
+
+* GEMM weights rotate. vLLM and SGLang read from DRAM as soon as about six copies no longer fit in L2; TensorRT-LLM's
+  weights stay warm up to about the size of L2 itself. TensorRT-LLM's fp8 products never take less than 10 to 12
+  microseconds (a quantization launch), those of the others 4 to 6.
+* SGLang's heads of 192 have values of 128: with 192 its decode rows would pass L40S' memory bandwidth.
+* Experts of the shapes in `NON_GATED` have no gate: with one, they would be faster than memory in all frameworks.
+* TensorRT-LLM 1.0.0 on A100, decode with fewer KV heads than heads, cache above 128 MiB: up to 3.4 TB/s, twice what
+  the memory gives and twice its own rate without grouping. Flagged "kv_read_short".
+* "balanced" routing of 256 experts of 7168 x 2048 (grouped top-k) hits about half of the experts that an even spread
+  would hit; rows that pass the bound for it are flagged "beats_roofline" as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from predictor.errors import SpecError
+from predictor.training.dataset import Frame, to_frame
+from predictor.training.extras import require
+from predictor.training.importers.base import (
+    Collector,
+    ImportResult,
+    check_columns,
+    drop_bad_latency,
+    find,
+    not_this_layout,
+)
+from predictor.training.importers.bound import flag_below_bound
+
+EXPECTED = "systems/data/<gpu>/<family>/<framework>/<version>/<table>_perf.parquet"
+
+GPUS = {
+    "a100_sxm": "a100-sxm-80gb",
+    "h100_sxm": "h100-sxm",
+    "h200_sxm": "h200-sxm",
+    "l40s": "l40s",
+    "rtx_pro_6000_server": "rtx-pro-6000-server",
+    "b60": "b60",
+}
+
+#: Their dtype -> (dtype of the arithmetic, quantization scheme where that does not say it all). Weight-only schemes
+#: (w4a16, int8_wo) compute in bf16; "sq" is SmoothQuant, int8 by int8.
+DTYPES = {
+    "bfloat16": ("bf16", ""),
+    "float16": ("fp16", ""),
+    "fp8": ("fp8", ""),
+    "nvfp4": ("nvfp4", ""),
+    "fp8_block": ("fp8", "fp8_block"),
+    "sq": ("int8", "sq"),
+    "int8_wo": ("bf16", "int8_wo"),
+    "int4_wo": ("bf16", "int4_wo"),
+    "w4a16_mxfp4": ("bf16", "w4a16_mxfp4"),
+    "w4a8_mxfp4_mxfp8": ("mxfp8", "w4a8_mxfp4_mxfp8"),
+}
+
+_COMMON = ("framework", "version", "kernel_source", "latency")
+_ATTENTION = (
+    "batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "attn_dtype", "kv_cache_dtype", "step",
+)  # fmt: skip
+_MOE = (
+    "moe_dtype", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size",
+    "distribution",
+)  # fmt: skip
+
+#: (hidden, intermediate, top_k, experts) of models whose experts have no gate (Nemotron-H): trtllm names them so in its
+#: kernel source, the other frameworks run the same shapes under their common kernel names.
+NON_GATED: frozenset[tuple[int, int, int, int]] = frozenset(
+    {(2688, 1856, 6, 128), (1024, 2688, 22, 512), (4096, 2688, 22, 512), (2048, 5120, 22, 512), (8192, 5120, 22, 512)}
+)
+
+
+def run(root: Path) -> ImportResult:
+    """Imports every *_perf.parquet below `root`. Raises SpecError where there is none in this layout."""
+    files = [path for path in find(root, ("**/*_perf.parquet",)) if len(path.parts) >= 5]
+    if not any(path.parts[-5] in GPUS for path in files):
+        raise not_this_layout("aiconfigurator", root, EXPECTED)
+    into = Collector("aiconfigurator", root)
+    for path in files:
+        into.files += 1
+        _import_file(into, path)
+    result = into.result()
+    flag_below_bound(result.frame)
+    return result
+
+
+def _import_file(into: Collector, path: Path) -> None:
+    pq = require("pyarrow.parquet")
+    try:
+        rows = pq.read_metadata(path).num_rows
+        table = TABLES.get(path.stem)
+        if table is None:
+            into.skip_file(path, rows, f"table {path.stem} has no operator yet")
+            return
+        gpu = GPUS.get(path.parts[-5])
+        if gpu is None:
+            into.skip_file(path, rows, f"system {path.parts[-5]!r} has no catalogue id here")
+            return
+        raw = pq.read_table(path).to_pandas()
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]}") from None
+    needed, shape_of = table
+    check_columns(path, raw, (*_COMMON, *needed))
+    raw = drop_bad_latency(into, path, raw, "latency")
+    raw = _drop_unknown_dtypes(into, path, raw)
+    if not len(raw):
+        return
+    framework = path.parts[-3]
+    columns = {
+        "source": "aiconfigurator", "source_file": into.relative(path), "source_row": raw.index.to_numpy() + 1,
+        "gpu": gpu, "framework": framework, "framework_version": raw["version"], "kernel_source": raw["kernel_source"],
+        "protocol": "unknown" if gpu == "b60" else "cuda_graph", "cache_state": _cache_state(path.stem, gpu),
+        "latency_ms": raw["latency"], **shape_of(raw),
+    }  # fmt: skip
+    if columns["op"] == "attention" and framework == "sglang":
+        columns["v_head_dim"] = raw["head_dim"].map({192: 128}).fillna(0)
+    if path.stem == "generation_attention_perf" and gpu == "a100-sxm-80gb" and framework == "trtllm":
+        columns["flag"] = _short_reads(raw)
+    into.frames.append(to_frame(columns, len(raw)))
+
+
+def _short_reads(raw: Frame) -> Any:
+    """The flag of decode rows whose grouped KV cache is above 128 MiB (16 bit, keys and values)."""
+    cache = raw["batch_size"] * raw["num_key_value_heads"] * (raw["isl"] + raw["step"]) * raw["head_dim"] * 4
+    short = (raw["num_key_value_heads"] < raw["num_heads"]) & (cache > 128 * 2**20)
+    return short.map({True: "kv_read_short", False: ""})
+
+
+def _cache_state(table: str, gpu: str) -> str:
+    """GEMMs cycle through copies of the weight; of the other tables, and of B60, it is not known."""
+    return "rotating" if table == "gemm_perf" and gpu != "b60" else "unknown"
+
+
+def _drop_unknown_dtypes(into: Collector, path: Path, raw: Frame) -> Frame:
+    for column in ("gemm_dtype", "moe_dtype", "attn_dtype", "kv_cache_dtype"):
+        if column not in raw:
+            continue
+        for name in sorted(set(raw[column].unique()) - set(DTYPES)):
+            bad = (raw[column] == name).to_numpy()
+            into.skip_where(path, raw, bad, f"{column} {name!r} has no dtype here")
+            raw = raw[~bad]
+    return raw
+
+
+def _dtypes(names: Frame) -> dict[str, Any]:
+    return {
+        "dtype": names.map({k: dtype for k, (dtype, _) in DTYPES.items()}),
+        "quant": names.map({k: quant for k, (_, quant) in DTYPES.items()}),
+    }
+
+
+def _gemm(raw: Frame) -> dict[str, Any]:
+    return {
+        "op": "gemm", "kind": "linear", "layout": "tn", "bias": False, "batch": 1, "m": raw["m"], "n": raw["n"],
+        "k": raw["k"], **_dtypes(raw["gemm_dtype"]),
+    }  # fmt: skip
+
+
+def _attention(raw: Frame) -> dict[str, Any]:
+    kv_dtypes = raw["kv_cache_dtype"].map({k: dtype for k, (dtype, _) in DTYPES.items()})
+    return {
+        "op": "attention", "phase": "forward", "batch": raw["batch_size"], "heads": raw["num_heads"],
+        "kv_heads": raw["num_key_value_heads"], "q_len": raw["isl"], "kv_len": raw["isl"] + raw["step"],
+        "head_dim": raw["head_dim"], "causal": True, "kv_dtype": kv_dtypes,
+        "window": raw.get("window_size", 0), **_dtypes(raw["attn_dtype"]),
+    }  # fmt: skip
+
+
+def _encoder(raw: Frame) -> dict[str, Any]:
+    return {
+        "op": "attention", "phase": "forward", "batch": raw["batch_size"], "heads": raw["num_heads"],
+        "kv_heads": raw["num_heads"], "q_len": raw["isl"], "kv_len": raw["isl"], "head_dim": raw["head_dim"],
+        "causal": False, "window": 0, **_dtypes(raw["attn_dtype"]),
+    }  # fmt: skip
+
+
+def _moe(raw: Frame) -> dict[str, Any]:
+    return {
+        "op": "moe", "tokens": raw["num_tokens"], "hidden": raw["hidden_size"], "intermediate": raw["inter_size"],
+        "experts": raw["num_experts"], "top_k": raw["topk"], "gated": _gated(raw), "tp": raw["moe_tp_size"],
+        "ep": raw["moe_ep_size"], "distribution": raw["distribution"], **_dtypes(raw["moe_dtype"]),
+    }  # fmt: skip
+
+
+def _gated(raw: Frame) -> Any:
+    """Whether the experts have a gate: not where the kernel source says so, nor for the shapes of `NON_GATED`."""
+    pd = require("pandas")
+    shapes = pd.MultiIndex.from_frame(raw[["hidden_size", "inter_size", "topk", "num_experts"]])
+    plain = raw["kernel_source"].astype(str).str.contains("nongated").to_numpy()
+    return ~(plain | shapes.isin(list(NON_GATED)))
+
+
+#: Table -> (columns that it must have beside the common ones, their rows -> the operator's cells).
+TABLES: dict[str, tuple[tuple[str, ...], Callable[[Frame], dict[str, Any]]]] = {
+    "gemm_perf": (("gemm_dtype", "m", "n", "k"), _gemm),
+    "context_attention_perf": (_ATTENTION, _attention),
+    "generation_attention_perf": (_ATTENTION, _attention),
+    "encoder_attention_perf": (("batch_size", "isl", "num_heads", "head_dim", "attn_dtype"), _encoder),
+    "moe_perf": (_MOE, _moe),
+}

@@ -1,0 +1,122 @@
+"""What every importer shares: the result, the rows that could not be read, and reading files with one-line errors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from predictor.errors import SpecError
+from predictor.training.dataset import Frame, concat
+from predictor.training.extras import require
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Rows of one file that were not imported: the one at `row` (1 = first below the header), or `count` with None."""
+
+    file: str
+    row: int | None
+    reason: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ImportResult:
+    """`frame`: the imported rows in the schema's columns. `skipped`: every row that is not among them, with its reason.
+
+    `files`: how many data files were read. imported + skipped = the rows of the files.
+    """
+
+    source: str
+    frame: Frame
+    skipped: tuple[Skipped, ...] = ()
+    files: int = 0
+
+    @property
+    def imported(self) -> int:
+        return len(self.frame)
+
+    @property
+    def skipped_rows(self) -> int:
+        return sum(entry.count for entry in self.skipped)
+
+    def skipped_by_reason(self) -> dict[str, int]:
+        """Rows not imported, by reason, the most frequent first."""
+        counts: Counter[str] = Counter()
+        for entry in self.skipped:
+            counts[entry.reason] += entry.count
+        return dict(counts.most_common())
+
+    def about(self) -> dict[str, Any]:
+        """The facts of the import that belong in a data file's sidecar."""
+        return {
+            "source": self.source, "files": self.files, "imported": self.imported, "skipped": self.skipped_by_reason(),
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Collector:
+    """Gathers frames and skipped rows file by file; `result` joins them."""
+
+    source: str
+    root: Path
+    frames: list[Frame] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    files: int = 0
+
+    def relative(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+    def skip_where(self, path: Path, raw: Frame, bad: Any, reason: str) -> None:
+        """Notes the rows of `raw` (indexed from 0 in file order) where the boolean array `bad` is true."""
+        name = self.relative(path)
+        self.skipped.extend(Skipped(name, int(row) + 1, reason) for row in raw.index[bad])
+
+    def skip_file(self, path: Path, rows: int, reason: str) -> None:
+        if rows:
+            self.skipped.append(Skipped(self.relative(path), None, reason, rows))
+
+    def result(self) -> ImportResult:
+        frame = concat(self.frames)
+        return ImportResult(self.source, frame, tuple(self.skipped), self.files)
+
+
+def find(root: Path, patterns: Iterable[str]) -> list[Path]:
+    """The files below `root` that match one of the glob `patterns`, sorted."""
+    return sorted({path for pattern in patterns for path in root.glob(pattern) if path.is_file()})
+
+
+def not_this_layout(source: str, path: Path, expected: str) -> SpecError:
+    return SpecError(f"{path} holds no {source} data: expected {expected}")
+
+
+def read_csv(path: Path, needed: Sequence[str] = (), **options: Any) -> Frame:
+    """The CSV file as a frame. Raises SpecError, one line, where it is none or lacks one of the columns `needed`."""
+    pd = require("pandas")
+    try:
+        raw = pd.read_csv(path, **options)
+    except (OSError, ValueError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SpecError(f"{path} cannot be read as CSV: {first}") from None
+    return check_columns(path, raw, needed)
+
+
+def check_columns(path: Path, raw: Frame, needed: Sequence[str]) -> Frame:
+    missing = [name for name in needed if name not in raw]
+    if missing:
+        raise SpecError(f"{path} lacks the columns {', '.join(missing)}")
+    return raw
+
+
+def drop_bad_latency(into: Collector, path: Path, raw: Frame, column: str) -> Frame:
+    """`raw` without the rows whose latency is no finite number above zero; those are noted as skipped."""
+    np, pd = require("numpy"), require("pandas")
+    latency = pd.to_numeric(raw[column], errors="coerce").to_numpy(dtype=float)
+    bad = ~(np.isfinite(latency) & (latency > 0))
+    if bad.any():
+        into.skip_where(path, raw, bad, "latency is no number above zero")
+        raw = raw[~bad]
+    return raw
