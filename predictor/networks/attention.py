@@ -1,0 +1,176 @@
+"""Self and cross attention: projections, positions, cache, the core (math or flash), the output projection.
+
+Shape legend: b sequences, s query tokens a sequence, t key positions, h width, a heads, d head width, n = b s tokens.
+The eager chains are those of the Hugging Face classes: torch.matmul copies an operand whose batch and head axes do not
+lie one after the other in memory, which a batch of one never has to do.
+"""
+
+from __future__ import annotations
+
+from predictor.graph.graph import Node
+from predictor.networks.writer import Writer
+from predictor.ops.attention import Attention
+from predictor.ops.elementwise import Rotary
+
+
+def self_attention(w: Writer, window: int, name: str = "attention", causal: bool | None = None) -> None:
+    """Attention over the step's own tokens and its cache, from the normed input to the output projection."""
+    c, step = w.config, w.step
+    n, h, q, kv = step.tokens, c.hidden, c.heads * c.head_dim, c.kv_heads * c.head_dim
+    if w.fused or c.merged_qkv:
+        w.linear(f"{name} qkv", n, q + 2 * kv, h, c.qkv_bias, saved=n * h, views=7)
+    else:
+        w.linear(f"{name} q", n, q, h, c.qkv_bias, saved=n * h, views=2)
+        if c.model_type == "opt" and step.attention == "math":
+            w.each(f"{name} q scale", "mul_scalar", n * q)
+        w.linear(f"{name} k", n, kv, h, c.qkv_bias, views=2)
+        w.linear(f"{name} v", n, kv, h, c.qkv_bias, views=2)
+    if c.qk_norm:
+        w.norm(f"{name} q norm", n * c.heads, c.head_dim)
+        w.norm(f"{name} k norm", n * c.kv_heads, c.head_dim)
+    if c.position == "rotary":
+        rotary(w, n, c.heads, c.kv_heads, c.rotary_dim or c.head_dim)
+    cached = step.cached and c.causal
+    if cached:
+        cache_append(w, kv)
+    causal = c.causal if causal is None else causal
+    core(w, name, step.seq_len, step.kv_len, causal, window, cached)
+    w.linear(f"{name} out", n, h, q, c.out_bias, saved=n * q)
+
+
+def cross_attention(w: Writer, kv_len: int) -> None:
+    """Attention over the encoder's output of ``kv_len`` tokens; its keys and values are made anew except in decode."""
+    c, step = w.config, w.step
+    n, h, q = step.tokens, c.hidden, c.heads * c.head_dim
+    w.linear("cross q", n, q, h, saved=n * h, views=2)
+    if step.mode != "decode":
+        rows = step.batch * kv_len
+        if w.fused:
+            w.linear("cross kv", rows, 2 * q, h)
+        else:
+            w.linear("cross k", rows, q, h, views=2)
+            w.linear("cross v", rows, q, h, views=2)
+    core(w, "cross", step.seq_len, kv_len, False, 0, step.mode == "decode")
+    w.linear("cross out", n, h, q, saved=n * q)
+
+
+def rotary(w: Writer, n: int, q_heads: int, kv_heads: int, dim: int) -> None:
+    """Rotary positions on q and k: one kernel, or x cos + rotate_half(x) sin in five each."""
+    if w.fused:
+        w.nodes.append(Node(Rotary(w.act, n, q_heads + kv_heads, dim), "rotary"))
+        return
+    table = n * dim * w.size
+    for which, heads in (("q", q_heads), ("k", kv_heads)):
+        elements = n * heads * dim
+        w.each(f"rotary {which} cos", "mul", elements, 1, table, calls=3)
+        w.each(f"rotary {which} neg", "neg", elements // 2, calls=3)
+        w.each(f"rotary {which} cat", "copy", elements, calls=1)
+        w.each(f"rotary {which} sin", "mul", elements, 1, table)
+        w.each(f"rotary {which} sum", "add", elements)
+        if w.config.model_type == "phi3":  # the part that is not rotated, empty or not, is joined on
+            w.each(f"rotary {which} join", "copy", n * heads * w.config.head_dim)
+
+
+def cache_append(w: Writer, kv_width: int) -> None:
+    """New keys and values into the cache: a serving engine writes them in place, eager PyTorch concatenates anew."""
+    step = w.step
+    dtype = step.kv_dtype or w.act
+    if w.fused:
+        w.each("cache append", "copy", 2 * step.tokens * kv_width, dtype=dtype, in_dtype=w.act, trainable=False)
+    else:
+        w.each("cache append", "copy", step.batch * step.kv_len * kv_width, dtype=dtype, count=2, trainable=False)
+
+
+def core(w: Writer, name: str, s: int, t: int, causal: bool, window: int, cached: bool) -> None:
+    """Scores, mask, softmax and weighted sum for the heads of the config."""
+    c, step = w.config, w.step
+    if step.attention == "flash":
+        saved = step.batch * (s * c.heads * (c.head_dim + c.value_dim) + t * c.kv_heads * (c.head_dim + c.value_dim))
+        drop = w.training and c.attention_dropout > 0
+        kv_dtype = step.kv_dtype if cached else ""
+        op = Attention(
+            w.high, step.batch, c.heads, c.kv_heads, s, t, c.head_dim, c.v_head_dim, causal, window, kv_dtype,
+            "forward", False, drop,
+        )  # fmt: skip
+        w.nodes.append(Node(op, f"{name} core", 1, "forward", 4, saved * w.keep))
+        return
+    math_core(w, name, s, t, causal, cached)
+
+
+def math_core(w: Writer, name: str, s: int, t: int, causal: bool, cached: bool) -> None:
+    """The unfused chain: bmm, scale, mask, softmax, dropout, bmm, heads merged."""
+    c, b = w.config, w.step.batch
+    a, d, dv = c.heads, c.head_dim, c.value_dim
+    scores = b * a * s * t
+    _operand_copies(w, name, s, t, cached)
+    copied = b > 1 or c.model_type == "opt"
+    w.bmm(f"{name} scores", b * a, s, t, d, "tn", saved=b * a * (s + t) * d, calls=3 if copied else 7)
+    if not w.fused:
+        _scale_and_mask(w, name, s, t, causal)
+    w.softmax(f"{name} softmax", b * a * s, t, upcast=c.model_type not in ("gpt2", "bert"))
+    w.dropout(f"{name} dropout", scores, c.attention_dropout)
+    dropped = scores if w.training and c.attention_dropout > 0 else 0
+    w.bmm(f"{name} context", b * a, s, dv, t, "nn", saved=b * a * t * dv + dropped, calls=4 if copied else 6)
+    if s > 1:
+        w.each(f"{name} merge heads", "copy", b * s * a * dv, calls=3)
+
+
+def _operand_copies(w: Writer, name: str, s: int, t: int, cached: bool) -> None:
+    """Copies that bring q, k and v into (b a, rows, d) before the products."""
+    c, b = w.config, w.step.batch
+    q, k, v = b * s * c.heads * c.head_dim, b * t * c.heads * c.head_dim, b * t * c.heads * c.value_dim
+    if w.fused:
+        if b > 1 and s > 1:
+            w.each(f"{name} split heads", "copy", q + k + v, calls=1)
+        return
+    if c.model_type == "opt":  # contiguous() whatever the batch
+        for which, elements in (("k", k), ("v", v), ("q", q)):
+            w.each(f"{name} {which} contiguous", "copy", elements, calls=4)
+        return
+    if c.kv_heads < c.heads:  # repeat_kv
+        w.each(f"{name} repeat k", "copy", k, calls=5)
+        w.each(f"{name} repeat v", "copy", v, calls=5)
+    if b == 1:
+        return
+    joined = c.model_type == "phi3"  # its rotary part ends in a concatenation
+    if s > 1 and not joined:
+        w.each(f"{name} q copy", "copy", q, calls=3)
+    if c.kv_heads == c.heads and not cached:
+        if not joined:
+            w.each(f"{name} k copy", "copy", k, calls=3)
+        w.each(f"{name} v copy", "copy", v, calls=3)
+
+
+def _scale_and_mask(w: Writer, name: str, s: int, t: int, causal: bool) -> None:
+    """What happens to the scores between the product and the softmax, by architecture."""
+    c, b = w.config, w.step.batch
+    scores, kind = b * c.heads * s * t, c.model_type
+    if kind == "gpt2":  # scores / full(sqrt d); where(mask, scores, full(min))
+        w.tiny(f"{name} scale value", dtype=w.act)
+        w.each(f"{name} scale", "div_scalar", scores)
+        w.tiny(f"{name} mask value", dtype=w.act, calls=2)
+        w.each(f"{name} mask", "where", scores, 1, s * t)
+    elif kind == "bert":
+        w.each(f"{name} scale", "div_scalar", scores)
+        w.each(f"{name} mask", "add", scores, 1, b * t * w.size)
+    elif kind == "opt":  # the mask is added, then max(scores, finfo.min) guards against overflow
+        w.each(f"{name} mask", "add", scores, 1, b * s * t * w.size)
+        w.tiny(f"{name} lowest value", dtype=w.act)
+        w.each(f"{name} lowest", "max_scalar", scores)
+    elif kind in ("t5", "switch_transformers"):  # no scaling; the bias holds the mask
+        w.each(f"{name} position bias", "add_", scores)
+    elif kind == "bloom":  # baddbmm starts from the alibi bias, copied out to the scores' shape
+        w.each(f"{name} alibi", "copy", scores, 0, b * c.heads * t * w.size, trainable=False)
+        w.each(f"{name} mask", "add", scores, 1, b * s * t * w.size)
+    else:
+        w.each(f"{name} scale", "mul_scalar", scores)
+        if c.attention_softcap:
+            w.each(f"{name} softcap scale", "div_scalar", scores)
+            w.each(f"{name} softcap tanh", "tanh", scores, saved=scores)
+            w.each(f"{name} softcap unscale", "mul_scalar", scores)
+        if c.position == "alibi":
+            w.each(f"{name} alibi", "add", scores, 1, c.heads * t * w.size)
+        if kind == "mpt":
+            w.each(f"{name} mask", "masked_fill", scores, 1, b * s * t)
+        elif causal:
+            w.each(f"{name} mask", "add", scores, 1, b * s * t * w.size)

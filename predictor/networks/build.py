@@ -1,0 +1,45 @@
+"""ModelConfig + Step -> Graph: the forward pass of every architecture in the catalogue."""
+
+from __future__ import annotations
+
+from predictor.errors import UnsupportedError
+from predictor.graph.graph import Block, Graph
+from predictor.networks import heads, stack
+from predictor.networks.config import ModelConfig
+from predictor.networks.step import Step
+from predictor.networks.writer import Writer
+
+
+def build(config: ModelConfig, step: Step) -> Graph:
+    """The forward graph of one pass, with the loss in mode "train".
+
+    Layers that are alike are one block that repeats, so a graph costs the same whatever its depth. Raises
+    UnsupportedError for a pass that the architecture has not (decode of an encoder).
+    """
+    if not config.causal and step.mode in ("prefill", "decode"):
+        raise UnsupportedError(f"{config.name} ({config.model_type}) has no {step.mode}: expected forward or train")
+    w = Writer(config, step)
+    blocks: list[Block] = []
+    if config.head != "none":
+        heads.embedding(w)
+        if not config.is_encoder_decoder:
+            heads.masks(w)
+        blocks.append(w.block("embedding"))
+    if config.is_encoder_decoder:
+        blocks.extend(stack.encoder_decoder(w))
+    else:
+        for sparse, window, count in config.layer_groups():
+            stack.decoder_layer(w, sparse, window)
+            blocks.append(w.block(_layer_name(config, sparse, window), count))
+    if config.head != "none":
+        heads.head(w)
+        blocks.append(w.block("head"))
+    if step.mode == "train" and config.head not in ("none", "base"):
+        heads.loss(w)
+        blocks.append(w.block("loss"))
+    return Graph(tuple(block for block in blocks if block.nodes))
+
+
+def _layer_name(config: ModelConfig, sparse: bool, window: int) -> str:
+    name = "moe layer" if sparse else "layer"
+    return f"{name} window" if window and len(set(config.windows)) > 1 else name

@@ -1,0 +1,155 @@
+"""One reader a model_type: the keys of its config.json and the defaults of its Hugging Face configuration class.
+
+The defaults are those of transformers 5; a test holds them against the classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from predictor.errors import UnsupportedError
+from predictor.networks import families_rotary as rotary
+from predictor.networks.config import ModelConfig
+from predictor.networks.reader import DEFAULT_ARCHITECTURE, Reader, common_fields, head_width
+
+Family = Callable[[Mapping[str, Any], str, str], ModelConfig]
+
+def _gpt2(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
+    r = Reader(data, where)
+    hidden, heads = r.size("n_embd", "hidden_size"), r.size("n_head", "num_attention_heads")
+    positions = r.integer("n_positions", 1024)
+    return ModelConfig(
+        **common_fields(r, "gpt2", name), hidden=hidden, layers=r.size("n_layer", "num_hidden_layers"), heads=heads,
+        kv_heads=heads, head_dim=head_width(r, hidden, heads), intermediate=r.optional("n_inner") or 4 * hidden,
+        vocab=r.size("vocab_size"), max_positions=positions, activation=r.word("activation_function", "gelu_new"),
+        norm="layer", norm_bias=True, tie_embeddings=r.flag("tie_word_embeddings", True), position="learned",
+        position_rows=positions, qkv_bias=True, out_bias=True, mlp_bias=True, merged_qkv=True, conv1d=True,
+        residual_dropout=r.number("resid_pdrop", 0.1), attention_dropout=r.number("attn_pdrop", 0.1),
+        embed_dropout=r.number("embd_pdrop", 0.1), assumed=tuple(r.assumed),
+    )  # fmt: skip
+
+
+def _opt(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
+    r = Reader(data, where)
+    hidden, heads = r.size("hidden_size"), r.size("num_attention_heads")
+    positions = r.integer("max_position_embeddings", 2048)
+    width, bias = r.optional("word_embed_proj_dim", hidden, note=True), r.flag("enable_bias", True)
+    dropout, pre_norm = r.number("dropout", 0.1), r.flag("do_layer_norm_before", True)
+    return ModelConfig(
+        **common_fields(r, "opt", name), hidden=hidden, layers=r.size("num_hidden_layers"), heads=heads, kv_heads=heads,
+        head_dim=head_width(r, hidden, heads), intermediate=r.integer("ffn_dim", 3072), vocab=r.size("vocab_size"),
+        max_positions=positions, activation=r.word("activation_function", "relu"), norm="layer",
+        norm_bias=True, tie_embeddings=r.flag("tie_word_embeddings", True), position="learned",
+        position_rows=positions + 2, embed_width=0 if width in (0, hidden) else width, pre_norm=pre_norm,
+        final_norm=pre_norm and not r.flag("_remove_final_layer_norm", False, note=False), qkv_bias=bias, out_bias=bias,
+        mlp_bias=bias, residual_dropout=dropout, attention_dropout=r.number("attention_dropout", 0.0),
+        activation_dropout=0.0, assumed=tuple(r.assumed),
+    )  # fmt: skip
+
+
+def _bert(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
+    r = Reader(data, where)
+    hidden, heads = r.size("hidden_size"), r.size("num_attention_heads")
+    positions = r.integer("max_position_embeddings", 512)
+    dropout = r.number("hidden_dropout_prob", 0.1)
+    return ModelConfig(
+        **common_fields(r, "bert", name), hidden=hidden, layers=r.size("num_hidden_layers"), heads=heads,
+        kv_heads=heads, head_dim=head_width(r, hidden, heads), intermediate=r.integer("intermediate_size", 3072),
+        vocab=r.size("vocab_size"), max_positions=positions, activation=r.word("hidden_act", "gelu"), norm="layer",
+        norm_bias=True, tie_embeddings=r.flag("tie_word_embeddings", True), position="learned",
+        position_rows=positions, type_vocab=r.integer("type_vocab_size", 2), embed_norm=True, pre_norm=False,
+        final_norm=False, qkv_bias=True, out_bias=True, mlp_bias=True, residual_dropout=dropout, embed_dropout=dropout,
+        attention_dropout=r.number("attention_probs_dropout_prob", 0.1), assumed=tuple(r.assumed),
+    )  # fmt: skip
+
+
+def _bloom(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
+    r = Reader(data, where)
+    hidden, heads = r.size("hidden_size", "n_embed"), r.size("n_head", "num_attention_heads")
+    return ModelConfig(
+        **common_fields(r, "bloom", name), hidden=hidden, layers=r.size("n_layer", "num_hidden_layers"), heads=heads,
+        kv_heads=heads, head_dim=head_width(r, hidden, heads), intermediate=4 * hidden, vocab=r.size("vocab_size"),
+        max_positions=r.optional("seq_length", 2048), activation="gelu_bloom", norm="layer", norm_bias=True,
+        tie_embeddings=r.flag("tie_word_embeddings", True), position="alibi", embed_norm=True, qkv_bias=True,
+        out_bias=True, mlp_bias=True, merged_qkv=True, residual_dropout=r.number("hidden_dropout", 0.0),
+        attention_dropout=r.number("attention_dropout", 0.0), assumed=tuple(r.assumed),
+    )  # fmt: skip
+
+
+def _mpt(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
+    """llm-foundry writes MPTForCausalLM (biases, learned positions); transformers MptForCausalLM has neither."""
+    r = Reader(data, where)
+    hidden, heads = r.size("d_model", "hidden_size"), r.size("n_heads", "num_attention_heads")
+    common, attention = common_fields(r, "mpt", name), Reader(r.mapping("attn_config"), f"{where} attn_config")
+    foundry = str(common["architecture"]).startswith("MPT")
+    bias = foundry and not r.flag("no_bias", False)
+    alibi = not foundry or attention.flag("alibi", False)
+    learned = foundry and not alibi and r.flag("learned_pos_emb", True)
+    positions = r.integer("max_seq_len", 2048)
+    position = "alibi" if alibi else "learned" if learned else "none"
+    return ModelConfig(
+        **common, hidden=hidden, layers=r.size("n_layers", "num_hidden_layers"), heads=heads,
+        kv_heads=attention.optional("kv_n_heads") or heads, head_dim=head_width(r, hidden, heads),
+        intermediate=r.integer("expansion_ratio", 4) * hidden, vocab=r.size("vocab_size"), max_positions=positions,
+        activation="gelu", norm="layer", norm_bias=bias,
+        tie_embeddings=r.flag("tie_word_embeddings", True), position=position,
+        position_rows=positions if learned else 0, qkv_bias=bias, out_bias=bias, mlp_bias=bias, merged_qkv=True,
+        residual_dropout=r.number("resid_pdrop", 0.0), embed_dropout=r.number("emb_pdrop", 0.0),
+        attention_dropout=attention.number("attn_pdrop", 0.0), assumed=tuple(r.assumed),
+    )  # fmt: skip
+
+
+def _t5(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
+    r = Reader(data, where)
+    return ModelConfig(**_encoder_decoder(r, "t5", name), assumed=tuple(r.assumed))
+
+
+def _encoder_decoder(r: Reader, model_type: str, name: str) -> dict[str, Any]:
+    common = common_fields(r, model_type, name)
+    if common["head"] != "lm":
+        raise UnsupportedError(
+            f"{r.where}: architecture {common['architecture']!r} is not supported; "
+            f"nearest: {DEFAULT_ARCHITECTURE[model_type]}"
+        )
+    heads, layers = r.size("num_heads", "num_attention_heads"), r.size("num_layers", "num_hidden_layers")
+    dropout = r.number("dropout_rate", 0.1)
+    if model_type == "t5":
+        projection = r.word("feed_forward_proj", "relu")
+        gated = projection.startswith("gated-")
+        activation = "gelu_new" if projection == "gated-gelu" else projection.removeprefix("gated-")
+    else:
+        gated, activation = False, r.word("dense_act_fn", "relu")
+    return {
+        **common, "hidden": r.size("d_model", "hidden_size"), "layers": r.optional("num_decoder_layers") or layers,
+        "encoder_layers": layers, "heads": heads, "kv_heads": heads, "vocab": r.size("vocab_size"),
+        "head_dim": r.integer("d_kv", 64), "intermediate": r.integer("d_ff", 2048), "max_positions": 512,
+        "activation": activation, "gated": gated, "position": "relative",
+        "tie_embeddings": r.flag("tie_word_embeddings", True),
+        "relative_buckets": r.integer("relative_attention_num_buckets", 32), "residual_dropout": dropout,
+        "attention_dropout": dropout, "embed_dropout": dropout, "activation_dropout": dropout,
+    }  # fmt: skip
+
+
+def _switch(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
+    r = Reader(data, where)
+    fields = _encoder_decoder(r, "switch_transformers", name)
+    sparse_encoder = r.integer("num_sparse_encoder_layers", 3, at_least=0)
+    sparse_decoder = r.integer("num_sparse_decoder_layers", 3, at_least=0)
+    # SwitchTransformersConfig derives the steps from the counts, whatever the file says of the steps.
+    note = str(data.get("_note", ""))
+    return ModelConfig(
+        **fields, experts=r.integer("num_experts", 8), top_k=1, moe_intermediate=fields["intermediate"],
+        sparse_step=fields["layers"] // max(sparse_decoder, 1),
+        encoder_sparse_step=fields["encoder_layers"] // max(sparse_encoder, 1),
+        expert_capacity=r.integer("expert_capacity", 64), padded_experts="padded" in note, assumed=tuple(r.assumed),
+    )  # fmt: skip
+
+
+FAMILIES: dict[str, Family] = {
+    "gpt2": _gpt2, "opt": _opt, "bert": _bert, "bloom": _bloom, "mpt": _mpt, "t5": _t5, "switch_transformers": _switch,
+    "llama": rotary.llama, "mistral": rotary.mistral, "qwen2": rotary.qwen2, "qwen3": rotary.qwen3,
+    "mixtral": rotary.mixtral, "qwen3_moe": rotary.qwen3_moe, "deepseek_v2": rotary.deepseek_v2,
+    "deepseek_v3": rotary.deepseek_v3, "phi3": rotary.phi3, "gemma2": rotary.gemma2, "gemma3": rotary.gemma3,
+    "gemma3_text": rotary.gemma3,
+}  # fmt: skip

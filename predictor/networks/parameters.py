@@ -1,0 +1,161 @@
+"""Parameters of a model, exactly as its Hugging Face class counts them, and the size of its KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.dtypes import bytes_of
+from predictor.networks.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterSplit:
+    """Unique parameters by place. ``embedding`` holds the tables (a tied head's too), ``layers`` what is in the layers
+    beside the experts, ``experts`` the routed experts, ``head`` the final norm and what follows."""
+
+    embedding: int
+    layers: int
+    experts: int
+    head: int
+
+    @property
+    def total(self) -> int:
+        return self.embedding + self.layers + self.experts + self.head
+
+
+def parameters(config: ModelConfig) -> int:
+    """Unique parameters (a tied matrix counts once)."""
+    return parameter_split(config).total
+
+
+def parameter_split(config: ModelConfig) -> ParameterSplit:
+    """Unique parameters by place; see ParameterSplit."""
+    dense = experts = 0
+    for encoder in (False, True) if config.is_encoder_decoder else (False,):
+        for sparse, _, count in config.layer_groups(encoder):
+            of_layer = layer_parameters(config, sparse, encoder)
+            dense += of_layer[0] * count
+            experts += of_layer[1] * count
+    if config.relative_buckets:
+        dense += 2 * config.relative_buckets * config.heads  # the first layer of each stack owns the table
+    if config.head == "none":
+        return ParameterSplit(0, dense, experts, 0)
+    return ParameterSplit(_embedding(config), dense, experts, _head(config))
+
+
+def layer_parameters(config: ModelConfig, sparse: bool = False, encoder: bool = False) -> tuple[int, int]:
+    """Parameters of one layer: (all but the routed experts, the routed experts)."""
+    norms = 4 if config.post_norms else 2
+    total = _attention(config)
+    if config.is_encoder_decoder and not encoder:
+        total, norms = 2 * total, 3
+    total += norms * _norm(config, config.hidden)
+    if not sparse:
+        return total + _feed_forward(config, config.intermediate), 0
+    total += config.experts * config.hidden  # the router
+    if config.shared_experts:
+        total += _feed_forward(config, config.shared_intermediate)
+    matrices = 3 if config.gated else 2
+    return total, config.experts * matrices * config.hidden * config.moe_intermediate
+
+
+def active_parameters(config: ModelConfig) -> int:
+    """Parameters that one token meets: all but the experts that it is not routed to."""
+    split = parameter_split(config)
+    routed = split.experts * config.top_k // config.experts if config.experts else 0
+    return split.total - split.experts + routed
+
+
+def kv_bytes_per_token(config: ModelConfig, kv_dtype: str) -> float:
+    """Bytes that one token adds to the self-attention KV cache of all (decoder) layers; 0 for an encoder alone."""
+    if not config.causal:
+        return 0.0
+    return config.layers * _kv_elements(config) * bytes_of(kv_dtype)
+
+
+def kv_cache_bytes(config: ModelConfig, batch: int, tokens: int, kv_dtype: str) -> float:
+    """Bytes of the KV cache of ``batch`` sequences of ``tokens`` each; a layer with a window keeps only the window."""
+    if not config.causal:
+        return 0.0
+    kept = sum(count * (min(tokens, window) if window else tokens) for _, window, count in config.layer_groups())
+    if config.is_encoder_decoder:
+        kept *= 2  # keys and values of the encoder's output, as long as the decoder's
+    return batch * kept * _kv_elements(config) * bytes_of(kv_dtype)
+
+
+def _kv_elements(config: ModelConfig) -> int:
+    if config.is_mla:
+        return config.kv_lora_rank + config.qk_rope_dim
+    return 2 * config.kv_heads * config.head_dim
+
+
+def _norm(config: ModelConfig, width: int) -> int:
+    return width * (2 if config.norm_bias else 1)
+
+
+def _attention(config: ModelConfig) -> int:
+    hidden, heads = config.hidden, config.heads
+    if config.is_mla:
+        return _latent_attention(config)
+    q, kv = heads * config.head_dim, config.kv_heads * config.head_dim
+    total = hidden * (q + 2 * kv) + q * hidden
+    total += (q + 2 * kv) if config.qkv_bias else 0
+    total += hidden if config.out_bias else 0
+    return total + (2 * config.head_dim if config.qk_norm else 0)
+
+
+def _latent_attention(config: ModelConfig) -> int:
+    hidden, heads = config.hidden, config.heads
+    q = heads * (config.qk_nope_dim + config.qk_rope_dim)
+    latent = config.kv_lora_rank + config.qk_rope_dim
+    if config.q_lora_rank:
+        total = hidden * config.q_lora_rank + config.q_lora_rank + config.q_lora_rank * q
+        total += config.q_lora_rank if config.qkv_bias else 0
+    else:
+        total = hidden * q
+    total += hidden * latent + (latent if config.qkv_bias else 0) + config.kv_lora_rank
+    total += config.kv_lora_rank * heads * (config.qk_nope_dim + config.v_head_dim)
+    return total + heads * config.v_head_dim * hidden + (hidden if config.out_bias else 0)
+
+
+def _feed_forward(config: ModelConfig, width: int) -> int:
+    matrices = 3 if config.gated else 2
+    bias = (matrices - 1) * width + config.hidden if config.mlp_bias else 0
+    return matrices * config.hidden * width + bias
+
+
+def _embedding(config: ModelConfig) -> int:
+    hidden, width = config.hidden, config.embed_width or config.hidden
+    total = config.vocab * width + (config.position_rows + config.type_vocab) * hidden
+    if config.embed_width:
+        total += hidden * width  # project_in
+    return total + (_norm(config, hidden) if config.embed_norm else 0)
+
+
+def _head(config: ModelConfig) -> int:
+    hidden, width = config.hidden, config.embed_width or config.hidden
+    total = _norm(config, hidden) if config.final_norm else 0
+    if config.is_encoder_decoder:
+        total *= 2
+    if config.embed_width:
+        total += hidden * width  # project_out
+    if config.model_type == "bert":
+        return total + _bert_head(config)
+    if config.head == "classifier":
+        return total + config.num_labels * width
+    if config.head == "lm" and not config.tie_embeddings:
+        return total + config.vocab * width
+    return total
+
+
+def _bert_head(config: ModelConfig) -> int:
+    hidden = config.hidden
+    pooler = hidden * hidden + hidden
+    if config.head == "base":
+        return pooler
+    if config.head == "classifier":
+        return pooler + config.num_labels * (hidden + 1)
+    total = hidden * hidden + hidden + _norm(config, hidden) + config.vocab  # transform, its norm, the decoder's bias
+    if not config.tie_embeddings:
+        total += config.vocab * hidden
+    return total + (pooler + 2 * (hidden + 1) if config.head == "pretraining" else 0)

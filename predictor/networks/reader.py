@@ -1,0 +1,149 @@
+"""Reads the keys of one config.json: sizes must be there, other keys fall back to the Hugging Face class's default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from predictor.errors import SpecError, UnsupportedError, nearest
+
+# No model comes near; a slip of the keyboard must not make a loop of 1e300 layers.
+_MOST = 10**9
+_MOST_LAYERS = 10**4
+
+
+class Reader:
+    """Typed look-ups in the dictionary of a config.json; every default that was taken is noted in ``assumed``.
+
+    ``where`` names the file and model type in an error: "config.json of llama".
+    """
+
+    def __init__(self, data: Mapping[str, Any], where: str) -> None:
+        self.data = data
+        self.where = where
+        self.assumed: list[str] = []
+
+    def size(self, *keys: str) -> int:
+        """A size that has no default: the first of ``keys`` that is there. Raises SpecError."""
+        for key in keys:
+            if self.data.get(key) is not None:
+                return self._positive(key, self.data[key])
+        raise SpecError(f"{self.where}: missing {keys[0]!r}, expected a positive integer")
+
+    def integer(self, key: str, default: int, at_least: int = 1) -> int:
+        """An integer of at least ``at_least``; a missing key takes ``default`` and is noted."""
+        if key not in self.data:
+            return int(self._assume(key, default))
+        return self._positive(key, self.data[key], at_least)
+
+    def optional(self, key: str, default: int | None = None, note: bool = False) -> int:
+        """A positive integer, or 0 where the key is null. ``note`` lists a missing key as assumed."""
+        if key not in self.data:
+            return int((self._assume(key, default) if note else default) or 0)
+        value = self.data[key]
+        return 0 if value is None else self._positive(key, value, 0)
+
+    def flag(self, key: str, default: bool, note: bool = True) -> bool:
+        """true or false."""
+        if key not in self.data or self.data[key] is None:
+            return bool(self._assume(key, default) if note else default)
+        value = self.data[key]
+        if not isinstance(value, bool):
+            raise SpecError(f"{self.where}: {key!r} is {value!r}, expected true or false")
+        return value
+
+    def number(self, key: str, default: float, note: bool = True) -> float:
+        """A number of at least 0 (a dropout probability, a cap); null reads as 0."""
+        if key not in self.data:
+            return float(self._assume(key, default) if note else default)
+        value = self.data[key]
+        if value is None:
+            return 0.0
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+            raise SpecError(f"{self.where}: {key!r} is {value!r}, expected a number of at least 0")
+        return min(float(value), 1e9)
+
+    def indices(self, key: str) -> tuple[int, ...]:
+        """A list of layer numbers, empty where it is missing."""
+        value = self.data.get(key) or []
+        if not isinstance(value, list):
+            raise SpecError(f"{self.where}: {key!r} is {value!r}, expected a list of layer numbers")
+        return tuple(self._positive(key, item, 0) for item in value)
+
+    def word(self, key: str, default: str) -> str:
+        """A string."""
+        if self.data.get(key) is None:
+            return str(self._assume(key, default))
+        value = self.data[key]
+        if not isinstance(value, str):
+            raise SpecError(f"{self.where}: {key!r} is {value!r}, expected a string")
+        return value
+
+    def mapping(self, key: str) -> Mapping[str, Any]:
+        """A nested object, empty where it is missing."""
+        value = self.data.get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise SpecError(f"{self.where}: {key!r} is {value!r}, expected an object")
+        return value
+
+    def _assume(self, key: str, default: Any) -> Any:
+        self.assumed.append(f"{key}={default}")
+        return default
+
+    def _positive(self, key: str, value: Any, at_least: int = 1) -> int:
+        if isinstance(value, float) and value.is_integer() and value <= _MOST:
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+            raise SpecError(f"{self.where}: {key!r} is {value!r}, expected an integer of at least {at_least}")
+        most = _MOST_LAYERS if "layer" in key else _MOST
+        if value > most:
+            raise SpecError(f"{self.where}: {key!r} is {value:.6g}, expected at most {most}")
+        return value
+
+
+# End of an architecture's class name -> head.
+_HEADS = {
+    "ForCausalLM": "lm", "LMHeadModel": "lm", "ForConditionalGeneration": "lm", "ForMaskedLM": "lm",
+    "ForPreTraining": "pretraining", "ForSequenceClassification": "classifier", "Model": "base", "Block": "none",
+    "Encoder": "none", "DecoderLayer": "none",
+}  # fmt: skip
+
+DEFAULT_ARCHITECTURE = {
+    "gpt2": "GPT2LMHeadModel", "opt": "OPTForCausalLM", "bert": "BertForMaskedLM", "bloom": "BloomForCausalLM",
+    "mpt": "MptForCausalLM", "t5": "T5ForConditionalGeneration", "llama": "LlamaForCausalLM",
+    "switch_transformers": "SwitchTransformersForConditionalGeneration", "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mixtral": "MixtralForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM", "deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM",
+    "phi3": "Phi3ForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
+}  # fmt: skip
+
+
+def common_fields(reader: Reader, model_type: str, name: str) -> dict[str, Any]:
+    """Name, architecture, head and number of labels."""
+    listed = reader.data.get("architectures")
+    if listed:
+        architecture = str(listed[0]) if isinstance(listed, list) else str(listed)
+    else:
+        architecture = DEFAULT_ARCHITECTURE[model_type]
+        reader.assumed.append(f"architectures={architecture}")
+    head = next((head for suffix, head in _HEADS.items() if architecture.endswith(suffix)), None)
+    if head is None or (head == "pretraining" and model_type != "bert"):
+        known = DEFAULT_ARCHITECTURE[model_type]
+        close = nearest(architecture, DEFAULT_ARCHITECTURE.values(), 1) or (known,)
+        raise UnsupportedError(f"{reader.where}: unknown architecture {architecture!r}; nearest: {close[0]}")
+    labels = 0
+    if head == "classifier":
+        id2label = reader.data.get("id2label")
+        labels = len(id2label) if isinstance(id2label, dict) and id2label else reader.integer("num_labels", 2)
+    return {
+        "name": name, "model_type": model_type, "architecture": architecture, "head": head, "num_labels": labels,
+    }  # fmt: skip
+
+
+def head_width(reader: Reader, hidden: int, heads: int) -> int:
+    """Width of a head where no key gives it. Raises SpecError where the heads do not divide the width."""
+    if hidden % heads:
+        raise SpecError(f"{reader.where}: width {hidden} is not a multiple of {heads} heads and there is no 'head_dim'")
+    return hidden // heads

@@ -1,0 +1,185 @@
+"""Graphs of the catalogue: FLOPs by the 2 x parameters rule, structure, modes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+
+import pytest
+
+from predictor.errors import RequestError, UnsupportedError
+from predictor.graph.graph import Graph
+from predictor.networks import ModelConfig, Step, build, catalogue, config_from_dict, load_config, parameter_split
+from predictor.networks.config import CONFIGS
+from predictor.ops import Attention, CrossEntropy, Dropout, Embedding, Gemm, MoE, Norm, Softmax
+from predictor.ops.attention import attended_pairs
+
+DECODERS = [n for n in catalogue() if load_config(n).causal and not load_config(n).is_encoder_decoder]
+DENSE = [n for n in DECODERS if load_config(n).experts == 0]
+FORMS = list(itertools.product((False, True), ("math", "flash")))
+
+
+def expected_flops(config: ModelConfig, step: Step) -> float:
+    """2 x weights that multiply x tokens, and two products a (query, key) pair."""
+    split = parameter_split(config)
+    width = config.embed_width or config.hidden
+    weights = split.layers + config.vocab * width  # the head's product, tied or not
+    weights += 2 * config.hidden * config.embed_width
+    if config.experts:
+        weights += split.experts * config.top_k // config.experts
+    pairs = 0.0
+    for _, window, count in config.layer_groups():
+        if step.attention == "math":
+            pairs += count * step.seq_len * step.kv_len
+        else:
+            pairs += count * attended_pairs(step.seq_len, step.kv_len, True, window)
+    attention = 2.0 * step.batch * config.heads * pairs * (config.head_dim + config.value_dim)
+    return 2.0 * weights * step.tokens + attention
+
+
+@pytest.mark.parametrize(("fused", "attention"), FORMS)
+@pytest.mark.parametrize("name", DECODERS)
+def test_flops_are_two_a_weight_and_token(name: str, fused: bool, attention: str) -> None:
+    config = load_config(name)
+    step = Step("forward", 4, 512, 0, "bf16", attention=attention, fused=fused)
+    graph = build(config, step)
+    products = sum(n.op.flops() * k for n, k in graph.nodes() if isinstance(n.op, (Gemm, Attention, MoE)))
+    assert products == pytest.approx(expected_flops(config, step), rel=2e-3)
+    assert graph.flops() == pytest.approx(expected_flops(config, step), rel=0.02 if name in LARGE else 0.06)
+
+
+# Where the width is small, norms and activations are more than 2 % of the products.
+LARGE = [n for n in DENSE if load_config(n).hidden >= 1024 and not load_config(n).model_type.startswith("gemma")]
+
+
+@pytest.mark.parametrize(("fused", "attention"), FORMS)
+@pytest.mark.parametrize("name", catalogue())
+def test_every_mode_builds_and_repeats_cost_the_same(name: str, fused: bool, attention: str) -> None:
+    config = load_config(name)
+    modes = ("forward", "train") if not config.causal else ("forward", "prefill", "decode", "train")
+    for mode in modes:
+        context = 64 if mode == "decode" else 0
+        step = Step(mode, 2, 1 if mode == "decode" else 32, context, "fp16", attention=attention, fused=fused,
+                    training=mode == "train")  # fmt: skip
+        graph = build(config, step)
+        layers = sum(b.repeat for b in graph.blocks if "layer" in b.name)
+        assert layers == config.layers + (config.encoder_layers if mode != "decode" else 0)
+        assert graph.unrolled().flops() == pytest.approx(graph.flops(), rel=1e-12)
+        assert all(n.op.bytes_moved() > 0 and n.host_calls >= 0 and n.saved_bytes >= 0 for n, _ in graph.nodes())
+        if mode != "train":
+            assert not any(isinstance(n.op, Dropout) or n.saved_bytes for n, _ in graph.nodes())
+
+
+def kinds(graph: Graph, kind: type) -> int:
+    return sum(times for node, times in graph.nodes() if isinstance(node.op, kind))
+
+
+def gemm_names(graph: Graph) -> list[str]:
+    return [node.name for node, _ in graph.nodes() if isinstance(node.op, Gemm)]
+
+
+def test_fused_llama_is_what_a_serving_engine_launches() -> None:
+    config = load_config("llama-3.1-8b")
+    graph = build(config, Step("decode", 8, 1, 1000, "bf16", "fp8", "fp8", "flash", True, "last"))
+    layer = next(b for b in graph.blocks if b.name == "layer")
+    assert [n.name for n in layer.nodes] == [
+        "attention norm", "attention qkv", "rotary", "cache append", "attention core", "attention out", "mlp norm",
+        "mlp gate_up", "mlp activation", "mlp down",
+    ]  # fmt: skip
+    core = next(n.op for n in layer.nodes if isinstance(n.op, Attention))
+    assert (core.q_len, core.kv_len, core.kv_heads, core.kv_dtype) == (1, 1001, 8, "fp8")
+    assert next(n.op for n in layer.nodes if n.name == "attention qkv") == Gemm("fp8", 8, 6144, 4096)
+    assert next(n.op for n in layer.nodes if n.name == "mlp norm") == Norm("bf16", 8, 4096, "rms", "forward", True)
+    head = next(n.op for n, _ in graph.nodes() if n.name == "lm head")
+    assert head == Gemm("bf16", 8, 128256, 4096)
+
+
+def test_math_attention_in_fused_form_is_three_kernels() -> None:
+    graph = build(load_config("gpt2"), Step("forward", 1, 128, fused=True))
+    names = [n.name for b in graph.blocks if b.name == "layer" for n in b.nodes]
+    start = names.index("attention scores")
+    assert names[start : start + 3] == ["attention scores", "attention softmax", "attention context"]
+
+
+def test_latent_attention_expands_in_prefill_and_absorbs_in_decode() -> None:
+    config = load_config("deepseek-v3")
+    prefill = build(config, Step("prefill", 1, 512, 0, "bf16", attention="flash", fused=True))
+    decode = build(config, Step("decode", 16, 1, 512, "bf16", attention="flash", fused=True))
+    op = next(n.op for n, _ in prefill.nodes() if isinstance(n.op, Attention))
+    assert (op.heads, op.kv_heads, op.head_dim, op.value_dim, op.shared_kv) == (128, 128, 192, 128, False)
+    op = next(n.op for n, _ in decode.nodes() if isinstance(n.op, Attention))
+    assert (op.heads, op.kv_heads, op.head_dim, op.value_dim, op.shared_kv) == (128, 1, 576, 512, True)
+    assert "attention kv_b" in gemm_names(prefill)
+    assert "attention kv_b" not in gemm_names(decode)
+    assert {"attention absorb key", "attention absorb value"} <= set(gemm_names(decode))
+
+
+def test_dropout_is_there_in_training_where_the_config_has_it() -> None:
+    train = Step("train", 1, 64, training=True)
+    assert kinds(build(load_config("gpt2"), train), Dropout) == 12 * 3 + 1
+    assert kinds(build(load_config("bert-base"), train), Dropout) == 12 * 3 + 1
+    assert kinds(build(load_config("opt-1.3b"), train), Dropout) == 24 * 2
+    assert kinds(build(load_config("llama-2-7b"), train), Dropout) == 0
+    assert kinds(build(load_config("gpt2"), train), CrossEntropy) == 1
+
+
+def test_saved_bytes_are_those_of_korthikanti() -> None:
+    """arXiv:2205.05198, equation 1: s b h (34 + 5 a s / h) bytes a layer in 16 bit, dropout everywhere."""
+    data = json.loads((CONFIGS / "gpt2-xl.json").read_text())
+    config = config_from_dict({**data, "activation_function": "gelu"}, "gpt2-xl")
+    b, s, h, a = 4, 1024, config.hidden, config.heads
+    graph = build(config, Step("train", b, s, 0, "fp16", training=True))
+    layer = next(block for block in graph.blocks if block.name == "layer")
+    saved = sum(node.saved_bytes * node.count for node in layer.nodes)
+    assert saved == s * b * h * (34 + 5 * a * s / h)
+
+
+def test_grouped_queries_copy_keys_only_where_the_chain_does() -> None:
+    config = load_config("llama-3.1-8b")
+    eager = build(config, Step("forward", 1, 64, 0, "bf16"))
+    flash = build(config, Step("forward", 1, 64, 0, "bf16", attention="flash"))
+    assert sum(n.name == "attention repeat k" for n, _ in eager.nodes()) == 1
+    assert (kinds(eager, Softmax), kinds(flash, Softmax), kinds(flash, Attention)) == (32, 0, 32)
+
+
+def test_layers_alone_have_no_embedding_and_no_head(make_config: Callable[[str, str], ModelConfig]) -> None:
+    graph = build(make_config("gpt2", "GPT2Block"), Step("forward", 2, 64))
+    assert kinds(graph, Embedding) == 0
+    assert "lm head" not in gemm_names(graph)
+    assert [b.name for b in graph.blocks] == ["layer"]
+
+
+@pytest.fixture
+def make_config() -> Callable[[str, str], ModelConfig]:
+    def make(name: str, architecture: str) -> ModelConfig:
+        data = json.loads((CONFIGS / f"{name}.json").read_text())
+        return config_from_dict({**data, "architectures": [architecture]}, name)
+
+    return make
+
+
+def test_only_the_last_position_of_each_sequence_goes_through_the_head() -> None:
+    config = load_config("llama-2-7b")
+    every = build(config, Step("prefill", 4, 128, 0, "fp16"))
+    last = build(config, Step("prefill", 4, 128, 0, "fp16", logits="last"))
+    saved = every.flops() - last.flops()
+    assert saved == 2.0 * 4 * 127 * config.vocab * config.hidden
+
+
+def test_an_encoder_does_not_decode() -> None:
+    with pytest.raises(UnsupportedError, match=r"bert-base .* has no decode"):
+        build(load_config("bert-base"), Step("decode", 1, 1, 5))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"mode": "guess"}, {"attention": "fast"}, {"logits": "none"}, {"batch": 0}, {"context_len": -1},
+        {"mode": "decode", "seq_len": 2}, {"mode": "train", "seq_len": 2, "context_len": 1},
+    ],
+)  # fmt: skip
+def test_an_impossible_step_is_an_error_of_one_line(words: dict[str, object]) -> None:
+    with pytest.raises(RequestError) as error:
+        Step(**words)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
