@@ -74,9 +74,12 @@ def _segments(
 ) -> list[Segment]:
     segments = []
     for block, rows in zip(graph.blocks, index, strict=True):
-        counts = np.array([node.count for node in block.nodes], dtype=np.float64)
-        calls = np.array([node.host_calls * _dispatch(node.phase, dispatch_s) for node in block.nodes])
-        segments.append(Segment(latency[list(rows)] * counts, calls * counts, block.repeat))
+        gpu_s = latency[list(rows)]
+        cpu_s = np.array([node.host_calls * _dispatch(node.phase, dispatch_s) for node in block.nodes])
+        if any(node.count > 1 for node in block.nodes):
+            counts = [node.count for node in block.nodes]
+            gpu_s, cpu_s = np.repeat(gpu_s, counts), np.repeat(cpu_s, counts)
+        segments.append(Segment(gpu_s, cpu_s, block.repeat))
     return segments
 
 

@@ -1,0 +1,109 @@
+"""`tilecast dataset import|describe`: public measurements into the measurement schema, and what a file holds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+EXAMPLES = """examples:
+  tilecast dataset import neusight $TILECAST_DATA/neusight --out neusight.parquet
+  tilecast dataset describe neusight.parquet
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `dataset`."""
+    parser.epilog = EXAMPLES
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    load = actions.add_parser(
+        "import",
+        help="a public data set in its native layout -> the measurement schema",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    load.add_argument("source", help="neusight, aiconfigurator, vidur or llmcompass")
+    load.add_argument("path", help="the folder that holds it")
+    load.add_argument("--out", required=True, metavar="FILE", help="a .parquet or .csv file to write")
+    load.add_argument("--json", action="store_true", help="print JSON")
+    describe = actions.add_parser(
+        "describe",
+        help="counts by GPU, operator, dtype and framework; ranges; noise",
+        epilog="example: tilecast dataset describe neusight.parquet",
+    )
+    describe.add_argument("file", help="a data set of the measurement schema")
+    describe.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Import or describe."""
+    return _import(arguments) if arguments.action == "import" else _describe(arguments)
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from predictor.training import dataset
+    from predictor.training.importers import import_source
+
+    result = import_source(arguments.source, arguments.path)
+    dataset.write(result.frame, arguments.out, result.about())
+    summary = {
+        "rows": len(result.frame),
+        "skipped": sum(result.skipped_by_reason().values()),
+        "skipped_by_reason": result.skipped_by_reason(),
+        "flagged": _counts(result.frame["flag"]),
+        "out": str(Path(arguments.out)),
+    }
+    if arguments.json:
+        print(json.dumps(summary, indent=2))
+        return 0
+    print(f"{summary['rows']:,} rows written to {summary['out']}; {summary['skipped']:,} rows not imported")
+    for reason, count in sorted(result.skipped_by_reason().items(), key=lambda item: -item[1]):
+        print(f"  not imported: {count:,} x {reason}")
+    for flag, count in summary["flagged"].items():
+        print(f"  kept apart:   {count:,} x {flag}")
+    return 0
+
+
+def _counts(column: Any) -> dict[str, int]:
+    counts = column[column != ""].astype(str).value_counts()
+    return {str(name): int(count) for name, count in counts.items() if count}
+
+
+def _describe(arguments: argparse.Namespace) -> int:
+    from predictor.training import dataset
+
+    facts = dataset.describe(dataset.read(arguments.file))
+    if arguments.json:
+        print(json.dumps(facts, indent=2))
+        return 0
+    _print_facts(arguments.file, facts)
+    return 0
+
+
+def _print_facts(file: str, facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from predictor.report.formats import significant
+
+    console = Console()
+    console.print(f"{file}: {facts['rows']:,} rows", highlight=False)
+    for column, counts in facts["counts"].items():
+        named = ", ".join(f"{name or '(none)'} {n:,}" for name, n in counts.items())
+        if list(counts) != [""]:
+            console.print(f"  {column}: {named}", highlight=False, soft_wrap=True)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in ("operator", "field", "lowest", "median", "highest"):
+        table.add_column(head, justify="left" if head in ("operator", "field") else "right")
+    for op, fields in facts["ranges"].items():
+        for field, values in fields.items():
+            texts = [significant(float(v)) for v in values]
+            table.add_row(op, field, texts[0], texts[1] if len(texts) > 2 else "", texts[-1])
+    console.print(table)
+    for kind, noise in facts["noise"].items():
+        if noise.get("median") is not None:
+            n = noise.get("rows", noise.get("cases", 0))
+            console.print(f"  noise by {kind}: median {noise['median']:.2%} over {n:,}", highlight=False)
+    for flag, n in facts["flags"].items():
+        console.print(f"  kept apart: {n:,} x {flag}", highlight=False)

@@ -1,0 +1,127 @@
+"""`tilecast evaluate kernels|workloads`: forecasts against measurements."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+EXAMPLES = """examples:
+  tilecast evaluate workloads $TILECAST_DATA/ground_truth/neusight_e2e.csv
+  tilecast evaluate kernels models/default/heldout.parquet --baselines
+"""
+KERNEL_KEYS = ("gpu", "op", "dtype", "framework")
+WORKLOAD_KEYS = ("gpu", "mode", "execution")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `evaluate`."""
+    parser.epilog = EXAMPLES
+    actions = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    for name, text in (("kernels", "the rows of a data set"), ("workloads", "end-to-end latencies of a suite (CSV)")):
+        sub = actions.add_parser(name, help=text, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+        sub.add_argument("file", help=text)
+        sub.add_argument("--artifacts", metavar="DIR", help="estimators to use (default: those that ship)")
+        sub.add_argument("--out", metavar="FILE", help="write every row with its forecast (.csv or .parquet)")
+        sub.add_argument("--by", metavar="A,B", help="columns to group by")
+        sub.add_argument("--worst", type=int, default=5, metavar="N", help="list the N worst rows (default 5)")
+        sub.add_argument("--json", action="store_true", help="print JSON")
+        if name == "kernels":
+            sub.add_argument("--baselines", action="store_true", help="add the roofline's and a constant efficiency's error")
+            sub.add_argument("--only-gpu", metavar="A,B", help="rows of these GPUs alone")
+            sub.add_argument("--flagged", action="store_true", help="count rows that were kept apart, too")
+            sub.add_argument("--split", help="rows of this split alone (a data set's own 'train' or 'test')")
+        else:
+            sub.add_argument("--configs", metavar="DIR", help="model configs (default: configs/ beside the suite)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Evaluate and print."""
+    return _kernels(arguments) if arguments.what == "kernels" else _workloads(arguments)
+
+
+def _finish(arguments: argparse.Namespace, rows: Any, keys: tuple[str, ...], label: str, extra: dict[str, Any]) -> int:
+    from predictor.errors import RequestError
+    from predictor.training.evaluate import as_json, write_rows
+    from predictor.training.metrics import by_group, print_table, summarise
+
+    if arguments.by:
+        keys = tuple(arguments.by.split(","))
+        unknown = [key for key in keys if key not in rows]
+        if unknown:
+            raise RequestError(f"--by {','.join(unknown)}: no such column")
+    if arguments.out:
+        write_rows(rows, arguments.out)
+    measured = rows["measured_ms"].to_numpy(dtype=float)
+    predicted = rows["predicted_ms"].to_numpy(dtype=float)
+    overall = summarise(measured, predicted)
+    groups = by_group(rows, keys)
+    if extra:
+        overall |= {name: summarise(measured, column(rows))["median_ape_pct"] for name, column in extra.items()}
+        parts = [part for _, part in rows.groupby(list(keys), observed=True, sort=True, dropna=False)]
+        for group, part in zip(groups, parts, strict=True):
+            truth = part["measured_ms"].to_numpy(dtype=float)
+            group |= {name: summarise(truth, column(part))["median_ape_pct"] for name, column in extra.items()}
+    notes = rows.loc[rows["note"].fillna("") != "", "note"].value_counts()
+    worst = rows[rows["predicted_ms"].notna()].sort_values("ape_pct", ascending=False).head(arguments.worst)
+    if arguments.json:
+        print(
+            as_json(
+                overall
+                | {"groups": groups}
+                | {"notes": {str(k): int(v) for k, v in notes.items()}}
+                | {"worst": worst[[label, "gpu", "measured_ms", "predicted_ms", "ape_pct"]].to_dict("records")}
+            )
+        )
+        return 0
+    print_table(f"{arguments.file}: {len(rows):,} rows", overall, groups, keys)
+    if len(worst):
+        print("worst rows:")
+    for row in worst.to_dict("records"):
+        print(f"  {row[label]} on {row['gpu']}: measured {row['measured_ms']:.4g} ms, forecast {row['predicted_ms']:.4g} ms")
+    for note, count in notes.items():
+        print(f"not predicted: {count:,} x {note}")
+    return 0
+
+
+def _workloads(arguments: argparse.Namespace) -> int:
+    from predictor.training.evaluate import predict_suite, read_suite
+
+    frame = read_suite(arguments.file)
+    configs = Path(arguments.configs) if arguments.configs else Path(arguments.file).parent / "configs"
+    rows = predict_suite(frame, configs, arguments.artifacts)
+    keys = tuple(key for key in WORKLOAD_KEYS if key in rows)
+    return _finish(arguments, rows, keys, "case", {})
+
+
+def _kernels(arguments: argparse.Namespace) -> int:
+    from predictor.estimators.artifact import load_artifacts
+    from predictor.training import dataset
+    from predictor.training.baselines import constant_efficiency_ms, roofline_ms
+    from predictor.training.evaluate import predict_rows
+
+    selector = load_artifacts(arguments.artifacts)
+    frame = dataset.read(arguments.file)
+    if not arguments.flagged:
+        frame = frame[frame["flag"].astype(str) == ""]
+    if arguments.only_gpu:
+        frame = frame[frame["gpu"].astype(str).isin(_ids(arguments.only_gpu))]
+    if arguments.split:
+        frame = frame[frame["split"].astype(str) == arguments.split]
+    rows = predict_rows(frame.reset_index(drop=True), selector)
+    rows["case"] = (
+        rows["op"].astype(str) + " " + rows["source_file"].astype(str) + ":" + rows["source_row"].astype(str)
+    )
+    extra: dict[str, Any] = {}
+    if arguments.baselines:
+        extra = {
+            "roofline_baseline_pct": roofline_ms,
+            "constant_baseline_pct": lambda part: constant_efficiency_ms(part, selector),
+        }
+    return _finish(arguments, rows, KERNEL_KEYS, "case", extra)
+
+
+def _ids(text: str) -> list[str]:
+    from predictor.hardware.gpu import load_gpu
+
+    return [load_gpu(name).id for name in text.split(",")]

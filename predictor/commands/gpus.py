@@ -1,0 +1,121 @@
+"""`tilecast gpus [NAME]`: the GPU catalogue, and one GPU with the source of every value."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
+from predictor.report.formats import gib, quantity
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `gpus`."""
+    parser.epilog = "example: tilecast gpus h100"
+    parser.add_argument("name", nargs="?", help="a GPU's name or alias, or a YAML file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the catalogue or one entry."""
+    if arguments.name is None:
+        specs = [load_gpu(name) for name in list_gpus()]
+        if arguments.json:
+            print(json.dumps([to_dict(spec) for spec in specs], indent=2))
+        else:
+            _print_all(specs)
+        return 0
+    spec = load_gpu(arguments.name)
+    if arguments.json:
+        print(json.dumps(to_dict(spec), indent=2))
+    else:
+        _print_one(spec)
+    return 0
+
+
+def to_dict(spec: GPUSpec) -> dict[str, Any]:
+    """One GPU as JSON, base units in the names."""
+    return {
+        "id": spec.id,
+        "name": spec.name,
+        "aliases": list(spec.aliases),
+        "vendor": spec.vendor,
+        "architecture": spec.architecture,
+        "compute_capability": spec.compute_capability,
+        "sm_count": spec.sm_count,
+        "boost_clock_hz": spec.boost_clock_hz,
+        "memory_type": spec.memory_type,
+        "memory_bandwidth_bytes_per_s": spec.memory_bandwidth,
+        "memory_capacity_bytes": spec.memory_capacity,
+        "l2_bytes": spec.l2_bytes,
+        "shared_memory_per_sm_bytes": spec.shared_memory_per_sm_bytes,
+        "registers_per_sm": spec.registers_per_sm,
+        "max_threads_per_sm": spec.max_threads_per_sm,
+        "power_limit_w": spec.power_limit_w,
+        "nvlink_bandwidth_bytes_per_s": spec.nvlink_bandwidth,
+        "pcie_bandwidth_bytes_per_s": spec.pcie_bandwidth,
+        "peak_flops": {f"{unit}.{dtype}": peak for (unit, dtype), peak in sorted(spec.peaks.items())},
+        "sources": dict(spec.sources),
+    }
+
+
+def _best(spec: GPUSpec, dtype: str) -> str:
+    return quantity(spec.peak_flops(dtype), "FLOP/s") if spec.supports(dtype) else "-"
+
+
+def _print_all(specs: list[GPUSpec]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in ("name", "aliases", "architecture", "SMs", "memory", "bandwidth", "fp32", "bf16", "fp8", "power"):
+        table.add_column(head, no_wrap=True)
+    for spec in specs:
+        table.add_row(
+            spec.id, ", ".join(spec.aliases), spec.architecture, str(spec.sm_count), gib(spec.memory_capacity),
+            quantity(spec.memory_bandwidth, "B/s"), _best(spec, "fp32"), _best(spec, "bf16"), _best(spec, "fp8"),
+            f"{spec.power_limit_w:.0f} W",
+        )  # fmt: skip
+    Console(width=160 if not Console().is_terminal else None).print(table)
+
+
+def _print_one(spec: GPUSpec) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=160 if not Console().is_terminal else None)
+    names = f" ({', '.join(spec.aliases)})" if spec.aliases else ""
+    console.print(f"[bold]{spec.id}[/bold]{names}: {spec.name}, {spec.vendor} {spec.architecture}", highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in ("field", "value", "source"):
+        table.add_column(head)
+    for field, value in _fields(spec).items():
+        table.add_row(field, value, spec.sources.get(field, ""))
+    for (unit, dtype), peak in sorted(spec.peaks.items()):
+        field = f"peak_flops.{unit}.{dtype}"
+        suffix = "OP/s" if dtype.startswith("int") else "FLOP/s"
+        table.add_row(field, quantity(peak, suffix), spec.sources.get(field, ""))
+    console.print(table)
+    console.print("Peaks are dense. `unverified`: not checked against the document named.", highlight=False)
+
+
+def _fields(spec: GPUSpec) -> dict[str, str]:
+    """YAML field -> value as people read it; what the GPU has no equivalent of is left out."""
+    values: dict[str, str | None] = {
+        "sm_count": str(spec.sm_count),
+        "boost_clock": f"{spec.boost_clock_hz / 1e6:.0f} MHz",
+        "memory_type": spec.memory_type,
+        "memory_bandwidth": quantity(spec.memory_bandwidth, "B/s"),
+        "memory_capacity": gib(spec.memory_capacity),
+        "l2": gib(spec.l2_bytes),
+        "shared_memory_per_sm": None if spec.shared_memory_per_sm_bytes is None
+        else f"{spec.shared_memory_per_sm_bytes / 1024:.0f} KiB",
+        "registers_per_sm": None if spec.registers_per_sm is None else str(spec.registers_per_sm),
+        "max_threads_per_sm": None if spec.max_threads_per_sm is None else str(spec.max_threads_per_sm),
+        "power_limit": f"{spec.power_limit_w:.0f} W",
+        "nvlink_bandwidth": None if spec.nvlink_bandwidth is None
+        else f"{quantity(spec.nvlink_bandwidth, 'B/s')} a direction",
+        "pcie_bandwidth": None if spec.pcie_bandwidth is None else f"{quantity(spec.pcie_bandwidth, 'B/s')} a direction",
+    }  # fmt: skip
+    return {field: value for field, value in values.items() if value is not None}

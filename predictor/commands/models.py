@@ -1,0 +1,54 @@
+"""`tilecast models [NAME]`: the model catalogue, and one model's sizes."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from typing import Any
+
+from predictor.networks import ModelConfig, catalogue, load_config, parameters
+from predictor.report.formats import count
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `models`."""
+    parser.epilog = "example: tilecast models llama-3.1-8b"
+    parser.add_argument("name", nargs="?", help="a model's name, or a Hugging Face config.json")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the catalogue or one entry."""
+    if arguments.name is not None:
+        facts = to_dict(load_config(arguments.name))
+        if arguments.json:
+            print(json.dumps(facts, indent=2))
+        else:
+            for name, value in facts.items():
+                print(f"{name:24} {value}")
+        return 0
+    configs = [load_config(name) for name in catalogue()]
+    if arguments.json:
+        print(json.dumps([to_dict(config) for config in configs], indent=2))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in ("name", "type", "parameters", "layers", "hidden", "heads", "KV heads", "vocabulary"):
+        table.add_column(head, justify="left" if head in ("name", "type") else "right", no_wrap=True)
+    for config in configs:
+        table.add_row(
+            config.name, config.model_type, count(parameters(config)), str(config.layers), str(config.hidden),
+            str(config.heads), str(config.kv_heads), str(config.vocab),
+        )  # fmt: skip
+    Console(width=130 if not Console().is_terminal else None).print(table)
+    return 0
+
+
+def to_dict(config: ModelConfig) -> dict[str, Any]:
+    """One model as JSON: its normalised sizes and its number of parameters."""
+    facts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    facts["parameters"] = parameters(config)
+    return json.loads(json.dumps(facts, default=str))  # type: ignore[no-any-return]

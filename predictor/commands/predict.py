@@ -1,0 +1,84 @@
+"""`tilecast predict`: the main job."""
+
+from __future__ import annotations
+
+import argparse
+
+from predictor.errors import UnsupportedError
+from predictor.workload import ATTENTIONS, EXECUTIONS, MODES, OPTIMIZERS
+
+EXAMPLES = """examples:
+  predict --model gpt3 --gpu h100
+  predict --model gpt2-large --gpu v100 --batch 4 --seq-len 1024 --dtype fp32
+  predict --model llama-3.1-8b --gpu h200 --mode generate --seq-len 1024 --output-len 256 --execution cuda_graph
+  predict --model my/config.json --gpu my-gpu.yaml --mode train --batch 8 --json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `predict`."""
+    parser.epilog = EXAMPLES
+    add = parser.add_argument
+    add("--model", required=True, help="a name of `tilecast models`, or a Hugging Face config.json")
+    add("--gpu", required=True, help="a name or alias of `tilecast gpus`, or a YAML file")
+    add("--mode", default="forward", metavar="MODE", help=f"{', '.join(MODES)} (default forward)")
+    add("--batch", type=int, default=1, help="sequences (default 1)")
+    add("--seq-len", type=int, help="tokens a sequence (default the model's maximum, at most 2048)")
+    add("--output-len", type=int, default=0, help="tokens to generate a sequence (generate)")
+    add("--context-len", type=int, help="tokens already in the KV cache (decode)")
+    add("--prompt-lens", help="not built yet: prompt lengths of a ragged batch")
+    add("--dtype", help="fp32, tf32, fp16, bf16, fp8 (default bf16 where the GPU has it, else fp16 or fp32)")
+    add("--attention", metavar="KIND", help=f"{', '.join(ATTENTIONS)} (default flash in 16 bit from Ampere on, else math)")
+    add("--execution", default="eager", metavar="HOW", help=f"{', '.join(EXECUTIONS)} (default eager)")
+    add("--optimizer", default="adam", metavar="NAME", help=f"{', '.join(OPTIMIZERS)} (train; default adam)")
+    add("--micro-batch", type=int, default=0, help="sequences of one forward and backward pass (train; default the batch)")
+    add("--recompute", default="none", help="none (selective and full are not built yet)")
+    for name in ("num-gpus", "tp", "pp", "dp", "cp", "ep"):
+        add(f"--{name}", type=int, default=1, help="1 (more is not built yet)")
+    add("--shard", default="none", help="none (more is not built yet)")
+    add("--artifacts", metavar="DIR", help="estimators to use (default: those that ship; 'roofline': none)")
+    add("--top", type=int, default=0, metavar="N", help="list the N operators that take longest")
+    add("--html", metavar="FILE", help="not built yet: a page with the forecast")
+    add("--trace", metavar="FILE", help="not built yet: a timeline for Perfetto")
+    add("--json", action="store_true", help="print the answer as JSON (docs/json-schema.md)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Forecast and print."""
+    for name in ("prompt_lens", "html", "trace"):
+        if getattr(arguments, name):
+            raise UnsupportedError(f"--{name.replace('_', '-')}: not built yet; leave it out")
+    from predictor.api import predict
+    from predictor.workload import Parallelism
+
+    answer = predict(
+        arguments.model,
+        arguments.gpu,
+        mode=arguments.mode,
+        batch=arguments.batch,
+        seq_len=arguments.seq_len,
+        output_len=arguments.output_len,
+        context_len=arguments.context_len,
+        dtype=arguments.dtype,
+        execution=arguments.execution,
+        attention=arguments.attention,
+        optimizer=arguments.optimizer,
+        micro_batch=arguments.micro_batch,
+        recompute=arguments.recompute,
+        parallelism=Parallelism(
+            arguments.num_gpus, arguments.tp, arguments.pp, arguments.dp, arguments.cp, arguments.ep, arguments.shard
+        ),
+        artifacts=arguments.artifacts,
+        top=arguments.top,
+    )
+    if arguments.json:
+        from predictor.report.json_report import to_json
+
+        print(to_json(answer))
+        return 0
+    from rich.console import Console
+
+    from predictor.report.terminal import print_prediction
+
+    print_prediction(answer, Console())
+    return 0

@@ -1,0 +1,159 @@
+"""Trained estimators on disk: a folder a set, a folder an estimator, manifests in JSON and weights in NumPy's npz.
+
+<set>/manifest.json              schema_version, name, which estimator answers for which family and dtype
+<set>/<estimator>/manifest.json  kind, features and their order, GPUs and shapes covered, hash of the data, metrics
+<set>/<estimator>/weights.npz    arrays; read with allow_pickle=False, so that no artifact can run code
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.errors import RequestError, SpecError, nearest
+from predictor.estimators.base import Estimator
+
+SCHEMA_VERSION = 1
+
+#: kind in a manifest -> the class that loads it (imported when first needed)
+KINDS: dict[str, str] = {
+    "tile_gemm": "predictor.estimators.tile_gemm:TileGemm",
+    "memory_bound": "predictor.estimators.memory_bound:MemoryBound",
+    "serving_gemm": "predictor.estimators.serving_gemm:ServingGemm",
+    "serving_attention": "predictor.estimators.serving_attention:ServingAttention",
+    "serving_moe": "predictor.estimators.serving_moe:ServingMoE",
+}
+
+Weights = Mapping[str, npt.NDArray[Any]]
+
+
+def default_artifacts() -> Path:
+    """The set that ships with Tilecast: inside the package when installed, under models/ in a checkout."""
+    packaged = Path(__file__).resolve().parent.parent / "_models" / "default"
+    if packaged.is_dir():
+        return packaged
+    return Path(__file__).resolve().parent.parent.parent / "models" / "default"
+
+
+class ArtifactSet:
+    """The estimators of one folder, each loaded when it is first asked for.
+
+    ``routes`` maps (family, dtype) to the estimator's folder; dtype "*" answers for every dtype not named.
+    """
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._routes: dict[tuple[str, str], str] = {}
+        for member in manifest["estimators"]:
+            for family in member["families"]:
+                for dtype in member["dtypes"]:
+                    self._routes[(family, dtype)] = member["folder"]
+        self._loaded: dict[str, Estimator] = {}
+
+    @property
+    def name(self) -> str:
+        """The set's name."""
+        return str(self.manifest["name"])
+
+    def select(self, family: str, dtype: str) -> Estimator | None:
+        """The estimator for a family and dtype, or None where the roofline has to answer."""
+        folder = self._routes.get((family, dtype)) or self._routes.get((family, "*"))
+        if folder is None:
+            return None
+        estimator = self._loaded.get(folder)
+        if estimator is None:
+            estimator = self._loaded[folder] = load_estimator(self.path / folder)
+        return estimator
+
+    def member_manifest(self, folder: str) -> dict[str, Any]:
+        """The manifest of one estimator of the set."""
+        return read_json(self.path / folder / "manifest.json")
+
+    def folders(self) -> tuple[str, ...]:
+        """Folders of the set's estimators."""
+        return tuple(member["folder"] for member in self.manifest["estimators"])
+
+
+class RooflineOnly:
+    """A set without estimators: every operator is answered by its roofline."""
+
+    name = "roofline"
+
+    def select(self, family: str, dtype: str) -> Estimator | None:
+        """Never an estimator."""
+        return None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; SpecError in one line where it is missing or broken."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SpecError(f"no such file: {path}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: broken JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise SpecError(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def load_estimator(folder: Path) -> Estimator:
+    """One estimator from its folder; SpecError where kind or files are not what this version reads."""
+    manifest = read_json(folder / "manifest.json")
+    kind = manifest.get("kind")
+    if kind not in KINDS:
+        raise SpecError(f"{folder}/manifest.json: unknown kind {kind!r}; nearest: {', '.join(nearest(str(kind), KINDS))}")
+    module, _, cls = KINDS[kind].partition(":")
+    try:
+        with np.load(folder / "weights.npz", allow_pickle=False) as data:
+            weights = {key: data[key] for key in data.files}
+    except (OSError, ValueError, KeyError) as error:
+        raise SpecError(f"{folder}/weights.npz cannot be read ({error})") from None
+    return cast(Estimator, getattr(importlib.import_module(module), cls).from_artifact(manifest, weights))
+
+
+@lru_cache(maxsize=8)
+def _load_set(path: Path) -> ArtifactSet:
+    manifest = read_json(path / "manifest.json")
+    version = manifest.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise SpecError(f"{path}/manifest.json: schema_version {version!r}, this version reads {SCHEMA_VERSION}")
+    if "estimators" not in manifest:
+        raise SpecError(f"{path}/manifest.json: key 'estimators' is missing")
+    return ArtifactSet(path, manifest)
+
+
+def load_artifacts(path: str | Path | None = None) -> ArtifactSet | RooflineOnly:
+    """The set at ``path`` (None: the shipped one; "roofline": no estimators at all)."""
+    if path == "roofline":
+        return RooflineOnly()
+    folder = default_artifacts() if path is None else Path(path)
+    if not (folder / "manifest.json").is_file():
+        raise RequestError(f"no estimators at {str(folder)!r}: expected a folder that `tilecast train --out` wrote")
+    return _load_set(folder.resolve())
+
+
+def atomic_write(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,135 @@
+"""From operators to latencies: one place where utilization becomes time.
+
+The roofline law holds by construction. An estimator answers with a utilization in (0, 1]; the latency is the lower
+bound divided by it, here and nowhere else, so no estimator can promise more than the hardware has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Protocol
+
+import numpy as np
+
+from predictor.hardware.gpu import GPUSpec
+from predictor.ops.base import Op
+from predictor.roofline import FloatArray, bound_name, roofline
+
+ROOFLINE = "roofline"
+ESTIMATOR = "estimator"
+
+#: Latencies above this many times the roofline are nonsense; an estimator's answer is clipped there.
+MAX_SLOWDOWN = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """n operators of one family, as the family's estimator reads them.
+
+    ``columns`` holds an array of shape (n,) for each name in the operator class's ``columns``; ``kernels`` names the
+    framework whose kernels run ("pytorch", "vllm", "sglang", "trtllm").
+    """
+
+    family: str
+    ops: tuple[Op, ...]
+    columns: Mapping[str, FloatArray]
+    dtypes: tuple[str, ...]
+    kernels: str = "pytorch"
+
+
+def make_batch(family: str, ops: Sequence[Op], kernels: str = "pytorch") -> Batch:
+    """Operators of one family as a batch."""
+    names = _columns_of(ops)
+    if len(names) == 1:
+        table = np.array([[getattr(op, names[0])] for op in ops], dtype=np.float64)
+    else:
+        getter = attrgetter(*names)
+        table = np.array([getter(op) for op in ops], dtype=np.float64)
+    columns = {name: table[:, i] for i, name in enumerate(names)}
+    return Batch(family, tuple(ops), columns, tuple(op.dtype for op in ops), kernels)
+
+
+def _columns_of(ops: Sequence[Op]) -> tuple[str, ...]:
+    return ops[0].columns
+
+
+class Estimator(Protocol):
+    """What an artifact loads into."""
+
+    name: str
+
+    def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
+        """Utilization in (0, 1] of shape (n,): the share of the roofline that the kernels reach."""
+        ...
+
+
+class Selector(Protocol):
+    """Picks the estimator of an operator, or None where the roofline answers."""
+
+    def select(self, family: str, dtype: str) -> Estimator | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPrediction:
+    """One operator's forecast. ``source`` is "estimator" or "roofline"; ``estimator`` names the artifact."""
+
+    latency_s: float
+    lower_bound_s: float
+    utilization: float
+    bound: str
+    source: str
+    estimator: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTable:
+    """Forecasts of n operators; arrays of shape (n,), names of the estimators that gave them."""
+
+    latency_s: FloatArray
+    lower_bound_s: FloatArray
+    compute_s: FloatArray
+    dram_s: FloatArray
+    estimators: tuple[str, ...]
+
+    def row(self, i: int) -> KernelPrediction:
+        """The i-th operator's forecast."""
+        latency = float(self.latency_s[i])
+        name = self.estimators[i]
+        return KernelPrediction(
+            latency,
+            float(self.lower_bound_s[i]),
+            float(self.lower_bound_s[i]) / latency,
+            bound_name(float(self.compute_s[i]), float(self.dram_s[i]), latency),
+            ESTIMATOR if name else ROOFLINE,
+            name,
+        )
+
+
+def predict_kernels(ops: Sequence[Op], gpu: GPUSpec, selector: Selector, kernels: str = "pytorch") -> KernelTable:
+    """Latency of every operator: grouped by family and estimator, each group in one vectorised call."""
+    bounds = roofline(ops, gpu)
+    slowest = bounds.lower_bound_s * MAX_SLOWDOWN
+    latency = bounds.cold_s.copy()
+    np.maximum(latency, bounds.lower_bound_s, out=latency)
+    names = [""] * len(ops)
+    groups: dict[tuple[str, tuple[str, ...], int], list[int]] = {}
+    chosen: dict[tuple[str, str], Estimator | None] = {}
+    for i, op in enumerate(ops):
+        key = (op.family, op.dtype)
+        if key not in chosen:
+            chosen[key] = selector.select(op.family, op.dtype)
+        estimator = chosen[key]
+        if estimator is not None:
+            groups.setdefault((op.family, op.columns, id(estimator)), []).append(i)
+            names[i] = estimator.name
+    for (family, _, _), members in groups.items():
+        estimator = chosen[(family, ops[members[0]].dtype)]
+        assert estimator is not None
+        index = np.array(members)
+        batch = make_batch(family, [ops[i] for i in members], kernels)
+        lower = bounds.lower_bound_s[index]
+        used = estimator.utilization(batch, gpu, lower)
+        latency[index] = np.minimum(lower / np.clip(used, 1.0 / MAX_SLOWDOWN, 1.0), slowest[index])
+    return KernelTable(latency, bounds.lower_bound_s, bounds.compute_s, bounds.dram_s, tuple(names))

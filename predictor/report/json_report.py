@@ -1,0 +1,92 @@
+"""A Prediction as JSON: schema version 1, described in docs/json-schema.md. Every name ends in its unit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from predictor.prediction import SCHEMA_VERSION, Prediction
+
+
+def to_dict(answer: Prediction) -> dict[str, Any]:
+    """The JSON object of a forecast."""
+    work = answer.workload
+    interval = None if answer.interval_s is None else [t * 1e3 for t in answer.interval_s]
+    memory = answer.memory
+    gib = 2.0**30
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": answer.model,
+        "gpu": answer.gpu,
+        "num_gpus": work.parallelism.num_gpus,
+        "mode": work.mode,
+        "batch": work.batch,
+        "seq_len": work.seq_len,
+        "output_len": work.output_len,
+        "context_len": work.context_len,
+        "micro_batch": work.micro_batch,
+        "dtype": work.dtype,
+        "execution": work.execution,
+        "attention": work.attention,
+        "optimizer": work.optimizer if work.mode == "train" else None,
+        "latency_ms": answer.latency_ms,
+        "interval_ms": interval,
+        "phases_ms": {name: t * 1e3 for name, t in answer.phases_s.items()},
+        "gpu_busy_ms": answer.gpu_busy_s * 1e3,
+        "cpu_busy_ms": answer.cpu_busy_s * 1e3,
+        "launch_bound": answer.launch_bound,
+        "tokens_per_s": answer.tokens_per_s,
+        "sequences_per_s": answer.sequences_per_s,
+        "parameters": answer.parameters,
+        "flops": answer.flops,
+        "mfu": answer.mfu,
+        "memory_gib": memory.total / gib,
+        "memory": {
+            "weights_gib": memory.weights / gib,
+            "gradients_gib": memory.gradients / gib,
+            "optimizer_gib": memory.optimizer / gib,
+            "activations_gib": memory.activations / gib,
+            "kv_cache_gib": memory.kv_cache / gib,
+            "capacity_gib": memory.capacity / gib,
+            "missing_gib": memory.missing / gib,
+            "smallest_gpu_count": memory.smallest_gpu_count,
+        },
+        "fits": memory.fits,
+        "breakdown": [
+            {
+                "op": row.op,
+                "phase": row.phase,
+                "count": round(row.count, 3),
+                "latency_ms": row.latency_s * 1e3,
+                "share": row.share,
+                "utilization": row.utilization,
+                "bound": row.bound,
+                "source": row.source,
+                "estimators": list(row.estimators),
+            }
+            for row in answer.breakdown
+        ],
+        "operators": [
+            {
+                "name": row.name,
+                "op": row.op,
+                "shape": row.shape,
+                "phase": row.phase,
+                "count": round(row.count, 3),
+                "latency_ms": row.latency_s * 1e3,
+                "share": row.share,
+                "bound": row.bound,
+                "source": row.source,
+            }
+            for row in answer.nodes
+        ],
+        "provenance": dict(answer.provenance),
+        "artifacts": answer.artifacts,
+        "assumed": list(answer.assumed),
+        "notes": list(answer.notes),
+    }
+
+
+def to_json(answer: Prediction) -> str:
+    """The JSON text of a forecast."""
+    return json.dumps(to_dict(answer), indent=2, allow_nan=False)

@@ -1,0 +1,56 @@
+"""The card of a set of estimators: what it was fitted on, under which licence, what was held out, how it did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+#: Source in a data set -> what the card says of it.
+SOURCES = {
+    "neusight": "sitar-lab/NeuSight@6945927, MIT: fp32 operators of eager PyTorch 2.1",
+    "aiconfigurator": "ai-dynamo/aiconfigurator@095f58a, Apache-2.0: serving kernels of vLLM, SGLang and TensorRT-LLM",
+    "vidur": "microsoft/vidur@7d47513, MIT: operators of transformer layers in fp16",
+    "llmcompass": "PrincetonUniversity/LLMCompass@2e015fd, BSD-3-Clause: fp16 matmul",
+}
+
+
+def card(manifest: Mapping[str, Any], report: Any) -> str:
+    """The card's Markdown."""
+    names = sorted({name for item in manifest["data"] for name in item["sources"]})
+    lines = [f"# Estimators `{manifest['name']}`", "", "Written by `tilecast train`; loads without pickle.", ""]
+    lines += ["## Data", ""]
+    lines += [f"- {SOURCES.get(name, name)}" for name in names]
+    lines += ["", "| file | rows | SHA-256 of the rows |", "| --- | --: | --- |"]
+    lines += [f"| {item['file']} | {item['rows']:,} | `{item['sha256'][:16]}` |" for item in manifest["data"]]
+    lines += ["", f"GPUs: {', '.join(manifest['gpus'])}."]
+    if manifest["excluded_gpus"]:
+        lines += [f"Left out: {', '.join(manifest['excluded_gpus'])}."]
+    lines += [f"Held out: {manifest['holdout']:.0%} of the shape groups, seed {manifest['seed']}.", ""]
+    if report.kept_apart:
+        lines += ["Rows kept apart, in no fit:", ""]
+        lines += [f"- {count:,} x {reason}" for reason, count in report.kept_apart.items()] + [""]
+    lines += ["## Estimators", "", "| folder | rows fitted | families | dtypes |", "| --- | --: | --- | --- |"]
+    for item in manifest["estimators"]:
+        rows = report.fitted[item["folder"]]
+        lines.append(f"| {item['folder']} | {rows:,} | {', '.join(item['families'])} | {', '.join(item['dtypes'])} |")
+    for title, groups in (("Held-out shapes", report.heldout_shapes), ("Left-out GPUs", report.heldout_gpus)):
+        if groups:
+            lines += ["", f"## {title}", "", *error_table(groups)]
+    lines += ["", "Not for: GPUs without a catalogue file, dtypes not listed, sizes far outside the data's ranges.", ""]
+    return "\n".join(lines)
+
+
+def error_table(groups: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Errors by group as the lines of a Markdown table."""
+    lines = [
+        "| GPU | operator | dtype | framework | n | mean | median | p90 | signed |",
+        "| --- | --- | --- | --- | --: | --: | --: | --: | --: |",
+    ]
+    for row in groups:
+        if not row["n"]:
+            continue
+        figures = " | ".join(
+            f"{row[key]:.2f} %" for key in ("mean_ape_pct", "median_ape_pct", "p90_ape_pct", "mean_signed_pct")
+        )
+        lines.append(f"| {row['gpu']} | {row['op']} | {row['dtype']} | {row['framework']} | {row['n']:,} | {figures} |")
+    return lines

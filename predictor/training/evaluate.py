@@ -1,0 +1,159 @@
+"""Forecasts against measurements: kernels of a data set, and whole models of a suite."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.errors import RequestError, SpecError, TilecastError
+from predictor.estimators.artifact import ArtifactSet, RooflineOnly, atomic_write
+from predictor.estimators.base import KernelTable, predict_kernels
+from predictor.hardware.gpu import GPUSpec, load_gpu
+from predictor.ops.base import Op
+from predictor.training import dataset
+from predictor.training.extras import require
+
+Frame = Any
+
+#: Rows that one call of the estimators takes: bounds the memory of a large data set.
+CHUNK = 50_000
+
+
+def predict_rows(
+    frame: Frame, selector: ArtifactSet | RooflineOnly, gpus: Mapping[str, GPUSpec] | None = None
+) -> Frame:
+    """The frame with ``measured_ms``, ``predicted_ms``, ``low_ms``, ``high_ms``, ``ape_pct``, ``note``, ``source`` of the
+    number, and what the roofline alone says (``roofline_ms``, with a cold cache).
+
+    A row is forecast as it was measured: with the kernels of its own framework, and for protocol "eager_events" with
+    the host's launch time that such a measurement holds.
+    """
+    out = frame.copy()
+    n = len(out)
+    predicted = np.full(n, np.nan)
+    cold = np.full(n, np.nan)
+    notes = np.full(n, "", dtype=object)
+    sources = np.full(n, "", dtype=object)
+    ops = np.array([*dataset.ops_of(frame), None], dtype=object)[:-1]
+    keys = frame[["gpu", "framework", "protocol"]].astype(str)
+    for (gpu, framework, protocol), rows in keys.groupby(["gpu", "framework", "protocol"]).indices.items():
+        try:
+            spec = (gpus or {}).get(gpu) or load_gpu(gpu)
+        except TilecastError as error:
+            notes[rows] = str(error)
+            continue
+        for start in range(0, len(rows), CHUNK):
+            part = rows[start : start + CHUNK]
+            good, reasons = _supported(ops[part], spec)
+            notes[part[~good]] = np.array([r for r in reasons if r], dtype=object)
+            part = part[good]
+            if not len(part):
+                continue
+            batch = list(ops[part])
+            table = predict_kernels(batch, spec, selector, framework)
+            predicted[part] = as_measured(batch, table, spec, selector, protocol) * 1e3
+            cold[part] = np.maximum(table.compute_s, table.dram_s) * 1e3
+            sources[part] = np.array([name or "roofline" for name in table.estimators], dtype=object)
+    measured = np.asarray(frame["latency_ms"], dtype=np.float64)
+    out["measured_ms"] = measured
+    out["predicted_ms"] = predicted
+    out["low_ms"] = np.nan
+    out["high_ms"] = np.nan
+    out["ape_pct"] = np.abs(predicted / measured - 1.0) * 100.0
+    out["roofline_ms"] = cold
+    out["estimator"] = sources
+    out["note"] = notes
+    return out
+
+
+def _supported(ops: npt.NDArray[Any], spec: GPUSpec) -> tuple[npt.NDArray[np.bool_], list[str]]:
+    """Which operators the GPU has a peak for, and why not."""
+    good = np.ones(len(ops), dtype=bool)
+    reasons = [""] * len(ops)
+    known: dict[tuple[str, str], str] = {}
+    for i, op in enumerate(ops):
+        key = (op.unit, op.dtype)
+        if key not in known:
+            known[key] = "" if op.unit != "matrix" or spec.supports(op.dtype) else f"{spec.id} has no {op.dtype} peak"
+        if known[key]:
+            good[i] = False
+            reasons[i] = known[key]
+    return good, reasons
+
+
+def as_measured(
+    ops: list[Op], table: KernelTable, gpu: GPUSpec, selector: ArtifactSet | RooflineOnly, protocol: str
+) -> npt.NDArray[np.float64]:
+    """Seconds, shape (n,), that a measurement of ``protocol`` would show for kernels that take ``table.latency_s``.
+
+    "eager_events" holds the host's launch time, as far as the operator's estimator has learned it; others hold none.
+    """
+    seconds = table.latency_s.copy()
+    if protocol != "eager_events":
+        return seconds
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i, op in enumerate(ops):
+        groups.setdefault((op.family, op.dtype), []).append(i)
+    for (family, dtype), rows in groups.items():
+        eager = getattr(selector.select(family, dtype), "eager_seconds", None)
+        if eager is not None:
+            index = np.array(rows)
+            seconds[index] = eager(seconds[index], gpu.id, family)
+    return seconds
+
+
+def write_rows(frame: Frame, path: str | Path) -> None:
+    """Every row to a CSV or parquet file, whole or not at all."""
+    path = Path(path)
+    if path.suffix not in (".csv", ".parquet"):
+        raise RequestError(f"--out {str(path)!r}: expected a .csv or .parquet file")
+    if path.suffix == ".csv":
+        data = frame.to_csv(index=False).encode()
+    else:
+        buffer = io.BytesIO()
+        frame.to_parquet(buffer, index=False)
+        data = buffer.getvalue()
+    try:
+        atomic_write(path, data)
+    except OSError as error:
+        raise RequestError(f"--out {str(path)!r} cannot be written: {error.strerror}") from None
+
+
+def read_suite(path: str | Path) -> Frame:
+    """A suite of measured workloads; SpecError in one line for another schema."""
+    pd = require("pandas")
+    path = Path(path)
+    try:
+        frame = pd.read_csv(path, dtype={"prompt_lens": str, "gpu": str, "config": str})
+    except FileNotFoundError:
+        raise RequestError(f"no such suite: {str(path)!r}") from None
+    except (OSError, UnicodeDecodeError, csv.Error, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise SpecError(f"{path}: not a CSV file of a suite ({str(error).splitlines()[0]})") from None
+    missing = [name for name in ("case", "config", "mode", "gpu", "dtype", "measured_ms") if name not in frame]
+    if missing:
+        raise SpecError(f"{path}: expected a suite of workloads, column(s) missing: {', '.join(missing)}")
+    return frame
+
+
+def predict_suite(frame: Frame, configs: Path, artifacts: str | Path | None, top: int = 0) -> Frame:
+    """Every row of a suite with its forecast, and with ``note`` where there is none (docs/suites.md)."""
+    from predictor.training.suite import predict_case
+
+    rows = [predict_case(row, configs, artifacts) for row in frame.to_dict("records")]
+    out = frame.copy()
+    for name in ("predicted_ms", "low_ms", "high_ms", "predicted_forward_ms", "predicted_memory_gib", "note"):
+        out[name] = [row.get(name) for row in rows]
+    out["ape_pct"] = (out["predicted_ms"].astype(float) / out["measured_ms"] - 1.0).abs() * 100.0
+    return out
+
+
+def as_json(result: Mapping[str, Any]) -> str:
+    """The JSON text of an evaluation; NaN becomes null."""
+    return json.dumps(result, indent=2, default=float)

@@ -1,0 +1,319 @@
+"""`tilecast train`: from measurement files to a set of estimators, with what was held out beside it.
+
+The way: read and check -> choose GPUs -> keep flagged rows and a data set's own test split apart -> hold out whole
+groups -> fit one estimator a recipe -> export -> score the held-out rows. Same data, same seed: same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.errors import RequestError, unknown_name
+from predictor.estimators.artifact import SCHEMA_VERSION, ArtifactSet, atomic_write, read_json
+from predictor.hardware.gpu import GPUSpec, load_gpu
+from predictor.training import dataset
+from predictor.training.baselines import constant_efficiencies
+from predictor.training.evaluate import predict_rows
+from predictor.training.metrics import by_group, summarise
+
+Frame = Any
+Fit = Callable[[Frame, Mapping[str, GPUSpec], int], tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]
+
+MEMORY_BOUND = (
+    "elementwise", "norm", "softmax", "embedding", "cross_entropy", "rotary", "optimizer", "copy", "routing",
+)  # fmt: skip
+SIXTEEN_BIT = ("bf16", "fp16", "fp8", "tf32")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One estimator of a set: the rows it is fitted on, and what it answers for. ``fit`` is "module:function"."""
+
+    folder: str
+    fit: str
+    families: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    ops: tuple[str, ...]
+    row_dtypes: tuple[str, ...]  # dtypes of the rows; () = all
+
+    def rows(self, frame: Frame) -> npt.NDArray[np.bool_]:
+        """Which rows of the frame the recipe fits."""
+        keep = frame["op"].astype(str).isin(self.ops)
+        if self.row_dtypes:
+            keep &= frame["dtype"].astype(str).isin(self.row_dtypes)
+        return np.asarray(keep, dtype=bool)
+
+
+RECIPES = (
+    Recipe("fp32-gemm", "fit_tile_gemm:fit_tile_gemm", ("gemm",), ("fp32",), ("gemm",), ("fp32",)),
+    Recipe(
+        "memory-bound", "fit_memory_bound:fit_memory_bound", MEMORY_BOUND, ("*",),
+        ("elementwise", "dropout", "reduce", "norm", "softmax", "embedding", "rotary"), (),
+    ),
+    Recipe("gemm", "fit_serving:fit_gemm", ("gemm",), SIXTEEN_BIT, ("gemm",), ("bf16", "fp8")),
+    Recipe(
+        "attention", "fit_serving:fit_attention", ("attention",), ("bf16", "fp16", "fp8"), ("attention",),
+        ("bf16", "fp8"),
+    ),
+    Recipe("moe", "fit_serving:fit_moe", ("moe",), ("bf16", "fp16", "fp8"), ("moe",), ("bf16", "fp8")),
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class TrainReport:
+    """What `train` did: counts, and the errors on rows that no estimator saw."""
+
+    out: Path
+    rows: int
+    fitted: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    kept_apart: dict[str, int] = field(default_factory=dict)
+    heldout_shapes: list[dict[str, Any]] = field(default_factory=list)
+    heldout_gpus: list[dict[str, Any]] = field(default_factory=list)
+    heldout_models: list[dict[str, Any]] = field(default_factory=list)
+
+
+def train(
+    files: Sequence[Path],
+    out: Path,
+    *,
+    only: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    holdout: float = 0.0,
+    seed: int = 0,
+    name: str = "",
+    estimators: Sequence[str] = (),
+    say: Callable[[str], None] = lambda text: None,
+) -> TrainReport:
+    """Fit every estimator that the files have rows for and write the set to ``out`` (whole or not at all).
+
+    Raises RequestError where a GPU is unknown, no row is left, or ``out`` cannot be written.
+    """
+    if not 0.0 <= holdout < 1.0:
+        raise RequestError(f"--holdout {holdout}: expected a fraction from 0 to below 1")
+    recipes = _recipes(estimators)
+    _check_out(out)
+    frame, sources = _read(files)
+    frame, gpus, report = _choose(frame, only, exclude, out)
+    held = _holdout(frame, holdout, seed)
+    excluded = [load_gpu(g).id for g in exclude]
+    seen = frame[~held & ~frame["gpu"].astype(str).isin(excluded).to_numpy()]
+    if not len(seen):
+        raise RequestError("no rows are left to fit on: check --only-gpu, --exclude-gpu and --holdout")
+    manifest: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "name": name or out.name,
+        "seed": seed,
+        "holdout": holdout,
+        "gpus": sorted(seen["gpu"].astype(str).unique().tolist()),
+        "excluded_gpus": sorted(excluded),
+        "data": sources,
+        "estimators": [],
+    }
+    temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
+    try:
+        for recipe in recipes:
+            _fit_one(recipe, seen, gpus, seed, temporary, manifest, report, say)
+        _baselines(seen, manifest, gpus)
+        (temporary / "manifest.json").write_text(_json(manifest), encoding="utf-8")
+        say("scoring what was held out")
+        _score(frame, held, excluded, temporary, gpus, report)
+        metrics = {
+            "heldout_shapes": report.heldout_shapes,
+            "heldout_gpus": report.heldout_gpus,
+        }
+        (temporary / "metrics.json").write_text(_json(metrics), encoding="utf-8")
+        from predictor.training.card import card
+
+        (temporary / "README.md").write_text(card(manifest, report), encoding="utf-8")
+        _publish(temporary, out)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return report
+
+
+def _recipes(names: Sequence[str]) -> tuple[Recipe, ...]:
+    known = [recipe.folder for recipe in RECIPES]
+    for name in names:
+        if name not in known:
+            raise unknown_name("estimator", name, known)
+    return tuple(recipe for recipe in RECIPES if not names or recipe.folder in names)
+
+
+def _check_out(out: Path) -> None:
+    """Refuse early what would fail after minutes of fitting."""
+    if out.exists() and not (out / "manifest.json").is_file() and any(out.iterdir() if out.is_dir() else [out]):
+        raise RequestError(f"--out {str(out)!r}: expected a new folder or one that `tilecast train` wrote")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent):
+            pass
+    except OSError as error:
+        raise RequestError(f"--out {str(out)!r} cannot be written: {error.strerror}") from None
+
+
+def _read(files: Sequence[Path]) -> tuple[Frame, list[dict[str, Any]]]:
+    frames, sources = [], []
+    for path in files:
+        part = dataset.read(path)
+        frames.append(part)
+        names = sorted(part["source"].astype(str).unique().tolist())
+        sources.append({"file": path.name, "rows": len(part), "sha256": dataset.digest(part), "sources": names})
+    return (frames[0] if len(frames) == 1 else dataset.concat(frames)), sources
+
+
+def _choose(
+    frame: Frame, only: Sequence[str], exclude: Sequence[str], out: Path
+) -> tuple[Frame, dict[str, GPUSpec], TrainReport]:
+    """Rows to work with: chosen GPUs (the excluded ones stay, to be scored), nothing flagged, no test split."""
+    report = TrainReport(out, len(frame))
+    wanted = {load_gpu(g).id for g in only}
+    unwanted = {load_gpu(g).id for g in exclude}
+    gpu = frame["gpu"].astype(str)
+    if wanted:
+        missing = wanted - set(gpu.unique())
+        if missing:
+            raise RequestError(f"--only-gpu {','.join(sorted(missing))}: the data has no row of it")
+        frame = frame[gpu.isin(wanted | unwanted).to_numpy()]
+    flag = frame["flag"].astype(str)
+    report.kept_apart = {str(k): int(v) for k, v in flag[flag != ""].value_counts().items()}
+    keep = (flag == "").to_numpy().copy()
+    if "split" in frame:
+        test = (frame["split"].astype(str) == "test").to_numpy()
+        if test.any():
+            report.kept_apart["the data set's own test split"] = int((test & keep).sum())
+        keep &= ~test
+    frame = frame[keep].reset_index(drop=True)
+    gpus = {name: load_gpu(name) for name in sorted(frame["gpu"].astype(str).unique())}
+    return frame, gpus, report
+
+
+def _holdout(frame: Frame, fraction: float, seed: int) -> npt.NDArray[np.bool_]:
+    if fraction == 0.0:
+        return np.zeros(len(frame), dtype=bool)
+    from predictor.training.splits import holdout
+
+    return np.asarray(holdout(frame, fraction, seed), dtype=bool)
+
+
+def _fit_one(
+    recipe: Recipe,
+    seen: Frame,
+    gpus: Mapping[str, GPUSpec],
+    seed: int,
+    folder: Path,
+    manifest: dict[str, Any],
+    report: TrainReport,
+    say: Callable[[str], None],
+) -> None:
+    import importlib
+
+    rows = seen[recipe.rows(seen)].reset_index(drop=True)
+    if not len(rows):
+        report.skipped[recipe.folder] = "no rows in the data: the roofline answers"
+        return
+    say(f"fitting {recipe.folder} on {len(rows):,} rows")
+    module, _, function = recipe.fit.partition(":")
+    fit: Fit = getattr(importlib.import_module(f"predictor.training.{module}"), function)
+    about, weights = fit(rows, gpus, seed)
+    about = {
+        **about,
+        "name": recipe.folder,
+        "families": list(recipe.families),
+        "dtypes": list(recipe.dtypes),
+        "rows": len(rows),
+        "gpus": sorted(rows["gpu"].astype(str).unique().tolist()),
+        "frameworks": sorted(rows["framework"].astype(str).unique().tolist()),
+        "data_sha256": dataset.digest(rows),
+    }
+    write_estimator(folder / recipe.folder, about, weights)
+    manifest["estimators"].append(
+        {"folder": recipe.folder, "families": list(recipe.families), "dtypes": list(recipe.dtypes)}
+    )
+    report.fitted[recipe.folder] = len(rows)
+
+
+def write_estimator(folder: Path, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> None:
+    """An estimator's folder: manifest.json and weights.npz, the same bytes for the same content."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **{key: weights[key] for key in sorted(weights)})
+    atomic_write(folder / "weights.npz", buffer.getvalue())
+    atomic_write(folder / "manifest.json", _json(manifest).encode())
+
+
+def _baselines(seen: Frame, manifest: dict[str, Any], gpus: Mapping[str, GPUSpec]) -> None:
+    """The constant efficiency by operator and dtype, from a sample of the same rows."""
+    from predictor.estimators.artifact import RooflineOnly
+
+    sample = seen.iloc[:: max(1, len(seen) // 200_000)].reset_index(drop=True)
+    rows = predict_rows(sample, RooflineOnly(), gpus)
+    good = np.isfinite(rows["roofline_ms"].to_numpy())
+    manifest["constant_efficiency"] = constant_efficiencies(rows[good], rows["roofline_ms"].to_numpy()[good])
+
+
+def _score(
+    frame: Frame,
+    held: npt.NDArray[np.bool_],
+    excluded: Sequence[str],
+    folder: Path,
+    gpus: Mapping[str, GPUSpec],
+    report: TrainReport,
+) -> None:
+    """Errors on held-out shapes and on left-out GPUs; the held-out rows go beside the artifacts."""
+    selector = ArtifactSet(folder, read_json(folder / "manifest.json"))
+    out_gpu = frame["gpu"].astype(str).isin(excluded).to_numpy()
+    keys = ("gpu", "op", "dtype", "framework")
+    for rows, name, target in (
+        (held & ~out_gpu, "heldout.parquet", report.heldout_shapes),
+        (out_gpu, "heldout_gpus.parquet", report.heldout_gpus),
+    ):
+        part = frame[rows].reset_index(drop=True)
+        if not len(part):
+            continue
+        dataset.write(part, folder / name, {"source": "held out by tilecast train"})
+        scored = predict_rows(part, selector, gpus)
+        target.extend(by_group(scored, keys))
+        for (op, dtype), group in scored.groupby(["op", "dtype"], observed=True):
+            totals = summarise(group["measured_ms"].to_numpy(float), group["predicted_ms"].to_numpy(float))
+            target.append({"gpu": "all", "op": str(op), "dtype": str(dtype), "framework": "all"} | totals)
+
+
+def _publish(temporary: Path, out: Path) -> None:
+    """Put the finished set in place of an older one."""
+    temporary.chmod(0o755)
+    old = None
+    if out.exists():
+        old = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.old."))
+        out.rename(old / "set")
+    temporary.rename(out)
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, sort_keys=False, default=_plain) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} does not go into a manifest")
+
+
+def names(text: str | None) -> list[str]:
+    """Names of a comma-separated option."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+

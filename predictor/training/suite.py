@@ -1,0 +1,84 @@
+"""One row of a suite of measured workloads as a request to predict()."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from predictor.errors import RequestError, TilecastError, UnsupportedError
+from predictor.workload import Parallelism
+
+_DEGREES = ("num_gpus", "tp", "pp", "dp", "cp", "ep")
+
+
+def predict_case(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None) -> dict[str, Any]:
+    """The forecast of one row: predicted_ms, low_ms, high_ms, predicted_forward_ms, predicted_memory_gib and note.
+
+    A row that cannot be forecast yet has predicted_ms None and the reason in note; nothing is dropped in silence.
+    """
+    try:
+        answer = _predict(row, configs, artifacts)
+    except TilecastError as error:
+        return {"predicted_ms": None, "note": str(error)}
+    forward = answer.phases_s.get("forward")
+    return {
+        "predicted_ms": answer.latency_ms,
+        "low_ms": None if answer.interval_s is None else answer.interval_s[0] * 1e3,
+        "high_ms": None if answer.interval_s is None else answer.interval_s[1] * 1e3,
+        "predicted_forward_ms": None if forward is None else forward * 1e3,
+        "predicted_memory_gib": answer.memory.total / 2**30,
+        "note": "",
+    }
+
+
+def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None) -> Any:
+    from predictor.api import predict
+
+    if _text(row, "prompt_lens"):
+        raise UnsupportedError("ragged batches (prompt_lens) are not built yet")
+    name = str(row["config"])
+    if name.startswith("timm:"):
+        raise UnsupportedError(f"{name}: image models are not built yet")
+    path = configs / f"{name}.json"
+    if not path.is_file():
+        raise RequestError(f"no config {str(path)!r}")
+    mode = str(row["mode"])
+    batch = _int(row, "global_batch") or 1
+    micro = _int(row, "micro_batch")
+    return predict(
+        _config(path),
+        str(row["gpu"]),
+        mode=mode,
+        batch=batch,
+        seq_len=_int(row, "seq_len") or None,
+        output_len=_int(row, "output_len") if mode == "generate" else 0,
+        context_len=_int(row, "context_len") if mode == "decode" else None,
+        dtype=str(row["dtype"]),
+        execution=_text(row, "execution") or "eager",
+        attention=_text(row, "attention") or None,
+        optimizer=_text(row, "optimizer") or "none",
+        micro_batch=micro if mode == "train" and micro else 0,
+        recompute=_text(row, "recompute") or "none",
+        parallelism=Parallelism(*(_int(row, key) or 1 for key in _DEGREES), _text(row, "shard") or "none"),
+        artifacts=artifacts,
+    )
+
+
+@lru_cache(maxsize=512)
+def _config(path: Path) -> Any:
+    from predictor.networks import load_config
+
+    return load_config(path)
+
+
+def _text(row: Mapping[str, Any], key: str) -> str:
+    value = row.get(key)
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value)
+
+
+def _int(row: Mapping[str, Any], key: str) -> int:
+    text = _text(row, key)
+    return int(float(text)) if text else 0

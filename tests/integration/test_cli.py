@@ -1,0 +1,160 @@
+"""The command line as a person types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from predictor.cli import VERBS, build_parser, main
+
+BASE = ["predict", "--model", "gpt2", "--gpu", "h100"]
+
+
+def fails(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
+    """Exit status 2 and one line on stderr; returns the line."""
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    assert main([*words, "--json"]) == 0
+    result: dict[str, object] = json.loads(capsys.readouterr().out)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["predict", "--model", "gpt33", "--gpu", "h100"], "gpt3"),
+        (["predict", "--model", "gpt2", "--gpu", "h10"], "h100"),
+        ([*BASE, "--batch", "0"], "--batch 0"),
+        ([*BASE, "--seq-len", "-5"], "-5"),
+        ([*BASE, "--seq-len", "99999"], "1024"),
+        ([*BASE, "--batch", "two"], "two"),
+        ([*BASE, "--dtype", "fp7"], "fp7"),
+        ([*BASE, "--dtype", "int8"], "not built yet"),
+        ([*BASE, "--dtype", "nvfp4"], "not built yet"),
+        (["predict", "--model", "gpt2", "--gpu", "v100", "--dtype", "bf16"], "v100-sxm-32gb"),
+        (["predict", "--model", "gpt2", "--gpu", "a100", "--dtype", "fp8"], "a100-sxm-80gb"),
+        ([*BASE, "--tp", "2"], "not built yet"),
+        ([*BASE, "--html", "x.html"], "not built yet"),
+        ([*BASE, "--mode", "trian"], "train"),
+        ([*BASE, "--artifacts", "/nonexistent"], "/nonexistent"),
+        ([*BASE, "--nonsense"], "--nonsense"),
+        (["predict", "--gpu", "h100"], "--model"),
+        (["gpus", "h10"], "h100"),
+        (["models", "gpt33"], "gpt3"),
+        (["fly"], "fly"),
+        ([], "VERB"),
+        (["dataset", "import", "nosuch", ".", "--out", "x.parquet"], "neusight"),
+        (["dataset", "describe", "nosuch.parquet"], "nosuch.parquet"),
+        (["evaluate", "workloads", "nosuch.csv"], "nosuch.csv"),
+        (["train", "--data", "nosuch.parquet", "--out", "/tmp/never"], "nosuch.parquet"),
+    ],
+)
+def test_wrong_requests_end_in_one_line(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+    assert said in fails(capsys, words)
+
+
+def test_broken_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    model = tmp_path / "config.json"
+    model.write_text('{"model_type": "gpt2",', encoding="utf-8")
+    assert "line 1" in fails(capsys, ["predict", "--model", str(model), "--gpu", "h100"])
+    model.write_text('{"model_type": "gpt2", "n_head": 4, "n_layer": 2, "vocab_size": 100}', encoding="utf-8")
+    assert "n_embd" in fails(capsys, ["predict", "--model", str(model), "--gpu", "h100"])
+    model.write_text('{"model_type": "gtp2"}', encoding="utf-8")
+    assert "gpt2" in fails(capsys, ["predict", "--model", str(model), "--gpu", "h100"])
+    gpu = tmp_path / "gpu.yaml"
+    gpu.write_text("id: [", encoding="utf-8")
+    assert "gpu.yaml" in fails(capsys, ["predict", "--model", "gpt2", "--gpu", str(gpu)])
+    gpu.write_text("id: mine\nvendor: nvidia\n", encoding="utf-8")
+    line = fails(capsys, ["predict", "--model", "gpt2", "--gpu", str(gpu)])
+    assert "sm_count" in line
+    assert "memory_bandwidth" in line
+    suite = tmp_path / "suite.csv"
+    suite.write_text("a,b\n1,2\n", encoding="utf-8")
+    assert "measured_ms" in fails(capsys, ["evaluate", "workloads", str(suite)])
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n1,2\n", encoding="utf-8")
+    assert "other.csv" in fails(capsys, ["evaluate", "kernels", str(other)])
+
+
+def test_json_has_the_documented_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    result = answer(capsys, *BASE)
+    documented = (Path(__file__).parents[2] / "docs" / "json-schema.md").read_text(encoding="utf-8")
+    for name in result:
+        assert f"`{name}`" in documented, name
+    for name in ("latency_ms", "interval_ms", "memory_gib", "fits", "mfu", "breakdown", "gpu", "model", "schema_version"):
+        assert name in result
+    rows = result["breakdown"]
+    assert isinstance(rows, list)
+    assert {"op", "count", "latency_ms", "share", "bound", "source"} <= set(rows[0])
+    assert sum(row["share"] for row in rows) == pytest.approx(1.0)
+
+
+def test_defaults_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    result = answer(capsys, *BASE)
+    expected = {"mode": "forward", "batch": 1, "seq_len": 1024, "dtype": "bf16", "execution": "eager", "attention": "flash"}
+    assert {key: result[key] for key in expected} == expected
+    assert main(BASE) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    for word in ("forward", "batch 1", "seq-len 1024", "bf16", "eager", "flash", "1 GPU"):
+        assert word in first
+    assert answer(capsys, "predict", "--model", "gpt2", "--gpu", "v100")["dtype"] == "fp16"
+    old = answer(capsys, "predict", "--model", "gpt2", "--gpu", "p4")
+    assert (old["dtype"], old["attention"]) == ("fp32", "math")
+    assert answer(capsys, "predict", "--model", "gpt3", "--gpu", "h100", "--mode", "train")["optimizer"] == "adam"
+
+
+def test_a_model_that_does_not_fit_is_still_forecast(capsys: pytest.CaptureFixture[str]) -> None:
+    result = answer(capsys, "predict", "--model", "gpt3", "--gpu", "h100")
+    assert result["fits"] is False
+    assert result["latency_ms"] > 0  # type: ignore[operator]
+    assert main(["predict", "--model", "gpt3", "--gpu", "h100"]) == 0
+    assert "does not fit by" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mode", ["forward", "train", "prefill", "decode", "generate"])
+@pytest.mark.parametrize("execution", ["eager", "compile", "cuda_graph"])
+def test_every_mode_and_execution(capsys: pytest.CaptureFixture[str], mode: str, execution: str) -> None:
+    extra = ["--output-len", "8"] if mode == "generate" else []
+    result = answer(capsys, *BASE, "--seq-len", "128", "--mode", mode, "--execution", execution, *extra)
+    assert result["latency_ms"] > 0  # type: ignore[operator]
+    assert result["mode"] == mode
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        build_parser(verb).parse_args([verb, "--help"])
+    assert caught.value.code == 0
+    assert "example" in capsys.readouterr().out
+
+
+def test_a_prediction_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from predictor.cli import main;"
+        "assert main(['predict', '--model', 'gpt3', '--gpu', 'h100', '--json']) == 0;"
+        "print([m for m in ('torch','pandas','sklearn','lightgbm','mlflow','scipy','pyarrow','rich') if m in sys.modules],"
+        " file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_gpus_and_models_list_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpus"]) == 0
+    assert "h100-sxm" in capsys.readouterr().out
+    assert main(["gpus", "h100", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sources"]
+    assert main(["models", "--json"]) == 0
+    assert {row["name"] for row in json.loads(capsys.readouterr().out)} >= {"gpt3", "llama-3.1-8b"}
