@@ -15,7 +15,7 @@ SCHEMA_VERSION = 1
 class ClassTime:
     """One operator class of the breakdown. ``latency_s`` is GPU time, ``share`` its part of all GPU time.
 
-    ``utilization`` is the class's roofline (cold cache) over its time; ``bound`` what bounds most of its time; ``source``
+    ``utilization`` is the class's roofline (cold cache) over its time; ``bound`` what bounds most of it; ``source``
     "estimator" or "roofline" ("mixed" where both), ``estimators`` the artifacts behind it.
     """
 

@@ -120,7 +120,7 @@ def decode_steps(
     selector: ArtifactSet | RooflineOnly,
     top: int = 0,
 ) -> Prediction:
-    """Mode generate: a prefill, which gives the first token, then ``output_len - 1`` decode steps with a growing cache."""
+    """Mode generate: a prefill, which gives the first token, then ``output_len - 1`` steps with a growing cache."""
     graphs = [build(config, make_step(work, numbers, "prefill", work.seq_len, 0, work.batch))]
     steps = work.output_len - 1
     contexts, weights = sample_contexts(work.seq_len, steps)

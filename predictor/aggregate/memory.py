@@ -49,7 +49,7 @@ class Memory:
 def inference_memory(
     linear_parameters: float, other_parameters: float, kv_bytes: float, graph: Graph, precision: Precision, gpu: GPUSpec
 ) -> Memory:
-    """A forward pass: weights, the KV cache, and the largest moment of activations (an operator's inputs and outputs)."""
+    """A forward pass: weights, KV cache, and the largest moment of activations (an operator's inputs and outputs)."""
     from predictor.dtypes import bytes_of
 
     weights = linear_parameters * bytes_of(precision.weight) + other_parameters * bytes_of(precision.activation)

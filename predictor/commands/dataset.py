@@ -47,7 +47,7 @@ def _import(arguments: argparse.Namespace) -> int:
 
     result = import_source(arguments.source, arguments.path)
     dataset.write(result.frame, arguments.out, result.about())
-    summary = {
+    summary: dict[str, Any] = {
         "rows": len(result.frame),
         "skipped": sum(result.skipped_by_reason().values()),
         "skipped_by_reason": result.skipped_by_reason(),
@@ -82,12 +82,12 @@ def _describe(arguments: argparse.Namespace) -> int:
 
 
 def _print_facts(file: str, facts: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from predictor.report.console import wide_console
     from predictor.report.formats import significant
 
-    console = Console()
+    console = wide_console()
     console.print(f"{file}: {facts['rows']:,} rows", highlight=False)
     for column, counts in facts["counts"].items():
         named = ", ".join(f"{name or '(none)'} {n:,}" for name, n in counts.items())

@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub.add_argument("--worst", type=int, default=5, metavar="N", help="list the N worst rows (default 5)")
         sub.add_argument("--json", action="store_true", help="print JSON")
         if name == "kernels":
-            sub.add_argument("--baselines", action="store_true", help="add the roofline's and a constant efficiency's error")
+            sub.add_argument(
+                "--baselines", action="store_true", help="add the roofline's and a constant efficiency's error"
+            )
             sub.add_argument("--only-gpu", metavar="A,B", help="rows of these GPUs alone")
             sub.add_argument("--flagged", action="store_true", help="count rows that were kept apart, too")
             sub.add_argument("--split", help="rows of this split alone (a data set's own 'train' or 'test')")
@@ -78,7 +80,10 @@ def _finish(arguments: argparse.Namespace, rows: Any, keys: tuple[str, ...], lab
     if len(worst):
         print("worst rows:")
     for row in worst.to_dict("records"):
-        print(f"  {row[label]} on {row['gpu']}: measured {row['measured_ms']:.4g} ms, forecast {row['predicted_ms']:.4g} ms")
+        print(
+            f"  {row[label]} on {row['gpu']}: measured {row['measured_ms']:.4g} ms,"
+            f" forecast {row['predicted_ms']:.4g} ms"
+        )
     for note, count in notes.items():
         print(f"not predicted: {count:,} x {note}")
     return 0
@@ -109,9 +114,7 @@ def _kernels(arguments: argparse.Namespace) -> int:
     if arguments.split:
         frame = frame[frame["split"].astype(str) == arguments.split]
     rows = predict_rows(frame.reset_index(drop=True), selector)
-    rows["case"] = (
-        rows["op"].astype(str) + " " + rows["source_file"].astype(str) + ":" + rows["source_row"].astype(str)
-    )
+    rows["case"] = rows["op"].astype(str) + " " + rows["source_file"].astype(str) + ":" + rows["source_row"].astype(str)
     extra: dict[str, Any] = {}
     if arguments.baselines:
         extra = {

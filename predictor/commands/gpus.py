@@ -65,8 +65,9 @@ def _best(spec: GPUSpec, dtype: str) -> str:
 
 
 def _print_all(specs: list[GPUSpec]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from predictor.report.console import wide_console
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("name", "aliases", "architecture", "SMs", "memory", "bandwidth", "fp32", "bf16", "fp8", "power"):
@@ -77,14 +78,15 @@ def _print_all(specs: list[GPUSpec]) -> None:
             quantity(spec.memory_bandwidth, "B/s"), _best(spec, "fp32"), _best(spec, "bf16"), _best(spec, "fp8"),
             f"{spec.power_limit_w:.0f} W",
         )  # fmt: skip
-    Console(width=160 if not Console().is_terminal else None).print(table)
+    wide_console().print(table)
 
 
 def _print_one(spec: GPUSpec) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=160 if not Console().is_terminal else None)
+    from predictor.report.console import wide_console
+
+    console = wide_console()
     names = f" ({', '.join(spec.aliases)})" if spec.aliases else ""
     console.print(f"[bold]{spec.id}[/bold]{names}: {spec.name}, {spec.vendor} {spec.architecture}", highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -116,6 +118,7 @@ def _fields(spec: GPUSpec) -> dict[str, str]:
         "power_limit": f"{spec.power_limit_w:.0f} W",
         "nvlink_bandwidth": None if spec.nvlink_bandwidth is None
         else f"{quantity(spec.nvlink_bandwidth, 'B/s')} a direction",
-        "pcie_bandwidth": None if spec.pcie_bandwidth is None else f"{quantity(spec.pcie_bandwidth, 'B/s')} a direction",
+        "pcie_bandwidth": None if spec.pcie_bandwidth is None
+        else f"{quantity(spec.pcie_bandwidth, 'B/s')} a direction",
     }  # fmt: skip
     return {field: value for field, value in values.items() if value is not None}

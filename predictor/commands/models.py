@@ -32,8 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([to_dict(config) for config in configs], indent=2))
         return 0
-    from rich.console import Console
     from rich.table import Table
+
+    from predictor.report.console import wide_console
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("name", "type", "parameters", "layers", "hidden", "heads", "KV heads", "vocabulary"):
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
             config.name, config.model_type, count(parameters(config)), str(config.layers), str(config.hidden),
             str(config.heads), str(config.kv_heads), str(config.vocab),
         )  # fmt: skip
-    Console(width=130 if not Console().is_terminal else None).print(table)
+    wide_console().print(table)
     return 0
 
 

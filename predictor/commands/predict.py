@@ -28,10 +28,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--context-len", type=int, help="tokens already in the KV cache (decode)")
     add("--prompt-lens", help="not built yet: prompt lengths of a ragged batch")
     add("--dtype", help="fp32, tf32, fp16, bf16, fp8 (default bf16 where the GPU has it, else fp16 or fp32)")
-    add("--attention", metavar="KIND", help=f"{', '.join(ATTENTIONS)} (default flash in 16 bit from Ampere on, else math)")
+    add(
+        "--attention",
+        metavar="KIND",
+        help=f"{', '.join(ATTENTIONS)} (default flash in 16 bit from Ampere on, else math)",
+    )
     add("--execution", default="eager", metavar="HOW", help=f"{', '.join(EXECUTIONS)} (default eager)")
     add("--optimizer", default="adam", metavar="NAME", help=f"{', '.join(OPTIMIZERS)} (train; default adam)")
-    add("--micro-batch", type=int, default=0, help="sequences of one forward and backward pass (train; default the batch)")
+    add(
+        "--micro-batch",
+        type=int,
+        default=0,
+        help="sequences of one forward and backward pass (train; default the batch)",
+    )
     add("--recompute", default="none", help="none (selective and full are not built yet)")
     for name in ("num-gpus", "tp", "pp", "dp", "cp", "ep"):
         add(f"--{name}", type=int, default=1, help="1 (more is not built yet)")
@@ -76,9 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         print(to_json(answer))
         return 0
-    from rich.console import Console
-
+    from predictor.report.console import wide_console
     from predictor.report.terminal import print_prediction
 
-    print_prediction(answer, Console())
+    print_prediction(answer, wide_console())
     return 0

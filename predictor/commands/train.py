@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write the estimators to")
     parser.add_argument("--only-gpu", metavar="A,B", help="fit on these GPUs alone")
     parser.add_argument("--exclude-gpu", metavar="C,D", help="leave these GPUs out of the fit, and score on them")
-    parser.add_argument("--holdout", type=float, default=0.0, help="fraction of the shape groups to hold out (default 0)")
+    parser.add_argument(
+        "--holdout", type=float, default=0.0, help="fraction of the shape groups to hold out (default 0)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the split and of the fits (default 0)")
     parser.add_argument("--name", default="", help="name of the set (default the folder's)")
     parser.add_argument("--estimators", metavar="A,B", help="fit these alone (default all; see the folders of a set)")

@@ -112,7 +112,9 @@ def load_estimator(folder: Path) -> Estimator:
     manifest = read_json(folder / "manifest.json")
     kind = manifest.get("kind")
     if kind not in KINDS:
-        raise SpecError(f"{folder}/manifest.json: unknown kind {kind!r}; nearest: {', '.join(nearest(str(kind), KINDS))}")
+        raise SpecError(
+            f"{folder}/manifest.json: unknown kind {kind!r}; nearest: {', '.join(nearest(str(kind), KINDS))}"
+        )
     module, _, cls = KINDS[kind].partition(":")
     try:
         with np.load(folder / "weights.npz", allow_pickle=False) as data:
@@ -152,8 +154,8 @@ def atomic_write(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

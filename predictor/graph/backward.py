@@ -1,4 +1,4 @@
-"""The backward pass of a forward graph: every block in reverse, every operator replaced by what autograd runs for it."""
+"""The backward pass of a graph: every block in reverse, every operator replaced by what autograd runs for it."""
 
 from __future__ import annotations
 

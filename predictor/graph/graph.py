@@ -15,8 +15,8 @@ class Node:
     """One operator of a block, run ``count`` times in a row.
 
     ``host_calls`` is the number of framework calls on the CPU that come with it in eager execution, views included.
-    ``saved_bytes`` is what autograd keeps of its inputs and outputs until the backward pass. ``recompute`` is free for a
-    parallelism to set. ``trainable`` is False where no gradient flows through.
+    ``saved_bytes`` is what autograd keeps of its inputs and outputs until the backward pass. ``trainable`` is False
+    where no gradient flows through.
     """
 
     op: Op

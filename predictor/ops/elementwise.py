@@ -14,7 +14,8 @@ FUNCTIONS: dict[str, tuple[int, int]] = {
     "add": (2, 1), "sub": (2, 1), "mul": (2, 1), "div": (2, 1), "max": (2, 1), "pow": (2, 8), "where": (2, 1),
     "add_scalar": (1, 1), "mul_scalar": (1, 1), "div_scalar": (1, 1), "pow_scalar": (1, 8), "max_scalar": (1, 1),
     "relu": (1, 1), "tanh": (1, 8), "gelu": (1, 10), "silu": (1, 8), "sigmoid": (1, 8), "exp": (1, 8), "neg": (1, 1),
-    "rsqrt": (1, 2), "swiglu": (2, 9), "geglu": (2, 11), "copy": (1, 0), "cast": (1, 0), "fill": (0, 0), "fused": (1, 1),
+    "rsqrt": (1, 2), "swiglu": (2, 9), "geglu": (2, 11), "copy": (1, 0), "cast": (1, 0), "fill": (0, 0),
+    "fused": (1, 1),
     "relu_backward": (2, 1), "tanh_backward": (2, 3), "gelu_backward": (2, 20), "silu_backward": (2, 10),
     "sigmoid_backward": (2, 3), "masked_fill": (1, 1), "gather": (1, 0), "scatter": (1, 0), "cumsum": (1, 1),
     "add_": (2, 1), "quantize": (1, 2), "topk": (1, 4),
@@ -71,7 +72,7 @@ class Elementwise(Op):
         return self.write_bytes
 
     def backward(self) -> tuple[Op, ...]:
-        """What eager autograd runs: nothing for a sum, one kernel for a unary function, one per operand of a product."""
+        """What eager autograd runs: nothing for a sum, a kernel for a unary function, one per operand of a product."""
         n, dt = self.elements, self.dtype
         if not self.grad or self.fn in ("add", "sub", "add_scalar", "fill", "add_"):
             return ()

@@ -56,7 +56,7 @@ class Embedding(Op):
 
 @dataclass(frozen=True, slots=True)
 class CrossEntropy(Op):
-    """Mean cross-entropy of (rows, vocab) logits: log-softmax, then the picked entries; backward gives (rows, vocab)."""
+    """Mean cross-entropy of (rows, vocab) logits: log-softmax, then the picked entries; the gradient is as large."""
 
     rows: int
     vocab: int

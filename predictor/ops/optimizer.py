@@ -7,13 +7,14 @@ from typing import ClassVar
 
 from predictor.ops.base import Op
 
-# kind -> (passes over memory as bytes per parameter read and written with fp32 state, kernels a chunk, FLOP per parameter).
-# Fused Adam reads p, g, m, v and writes p, m, v once; the foreach form runs one multi-tensor kernel for every arithmetic
-# step (lerp m; mul v; addcmul v; sqrt; div; add eps; addcdiv p), hand-counted from torch.optim.adam._multi_tensor_adam.
-_READ = {"sgd": 8, "adam": 4 * 14, "adam_fused": 16}
-_WRITE = {"sgd": 4, "adam": 4 * 8, "adam_fused": 12}
+# kind -> bytes per parameter read and written with fp32 state, FLOP per parameter, kernels a chunk. Fused Adam reads
+# p, g, m, v and writes p, m, v once; the foreach form runs seven multi-tensor kernels (torch.optim.adam,
+# _multi_tensor_adam): lerp m (reads m, g), mul v, addcmul v (v, g), sqrt v, div, add eps, addcdiv p (p, m, the root);
+# that is 11 reads and 7 writes of 4 bytes.
+_READ = {"sgd": 8, "adam": 4 * 11, "adam_fused": 16}
+_WRITE = {"sgd": 4, "adam": 4 * 7, "adam_fused": 12}
 _FLOP = {"sgd": 2, "adam": 12, "adam_fused": 12}
-_KERNELS = {"sgd": 1, "adam": 8, "adam_fused": 1}
+_KERNELS = {"sgd": 1, "adam": 7, "adam_fused": 1}
 KINDS = tuple(_READ)
 
 #: Parameters that one multi-tensor launch covers (chunks of 65,536 elements, up to 320 chunks).

@@ -29,8 +29,8 @@ CHUNK = 50_000
 def predict_rows(
     frame: Frame, selector: ArtifactSet | RooflineOnly, gpus: Mapping[str, GPUSpec] | None = None
 ) -> Frame:
-    """The frame with ``measured_ms``, ``predicted_ms``, ``low_ms``, ``high_ms``, ``ape_pct``, ``note``, ``source`` of the
-    number, and what the roofline alone says (``roofline_ms``, with a cold cache).
+    """The frame with ``measured_ms``, ``predicted_ms``, ``low_ms``, ``high_ms``, ``ape_pct``, ``note``, the
+    ``estimator`` that answered, and what the roofline alone says (``roofline_ms``, with a cold cache).
 
     A row is forecast as it was measured: with the kernels of its own framework, and for protocol "eager_events" with
     the host's launch time that such a measurement holds.

@@ -316,4 +316,3 @@ def _plain(value: Any) -> Any:
 def names(text: str | None) -> list[str]:
     """Names of a comma-separated option."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
-

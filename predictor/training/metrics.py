@@ -44,10 +44,13 @@ def _floats(column: Any) -> npt.NDArray[np.float64]:
     return np.asarray(column, dtype=np.float64)
 
 
-def print_table(title: str, overall: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> None:
+def print_table(
+    title: str, overall: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], keys: Sequence[str]
+) -> None:
     """The groups and the whole as a table on the terminal."""
-    from rich.console import Console
     from rich.table import Table
+
+    from predictor.report.console import wide_console
 
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for key in keys:
@@ -58,8 +61,7 @@ def print_table(title: str, overall: Mapping[str, Any], groups: Sequence[Mapping
         table.add_column(name.removesuffix("_pct").replace("_", " "), justify="right")
     for row in [*groups, dict.fromkeys(keys, "") | {keys[0]: "all"} | dict(overall)]:
         table.add_row(*(str(row.get(key, "")) for key in keys), *(_cell(row.get(name)) for name in names))
-    console = Console()
-    (console if console.is_terminal else Console(width=150)).print(table)
+    wide_console().print(table)
 
 
 def _cell(value: Any) -> str:

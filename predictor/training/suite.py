@@ -62,7 +62,7 @@ def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None
         optimizer=_text(row, "optimizer") or "none",
         micro_batch=micro if mode == "train" and micro else 0,
         recompute=_text(row, "recompute") or "none",
-        parallelism=Parallelism(*(_int(row, key) or 1 for key in _DEGREES), _text(row, "shard") or "none"),
+        parallelism=Parallelism(**{key: _int(row, key) or 1 for key in _DEGREES}, shard=_text(row, "shard") or "none"),
         artifacts=artifacts,
     )
 

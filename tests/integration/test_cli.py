@@ -93,7 +93,17 @@ def test_json_has_the_documented_fields(capsys: pytest.CaptureFixture[str]) -> N
     documented = (Path(__file__).parents[2] / "docs" / "json-schema.md").read_text(encoding="utf-8")
     for name in result:
         assert f"`{name}`" in documented, name
-    for name in ("latency_ms", "interval_ms", "memory_gib", "fits", "mfu", "breakdown", "gpu", "model", "schema_version"):
+    for name in (
+        "latency_ms",
+        "interval_ms",
+        "memory_gib",
+        "fits",
+        "mfu",
+        "breakdown",
+        "gpu",
+        "model",
+        "schema_version",
+    ):
         assert name in result
     rows = result["breakdown"]
     assert isinstance(rows, list)
@@ -103,7 +113,14 @@ def test_json_has_the_documented_fields(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_defaults_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     result = answer(capsys, *BASE)
-    expected = {"mode": "forward", "batch": 1, "seq_len": 1024, "dtype": "bf16", "execution": "eager", "attention": "flash"}
+    expected = {
+        "mode": "forward",
+        "batch": 1,
+        "seq_len": 1024,
+        "dtype": "bf16",
+        "execution": "eager",
+        "attention": "flash",
+    }
     assert {key: result[key] for key in expected} == expected
     assert main(BASE) == 0
     first = capsys.readouterr().out.splitlines()[0]
@@ -144,7 +161,8 @@ def test_a_prediction_imports_nothing_heavy() -> None:
     code = (
         "import sys; from predictor.cli import main;"
         "assert main(['predict', '--model', 'gpt3', '--gpu', 'h100', '--json']) == 0;"
-        "print([m for m in ('torch','pandas','sklearn','lightgbm','mlflow','scipy','pyarrow','rich') if m in sys.modules],"
+        "heavy = ('torch', 'pandas', 'sklearn', 'lightgbm', 'mlflow', 'scipy', 'pyarrow', 'rich');"
+        "print([m for m in heavy if m in sys.modules],"
         " file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

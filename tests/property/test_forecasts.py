@@ -15,14 +15,29 @@ from predictor.graph import Graph, backward_graph
 from predictor.hardware.gpu import list_gpus, load_gpu
 from predictor.networks import Step, build, catalogue, load_config, parameter_split
 from predictor.ops import (
-    Attention, Copy, CrossEntropy, Dropout, Elementwise, Embedding, Gemm, MoE, Norm, Op, OptimizerStep, Reduce, Rotary,
-    Routing, Softmax,
+    Attention,
+    Copy,
+    CrossEntropy,
+    Dropout,
+    Elementwise,
+    Embedding,
+    Gemm,
+    MoE,
+    Norm,
+    Op,
+    OptimizerStep,
+    Reduce,
+    Rotary,
+    Routing,
+    Softmax,
 )  # fmt: skip
 from predictor.roofline import roofline
 
 ARTIFACTS = load_artifacts()
 size = st.integers(1, 4096)
 small = st.integers(1, 64)
+FUNCTIONS = st.sampled_from(["add", "gelu", "mul", "copy", "swiglu"])
+PHASES = st.sampled_from(["forward", "backward"])
 DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8")
 
 
@@ -36,11 +51,11 @@ def operators(dtype: str) -> st.SearchStrategy[Op]:
             small, st.integers(1, 8), st.integers(1, 8), st.sampled_from([1, 16, 128, 1000]), st.integers(0, 5000),
             st.sampled_from([64, 128, 256]), st.booleans(),
         ),
-        st.builds(Elementwise, st.just(act), st.sampled_from(["add", "gelu", "mul", "copy", "swiglu"]), st.integers(1, 10**9)),
+        st.builds(Elementwise, st.just(act), FUNCTIONS, st.integers(1, 10**9)),
         st.builds(Dropout, st.just(act), st.integers(1, 10**8)),
-        st.builds(Norm, st.just(act), size, size, st.sampled_from(["layer", "rms"]), st.sampled_from(["forward", "backward"])),
+        st.builds(Norm, st.just(act), size, size, st.sampled_from(["layer", "rms"]), PHASES),
         st.builds(Softmax, st.just(act), size, size, st.sampled_from(["forward", "backward"])),
-        st.builds(Embedding, st.just(act), size, size, st.integers(2, 200_000), st.sampled_from(["forward", "backward"])),
+        st.builds(Embedding, st.just(act), size, size, st.integers(2, 200_000), PHASES),
         st.builds(CrossEntropy, st.just(act), size, st.integers(2, 200_000)),
         st.builds(OptimizerStep, st.just("fp32"), st.integers(1, 10**9), st.sampled_from(["adam", "sgd"])),
         st.builds(Reduce, st.just(act), size, size),

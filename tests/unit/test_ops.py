@@ -7,8 +7,21 @@ from dataclasses import replace
 import pytest
 
 from predictor.ops import (
-    Attention, Copy, CrossEntropy, Dropout, Elementwise, Embedding, Gemm, MoE, Norm, OPERATORS, OptimizerStep, Reduce,
-    Rotary, Routing, Softmax,
+    OPERATORS,
+    Attention,
+    Copy,
+    CrossEntropy,
+    Dropout,
+    Elementwise,
+    Embedding,
+    Gemm,
+    MoE,
+    Norm,
+    OptimizerStep,
+    Reduce,
+    Rotary,
+    Routing,
+    Softmax,
 )  # fmt: skip
 from predictor.ops.attention import attended_pairs
 from predictor.ops.elementwise import FUNCTIONS
@@ -46,7 +59,15 @@ def test_gemm_backward_is_twice_the_forward() -> None:
 
 @pytest.mark.parametrize(
     ("q", "kv", "causal", "window"),
-    [(5, 5, True, 0), (5, 9, True, 0), (1, 9, True, 0), (6, 6, True, 3), (6, 10, True, 3), (4, 6, False, 0), (8, 8, True, 20)],
+    [
+        (5, 5, True, 0),
+        (5, 9, True, 0),
+        (1, 9, True, 0),
+        (6, 6, True, 3),
+        (6, 10, True, 3),
+        (4, 6, False, 0),
+        (8, 8, True, 20),
+    ],
 )
 def test_attended_pairs_by_counting(q: int, kv: int, causal: bool, window: int) -> None:
     count = 0
@@ -137,7 +158,7 @@ def test_cross_entropy_by_hand() -> None:
 def test_optimizer_bytes() -> None:
     assert OptimizerStep("fp32", 10, "adam_fused").bytes_moved() == 10 * 28  # p, g, m, v read; p, m, v written
     assert OptimizerStep("fp32", 10, "sgd").bytes_moved() == 10 * 12
-    assert OptimizerStep("fp32", 10, "adam").bytes_moved() > OptimizerStep("fp32", 10, "adam_fused").bytes_moved()
+    assert OptimizerStep("fp32", 10, "adam").bytes_moved() == 10 * 18 * 4  # seven kernels, 11 reads and 7 writes
 
 
 def test_copy_rotary_routing_by_hand() -> None:

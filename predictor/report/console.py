@@ -1,0 +1,11 @@
+"""The terminal that tables are printed on: as wide as it is, and wide enough where the output is a pipe or a file."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+
+def wide_console(width: int = 150) -> Console:
+    """A console; ``width`` columns where there is no terminal to ask."""
+    console = Console()
+    return console if console.is_terminal else Console(width=width)
