@@ -112,25 +112,40 @@ def serving(files: dict[str, Path], work: Path) -> list[str]:
         "--holdout", "0.2", "--seed", "0", "--out", folder,
     )  # fmt: skip
     minutes = (time.monotonic() - start) / 60
-    lines = ["## Shapes held out (`tilecast train --holdout 0.2 --seed 0`)", "", f"Trained in {minutes:.1f} minutes.", ""]
+    lines = [
+        "## Shapes held out (`tilecast train --holdout 0.2 --seed 0`)",
+        "",
+        f"Trained in {minutes:.1f} minutes.",
+        "",
+    ]
     lines += [f"| GPU | operator | dtype | framework {HEAD}", f"| --- | --- | --- | --- {RULE}"]
     for g in result["heldout_shapes"]:
         if g["n"]:
-            lines.append(f"| {g['gpu']} | {g['op']} | {g['dtype']} | {g['framework']} | {figures(g)} |")
+            lines.append(f"| {g['gpu']} | {g['operator']} | {g['dtype']} | {g['framework']} | {figures(g)} |")
     return lines
 
 
 def leave_one_out(files: dict[str, Path], work: Path) -> list[str]:
     """bf16 GEMM on GPUs that no row was seen of."""
     lines = ["## bf16 GEMM, one GPU left out at a time: median error", ""]
-    lines += ["| left out | n | roofline | constant efficiency | ours | ours, mean |", "| --- | --: | --: | --: | --: | --: |"]
+    lines += [
+        "| left out | n | roofline | constant efficiency | ours | ours, mean |",
+        "| --- | --: | --: | --: | --: | --: |",
+    ]
     for gpus in (*SERVING_GPUS, "h100-sxm,h200-sxm"):
         folder = work / f"without-{gpus.replace(',', '-')}"
         tilecast(
             "train", "--data", files["aiconfigurator"], "--exclude-gpu", gpus, "--estimators", "gemm", "--out", folder
         )
         result = tilecast(
-            "evaluate", "kernels", folder / "heldout_gpus.parquet", "--artifacts", folder, "--baselines", "--by", "gpu,op,dtype"
+            "evaluate",
+            "kernels",
+            folder / "heldout_gpus.parquet",
+            "--artifacts",
+            folder,
+            "--baselines",
+            "--by",
+            "gpu,op,dtype",
         )
         for g in result["groups"]:
             if g["dtype"] == "bf16" and g["op"] == "gemm":

@@ -10,7 +10,7 @@ EXAMPLES = """examples:
   tilecast evaluate workloads $TILECAST_DATA/ground_truth/neusight_e2e.csv
   tilecast evaluate kernels models/default/heldout.parquet --baselines
 """
-KERNEL_KEYS = ("gpu", "op", "dtype", "framework")
+KERNEL_KEYS = ("gpu", "operator", "dtype", "framework")
 WORKLOAD_KEYS = ("gpu", "mode", "execution")
 
 

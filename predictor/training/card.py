@@ -52,5 +52,5 @@ def error_table(groups: Sequence[Mapping[str, Any]]) -> list[str]:
         figures = " | ".join(
             f"{row[key]:.2f} %" for key in ("mean_ape_pct", "median_ape_pct", "p90_ape_pct", "mean_signed_pct")
         )
-        lines.append(f"| {row['gpu']} | {row['op']} | {row['dtype']} | {row['framework']} | {row['n']:,} | {figures} |")
+        lines.append(f"| {row['gpu']} | {row['operator']} | {row['dtype']} | {row['framework']} | {row['n']:,} | {figures} |")
     return lines

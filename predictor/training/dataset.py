@@ -91,13 +91,20 @@ def concat(frames: Sequence[Frame]) -> Frame:
             for frame in frames
         ]
         if column.type == "text":
-            out[column.name] = union_categoricals([pd.Categorical(p) for p in parts], ignore_order=True)
+            out[column.name] = union_categoricals([_categories(p) for p in parts], ignore_order=True)
         elif column.type == "bool":
             out[column.name] = pd.concat([pd.Series(p, dtype="boolean") for p in parts], ignore_index=True).array
         else:
             arrays = [np.asarray(p) for p in parts if len(p)] or [np.empty(0)]
             out[column.name] = np.concatenate(arrays)
     return pd.DataFrame(out)
+
+
+def _categories(values: Any) -> Any:
+    """`values` as a categorical whose categories have dtype object: a file may give them as another string dtype."""
+    pd = require("pandas")
+    found = pd.Categorical(values)
+    return pd.Categorical.from_codes(found.codes, categories=found.categories.astype(object))
 
 
 def _null_part(kind: str, rows: int, null: Any) -> Any:

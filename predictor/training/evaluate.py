@@ -17,6 +17,7 @@ from predictor.estimators.artifact import ArtifactSet, RooflineOnly, atomic_writ
 from predictor.estimators.base import KernelTable, predict_kernels
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops.base import Op
+from predictor.ops.gemm import Gemm
 from predictor.training import dataset
 from predictor.training.extras import require
 
@@ -42,6 +43,8 @@ def predict_rows(
     notes = np.full(n, "", dtype=object)
     sources = np.full(n, "", dtype=object)
     ops = np.array([*dataset.ops_of(frame), None], dtype=object)[:-1]
+    quantized = (frame["quant"].astype(str) != "").to_numpy() if "quant" in frame else np.zeros(n, dtype=bool)
+    notes[quantized] = "quantized in a way that is not built yet"
     keys = frame[["gpu", "framework", "protocol"]].astype(str)
     for (gpu, framework, protocol), rows in keys.groupby(["gpu", "framework", "protocol"]).indices.items():
         try:
@@ -51,6 +54,7 @@ def predict_rows(
             continue
         for start in range(0, len(rows), CHUNK):
             part = rows[start : start + CHUNK]
+            part = part[~quantized[part]]
             good, reasons = _supported(ops[part], spec)
             notes[part[~good]] = np.array([r for r in reasons if r], dtype=object)
             part = part[good]
@@ -69,8 +73,20 @@ def predict_rows(
     out["ape_pct"] = np.abs(predicted / measured - 1.0) * 100.0
     out["roofline_ms"] = cold
     out["estimator"] = sources
+    out["operator"] = operator_names(frame)
     out["note"] = notes
     return out
+
+
+def operator_names(frame: Frame) -> npt.NDArray[Any]:
+    """What a table of errors calls each row: its operator, attention told apart by prefill and decode."""
+    names = np.asarray(frame["op"].astype(str), dtype=object)
+    if "q_len" in frame:
+        attention = names == "attention"
+        decode = np.asarray(frame["q_len"], dtype=np.float64) == 1.0
+        names[attention & decode] = "attention decode"
+        names[attention & ~decode] = "attention prefill"
+    return names
 
 
 def _supported(ops: npt.NDArray[Any], spec: GPUSpec) -> tuple[npt.NDArray[np.bool_], list[str]]:
@@ -98,14 +114,16 @@ def as_measured(
     seconds = table.latency_s.copy()
     if protocol != "eager_events":
         return seconds
-    groups: dict[tuple[str, str], list[int]] = {}
+    groups: dict[tuple[str, str, str], list[int]] = {}
     for i, op in enumerate(ops):
-        groups.setdefault((op.family, op.dtype), []).append(i)
-    for (family, dtype), rows in groups.items():
+        # launching a linear layer costs the host more than a plain product: GEMM by layout, the rest by family
+        call = op.layout if isinstance(op, Gemm) else op.family
+        groups.setdefault((op.family, op.dtype, call), []).append(i)
+    for (family, dtype, call), rows in groups.items():
         eager = getattr(selector.select(family, dtype), "eager_seconds", None)
         if eager is not None:
             index = np.array(rows)
-            seconds[index] = eager(seconds[index], gpu.id, family)
+            seconds[index] = eager(seconds[index], gpu.id, call)
     return seconds
 
 

@@ -273,7 +273,7 @@ def _score(
     """Errors on held-out shapes and on left-out GPUs; the held-out rows go beside the artifacts."""
     selector = ArtifactSet(folder, read_json(folder / "manifest.json"))
     out_gpu = frame["gpu"].astype(str).isin(excluded).to_numpy()
-    keys = ("gpu", "op", "dtype", "framework")
+    keys = ("gpu", "operator", "dtype", "framework")
     for rows, name, target in (
         (held & ~out_gpu, "heldout.parquet", report.heldout_shapes),
         (out_gpu, "heldout_gpus.parquet", report.heldout_gpus),
@@ -284,9 +284,9 @@ def _score(
         dataset.write(part, folder / name, {"source": "held out by tilecast train"})
         scored = predict_rows(part, selector, gpus)
         target.extend(by_group(scored, keys))
-        for (op, dtype), group in scored.groupby(["op", "dtype"], observed=True):
+        for (operator, dtype), group in scored.groupby(["operator", "dtype"], observed=True):
             totals = summarise(group["measured_ms"].to_numpy(float), group["predicted_ms"].to_numpy(float))
-            target.append({"gpu": "all", "op": str(op), "dtype": str(dtype), "framework": "all"} | totals)
+            target.append({"gpu": "all", "operator": str(operator), "dtype": str(dtype), "framework": "all"} | totals)
 
 
 def _publish(temporary: Path, out: Path) -> None:

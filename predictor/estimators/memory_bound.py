@@ -1,0 +1,307 @@
+"""Operators bound by memory: element-wise chains, softmax, norms, embeddings, losses, rotary, copies, optimizers.
+
+Byte counts transfer between GPUs, so the model is traffic over sustained bandwidth:
+
+    dram_s  = (operand bytes not resident in L2 + bytes read again that L2 no longer holds) / (bandwidth x share)
+    l2_s    = all bytes / (L2 bandwidth x share), a smaller share where threads move one 16-bit element at a time
+    issue_s = rows x (work of a row + work of an element x elements in whole steps) / fp32 peak     (row kernels only)
+    t       = (max(dram_s, l2_s)^p + issue_s^p)^(1/p) + fixed time x kernels
+
+Row kernels read a row more than once (softmax above 1024 columns three times, layer norm twice): the later reads hit L2
+while the rows in flight fit it. How rows map to threads is PyTorch's: see `softmax_traffic` and `norm_traffic`.
+A GPU has two scalars: the share of its data-sheet bandwidth that streams reach and the share of its L2 that holds rows
+in flight. A GPU never measured takes the medians of its memory type and of its architecture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.errors import SpecError
+from predictor.estimators.base import Batch
+from predictor.hardware.gpu import GPUSpec
+from predictor.ops.base import BACKWARD
+from predictor.ops.elementwise import Rotary
+from predictor.ops.embedding import CrossEntropy
+from predictor.ops.norm import Norm, Softmax
+
+FloatArray = npt.NDArray[np.float64]
+
+FAMILIES = (
+    "elementwise", "softmax", "norm", "embedding", "cross_entropy", "rotary", "optimizer", "copy", "routing",
+)  # fmt: skip
+DTYPES = ("*",)
+
+#: Columns up to which PyTorch's softmax keeps a row in one warp's registers (dim_size <= 1024 in SoftMax.cu).
+WARP_COLUMNS = 1024
+#: Threads of a block of PyTorch's vectorized layer norm: (32, 4).
+NORM_THREADS = 128
+MAX_BLOCKS_PER_SM = 32.0
+#: Functions of serving frameworks whose threads take one element at a time.
+SCALAR_FUNCTIONS = ("swiglu", "geglu")
+ROWS_TO_FILL = 2.0
+DEFAULT_THREADS_PER_SM = 2048
+
+#: Memory types in the order of the artifact's fallback shares.
+MEMORY_TYPES = ("HBM2", "HBM2e", "HBM3", "HBM3e", "GDDR5", "GDDR6", "GDDR6X", "GDDR7")
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What all GPUs share. Times in seconds; work in FLOP-equivalents: it runs at the fp32 peak of the CUDA cores."""
+
+    warp_row: float  # FLOP-equivalents of softmax in a warp: a row, and an element that a lane holds
+    warp_element: float
+    warp_unaligned: float  # share by which an element costs more where rows do not start on 32 bytes
+    softmax_row: float  # the same for softmax in a block, by element of a whole step and pass
+    softmax_element: float
+    norm_row: float
+    norm_element: float
+    spill_width: float  # width, in log(footprint), of the transition from hit to miss of what is read again
+    resident: float  # share of L2 that operands may fill and stay
+    l2_share: float  # share of the L2 bandwidth limit that kernels reach
+    norm: float  # p
+    fixed_s: float  # a kernel
+    gather: float  # extra time share of rows picked by an index
+    scalar_share: float  # of the L2 bandwidth limit: kernels whose threads move one 16-bit element at a time
+
+
+CONSTANT_NAMES: tuple[str, ...] = tuple(Constants.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What n operators move and how; every array has shape (n,)."""
+
+    once: FloatArray  # bytes of operands, each counted once for every kernel that moves it
+    again: FloatArray  # bytes that a kernel reads again
+    footprint: FloatArray  # bytes of the rows in flight, which L2 has to hold for the second read to hit
+    rows: FloatArray  # rows, at least as many as it takes to fill the GPU; 0 where a kernel does not work by rows
+    warp: FloatArray  # elements that a row's lanes work on in a warp (softmax), 0 elsewhere
+    softmax: FloatArray  # the same for softmax in a block
+    norm: FloatArray
+    unaligned: FloatArray  # 1 where rows do not start on 32 bytes
+    gathers: FloatArray  # 1 where rows are picked by an index
+    scalar: FloatArray  # bytes moved one 16-bit element a thread (`SCALAR_FUNCTIONS`, rotary, RMS norm), 0 elsewhere
+    kernels: FloatArray
+
+
+def _stream(batch: Batch, gpu: GPUSpec) -> Traffic:
+    """Operators that read and write every operand once."""
+    columns = batch.columns
+    moved = 2.0 * columns["size"] if "size" in columns else columns["read_bytes"] + columns["write_bytes"]
+    zero = np.zeros(len(moved))
+    gathers = np.ones(len(moved)) if batch.family in ("embedding", "routing") else zero
+    alone = [op.family == Rotary.family or getattr(op, "fn", "") in SCALAR_FUNCTIONS for op in batch.ops]
+    scalar = np.where(alone, moved, 0.0) * _narrow(batch)
+    return Traffic(moved, zero, zero, zero, zero, zero, zero, zero, gathers, scalar, _kernels(batch))
+
+
+def _narrow(batch: Batch) -> FloatArray:
+    """1 where an element has at most 16 bits: only then does moving one at a time cost more than DRAM does."""
+    return np.array([op.itemsize <= 2.0 for op in batch.ops], dtype=np.float64)
+
+
+def _kernels(batch: Batch) -> FloatArray:
+    return np.array([op.kernels() for op in batch.ops], dtype=np.float64)
+
+
+def _power_of_two(x: FloatArray) -> FloatArray:
+    """The smallest power of two not below x, element by element."""
+    result: FloatArray = np.exp2(np.ceil(np.log2(np.maximum(x, 1.0)) - 1e-9))
+    return result
+
+
+def _resident_blocks(gpu: GPUSpec, threads: FloatArray | float) -> Any:
+    """Blocks that an SM holds at a time."""
+    return np.clip((gpu.max_threads_per_sm or DEFAULT_THREADS_PER_SM) / threads, 1.0, MAX_BLOCKS_PER_SM)
+
+
+def _filling(rows: FloatArray, gpu: GPUSpec) -> FloatArray:
+    """Rows, at least `ROWS_TO_FILL` an SM: fewer leave its pipelines empty and take as long."""
+    result: FloatArray = np.maximum(rows, ROWS_TO_FILL * gpu.sm_count)
+    return result
+
+
+def softmax_traffic(
+    rows: FloatArray, cols: FloatArray, itemsize: FloatArray, backward: FloatArray, kernels: FloatArray, gpu: GPUSpec
+) -> Traffic:
+    """PyTorch's softmax (SoftMax.cu, PersistentSoftmax.cuh). Up to 1024 columns a warp keeps a row in registers.
+
+    Above, a block of b threads reads a row in steps of b vectors of 16 bytes, what is left in steps of b elements, in
+    three passes forward (maximum, sum, result) and two backward, where each pass reads two operands.
+    """
+    bytes_one = rows * cols * itemsize
+    operands = 1.0 + backward
+    in_warp = cols <= WARP_COLUMNS
+    padded = _power_of_two(cols)
+    vector = 16.0 / itemsize
+    block = np.maximum(_power_of_two(np.minimum(cols / vector, 1024.0) / 2.0), 32.0)
+    whole = np.floor(cols / (block * vector))
+    tail = np.ceil((cols - whole * block * vector) / block)
+    steps = whole + tail + (np.mod(cols, vector) != 0.0)
+    flight = gpu.sm_count * np.where(in_warp, _resident_blocks(gpu, 32.0 * 4.0) * 4.0, _resident_blocks(gpu, block))
+    flight = flight * np.where(in_warp & (padded <= 128.0), 2.0, 1.0)
+    passes = 3.0 - backward
+    return Traffic(
+        once=bytes_one * (operands + 1.0),
+        again=np.where(in_warp, 0.0, bytes_one * operands * (passes - 1.0)),
+        footprint=np.minimum(rows, flight) * cols * itemsize * operands,
+        rows=_filling(rows, gpu),
+        warp=np.where(in_warp, np.maximum(padded, 32.0) * operands, 0.0),
+        softmax=np.where(in_warp, 0.0, steps * block * vector * passes * operands),
+        norm=np.zeros(len(rows)),
+        unaligned=(np.mod(cols * itemsize, 32.0) != 0.0).astype(np.float64),
+        gathers=np.zeros(len(rows)),
+        scalar=np.zeros(len(rows)),
+        kernels=kernels,
+    )
+
+
+def norm_traffic(batch: Batch, gpu: GPUSpec) -> Traffic:
+    """PyTorch's vectorized layer norm (layer_norm_kernel.cu): 128 threads a row, four elements a step, two passes.
+
+    Backward is two kernels: the input's gradient reads x and dy twice and writes dx; the parameters' gradient reads
+    both once more, by columns.
+    """
+    columns = batch.columns
+    rows, cols = columns["rows"], columns["cols"]
+    backward = np.array([getattr(op, "phase", "") == BACKWARD for op in batch.ops], dtype=np.float64)
+    one = rows * cols * np.array([op.itemsize for op in batch.ops])
+    flight = gpu.sm_count * _resident_blocks(gpu, NORM_THREADS)
+    read = np.where(backward > 0.0, 2.0 * one, columns["read_bytes"])
+    zero = np.zeros(len(rows))
+    moved = columns["read_bytes"] + columns["write_bytes"] + backward * 2.0 * one
+    return Traffic(
+        once=moved,
+        again=read,
+        footprint=np.minimum(rows, flight) / rows * read,
+        rows=_filling(rows, gpu),
+        warp=zero,
+        softmax=zero,
+        norm=np.ceil(cols / (NORM_THREADS * 4.0)) * (NORM_THREADS * 8.0) * (1.0 + backward),
+        unaligned=zero,
+        gathers=zero,
+        scalar=np.where([getattr(op, "kind", "") == "rms" for op in batch.ops], moved + read, 0.0) * _narrow(batch),
+        kernels=_kernels(batch),
+    )
+
+
+def _softmax(batch: Batch, gpu: GPUSpec) -> Traffic:
+    """Softmax, and the log-softmax inside a cross-entropy (whose backward first fills a gradient of the same size)."""
+    columns = batch.columns
+    cols = columns["vocab"] if "vocab" in columns else columns["cols"]
+    backward = np.array([getattr(op, "phase", "") == BACKWARD for op in batch.ops], dtype=np.float64)
+    itemsize = np.array([op.itemsize for op in batch.ops])
+    traffic = softmax_traffic(columns["rows"], cols, itemsize, backward, _kernels(batch), gpu)
+    if batch.family == CrossEntropy.family:
+        traffic.once[:] += backward * columns["rows"] * cols * itemsize
+    return traffic
+
+
+_TRAFFIC: Mapping[str, Callable[[Batch, GPUSpec], Traffic]] = {
+    Softmax.family: _softmax, CrossEntropy.family: _softmax, Norm.family: norm_traffic,
+}  # fmt: skip
+
+
+def traffic_of(batch: Batch, gpu: GPUSpec) -> Traffic:
+    """What the operators of ``batch`` move on ``gpu``."""
+    return _TRAFFIC.get(batch.family, _stream)(batch, gpu)
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A GPU's side of the formula; floats, or arrays of shape (n,)."""
+
+    bandwidth: Any  # bytes/s that a stream reaches
+    l2_bytes: Any
+    l2_bandwidth: Any  # bytes/s, the upper limit of the data sheet
+    flops: Any  # fp32 peak of the CUDA cores, FLOP/s
+    hold: Any  # share of L2 at which half of what is read again misses
+
+
+def kernel_seconds(traffic: Traffic, board: Board, const: Constants) -> FloatArray:
+    """Time on a busy GPU, shape (n,)."""
+    # Operands that fit a part of L2 are still there (a producer ran just before, a benchmark repeats itself).
+    held = np.clip(2.0 - traffic.once / (const.resident * board.l2_bytes), 0.0, 1.0)
+    room = board.hold * board.l2_bytes / np.maximum(traffic.footprint, 1.0)
+    miss = 1.0 / (1.0 + np.minimum(room, 100.0) ** (1.0 / const.spill_width))
+    moved = (traffic.once * (1.0 - held) + traffic.again * miss) * (1.0 + const.gather * traffic.gathers)
+    inner = (traffic.once + traffic.again) / const.l2_share
+    inner = np.maximum(inner, traffic.scalar / const.scalar_share) / board.l2_bandwidth
+    work = (
+        traffic.warp * (const.warp_element * (1.0 + const.warp_unaligned * traffic.unaligned))
+        + (traffic.warp > 0.0) * const.warp_row
+        + traffic.softmax * const.softmax_element + (traffic.softmax > 0.0) * const.softmax_row
+        + traffic.norm * const.norm_element + (traffic.norm > 0.0) * const.norm_row
+    )  # fmt: skip
+    stream = np.maximum(moved / board.bandwidth, inner)
+    issue = traffic.rows * work / board.flops
+    larger = np.maximum(np.maximum(stream, issue), 1e-12)
+    ratio = np.minimum(stream, issue) / larger
+    result: FloatArray = larger * (1.0 + ratio**const.norm) ** (1.0 / const.norm) + const.fixed_s * traffic.kernels
+    return result
+
+
+class MemoryBound:
+    """The estimator of memory-bound operators. Built by `from_artifact`; immutable afterwards."""
+
+    name = "memory_bound"
+
+    def __init__(
+        self, const: Constants, boards: Mapping[str, tuple[float, float]], manifest: Mapping[str, Any]
+    ) -> None:
+        self.const = const
+        self._boards = dict(boards)
+        self._share_by_type: dict[str, float] = manifest["share_by_memory_type"]
+        self._hold_by_architecture: dict[str, float] = manifest["hold_by_architecture"]
+        self._overhead: dict[str, Any] = manifest["eager_overhead_s"]
+        self._median = tuple(float(v) for v in np.median(np.array(list(boards.values())), axis=0))
+
+    @classmethod
+    def from_artifact(cls, manifest: dict[str, Any], weights: dict[str, npt.NDArray[Any]]) -> MemoryBound:
+        """The estimator of a manifest and its arrays; SpecError where one is missing."""
+        try:
+            values = dict(zip(manifest["constants"], np.asarray(weights["constants"], dtype=np.float64), strict=True))
+            const = Constants(**{name: float(values[name]) for name in CONSTANT_NAMES})
+            rows = np.asarray(weights["boards"], dtype=np.float64)
+            boards = {str(g): (float(row[0]), float(row[1])) for g, row in zip(manifest["gpus"], rows, strict=True)}
+            return cls(const, boards, manifest)
+        except (KeyError, ValueError) as error:
+            raise SpecError(f"memory_bound artifact is incomplete: {error}") from None
+
+    def board(self, gpu: GPUSpec) -> Board:
+        """The GPU's side of the formula: fitted where it was measured, else by memory type and architecture."""
+        known = self._boards.get(gpu.id)
+        if known is None:
+            share = self._share_by_type.get(gpu.memory_type or "", self._median[0])
+            known = share, self._hold_by_architecture.get(gpu.architecture, self._median[1])
+        share, hold = known
+        flops = gpu.vector_flops("fp32")
+        return Board(share * gpu.memory_bandwidth, float(gpu.l2_bytes), gpu.l2_bandwidth, flops, hold)
+
+    def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
+        """Kernel time on a busy GPU, shape (n,)."""
+        return kernel_seconds(traffic_of(batch, gpu), self.board(gpu), self.const)
+
+    def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
+        """Share of the roofline reached, in (0, 1], of shape (n,)."""
+        result: FloatArray = np.clip(bound_s / self.seconds(batch, gpu), 1e-9, 1.0)
+        return result
+
+    def eager_seconds(self, seconds: FloatArray, gpu_id: str, op: str = "elementwise") -> FloatArray:
+        """What protocol "eager_events" reads for kernels of ``seconds``; ``op`` is elementwise, softmax or norm."""
+        return eager_seconds(seconds, self._overhead.get(op, {}), gpu_id)
+
+
+def eager_seconds(seconds: FloatArray, overhead: Mapping[str, Any], gpu_id: str) -> FloatArray:
+    """max(host, launch + kernel): ``overhead`` maps a GPU's id to (host, launch) in seconds; the median for another."""
+    known = overhead.get(gpu_id)
+    host, launch = known if known is not None else np.median(np.array(list(overhead.values()) or [[0.0, 0.0]]), axis=0)
+    result: FloatArray = np.maximum(host, launch + seconds)
+    return result

@@ -1,0 +1,350 @@
+"""fp32 matrix products on the CUDA cores: an analytic model of tiles, waves and split-K.
+
+For each candidate (tile, split-K factor) of the kernel library that serves a GPU:
+
+    busiest   = SMs' share of the blocks, wave quantization softened: w + q (ceil(w) - w), at least 1
+    compute_s = busiest x 2 tm tn (K / splits + prologue) / (peak / SMs x efficiency(tile) x u(GPU)) x lonely-block term
+    memory_s  = (operand bytes, those read again by later waves included, + (2 splits - 1) output bytes) / bandwidth
+    kernel_s  = (compute_s^p + memory_s^p)^(1/p) + write-out + a fixed time, + a fixed time for split-K
+
+cuBLAS picks a candidate by a cost model of its own. What it picks is imitated by the smallest kernel_s x penalty, with
+a penalty for each tile and split factor that was fitted to the kernels that really ran (a multinomial logit).
+
+The shape of the formula is shared by every GPU. A GPU has two scalars: ``u``, the share of the best kernel's rate that
+it sustains, and the share of its memory bandwidth that GEMM kernels reach. They are fitted where a GPU was measured.
+Elsewhere ``u`` follows from the board's power: no more than its power limit pays for at the power per FLOP/s of its
+architecture (`sustained_share`), and the bandwidth share is the median of those fitted.
+
+Arrays: n operators, c candidates; what depends on both is of shape (n, c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.errors import SpecError
+from predictor.estimators.base import Batch
+from predictor.hardware.gpu import GPUSpec
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+BYTES = 4.0  # an fp32 element
+
+#: Generations of cuBLAS' fp32 kernels, by the architecture they were written for. Newer GPUs run the last one's.
+LIBRARIES = ("maxwell", "volta", "ampere")
+_LIBRARY = {"kepler": 0, "maxwell": 0, "pascal": 0, "volta": 1, "turing": 1}
+#: BLAS layouts that pick different kernels: "tn" (a linear layer forward), everything else ("nn").
+LAYOUTS = ("tn", "nn")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTile:
+    """A kernel's tile: ``n`` along the output's columns, ``m`` along its rows; ``resident`` blocks fit an SM."""
+
+    name: str
+    n: int
+    m: int
+    resident: int
+
+
+#: Tiles of cuBLAS' sgemm kernels, named as in the kernel's name; "s": sliced, four warps share one tile's K loop.
+TILES: tuple[KernelTile, ...] = (
+    KernelTile("128x128", 128, 128, 2), KernelTile("128x64", 128, 64, 4), KernelTile("64x64", 64, 64, 6),
+    KernelTile("128x32", 128, 32, 5), KernelTile("32x128", 32, 128, 5), KernelTile("128x32s", 128, 32, 4),
+    KernelTile("64x32s", 64, 32, 6), KernelTile("32x32s", 32, 32, 8),
+)  # fmt: skip
+SPLITS = (1, 2, 3, 4, 6, 9, 16)
+#: Rows of this many elements are half way to costing the full `Constants.narrow`: short ones share DRAM pages.
+LONG_K = 256.0
+#: A split keeps at least this much of K to itself.
+MIN_SPLIT_K = 256
+
+#: W per TFLOP/s of fp32 peak that a board needs to hold its clock in a long run of GEMMs, by compute capability or
+#: architecture, where no board was measured: what one has (data sheet) that runs near its boost clock under load.
+#: GTX 1080 Ti: 250 W, 11.3 TFLOP/s; V100 PCIe: 250 W, 14; TITAN RTX: 280 W, 16.3; A100 PCIe: 250 W, 19.5; RTX 3090:
+#: 350 W, 35.6; RTX 4090: 450 W, 82.6; H100 PCIe: 350 W, 51; RTX 5090: 575 W, 104.8.
+POWER_NEED = {
+    "pascal": 22.1, "volta": 17.9, "turing": 17.2, "ampere": 12.8, "8.6": 9.8, "ada": 5.45, "hopper": 6.9,
+    "blackwell": 5.5,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What all GPUs share. Arrays by tile have shape (tiles,), by library (libraries,)."""
+
+    efficiency: FloatArray  # (libraries, layouts, tiles): share of an SM's peak in a main loop; 0: no such kernel
+    prologue: FloatArray  # (tiles,) extra K elements a tile pays for filling its pipeline and writing out
+    lonely: FloatArray  # (tiles,) extra time share where an SM holds one block only
+    unaligned: FloatArray  # (libraries,) extra time share where K is no multiple of 4
+    reread: FloatArray  # (libraries,) share of what later waves read again that comes from DRAM
+    narrow: FloatArray  # (libraries,) extra traffic of an operand read along K, 8 elements of a row at a time
+    straddle: FloatArray  # (libraries,) more of it where K is no multiple of 8, so that 32-byte sectors are cut
+    penalty: FloatArray  # (libraries, layouts, tiles): factor on a tile's time when cuBLAS' choice is imitated
+    split_penalty: FloatArray  # (libraries, layouts, splits): the same for split-K factors
+    memory: float  # share of the memory bandwidth
+    write_out: float  # time for writing C that no compute hides, as a share of its DRAM time
+    norm: float  # p of the p-norm
+    quantization: float  # q, share of wave quantization that is felt
+    fixed_s: float  # every kernel
+    split_s: float  # every split-K kernel: its second kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A GPU's side of the formula; arrays broadcast against (n, c), or floats."""
+
+    sm_count: Any
+    flops: Any  # fp32 peak, FLOP/s
+    sustained: Any  # u
+    bandwidth: Any  # bytes/s that GEMM kernels reach, before `Constants.memory`
+    l2_bytes: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """b products (m, k) x (k, n); float arrays broadcast against (n, c)."""
+
+    b: FloatArray
+    m: FloatArray
+    n: FloatArray
+    k: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Tiles and split-K factors; arrays broadcast against (n, c)."""
+
+    tile_m: FloatArray
+    tile_n: FloatArray
+    resident: FloatArray
+    splits: FloatArray
+    efficiency: FloatArray
+    prologue: FloatArray
+    lonely: FloatArray
+    penalty: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """Constants of the kernel library and layout in use; floats, or arrays of shape (n, 1) or (n,)."""
+
+    unaligned: Any
+    reread: Any
+    narrow: Any
+    straddle: Any
+    along_k: Any  # 1 where B, too, is stored along K (layout tn)
+
+
+def operand_bytes(shape: Shape, cand: Candidates, board: Board, traits: Traits) -> FloatArray:
+    """Bytes of A and B from DRAM: once, plus what each wave of blocks reads again where L2 cannot hold both.
+
+    Blocks start along a row of tiles; the blocks of one wave walk K together and share rows of A and columns of B.
+    """
+    once = (shape.m + shape.n) * shape.k * BYTES
+    extra = (traits.narrow + np.where(shape.k % 8.0 != 0.0, traits.straddle, 0.0)) * (shape.k / (shape.k + LONG_K))
+    strided = (shape.m + shape.n * traits.along_k) * shape.k * (BYTES * extra)
+    tiles_n = np.ceil(shape.n / cand.tile_n)
+    tiles_m = np.ceil(shape.m / cand.tile_m)
+    wave = board.sm_count * cand.resident
+    wide = np.minimum(tiles_n, wave)
+    high = np.minimum(np.maximum(wave / wide, 1.0), tiles_m)
+    waves = tiles_n * tiles_m / (wide * high)
+    again = waves * (wide * cand.tile_n + high * cand.tile_m) * shape.k * BYTES
+    again = np.where(once > 0.5 * board.l2_bytes, np.maximum(again - once, 0.0), 0.0)
+    result: FloatArray = shape.b * (once + strided + traits.reread * again)
+    return result
+
+
+def compute_seconds(shape: Shape, cand: Candidates, board: Board, const: Constants, traits: Traits) -> FloatArray:
+    """Time of the SM with most blocks at full sustained clock (``board.sustained`` not applied), shape (n, c)."""
+    blocks = np.ceil(shape.m / cand.tile_m) * np.ceil(shape.n / cand.tile_n) * (shape.b * cand.splits)
+    share = blocks / board.sm_count
+    whole = np.ceil(share)
+    busiest = np.maximum(share + const.quantization * (whole - share), 1.0)
+    work = 2.0 * cand.tile_m * cand.tile_n / cand.efficiency * (shape.k / cand.splits + cand.prologue)
+    slow = np.where(whole < 2.0, 1.0 + cand.lonely, 1.0) * np.where(shape.k % 4.0 != 0.0, 1.0 + traits.unaligned, 1.0)
+    result: FloatArray = busiest * work * slow * (board.sm_count / board.flops)
+    return result
+
+
+def memory_seconds(shape: Shape, cand: Candidates, board: Board, const: Constants, traits: Traits) -> FloatArray:
+    """Time that DRAM is busy, shape (n, c)."""
+    out = shape.b * shape.m * shape.n * BYTES
+    moved = operand_bytes(shape, cand, board, traits) + (2.0 * cand.splits - 1.0) * out
+    result: FloatArray = moved / (board.bandwidth * const.memory)
+    return result
+
+
+def join_seconds(
+    compute_s: FloatArray, memory_s: FloatArray, shape: Shape, cand: Candidates, board: Board, const: Constants
+) -> FloatArray:
+    """Kernel time from its two parts and the times that nothing hides, shape (n, c)."""
+    larger = np.maximum(compute_s, memory_s)
+    ratio = np.minimum(compute_s, memory_s) / larger
+    core = larger * (1.0 + ratio**const.norm) ** (1.0 / const.norm)
+    write_out = shape.b * shape.m * shape.n * (BYTES * const.write_out / board.bandwidth)
+    result: FloatArray = core + write_out + const.fixed_s + np.where(cand.splits > 1.0, const.split_s, 0.0)
+    return result
+
+
+def library_of(gpu: GPUSpec) -> int:
+    """Index into `LIBRARIES` of the kernels that serve ``gpu``."""
+    return _LIBRARY.get(gpu.architecture, len(LIBRARIES) - 1)
+
+
+def sustained_share(gpu: GPUSpec, power_need: Mapping[str, float]) -> float:
+    """u from the data sheet: power limit over the power that the fp32 peak needs, at most 1.
+
+    ``power_need`` maps a compute capability or an architecture to W per TFLOP/s; one that it lacks is taken to hold
+    its clock.
+    """
+    need = power_need.get(gpu.compute_capability or "", power_need.get(gpu.architecture))
+    if need is None:
+        return 1.0
+    return min(1.0, gpu.power_limit_w / (gpu.peak_flops("fp32") / 1e12 * need))
+
+
+@lru_cache(maxsize=1)
+def all_candidates() -> tuple[IntArray, FloatArray]:
+    """Every (tile, split) pair: tile index and split factor, both of shape (c,)."""
+    tiles = np.repeat(np.arange(len(TILES)), len(SPLITS))
+    return tiles, np.tile(np.array(SPLITS, dtype=np.float64), len(TILES))
+
+
+def split_indices(splits: FloatArray) -> IntArray:
+    """Index into `SPLITS` of the nearest factor (by ratio)."""
+    ratio = np.log(np.array(SPLITS))[None, :] - np.log(splits)[:, None]
+    result: IntArray = np.abs(ratio).argmin(axis=1)
+    return result
+
+
+class TileGemm:
+    """The fp32 GEMM estimator. Built by `from_artifact`; immutable afterwards."""
+
+    name = "tile_gemm"
+
+    def __init__(
+        self, const: Constants, boards: Mapping[str, tuple[float, float]], manifest: Mapping[str, Any]
+    ) -> None:
+        self.const = const
+        self._boards = dict(boards)
+        self._need = {str(k): float(v) for k, v in manifest["power_need"].items()}
+        self._bandwidth = float(np.median([bw for _, bw in boards.values()])) if boards else 1.0
+        self._overhead: dict[str, dict[str, list[float]]] = manifest["eager_overhead_s"]
+        self._tables: dict[tuple[int, int], Candidates] = {}
+
+    @classmethod
+    def from_artifact(cls, manifest: dict[str, Any], weights: dict[str, npt.NDArray[Any]]) -> TileGemm:
+        """The estimator of a manifest and its arrays; SpecError where they were made for other tiles."""
+        if tuple(manifest.get("tiles", ())) != tuple(t.name for t in TILES):
+            raise SpecError(f"tile_gemm artifact has tiles {manifest.get('tiles')}, this version knows others")
+        try:
+            values: dict[str, Any] = {k: np.asarray(weights[k], dtype=np.float64) for k in ARRAYS}
+            values |= {k: float(weights[k]) for k in SCALARS}
+            table = np.asarray(weights["boards"], dtype=np.float64)
+        except KeyError as error:
+            raise SpecError(f"tile_gemm artifact lacks the array {error}") from None
+        boards = {str(g): (float(u), float(bw)) for g, (u, bw) in zip(manifest["gpus"], table, strict=True)}
+        return cls(Constants(**values), boards, manifest)
+
+    def board(self, gpu: GPUSpec) -> Board:
+        """The GPU's side of the formula: fitted scalars where it was measured, the data sheet's elsewhere."""
+        known = self._boards.get(gpu.id)
+        if known is None:
+            known = (sustained_share(gpu, self._need), self._bandwidth)
+        u, bandwidth = known
+        return Board(gpu.sm_count, gpu.peak_flops("fp32"), u, gpu.memory_bandwidth * bandwidth, float(gpu.l2_bytes))
+
+    def _library(self, gpu: GPUSpec) -> int:
+        """The GPU's kernel library, or the nearest one (the newer of two) that was measured."""
+        measured = np.nonzero(self.const.efficiency.max(axis=(1, 2)) > 0.0)[0][::-1]
+        return int(measured[np.abs(measured - library_of(gpu)).argmin()])
+
+    def _candidates(self, library: int, layout: int) -> Candidates:
+        """Candidates of a library and layout (``len(LAYOUTS)`` stands for kernels of either), arrays of shape (c,)."""
+        key = (library, layout)
+        if key not in self._tables:
+            rates = self.const.efficiency[library]
+            either = layout == len(LAYOUTS) or not rates[layout].any()
+            penalties = self.const.penalty[library], self.const.split_penalty[library]
+            rate = rates.max(axis=0) if either else rates[layout]
+            tile_penalty, split_penalty = (p.min(axis=0) if either else p[layout] for p in penalties)
+            tiles, splits = all_candidates()
+            keep = rate[tiles] > 0.0
+            tiles, splits = tiles[keep], splits[keep]
+            penalty = tile_penalty[tiles] * split_penalty[split_indices(splits)]
+            self._tables[key] = candidates(self.const, rate[tiles], tiles, splits, penalty)
+        return self._tables[key]
+
+    def kernel_seconds(self, columns: Mapping[str, FloatArray], layouts: IntArray, gpu: GPUSpec) -> FloatArray:
+        """Time of the fastest candidate of n products on a busy GPU, shape (n,).
+
+        ``columns`` has batch, m, n, k of shape (n,); ``layouts`` an index into `LAYOUTS`, or its length where a kernel
+        of either serves (a linear layer whose weight is stored (k, n)).
+        """
+        out = np.empty(len(layouts))
+        for layout in np.unique(layouts):
+            rows = np.nonzero(layouts == layout)[0]
+            shape = Shape(*(columns[c][rows, None] for c in ("batch", "m", "n", "k")))
+            out[rows] = self._chosen(shape, int(layout), gpu)
+        return out
+
+    def _chosen(self, shape: Shape, layout: int, gpu: GPUSpec) -> FloatArray:
+        board, const, lib = self.board(gpu), self.const, self._library(gpu)
+        cand = self._candidates(lib, layout)
+        traits = Traits(
+            const.unaligned[lib], const.reread[lib], const.narrow[lib], const.straddle[lib], float(layout == 0)
+        )  # fmt: skip
+        compute = compute_seconds(shape, cand, board, const, traits) / board.sustained
+        memory = memory_seconds(shape, cand, board, const, traits)
+        seconds = join_seconds(compute, memory, shape, cand, board, const)
+        allowed = (cand.splits == 1.0) | (shape.k >= MIN_SPLIT_K * cand.splits)
+        chosen = np.where(allowed, seconds * cand.penalty, np.inf).argmin(axis=1)
+        result: FloatArray = seconds[np.arange(len(chosen)), chosen]
+        return result
+
+    def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
+        """Share of the roofline reached, in (0, 1], of shape (n,)."""
+        seconds = self.kernel_seconds(batch.columns, layout_indices(batch.ops), gpu)
+        result: FloatArray = np.clip(bound_s / seconds, 1e-9, 1.0)
+        return result
+
+    def eager_seconds(self, seconds: FloatArray, gpu_id: str, layout: str = "tn") -> FloatArray:
+        """What protocol "eager_events" reads for kernels of ``seconds``: max(host, launch + kernel), shape (n,).
+
+        The two times are fitted by GPU and layout; the medians of the measured GPUs for another.
+        """
+        known = self._overhead["tn" if layout == "tn" else "nn"]
+        host, launch = known.get(gpu_id) or np.median(np.array(list(known.values())), axis=0)
+        result: FloatArray = np.maximum(host, launch + seconds)
+        return result
+
+
+ARRAYS = ("efficiency", "prologue", "lonely", "unaligned", "reread", "narrow", "straddle", "penalty", "split_penalty")
+SCALARS = ("memory", "write_out", "norm", "quantization", "fixed_s", "split_s")
+
+
+def candidates(
+    const: Constants, rate: FloatArray, tiles: IntArray, splits: FloatArray, penalty: FloatArray | float = 1.0
+) -> Candidates:
+    """Candidates from tile indices, split factors and main-loop efficiencies of one shape."""
+    return Candidates(
+        np.array([t.m for t in TILES], dtype=np.float64)[tiles],
+        np.array([t.n for t in TILES], dtype=np.float64)[tiles],
+        np.array([t.resident for t in TILES], dtype=np.float64)[tiles],
+        splits, rate, const.prologue[tiles], const.lonely[tiles], np.asarray(penalty),
+    )  # fmt: skip
+
+
+def layout_indices(ops: tuple[Any, ...]) -> IntArray:
+    """Kernels that serve each Gemm: a batched product 1, a linear layer in "tn" 0, one stored otherwise either (2)."""
+    both = len(LAYOUTS)
+    return np.array([1 if op.kind == "bmm" else 0 if op.layout == "tn" else both for op in ops], dtype=np.int64)

@@ -1,0 +1,280 @@
+"""Fits the estimator of memory-bound operators (`predictor.estimators.memory_bound`).
+
+Robust least squares (soft L1) on log latency over eager fp32 rows: constants shared by all GPUs, found on boards with
+HBM; a share of bandwidth, a share of L2 and two host times a GPU. Rows near the host's floor tell nothing of the
+kernel and are left out. GPUs that were only traced with a profiler (16-bit serving kernels) add their bandwidth shares
+and the rate of kernels that move one element a thread. Rows are drawn by GPU and operator; the same seed gives the
+same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.errors import SpecError
+from predictor.estimators import memory_bound as mb
+from predictor.estimators.base import Batch, make_batch
+from predictor.hardware.gpu import GPUSpec
+from predictor.measurement import to_op
+from predictor.training.extras import require
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+Frame = Any  # pandas.DataFrame
+
+OPS = ("elementwise", "softmax", "norm")
+ROWS_PER_GROUP = {"elementwise": 600, "norm": 900, "softmax": 900}
+FULL_WEIGHT_S = 1e-3
+#: The host's time of a call is this quantile of an operator's latencies; rows count from this many times it on.
+HOST_QUANTILE = 0.1
+ABOVE_HOST = {"elementwise": 2.0, "softmax": 2.0, "norm": 1.3}
+#: Where the host's time after a launch starts: a call's launch time is its host time less this one (one
+#: for element-wise kernels and one for row kernels a GPU).
+AFTER_LAUNCH_S = 13e-6
+#: Where the share of L2 that holds rows in flight starts.
+HOLD = 0.6
+EVALUATIONS = 60
+
+#: Where the search starts. `gather` and `resident` stay there: no row of the eager tables tells them.
+START = mb.Constants(
+    warp_row=1000.0, warp_element=40.0, warp_unaligned=0.5, softmax_row=30000.0, softmax_element=15.0,
+    norm_row=3000.0, norm_element=20.0, spill_width=0.25, resident=0.3, l2_share=0.45, norm=3.0,
+    fixed_s=2e-6, gather=0.5, scalar_share=0.12,
+)  # fmt: skip
+_KEPT = ("gather", "scalar_share", "resident", "fixed_s", "norm", "l2_share", "spill_width")
+
+#: Serving kernels timed by a profiler: rows drawn a GPU and operator, what counts as far larger than L2, rows needed.
+TRACED_OPS = ("elementwise", "norm", "rotary")
+TRACED_ROWS = 600
+LARGE = 3.0
+MIN_TRACED = 20
+SCALAR_GRID = np.geomspace(0.05, 0.3, 40)
+
+#: Shares for memory types that no measured board has: HBM3 and GDDR6X after the type before them.
+TYPE_BEFORE = {
+    "HBM2e": "HBM2", "HBM3": "HBM2e", "HBM3e": "HBM3", "GDDR6": "GDDR5", "GDDR6X": "GDDR6", "GDDR7": "GDDR6X",
+}  # fmt: skip
+
+
+@dataclass
+class Rows:
+    """Measured operators: their traffic and, of shape (n,), GPU, operator, latency and weight."""
+
+    traffic: mb.Traffic
+    gpu: IntArray
+    op: IntArray  # index into `OPS`
+    seconds: FloatArray
+    weight: FloatArray
+    host: FloatArray  # (gpus, ops): what a call takes the host, seen where the kernel is short
+
+
+def read_rows(frame: Frame, gpus: list[GPUSpec], seed: int) -> Rows:
+    """A sample of the eager fp32 rows of ``frame`` on ``gpus``."""
+    random = np.random.default_rng(seed)
+    keep = frame["op"].astype(str).isin(OPS) & (frame["dtype"].astype(str) == "fp32")
+    keep &= frame["protocol"].astype(str) == "eager_events"
+    if "flag" in frame:
+        keep &= frame["flag"].astype(str) == ""
+    if "split" in frame:
+        keep &= frame["split"].astype(str) != "test"
+    frame = frame[keep]
+    host = np.full((len(gpus), len(OPS)), np.nan)
+    parts: list[mb.Traffic] = []
+    gpu: list[IntArray] = []
+    kind: list[IntArray] = []
+    seconds: list[FloatArray] = []
+    for g, spec in enumerate(gpus):
+        for j, op in enumerate(OPS):
+            own = frame[(frame["gpu"].astype(str) == spec.id) & (frame["op"].astype(str) == op)]
+            if len(own) == 0:
+                continue
+            host[g, j] = float(own["latency_ms"].quantile(HOST_QUANTILE)) * 1e-3
+            own = own[own["latency_ms"] * 1e-3 > ABOVE_HOST[op] * host[g, j]]
+            own = own.iloc[np.sort(random.permutation(len(own))[: ROWS_PER_GROUP[op]])]
+            if len(own) == 0:
+                continue
+            ops = [to_op(row) for row in own.to_dict("records")]
+            parts.append(mb.traffic_of(make_batch(ops[0].family, ops), spec))
+            gpu.append(np.full(len(own), g))
+            kind.append(np.full(len(own), j))
+            seconds.append(own["latency_ms"].to_numpy(dtype=np.float64) * 1e-3)
+    if not parts:
+        raise SpecError("no memory-bound rows to fit: expected eager fp32 rows of " + ", ".join(OPS))
+    traffic = mb.Traffic(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(mb.Traffic)))
+    time = np.concatenate(seconds)
+    weight = np.sqrt(np.clip(time / FULL_WEIGHT_S, 0.05, 1.0))
+    return Rows(traffic, np.concatenate(gpu), np.concatenate(kind), time, weight, host)
+
+
+class Fit:
+    """Constants, both shares, and the host's times after a launch, all as logarithms."""
+
+    def __init__(self, gpus: list[GPUSpec], rows: Rows) -> None:
+        self.gpus, self.rows = gpus, rows
+        self.free = [name for name in mb.CONSTANT_NAMES if name not in _KEPT]
+        start = [np.log([getattr(START, name) for name in self.free]), np.full(len(gpus), np.log(0.85))]
+        start += [np.full(len(gpus), np.log(HOLD))]
+        self.host = np.nan_to_num(rows.host, nan=3e-5)
+        self.start = np.concatenate([*start, np.full(2 * len(gpus), np.log(AFTER_LAUNCH_S))])
+        self.x = self.start.copy()
+
+    def parts(self, x: FloatArray) -> tuple[mb.Constants, FloatArray, FloatArray, FloatArray]:
+        """Constants, and by GPU: bandwidth share, L2 share, and launch time by operator."""
+        n, g = len(self.free), len(self.gpus)
+        values = {name: getattr(START, name) for name in _KEPT}
+        values |= dict(zip(self.free, (float(v) for v in np.exp(x[:n])), strict=True))
+        rest = np.exp(x[n : n + 2 * g])
+        after = np.exp(x[n + 2 * g :]).reshape(g, 2)[:, (0, 1, 1)]  # element-wise; softmax and norm
+        return mb.Constants(**values), rest[:g], rest[g:], np.maximum(self.host - after, 1e-6)
+
+    def seconds(self, x: FloatArray) -> FloatArray:
+        """Measured latency that ``x`` gives for every row."""
+        const, share, hold, launch = self.parts(x)
+        g = self.rows.gpu
+        bandwidth = np.array([s.memory_bandwidth for s in self.gpus])[g] * share[g]
+        l2 = np.array([float(s.l2_bytes) for s in self.gpus])[g]
+        l2_bandwidth = np.array([s.l2_bandwidth for s in self.gpus])[g]
+        flops = np.array([s.vector_flops("fp32") for s in self.gpus])[g]
+        kernel = mb.kernel_seconds(self.rows.traffic, mb.Board(bandwidth, l2, l2_bandwidth, flops, hold[g]), const)
+        result: FloatArray = launch[g, self.rows.op] + kernel
+        return result
+
+    def solve(self) -> None:
+        """Least squares: everything on the reference boards (newer than Pascal, HBM), then the rest's own scalars."""
+        reference = np.array([g.architecture != "pascal" and "HBM" in (g.memory_type or "") for g in self.gpus])
+        if not reference.any():
+            reference[:] = True
+        boards = np.concatenate([reference, reference, np.repeat(reference, 2)])
+        self._solve(reference[self.rows.gpu], np.concatenate([np.ones(len(self.free), dtype=bool), boards]))
+        if not reference.all():
+            self._solve(~reference[self.rows.gpu], np.concatenate([np.zeros(len(self.free), dtype=bool), ~boards]))
+
+    def _solve(self, rows: BoolArray, free: BoolArray) -> None:
+        optimize = require("scipy.optimize")
+        log, weight, x = np.log(self.rows.seconds[rows]), self.rows.weight[rows] / 0.05, self.x.copy()
+        prior = np.full(len(self.start), 0.3)
+        prior[-3 * len(self.gpus) :] = 3.0
+
+        def residuals(part: FloatArray) -> FloatArray:
+            x[free] = part
+            error = (np.log(self.seconds(x)[rows]) - log) * weight
+            return np.concatenate([error, (part - self.start[free]) * prior[free]])
+
+        solution = optimize.least_squares(residuals, self.x[free], loss="soft_l1", max_nfev=EVALUATIONS)
+        self.x[free] = solution.x
+
+
+class Traced:
+    """16-bit kernels of serving frameworks, timed by a profiler: no host in them, on GPUs without eager tables."""
+
+    def __init__(self, frame: Frame, gpus: list[GPUSpec], seed: int) -> None:
+        random = np.random.default_rng(seed)
+        traced = frame[(frame["protocol"].astype(str) == "profiler") & frame["op"].astype(str).isin(TRACED_OPS)]
+        if "flag" in traced:
+            traced = traced[traced["flag"].astype(str) == ""]
+        self.groups: list[tuple[GPUSpec, Batch, FloatArray]] = []
+        for spec in gpus:
+            for op in TRACED_OPS:
+                own = traced[(traced["gpu"].astype(str) == spec.id) & (traced["op"].astype(str) == op)]
+                own = own.iloc[np.sort(random.permutation(len(own))[:TRACED_ROWS])]
+                if len(own):
+                    ops = [to_op(row) for row in own.to_dict("records")]
+                    seconds = own["latency_ms"].to_numpy(dtype=np.float64) * 1e-3
+                    self.groups.append((spec, make_batch(ops[0].family, ops), seconds))
+
+    def boards(self, hold: float) -> dict[str, tuple[float, float]]:
+        """Bandwidth share of each GPU from sums far larger than its L2; the share of L2 is the others' median."""
+        found: dict[str, tuple[float, float]] = {}
+        for spec, batch, seconds in self.groups:
+            moved = mb.traffic_of(batch, spec).once
+            plain = np.array([getattr(op, "fn", "") == "add" for op in batch.ops])
+            large = plain & (moved > LARGE * spec.l2_bytes) & (seconds > 20e-6)
+            if large.sum() >= MIN_TRACED:
+                rate = float(np.median(moved[large] / (seconds[large] - START.fixed_s)))
+                found[spec.id] = (min(rate / spec.memory_bandwidth, 0.97), hold)
+        return found
+
+    def scalar_share(self, boards: Mapping[str, tuple[float, float]], const: mb.Constants) -> float:
+        """The share that fits kernels of one element a thread best (mean absolute log error over a grid)."""
+        groups = [(g, b, s) for g, b, s in self.groups if g.id in boards and mb.traffic_of(b, g).scalar.any()]
+        if not groups:
+            return START.scalar_share
+        errors = []
+        for value in SCALAR_GRID:
+            trial = replace(const, scalar_share=float(value))
+            error = [np.abs(np.log(self._seconds(g, b, boards[g.id], trial) / s)).mean() for g, b, s in groups]
+            errors.append(np.mean(error))
+        return float(SCALAR_GRID[int(np.argmin(errors))])
+
+    @staticmethod
+    def _seconds(gpu: GPUSpec, batch: Batch, own: tuple[float, float], const: mb.Constants) -> FloatArray:
+        bandwidth, flops = own[0] * gpu.memory_bandwidth, gpu.vector_flops("fp32")
+        board = mb.Board(bandwidth, float(gpu.l2_bytes), gpu.l2_bandwidth, flops, own[1])
+        return mb.kernel_seconds(mb.traffic_of(batch, gpu), board, const)
+
+
+def fit_memory_bound(
+    frame: Frame, gpus: Mapping[str, GPUSpec], seed: int = 0
+) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """Manifest and weights of a `MemoryBound` fitted to the eager fp32 rows of ``frame`` on the GPUs of ``gpus``.
+
+    ``frame`` is in the measurement schema; rows that it marks as test or flags are left out. Raises SpecError where
+    nothing is left.
+    """
+    named = [gpus[g] for g in sorted(set(frame["gpu"].astype(str)) & set(gpus))]
+    specs = named
+    rows = read_rows(frame, specs, seed)
+    used = np.unique(rows.gpu)
+    if len(used) < len(specs):
+        specs = [specs[i] for i in used]
+        rows = read_rows(frame, specs, seed)
+    fit = Fit(specs, rows)
+    fit.solve()
+    const, share, hold, launch = fit.parts(fit.x)
+    boards = {g.id: (float(share[i]), float(hold[i])) for i, g in enumerate(specs)}
+    traced = Traced(frame, [g for g in named if g.id not in boards], seed)
+    boards |= traced.boards(float(np.median(hold)))
+    const = replace(const, scalar_share=traced.scalar_share(boards, const))
+    known = [gpus[g] for g in boards]
+    manifest: dict[str, Any] = {
+        "kind": "memory_bound", "families": list(mb.FAMILIES), "dtypes": list(mb.DTYPES),
+        "gpus": list(boards), "constants": list(mb.CONSTANT_NAMES),
+        "features": ["read_bytes", "write_bytes", "rows", "cols"],
+        "share_by_memory_type": share_by_type(known, np.array([share for share, _ in boards.values()])),
+        "hold_by_architecture": {
+            a: float(np.median([hold[i] for i, g in enumerate(specs) if g.architecture == a]))
+            for a in sorted({g.architecture for g in specs})
+        },
+        "eager_overhead_s": {
+            op: {g.id: [float(fit.host[i, j]), float(launch[i, j])] for i, g in enumerate(specs)}
+            for j, op in enumerate(OPS)
+        },
+        "rows": len(rows.seconds),
+    }  # fmt: skip
+    weights = {
+        "constants": np.array([getattr(const, name) for name in mb.CONSTANT_NAMES]),
+        "boards": np.array(list(boards.values())),
+    }  # fmt: skip
+    return manifest, weights
+
+
+def share_by_type(gpus: list[GPUSpec], share: FloatArray) -> dict[str, float]:
+    """Median share of each memory type; a type that no board has takes the one before it (`TYPE_BEFORE`).
+
+    Pascal's memory controllers reach less than later ones do: they speak for a type that no later board has.
+    """
+    by_type: dict[str, float] = {}
+    for kind in mb.MEMORY_TYPES:
+        own = [(g, float(s)) for g, s in zip(gpus, share, strict=True) if g.memory_type == kind]
+        own = [(g, s) for g, s in own if g.architecture != "pascal"] or own
+        if own:
+            by_type[kind] = float(np.median([s for _, s in own]))
+        elif TYPE_BEFORE.get(kind) in by_type:
+            by_type[kind] = by_type[TYPE_BEFORE[kind]]
+    return by_type

@@ -1,0 +1,385 @@
+"""Fits the fp32 GEMM estimator (`predictor.estimators.tile_gemm`) to measured kernels of known tile.
+
+1. The time of a kernel whose tile and split factor the row names: robust least squares (soft L1) on log latency,
+   weighted toward longer rows; those near the host's floor are left out. First on the reference boards (newer kernels,
+   HBM: they hold their clock), which give the constants that all GPUs share; then, with those fixed, on the rest.
+2. Which kernel runs: penalties by library and layout (`kernel_choice`).
+
+Rows are drawn by GPU and layout; the same seed gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.errors import SpecError
+from predictor.estimators import tile_gemm as tg
+from predictor.hardware.gpu import GPUSpec
+from predictor.training.extras import require
+from predictor.training.kernel_choice import fit_choice
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+Frame = Any  # pandas.DataFrame
+
+ROWS_PER_GROUP = 2500
+#: A kernel is a candidate of a library and layout where it ran in at least this share of the rows.
+MIN_SHARE = 0.005
+#: Longer K is left out: no model has it, and blocks no longer walk K in step.
+MAX_K = 32768
+MAX_SPLITS = 32
+EVALUATIONS = 40
+#: Rows from this latency on count in full. In shorter runs power control has not yet slowed the clock of a board with
+#: a low power limit, and the launch is a part of them; a model runs for longer.
+FULL_WEIGHT_S = 5e-3
+#: The host's time of a call is this quantile of its latencies; only rows above this many times it tell of the kernel.
+#: A call's launch time is its host time less what the host does after the launch.
+HOST_QUANTILE = 0.02
+ABOVE_HOST = 1.3
+AFTER_LAUNCH_S = 13e-6
+#: A kernel's own start and end on the GPU. The tables cannot tell it from the launch, so it is not fitted.
+FIXED_S = 2e-6
+#: Share of the fp32 peak that the best kernel reaches on a board that holds its clock: what u = 1 stands for.
+HELD = 0.98
+_KERNEL = re.compile(r"sgemm_(\d+)x(\d+)(_sliced)?")
+
+
+@dataclass
+class Rows:
+    """Measured products as arrays of shape (n,)."""
+
+    gpu: IntArray
+    library: IntArray
+    layout: IntArray
+    shape: tg.Shape
+    tile: IntArray  # -1 where the kernel's name gives none
+    splits: FloatArray
+    seconds: FloatArray
+    weight: FloatArray
+
+    def take(self, index: IntArray) -> Rows:
+        """The rows of ``index``."""
+        s = self.shape
+        shape = tg.Shape(s.b[index], s.m[index], s.n[index], s.k[index])
+        return Rows(
+            self.gpu[index], self.library[index], self.layout[index], shape, self.tile[index], self.splits[index],
+            self.seconds[index], self.weight[index],
+        )  # fmt: skip
+
+
+def read_rows(frame: Frame, gpus: list[GPUSpec]) -> Rows:
+    """The fp32 PyTorch GEMMs of a measurement frame on ``gpus``."""
+    order = {gpu.id: i for i, gpu in enumerate(gpus)}
+    keep = (frame["op"].astype(str) == "gemm") & (frame["dtype"].astype(str) == "fp32") & frame["gpu"].isin(list(order))
+    if "flag" in frame:
+        keep &= frame["flag"].astype(str) == ""
+    if "split" in frame:
+        keep &= frame["split"].astype(str) != "test"
+    rows = frame[keep]
+    if len(rows) == 0:
+        raise SpecError("no fp32 gemm rows to fit: expected op gemm, dtype fp32 on a known GPU")
+    number = {c: rows[c].to_numpy(dtype=np.float64) for c in ("batch", "m", "n", "k", "latency_ms")}
+    number["batch"] = np.where(np.isnan(number["batch"]), 1.0, number["batch"])
+    gpu = rows["gpu"].astype(str).map(order).to_numpy(dtype=np.int64)
+    layout = np.where(rows["layout"].astype(str).to_numpy() == "tn", 0, 1).astype(np.int64)
+    shape = tg.Shape(number["batch"], number["m"], number["n"], number["k"])
+    tile = tile_indices(rows["kernel_name"].astype(str)) if "kernel_name" in rows else np.full(len(rows), -1)
+    seconds = number["latency_ms"] * 1e-3
+    return Rows(
+        gpu, np.array([tg.library_of(g) for g in gpus])[gpu], layout, shape, tile,
+        _splits(rows, tile, shape), seconds, np.sqrt(np.clip(seconds / FULL_WEIGHT_S, 0.02, 1.0)),
+    )  # fmt: skip
+
+
+def tile_indices(names: Any) -> IntArray:
+    """Index into `TILES` of each kernel name (a text Series), -1 where it names no tile of them."""
+    known = {tile.name: i for i, tile in enumerate(tg.TILES)}
+
+    def find(name: str) -> int:
+        match = _KERNEL.search(name)
+        return known.get(f"{match[1]}x{match[2]}{'s' if match[3] else ''}", -1) if match else -1
+
+    unique = {name: find(name) for name in sorted(set(names))}
+    return np.array([unique[name] for name in names], dtype=np.int64)
+
+
+def _splits(rows: Frame, tile: IntArray, shape: tg.Shape) -> FloatArray:
+    """Split-K factor from the launched grid: blocks over the tiles of the output."""
+    if not {"grid_x", "grid_y", "grid_z"} <= set(rows.columns):
+        return np.ones(len(rows))
+    blocks = np.prod([rows[c].to_numpy(dtype=np.float64) for c in ("grid_x", "grid_y", "grid_z")], axis=0)
+    n = np.array([t.n for t in tg.TILES])[tile]
+    m = np.array([t.m for t in tg.TILES])[tile]
+    splits = np.round(blocks / (np.ceil(shape.n / n) * np.ceil(shape.m / m) * shape.b))
+    result: FloatArray = np.where(np.isnan(splits), 1.0, np.maximum(splits, 1.0))
+    return result
+
+
+class Parameters:
+    """The vector that least squares works on <-> the formula's constants. Positive constants stand as logarithms."""
+
+    def __init__(self, gpus: int, present: npt.NDArray[np.bool_]) -> None:
+        tiles, libraries = len(tg.TILES), len(tg.LIBRARIES)
+        self.present = present
+        self.penalties = np.ones(present.shape), np.ones((*present.shape[:2], len(tg.SPLITS)))
+        start = {
+            "efficiency": np.full(int(present.sum()), np.log(0.9)), "prologue": np.full(tiles, np.log(16.0)),
+            "lonely": np.full(tiles, np.log(0.2)), "unaligned": np.full(libraries, np.log(0.02)),
+            "reread": np.full(libraries, -1.5), "narrow": np.full(libraries, np.log(0.1)),
+            "straddle": np.full(libraries, np.log(0.3)), "write_out": np.array([np.log(0.1)]),
+            "memory": np.array([np.log(0.8)]), "norm": np.array([np.log(2.5)]),
+            "quantization": np.array([1.0]), "split_s": np.array([np.log(5e-6)]),
+            "u": np.full(gpus, -0.05), "bandwidth": np.zeros(gpus), "after": np.full(gpus, np.log(AFTER_LAUNCH_S)),
+        }  # fmt: skip
+        self.names = list(start)
+        self.ends = np.cumsum([len(v) for v in start.values()])
+        self.start = np.concatenate(list(start.values()))
+        loose = {"u": 0.05, "efficiency": 0.1, "after": 3.0}
+        self.prior = np.concatenate([np.full(len(v), loose.get(k, 0.3)) for k, v in start.items()])
+
+    def split(self, x: FloatArray) -> dict[str, FloatArray]:
+        """The named parts of a vector."""
+        return dict(zip(self.names, np.split(x, self.ends[:-1]), strict=True))
+
+    def constants(self, x: FloatArray) -> tg.Constants:
+        """The shared constants that ``x`` stands for."""
+        p = self.split(x)
+        efficiency = np.zeros(self.present.shape)
+        efficiency[self.present] = np.exp(p["efficiency"])
+        return tg.Constants(
+            efficiency, np.exp(p["prologue"]), np.exp(p["lonely"]), np.exp(p["unaligned"]), _sigmoid(p["reread"]),
+            np.exp(p["narrow"]), np.exp(p["straddle"]), *self.penalties, float(np.exp(p["memory"][0])),
+            float(np.exp(p["write_out"][0])), float(1.0 + np.exp(p["norm"][0])), float(_sigmoid(p["quantization"])[0]),
+            FIXED_S, float(np.exp(p["split_s"][0])),
+        )  # fmt: skip
+
+
+def _sigmoid(x: FloatArray) -> FloatArray:
+    result: FloatArray = 1.0 / (1.0 + np.exp(-x))
+    return result
+
+
+class Fit:
+    """One fit: boards, constants and the rows they are fitted to."""
+
+    def __init__(self, gpus: list[GPUSpec], rows: Rows) -> None:
+        self.gpus = gpus
+        present = np.zeros((len(tg.LIBRARIES), len(tg.LAYOUTS), len(tg.TILES)), dtype=bool)
+        known = rows.tile >= 0
+        counts = np.zeros(present.shape, dtype=np.int64)
+        np.add.at(counts, (rows.library[known], rows.layout[known], rows.tile[known]), 1)
+        total = np.maximum(counts.sum(axis=2, keepdims=True), 1)
+        self.parameters = Parameters(len(gpus), (counts > 0) & (counts >= MIN_SHARE * total))
+        self.host = self._hosts(rows)
+        self.x = self.parameters.start.copy()
+
+    def _hosts(self, rows: Rows) -> FloatArray:
+        """What a call takes the host, seen where the kernel is short: a low quantile, of shape (gpus, layouts)."""
+        hosts = np.full((len(self.gpus), len(tg.LAYOUTS)), 3e-5)
+        for g in range(len(self.gpus)):
+            for layout in range(len(tg.LAYOUTS)):
+                own = rows.seconds[(rows.gpu == g) & (rows.layout == layout)]
+                if len(own):
+                    hosts[g, layout] = np.quantile(own, HOST_QUANTILE)
+        return hosts
+
+    def launch(self, x: FloatArray) -> FloatArray:
+        """Time from the start of a call to that of its kernel, of shape (gpus, layouts)."""
+        after = np.exp(self.parameters.split(x)["after"])[:, None]
+        result: FloatArray = np.maximum(self.host - after, 1e-6)
+        return result
+
+    def _board(self, gpu: IntArray, x: FloatArray) -> tg.Board:
+        part = self.parameters.split(x)
+        specs = self.gpus
+
+        def column(values: list[float]) -> FloatArray:
+            result: FloatArray = np.array(values, dtype=np.float64)[gpu]
+            return result
+
+        bandwidth = column([g.memory_bandwidth for g in specs]) * np.exp(part["bandwidth"])[gpu]
+        return tg.Board(
+            column([float(g.sm_count) for g in specs]), column([g.peak_flops("fp32") for g in specs]),
+            np.exp(part["u"])[gpu], bandwidth, column([float(g.l2_bytes) for g in specs]),
+        )  # fmt: skip
+
+    def seconds(self, x: FloatArray, rows: Rows, tile: IntArray, splits: FloatArray) -> FloatArray:
+        """Measured latency that the formula gives for one chosen candidate a row, launch time included."""
+        const = self.parameters.constants(x)
+        rate = const.efficiency[rows.library, rows.layout, tile]
+        cand = tg.candidates(const, np.maximum(rate, 1e-6), tile, splits)
+        board = self._board(rows.gpu, x)
+        lib = rows.library
+        traits = tg.Traits(
+            const.unaligned[lib], const.reread[lib], const.narrow[lib], const.straddle[lib],
+            (rows.layout == 0).astype(np.float64),
+        )  # fmt: skip
+        compute = tg.compute_seconds(rows.shape, cand, board, const, traits) / board.sustained
+        memory = tg.memory_seconds(rows.shape, cand, board, const, traits)
+        launch = self.launch(x)[rows.gpu, rows.layout]
+        result: FloatArray = tg.join_seconds(compute, memory, rows.shape, cand, board, const) + launch
+        return result
+
+    def choice_times(self, rows: Rows) -> FloatArray:
+        """log of the measured time that every candidate gives, of shape (n, c); inf where not allowed."""
+        tiles, splits = tg.all_candidates()
+        out = np.full((len(rows.seconds), len(tiles)), np.inf)
+        for j, (t, s) in enumerate(zip(tiles, splits, strict=True)):
+            present = self.parameters.present[rows.library, rows.layout, t]
+            index = np.nonzero(present & ((s == 1.0) | (rows.shape.k >= tg.MIN_SPLIT_K * s)))[0]
+            if len(index):
+                part = rows.take(index)
+                full = np.full(len(index), 1)
+                out[index, j] = np.log(self.seconds(self.x, part, full * t, full * s))
+        return out
+
+    def fit_choices(self, rows: Rows) -> None:
+        """Penalties by library and layout from the kernels that ``rows`` name."""
+        tiles, splits = tg.all_candidates()
+        split_index = tg.split_indices(splits)
+        times = self.choice_times(rows)
+        picked = rows.tile * len(tg.SPLITS) + tg.split_indices(rows.splits)
+        by_tile, by_split = self.parameters.penalties
+        for lib in range(len(tg.LIBRARIES)):
+            for layout in range(len(tg.LAYOUTS)):
+                own = np.nonzero((rows.library == lib) & (rows.layout == layout))[0]
+                sizes = (len(tg.TILES), len(tg.SPLITS))
+                choice = fit_choice(times[own], picked[own], tiles, split_index, sizes)
+                by_tile[lib, layout], by_split[lib, layout] = choice.tile, choice.split
+
+    def solve(self, rows: Rows, free: npt.NDArray[np.bool_]) -> None:
+        """Least squares over the parameters marked ``free`` on rows whose kernel is named."""
+        optimize = require("scipy.optimize")
+        log = np.log(rows.seconds)
+        start, prior, x = self.parameters.start[free], self.parameters.prior[free], self.x.copy()
+
+        def residuals(part: FloatArray) -> FloatArray:
+            x[free] = part
+            error = (np.log(self.seconds(x, rows, rows.tile, rows.splits)) - log) * rows.weight / 0.05
+            return np.concatenate([error, (part - start) * prior])
+
+        solution = optimize.least_squares(residuals, self.x[free], loss="soft_l1", max_nfev=EVALUATIONS)
+        self.x[free] = solution.x
+
+    def free_after(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Parameters that a fit on ``rows`` (reference boards) did not reach: their own and those of other kernels."""
+        p = self.parameters
+        libraries = np.ones(len(tg.LIBRARIES), dtype=bool)
+        libraries[rows.library] = False
+        kernels = np.ones(p.present.shape, dtype=bool)
+        kernels[rows.library, rows.layout, rows.tile] = False
+        boards = np.ones(len(self.gpus), dtype=bool)
+        boards[rows.gpu] = False
+        marks = {
+            "efficiency": kernels[p.present], "u": boards, "bandwidth": boards, "after": boards,
+            **dict.fromkeys(("unaligned", "reread", "narrow", "straddle"), libraries),
+        }  # fmt: skip
+        return np.concatenate([marks.get(k, np.zeros(len(v), dtype=bool)) for k, v in p.split(p.start).items()])
+
+
+def sample(rows: Rows, limit: int, seed: int) -> IntArray:
+    """Indices of up to ``limit`` rows for each GPU and layout, drawn at random and sorted."""
+    random = np.random.default_rng(seed)
+    group = rows.gpu * len(tg.LAYOUTS) + rows.layout
+    drawn = [random.permutation(np.nonzero(group == g)[0])[:limit] for g in np.unique(group)]
+    return np.sort(np.concatenate(drawn))
+
+
+def fit_tile_gemm(
+    frame: Frame, gpus: Mapping[str, GPUSpec], seed: int = 0
+) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """Manifest and weights of a `TileGemm` fitted to the fp32 gemm rows of ``frame`` on the GPUs of ``gpus``.
+
+    ``frame`` is in the measurement schema; rows that it marks as test or flags are left out. Raises SpecError where
+    nothing is left.
+    """
+    present = sorted(set(frame["gpu"].astype(str)) & set(gpus))
+    specs = [gpus[g] for g in present]
+    rows = read_rows(frame, specs)
+    used = np.unique(rows.gpu)
+    if len(used) < len(specs):
+        specs = [specs[i] for i in used]
+        rows = read_rows(frame, specs)
+    return _export(*fit_rows(specs, rows, seed))
+
+
+def fit_rows(specs: list[GPUSpec], rows: Rows, seed: int) -> tuple[Fit, Rows]:
+    """The two steps of this module on rows of ``specs``; also the rows that it drew."""
+    fit = Fit(specs, rows)
+    named = (rows.tile >= 0) & fit.parameters.present[rows.library, rows.layout, rows.tile]
+    named &= (rows.shape.k <= MAX_K) & (rows.splits <= MAX_SPLITS)
+    named &= rows.seconds > ABOVE_HOST * fit.host[rows.gpu, rows.layout]
+    rows = rows.take(np.nonzero(named)[0])
+    rows = rows.take(sample(rows, ROWS_PER_GROUP, seed))
+    reference = is_reference(specs)[rows.gpu]
+    everything = np.ones(len(fit.x), dtype=bool)
+    if reference.all() or not reference.any():
+        fit.solve(rows, everything)
+    else:
+        first = rows.take(np.nonzero(reference)[0])
+        later = fit.free_after(first)
+        fit.solve(first, ~later)
+        fit.solve(rows.take(np.nonzero(~reference)[0]), later)
+    fit.fit_choices(rows)
+    return fit, rows
+
+
+def _export(fit: Fit, rows: Rows) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    const, part = fit.parameters.constants(fit.x), fit.parameters.split(fit.x)
+    scale = _scale(const.efficiency, rows, is_reference(fit.gpus)[rows.gpu])
+    sustained = np.exp(part["u"]) * scale[[tg.library_of(g) for g in fit.gpus], 0, 0]
+    launch = fit.launch(fit.x)
+    ids = [g.id for g in fit.gpus]
+    weights = {name: np.asarray(getattr(const, name)) for name in (*tg.ARRAYS, *tg.SCALARS)}
+    weights["efficiency"] = const.efficiency / scale
+    weights["boards"] = np.stack([sustained, np.exp(part["bandwidth"])], axis=1)
+    manifest: dict[str, Any] = {
+        "kind": "tile_gemm", "families": ["gemm"], "dtypes": ["fp32"], "gpus": ids,
+        "tiles": [t.name for t in tg.TILES], "features": ["batch", "m", "n", "k", "layout"],
+        "power_need": power_need(fit.gpus, sustained),
+        "eager_overhead_s": {
+            layout: {g: [float(fit.host[i, j]), float(launch[i, j])] for i, g in enumerate(ids)}
+            for j, layout in enumerate(tg.LAYOUTS)
+        },
+        "rows": len(rows.seconds),
+    }  # fmt: skip
+    return manifest, weights
+
+
+def _scale(efficiency: FloatArray, rows: Rows, reference: npt.NDArray[np.bool_]) -> FloatArray:
+    """What makes each library's best kernel reach `HELD` at u = 1, of shape (libraries, 1, 1).
+
+    The best kernel is one that a reference board ran, where the library has such a board.
+    """
+    ran = np.zeros(efficiency.shape, dtype=bool)
+    ran[rows.library[reference], rows.layout[reference], rows.tile[reference]] = True
+    unknown = ~ran.any(axis=(1, 2), keepdims=True)
+    best = np.where(ran | unknown, efficiency, 0.0).max(axis=(1, 2), keepdims=True)
+    result: FloatArray = np.where(best > 0.0, best / HELD, 1.0)
+    return result
+
+
+def is_reference(gpus: list[GPUSpec]) -> npt.NDArray[np.bool_]:
+    """Boards whose rows give the shared constants: kernels newer than Maxwell's, and HBM. Shape (gpus,)."""
+    return np.array([tg.library_of(g) > 0 and "HBM" in (g.memory_type or "") for g in gpus])
+
+
+def power_need(gpus: list[GPUSpec], sustained: FloatArray) -> dict[str, float]:
+    """W per TFLOP/s that each architecture needs to hold its clock.
+
+    The median of its boards that were measured below it; where all held it, the least that one of them has.
+    `POWER_NEED` where none was measured.
+    """
+    need = dict(tg.POWER_NEED)
+    for architecture in sorted({g.architecture for g in gpus}):
+        pairs = [(g, float(u)) for g, u in zip(gpus, sustained, strict=True) if g.architecture == architecture]
+        supply = [g.power_limit_w / (g.peak_flops("fp32") / 1e12) for g, _ in pairs]
+        slowed = [have / u for have, (_, u) in zip(supply, pairs, strict=True) if u < 0.95]
+        need[architecture] = float(np.median(slowed)) if slowed else min(supply)
+    return need

@@ -1,0 +1,204 @@
+"""The fp32 GEMM estimator: its bounds, its answers to shapes, its fit on rows made up from its own formula."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from predictor.errors import SpecError
+from predictor.estimators.base import make_batch
+from predictor.estimators.tile_gemm import (
+    LAYOUTS,
+    LIBRARIES,
+    POWER_NEED,
+    SPLITS,
+    TILES,
+    TileGemm,
+    layout_indices,
+    library_of,
+    sustained_share,
+)  # fmt: skip
+from predictor.hardware.gpu import GPUSpec, load_gpu
+from predictor.ops import Gemm
+from predictor.roofline import roofline
+from predictor.training.fit_tile_gemm import fit_tile_gemm, power_need, tile_indices
+
+GPUS = ("v100-pcie-32gb", "a100-pcie-40gb")
+KERNEL = {"v100-pcie-32gb": "volta_sgemm_", "a100-pcie-40gb": "ampere_sgemm_"}
+
+
+def artifact() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Constants near those of real boards, made up."""
+    shape = (len(LIBRARIES), len(LAYOUTS), len(TILES))
+    rate = np.linspace(0.95, 0.6, len(TILES))
+    weights = {
+        "efficiency": np.broadcast_to(rate, shape).copy(), "prologue": np.full(len(TILES), 10.0),
+        "lonely": np.full(len(TILES), 0.2), "unaligned": np.full(3, 0.02), "reread": np.full(3, 0.2),
+        "narrow": np.full(3, 0.2), "straddle": np.full(3, 0.2), "penalty": np.ones(shape),
+        "split_penalty": np.ones((*shape[:2], len(SPLITS))), "memory": np.array(0.85), "write_out": np.array(0.2),
+        "norm": np.array(4.0), "quantization": np.array(0.8), "fixed_s": np.array(2e-6), "split_s": np.array(8e-6),
+        "boards": np.array([[0.9, 1.0], [0.98, 0.9]]),
+    }  # fmt: skip
+    manifest = {
+        "kind": "tile_gemm", "gpus": ["a100-pcie-40gb", "v100-pcie-32gb"], "tiles": [t.name for t in TILES],
+        "power_need": {**POWER_NEED, "ampere": 13.0},
+        "eager_overhead_s": {layout: {"v100-pcie-32gb": [4e-5, 3e-5]} for layout in LAYOUTS},
+    }  # fmt: skip
+    return manifest, weights
+
+
+@pytest.fixture
+def estimator() -> TileGemm:
+    return TileGemm.from_artifact(*artifact())
+
+
+def latency(estimator: TileGemm, gpu: GPUSpec, *ops: Gemm) -> np.ndarray:
+    bound = roofline(ops, gpu).lower_bound_s
+    used = estimator.utilization(make_batch("gemm", ops), gpu, bound)
+    assert ((used > 0.0) & (used <= 1.0)).all()
+    return bound / used
+
+
+SHAPES = [
+    Gemm("fp32", 1, 1, 1), Gemm("fp32", 8192, 8192, 8192), Gemm("fp32", 1, 50257, 1600), Gemm("fp32", 7, 13, 60000),
+    Gemm("fp32", 2048, 2048, 64, 96, "bmm", layout="nn"), Gemm("fp32", 1024, 1024, 4096, layout="nt"),
+    Gemm("fp32", 64, 3072, 768, 4, "grouped"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("gpu", [*GPUS, "a100-pcie-80gb", "t4", "p4", "h100-sxm", "l4", "rtx-4090", "a40"])
+def test_no_answer_beats_the_roofline_on_any_gpu(estimator: TileGemm, gpu: str) -> None:
+    spec = load_gpu(gpu)
+    times = latency(estimator, spec, *SHAPES)
+    assert np.isfinite(times).all()
+    assert (times >= roofline(SHAPES, spec).lower_bound_s).all()
+
+
+def test_rows_cost_time_where_compute_bounds(estimator: TileGemm) -> None:
+    ops = [Gemm("fp32", m, 4096, 4096) for m in (1024, 2048, 4096, 8192, 16384)]
+    times = latency(estimator, load_gpu("v100-pcie-32gb"), *ops)
+    assert (np.diff(times) > 0.0).all()
+    assert times[-1] / times[-2] == pytest.approx(2.0, rel=0.05)
+
+
+def test_one_more_wave_costs_a_step(estimator: TileGemm) -> None:
+    """80 SMs: 80 tiles of 128x128 fill one wave; one row more starts another."""
+    full = Gemm("fp32", 1280, 1024, 4096, layout="tn")
+    more = replace(full, m=1281)
+    times = latency(estimator, load_gpu("v100-pcie-32gb"), full, more)
+    assert times[1] > 1.05 * times[0]
+
+
+def test_a_batch_answers_as_its_operators_do(estimator: TileGemm) -> None:
+    gpu = load_gpu("a100-pcie-40gb")
+    together = latency(estimator, gpu, *SHAPES)
+    alone = [latency(estimator, gpu, op)[0] for op in SHAPES]
+    assert together == pytest.approx(alone, rel=1e-12)
+
+
+def test_layouts_pick_kernels() -> None:
+    ops = (Gemm("fp32", 8, 8, 8), Gemm("fp32", 8, 8, 8, 2, "bmm"), Gemm("fp32", 8, 8, 8, layout="nn"))
+    assert layout_indices(ops).tolist() == [0, 1, 2]
+
+
+def test_libraries_follow_the_architecture() -> None:
+    names = ("p100-pcie-16gb", "t4", "a100-sxm-80gb", "h100-sxm", "rtx-5090")
+    assert [LIBRARIES[library_of(load_gpu(n))] for n in names] == ["maxwell", "volta", "ampere", "ampere", "ampere"]
+
+
+def test_power_limits_an_unseen_board() -> None:
+    l4, h100 = load_gpu("l4"), load_gpu("h100-sxm")
+    assert sustained_share(h100, POWER_NEED) == 1.0
+    assert sustained_share(l4, POWER_NEED) == pytest.approx(72 / (l4.peak_flops("fp32") / 1e12 * 5.45))
+    assert sustained_share(l4, {}) == 1.0
+
+
+def test_a_library_without_kernels_takes_the_nearest() -> None:
+    manifest, weights = artifact()
+    weights["efficiency"][0] = 0.0
+    estimator = TileGemm.from_artifact(manifest, weights)
+    assert np.isfinite(latency(estimator, load_gpu("p4"), *SHAPES)).all()
+
+
+def test_the_launch_is_kept_apart(estimator: TileGemm) -> None:
+    kernel = np.array([1e-6, 1e-3])
+    assert estimator.eager_seconds(kernel, "v100-pcie-32gb").tolist() == [4e-5, 3e-5 + 1e-3]
+    assert estimator.eager_seconds(kernel, "unheard-of").tolist() == [4e-5, 3e-5 + 1e-3]
+
+
+def test_an_artifact_of_other_tiles_is_refused() -> None:
+    manifest, weights = artifact()
+    with pytest.raises(SpecError, match="tiles"):
+        TileGemm.from_artifact({**manifest, "tiles": ["1x1"]}, weights)
+    with pytest.raises(SpecError, match="lacks"):
+        TileGemm.from_artifact(manifest, {k: v for k, v in weights.items() if k != "boards"})
+
+
+def test_kernel_names_give_tiles() -> None:
+    names = pd.Series(["ampere_sgemm_128x64_tn", "volta_sgemm_32x32_sliced1x4_nn", "cutlass_gemm", "sgemm_256x8_tn"])
+    found = tile_indices(names)
+    assert [TILES[i].name if i >= 0 else "" for i in found] == ["128x64", "32x32s", "", ""]
+
+
+def made_up_rows(rows: int = 400) -> pd.DataFrame:
+    """Rows of the measurement schema whose latency comes from a simple law, the kernel always 128x64."""
+    random = np.random.default_rng(3)
+    parts = []
+    for gpu in GPUS:
+        spec = load_gpu(gpu)
+        m, n, k = (random.integers(256, 6000, rows) for _ in range(3))
+        waves = np.ceil(np.ceil(m / 64) * np.ceil(n / 128) / spec.sm_count)
+        seconds = waves * 2 * 128 * 64 * (k + 16) / (0.9 * spec.peak_flops("fp32") / spec.sm_count)
+        columns = {
+            "op": "gemm", "dtype": "fp32", "gpu": gpu, "flag": "", "split": "train", "batch": np.nan, "m": m, "n": n,
+            "k": k, "kind": "linear", "layout": "tn", "latency_ms": (seconds + 4e-5) * 1e3, "grid_z": 1.0,
+            "kernel_name": KERNEL[gpu] + "128x64_tn", "grid_x": np.ceil(n / 128), "grid_y": np.ceil(m / 64),
+        }  # fmt: skip
+        parts.append(pd.DataFrame(columns))
+    return pd.concat(parts, ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[dict[str, Any], dict[str, np.ndarray], pd.DataFrame]:
+    frame = made_up_rows()
+    return (*fit_tile_gemm(frame, {g: load_gpu(g) for g in GPUS}, seed=0), frame)
+
+
+def test_a_fit_finds_the_law_back(fitted: tuple[dict[str, Any], dict[str, np.ndarray], pd.DataFrame]) -> None:
+    manifest, weights, frame = fitted
+    estimator = TileGemm.from_artifact(manifest, weights)
+    for gpu in GPUS:
+        own = frame[frame["gpu"] == gpu]
+        ops = [Gemm("fp32", *(int(v) for v in row)) for row in own[["m", "n", "k"]].to_numpy()]
+        kernel = latency(estimator, load_gpu(gpu), *ops)
+        seen = estimator.eager_seconds(kernel, gpu)
+        error = np.abs(seen / (own["latency_ms"].to_numpy() * 1e-3) - 1.0)
+        assert np.median(error) < 0.05
+
+
+def test_a_fit_is_the_same_to_the_byte(
+    fitted: tuple[dict[str, Any], dict[str, np.ndarray], pd.DataFrame],
+) -> None:
+    manifest, weights, frame = fitted
+    again, arrays = fit_tile_gemm(frame, {g: load_gpu(g) for g in GPUS}, seed=0)
+    assert again == manifest
+    assert {k: v.tobytes() for k, v in arrays.items()} == {k: v.tobytes() for k, v in weights.items()}
+
+
+def test_test_rows_and_other_dtypes_are_not_fitted() -> None:
+    frame = made_up_rows(20)
+    frame["split"] = "test"
+    with pytest.raises(SpecError, match="no fp32 gemm rows"):
+        fit_tile_gemm(frame, {g: load_gpu(g) for g in GPUS})
+
+
+def test_power_need_comes_from_boards_that_slow_down() -> None:
+    t4, v100 = load_gpu("t4"), load_gpu("v100-pcie-32gb")
+    need = power_need([t4, v100], np.array([0.5, 1.0]))
+    assert need["turing"] == pytest.approx(70 / 8.1 / 0.5)
+    assert need["volta"] == pytest.approx(250 / 14)
+    assert need["ada"] == POWER_NEED["ada"]
