@@ -125,35 +125,43 @@ def serving(files: dict[str, Path], work: Path) -> list[str]:
     return lines
 
 
+def whole_models(files: dict[str, Path], work: Path) -> list[str]:
+    """MoE models of which no row was seen."""
+    lines = ["## Whole MoE models held out (`--estimators moe --holdout 0.2 --holdout-by models`)", ""]
+    lines += [f"| seed | GPU | operator | dtype {HEAD}", f"| --: | --- | --- | --- {RULE}"]
+    for seed in (0, 1):
+        result = tilecast(
+            "train", "--data", files["aiconfigurator"], "--estimators", "moe", "--holdout", "0.2",
+            "--holdout-by", "models", "--seed", str(seed), "--out", work / f"models-{seed}",
+        )  # fmt: skip
+        lines += [
+            f"| {seed} | {g['gpu']} | {g['operator']} | {g['dtype']} | {figures(g)} |"
+            for g in result["heldout_shapes"]
+            if g["gpu"] == "all" and g["n"]
+        ]
+    return lines
+
+
 def leave_one_out(files: dict[str, Path], work: Path) -> list[str]:
     """bf16 GEMM on GPUs that no row was seen of."""
     lines = ["## bf16 GEMM, one GPU left out at a time: median error", ""]
-    lines += [
-        "| left out | n | roofline | constant efficiency | ours | ours, mean |",
-        "| --- | --: | --: | --: | --: | --: |",
-    ]
+    lines += ["| left out | framework | n | roofline | constant efficiency | ours | ours, mean |"]
+    lines += ["| --- | --- | --: | --: | --: | --: | --: |"]
     for gpus in (*SERVING_GPUS, "h100-sxm,h200-sxm"):
         folder = work / f"without-{gpus.replace(',', '-')}"
         tilecast(
             "train", "--data", files["aiconfigurator"], "--exclude-gpu", gpus, "--estimators", "gemm", "--out", folder
         )
-        result = tilecast(
-            "evaluate",
-            "kernels",
-            folder / "heldout_gpus.parquet",
-            "--artifacts",
-            folder,
-            "--baselines",
-            "--by",
-            "gpu,op,dtype",
-        )
-        for g in result["groups"]:
-            if g["dtype"] == "bf16" and g["op"] == "gemm":
-                name = g["gpu"] if "," not in gpus else f"{g['gpu']} (no Hopper row at all)"
-                lines.append(
-                    f"| {name} | {g['n']:,} | {pct(g['roofline_baseline_pct'])} | {pct(g['constant_baseline_pct'])} |"
-                    f" {pct(g['median_ape_pct'])} | {pct(g['mean_ape_pct'])} |"
-                )
+        for by in ("gpu,op,dtype", "gpu,op,dtype,framework"):
+            rows = folder / "heldout_gpus.parquet"
+            result = tilecast("evaluate", "kernels", rows, "--artifacts", folder, "--baselines", "--by", by)
+            for g in result["groups"]:
+                if g["dtype"] == "bf16":
+                    name = g["gpu"] if "," not in gpus else f"{g['gpu']} (no Hopper row at all)"
+                    lines.append(
+                        f"| {name} | {g.get('framework', 'all')} | {g['n']:,} | {pct(g['roofline_baseline_pct'])} |"
+                        f" {pct(g['constant_baseline_pct'])} | {pct(g['median_ape_pct'])} | {pct(g['mean_ape_pct'])} |"
+                    )
     return lines
 
 
@@ -171,6 +179,7 @@ def main() -> int:
     lines = ["# Accuracy: tables", "", f"Written by `scripts/accuracy.py` on {time.strftime('%Y-%m-%d')}.", ""]
     lines += fp32(files, data, work) + [""]
     lines += serving(files, work) + [""]
+    lines += whole_models(files, work) + [""]
     if not arguments.skip_leave_one_out:
         lines += leave_one_out(files, work) + [""]
     arguments.out.write_text("\n".join(lines), encoding="utf-8")

@@ -25,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--holdout", type=float, default=0.0, help="fraction of the shape groups to hold out (default 0)"
     )
+    parser.add_argument(
+        "--holdout-by", default="shapes", metavar="WHAT", help="shapes (default) or models: whole MoE models"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the split and of the fits (default 0)")
     parser.add_argument("--name", default="", help="name of the set (default the folder's)")
     parser.add_argument("--estimators", metavar="A,B", help="fit these alone (default all; see the folders of a set)")
@@ -45,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         only=names(arguments.only_gpu),
         exclude=names(arguments.exclude_gpu),
         holdout=arguments.holdout,
+        holdout_by=arguments.holdout_by,
         seed=arguments.seed,
         name=arguments.name,
         estimators=names(arguments.estimators),

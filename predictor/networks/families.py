@@ -15,6 +15,7 @@ from predictor.networks.reader import DEFAULT_ARCHITECTURE, Reader, common_field
 
 Family = Callable[[Mapping[str, Any], str, str], ModelConfig]
 
+
 def _gpt2(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
     r = Reader(data, where)
     hidden, heads = r.size("n_embd", "hidden_size"), r.size("n_head", "num_attention_heads")

@@ -62,5 +62,3 @@ class Step:
     def cached(self) -> bool:
         """True where keys and values go into a cache."""
         return self.mode in ("prefill", "decode") or self.context_len > 0
-
-

@@ -25,7 +25,11 @@ def card(manifest: Mapping[str, Any], report: Any) -> str:
     lines += ["", f"GPUs: {', '.join(manifest['gpus'])}."]
     if manifest["excluded_gpus"]:
         lines += [f"Left out: {', '.join(manifest['excluded_gpus'])}."]
-    lines += [f"Held out: {manifest['holdout']:.0%} of the shape groups, seed {manifest['seed']}.", ""]
+    if manifest["holdout"]:
+        what = "shape groups" if manifest["holdout_by"] == "shapes" else "MoE models"
+        lines += [f"Held out: {manifest['holdout']:.0%} of the {what}, seed {manifest['seed']}.", ""]
+    else:
+        lines += ["Nothing was held out of this fit: docs/accuracy.md has the errors of fits that did.", ""]
     if report.kept_apart:
         lines += ["Rows kept apart, in no fit:", ""]
         lines += [f"- {count:,} x {reason}" for reason, count in report.kept_apart.items()] + [""]
@@ -52,5 +56,6 @@ def error_table(groups: Sequence[Mapping[str, Any]]) -> list[str]:
         figures = " | ".join(
             f"{row[key]:.2f} %" for key in ("mean_ape_pct", "median_ape_pct", "p90_ape_pct", "mean_signed_pct")
         )
-        lines.append(f"| {row['gpu']} | {row['operator']} | {row['dtype']} | {row['framework']} | {row['n']:,} | {figures} |")
+        names = " | ".join(str(row[key]) for key in ("gpu", "operator", "dtype", "framework"))
+        lines.append(f"| {names} | {row['n']:,} | {figures} |")
     return lines

@@ -20,6 +20,7 @@ from predictor.ops.base import Op
 from predictor.ops.gemm import Gemm
 from predictor.training import dataset
 from predictor.training.extras import require
+from predictor.training.fit_serving import expressible
 
 Frame = Any
 
@@ -43,7 +44,7 @@ def predict_rows(
     notes = np.full(n, "", dtype=object)
     sources = np.full(n, "", dtype=object)
     ops = np.array([*dataset.ops_of(frame), None], dtype=object)[:-1]
-    quantized = (frame["quant"].astype(str) != "").to_numpy() if "quant" in frame else np.zeros(n, dtype=bool)
+    quantized = ~expressible(frame)
     notes[quantized] = "quantized in a way that is not built yet"
     keys = frame[["gpu", "framework", "protocol"]].astype(str)
     for (gpu, framework, protocol), rows in keys.groupby(["gpu", "framework", "protocol"]).indices.items():

@@ -8,7 +8,7 @@ from typing import Any
 from predictor.errors import TilecastError
 
 # import name -> the extra of this package that installs it
-_EXTRAS = {"mlflow": "track"}
+_EXTRAS = {"torch": "torch", "transformers": "torch", "ray": "ray"}
 
 
 def require(module: str) -> Any:

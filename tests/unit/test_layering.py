@@ -107,7 +107,9 @@ def test_heavy_libraries_stay_in_training(path: Path) -> None:
 @pytest.mark.parametrize("path", modules("microbench"), ids=name_of)
 def test_the_harness_uses_the_lower_levels_alone(path: Path) -> None:
     used = {name for name in imports(path) if name.split(".")[0] == "predictor"}
-    outside = {name for name in used if not any(name == m or name.startswith(m + ".") for m in MICROBENCH_MAY - {"predictor"})}
+    outside = {
+        name for name in used if not any(name == m or name.startswith(m + ".") for m in MICROBENCH_MAY - {"predictor"})
+    }
     assert not outside - {"predictor"}
 
 

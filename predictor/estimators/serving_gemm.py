@@ -1,0 +1,195 @@
+"""bf16 and fp8 GEMM of serving frameworks, whose tiles nobody recorded: waves of candidate tiles, then boosted trees.
+
+The core is a minimum over tile shapes and split-K: waves on the SMs x K loop of a tile, against the bytes through DRAM
+or L2, plus a fixed number of clock cycles. Weights that fit in L2 several times over are read from it, because the
+measurements rotate a few copies of them; others come from DRAM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.dtypes import bytes_of
+from predictor.estimators.base import Batch
+from predictor.estimators.residual import (
+    FRAMEWORKS,
+    Corrections,
+    Device,
+    FloatArray,
+    as_utilization,
+    framework_name,
+    measured_dtype,
+)
+from predictor.hardware.gpu import GPUSpec
+
+#: Constants of the core, in the order in which an artifact holds their logarithms.
+CONSTANTS = (
+    "compute_efficiency",  # of the peak, for an endless tile
+    "dram_efficiency",
+    "l2_bytes_per_s_per_sm",  # rate at which an SM is fed from L2
+    "overhead_cycles",  # launch, prologue and write-out
+    "tile_penalty",  # in elements: a tile runs at 1 / (1 + penalty * (1/tm + 1/tn)) of the efficiency
+    "step_cycles",  # shortest time of 64 steps of the K loop
+    "resident_share",  # weights below this share of L2 are found there
+    "split_cycles",  # cost of each doubling of split-K
+)
+
+# Candidate tiles of the core, rows x columns of C, each with 1, 2, 4 or 8 splits of K.
+_TILES = np.array(
+    [[256, 128], [128, 256], [128, 128], [128, 64], [64, 128], [64, 64], [64, 256], [32, 64], [64, 32], [16, 64],
+     [16, 128]], dtype=np.float64,
+)  # fmt: skip
+_SPLITS = np.array([1.0, 2.0, 4.0, 8.0])
+_NORM = 3.0  # compute and memory time join as a p-norm: softer than the larger, harder than the sum
+
+# Tiles whose waves and wave efficiency are features.
+_SHOWN_M = np.array([64.0, 128, 128, 256, 256, 192, 16, 32, 64, 128])
+_SHOWN_N = np.array([64.0, 64, 128, 128, 256, 128, 128, 128, 256, 256])
+_LARGE = [2, 3, 4, 9]  # of them, those large enough to reach the peak
+
+FEATURES = (
+    "log2_m", "log2_n", "log2_k", "log2_compute_s", "log2_memory_s", "log2_longer_s", "log2_compute_over_memory",
+    "log2_intensity", "log2_weights_over_l2", "log2_bytes_over_l2", "log2_activations_over_l2", "pad_m_8", "pad_m_64",
+    "pad_m_128", "pad_n_64", "pad_n_256", "gcd_m", "gcd_n", "gcd_k", "best_tile", "log2_tiles_128",
+    *(f"log2_waves_{int(m)}x{int(n)}" for m, n in zip(_SHOWN_M, _SHOWN_N, strict=True)),
+    *(f"wave_efficiency_{int(m)}x{int(n)}" for m, n in zip(_SHOWN_M, _SHOWN_N, strict=True)),
+    "framework",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """n products: ``batch``, ``m``, ``n``, ``k`` of shape (n,), and the bytes of an element of the operands."""
+
+    batch: FloatArray
+    m: FloatArray
+    n: FloatArray
+    k: FloatArray
+    itemsize: float
+
+    @property
+    def weights(self) -> FloatArray:
+        """Bytes of B."""
+        return self.batch * self.n * self.k * self.itemsize
+
+    @property
+    def activations(self) -> FloatArray:
+        """Bytes of A and C; C is written in 16 bit or wider."""
+        return self.batch * self.m * (self.k * self.itemsize + self.n * max(self.itemsize, 2.0))
+
+
+@dataclass(frozen=True, slots=True)
+class CoreTime:
+    """Seconds of the core and of its two parts, each of shape (n,)."""
+
+    total: FloatArray
+    compute: FloatArray
+    memory: FloatArray
+
+
+def core_time(shapes: Shapes, device: Device, log_constants: FloatArray) -> CoreTime:
+    """The physical core; ``log_constants`` are the logarithms of ``CONSTANTS``."""
+    ec, ed, l2_rate, cycles, penalty, step_cycles, share, split_cycles = np.exp(log_constants)
+    ec = min(ec, 1.0)
+    tm, tn = _TILES[:, 0], _TILES[:, 1]
+    tiles = shapes.batch[:, None] * np.ceil(shapes.m[:, None] / tm) * np.ceil(shapes.n[:, None] / tn)
+    step = 128.0 * tm * tn * (1 + penalty * (1 / tm + 1 / tn)) * (device.sms / (device.peak_flops * ec))
+    step = np.maximum(step, step_cycles / device.clock_hz)
+    waves = np.ceil(tiles[:, None, :] * (_SPLITS[:, None] / device.sms))  # (n, splits, tiles)
+    per_wave = (waves * step).min(axis=2)
+    loop = shapes.k[:, None] / (64.0 * _SPLITS) + 2.0
+    times = per_wave * loop + split_cycles / device.clock_hz * np.log2(_SPLITS)
+    times[:, 1:][shapes.k[:, None] < 256.0 * _SPLITS[1:]] = np.inf
+    compute = times.min(axis=1)
+    weights, activations = shapes.weights, shapes.activations
+    dram = device.bandwidth * ed
+    l2 = max(device.sms * l2_rate, dram)
+    resident = 1.0 / (1.0 + (weights / (share * device.l2_bytes)) ** 4)
+    memory = weights * (1 - resident) / dram + (weights * resident + activations) / l2
+    memory = np.maximum(memory, np.maximum(weights + activations - 0.5 * device.l2_bytes, 0.0) / dram)
+    total = (compute**_NORM + memory**_NORM) ** (1 / _NORM) + cycles / device.clock_hz
+    return CoreTime(total, compute, memory)
+
+
+def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> FloatArray:
+    """The boosters' inputs of shape (n, len(FEATURES)): no unit of a GPU stands in them but as a ratio or a time."""
+    m, n, k = shapes.m, shapes.n, shapes.k
+    weights, activations = shapes.weights, shapes.activations
+    moved = weights + activations
+    flops = 2.0 * shapes.batch * m * n * k
+    tiles = shapes.batch[:, None] * np.ceil(m[:, None] / _SHOWN_M) * np.ceil(n[:, None] / _SHOWN_N)
+    waves = tiles / device.sms
+    efficiency = waves / np.ceil(waves)
+    filled = efficiency * (shapes.batch * m * n)[:, None] / (tiles * (_SHOWN_M * _SHOWN_N))
+    shown = _SHOWN_M.size
+    out = np.empty((m.size, len(FEATURES)))
+    logs = out[:, :11]
+    logs[:, 0], logs[:, 1], logs[:, 2] = m, n, k
+    logs[:, 3], logs[:, 4] = core.compute, core.memory
+    logs[:, 5] = np.maximum(core.compute, core.memory)
+    logs[:, 6] = core.compute / core.memory
+    logs[:, 7] = flops / moved
+    logs[:, 8] = weights / device.l2_bytes
+    logs[:, 9] = moved / device.l2_bytes
+    logs[:, 10] = activations / device.l2_bytes
+    np.log2(logs, out=logs)
+    for column, (size, tile) in enumerate(((m, 8.0), (m, 64.0), (m, 128.0), (n, 64.0), (n, 256.0)), start=11):
+        out[:, column] = size / (np.ceil(size / tile) * tile)
+    table = np.array((m, n, k), dtype=np.int64).T
+    out[:, 16:19] = np.gcd(table, 256)
+    out[:, 19] = filled[:, _LARGE].max(axis=1)
+    out[:, 20] = np.log2(shapes.batch * m * n / (16384.0 * device.sms))
+    out[:, 21 : 21 + shown] = np.log2(waves)
+    out[:, 21 + shown : 21 + 2 * shown] = efficiency
+    out[:, -1] = framework
+    return out
+
+
+class ServingGemm:
+    """Utilization of GEMMs with serving kernels; fp16 is answered as bf16, eager PyTorch as vLLM's linear layer."""
+
+    def __init__(self, name: str, corrections: Corrections) -> None:
+        self.name = name
+        self._corrections = corrections
+        self._gpus = frozenset(corrections.gpus())
+
+    @classmethod
+    def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> ServingGemm:
+        """From an artifact's two files; SpecError where a key is missing."""
+        return cls(manifest.get("name", "serving_gemm"), Corrections(manifest, weights))
+
+    def covers(self, gpu_id: str) -> bool:
+        """Whether the artifact was fitted on measurements of this GPU."""
+        return gpu_id in self._gpus
+
+    def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
+        """Share of the roofline in (0, 1], shape (n,)."""
+        first = batch.dtypes[0]
+        if all(dtype == first for dtype in batch.dtypes):
+            return as_utilization(bound_s, self._seconds(batch, gpu, first, slice(None)))
+        seconds = np.empty(len(batch.dtypes))
+        names = np.array(batch.dtypes)
+        for dtype in dict.fromkeys(batch.dtypes):
+            rows = np.flatnonzero(names == dtype)
+            seconds[rows] = self._seconds(batch, gpu, dtype, rows)
+        return as_utilization(bound_s, seconds)
+
+    def _seconds(self, batch: Batch, gpu: GPUSpec, dtype: str, rows: slice | npt.NDArray[np.int64]) -> FloatArray:
+        count, m, n, k = (batch.columns[name][rows] for name in ("batch", "m", "n", "k"))
+        shapes = Shapes(count, m, n, k, bytes_of(dtype))
+        framework = framework_name(batch.kernels)
+        kind = measured_dtype(dtype)
+        source, constants = self._corrections.core(gpu.id, framework, kind)
+        device = Device.of(gpu, dtype)
+        core = core_time(shapes, device, constants)
+        factor = self._corrections.factor(
+            f"{source}|{kind}",
+            gpu.architecture,
+            lambda: features(shapes, device, core, FRAMEWORKS[framework]),
+        )
+        return core.total * factor

@@ -1,0 +1,226 @@
+"""Mixture-of-experts layers of serving frameworks: two or three grouped GEMMs over the experts that got a token.
+
+The core: rows padded to a tile for every active expert, the weights of the active experts through DRAM (or L2 where
+they fit), and a fixed number of clock cycles for the kernels around them. Boosted trees correct it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.dtypes import bytes_of
+from predictor.estimators.base import Batch
+from predictor.estimators.residual import (
+    FRAMEWORKS,
+    Corrections,
+    Device,
+    FloatArray,
+    as_utilization,
+    framework_name,
+    measured_dtype,
+)
+from predictor.hardware.gpu import GPUSpec
+
+#: Constants of the core, in the order in which an artifact holds their logarithms.
+CONSTANTS = (
+    "compute_efficiency",
+    "dram_efficiency",
+    "l2_bytes_per_s_per_sm",
+    "overhead_cycles",
+    "tile_penalty",  # in rows: a tile of t rows runs at t / (t + penalty) of the efficiency
+    "step_s",  # shortest time of 64 steps of a tile's K loop
+    "resident_share",  # weights below this share of L2 stay there
+    "token_s_per_byte",  # permuting, weighing and adding up: seconds a byte of routed rows, over bandwidth
+)
+
+#: Exponent of the power law by which tokens fall on experts; 0 is an even spread.
+_EXPONENT_PREFIX = "power_law_"
+_BLOCKS = np.array([16.0, 32.0, 64.0, 128.0])
+_COLUMNS = 128.0
+_NORM = 3.0
+
+FEATURES = (
+    "log2_tokens", "log2_hidden", "log2_width", "log2_local_experts", "log2_top_k", "log2_rows_an_expert",
+    "log2_active", "log2_compute_s", "log2_memory_s", "log2_compute_over_memory", "log2_weights_over_l2",
+    "log2_activations_over_l2", "log2_tiles_16", "log2_tiles_32", "log2_tiles_64", "log2_tiles_128", "log2_experts",
+    "log2_rows", "efficiency_16", "efficiency_32", "efficiency_64", "efficiency_128", "fill_16", "fill_32", "fill_64",
+    "fill_128", "pad_width_128", "pad_width_256", "exponent", "gated", "tp", "ep", "blocked", "framework",
+)  # fmt: skip
+_LOGS = 18
+
+
+def exponent_of(distribution: str) -> float:
+    """Exponent of a distribution's name: 1.2 of "power_law_1.2", 0 of "balanced" and of names nobody measured."""
+    if distribution.startswith(_EXPONENT_PREFIX):
+        try:
+            return float(distribution[len(_EXPONENT_PREFIX) :])
+        except ValueError:
+            return 0.0
+    return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """n layers; arrays of shape (n,), bytes of a weight. ``exponent`` is the power law's, ``matrices`` 2 or 3."""
+
+    tokens: FloatArray
+    hidden: FloatArray
+    intermediate: FloatArray
+    experts: FloatArray
+    top_k: FloatArray
+    matrices: FloatArray
+    tp: FloatArray
+    ep: FloatArray
+    exponent: FloatArray
+    itemsize: float
+
+    @classmethod
+    def of(cls, columns: Sequence[FloatArray], itemsize: float) -> Shapes:
+        """From the nine arrays in the order of the fields."""
+        tokens, hidden, intermediate, experts, top_k, matrices, tp, ep, exponent = columns
+        return cls(tokens, hidden, intermediate, experts, top_k, matrices, tp, ep, exponent, itemsize)
+
+
+@dataclass(frozen=True, slots=True)
+class CoreTime:
+    """Seconds of the core and its parts, and the counts that features repeat; each of shape (n,) or (n, blocks)."""
+
+    total: FloatArray
+    compute: FloatArray
+    memory: FloatArray
+    rows: FloatArray
+    active: FloatArray
+    weights: FloatArray
+    activations: FloatArray
+    tiles: FloatArray
+
+
+def active_experts(shapes: Shapes) -> FloatArray:
+    """Expected experts of one GPU that get a token, shape (n,).
+
+    An even spread reaches min(rows, experts). Under a power law the popular experts take most rows: the draw of
+    rows / 2 of an even random one stands for it, E (1 - exp(-rows / 2E)); the trees learn the rest.
+    """
+    local = shapes.experts / shapes.ep
+    rows = shapes.tokens * shapes.top_k / shapes.ep
+    drawn = local * -np.expm1(-rows / local * np.where(shapes.exponent > 0, 0.5, 1.0))
+    return np.maximum(np.where(shapes.exponent > 0, drawn, np.minimum(rows, local)), 1.0)
+
+
+def core_time(shapes: Shapes, device: Device, log_constants: FloatArray) -> CoreTime:
+    """The physical core; ``log_constants`` are the logarithms of ``CONSTANTS``."""
+    ec, ed, l2_rate, cycles, penalty, step_s, share, token = np.exp(log_constants)
+    ec = min(ec, 1.0)
+    width = shapes.intermediate / shapes.tp
+    rows = np.maximum(shapes.tokens * shapes.top_k / shapes.ep, 1.0)
+    active = active_experts(shapes)
+    each = rows / active
+    blocks = active[:, None] * np.ceil(each[:, None] / _BLOCKS)
+    # Columns of the up and gate products and of the down product, and the K loops behind them.
+    up = np.ceil((shapes.matrices - 1) * width / _COLUMNS)
+    down = np.ceil(shapes.hidden / _COLUMNS)
+    step = np.maximum(128.0 * _COLUMNS * (_BLOCKS + penalty) * device.sms / (device.peak_flops * ec), step_s)
+    tiles = blocks * up[:, None]
+    first = np.maximum(tiles / device.sms, 1.0) * step * (shapes.hidden[:, None] / 64.0 + 2.0)
+    second = np.maximum(blocks * down[:, None] / device.sms, 1.0) * step * (width[:, None] / 64.0 + 2.0)
+    compute = (first + second).min(axis=1)
+    weights = active * shapes.matrices * shapes.hidden * width * shapes.itemsize
+    activations = rows * (2.0 * shapes.hidden + shapes.matrices * width) * 2.0
+    dram = device.bandwidth * ed
+    l2 = max(device.sms * l2_rate, dram)
+    resident = 1.0 / (1.0 + (weights / (share * device.l2_bytes)) ** 4)
+    memory = weights * ((1 - resident) / dram + resident / l2)
+    total = (compute**_NORM + memory**_NORM) ** (1 / _NORM)
+    total = total + activations * token / device.bandwidth + cycles / device.clock_hz
+    return CoreTime(total, compute, memory, rows, active, weights, activations, tiles / device.sms)
+
+
+def features(shapes: Shapes, device: Device, core: CoreTime, framework: int, blocked: bool) -> FloatArray:
+    """The boosters' inputs, of shape (n, len(FEATURES)); ``blocked`` marks fp8 with a scale for every block."""
+    s = shapes
+    out = np.empty((s.tokens.size, len(FEATURES)))
+    width = s.intermediate / s.tp
+    local = s.experts / s.ep
+    each = core.rows / local
+    logs = out[:, :_LOGS]
+    for column, values in enumerate((
+        s.tokens, s.hidden, width, local, s.top_k, each, core.active, core.compute, core.memory,
+        core.compute / core.memory, core.weights / device.l2_bytes, core.activations / device.l2_bytes,
+        core.tiles[:, 0], core.tiles[:, 1], core.tiles[:, 2], core.tiles[:, 3], s.experts, core.rows,
+    )):  # fmt: skip
+        logs[:, column] = values
+    np.log2(logs, out=logs)
+    out[:, 18:22] = core.tiles / np.ceil(core.tiles)
+    loaded = (core.rows / core.active)[:, None]
+    out[:, 22:26] = loaded / (np.ceil(loaded / _BLOCKS) * _BLOCKS)
+    out[:, 26] = width / (np.ceil(width / 128.0) * 128.0)
+    out[:, 27] = width / (np.ceil(width / 256.0) * 256.0)
+    out[:, 28] = s.exponent
+    out[:, 29] = s.matrices
+    out[:, 30] = s.tp
+    out[:, 31] = s.ep
+    out[:, 32] = blocked
+    out[:, 33] = framework
+    return out
+
+
+class ServingMoE:
+    """Utilization of MoE layers with serving kernels, bf16 and fp8 (fp16 as bf16).
+
+    fp8 is answered with one scale a tensor where the framework was measured so, else with block scales.
+    """
+
+    def __init__(self, name: str, corrections: Corrections) -> None:
+        self.name = name
+        self._corrections = corrections
+        self._gpus = frozenset(corrections.gpus())
+
+    @classmethod
+    def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> ServingMoE:
+        """From an artifact's two files; SpecError where a key is missing."""
+        return cls(manifest.get("name", "serving_moe"), Corrections(manifest, weights))
+
+    def covers(self, gpu_id: str) -> bool:
+        """Whether the artifact was fitted on measurements of this GPU."""
+        return gpu_id in self._gpus
+
+    def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
+        """Share of the roofline in (0, 1], shape (n,)."""
+        seconds = np.empty(len(batch.dtypes))
+        names = np.array(batch.dtypes)
+        for dtype in dict.fromkeys(batch.dtypes):
+            rows = np.flatnonzero(names == dtype)
+            seconds[rows] = self._seconds(batch, gpu, dtype, rows)
+        return as_utilization(bound_s, seconds)
+
+    def _variant(self, gpu: str, framework: str, kind: str) -> str:
+        """The measured form of a dtype: "fp8", or "fp8_block" where the framework has no other fp8."""
+        if kind == "bf16":
+            return kind
+        for name in (gpu, "*"):
+            for variant in ("fp8", "fp8_block"):
+                if self._corrections.has(name, framework, variant):
+                    return variant
+        return kind
+
+    def _seconds(self, batch: Batch, gpu: GPUSpec, dtype: str, rows: npt.NDArray[np.int64]) -> FloatArray:
+        exponent = np.array([exponent_of(getattr(batch.ops[i], "distribution", "")) for i in rows])
+        names = ("tokens", "hidden", "intermediate", "experts", "top_k", "matrices", "tp", "ep")
+        shapes = Shapes.of([*(batch.columns[name][rows] for name in names), exponent], bytes_of(dtype))
+        framework = framework_name(batch.kernels)
+        kind = measured_dtype(dtype)
+        variant = self._variant(gpu.id, framework, kind)
+        source, constants = self._corrections.core(gpu.id, framework, variant)
+        device = Device.of(gpu, dtype)
+        core = core_time(shapes, device, constants)
+        factor = self._corrections.factor(
+            f"{source}|{kind}",
+            gpu.architecture,
+            lambda: features(shapes, device, core, FRAMEWORKS[framework], variant == "fp8_block"),
+        )
+        return core.total * factor

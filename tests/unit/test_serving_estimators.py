@@ -1,0 +1,166 @@
+"""The estimators of serving kernels, fitted on made-up measurements whose law is known."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+pd = pytest.importorskip("pandas", reason='pandas is not installed: pip install "tilecast[train]"')
+pytest.importorskip("lightgbm", reason='LightGBM is not installed: pip install "tilecast[train]"')
+pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
+
+from predictor.errors import SpecError  # noqa: E402
+from predictor.estimators.base import make_batch  # noqa: E402
+from predictor.estimators.residual import Corrections  # noqa: E402
+from predictor.estimators.serving_attention import BACKWARD_OVER_FORWARD, ServingAttention, attended_pairs  # noqa: E402
+from predictor.estimators.serving_attention import Shapes as AttentionShapes  # noqa: E402
+from predictor.estimators.serving_gemm import ServingGemm  # noqa: E402
+from predictor.estimators.serving_moe import ServingMoE, exponent_of  # noqa: E402
+from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
+from predictor.ops import Attention, Gemm, MoE, Op  # noqa: E402
+from predictor.ops.attention import attended_pairs as pairs_of_one  # noqa: E402
+from predictor.roofline import roofline  # noqa: E402
+from predictor.training import fit_serving  # noqa: E402
+
+GPUS = {name: load_gpu(name) for name in ("a100-sxm-80gb", "h100-sxm")}
+UNSEEN = ("l4", "rtx-pro-6000-server", "h200-sxm", "mi300x")
+
+
+def _rows(ops: list[Op], gpu: GPUSpec, efficiency: float, **fields: Any) -> list[dict[str, Any]]:
+    """Measurements of ops: the cold roofline over an efficiency, plus 4 microseconds."""
+    names = list(type(ops[0]).__dataclass_fields__)
+    cold = roofline(ops, gpu).cold_s / efficiency + 4e-6
+    return [
+        {name: getattr(op, name) for name in names} | {"gpu": gpu.id, "latency_ms": seconds * 1e3, "quant": ""} | fields
+        for op, seconds in zip(ops, cold.tolist(), strict=True)
+    ]
+
+
+def _frame(ops: list[Op], op: str) -> Any:
+    rows = []
+    for (name, gpu), framework in product(GPUS.items(), ("vllm", "trtllm")):
+        good = [o for o in ops if gpu.supports(o.dtype)]
+        rows += _rows(good, gpu, 0.7 if name == "h100-sxm" else 0.8, op=op, framework=framework)
+    return pd.DataFrame(rows)
+
+
+def _gemms() -> list[Op]:
+    sizes = (256, 1024, 4096)
+    return [Gemm(d, m, n, k) for d, m, n, k in product(("bf16", "fp8"), (1, 16, 64, 512, 2048, 8192), sizes, sizes)]
+
+
+@pytest.fixture(scope="module")
+def gemm() -> ServingGemm:
+    return ServingGemm.from_artifact(*fit_serving.fit_gemm(_frame(_gemms(), "gemm"), GPUS, seed=0))
+
+
+@pytest.fixture(scope="module")
+def attention() -> ServingAttention:
+    ops: list[Op] = [
+        Attention("bf16", b, 32, kv, q, max(q, s), 128, kv_dtype=c)
+        for b, kv, q, s, c in product((1, 8, 64), (4, 32), (1, 512, 2048), (512, 4096), ("bf16", "fp8"))
+    ]
+    return ServingAttention.from_artifact(*fit_serving.fit_attention(_frame(ops, "attention"), GPUS, seed=0))
+
+
+@pytest.fixture(scope="module")
+def moe() -> ServingMoE:
+    ops: list[Op] = [
+        MoE("bf16", t, h, 2048, e, 2, gated, 1, ep, d)
+        for t, h, e, gated, ep, d in product(
+            (1, 16, 256, 4096), (1024, 4096), (8, 64), (True, False), (1, 4), ("balanced", "power_law_1.2")
+        )
+    ]
+    return ServingMoE.from_artifact(*fit_serving.fit_moe(_frame(ops, "moe"), GPUS, seed=0))
+
+
+def _latency(estimator: Any, family: str, ops: list[Op], gpu: GPUSpec, kernels: str = "vllm") -> Any:
+    bound = roofline(ops, gpu).lower_bound_s
+    used = estimator.utilization(make_batch(family, ops, kernels), gpu, bound)
+    assert used.shape == (len(ops),)
+    assert ((used > 0) & (used <= 1)).all()
+    return bound / used
+
+
+def test_gemm_learns_a_law_and_keeps_the_roofline(gemm: ServingGemm) -> None:
+    ops: list[Op] = [Gemm("bf16", m, n, k) for m, n, k in product((1, 100, 3000), (768, 3072), (768, 3072))]
+    for name, gpu in GPUS.items():
+        assert gemm.covers(name)
+        expected = roofline(ops, gpu).cold_s / (0.7 if name == "h100-sxm" else 0.8) + 4e-6
+        error = np.abs(_latency(gemm, "gemm", ops, gpu) / expected - 1)
+        assert np.median(error) < 0.12
+    for name in UNSEEN:
+        assert not gemm.covers(name)
+        _latency(gemm, "gemm", ops, load_gpu(name))
+
+
+def test_gemm_stand_ins(gemm: ServingGemm) -> None:
+    gpu = GPUS["h100-sxm"]
+    bf16 = _latency(gemm, "gemm", [Gemm("bf16", 300, 2000, 3000)], gpu)
+    assert _latency(gemm, "gemm", [Gemm("fp16", 300, 2000, 3000)], gpu) == pytest.approx(bf16)
+    for kernels in ("pytorch", "something-else"):
+        assert _latency(gemm, "gemm", [Gemm("bf16", 300, 2000, 3000)], gpu, kernels) == pytest.approx(bf16)
+    mixed: list[Op] = [Gemm("bf16", 64, 512, 512), Gemm("fp8", 64, 512, 512), Gemm("bf16", 300, 2000, 3000)]
+    both = _latency(gemm, "gemm", mixed, gpu)
+    alone = [float(_latency(gemm, "gemm", [op], gpu)[0]) for op in mixed]
+    np.testing.assert_allclose(both, alone)
+
+
+def test_gemm_twice_the_rows_never_take_less_time(gemm: ServingGemm) -> None:
+    shapes = list(product((512, 700, 1024, 3000, 4096), (2048, 5000, 8192), (1024, 4096, 11008)))
+    for name in (*GPUS, *UNSEEN):
+        gpu = load_gpu(name)
+        once = _latency(gemm, "gemm", [Gemm("bf16", m, n, k) for m, n, k in shapes], gpu)
+        twice = _latency(gemm, "gemm", [Gemm("bf16", 2 * m, n, k) for m, n, k in shapes], gpu)
+        assert (twice >= once).all(), name
+
+
+def test_attention_phases_and_backward(attention: ServingAttention) -> None:
+    gpu = GPUS["a100-sxm-80gb"]
+    prefill = Attention("bf16", 4, 32, 8, 1024, 1024, 128)
+    decode = Attention("bf16", 16, 32, 8, 1, 3000, 128, kv_dtype="fp8")
+    step = Attention("fp16", 2, 32, 8, 256, 4096, 128, window=1024)
+    backward = prefill.backward()[0]
+    seconds = _latency(attention, "attention", [prefill, decode, step, backward], gpu)
+    assert seconds[3] == pytest.approx(seconds[0] * 2.5 / BACKWARD_OVER_FORWARD)
+    for name in UNSEEN:
+        _latency(attention, "attention", [prefill, decode, step, backward], load_gpu(name))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [0, 1, 100, 5000])
+def test_pairs_of_arrays_are_those_of_the_operator(causal: bool, window: int) -> None:
+    cases = [(1, 1), (1, 700), (64, 64), (64, 700), (700, 700), (128, 129)]
+    q, kv = (np.array(values, dtype=np.float64) for values in zip(*cases, strict=True))
+    one = np.ones(len(cases))
+    shapes = AttentionShapes.of([one, one, one, q, kv, one, one, one * causal, one * window], 2.0, one)
+    assert attended_pairs(shapes).tolist() == [pairs_of_one(a, b, causal, window) for a, b in cases]
+
+
+def test_moe(moe: ServingMoE) -> None:
+    ops: list[Op] = [MoE(d, t, 2048, 1024, 16, 4) for d, t in product(("bf16", "fp16"), (1, 100, 3000))]
+    for name in (*GPUS, *UNSEEN):
+        seconds = _latency(moe, "moe", ops, load_gpu(name))
+        np.testing.assert_allclose(seconds[:3], seconds[3:])
+    assert moe.covers("h100-sxm")
+    assert [exponent_of(d) for d in ("balanced", "power_law_1.2", "power_law_x", "other")] == [0.0, 1.2, 0.0, 0.0]
+
+
+def test_same_rows_and_seed_give_the_same_artifact() -> None:
+    frame = _frame(_gemms()[:54], "gemm")
+    (first, one), (second, two) = (fit_serving.fit_gemm(frame, GPUS, seed=1) for _ in range(2))
+    assert first == second
+    assert all(one[name].tobytes() == two[name].tobytes() for name in one)
+
+
+def test_quantized_rows_are_left_out_and_broken_manifests_are_one_line() -> None:
+    frame = _frame(_gemms()[:54], "gemm")
+    odd = pd.concat([frame, frame.assign(quant="int4_wo", latency_ms=99.0)], ignore_index=True)
+    assert fit_serving.fit_gemm(odd, GPUS, seed=1)[0] == fit_serving.fit_gemm(frame, GPUS, seed=1)[0]
+    with pytest.raises(SpecError, match="manifest lacks"):
+        Corrections({}, {})
+    with pytest.raises(SpecError, match="no constants"):
+        Corrections({"cores": {}, "boosters": {}}, {}).core("h100-sxm", "vllm", "bf16")
