@@ -18,6 +18,7 @@ from predictor.estimators.base import KernelTable, predict_kernels
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops.base import Op
 from predictor.ops.gemm import Gemm
+from predictor.precision import LATER
 from predictor.training import dataset
 from predictor.training.extras import require
 from predictor.training.fit_serving import expressible
@@ -44,7 +45,7 @@ def predict_rows(
     notes = np.full(n, "", dtype=object)
     sources = np.full(n, "", dtype=object)
     ops = np.array([*dataset.ops_of(frame), None], dtype=object)[:-1]
-    quantized = ~expressible(frame)
+    quantized = ~expressible(frame) | frame["dtype"].astype(str).isin(LATER).to_numpy()
     notes[quantized] = "quantized in a way that is not built yet"
     keys = frame[["gpu", "framework", "protocol"]].astype(str)
     for (gpu, framework, protocol), rows in keys.groupby(["gpu", "framework", "protocol"]).indices.items():

@@ -245,14 +245,21 @@ def _attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part
     for (gpu, framework, dtype, phase), rows in _groups(frame, gpus, {"phase": decode}):
         cache = rows["kv_dtype"].astype(object).fillna("").astype(str).replace("", dtype)
         sizes = cache.map({name: bytes_of(name) for name in cache.unique()})
-        names = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "head_dim", "causal")
+        names = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "causal")
         columns = [_floats(rows, name) for name in names]
+        columns.insert(-1, _value_width(rows))
         window = np.nan_to_num(_floats(rows, "window"))
         cache_bytes = np.asarray(sizes, dtype=np.float64)
         shapes = serving_attention.Shapes.of([*columns, window], bytes_of(dtype), cache_bytes)
         device = Device.of(gpus[gpu], dtype)
         path = f"{framework}|{phase}|{dtype}"
         yield Part(gpu, path, phase, device, shapes, FRAMEWORKS[framework], _log_latency(rows))
+
+
+def _value_width(rows: Frame) -> FloatArray:
+    """Head width of the values, (n,): the queries' unless the row says otherwise."""
+    width = np.nan_to_num(_floats(rows, "v_head_dim")) if "v_head_dim" in rows else np.zeros(len(rows))
+    return np.where(width > 0, width, _floats(rows, "head_dim"))
 
 
 def _moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
