@@ -251,11 +251,10 @@ def kernel_seconds(traffic: Traffic, board: Board, const: Constants) -> FloatArr
 class MemoryBound:
     """The estimator of memory-bound operators. Built by `from_artifact`; immutable afterwards."""
 
-    name = "memory_bound"
-
     def __init__(
         self, const: Constants, boards: Mapping[str, tuple[float, float]], manifest: Mapping[str, Any]
     ) -> None:
+        self.name = str(manifest.get("name", "memory_bound"))
         self.const = const
         self._boards = dict(boards)
         self._share_by_type: dict[str, float] = manifest["share_by_memory_type"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -125,3 +125,21 @@ def as_utilization(bound_s: FloatArray, seconds: FloatArray) -> FloatArray:
 def measured_dtype(dtype: str) -> str:
     """The dtype whose measurements stand in for ``dtype``: 8 bit and less run as fp8 does, the rest as bf16."""
     return "fp8" if bytes_of(dtype) < 2 else "bf16"
+
+
+class ServingEstimator:
+    """What the estimators of serving kernels share: constants and trees, and the GPUs they were fitted on."""
+
+    def __init__(self, name: str, corrections: Corrections) -> None:
+        self.name = name
+        self._corrections = corrections
+        self._gpus = frozenset(corrections.gpus())
+
+    @classmethod
+    def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """From an artifact's two files; SpecError where a key is missing."""
+        return cls(str(manifest.get("name", manifest.get("kind", ""))), Corrections(manifest, weights))
+
+    def covers(self, gpu_id: str) -> bool:
+        """Whether the artifact was fitted on measurements of this GPU."""
+        return gpu_id in self._gpus

@@ -7,9 +7,7 @@ measurements rotate a few copies of them; others come from DRAM.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +16,9 @@ from predictor.dtypes import bytes_of
 from predictor.estimators.base import Batch
 from predictor.estimators.residual import (
     FRAMEWORKS,
-    Corrections,
     Device,
     FloatArray,
+    ServingEstimator,
     as_utilization,
     framework_name,
     measured_dtype,
@@ -150,22 +148,8 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> 
     return out
 
 
-class ServingGemm:
+class ServingGemm(ServingEstimator):
     """Utilization of GEMMs with serving kernels; fp16 is answered as bf16, eager PyTorch as vLLM's linear layer."""
-
-    def __init__(self, name: str, corrections: Corrections) -> None:
-        self.name = name
-        self._corrections = corrections
-        self._gpus = frozenset(corrections.gpus())
-
-    @classmethod
-    def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> ServingGemm:
-        """From an artifact's two files; SpecError where a key is missing."""
-        return cls(manifest.get("name", "serving_gemm"), Corrections(manifest, weights))
-
-    def covers(self, gpu_id: str) -> bool:
-        """Whether the artifact was fitted on measurements of this GPU."""
-        return gpu_id in self._gpus
 
     def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
         """Share of the roofline in (0, 1], shape (n,)."""

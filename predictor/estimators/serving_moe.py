@@ -6,9 +6,8 @@ they fit), and a fixed number of clock cycles for the kernels around them. Boost
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +16,9 @@ from predictor.dtypes import bytes_of
 from predictor.estimators.base import Batch
 from predictor.estimators.residual import (
     FRAMEWORKS,
-    Corrections,
     Device,
     FloatArray,
+    ServingEstimator,
     as_utilization,
     framework_name,
     measured_dtype,
@@ -169,25 +168,11 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int, blo
     return out
 
 
-class ServingMoE:
+class ServingMoE(ServingEstimator):
     """Utilization of MoE layers with serving kernels, bf16 and fp8 (fp16 as bf16).
 
     fp8 is answered with one scale a tensor where the framework was measured so, else with block scales.
     """
-
-    def __init__(self, name: str, corrections: Corrections) -> None:
-        self.name = name
-        self._corrections = corrections
-        self._gpus = frozenset(corrections.gpus())
-
-    @classmethod
-    def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> ServingMoE:
-        """From an artifact's two files; SpecError where a key is missing."""
-        return cls(manifest.get("name", "serving_moe"), Corrections(manifest, weights))
-
-    def covers(self, gpu_id: str) -> bool:
-        """Whether the artifact was fitted on measurements of this GPU."""
-        return gpu_id in self._gpus
 
     def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
         """Share of the roofline in (0, 1], shape (n,)."""

@@ -229,11 +229,10 @@ def split_indices(splits: FloatArray) -> IntArray:
 class TileGemm:
     """The fp32 GEMM estimator. Built by `from_artifact`; immutable afterwards."""
 
-    name = "tile_gemm"
-
     def __init__(
         self, const: Constants, boards: Mapping[str, tuple[float, float]], manifest: Mapping[str, Any]
     ) -> None:
+        self.name = str(manifest.get("name", "tile_gemm"))
         self.const = const
         self._boards = dict(boards)
         self._need = {str(k): float(v) for k, v in manifest["power_need"].items()}

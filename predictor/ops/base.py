@@ -63,3 +63,24 @@ class Op:
     def kernels(self) -> int:
         """GPU kernels that one call launches."""
         return 1
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingOp(Op):
+    """An operator bound by memory: ``read_bytes`` and ``write_bytes`` are columns of its estimator, too."""
+
+    @property
+    def read_bytes(self) -> float:
+        """Compulsory bytes read by one call."""
+        raise NotImplementedError  # pragma: no cover
+
+    @property
+    def write_bytes(self) -> float:
+        """Compulsory bytes written by one call."""
+        raise NotImplementedError  # pragma: no cover
+
+    def bytes_read(self) -> float:
+        return self.read_bytes
+
+    def bytes_written(self) -> float:
+        return self.write_bytes

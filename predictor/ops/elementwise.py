@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from predictor.dtypes import bytes_of
-from predictor.ops.base import Op
+from predictor.ops.base import Op, StreamingOp
 
 # fn -> (full-size inputs, FLOP per element). The output is one full-size tensor. FLOP of a transcendental function are
 # nominal: the memory traffic decides, and the table exists so that the count is the same everywhere.
@@ -26,7 +26,7 @@ _SAVED_GRADIENT = {fn: f"{fn}_backward" for fn in ("relu", "tanh", "gelu", "silu
 
 
 @dataclass(frozen=True, slots=True)
-class Elementwise(Op):
+class Elementwise(StreamingOp):
     """``elements`` outputs of ``fn``; ``inputs`` full-size tensors are read (-1 = as many as ``fn`` takes).
 
     ``extra_bytes`` counts what is read beside them (a broadcast operand, a mask of another dtype). ``in_dtype`` is the
@@ -65,12 +65,6 @@ class Elementwise(Op):
     def flops(self) -> float:
         return self.flop_count
 
-    def bytes_read(self) -> float:
-        return self.read_bytes
-
-    def bytes_written(self) -> float:
-        return self.write_bytes
-
     def backward(self) -> tuple[Op, ...]:
         """What eager autograd runs: nothing for a sum, a kernel for a unary function, one per operand of a product."""
         n, dt = self.elements, self.dtype
@@ -102,7 +96,7 @@ class Elementwise(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Dropout(Op):
+class Dropout(StreamingOp):
     """Dropout over ``elements``: reads x, writes the result and a mask of one byte an element."""
 
     elements: int
@@ -133,12 +127,6 @@ class Dropout(Op):
     def flops(self) -> float:
         return self.flop_count
 
-    def bytes_read(self) -> float:
-        return self.read_bytes
-
-    def bytes_written(self) -> float:
-        return self.write_bytes
-
     def backward(self) -> tuple[Op, ...]:
         """grad * (mask.type_as(grad) * scale): a cast, a scaling and a product, 25 bytes an element in fp32."""
         n, dt = self.elements, self.dtype
@@ -148,7 +136,7 @@ class Dropout(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Rotary(Op):
+class Rotary(StreamingOp):
     """Rotary position embedding of q and k in one kernel: ``heads`` counts query and key heads together."""
 
     tokens: int
@@ -171,18 +159,12 @@ class Rotary(Op):
     def flops(self) -> float:
         return 3.0 * self.tokens * self.heads * self.head_dim  # per pair: four products and two sums
 
-    def bytes_read(self) -> float:
-        return self.read_bytes
-
-    def bytes_written(self) -> float:
-        return self.write_bytes
-
     def backward(self) -> tuple[Op, ...]:
         return (Rotary(self.dtype, self.tokens, self.heads, self.head_dim, True),)
 
 
 @dataclass(frozen=True, slots=True)
-class Reduce(Op):
+class Reduce(StreamingOp):
     """Sum of a (rows, cols) matrix over its rows (a bias gradient) or, with ``axis`` 1, over its columns."""
 
     rows: int
@@ -218,12 +200,6 @@ class Reduce(Op):
 
     def flops(self) -> float:
         return self.flop_count
-
-    def bytes_read(self) -> float:
-        return self.read_bytes
-
-    def bytes_written(self) -> float:
-        return self.write_bytes
 
     def backward(self) -> tuple[Op, ...]:
         return (Elementwise(self.dtype, "copy", self.rows * self.cols, inputs=0),)

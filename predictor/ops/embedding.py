@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from predictor.ops.base import BACKWARD, FORWARD, Op
+from predictor.ops.base import BACKWARD, FORWARD, Op, StreamingOp
 
 INDEX_BYTES = 8  # PyTorch indexes with int64
 
 
 @dataclass(frozen=True, slots=True)
-class Embedding(Op):
+class Embedding(StreamingOp):
     """Look-up of ``tokens`` rows of width ``width`` in a table of ``vocab`` rows.
 
     The backward pass of a dense table fills a gradient of the whole table with zeros and adds the rows into it.
@@ -39,12 +39,6 @@ class Embedding(Op):
     def flops(self) -> float:
         return 0.0 if self.phase == FORWARD else float(self.tokens * self.width)
 
-    def bytes_read(self) -> float:
-        return self.read_bytes
-
-    def bytes_written(self) -> float:
-        return self.write_bytes
-
     def backward(self) -> tuple[Op, ...]:
         if self.phase == BACKWARD:
             return ()
@@ -55,7 +49,7 @@ class Embedding(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class CrossEntropy(Op):
+class CrossEntropy(StreamingOp):
     """Mean cross-entropy of (rows, vocab) logits: log-softmax, then the picked entries; the gradient is as large."""
 
     rows: int
@@ -80,12 +74,6 @@ class CrossEntropy(Op):
 
     def flops(self) -> float:
         return 5.0 * self.rows * self.vocab
-
-    def bytes_read(self) -> float:
-        return self.read_bytes
-
-    def bytes_written(self) -> float:
-        return self.write_bytes
 
     def backward(self) -> tuple[Op, ...]:
         if self.phase == BACKWARD:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from predictor.dtypes import bytes_of
-from predictor.ops.base import Op
+from predictor.ops.base import Op, StreamingOp
 from predictor.ops.gemm import Gemm, output_dtype
 
 
@@ -88,7 +88,7 @@ class MoE(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Routing(Op):
+class Routing(StreamingOp):
     """Router scores to expert choices: softmax or sigmoid over (tokens, experts), then the top k."""
 
     tokens: int
@@ -112,12 +112,6 @@ class Routing(Op):
 
     def flops(self) -> float:
         return 6.0 * self.tokens * self.experts
-
-    def bytes_read(self) -> float:
-        return self.read_bytes
-
-    def bytes_written(self) -> float:
-        return self.write_bytes
 
     def backward(self) -> tuple[Op, ...]:
         from predictor.ops.norm import Softmax

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from predictor.ops.base import BACKWARD, FORWARD, Op
+from predictor.ops.base import BACKWARD, FORWARD, Op, StreamingOp
 from predictor.ops.elementwise import Elementwise
 
 
 @dataclass(frozen=True, slots=True)
-class Norm(Op):
+class Norm(StreamingOp):
     """``kind`` is "layer" (mean and variance, weight and bias) or "rms" (mean square, weight).
 
     ``residual`` marks the fused form that adds a residual first and writes the sum back as well.
@@ -55,12 +55,6 @@ class Norm(Op):
         per_element = (8 if self.kind == "layer" else 4) * (1 if self.phase == FORWARD else 2)
         return float(self.rows * self.cols * per_element)
 
-    def bytes_read(self) -> float:
-        return self.read_bytes
-
-    def bytes_written(self) -> float:
-        return self.write_bytes
-
     def backward(self) -> tuple[Op, ...]:
         if self.phase == BACKWARD:
             return ()
@@ -71,7 +65,7 @@ class Norm(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Softmax(Op):
+class Softmax(StreamingOp):
     """Softmax over the last axis of (rows, cols)."""
 
     rows: int
@@ -91,12 +85,6 @@ class Softmax(Op):
 
     def flops(self) -> float:
         return 5.0 * self.rows * self.cols if self.phase == FORWARD else 4.0 * self.rows * self.cols
-
-    def bytes_read(self) -> float:
-        return self.read_bytes
-
-    def bytes_written(self) -> float:
-        return self.write_bytes
 
     def backward(self) -> tuple[Op, ...]:
         """PyTorch multiplies gradient and output first, then runs the row kernel: 24 bytes an element in fp32."""

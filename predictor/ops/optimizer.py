@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from predictor.ops.base import Op
+from predictor.ops.base import StreamingOp
 
 # kind -> bytes per parameter read and written with fp32 state, FLOP per parameter, kernels a chunk. Fused Adam reads
 # p, g, m, v and writes p, m, v once; the foreach form runs seven multi-tensor kernels (torch.optim.adam,
@@ -22,7 +22,7 @@ PARAMETERS_PER_LAUNCH = 320 * 65536
 
 
 @dataclass(frozen=True, slots=True)
-class OptimizerStep(Op):
+class OptimizerStep(StreamingOp):
     """``kind``: "sgd", "adam" (foreach, PyTorch's default) or "adam_fused". fp32 parameters and states.
 
     With ``mixed`` the step also reads 16-bit gradients in place of fp32 ones and writes the 16-bit copy of the weights.
@@ -49,12 +49,6 @@ class OptimizerStep(Op):
 
     def flops(self) -> float:
         return float(self.parameters) * _FLOP[self.kind]
-
-    def bytes_read(self) -> float:
-        return self.read_bytes
-
-    def bytes_written(self) -> float:
-        return self.write_bytes
 
     def kernels(self) -> int:
         return _KERNELS[self.kind] * max(1, -(-self.parameters // PARAMETERS_PER_LAUNCH))
