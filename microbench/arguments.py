@@ -1,0 +1,47 @@
+"""The command line's words: a parser whose errors are one line, durations, lists of names."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import NoReturn
+
+from predictor.dtypes import canonical
+from predictor.errors import RequestError
+
+_UNITS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line and an exception."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(f"{self.prog}: {message} (see {self.prog} --help)")
+
+
+def seconds(text: str) -> float:
+    """ "60s", "10min", "1.5h" -> seconds. Raises RequestError, one line."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text.lower())
+    if match is None or match[2] not in _UNITS or float(match[1]) <= 0:
+        raise RequestError(f"{text!r} is no time: expected a number above zero with a unit, such as 60s, 10min, 2h")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def names(text: str) -> tuple[str, ...]:
+    """ "gemm,attention" -> ("gemm", "attention"). Raises RequestError where it is empty."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        raise RequestError(f"{text!r} names nothing: expected names with commas between them")
+    return found
+
+
+def dtypes(text: str) -> tuple[str, ...]:
+    """ "bf16,float32" -> ("bf16", "fp32"). Raises UnknownNameError."""
+    return tuple(canonical(name) for name in names(text))
+
+
+def frequency(text: str) -> float:
+    """ "1500 MHz" -> Hz. Raises RequestError."""
+    from predictor.units import parse_quantity
+
+    return parse_quantity(text, "frequency")

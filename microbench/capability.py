@@ -1,0 +1,118 @@
+"""Which cases a device can run at all, told without torch, so that `plan` needs none. The rest stays a plan's footnote.
+
+What is let through and fails all the same is a row of failures.jsonl: nothing is dropped in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from microbench.case import Case
+from predictor.errors import TilecastError
+from predictor.hardware.gpu import GPUSpec, load_gpu
+
+_CPU_DTYPES = frozenset(("fp64", "fp32", "bf16", "fp16", "int8", "int32", "int64", "bool"))
+# First compute capability whose PyTorch kernels take the dtype on tensor cores.
+_FIRST: dict[str, tuple[int, int]] = {"bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A device as far as planning goes: rates are nominal (FLOP/s, bytes/s), good for an estimate and no more."""
+
+    kind: str
+    id: str
+    memory_bytes: float
+    bandwidth: float
+    flops: Mapping[str, float]
+    capability: tuple[int, int] = (0, 0)
+    gpus: int = 1
+    triton: bool = True
+    protocols: tuple[str, ...] = ("eager_events",)
+    units: int = 1  # streaming multiprocessors, or threads
+
+    def rate(self, dtype: str) -> float:
+        return self.flops.get(dtype) or self.flops["fp32"]
+
+    def seconds(self, case: Case) -> float:
+        """A rough time of one call: the larger of its FLOP and its bytes at half of the nominal rates."""
+        op = case.op
+        flops = op.flops() or getattr(op, "direct_flops", float)()
+        return 2.0 * max(flops / self.rate(op.dtype), op.bytes_moved() / self.bandwidth) + 5e-6
+
+
+def cpu_target(units: int, memory_bytes: float, name: str = "cpu") -> Target:
+    """A processor with ``units`` threads: 32 FLOP a clock at 2.5 GHz each, 10 GB/s each; the same on every machine, so
+    that the cases are, too."""
+    fp32 = 8e10 * units
+    return Target(
+        "cpu",
+        name,
+        memory_bytes,
+        1e10 * units,
+        {"fp32": fp32, "bf16": fp32 / 2, "fp16": fp32 / 8, "fp64": fp32 / 2},
+        units=units,
+    )
+
+
+def gpu_target(spec: GPUSpec, gpus: int = 1, triton: bool = True) -> Target:
+    """A board of the catalogue or of a YAML file."""
+    flops = {dtype: spec.peak_flops(dtype) for dtype in spec.dtypes}
+    major, _, minor = (spec.compute_capability or "0.0").partition(".")
+    protocols = ("cuda_graph", "eager_events")
+    return Target(
+        "cuda", spec.id, spec.memory_capacity, spec.memory_bandwidth, flops, (int(major), int(minor or 0)), gpus,
+        triton, protocols, spec.sm_count,
+    )  # fmt: skip
+
+
+def target_of(facts: Mapping[str, Any], gpus: int = 1) -> Target:
+    """The target of a worker's facts: rates of the catalogue where it has the board, else those of a small one."""
+    if facts["kind"] == "cpu":
+        return cpu_target(int(facts["units"]), float(facts["memory_bytes"]), str(facts["id"]))
+    capability = tuple(facts["capability"])
+    assert len(capability) == 2
+    try:
+        base = gpu_target(load_gpu(str(facts["id"])), gpus, bool(facts["triton"]))
+        rates, bandwidth = base.flops, base.bandwidth
+    except TilecastError:
+        rates, bandwidth = {"fp32": 1e13, "fp16": 5e13, "bf16": 5e13, "tf32": 2.5e13, "fp8": 1e14, "fp64": 5e11}, 5e11
+    return Target(
+        "cuda", str(facts["id"]), float(facts["memory_bytes"]), bandwidth, rates, capability, gpus,
+        bool(facts["triton"]), tuple(facts["protocols"]), int(facts["units"]),
+    )  # fmt: skip
+
+
+def refusal(case: Case, target: Target) -> str:
+    """Why ``target`` cannot run ``case``, "" where it can as far as is known beforehand."""
+    dtype = case.op.dtype
+    if target.kind == "cpu":
+        if dtype not in _CPU_DTYPES:
+            return f"a processor has no {dtype}"
+    elif target.capability < _FIRST.get(dtype, (0, 0)):
+        return f"compute capability {target.capability[0]}.{target.capability[1]} has no {dtype}"
+    if case.protocol not in target.protocols:
+        return f"a {target.kind} device has no protocol {case.protocol}"
+    return _launcher_refusal(case, target)
+
+
+def _launcher_refusal(case: Case, target: Target) -> str:
+    implementation = case.option("impl", "")
+    if case.launcher == "tile" and (target.kind != "cuda" or not target.triton):
+        return "tile probes need a GPU and Triton"
+    if case.launcher == "collective" and getattr(case.op, "ranks", 2) > (target.gpus if target.kind == "cuda" else 0):
+        return "collectives need as many GPUs as they have ranks"
+    if case.launcher == "rotary" and target.kind == "cpu" and case.op.dtype != "fp32":
+        return "the rotary embedding of a processor is fp32"
+    if case.launcher == "attention" and implementation in ("efficient", "cudnn") and target.kind == "cpu":
+        return f"a processor has no {implementation} attention"
+    if case.launcher == "attention" and implementation in ("flash", "cudnn") and target.kind == "cuda":
+        if case.op.dtype not in ("bf16", "fp16"):
+            return f"{implementation} attention is 16 bit"
+        if target.capability < (8, 0):
+            return f"{implementation} attention needs compute capability 8.0"
+    if implementation == "grouped_mm" and (target.kind != "cuda" or target.capability < (9, 0)):
+        return "grouped_mm needs compute capability 9.0"
+    return ""

@@ -1,0 +1,74 @@
+"""`microbench VERB`. Exit status 0: done; 1: the work failed; 2: the request is wrong. An error is one line on stderr.
+
+torch is imported by the workers (and by `workload`), never here: plan, status, validate and compare do without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from microbench.arguments import Parser
+from predictor.errors import TilecastError
+
+#: verb -> (module that has `add_arguments(parser)` and `run(arguments) -> int`, one line of help)
+VERBS: dict[str, tuple[str, str]] = {
+    "collect": ("microbench.commands.collect", "measure this machine's GPUs, or its processor; resumes"),
+    "plan": ("microbench.commands.plan", "what collect would run and how long it should take"),
+    "status": ("microbench.commands.status", "how far the collections in a folder are"),
+    "validate": ("microbench.commands.validate", "check a data set: schema, units, duplicates, roofline, noise"),
+    "compare": ("microbench.commands.compare", "two data sets over the cases that both have"),
+    "workload": ("microbench.commands.workload", "time whole models end to end (needs transformers)"),
+}
+
+
+def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
+    """The parser of `microbench`; only ``verb``'s own arguments are filled in (None: every verb's)."""
+    parser = Parser(
+        prog="microbench",
+        description="Times operators and models on this machine, and loses nothing.",
+        epilog="example: microbench collect --device cpu --budget 60s --out datasets",
+        allow_abbrev=False,
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
+    for name, (module, summary) in VERBS.items():
+        sub = verbs.add_parser(
+            name, help=summary, description=summary, allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        if verb in (None, name):
+            importlib.import_module(module).add_arguments(sub)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `microbench`; returns the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    verb = next((word for word in words if not word.startswith("-")), None)
+    try:
+        parsed = build_parser(verb or "").parse_args(words)
+        status: int = importlib.import_module(VERBS[parsed.verb][0]).run(parsed)
+        sys.stdout.flush()
+        return status
+    except TilecastError as error:
+        return _say(str(error), error.exit_status)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _say(f"{where}{error.strerror or error}", 1)
+    except KeyboardInterrupt:
+        return _say("interrupted", 130)
+
+
+def _say(text: str, status: int) -> int:
+    print(f"error: {' '.join(text.split())}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,365 @@
+"""`microbench collect`: workers on every device, cases from the plan, rows into the store, until the clock runs out.
+
+One process writes; each device has one worker process and one thread that talks to it. Boards of one kind share one
+queue and one folder.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from microbench import ceilings, environment, nvml, sweep
+from microbench.capability import target_of
+from microbench.case import Case
+from microbench.progress import Progress
+from microbench.storage import StorageError
+from microbench.store import Store
+from microbench.supervisor import Worker, WorkerError
+from predictor.errors import RequestError, TilecastError
+
+#: Worker deaths in a row, with no row between them, after which a device is given up.
+_DEATHS = 8
+#: Cases of one kind whose graph capture has to fail before the others of the kind are not tried: each costs a worker.
+_CAPTURES = 2
+#: Share of the budget that the ceilings may take; the few that a device file needs are measured whatever it says.
+_CEILING_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be collected. `budget_s` None: until every case is done. `settings`: fields of measure.Settings."""
+
+    out: Path
+    device: str = "cuda"
+    ops: tuple[str, ...] | None = None
+    dtypes: tuple[str, ...] | None = None
+    budget_s: float | None = None
+    threads: int = 0
+    retry_failures: bool = False
+    max_cases: int | None = None
+    case_timeout_s: float = 60.0
+    wait_s: float = 0.0
+    lock_clocks_hz: float | None = None
+    sweeps: Path = sweep.SWEEPS
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Lane:
+    """One worker and what it works on."""
+
+    worker: Worker
+    facts: dict[str, Any]
+    store: Store
+    queue: deque[Case]
+    error: TilecastError | None = None
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a collection did."""
+
+    rows: int = 0
+    new_rows: int = 0
+    new_failures: int = 0
+    cases: int = 0
+    left: int = 0
+    seconds: float = 0.0
+    devices: list[str] = field(default_factory=list)
+    stopped_by: str = "done"
+
+
+class Collection:
+    """One run of `collect`. `run` does all of it; `interrupt` ends it early and loses nothing."""
+
+    def __init__(self, request: Request, quiet: bool = False) -> None:
+        self.request = request
+        self._quiet = quiet
+        self._begin = time.monotonic()
+        self._stop = threading.Event()
+        self._lanes: list[Lane] = []
+        self._stores: dict[str, Store] = {}
+        self._progress = Progress(0, request.budget_s, quiet=True)
+        self._uncaptured: Counter[tuple[Any, ...]] = Counter()
+
+    # ------------------------------------------------------------------------------------------------------- the way
+
+    def run(self) -> Summary:
+        """Collects. Raises TilecastError, one line: no device, a locked folder, a full disk."""
+        try:
+            self._open()
+            summary = Summary(devices=sorted(self._stores))
+            self._ceilings()
+            self._queue_cases(summary)
+            error = self._work()
+            if not isinstance(error, StorageError):
+                self._close(summary)
+            if error is not None:
+                raise error
+            return summary
+        finally:
+            self._progress.close()
+            self._unlock_clocks()
+            for lane in self._lanes:
+                lane.worker.stop()
+            for store in self._stores.values():
+                store.close()
+
+    def interrupt(self) -> None:
+        """Ends the run: workers are stopped, rows stay. Safe in a signal handler."""
+        self._stop.set()
+        for lane in self._lanes:
+            lane.worker.kill()
+
+    def record(self) -> dict[str, Any]:
+        """Settings and environment of every device, for tracking."""
+        return {device: store.run for device, store in self._stores.items()}
+
+    def _left_s(self) -> float:
+        budget = self.request.budget_s
+        return float("inf") if budget is None else budget - (time.monotonic() - self._begin)
+
+    # --------------------------------------------------------------------------------------------------------- steps
+
+    def _open(self) -> None:
+        request = self.request
+        workers = [Worker(request.device, v, request.threads, request.settings) for v in visible(request.device)]
+        for worker in workers:
+            worker.spawn()
+        try:
+            for worker in workers:
+                facts = worker.wait_ready()
+                store = self._store(facts)
+                self._lanes.append(Lane(worker, facts, store, deque()))
+                self._lock_clocks(worker)
+        except TilecastError:
+            for worker in workers:
+                worker.stop()
+            raise
+
+    def _store(self, facts: dict[str, Any]) -> Store:
+        device = str(facts["id"])
+        if device not in self._stores:
+            settings = {
+                "ops": list(self.request.ops or []), "dtypes": list(self.request.dtypes or []),
+                "budget_s": self.request.budget_s, **self.request.settings,
+            }  # fmt: skip
+            run = {
+                "run": uuid.uuid4().hex[:12], "started": now(), "settings": settings,
+                "device": {key: value for key, value in facts.items() if key not in ("pid", "environment")},
+                "environment": facts["environment"], "machine": environment.machine(),
+                "packages": environment.versions(), "locked_clock_hz": self.request.lock_clocks_hz,
+            }  # fmt: skip
+            store = Store(self.request.out, device, str(facts["stack"]), run)
+            store.open(self.request.wait_s)
+            self._stores[device] = store
+        return self._stores[device]
+
+    def _lock_clocks(self, worker: Worker) -> None:
+        hz = self.request.lock_clocks_hz
+        if hz is None:
+            return
+        board = _board(worker.visible) if worker.kind == "cuda" else None
+        if board is None or not board.lock_clocks(hz):
+            raise RequestError(
+                f"--lock-clocks: the clock of {worker.kind} {worker.visible} cannot be locked: expected an NVIDIA GPU "
+                "and administrator's rights"
+            )
+
+    def _ceilings(self) -> None:
+        """The ceilings, by the first worker of each kind of board; then the device file where it is needed."""
+        for store in self._stores.values():
+            lane = next(lane for lane in self._lanes if lane.store is store)
+            target = target_of(lane.facts, len(self._lanes))
+            needed = True
+            for number, case in enumerate(ceilings.cases(target, int(lane.facts["cache_bytes"]))):
+                spent = time.monotonic() - self._begin
+                needed = number < ceilings.NEEDED
+                if not needed and spent > _CEILING_SHARE * (self.request.budget_s or 1e9):
+                    break
+                if store.wants(case, self.request.retry_failures):
+                    self._one(lane, case)
+                if self._stop.is_set():
+                    break
+            self._write_device(lane)
+
+    def _write_device(self, lane: Lane) -> None:
+        store = lane.store
+        known = (store.path / ceilings.DEVICE_FILE).is_file() and not store.new_rows
+        if known or ceilings.in_catalogue(store.device):
+            return
+        document = ceilings.device_document(ceilings.with_clock(lane.facts), store.rows("ceiling"))
+        if document is not None:
+            ceilings.write_device(store.path, document)
+
+    def _queue_cases(self, summary: Summary) -> None:
+        """The plan of each device, less what is done: boards of one kind share one queue."""
+        queues: dict[str, deque[Case]] = {}
+        for lane in self._lanes:
+            device = lane.store.device
+            if device not in queues:
+                target = target_of(lane.facts, len(self._lanes))
+                plan = sweep.build(target, self.request.ops, self.request.dtypes, self.request.sweeps)
+                cases = [c for c in plan.cases if c.launcher != "collective"][: self.request.max_cases]
+                wanted = [c for c in cases if lane.store.wants(c, self.request.retry_failures)]
+                summary.cases += len(cases)
+                queues[device] = deque(wanted)
+            lane.queue = queues[device]
+        todo = sum(len(queue) for queue in queues.values())
+        left = None if self.request.budget_s is None else max(0.0, self._left_s())
+        self._progress = Progress(todo, left, self._quiet)
+        known = summary.cases - todo
+        self._progress.note(
+            f"{', '.join(sorted(self._stores))}: {len(self._lanes)} worker(s), {todo} cases"
+            + (f", {known} done before" if known else "")
+        )
+
+    def _work(self) -> TilecastError | None:
+        """Runs every lane; returns the first error that ended one."""
+        threads = [threading.Thread(target=self._serve, args=(lane,), daemon=True) for lane in self._lanes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(0.2)  # short, so that a signal is handled
+        errors = [lane.error for lane in self._lanes if lane.error is not None]
+        return errors[0] if errors else self._collectives()
+
+    def _serve(self, lane: Lane) -> None:
+        """Case after case on one worker, until the queue, the clock or the run ends."""
+        deaths = 0
+        while not self._stop.is_set() and self._left_s() > 0:
+            try:
+                case = lane.queue.popleft()
+            except IndexError:
+                return
+            try:
+                deaths = deaths + 1 if self._one(lane, case) else 0
+                if deaths >= _DEATHS:
+                    raise WorkerError(f"{lane.store.device}: {deaths} workers died one after the other: given up")
+            except TilecastError as error:
+                lane.error = error
+                if isinstance(error, StorageError):
+                    self._stop.set()
+                return
+
+    def _one(self, lane: Lane, case: Case) -> bool:
+        """Has one case measured and stored; returns whether the worker had to be replaced. Raises StorageError."""
+        if case.protocol == "cuda_graph" and self._uncaptured[_kind(case)] >= _CAPTURES:
+            why = f"{_CAPTURES} cases of its kind could not be captured in a CUDA graph: not tried"
+            lane.store.add_failure(case, {"kind": "not_captured", "reason": why}, now())
+            self._progress.add(failures=1)
+            return False
+        if not lane.worker.alive:  # it died after its last answer: this case is not to blame
+            lane.worker.stop()
+            lane.worker.start()
+        answer = lane.worker.ask(case, self.request.case_timeout_s)
+        if self._stop.is_set() and answer.row is None:
+            return False  # the worker was stopped, the case did not fail
+        if answer.row is not None:
+            lane.store.add_row(case, answer.row)
+            self._progress.add(rows=1, throttled=int(answer.row.get("throttled_samples", 0)))
+        else:
+            assert answer.failure is not None
+            lane.store.add_failure(case, answer.failure, now())
+            self._progress.add(failures=1)
+            self._uncaptured[_kind(case)] += "capture failed" in str(answer.failure.get("reason"))
+        if answer.dead:
+            self._progress.note(f"worker replaced after {case.describe()}: {(answer.failure or {}).get('reason')}")
+            lane.worker.stop()
+            lane.worker.start()
+        return answer.dead
+
+    def _collectives(self) -> TilecastError | None:
+        """Collectives need all boards at once: one worker that sees them all, when no other is at work."""
+        wanted = self.request.ops is None or "collective" in self.request.ops
+        if len(self._lanes) < 2 or len(self._stores) > 1 or not wanted or self._stop.is_set() or self._left_s() <= 0:
+            return None
+        first = self._lanes[0]
+        target = target_of(first.facts, len(self._lanes))
+        plan = sweep.build(target, ("collective",), self.request.dtypes, self.request.sweeps)
+        cases = deque(c for c in plan.cases if first.store.wants(c, self.request.retry_failures))
+        for lane in self._lanes:
+            lane.worker.stop()
+        worker = Worker("cuda", ",".join(visible("cuda")), 0, self.request.settings)
+        lane = Lane(worker, worker.start(), first.store, cases)
+        self._lanes.append(lane)
+        self._serve(lane)
+        return lane.error
+
+    def _close(self, summary: Summary) -> None:
+        """Files compacted, ceilings raised to what rows reached, counts."""
+        summary.stopped_by = "interrupt" if self._stop.is_set() else "done" if self._left_s() > 0 else "budget"
+        summary.seconds = time.monotonic() - self._begin
+        summary.left = sum(len(queue) for queue in {id(lane.queue): lane.queue for lane in self._lanes}.values())
+        for store in self._stores.values():
+            summary.new_rows += store.new_rows
+            summary.new_failures += store.new_failures
+            ended = {"ended": now(), "rows": store.new_rows, "failures": store.new_failures}
+            store.finish(ended | {"stopped_by": summary.stopped_by})
+            lane = next(lane for lane in self._lanes if lane.store is store)
+            raise_ceilings(store, lane.facts)
+            summary.rows += len(store.all_rows())
+
+    def _unlock_clocks(self) -> None:
+        if self.request.lock_clocks_hz is None:
+            return
+        for lane in self._lanes:
+            board = _board(lane.worker.visible)
+            if board is not None:
+                board.unlock_clocks()
+
+
+def raise_ceilings(store: Store, facts: dict[str, Any]) -> None:
+    """Raises the device file's ceilings to what a row reached: they were measured, and maybe in a busy moment."""
+    spec = ceilings.spec_of(store.path, store.device)
+    if spec is None or ceilings.in_catalogue(store.device):
+        return
+    lifts = ceilings.lifts(store.all_rows(), spec)
+    if not lifts:
+        return
+    ceilings.write_device(store.path, ceilings.lifted(store.path / ceilings.DEVICE_FILE, spec, lifts))
+
+
+def visible(kind: str) -> Sequence[str]:
+    """One entry a device: "" for a processor, entries of CUDA_VISIBLE_DEVICES or 0 .. n-1 for GPUs.
+
+    Raises RequestError where no GPU is found.
+    """
+    if kind == "cpu":
+        return ("",)
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        found = [entry.strip() for entry in named.split(",") if entry.strip()]
+    else:
+        found = [str(index) for index in range(nvml.count())]
+    if not found:
+        raise RequestError("no NVIDIA GPU is visible here: expected one, or --device cpu for this machine's processor")
+    return found
+
+
+def _kind(case: Case) -> tuple[Any, ...]:
+    """What cases that launch the same calls have in common, whatever their sizes."""
+    return case.launcher, case.phase, case.options, getattr(case.op, "kind", ""), getattr(case.op, "fn", "")
+
+
+def _board(entry: str) -> nvml.Nvml | None:
+    """The board of an entry of CUDA_VISIBLE_DEVICES: an index or a UUID."""
+    return nvml.open_board(index=int(entry)) if entry.isdigit() else nvml.open_board(uuid=entry)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def as_dict(summary: Summary) -> dict[str, Any]:
+    return asdict(summary)

@@ -1,0 +1,113 @@
+"""`microbench collect`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from microbench import arguments as words
+from microbench.collect import Collection, Request, Summary, as_dict
+from microbench.progress import duration
+from microbench.sweep import SWEEPS, check_names
+from microbench.tracking import Tracker
+from predictor.errors import RequestError
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `collect` and `plan` share."""
+    parser.add_argument("--ops", type=words.names, help="operators, with commas between them (default: all)")
+    parser.add_argument("--dtypes", type=words.dtypes, help="dtypes, with commas between them (default: all)")
+    parser.add_argument("--budget", type=words.seconds, metavar="TIME", help="60s, 10min, 2h (default: until done)")
+    parser.add_argument("--max-cases", type=int, metavar="N", help="the first N cases of the plan only")
+    parser.add_argument("--sweeps", type=Path, default=SWEEPS, metavar="DIR", help="sweep files of your own")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="GPUs (default) or the processor")
+    parser.add_argument("--threads", type=int, default=0, help="threads of a processor (default: PyTorch's own choice)")
+    parser.add_argument(
+        "--case-seconds", type=words.seconds, metavar="TIME", help="longest measuring of one case (0.4s)"
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `collect`."""
+    parser.epilog = "example: microbench collect --ops gemm,attention --dtypes bf16 --budget 30min --out datasets"
+    add_plan_arguments(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the data set: made, or gone on with")
+    parser.add_argument("--noise", type=float, metavar="X", help="relative half-width of the median to reach (0.01)")
+    parser.add_argument("--min-samples", type=int, metavar="N", help="samples of a case at least (10)")
+    parser.add_argument(
+        "--case-timeout", type=words.seconds, default=60.0, metavar="TIME", help="worker's time for a case"
+    )
+    parser.add_argument("--retry-failures", action="store_true", help="try again what failed before")
+    parser.add_argument(
+        "--wait", type=words.seconds, default=0.0, metavar="TIME", help="wait for another collector to end"
+    )
+    parser.add_argument("--no-profile", action="store_true", help="do not look up the kernels' names: quicker")
+    parser.add_argument("--lock-clocks", type=words.frequency, metavar="HZ", help='lock the SM clock: "1500 MHz"')
+    parser.add_argument("--tracking-uri", metavar="URI", help="log the collection to MLflow")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raises RequestError, one line, for numbers that make no sense."""
+    for name in ("max_cases", "min_samples"):
+        value = getattr(arguments, name, None)
+        if value is not None and value < 1:
+            raise RequestError(f"--{name.replace('_', '-')} {value}: expected at least 1")
+    if arguments.threads < 0:
+        raise RequestError(f"--threads {arguments.threads}: expected 0 or more")
+    noise = getattr(arguments, "noise", None)
+    if noise is not None and not 0 < noise < 1:
+        raise RequestError(f"--noise {noise}: expected a share between 0 and 1, such as 0.01")
+    if not arguments.sweeps.is_dir():
+        raise RequestError(f"--sweeps {arguments.sweeps}: expected a folder of sweep files")
+    check_names(arguments.ops, arguments.sweeps)
+    out = getattr(arguments, "out", None)
+    if out is not None and out.exists() and not out.is_dir():
+        raise RequestError(f"--out {out}: is a file; expected a folder")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Collect, say what came of it."""
+    check(arguments)
+    tracker = Tracker(arguments.tracking_uri)
+    given = {
+        "noise": arguments.noise, "min_samples": arguments.min_samples, "case_s": arguments.case_seconds,
+        "profile": False if arguments.no_profile else None,
+    }  # fmt: skip
+    request = Request(
+        out=arguments.out, device=arguments.device, ops=arguments.ops, dtypes=arguments.dtypes,
+        budget_s=arguments.budget, threads=arguments.threads, retry_failures=arguments.retry_failures,
+        max_cases=arguments.max_cases, case_timeout_s=arguments.case_timeout, wait_s=arguments.wait,
+        lock_clocks_hz=arguments.lock_clocks, sweeps=arguments.sweeps,
+        settings={name: value for name, value in given.items() if value is not None},
+    )  # fmt: skip
+    collection = Collection(request)
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        collection.interrupt()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        summary = collection.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    tracker.log(collection.record(), summary)
+    _print(summary, arguments)
+    return 130 if summary.stopped_by == "interrupt" else 0
+
+
+def _print(summary: Summary, arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        print(json.dumps(as_dict(summary)))
+        return
+    left = f", {summary.left} cases left: run the same command to go on" if summary.left else ""
+    print(
+        f"{summary.new_rows} rows added, {summary.new_failures} failures, {summary.rows} rows in all, "
+        f"in {duration(summary.seconds)}{left}",
+        file=sys.stdout,
+    )

@@ -1,0 +1,97 @@
+"""`microbench plan`: the cases of a collection and how long they should take, without torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections import Counter, defaultdict
+from typing import Any
+
+from microbench import environment, sweep
+from microbench.capability import Target, cpu_target, gpu_target
+from microbench.case import Case
+from microbench.commands.collect import add_plan_arguments, check
+from microbench.progress import duration
+from predictor.hardware.gpu import load_gpu
+
+#: Seconds of a case beside its measuring: allocation, random data, profile, check. From collections on a processor;
+#: `collect` says how long is really left.
+_AROUND_S = 0.06
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `plan`."""
+    parser.epilog = "example: microbench plan --gpu h100 --ops gemm --budget 20min"
+    add_plan_arguments(parser)
+    parser.add_argument("--gpu", default="h100-sxm", help="the GPU to plan for: a catalogue name or a YAML file")
+    parser.add_argument("--cases", action="store_true", help="list every case")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def case_seconds(case: Case, target: Target, longest: float) -> float:
+    """A rough time for one case: 10 samples at least, at most ``longest`` of measuring."""
+    call = target.seconds(case)
+    samples = max(10 * max(call, 5e-4), 0.4 * longest)
+    flush = 10 * 4e7 / target.bandwidth if case.cache == "cold" else 0.0
+    return _AROUND_S + min(samples, longest + call) + 4 * call + flush
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the plan."""
+    check(arguments)
+    if arguments.device == "cpu":
+        units = arguments.threads or max(1, (os.cpu_count() or 1))
+        target = cpu_target(units, environment.memory_bytes())
+    else:
+        target = gpu_target(load_gpu(arguments.gpu))
+    plan = sweep.build(target, arguments.ops, arguments.dtypes, arguments.sweeps)
+    cases = plan.cases[: arguments.max_cases]
+    longest = arguments.case_seconds or 0.4
+    expected = [case_seconds(case, target, longest) for case in cases]
+    within, spent = 0, 0.0
+    for seconds in expected:
+        if arguments.budget is not None and spent + seconds > arguments.budget:
+            break
+        within, spent = within + 1, spent + seconds
+    table = _by_launcher(cases, expected, within)
+    if arguments.json:
+        document: dict[str, Any] = {
+            "target": target.id, "cases": len(cases), "expected_s": sum(expected), "budget_s": arguments.budget,
+            "cases_within_budget": within, "operators": table, "left_out": plan.left_out,
+        }  # fmt: skip
+        if arguments.cases:
+            document["list"] = [{"case_id": case.id, **case.to_json()} for case in cases]
+        print(json.dumps(document, indent=1))
+        return 0
+    _print(arguments, target, cases, expected, within, table, plan.left_out)
+    return 0
+
+
+def _by_launcher(cases: list[Case], expected: list[float], within: int) -> list[dict[str, Any]]:
+    seconds: dict[str, float] = defaultdict(float)
+    for case, time_s in zip(cases, expected, strict=True):
+        seconds[case.launcher] += time_s
+    total, first = Counter(c.launcher for c in cases), Counter(c.launcher for c in cases[:within])
+    return [
+        {"operator": name, "cases": total[name], "within_budget": first[name], "expected_s": round(seconds[name], 1)}
+        for name in sorted(total)
+    ]
+
+
+def _print(
+    arguments: argparse.Namespace, target: Target, cases: list[Case], expected: list[float], within: int,
+    table: list[dict[str, Any]], left_out: dict[str, int],
+) -> None:  # fmt: skip
+    if arguments.cases:
+        for case in cases:
+            print(case.id, case.describe())
+        print()
+    print(f"{'operator':<16}{'cases':>8}{'in budget':>11}  expected")
+    for row in table:
+        print(f"{row['operator']:<16}{row['cases']:>8}{row['within_budget']:>11}  {duration(row['expected_s'])}")
+    print(f"\n{len(cases)} cases on {target.id}, about {duration(sum(expected))} after the ceilings")
+    if arguments.budget is not None:
+        print(f"--budget {duration(arguments.budget)}: about {within} of them, spread over every operator and dtype")
+    for why, count in sorted(left_out.items(), key=lambda entry: -entry[1]):
+        print(f"left out: {count} x {why}")

@@ -1,0 +1,55 @@
+"""`microbench status DIR`: rows, failures and the last collection of every folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from microbench.dataset import Part, read
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `status`."""
+    parser.epilog = "example: microbench status datasets"
+    parser.add_argument("dir", type=Path, help="a data set, or a folder of it")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print how far the collections are."""
+    parts = [_describe(part) for part in read(arguments.dir)]
+    kinds: Counter[str] = Counter()
+    for part in parts:
+        kinds.update(part["failure_kinds"])
+    document = {
+        "rows": sum(p["rows"] for p in parts), "failures": sum(p["failures"] for p in parts),
+        "failure_kinds": dict(kinds.most_common()), "parts": parts,
+    }  # fmt: skip
+    if arguments.json:
+        print(json.dumps(document, indent=1))
+        return 0
+    width = max(len(part["name"]) for part in parts)
+    print(f"{'folder':<{width}}{'rows':>8}{'in journal':>12}{'failed':>8}  last row             last run")
+    for part in parts:
+        print(
+            f"{part['name']:<{width}}{part['rows']:>8}{part['in_journal']:>12}{part['failures']:>8}  "
+            f"{(part['last_row'] or '-'):<21}{part['last_run']}"
+        )
+    print(f"\n{document['rows']} rows, {document['failures']} cases failed", end="")
+    print(f" ({', '.join(f'{kind} {count}' for kind, count in kinds.most_common())})" if kinds else "")
+    return 0
+
+
+def _describe(part: Part) -> dict[str, Any]:
+    rows = part.all_rows
+    runs = part.meta.get("collections", [])
+    last = runs[-1] if runs else {}
+    return {
+        "name": part.name, "rows": len(rows), "in_journal": len(part.journal), "failures": len(part.failed),
+        "failure_kinds": dict(Counter(str(failure.get("kind")) for failure in part.failed)),
+        "last_row": max((str(row.get("measured_at", "")) for row in rows), default=None), "collections": len(runs),
+        "last_run": str(last.get("stopped_by", "cut off, or still running")) if last else "-",
+    }  # fmt: skip

@@ -1,0 +1,18 @@
+"""What is measured on: everything that differs between a GPU and a processor stands behind `Device`."""
+
+from __future__ import annotations
+
+from microbench.devices.base import Device, State
+
+__all__ = ["Device", "State", "open_device"]
+
+
+def open_device(kind: str, threads: int = 0) -> Device:
+    """The device of this worker process: "cpu", or "cuda" for the one GPU that the process sees. Imports torch."""
+    if kind == "cpu":
+        from microbench.devices.cpu import CpuDevice
+
+        return CpuDevice(threads)
+    from microbench.devices.cuda import CudaDevice
+
+    return CudaDevice()

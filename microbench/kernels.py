@@ -1,0 +1,87 @@
+"""Which kernel really ran: one call under torch.profiler, read from its trace.
+
+The trace is Chrome's format, in which CUPTI's kernel events carry grid, block, registers and shared memory. On a
+processor the same trace holds the ATen operators; the longest one by own time is the kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from microbench.devices.base import Device, Launch
+
+_LAUNCH_ARGUMENTS = {"registers per thread": "registers", "shared memory": "shared_memory_bytes"}
+_NAME_LIMIT = 400  # CUTLASS names run to kilobytes
+
+
+def profile(device: Device, launch: Launch) -> dict[str, Any]:
+    """kernel_name, kernel_count, grid_x.., block_x.., registers, shared_memory_bytes of one call; {} where unknown."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.kind == "cuda":
+        activities = [torch.profiler.ProfilerActivity.CUDA]
+    try:
+        with torch.profiler.profile(activities=activities) as profiler:
+            launch()
+            device.synchronize()
+        return from_trace(_events(profiler), device.kind)
+    except (RuntimeError, OSError, ValueError, AttributeError):
+        return {}  # no CUPTI, no room for the trace: the timing does not depend on it
+
+
+def _events(profiler: Any) -> list[dict[str, Any]]:
+    handle, name = tempfile.mkstemp(suffix=".json", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    os.close(handle)
+    path = Path(name)
+    try:
+        profiler.export_chrome_trace(name)
+        document = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        events: list[dict[str, Any]] = document.get("traceEvents", [])
+        return events
+    finally:
+        path.unlink()
+
+
+def from_trace(events: Iterable[dict[str, Any]], kind: str) -> dict[str, Any]:
+    """What the trace of one call says of its kernels: those of the GPU, or the operators of the processor."""
+    if kind == "cpu":
+        return _from_operators([e for e in events if e.get("cat") == "cpu_op" and e.get("ph") == "X"])
+    kernels = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and e.get("ph") == "X"]
+    if not kernels:
+        return {}
+    longest = max(kernels, key=lambda event: float(event.get("dur", 0)))
+    found: dict[str, Any] = {"kernel_name": str(longest["name"])[:_NAME_LIMIT], "kernel_count": len(kernels)}
+    arguments = longest.get("args", {})
+    for ours in ("grid", "block"):
+        sizes = arguments.get(ours)
+        if isinstance(sizes, list) and len(sizes) == 3:
+            found |= {f"{ours}_{axis}": int(size) for axis, size in zip("xyz", sizes, strict=True)}
+    for theirs, ours in _LAUNCH_ARGUMENTS.items():
+        if theirs in arguments:
+            found[ours] = int(arguments[theirs])
+    return found
+
+
+def _from_operators(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The operator with the longest time of its own (without the operators that it called)."""
+    if not events:
+        return {}
+    own = [float(event.get("dur", 0)) for event in events]
+    order = sorted(range(len(events)), key=lambda i: (float(events[i]["ts"]), -float(events[i].get("dur", 0))))
+    stack: list[int] = []
+    for i in order:
+        while stack and float(events[stack[-1]]["ts"]) + float(events[stack[-1]].get("dur", 0)) <= float(
+            events[i]["ts"]
+        ):
+            stack.pop()
+        if stack:
+            own[stack[-1]] -= float(events[i].get("dur", 0))
+        stack.append(i)
+    longest = max(range(len(events)), key=own.__getitem__)
+    return {"kernel_name": str(events[longest]["name"])[:_NAME_LIMIT], "kernel_count": 1}

@@ -1,0 +1,70 @@
+"""What a launcher makes: the call to time, and a check of what it computes.
+
+Set-up is apart from the launch: `prepare(case, device)` of a launcher module allocates and fills everything, and what
+it returns as `launch` holds the call alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from microbench.devices.base import Launch
+
+#: Largest error, over the largest value of the reference, that a result of a dtype may have. A product of k terms in
+#: fp32 is off by about sqrt(k) 2^-24; 16-bit results are rounded once to 2^-11 or 2^-8 and their sums are fp32. Results
+#: of 8-bit products are written in bf16. Backward passes round more than once.
+TOLERANCE: dict[str, float] = {
+    "fp64": 1e-9, "fp32": 1e-4, "tf32": 1e-2, "fp16": 1e-2, "bf16": 4e-2, "fp8": 6e-2, "int8": 1e-6, "int32": 0.0,
+    "int64": 0.0, "bool": 0.0,
+}  # fmt: skip
+
+
+class IllegalCase(Exception):
+    """The case cannot run on this device with this software; the text is the reason in failures.jsonl."""
+
+
+@dataclass(slots=True)
+class Prepared:
+    """`launch` is what is timed. `check` returns the largest relative error of its result, None where it cannot.
+
+    `kernel_source` names the code path (eager, sdpa_flash, triton, ...), `flag` why the row is kept apart.
+    """
+
+    launch: Launch
+    check: Callable[[], float | None] | None = None
+    kernel_source: str = "eager"
+    flag: str = ""
+    extra: dict[str, int] | None = None
+
+
+@functools.cache
+def compiled(function: Callable[..., torch.Tensor], inputs: int) -> Callable[..., torch.Tensor]:
+    """``function`` of ``inputs`` tensors through torch.compile, once a process and for shapes of every size."""
+    dynamo = torch._dynamo.config
+    for name in ("recompile_limit", "cache_size_limit"):  # the newer name and the older; beyond it runs eagerly
+        if hasattr(dynamo, name):
+            setattr(dynamo, name, 256)
+    return torch.compile(function, dynamic=True)
+
+
+def relative_error(result: torch.Tensor, reference: torch.Tensor) -> float:
+    """max |result - reference| / max |reference|, in float64; infinite where the result is not finite."""
+    got = result.detach().double().cpu()
+    want = reference.detach().double().cpu()
+    if got.shape != want.shape:
+        return float("inf")
+    if not bool(torch.isfinite(got).all()):
+        return float("inf") if bool(torch.isfinite(want).all()) else 0.0
+    if got.numel() == 0:
+        return 0.0
+    scale = float(want.abs().max())
+    return float((got - want).abs().max()) / (scale or 1.0)
+
+
+def some_rows(count: int, limit: int = 32) -> torch.Tensor:
+    """Up to ``limit`` row indices spread over ``count`` rows, the first and the last among them."""
+    return torch.linspace(0, count - 1, min(count, limit)).round().long().unique()

@@ -1,0 +1,27 @@
+"""Dropout as native_dropout: the result and a mask of one byte an element."""
+
+from __future__ import annotations
+
+import torch
+
+from microbench.case import Case
+from microbench.devices.base import Device
+from microbench.launchers.base import Prepared, relative_error
+from predictor.ops import Dropout
+
+_PROBABILITY = 0.1
+
+
+def prepare(case: Case, device: Device) -> Prepared:
+    op = case.op
+    assert isinstance(op, Dropout)
+    x = device.randn(op.elements, dtype=op.dtype)
+
+    def launch() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.native_dropout(x, _PROBABILITY, True)
+
+    def check() -> float:
+        out, mask = launch()
+        return relative_error(out, x.double() * mask / (1.0 - _PROBABILITY))
+
+    return Prepared(launch, check)

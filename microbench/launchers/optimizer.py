@@ -1,0 +1,62 @@
+"""One step of torch.optim over parameters that are cut into tensors as a model has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from microbench.case import Case
+from microbench.devices.base import Device
+from microbench.launchers.base import IllegalCase, Prepared, relative_error
+from predictor.ops import OptimizerStep
+
+#: Elements of one parameter tensor: a 1024 x 1024 weight. What is left over is one more tensor.
+_TENSOR = 2**20
+
+
+def prepare(case: Case, device: Device) -> Prepared:
+    op = case.op
+    assert isinstance(op, OptimizerStep)
+    if op.mixed:
+        raise IllegalCase("torch.optim steps over one copy of the parameters")
+    whole, rest = divmod(op.parameters, _TENSOR)
+    sizes = [_TENSOR] * whole + ([rest] if rest else [])
+    parameters = [torch.nn.Parameter(device.randn(size)) for size in sizes]
+    for parameter in parameters:
+        parameter.grad = device.randn(parameter.numel())
+    optimizer = _make(op.kind, parameters, capturable=case.protocol == "cuda_graph")
+    optimizer.step()  # makes the state
+
+    def check() -> float | None:
+        if op.kind == "sgd":
+            before = parameters[0].detach().double().clone()
+            grad = parameters[0].grad
+            assert grad is not None
+            optimizer.step()
+            return relative_error(parameters[0], before - 1e-3 * grad.double())
+        state = optimizer.state[parameters[0]]
+        expected = _adam(parameters[0], state)
+        optimizer.step()
+        return relative_error(parameters[0], expected)
+
+    return Prepared(optimizer.step, check, kernel_source={"adam": "foreach", "adam_fused": "fused"}.get(op.kind, "sgd"))
+
+
+def _make(kind: str, parameters: list[torch.nn.Parameter], capturable: bool) -> torch.optim.Optimizer:
+    if kind == "sgd":
+        return torch.optim.SGD(parameters, lr=1e-3, foreach=True)
+    if kind == "adam":
+        return torch.optim.Adam(parameters, lr=1e-3, foreach=True, capturable=capturable)
+    return torch.optim.Adam(parameters, lr=1e-3, fused=True, capturable=capturable)
+
+
+def _adam(parameter: torch.nn.Parameter, state: dict[str, Any]) -> torch.Tensor:
+    """The parameter after the next step (Kingma and Ba, algorithm 1), in float64."""
+    step = float(state["step"]) + 1.0
+    assert parameter.grad is not None
+    grad = parameter.grad.double()
+    first = 0.9 * state["exp_avg"].double() + 0.1 * grad
+    second = 0.999 * state["exp_avg_sq"].double() + 0.001 * grad**2
+    scale = (second / (1.0 - 0.999**step)).sqrt() + 1e-8
+    return parameter.detach().double() - 1e-3 * first / (1.0 - 0.9**step) / scale

@@ -1,0 +1,71 @@
+"""GEMM of our own with the tile fixed, in Triton: what one tile and one wave take, measured and not inferred.
+
+C (m, n) = A (m, k) B (k, n), B stored as (n, k). m and n are multiples of the tile, so that every program of the grid
+computes one whole tile and the number of waves is tiles / SMs (at one program a SM; the row says how many fit).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from microbench.case import Case
+from microbench.devices.base import TORCH_DTYPES, Device
+from microbench.launchers.base import IllegalCase, Prepared, relative_error, some_rows
+from predictor.ops import Gemm
+
+_kernel: Any = None
+
+
+def _load() -> Any:
+    """The Triton kernel, compiled at its first launch. Raises IllegalCase where Triton is not installed."""
+    global _kernel
+    if _kernel is None:
+        try:
+            from microbench.launchers.tile_kernel import gemm_tile
+        except ImportError:
+            raise IllegalCase("Triton is not installed") from None
+        _kernel = gemm_tile
+    return _kernel
+
+
+def parse_tile(text: str) -> tuple[int, int, int]:
+    """ "128x64x32" -> (rows, columns, depth of a step)."""
+    parts = text.split("x")
+    if len(parts) != 3 or not all(part.isdigit() for part in parts):
+        raise IllegalCase(f"tile {text!r}: expected MxNxK such as 128x64x32")
+    return int(parts[0]), int(parts[1]), int(parts[2])
+
+
+def prepare(case: Case, device: Device) -> Prepared:
+    op = case.op
+    assert isinstance(op, Gemm)
+    tile_m, tile_n, tile_k = parse_tile(str(case.option("tile")))
+    if op.m % tile_m or op.n % tile_n:
+        raise IllegalCase("m and n are no multiples of the tile")
+    if op.k % tile_k:
+        raise IllegalCase("k is no multiple of the tile's depth")
+    if device.kind != "cuda":
+        raise IllegalCase("tile probes need a GPU and Triton")
+    kernel = _load()
+    a = device.randn(op.m, op.k, dtype=op.dtype)
+    b = device.randn(op.n, op.k, dtype=op.dtype, scale=op.k**-0.5)
+    c = torch.empty(op.m, op.n, dtype=TORCH_DTYPES[op.dtype], device=a.device)
+    grid = (op.n // tile_n, op.m // tile_m)
+    stages = 3 if c.element_size() == 2 else 2  # shared memory: two operands a stage
+    warps = 8 if tile_m * tile_n >= 128 * 128 else 4
+
+    def launch() -> torch.Tensor:
+        kernel[grid](
+            a, b, c, op.n, op.k, BLOCK_M=tile_m, BLOCK_N=tile_n, BLOCK_K=tile_k, TF32=op.dtype == "tf32",
+            num_warps=warps, num_stages=stages,
+        )  # fmt: skip
+        return c
+
+    def check() -> float:
+        rows = some_rows(op.m).to(a.device)
+        return relative_error(launch()[rows], a[rows].double() @ b.double().t())
+
+    tile = {"tile_m": tile_m, "tile_n": tile_n, "tile_k": tile_k}
+    return Prepared(launch, check, kernel_source="triton_tile", flag="tile_probe", extra=tile)

@@ -1,0 +1,114 @@
+"""NVIDIA's management library through ctypes: clocks, temperature, power, throttle reasons. It only reads.
+
+`lock_clocks` is the one exception, and only `--lock-clocks` calls it. Where the library or a value is missing the
+answer is None, and the rows say nothing about it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+# Bits of nvmlClocksThrottleReasons (nvml.h). GpuIdle (1) and ApplicationsClocksSetting (2) throttle no measurement.
+REASONS: dict[int, str] = {
+    0x4: "power_cap", 0x8: "hardware_slowdown", 0x10: "sync_boost", 0x20: "thermal", 0x40: "hardware_thermal",
+    0x80: "power_brake",
+}  # fmt: skip
+_SM, _MEMORY = 1, 2
+_LIBRARIES = ("libnvidia-ml.so.1", "libnvidia-ml.so")
+
+
+def decode_reasons(bits: int) -> tuple[str, ...]:
+    """The names of the throttle reasons among ``bits``."""
+    return tuple(name for bit, name in REASONS.items() if bits & bit)
+
+
+@dataclass(slots=True)
+class Nvml:
+    """One board. `open_board` makes it; every reader returns None where the board does not tell."""
+
+    library: Any
+    board: ctypes.c_void_p
+
+    def _number(self, function: str, *before: int) -> int | None:
+        out = ctypes.c_uint()
+        try:
+            status = getattr(self.library, function)(self.board, *before, ctypes.byref(out))
+        except AttributeError:
+            return None
+        return out.value if status == 0 else None
+
+    def clock_hz(self, memory: bool = False) -> float | None:
+        value = self._number("nvmlDeviceGetClockInfo", _MEMORY if memory else _SM)
+        return None if value is None else value * 1e6
+
+    def temperature_c(self) -> float | None:
+        value = self._number("nvmlDeviceGetTemperature", 0)
+        return None if value is None else float(value)
+
+    def power_w(self) -> float | None:
+        value = self._number("nvmlDeviceGetPowerUsage")
+        return None if value is None else value / 1e3
+
+    def power_limit_w(self) -> float | None:
+        value = self._number("nvmlDeviceGetEnforcedPowerLimit")
+        return None if value is None else value / 1e3
+
+    def throttled(self) -> tuple[str, ...]:
+        """Active reasons for a lower clock; empty where there is none or the board does not tell."""
+        bits = ctypes.c_ulonglong()
+        try:
+            status = self.library.nvmlDeviceGetCurrentClocksThrottleReasons(self.board, ctypes.byref(bits))
+        except AttributeError:
+            return ()
+        return decode_reasons(bits.value) if status == 0 else ()
+
+    def driver(self) -> str | None:
+        text = ctypes.create_string_buffer(80)
+        status = self.library.nvmlSystemGetDriverVersion(text, 80)
+        return text.value.decode() if status == 0 else None
+
+    def lock_clocks(self, hz: float) -> bool:
+        """Locks the SM clock (needs administrator's rights); whether the driver did it."""
+        mhz = ctypes.c_uint(round(hz / 1e6))
+        return bool(self.library.nvmlDeviceSetGpuLockedClocks(self.board, mhz, mhz) == 0)
+
+    def unlock_clocks(self) -> bool:
+        return bool(self.library.nvmlDeviceResetGpuLockedClocks(self.board) == 0)
+
+
+def load_library() -> Any | None:
+    """The initialised library, or None where this machine has none."""
+    for name in _LIBRARIES:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError:
+            continue
+        return library if library.nvmlInit_v2() == 0 else None
+    return None
+
+
+def count() -> int:
+    """GPUs that the driver lists; 0 where there is no driver."""
+    library = load_library()
+    out = ctypes.c_uint()
+    if library is None or library.nvmlDeviceGetCount_v2(ctypes.byref(out)) != 0:
+        return 0
+    return out.value
+
+
+def open_board(pci_bus_id: str = "", uuid: str = "", index: int | None = None) -> Nvml | None:
+    """The board with that PCI bus id, UUID or driver index (which CUDA_VISIBLE_DEVICES does not renumber)."""
+    library = load_library()
+    if library is None:
+        return None
+    board = ctypes.c_void_p()
+    out = ctypes.byref(board)
+    if uuid and library.nvmlDeviceGetHandleByUUID(uuid.encode(), out) == 0:
+        return Nvml(library, board)
+    if pci_bus_id and library.nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id.encode(), out) == 0:
+        return Nvml(library, board)
+    if index is not None and library.nvmlDeviceGetHandleByIndex_v2(index, out) == 0:
+        return Nvml(library, board)
+    return None

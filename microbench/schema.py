@@ -1,0 +1,54 @@
+"""The columns of a harness file: those of the measurement schema, and what the harness alone knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from predictor.measurement import COLUMNS, OP_COLUMNS, Column
+
+#: Beside the measurement schema. `case_id` is the key of a row.
+HARNESS: tuple[Column, ...] = (
+    Column("case_id", "text", "", "hash of what was measured: the key of the row", False),
+    Column("launcher", "text", "", "module of microbench.launchers that made the call", False),
+    Column("options", "text", "", "what chose the kernel, as JSON", False),
+    Column("shape", "text", "", "fields of an operator without columns in the schema, as JSON"),
+    Column("measured_at", "text", "", "when, ISO 8601, UTC", False),
+    Column("noise", "float", "", "half-width of the median's 95 % interval, over the median"),
+    Column("stop", "text", "", "why measuring ended: precise, timeout, max_samples"),
+    Column("launches", "int", "", "calls in one sample"),
+    Column("throttled_samples", "int", "", "samples thrown away because the device was throttled"),
+    Column("throttle_reasons", "text", "", "why, joined by ;"),
+    Column("check_error", "float", "", "largest error against a reference in higher precision, over its largest value"),
+    Column(
+        "checked", "text", "", "yes (this row), kernel (another row of the same kernel), no (nothing to compare with)"
+    ),
+    Column("registers", "int", "", "registers of a thread of the kernel"),
+    Column("shared_memory_bytes", "int", "bytes", "shared memory of a block of the kernel"),
+    Column("cudnn_version", "text", "", "cuDNN version"),
+    Column("memory_clock_hz", "float", "Hz", "memory clock while measuring"),
+    Column("tile_m", "int", "", "tile probe: rows of the tile"),
+    Column("tile_n", "int", "", "tile probe: columns of the tile"),
+    Column("tile_k", "int", "", "tile probe: depth of one step of the K loop"),
+    Column("rate", "float", "", "ceilings: FLOP/s or bytes/s at the median"),
+    Column("rate_max", "float", "", "ceilings: FLOP/s or bytes/s of the fastest sample"),
+)
+
+ALL: tuple[Column, ...] = (*COLUMNS, *HARNESS)
+BY_NAME: dict[str, Column] = {column.name: column for column in ALL}
+REQUIRED: tuple[str, ...] = tuple(column.name for column in ALL if not column.nullable)
+OP_NAMES: frozenset[str] = frozenset(column.name for column in OP_COLUMNS)
+
+_PYTHON: dict[str, tuple[type, ...]] = {"text": (str,), "int": (int,), "float": (float, int), "bool": (bool,)}
+
+
+def problems(row: dict[str, Any]) -> list[str]:
+    """What is wrong with one row by name, type and nullability; empty for a good row."""
+    found = [f"unknown column {name}" for name in row if name not in BY_NAME]
+    for column in ALL:
+        value = row.get(column.name)
+        if value is None:
+            if not column.nullable:
+                found.append(f"no {column.name}")
+        elif not isinstance(value, _PYTHON[column.type]) or (isinstance(value, bool) and column.type != "bool"):
+            found.append(f"{column.name} is {value!r}, not {column.type}")
+    return found

@@ -1,0 +1,171 @@
+"""A worker process seen from outside: started, asked, timed out, buried, and why it died."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from microbench.case import Case
+from predictor.errors import TilecastError
+
+_START_S = 180.0  # importing torch on a busy machine, and CUDA's first touch
+
+
+class WorkerError(TilecastError):
+    """No worker can be started on this device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a case: a row, or a failure (`kind`, `reason`), and whether the worker must be replaced."""
+
+    row: dict[str, Any] | None = None
+    failure: dict[str, Any] | None = None
+    dead: bool = False
+
+
+class Worker:
+    """One worker. `start` waits until its device is open; `ask` never raises for what a case does to the worker."""
+
+    def __init__(
+        self, kind: str, visible: str, threads: int, settings: dict[str, Any], module: str = "microbench.worker"
+    ) -> None:
+        self.kind, self.visible, self.threads, self.settings = kind, visible, threads, settings
+        self.module = module
+        self.facts: dict[str, Any] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._buffer = b""
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the worker
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> dict[str, Any]:
+        """Starts the process and returns the facts of its device. Raises WorkerError, one line."""
+        self.spawn()
+        return self.wait_ready()
+
+    def spawn(self) -> None:
+        """Starts the process. It ends with the thread that called this (Linux, PR_SET_PDEATHSIG)."""
+        environment = dict(os.environ)
+        root = str(Path(__file__).resolve().parents[1])
+        environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, environment.get("PYTHONPATH", "")) if p)
+        if self.kind == "cuda":
+            environment["CUDA_VISIBLE_DEVICES"] = self.visible
+        command = [
+            sys.executable, "-m", self.module, "--device", self.kind, "--threads", str(self.threads),
+            "--settings", json.dumps(self.settings), "--parent", str(os.getpid()),
+        ]  # fmt: skip
+        self._log.seek(0)
+        self._log.truncate()
+        self._buffer = b""
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment
+        )
+
+    def wait_ready(self) -> dict[str, Any]:
+        """The facts of the device, once it is open. Raises WorkerError, one line."""
+        reply = self._read(_START_S)
+        if reply is None or "ready" not in reply:
+            why = (reply or {}).get("broken") or self._epitaph(_START_S)
+            self.stop()
+            raise WorkerError(f"no worker for {f'{self.kind} {self.visible}'.strip()}: {why}")
+        self.facts = reply["ready"]
+        return self.facts
+
+    def ask(self, case: Case, timeout_s: float) -> Answer:
+        """Has ``case`` measured. A worker that died or did not answer in time is stopped, and the case has failed."""
+        return self.request({"case": case.to_json()}, timeout_s)
+
+    def request(self, document: dict[str, Any], timeout_s: float) -> Answer:
+        """`ask` for a document of any kind."""
+        process = self._process
+        assert process is not None and process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(document).encode() + b"\n")
+            process.stdin.flush()
+        except OSError:
+            pass  # it died before: the read below says how
+        reply = self._read(timeout_s)
+        if reply is None:
+            why = self._epitaph(timeout_s)
+            kind = "timeout" if process.poll() is None else "worker_died"
+            self.stop()
+            return Answer(failure={"kind": kind, "reason": why}, dead=True)
+        if "row" in reply:
+            return Answer(row=reply["row"])
+        return Answer(failure=reply["failure"], dead=bool(reply.get("poisoned")))
+
+    def kill(self) -> None:
+        """Ends the process from another thread; a pending `ask` returns."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.kill()
+
+    def stop(self) -> None:
+        """Ends the process, at once."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except OSError:
+                    continue
+        self._process = None
+
+    def _read(self, timeout_s: float) -> dict[str, Any] | None:
+        """The next reply, or None where the process ended or the time is over."""
+        process = self._process
+        assert process is not None and process.stdout is not None
+        handle = process.stdout.fileno()
+        until = time.monotonic() + timeout_s
+        while b"\n" not in self._buffer:
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([handle], [], [], left)[0]:
+                return None
+            chunk = os.read(handle, 65536)
+            if not chunk:
+                process.wait()
+                return None
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    def _epitaph(self, timeout_s: float) -> str:
+        """How the process ended, with the last line that it wrote."""
+        process = self._process
+        assert process is not None
+        status = process.poll()
+        if status is None:
+            return f"no answer within {timeout_s:.0f} s"
+        if status < 0:
+            name = signal.Signals(-status).name
+            how = f"the worker was ended by {name}"
+            if name == "SIGKILL":
+                how += " (perhaps for want of memory)"
+        else:
+            how = f"the worker ended with status {status}"
+        return how + self._last_words()
+
+    def _last_words(self) -> str:
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - 2000))
+        lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
+        return f": {lines[-1][:300]}" if lines else ""

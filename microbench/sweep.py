@@ -1,0 +1,292 @@
+"""Sweeps: one YAML file an operator -> the cases of a device, in an order of which every beginning is balanced.
+
+A group of a file names fixed `fields`, `axes` along which shapes are drawn, dtypes, options and how it is timed. Shapes
+come from an additive recurrence (Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018): its first n
+points fill the space evenly for every n, and they are the same on every machine. docs/measuring.md shows a file.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from microbench.capability import Target, refusal
+from microbench.case import Case, op_from
+from microbench.own_ops import KNOWN
+from predictor.dtypes import canonical
+from predictor.errors import RequestError, SpecError, unknown_name
+from predictor.ops import Embedding, MoE, Op
+
+SWEEPS = Path(__file__).parent / "sweeps"
+#: A call that is expected to take longer is left out of a sweep: hundreds of them are needed.
+LONGEST_CALL_S = {"cuda": 0.05, "cpu": 0.03}
+#: Share of the device's memory that the bytes of a call may take, and the most that they may be: filling them with
+#: random values takes a processor longer than measuring.
+MEMORY_SHARE = 0.25
+MOST_BYTES = {"cuda": 2.0**36, "cpu": 2.0**28}
+_GROUP_KEYS = frozenset(
+    ("name", "op", "dtypes", "fields", "axes", "options", "points", "timed", "device", "longest_call_s", "turns")
+)
+_DEFAULT_TIMED = [["warm", "cuda_graph", 1.0], ["cold", "eager_events", 0.35], ["warm", "eager_events", 0.15]]
+
+
+@dataclass(slots=True)
+class Plan:
+    """Cases in the order in which they run, and how many were left out and why."""
+
+    cases: list[Case] = field(default_factory=list)
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+def sweep_names(folder: Path = SWEEPS) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
+
+
+def check_names(ops: Sequence[str] | None, folder: Path = SWEEPS) -> tuple[str, ...]:
+    """The launchers that ``ops`` asks for (None: all). Raises UnknownNameError, one line."""
+    names = sweep_names(folder)
+    if not names:
+        raise RequestError(f"{folder} holds no sweep: expected files such as gemm.yaml")
+    for name in ops or ():
+        if name not in names:
+            raise unknown_name("operator", name, names)
+    return tuple(dict.fromkeys(ops)) if ops else names
+
+
+def build(
+    target: Target, ops: Sequence[str] | None = None, dtypes: Sequence[str] | None = None, folder: Path = SWEEPS
+) -> Plan:
+    """The cases of the sweeps named by ``ops`` (None: all) in the dtypes wanted (None: all) that ``target`` can run.
+
+    Raises UnknownNameError, and SpecError, one line, for a sweep that cannot be read.
+    """
+    wanted = check_names(ops, folder)
+    kinds = {canonical(dtype) for dtype in dtypes} if dtypes else None
+    plan = Plan()
+    queues: list[tuple[float, list[Case]]] = []
+    for name in wanted:
+        document = _load(folder / f"{name}.yaml")
+        cases = _launcher_cases(document, target, kinds, plan)
+        queues.append((float(document.get("weight", 1.0)), cases))
+    plan.cases = _weave(queues)
+    return plan
+
+
+def _weave(queues: Iterable[tuple[float, list[Case]]]) -> list[Case]:
+    """Cases of all launchers together: a launcher of weight 2 has had two cases where one of weight 1 has had one."""
+    keyed = [
+        ((position + 0.5) / weight, number, case)
+        for number, (weight, cases) in enumerate(queues)
+        for position, case in enumerate(cases)
+    ]
+    unique = {case.id: case for _, _, case in sorted(keyed, key=lambda entry: entry[:2])}
+    return list(unique.values())
+
+
+def _launcher_cases(document: Mapping[str, Any], target: Target, kinds: set[str] | None, plan: Plan) -> list[Case]:
+    """The cases of one file: its strata (group, dtype, options, cache, protocol, phase) take turns."""
+    strata: dict[tuple[Any, ...], list[Case]] = {}
+    turns: dict[tuple[Any, ...], int] = {}
+    for group in document["groups"]:
+        if target.kind not in group.get("device", ("cuda", "cpu")):
+            continue
+        for case in _group_cases(document["launcher"], group, target, kinds, plan):
+            key = (group["name"], case.op.dtype, case.options, case.cache, case.protocol, case.phase)
+            strata.setdefault(key, []).append(case)
+            turns[key] = int(group.get("turns", 1))
+    return _rounds(list(strata.values()), list(turns.values()))
+
+
+def _rounds(strata: list[list[Case]], turns: list[int]) -> list[Case]:
+    """The strata in turns: each gives one case a round, or as many as its group's ``turns`` says."""
+    order: list[Case] = []
+    longest = max((math.ceil(len(s) / n) for s, n in zip(strata, turns, strict=True)), default=0)
+    for number in range(longest):
+        for stratum, n in zip(strata, turns, strict=True):
+            order += stratum[number * n : (number + 1) * n]
+    return order
+
+
+def _group_cases(
+    launcher: str, group: Mapping[str, Any], target: Target, kinds: set[str] | None, plan: Plan
+) -> Iterator[Case]:
+    timed = _timed(group.get("timed", _DEFAULT_TIMED), target)
+    longest = float(group.get("longest_call_s", LONGEST_CALL_S[target.kind]))
+    for dtype in group["dtypes"]:
+        if kinds is not None and dtype not in kinds:
+            continue
+        for number, cells in enumerate(_shapes(group)):
+            op = op_from({"op": group.get("op", launcher), "dtype": dtype, **cells})
+            for options in _options(group):
+                for cache, protocol, share in timed:
+                    if _fraction(number, 7) >= share:
+                        continue
+                    case = _case(launcher, op, options, cache, protocol, target)
+                    why = refusal(case, target) or _too_much(case, target, longest)
+                    if why:
+                        plan.left_out[why] = plan.left_out.get(why, 0) + 1
+                    else:
+                        yield case
+
+
+def _case(
+    launcher: str, op: Op, options: tuple[tuple[str, Any], ...], cache: str, protocol: str, target: Target
+) -> Case:
+    """The case; a tile probe gets m and n here, so that its tiles fill as many waves of the device as it asks for."""
+    if launcher != "tile":
+        return Case(launcher, op, options, cache, protocol)
+    chosen = dict(options)
+    tile_m, tile_n, _ = (int(part) for part in str(chosen["tile"]).split("x"))
+    tiles = max(1, round(int(chosen["quarter_waves"]) / 4 * target.units))
+    down = max(d for d in range(1, math.isqrt(tiles) + 1) if tiles % d == 0)
+    shaped = replace(op, m=down * tile_m, n=tiles // down * tile_n)  # type: ignore[call-arg]
+    return Case(launcher, shaped, (("tile", chosen["tile"]),), cache, protocol)
+
+
+def _too_much(case: Case, target: Target, longest: float) -> str:
+    if _footprint(case.op) > min(MEMORY_SHARE * target.memory_bytes, MOST_BYTES[target.kind]):
+        return "takes too much memory"
+    if target.seconds(case) > longest:
+        return f"a call would take longer than {longest:g} s"
+    return ""
+
+
+def _footprint(op: Op) -> float:
+    """Bytes that the operands of ``op`` fill, at the least: a table and the experts whole, not what of them is read."""
+    held = 0.0
+    if isinstance(op, Embedding):
+        held = op.vocab * op.width * op.itemsize
+    elif isinstance(op, MoE):
+        held = op.experts * op.matrices * op.hidden * op.intermediate * op.itemsize
+    return max(op.bytes_moved(), held)
+
+
+def _timed(entries: Sequence[Sequence[Any]], target: Target) -> list[tuple[str, str, float]]:
+    """How a group is timed on this device: one without graphs times calls in their place."""
+    found: dict[tuple[str, str], float] = {}
+    for cache, protocol, share in entries:
+        key = (str(cache), str(protocol) if protocol in target.protocols else "eager_events")
+        found[key] = max(found.get(key, 0.0), float(share))
+    return [(cache, protocol, share) for (cache, protocol), share in found.items()]
+
+
+def _options(group: Mapping[str, Any]) -> list[tuple[tuple[str, Any], ...]]:
+    """Every combination of the options' values, each sorted by name."""
+    options = group.get("options", {})
+    names = sorted(options)
+    values = [options[name] if isinstance(options[name], list) else [options[name]] for name in names]
+    return [tuple(zip(names, combination, strict=True)) for combination in itertools.product(*values)]
+
+
+# ------------------------------------------------------------------------------------------------------------ shapes
+
+
+def _shapes(group: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The `points` first distinct shapes of a group: fixed fields (lists take turns) and drawn axes."""
+    constants = group.get("fields", {})
+    names = list(constants)
+    lists = [constants[name] if isinstance(constants[name], list) else [constants[name]] for name in names]
+    combinations = [dict(zip(names, values, strict=True)) for values in itertools.product(*lists)]
+    axes = group.get("axes", {})
+    wanted = int(group.get("points", len(combinations)))
+    seen: set[tuple[Any, ...]] = set()
+    for number in range(8 * wanted):
+        if len(seen) >= wanted:
+            return
+        cells = dict(combinations[number % len(combinations)])
+        for place, (name, axis) in enumerate(axes.items()):
+            cells[name] = _draw(axis, cells, _fraction(number, place + 1), _fraction(number, place + 41))
+        key = tuple(cells.items())
+        if key not in seen:
+            seen.add(key)
+            yield cells
+
+
+@functools.cache
+def _step(dimension: int) -> float:
+    """An irrational step for a dimension: the fractional part of the square root of the dimension-th prime."""
+    primes = [n for n in range(2, 400) if all(n % d for d in range(2, math.isqrt(n) + 1))]
+    return math.sqrt(primes[dimension]) % 1.0
+
+
+def _fraction(number: int, dimension: int) -> float:
+    """The ``number``-th term of the sequence of a dimension, in [0, 1)."""
+    return (0.5 + (number + 1) * _step(dimension)) % 1.0
+
+
+def _draw(axis: Mapping[str, Any], cells: Mapping[str, Any], at: float, how: float) -> Any:
+    """One value: of a list (`choice`), of a range with equal ratios (`log`), or of an earlier field."""
+    if "choice" in axis:
+        return axis["choice"][int(at * len(axis["choice"]))]
+    if "same" in axis:
+        return cells[axis["same"]]
+    if "divide" in axis:
+        fitting = [by for by in axis["by"] if cells[axis["divide"]] % by == 0]
+        return cells[axis["divide"]] // fitting[int(at * len(fitting))]
+    low, high = axis["log"]
+    value = low * (high / low) ** at
+    return align(value, how, int(axis.get("multiple", 1)), low, high)
+
+
+def align(value: float, how: float, multiple: int, low: int, high: int) -> int:
+    """A drawn size as people use sizes: 40 % powers of two, 35 % multiples of 64 or 8, 25 % as it comes ("awkward").
+
+    ``multiple`` is what every value has to be a multiple of.
+    """
+    if how < 0.4:
+        size = 2 ** round(math.log2(value))
+    elif how < 0.75:
+        step = 64 if value >= 256 else 8 if value >= 16 else 1
+        size = max(step, round(value / step) * step)
+    else:
+        size = max(1, round(value))
+    size = max(multiple, round(size / multiple) * multiple)
+    return int(min(max(size, low), high))
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """One sweep file, checked. Raises SpecError, one line that names the file, the group and what is wrong."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RequestError(f"cannot read the sweep {path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise SpecError(f"the sweep {path} is broken YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(document, dict) or "launcher" not in document or not isinstance(document.get("groups"), list):
+        raise SpecError(f"the sweep {path} has no launcher or no list of groups")
+    for group in document["groups"]:
+        _check_group(path, str(document["launcher"]), group)
+    return document
+
+
+def _check_group(path: Path, launcher: str, group: Any) -> None:
+    where = f"the sweep {path}, group {group.get('name') if isinstance(group, dict) else group!r}"
+    if not isinstance(group, dict) or "name" not in group or "dtypes" not in group:
+        raise SpecError(f"{where}: expected a name and dtypes")
+    strange = [key for key in group if key not in _GROUP_KEYS]
+    if strange:
+        raise SpecError(f"{where}: unknown key {strange[0]!r}: expected one of {', '.join(sorted(_GROUP_KEYS))}")
+    name = str(group.get("op", launcher))
+    if name not in KNOWN:
+        raise SpecError(f"{where}: unknown operator {name!r}")
+    given = {**group.get("fields", {}), **group.get("axes", {})}
+    known = {f.name: f.default for f in fields(KNOWN[name])}
+    for field_name in given:
+        if field_name not in known:
+            raise SpecError(f"{where}: operator {name!r} has no field {field_name!r}")
+    missing = [n for n, default in known.items() if default is MISSING and n not in given and n != "dtype"]
+    if missing:
+        raise SpecError(f"{where}: no value for {', '.join(missing)}")
+    for axis in group.get("axes", {}).values():
+        if not isinstance(axis, dict) or not {"choice", "same", "divide", "log"} & set(axis):
+            raise SpecError(f"{where}: an axis is choice, log, same or divide, not {axis!r}")

@@ -1,0 +1,92 @@
+"""What the harness measured: <gpu>/<operator>/<software stack>/measurements.parquet, already in the schema's columns.
+
+Beside those a file holds columns of the harness alone (case id, noise, registers, ...), which stay behind. Operators
+without a class (convolution, collectives, ceilings) are counted and left out. A GPU that the catalogue lacks has its
+spec in <gpu>/device.yaml: `device_files` lists them. Rows still in a journal are those of a collection that was cut
+off: run it again, or go on without them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from predictor.dtypes import DTYPES
+from predictor.errors import SpecError
+from predictor.hardware.gpu import list_gpus, load_gpu
+from predictor.measurement import BY_NAME, REQUIRED, SCHEMA_VERSION
+from predictor.ops import OPERATORS
+from predictor.roofline import roofline
+from predictor.training.dataset import Frame, ops_of, to_frame
+from predictor.training.extras import require
+from predictor.training.importers.base import Collector, ImportResult, check_columns, find, not_this_layout
+from predictor.training.importers.bound import FLAG, TOLERANCE, flag_below_bound
+
+EXPECTED = "<gpu>/<operator>/<software stack>/measurements.parquet"
+DEVICE_FILE = "device.yaml"
+_JOURNAL = "journal.jsonl"
+
+
+def run(root: Path) -> ImportResult:
+    """Imports every measurements.parquet below `root`. Raises SpecError where there is none, or one is broken."""
+    files = find(root, ("**/measurements.parquet",))
+    if not files:
+        raise not_this_layout("microbench", root, EXPECTED)
+    into = Collector("microbench", root)
+    for path in files:
+        into.files += 1
+        _import_file(into, path)
+    for path in find(root, (f"**/{_JOURNAL}",)):
+        lines = path.read_bytes().count(b"\n")
+        if lines:
+            into.skip_file(path, lines, "still in the journal of a collection that was cut off: run collect again")
+    result = into.result()
+    flag_below_bound(result.frame)
+    for path in device_files(root):
+        _flag_by_device_file(path, result.frame)
+    return result
+
+
+def _import_file(into: Collector, path: Path) -> None:
+    pq, pd, pa = require("pyarrow.parquet"), require("pandas"), require("pyarrow")
+    try:
+        table = pq.ParquetFile(path).read()
+        about = json.loads((table.schema.metadata or {}).get(b"tilecast") or b"{}")
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    if about.get("schema_version") != SCHEMA_VERSION:
+        raise SpecError(f"{path} has schema version {about.get('schema_version')!r}: expected {SCHEMA_VERSION}")
+    booleans = {pa.bool_(): pd.BooleanDtype()}
+    raw = check_columns(path, table.to_pandas(types_mapper=booleans.get), REQUIRED)
+    for name in sorted(set(raw["op"]) - set(OPERATORS)):
+        rows = (raw["op"] == name).to_numpy()
+        into.skip_file(path, int(rows.sum()), f"operator {name} has no class yet")
+        raw = raw[~rows]
+    if not len(raw):
+        return
+    raw = raw.assign(source_file=into.relative(path))
+    columns = {name: raw[name] for name in raw.columns if name in BY_NAME and not raw[name].isna().all()}
+    into.frames.append(to_frame(columns, len(raw)))
+
+
+def device_files(root: Path) -> list[Path]:
+    """The device files below `root` of GPUs that the catalogue lacks: `load_gpu` reads them."""
+    return [path for path in find(root, (f"**/{DEVICE_FILE}",)) if path.parent.name not in list_gpus()]
+
+
+def _flag_by_device_file(path: Path, frame: Frame) -> None:
+    """Rows faster than their device file allows get the flag that rows of catalogue GPUs have, in place.
+
+    Raises SpecError for a broken device file.
+    """
+    np, pd = require("numpy"), require("pandas")
+    spec = load_gpu(path)
+    supported = frame["dtype"].astype(str).isin([name for name in DTYPES if spec.supports(name)]).to_numpy()
+    at = np.flatnonzero((frame["gpu"].astype(str) == spec.id).to_numpy() & supported)
+    if not at.size:
+        return
+    bound = roofline(ops_of(frame.iloc[at]), spec).lower_bound_s
+    fast = at[frame["latency_ms"].to_numpy(dtype=float)[at] / 1e3 < TOLERANCE * bound]
+    flags = frame["flag"].astype(object).to_numpy(dtype=object).copy()
+    flags[fast] = [f"{flag};{FLAG}" if flag else FLAG for flag in flags[fast]]
+    frame["flag"] = pd.Categorical(flags)

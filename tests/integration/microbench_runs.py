@@ -1,0 +1,76 @@
+"""Runs of the harness as real processes, for the tests: a checkout, no install, one thread, quick cases."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Cases of a few microseconds, on one dtype: a collection is over in seconds.
+QUICK_SWEEPS = {
+    "elementwise": """
+launcher: elementwise
+groups:
+  - name: quick
+    dtypes: [fp32]
+    fields: {fn: [add, relu, mul, exp]}
+    axes: {elements: {log: [64, 65536]}}
+    timed: [[warm, eager_events, 1.0]]
+    points: 60
+""",
+    "softmax": """
+launcher: softmax
+groups:
+  - name: quick
+    dtypes: [fp32]
+    fields: {phase: [forward, backward]}
+    axes: {rows: {log: [1, 64]}, cols: {log: [8, 512]}}
+    timed: [[warm, eager_events, 1.0]]
+    points: 30
+""",
+}
+
+
+def quick_sweeps(folder: Path) -> Path:
+    """A folder of sweep files for `--sweeps`."""
+    folder.mkdir(exist_ok=True)
+    for name, text in QUICK_SWEEPS.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return folder
+
+
+def environment(**more: str) -> dict[str, str]:
+    found = {k: v for k, v in os.environ.items() if k != "MICROBENCH_FAULT"}
+    return found | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | more
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "microbench", *(str(word) for word in words)]
+
+
+def microbench(*words: object, status: int | None = 0, **more: str) -> subprocess.CompletedProcess[str]:
+    """Runs `python3 -m microbench WORDS` from another folder than the checkout's; checks the exit status."""
+    done = subprocess.run(
+        command(*words), capture_output=True, text=True, env=environment(**more), cwd="/", timeout=120
+    )
+    assert status is None or done.returncode == status, (done.returncode, done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def collect_words(out: Path, sweeps: Path, *more: object) -> list[object]:
+    return [
+        "collect", "--device", "cpu", "--threads", 1, "--sweeps", sweeps, "--case-seconds", "0.002s", "--min-samples",
+        3, "--noise", "0.5", "--out", out, *more,
+    ]  # fmt: skip
+
+
+def report(out: Path, status: int | None = 0) -> dict[str, Any]:
+    """`validate --json`."""
+    found: dict[str, Any] = json.loads(microbench("validate", out, "--json", status=status).stdout)
+    return found

@@ -1,0 +1,349 @@
+"""The harness as a lab runs it: real processes, killed, starved of disk, two at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+sys.path.insert(0, str(Path(__file__).parent))
+from microbench_runs import collect_words, command, environment, microbench, quick_sweeps, report
+
+from microbench.dataset import read
+from microbench.validate import validate
+from predictor.hardware.gpu import load_gpu
+from predictor.measurement import REQUIRED, to_op
+from predictor.ops import OPERATORS
+
+CASES = 90
+
+
+@pytest.fixture(scope="module")
+def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return quick_sweeps(tmp_path_factory.mktemp("sweeps"))
+
+
+@pytest.fixture(scope="module")
+def ceilings(tmp_path_factory: pytest.TempPathFactory, sweeps: Path) -> Path:
+    """A data set with the ceilings and one case: a start for tests of what comes after."""
+    out = tmp_path_factory.mktemp("ceilings")
+    microbench(*collect_words(out, sweeps, "--max-cases", 1))
+    return out
+
+
+@pytest.fixture
+def started(ceilings: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(ceilings, tmp_path / "out"))
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few seconds of the harness's own sweeps on this processor."""
+    out = tmp_path_factory.mktemp("collected")
+    microbench(
+        "collect", "--device", "cpu", "--threads", 1, "--ops", "gemm,softmax,norm,elementwise,embedding,conv",
+        "--dtypes", "fp32", "--max-cases", 24, "--case-seconds", "0.01s", "--budget", "60s", "--out", out,
+    )  # fmt: skip
+    return out
+
+
+def rows_of(out: Path) -> dict[str, dict[str, object]]:
+    """Case id -> row, over all folders; fails where a case has two rows in one file."""
+    found: dict[str, dict[str, object]] = {}
+    for part in read(out):
+        for rows in (part.rows, part.journal):
+            assert max(Counter(r["case_id"] for r in rows).values(), default=1) == 1
+        found |= {row["case_id"]: row for row in part.all_rows}
+    return found
+
+
+def one_error_line(stderr: str) -> str:
+    lines = [line for line in stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, stderr
+    return lines[0]
+
+
+# ------------------------------------------------------------------------------------------------------ a collection
+
+
+def test_a_collection_is_a_valid_data_set(collected: Path) -> None:
+    found = report(collected)
+    assert found["valid"] and found["roofline_violations"] == 0 and found["duplicates"] == 0
+    assert found["failures"] == 0 and found["rows"] > 24  # the ceilings are rows, too
+    assert found["checked_rows"]["yes"] >= 5
+
+
+def test_rows_hold_the_measurement_schema(collected: Path) -> None:
+    for part in read(collected):
+        for row in part.rows:
+            assert not [name for name in REQUIRED if name not in row]
+            assert row["source"] == "microbench" and row["protocol"] == "eager_events"
+            assert row["latency_min_ms"] <= row["latency_ms"] <= row["latency_max_ms"]
+            assert row["kernel_name"].startswith("aten::")
+            if row["op"] in OPERATORS:
+                to_op(row)
+
+
+def test_the_device_file_is_a_gpu_of_the_catalogues_form(collected: Path) -> None:
+    (path,) = collected.glob("*/device.yaml")
+    spec = load_gpu(path)
+    assert spec.id == path.parent.name and spec.sm_count == 1
+    assert spec.peak_flops("fp32") > 1e8 and spec.memory_bandwidth > 1e8
+    assert all(
+        "measured by microbench" in spec.sources[name] for name in ("memory_bandwidth", "peak_flops.vector.fp32")
+    )
+
+
+def test_meta_says_how_it_was_measured(collected: Path) -> None:
+    meta = read(collected)[0].meta
+    run = meta["collections"][-1]
+    assert run["stopped_by"] == "done" and run["device"]["kind"] == "cpu" and run["packages"]["torch"]
+    assert str(collected) not in json.dumps(meta)
+
+
+def test_a_second_run_measures_nothing_again(collected: Path) -> None:
+    before = rows_of(collected)
+    done = microbench(
+        "collect", "--device", "cpu", "--threads", 1, "--ops", "gemm,softmax,norm,elementwise,embedding,conv",
+        "--dtypes", "fp32", "--max-cases", 24, "--case-seconds", "0.01s", "--budget", "60s", "--out", collected,
+        "--json",
+    )  # fmt: skip
+    assert json.loads(done.stdout)["new_rows"] <= 14  # ceilings that the budget had cut off, never a case
+    after = rows_of(collected)
+    assert {key: after[key]["latency_ms"] for key in before} == {key: row["latency_ms"] for key, row in before.items()}
+
+
+def test_the_rows_are_a_data_set_to_train_on(collected: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    from predictor.training import dataset
+    from predictor.training.importers import microbench as importer
+
+    result = importer.run(collected)
+    reasons = result.skipped_by_reason()
+    assert set(reasons) == {"operator ceiling has no class yet", "operator conv has no class yet"}
+    assert result.imported + reasons["operator conv has no class yet"] == 24
+    dataset.write(result.frame, tmp_path / "rows.parquet", result.about())
+    frame = dataset.read(tmp_path / "rows.parquet")
+    assert set(frame["source"]) == {"microbench"} and set(frame["flag"]) == {""}
+    assert len(dataset.ops_of(frame)) == result.imported
+    (device,) = importer.device_files(collected)
+    assert load_gpu(device).id == frame["gpu"].iloc[0]
+
+
+def test_compare_prints_the_median_difference(collected: Path) -> None:
+    found = json.loads(microbench("compare", collected, collected, "--json").stdout)
+    assert found["total"]["median_pct"] == 0.0 and found["total"]["n"] == len(rows_of(collected))
+    assert "median relative difference 0.00 %" in microbench("compare", collected, collected).stdout
+
+
+def test_status_counts(collected: Path) -> None:
+    found = json.loads(microbench("status", collected, "--json").stdout)
+    assert found["rows"] == len(rows_of(collected)) and found["failures"] == 0
+
+
+# ------------------------------------------------------------------------------------------------------------ crashes
+
+
+def test_ten_kills_lose_and_double_nothing(tmp_path: Path, sweeps: Path) -> None:
+    draw = random.Random(7)
+    out = tmp_path / "out"
+    seen: dict[str, dict[str, object]] = {}
+    for _ in range(10):
+        process = subprocess.Popen(
+            command(*collect_words(out, sweeps, "--max-cases", CASES)), env=environment(),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        time.sleep(draw.uniform(0.3, 3.0))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if not list(out.rglob("*.jsonl")):
+            continue
+        now = rows_of(out)
+        for key, row in seen.items():
+            assert now[key]["latency_ms"] == row["latency_ms"] and now[key]["measured_at"] == row["measured_at"]
+        seen = now
+        assert validate(out).valid
+    microbench(*collect_words(out, sweeps, "--max-cases", CASES))
+    final = rows_of(out)
+    assert set(seen) <= set(final)
+    assert sum(row["launcher"] != "ceiling" for row in final.values()) == CASES
+    found = report(out)
+    assert found["valid"] and found["duplicates"] == 0 and not [w for w in found["warnings"] if "journal" in w]
+    assert not list(out.rglob("*.microbench-tmp"))
+
+
+def test_a_killed_collector_leaves_no_worker(started: Path, sweeps: Path) -> None:
+    process = subprocess.Popen(command(*collect_words(started, sweeps)), env=environment(), stderr=subprocess.DEVNULL)
+    children: list[int] = []
+    until = time.monotonic() + 20
+    while not children and time.monotonic() < until:
+        time.sleep(0.05)
+        path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        children = [int(pid) for pid in path.read_text().split()] if path.exists() else []
+    time.sleep(0.3)
+    process.kill()
+    process.wait()
+    assert children
+    until = time.monotonic() + 10
+    while any(_alive(pid) for pid in children) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(_alive(pid) for pid in children)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+def test_a_worker_that_dies_is_replaced(started: Path, sweeps: Path) -> None:
+    words = collect_words(started, sweeps, "--max-cases", 40)
+    microbench(*words, MICROBENCH_FAULT="segfault@25")
+    found = report(started)
+    assert found["valid"] and found["failures"] == 1
+    (failure,) = [failure for part in read(started) for failure in part.failed]
+    assert failure["kind"] == "worker_died" and "SIGSEGV" in failure["reason"]
+    assert failure["case"]["launcher"] in ("elementwise", "softmax")
+    again = json.loads(microbench(*words, "--json").stdout)
+    assert again["new_rows"] == again["new_failures"] == 0  # a failure is not tried again
+    microbench(*words, "--retry-failures")
+    assert report(started)["failures"] == 0
+
+
+def test_a_worker_that_hangs_is_timed_out(started: Path, sweeps: Path) -> None:
+    microbench(*collect_words(started, sweeps, "--max-cases", 14, "--case-timeout", "1s"), MICROBENCH_FAULT="hang@10")
+    (failure,) = [failure for part in read(started) for failure in part.failed]
+    assert failure["kind"] == "timeout" and failure["reason"] == "no answer within 1 s"
+
+
+def test_errors_of_a_case_are_rows_of_failures(started: Path, sweeps: Path) -> None:
+    microbench(*collect_words(started, sweeps, "--max-cases", 16), MICROBENCH_FAULT="oom@10")
+    kinds = {failure["kind"] for part in read(started) for failure in part.failed}
+    assert kinds == {"out_of_memory"}
+    assert report(started)["valid"]
+
+
+def test_interrupt_ends_in_order(started: Path, sweeps: Path) -> None:
+    out = started
+    before = len(rows_of(out))
+    process = subprocess.Popen(
+        command(*collect_words(out, sweeps, "--case-seconds", "0.05s")),
+        env=environment(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + 30
+    while len(rows_of(out)) == before and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130 and "Traceback" not in stderr, stderr
+    assert "rows added" in stdout
+    found = report(out)
+    assert found["valid"] and not [w for w in found["warnings"] if "journal" in w]
+
+
+# ----------------------------------------------------------------------------------------------------- two, full disk
+
+
+def test_the_second_collector_ends_with_one_line(started: Path, sweeps: Path) -> None:
+    out = started
+    (lock,) = out.rglob(".lock")
+    lock.unlink()
+    first = subprocess.Popen(
+        command(*collect_words(out, sweeps)), env=environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    try:
+        until = time.monotonic() + 30
+        while not list(out.rglob(".lock")) and time.monotonic() < until:
+            time.sleep(0.02)
+        second = microbench(*collect_words(out, sweeps), status=1)
+        line = one_error_line(second.stderr)
+        assert "is being collected into by process" in line and str(first.pid) in line
+    finally:
+        first.wait(timeout=60)
+    assert first.returncode == 0
+    waiting = microbench(*collect_words(out, sweeps, "--wait", "30s", "--json"))
+    assert json.loads(waiting.stdout)["left"] == 0
+    found = report(out)
+    assert found["valid"] and found["duplicates"] == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, ceilings: Path) -> Iterator[Path]:
+    """A disk with the ceilings on it and room for some rows more."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() != 0 or sys.platform != "linux":
+        pytest.skip("mounting a small tmpfs needs root on Linux")
+    taken = sum(-(-path.stat().st_size // 4096) * 4 for path in ceilings.rglob("*") if path.is_file())
+    options = f"size={taken + 48}k"  # KiB: twelve pages are left
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", disk], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    shutil.copytree(ceilings, disk, dirs_exist_ok=True)
+    yield disk
+    subprocess.run(["umount", disk], check=False)
+
+
+def test_a_full_disk_ends_in_one_line_and_resumes(small_disk: Path, sweeps: Path) -> None:
+    words = collect_words(small_disk, sweeps, "--max-cases", CASES)
+    full = microbench(*words, status=1)
+    line = one_error_line(full.stderr)
+    assert "the disk is full" in line and "run the same command again" in line
+    found = report(small_disk)
+    assert found["valid"]
+    before = rows_of(small_disk)
+    assert 0 < sum(row["launcher"] != "ceiling" for row in before.values()) < CASES
+    still = microbench(*words, status=1)
+    assert "the disk is full" in one_error_line(still.stderr)
+    assert report(small_disk)["valid"]
+    subprocess.run(["mount", "-o", "remount,size=20m", small_disk], check=True)
+    microbench(*words)
+    after = rows_of(small_disk)
+    assert all(after[key]["latency_ms"] == row["latency_ms"] for key, row in before.items())
+    assert sum(row["launcher"] != "ceiling" for row in after.values()) == CASES
+    assert report(small_disk)["valid"]
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("collect", "--device", "cpu", "--out", "/tmp/x", "--budget", "10"), "60s, 10min, 2h"),
+        (("collect", "--device", "cpu", "--out", "/tmp/x", "--ops", "gem"), "nearest: gemm"),
+        (("collect", "--device", "cpu", "--out", "/tmp/x", "--dtypes", "bf61"), "nearest: bf16"),
+        (("plan", "--gpu", "h10"), "nearest: h100"),
+        (("plan", "--threads", "-1"), "expected 0 or more"),
+        (("validate", "/nonexistent"), "is no folder"),
+        (("status", "/proc/self/fd"), "holds no measurements"),
+        (("frobnicate",), "see microbench --help"),
+        (("workload", "/nonexistent.csv", "--out", "/tmp/x.csv"), "cannot read"),
+    ],
+)
+def test_a_wrong_request_is_one_line(words: tuple[str, ...], said: str) -> None:
+    done = microbench(*words, status=2)
+    assert said in one_error_line(done.stderr)
+
+
+def test_plan_needs_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('torch was imported')")
+    done = microbench("plan", "--gpu", "h200", "--json", PYTHONPATH=f"{tmp_path}:{environment()['PYTHONPATH']}")
+    found = json.loads(done.stdout)
+    assert found["cases"] > 10_000 and {row["operator"] for row in found["operators"]} >= {"gemm", "tile", "attention"}

@@ -1,0 +1,287 @@
+"""The measuring itself: launchers against their references, rounds and throttling, the GPU's timers on a fake GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from microbench import kernels, launchers, sweep, worker
+from microbench.capability import target_of
+from microbench.case import Case, op_from
+from microbench.devices.base import State
+from microbench.devices.cpu import CpuDevice
+from microbench.launchers.base import IllegalCase, Prepared, relative_error
+from microbench.measure import Measurer, Settings, WrongResult
+from microbench.schema import problems
+from microbench.validate import row_problems
+from predictor.ops import Attention, Gemm, Softmax
+
+QUICK = Settings(noise=0.9, min_samples=2, case_s=0.002, sample_s=1e-6, warm_up_s=0.0, profile=False)
+
+
+@pytest.fixture(scope="module")
+def device() -> CpuDevice:
+    return CpuDevice(1)
+
+
+def small_cases(device: CpuDevice) -> list[Case]:
+    """One small case of everything that the sweeps hold for a processor."""
+    seen: dict[tuple[Any, ...], Case] = {}
+    for case in sweep.build(target_of(device.facts())).cases:
+        op = case.op
+        names = ("fn", "kind", "layout", "distribution", "in_dtype")
+        key = (case.launcher, op.dtype, case.phase, case.options, *(getattr(op, name, "") for name in names))
+        if op.bytes_moved() < 2e6:
+            seen.setdefault(key, case)
+    return list(seen.values())
+
+
+def test_every_launcher_computes_what_its_reference_says(device: CpuDevice) -> None:
+    measurer = Measurer(device, QUICK)
+    cases = small_cases(device)
+    checked = Counter[str]()
+    for case in cases:
+        row = measurer.measure(case)
+        row["case_id"] = case.id
+        assert not problems(row) and not row_problems(row), (case.describe(), row_problems(row))
+        checked[str(row["checked"])] += 1
+    assert len(cases) > 100 and {case.launcher for case in cases} >= set(launchers.LAUNCHERS) - {
+        "tile",
+        "collective",
+        "ceiling",
+        "moe",
+    }
+    assert checked["yes"] > 80 and checked["no"] < 5
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"op": "moe", "dtype": "bf16", "tokens": 9, "hidden": 32, "intermediate": 16, "experts": 8, "top_k": 2},
+        {"op": "moe", "dtype": "fp32", "tokens": 9, "hidden": 32, "intermediate": 16, "experts": 8, "top_k": 3,
+         "gated": False, "distribution": "power_law_1.2"},
+        {"op": "gemm", "dtype": "fp32", "m": 5, "n": 7, "k": 9, "layout": "nt", "bias": True},
+        {"op": "gemm", "dtype": "bf16", "m": 5, "n": 8, "k": 16, "batch": 3, "kind": "grouped"},
+        {"op": "attention", "dtype": "fp32", "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 1, "kv_len": 33,
+         "head_dim": 16},
+        {"op": "attention", "dtype": "fp32", "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 33, "kv_len": 33,
+         "head_dim": 16, "phase": "backward"},
+    ],
+)  # fmt: skip
+def test_a_shape_is_computed_right(device: CpuDevice, cells: dict[str, Any]) -> None:
+    case = Case(cells["op"], op_from(cells))
+    row = Measurer(device, QUICK).measure(case)
+    assert row["checked"] == "yes" and row["check_error"] < 0.02
+
+
+def test_fp8_products_are_computed_right(device: CpuDevice) -> None:
+    prepared = launchers.load("gemm").prepare(Case("gemm", Gemm("fp8", 16, 32, 64)), device)
+    try:
+        prepared.launch()
+    except RuntimeError as error:
+        pytest.skip(f"this processor's PyTorch has no fp8 product: {error}")
+    assert prepared.check is not None and prepared.check() < 0.06
+
+
+@pytest.mark.parametrize(
+    ("op", "said"),
+    [
+        (Gemm("bf16", 8, 8, 8, batch=2, kind="bmm", bias=True), "no bias"),
+        (Gemm("fp8", 8, 8, 24), "multiples of 16"),
+        (Attention("bf16", 1, 2, 2, 8, 8, 16, window=4), "no sliding window"),
+        (Attention("bf16", 1, 2, 2, 4, 8, 16), "wrong corner"),
+    ],
+)
+def test_an_illegal_case_says_why(device: CpuDevice, op: Any, said: str) -> None:
+    name = "gemm" if isinstance(op, Gemm) else "attention"
+    with pytest.raises(IllegalCase, match=said) as caught:
+        launchers.load(name).prepare(Case(name, op), device)
+    assert worker.classify(caught.value) == "illegal"
+
+
+def test_a_wrong_result_is_no_row(device: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Prepared(lambda: None, lambda: 0.5)
+    monkeypatch.setattr(launchers, "load", lambda name: type("Module", (), {"prepare": lambda *_: wrong}))
+    with pytest.raises(WrongResult, match=r"off by 0\.5") as caught:
+        Measurer(device, QUICK).measure(Case("softmax", Softmax("fp32", 4, 4)))
+    assert worker.classify(caught.value) == "wrong_result"
+
+
+def test_an_error_is_relative_to_the_largest_value() -> None:
+    want = torch.tensor([100.0, 1.0])
+    assert relative_error(want + torch.tensor([0.0, 1.0]), want) == pytest.approx(0.01)
+    assert relative_error(torch.tensor([float("nan"), 1.0]), want) == float("inf")
+    assert relative_error(torch.zeros(3), want) == float("inf")
+
+
+def test_data_is_random_and_never_zero(device: CpuDevice) -> None:
+    for dtype in ("fp32", "bf16", "fp16", "int8", "fp8"):
+        values = device.randn(3000, 1000, dtype=dtype).float()
+        assert float((values == 0).float().mean()) < 0.02
+        assert float(values.std()) > 0.5
+    assert 0.4 < float(device.randn(10000, dtype="bool").float().mean()) < 0.6
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (MemoryError(), "out_of_memory"),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), "out_of_memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out_of_memory"),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), "cuda_error"),
+        (RuntimeError("CUDA graph capture failed: operation not permitted"), "cuda_error"),
+        (ValueError("nope"), "error"),
+    ],
+)
+def test_failures_have_kinds(device: CpuDevice, error: Exception, kind: str) -> None:
+    assert worker.classify(error) == kind
+    assert device.poisoned_by(error) == (kind == "cuda_error" and "capture" not in str(error))
+
+
+# ---------------------------------------------------------------------------------------------------------- throttling
+
+
+class Throttled(CpuDevice):
+    """A processor that says it throttles in the rounds that `rounds` names."""
+
+    def __init__(self, rounds: set[int] | None) -> None:
+        super().__init__(1)
+        self.rounds, self.asked = rounds, 0
+
+    def state(self) -> State:
+        self.asked += 1
+        hot = self.rounds is None or self.asked in self.rounds
+        return State(sm_clock_hz=1e9, throttled=("thermal",) if hot else ())
+
+
+def test_samples_under_throttling_are_thrown_away_and_counted() -> None:
+    settings = replace(QUICK, case_s=0.05, noise=1e-9, max_samples=40)
+    row = Measurer(Throttled({3, 4}), settings).measure(Case("softmax", Softmax("fp32", 8, 8)))
+    assert row["throttled_samples"] == 15  # rounds with the reason before or after: 2, 3 and 4
+    assert row["throttle_reasons"] == "thermal" and row["flag"] == "" and row["samples"] >= 6
+
+
+def test_a_device_that_always_throttles_gives_a_row_kept_apart() -> None:
+    row = Measurer(Throttled(None), QUICK).measure(Case("softmax", Softmax("fp32", 8, 8)))
+    assert row["flag"] == "throttled" and row["samples"] > 0 and row["throttled_samples"] >= row["samples"]
+
+
+# --------------------------------------------------------------------------------------------------------- a fake GPU
+
+TRACE = [
+    {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 50},
+    {"ph": "X", "cat": "gpu_memset", "name": "Memset (Device)", "ts": 20, "dur": 1, "args": {"bytes": 4}},
+    {
+        "ph": "X", "cat": "kernel", "name": "sm90_xmma_gemm_bf16bf16_bf16f32", "ts": 30, "dur": 12,
+        "args": {"grid": [132, 1, 1], "block": [384, 1, 1], "registers per thread": 168, "shared memory": 214016},
+    },
+]  # fmt: skip
+
+
+def test_the_kernel_is_read_from_the_profilers_trace() -> None:
+    assert kernels.from_trace(TRACE, "cuda") == {
+        "kernel_name": "sm90_xmma_gemm_bf16bf16_bf16f32", "kernel_count": 2, "grid_x": 132, "grid_y": 1, "grid_z": 1,
+        "block_x": 384, "block_y": 1, "block_z": 1, "registers": 168, "shared_memory_bytes": 214016,
+    }  # fmt: skip
+    assert kernels.from_trace([], "cuda") == {}
+
+
+def test_the_operator_with_the_longest_own_time_is_a_processors_kernel() -> None:
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::linear", "ts": 0.0, "dur": 100.0},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::addmm", "ts": 5.0, "dur": 90.0},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::expand", "ts": 6.0, "dur": 2.0},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::t", "ts": 1.0, "dur": 3.0},
+    ]
+    assert kernels.from_trace(events, "cpu") == {"kernel_name": "aten::addmm", "kernel_count": 1}
+
+
+class FakeEvent:
+    """A CUDA event on a clock that moves 10 microseconds a launch, and 100 a flush."""
+
+    clock = 0.0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at = -1.0
+
+    def record(self) -> None:
+        self.at = FakeEvent.clock
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, other: FakeEvent) -> float:
+        return (other.at - self.at) * 1e3
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    from microbench.devices.cuda import CudaDevice
+
+    made = object.__new__(CudaDevice)
+    made.torch_device = torch.device("cpu")
+    made.cache_bytes, made.board, made.stream = 1024, None, None
+    made._flush_buffer, made._sleep = None, None
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    return made
+
+
+def launch() -> None:
+    FakeEvent.clock += 10e-6
+
+
+def test_a_batch_on_a_gpu_is_between_two_events(gpu: Any) -> None:
+    assert gpu.time_batch(launch, 7) == pytest.approx(10e-6)
+
+
+def test_a_flush_is_outside_of_the_time_and_twice_the_cache(gpu: Any) -> None:
+    begin = FakeEvent.clock
+    waits: list[int] = []
+    gpu._sleep = waits.append
+    assert gpu.time_cold(launch, 3) == pytest.approx([10e-6] * 3)
+    assert FakeEvent.clock - begin == pytest.approx(30e-6) and len(waits) == 3
+    assert gpu._flush_buffer.numel() * 4 == 2 * gpu.cache_bytes
+
+
+def test_a_graph_that_cannot_be_captured_replaces_the_worker(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refuses:
+        def __init__(self, *_: object, **__: object) -> None: ...
+        def __enter__(self) -> None:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Refuses)
+    monkeypatch.setattr(torch.cuda, "graph", Refuses)
+    with pytest.raises(RuntimeError, match="CUDA graph capture failed: operation not permitted") as caught:
+        gpu.capture(launch, 4)
+    assert gpu.poisoned_by(caught.value) and worker.classify(caught.value) == "cuda_error"
+
+
+def test_a_graph_is_timed_by_the_launch(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured: list[int] = []
+
+    def capture(call: Any, launches: int) -> Any:
+        captured.append(launches)
+        return lambda: [call() for _ in range(launches)]
+
+    monkeypatch.setattr(gpu, "capture", capture)
+    monkeypatch.setattr(gpu, "environment", lambda: {"torch_version": "2.9.0"})
+    timing = Measurer(gpu, replace(QUICK, sample_s=1e-3))._time(
+        Case("s", Softmax("fp32", 1, 1), (), "warm", "cuda_graph"), launch
+    )
+    assert captured == [timing.launches] and timing.launches == pytest.approx(200, abs=5)
+    assert timing.rule.samples[0] == pytest.approx(10e-6)
+
+
+def test_a_tile_is_read_from_its_name() -> None:
+    from microbench.launchers.tile import parse_tile
+
+    assert parse_tile("128x64x32") == (128, 64, 32)
+    with pytest.raises(IllegalCase):
+        parse_tile("128x64")
