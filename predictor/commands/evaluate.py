@@ -107,13 +107,14 @@ def _kernels(arguments: argparse.Namespace) -> int:
 
     selector = load_artifacts(arguments.artifacts)
     frame = dataset.read(arguments.file)
+    devices = dataset.devices(dataset.read_meta(arguments.file))
     if not arguments.flagged:
         frame = frame[frame["flag"].astype(str) == ""]
     if arguments.only_gpu:
-        frame = frame[frame["gpu"].astype(str).isin(_ids(arguments.only_gpu))]
+        frame = frame[frame["gpu"].astype(str).isin(_ids(arguments.only_gpu, devices))]
     if arguments.split:
         frame = frame[frame["split"].astype(str) == arguments.split]
-    rows = predict_rows(frame.reset_index(drop=True), selector)
+    rows = predict_rows(frame.reset_index(drop=True), selector, devices)
     rows["case"] = rows["op"].astype(str) + " " + rows["source_file"].astype(str) + ":" + rows["source_row"].astype(str)
     extra: dict[str, Any] = {}
     if arguments.baselines:
@@ -124,7 +125,7 @@ def _kernels(arguments: argparse.Namespace) -> int:
     return _finish(arguments, rows, KERNEL_KEYS, "case", extra)
 
 
-def _ids(text: str) -> list[str]:
+def _ids(text: str, devices: dict[str, Any]) -> list[str]:
     from predictor.hardware.gpu import load_gpu
 
-    return [load_gpu(name).id for name in text.split(",")]
+    return [name if name in devices else load_gpu(name).id for name in text.split(",")]

@@ -28,6 +28,7 @@ SCHEMA_VERSION = 1
 KINDS: dict[str, str] = {
     "tile_gemm": "predictor.estimators.tile_gemm:TileGemm",
     "memory_bound": "predictor.estimators.memory_bound:MemoryBound",
+    "efficiency": "predictor.estimators.efficiency:Efficiency",
     "serving_gemm": "predictor.estimators.serving_gemm:ServingGemm",
     "serving_attention": "predictor.estimators.serving_attention:ServingAttention",
     "serving_moe": "predictor.estimators.serving_moe:ServingMoE",

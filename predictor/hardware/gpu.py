@@ -208,6 +208,11 @@ def _read(path: Path) -> GPUSpec:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise RequestError(f"cannot read GPU file '{path}': {reason}; expected a YAML file of one GPU") from error
+    return parse_gpu(text, path)
+
+
+def parse_gpu(text: str, path: Path) -> GPUSpec:
+    """The GPU of a YAML text; `path` names it in errors. Raises SpecError, one line that names everything wrong."""
     try:
         document = yaml.load(text, Loader=_Loader)  # a safe loader: it makes plain data only
     except yaml.YAMLError as error:

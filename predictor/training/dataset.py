@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import RequestError, SpecError
+from predictor.hardware.gpu import GPUSpec, parse_gpu
 from predictor.measurement import BY_NAME, COLUMNS, REQUIRED, SCHEMA_VERSION, cell, op_class, op_fields
 from predictor.ops import Op
 from predictor.training.extras import require
@@ -308,6 +309,12 @@ def read_meta(path: str | Path) -> dict[str, Any]:
             f"{path} has schema version {meta.get('schema_version')!r}: expected {SCHEMA_VERSION}; import it again"
         )
     return meta
+
+
+def devices(meta: Mapping[str, Any]) -> dict[str, GPUSpec]:
+    """The GPUs (or processors) that a data file brings along because the catalogue lacks them, by id."""
+    texts = meta.get("devices") or {}
+    return {name: parse_gpu(text, Path(f"{name}.yaml")) for name, text in texts.items()}
 
 
 def _line(error: Exception) -> str:

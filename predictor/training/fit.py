@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from predictor.errors import RequestError, unknown_name
 from predictor.estimators.artifact import SCHEMA_VERSION, ArtifactSet, atomic_write, read_json
-from predictor.hardware.gpu import GPUSpec, load_gpu
+from predictor.hardware.gpu import GPUSpec, load_gpu, parse_gpu
 from predictor.training import dataset
 from predictor.training.baselines import constant_efficiencies
 from predictor.training.evaluate import predict_rows
@@ -29,6 +29,7 @@ from predictor.training.metrics import by_group, summarise
 Frame = Any
 Fit = Callable[[Frame, Mapping[str, GPUSpec], int], tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]
 
+FEW_ROWS = "fit_efficiency:fit_efficiency"
 MEMORY_BOUND = (
     "elementwise", "norm", "softmax", "embedding", "cross_entropy", "rotary", "optimizer", "copy", "routing",
 )  # fmt: skip
@@ -37,7 +38,10 @@ SIXTEEN_BIT = ("bf16", "fp16", "fp8", "tf32")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One estimator of a set: the rows it is fitted on, and what it answers for. ``fit`` is "module:function"."""
+    """One estimator of a set: the rows it is fitted on, and what it answers for. ``fit`` is "module:function".
+
+    It takes ``least`` rows on a GPU, with ``needs`` filled in; fewer are fitted as `Efficiency`, two numbers a family.
+    """
 
     folder: str
     fit: str
@@ -45,6 +49,8 @@ class Recipe:
     dtypes: tuple[str, ...]
     ops: tuple[str, ...]
     row_dtypes: tuple[str, ...]  # dtypes of the rows; () = all
+    least: int = 200
+    needs: tuple[str, ...] = ()
 
     def rows(self, frame: Frame) -> npt.NDArray[np.bool_]:
         """Which rows of the frame the recipe fits."""
@@ -55,10 +61,17 @@ class Recipe:
 
 
 RECIPES = (
-    Recipe("fp32-gemm", "fit_tile_gemm:fit_tile_gemm", ("gemm",), ("fp32",), ("gemm",), ("fp32",)),
+    Recipe(
+        "fp32-gemm", "fit_tile_gemm:fit_tile_gemm", ("gemm",), ("fp32",), ("gemm",), ("fp32",), 1000,
+        ("kernel_name", "grid_x"),
+    ),
     Recipe(
         "memory-bound", "fit_memory_bound:fit_memory_bound", MEMORY_BOUND, ("*",),
-        ("elementwise", "dropout", "reduce", "norm", "softmax", "embedding", "rotary"), (),
+        (
+            "elementwise", "dropout", "reduce", "norm", "softmax", "embedding", "rotary", "copy", "cross_entropy",
+            "optimizer", "routing",
+        ),
+        (), 1000,
     ),
     Recipe("gemm", "fit_serving:fit_gemm", ("gemm",), SIXTEEN_BIT, ("gemm",), ("bf16", "fp8")),
     Recipe(
@@ -105,13 +118,13 @@ def train(
         raise RequestError(f"--holdout-by {holdout_by!r}: expected shapes or models")
     recipes = _recipes(estimators)
     _check_out(out)
-    frame, sources = _read(files)
-    frame, gpus, report = _choose(frame, only, exclude, out)
+    frame, sources, devices = _read(files)
+    excluded = [_gpu(g, devices).id for g in exclude]
+    frame, gpus, report = _choose(frame, devices, [_gpu(g, devices).id for g in only], excluded, out)
     if estimators:
         asked = np.logical_or.reduce([recipe.rows(frame) for recipe in recipes])
         frame = frame[asked].reset_index(drop=True)
     held = _holdout(frame, holdout, holdout_by, seed)
-    excluded = [load_gpu(g).id for g in exclude]
     seen = frame[~held & ~frame["gpu"].astype(str).isin(excluded).to_numpy()]
     if not len(seen):
         raise RequestError("no rows are left to fit on: check --only-gpu, --exclude-gpu and --holdout")
@@ -133,7 +146,9 @@ def train(
         _baselines(seen, manifest, gpus)
         (temporary / "manifest.json").write_text(_json(manifest), encoding="utf-8")
         say("scoring what was held out")
-        _score(frame, held, excluded, temporary, gpus, report)
+        for device, text in devices.items():
+            atomic_write(temporary / "gpus" / f"{device}.yaml", text.encode())
+        _score(frame, held, excluded, temporary, gpus, devices, report)
         metrics = {
             "heldout_shapes": report.heldout_shapes,
             "heldout_gpus": report.heldout_gpus,
@@ -169,23 +184,30 @@ def _check_out(out: Path) -> None:
         raise RequestError(f"--out {str(out)!r} cannot be written: {error.strerror}") from None
 
 
-def _read(files: Sequence[Path]) -> tuple[Frame, list[dict[str, Any]]]:
+def _gpu(name: str, devices: Mapping[str, str]) -> GPUSpec:
+    """A GPU that the data brings along, or one of the catalogue."""
+    return parse_gpu(devices[name], Path(f"{name}.yaml")) if name in devices else load_gpu(name)
+
+
+def _read(files: Sequence[Path]) -> tuple[Frame, list[dict[str, Any]], dict[str, str]]:
+    """All rows, what the manifest says of each file, and the YAML texts of GPUs that the catalogue lacks."""
     frames, sources = [], []
+    devices: dict[str, str] = {}
     for path in files:
         part = dataset.read(path)
         frames.append(part)
         names = sorted(part["source"].astype(str).unique().tolist())
         sources.append({"file": path.name, "rows": len(part), "sha256": dataset.digest(part), "sources": names})
-    return (frames[0] if len(frames) == 1 else dataset.concat(frames)), sources
+        devices |= dataset.read_meta(path).get("devices", {})
+    return (frames[0] if len(frames) == 1 else dataset.concat(frames)), sources, devices
 
 
 def _choose(
-    frame: Frame, only: Sequence[str], exclude: Sequence[str], out: Path
+    frame: Frame, devices: Mapping[str, str], only: Sequence[str], exclude: Sequence[str], out: Path
 ) -> tuple[Frame, dict[str, GPUSpec], TrainReport]:
     """Rows to work with: chosen GPUs (the excluded ones stay, to be scored), nothing flagged, no test split."""
     report = TrainReport(out, len(frame))
-    wanted = {load_gpu(g).id for g in only}
-    unwanted = {load_gpu(g).id for g in exclude}
+    wanted, unwanted = set(only), set(exclude)
     gpu = frame["gpu"].astype(str)
     if wanted:
         missing = wanted - set(gpu.unique())
@@ -201,7 +223,7 @@ def _choose(
             report.kept_apart["the data set's own test split"] = int((test & keep).sum())
         keep &= ~test
     frame = frame[keep].reset_index(drop=True)
-    gpus = {name: load_gpu(name) for name in sorted(frame["gpu"].astype(str).unique())}
+    gpus = {name: _gpu(name, devices) for name in sorted(frame["gpu"].astype(str).unique())}
     return frame, gpus, report
 
 
@@ -230,8 +252,9 @@ def _fit_one(
     if not len(rows):
         report.skipped[recipe.folder] = "no rows in the data: the roofline answers"
         return
-    say(f"fitting {recipe.folder} on {len(rows):,} rows")
-    module, _, function = recipe.fit.partition(":")
+    simple = not _carries(recipe, rows)
+    say(f"fitting {recipe.folder} on {len(rows):,} rows" + (" (few: an efficiency and an overhead)" if simple else ""))
+    module, _, function = (FEW_ROWS if simple else recipe.fit).partition(":")
     fit: Fit = getattr(importlib.import_module(f"predictor.training.{module}"), function)
     about, weights = fit(rows, gpus, seed)
     about = {
@@ -249,6 +272,13 @@ def _fit_one(
         {"folder": recipe.folder, "families": list(recipe.families), "dtypes": list(recipe.dtypes)}
     )
     report.fitted[recipe.folder] = len(rows)
+
+
+def _carries(recipe: Recipe, rows: Frame) -> bool:
+    """Whether the rows carry the recipe's own fit: enough on some GPU, with the columns it needs."""
+    if any(column not in rows or rows[column].isna().mean() > 0.5 for column in recipe.needs):
+        return False
+    return bool(rows["gpu"].astype(str).value_counts().max() >= recipe.least)
 
 
 def write_estimator(folder: Path, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -275,6 +305,7 @@ def _score(
     excluded: Sequence[str],
     folder: Path,
     gpus: Mapping[str, GPUSpec],
+    devices: Mapping[str, str],
     report: TrainReport,
 ) -> None:
     """Errors on held-out shapes and on left-out GPUs; the held-out rows go beside the artifacts."""
@@ -288,7 +319,7 @@ def _score(
         part = frame[rows].reset_index(drop=True)
         if not len(part):
             continue
-        dataset.write(part, folder / name, {"source": "held out by tilecast train"})
+        dataset.write(part, folder / name, {"source": "held out by tilecast train", "devices": dict(devices)})
         scored = predict_rows(part, selector, gpus)
         target.extend(by_group(scored, keys))
         for (operator, dtype), group in scored.groupby(["operator", "dtype"], observed=True):

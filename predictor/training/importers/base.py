@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,15 @@ class Skipped:
 class ImportResult:
     """`frame`: the imported rows in the schema's columns. `skipped`: every row that is not among them, with its reason.
 
-    `files`: how many data files were read. imported + skipped = the rows of the files.
+    `files`: how many data files were read. imported + skipped = the rows of the files. `devices`: id -> YAML text of
+    every GPU (or processor) of the rows that the catalogue lacks.
     """
 
     source: str
     frame: Frame
     skipped: tuple[Skipped, ...] = ()
     files: int = 0
+    devices: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def imported(self) -> int:
@@ -54,6 +56,7 @@ class ImportResult:
         """The facts of the import that belong in a data file's sidecar."""
         return {
             "source": self.source, "files": self.files, "imported": self.imported, "skipped": self.skipped_by_reason(),
+            **({"devices": dict(self.devices)} if self.devices else {}),
         }  # fmt: skip
 
 

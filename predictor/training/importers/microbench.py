@@ -9,6 +9,7 @@ off: run it again, or go on without them.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from predictor.dtypes import DTYPES
@@ -42,9 +43,11 @@ def run(root: Path) -> ImportResult:
             into.skip_file(path, lines, "still in the journal of a collection that was cut off: run collect again")
     result = into.result()
     flag_below_bound(result.frame)
+    devices = {}
     for path in device_files(root):
         _flag_by_device_file(path, result.frame)
-    return result
+        devices[load_gpu(path).id] = path.read_text(encoding="utf-8")
+    return replace(result, devices=devices)
 
 
 def _import_file(into: Collector, path: Path) -> None:

@@ -1,0 +1,54 @@
+"""The simplest estimator: latency = overhead + cold roofline / efficiency, two numbers an operator family and dtype.
+
+It is what few measurements can carry: a processor that was measured for a minute, a new board's first rows. Keys of its
+table are "gpu|family|dtype"; "*" stands for every GPU (medians), so that a GPU without rows has an answer, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.errors import SpecError
+from predictor.estimators.base import Batch
+from predictor.hardware.gpu import GPUSpec
+from predictor.roofline import FloatArray, roofline
+
+ANY = "*"
+
+
+class Efficiency:
+    """Utilization from one efficiency and one overhead by (GPU, family, dtype)."""
+
+    def __init__(self, name: str, table: Mapping[str, tuple[float, float]]) -> None:
+        self.name = name
+        self._table = dict(table)
+
+    @classmethod
+    def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Efficiency:
+        """From an artifact: ``weights["constants"]`` of shape (keys, 2) in the order of the manifest's ``keys``."""
+        keys = manifest.get("keys")
+        values = weights.get("constants")
+        if keys is None or values is None or values.shape != (len(keys), 2):
+            raise SpecError("efficiency artifact: expected 'keys' in the manifest and constants of shape (keys, 2)")
+        return cls(
+            str(manifest.get("name", "efficiency")),
+            {key: (float(eff), float(overhead)) for key, (eff, overhead) in zip(keys, values, strict=True)},
+        )
+
+    def constants(self, gpu: str, family: str, dtype: str) -> tuple[float, float]:
+        """(efficiency, overhead in seconds); the family's median over dtypes and GPUs where there is nothing closer."""
+        for key in (f"{gpu}|{family}|{dtype}", f"{gpu}|{family}|{ANY}", f"{ANY}|{family}|{dtype}"):
+            if key in self._table:
+                return self._table[key]
+        return self._table.get(f"{ANY}|{family}|{ANY}", (1.0, 0.0))
+
+    def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
+        """Share of the roofline in (0, 1], shape (n,)."""
+        pairs = np.array([self.constants(gpu.id, batch.family, dtype) for dtype in batch.dtypes])
+        seconds = roofline(batch.ops, gpu).cold_s / pairs[:, 0] + pairs[:, 1]
+        result: FloatArray = np.minimum(1.0, bound_s / np.maximum(seconds, bound_s))
+        return result
