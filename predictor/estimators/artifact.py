@@ -8,9 +8,6 @@
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import tempfile
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +18,7 @@ import numpy.typing as npt
 
 from predictor.errors import RequestError, SpecError, nearest
 from predictor.estimators.base import Estimator
+from predictor.files import read_json
 
 SCHEMA_VERSION = 1
 
@@ -95,19 +93,6 @@ class RooflineOnly:
         return None
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; SpecError in one line where it is missing or broken."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SpecError(f"no such file: {path}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: broken JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise SpecError(f"{path}: expected a JSON object, found {type(value).__name__}")
-    return value
-
-
 def load_estimator(folder: Path) -> Estimator:
     """One estimator from its folder; SpecError where kind or files are not what this version reads."""
     manifest = read_json(folder / "manifest.json")
@@ -144,19 +129,3 @@ def load_artifacts(path: str | Path | None = None) -> ArtifactSet | RooflineOnly
     if not (folder / "manifest.json").is_file():
         raise RequestError(f"no estimators at {str(folder)!r}: expected a folder that `tilecast train --out` wrote")
     return _load_set(folder.resolve())
-
-
-def atomic_write(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -1,7 +1,8 @@
 """Networks: a Hugging Face config.json -> ModelConfig -> the graph of one pass, parameter counts, KV cache sizes."""
 
 from predictor.networks.build import build
-from predictor.networks.config import ModelConfig, catalogue, config_from_dict, load_config
+from predictor.networks.config import ModelConfig
+from predictor.networks.load import catalogue, config_from_dict, load_config
 from predictor.networks.parameters import (
     ParameterSplit,
     active_parameters,

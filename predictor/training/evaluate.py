@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import RequestError, SpecError, TilecastError
-from predictor.estimators.artifact import ArtifactSet, RooflineOnly, atomic_write
+from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 from predictor.estimators.base import KernelTable, predict_kernels
+from predictor.files import atomic_write
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops.base import Op
 from predictor.ops.gemm import Gemm

@@ -41,7 +41,7 @@ def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None
         raise UnsupportedError("ragged batches (prompt_lens) are not built yet")
     name = str(row["config"])
     if name.startswith("timm:"):
-        raise UnsupportedError(f"{name}: image models are not built yet")
+        raise UnsupportedError("image models (timm) are not built yet")
     path = configs / f"{name}.json"
     if not path.is_file():
         raise RequestError(f"no config {str(path)!r}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from predictor.networks.config import CONFIGS, catalogue, config_from_dict, load_config
+from predictor.networks.load import CONFIGS, catalogue, config_from_dict, load_config
 from predictor.networks.parameters import parameters
 
 torch = pytest.importorskip("torch", reason="the test extra (torch, transformers) is not installed")

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from predictor.files import read_json
 from predictor.networks import ModelConfig, Step, build, config_from_dict
-from predictor.networks.config import CONFIGS as PACKAGE_CONFIGS
-from predictor.networks.config import read_json
+from predictor.networks.load import CONFIGS as PACKAGE_CONFIGS
 from predictor.ops import Attention, Dropout, Elementwise, Embedding, Gemm, Norm, Softmax
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LEVELS = {
     "predictor": 0,
     "predictor.errors": 0,
+    "predictor.files": 0,
     "predictor.units": 0,
     "predictor.dtypes": 0,
     "predictor.hardware": 1,

@@ -11,7 +11,7 @@ import pytest
 from predictor.errors import RequestError, UnsupportedError
 from predictor.graph.graph import Graph
 from predictor.networks import ModelConfig, Step, build, catalogue, config_from_dict, load_config, parameter_split
-from predictor.networks.config import CONFIGS
+from predictor.networks.load import CONFIGS
 from predictor.ops import Attention, CrossEntropy, Dropout, Embedding, Gemm, MoE, Norm, Softmax
 from predictor.ops.attention import attended_pairs
 

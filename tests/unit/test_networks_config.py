@@ -11,7 +11,7 @@ import pytest
 
 from predictor.errors import RequestError, SpecError, UnknownNameError, UnsupportedError
 from predictor.networks import catalogue, config_from_dict, kv_bytes_per_token, load_config, parameters
-from predictor.networks.config import ALIASES, CONFIGS
+from predictor.networks.load import ALIASES, CONFIGS
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "num_attention_heads": 8,

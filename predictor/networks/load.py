@@ -1,0 +1,81 @@
+"""A catalogue name or a config.json -> ModelConfig.
+
+A missing size (layers, width, heads, vocabulary) or an unknown model_type is an error, never a guess. Any other missing
+key takes the default of the Hugging Face configuration class and is listed in ``ModelConfig.assumed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from predictor.errors import SpecError, UnsupportedError, nearest, unknown_name
+from predictor.files import read_json
+from predictor.networks.config import ModelConfig
+from predictor.networks.families import FAMILIES
+
+CONFIGS = Path(__file__).parent / "configs"
+
+#: Other names under which people know a model of the catalogue.
+ALIASES = {
+    "bert-base-uncased": "bert-base", "bert-large-uncased": "bert-large", "gpt3-175b": "gpt3", "gpt3-1.3b": "gpt3-xl",
+    "gpt3-small": "gpt3-125m", "gpt3-medium": "gpt3-350m", "gpt3-large": "gpt3-760m",
+}  # fmt: skip
+
+
+def catalogue() -> tuple[str, ...]:
+    """Names of the models that come with the package, sorted."""
+    return tuple(sorted(path.stem for path in CONFIGS.glob("*.json")))
+
+
+def load_config(name_or_path: str | Path) -> ModelConfig:
+    """The model of a catalogue name, of a config.json, or of a folder that holds one.
+
+    Raises UnknownNameError with the nearest names, SpecError for a file that is no valid config and UnsupportedError
+    for an architecture that is not known.
+    """
+    text = str(name_or_path)
+    name = text.strip().lower()
+    path = CONFIGS / f"{ALIASES.get(name, name)}.json"
+    if "/" in text or not path.is_file():
+        path = Path(text).expanduser()
+        if path.is_dir():
+            path = path / "config.json"
+        if not path.is_file():
+            raise unknown_name("model", text, catalogue(), "a name of `tilecast models` or a path to a config.json")
+    return config_from_dict(read_json(path), _name_of(path), str(path))
+
+
+def config_from_dict(data: Mapping[str, Any], name: str = "model", where: str = "config.json") -> ModelConfig:
+    """The ModelConfig of the dictionary of a config.json; ``where`` names it in errors.
+
+    Raises SpecError for a missing or impossible value and UnsupportedError for an unknown model_type.
+    """
+    model_type = data.get("model_type")
+    if not isinstance(model_type, str):
+        raise SpecError(f"{where}: missing 'model_type', expected one of {', '.join(sorted(FAMILIES))}")
+    family = FAMILIES.get(model_type)
+    if family is None:
+        close = nearest(model_type, FAMILIES)
+        tail = f"; nearest: {', '.join(close)}" if close else ""
+        known = ", ".join(sorted(FAMILIES))
+        raise UnsupportedError(f"{where}: unknown model_type {model_type!r}: expected one of {known}{tail}")
+    config = family(data, name, f"{where} ({model_type})")
+    check(config, where)
+    return config
+
+
+def check(config: ModelConfig, where: str) -> None:
+    """Raises SpecError where the sizes do not go together."""
+    if config.heads % config.kv_heads:
+        raise SpecError(f"{where}: {config.heads} attention heads are not a multiple of {config.kv_heads} KV heads")
+    if config.experts and not 1 <= config.top_k <= config.experts:
+        raise SpecError(f"{where}: {config.top_k} experts a token, expected 1 to {config.experts}")
+    for field in ("residual_dropout", "attention_dropout", "embed_dropout", "activation_dropout"):
+        if getattr(config, field) > 1.0:
+            raise SpecError(f"{where}: {field} is {getattr(config, field)}, expected 0 to 1")
+
+
+def _name_of(path: Path) -> str:
+    return path.parent.name if path.stem == "config" and path.parent.name else path.stem
