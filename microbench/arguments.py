@@ -22,7 +22,7 @@ class Parser(argparse.ArgumentParser):
 def seconds(text: str) -> float:
     """ "60s", "10min", "1.5h" -> seconds. Raises RequestError, one line."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text.lower())
-    if match is None or match[2] not in _UNITS or float(match[1]) <= 0:
+    if match is None or match[2] not in _UNITS or not 0 < float(match[1]) < 1e9:
         raise RequestError(f"{text!r} is no time: expected a number above zero with a unit, such as 60s, 10min, 2h")
     return float(match[1]) * _UNITS[match[2]]
 

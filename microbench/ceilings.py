@@ -169,7 +169,7 @@ def lifts(rows: Iterable[Mapping[str, Any]], spec: GPUSpec) -> dict[str, tuple[f
             found[key] = (rate, case)
 
     for row in rows:
-        if row["op"] == "ceiling" or row.get("flag"):
+        if row.get("op") in (None, "ceiling") or row.get("flag") or "dtype" not in row or "latency_ms" not in row:
             continue
         op, seconds, case = row_op(row), float(row["latency_ms"]) / 1e3, str(row["case_id"])
         if not spec.supports(op.dtype) and op.unit == "matrix":

@@ -21,7 +21,7 @@ from microbench import ceilings, environment, nvml, sweep
 from microbench.capability import target_of
 from microbench.case import Case
 from microbench.progress import Progress
-from microbench.storage import StorageError
+from microbench.storage import StorageError, storage_error
 from microbench.store import Store
 from microbench.supervisor import Worker, WorkerError
 from predictor.errors import RequestError, TilecastError
@@ -160,7 +160,7 @@ class Collection:
                 "packages": environment.versions(), "locked_clock_hz": self.request.lock_clocks_hz,
             }  # fmt: skip
             store = Store(self.request.out, device, str(facts["stack"]), run)
-            store.open(self.request.wait_s)
+            store.open(self.request.wait_s, self._stop.is_set)
             self._stores[device] = store
         return self._stores[device]
 
@@ -194,8 +194,8 @@ class Collection:
 
     def _write_device(self, lane: Lane) -> None:
         store = lane.store
-        known = (store.path / ceilings.DEVICE_FILE).is_file() and not store.new_rows
-        if known or ceilings.in_catalogue(store.device):
+        known = ceilings.spec_of(store.path, store.device)  # None where the file is broken, too: it is made again
+        if ceilings.in_catalogue(store.device) or (known is not None and not store.new_rows):
             return
         document = ceilings.device_document(ceilings.with_clock(lane.facts), store.rows("ceiling"))
         if document is not None:
@@ -251,6 +251,10 @@ class Collection:
                 if isinstance(error, StorageError):
                     self._stop.set()
                 return
+            except OSError as error:  # the disk refused even to take back what did not fit
+                lane.error = storage_error(lane.store.path, error)
+                self._stop.set()
+                return
 
     def _one(self, lane: Lane, case: Case) -> bool:
         """Has one case measured and stored; returns whether the worker had to be replaced. Raises StorageError."""
@@ -272,7 +276,8 @@ class Collection:
             assert answer.failure is not None
             lane.store.add_failure(case, answer.failure, now())
             self._progress.add(failures=1)
-            self._uncaptured[_kind(case)] += "capture failed" in str(answer.failure.get("reason"))
+            if answer.failure.get("kind") != "out_of_memory":
+                self._uncaptured[_kind(case)] += "capture failed" in str(answer.failure.get("reason"))
         if answer.dead:
             self._progress.note(f"worker replaced after {case.describe()}: {(answer.failure or {}).get('reason')}")
             lane.worker.stop()

@@ -17,7 +17,7 @@ import numpy as np
 from microbench import kernels, launchers
 from microbench.case import Case
 from microbench.devices.base import Device, Launch, State
-from microbench.launchers.base import TOLERANCE, Prepared
+from microbench.launchers.base import TOLERANCE, Prepared, allow_tf32
 from microbench.measure_rows import shape_cells
 from microbench.own_ops import Ceiling
 from microbench.stopping import StoppingRule, median_half_width
@@ -67,6 +67,7 @@ class Measurer:
 
     def measure(self, case: Case) -> dict[str, Any]:
         """The row of ``case``. Raises IllegalCase, WrongResult, MemoryError or what PyTorch raises."""
+        allow_tf32(case.op.dtype == "tf32", self.device)  # a switch of the process: the case before may have set it
         prepared: Prepared = launchers.load(case.launcher).prepare(case, self.device)
         prepared.launch()
         self.device.synchronize()
@@ -100,12 +101,12 @@ class Measurer:
         return float(error), "yes"
 
     def _warm_up(self, launch: Launch) -> float:
-        """Launches until ``warm_up_s`` have passed (twice at least); returns seconds of one call, roughly."""
-        begin, count, last = time.perf_counter(), 0, 0.0
+        """Launches until ``warm_up_s`` have passed (twice at least); returns seconds of the quickest call."""
+        begin, count, once = time.perf_counter(), 0, float("inf")
         while count < 2 or (time.perf_counter() - begin < self.settings.warm_up_s and count < 10_000):
-            last = self.device.time_batch(launch, 1)
+            once = min(once, self.device.time_batch(launch, 1))
             count += 1
-        return max(last, 1e-9)
+        return max(once, 1e-9)
 
     def _time(self, case: Case, launch: Launch) -> Timing:
         settings = self.settings
@@ -121,11 +122,14 @@ class Measurer:
             )
         launches = min(1000, max(4, 2 * launches))  # a kernel alone is quicker than its launch
         replay = self.device.capture(launch, launches)
-        self.device.time_batch(replay, 2)
-        repeats = 5 if once * launches < 0.01 else 1
+        self.device.time_replays(replay, 2)
+        graph_s = max(self.device.time_replays(replay, 1), 1e-9)
+        replays = int(min(16, max(1, np.ceil(settings.sample_s / graph_s))))
+        repeats = 5 if graph_s * replays < 0.01 else 1
         return self._rounds(
-            rule, launches, lambda: [self.device.time_batch(replay, 1) / launches for _ in range(repeats)]
-        )
+            rule, launches * replays,
+            lambda: [self.device.time_replays(replay, replays) / launches for _ in range(repeats)],
+        )  # fmt: skip
 
     def _rounds(self, rule: StoppingRule, launches: int, take: Any) -> Timing:
         """Takes samples until the rule says stop. A round that saw throttling, before or after, is thrown away.
@@ -153,6 +157,8 @@ class Measurer:
                 rule.add(thrown)
                 timing.states.append(after)
                 timing.kept_throttled = True
+            else:
+                before = self.device.rest(after)
         return timing
 
     # -------------------------------------------------------------------------------------------------------- row

@@ -8,6 +8,7 @@ autocast. A sample is one call between two CUDA events, so that host time counts
 
 from __future__ import annotations
 
+import gc
 import inspect
 import re
 import time
@@ -19,8 +20,7 @@ import numpy as np
 import torch
 
 from microbench.devices.base import TORCH_DTYPES, Device
-from microbench.launchers.base import IllegalCase
-from microbench.launchers.gemm import allow_tf32
+from microbench.launchers.base import IllegalCase, allow_tf32
 from microbench.measure import Settings
 from microbench.stopping import StoppingRule, median_half_width
 
@@ -35,6 +35,7 @@ def measure_cell(device: Device, cell: Mapping[str, str], config: dict[str, Any]
         raise IllegalCase("cuda_graph is measured on a GPU, for forward, prefill and decode")
     allow_tf32(cell["dtype"] == "tf32", device)
     if device.kind == "cuda":
+        gc.collect()  # the model before may be held by cycles of its modules
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     model = build(device, cell, config)
@@ -98,7 +99,10 @@ def prepare(device: Device, model: Any, cell: Mapping[str, str]) -> tuple[Call, 
         inputs = {"pixel_values": device.randn(batch, 3, size, size, dtype=dtype)}
         labels = device.randint(0, model.config.num_labels, (batch,))
     else:
-        length = int(cell["seq_len"] or 1) if cell["mode"] != "decode" else int(cell["context_len"])
+        name = "context_len" if cell["mode"] == "decode" else "seq_len"
+        if not cell[name]:
+            raise IllegalCase(f"a {cell['mode']} pass over tokens needs a {name}")
+        length = int(cell[name])
         inputs = {"input_ids": device.randint(0, model.config.vocab_size, (batch, length))}
         labels = inputs["input_ids"]
     if cell["mode"] == "train":

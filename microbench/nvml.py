@@ -58,11 +58,11 @@ class Nvml:
     def throttled(self) -> tuple[str, ...]:
         """Active reasons for a lower clock; empty where there is none or the board does not tell."""
         bits = ctypes.c_ulonglong()
-        try:
-            status = self.library.nvmlDeviceGetCurrentClocksThrottleReasons(self.board, ctypes.byref(bits))
-        except AttributeError:
-            return ()
-        return decode_reasons(bits.value) if status == 0 else ()
+        for name in ("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetCurrentClocksEventReasons"):
+            function = getattr(self.library, name, None)  # the newer name of the same
+            if function is not None and function(self.board, ctypes.byref(bits)) == 0:
+                return decode_reasons(bits.value)
+        return ()
 
     def driver(self) -> str | None:
         text = ctypes.create_string_buffer(80)
@@ -72,10 +72,12 @@ class Nvml:
     def lock_clocks(self, hz: float) -> bool:
         """Locks the SM clock (needs administrator's rights); whether the driver did it."""
         mhz = ctypes.c_uint(round(hz / 1e6))
-        return bool(self.library.nvmlDeviceSetGpuLockedClocks(self.board, mhz, mhz) == 0)
+        function = getattr(self.library, "nvmlDeviceSetGpuLockedClocks", None)
+        return function is not None and function(self.board, mhz, mhz) == 0
 
     def unlock_clocks(self) -> bool:
-        return bool(self.library.nvmlDeviceResetGpuLockedClocks(self.board) == 0)
+        function = getattr(self.library, "nvmlDeviceResetGpuLockedClocks", None)
+        return function is not None and function(self.board) == 0
 
 
 def load_library() -> Any | None:

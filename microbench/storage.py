@@ -12,7 +12,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ def encode(document: dict[str, Any]) -> bytes:
 
 
 def decode(line: bytes) -> dict[str, Any] | None:
-    """The document of one line, or None where the line is not whole."""
+    """The document of one line, or None where the line is not whole or names no case."""
     if len(line) < 10 or line[8:9] != b" " or not line.endswith(b"\n"):
         return None
     body = line[9:-1]
@@ -102,7 +102,7 @@ def decode(line: bytes) -> dict[str, Any] | None:
         document = json.loads(body)
     except ValueError:
         return None
-    return document if isinstance(document, dict) else None
+    return document if isinstance(document, dict) and isinstance(document.get("case_id"), str) else None
 
 
 def read_journal(path: Path) -> tuple[list[dict[str, Any]], int, int]:
@@ -186,8 +186,11 @@ class FolderLock:
         self.folder = folder
         self._handle = -1
 
-    def acquire(self, wait_s: float = 0.0) -> None:
-        """Takes the lock, waiting up to ``wait_s`` for another collector to end. Raises LockedError, one line."""
+    def acquire(self, wait_s: float = 0.0, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Takes the lock, waiting up to ``wait_s`` for another collector to end, or until ``stopped`` says so.
+
+        Raises LockedError, one line.
+        """
         make_folder(self.folder)
         path = self.folder / ".lock"
         try:
@@ -200,7 +203,7 @@ class FolderLock:
                 fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() < until:
+                if time.monotonic() < until and not stopped():
                     time.sleep(0.2)
                     continue
                 owner = os.pread(self._handle, 200, 0).decode(errors="replace").strip()

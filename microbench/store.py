@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,13 @@ class Store:
     def path(self) -> Path:
         return self.out / self.device
 
-    def open(self, wait_s: float) -> None:
+    def open(self, wait_s: float, stopped: Callable[[], bool] = lambda: False) -> None:
         """Takes the device's lock, clears away what a crash left and moves every journal into its parquet file.
 
         Raises LockedError and StorageError, one line each.
         """
         lock = FolderLock(self.path)
-        lock.acquire(wait_s)
+        lock.acquire(wait_s, stopped)
         self._lock = lock
         remove_temporaries(self.path)
         for folder in op_folders(self.path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -17,6 +18,7 @@ from typing import Any
 from microbench.case import Case
 from predictor.errors import TilecastError
 
+_END_S = 60.0
 _START_S = 180.0  # importing torch on a busy machine, and CUDA's first touch
 
 
@@ -63,6 +65,7 @@ class Worker:
         environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, environment.get("PYTHONPATH", "")) if p)
         if self.kind == "cuda":
             environment["CUDA_VISIBLE_DEVICES"] = self.visible
+            environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # indices mean what NVML and nvidia-smi mean
         command = [
             sys.executable, "-m", self.module, "--device", self.kind, "--threads", str(self.threads),
             "--settings", json.dumps(self.settings), "--parent", str(os.getpid()),
@@ -120,7 +123,8 @@ class Worker:
             return
         if process.poll() is None:
             process.kill()
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver that does not let go of it: left behind
+            process.wait(_END_S)
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 try:

@@ -19,6 +19,7 @@ import yaml
 
 from microbench.capability import Target, refusal
 from microbench.case import Case, op_from
+from microbench.launchers import LAUNCHERS
 from microbench.own_ops import KNOWN
 from predictor.dtypes import canonical
 from predictor.errors import RequestError, SpecError, unknown_name
@@ -72,9 +73,16 @@ def build(
     plan = Plan()
     queues: list[tuple[float, list[Case]]] = []
     for name in wanted:
-        document = _load(folder / f"{name}.yaml")
-        cases = _launcher_cases(document, target, kinds, plan)
-        queues.append((float(document.get("weight", 1.0)), cases))
+        path = folder / f"{name}.yaml"
+        try:
+            document = _load(path)
+            cases = _launcher_cases(document, target, kinds, plan)
+            weight = float(document.get("weight", 1.0))
+            if not 0 < weight < math.inf:
+                raise ValueError(f"weight {weight:g} is not above zero")
+        except (TypeError, ValueError, LookupError, ZeroDivisionError, AttributeError, OverflowError) as error:
+            raise SpecError(f"the sweep {path} makes no cases: {type(error).__name__}: {error}") from None
+        queues.append((weight, cases))
     plan.cases = _weave(queues)
     return plan
 
@@ -123,7 +131,9 @@ def _group_cases(
         if kinds is not None and dtype not in kinds:
             continue
         for number, cells in enumerate(_shapes(group)):
-            op = op_from({"op": group.get("op", launcher), "dtype": dtype, **cells})
+            op = op_from({"op": group.get("op", launcher), "dtype": canonical(dtype), **cells})
+            if launcher != "tile" and not op.bytes_moved() + op.flops() > 0 and not getattr(op, "size", 0) > 0:
+                raise ValueError(f"sizes are above zero, not {cells}")
             for options in _options(group):
                 for cache, protocol, share in timed:
                     if _fraction(number, 7) >= share:
@@ -264,6 +274,10 @@ def _load(path: Path) -> dict[str, Any]:
         raise SpecError(f"the sweep {path} is broken YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(document, dict) or "launcher" not in document or not isinstance(document.get("groups"), list):
         raise SpecError(f"the sweep {path} has no launcher or no list of groups")
+    if document["launcher"] not in tuple(LAUNCHERS):
+        raise SpecError(
+            f"the sweep {path}: no launcher {document['launcher']!r}: expected one of {', '.join(LAUNCHERS)}"
+        )
     for group in document["groups"]:
         _check_group(path, str(document["launcher"]), group)
     return document

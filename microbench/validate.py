@@ -81,6 +81,8 @@ def validate(root: Path) -> Report:
         folder = part.device_folder
         if folder not in specs:
             specs[folder] = ceilings.spec_of(folder, folder.resolve().name)
+            if specs[folder] is None and (folder / DEVICE_FILE).exists():
+                report.errors.append(f"{folder / DEVICE_FILE} is no device file: the next collection makes it again")
         _part(part, specs[folder], report)
         rows = part.all_rows
         noise += [row["noise"] for row in rows if row.get("noise") is not None]

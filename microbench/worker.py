@@ -24,7 +24,9 @@ from microbench.case import Case
 
 #: The profiler would write two lines a case; and CUPTI, torn down and set up again around CUDA graphs, has crashed
 #: (torch.profiler sets the same two where inductor uses graphs).
-_PROFILER = {"KINETO_LOG_LEVEL": "99", "DISABLE_CUPTI_LAZY_REINIT": "1", "TEARDOWN_CUPTI": "0"}
+_VARIABLES = {"KINETO_LOG_LEVEL": "99", "DISABLE_CUPTI_LAZY_REINIT": "1", "TEARDOWN_CUPTI": "0"}
+#: torch.compile would start a pool of processes, which take time of the processor and outlive a SIGKILL.
+_VARIABLES["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 Opener = Callable[[Any, dict[str, Any]], Handler]
 
@@ -47,7 +49,7 @@ def classify(error: BaseException) -> str:
     if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text.lower():
         return "out_of_memory"
     name = type(error).__name__
-    if name == "IllegalCase":
+    if name in ("IllegalCase", "OutOfResources"):  # the latter is Triton's: a tile too large for shared memory
         return "illegal"
     if name == "WrongResult":
         return "wrong_result"
@@ -132,7 +134,7 @@ def main(open_handler: Opener = open_measurer) -> int:
     parser.add_argument("--parent", type=int, default=0)
     arguments = parser.parse_args()
     end_with_parent(arguments.parent)
-    for name, value in _PROFILER.items():
+    for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -112,11 +112,18 @@ def read_config(configs: Path, name: str) -> dict[str, Any]:
 
 
 def read_results(path: Path) -> list[Cell]:
-    """The rows of an earlier run; none where there is no file."""
+    """The rows of an earlier run; none where there is no file. Raises RequestError for a file that is none of ours."""
     if not path.exists():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return [dict(row) for row in csv.DictReader(file)]
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            rows, names = list(reader), set(reader.fieldnames or ())
+    except (OSError, ValueError, csv.Error) as error:
+        raise RequestError(f"--out {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not {"gpu", "measured_ms", *KEY} <= names or not names <= set(COLUMNS):
+        raise RequestError(f"--out {path} holds something else than results of workload: give another name")
+    return [dict(row) for row in rows]
 
 
 def to_csv(rows: list[Cell]) -> bytes:

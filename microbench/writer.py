@@ -155,7 +155,9 @@ def read_failures(path: Path) -> list[Row]:
         try:
             document = json.loads(line)
         except ValueError:
-            raise SpecError(f"{path}, line {number} is no JSON") from None
+            document = None
+        if not isinstance(document, dict) or "case_id" not in document:
+            raise SpecError(f"{path}, line {number} is no JSON of a failure")
         found.append(document)
     return found
 
@@ -169,24 +171,26 @@ def read_meta(folder: Path) -> dict[str, Any]:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise SpecError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
-    if not isinstance(document, dict):
-        raise SpecError(f"{path} holds no mapping")
-    return document
+    runs = document.get("collections", []) if isinstance(document, dict) else None
+    if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
+        raise SpecError(f"{path} cannot be read: expected a mapping with a list of collections")
+    found: dict[str, Any] = document
+    return found
 
 
 def read_parquet(path: Path) -> list[Row]:
     """The rows of a harness file without their nulls; none where there is no file. Raises SpecError, one line."""
-    if not path.is_file():
+    if not path.exists():
         return []
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         table = pq.ParquetFile(path).read()
+        about = json.loads((table.schema.metadata or {}).get(_KEY) or b"{}")
     except (OSError, ValueError, pa.ArrowException) as error:
         raise SpecError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
-    raw = (table.schema.metadata or {}).get(_KEY)
-    version = json.loads(raw).get("schema_version") if raw else None
+    version = about.get("schema_version") if isinstance(about, dict) and "case_id" in table.column_names else None
     if version != SCHEMA_VERSION:
         raise SpecError(f"{path} has schema version {version!r}: expected {SCHEMA_VERSION}")
     return [{name: value for name, value in row.items() if value is not None} for row in table.to_pylist()]

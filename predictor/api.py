@@ -6,7 +6,7 @@ from pathlib import Path
 
 from predictor.aggregate.inference import decode_steps, run_forward
 from predictor.aggregate.training import run_training
-from predictor.errors import RequestError
+from predictor.errors import RequestError, UnsupportedError
 from predictor.estimators.artifact import load_artifacts
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.networks import ModelConfig, load_config
@@ -33,7 +33,14 @@ def predict(
     optimizer: str = "adam",
     micro_batch: int = 0,
     recompute: str = "none",
-    parallelism: Parallelism | None = None,
+    prompt_lens: object = None,
+    num_gpus: int = 1,
+    tp: int = 1,
+    pp: int = 1,
+    dp: int = 1,
+    cp: int = 1,
+    ep: int = 1,
+    shard: str = "none",
     artifacts: str | Path | None = None,
     top: int = 0,
 ) -> Prediction:
@@ -48,12 +55,18 @@ def predict(
     spec = gpu if isinstance(gpu, GPUSpec) else load_gpu(gpu)
     name = dtype or default_dtype(spec)
     numbers = precision(name, spec)
+    if prompt_lens is not None:
+        raise UnsupportedError("--prompt-lens: ragged batches are not built yet; leave it out")
+    longest = min(config.max_positions, DEFAULT_SEQ_LEN)
     if mode == "decode" and context_len is None:
-        context_len = min(config.max_positions, DEFAULT_SEQ_LEN) if seq_len is None else seq_len
+        context_len = longest - 1 if seq_len is None else seq_len  # the step's own token is the last that fits
+    if seq_len is None:
+        makes = output_len - 1 if mode == "generate" and isinstance(output_len, int) else 0
+        seq_len = max(1, longest - max(0, makes)) if config.position == "learned" else longest
     work = Workload(
         mode=mode,
         batch=batch,
-        seq_len=min(config.max_positions, DEFAULT_SEQ_LEN) if seq_len is None else seq_len,
+        seq_len=seq_len,
         dtype=name,
         execution=execution,
         attention=attention or default_attention(name, spec),
@@ -62,7 +75,7 @@ def predict(
         micro_batch=micro_batch,
         optimizer=optimizer,
         recompute=recompute,
-        parallelism=parallelism or Parallelism(),
+        parallelism=Parallelism(num_gpus, tp, pp, dp, cp, ep, shard),
     )
     _check_length(config, work)
     selector = load_artifacts(artifacts)

@@ -6,6 +6,7 @@ Inside Tilecast a quantity is in seconds, bytes, FLOP, FLOP/s, bytes/s, Hz or W.
 
 from __future__ import annotations
 
+import math
 import re
 
 from predictor.errors import RequestError
@@ -46,6 +47,8 @@ def parse_quantity(text: str, dimension: str) -> float:
     if match is None:
         raise RequestError(f"{text!r} is not a quantity: {expected}")
     number, unit = float(match[1]), match[2] or ""
+    if not math.isfinite(number):
+        raise RequestError(f"{text!r} is too large: {expected}")
     if not unit and dimension != "count":
         raise RequestError(f"{text!r} has no unit: {expected}")
     scale = next((prefixes[unit.removesuffix(u)] for u in units if _fits(unit, u, prefixes)), None)

@@ -15,6 +15,11 @@ OPTIMIZERS = ("adam", "adam_fused", "sgd", "none")
 RECOMPUTES = ("none", "selective", "full")
 SHARDS = ("none", "zero1", "zero2", "zero3", "hsdp")
 
+#: Sizes beyond which a request is a slip of the keyboard: no GPU holds them, and sums of them leave exact integers.
+LARGEST = {
+    "batch": 10**7, "micro_batch": 10**7, "seq_len": 10**8, "context_len": 10**8, "output_len": 10**6,
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
@@ -31,8 +36,8 @@ class Parallelism:
     def __post_init__(self) -> None:
         for name in ("num_gpus", "tp", "pp", "dp", "cp", "ep"):
             value = getattr(self, name)
-            if value < 1:
-                raise RequestError(f"{flag(name)} {value}: expected at least 1")
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise RequestError(f"{flag(name)} {value}: expected a whole number, at least 1")
             if value > 1:
                 raise UnsupportedError(f"{flag(name)} {value}: parallelism is not built yet; expected 1")
         if self.shard not in SHARDS:
@@ -64,6 +69,13 @@ class Workload:
     parallelism: Parallelism = field(default_factory=Parallelism)
 
     def __post_init__(self) -> None:
+        for name, most in LARGEST.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise RequestError(f"{flag(name)} {value!r}: expected a whole number")
+            if value > most:
+                shown = value if value < 10**18 else f"of {len(str(value))} digits"
+                raise RequestError(f"{flag(name)} {shown}: expected at most {most:,}")
         _one_of("mode", self.mode, MODES)
         if self.execution in LATER_EXECUTIONS:
             raise UnsupportedError(
@@ -115,5 +127,7 @@ def choice(name: str, value: str, choices: tuple[str, ...]) -> str:
 
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if not isinstance(value, str):
+        raise RequestError(f"{flag(name)} {value!r}: expected one of {', '.join(choices)}")
     if value not in choices:
         raise RequestError(choice(name, value, choices))

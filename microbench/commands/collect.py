@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 from pathlib import Path
 from types import FrameType
 
 from microbench import arguments as words
+from microbench.capability import cpu_target, gpu_target
 from microbench.collect import Collection, Request, Summary, as_dict
 from microbench.progress import duration
-from microbench.sweep import SWEEPS, check_names
+from microbench.sweep import SWEEPS, build, check_names
 from microbench.tracking import Tracker
 from predictor.errors import RequestError
+from predictor.hardware.gpu import load_gpu
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,8 +60,12 @@ def check(arguments: argparse.Namespace) -> None:
         value = getattr(arguments, name, None)
         if value is not None and value < 1:
             raise RequestError(f"--{name.replace('_', '-')} {value}: expected at least 1")
-    if arguments.threads < 0:
-        raise RequestError(f"--threads {arguments.threads}: expected 0 or more")
+    processors = os.cpu_count() or 1
+    most = processors if hasattr(arguments, "out") else 4096  # a plan may be for another machine
+    if not 0 <= arguments.threads <= most:
+        raise RequestError(f"--threads {arguments.threads}: expected 0 to {most}")
+    if getattr(arguments, "lock_clocks", None) is not None and arguments.device == "cpu":
+        raise RequestError("--lock-clocks: the clock of a processor cannot be locked: expected an NVIDIA GPU")
     noise = getattr(arguments, "noise", None)
     if noise is not None and not 0 < noise < 1:
         raise RequestError(f"--noise {noise}: expected a share between 0 and 1, such as 0.01")
@@ -73,6 +80,9 @@ def check(arguments: argparse.Namespace) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Collect, say what came of it."""
     check(arguments)
+    if arguments.sweeps != SWEEPS:  # what is wrong with them is said before anything is measured
+        target = cpu_target(1, 2**34) if arguments.device == "cpu" else gpu_target(load_gpu("h100-sxm"))
+        build(target, arguments.ops, arguments.dtypes, arguments.sweeps)
     tracker = Tracker(arguments.tracking_uri)
     given = {
         "noise": arguments.noise, "min_samples": arguments.min_samples, "case_s": arguments.case_seconds,
@@ -96,8 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    tracker.log(collection.record(), summary)
     _print(summary, arguments)
+    tracker.log(collection.record(), summary)
     return 130 if summary.stopped_by == "interrupt" else 0
 
 

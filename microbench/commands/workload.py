@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -33,6 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure the suite; status 1 where not one of its cells could be measured."""
     if arguments.out.suffix != ".csv":
         raise RequestError(f"--out {arguments.out}: expected a file that ends in .csv")
+    if not 0 <= arguments.threads <= (os.cpu_count() or 1):
+        raise RequestError(f"--threads {arguments.threads}: expected 0 to the processors of this machine")
     read_suite(arguments.suite)
     settings = {} if arguments.case_seconds is None else {"case_s": arguments.case_seconds}
     say = (lambda line: None) if arguments.json else (lambda line: print(line, flush=True))

@@ -81,6 +81,10 @@ class Device:
         """Seconds of ``repeats`` calls, each after the cache was flushed; the flush is outside of the time."""
         raise NotImplementedError  # pragma: no cover
 
+    def time_replays(self, replay: Launch, replays: int) -> float:
+        """Seconds of one replay of a captured graph, from ``replays`` in a row, without the host's time."""
+        return self.time_batch(replay, replays)
+
     def capture(self, launch: Launch, launches: int) -> Launch:
         """A call that replays ``launches`` launches as one graph. Raises RuntimeError where it cannot be captured."""
         raise RuntimeError(f"a {self.kind} device captures no graphs")
@@ -89,6 +93,10 @@ class Device:
 
     def state(self) -> State:
         return State()
+
+    def rest(self, state: State) -> State:
+        """Called after a round that saw throttling: lets the device recover; returns its state then."""
+        return state
 
     def release(self) -> None:
         """Gives back the memory of the last case."""

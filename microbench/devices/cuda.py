@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import time
 from typing import Any
 
 import torch
@@ -11,8 +13,13 @@ from microbench import nvml
 from microbench.boards import catalogue_id
 from microbench.devices.base import Device, Launch, State
 
-#: The GPU waits this many clocks (about 0.1 ms) before a flush, so that the host has queued the launch behind it.
-_HEAD_START_CLOCKS = 200_000
+#: The GPU spins this many clocks (about 0.1 ms) first, so that the host has queued behind it what is timed; and longer
+#: where the host took longer for the launch before, up to 20 ms.
+_HEAD_START_CLOCKS, _MOST_CLOCKS, _CLOCKS_A_SECOND = 200_000, 40_000_000, 2e9
+#: A pause after a throttled round: the power that a cap acts on is an average over some tens of milliseconds.
+_REST_S = 0.03
+#: Errors of cuBLAS that refuse a call and leave the context as it was.
+_HARMLESS = ("CUBLAS_STATUS_NOT_SUPPORTED", "CUBLAS_STATUS_INVALID_VALUE", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 class CudaDevice(Device):
@@ -23,6 +30,7 @@ class CudaDevice(Device):
 
     kind = "cuda"
     protocols = ("cuda_graph", "eager_events")
+    _host_s = 0.0  # that the last queued launch took on the host
 
     def __init__(self) -> None:
         if not torch.cuda.is_available():
@@ -62,18 +70,38 @@ class CudaDevice(Device):
         end.synchronize()
         return float(begin.elapsed_time(end)) / 1e3 / launches
 
+    def _head_start(self) -> None:
+        """Keeps the GPU busy while the host queues the next launch."""
+        if self._sleep is not None:
+            self._sleep(int(min(max(_HEAD_START_CLOCKS, 2 * self._host_s * _CLOCKS_A_SECOND), _MOST_CLOCKS)))
+
+    def _queued(self, launch: Launch) -> None:
+        begin = time.perf_counter()
+        launch()
+        self._host_s = time.perf_counter() - begin
+
+    def time_replays(self, replay: Launch, replays: int) -> float:
+        """The graphs are queued while the GPU spins: the time to launch the first one is not theirs."""
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        self._head_start()
+        begin.record()
+        for _ in range(replays):
+            self._queued(replay)
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3 / replays
+
     def time_cold(self, launch: Launch, repeats: int) -> list[float]:
         """One pair of events a call. The launch is queued while the GPU still flushes, so its host time is hidden."""
         if self._flush_buffer is None:
             self._flush_buffer = torch.zeros(2 * self.cache_bytes // 4, dtype=torch.int32, device=self.torch_device)
         pairs = []
         for _ in range(repeats):
-            if self._sleep is not None:
-                self._sleep(_HEAD_START_CLOCKS)
+            self._head_start()
             self._flush_buffer.add_(1)
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
-            launch()
+            self._queued(launch)
             end.record()
             pairs.append((begin, end))
         torch.cuda.synchronize()
@@ -86,7 +114,10 @@ class CudaDevice(Device):
                 for _ in range(launches):
                     launch()
         except Exception as error:
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            cause: BaseException = error
+            while cause.__context__ is not None:  # the end of the capture fails, too, and hides why
+                cause = cause.__context__
+            first = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
             raise RuntimeError(f"CUDA graph capture failed: {first}") from error
         replay: Launch = graph.replay
         return replay
@@ -99,9 +130,14 @@ class CudaDevice(Device):
             board.clock_hz(), board.clock_hz(memory=True), board.temperature_c(), board.power_w(), board.throttled()
         )
 
+    def rest(self, state: State) -> State:
+        time.sleep(_REST_S)
+        return self.state()
+
     def release(self) -> None:
         """Gives cached memory back to the driver once half of the board is taken: doing it always would be slow."""
         if torch.cuda.memory_reserved() > self.properties.total_memory // 2:
+            gc.collect()
             torch.cuda.empty_cache()
 
     def environment(self) -> dict[str, Any]:
@@ -128,4 +164,15 @@ class CudaDevice(Device):
         }  # fmt: skip
 
     def poisoned_by(self, error: BaseException) -> bool:
-        return "capture failed" in str(error) or super().poisoned_by(error)
+        """A lost context fails whatever is asked of it next, in whose words ever (Triton, cuDNN, NCCL): so ask."""
+        text = str(error)
+        if "capture failed" in text:
+            return True
+        if super().poisoned_by(error) and not any(name in text for name in _HARMLESS):
+            return True
+        try:
+            torch.ones(2, device=self.torch_device).add_(1)
+            torch.cuda.synchronize()
+        except RuntimeError as after:
+            return "out of memory" not in str(after)
+        return False

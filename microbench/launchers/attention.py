@@ -46,6 +46,8 @@ def prepare(case: Case, device: Device) -> Prepared:
     # One query sees its whole cache: a causal mask hides nothing, and SDPA would align it at the wrong corner.
     options: dict[str, Any] = {"is_causal": op.causal and op.q_len > 1}
     if op.heads != op.kv_heads:
+        if "enable_gqa" not in (functional.scaled_dot_product_attention.__doc__ or ""):
+            raise IllegalCase("fewer heads of keys than of queries need PyTorch 2.5: enable_gqa")
         options["enable_gqa"] = True
 
     def forward() -> torch.Tensor:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from microbench.devices.base import Launch
+from microbench.devices.base import Device, Launch
 
 #: Largest error, over the largest value of the reference, that a result of a dtype may have. A product of k terms in
 #: fp32 is off by about sqrt(k) 2^-24; 16-bit results are rounded once to 2^-11 or 2^-8 and their sums are fp32. Results
@@ -49,6 +49,13 @@ def compiled(function: Callable[..., torch.Tensor], inputs: int) -> Callable[...
         if hasattr(dynamo, name):
             setattr(dynamo, name, 256)
     return torch.compile(function, dynamic=True)
+
+
+def allow_tf32(wanted: bool, device: Device) -> None:
+    """fp32 products on the CUDA cores, or on the tensor cores in TF32 where the case says so."""
+    if device.kind == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = wanted
+        torch.backends.cudnn.allow_tf32 = wanted
 
 
 def relative_error(result: torch.Tensor, reference: torch.Tensor) -> float:

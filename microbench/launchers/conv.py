@@ -8,14 +8,12 @@ import torch.nn.functional as functional
 from microbench.case import Case
 from microbench.devices.base import Device
 from microbench.launchers.base import Prepared, relative_error
-from microbench.launchers.gemm import allow_tf32
 from microbench.own_ops import Conv
 
 
 def prepare(case: Case, device: Device) -> Prepared:
     op = case.op
     assert isinstance(op, Conv)
-    allow_tf32(op.dtype == "tf32", device)
     grad = op.phase == "backward"
     fan_in = op.channels // op.groups * op.kernel**2
     x = device.randn(op.batch, op.channels, op.height, op.width, dtype=op.dtype).requires_grad_(grad)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from predictor.aggregate.passes import OpTime
+from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 from predictor.estimators.base import ESTIMATOR, ROOFLINE, KernelTable
 from predictor.ops.attention import Attention
-from predictor.ops.base import Op
+from predictor.ops.base import BACKWARD, Op
 from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE
 from predictor.prediction import ClassTime, NodeTime
@@ -56,6 +57,25 @@ def classes(op_times: Sequence[OpTime], table: KernelTable) -> tuple[ClassTime, 
         for (op, phase), s in sums.items()
     ]  # fmt: skip
     return tuple(sorted(rows, key=lambda row: -row.latency_s))
+
+
+#: Operator classes that no data set here measures: their time is bytes and FLOPs at the efficiency of a sibling.
+UNMEASURED = ("optimizer", "cross-entropy", "moe routing")
+
+
+def notes(rows: Sequence[ClassTime], gpu: str, selector: ArtifactSet | RooflineOnly) -> tuple[str, ...]:
+    """What a reader should know of where the numbers are from: a GPU or operators that nobody measured."""
+    found = []
+    used = sorted({name for row in rows for name in row.estimators})
+    unseen = [name for name in used if gpu not in selector.measured_on(name)]
+    if unseen:
+        found.append(f"{gpu} is in no measurement behind {', '.join(unseen)}: carried over from other GPUs.")
+    guessed = {row.op for row in rows if row.op in UNMEASURED}
+    if any(row.phase == BACKWARD for row in rows):
+        guessed.add("backward kernels other than GEMM")
+    if guessed and used:
+        found.append(f"Never measured, at the efficiency of similar kernels: {', '.join(sorted(guessed))}.")
+    return tuple(found)
 
 
 def longest_nodes(op_times: Sequence[OpTime], table: KernelTable, top: int) -> tuple[NodeTime, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from predictor.aggregate.breakdown import classes, longest_nodes
+from predictor.aggregate.breakdown import classes, longest_nodes, notes
 from predictor.aggregate.memory import inference_memory
 from predictor.aggregate.passes import OpTime, Pass, time_graphs
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
@@ -58,6 +58,7 @@ def _answer(
     split = parameter_split(config)
     cache = kv_cache_bytes(config, work.batch, cache_tokens, numbers.kv) if cache_tokens else 0.0
     linear = split.layers + split.experts
+    breakdown = classes(op_times, table)
     memory = inference_memory(linear, split.embedding + split.head, cache, timed.graph, numbers, gpu)
     return Prediction(
         model=config.name,
@@ -74,11 +75,12 @@ def _answer(
         sequences=float(work.batch),
         parameters=split.total,
         memory=memory,
-        breakdown=classes(op_times, table),
+        breakdown=breakdown,
         nodes=longest_nodes(op_times, table, top),
         provenance=provenance(op_times, timed),
         artifacts=selector.name,
         assumed=config.assumed,
+        notes=notes(breakdown, gpu.id, selector),
     )
 
 

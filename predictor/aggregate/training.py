@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from predictor.aggregate.breakdown import classes, longest_nodes
+from predictor.aggregate.breakdown import classes, longest_nodes, notes
 from predictor.aggregate.inference import make_step, provenance
 from predictor.aggregate.memory import training_memory
 from predictor.aggregate.passes import time_graphs
@@ -50,6 +50,7 @@ def run_training(
     }
     op_times = timed[3].op_times(float(passes_per_step)) + timed[2].op_times()
     flops = whole.flops() * passes_per_step
+    breakdown = classes(op_times, table)
     return Prediction(
         model=config.name,
         gpu=gpu.id,
@@ -65,9 +66,10 @@ def run_training(
         sequences=float(work.batch),
         parameters=count,
         memory=training_memory(count, forward, numbers, work.optimizer, passes_per_step, gpu),
-        breakdown=classes(op_times, table),
+        breakdown=breakdown,
         nodes=longest_nodes(op_times, table, top),
         provenance=provenance(op_times, timed[3]),
         artifacts=selector.name,
         assumed=config.assumed,
+        notes=notes(breakdown, gpu.id, selector),
     )

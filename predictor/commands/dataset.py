@@ -102,7 +102,7 @@ def _print_facts(file: str, facts: dict[str, Any]) -> None:
             table.add_row(op, field, texts[0], texts[1] if len(texts) > 2 else "", texts[-1])
     console.print(table)
     for kind, noise in facts["noise"].items():
-        if noise.get("median") is not None:
+        if noise and noise.get("median") is not None:
             n = noise.get("rows", noise.get("cases", 0))
             console.print(f"  noise by {kind}: median {noise['median']:.2%} over {n:,}", highlight=False)
     for flag, n in facts["flags"].items():

@@ -6,9 +6,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from predictor.errors import RequestError
+
 EXAMPLES = """examples:
   tilecast evaluate workloads $TILECAST_DATA/ground_truth/neusight_e2e.csv
-  tilecast evaluate kernels models/default/heldout.parquet --baselines
+  tilecast evaluate kernels neusight.parquet --split test --baselines
 """
 KERNEL_KEYS = ("gpu", "operator", "dtype", "framework")
 WORKLOAD_KEYS = ("gpu", "mode", "execution")
@@ -39,11 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print."""
+    if arguments.worst < 0:
+        raise RequestError(f"--worst {arguments.worst}: expected 0 or more")
     return _kernels(arguments) if arguments.what == "kernels" else _workloads(arguments)
 
 
 def _finish(arguments: argparse.Namespace, rows: Any, keys: tuple[str, ...], label: str, extra: dict[str, Any]) -> int:
-    from predictor.errors import RequestError
     from predictor.training.evaluate import as_json, write_rows
     from predictor.training.metrics import by_group, print_table, summarise
 
@@ -94,6 +97,8 @@ def _workloads(arguments: argparse.Namespace) -> int:
 
     frame = read_suite(arguments.file)
     configs = Path(arguments.configs) if arguments.configs else Path(arguments.file).parent / "configs"
+    if not configs.is_dir():
+        raise RequestError(f"--configs {str(configs)!r}: no such folder; expected one of model configs")
     rows = predict_suite(frame, configs, arguments.artifacts)
     keys = tuple(key for key in WORKLOAD_KEYS if key in rows)
     return _finish(arguments, rows, keys, "case", {})
@@ -114,6 +119,8 @@ def _kernels(arguments: argparse.Namespace) -> int:
         frame = frame[frame["gpu"].astype(str).isin(_ids(arguments.only_gpu, devices))]
     if arguments.split:
         frame = frame[frame["split"].astype(str) == arguments.split]
+    if not len(frame):
+        raise RequestError(f"{arguments.file}: no row is left to evaluate (--split, --only-gpu, or every row flagged)")
     rows = predict_rows(frame.reset_index(drop=True), selector, devices)
     rows["case"] = rows["op"].astype(str) + " " + rows["source_file"].astype(str) + ":" + rows["source_row"].astype(str)
     extra: dict[str, Any] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.errors import UnsupportedError
+from predictor.errors import RequestError, UnsupportedError
 from predictor.workload import ATTENTIONS, EXECUTIONS, MODES, OPTIMIZERS
 
 EXAMPLES = """examples:
@@ -54,11 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Forecast and print."""
-    for name in ("prompt_lens", "html", "trace"):
+    if arguments.top < 0:
+        raise RequestError(f"--top {arguments.top}: expected 0 or more")
+    for name in ("html", "trace"):
         if getattr(arguments, name):
             raise UnsupportedError(f"--{name.replace('_', '-')}: not built yet; leave it out")
     from predictor.api import predict
-    from predictor.workload import Parallelism
 
     answer = predict(
         arguments.model,
@@ -74,9 +75,14 @@ def run(arguments: argparse.Namespace) -> int:
         optimizer=arguments.optimizer,
         micro_batch=arguments.micro_batch,
         recompute=arguments.recompute,
-        parallelism=Parallelism(
-            arguments.num_gpus, arguments.tp, arguments.pp, arguments.dp, arguments.cp, arguments.ep, arguments.shard
-        ),
+        prompt_lens=arguments.prompt_lens,
+        num_gpus=arguments.num_gpus,
+        tp=arguments.tp,
+        pp=arguments.pp,
+        dp=arguments.dp,
+        cp=arguments.cp,
+        ep=arguments.ep,
+        shard=arguments.shard,
         artifacts=arguments.artifacts,
         top=arguments.top,
     )

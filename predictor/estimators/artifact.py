@@ -58,6 +58,7 @@ class ArtifactSet:
                 for dtype in member["dtypes"]:
                     self._routes[(family, dtype)] = member["folder"]
         self._loaded: dict[str, Estimator] = {}
+        self._measured: dict[str, tuple[str, ...]] = {}
 
     @property
     def name(self) -> str:
@@ -78,6 +79,12 @@ class ArtifactSet:
         """The manifest of one estimator of the set."""
         return read_json(self.path / folder / "manifest.json")
 
+    def measured_on(self, name: str) -> tuple[str, ...]:
+        """GPUs that the estimator ``name`` was fitted on."""
+        if name not in self._measured:
+            self._measured[name] = tuple(self.member_manifest(name).get("gpus", ()))
+        return self._measured[name]
+
     def folders(self) -> tuple[str, ...]:
         """Folders of the set's estimators."""
         return tuple(member["folder"] for member in self.manifest["estimators"])
@@ -87,6 +94,10 @@ class RooflineOnly:
     """A set without estimators: every operator is answered by its roofline."""
 
     name = "roofline"
+
+    def measured_on(self, name: str) -> tuple[str, ...]:
+        """No GPU was measured for the roofline."""
+        return ()
 
     def select(self, family: str, dtype: str) -> Estimator | None:
         """Never an estimator."""

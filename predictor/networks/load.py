@@ -23,6 +23,12 @@ ALIASES = {
     "gpt3-small": "gpt3-125m", "gpt3-medium": "gpt3-350m", "gpt3-large": "gpt3-760m",
 }  # fmt: skip
 
+#: Activation functions that the graph builders know.
+ACTIVATIONS = (
+    "relu", "gelu", "gelu_new", "gelu_fast", "gelu_bloom", "gelu_python", "gelu_pytorch_tanh", "quick_gelu", "silu",
+    "swish", "tanh", "sigmoid",
+)  # fmt: skip
+
 
 def catalogue() -> tuple[str, ...]:
     """Names of the models that come with the package, sorted."""
@@ -40,8 +46,14 @@ def load_config(name_or_path: str | Path) -> ModelConfig:
     path = CONFIGS / f"{ALIASES.get(name, name)}.json"
     if "/" in text or not path.is_file():
         path = Path(text).expanduser()
+        if ".py:" in text:
+            raise UnsupportedError(
+                f"--model {text!r}: tracing a module is not built yet; expected a name or a config.json"
+            )
         if path.is_dir():
             path = path / "config.json"
+            if not path.is_file():
+                raise SpecError(f"{text}: no config.json in this folder")
         if not path.is_file():
             raise unknown_name("model", text, catalogue(), "a name of `tilecast models` or a path to a config.json")
     return config_from_dict(read_json(path), _name_of(path), str(path))
@@ -61,9 +73,25 @@ def config_from_dict(data: Mapping[str, Any], name: str = "model", where: str = 
         tail = f"; nearest: {', '.join(close)}" if close else ""
         known = ", ".join(sorted(FAMILIES))
         raise UnsupportedError(f"{where}: unknown model_type {model_type!r}: expected one of {known}{tail}")
+    _check_raw(data, where)
     config = family(data, name, f"{where} ({model_type})")
     check(config, where)
     return config
+
+
+def _check_raw(data: Mapping[str, Any], where: str) -> None:
+    """Raises for what the normalised fields cannot show: weight-only quantization, counts of zero."""
+    quantization = data.get("quantization_config")
+    if isinstance(quantization, Mapping) and quantization.get("quant_method") != "fp8":
+        method = quantization.get("quant_method")
+        raise UnsupportedError(f"{where}: quantization_config {method!r} is not built yet; expected fp8 or none")
+    for key in ("num_key_value_heads", "kv_n_heads"):
+        value = data.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 1):
+            raise SpecError(f"{where}: {key!r} is {value!r}, expected an integer of at least 1")
+    window = data.get("sliding_window")
+    if isinstance(window, int | float) and window < 0:
+        raise SpecError(f"{where}: 'sliding_window' is {window!r}, expected an integer of at least 0 or null")
 
 
 def check(config: ModelConfig, where: str) -> None:
@@ -72,6 +100,14 @@ def check(config: ModelConfig, where: str) -> None:
         raise SpecError(f"{where}: {config.heads} attention heads are not a multiple of {config.kv_heads} KV heads")
     if config.experts and not 1 <= config.top_k <= config.experts:
         raise SpecError(f"{where}: {config.top_k} experts a token, expected 1 to {config.experts}")
+    if config.activation not in ACTIVATIONS:
+        close = nearest(config.activation, ACTIVATIONS)
+        tail = f"; nearest: {', '.join(close)}" if close else ""
+        raise SpecError(
+            f"{where}: unknown activation {config.activation!r}: expected one of {', '.join(ACTIVATIONS)}{tail}"
+        )
+    if config.rotary_dim > config.head_dim:
+        raise SpecError(f"{where}: {config.rotary_dim} rotary dimensions in a head of {config.head_dim}")
     for field in ("residual_dropout", "attention_dropout", "embed_dropout", "activation_dropout"):
         if getattr(config, field) > 1.0:
             raise SpecError(f"{where}: {field} is {getattr(config, field)}, expected 0 to 1")

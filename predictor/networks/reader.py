@@ -99,7 +99,7 @@ class Reader:
             raise SpecError(f"{self.where}: {key!r} is {value!r}, expected an integer of at least {at_least}")
         most = _MOST_LAYERS if "layer" in key else _MOST
         if value > most:
-            raise SpecError(f"{self.where}: {key!r} is {value:.6g}, expected at most {most}")
+            raise SpecError(f"{self.where}: {key!r} is {str(value)[:12]}..., expected at most {most}")
         return value
 
 

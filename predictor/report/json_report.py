@@ -56,7 +56,7 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
             {
                 "op": row.op,
                 "phase": row.phase,
-                "count": round(row.count, 3),
+                "count": _count(row.count),
                 "latency_ms": row.latency_s * 1e3,
                 "share": row.share,
                 "utilization": row.utilization,
@@ -72,7 +72,7 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
                 "op": row.op,
                 "shape": row.shape,
                 "phase": row.phase,
-                "count": round(row.count, 3),
+                "count": _count(row.count),
                 "latency_ms": row.latency_s * 1e3,
                 "share": row.share,
                 "bound": row.bound,
@@ -85,6 +85,11 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
         "assumed": list(answer.assumed),
         "notes": list(answer.notes),
     }
+
+
+def _count(value: float) -> int | float:
+    """A count: whole but for decode steps that stand for several."""
+    return int(value) if value == int(value) else round(value, 3)
 
 
 def to_json(answer: Prediction) -> str:

@@ -36,7 +36,7 @@ def print_prediction(answer: Prediction, console: Console) -> None:
     known, fallback = answer.provenance.get("estimator", 0), answer.provenance.get("roofline", 0)
     console.print(
         f"{known + fallback} distinct operators: {known} from estimators ({answer.artifacts}), {fallback} from the"
-        " roofline alone (a lower bound).",
+        " roofline alone (a perfect kernel with a cold cache).",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
     if answer.assumed:

@@ -160,6 +160,8 @@ def read_suite(path: str | Path) -> Frame:
     missing = [name for name in ("case", "config", "mode", "gpu", "dtype", "measured_ms") if name not in frame]
     if missing:
         raise SpecError(f"{path}: expected a suite of workloads, column(s) missing: {', '.join(missing)}")
+    if not len(frame):
+        raise SpecError(f"{path}: expected a suite of workloads, found no row")
     return frame
 
 
@@ -171,6 +173,8 @@ def predict_suite(frame: Frame, configs: Path, artifacts: str | Path | None, top
     out = frame.copy()
     for name in ("predicted_ms", "low_ms", "high_ms", "predicted_forward_ms", "predicted_memory_gib", "note"):
         out[name] = [row.get(name) for row in rows]
+    pd = require("pandas")
+    out["measured_ms"] = pd.to_numeric(out["measured_ms"], errors="coerce")
     out["ape_pct"] = (out["predicted_ms"].astype(float) / out["measured_ms"] - 1.0).abs() * 100.0
     return out
 

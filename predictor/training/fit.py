@@ -117,6 +117,8 @@ def train(
         raise RequestError(f"--holdout {holdout}: expected a fraction from 0 to below 1")
     if holdout_by not in ("shapes", "models"):
         raise RequestError(f"--holdout-by {holdout_by!r}: expected shapes or models")
+    if seed < 0:
+        raise RequestError(f"--seed {seed}: expected 0 or more")
     recipes = _recipes(estimators)
     _check_out(out)
     frame, sources, devices = _read(files)
@@ -251,7 +253,7 @@ def _fit_one(
 
     rows = seen[recipe.rows(seen)].reset_index(drop=True)
     if not len(rows):
-        report.skipped[recipe.folder] = "no rows in the data: the roofline answers"
+        report.skipped[recipe.folder] = "no rows that it is fitted on: the roofline answers"
         return
     simple = not _carries(recipe, rows)
     say(f"fitting {recipe.folder} on {len(rows):,} rows" + (" (few: an efficiency and an overhead)" if simple else ""))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import RequestError, TilecastError, UnsupportedError
-from predictor.workload import Parallelism
 
 _DEGREES = ("num_gpus", "tp", "pp", "dp", "cp", "ep")
 
@@ -20,6 +19,8 @@ def predict_case(row: Mapping[str, Any], configs: Path, artifacts: str | Path | 
     A row that cannot be forecast yet has predicted_ms None and the reason in note; nothing is dropped in silence.
     """
     try:
+        if not 0 < _number(row, "measured_ms") < math.inf:
+            raise RequestError(f"measured_ms {row.get('measured_ms')!r}: expected a latency above 0")
         answer = _predict(row, configs, artifacts)
     except TilecastError as error:
         return {"predicted_ms": None, "note": str(error)}
@@ -62,7 +63,8 @@ def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None
         optimizer=_text(row, "optimizer") or "none",
         micro_batch=micro if mode == "train" and micro else 0,
         recompute=_text(row, "recompute") or "none",
-        parallelism=Parallelism(**{key: _int(row, key) or 1 for key in _DEGREES}, shard=_text(row, "shard") or "none"),
+        **{key: _int(row, key) or 1 for key in _DEGREES},
+        shard=_text(row, "shard") or "none",
         artifacts=artifacts,
     )
 
@@ -80,5 +82,19 @@ def _text(row: Mapping[str, Any], key: str) -> str:
 
 
 def _int(row: Mapping[str, Any], key: str) -> int:
+    value = _number(row, key)
+    if value != int(value):
+        raise RequestError(f"{key} {row.get(key)!r}: expected a whole number")
+    return int(value)
+
+
+def _number(row: Mapping[str, Any], key: str) -> float:
+    """A cell as a finite number, 0 where it is empty; RequestError, which becomes the row's note, for other text."""
     text = _text(row, key)
-    return int(float(text)) if text else 0
+    try:
+        value = float(text) if text else 0.0
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise RequestError(f"{key} {row.get(key)!r}: expected a number")
+    return value

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from microbench_cases import CASE, CPU, GPU, plan, plan_of, row_of, softmax
 
-from microbench import boards, capability, nvml, stopping, storage, sweep
+from microbench import boards, capability, nvml, stopping, storage, sweep, workload
 from microbench.case import Case, op_from
 from microbench.own_ops import Conv
 from microbench.writer import FAILURES, JOURNAL, MEASUREMENTS, OpFolder, read_parquet, read_rows, to_parquet
-from predictor.errors import SpecError, UnknownNameError
+from predictor.errors import RequestError, SpecError, UnknownNameError
 from predictor.hardware.gpu import load_gpu
 from predictor.ops import Gemm
 
@@ -77,24 +77,24 @@ def test_the_rule_stops_for_one_of_three_reasons() -> None:
 def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     journal = storage.Journal(path)
-    journal.append({"a": 1})
-    journal.append({"a": 2})
+    journal.append({"case_id": "1"})
+    journal.append({"case_id": "2"})
     journal.close()
     whole = path.read_bytes()
     for cut in range(1, len(whole) // 2):
         path.write_bytes(whole[:-cut])
-        assert storage.read_journal(path)[0] == [{"a": 1}]
+        assert storage.read_journal(path)[0] == [{"case_id": "1"}]
         again = storage.Journal(path)
-        again.append({"a": 3})
+        again.append({"case_id": "3"})
         again.close()
-        assert storage.read_journal(path)[0] == [{"a": 1}, {"a": 3}]
+        assert storage.read_journal(path)[0] == [{"case_id": "1"}, {"case_id": "3"}]
 
 
 def test_a_flipped_bit_is_a_broken_line(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    path.write_bytes(storage.encode({"a": 1}).replace(b"1}", b"7}") + storage.encode({"a": 2}))
+    path.write_bytes(storage.encode({"case_id": "1"}).replace(b'1"}', b'7"}') + storage.encode({"case_id": "2"}))
     documents, _, broken = storage.read_journal(path)
-    assert documents == [{"a": 2}] and broken == 1
+    assert documents == [{"case_id": "2"}] and broken == 1
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
@@ -102,7 +102,7 @@ def test_a_refused_write_leaves_the_journal_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     journal = storage.Journal(tmp_path / "journal.jsonl")
-    journal.append({"a": 1})
+    journal.append({"case_id": "1"})
     real = os.write
 
     def half(handle: int, data: Any) -> int:
@@ -111,10 +111,10 @@ def test_a_refused_write_leaves_the_journal_as_it_was(
 
     monkeypatch.setattr(storage.os, "write", half)
     with pytest.raises(storage.StorageError, match="cannot write"):
-        journal.append({"a": 2})
+        journal.append({"case_id": "2"})
     monkeypatch.undo()
-    journal.append({"a": 3})
-    assert storage.read_journal(tmp_path / "journal.jsonl")[0] == [{"a": 1}, {"a": 3}]
+    journal.append({"case_id": "3"})
+    assert storage.read_journal(tmp_path / "journal.jsonl")[0] == [{"case_id": "1"}, {"case_id": "3"}]
 
 
 def test_an_atomic_write_leaves_no_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,3 +345,27 @@ def test_sensors_are_read_in_si_units() -> None:
     assert board.clock_hz() == 1.98e9 and board.clock_hz(memory=True) == 2.619e9
     assert board.temperature_c() == 41.0 and board.power_w() is None and board.power_limit_w() is None
     assert board.throttled() == ("thermal",)
+
+
+@pytest.mark.parametrize(
+    ("group", "said"),
+    [
+        ("dtypes: 3\n    fields: {rows: 1, cols: 2}", "TypeError"),
+        ("dtypes: [fp32]\n    fields: {rows: -1, cols: 2}", "above zero"),
+        ("dtypes: [fp32]\n    axes: {rows: {log: [0, 10]}, cols: {log: [1, 5]}}\n    points: 3", "ZeroDivisionError"),
+        ("dtypes: [fp32]\n    axes: {rows: {same: no}, cols: {log: [1, 5]}}\n    points: 3", "KeyError"),
+    ],
+)
+def test_a_sweep_that_makes_no_sense_is_one_line(tmp_path: Path, group: str, said: str) -> None:
+    (tmp_path / "softmax.yaml").write_text(f"launcher: softmax\ngroups:\n  - name: q\n    {group}\n")
+    with pytest.raises(SpecError, match=said) as caught:
+        sweep.build(CPU, folder=tmp_path)
+    assert "softmax.yaml makes no cases" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_results_of_a_suite_replace_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    for content in (b"a,b\n1,2\n", b"\xff\xfe"):
+        path.write_bytes(content)
+        with pytest.raises(RequestError, match=r"mine\.csv"):
+            workload.read_results(path)

@@ -263,6 +263,47 @@ def test_a_graph_that_cannot_be_captured_replaces_the_worker(gpu: Any, monkeypat
     assert gpu.poisoned_by(caught.value) and worker.classify(caught.value) == "cuda_error"
 
 
+def test_a_capture_that_failed_says_why_it_did(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a broken capture raises an error of its own: the reason is the first one."""
+
+    class Broken:
+        def __init__(self, *_: object, **__: object) -> None: ...
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    def launch_too_much() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Broken)
+    monkeypatch.setattr(torch.cuda, "graph", Broken)
+    with pytest.raises(RuntimeError, match="capture failed: CUDA out of memory") as caught:
+        gpu.capture(launch_too_much, 4)
+    assert worker.classify(caught.value) == "out_of_memory"
+
+
+def test_a_lost_context_is_found_by_asking(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    illegal = RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
+    refused = RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul`")
+    assert not gpu.poisoned_by(illegal) and not gpu.poisoned_by(refused) and not gpu.poisoned_by(ValueError("no"))
+
+    def lost(*_: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lost)
+    assert gpu.poisoned_by(illegal) and gpu.poisoned_by(refused) and gpu.poisoned_by(ValueError("no"))
+
+
+def test_graphs_and_cold_calls_are_queued_behind_a_busy_gpu(gpu: Any) -> None:
+    waits: list[int] = []
+    gpu._sleep = waits.append
+    assert gpu.time_replays(launch, 4) == pytest.approx(10e-6) and waits == [200_000]
+    gpu._host_s = 1e-3  # a call whose host side takes a millisecond
+    gpu.time_cold(launch, 1)
+    assert waits[1] == 4_000_000
+
+
 def test_a_graph_is_timed_by_the_launch(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     captured: list[int] = []
 
