@@ -52,6 +52,11 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]
         ([*BASE, "--nonsense"], "--nonsense"),
         (["predict", "--gpu", "h100"], "--model"),
         (["gpus", "h10"], "h100"),
+        ([*BASE, "--batch", "1" + "0" * 400], "--batch"),
+        ([*BASE, "--mode", "generate", "--output-len", "1000000000000"], "--output-len"),
+        ([*BASE, "--top", "-1"], "--top -1"),
+        (["predict", "--model", "net.py:build", "--gpu", "h100"], "tracing a module is not built yet"),
+        (["predict", "--model", "/tmp", "--gpu", "h100"], "config.json"),
         (["models", "gpt33"], "gpt3"),
         (["fly"], "fly"),
         ([], "VERB"),
@@ -86,6 +91,57 @@ def test_broken_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     other = tmp_path / "other.csv"
     other.write_text("a,b\n1,2\n", encoding="utf-8")
     assert "other.csv" in fails(capsys, ["evaluate", "kernels", str(other)])
+
+
+LLAMA = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 256, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512, "vocab_size": 1000,
+    "max_position_embeddings": 512, "hidden_act": "silu", "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hidden_act": "silly"}, "silu"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads"),
+        ({"num_hidden_layers": 10**400}, "num_hidden_layers"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "not built yet"),
+        ({"num_attention_heads": "four"}, "num_attention_heads"),
+    ],
+)
+def test_a_config_that_makes_no_sense(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, change: dict[str, object], said: str
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA), encoding="utf-8")
+    assert answer(capsys, "predict", "--model", str(path), "--gpu", "h100")["assumed"] is not None
+    path.write_text(json.dumps(LLAMA | change), encoding="utf-8")
+    assert said in fails(capsys, ["predict", "--model", str(path), "--gpu", "h100"])
+
+
+def test_bad_cells_of_a_suite_become_notes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "m.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+    head = "case,config,mode,gpu,dtype,seq_len,global_batch,measured_ms\n"
+    rows = ["good,m,forward,h100-sxm,bf16,64,1,1.5", "text,m,forward,h100-sxm,bf16,abc,1,1.5",
+            "endless,m,forward,h100-sxm,bf16,64,inf,1.5", "zero,m,forward,h100-sxm,bf16,64,1,0"]  # fmt: skip
+    (tmp_path / "suite.csv").write_text(head + "\n".join(rows) + "\n", encoding="utf-8")
+    result = answer(capsys, "evaluate", "workloads", str(tmp_path / "suite.csv"))
+    assert (result["n"], result["unpredicted"]) == (1, 3)
+    assert len(result["notes"]) == 3  # type: ignore[arg-type]
+
+
+def test_headline_model_decodes_and_generates_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(capsys, "predict", "--model", "gpt3", "--gpu", "h100", "--mode", "decode")["context_len"] == 2047
+    result = answer(capsys, "predict", "--model", "gpt3", "--gpu", "h100", "--mode", "generate", "--output-len", "128")
+    assert result["seq_len"] == 2048 - 127
+
+
+def test_an_unmeasured_gpu_is_said_to_be_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not answer(capsys, "predict", "--model", "gpt2", "--gpu", "h100")["notes"]
+    notes = answer(capsys, "predict", "--model", "gpt2", "--gpu", "mi300x")["notes"]
+    assert "mi300x is in no measurement" in notes[0]  # type: ignore[index]
 
 
 def test_json_has_the_documented_fields(capsys: pytest.CaptureFixture[str]) -> None:
