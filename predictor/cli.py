@@ -23,6 +23,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "models": ("predictor.commands.models", "the model catalogue; with a name, one model"),
     "dataset": ("predictor.commands.dataset", "import public measurements, describe a data set"),
     "train": ("predictor.commands.train", "fit every estimator from measurements"),
+    "calibrate": ("predictor.commands.calibrate", "adapt the estimators to a GPU by a few measured rows"),
     "evaluate": ("predictor.commands.evaluate", "forecasts against measurements"),
 }
 

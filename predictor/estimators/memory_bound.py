@@ -260,6 +260,7 @@ class MemoryBound:
         self._share_by_type: dict[str, float] = manifest["share_by_memory_type"]
         self._hold_by_architecture: dict[str, float] = manifest["hold_by_architecture"]
         self._overhead: dict[str, Any] = manifest["eager_overhead_s"]
+        self._own: dict[str, Any] = manifest.get("calibrated", {})
         self._median = tuple(float(v) for v in np.median(np.array(list(boards.values())), axis=0))
 
     @classmethod
@@ -276,7 +277,7 @@ class MemoryBound:
 
     def board(self, gpu: GPUSpec) -> Board:
         """The GPU's side of the formula: fitted where it was measured, else by memory type and architecture."""
-        known = self._boards.get(gpu.id)
+        known = self._own[gpu.id]["board"] if gpu.id in self._own else self._boards.get(gpu.id)
         if known is None:
             share = self._share_by_type.get(gpu.memory_type or "", self._median[0])
             known = share, self._hold_by_architecture.get(gpu.architecture, self._median[1])
@@ -295,7 +296,9 @@ class MemoryBound:
 
     def eager_seconds(self, seconds: FloatArray, gpu_id: str, op: str = "elementwise") -> FloatArray:
         """What protocol "eager_events" reads for kernels of ``seconds``; ``op`` is elementwise, softmax or norm."""
-        return eager_seconds(seconds, self._overhead.get(op, {}), gpu_id)
+        known = self._overhead.get(op, {})
+        own = self._own.get(gpu_id, {}).get("eager_overhead_s", {})
+        return eager_seconds(seconds, {**known, gpu_id: own[op]} if op in own else known, gpu_id)
 
 
 def eager_seconds(seconds: FloatArray, overhead: Mapping[str, Any], gpu_id: str) -> FloatArray:

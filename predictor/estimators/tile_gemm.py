@@ -21,6 +21,7 @@ Arrays: n operators, c candidates; what depends on both is of shape (n, c).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -30,6 +31,7 @@ import numpy.typing as npt
 
 from predictor.errors import SpecError
 from predictor.estimators.base import Batch
+from predictor.estimators.calibrated import Calibrated
 from predictor.hardware.gpu import GPUSpec
 
 FloatArray = npt.NDArray[np.float64]
@@ -238,7 +240,12 @@ class TileGemm:
         self._need = {str(k): float(v) for k, v in manifest["power_need"].items()}
         self._bandwidth = float(np.median([bw for _, bw in boards.values()])) if boards else 1.0
         self._overhead: dict[str, dict[str, list[float]]] = manifest["eager_overhead_s"]
-        self._tables: dict[tuple[int, int], Candidates] = {}
+        try:
+            own = {str(g): Calibrated.from_manifest(entry) for g, entry in manifest.get("calibrated", {}).items()}
+        except (KeyError, ValueError) as error:
+            raise SpecError(f"tile_gemm artifact: key 'calibrated' is incomplete ({error})") from None
+        self._own: dict[str, Calibrated] = own
+        self._tables: dict[tuple[int, int, str], Candidates] = {}
 
     @classmethod
     def from_artifact(cls, manifest: dict[str, Any], weights: dict[str, npt.NDArray[Any]]) -> TileGemm:
@@ -254,9 +261,16 @@ class TileGemm:
         boards = {str(g): (float(u), float(bw)) for g, (u, bw) in zip(manifest["gpus"], table, strict=True)}
         return cls(Constants(**values), boards, manifest)
 
+    def calibrated(self, gpu_id: str, own: Calibrated) -> TileGemm:
+        """This estimator with another own side of one GPU."""
+        result = copy(self)
+        result._own = {**self._own, gpu_id: own}
+        result._tables = {}
+        return result
+
     def board(self, gpu: GPUSpec) -> Board:
         """The GPU's side of the formula: fitted scalars where it was measured, the data sheet's elsewhere."""
-        known = self._boards.get(gpu.id)
+        known = self._own[gpu.id].board if gpu.id in self._own else self._boards.get(gpu.id)
         if known is None:
             known = (sustained_share(gpu, self._need), self._bandwidth)
         u, bandwidth = known
@@ -267,11 +281,16 @@ class TileGemm:
         measured = np.nonzero(self.const.efficiency.max(axis=(1, 2)) > 0.0)[0][::-1]
         return int(measured[np.abs(measured - library_of(gpu)).argmin()])
 
-    def _candidates(self, library: int, layout: int) -> Candidates:
-        """Candidates of a library and layout (``len(LAYOUTS)`` stands for kernels of either), arrays of shape (c,)."""
-        key = (library, layout)
+    def _candidates(self, library: int, layout: int, own: str) -> Candidates:
+        """Candidates of a library and layout (``len(LAYOUTS)`` stands for kernels of either), arrays of shape (c,).
+
+        ``own`` is the id of a calibrated GPU, whose own tiles they are, or "".
+        """
+        key = (library, layout, own)
         if key not in self._tables:
             rates = self.const.efficiency[library]
+            if own:
+                rates = own_rates(rates, self.const.efficiency, self._own[own].tiles)
             either = layout == len(LAYOUTS) or not rates[layout].any()
             penalties = self.const.penalty[library], self.const.split_penalty[library]
             rate = rates.max(axis=0) if either else rates[layout]
@@ -294,15 +313,19 @@ class TileGemm:
             rows = np.nonzero(layouts == layout)[0]
             shape = Shape(*(columns[c][rows, None] for c in ("batch", "m", "n", "k")))
             out[rows] = self._chosen(shape, int(layout), gpu)
+        if gpu.id in self._own:
+            out *= self._own[gpu.id].factor(columns, layouts)
         return out
 
     def _chosen(self, shape: Shape, layout: int, gpu: GPUSpec) -> FloatArray:
         board, const, lib = self.board(gpu), self.const, self._library(gpu)
-        cand = self._candidates(lib, layout)
+        own = gpu.id if gpu.id in self._own else ""
+        cand = self._candidates(lib, layout, own)
         traits = Traits(
             const.unaligned[lib], const.reread[lib], const.narrow[lib], const.straddle[lib], float(layout == 0)
         )  # fmt: skip
-        compute = compute_seconds(shape, cand, board, const, traits) / board.sustained
+        sustained = board.sustained * (self._own[own].rates[min(layout, 1)] if own else 1.0)
+        compute = compute_seconds(shape, cand, board, const, traits) / sustained
         memory = memory_seconds(shape, cand, board, const, traits)
         seconds = join_seconds(compute, memory, shape, cand, board, const)
         allowed = (cand.splits == 1.0) | (shape.k >= MIN_SPLIT_K * cand.splits)
@@ -321,8 +344,12 @@ class TileGemm:
 
         The two times are fitted by GPU and layout; the medians of the measured GPUs for another.
         """
-        known = self._overhead["tn" if layout == "tn" else "nn"]
-        host, launch = known.get(gpu_id) or np.median(np.array(list(known.values())), axis=0)
+        call = "tn" if layout == "tn" else "nn"
+        known = self._overhead[call]
+        if gpu_id in self._own:
+            host, launch = self._own[gpu_id].overhead[call]
+        else:
+            host, launch = known.get(gpu_id) or np.median(np.array(list(known.values())), axis=0)
         result: FloatArray = np.maximum(host, launch + seconds)
         return result
 
@@ -341,6 +368,18 @@ def candidates(
         np.array([t.resident for t in TILES], dtype=np.float64)[tiles],
         splits, rate, const.prologue[tiles], const.lonely[tiles], np.asarray(penalty),
     )  # fmt: skip
+
+
+def own_rates(rates: FloatArray, everywhere: FloatArray, tiles: npt.NDArray[np.bool_]) -> FloatArray:
+    """Efficiencies (layouts, tiles) of a calibrated GPU: its library's, for the ``tiles`` (layouts, tiles) it ran.
+
+    A tile that its library's measured boards never ran takes its efficiency in the other layout, or another library's.
+    """
+    other = np.where(rates.max(axis=0) > 0.0, rates.max(axis=0), everywhere.max(axis=(0, 1)))
+    filled = np.where(rates > 0.0, rates, other)
+    known = (tiles & (filled > 0.0)).any(axis=1, keepdims=True)
+    result: FloatArray = np.where(known, np.where(tiles, filled, 0.0), rates)
+    return result
 
 
 def layout_indices(ops: tuple[Any, ...]) -> IntArray:

@@ -1,0 +1,57 @@
+"""`tilecast calibrate`: adapt a set of estimators to one GPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+EXAMPLES = """examples:
+  tilecast calibrate --gpu rtx-4090 --data my-rows.parquet --out my-set
+  predict --model gpt3 --gpu rtx-4090 --dtype fp32 --artifacts my-set
+
+5 to 256 fp32 rows of eager PyTorch in the measurement schema (docs/dataset-format.md): GEMM, element-wise, softmax,
+norm.
+Estimators of other operators and dtypes are copied unchanged.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `calibrate`."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("--gpu", required=True, metavar="NAME", help="the GPU that was measured: a name or a YAML file")
+    parser.add_argument("--data", required=True, metavar="FILE", help="its rows; those of other GPUs are not read")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder to write the adapted set to")
+    parser.add_argument("--artifacts", metavar="DIR", help="the set to adapt (default: the one that ships)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Calibrate and print what changed."""
+    from predictor.training.calibrate import calibrate
+
+    report = calibrate(
+        arguments.gpu,
+        Path(arguments.data),
+        Path(arguments.out),
+        Path(arguments.artifacts) if arguments.artifacts else None,
+    )
+    result = {
+        "out": str(report.out), "gpu": report.gpu, "rows": report.rows, "unused_rows": report.unused_rows,
+        "scalars": report.scalars, "before_mean_ape_pct": report.before, "after_mean_ape_pct": report.after,
+        "unchanged": report.unchanged,
+    }  # fmt: skip
+    if arguments.json:
+        print(json.dumps(result, indent=2))
+        return 0
+    print(f"{report.gpu}: estimators in {report.out}")
+    for folder, scalars in report.scalars.items():
+        rows, before, after = report.rows[folder], report.before[folder], report.after[folder]
+        print(f"  {folder}: {rows} rows, mean error on them {before:.1f} % before, {after:.1f} % after")
+        for name, value in scalars.items():
+            print(f"    {name}: {value:.3f}" if isinstance(value, float) else f"    {name}: {value}")
+    for folder, reason in report.unchanged.items():
+        print(f"  {folder}: unchanged ({reason})")
+    if report.unused_rows:
+        print(f"  {report.unused_rows:,} rows of {report.gpu} are of operators or dtypes that are not calibrated")
+    return 0

@@ -1,0 +1,165 @@
+"""`tilecast calibrate` on made-up rows of a board that is slower than the shipped estimators say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from predictor.cli import main
+from predictor.estimators.artifact import default_artifacts, load_artifacts
+from predictor.training import dataset
+from predictor.training.evaluate import predict_rows
+
+GPU = "rtx-4090"
+SLOWER = 1.4
+
+pytestmark = pytest.mark.skipif(
+    not (default_artifacts() / "fp32-gemm" / "manifest.json").is_file(), reason="no shipped estimators in this checkout"
+)
+
+
+def shapes(count: int, seed: int, gpu: str = GPU) -> dataset.Frame:
+    """Eager fp32 rows without a latency worth reading: linear layers, batched products, softmax and sums."""
+    rng = np.random.default_rng(seed)
+    head = {
+        "source": "made-up", "source_file": "none", "gpu": gpu, "framework": "pytorch", "framework_version": "0",
+        "kernel_source": "aten", "protocol": "eager_events", "cache_state": "warm", "dtype": "fp32", "quant": "",
+        "flag": "", "latency_ms": 1.0,
+    }  # fmt: skip
+    m, n, k = (2 ** rng.integers(8, 13, count) for _ in range(3))
+    linear = np.arange(count) % 2 == 0
+    gemm = dataset.to_frame(
+        head | {
+            "source_row": np.arange(count), "op": "gemm", "m": m, "n": n, "k": k, "batch": np.where(linear, 1, 8),
+            "kind": np.where(linear, "linear", "bmm"), "bias": False, "layout": np.where(linear, "tn", "nn"),
+        },
+        count,
+    )  # fmt: skip
+    rows = dataset.to_frame(
+        head | {
+            "source_row": np.arange(count), "op": "softmax", "rows": 2 ** rng.integers(10, 15, count),
+            "cols": 2 ** rng.integers(8, 12, count),
+        },
+        count,
+    )  # fmt: skip
+    return dataset.concat([gemm, rows])
+
+
+def measured(count: int, seed: int, gpu: str = GPU) -> dataset.Frame:
+    """Rows whose latency is the shipped forecast times `SLOWER`, with 3 % noise."""
+    frame = shapes(count, seed, gpu)
+    forecast = predict_rows(frame, load_artifacts())["predicted_ms"].to_numpy(dtype=float)
+    noise = np.random.default_rng(seed).normal(1.0, 0.03, len(frame))
+    return frame.assign(latency_ms=forecast * SLOWER * noise)
+
+
+def error(frame: dataset.Frame, artifacts: Path | None) -> float:
+    return float(predict_rows(frame, load_artifacts(artifacts))["ape_pct"].mean())
+
+
+def write(frame: dataset.Frame, path: Path) -> Path:
+    dataset.write(frame, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A data file of 40 rows and the set that they calibrate."""
+    folder = tmp_path_factory.mktemp("calibrate")
+    file, out = write(measured(20, 0), folder / "rows.parquet"), folder / "set"
+    assert main(["calibrate", "--gpu", GPU, "--data", str(file), "--out", str(out)]) == 0
+    return file, out
+
+
+def test_other_rows_of_the_gpu_are_forecast_better(done: tuple[Path, Path]) -> None:
+    test = measured(100, 1)
+    before, after = error(test, None), error(test, done[1])
+    assert before > 20
+    assert after < before / 2
+
+
+def test_five_rows_help(tmp_path: Path) -> None:
+    frame = measured(20, 0).iloc[[0, 1, 2, 3, 4]].reset_index(drop=True)
+    file, out = write(frame, tmp_path / "rows.csv"), tmp_path / "set"
+    assert main(["calibrate", "--gpu", GPU, "--data", str(file), "--out", str(out)]) == 0
+    test = measured(100, 1).iloc[:100].reset_index(drop=True)  # the GEMMs
+    assert error(test, out) < 0.8 * error(test, None)
+
+
+def test_other_gpus_and_estimators_stay_as_they_were(done: tuple[Path, Path]) -> None:
+    for gpu in ("rtx-5090", "v100-pcie-32gb"):
+        rows = shapes(20, 3, gpu)
+        old = predict_rows(rows, load_artifacts())["predicted_ms"]
+        new = predict_rows(rows, load_artifacts(done[1]))["predicted_ms"]
+        np.testing.assert_array_equal(old, new)
+    for folder in ("gemm", "attention", "moe"):
+        for name in ("manifest.json", "weights.npz"):
+            old_file = default_artifacts() / folder / name
+            assert not old_file.is_file() or old_file.read_bytes() == (done[1] / folder / name).read_bytes()
+
+
+def test_the_manifest_says_what_was_used(done: tuple[Path, Path]) -> None:
+    (entry,) = json.loads((done[1] / "manifest.json").read_text(encoding="utf-8"))["calibrated"]
+    assert (entry["gpu"], entry["rows"]) == (GPU, 40)
+    assert entry["sha256"] == dataset.digest(dataset.read(done[0]))
+    for folder in ("fp32-gemm", "memory-bound"):
+        manifest = json.loads((done[1] / folder / "manifest.json").read_text(encoding="utf-8"))
+        assert manifest["calibration"] == entry
+        assert GPU in manifest["calibrated"]
+
+
+def test_same_rows_give_the_same_bytes_and_a_set_can_be_calibrated_again(done: tuple[Path, Path]) -> None:
+    file, out = done
+    contents = {p.relative_to(out): p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    assert main(["calibrate", "--gpu", GPU, "--data", str(file), "--out", str(out)]) == 0
+    assert contents == {p.relative_to(out): p.read_bytes() for p in out.rglob("*") if p.is_file()}
+
+
+def test_json(done: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gemm = dataset.read(done[0]).iloc[:20].reset_index(drop=True)
+    words = ["--data", str(write(gemm, tmp_path / "rows.parquet")), "--out", str(tmp_path / "set"), "--json"]
+    assert main(["calibrate", "--gpu", GPU, *words]) == 0
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert report["rows"]["fp32-gemm"] == 20
+    assert report["after_mean_ape_pct"]["fp32-gemm"] < report["before_mean_ape_pct"]["fp32-gemm"]
+    assert "no fp32" in report["unchanged"]["memory-bound"]
+
+
+def test_one_layout_alone_calibrates(tmp_path: Path) -> None:
+    frame = measured(20, 0).iloc[0:20:2].reset_index(drop=True)
+    file = write(frame, tmp_path / "rows.parquet")
+    assert main(["calibrate", "--gpu", GPU, "--data", str(file), "--out", str(tmp_path / "set")]) == 0
+    test = measured(100, 1).iloc[:100:2].reset_index(drop=True)
+    assert error(test, tmp_path / "set") < error(test, None) / 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gpu", "rtx-409"], "rtx-4090"),
+        (["--gpu", "rtx-5090"], "has no row of rtx-5090"),
+        (["--gpu", GPU, "--out", "/proc/nowhere/set"], "/proc/nowhere/set"),
+        (["--gpu", GPU, "--artifacts", "/nowhere"], "/nowhere"),
+        (["--gpu", GPU, "--artifacts", "roofline"], "roofline"),
+    ],
+)
+def test_wrong_requests(
+    done: tuple[Path, Path], tmp_path: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = [] if "--out" in words else ["--out", str(tmp_path / "set")]
+    assert main(["calibrate", "--data", str(done[0]), *out, *words]) == 2
+    message = capsys.readouterr().err
+    assert said in message and message.count("\n") == 1
+    assert not (tmp_path / "set").exists()
+
+
+def test_too_few_and_too_many_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for count, said in ((4, "measure a few more"), (300, "tilecast train")):
+        frame = shapes(300, 0).iloc[:count].reset_index(drop=True)
+        file = write(frame, tmp_path / f"{count}.parquet")
+        assert main(["calibrate", "--gpu", GPU, "--data", str(file), "--out", str(tmp_path / "set")]) == 2
+        assert said in capsys.readouterr().err
