@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +29,7 @@ class State:
     throttled: tuple[str, ...] = field(default=())
 
 
-class Device:
+class Device(ABC):
     """One device, owned by one worker process.
 
     `id` is the catalogue's where the board is in it. `facts` go into meta.yaml and decide which cases it can run.
@@ -70,16 +71,17 @@ class Device:
 
     # ----------------------------------------------------------------------------------------------------- timing
 
+    @abstractmethod
     def synchronize(self) -> None:
-        raise NotImplementedError  # pragma: no cover
+        """Waits until the device has run everything that was launched."""
 
+    @abstractmethod
     def time_batch(self, launch: Launch, launches: int) -> float:
         """Seconds of one call, from ``launches`` of them in a row; what stands in the cache stays there (warm)."""
-        raise NotImplementedError  # pragma: no cover
 
+    @abstractmethod
     def time_cold(self, launch: Launch, repeats: int) -> list[float]:
         """Seconds of ``repeats`` calls, each after the cache was flushed; the flush is outside of the time."""
-        raise NotImplementedError  # pragma: no cover
 
     def time_replays(self, replay: Launch, replays: int) -> float:
         """Seconds of one replay of a captured graph, from ``replays`` in a row, without the host's time."""
@@ -98,16 +100,16 @@ class Device:
         """Called after a round that saw throttling: lets the device recover; returns its state then."""
         return state
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027 - a processor has nothing to give back
         """Gives back the memory of the last case."""
 
+    @abstractmethod
     def environment(self) -> dict[str, Any]:
         """What stands in every row (driver, cuda_version, torch_version, cudnn_version) and more for meta.yaml."""
-        raise NotImplementedError  # pragma: no cover
 
+    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """kind, id, name, memory_bytes, cache_bytes, capability, dtypes, gpus: what decides which cases can run."""
-        raise NotImplementedError  # pragma: no cover
 
     def poisoned_by(self, error: BaseException) -> bool:
         """Whether the device cannot be used any more in this process after `error`."""

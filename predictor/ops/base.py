@@ -6,6 +6,7 @@ once; what a kernel reads again is the business of an estimator, never of the bo
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ BACKWARD = "backward"
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class Op(ABC):
     """One operator with its shape and dtype.
 
     ``family`` groups operators that one estimator predicts; ``columns`` are the fields that an estimator of the family
@@ -40,17 +41,17 @@ class Op:
         """Bytes of one element of the operator's dtype."""
         return bytes_of(self.dtype)
 
+    @abstractmethod
     def flops(self) -> float:
         """Floating-point operations of one call."""
-        raise NotImplementedError  # pragma: no cover - every operator of the registry defines it
 
+    @abstractmethod
     def bytes_read(self) -> float:
         """Compulsory bytes read by one call."""
-        raise NotImplementedError  # pragma: no cover
 
+    @abstractmethod
     def bytes_written(self) -> float:
         """Compulsory bytes written by one call."""
-        raise NotImplementedError  # pragma: no cover
 
     def bytes_moved(self) -> float:
         """Compulsory bytes read and written."""
@@ -70,14 +71,14 @@ class StreamingOp(Op):
     """An operator bound by memory: ``read_bytes`` and ``write_bytes`` are columns of its estimator, too."""
 
     @property
+    @abstractmethod
     def read_bytes(self) -> float:
         """Compulsory bytes read by one call."""
-        raise NotImplementedError  # pragma: no cover
 
     @property
+    @abstractmethod
     def write_bytes(self) -> float:
         """Compulsory bytes written by one call."""
-        raise NotImplementedError  # pragma: no cover
 
     def bytes_read(self) -> float:
         return self.read_bytes
