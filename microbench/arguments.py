@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from pathlib import Path
 from typing import NoReturn
 
 from predictor.dtypes import canonical
@@ -38,6 +39,15 @@ def names(text: str) -> tuple[str, ...]:
 def dtypes(text: str) -> tuple[str, ...]:
     """ "bf16,float32" -> ("bf16", "fp32"). Raises UnknownNameError."""
     return tuple(canonical(name) for name in names(text))
+
+
+def check_below_folder(path: Path) -> None:
+    """Raises RequestError where ``path`` cannot be made because something above it is no folder."""
+    for above in path.absolute().parents:
+        if above.exists():
+            if not above.is_dir():
+                raise RequestError(f"--out {path}: {above} is a file; expected a folder")
+            return
 
 
 def frequency(text: str) -> float:

@@ -1,6 +1,6 @@
 """`microbench VERB`. Exit status 0: done; 1: the work failed; 2: the request is wrong. An error is one line on stderr.
 
-torch is imported by the workers (and by `workload`), never here: plan, status, validate and compare do without it.
+torch is imported by the workers alone, never here: plan, status, validate and compare do without it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "validate": ("microbench.commands.validate", "check a data set: schema, units, duplicates, roofline, noise"),
     "compare": ("microbench.commands.compare", "two data sets over the cases that both have"),
     "workload": ("microbench.commands.workload", "time whole models end to end (needs transformers)"),
+    "launch-overhead": ("microbench.commands.launch_overhead", "CPU time of a framework call, for predict"),
 }
 
 

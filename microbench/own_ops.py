@@ -1,4 +1,4 @@
-"""Shapes that the harness measures and no graph holds yet: convolution, collectives, and the ceilings of a device.
+"""Shapes that the harness measures and no graph holds yet: convolution, and the ceilings of a device.
 
 They are rows of their own folders. Their fields have no column in the measurement schema, so they stand in the
 harness's `shape` column as JSON, and an import leaves them out by name until the predictor has a class for them.
@@ -65,26 +65,6 @@ class Conv(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Collective(Op):
-    """One collective over ``ranks`` GPUs of this machine; ``size`` is bytes of the buffer of one rank."""
-
-    kind: str
-    size: int
-    ranks: int
-
-    family: ClassVar[str] = "collective"
-
-    def flops(self) -> float:
-        return 0.0
-
-    def bytes_read(self) -> float:
-        return float(self.size)
-
-    def bytes_written(self) -> float:
-        return 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Ceiling(Op):
     """What a device can sustain. ``kind`` and the meaning of ``size``:
 
@@ -114,5 +94,5 @@ class Ceiling(Op):
         return float(self.size) if self.kind == "copy" else 0.0
 
 
-OWN: dict[str, type[Op]] = {"conv": Conv, "collective": Collective, "ceiling": Ceiling}
+OWN: dict[str, type[Op]] = {"conv": Conv, "ceiling": Ceiling}
 KNOWN: dict[str, type[Op]] = {**OPERATORS, **OWN}

@@ -75,6 +75,8 @@ def check(arguments: argparse.Namespace) -> None:
     out = getattr(arguments, "out", None)
     if out is not None and out.exists() and not out.is_dir():
         raise RequestError(f"--out {out}: is a file; expected a folder")
+    if out is not None:
+        words.check_below_folder(out)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure the suite; status 1 where not one of its cells could be measured."""
     if arguments.out.suffix != ".csv":
         raise RequestError(f"--out {arguments.out}: expected a file that ends in .csv")
+    words.check_below_folder(arguments.out)
     if not 0 <= arguments.threads <= (os.cpu_count() or 1):
         raise RequestError(f"--threads {arguments.threads}: expected 0 to the processors of this machine")
     read_suite(arguments.suite)

@@ -1,7 +1,6 @@
 """Collectives over the GPUs that this process sees, by NCCL from one process; "send_recv" is a copy between two.
 
-``size`` is bytes of the buffer of one rank: the whole vector of an all_reduce and a broadcast, the share of one rank of
-an all_gather's input and a reduce_scatter's output.
+``size`` is bytes of the full buffer (`predictor.ops.collective`): an all_gather's output, a reduce_scatter's input.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import torch
 from microbench.case import Case
 from microbench.devices.base import TORCH_DTYPES, Device
 from microbench.launchers.base import IllegalCase, Prepared, relative_error
-from microbench.own_ops import Collective
+from predictor.ops import Collective
 
 
 def prepare(case: Case, device: Device) -> Prepared:
@@ -23,6 +22,8 @@ def prepare(case: Case, device: Device) -> Prepared:
 
     kind = TORCH_DTYPES[op.dtype]
     count = max(1, op.size // kind.itemsize)
+    if op.kind in ("all_gather", "reduce_scatter"):
+        count = max(1, count // op.ranks)  # the share of one rank
     ranks = range(op.ranks)
     inputs = [torch.randn(count, device=f"cuda:{rank}").to(kind) for rank in ranks]
     if op.kind == "all_reduce":

@@ -1,0 +1,97 @@
+"""`microbench launch-overhead`: what one framework call costs this machine's processor."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from microbench import arguments as words
+from microbench.collect import visible
+from microbench.environment import cpu_name
+from microbench.storage import make_folder, write_atomic
+from microbench.supervisor import Worker
+from predictor.errors import RequestError, TilecastError
+
+_SECONDS = 3.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `launch-overhead`."""
+    parser.epilog = (
+        "example: microbench launch-overhead, then: predict --model bert-large --gpu l4 --launch-overhead 6.3us"
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="launches on a GPU, or calls without")
+    parser.add_argument("--budget", type=words.seconds, default=_SECONDS, metavar="TIME", help="measuring time (3s)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write it as YAML: its first entry fits a GPU file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print. Raises TilecastError: no device, no torch, a call that fails."""
+    out: Path | None = arguments.out
+    if out is not None and out.suffix not in (".yaml", ".yml"):
+        raise RequestError(f"--out {out}: expected a file that ends in .yaml")
+    if out is not None:
+        words.check_below_folder(out)
+    worker = Worker(arguments.device, visible(arguments.device)[0], 1, {}, "microbench.launch_worker")
+    try:
+        facts = worker.start()
+        answer = worker.request({"budget_s": arguments.budget}, 60.0 + 3 * arguments.budget)
+    finally:
+        worker.stop()
+    if answer.row is None:
+        raise TilecastError(f"the calls could not be timed: {(answer.failure or {}).get('reason')}")
+    found = report(facts, answer.row)
+    if out is not None:
+        make_folder(out.resolve().parent)
+        write_atomic(out, as_yaml(found).encode())
+    print(json.dumps(found) if arguments.json else as_text(found))
+    return 0
+
+
+def report(facts: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """What is printed and stored: microseconds, with where and when they were measured."""
+    null = row["null_kernel_s"]
+    return {
+        "launch_overhead_us": _us(row["launch_overhead_s"]), "typical_us": _us(row["typical_s"]),
+        "calls_us": {name: _us(seconds) for name, seconds in row["calls_s"].items()},
+        "null_kernel_us": None if null is None else _us(null), "batches": row["batches"], "batch": row["batch"],
+        "device": str(facts["id"]), "kind": str(facts["kind"]), "host": cpu_name(), "torch": str(facts["torch"]),
+        "date": datetime.now(UTC).date().isoformat(),
+    }  # fmt: skip
+
+
+def _us(seconds: float) -> float:
+    return float(f"{seconds * 1e6:.3g}")
+
+
+def as_text(found: Mapping[str, Any]) -> str:
+    """The lines for a terminal; the last one is ready to be typed."""
+    calls = ", ".join(f"{name} {value:g}" for name, value in found["calls_us"].items())
+    kinds = len(found["calls_us"])
+    lines = [
+        f"{found['launch_overhead_us']:g} us a framework call (mean of {kinds} kinds, each the quickest of about"
+        f" {found['batches'] // kinds} batches of {found['batch']} calls;"
+        f" host {found['host']}, torch {found['torch']})",
+        f"  {calls} us; the middle batches: {found['typical_us']:g} us",
+    ]
+    if found["null_kernel_us"] is not None:
+        lines.append(f"  launching a null kernel on {found['device']}: {found['null_kernel_us']:g} us of it")
+    else:
+        lines.append("  calls of this processor's own kernels: their work is in it, the launch on a GPU is not")
+    return "\n".join([*lines, f"predict --launch-overhead {found['launch_overhead_us']:g}us"])
+
+
+def as_yaml(found: Mapping[str, Any]) -> str:
+    """A file whose entry `launch_overhead` can be copied into the YAML of a GPU."""
+    where = (
+        f"microbench launch-overhead {found['date']} on {found['host']} with {found['kind']}, torch {found['torch']}"
+    )
+    entry = {"launch_overhead": {"value": f"{found['launch_overhead_us']:g} us", "source": where}}
+    return yaml.safe_dump({**entry, "measured": dict(found)}, sort_keys=False, allow_unicode=True, width=120)
