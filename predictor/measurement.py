@@ -92,11 +92,13 @@ _MEANINGS: Mapping[str, str] = {
     "kv_dtype": "dtype of the KV cache, empty for that of the operator", "phase": "forward or backward",
     "shared_kv": "values are a slice of the keys (absorbed MLA)", "dropout": "dropout inside attention",
     "fn": "element-wise function", "elements": "elements of the output",
+    "again_bytes": "read again of a broadcast operand", "reuse_bytes": "that pass before such a read",
+    "stride_bytes": "between neighbours of an operand in another layout, 0 where they lie side by side",
     "inputs": "full-size tensors read, -1 for as many as fn takes", "extra_bytes": "bytes read beside them",
     "in_dtype": "dtype of the inputs, empty for that of the operator",
     "chain_flops": "FLOP an element of a fused chain",
     "grad": "whether autograd follows the operand", "rows": "rows, each one reduced or normalized", "cols": "columns",
-    "axis": "axis that is summed away", "size": "bytes copied",
+    "axis": "axis that is summed away", "size": "bytes copied, or of a collective's full buffer",
     "tokens": "tokens (rows) that the operator works on", "width": "width of a table row",
     "vocab": "rows of the table, or width of the logits", "hidden": "width of the model",
     "intermediate": "width of an expert before tensor parallelism", "experts": "experts of the model",
@@ -104,8 +106,19 @@ _MEANINGS: Mapping[str, str] = {
     "ep": "expert parallel GPUs", "distribution": "how tokens fall on experts", "parameters": "parameters stepped over",
     "mixed": "16-bit gradients and weight copies beside fp32 state", "inverse": "whether it rotates back",
     "residual": "whether a residual is added and written back first",
+    "ranks": "GPUs that take part in a collective",
+    "ranks_per_node": "those of them in one node, 0 for all",
+    "link": "collective: kind of link within a node (nvswitch, mesh, pair, pcie)",
+    "link_bandwidth": "of a GPU's links within its node, in one direction", "link_latency_s": "a hop within the node",
+    "in_switch": "whether the node's switches add and multicast",
+    "net_bandwidth": "that a node gives to its GPUs that take part, in one direction",
+    "net_latency_s": "a hop between nodes", "system": "id of the system that the links are of",
 }  # fmt: skip
-_UNITS: Mapping[str, str] = {"extra_bytes": "bytes", "size": "bytes", "chain_flops": "FLOP"}
+_UNITS: Mapping[str, str] = {
+    "extra_bytes": "bytes", "size": "bytes", "chain_flops": "FLOP", "link_bandwidth": "bytes/s",
+    "net_bandwidth": "bytes/s", "link_latency_s": "s", "net_latency_s": "s", "again_bytes": "bytes",
+    "reuse_bytes": "bytes", "stride_bytes": "bytes",
+}  # fmt: skip
 _TYPES: Mapping[str, str] = {"str": "text", "int": "int", "float": "float", "bool": "bool"}
 
 
@@ -127,7 +140,7 @@ def _op_columns() -> tuple[Column, ...]:
     known: dict[str, Column] = {}
     for cls in OPERATORS.values():
         for name, kind, _ in op_fields(cls):
-            if name != "dtype":
+            if name not in ("dtype", "quant"):  # every row has these
                 known.setdefault(name, Column(name, kind, _UNITS.get(name, ""), _MEANINGS.get(name, name)))
     return tuple(known.values())
 

@@ -35,10 +35,11 @@ QUANTITIES: Mapping[str, tuple[str, str, bool]] = {
     "max_threads_per_sm": ("max_threads_per_sm", "count", False),
     "nvlink_bandwidth": ("nvlink_bandwidth", "bandwidth", False),
     "pcie_bandwidth": ("pcie_bandwidth", "bandwidth", False),
+    "launch_overhead": ("launch_overhead_s", "time", False),
 }
 _TEXTS = ("id", "vendor", "architecture")  # required, plain text
 _OTHER = ("aliases", "name", "compute_capability", "documents", "memory_type", "peak_flops", "notes")
-_FLOATS = ("frequency", "bandwidth", "power")  # dimensions kept as float; counts and bytes become int
+_FLOATS = ("frequency", "bandwidth", "power", "time")  # dimensions kept as float; counts and bytes become int
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -61,6 +62,7 @@ class GPUSpec:
                                 "matrix" (tensor cores, matrix cores, XMX)
     sources                     field of the file, such as "peak_flops.matrix.bf16" -> where the value is from
     path                        the file it was read from
+    launch_overhead_s           s of CPU time a framework call takes on the machine that holds the board
 
     What a vendor has no equivalent of is None. Equality compares every field; the hash is that of the id.
     """
@@ -86,6 +88,7 @@ class GPUSpec:
     peaks: Mapping[tuple[str, str], float]
     sources: Mapping[str, str]
     path: Path
+    launch_overhead_s: float | None = None
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -166,6 +169,12 @@ def load_gpu(name_or_path: str | Path) -> GPUSpec:
     .yaml or .yml or holds a path separator is a file. A name is read once in a process, a file at every call.
     Raises UnknownNameError (with the nearest names), RequestError for a file that is not there, and SpecError, one
     line that names everything missing or wrong in it.
+
+    >>> gpu = load_gpu("H100 SXM")
+    >>> gpu.id, gpu.sm_count, gpu.memory_bandwidth
+    ('h100-sxm', 132, 3350000000000.0)
+    >>> gpu.peak_flops("bf16") / gpu.peak_flops("fp32") > 10  # tensor cores against CUDA cores
+    True
     """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or "/" in text or "\\" in text or text.lower().endswith((".yaml", ".yml")):

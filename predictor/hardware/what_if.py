@@ -14,6 +14,7 @@ from predictor.hardware.gpu import GPUSpec
 PARAMETERS = {
     "sm_count": "streaming multiprocessors; peaks and power limit follow",
     "clock": "boost clock; peaks follow, the power limit stays",
+    "peak_flops": "every peak FLOP/s; SMs and clock stay",
     "memory_bandwidth": "bytes/s of device memory",
     "l2": "bytes of L2 cache",
     "power_limit": "W; peaks stay, what a board sustains follows",
@@ -26,6 +27,12 @@ def vary(gpu: GPUSpec, parameter: str, factor: float) -> GPUSpec:
     Peaks grow with SMs and clock, as each SM does a fixed number of operations a clock. SMs are rounded to a whole
     number, and peaks follow the rounded one. Raises RequestError for an unknown parameter or a factor that is not
     above 0.
+
+    >>> from predictor.hardware.gpu import load_gpu
+    >>> h100 = load_gpu("h100")
+    >>> half = vary(h100, "sm_count", 0.5)
+    >>> half.sm_count, half.peak_flops("bf16") / h100.peak_flops("bf16")
+    (66, 0.5)
     """
     if parameter not in PARAMETERS:
         close = nearest(parameter, PARAMETERS)
@@ -39,6 +46,8 @@ def vary(gpu: GPUSpec, parameter: str, factor: float) -> GPUSpec:
         return replace(gpu, sm_count=count, peaks=_scaled(gpu, share), power_limit_w=gpu.power_limit_w * share)
     if parameter == "clock":
         return replace(gpu, boost_clock_hz=gpu.boost_clock_hz * factor, peaks=_scaled(gpu, factor))
+    if parameter == "peak_flops":
+        return replace(gpu, peaks=_scaled(gpu, factor))
     if parameter == "memory_bandwidth":
         return replace(gpu, memory_bandwidth=gpu.memory_bandwidth * factor)
     if parameter == "l2":

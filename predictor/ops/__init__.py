@@ -2,6 +2,7 @@
 
 from predictor.ops.attention import Attention
 from predictor.ops.base import BACKWARD, FORWARD, Op
+from predictor.ops.collective import Collective
 from predictor.ops.elementwise import Copy, Dropout, Elementwise, Reduce, Rotary
 from predictor.ops.embedding import CrossEntropy, Embedding
 from predictor.ops.gemm import Gemm
@@ -11,6 +12,6 @@ from predictor.ops.optimizer import OptimizerStep
 from predictor.ops.registry import FAMILIES, OPERATORS
 
 __all__ = [
-    "BACKWARD", "FAMILIES", "FORWARD", "OPERATORS", "Attention", "Copy", "CrossEntropy", "Dropout", "Elementwise",
-    "Embedding", "Gemm", "MoE", "Norm", "Op", "OptimizerStep", "Reduce", "Rotary", "Routing", "Softmax",
+    "BACKWARD", "FAMILIES", "FORWARD", "OPERATORS", "Attention", "Collective", "Copy", "CrossEntropy", "Dropout",
+    "Elementwise", "Embedding", "Gemm", "MoE", "Norm", "Op", "OptimizerStep", "Reduce", "Rotary", "Routing", "Softmax",
 ]  # fmt: skip

@@ -61,9 +61,17 @@ class Op(ABC):
         """The operators that eager autograd runs for this one, in order; empty where it runs none."""
         return ()
 
+    def weights(self) -> int:
+        """Elements of the parameters that the operator owns, whose gradients it makes; 0 where it owns none."""
+        return 0
+
     def kernels(self) -> int:
         """GPU kernels that one call launches."""
         return 1
+
+    def link_seconds(self) -> float:
+        """Seconds that the links between GPUs need at least for what one call sends; 0 for work on one GPU."""
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,11 @@ class Elementwise(StreamingOp):
     ``extra_bytes`` counts what is read beside them (a broadcast operand, a mask of another dtype). ``in_dtype`` is the
     inputs' where it differs from the output's (a cast). A fused chain has fn "fused" and says how many inputs it reads
     and how many FLOP an element costs (``chain_flops``).
+
+    What costs beyond the compulsory bytes is told, too; an estimator decides where it is read from. A broadcast operand
+    is read again for ``again_bytes`` in all, each time after ``reuse_bytes`` have passed. Of an operand whose layout is
+    not the output's, neighbours lie ``stride_bytes`` apart (0: side by side); the rest of what was fetched with one is
+    wanted after ``reuse_bytes``.
     """
 
     fn: str
@@ -41,9 +46,14 @@ class Elementwise(StreamingOp):
     in_dtype: str = ""
     chain_flops: float = 0.0
     grad: bool = True  # False where autograd does not follow the operand (a mask, an index)
+    again_bytes: float = 0.0
+    reuse_bytes: float = 0.0
+    stride_bytes: float = 0.0
 
     family: ClassVar[str] = "elementwise"
-    columns: ClassVar[tuple[str, ...]] = ("elements", "read_bytes", "write_bytes", "flop_count")
+    columns: ClassVar[tuple[str, ...]] = (
+        "elements", "read_bytes", "write_bytes", "flop_count", "again_bytes", "reuse_bytes", "stride_bytes",
+    )  # fmt: skip
 
     @property
     def label(self) -> str:
@@ -72,8 +82,8 @@ class Elementwise(StreamingOp):
             return ()
         if self.fn in _SAVED_GRADIENT:
             return (Elementwise(dt, _SAVED_GRADIENT[self.fn], n),)
-        if self.fn == "mul":
-            return (Elementwise(dt, "mul", n), Elementwise(dt, "mul", n))
+        if self.fn == "mul":  # of a broadcast factor (inputs 1) no gradient is made here: the graph adds it
+            return (Elementwise(dt, "mul", n),) * (1 if self.inputs == 1 else 2)
         if self.fn == "div":
             return (Elementwise(dt, "div", n), Elementwise(dt, "mul", n), Elementwise(dt, "div", n))
         if self.fn == "pow_scalar":  # grad * (exponent * x ** (exponent - 1)): pow, scale, product
@@ -103,6 +113,9 @@ class Dropout(StreamingOp):
 
     family: ClassVar[str] = "elementwise"
     columns: ClassVar[tuple[str, ...]] = Elementwise.columns
+    again_bytes: ClassVar[float] = 0.0
+    reuse_bytes: ClassVar[float] = 0.0
+    stride_bytes: ClassVar[float] = 0.0
 
     @property
     def fn(self) -> str:
@@ -173,6 +186,9 @@ class Reduce(StreamingOp):
 
     family: ClassVar[str] = "elementwise"
     columns: ClassVar[tuple[str, ...]] = Elementwise.columns
+    again_bytes: ClassVar[float] = 0.0
+    reuse_bytes: ClassVar[float] = 0.0
+    stride_bytes: ClassVar[float] = 0.0
 
     @property
     def fn(self) -> str:

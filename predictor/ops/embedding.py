@@ -36,6 +36,10 @@ class Embedding(StreamingOp):
             return self.tokens * self.width * self.itemsize
         return self.vocab * self.width * self.itemsize
 
+    def weights(self) -> int:
+        """The table: its gradient is dense."""
+        return self.vocab * self.width
+
     def flops(self) -> float:
         return 0.0 if self.phase == FORWARD else float(self.tokens * self.width)
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from predictor.dtypes import bytes_of
 from predictor.ops.base import Op
+from predictor.quantization import activation_bytes, weight_bytes
 
 
 def output_dtype(dtype: str) -> str:
@@ -20,7 +21,8 @@ class Gemm(Op):
 
     ``kind`` is "linear" (B is a weight), "bmm" (both are activations) or "grouped" (expert GEMMs: ``batch`` groups of m
     rows each). ``layout`` names how A and B lie in memory as BLAS does: "tn" for a PyTorch linear layer forward
-    (row-major weight of shape (n, k)), "nn" for a plain matmul, "nt" for a weight gradient.
+    (row-major weight of shape (n, k)), "nn" for a plain matmul, "nt" for a weight gradient. ``quant`` names a
+    quantization scheme (`predictor.quantization`) where the dtype, in which the product computes, does not say it all.
     """
 
     m: int
@@ -30,6 +32,7 @@ class Gemm(Op):
     kind: str = "linear"
     bias: bool = False
     layout: str = "tn"
+    quant: str = ""
 
     family: ClassVar[str] = "gemm"
     columns: ClassVar[tuple[str, ...]] = ("batch", "m", "n", "k")
@@ -43,11 +46,16 @@ class Gemm(Op):
         return 2.0 * self.batch * self.m * self.n * self.k
 
     def bytes_read(self) -> float:
-        elements = self.batch * (self.m * self.k + self.k * self.n) + (self.n if self.bias else 0)
-        return elements * self.itemsize
+        a = self.batch * self.m * self.k * activation_bytes(self.dtype, self.quant)
+        b = self.batch * self.k * self.n * weight_bytes(self.dtype, self.quant)
+        return a + b + (self.n * bytes_of(output_dtype(self.dtype)) if self.bias else 0.0)
 
     def bytes_written(self) -> float:
         return self.batch * self.m * self.n * bytes_of(output_dtype(self.dtype))
+
+    def weights(self) -> int:
+        """A linear layer's weight and bias; the operands of another product are activations, or an expert's."""
+        return self.n * self.k + (self.n if self.bias else 0) if self.kind == "linear" else 0
 
     def backward(self) -> tuple[Op, ...]:
         """dA = dC B^T and dB = A^T dC; with a bias, the column sum of dC."""

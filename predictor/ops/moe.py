@@ -8,6 +8,7 @@ from typing import ClassVar
 from predictor.dtypes import bytes_of
 from predictor.ops.base import Op, StreamingOp
 from predictor.ops.gemm import Gemm, output_dtype
+from predictor.quantization import weight_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,8 @@ class MoE(Op):
 
     ``experts`` and ``top_k`` are the model's; ``ep`` GPUs share the experts, ``tp`` GPUs share the width
     ``intermediate`` of each. ``gated`` experts have three matrices (gate, up, down), others two. ``distribution`` says
-    how tokens fall on experts ("balanced", "power_law_1.01", ...).
+    how tokens fall on experts ("balanced", "power_law_1.01", ...). ``quant`` names the experts' quantization scheme
+    (`predictor.quantization`) where the dtype does not say it all.
     """
 
     tokens: int
@@ -28,6 +30,7 @@ class MoE(Op):
     tp: int = 1
     ep: int = 1
     distribution: str = "balanced"
+    quant: str = ""
 
     family: ClassVar[str] = "moe"
     columns: ClassVar[tuple[str, ...]] = (
@@ -69,10 +72,14 @@ class MoE(Op):
 
     def bytes_read(self) -> float:
         activations = self.tokens / self.ep * self.hidden * bytes_of(output_dtype(self.dtype))
-        return self.active_experts * self._expert_weights * self.itemsize + activations
+        return self.active_experts * self._expert_weights * weight_bytes(self.dtype, self.quant) + activations
 
     def bytes_written(self) -> float:
         return self.tokens / self.ep * self.hidden * bytes_of(output_dtype(self.dtype))
+
+    def weights(self) -> int:
+        """The matrices of this GPU's experts."""
+        return round(self.local_experts * self._expert_weights)
 
     def backward(self) -> tuple[Op, ...]:
         """The expert GEMMs' gradients, as grouped GEMMs over the local experts."""

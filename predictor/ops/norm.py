@@ -51,6 +51,10 @@ class Norm(StreamingOp):
             return n * (2 if self.residual else 1) * self.itemsize + self._statistics * self.rows * 4
         return (n + self._parameters * self.cols) * self.itemsize
 
+    def weights(self) -> int:
+        """Weight, and bias of a layer norm."""
+        return self._parameters * self.cols
+
     def flops(self) -> float:
         per_element = (8 if self.kind == "layer" else 4) * (1 if self.phase == FORWARD else 2)
         return float(self.rows * self.cols * per_element)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from predictor.ops.attention import Attention
 from predictor.ops.base import Op
+from predictor.ops.collective import Collective
 from predictor.ops.elementwise import Copy, Dropout, Elementwise, Reduce, Rotary
 from predictor.ops.embedding import CrossEntropy, Embedding
 from predictor.ops.gemm import Gemm
@@ -27,6 +28,7 @@ OPERATORS: dict[str, type[Op]] = {
     "optimizer": OptimizerStep,
     "moe": MoE,
     "routing": Routing,
+    "collective": Collective,
 }
 
 FAMILIES: tuple[str, ...] = tuple(sorted({cls.family for cls in OPERATORS.values()}))

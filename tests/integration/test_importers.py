@@ -233,7 +233,10 @@ def vidur(tmp_path: Path) -> Path:
     vidur_file(root, "phi-2", False)
     network = root / "data/profiling/network/a40_pairwise_nvlink/all_reduce.csv"
     network.parent.mkdir(parents=True)
-    network.write_text("size,time\n1,2\n3,4\n5,6\n")
+    network.write_text(
+        "time_stats.all_reduce.median,num_workers,size,collective,devices_per_node\n"
+        "2.0,2,8388608,all_reduce,1\n0.05,4,1024,all_reduce,4\n4.0,4,8388608,all_reduce,4\n"
+    )
     return root
 
 
@@ -242,10 +245,15 @@ def test_vidur(vidur: Path) -> None:
     frame = result.frame
     dataset.validate(frame)
     assert result.skipped_by_reason() == {
-        "collectives have no operator yet": 3,
         "add of phi-2 is two kernels (attention + MLP + residual)": 2,
     }
-    assert result.imported == 2 * len(VIDUR_OPS) + 2 * (len(VIDUR_OPS) - 1)
+    assert result.imported == 2 * len(VIDUR_OPS) + 2 * (len(VIDUR_OPS) - 1) + 3
+    collectives = frame[frame["op"] == "collective"]
+    assert collectives["flag"].astype(str).tolist() == ["network_unknown", "rank_skew", ""]
+    # Four boards of a pair system meet over PCIe; what joins nodes, nobody says.
+    assert collectives["link_bandwidth"].tolist() == [56.25e9, 32e9, 32e9]
+    assert set(collectives["net_bandwidth"]) == {0.0} and set(collectives["system"]) == {"a40-nvlink-pairs"}
+    frame = frame[frame["op"] != "collective"]
     named = zip(frame["source_file"].astype(str), frame["kernel_source"].astype(str), frame["source_row"], strict=True)
     ops = {(f.split("/")[-2], k.split()[1], int(r)): op
            for (f, k, r), op in zip(named, dataset.ops_of(frame), strict=True)}  # fmt: skip
@@ -368,8 +376,8 @@ def test_real_aiconfigurator_loses_no_row(real_a100: tuple[Path, ImportResult]) 
     assert result.imported + result.skipped_rows == rows_in(data, "**/*_perf.parquet")
     assert all(reason.startswith("table ") for reason in result.skipped_by_reason())
     facts = dataset.describe(result.frame)
-    assert facts["counts"]["op"] == {"gemm": 72366, "moe": 70866, "attention": 31498}
-    assert set(facts["counts"]["dtype"]) == {"bf16", "int8"}
+    assert facts["counts"]["op"] == {"gemm": 72366, "moe": 70866, "attention": 31498, "collective": 849}
+    assert set(facts["counts"]["dtype"]) == {"bf16", "int8", "fp16"}  # NCCL ran in fp16
     assert set(facts["flags"]) == {"beats_roofline", "kv_read_short"}
     assert facts["flags"]["beats_roofline"] < 300
 
@@ -392,7 +400,10 @@ def test_real_vidur_loses_no_row() -> None:
         in_files += len(raw) * sum(column.endswith(".median") for column in raw)
     in_files += rows_in(folder, "**/network/*/*.csv")
     assert result.imported + result.skipped_rows == in_files
-    assert dataset.describe(result.frame)["flags"] == {"partial_rotary": 783}
+    assert dataset.describe(result.frame)["flags"] == {
+        "partial_rotary": 783, "beats_roofline": 740, "copy_of_a100": 1988, "link_not_used": 994,
+        "network_unknown": 6958, "rank_skew": 2240,
+    }  # fmt: skip
     # Boards are what the folders say: large products and sums stand to each other as peaks and bandwidths do.
     big = result.frame[result.frame["latency_ms"] > 0.3]
     wide = big[(big["op"] == "gemm") & (big["m"] == 4096)]

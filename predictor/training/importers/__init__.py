@@ -11,7 +11,7 @@ from predictor.training.importers.base import ImportResult, Skipped
 __all__ = ["SOURCES", "ImportResult", "Skipped", "import_source"]
 
 #: Name of a source -> the module that reads it, each with a `run(root: Path) -> ImportResult`.
-SOURCES: tuple[str, ...] = ("neusight", "aiconfigurator", "vidur", "llmcompass", "microbench")
+SOURCES: tuple[str, ...] = ("neusight", "aiconfigurator", "vidur", "vtrain", "llmcompass", "microbench")
 
 
 def import_source(source: str, path: str | Path) -> ImportResult:

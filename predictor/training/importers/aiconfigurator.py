@@ -12,6 +12,9 @@ What the numbers say of themselves, and the importer therefore writes down:
 * GEMM weights rotate. vLLM and SGLang read from DRAM as soon as about six copies no longer fit in L2; TensorRT-LLM's
   weights stay warm up to about the size of L2 itself. TensorRT-LLM's fp8 products never take less than 10 to 12
   microseconds (a quantization launch), those of the others 4 to 6.
+* vLLM's block-scaled products ran without a CUDA graph: of 128 x 128 weights or of 16 million, they take 55 (FlashInfer),
+  78 (DeepGEMM), 150 (CUTLASS) or 280 us (Triton), where SGLang's DeepGEMM takes 3.4; large ones agree. Rows below twice
+  that floor are flagged "host_bound".
 * SGLang's heads of 192 have values of 128: with 192 its decode rows would pass L40S' memory bandwidth.
 * Experts of the shapes in `NON_GATED` have no gate: with one, they would be faster than memory in all frameworks.
 * TensorRT-LLM 1.0.0 on A100, decode with fewer KV heads than heads, cache above 128 MiB: up to 3.4 TB/s, twice what
@@ -29,6 +32,7 @@ from typing import Any
 from predictor.errors import SpecError
 from predictor.training.dataset import Frame, to_frame
 from predictor.training.extras import require
+from predictor.training.importers import aiconfigurator_comm
 from predictor.training.importers.base import (
     Collector,
     ImportResult,
@@ -65,6 +69,9 @@ DTYPES = {
     "w4a8_mxfp4_mxfp8": ("mxfp8", "w4a8_mxfp4_mxfp8"),
 }
 
+#: A block-scaled row of vLLM below this many times the fastest one tells of its host, not of its kernel.
+HOST_FACTOR = 2.0
+
 _COMMON = ("framework", "version", "kernel_source", "latency")
 _ATTENTION = (
     "batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "attn_dtype", "kv_cache_dtype", "step",
@@ -73,6 +80,12 @@ _MOE = (
     "moe_dtype", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size",
     "distribution",
 )  # fmt: skip
+
+_MLA = ("batch_size", "isl", "num_heads", "mla_dtype", "kv_cache_dtype", "step")
+
+#: Tables of a whole attention module (projections, norms, rotary, attention and output in one time): no operator of
+#: ours is that much, and a graph adds the parts up. Counted among the rows that were skipped.
+_MODULES = ("mla_context_module_perf", "mla_generation_module_perf")
 
 #: (hidden, intermediate, top_k, experts) of models whose experts have no gate (Nemotron-H): trtllm names them so in its
 #: kernel source, the other frameworks run the same shapes under their common kernel names.
@@ -100,8 +113,10 @@ def _import_file(into: Collector, path: Path) -> None:
     try:
         rows = pq.read_metadata(path).num_rows
         table = TABLES.get(path.stem)
-        if table is None:
-            into.skip_file(path, rows, f"table {path.stem} has no operator yet")
+        collectives = path.stem in aiconfigurator_comm.TABLES
+        if table is None and not collectives:
+            why = "times a whole attention module, no operator" if path.stem in _MODULES else "has no operator yet"
+            into.skip_file(path, rows, f"table {path.stem} {why}")
             return
         gpu = GPUS.get(path.parts[-5])
         if gpu is None:
@@ -110,6 +125,10 @@ def _import_file(into: Collector, path: Path) -> None:
         raw = pq.read_table(path).to_pandas()
     except (OSError, ValueError) as error:
         raise SpecError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]}") from None
+    if table is None:
+        raw = drop_bad_latency(into, path, check_columns(path, raw, ("latency",)), "latency")
+        aiconfigurator_comm.import_rows(into, path, raw, gpu)
+        return
     needed, shape_of = table
     check_columns(path, raw, (*_COMMON, *needed))
     raw = drop_bad_latency(into, path, raw, "latency")
@@ -127,6 +146,8 @@ def _import_file(into: Collector, path: Path) -> None:
         columns["v_head_dim"] = raw["head_dim"].map({192: 128}).fillna(0)
     if path.stem == "generation_attention_perf" and gpu == "a100-sxm-80gb" and framework == "trtllm":
         columns["flag"] = _short_reads(raw)
+    if columns["op"] == "gemm" and framework == "vllm":
+        columns["flag"] = _host_bound(raw)
     into.frames.append(to_frame(columns, len(raw)))
 
 
@@ -137,13 +158,20 @@ def _short_reads(raw: Frame) -> Any:
     return short.map({True: "kv_read_short", False: ""})
 
 
+def _host_bound(raw: Frame) -> Any:
+    """The flag of block-scaled rows that show the host: less than `HOST_FACTOR` times the fastest of their kernel."""
+    blocked = raw["gemm_dtype"].astype(str) == "fp8_block"
+    fastest = raw["latency"].groupby([raw["kernel_source"].astype(str), blocked]).transform("min")
+    return (blocked & (raw["latency"] < HOST_FACTOR * fastest)).map({True: "host_bound", False: ""})
+
+
 def _cache_state(table: str, gpu: str) -> str:
     """GEMMs cycle through copies of the weight; of the other tables, and of B60, it is not known."""
     return "rotating" if table == "gemm_perf" and gpu != "b60" else "unknown"
 
 
 def _drop_unknown_dtypes(into: Collector, path: Path, raw: Frame) -> Frame:
-    for column in ("gemm_dtype", "moe_dtype", "attn_dtype", "kv_cache_dtype"):
+    for column in ("gemm_dtype", "moe_dtype", "attn_dtype", "mla_dtype", "kv_cache_dtype"):
         if column not in raw:
             continue
         for name in sorted(set(raw[column].unique()) - set(DTYPES)):
@@ -201,6 +229,28 @@ def _gated(raw: Frame) -> Any:
     return ~(plain | shapes.isin(list(NON_GATED)))
 
 
+def _latent(raw: Frame) -> dict[str, Any]:
+    """What prefill and decode of multi-head latent attention share; the tables hold DeepSeek-V3's widths."""
+    kv_dtypes = raw["kv_cache_dtype"].map({k: dtype for k, (dtype, _) in DTYPES.items()})
+    return {
+        "op": "attention", "phase": "forward", "batch": raw["batch_size"], "heads": raw["num_heads"],
+        "kv_len": raw["isl"] + raw["step"], "causal": True, "window": 0, "kv_dtype": kv_dtypes,
+        **_dtypes(raw["mla_dtype"]),
+    }  # fmt: skip
+
+
+def _latent_prefill(raw: Frame) -> dict[str, Any]:
+    """Expanded: keys of 128 + 64 and values of 128 in every head."""
+    return {**_latent(raw), "kv_heads": raw["num_heads"], "q_len": raw["isl"], "head_dim": 192, "v_head_dim": 128}
+
+
+def _latent_decode(raw: Frame) -> dict[str, Any]:
+    """Absorbed: one latent vector of 512 + 64 a token for all heads, whose first 512 are the values."""
+    return {
+        **_latent(raw), "kv_heads": 1, "q_len": 1, "head_dim": 576, "v_head_dim": 512, "shared_kv": True,
+    }  # fmt: skip
+
+
 #: Table -> (columns that it must have beside the common ones, their rows -> the operator's cells).
 TABLES: dict[str, tuple[tuple[str, ...], Callable[[Frame], dict[str, Any]]]] = {
     "gemm_perf": (("gemm_dtype", "m", "n", "k"), _gemm),
@@ -208,4 +258,6 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[[Frame], dict[str, Any]]]] = {
     "generation_attention_perf": (_ATTENTION, _attention),
     "encoder_attention_perf": (("batch_size", "isl", "num_heads", "head_dim", "attn_dtype"), _encoder),
     "moe_perf": (_MOE, _moe),
+    "context_mla_perf": (_MLA, _latent_prefill),
+    "generation_mla_perf": (_MLA, _latent_decode),
 }

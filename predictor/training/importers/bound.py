@@ -17,35 +17,31 @@ TOLERANCE = 0.98
 
 FLAG = "beats_roofline"
 
-#: Quantization schemes whose weights are smaller than the operator's dtype: its byte count is no lower bound for them.
-WEIGHT_ONLY = ("int8_wo", "int4_wo", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8")
-
 
 def below_bound(frame: Frame) -> Any:
     """Boolean array of shape (n,): the rows that beat their roofline bound by more than 2 %.
 
-    Rows whose bound is not known are false: GPUs or dtypes without a peak in the catalogue, weight-only quantization.
+    Rows whose bound is not known are false: GPUs or dtypes without a peak in the catalogue.
     """
     np, pd = require("numpy"), require("pandas")
     out = np.zeros(len(frame), dtype=bool)
-    keys = ["op", "dtype", *(c.name for c in OP_COLUMNS if c.name in frame)]
-    usable = np.flatnonzero(~frame["quant"].isin(WEIGHT_ONLY).to_numpy())
-    if not usable.size:
+    keys = ["op", "dtype", "quant", *(c.name for c in OP_COLUMNS if c.name in frame)]
+    if not len(frame):
         return out
-    shapes = frame.iloc[usable][keys]
+    shapes = frame[keys]
     number = shapes.groupby(keys, observed=True, dropna=False, sort=False).ngroup().to_numpy()
     _, first = np.unique(number, return_index=True)
     ops = np.array([None, *ops_of(shapes.iloc[first])], dtype=object)[1:]
-    gpus = frame["gpu"].astype(object).to_numpy()[usable]
-    latency = frame["latency_ms"].to_numpy(dtype=float)[usable] / 1e3
+    gpus = frame["gpu"].astype(object).to_numpy()
+    latency = frame["latency_ms"].to_numpy(dtype=float) / 1e3
     dtypes = shapes["dtype"].astype(object).to_numpy()
-    for (name, dtype), at in pd.Series(range(len(usable))).groupby([gpus, dtypes]).indices.items():
+    for (name, dtype), at in pd.Series(range(len(frame))).groupby([gpus, dtypes]).indices.items():
         gpu = _gpu(name)
         if gpu is None or not gpu.supports(dtype):
             continue
         distinct, back = np.unique(number[at], return_inverse=True)
         bound = roofline(list(ops[distinct]), gpu).lower_bound_s[back]
-        out[usable[at]] = latency[at] < TOLERANCE * bound
+        out[at] = latency[at] < TOLERANCE * bound
     return out
 
 

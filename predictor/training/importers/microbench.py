@@ -1,7 +1,8 @@
 """What the harness measured: <gpu>/<operator>/<software stack>/measurements.parquet, already in the schema's columns.
 
 Beside those a file holds columns of the harness alone (case id, noise, registers, ...), which stay behind. Operators
-without a class (convolution, collectives, ceilings) are counted and left out. A GPU that the catalogue lacks has its
+without a class (convolution, ceilings) are counted and left out; collectives get the links of their GPU's default
+system. A GPU that the catalogue lacks has its
 spec in <gpu>/device.yaml: `device_files` lists them. Rows still in a journal are those of a collection that was cut
 off: run it again, or go on without them.
 """
@@ -22,6 +23,7 @@ from predictor.training.dataset import Frame, ops_of, to_frame
 from predictor.training.extras import require
 from predictor.training.importers.base import Collector, ImportResult, check_columns, find, not_this_layout
 from predictor.training.importers.bound import FLAG, TOLERANCE, flag_below_bound
+from predictor.training.importers.links import fill_links
 
 EXPECTED = "<gpu>/<operator>/<software stack>/measurements.parquet"
 DEVICE_FILE = "device.yaml"
@@ -67,7 +69,7 @@ def _import_file(into: Collector, path: Path) -> None:
         raw = raw[~rows]
     if not len(raw):
         return
-    raw = raw.assign(source_file=into.relative(path))
+    raw = fill_links(raw.assign(source_file=into.relative(path)).reset_index(drop=True))
     columns = {name: raw[name] for name in raw.columns if name in BY_NAME and not raw[name].isna().all()}
     into.frames.append(to_frame(columns, len(raw)))
 

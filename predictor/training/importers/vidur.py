@@ -17,6 +17,7 @@ from typing import Any
 
 from predictor.training.dataset import Frame, to_frame
 from predictor.training.extras import require
+from predictor.training.importers import vidur_network
 from predictor.training.importers.base import Collector, ImportResult, find, not_this_layout, read_csv
 from predictor.training.importers.bound import flag_below_bound
 
@@ -41,9 +42,9 @@ def run(root: Path) -> ImportResult:
     for path in files:
         into.files += 1
         _import_file(into, path)
-    for path in find(root, ("**/all_reduce.csv", "**/send_recv.csv")):
+    for path in find(root, vidur_network.FILES):
         into.files += 1
-        into.skip_file(path, len(read_csv(path)), "collectives have no operator yet")
+        vidur_network.import_file(into, path)
     result = into.result()
     flag_below_bound(result.frame)
     return result

@@ -1,0 +1,288 @@
+"""Collectives by what the libraries do: protocols of a ring, in-switch reduction, pairwise exchange, one- and two-shot.
+
+    t = launch + the shortest over algorithms of  hops x hop + wire bytes / (link bandwidth x efficiency)  + local work
+
+NCCL's ring runs 2 (n - 1) hops for an all_reduce and n - 1 for a gather or scatter, and sends 2 (n - 1) / n or
+(n - 1) / n of the buffer S over every link. It has three protocols, which trade latency for bandwidth: LL (a flag
+beside every four bytes: half the bandwidth), LL128 (a flag in 128 bytes) and Simple (full bandwidth, a fence a step).
+Their lower envelope is the bend ("knee") of measured bandwidth over size. Switches that reduce (NVLink SHARP) need
+S (1 + 1 / n) a GPU: every rank's vector goes up once and the sum comes down once, a shard of it twice.
+
+A hop takes the link's own latency and some cycles of the GPU's clock: A100 and H100, RTX PRO 6000 and L40S differ in
+small collectives as their clocks do. ``local`` is the work on a rank's own shard, which no link hides: bytes / memory
+bandwidth.
+
+vllm, sglang and trtllm reduce small buffers by kernels of their own, which read the peers' memory: all of it at once
+(one shot, (n - 1) S) or a shard and then the sums (two shots, 2 (n - 1) / n S), where NVLink joins the GPUs.
+
+Constants are shared by all systems of a kind of link. A system that was measured has scalars of its own beside them:
+a factor on latency, and one on bandwidth for 2, 4 and 8 GPUs (what PCIe switches and sockets share is nobody's
+data sheet).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.errors import SpecError
+from predictor.estimators.base import Batch
+from predictor.hardware.gpu import GPUSpec
+from predictor.hardware.system import LINKS, default_system
+from predictor.ops.collective import KINDS
+from predictor.roofline import FloatArray
+
+#: Name -> start of every shared constant, toward which the fit pulls it (round numbers). LL and NVLS are from NCCL's
+#: tuning model (src/graph/tuning.cc; unverified here): LL half the bandwidth; NVLS 25 microseconds (at 2 GHz), and
+#: 0.85 x 5/6 of the ring's bandwidth for S bytes, which is 0.8 for the 9/8 S that eight GPUs send.
+START: Mapping[str, float] = {
+    "launch_cycles": 9e3,
+    "hop_cycles_ll": 8e2,
+    "hop_cycles_ll128": 2e3,
+    "hop_cycles_simple": 5e3,
+    "start_cycles_simple": 1e4,
+    "knee": 1.0,
+    "share_ll": 0.5,
+    "share_ll128": 0.7,
+    "efficiency_nvswitch": 0.8,
+    "efficiency_mesh": 0.9,
+    "efficiency_pair": 0.8,
+    "efficiency_pcie": 0.65,
+    "share_pcie_many": 0.5,
+    "efficiency_net": 0.8,
+    "local": 3.0,
+    "local_exchange": 3.0,
+    "share_nvls": 0.8,
+    "nvls_cycles": 5e4,
+    "exchange_cycles": 1e3,
+    "share_exchange": 0.9,
+    "share_scatter": 1.0,
+    "launch_cycles_vllm": 6e3,
+    "launch_cycles_sglang": 6e3,
+    "launch_cycles_trtllm": 6e3,
+    "own_hop_cycles": 1e3,
+    "share_own": 0.6,
+}
+CONSTANTS = tuple(START)
+#: Scalars of a measured system, as logarithms: latency, bandwidth for 2, 4 and 8 GPUs of a node (and more).
+OWN = ("latency", "bandwidth_2", "bandwidth_4", "bandwidth_8")
+_OWN_RANKS = np.log2([2.0, 4.0, 8.0])
+
+#: Libraries by code, and the largest buffer in bytes that a framework's own all_reduce takes (trtllm's: over n).
+LIBRARIES = ("nccl", "vllm", "sglang", "trtllm")
+OWN_LIMIT = np.array([0.0, 8 * 2**20 - 1, 16 * 2**20, 8 * 2**20])
+_TRTLLM = LIBRARIES.index("trtllm")
+
+_NVSWITCH, _MESH, _PCIE = (LINKS.index(name) for name in ("nvswitch", "mesh", "pcie"))
+_ALL_REDUCE = KINDS.index("all_reduce")
+_EXCHANGES = tuple(KINDS.index(name) for name in ("all_to_all", "send_recv"))
+_SCATTERS = tuple(KINDS.index(name) for name in ("all_gather", "reduce_scatter"))
+_SEND = KINDS.index("send_recv")
+#: Hops of a ring in units of n - 1, and wire bytes in units of S (n - 1) / n, by kind.
+_ROUNDS = np.array([2.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """n collectives as the formula needs them, each of shape (n,); seconds, bytes, bytes/s."""
+
+    kind: npt.NDArray[np.int64]
+    size: FloatArray
+    ranks: FloatArray
+    local: FloatArray  # GPUs of one node
+    link: npt.NDArray[np.int64]
+    bandwidth: FloatArray
+    latency: FloatArray
+    in_switch: npt.NDArray[np.bool_]
+    net_bandwidth: FloatArray
+    net_latency: FloatArray
+
+    @classmethod
+    def of(cls, columns: Mapping[str, FloatArray]) -> Links:
+        """From the columns of `predictor.ops.Collective`."""
+        c = columns
+        return cls(
+            c["kind_code"].astype(np.int64), c["size"], c["ranks"], c["local_ranks"], c["link_code"].astype(np.int64),
+            c["link_bandwidth"], c["link_latency_s"], c["in_switch"] > 0, c["net_bandwidth"], c["net_latency_s"],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """What of the GPUs matters: clock in Hz and memory bandwidth in bytes/s, (n,) or one for all."""
+
+    clock: FloatArray | float
+    memory: FloatArray | float
+
+
+def seconds(
+    links: Links,
+    board: Board,
+    constants: FloatArray,
+    own: FloatArray | None = None,
+    library: npt.NDArray[np.int64] | int = 0,
+) -> FloatArray:
+    """Latency (n,) in seconds. ``constants``: logarithms in the order of `CONSTANTS`; ``own``: (n, 4), logarithms of
+    `OWN`, for systems that were measured; ``library``: places in `LIBRARIES`, (n,) or one for all.
+    """
+    k = dict(zip(CONSTANTS, np.exp(constants), strict=True))
+    slower, wider = _own_factors(links, own)
+    rate = links.bandwidth * _efficiency(links, k) * wider
+    rate = rate * np.where(np.isin(links.kind, _SCATTERS), k["share_scatter"], 1.0)
+    net = np.maximum(links.net_bandwidth, 1.0) * k["efficiency_net"]
+    spread = links.ranks > links.local
+    launch = k["launch_cycles"] / board.clock
+    rounds = _ROUNDS[links.kind]
+    n, size = links.ranks, links.size
+    wire = rounds * size * np.where(links.kind >= _SEND, 1.0, (n - 1.0) / n)
+    shard = k["local"] * size / n / board.memory
+    hops_net = np.where(spread, rounds * n / links.local, 0.0)
+    hops = rounds * (n - 1.0) - hops_net
+    best = np.full(len(size), np.inf)
+    for name in ("ll", "ll128", "simple"):
+        share = k.get(f"share_{name}", 1.0)
+        cycles = k[f"hop_cycles_{name}"] / board.clock
+        slowest = wire * np.maximum(1.0 / rate, np.where(spread, 1.0 / net, 0.0)) / share
+        waits = hops * (links.latency + cycles) + hops_net * (links.net_latency + cycles)
+        waits = waits + k.get(f"start_cycles_{name}", 0.0) / board.clock
+        if name == "simple":
+            slowest = slowest + 2.0 * k["knee"] * np.sqrt(slowest * waits * slower)
+        best = np.minimum(best, waits * slower + slowest)
+    ring = best + shard
+    switched = links.in_switch & (links.kind == _ALL_REDUCE) & ~spread
+    nvls = size * (1.0 + 1.0 / n) / (rate * k["share_nvls"])
+    wait = k["nvls_cycles"] / board.clock * slower
+    nvls = nvls + wait + 2.0 * k["knee"] * np.sqrt(nvls * wait)
+    total = launch * slower + np.where(switched, np.minimum(ring, nvls), ring)
+    exchange = np.isin(links.kind, _EXCHANGES)
+    if exchange.any():
+        total = np.where(exchange, launch * slower + _exchange(links, board, k, rate, net, slower), total)
+    return _with_own_kernels(links, board, k, rate, slower, total, np.broadcast_to(library, len(size)))
+
+
+def _own_factors(links: Links, own: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+    """Factors on latency and on bandwidth, (n,) each: a system's own, interpolated over log2 of its GPUs in a node."""
+    if own is None:
+        return np.ones(len(links.size)), np.ones(len(links.size))
+    place = np.clip(np.log2(np.maximum(links.local, 2.0)), 1.0, 3.0)
+    weights = np.maximum(0.0, 1.0 - np.abs(place[:, None] - _OWN_RANKS[None, :]))
+    return np.exp(own[:, 0]), np.exp((weights * own[:, 1:]).sum(axis=1))
+
+
+def _efficiency(links: Links, k: Mapping[str, float]) -> FloatArray:
+    """Share of the link bandwidth that large transfers reach, (n,)."""
+    by_link = np.array([k[f"efficiency_{name}"] for name in LINKS])
+    shared = (links.link == _PCIE) & (links.local > 2)  # boards share the uplinks of PCIe switches and sockets
+    result: FloatArray = by_link[links.link] * np.where(shared, k["share_pcie_many"], 1.0)
+    return result
+
+
+def _exchange(
+    links: Links, board: Board, k: Mapping[str, float], rate: FloatArray, net: FloatArray, slower: FloatArray
+) -> FloatArray:
+    """all_to_all and send_recv, (n,): every pair for itself, so one hop, and each peer costs some cycles."""
+    one = links.kind == _SEND
+    n, local = links.ranks, links.local
+    inside = links.size * np.where(one, np.where(local > 1, 1.0, 0.0), (local - 1.0) / n)
+    outside = np.where(n > local, links.size * np.where(one, 1.0, local * (n - local) / n), 0.0)
+    peers = np.where(one, 1.0, n - 1.0)
+    hop = np.where(n > local, links.net_latency, links.latency)
+    best = np.full(len(n), np.inf)
+    for name in ("ll", "simple"):
+        share = k.get(f"share_{name}", 1.0) * k["share_exchange"]
+        cycles = k[f"hop_cycles_{name}"] + k.get(f"start_cycles_{name}", 0.0) + k["exchange_cycles"] * peers
+        waits = hop + cycles / board.clock
+        best = np.minimum(best, waits * slower + np.maximum(inside / rate, outside / net) / share)
+    return best + np.where(one, 0.0, k["local_exchange"] * links.size / n / board.memory)
+
+
+def _with_own_kernels(
+    links: Links,
+    board: Board,
+    k: Mapping[str, float],
+    rate: FloatArray,
+    slower: FloatArray,
+    nccl: FloatArray,
+    library: npt.NDArray[np.int64],
+) -> FloatArray:
+    """NCCL's time, or that of the framework's own all_reduce where it runs and is shorter, (n,).
+
+    It runs for small buffers in one node, over NVLink or between two GPUs.
+    """
+    limit = OWN_LIMIT[library] / np.where(library == _TRTLLM, links.ranks, 1.0)
+    near = (links.ranks == links.local) & ((links.link == _NVSWITCH) | (links.link == _MESH) | (links.ranks == 2))
+    runs = (library > 0) & (links.kind == _ALL_REDUCE) & near & (links.size <= limit)
+    if not runs.any():
+        return nccl
+    n, size = links.ranks, links.size
+    launches = np.array([np.inf, *(k[f"launch_cycles_{name}"] for name in LIBRARIES[1:])])[library]
+    hop = links.latency + k["own_hop_cycles"] / board.clock
+    speed = rate * k["share_own"]
+    once = hop + (n - 1.0) * size / speed
+    twice = 2.0 * hop + 2.0 * (n - 1.0) / n * size / speed
+    ours = launches / board.clock * slower + np.minimum(once, twice)
+    return np.where(runs, np.minimum(nccl, ours), nccl)
+
+
+def _with_links(links: Links, gpu: GPUSpec) -> Links:
+    """The links, those of collectives that name none filled in from the GPU's default system."""
+    unknown = np.flatnonzero(links.bandwidth <= 0.0)
+    if not len(unknown):
+        return links
+    system = default_system(gpu)
+    found = [system.within(min(int(n), system.gpus_per_node)) for n in links.local[unknown]]
+    kind, bandwidth, latency = links.link.copy(), links.bandwidth.copy(), links.latency.copy()
+    kind[unknown] = [LINKS.index(link.kind) for link in found]
+    bandwidth[unknown] = [link.bandwidth for link in found]
+    latency[unknown] = [link.latency_s for link in found]
+    switch = links.in_switch.copy()
+    switch[unknown] = system.in_switch_reduction
+    return replace(links, link=kind, bandwidth=bandwidth, latency=latency, in_switch=switch)
+
+
+class Collectives:
+    """Utilization of collectives from shared constants and the scalars of measured systems."""
+
+    def __init__(
+        self, name: str, constants: FloatArray, own: Mapping[str, FloatArray], host_s: Mapping[str, float]
+    ) -> None:
+        self.name = name
+        self._constants = constants
+        self._own = dict(own)
+        self._host = dict(host_s)
+
+    @classmethod
+    def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Collectives:
+        """From an artifact: `constants` (logarithms, in the order of `CONSTANTS`) and `own` (systems, 4)."""
+        names, systems = manifest.get("constants"), manifest.get("systems")
+        constants, own = weights.get("constants"), weights.get("own")
+        if names != list(CONSTANTS) or systems is None or constants is None or own is None:
+            raise SpecError("collective artifact: expected the constants " + ", ".join(CONSTANTS) + ", systems and own")
+        if constants.shape != (len(CONSTANTS),) or own.shape != (len(systems), len(OWN)):
+            raise SpecError(f"collective artifact: expected own of shape ({len(systems)}, {len(OWN)})")
+        return cls(
+            str(manifest.get("name", "collective")),
+            np.asarray(constants, dtype=np.float64),
+            dict(zip(systems, np.asarray(own, dtype=np.float64), strict=True)),
+            {str(gpu): float(value) for gpu, value in manifest.get("host_s", {}).items()},
+        )
+
+    def eager_seconds(self, kernel_s: FloatArray, gpu: str, call: str) -> FloatArray:
+        """What a call that is launched by itself takes, (n,): the host's time, or the kernel's where it is longer."""
+        floor = self._host.get(gpu, self._host.get("*", 0.0))
+        return np.maximum(kernel_s, floor)
+
+    def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
+        """Share of the roofline in (0, 1], shape (n,)."""
+        links = _with_links(Links.of(batch.columns), gpu)
+        unseen = np.zeros(len(OWN))
+        own = np.array([self._own.get(getattr(op, "system", ""), unseen) for op in batch.ops])
+        board = Board(gpu.boost_clock_hz, gpu.memory_bandwidth)
+        library = LIBRARIES.index(batch.kernels) if batch.kernels in LIBRARIES else 0
+        taken = seconds(links, board, self._constants, own, library)
+        result: FloatArray = np.minimum(1.0, bound_s / np.maximum(taken, bound_s))
+        return result

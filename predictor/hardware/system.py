@@ -1,0 +1,300 @@
+"""One system: how the GPUs of a node, and the nodes, are joined. Read from one YAML file, as a GPU is.
+
+`load_system("dgx-h100")` reads a file of the catalogue (`systems/`), `load_system("mine.yaml")` a file of your own;
+`default_system(gpu)` is the node that a GPU most often comes in. Every bandwidth is bytes/s in one direction: of all
+links of one GPU, or of one network card.
+
+Links within a node:
+
+nvswitch   every GPU has its full bandwidth to every other, through switches; with `in_switch_reduction` the switches
+           add and multicast (NVLink SHARP)
+mesh       direct links, so that the bandwidth depends on how many GPUs take part (`by_ranks`): the hybrid cube mesh
+           of V100 nodes, the full mesh of Infinity Fabric
+pair       a bridge joins the `link_group` boards of a pair; a ring over more passes the boards of a pair one after the
+           other, so that PCIe is what limits it, and every board's PCIe link sends or receives, not both
+pcie       no links but PCIe
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from predictor.errors import RequestError, SpecError, nearest, unknown_name
+from predictor.hardware.gpu import GPUSpec
+from predictor.units import parse_quantity
+
+SYSTEM_DIR = Path(__file__).parent / "systems"
+LINKS = ("nvswitch", "mesh", "pair", "pcie")
+NETWORKS = ("infiniband", "roce", "ethernet")
+
+#: Time of one hop where nobody measured it: what NCCL's tuning model takes for its LL protocol (src/graph/tuning.cc).
+LATENCY_S: Mapping[str, float] = {"nvlink": 0.6e-6, "pcie": 1.0e-6, "network": 5.0e-6}
+
+# Field of the file -> (field of SystemSpec, dimension).
+_QUANTITIES: Mapping[str, tuple[str, str]] = {
+    "gpus_per_node": ("gpus_per_node", "count"),
+    "link_bandwidth": ("link_bandwidth", "bandwidth"),
+    "link_latency": ("link_latency_s", "time"),
+    "link_group": ("link_group", "count"),
+    "pcie_bandwidth": ("pcie_bandwidth", "bandwidth"),
+    "pcie_latency": ("pcie_latency_s", "time"),
+    "nics_per_node": ("nics_per_node", "count"),
+    "nic_bandwidth": ("nic_bandwidth", "bandwidth"),
+    "network_latency": ("network_latency_s", "time"),
+}
+_REQUIRED = ("gpus_per_node", "link_bandwidth", "link_latency")
+_OF_A_PAIR = ("link_group", "pcie_bandwidth", "pcie_latency")
+_OF_A_NETWORK = ("nics_per_node", "nic_bandwidth", "network_latency")
+_OTHER = ("id", "aliases", "gpus", "name", "link", "in_switch_reduction", "by_ranks", "network", "documents", "notes")
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What joins a group of GPUs of one node: kind of link, bytes/s in one direction per GPU, seconds a hop."""
+
+    kind: str
+    bandwidth: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SystemSpec:
+    """GPUs and links. Made by `load_system` or `default_system`; for a what-if, `dataclasses.replace` one.
+
+    id, name, aliases    the file's stem, what people call it, short names
+    gpus                 GPU ids that this is the default system of
+    gpus_per_node        GPUs of a node
+    link                 one of `LINKS`;  in_switch_reduction: whether the switches reduce and multicast
+    link_bandwidth       bytes/s in one direction per GPU over all of its links;  link_latency_s  seconds of one hop
+    by_ranks             mesh: GPUs that take part -> bytes/s per GPU that their links give
+    link_group           GPUs that the link joins (a pair's two); beyond it pcie_bandwidth and pcie_latency_s hold
+    network              one of `NETWORKS`, None for a single node; nics_per_node cards of nic_bandwidth bytes/s in one
+                         direction, network_latency_s seconds of one hop
+    sources              field -> where the value is from
+
+    Equality compares every field; the hash is that of the id.
+    """
+
+    id: str
+    name: str
+    gpus_per_node: int
+    link: str
+    link_bandwidth: float
+    link_latency_s: float
+    in_switch_reduction: bool = False
+    by_ranks: Mapping[int, float] = field(default_factory=dict)
+    link_group: int | None = None
+    pcie_bandwidth: float | None = None
+    pcie_latency_s: float | None = None
+    network: str | None = None
+    nics_per_node: int | None = None
+    nic_bandwidth: float | None = None
+    network_latency_s: float | None = None
+    aliases: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def within(self, ranks: int) -> Link:
+        """What joins `ranks` GPUs of one node. RequestError where a node has fewer."""
+        if not 1 <= ranks <= self.gpus_per_node:
+            raise RequestError(f"{ranks} GPUs in one node of {self.id}: expected 1 to {self.gpus_per_node}")
+        if self.link == "pair" and ranks > (self.link_group or 2):
+            return Link("pair", self.pcie_bandwidth or 0.0, self.pcie_latency_s or 0.0)
+        known = [n for n in sorted(self.by_ranks) if n >= ranks]
+        bandwidth = self.by_ranks[known[0]] if known else self.link_bandwidth
+        return Link(self.link, bandwidth, self.link_latency_s)
+
+    def across(self, ranks_per_node: int) -> tuple[float, float]:
+        """(bytes/s in one direction that a node gives to `ranks_per_node` of its GPUs, seconds of one hop).
+
+        Cards are shared evenly: a GPU has its own where there is one for each. RequestError where there is no network.
+        """
+        if self.network is None or not self.nics_per_node or not self.nic_bandwidth:
+            raise RequestError(f"{self.id} has no network: expected at most {self.gpus_per_node} GPUs, or a system")
+        cards = max(1.0, self.nics_per_node * min(1.0, ranks_per_node / self.gpus_per_node))
+        return cards * self.nic_bandwidth, self.network_latency_s or 0.0
+
+
+# ---------------------------------------------------------------------------------------------------- the catalogue
+
+
+def list_systems() -> tuple[str, ...]:
+    """The ids of the catalogue, sorted."""
+    return tuple(sorted(path.stem for path in SYSTEM_DIR.glob("*.yaml")))
+
+
+def load_system(name_or_path: str | Path) -> SystemSpec:
+    """The system of a catalogue name (a file's stem or an alias, in any case) or of a YAML file.
+
+    What ends in .yaml or .yml or holds a path separator is a file. Raises UnknownNameError (with the nearest names),
+    RequestError for a file that is not there, and SpecError, one line that names everything wrong in it.
+    """
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or "/" in text or "\\" in text or text.lower().endswith((".yaml", ".yml")):
+        return _read(Path(text).expanduser())
+    return _load_named("-".join(text.lower().replace("_", " ").split()), text)
+
+
+def default_system(gpu: GPUSpec) -> SystemSpec:
+    """The system that lists `gpu`; for a GPU that none lists, a node of eight, made from its own link bandwidths.
+
+    Such a node has an NVSwitch (without reduction) where the GPU has links, else PCIe; a card of 50 GB/s for each GPU.
+    Raises RequestError where the GPU's file has neither `nvlink_bandwidth` nor `pcie_bandwidth`.
+    """
+    stem = _lines("gpus").get(gpu.id)
+    if stem is not None:
+        return _load_named(stem, stem)
+    bandwidth = gpu.nvlink_bandwidth or gpu.pcie_bandwidth
+    if bandwidth is None:
+        raise RequestError(f"{gpu.id} has no system: its file has neither nvlink_bandwidth nor pcie_bandwidth")
+    kind = "nvlink" if gpu.nvlink_bandwidth else "pcie"
+    return SystemSpec(
+        id=f"{gpu.id}-node", name=f"node of eight {gpu.name}", gpus_per_node=8,
+        link="nvswitch" if gpu.nvlink_bandwidth else "pcie", link_bandwidth=bandwidth, link_latency_s=LATENCY_S[kind],
+        network="infiniband", nics_per_node=8, nic_bandwidth=50e9, network_latency_s=LATENCY_S["network"],
+        gpus=(gpu.id,), sources={"link_bandwidth": f"{gpu.id}; the rest is assumed"},
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _load_named(key: str, asked: str) -> SystemSpec:
+    path = SYSTEM_DIR / f"{key}.yaml"
+    if not path.is_file():
+        aliases = _lines("aliases")
+        stem = aliases.get(key)
+        if stem is None or stem == key:
+            known = sorted({*list_systems(), *aliases})
+            raise unknown_name("system", asked, known, "a name of " + ", ".join(list_systems()) + " or a YAML file")
+        return _load_named(stem, stem)
+    return _read(path)
+
+
+@lru_cache(maxsize=2)
+def _lines(field_name: str) -> Mapping[str, str]:
+    """Name -> file stem from the one-line lists `aliases: [...]` or `gpus: [...]`; no file is parsed whole for it."""
+    found: dict[str, str] = {}
+    for path in sorted(SYSTEM_DIR.glob("*.yaml")):
+        with path.open(encoding="utf-8") as file:
+            for line, _ in zip(file, range(4), strict=False):
+                if line.startswith(f"{field_name}:"):
+                    names = line.removeprefix(f"{field_name}:").strip().strip("[]").split(",")
+                    found.update((name.strip().lower(), path.stem) for name in names if name.strip())
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------- reading a file
+
+
+def _read(path: Path) -> SystemSpec:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise RequestError(f"cannot read system file '{path}': {reason}; expected a YAML file of one system") from error
+    return parse_system(text, path)
+
+
+def parse_system(text: str, path: Path) -> SystemSpec:
+    """The system of a YAML text; `path` names it in errors. Raises SpecError, one line that names everything wrong."""
+    try:
+        document = yaml.load(text, Loader=_Loader)  # a safe loader: it makes plain data only
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark is not None else ""
+        reason = getattr(error, "problem", None) or "unreadable"
+        raise SpecError(f"system file '{path}'{line}: broken YAML: {reason}") from error
+    if not isinstance(document, dict):
+        raise SpecError(f"system file '{path}': expected fields such as 'link: nvswitch', found no mapping")
+    return _Reader(path, document).spec()
+
+
+class _Reader:
+    """Reads one document and collects all that is wrong with it, so that one line can say everything."""
+
+    def __init__(self, path: Path, document: dict[Any, Any]) -> None:
+        self.path = path
+        self.document = document
+        self.problems: list[str] = []
+        self.sources: dict[str, str] = {}
+
+    def spec(self) -> SystemSpec:
+        link = self.choice("link", LINKS)
+        network = self.choice("network", NETWORKS, needed=False)
+        needed = {*_REQUIRED, *(_OF_A_PAIR if link == "pair" else ()), *(_OF_A_NETWORK if network else ())}
+        values: dict[str, Any] = {}
+        for name, (target, dimension) in _QUANTITIES.items():
+            value = self.quantity(name, self.document.get(name), dimension)
+            if value is None and self.document.get(name) is None and name in needed:
+                self.problems.append(f"missing {name}")
+            values[target] = value if value is None or dimension != "count" else int(value)
+        by_ranks = self.by_ranks(link)
+        in_switch = self.document.get("in_switch_reduction", False)
+        if not isinstance(in_switch, bool) or (in_switch and link != "nvswitch"):
+            self.problems.append("in_switch_reduction: expected true or false, and true only for link nvswitch")
+        identity = self.document.get("id")
+        if not isinstance(identity, str):
+            self.problems.append("missing id")
+        self.unknown_fields()
+        if self.problems:
+            raise SpecError(f"system file '{self.path}': {'; '.join(self.problems)}")
+        return SystemSpec(
+            id=str(identity), name=str(self.document.get("name") or identity), link=str(link), network=network,
+            in_switch_reduction=bool(in_switch), by_ranks=by_ranks, aliases=self.names("aliases"),
+            gpus=self.names("gpus"), sources=self.sources, **values,
+        )  # fmt: skip
+
+    def choice(self, name: str, choices: tuple[str, ...], needed: bool = True) -> str | None:
+        value = self.document.get(name)
+        if value in choices or (value is None and not needed):
+            return None if value is None else str(value)
+        self.problems.append(f"{name} is {value!r}: expected one of {', '.join(choices)}")
+        return None
+
+    def names(self, name: str) -> tuple[str, ...]:
+        value = self.document.get(name) or []
+        return tuple(str(item) for item in value) if isinstance(value, list) else ()
+
+    def quantity(self, name: str, raw: object, dimension: str) -> float | None:
+        """The value of `{value: ..., source: ...}` or of a plain scalar; notes the source."""
+        source: object = "not stated"
+        if isinstance(raw, dict):
+            source, raw = raw.get("source", source), raw.get("value")
+        if raw is None:
+            return None
+        self.sources[name] = str(source)
+        try:
+            return parse_quantity(str(raw), dimension)
+        except RequestError as error:
+            self.problems.append(f"{name}: {error}")
+            return None
+
+    def by_ranks(self, link: str | None) -> dict[int, float]:
+        table = self.document.get("by_ranks") or {}
+        if not isinstance(table, dict) or (table and link != "mesh"):
+            self.problems.append("by_ranks: expected a mapping such as {2: ..., 4: ...}, for link mesh alone")
+            return {}
+        found: dict[int, float] = {}
+        for ranks, raw in table.items():
+            if not isinstance(ranks, int) or ranks < 2:
+                self.problems.append(f"by_ranks.{ranks}: expected a number of GPUs from 2 on")
+            elif (value := self.quantity(f"by_ranks.{ranks}", raw, "bandwidth")) is not None:
+                found[ranks] = value
+        return found
+
+    def unknown_fields(self) -> None:
+        known = (*_OTHER, *_QUANTITIES)
+        for name in self.document:
+            if name not in known:
+                close = nearest(str(name), known, n=1)
+                self.problems.append(f"unknown field {name!r}" + (f" (nearest: {close[0]})" if close else ""))

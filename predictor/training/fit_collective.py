@@ -1,0 +1,197 @@
+"""Fits the estimator of collectives: constants shared by all systems of NVIDIA GPUs, then scalars of each system.
+
+Robust least squares (soft L1) on log latency, the constants pulled gently toward their start and a system's scalars
+toward none, so that the constants say what systems have in common and a system that nobody measured gets just them.
+Groups of rows weigh alike however many sizes they have. Systems of other vendors (another library) get scalars alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.errors import RequestError
+from predictor.estimators.base import make_batch
+from predictor.estimators.collective import CONSTANTS, LIBRARIES, OWN, START, Board, Links, seconds
+from predictor.hardware.gpu import GPUSpec
+from predictor.hardware.system import LINKS
+from predictor.roofline import FloatArray
+from predictor.training.dataset import ops_of
+from predictor.training.extras import require
+
+Frame = Any
+IntArray = npt.NDArray[np.int64]
+_T = TypeVar("_T", Links, Board)
+
+#: Rows of a group (source, GPU, library, kind, GPUs, dtype) that are fitted: the first of every third of an octave.
+_BINS_AN_OCTAVE = 3
+_GROUP_ROWS = 60.0  # a group of more rows weighs as one of so many
+_HOST_BYTES = 65536  # eager rows up to this size show the host, not the kernel
+_CLOCKED_WITH_HOST = 0.6  # weight of rows with launches inside (eager, profiler) beside those of a CUDA graph
+
+#: Pulls, in units of the rows' errors: of a constant toward its start, of a system's scalars toward 0.
+_PULL = 0.33
+_PULLS: Mapping[str, float] = {"share_pcie_many": 5.0}  # few systems, each sharing in its own way: kept near its start
+#: What PCIe boards share beyond two of them is a system's own; what NVLink gives is on the data sheet.
+_OWN_PULL = {"pcie": np.array([1.5, 1.0, 0.1, 0.1]), "": np.array([1.5, 1.0, 1.0, 1.0])}
+_ALONE_PULL = {"pcie": np.array([0.1, 0.03, 0.03, 0.03]), "": np.array([0.3, 0.3, 0.3, 0.3])}
+_PCIE = LINKS.index("pcie")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Measured collectives, ready for the formula; arrays of shape (n,)."""
+
+    links: Links
+    board: Board
+    library: IntArray
+    log_latency: FloatArray
+    system: npt.NDArray[Any]
+    weight: FloatArray
+
+    @property
+    def size(self) -> int:
+        return len(self.log_latency)
+
+    def take(self, index: IntArray) -> Rows:
+        """The rows of `index`."""
+        return Rows(
+            _take(self.links, index), _take(self.board, index), self.library[index], self.log_latency[index],
+            self.system[index], self.weight[index],
+        )  # fmt: skip
+
+    def errors(self, constants: FloatArray, own: FloatArray) -> FloatArray:
+        """Log of forecast over measured, (n,); ``own`` of shape (n, 4)."""
+        forecast = seconds(self.links, self.board, constants, own, self.library)
+        result: FloatArray = np.log(forecast) - self.log_latency
+        return result
+
+
+def _take(table: _T, index: IntArray) -> _T:
+    return replace(table, **{f.name: getattr(table, f.name)[index] for f in fields(table)})
+
+
+def rows_of(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Rows:
+    """The rows of a frame (op collective) as the formula reads them; rows without a system count as the GPU's own."""
+    batch = make_batch("collective", ops_of(frame))
+    gpu = frame["gpu"].astype(str).to_numpy()
+    clock = np.array([gpus[name].boost_clock_hz for name in gpu])
+    memory = np.array([gpus[name].memory_bandwidth for name in gpu])
+    library = np.array([LIBRARIES.index(name) if name in LIBRARIES else 0 for name in frame["framework"].astype(str)])
+    system = frame["system"].astype(object).fillna("").astype(str).to_numpy()
+    return Rows(
+        Links.of(batch.columns), Board(clock, memory), library,
+        np.log(np.asarray(frame["latency_ms"], dtype=np.float64) / 1e3),
+        np.where(system == "", np.char.add(gpu.astype(str), "-node"), system), _weights(frame),
+    )  # fmt: skip
+
+
+def _keys(frame: Frame) -> Frame:
+    names = ("source", "gpu", "framework", "kind", "ranks", "ranks_per_node", "dtype")
+    return frame[list(names)].astype(str).agg("|".join, axis=1)
+
+
+def _weights(frame: Frame) -> FloatArray:
+    """Square roots of the rows' weights: groups count alike, rows with launches inside count less."""
+    keys = frame[["source", "gpu", "framework", "kind"]].astype(str).agg("|".join, axis=1)
+    rows = keys.map(keys.value_counts()).to_numpy(dtype=np.float64)
+    hosted = frame["protocol"].astype(str).isin(("eager_events", "profiler")).to_numpy()
+    return np.sqrt(_GROUP_ROWS / np.maximum(rows, _GROUP_ROWS / 3)) * np.where(hosted, _CLOCKED_WITH_HOST, 1.0)
+
+
+def usable(frame: Frame) -> Frame:
+    """Rows to fit on: no own kernels launched one by one (they show the host), dense sizes thinned out."""
+    eager = frame["kernel_source"].astype(str).str.endswith("_eager") & (frame["framework"].astype(str) != "pytorch")
+    frame = frame[~eager.to_numpy()].reset_index(drop=True)
+    keep = np.zeros(len(frame), dtype=bool)
+    octave = np.log2(np.asarray(frame["size"], dtype=np.float64))
+    for index in _keys(frame).groupby(_keys(frame)).indices.values():
+        if len(index) > _GROUP_ROWS:
+            _, first = np.unique(np.round(octave[index] * _BINS_AN_OCTAVE), return_index=True)
+            index = index[first]
+        keep[index] = True
+    return frame[keep].reset_index(drop=True)
+
+
+def fit_shared(rows: Rows) -> tuple[FloatArray, dict[str, FloatArray]]:
+    """(logarithms of the constants, scalars of every system of the rows)."""
+    optimize = require("scipy.optimize")
+    start = np.log(np.array(list(START.values())))
+    pull = _PULL * np.array([_PULLS.get(name, 0.33) / 0.33 for name in CONSTANTS])
+    systems, place = np.unique(rows.system.astype(str), return_inverse=True)
+    n = len(start)
+    own_pull = np.stack([_of_link(_OWN_PULL, rows.take(np.flatnonzero(place == i))) for i in range(len(systems))])
+
+    def errors(x: FloatArray) -> FloatArray:
+        own = x[n:].reshape(len(systems), len(OWN))
+        found = np.clip(rows.errors(x[:n], own[place]), -3.0, 3.0)
+        return np.concatenate([rows.weight * found, pull * (x[:n] - start), (own_pull * own).ravel()])
+
+    first = np.concatenate([start, np.zeros(len(systems) * len(OWN))])
+    found = optimize.least_squares(errors, first, loss="soft_l1", f_scale=0.1, diff_step=1e-3, max_nfev=80)
+    own = found.x[n:].reshape(len(systems), len(OWN))
+    return np.asarray(found.x[:n], dtype=np.float64), dict(zip(systems.tolist(), own, strict=True))
+
+
+def _of_link(pulls: Mapping[str, FloatArray], rows: Rows) -> FloatArray:
+    return pulls["pcie" if bool((rows.links.link == _PCIE).all()) else ""]
+
+
+def fit_own(rows: Rows, constants: FloatArray) -> FloatArray:
+    """The scalars (4,) of one system from its own rows, eight or more, the shared constants being given.
+
+    Raises RequestError where the rows are of more than one system.
+    """
+    optimize = require("scipy.optimize")
+    systems = sorted(set(rows.system.tolist()))
+    if len(systems) != 1:
+        raise RequestError(f"rows of the systems {', '.join(systems) or 'none'}: expected those of one")
+
+    pull = _of_link(_ALONE_PULL, rows)
+
+    def errors(own: FloatArray) -> FloatArray:
+        found = rows.errors(constants, np.tile(own, (rows.size, 1)))
+        return np.concatenate([found, pull * own])
+
+    found = optimize.least_squares(errors, np.zeros(len(OWN)), loss="soft_l1", f_scale=0.1, diff_step=1e-3)
+    return np.asarray(found.x, dtype=np.float64)
+
+
+def fit_collective(
+    frame: Frame, gpus: Mapping[str, GPUSpec], seed: int
+) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """(manifest, weights) of a `Collectives` from measured rows (op collective)."""
+    chosen = usable(frame)
+    rows = rows_of(chosen, gpus)
+    nvidia = np.array([gpus[name].vendor == "nvidia" for name in chosen["gpu"].astype(str)])
+    shared = np.flatnonzero(nvidia) if nvidia.any() else np.arange(rows.size)
+    constants, own = fit_shared(rows.take(shared))
+    for system in sorted(set(rows.system.tolist()) - set(own)):
+        own[system] = fit_own(rows.take(np.flatnonzero(rows.system == system)), constants)
+    systems = sorted(own)
+    manifest = {
+        "kind": "collective",
+        "constants": list(CONSTANTS),
+        "systems": systems,
+        "scalars": list(OWN),
+        "host_s": host_seconds(frame),
+        "fitted_rows": rows.size,
+        "values": {name: round(float(np.exp(v)), 6) for name, v in zip(CONSTANTS, constants, strict=True)},
+    }
+    table = np.array([own[name] for name in systems]).reshape(-1, len(OWN))
+    return manifest, {"constants": np.round(constants, 9), "own": np.round(table, 9)}
+
+
+def host_seconds(frame: Frame) -> dict[str, float]:
+    """GPU -> host time of one collective launched by itself (median of small eager rows), "*" for all; may be empty."""
+    eager = (frame["protocol"].astype(str) == "eager_events") & (frame["size"] <= _HOST_BYTES)
+    small = frame[eager.to_numpy()]
+    if not len(small):
+        return {}
+    medians = (small["latency_ms"] / 1e3).groupby(small["gpu"].astype(str)).median()
+    found = {str(gpu): round(float(value), 9) for gpu, value in medians.sort_index().items()}
+    return {**found, "*": round(float(medians.median()), 9)}

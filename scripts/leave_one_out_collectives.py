@@ -1,0 +1,128 @@
+"""Collectives of a system that nobody measured: each GPU generation left out, and from eight rows of its own.
+
+    python scripts/leave_one_out_collectives.py FILE.parquet...
+
+FILEs are imports of aiconfigurator, vidur and vtrain. Printed are median errors in percent, of NCCL's all_reduce in 16
+bit over the most GPUs of a node from 1 MiB on ("headline"), and of everything else by kind, below and from 1 MiB on.
+The eight rows are drawn over the node's all_reduce rows, stratified over GPUs and sizes, mean of ten draws; they are no
+part of the rows they are tested on.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.estimators.collective import OWN
+from predictor.hardware.gpu import load_gpu
+from predictor.roofline import FloatArray
+from predictor.training import dataset, fit_collective
+
+MIB = 2**20
+LEFT_OUT = {
+    "A100": ("a100-sxm-80gb", "a100-pcie-80gb"),
+    "Hopper": ("h100-sxm", "h200-sxm", "h100-nvl"),
+    "V100": ("v100-sxm-32gb",),
+    "L40S": ("l40s",),
+    "RTX PRO 6000": ("rtx-pro-6000-server",),
+    "B60": ("b60",),
+}
+SEEDS = 10
+IntArray = npt.NDArray[np.int64]
+
+
+def main(files: list[str]) -> int:
+    frame = dataset.concat([_collectives(dataset.read(Path(name))) for name in files])
+    frame = fit_collective.usable(frame[(frame["flag"].astype(str) == "").to_numpy()].reset_index(drop=True))
+    gpus = {name: load_gpu(name) for name in sorted(frame["gpu"].astype(str).unique())}
+    rows = fit_collective.rows_of(frame, gpus)
+    gpu = frame["gpu"].astype(str).to_numpy()
+    nvidia = np.array([gpus[name].vendor == "nvidia" for name in gpu])
+    headline = _headline(frame)
+    for name, ids in LEFT_OUT.items():
+        out = np.isin(gpu, ids)
+        constants, _ = fit_collective.fit_shared(rows.take(np.flatnonzero(nvidia & ~out)))
+        zero = np.zeros((rows.size, len(OWN)))
+        error = 100.0 * np.abs(np.expm1(rows.errors(constants, zero)))
+        target = out & headline
+        said = "no headline"
+        if target.any():
+            said = f"headline {np.median(error[target]):.1f} % ({int(target.sum())} rows)"
+        print(f"{name} left out: {said}; " + "; ".join(_by_kind(frame, error, out)))
+        for system in sorted(set(rows.system[out].tolist())):
+            _from_eight(frame, rows, constants, out & (rows.system == system), headline, system)
+    return 0
+
+
+def _collectives(frame: Any) -> Any:
+    return frame[(frame["op"].astype(str) == "collective").to_numpy()].reset_index(drop=True)
+
+
+def _headline(frame: Any) -> npt.NDArray[np.bool_]:
+    """NCCL's (or oneCCL's) all_reduce in 16 bit over the most GPUs that aiconfigurator has of the node, from 1 MiB."""
+    base = (
+        (frame["source"].astype(str) == "aiconfigurator") & (frame["framework"].astype(str) == "pytorch")
+        & (frame["kind"].astype(str) == "all_reduce") & (frame["dtype"].astype(str) == "fp16")
+    )  # fmt: skip
+    most = frame["ranks"].where(base).groupby(frame["gpu"].astype(str)).transform("max")
+    return np.asarray(base & (frame["ranks"] == most) & (frame["size"] >= MIB), dtype=bool)
+
+
+def _by_kind(frame: Any, error: FloatArray, out: npt.NDArray[np.bool_]) -> list[str]:
+    said = []
+    big = (frame["size"] >= MIB).to_numpy()
+    library = np.where(frame["framework"].astype(str) == "pytorch", "", "own ")
+    kinds = np.char.add(library.astype(str), frame["kind"].astype(str).to_numpy(dtype=str))
+    for kind in sorted(set(kinds[out].tolist())):
+        here = out & (kinds == kind)
+        parts = [f"{np.median(error[here & side]):.1f}" if (here & side).any() else "-" for side in (~big, big)]
+        said.append(f"{kind} {parts[0]} / {parts[1]}")
+    return said
+
+
+def _from_eight(
+    frame: Any,
+    rows: fit_collective.Rows,
+    constants: FloatArray,
+    here: npt.NDArray[np.bool_],
+    headline: npt.NDArray[np.bool_],
+    system: str,
+) -> None:
+    ours = here & np.isin(frame["source"].astype(str), ["aiconfigurator"])
+    pool = np.flatnonzero(
+        ours & (frame["kind"].astype(str) == "all_reduce") & (frame["dtype"].astype(str) == "fp16")
+        & (frame["framework"].astype(str) == "pytorch")
+    )  # fmt: skip
+    if len(pool) < 16:
+        return
+    nccl = np.flatnonzero(ours & (frame["framework"].astype(str) == "pytorch"))
+    found = []
+    for seed in range(SEEDS):
+        drawn = _stratified(frame, pool, 8, seed)
+        own = fit_collective.fit_own(rows.take(drawn), constants)
+        scores = []
+        for part in (np.flatnonzero(here & headline), nccl):
+            rest = rows.take(np.setdiff1d(part, drawn))
+            error = np.abs(np.expm1(rest.errors(constants, np.tile(own, (rest.size, 1)))))
+            scores.append(100.0 * float(np.median(error)))
+        found.append(scores)
+    first, rest_of_it = np.array(found).T
+    print(
+        f"    {system} from 8 rows: headline {first.mean():.1f} % ({first.min():.1f} to {first.max():.1f}), "
+        f"all NCCL rows {rest_of_it.mean():.1f} %"
+    )
+
+
+def _stratified(frame: Any, pool: IntArray, count: int, seed: int) -> IntArray:
+    """``count`` rows of ``pool``: one from each of as many slices of its rows in the order of GPUs and size."""
+    order = np.lexsort((frame["size"].to_numpy()[pool], frame["ranks"].to_numpy()[pool]))
+    draw = np.random.default_rng(seed)
+    return np.array([draw.choice(part) for part in np.array_split(pool[order], count)])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,224 @@
+"""Collectives: bytes by hand, the bound of the link, the formula's laws, and the fit on rows that it made itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictor.errors import RequestError, SpecError, UnknownNameError
+from predictor.estimators.base import make_batch, predict_kernels
+from predictor.estimators.collective import CONSTANTS, OWN, START, Board, Collectives, Links, seconds
+from predictor.hardware.gpu import load_gpu
+from predictor.hardware.system import list_systems, load_system
+from predictor.ops import Collective
+from predictor.ops.collective import KINDS, over
+from predictor.roofline import roofline
+
+H100 = load_gpu("h100-sxm")
+A100 = load_gpu("a100-sxm-80gb")
+SIZES = [2**i for i in range(9, 31)]
+START_LOGS = np.log(np.array(list(START.values())))
+
+
+def estimator(**own: list[float]) -> Collectives:
+    return Collectives("collective", START_LOGS, {k: np.array(v) for k, v in own.items()}, {})
+
+
+class Only:
+    """A selector with one estimator."""
+
+    def __init__(self, found: Collectives | None) -> None:
+        self.found = found
+
+    def select(self, family: str, dtype: str) -> Collectives | None:
+        return self.found
+
+
+def times(ops: list[Collective], gpu=H100, found: Collectives | None = None, kernels: str = "pytorch"):
+    return predict_kernels(ops, gpu, Only(found or estimator()), kernels).latency_s
+
+
+def test_bytes_by_hand() -> None:
+    s = 1 << 20
+    ring = load_system("dgx-a100")
+    switch = load_system("dgx-h100")
+    assert over(ring, "all_reduce", "bf16", s, 8).link_bytes() == 2 * s * 7 / 8
+    assert over(switch, "all_reduce", "bf16", s, 8).link_bytes() == s
+    assert over(switch, "all_gather", "bf16", s, 4).link_bytes() == s * 3 / 4
+    assert over(switch, "all_to_all", "bf16", s, 4).link_bytes() == s * 3 / 4
+    assert over(switch, "send_recv", "bf16", s, 2).link_bytes() == s
+    assert over(switch, "all_gather", "bf16", s, 4).bytes_moved() == s / 4 + s
+    assert over(switch, "reduce_scatter", "bf16", s, 4).bytes_moved() == s + s / 4
+    two = over(switch, "all_reduce", "bf16", s, 16)
+    assert (two.nodes, two.local_ranks, two.net_bytes(), two.net_bandwidth) == (2, 8, s, 400e9)
+    assert over(switch, "all_to_all", "bf16", s, 16).net_bytes() == 8 * s / 2
+    assert over(switch, "send_recv", "bf16", s, 2, 1).link_bytes() == 0
+    assert two.flops() == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "per_node", "said"),
+    [
+        ("all_reduce", 1, None, "over 1 GPU"),
+        ("all_reduce", 12, None, "12 GPUs with 8 in a node: expected a multiple of 8"),
+        ("all_reduce", 16, 16, "16 GPUs in one node of dgx-h100"),
+    ],
+)
+def test_numbers_that_no_system_has(kind: str, ranks: int, per_node: int | None, said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        over(load_system("dgx-h100"), kind, "bf16", 1024, ranks, per_node)
+
+
+def test_an_unknown_kind_names_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="nearest: all_reduce"):
+        over(load_system("dgx-h100"), "allreduce", "bf16", 1024, 8)
+
+
+def test_the_link_bounds_a_collective() -> None:
+    op = over(load_system("dgx-a100"), "all_reduce", "bf16", 1 << 29, 8)
+    bounds = roofline([op], A100)
+    assert bounds.lower_bound_s[0] == pytest.approx(2 * (1 << 29) * 7 / 8 / 300e9)
+    assert bounds.cold_s[0] == bounds.link_s[0] == bounds.lower_bound_s[0]
+    row = predict_kernels([op], A100, Only(None)).row(0)
+    assert row.bound == "link" and row.source == "roofline" and row.utilization == 1.0
+    assert predict_kernels([replace(op, size=2)], A100, Only(estimator())).row(0).bound == "latency"
+    assert predict_kernels([op], A100, Only(estimator())).row(0).bound == "link"
+
+
+@pytest.mark.parametrize("name", list_systems())
+@pytest.mark.parametrize("kind", KINDS)
+def test_laws_of_the_formula(name: str, kind: str) -> None:
+    """No faster than the bound, longer for a larger buffer, and shorter over a wider link."""
+    system = load_system(name)
+    for ranks in {2, min(4, system.gpus_per_node), system.gpus_per_node}:
+        ops = [over(system, kind, "bf16", size, ranks) for size in SIZES]
+        found = times(ops)
+        assert (found >= roofline(ops, H100).lower_bound_s).all()
+        assert (np.diff(found) >= -1e-12).all()
+        wider = times([replace(op, link_bandwidth=2 * op.link_bandwidth) for op in ops])
+        assert (wider <= found * (1 + 1e-9)).all() and wider[-1] < 0.8 * found[-1]
+
+
+def test_more_gpus_and_more_nodes_cost_more() -> None:
+    system = load_system("dgx-a100")
+    for size in (1024, 1 << 20, 1 << 28):
+        found = times([over(system, "all_reduce", "bf16", size, n) for n in (2, 4, 8, 16, 64)], A100)
+        assert (np.diff(found) > 0).all()
+
+
+def test_in_switch_reduction_wins_on_large_buffers_alone() -> None:
+    op = over(load_system("dgx-h100"), "all_reduce", "bf16", 1 << 29, 8)
+    with_it, without = times([op, replace(op, in_switch=False)])
+    assert with_it < 0.9 * without
+    small = replace(op, size=4096)
+    assert times([small])[0] == times([replace(small, in_switch=False)])[0]
+
+
+def test_frameworks_reduce_small_buffers_by_themselves() -> None:
+    small = over(load_system("dgx-h100"), "all_reduce", "bf16", 8192, 8)
+    large = replace(small, size=1 << 28)
+    nccl, ours = times([small, large]), times([small, large], kernels="vllm")
+    assert ours[0] < 0.7 * nccl[0] and ours[1] == nccl[1]
+    pcie = over(load_system("l40s-pcie"), "all_reduce", "bf16", 8192, 8)
+    assert times([pcie]) == times([pcie], kernels="vllm")
+
+
+def test_a_measured_system_has_scalars_of_its_own() -> None:
+    ops = [over(load_system("l40s-pcie"), "all_reduce", "bf16", 1 << 28, n) for n in (2, 4, 8)]
+    own = estimator(**{"l40s-pcie": [0.0, 0.0, np.log(0.5), np.log(0.25)]})
+    ratio = times(ops, found=own) / times(ops)
+    assert ratio == pytest.approx([1.0, 2.0, 4.0], rel=0.05)
+    other = over(load_system("rtx-pro-6000-pcie"), "all_reduce", "bf16", 1 << 28, 8)
+    assert times([other], found=own) == times([other])
+
+
+def test_an_operator_without_links_gets_those_of_the_gpus_system() -> None:
+    named = over(load_system("dgx-h100"), "all_reduce", "bf16", 1 << 24, 8)
+    plain = Collective("bf16", "all_reduce", 1 << 24, 8)
+    assert times([plain])[0] == pytest.approx(times([named])[0], rel=1e-9)
+
+
+def test_an_artifact_of_another_shape_is_refused() -> None:
+    manifest = {"constants": list(CONSTANTS), "systems": ["a"]}
+    good = {"constants": START_LOGS, "own": np.zeros((1, len(OWN)))}
+    assert Collectives.from_artifact(manifest, good).name == "collective"
+    with pytest.raises(SpecError, match="expected the constants launch_cycles"):
+        Collectives.from_artifact({**manifest, "constants": ["other"]}, good)
+    with pytest.raises(SpecError, match=r"own of shape \(1, 4\)"):
+        Collectives.from_artifact(manifest, {**good, "own": np.zeros((2, len(OWN)))})
+
+
+# ------------------------------------------------------------------------------------------------------------- the fit
+
+TRUTH = {**START, "launch_cycles": 1.2e4, "share_ll": 0.4, "efficiency_nvswitch": 0.7, "share_nvls": 0.7}
+
+
+@pytest.fixture
+def measured():
+    """Rows of three systems by the formula itself with `TRUTH`; the PCIe system has a bandwidth of its own."""
+    pytest.importorskip("pandas")
+    pytest.importorskip("scipy")
+    from predictor.measurement import from_op
+    from predictor.training import dataset
+
+    rows = []
+    logs = np.log(np.array(list(TRUTH.values())))
+    for gpu, system in (("a100-sxm-80gb", "dgx-a100"), ("h100-sxm", "dgx-h100"), ("l40s", "l40s-pcie")):
+        spec = load_gpu(gpu)
+        ops = [
+            over(load_system(system), kind, "fp16", size, ranks)
+            for kind in ("all_reduce", "all_gather", "all_to_all") for ranks in (2, 4, 8) for size in SIZES
+        ]  # fmt: skip
+        own = np.zeros((len(ops), len(OWN)))
+        if system == "l40s-pcie":
+            own[:, 3] = np.log(0.3)
+        links = Links.of(make_batch("collective", ops).columns)
+        taken = seconds(links, Board(spec.boost_clock_hz, spec.memory_bandwidth), logs, own)
+        rows += [
+            {**from_op(op), "gpu": gpu, "latency_ms": t * 1e3, "source_row": i}
+            for i, (op, t) in enumerate(zip(ops, taken, strict=True))
+        ]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    facts = {"source": "made up", "source_file": "none", "framework": "pytorch", "protocol": "cuda_graph"}
+    return dataset.to_frame({**columns, **facts, "cache_state": "unknown"}, len(rows))
+
+
+def gpus_of(frame):
+    return {name: load_gpu(name) for name in frame["gpu"].astype(str).unique()}
+
+
+def test_the_fit_finds_what_made_the_rows(measured) -> None:
+    from predictor.training import dataset
+    from predictor.training.evaluate import predict_rows
+    from predictor.training.fit_collective import fit_collective
+
+    manifest, weights = fit_collective(measured, gpus_of(measured), 0)
+    assert manifest["values"]["launch_cycles"] == pytest.approx(1.2e4, rel=0.1)
+    assert manifest["systems"] == ["dgx-a100", "dgx-h100", "l40s-pcie"]
+    found = Collectives.from_artifact(manifest, weights)
+    assert all(type(op) is Collective for op in dataset.ops_of(measured))
+    errors = predict_rows(measured, Only(found))["ape_pct"]  # type: ignore[arg-type]
+    assert float(errors.median()) < 2.0 and float(errors.quantile(0.9)) < 10.0
+    again, same = fit_collective(measured, gpus_of(measured), 0)
+    assert again == manifest and all((same[k] == weights[k]).all() for k in weights)
+
+
+def test_eight_rows_of_a_system_teach_its_sharing(measured) -> None:
+    from predictor.training import fit_collective
+
+    pcie = measured[(measured["system"] == "l40s-pcie") & (measured["kind"] == "all_reduce")].reset_index(drop=True)
+    rows = fit_collective.rows_of(pcie, gpus_of(pcie))
+    truth = np.log(np.array(list(TRUTH.values())))
+    drawn = np.array([2, 15, 20, 27, 40, 50, 60, 65])
+    own = fit_collective.fit_own(rows.take(drawn), truth)
+    rest = rows.take(np.setdiff1d(np.flatnonzero(rows.links.ranks == 8), drawn))
+
+    def median(scalars) -> float:
+        return float(np.median(np.abs(rest.errors(truth, np.tile(scalars, (rest.size, 1))))))
+
+    assert median(own) < 0.05 and median(own) < median(np.zeros(len(OWN)))
+    every = fit_collective.rows_of(measured, gpus_of(measured))
+    with pytest.raises(RequestError, match="expected those of one"):
+        fit_collective.fit_own(every, truth)
