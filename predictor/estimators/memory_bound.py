@@ -4,13 +4,15 @@ Byte counts transfer between GPUs, so the model is traffic over sustained bandwi
 
     dram_s  = (operand bytes not resident in L2 + bytes read again that L2 no longer holds) / (bandwidth x share)
     l2_s    = all bytes / (L2 bandwidth x share), a smaller share where threads move one 16-bit element at a time
-    issue_s = rows x (work of a row + work of an element x elements in whole steps) / fp32 peak     (row kernels only)
+              (an operand whose neighbours do not lie side by side moves by whole sectors)
+    issue_s = rows x (work of a row + work of an element x elements in whole steps) / fp32 peak     (row kernels)
+              elements x cycles / (SMs x clock)                                  (kernels that pick rows by an index)
     t       = (max(dram_s, l2_s)^p + issue_s^p)^(1/p) + fixed time x kernels
 
 Row kernels read a row more than once (softmax above 1024 columns three times, layer norm twice): the later reads hit L2
 while the rows in flight fit it. How rows map to threads is PyTorch's: see `softmax_traffic` and `norm_traffic`.
 A GPU has two scalars: the share of its data-sheet bandwidth that streams reach and the share of its L2 that holds rows
-in flight. A GPU never measured takes the medians of its memory type and of its architecture.
+in flight. A GPU never measured takes the medians of its memory type (a Pascal board those of Pascal) and architecture.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from predictor.estimators.base import Batch
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import BACKWARD
 from predictor.ops.elementwise import Rotary
-from predictor.ops.embedding import CrossEntropy
+from predictor.ops.embedding import CrossEntropy, Embedding
 from predictor.ops.norm import Norm, Softmax
 
 FloatArray = npt.NDArray[np.float64]
@@ -46,6 +48,12 @@ MAX_BLOCKS_PER_SM = 32.0
 SCALAR_FUNCTIONS = ("swiglu", "geglu")
 ROWS_TO_FILL = 2.0
 DEFAULT_THREADS_PER_SM = 2048
+#: L2 hands out sectors of 32 bytes and fetches two at a time from DRAM (CUDA C++ programming guide, device memory
+#: accesses; cudaLimitMaxL2FetchGranularity, 64 bytes unless set).
+SECTOR_BYTES = 32.0
+FETCH_BYTES = 64.0
+#: Bytes a clock of an SM's port to L2, as `GPUSpec.l2_bandwidth` counts them.
+L2_PORT_BYTES = 64.0
 
 #: Memory types in the order of the artifact's fallback shares.
 MEMORY_TYPES = ("HBM2", "HBM2e", "HBM3", "HBM3e", "GDDR5", "GDDR6", "GDDR6X", "GDDR7")
@@ -67,7 +75,7 @@ class Constants:
     l2_share: float  # share of the L2 bandwidth limit that kernels reach
     norm: float  # p
     fixed_s: float  # a kernel
-    gather: float  # extra time share of rows picked by an index
+    gather: float  # cycles of an SM that an element costs where rows are picked by an index
     scalar_share: float  # of the L2 bandwidth limit: kernels whose threads move one 16-bit element at a time
 
 
@@ -80,13 +88,14 @@ class Traffic:
 
     once: FloatArray  # bytes of operands, each counted once for every kernel that moves it
     again: FloatArray  # bytes that a kernel reads again
+    fetched: FloatArray  # bytes that come with them from DRAM on a miss, and that L2 does not hand out
     footprint: FloatArray  # bytes of the rows in flight, which L2 has to hold for the second read to hit
     rows: FloatArray  # rows, at least as many as it takes to fill the GPU; 0 where a kernel does not work by rows
     warp: FloatArray  # elements that a row's lanes work on in a warp (softmax), 0 elsewhere
     softmax: FloatArray  # the same for softmax in a block
     norm: FloatArray
     unaligned: FloatArray  # 1 where rows do not start on 32 bytes
-    gathers: FloatArray  # 1 where rows are picked by an index
+    gathers: FloatArray  # elements of rows that are picked by an index, one a thread
     scalar: FloatArray  # bytes moved one 16-bit element a thread (`SCALAR_FUNCTIONS`, rotary, RMS norm), 0 elsewhere
     kernels: FloatArray
 
@@ -96,10 +105,37 @@ def _stream(batch: Batch, gpu: GPUSpec) -> Traffic:
     columns = batch.columns
     moved = 2.0 * columns["size"] if "size" in columns else columns["read_bytes"] + columns["write_bytes"]
     zero = np.zeros(len(moved))
-    gathers = np.ones(len(moved)) if batch.family in ("embedding", "routing") else zero
+    gathers = _gathers(batch, zero)
+    again, fetched, reuse = _again(batch, zero)
     alone = [op.family == Rotary.family or getattr(op, "fn", "") in SCALAR_FUNCTIONS for op in batch.ops]
     scalar = np.where(alone, moved, 0.0) * _narrow(batch)
-    return Traffic(moved, zero, zero, zero, zero, zero, zero, zero, gathers, scalar, _kernels(batch))
+    return Traffic(
+        moved, again, fetched, reuse, zero, zero, zero, zero, zero, gathers, scalar, _kernels(batch)
+    )  # fmt: skip
+
+
+def _gathers(batch: Batch, zero: FloatArray) -> FloatArray:
+    """Elements that PyTorch's index kernels move: look-ups, and rows picked or put back by a mask."""
+    columns = batch.columns
+    if batch.family == Embedding.family:
+        return columns["tokens"] * columns["width"]
+    if "elements" not in columns:
+        return zero
+    picks = np.array([op.fn in ("gather", "scatter") for op in batch.ops], dtype=np.float64)  # type: ignore[attr-defined]
+    return columns["elements"] * picks
+
+
+def _again(batch: Batch, zero: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Bytes read again of a broadcast operand or by whole sectors, what DRAM adds to them, and what passes between."""
+    columns = batch.columns
+    if "stride_bytes" not in columns:
+        return zero, zero, zero
+    stride, elements = columns["stride_bytes"], columns["elements"]
+    item = np.array([op.itemsize for op in batch.ops])
+    strided = np.where(stride > 0.0, elements, 0.0)
+    sectors = strided * np.maximum(np.minimum(stride, SECTOR_BYTES) - item, 0.0)
+    fetched = strided * np.maximum(np.minimum(stride, FETCH_BYTES) - np.minimum(stride, SECTOR_BYTES), 0.0)
+    return columns["again_bytes"] + sectors, fetched, columns["reuse_bytes"]
 
 
 def _narrow(batch: Batch) -> FloatArray:
@@ -151,6 +187,7 @@ def softmax_traffic(
     return Traffic(
         once=bytes_one * (operands + 1.0),
         again=np.where(in_warp, 0.0, bytes_one * operands * (passes - 1.0)),
+        fetched=np.zeros(len(rows)),
         footprint=np.minimum(rows, flight) * cols * itemsize * operands,
         rows=_filling(rows, gpu),
         warp=np.where(in_warp, np.maximum(padded, 32.0) * operands, 0.0),
@@ -180,6 +217,7 @@ def norm_traffic(batch: Batch, gpu: GPUSpec) -> Traffic:
     return Traffic(
         once=moved,
         again=read,
+        fetched=zero,
         footprint=np.minimum(rows, flight) / rows * read,
         rows=_filling(rows, gpu),
         warp=zero,
@@ -231,7 +269,7 @@ def kernel_seconds(traffic: Traffic, board: Board, const: Constants) -> FloatArr
     held = np.clip(2.0 - traffic.once / (const.resident * board.l2_bytes), 0.0, 1.0)
     room = board.hold * board.l2_bytes / np.maximum(traffic.footprint, 1.0)
     miss = 1.0 / (1.0 + np.minimum(room, 100.0) ** (1.0 / const.spill_width))
-    moved = (traffic.once * (1.0 - held) + traffic.again * miss) * (1.0 + const.gather * traffic.gathers)
+    moved = traffic.once * (1.0 - held) + (traffic.again + traffic.fetched) * miss
     inner = (traffic.once + traffic.again) / const.l2_share
     inner = np.maximum(inner, traffic.scalar / const.scalar_share) / board.l2_bandwidth
     work = (
@@ -241,7 +279,8 @@ def kernel_seconds(traffic: Traffic, board: Board, const: Constants) -> FloatArr
         + traffic.norm * const.norm_element + (traffic.norm > 0.0) * const.norm_row
     )  # fmt: skip
     stream = np.maximum(moved / board.bandwidth, inner)
-    issue = traffic.rows * work / board.flops
+    clocks = board.l2_bandwidth / L2_PORT_BYTES  # SMs x clock
+    issue = traffic.rows * work / board.flops + traffic.gathers * const.gather / clocks
     larger = np.maximum(np.maximum(stream, issue), 1e-12)
     ratio = np.minimum(stream, issue) / larger
     result: FloatArray = larger * (1.0 + ratio**const.norm) ** (1.0 / const.norm) + const.fixed_s * traffic.kernels
@@ -258,10 +297,13 @@ class MemoryBound:
         self.const = const
         self._boards = dict(boards)
         self._share_by_type: dict[str, float] = manifest["share_by_memory_type"]
+        self._share_by_architecture: dict[str, float] = manifest.get("share_by_architecture", {})
         self._hold_by_architecture: dict[str, float] = manifest["hold_by_architecture"]
         self._overhead: dict[str, Any] = manifest["eager_overhead_s"]
         self._own: dict[str, Any] = manifest.get("calibrated", {})
-        self._median = tuple(float(v) for v in np.median(np.array(list(boards.values())), axis=0))
+        ordered = np.sort(np.array(list(boards.values())), axis=0)  # np.median loads numpy.ma, which is felt at a start
+        middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2.0
+        self._median = tuple(float(v) for v in middle)
 
     @classmethod
     def from_artifact(cls, manifest: dict[str, Any], weights: dict[str, npt.NDArray[Any]]) -> MemoryBound:
@@ -279,7 +321,8 @@ class MemoryBound:
         """The GPU's side of the formula: fitted where it was measured, else by memory type and architecture."""
         known = self._own[gpu.id]["board"] if gpu.id in self._own else self._boards.get(gpu.id)
         if known is None:
-            share = self._share_by_type.get(gpu.memory_type or "", self._median[0])
+            of_type = self._share_by_type.get(gpu.memory_type or "", self._median[0])
+            share = self._share_by_architecture.get(gpu.architecture, of_type)
             known = share, self._hold_by_architecture.get(gpu.architecture, self._median[1])
         share, hold = known
         flops = gpu.vector_flops("fp32")

@@ -13,7 +13,8 @@ a penalty for each tile and split factor that was fitted to the kernels that rea
 The shape of the formula is shared by every GPU. A GPU has two scalars: ``u``, the share of the best kernel's rate that
 it sustains, and the share of its memory bandwidth that GEMM kernels reach. They are fitted where a GPU was measured.
 Elsewhere ``u`` follows from the board's power: no more than its power limit pays for at the power per FLOP/s of its
-architecture (`sustained_share`), and the bandwidth share is the median of those fitted.
+architecture (`predictor.estimators.power`), and the bandwidth share is the median of those fitted. A GPU whose library
+nobody measured gets the mean of the other libraries' kernels, each by how likely it is to be picked.
 
 Arrays: n operators, c candidates; what depends on both is of shape (n, c).
 """
@@ -32,6 +33,7 @@ import numpy.typing as npt
 from predictor.errors import SpecError
 from predictor.estimators.base import Batch
 from predictor.estimators.calibrated import Calibrated
+from predictor.estimators.power import sustained_share
 from predictor.hardware.gpu import GPUSpec
 
 FloatArray = npt.NDArray[np.float64]
@@ -42,6 +44,10 @@ BYTES = 4.0  # an fp32 element
 #: Generations of cuBLAS' fp32 kernels, by the architecture they were written for. Newer GPUs run the last one's.
 LIBRARIES = ("maxwell", "volta", "ampere")
 _LIBRARY = {"kepler": 0, "maxwell": 0, "pascal": 0, "volta": 1, "turing": 1}
+#: Stands for a library that nobody measured, and how surely it is taken to pick its fastest kernel: the exponent of a
+#: candidate's odds in its time. Chosen with one library at a time left out.
+UNSEEN = -1
+UNSEEN_SHARPNESS = 10.0
 #: BLAS layouts that pick different kernels: "tn" (a linear layer forward), everything else ("nn").
 LAYOUTS = ("tn", "nn")
 
@@ -65,17 +71,11 @@ TILES: tuple[KernelTile, ...] = (
 SPLITS = (1, 2, 3, 4, 6, 9, 16)
 #: Rows of this many elements are half way to costing the full `Constants.narrow`: short ones share DRAM pages.
 LONG_K = 256.0
+#: Two operands of this many bytes (their harmonic mean) are half way to costing the full `Constants.strain`. Pascal's
+#: kernels run at a third of their rate far beyond it, however K and the output share it: too many pages for the TLB.
+REACH = 3e8
 #: A split keeps at least this much of K to itself.
 MIN_SPLIT_K = 256
-
-#: W per TFLOP/s of fp32 peak that a board needs to hold its clock in a long run of GEMMs, by compute capability or
-#: architecture, where no board was measured: what one has (data sheet) that runs near its boost clock under load.
-#: GTX 1080 Ti: 250 W, 11.3 TFLOP/s; V100 PCIe: 250 W, 14; TITAN RTX: 280 W, 16.3; A100 PCIe: 250 W, 19.5; RTX 3090:
-#: 350 W, 35.6; RTX 4090: 450 W, 82.6; H100 PCIe: 350 W, 51; RTX 5090: 575 W, 104.8.
-POWER_NEED = {
-    "pascal": 22.1, "volta": 17.9, "turing": 17.2, "ampere": 12.8, "8.6": 9.8, "ada": 5.45, "hopper": 6.9,
-    "blackwell": 5.5,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,7 @@ class Constants:
     reread: FloatArray  # (libraries,) share of what later waves read again that comes from DRAM
     narrow: FloatArray  # (libraries,) extra traffic of an operand read along K, 8 elements of a row at a time
     straddle: FloatArray  # (libraries,) more of it where K is no multiple of 8, so that 32-byte sectors are cut
+    strain: FloatArray  # (libraries,) extra time share where both operands are far larger than `REACH`
     penalty: FloatArray  # (libraries, layouts, tiles): factor on a tile's time when cuBLAS' choice is imitated
     split_penalty: FloatArray  # (libraries, layouts, splits): the same for split-K factors
     memory: float  # share of the memory bandwidth
@@ -142,6 +143,7 @@ class Traits:
     reread: Any
     narrow: Any
     straddle: Any
+    strain: Any
     along_k: Any  # 1 where B, too, is stored along K (layout tn)
 
 
@@ -173,6 +175,8 @@ def compute_seconds(shape: Shape, cand: Candidates, board: Board, const: Constan
     busiest = np.maximum(share + const.quantization * (whole - share), 1.0)
     work = 2.0 * cand.tile_m * cand.tile_n / cand.efficiency * (shape.k / cand.splits + cand.prologue)
     slow = np.where(whole < 2.0, 1.0 + cand.lonely, 1.0) * np.where(shape.k % 4.0 != 0.0, 1.0 + traits.unaligned, 1.0)
+    far = (2.0 * BYTES * shape.k * shape.m * shape.n / (shape.m + shape.n) / REACH) ** 2
+    slow = slow * (1.0 + traits.strain * (far / (1.0 + far)))
     result: FloatArray = busiest * work * slow * (board.sm_count / board.flops)
     return result
 
@@ -200,18 +204,6 @@ def join_seconds(
 def library_of(gpu: GPUSpec) -> int:
     """Index into `LIBRARIES` of the kernels that serve ``gpu``."""
     return _LIBRARY.get(gpu.architecture, len(LIBRARIES) - 1)
-
-
-def sustained_share(gpu: GPUSpec, power_need: Mapping[str, float]) -> float:
-    """u from the data sheet: power limit over the power that the fp32 peak needs, at most 1.
-
-    ``power_need`` maps a compute capability or an architecture to W per TFLOP/s; one that it lacks is taken to hold
-    its clock.
-    """
-    need = power_need.get(gpu.compute_capability or "", power_need.get(gpu.architecture))
-    if need is None:
-        return 1.0
-    return min(1.0, gpu.power_limit_w / (gpu.peak_flops("fp32") / 1e12 * need))
 
 
 @lru_cache(maxsize=1)
@@ -253,6 +245,7 @@ class TileGemm:
         if tuple(manifest.get("tiles", ())) != tuple(t.name for t in TILES):
             raise SpecError(f"tile_gemm artifact has tiles {manifest.get('tiles')}, this version knows others")
         try:
+            weights = {"strain": np.zeros(len(LIBRARIES)), **weights}  # sets of version 0.1 have none
             values: dict[str, Any] = {k: np.asarray(weights[k], dtype=np.float64) for k in ARRAYS}
             values |= {k: float(weights[k]) for k in SCALARS}
             table = np.asarray(weights["boards"], dtype=np.float64)
@@ -276,31 +269,34 @@ class TileGemm:
         u, bandwidth = known
         return Board(gpu.sm_count, gpu.peak_flops("fp32"), u, gpu.memory_bandwidth * bandwidth, float(gpu.l2_bytes))
 
-    def _library(self, gpu: GPUSpec) -> int:
+    def library(self, gpu: GPUSpec) -> int:
         """The GPU's kernel library, or the nearest one (the newer of two) that was measured."""
-        measured = np.nonzero(self.const.efficiency.max(axis=(1, 2)) > 0.0)[0][::-1]
-        return int(measured[np.abs(measured - library_of(gpu)).argmin()])
+        return nearest_library(self.const.efficiency.max(axis=(1, 2)) > 0.0, library_of(gpu))
 
     def _candidates(self, library: int, layout: int, own: str) -> Candidates:
         """Candidates of a library and layout (``len(LAYOUTS)`` stands for kernels of either), arrays of shape (c,).
 
+        ``library`` `UNSEEN` stands for one that nobody measured: the kernels of all that were, at their mean rates.
         ``own`` is the id of a calibrated GPU, whose own tiles they are, or "".
         """
         key = (library, layout, own)
         if key not in self._tables:
-            rates = self.const.efficiency[library]
-            if own:
-                rates = own_rates(rates, self.const.efficiency, self._own[own].tiles)
+            const = self.constants(own, library)
+            tables = const.efficiency, const.penalty, const.split_penalty
+            rates, *penalties = consensus(*tables) if library == UNSEEN else (table[library] for table in tables)
             either = layout == len(LAYOUTS) or not rates[layout].any()
-            penalties = self.const.penalty[library], self.const.split_penalty[library]
             rate = rates.max(axis=0) if either else rates[layout]
             tile_penalty, split_penalty = (p.min(axis=0) if either else p[layout] for p in penalties)
             tiles, splits = all_candidates()
             keep = rate[tiles] > 0.0
             tiles, splits = tiles[keep], splits[keep]
             penalty = tile_penalty[tiles] * split_penalty[split_indices(splits)]
-            self._tables[key] = candidates(self.const, rate[tiles], tiles, splits, penalty)
+            self._tables[key] = candidates(const, rate[tiles], tiles, splits, penalty)
         return self._tables[key]
+
+    def constants(self, own: str, library: int) -> Constants:
+        """The shared constants, or those of the calibrated GPU ``own``, whose kernel library is ``library``."""
+        return self._own[own].own(self.const, library) if own else self.const
 
     def kernel_seconds(self, columns: Mapping[str, FloatArray], layouts: IntArray, gpu: GPUSpec) -> FloatArray:
         """Time of the fastest candidate of n products on a busy GPU, shape (n,).
@@ -318,20 +314,29 @@ class TileGemm:
         return out
 
     def _chosen(self, shape: Shape, layout: int, gpu: GPUSpec) -> FloatArray:
-        board, const, lib = self.board(gpu), self.const, self._library(gpu)
         own = gpu.id if gpu.id in self._own else ""
-        cand = self._candidates(lib, layout, own)
-        traits = Traits(
-            const.unaligned[lib], const.reread[lib], const.narrow[lib], const.straddle[lib], float(layout == 0)
-        )  # fmt: skip
-        sustained = board.sustained * (self._own[own].rates[min(layout, 1)] if own else 1.0)
-        compute = compute_seconds(shape, cand, board, const, traits) / sustained
-        memory = memory_seconds(shape, cand, board, const, traits)
-        seconds = join_seconds(compute, memory, shape, cand, board, const)
+        library = self.library(gpu)
+        unseen = not own and library != library_of(gpu)
+        cand = self._candidates(UNSEEN if unseen else library, layout, own)
+        seconds = self.candidate_seconds(shape, cand, layout, gpu)
         allowed = (cand.splits == 1.0) | (shape.k >= MIN_SPLIT_K * cand.splits)
-        chosen = np.where(allowed, seconds * cand.penalty, np.inf).argmin(axis=1)
-        result: FloatArray = seconds[np.arange(len(chosen)), chosen]
+        score = np.where(allowed, seconds * cand.penalty, np.inf)
+        if unseen:
+            return expected_seconds(seconds, score, UNSEEN_SHARPNESS)
+        result: FloatArray = seconds[np.arange(len(score)), score.argmin(axis=1)]
         return result
+
+    def candidate_seconds(self, shape: Shape, cand: Candidates, layout: int, gpu: GPUSpec) -> FloatArray:
+        """Time of every candidate on ``gpu`` before its smooth correction, of shape (n, c)."""
+        board, lib = self.board(gpu), self.library(gpu)
+        const = self.constants(gpu.id if gpu.id in self._own else "", lib)
+        traits = Traits(
+            const.unaligned[lib], const.reread[lib], const.narrow[lib], const.straddle[lib], const.strain[lib],
+            float(layout == 0),
+        )  # fmt: skip
+        compute = compute_seconds(shape, cand, board, const, traits) / board.sustained
+        memory = memory_seconds(shape, cand, board, const, traits)
+        return join_seconds(compute, memory, shape, cand, board, const)
 
     def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
         """Share of the roofline reached, in (0, 1], of shape (n,)."""
@@ -354,7 +359,10 @@ class TileGemm:
         return result
 
 
-ARRAYS = ("efficiency", "prologue", "lonely", "unaligned", "reread", "narrow", "straddle", "penalty", "split_penalty")
+ARRAYS = (
+    "efficiency", "prologue", "lonely", "unaligned", "reread", "narrow", "straddle", "strain", "penalty",
+    "split_penalty",
+)  # fmt: skip
 SCALARS = ("memory", "write_out", "norm", "quantization", "fixed_s", "split_s")
 
 
@@ -370,15 +378,33 @@ def candidates(
     )  # fmt: skip
 
 
-def own_rates(rates: FloatArray, everywhere: FloatArray, tiles: npt.NDArray[np.bool_]) -> FloatArray:
-    """Efficiencies (layouts, tiles) of a calibrated GPU: its library's, for the ``tiles`` (layouts, tiles) it ran.
+def nearest_library(measured: npt.NDArray[np.bool_], library: int) -> int:
+    """``library`` where it is one of the ``measured`` (libraries,), else the nearest of them, the newer of two."""
+    known = np.nonzero(measured)[0][::-1]
+    return int(known[np.abs(known - library).argmin()])
 
-    A tile that its library's measured boards never ran takes its efficiency in the other layout, or another library's.
+
+def consensus(
+    efficiency: FloatArray, penalty: FloatArray, split_penalty: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Efficiency, penalty and split penalty of a library that nobody measured: geometric means over those measured.
+
+    A tile's penalty is a library's own habit and does not carry over: all 1.
     """
-    other = np.where(rates.max(axis=0) > 0.0, rates.max(axis=0), everywhere.max(axis=(0, 1)))
-    filled = np.where(rates > 0.0, rates, other)
-    known = (tiles & (filled > 0.0)).any(axis=1, keepdims=True)
-    result: FloatArray = np.where(known, np.where(tiles, filled, 0.0), rates)
+    ran = efficiency > 0.0
+    total = np.log(np.where(ran, efficiency, 1.0)).sum(axis=0)
+    rates = np.where(ran.any(axis=0), np.exp(total / np.maximum(ran.sum(axis=0), 1)), 0.0)
+    splits = np.exp(np.log(split_penalty[ran.any(axis=(1, 2))]).mean(axis=0))
+    return rates, np.ones_like(penalty[0]), splits
+
+
+def expected_seconds(seconds: FloatArray, score: FloatArray, sharpness: float) -> FloatArray:
+    """Geometric mean of candidates' times, each by the logit's probability that it is the one picked, shape (n,).
+
+    ``score`` (n, c) is time x penalty, inf where a candidate is not allowed.
+    """
+    share = (score.min(axis=1, keepdims=True) / score) ** sharpness
+    result: FloatArray = np.exp((share * np.log(seconds)).sum(axis=1) / share.sum(axis=1))
     return result
 
 

@@ -41,20 +41,22 @@ AFTER_LAUNCH_S = 13e-6
 HOLD = 0.6
 EVALUATIONS = 60
 
-#: Where the search starts. `gather` and `resident` stay there: no row of the eager tables tells them.
+#: Where the search starts. `_KEPT` stay there, but for `gather` and `scalar_share`, which traced rows tell where there
+#: are some; `gather` starts at what Vidur's A40, A100 and H100 tell (1.7 to 2.0).
 START = mb.Constants(
     warp_row=1000.0, warp_element=40.0, warp_unaligned=0.5, softmax_row=30000.0, softmax_element=15.0,
-    norm_row=3000.0, norm_element=20.0, spill_width=0.25, resident=0.3, l2_share=0.45, norm=3.0,
-    fixed_s=2e-6, gather=0.5, scalar_share=0.12,
+    norm_row=3000.0, norm_element=20.0, spill_width=0.25, resident=0.3, l2_share=0.35, norm=3.0,
+    fixed_s=2e-6, gather=1.8, scalar_share=0.12,
 )  # fmt: skip
 _KEPT = ("gather", "scalar_share", "resident", "fixed_s", "norm", "l2_share", "spill_width")
 
 #: Serving kernels timed by a profiler: rows drawn a GPU and operator, what counts as far larger than L2, rows needed.
-TRACED_OPS = ("elementwise", "norm", "rotary")
+TRACED_OPS = ("elementwise", "norm", "rotary", "embedding")
 TRACED_ROWS = 600
 LARGE = 3.0
 MIN_TRACED = 20
 SCALAR_GRID = np.geomspace(0.05, 0.3, 40)
+GATHER_GRID = np.geomspace(0.5, 5.0, 40)
 
 #: Shares for memory types that no measured board has: HBM3 and GDDR6X after the type before them.
 TYPE_BEFORE = {
@@ -202,15 +204,25 @@ class Traced:
 
     def scalar_share(self, boards: Mapping[str, tuple[float, float]], const: mb.Constants) -> float:
         """The share that fits kernels of one element a thread best (mean absolute log error over a grid)."""
-        groups = [(g, b, s) for g, b, s in self.groups if g.id in boards and mb.traffic_of(b, g).scalar.any()]
+        return self._best(boards, const, "scalar_share", "scalar", SCALAR_GRID)
+
+    def gather(self, boards: Mapping[str, tuple[float, float]], const: mb.Constants) -> float:
+        """The cycles an element that fit look-ups best."""
+        return self._best(boards, const, "gather", "gathers", GATHER_GRID)
+
+    def _best(
+        self, boards: Mapping[str, tuple[float, float]], const: mb.Constants, name: str, field: str, grid: FloatArray
+    ) -> float:
+        """Value of constant ``name`` for the operators that have ``field`` in their traffic; its start without any."""
+        groups = [(g, b, s) for g, b, s in self.groups if g.id in boards and getattr(mb.traffic_of(b, g), field).any()]
         if not groups:
-            return START.scalar_share
+            return float(getattr(START, name))
         errors = []
-        for value in SCALAR_GRID:
-            trial = replace(const, scalar_share=float(value))
+        for value in grid:
+            trial = replace(const, **{name: float(value)})
             error = [np.abs(np.log(self._seconds(g, b, boards[g.id], trial) / s)).mean() for g, b, s in groups]
             errors.append(np.mean(error))
-        return float(SCALAR_GRID[int(np.argmin(errors))])
+        return float(grid[int(np.argmin(errors))])
 
     @staticmethod
     def _seconds(gpu: GPUSpec, batch: Batch, own: tuple[float, float], const: mb.Constants) -> FloatArray:
@@ -240,13 +252,14 @@ def fit_memory_bound(
     boards = {g.id: (float(share[i]), float(hold[i])) for i, g in enumerate(specs)}
     traced = Traced(frame, [g for g in named if g.id not in boards], seed)
     boards |= traced.boards(float(np.median(hold)))
-    const = replace(const, scalar_share=traced.scalar_share(boards, const))
+    const = replace(const, scalar_share=traced.scalar_share(boards, const), gather=traced.gather(boards, const))
     known = [gpus[g] for g in boards]
     manifest: dict[str, Any] = {
         "kind": "memory_bound", "families": list(mb.FAMILIES), "dtypes": list(mb.DTYPES),
         "gpus": list(boards), "constants": list(mb.CONSTANT_NAMES),
         "features": ["read_bytes", "write_bytes", "rows", "cols"],
         "share_by_memory_type": share_by_type(known, np.array([share for share, _ in boards.values()])),
+        "share_by_architecture": share_by_architecture(known, np.array([share for share, _ in boards.values()])),
         "hold_by_architecture": {
             a: float(np.median([hold[i] for i, g in enumerate(specs) if g.architecture == a]))
             for a in sorted({g.architecture for g in specs})
@@ -264,10 +277,16 @@ def fit_memory_bound(
     return manifest, weights
 
 
+def share_by_architecture(gpus: list[GPUSpec], share: FloatArray) -> dict[str, float]:
+    """Median share of Pascal's boards: its memory controllers reach less than later ones do, whatever the memory."""
+    own = [float(s) for g, s in zip(gpus, share, strict=True) if g.architecture == "pascal"]
+    return {"pascal": float(np.median(own))} if own else {}
+
+
 def share_by_type(gpus: list[GPUSpec], share: FloatArray) -> dict[str, float]:
     """Median share of each memory type; a type that no board has takes the one before it (`TYPE_BEFORE`).
 
-    Pascal's memory controllers reach less than later ones do: they speak for a type that no later board has.
+    Pascal's boards speak for a type that no later board has, and otherwise for Pascal alone.
     """
     by_type: dict[str, float] = {}
     for kind in mb.MEMORY_TYPES:

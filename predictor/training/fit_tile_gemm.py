@@ -2,7 +2,10 @@
 
 1. The time of a kernel whose tile and split factor the row names: robust least squares (soft L1) on log latency,
    weighted toward longer rows; those near the host's floor are left out. First on the reference boards (newer kernels,
-   HBM: they hold their clock), which give the constants that all GPUs share; then, with those fixed, on the rest.
+   HBM: they hold their clock), which give the constants that all GPUs share; then, with those fixed, on other boards
+   with HBM, which give those of their own library; then on the rest, which give their own scalars alone: what a small
+   memory or a low power limit does to their kernels is not the kernels'. Kernels that no board with HBM ran get what
+   such boards' libraries agree on (`tile_transfer`).
 2. Which kernel runs: penalties by library and layout (`kernel_choice`).
 
 Rows are drawn by GPU and layout; the same seed gives the same bytes.
@@ -23,9 +26,11 @@ from predictor.estimators import tile_gemm as tg
 from predictor.hardware.gpu import GPUSpec
 from predictor.training.extras import require
 from predictor.training.kernel_choice import fit_choice
+from predictor.training.tile_transfer import fill_rates, is_reference, is_steady, power_need, shrink_sustained
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 Frame = Any  # pandas.DataFrame
 
 ROWS_PER_GROUP = 2500
@@ -47,6 +52,8 @@ AFTER_LAUNCH_S = 13e-6
 FIXED_S = 2e-6
 #: Share of the fp32 peak that the best kernel reaches on a board that holds its clock: what u = 1 stands for.
 HELD = 0.98
+#: Constants with one value for each kernel library.
+OF_LIBRARY = ("unaligned", "reread", "narrow", "straddle", "strain")
 _KERNEL = re.compile(r"sgemm_(\d+)x(\d+)(_sliced)?")
 
 
@@ -132,7 +139,8 @@ class Parameters:
             "efficiency": np.full(int(present.sum()), np.log(0.9)), "prologue": np.full(tiles, np.log(16.0)),
             "lonely": np.full(tiles, np.log(0.2)), "unaligned": np.full(libraries, np.log(0.02)),
             "reread": np.full(libraries, -1.5), "narrow": np.full(libraries, np.log(0.1)),
-            "straddle": np.full(libraries, np.log(0.3)), "write_out": np.array([np.log(0.1)]),
+            "straddle": np.full(libraries, np.log(0.3)), "strain": np.full(libraries, np.log(0.05)),
+            "write_out": np.array([np.log(0.1)]),
             "memory": np.array([np.log(0.8)]), "norm": np.array([np.log(2.5)]),
             "quantization": np.array([1.0]), "split_s": np.array([np.log(5e-6)]),
             "u": np.full(gpus, -0.05), "bandwidth": np.zeros(gpus), "after": np.full(gpus, np.log(AFTER_LAUNCH_S)),
@@ -154,8 +162,9 @@ class Parameters:
         efficiency[self.present] = np.exp(p["efficiency"])
         return tg.Constants(
             efficiency, np.exp(p["prologue"]), np.exp(p["lonely"]), np.exp(p["unaligned"]), _sigmoid(p["reread"]),
-            np.exp(p["narrow"]), np.exp(p["straddle"]), *self.penalties, float(np.exp(p["memory"][0])),
-            float(np.exp(p["write_out"][0])), float(1.0 + np.exp(p["norm"][0])), float(_sigmoid(p["quantization"])[0]),
+            np.exp(p["narrow"]), np.exp(p["straddle"]), np.exp(p["strain"]), *self.penalties,
+            float(np.exp(p["memory"][0])), float(np.exp(p["write_out"][0])),
+            float(1.0 + np.exp(p["norm"][0])), float(_sigmoid(p["quantization"])[0]),
             FIXED_S, float(np.exp(p["split_s"][0])),
         )  # fmt: skip
 
@@ -217,7 +226,7 @@ class Fit:
         board = self._board(rows.gpu, x)
         lib = rows.library
         traits = tg.Traits(
-            const.unaligned[lib], const.reread[lib], const.narrow[lib], const.straddle[lib],
+            const.unaligned[lib], const.reread[lib], const.narrow[lib], const.straddle[lib], const.strain[lib],
             (rows.layout == 0).astype(np.float64),
         )  # fmt: skip
         compute = tg.compute_seconds(rows.shape, cand, board, const, traits) / board.sustained
@@ -267,20 +276,52 @@ class Fit:
         solution = optimize.least_squares(residuals, self.x[free], loss="soft_l1", max_nfev=EVALUATIONS)
         self.x[free] = solution.x
 
-    def free_after(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Parameters that a fit on ``rows`` (reference boards) did not reach: their own and those of other kernels."""
+    def solve_in_steps(self, rows: Rows) -> None:
+        """Reference boards, then other boards with HBM, then the scalars of the rest (see the module)."""
+        reference, steady = is_reference(self.gpus), is_steady(self.gpus)
         p = self.parameters
-        libraries = np.ones(len(tg.LIBRARIES), dtype=bool)
-        libraries[rows.library] = False
-        kernels = np.ones(p.present.shape, dtype=bool)
-        kernels[rows.library, rows.layout, rows.tile] = False
-        boards = np.ones(len(self.gpus), dtype=bool)
-        boards[rows.gpu] = False
+        taught = np.zeros(p.present.shape, dtype=bool)
+        for boards in (reference, steady & ~reference, ~steady):
+            part = rows.take(np.nonzero(boards[rows.gpu])[0])
+            if not len(part.seconds):
+                continue
+            ran = np.zeros(p.present.shape, dtype=bool)
+            ran[part.library, part.layout, part.tile] = True
+            first = not taught.any()
+            libraries = measured_libraries(ran) & ~measured_libraries(taught)
+            kernels = ran & ~taught
+            if not first and not steady[boards].any():
+                self._fill(taught)
+                kernels, libraries = np.zeros_like(kernels), np.zeros_like(libraries)
+            self.solve(part, self._free(boards, kernels, libraries, first))
+            taught |= ran
+
+    def _free(self, boards: BoolArray, kernels: BoolArray, libraries: BoolArray, shared: bool) -> BoolArray:
+        """Marks of the parameters of ``boards``, ``kernels`` (libraries, layouts, tiles) and ``libraries``."""
+        p = self.parameters
         marks = {
-            "efficiency": kernels[p.present], "u": boards, "bandwidth": boards, "after": boards,
-            **dict.fromkeys(("unaligned", "reread", "narrow", "straddle"), libraries),
+            "efficiency": kernels[p.present], **dict.fromkeys(("u", "bandwidth", "after"), boards),
+            **dict.fromkeys(OF_LIBRARY, libraries),
         }  # fmt: skip
-        return np.concatenate([marks.get(k, np.zeros(len(v), dtype=bool)) for k, v in p.split(p.start).items()])
+        return np.concatenate([marks.get(k, np.full(len(v), shared)) for k, v in p.split(p.start).items()])
+
+    def _fill(self, taught: BoolArray) -> None:
+        """Constants of kernels and libraries that are not among the ``taught`` (libraries, layouts, tiles)."""
+        p = self.parameters
+        part = p.split(self.x)
+        rates = np.zeros(p.present.shape)
+        rates[p.present] = part["efficiency"]
+        part["efficiency"] = fill_rates(rates, taught)[p.present]
+        known = measured_libraries(taught)
+        nearest = [tg.nearest_library(known, library) for library in range(len(known))]
+        part |= {name: part[name][nearest] for name in OF_LIBRARY}
+        self.x = np.concatenate([part[name] for name in p.names])
+
+
+def measured_libraries(kernels: BoolArray) -> BoolArray:
+    """Which libraries have one of the ``kernels`` (libraries, layouts, tiles), shape (libraries,)."""
+    result: BoolArray = np.asarray(kernels.any(axis=(1, 2)))
+    return result
 
 
 def sample(rows: Rows, limit: int, seed: int) -> IntArray:
@@ -310,30 +351,22 @@ def fit_tile_gemm(
 
 
 def fit_rows(specs: list[GPUSpec], rows: Rows, seed: int) -> tuple[Fit, Rows]:
-    """The two steps of this module on rows of ``specs``; also the rows that it drew."""
+    """The steps of this module on rows of ``specs``; also the rows that it drew."""
     fit = Fit(specs, rows)
     named = (rows.tile >= 0) & fit.parameters.present[rows.library, rows.layout, rows.tile]
     named &= (rows.shape.k <= MAX_K) & (rows.splits <= MAX_SPLITS)
     named &= rows.seconds > ABOVE_HOST * fit.host[rows.gpu, rows.layout]
     rows = rows.take(np.nonzero(named)[0])
     rows = rows.take(sample(rows, ROWS_PER_GROUP, seed))
-    reference = is_reference(specs)[rows.gpu]
-    everything = np.ones(len(fit.x), dtype=bool)
-    if reference.all() or not reference.any():
-        fit.solve(rows, everything)
-    else:
-        first = rows.take(np.nonzero(reference)[0])
-        later = fit.free_after(first)
-        fit.solve(first, ~later)
-        fit.solve(rows.take(np.nonzero(~reference)[0]), later)
+    fit.solve_in_steps(rows)
     fit.fit_choices(rows)
     return fit, rows
 
 
 def _export(fit: Fit, rows: Rows) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     const, part = fit.parameters.constants(fit.x), fit.parameters.split(fit.x)
-    scale = _scale(const.efficiency, rows, is_reference(fit.gpus)[rows.gpu])
-    sustained = np.exp(part["u"]) * scale[[tg.library_of(g) for g in fit.gpus], 0, 0]
+    scale = _scale(const.efficiency, rows, is_steady(fit.gpus)[rows.gpu])
+    sustained = shrink_sustained(fit.gpus, np.exp(part["u"]) * scale[[tg.library_of(g) for g in fit.gpus], 0, 0])
     launch = fit.launch(fit.x)
     ids = [g.id for g in fit.gpus]
     weights = {name: np.asarray(getattr(const, name)) for name in (*tg.ARRAYS, *tg.SCALARS)}
@@ -352,34 +385,14 @@ def _export(fit: Fit, rows: Rows) -> tuple[dict[str, Any], dict[str, npt.NDArray
     return manifest, weights
 
 
-def _scale(efficiency: FloatArray, rows: Rows, reference: npt.NDArray[np.bool_]) -> FloatArray:
+def _scale(efficiency: FloatArray, rows: Rows, steady: npt.NDArray[np.bool_]) -> FloatArray:
     """What makes each library's best kernel reach `HELD` at u = 1, of shape (libraries, 1, 1).
 
-    The best kernel is one that a reference board ran, where the library has such a board.
+    The best kernel is one that a board with HBM ran (a row of ``steady``), where the library has such a board.
     """
     ran = np.zeros(efficiency.shape, dtype=bool)
-    ran[rows.library[reference], rows.layout[reference], rows.tile[reference]] = True
+    ran[rows.library[steady], rows.layout[steady], rows.tile[steady]] = True
     unknown = ~ran.any(axis=(1, 2), keepdims=True)
     best = np.where(ran | unknown, efficiency, 0.0).max(axis=(1, 2), keepdims=True)
     result: FloatArray = np.where(best > 0.0, best / HELD, 1.0)
     return result
-
-
-def is_reference(gpus: list[GPUSpec]) -> npt.NDArray[np.bool_]:
-    """Boards whose rows give the shared constants: kernels newer than Maxwell's, and HBM. Shape (gpus,)."""
-    return np.array([tg.library_of(g) > 0 and "HBM" in (g.memory_type or "") for g in gpus])
-
-
-def power_need(gpus: list[GPUSpec], sustained: FloatArray) -> dict[str, float]:
-    """W per TFLOP/s that each architecture needs to hold its clock.
-
-    The median of its boards that were measured below it; where all held it, the least that one of them has.
-    `POWER_NEED` where none was measured.
-    """
-    need = dict(tg.POWER_NEED)
-    for architecture in sorted({g.architecture for g in gpus}):
-        pairs = [(g, float(u)) for g, u in zip(gpus, sustained, strict=True) if g.architecture == architecture]
-        supply = [g.power_limit_w / (g.peak_flops("fp32") / 1e12) for g, _ in pairs]
-        slowed = [have / u for have, (_, u) in zip(supply, pairs, strict=True) if u < 0.95]
-        need[architecture] = float(np.median(slowed)) if slowed else min(supply)
-    return need

@@ -69,3 +69,37 @@ def fit_choice(
     p = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
     sharp = float(np.exp(p[0]))
     return Choice(np.exp(-p[1 : 1 + tiles] / sharp), np.exp(-p[1 + tiles :] / sharp), sharp)
+
+
+#: How far (standard deviation of the log) a GPU's penalties lie from its library's, and the logit's sharpness there.
+TILE_SPREAD, SPLIT_SPREAD, SHARPNESS = 3.0, 0.5, 10.0
+
+
+def adapt_choice(
+    log_time: FloatArray, picked: IntArray, tile: IntArray, split: IntArray, tiles: FloatArray, splits: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Penalties of tiles and split factors for one GPU: pulled toward its library's, ``tiles`` and ``splits``.
+
+    Arguments as `fit_choice` has them; every picked candidate is allowed.
+    """
+    optimize: Any = require("scipy.optimize")
+    allowed, rows, count = np.isfinite(log_time), np.arange(len(picked)), len(tiles)
+    time = np.where(allowed, log_time, 0.0)
+    start = np.log(np.concatenate([tiles, splits]))
+    spread = np.repeat([TILE_SPREAD, SPLIT_SPREAD], [count, len(splits)])
+
+    def loss(p: FloatArray) -> tuple[float, FloatArray]:
+        score = np.where(allowed, -SHARPNESS * (time + p[tile] + p[count + split]), -np.inf)
+        score -= score.max(axis=1, keepdims=True)
+        share = np.exp(score)
+        share /= share.sum(axis=1, keepdims=True)
+        move = (p - start) / spread
+        value = -np.log(np.maximum(share[rows, picked], 1e-300)).sum() + 0.5 * float((move**2).sum())
+        share[rows, picked] -= 1.0
+        slope = move / spread
+        np.add.at(slope, tile, -SHARPNESS * share.sum(axis=0))
+        np.add.at(slope, count + split, -SHARPNESS * share.sum(axis=0))
+        return value, slope
+
+    p = np.exp(optimize.minimize(loss, start, jac=True, method="L-BFGS-B").x)
+    return p[:count], p[count:]

@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from predictor.cli import main
 from predictor.estimators.artifact import default_artifacts, load_artifacts
+from predictor.estimators.calibrated import NOISE
+from predictor.hardware.gpu import load_gpu
 from predictor.training import dataset
 from predictor.training.evaluate import predict_rows
+from predictor.training.informative import covariance, most_informative
+from predictor.training.own_scalars import read_weights
 
 GPU = "rtx-4090"
 SLOWER = 1.4
@@ -127,6 +132,44 @@ def test_json(done: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFix
     assert report["rows"]["fp32-gemm"] == 20
     assert report["after_mean_ape_pct"]["fp32-gemm"] < report["before_mean_ape_pct"]["fp32-gemm"]
     assert "no fp32" in report["unchanged"]["memory-bound"]
+
+
+def test_named_kernels_say_which_tile_runs(tmp_path: Path) -> None:
+    frame = measured(20, 0).iloc[:20].reset_index(drop=True)
+    names = ["ampere_sgemm_128x64_tn" if kind == "linear" else "ampere_sgemm_64x64_nn" for kind in frame["kind"]]
+    file = write(frame.assign(kernel_name=names), tmp_path / "rows.parquet")
+    assert main(["calibrate", "--gpu", GPU, "--data", str(file), "--out", str(tmp_path / "set")]) == 0
+    manifest = json.loads((tmp_path / "set" / "fp32-gemm" / "manifest.json").read_text(encoding="utf-8"))
+    old = json.loads((default_artifacts() / "fp32-gemm" / "manifest.json").read_text(encoding="utf-8"))
+    before = np.load(default_artifacts() / "fp32-gemm" / "weights.npz")["penalty"][-1]
+    after = np.array(manifest["calibrated"][GPU]["constants"]["penalty"])
+    for layout, tile in enumerate(("128x64", "64x64")):
+        # against each other tile, the one that ran has become likelier
+        ratio = np.delete(after[layout] / before[layout], old["tiles"].index(tile))
+        assert (after[layout] / before[layout])[old["tiles"].index(tile)] <= ratio.min() + 1e-9
+
+
+def test_most_informative_rows_read_no_latency_and_follow_the_seed() -> None:
+    frame = measured(60, 5).iloc[:60].reset_index(drop=True)
+    base = load_artifacts()
+    manifest = base.member_manifest("fp32-gemm")  # type: ignore[union-attr]
+    weights = read_weights(default_artifacts() / "fp32-gemm")
+    groups = np.array_split(np.arange(60), 6)
+    chosen = most_informative(frame, groups, load_gpu(GPU), manifest, weights, 0)
+    assert [int(np.isin(chosen, group).sum()) for group in groups] == [1] * 6
+    other = most_informative(frame.assign(latency_ms=7.0), groups, load_gpu(GPU), manifest, weights, 0)
+    np.testing.assert_array_equal(chosen, other)
+    index = np.r_[chosen, 0:60]
+    total = covariance(frame.iloc[index].reset_index(drop=True), load_gpu(GPU), manifest, weights)
+
+    def left(rows: npt.NDArray[np.int64]) -> float:
+        """Mean variance of the 60 once ``rows`` of them were measured."""
+        at = 6 + rows
+        known = total[np.ix_(at, at)] + NOISE**2 * np.eye(len(at))
+        return float(np.diag(total - total[:, at] @ np.linalg.solve(known, total[at]))[6:].mean())
+
+    random = [np.array([np.random.default_rng(s).choice(g) for g in groups]) for s in range(20)]
+    assert left(chosen) < np.mean([left(r) for r in random])
 
 
 def test_one_layout_alone_calibrates(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from predictor.ops import (
     Softmax,
 )  # fmt: skip
 from predictor.roofline import roofline
-from predictor.training.fit_memory_bound import START, fit_memory_bound, share_by_type
+from predictor.training.fit_memory_bound import START, fit_memory_bound, share_by_architecture, share_by_type
 
 GPUS = ("v100-pcie-32gb", "a100-pcie-40gb")
 
@@ -141,6 +142,51 @@ def test_an_unseen_gpu_goes_by_its_memory_type(estimator: MemoryBound) -> None:
     h100 = load_gpu("h100-sxm")
     assert estimator.board(h100).bandwidth == pytest.approx(0.9 * h100.memory_bandwidth)  # HBM3: the median
     assert estimator.board(h100).hold == 0.8
+
+
+def test_neighbours_far_apart_cost_a_fetch_an_element(estimator: MemoryBound) -> None:
+    """32 heads between neighbours of one operand of a sum: 64 bytes an element of it where L2 forgot the others."""
+    v100, n = load_gpu("v100-pcie-32gb"), 2**27
+    plain = Elementwise("fp32", "add", n)
+    strided = replace(plain, stride_bytes=128.0, reuse_bytes=1e9)
+    near = replace(strided, reuse_bytes=1e4)
+    times = latency(estimator, v100, plain, strided, near)
+    assert times[1] / times[0] == pytest.approx((4 + 4 + 64) / 12, rel=0.02)
+    assert times[0] < times[2] < times[1] / 2  # whole sectors still have to come from L2
+    narrow = replace(strided, stride_bytes=8.0)
+    assert latency(estimator, v100, narrow)[0] / times[0] == pytest.approx(16 / 12, rel=0.02)
+
+
+def test_a_mask_is_read_again_where_l2_has_forgotten_it(estimator: MemoryBound) -> None:
+    v100, n, mask = load_gpu("v100-pcie-32gb"), 2**27, 2**22 * 4.0
+    plain = Elementwise("fp32", "add", n, 1, mask)
+    again = replace(plain, again_bytes=4.0 * n - mask, reuse_bytes=3 * mask)
+    held = replace(again, reuse_bytes=1e5)
+    times = latency(estimator, v100, plain, again, held)
+    assert times[1] / times[0] == pytest.approx(12 / 8, rel=0.05)
+    assert times[2] == pytest.approx(times[0], rel=0.01)
+
+
+def test_a_look_up_is_bound_by_its_elements_on_a_fast_board(estimator: MemoryBound) -> None:
+    """As many cycles an element on every SM: HBM does not help, and half the bytes take as long."""
+    a100 = load_gpu("a100-sxm-80gb")
+    wide, narrow = Embedding("fp32", 65536, 4096, 50000), Embedding("fp16", 65536, 4096, 50000)
+    expected = 65536 * 4096 * estimator.const.gather / (a100.sm_count * a100.boost_clock_hz)
+    times = latency(estimator, a100, narrow, wide)
+    assert times[0] == pytest.approx(expected, rel=0.1)
+    assert times[1] == pytest.approx(times[0], rel=0.3)
+    picked = Elementwise("fp16", "gather", 65536 * 4096)
+    assert latency(estimator, a100, picked)[0] == pytest.approx(expected, rel=0.1)
+
+
+def test_a_pascal_board_goes_by_pascal() -> None:
+    boards = [load_gpu(name) for name in ("p4", "v100-pcie-32gb")]
+    assert share_by_architecture(boards, np.array([0.7, 0.9])) == {"pascal": 0.7}
+    assert share_by_architecture(boards[1:], np.array([0.9])) == {}
+    manifest, weights = artifact()
+    known = MemoryBound.from_artifact({**manifest, "share_by_architecture": {"pascal": 0.7}}, weights)
+    p100 = load_gpu("p100-pcie-16gb")
+    assert known.board(p100).bandwidth == pytest.approx(0.7 * p100.memory_bandwidth)
 
 
 def test_the_launch_is_kept_apart(estimator: MemoryBound) -> None:

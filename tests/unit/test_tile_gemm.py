@@ -11,21 +11,25 @@ import pytest
 
 from predictor.errors import SpecError
 from predictor.estimators.base import make_batch
+from predictor.estimators.power import ISSUE_SHARE, POWER_NEED, issue_share, sustained_share
 from predictor.estimators.tile_gemm import (
     LAYOUTS,
     LIBRARIES,
-    POWER_NEED,
+    REACH,
     SPLITS,
     TILES,
     TileGemm,
+    consensus,
+    expected_seconds,
     layout_indices,
     library_of,
-    sustained_share,
+    nearest_library,
 )  # fmt: skip
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import Gemm
 from predictor.roofline import roofline
-from predictor.training.fit_tile_gemm import fit_tile_gemm, power_need, tile_indices
+from predictor.training.fit_tile_gemm import fit_tile_gemm, tile_indices
+from predictor.training.tile_transfer import fill_rates, power_need, shrink_sustained
 
 GPUS = ("v100-pcie-32gb", "a100-pcie-40gb")
 KERNEL = {"v100-pcie-32gb": "volta_sgemm_", "a100-pcie-40gb": "ampere_sgemm_"}
@@ -38,7 +42,7 @@ def artifact() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     weights = {
         "efficiency": np.broadcast_to(rate, shape).copy(), "prologue": np.full(len(TILES), 10.0),
         "lonely": np.full(len(TILES), 0.2), "unaligned": np.full(3, 0.02), "reread": np.full(3, 0.2),
-        "narrow": np.full(3, 0.2), "straddle": np.full(3, 0.2), "penalty": np.ones(shape),
+        "narrow": np.full(3, 0.2), "straddle": np.full(3, 0.2), "strain": np.zeros(3), "penalty": np.ones(shape),
         "split_penalty": np.ones((*shape[:2], len(SPLITS))), "memory": np.array(0.85), "write_out": np.array(0.2),
         "norm": np.array(4.0), "quantization": np.array(0.8), "fixed_s": np.array(2e-6), "split_s": np.array(8e-6),
         "boards": np.array([[0.9, 1.0], [0.98, 0.9]]),
@@ -112,9 +116,16 @@ def test_libraries_follow_the_architecture() -> None:
 
 def test_power_limits_an_unseen_board() -> None:
     l4, h100 = load_gpu("l4"), load_gpu("h100-sxm")
-    assert sustained_share(h100, POWER_NEED) == 1.0
+    assert sustained_share(load_gpu("a100-sxm-80gb"), POWER_NEED) == 1.0
+    assert sustained_share(h100, POWER_NEED) == ISSUE_SHARE
     assert sustained_share(l4, POWER_NEED) == pytest.approx(72 / (l4.peak_flops("fp32") / 1e12 * 5.45))
-    assert sustained_share(l4, {}) == 1.0
+    assert sustained_share(l4, {}) == ISSUE_SHARE
+
+
+def test_issue_slots_bound_only_sms_with_a_lane_for_each() -> None:
+    narrow = [g for g in ("v100-pcie-32gb", "t4", "p4", "a100-pcie-40gb") if issue_share(load_gpu(g)) < 1.0]
+    assert narrow == []
+    assert all(issue_share(load_gpu(g)) == ISSUE_SHARE for g in ("a40", "l40s", "h100-pcie", "b200-sxm", "rtx-5090"))
 
 
 def test_a_library_without_kernels_takes_the_nearest() -> None:
@@ -122,6 +133,62 @@ def test_a_library_without_kernels_takes_the_nearest() -> None:
     weights["efficiency"][0] = 0.0
     estimator = TileGemm.from_artifact(manifest, weights)
     assert np.isfinite(latency(estimator, load_gpu("p4"), *SHAPES)).all()
+
+
+def test_a_library_without_kernels_is_between_its_slowest_and_fastest_candidates() -> None:
+    """What nobody measured is a mean over what the measured libraries might pick, so never below the best of it."""
+    manifest, weights = artifact()
+    gpu = load_gpu("a100-pcie-80gb")
+    fastest = latency(TileGemm.from_artifact(manifest, weights), gpu, *SHAPES)
+    weights["efficiency"][2] = 0.0  # Ampere's; the other libraries have the same kernels here
+    unseen = latency(TileGemm.from_artifact(manifest, weights), gpu, *SHAPES)
+    assert (unseen >= fastest * (1.0 - 1e-9)).all()
+    assert (unseen[1:] > fastest[1:]).any()
+    assert (unseen < 3.0 * fastest).all()
+
+
+def test_nearest_library() -> None:
+    measured = np.array([True, False, True])
+    assert [nearest_library(measured, i) for i in range(3)] == [0, 2, 2]
+    assert nearest_library(np.array([True, False, False]), 2) == 0
+
+
+def test_consensus_is_over_the_libraries_that_have_the_kernel() -> None:
+    efficiency = np.zeros((3, 2, 8))
+    efficiency[0, 0, 1], efficiency[2, 0, 1], efficiency[2, 0, 4] = 0.4, 0.9, 0.7
+    split = np.ones((3, 2, len(SPLITS)))
+    split[0], split[1], split[2] = 1.0, 50.0, 4.0  # the second library was not measured
+    rates, penalty, splits = consensus(efficiency, np.full((3, 2, 8), 3.0), split)
+    assert rates[0, 1] == pytest.approx(0.6) and rates[0, 4] == pytest.approx(0.7)
+    assert np.count_nonzero(rates) == 2
+    assert (penalty == 1.0).all() and splits == pytest.approx(np.full((2, len(SPLITS)), 2.0))
+
+
+def test_an_expected_time_becomes_the_fastest_as_the_choice_sharpens() -> None:
+    seconds = np.array([[1e-3, 2e-3, 9e-3], [4e-3, 1e-3, 1e-3]])
+    score = np.array([[1e-3, 2e-3, np.inf], [4e-3, 1e-3, 1e-3]])  # the third of the first is not allowed
+    assert expected_seconds(seconds, score, 1e-6)[0] == pytest.approx(1e-3 * 2.0**0.5, rel=1e-4)
+    assert expected_seconds(seconds, score, 200.0) == pytest.approx([1e-3, 1e-3])
+    assert (np.diff([expected_seconds(seconds, score, s)[0] for s in (1e-6, 1.0, 5.0, 20.0)]) < 0.0).all()
+
+
+def test_strain_slows_only_where_both_operands_are_large() -> None:
+    manifest, weights = artifact()
+    near = TileGemm.from_artifact(manifest, weights)
+    far = TileGemm.from_artifact(manifest, {**weights, "strain": np.full(3, 2.0)})
+    k = int(REACH / 4 / 4096)  # 4096 rows of it are REACH bytes
+    ops = [Gemm("fp32", 512, 4096, 1024), Gemm("fp32", 64, 65536, k), Gemm("fp32", 4096, 4096, k)]
+    gpu = load_gpu("v100-pcie-32gb")
+    ratio = latency(far, gpu, *ops) / latency(near, gpu, *ops)
+    assert (ratio[:2] < 1.02).all()
+    assert ratio[2] == pytest.approx(2.0, rel=0.05)  # half of the strain
+
+
+def test_a_set_without_strain_has_none() -> None:
+    manifest, weights = artifact()
+    old = TileGemm.from_artifact(manifest, {k: v for k, v in weights.items() if k != "strain"})
+    new, gpu = TileGemm.from_artifact(manifest, weights), load_gpu("t4")
+    assert latency(old, gpu, *SHAPES).tolist() == latency(new, gpu, *SHAPES).tolist()
 
 
 def test_the_launch_is_kept_apart(estimator: TileGemm) -> None:
@@ -202,3 +269,29 @@ def test_power_need_comes_from_boards_that_slow_down() -> None:
     assert need["turing"] == pytest.approx(70 / 8.1 / 0.5)
     assert need["volta"] == pytest.approx(250 / 14)
     assert need["ada"] == POWER_NEED["ada"]
+
+
+def test_boards_that_held_their_clock_do_not_raise_the_need() -> None:
+    """P100 has 27 W per TFLOP/s and holds: that is no reason to think that Pascal needs them all."""
+    p100 = load_gpu("p100-pcie-16gb")
+    assert power_need([p100], np.array([1.0]))["pascal"] == POWER_NEED["pascal"]
+
+
+def test_a_power_limited_board_moves_toward_the_rule() -> None:
+    t4, v100 = load_gpu("t4"), load_gpu("v100-pcie-32gb")
+    rule = sustained_share(t4, POWER_NEED)
+    found = shrink_sustained([t4, v100], np.array([0.4, 0.9]))
+    assert 0.4 < found[0] < rule
+    assert found[1] == 0.9  # its power limit does not hold it: what was measured counts
+
+
+def test_rates_nobody_measured_follow_tile_and_library() -> None:
+    """Libraries 1.2 times apart, tiles from fast to slow: a kernel left out comes back near its product."""
+    tiles = np.linspace(0.0, -0.5, 8)
+    truth = np.broadcast_to(tiles, (3, 2, 8)) + np.log(1.2) * np.array([0.0, -1.0, 0.0])[:, None, None]
+    known = np.ones((3, 2, 8), dtype=bool)
+    known[0], known[1, 0, 5] = False, False
+    found = fill_rates(np.where(known, truth, 9.0), known)
+    assert found[known] == pytest.approx(truth[known])
+    assert found[1, 0, 5] == pytest.approx(truth[1, 0, 5], abs=0.05)
+    assert found[0, 0] == pytest.approx(0.5 * (truth[1, 0] + truth[2, 0]), abs=0.05)

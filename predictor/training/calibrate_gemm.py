@@ -1,0 +1,270 @@
+"""`tilecast calibrate` for the fp32 GEMM estimator.
+
+1. The formula's constants for this GPU (rates by layout and tile, bandwidth, waves, traffic, fixed times, the host's
+   times): robust least squares on log latency, each constant pulled toward what the set says. The rows' errors count as
+   correlated over sizes, as the smooth correction takes them to be, so that rows close to each other are one witness.
+2. Which tile runs: the penalties of the library's choice, from rows that name their kernel, pulled toward the set's.
+3. What is left at the rows: weights of the smooth correction (`predictor.estimators.calibrated`).
+
+Constants stand as logarithms of the ratio to what the set says; r is the number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.estimators import calibrated
+from predictor.estimators import tile_gemm as tg
+from predictor.estimators.base import make_batch
+from predictor.hardware.gpu import GPUSpec
+from predictor.training import dataset
+from predictor.training.fit_tile_gemm import Rows, read_rows
+from predictor.training.kernel_choice import adapt_choice
+from predictor.training.own_scalars import Fitted, Frame, Weights, eager, least_squares, overheads, percent, without
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+#: How far (standard deviation of the log) a GPU's constant lies from what the set says. Rounded from what all rows of
+#: each of NeuSight's five training GPUs say where that GPU was left out of the set; "after" and "norm" lie farther on
+#: some, and are held closer because few rows cannot tell them from the other fixed times, and from the traffic.
+SPREAD = {
+    "rate": 0.25, "bandwidth": 0.3, "host": 0.35, "after": 0.5, "efficiency": 0.1, "prologue": 0.8, "lonely": 0.5,
+    "unaligned": 0.5, "reread": 0.7, "narrow": 1.5, "straddle": 0.8, "write_out": 1.0, "norm": 0.5, "quantization": 0.7,
+    "fixed_s": 1.0, "split_s": 1.0,
+}  # fmt: skip
+#: The same for a single tile's prologue and lonely-block term, beyond what all tiles share.
+TILE_SPREAD = 0.3
+#: How much the host's times of the two layouts differ beyond that: a slow host is slow in both.
+HOST_APART = 0.1
+#: Rows below this many times the host's time say little of their kernel; their error is taken to be this share.
+ABOVE_HOST, HIDDEN_SHARE = 1.3, 0.3
+#: Constants at most, or at least, 1.
+AT_MOST_ONE, AT_LEAST_ONE = ("reread", "quantization"), ("norm",)
+LAYOUTS, COUNT = len(tg.LAYOUTS), len(tg.TILES)
+
+
+def gemm_rows(frame: Frame) -> BoolArray:
+    """Which rows calibrate the fp32 GEMM."""
+    keep = (frame["op"].astype(str) == "gemm") & (frame["dtype"].astype(str) == "fp32")
+    return np.asarray(keep & (frame["framework"].astype(str) == "pytorch"), dtype=bool)
+
+
+class Vector:
+    """The vector that least squares works on: named parts, and how far each lies from 0."""
+
+    def __init__(self) -> None:
+        lengths = {"rate": LAYOUTS, "host": LAYOUTS, "after": LAYOUTS, "efficiency": LAYOUTS * COUNT}
+        spread = {name: np.full(lengths.get(name, 1), value) for name, value in SPREAD.items()}
+        spread |= {f"{name}_tile": np.full(COUNT, TILE_SPREAD) for name in calibrated.BY_TILE}
+        self.names = list(spread)
+        self.ends = np.cumsum([len(v) for v in spread.values()])
+        self.spread = np.concatenate(list(spread.values()))
+        self.start = np.zeros(len(self.spread))
+
+    def parts(self, x: FloatArray) -> dict[str, FloatArray]:
+        """The named parts of ``x``."""
+        return dict(zip(self.names, np.split(x, self.ends[:-1]), strict=True))
+
+
+class GemmTrial:
+    """The estimator with trial constants, at rows of one GPU."""
+
+    def __init__(self, rows: Frame, gpu: GPUSpec, manifest: Mapping[str, Any], weights: Weights) -> None:
+        self.gpu, self.vector = gpu, Vector()
+        self.base = tg.TileGemm.from_artifact(without(manifest, gpu.id), weights)
+        self.library = self.base.library(gpu)
+        self.read: Rows = read_rows(rows.assign(split="train", flag=""), [gpu])
+        batch = make_batch("gemm", dataset.ops_of(rows))
+        self.columns = batch.columns
+        # a linear layer of a layout that kernels of either serve counts as nn
+        self.layouts = np.minimum(tg.layout_indices(batch.ops), 1)
+        self.call = np.array([0 if op.layout == "tn" else 1 for op in batch.ops])  # type: ignore[attr-defined]
+        self.eager = (rows["protocol"].astype(str) == "eager_events").to_numpy()
+        self.measured = self.read.seconds
+        board = self.base.board(gpu)
+        self.bandwidth, self.sustained = float(board.bandwidth / gpu.memory_bandwidth), float(board.sustained)
+        self.hosts = np.array([overheads(manifest["eager_overhead_s"][layout], gpu.id) for layout in tg.LAYOUTS])
+        self.points = calibrated.sizes(self.columns)
+        self._library_tables()
+
+    def _library_tables(self) -> None:
+        """Candidates (layouts, tiles) of the library, their efficiencies and penalties; a layout without takes both's.
+
+        Tiles that are no candidates have an efficiency too (the other layout's, or another library's), in case rows
+        name them.
+        """
+        const, lib = self.base.const, self.library
+        ran = const.efficiency[lib] > 0.0
+        none = ~ran.any(axis=1, keepdims=True)
+        self.present = np.where(none, ran.any(axis=0), ran)
+        everywhere = const.efficiency.max(axis=(0, 1))
+        other = np.where(ran.any(axis=0), const.efficiency[lib].max(axis=0), everywhere)
+        filled = np.where(ran, const.efficiency[lib], other)
+        self.efficiency = np.where(filled > 0.0, filled, np.median(filled[filled > 0.0]))
+        self.penalty = np.where(none, const.penalty[lib].min(axis=0), const.penalty[lib])
+        self.split_penalty = np.where(none, const.split_penalty[lib].min(axis=0), const.split_penalty[lib])
+
+    def constants(self, x: FloatArray) -> dict[str, FloatArray]:
+        """The GPU's own constants for ``x``; efficiencies of every tile."""
+        part, const = self.vector.parts(x), self.base.const
+        own = {"penalty": self.penalty, "split_penalty": self.split_penalty}
+        moves = part["efficiency"].reshape(LAYOUTS, COUNT) + part["rate"][:, None]
+        own["efficiency"] = self.efficiency * np.exp(moves)
+        for name in calibrated.BY_TILE:
+            own[name] = getattr(const, name) * np.exp(part[name] + part[f"{name}_tile"])
+        for name in ("unaligned", "reread", "narrow", "straddle", *calibrated.SINGLE):
+            shared = getattr(const, name)
+            shared = shared[self.library] if name in calibrated.BY_LIBRARY else shared
+            value = shared * np.exp(part[name][0])
+            value = min(value, 1.0) if name in AT_MOST_ONE else max(value, 1.0) if name in AT_LEAST_ONE else value
+            own[name] = np.asarray(value)
+        return own
+
+    def host(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(host, time after the launch) by layout, each of shape (2,)."""
+        part = self.vector.parts(x)
+        return self.hosts[:, 0] * np.exp(part["host"]), self.hosts[:, 1] * np.exp(part["after"])
+
+    def own(self, x: FloatArray, correction: FloatArray | None = None) -> calibrated.Calibrated:
+        """The GPU's own side for ``x``; ``correction`` (r,) are weights at the rows."""
+        host, after = self.host(x)
+        overhead = {
+            layout: (float(host[i]), float(max(host[i] - after[i], 1e-6))) for i, layout in enumerate(tg.LAYOUTS)
+        }
+        constants = self.constants(x)
+        constants["efficiency"] = np.where(self.present, constants["efficiency"], 0.0)
+        board = self.sustained, self.bandwidth * float(np.exp(self.vector.parts(x)["bandwidth"][0]))
+        none = correction is None
+        points = np.empty((0, 4)) if none else self.points
+        layouts = np.empty(0, dtype=np.int64) if none else self.layouts
+        weights = np.empty(0) if correction is None else correction
+        return calibrated.Calibrated(board, overhead, constants, points, layouts, weights)
+
+    def kernel(self, own: calibrated.Calibrated) -> FloatArray:
+        """Kernel times, shape (r,)."""
+        return self.base.calibrated(self.gpu.id, own).kernel_seconds(self.columns, self.layouts, self.gpu)
+
+    def candidate_times(self, x: FloatArray, tiles: IntArray, splits: FloatArray) -> FloatArray:
+        """Kernel times of candidates (n or 1, c) in their rows' layouts, shape (r, c)."""
+        trial, constants = self.base.calibrated(self.gpu.id, self.own(x)), self.constants(x)
+        const = trial.constants(self.gpu.id, self.library)
+        out = np.empty((len(self.measured), tiles.shape[1]))
+        for layout in range(LAYOUTS):
+            rows = np.flatnonzero(self.layouts == layout)
+            own = rows if len(tiles) > 1 else slice(None)
+            tile, split = tiles[own], splits[own]
+            cand = tg.candidates(const, constants["efficiency"][layout][tile], tile, split)
+            part = self.read.take(rows).shape
+            shape = tg.Shape(part.b[:, None], part.m[:, None], part.n[:, None], part.k[:, None])
+            out[rows] = trial.candidate_seconds(shape, cand, layout, self.gpu)
+        return out
+
+    def running(self, x: FloatArray) -> tuple[IntArray, FloatArray]:
+        """Tile and split factor of each row, shape (r, 1): those that its kernel's name gives, else the choice."""
+        tiles, splits = tg.all_candidates()
+        times = self.candidate_times(x, tiles[None, :], splits[None, :])
+        penalty = self.penalty[:, tiles] * self.split_penalty[:, tg.split_indices(splits)]
+        penalty = np.where(self.present[:, tiles], penalty, np.inf)[self.layouts]
+        allowed = (splits == 1.0) | (self.read.shape.k[:, None] >= tg.MIN_SPLIT_K * splits)
+        chosen = np.where(allowed, times * penalty, np.inf).argmin(axis=1)
+        named = self.read.tile >= 0
+        tile, split = np.where(named, self.read.tile, tiles[chosen]), np.where(named, self.read.splits, splits[chosen])
+        return tile[:, None], split[:, None]
+
+    def measurable(self, x: FloatArray, kernel: FloatArray) -> FloatArray:
+        """What the rows' protocols show for kernel times, shape (r,)."""
+        host, after = self.host(x)
+        return eager(kernel, host[self.call], after[self.call], self.eager)
+
+    def covariance(self, x: FloatArray) -> FloatArray:
+        """Prior covariance of the rows' log errors, their own noise left out, shape (r, r)."""
+        host, _ = self.host(x)
+        hidden = self.eager & (self.measured < ABOVE_HOST * host[self.call])
+        share = np.where(hidden, HIDDEN_SHARE, 1.0)
+        between = calibrated.covariance(self.points, self.layouts, self.points, self.layouts)
+        return between * share[:, None] * share[None, :]
+
+    def fit(self) -> FloatArray:
+        """The constants that explain the rows; twice, where the tiles of some have to be guessed."""
+        x, vector = self.vector.start, self.vector
+        total = self.covariance(x) + calibrated.NOISE**2 * np.eye(len(self.measured))
+        whiten = np.linalg.inv(np.linalg.cholesky(total))
+        for _ in range(1 if (self.read.tile >= 0).all() else 2):
+            tiles, splits = self.running(x)
+
+            def error(x: FloatArray, tiles: IntArray = tiles, splits: FloatArray = splits) -> FloatArray:
+                kernel, part = self.candidate_times(x, tiles, splits)[:, 0], vector.parts(x)
+                errors = whiten @ np.log(self.measurable(x, kernel) / self.measured)
+                apart = [(part[name][0] - part[name][1]) / HOST_APART for name in ("host", "after")]
+                return np.concatenate([errors, apart])
+
+            x = least_squares(error, vector.start, vector.spread)
+        return x
+
+    def fit_choice(self, x: FloatArray) -> None:
+        """Candidates and penalties by layout, moved by the rows that name their kernel."""
+        tiles, splits = tg.all_candidates()
+        indices = tg.split_indices(splits)
+        times = self.candidate_times(x, tiles[None, :], splits[None, :])
+        allowed = (splits == 1.0) | (self.read.shape.k[:, None] >= tg.MIN_SPLIT_K * splits)
+        picked = self.read.tile * len(tg.SPLITS) + tg.split_indices(self.read.splits)
+        present, penalty, split_penalty = self.present.copy(), self.penalty.copy(), self.split_penalty.copy()
+        for layout in range(LAYOUTS):
+            rows = np.flatnonzero((self.layouts == layout) & (self.read.tile >= 0))
+            if not len(rows):
+                continue
+            known = present[layout].copy()
+            present[layout, self.read.tile[rows]] = True
+            # a tile new to the library: as unlikely as its usual one
+            usual = np.exp(np.median(np.log(penalty[layout][known])))
+            before = np.where(known, penalty[layout], usual)
+            open_ = allowed[rows] & present[layout][tiles]
+            open_[np.arange(len(rows)), picked[rows]] = True
+            log_time = np.where(open_, np.log(times[rows]), np.inf)
+            penalty[layout], split_penalty[layout] = adapt_choice(
+                log_time, picked[rows], tiles, indices, before, split_penalty[layout]
+            )
+        self.present, self.penalty, self.split_penalty = present, penalty, split_penalty
+
+    def correction(self, x: FloatArray) -> FloatArray:
+        """Weights of the smooth correction, zero at rows that the host hides, shape (r,)."""
+        kernel = self.candidate_times(x, *self.running(x))[:, 0]
+        host, after = (times[self.call] for times in self.host(x))
+        seen = np.where(self.eager, self.measured - np.maximum(host - after, 1e-6), self.measured)
+        tells = (seen > 0.0) & (~self.eager | (self.measured > ABOVE_HOST * host))
+        weights = np.zeros(len(kernel))
+        if tells.any():
+            errors = np.clip(np.log(seen[tells] / kernel[tells]), -calibrated.LIMIT, calibrated.LIMIT)
+            weights[tells] = calibrated.solve(self.points[tells], self.layouts[tells], errors)
+        return weights
+
+
+def calibrate_gemm(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
+    """The fp32 GEMM estimator with ``gpu``'s constants from its ``rows``."""
+    trial = GemmTrial(rows, gpu, manifest, weights)
+    start = trial.vector.start
+    first = trial.measurable(start, trial.base.kernel_seconds(trial.columns, trial.layouts, gpu))
+    x = trial.fit()
+    trial.fit_choice(x)
+    own = trial.own(x, trial.correction(x))
+    after = trial.measurable(x, trial.kernel(own))
+    new = without(manifest, gpu.id)
+    new["calibrated"][gpu.id] = own.to_manifest()
+    rates = trial.sustained * np.exp(trial.vector.parts(x)["rate"])
+    named = trial.read.tile >= 0
+    scalars = {
+        "sustained_tn": float(rates[0]), "sustained_nn": float(rates[1]), "sustained_before": trial.sustained,
+        "bandwidth_share": own.board[1], "bandwidth_share_before": trial.bandwidth,
+        "host_s": {layout: list(own.overhead[layout]) for layout in tg.LAYOUTS},
+        "tiles": {
+            layout: [tg.TILES[t].name for t in np.unique(trial.read.tile[named & (trial.layouts == i)])]
+            for i, layout in enumerate(tg.LAYOUTS)
+        },
+    }  # fmt: skip
+    return Fitted(new, weights, scalars, percent(first, trial.measured), percent(after, trial.measured))

@@ -1,0 +1,80 @@
+"""Which rows to measure before a calibration: in each of several groups of shapes, the one that tells most.
+
+A design of experiments (Chaloner & Verdinelli 1995, "Bayesian experimental design: a review", A-optimality): before
+anything is measured, the set says how each constant of a GPU may move and what each move does to every shape's latency
+(its slope). Rows are chosen so that the forecasts of the shapes of interest are least uncertain afterwards. Only shapes
+are read, never a latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.estimators import calibrated
+from predictor.hardware.gpu import GPUSpec
+from predictor.training.calibrate_gemm import ABOVE_HOST, HIDDEN_SHARE, GemmTrial
+from predictor.training.own_scalars import Frame, Weights
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+#: What a design takes the form's own error to be, in units of the correction's amplitude: more than the calibration
+#: itself does, so that no row is chosen for the one constant that it would tell if the form were exact.
+FORM_ERROR = 3.0
+#: Shapes of interest at most, and candidates of a group.
+INTEREST, CANDIDATES = 300, 12
+ROUNDS = 2
+STEP = 0.3
+
+
+def covariance(rows: Frame, gpu: GPUSpec, manifest: Mapping[str, Any], weights: Weights) -> FloatArray:
+    """What the set leaves open about the log latencies of ``rows``, shape (r, r). Latencies in them are not read."""
+    trial = GemmTrial(rows.assign(latency_ms=1.0, kernel_name=""), gpu, manifest, weights)
+    start, spread = trial.vector.start, trial.vector.spread
+    tiles, splits = trial.running(start)
+
+    def forecast(x: FloatArray) -> FloatArray:
+        return np.log(trial.measurable(x, trial.candidate_times(x, tiles, splits)[:, 0]))
+
+    slopes = np.empty((len(rows), len(start)))
+    for i, width in enumerate(spread):
+        step = np.zeros(len(start))
+        step[i] = min(STEP, width)
+        slopes[:, i] = (forecast(step) - forecast(-step)) / (2.0 * step[i]) * width
+    host = trial.host(start)[0][trial.call]
+    share = np.where(trial.eager & (forecast(start) < np.log(ABOVE_HOST * host)), HIDDEN_SHARE, 1.0)
+    between = calibrated.covariance(trial.points, trial.layouts, trial.points, trial.layouts)
+    result: FloatArray = slopes @ slopes.T + FORM_ERROR**2 * between * share[:, None] * share[None, :]
+    return result
+
+
+def most_informative(
+    rows: Frame, groups: Sequence[IntArray], gpu: GPUSpec, manifest: Mapping[str, Any], weights: Weights, seed: int
+) -> IntArray:
+    """One index of ``rows`` from each group, sorted: greedily the best, then each again with the others fixed.
+
+    ``seed`` draws the candidates of each group, and which rows stand for the shapes of interest.
+    """
+    random = np.random.default_rng(seed)
+    drawn = [random.permutation(group)[:CANDIDATES] for group in groups]
+    interest = random.permutation(len(rows))[:INTEREST]
+    index = np.concatenate([*drawn, interest])
+    total = covariance(rows.iloc[index].reset_index(drop=True), gpu, manifest, weights)
+    ends = np.cumsum([0, *(len(d) for d in drawn)])
+    noise = calibrated.NOISE**2
+    chosen: dict[int, int] = {}
+    for _ in range(ROUNDS):
+        for group in random.permutation(len(drawn)):
+            others = [row for other, row in chosen.items() if other != group]
+            left = total
+            if others:
+                known = total[np.ix_(others, others)] + noise * np.eye(len(others))
+                left = total - total[:, others] @ np.linalg.solve(known, total[others])
+            own = np.arange(ends[group], ends[group + 1])
+            gain = (left[ends[-1] :][:, own] ** 2).sum(axis=0) / (left[own, own] + noise)
+            chosen[int(group)] = int(own[gain.argmax()])
+    return np.sort(index[list(chosen.values())])

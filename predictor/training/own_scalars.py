@@ -1,0 +1,76 @@
+"""What calibrating an estimator to one GPU has in common, whatever the estimator (`predictor.training.calibrate`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.training.extras import require
+
+FloatArray = npt.NDArray[np.float64]
+Frame = Any  # pandas.DataFrame
+Weights = dict[str, npt.NDArray[Any]]
+
+LEAST_AFTER_S = 3e-6
+EVALUATIONS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """An estimator's folder with the GPU in it, the scalars found, and the errors in % on the rows."""
+
+    manifest: dict[str, Any]
+    weights: Weights
+    scalars: dict[str, Any]
+    before: float
+    after: float
+
+
+def read_weights(folder: Path) -> Weights:
+    """The arrays of an estimator's folder."""
+    with np.load(folder / "weights.npz", allow_pickle=False) as file:
+        return {key: file[key] for key in file.files}
+
+
+def without(manifest: Mapping[str, Any], gpu: str) -> dict[str, Any]:
+    """The manifest without an earlier calibration of ``gpu``."""
+    others = {k: v for k, v in manifest.get("calibrated", {}).items() if k != gpu}
+    return {**manifest, "calibrated": others}
+
+
+def least_squares(error: Callable[[FloatArray], FloatArray], start: FloatArray, spread: FloatArray) -> FloatArray:
+    """Scalars (as logarithms) that balance the rows' errors and the distance from ``start``; soft L1.
+
+    ``error`` is in units of what a row's error usually is, ``spread`` how far a scalar usually lies from its start.
+    """
+
+    def residuals(x: FloatArray) -> FloatArray:
+        return np.concatenate([error(x), (x - start) / spread])
+
+    optimize = require("scipy.optimize")
+    found = optimize.least_squares(residuals, start, loss="soft_l1", max_nfev=EVALUATIONS)
+    result: FloatArray = found.x
+    return result
+
+
+def overheads(known: Mapping[str, Sequence[float]], gpu: str) -> tuple[float, float]:
+    """(host, time after the launch) that the set says of a GPU: its own, or the median of the measured ones."""
+    pairs = np.array(list(known.values()) or [[3e-5, 1.5e-5]], dtype=np.float64)
+    host, launch = known[gpu] if gpu in known else np.median(pairs, axis=0)
+    return float(host), max(float(host) - float(launch), LEAST_AFTER_S)
+
+
+def eager(seconds: FloatArray, host: FloatArray, after: FloatArray, is_eager: npt.NDArray[np.bool_]) -> FloatArray:
+    """What a row's protocol reads for kernels of ``seconds``, where ``is_eager`` with the host's times; shape (r,)."""
+    result: FloatArray = np.where(is_eager, np.maximum(host, np.maximum(host - after, 1e-6) + seconds), seconds)
+    return result
+
+
+def percent(predicted: FloatArray, measured: FloatArray) -> float:
+    """Mean absolute error in %."""
+    return float(np.abs(predicted / measured - 1.0).mean() * 100.0)
