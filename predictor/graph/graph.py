@@ -16,7 +16,9 @@ class Node:
 
     ``host_calls`` is the number of framework calls on the CPU that come with it in eager execution, views included.
     ``saved_bytes`` is what autograd keeps of its inputs and outputs until the backward pass. ``trainable`` is False
-    where no gradient flows through.
+    where no gradient flows through. ``grads`` are operators that the backward pass runs after the node's own: sums of
+    gradients where the node's input feeds others, too, copies into the layout that a view needs. ``share`` is how much
+    of the operator's work one run does: below 1 where several nodes are one kernel together (a ragged batch).
     """
 
     op: Op
@@ -26,6 +28,8 @@ class Node:
     host_calls: int = 1
     saved_bytes: float = 0.0
     trainable: bool = True
+    grads: tuple[Op, ...] = ()
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +47,11 @@ class Graph:
 
     blocks: tuple[Block, ...]
 
-    def nodes(self) -> Iterator[tuple[Node, int]]:
-        """Every node with how often it runs in all (its own count times its block's repeats)."""
+    def nodes(self) -> Iterator[tuple[Node, float]]:
+        """Every node with how often it runs in all (its own count and share times its block's repeats)."""
         for block in self.blocks:
             for node in block.nodes:
-                yield node, node.count * block.repeat
+                yield node, node.count * block.repeat * node.share
 
     def flops(self) -> float:
         """FLOPs of one run."""

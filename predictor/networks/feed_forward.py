@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from predictor.graph.graph import Node
 from predictor.networks.writer import Writer
-from predictor.ops.elementwise import Reduce
+from predictor.ops.elementwise import Elementwise, Reduce
 from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE, Routing
 from predictor.ops.norm import Softmax
@@ -27,6 +27,7 @@ def feed_forward(w: Writer, f: int, name: str = "mlp") -> None:
             w.linear(f"{name} gate_up", n, 2 * f, h, c.mlp_bias, saved=n * h)
         else:
             w.linear(f"{name} gate", n, f, h, c.mlp_bias, saved=n * h)
+            w.fork(n * h)
             w.linear(f"{name} up", n, f, h, c.mlp_bias)
         w.gated_activation(f"{name} activation", n * f)
     else:
@@ -43,11 +44,13 @@ def experts(w: Writer) -> None:
     if c.model_type.startswith("deepseek") and not w.fused and w.size < 4:
         w.each("router to fp32", "cast", n * h, dtype="fp32", in_dtype=w.act)
     w.linear("router", n, e, h, saved=0.0, high=True)
+    w.fork(n * h)
     routing = Routing(w.act if w.fused else "fp32", n, e, c.top_k)
     w.nodes.append(Node(routing, "routing", 1, "forward", ROUTING_CALLS, n * e * w.keep))
     calls = 4 if w.fused else EXPERT_CALLS
     saved = n * c.top_k * (2 * h + (4 if c.gated else 2) * c.moe_intermediate) * w.keep
-    op = MoE(w.gemm, n, h, c.moe_intermediate, e, c.top_k, c.gated)
+    tp = w.step.tp  # the config holds one GPU's part of an expert's width, the operator names the whole
+    op = MoE(w.gemm, n, h, c.moe_intermediate * tp, e, c.top_k, c.gated, tp, quant=w.step.expert_quant)
     w.nodes.append(Node(op, "experts", 1, "forward", calls, saved))
     if c.shared_experts:
         feed_forward(w, c.shared_intermediate, "shared experts")
@@ -65,6 +68,7 @@ def switch_experts(w: Writer) -> None:
     if w.size < 4:
         w.each("router to fp32", "cast", n * h, dtype="fp32", in_dtype=w.act)
     w.nodes.append(Node(Gemm("fp32" if w.high in ("bf16", "fp16") else w.high, n, e, h), "router", 1, "forward", 3))
+    w.fork(n * h)
     w.nodes.append(Node(Softmax("fp32", n, e), "router softmax", 1, "forward", 1, 4.0 * n * e if w.training else 0.0))
     for part in ("argmax", "argmax again"):
         w.nodes.append(Node(Reduce("fp32", n, e, 1), f"router {part}", 1, "forward", 1, 0.0, False))
@@ -76,6 +80,7 @@ def switch_experts(w: Writer) -> None:
     w.each("experts output", "copy", n * h)
     _expert_loop(w, _expert_rows(w))
     w.each("experts weighting", "mul", n * h, 1, n * w.size, saved=n * h)
+    w.gradient(Elementwise(w.act, "mul", n * h), Reduce(w.act, n, h, 1))
 
 
 def _expert_loop(w: Writer, rows: int) -> None:
@@ -89,10 +94,10 @@ def _expert_loop(w: Writer, rows: int) -> None:
     w.each("expert gather", "gather", rows * h, count=e, calls=2)
     if c.padded_experts:
         w.each("expert block fill", "copy", rows * h, count=e, calls=2)
-    w.nodes.append(Node(Gemm(w.gemm, rows, f, h), "experts up", e, "forward", 3, rows * h * w.keep))
+    w.nodes.append(Node(Gemm(w.gemm, rows, f, h, quant=w.quant), "experts up", e, "forward", 3, rows * h * w.keep))
     w.each("experts activation", "relu" if c.activation == "relu" else "gelu", rows * f, count=e)
     w.dropout("experts dropout", rows * f, c.activation_dropout, e)
-    w.nodes.append(Node(Gemm(w.gemm, rows, h, f), "experts down", e, "forward", 3, rows * f * w.keep))
+    w.nodes.append(Node(Gemm(w.gemm, rows, h, f, quant=w.quant), "experts down", e, "forward", 3, rows * f * w.keep))
     w.each("expert scatter", "scatter", rows * h, count=e, calls=4)
 
 

@@ -18,9 +18,11 @@ def embedding(w: Writer) -> None:
         times = 1 if step.mode == "decode" else 2  # the encoder's tokens and the decoder's
         w.nodes.append(Node(Embedding(w.act, n, h, c.vocab), "token embedding", times, "forward", 2))
         for _ in range(times):
+            w.over_ranks("embedding all_reduce", "all_reduce", n * h)
             w.dropout("embedding dropout", n * h, c.embed_dropout)
         return
     w.nodes.append(Node(Embedding(w.act, n, c.embed_width or h, c.vocab), "token embedding", 1, "forward", 3))
+    w.over_ranks("embedding all_reduce", "all_reduce", n * (c.embed_width or h))
     if c.embed_width:
         w.linear("embedding projection in", n, h, c.embed_width, saved=n * c.embed_width)
     if c.embed_scale:
@@ -120,6 +122,7 @@ def head(w: Writer) -> None:
             w.each("logits softcap unscale", "mul_scalar", rows * c.vocab)
         elif c.final_softcap:
             w.each("logits softcap", "fused", rows * c.vocab, 1, flops=10.0)
+        w.over_ranks("logits all_gather", "all_gather", rows * c.vocab * step.tp)
 
 
 def _bert_head(w: Writer) -> None:
@@ -137,6 +140,7 @@ def _bert_head(w: Writer) -> None:
         w.activation("head activation", n * h)
         w.norm("head norm", n, h)
         w.linear("lm head", n, c.vocab, h, True, saved=n * h, high=True)
+        w.over_ranks("logits all_gather", "all_gather", n * c.vocab * step.tp)
     if c.head == "pretraining":
         w.linear("next sentence", b, 2, h, True, high=True)
 

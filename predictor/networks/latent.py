@@ -58,7 +58,7 @@ def _rotary(w: Writer, n: int) -> None:
 def _append(w: Writer, latent: int) -> None:
     """The new latent vectors into the cache: in place, or by concatenation in eager PyTorch."""
     step = w.step
-    tokens = step.tokens if w.fused else step.batch * step.kv_len
+    tokens = step.tokens if w.fused else step.kv_tokens
     dtype = step.kv_dtype or w.act
     w.each("cache append", "copy", tokens * latent, dtype=dtype, in_dtype=w.act, calls=2, trainable=False)
 
@@ -66,7 +66,7 @@ def _append(w: Writer, latent: int) -> None:
 def _expanded(w: Writer) -> None:
     """Keys and values of every head from the latent vectors of all positions."""
     c, step = w.config, w.step
-    rows = step.batch * step.kv_len
+    rows = step.kv_tokens
     width = c.heads * (c.qk_nope_dim + c.v_head_dim)
     w.linear("attention kv_b", rows, width, c.kv_lora_rank, saved=rows * c.kv_lora_rank)
     w.each("key assembly", "copy", rows * c.heads * (c.qk_nope_dim + c.qk_rope_dim), calls=5)
@@ -82,7 +82,7 @@ def _absorbed(w: Writer, n: int) -> None:
         op = Attention(
             w.high, step.batch, a, 1, 1, t, r + c.qk_rope_dim, r, True, 0, step.kv_dtype, "forward", True, False
         )
-        w.nodes.append(Node(op, "attention core", 1, "forward", 4))
+        w.attend("attention core", op)
     else:
         w.bmm("attention scores", step.batch, a, t, r + c.qk_rope_dim, "tn")
         if not w.fused:

@@ -25,6 +25,7 @@ def decoder_layer(w: Writer, sparse: bool, window: int) -> None:
         latent_attention(w)
     else:
         self_attention(w, window)
+    w.over_ranks("attention all_reduce", "all_reduce", n * h)
     w.dropout("attention out dropout", n * h, c.residual_dropout)
     _join(w, "attention", n)
     if c.pre_norm:
@@ -33,6 +34,7 @@ def decoder_layer(w: Writer, sparse: bool, window: int) -> None:
         experts(w)
     else:
         feed_forward(w, c.intermediate)
+    w.over_ranks("mlp all_reduce", "all_reduce", n * h)
     w.dropout("mlp dropout", n * h, c.residual_dropout)
     _join(w, "mlp", n)
 
@@ -75,11 +77,13 @@ def _layer(w: Writer, sparse: bool, source: int, decoder: bool) -> None:
     c, n = w.config, w.step.tokens
     w.norm("attention norm", n, c.hidden, residual=True)
     self_attention(w, 0, causal=decoder)
+    w.over_ranks("attention all_reduce", "all_reduce", n * c.hidden)
     w.dropout("attention out dropout", n * c.hidden, c.residual_dropout)
     w.residual("attention residual", n * c.hidden)
     if decoder:
         w.norm("cross norm", n, c.hidden, residual=True)
         cross_attention(w, source)
+        w.over_ranks("cross all_reduce", "all_reduce", n * c.hidden)
         w.dropout("cross out dropout", n * c.hidden, c.residual_dropout)
         w.residual("cross residual", n * c.hidden)
     w.norm("mlp norm", n, c.hidden, residual=True)
@@ -89,5 +93,6 @@ def _layer(w: Writer, sparse: bool, source: int, decoder: bool) -> None:
         switch_experts(w)
     else:
         feed_forward(w, c.intermediate)
+    w.over_ranks("mlp all_reduce", "all_reduce", n * c.hidden)
     w.dropout("mlp dropout", n * c.hidden, c.residual_dropout)
     w.residual("mlp residual", n * c.hidden)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from predictor.errors import RequestError
+from predictor.ops.attention import attended_pairs
+
+if TYPE_CHECKING:
+    from predictor.hardware.system import SystemSpec
 
 MODES = ("forward", "prefill", "decode", "train")
+#: Batches of a ragged batch's parts below this are a line between whole ones, others are rounded.
+_INTERPOLATED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +22,14 @@ class Step:
     """One pass: ``batch`` sequences with ``seq_len`` query tokens each, after ``context_len`` tokens in the KV cache.
 
     ``gemm_dtype`` (of the linear layers; the head, the router and attention stay at 16 bit or more) and ``kv_dtype``
-    are ``act_dtype`` where they are "". ``attention``: "math" or "flash". ``fused``: what torch.compile or a serving
-    engine runs, in place of the operators of eager PyTorch. ``logits``: of "all" positions or the "last" one of every
-    sequence. ``training``: dropout is active and autograd saves tensors.
+    are ``act_dtype`` where they are ""; ``gemm_quant`` and ``expert_quant`` are the quantization schemes of the linear
+    layers and of the experts, "" for none. ``attention``: "math" or "flash". ``fused``: what torch.compile or a
+    serving engine runs, in place of the operators of eager PyTorch. ``logits``: of "all" positions or the "last" one
+    of every sequence. ``training``: dropout is active and autograd saves tensors.
+
+    ``lens``: a ragged batch, packed without padding: in decode the tokens that each sequence has in the cache, else
+    each one's query tokens; ``context_len`` or ``seq_len`` is then the longest. ``tp`` GPUs of ``system`` share every
+    layer: the config that comes with such a step is of one of them (`predictor.parallel.tensor`).
     """
 
     mode: str = "forward"
@@ -30,6 +43,11 @@ class Step:
     fused: bool = False
     logits: str = "all"
     training: bool = False
+    lens: tuple[int, ...] = ()
+    gemm_quant: str = ""
+    expert_quant: str = ""
+    tp: int = 1
+    system: SystemSpec | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -47,11 +65,53 @@ class Step:
             raise RequestError(f"seq_len is {self.seq_len} in decode, expected 1 token a sequence")
         if self.mode == "train" and self.context_len:
             raise RequestError(f"context_len is {self.context_len} in train, expected 0")
+        if self.lens:
+            longest = self.context_len if self.mode == "decode" else self.seq_len
+            if len(self.lens) != self.batch or max(self.lens) != longest:
+                raise RequestError(f"lengths {self.lens}: expected {self.batch}, the longest of {longest}")
+            if self.mode == "train" or (self.mode != "decode" and self.context_len):
+                raise RequestError(f"lengths in {self.mode} after {self.context_len} tokens: expected none")
+        if self.tp > 1 and self.system is None:
+            raise RequestError(f"tp {self.tp}: expected a system, whose links join the GPUs")
 
     @property
     def tokens(self) -> int:
         """Query tokens of the batch."""
-        return self.batch * self.seq_len
+        return sum(self.lens) if self.lens and self.mode != "decode" else self.batch * self.seq_len
+
+    @property
+    def kv_tokens(self) -> int:
+        """Positions of all sequences that their last queries can see."""
+        if not self.lens:
+            return self.batch * self.kv_len
+        return sum(self.lens) + (self.batch if self.mode == "decode" else 0)
+
+    def parts(self, q_len: int, kv_len: int, causal: bool, window: int) -> tuple[tuple[int, int, int, float], ...]:
+        """Attention of the batch as (batch, q_len, kv_len, share): one part, or one for each length of a ragged batch.
+
+        One kernel works on all sequences. Sequences of one length are timed as part of a batch of such sequences that
+        holds as much work (pairs of query and key) as the whole batch, so that the GPU is as full; ``share`` is their
+        part of it. That batch is rarely whole: small ones are a line between two whole ones. Shares times FLOPs add
+        up to those of the sequences, and shares to (about) one kernel.
+        """
+        if not self.lens:
+            return ((self.batch, q_len, kv_len, 1.0),)
+        decode = self.mode == "decode"
+        counts = Counter(self.lens)
+        pairs = {n: attended_pairs(1, n + 1, causal, window) if decode else attended_pairs(n, n, causal, window)
+                 for n in counts}  # fmt: skip
+        work = sum(pairs[n] * times for n, times in counts.items())
+        found = []
+        for n, times in sorted(counts.items()):
+            shape = (1, n + 1) if decode else (n, n)
+            alike = work / pairs[n]  # sequences of this length that would be as much work
+            lower = int(alike) if alike < _INTERPOLATED else round(alike)
+            upper = alike - lower if alike < _INTERPOLATED else 0.0
+            share = times / (alike if alike < _INTERPOLATED else lower)
+            found.append((lower, *shape, share * (1.0 - upper)))
+            if upper > 1e-9:
+                found.append((lower + 1, *shape, share * upper))
+        return tuple(found)
 
     @property
     def kv_len(self) -> int:

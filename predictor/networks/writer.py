@@ -7,11 +7,15 @@ elements that autograd keeps, each tensor once, at the node that makes it necess
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from predictor.dtypes import bytes_of
 from predictor.graph.graph import Block, Node
 from predictor.networks.config import ModelConfig
 from predictor.networks.step import Step
-from predictor.ops.base import FORWARD
+from predictor.ops.attention import Attention
+from predictor.ops.base import FORWARD, Op
+from predictor.ops.collective import over
 from predictor.ops.elementwise import Dropout, Elementwise, Reduce
 from predictor.ops.gemm import Gemm
 from predictor.ops.norm import Norm, Softmax
@@ -28,7 +32,7 @@ _KERNEL = {
 class Writer:
     """Collects the nodes of one block for ``config`` under ``step``."""
 
-    __slots__ = ("act", "config", "fused", "gemm", "high", "keep", "nodes", "size", "step", "training")
+    __slots__ = ("act", "config", "fused", "gemm", "high", "keep", "nodes", "quant", "size", "step", "training")
 
     def __init__(self, config: ModelConfig, step: Step) -> None:
         self.config = config
@@ -36,6 +40,7 @@ class Writer:
         self.nodes: list[Node] = []
         self.act = step.act_dtype
         self.gemm = step.gemm_dtype or step.act_dtype
+        self.quant = step.gemm_quant
         self.size = bytes_of(self.act)
         #: dtype of products that stay at 16 bit or more when the linear layers are quantized.
         self.high = self.gemm if bytes_of(self.gemm) >= 2 else self.act
@@ -56,7 +61,10 @@ class Writer:
         conv1d = self.config.conv1d and not high
         layout = "nn" if conv1d else "tn"
         calls = (3 if conv1d else 4) + views  # view, (transposed weight,) product, view
-        op = Gemm(self.high if high else self.gemm, m, n, k, 1, "linear", bias, layout)
+        dtype, quant = (self.high, "") if high else (self.gemm, self.quant)
+        if bytes_of(dtype) < 2 and not self.fused:  # one scale a token; engines do it in the kernel before the product
+            self.each(f"{name} quantize", "quantize", m * k, dtype=dtype, in_dtype=self.act, trainable=False)
+        op = Gemm(dtype, m, n, k, 1, "linear", bias, layout, quant)
         self.nodes.append(Node(op, name, 1, FORWARD, calls, saved * self.keep))
 
     def bmm(
@@ -66,14 +74,39 @@ class Writer:
         op = Gemm(self.high, m, n, k, batch, "bmm", False, layout)
         self.nodes.append(Node(op, name, 1, FORWARD, calls, saved * self.keep))
 
+    def attend(self, name: str, op: Attention, saved: float = 0.0) -> None:
+        """Fused attention as one kernel; of a ragged batch as one node for each length, which share that kernel."""
+        parts = self.step.parts(op.q_len, op.kv_len, op.causal, op.window)
+        for i, (batch, q_len, kv_len, share) in enumerate(parts):
+            part = replace(op, batch=batch, q_len=q_len, kv_len=kv_len) if self.step.lens else op
+            calls = 4 if i == 0 else 0
+            self.nodes.append(Node(part, name, 1, FORWARD, calls, saved * self.keep, share=share))
+
+    def over_ranks(self, name: str, kind: str, elements: int) -> None:
+        """A collective on ``elements`` activations over the GPUs that share a layer; nothing where one has it all."""
+        step = self.step
+        if step.tp > 1 and step.system is not None:
+            op = over(step.system, kind, self.act, round(elements * self.size), step.tp)
+            self.nodes.append(Node(op, name, trainable=False))
+
     def each(
         self, name: str, fn: str, elements: int, inputs: int = -1, extra: float = 0.0, *, saved: float = 0.0,
         calls: int = 1, dtype: str = "", in_dtype: str = "", trainable: bool = True, grad: bool = True,
-        flops: float = 0.0, count: int = 1,
+        flops: float = 0.0, count: int = 1, again: float = 0.0, reuse: float = 0.0, stride: float = 0.0,
     ) -> None:  # fmt: skip
-        """An element-wise kernel of ``elements`` outputs; ``extra`` in bytes."""
-        op = Elementwise(dtype or self.act, fn, elements, inputs, extra, in_dtype, flops, grad)
+        """An element-wise kernel of ``elements`` outputs; ``extra``, ``again``, ``reuse`` and ``stride`` in bytes."""
+        op = Elementwise(dtype or self.act, fn, elements, inputs, extra, in_dtype, flops, grad, again, reuse, stride)
         self.nodes.append(Node(op, name, count, FORWARD, calls, saved * self.keep, trainable))
+
+    def gradient(self, *ops: Op) -> None:
+        """Operators that eager autograd runs beside those of the last node (`Node.grads`); a compiler fuses them."""
+        if self.training and not self.fused and self.nodes:
+            last = self.nodes[-1]
+            self.nodes[-1] = replace(last, grads=(*last.grads, *ops))
+
+    def fork(self, elements: int, times: int = 1, dtype: str = "") -> None:
+        """The input of the last node feeds ``times`` other nodes: their gradients are added up."""
+        self.gradient(*(Elementwise(dtype or self.act, "add", elements) for _ in range(times)))
 
     def tiny(
         self, name: str, fn: str = "fill", elements: int = 1, dtype: str = "fp32", count: int = 1, calls: int = 1
@@ -101,15 +134,18 @@ class Writer:
         if cast:
             self.each(f"{name} to fp32", "cast", n, dtype="fp32", in_dtype=self.act)
         self.each(f"{name} square", "pow_scalar", n, dtype="fp32", saved=n * (4 / self.size))
+        self.fork(n, dtype="fp32")  # with the scaled product
         self.nodes.append(Node(Reduce("fp32", rows, cols, 1), f"{name} mean"))
         self.each(f"{name} eps", "add_scalar", rows, dtype="fp32")
         self.each(f"{name} rsqrt", "rsqrt", rows, dtype="fp32")
         self.each(f"{name} scale", "mul", n, 1, rows * 4.0, dtype="fp32")
+        self.gradient(Elementwise("fp32", "mul", n), Reduce("fp32", rows, cols, 1))
         if cast:
             self.each(f"{name} from fp32", "cast", n, in_dtype="fp32")
         if self.config.post_norms:  # Gemma multiplies by 1 + weight
             self.tiny(f"{name} weight plus one", "add_scalar", cols)
         self.each(f"{name} weight", "mul", n, 1, cols * self.size, saved=n)
+        self.gradient(Elementwise(self.act, "mul", n), Reduce(self.act, rows, cols))
 
     def softmax(self, name: str, rows: int, cols: int, upcast: bool) -> None:
         """Softmax; ``upcast`` computes in fp32 and casts back where activations are narrower."""
@@ -121,6 +157,7 @@ class Writer:
         """The residual sum; in fused form the next norm does it."""
         if not self.fused:
             self.each(name, "add", elements)
+            self.fork(elements)
 
     def activation(self, name: str, n: int) -> None:
         """The activation function over ``n`` elements: one kernel, or the chain that eager PyTorch runs."""
@@ -129,6 +166,7 @@ class Writer:
             self.each(name, "fused", n, 1, flops=_ACTIVATION_FLOPS.get(_KERNEL.get(kind, "gelu"), 10.0), saved=n)
         elif kind == "gelu_new":  # 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
             self.each(f"{name} half", "mul_scalar", n, saved=2 * n)  # x for the cube, and half of x
+            self.fork(n, 2)
             self.each(f"{name} cube", "pow_scalar", n)
             self.each(f"{name} cube scale", "mul_scalar", n)
             self.each(f"{name} inner sum", "add", n)

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from predictor.files import read_json
+from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step, build, config_from_dict
 from predictor.networks.load import CONFIGS as PACKAGE_CONFIGS
 from predictor.ops import Attention, Dropout, Elementwise, Embedding, Gemm, Norm, Softmax
@@ -181,8 +182,26 @@ def test_switch_graph_equals_the_trace(path: Path) -> None:
     assert kernels["relu", block * config.intermediate] == activations - dense_layers(config)
     assert kernels["softmax", scores] == 36
     assert kernels["add_", scores] == 36
+    assert biases_of(graph, scores) == biases_of_trace(rows, scores)
     blocks = sum(r["Name"].startswith("zeros") and r["output_shape"] == f"({block}, {h})" for r in rows)
     assert kernels["fill", block * h] == blocks
+
+
+def biases_of(graph: Graph, scores: int) -> tuple[int, int]:
+    """Sums of scores and position bias: those whose bias lies in another layout, and the others."""
+    strides = [(n.op.stride_bytes, times) for n, times in graph.nodes()
+               if isinstance(n.op, Elementwise) and n.op.fn == "add_" and n.op.elements == scores]  # fmt: skip
+    return sum(times for s, times in strides if s > 0), sum(times for s, times in strides if s == 0)
+
+
+def biases_of_trace(rows: list[dict[str, str]], scores: int) -> tuple[int, int]:
+    """The same from the trace, which says of every input whether it is contiguous."""
+    found: Counter[bool] = Counter()
+    for row in rows:
+        shapes = ast.literal_eval(row["input_shapes"])
+        if "function add>" in row["target"] and [math.prod(s) for s in shapes] == [scores, scores]:
+            found[ast.literal_eval(row["input_contiguous"])[1]] += 1
+    return found[False], found[True]
 
 
 def config_tokens(path: Path) -> int:

@@ -9,10 +9,19 @@ from collections.abc import Callable
 import pytest
 
 from predictor.errors import RequestError, UnsupportedError
-from predictor.graph.graph import Graph
-from predictor.networks import ModelConfig, Step, build, catalogue, config_from_dict, load_config, parameter_split
+from predictor.graph import Graph, backward_graph
+from predictor.networks import (
+    ModelConfig,
+    Step,
+    build,
+    catalogue,
+    config_from_dict,
+    load_config,
+    parameter_split,
+    parameters,
+)
 from predictor.networks.load import CONFIGS
-from predictor.ops import Attention, CrossEntropy, Dropout, Embedding, Gemm, MoE, Norm, Softmax
+from predictor.ops import Attention, CrossEntropy, Dropout, Elementwise, Embedding, Gemm, MoE, Norm, Softmax
 from predictor.ops.attention import attended_pairs
 
 DECODERS = [n for n in catalogue() if load_config(n).causal and not load_config(n).is_encoder_decoder]
@@ -183,3 +192,51 @@ def test_an_impossible_step_is_an_error_of_one_line(words: dict[str, object]) ->
     with pytest.raises(RequestError) as error:
         Step(**words)  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
+
+
+def attention_nodes(name: str, step: Step) -> dict[str, Elementwise]:
+    """The element-wise nodes of a model's layers by name."""
+    nodes = [n for b in build(load_config(name), step).blocks if "layer" in b.name for n in b.nodes]
+    return {n.name: n.op for n in nodes if isinstance(n.op, Elementwise)}
+
+
+def test_opt_adds_its_mask_and_takes_the_maximum_with_the_lowest_number() -> None:
+    b, s, heads = 2, 64, load_config("opt-1.3b").heads
+    nodes = attention_nodes("opt-1.3b", Step("forward", b, s))
+    mask, lowest = nodes["attention mask"], nodes["attention lowest"]
+    scores = b * heads * s * s
+    assert (mask.fn, mask.elements, mask.read_bytes) == ("add", scores, scores * 4 + b * s * s * 4)
+    assert mask.again_bytes == (heads - 1) * b * s * s * 4  # once for every head but the first
+    assert mask.reuse_bytes == 3 * s * s * 4
+    assert (lowest.fn, lowest.elements, lowest.read_bytes) == ("max_scalar", scores, scores * 4)
+
+
+def test_a_relative_bias_is_read_across_heads() -> None:
+    """T5 looks (s, t) positions up in a table of heads and permutes: along t, a whole row of heads lies between."""
+    config = load_config("t5-base")
+    nodes = attention_nodes("t5-base", Step("forward", 1, 64))
+    assert nodes["attention position bias"].stride_bytes == config.heads * 4
+    assert nodes["attention position bias"].reuse_bytes > 64 * 64 * 64
+    assert nodes["cross position bias"].stride_bytes == 0  # made of zeros, in order
+
+
+def test_a_second_backward_pass_adds_to_the_gradients_of_every_parameter() -> None:
+    config = load_config("gpt2")
+    forward = build(config, Step("train", 1, 64, training=True))
+    first, second = backward_graph(forward), backward_graph(forward, accumulate=True)
+    summed = sum(n.op.elements * times for n, times in second.nodes()
+                 if isinstance(n.op, Elementwise) and n.op.fn == "add_")  # fmt: skip
+    tied = config.vocab * config.hidden  # as look-up and as projection
+    assert summed == parameters(config) + tied
+    assert second.flops() - first.flops() == summed
+    assert not any(isinstance(n.op, Elementwise) and n.op.fn == "add_" for n, _ in first.nodes())
+
+
+def test_gradients_are_copied_and_summed_in_training_alone() -> None:
+    def extra(step: Step) -> int:
+        return sum(len(n.grads) for n, _ in build(load_config("gpt2"), step).nodes())
+
+    # A layer: two residuals, x twice more in tanh-gelu, the gradients of q and v copied, those of q, k and v joined.
+    assert extra(Step("train", 1, 64, training=True)) == 2 + 2 + 2 + 1
+    assert extra(Step("forward", 1, 64)) == 0
+    assert extra(Step("train", 1, 64, training=True, fused=True)) == 0

@@ -9,6 +9,7 @@ import pytest
 from predictor.ops import (
     OPERATORS,
     Attention,
+    Collective,
     Copy,
     CrossEntropy,
     Dropout,
@@ -24,6 +25,7 @@ from predictor.ops import (
     Softmax,
 )  # fmt: skip
 from predictor.ops.attention import attended_pairs
+from predictor.ops.base import Op
 from predictor.ops.elementwise import FUNCTIONS
 
 
@@ -124,6 +126,36 @@ def test_bytes_that_autograd_moves_for_each_element(fn: str, expected: int) -> N
     assert sum(g.bytes_moved() for g in Elementwise("fp32", fn, 1000).backward()) == expected * 1000
 
 
+def test_the_gradient_of_a_broadcast_factor_is_not_made_with_the_other() -> None:
+    weighted = Elementwise("fp32", "mul", 1000, 1, 40.0)
+    assert sum(g.bytes_moved() for g in weighted.backward()) == 12 * 1000
+
+
+def test_how_an_operand_lies_in_memory_adds_no_compulsory_bytes() -> None:
+    plain = Elementwise("fp32", "add", 1000)
+    awkward = replace(plain, again_bytes=7000.0, reuse_bytes=1e6, stride_bytes=128.0)
+    assert awkward.bytes_moved() == plain.bytes_moved() == 12000
+    assert awkward.flops() == plain.flops()
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        (Gemm("fp32", 64, 128, 256, bias=True), 128 * 256 + 128),
+        (Gemm("fp32", 64, 128, 256), 128 * 256),
+        (Gemm("fp32", 64, 128, 256, 8, "bmm"), 0),
+        (Norm("fp32", 10, 100), 200),
+        (Norm("fp32", 10, 100, "rms"), 100),
+        (Embedding("fp32", 10, 64, 5000), 5000 * 64),
+        (MoE("bf16", 10, 64, 128, 8, 2, ep=2), 4 * 3 * 64 * 128),
+        (Softmax("fp32", 10, 100), 0),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_parameters_that_an_operator_owns(op: Op, expected: int) -> None:
+    assert op.weights() == expected
+
+
 def test_softmax_and_dropout_backward_move_24_and_25_bytes_an_element() -> None:
     assert sum(g.bytes_moved() for g in Softmax("fp32", 10, 100).backward()) == 24 * 1000
     assert sum(g.bytes_moved() for g in Dropout("fp32", 1000).backward()) == 25 * 1000
@@ -183,7 +215,7 @@ def test_every_operator_of_the_registry_has_the_columns_that_it_names() -> None:
         Gemm("bf16", 1, 2, 3), Attention("bf16", 1, 1, 1, 1, 1, 8), Elementwise("bf16", "add", 4), Dropout("bf16", 4),
         Reduce("bf16", 2, 2), Rotary("bf16", 1, 1, 8), Copy("bf16", 8), Norm("bf16", 2, 2), Softmax("bf16", 2, 2),
         Embedding("bf16", 1, 2, 3), CrossEntropy("bf16", 1, 2), OptimizerStep("fp32", 3), MoE("bf16", 1, 2, 3, 4, 1),
-        Routing("bf16", 1, 2, 1),
+        Routing("bf16", 1, 2, 1), Collective("bf16", "all_reduce", 64, 2),
     ]  # fmt: skip
     assert {type(op) for op in examples} == set(OPERATORS.values())
     for op in examples:
