@@ -2,6 +2,7 @@
 
 <set>/manifest.json              schema_version, name, which estimator answers for which family and dtype
 <set>/<estimator>/manifest.json  kind, features and their order, GPUs and shapes covered, hash of the data, metrics
+<set>/<estimator>/intervals.json how far its forecasts may be off (optional; `predictor.estimators.interval`)
 <set>/<estimator>/weights.npz    arrays; read with allow_pickle=False, so that no artifact can run code
 """
 
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from predictor.errors import RequestError, SpecError, nearest
 from predictor.estimators.base import Estimator
+from predictor.estimators.interval import Intervals
 from predictor.files import read_json
 
 SCHEMA_VERSION = 1
@@ -30,6 +32,7 @@ KINDS: dict[str, str] = {
     "serving_gemm": "predictor.estimators.serving_gemm:ServingGemm",
     "serving_attention": "predictor.estimators.serving_attention:ServingAttention",
     "serving_moe": "predictor.estimators.serving_moe:ServingMoE",
+    "collective": "predictor.estimators.collective:Collectives",
 }
 
 Weights = Mapping[str, npt.NDArray[Any]]
@@ -59,6 +62,7 @@ class ArtifactSet:
                     self._routes[(family, dtype)] = member["folder"]
         self._loaded: dict[str, Estimator] = {}
         self._measured: dict[str, tuple[str, ...]] = {}
+        self._intervals: dict[str, Intervals | None] = {}
 
     @property
     def name(self) -> str:
@@ -84,6 +88,18 @@ class ArtifactSet:
         if name not in self._measured:
             self._measured[name] = tuple(self.member_manifest(name).get("gpus", ()))
         return self._measured[name]
+
+    def intervals(self, name: str) -> Intervals | None:
+        """How far forecasts of the estimator ``name`` may be off; None in a set that was trained without intervals."""
+        if name not in self._intervals:
+            own = self.member_manifest(name).get("calibrated", {}) if self.manifest.get("calibrated") else {}
+            self._intervals[name] = Intervals.read(self.path / name, own)
+        return self._intervals[name]
+
+    def roofline_width(self) -> tuple[float, float] | None:
+        """Logarithms of measured / roofline that hold 80 % of the measurements; None in a set without intervals."""
+        pair = self.manifest.get("roofline_width")
+        return None if pair is None else (float(pair[0]), float(pair[1]))
 
     def folders(self) -> tuple[str, ...]:
         """Folders of the set's estimators."""

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from predictor.estimators.interval import Group, Spread, spread
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import Op
 from predictor.roofline import FloatArray, bound_name, roofline
@@ -73,7 +74,10 @@ class Selector(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KernelPrediction:
-    """One operator's forecast. ``source`` is "estimator" or "roofline"; ``estimator`` names the artifact."""
+    """One operator's forecast. ``source`` is "estimator" or "roofline"; ``estimator`` names the artifact.
+
+    ``interval_s`` is None where the set has no intervals; ``inside`` False outside the range of what was measured.
+    """
 
     latency_s: float
     lower_bound_s: float
@@ -81,6 +85,8 @@ class KernelPrediction:
     bound: str
     source: str
     estimator: str = ""
+    interval_s: tuple[float, float] | None = None
+    inside: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +97,33 @@ class KernelTable:
     lower_bound_s: FloatArray
     compute_s: FloatArray
     dram_s: FloatArray
+    link_s: FloatArray
     estimators: tuple[str, ...]
+    spread: Spread | None = None
+
+    @property
+    def cold_s(self) -> FloatArray:
+        """The roofline with a cold cache: the longest of compute, memory and link."""
+        return np.maximum(np.maximum(self.compute_s, self.dram_s), self.link_s)
 
     def row(self, i: int) -> KernelPrediction:
         """The i-th operator's forecast."""
         latency = float(self.latency_s[i])
         name = self.estimators[i]
+        interval, inside = None, True
+        if self.spread is not None:
+            inside = bool(self.spread.inside[i])
+            if np.isfinite(self.spread.high_s[i]):
+                interval = float(self.spread.low_s[i]), float(self.spread.high_s[i])
         return KernelPrediction(
             latency,
             float(self.lower_bound_s[i]),
             float(self.lower_bound_s[i]) / latency,
-            bound_name(float(self.compute_s[i]), float(self.dram_s[i]), latency),
+            bound_name(float(self.compute_s[i]), float(self.dram_s[i]), latency, float(self.link_s[i])),
             ESTIMATOR if name else ROOFLINE,
             name,
+            interval,
+            inside,
         )
 
 
@@ -124,6 +144,7 @@ def predict_kernels(ops: Sequence[Op], gpu: GPUSpec, selector: Selector, kernels
         if estimator is not None:
             groups.setdefault((op.family, op.columns, id(estimator)), []).append(i)
             names[i] = estimator.name
+    answered: list[Group] = []
     for (family, _, _), members in groups.items():
         estimator = chosen[(family, ops[members[0]].dtype)]
         assert estimator is not None
@@ -132,4 +153,8 @@ def predict_kernels(ops: Sequence[Op], gpu: GPUSpec, selector: Selector, kernels
         lower = bounds.lower_bound_s[index]
         used = estimator.utilization(batch, gpu, lower)
         latency[index] = np.minimum(lower / np.clip(used, 1.0 / MAX_SLOWDOWN, 1.0), slowest[index])
-    return KernelTable(latency, bounds.lower_bound_s, bounds.compute_s, bounds.dram_s, tuple(names))
+        answered.append((estimator.name, batch.ops, batch.columns, index))
+    intervals = spread(selector, gpu, answered, latency, bounds.lower_bound_s)
+    return KernelTable(
+        latency, bounds.lower_bound_s, bounds.compute_s, bounds.dram_s, bounds.link_s, tuple(names), intervals
+    )

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import RequestError, SpecError, TilecastError
-from predictor.estimators.artifact import ArtifactSet, RooflineOnly
-from predictor.estimators.base import KernelTable, predict_kernels
+from predictor.estimators.base import KernelTable, Selector, predict_kernels
+from predictor.estimators.interval import LAUNCH, HasIntervals, op_class
 from predictor.files import atomic_write
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops.base import Op
@@ -25,16 +25,16 @@ from predictor.training.extras import require
 from predictor.training.fit_serving import expressible
 
 Frame = Any
+FloatArray = npt.NDArray[np.float64]
 
 #: Rows that one call of the estimators takes: bounds the memory of a large data set.
 CHUNK = 50_000
 
 
-def predict_rows(
-    frame: Frame, selector: ArtifactSet | RooflineOnly, gpus: Mapping[str, GPUSpec] | None = None
-) -> Frame:
+def predict_rows(frame: Frame, selector: Selector, gpus: Mapping[str, GPUSpec] | None = None) -> Frame:
     """The frame with ``measured_ms``, ``predicted_ms``, ``low_ms``, ``high_ms``, ``ape_pct``, ``note``, the
-    ``estimator`` that answered, and what the roofline alone says (``roofline_ms``, with a cold cache).
+    ``estimator`` that answered, the class of its interval, and what the roofline alone says (``roofline_ms``, with a
+    cold cache).
 
     A row is forecast as it was measured: with the kernels of its own framework, and for protocol "eager_events" with
     the host's launch time that such a measurement holds.
@@ -42,11 +42,14 @@ def predict_rows(
     out = frame.copy()
     n = len(out)
     predicted = np.full(n, np.nan)
+    low, high = np.full(n, np.nan), np.full(n, np.nan)
+    kinds = np.full(n, "", dtype=object)
     cold = np.full(n, np.nan)
     notes = np.full(n, "", dtype=object)
     sources = np.full(n, "", dtype=object)
     ops = np.array([*dataset.ops_of(frame), None], dtype=object)[:-1]
-    quantized = ~expressible(frame) | frame["dtype"].astype(str).isin(LATER).to_numpy()
+    later = frame["dtype"].astype(str).isin(LATER).to_numpy() & (frame["op"].astype(str) != "collective").to_numpy()
+    quantized = ~expressible(frame) | later
     notes[quantized] = "quantized in a way that is not built yet"
     keys = frame[["gpu", "framework", "protocol"]].astype(str)
     for (gpu, framework, protocol), rows in keys.groupby(["gpu", "framework", "protocol"]).indices.items():
@@ -65,18 +68,22 @@ def predict_rows(
                 continue
             batch = list(ops[part])
             table = predict_kernels(batch, spec, selector, framework)
-            predicted[part] = as_measured(batch, table, spec, selector, protocol) * 1e3
-            cold[part] = np.maximum(table.compute_s, table.dram_s) * 1e3
+            seconds = as_measured(batch, table, spec, selector, protocol)
+            predicted[part] = seconds * 1e3
+            kinds[part], ends = intervals(batch, table, spec, selector, seconds)
+            low[part], high[part] = ends * 1e3
+            cold[part] = table.cold_s * 1e3
             sources[part] = np.array([name or "roofline" for name in table.estimators], dtype=object)
     measured = np.asarray(frame["latency_ms"], dtype=np.float64)
     out["measured_ms"] = measured
     out["predicted_ms"] = predicted
-    out["low_ms"] = np.nan
-    out["high_ms"] = np.nan
+    out["low_ms"] = low
+    out["high_ms"] = high
     out["ape_pct"] = np.abs(predicted / measured - 1.0) * 100.0
     out["roofline_ms"] = cold
     out["estimator"] = sources
     out["operator"] = operator_names(frame)
+    out["interval_class"] = kinds
     out["note"] = notes
     return out
 
@@ -108,7 +115,7 @@ def _supported(ops: npt.NDArray[Any], spec: GPUSpec) -> tuple[npt.NDArray[np.boo
 
 
 def as_measured(
-    ops: list[Op], table: KernelTable, gpu: GPUSpec, selector: ArtifactSet | RooflineOnly, protocol: str
+    ops: list[Op], table: KernelTable, gpu: GPUSpec, selector: Selector, protocol: str
 ) -> npt.NDArray[np.float64]:
     """Seconds, shape (n,), that a measurement of ``protocol`` would show for kernels that take ``table.latency_s``.
 
@@ -128,6 +135,29 @@ def as_measured(
             index = np.array(rows)
             seconds[index] = eager(seconds[index], gpu.id, call)
     return seconds
+
+
+def intervals(
+    ops: list[Op], table: KernelTable, gpu: GPUSpec, selector: Selector, seconds: FloatArray
+) -> tuple[npt.NDArray[Any], FloatArray]:
+    """(interval class (n,), [low, high] (2, n) in seconds, NaN where the selector has no intervals).
+
+    ``seconds``, of shape (n,), is what a measurement would show: where the host's launch is more than half of it, the
+    row is of class "launch".
+    """
+    launched = seconds > 2.0 * table.latency_s
+    kinds = np.array([LAUNCH if late else op_class(op) for op, late in zip(ops, launched.tolist(), strict=True)])
+    ends = np.full((2, len(ops)), np.nan)
+    if table.spread is not None:
+        ends[:] = seconds * np.stack([table.spread.low_s, table.spread.high_s]) / table.latency_s
+    if isinstance(selector, HasIntervals):
+        for name in set(table.estimators) - {""}:
+            known = selector.intervals(name)
+            pair = known.launch(gpu) if known is not None else None
+            if pair is not None:
+                rows = launched & (np.array(table.estimators) == name)
+                ends[:, rows] = seconds[rows] * np.exp(pair)[:, None]
+    return kinds, ends
 
 
 def write_rows(frame: Frame, path: str | Path) -> None:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from predictor.errors import RequestError, unknown_name
 from predictor.estimators.artifact import SCHEMA_VERSION, ArtifactSet
+from predictor.estimators.interval import FILE as INTERVALS
 from predictor.files import atomic_write, read_json
 from predictor.hardware.gpu import GPUSpec, load_gpu, parse_gpu
 from predictor.training import dataset
@@ -35,6 +36,8 @@ MEMORY_BOUND = (
     "elementwise", "norm", "softmax", "embedding", "cross_entropy", "rotary", "optimizer", "copy", "routing",
 )  # fmt: skip
 SIXTEEN_BIT = ("bf16", "fp16", "fp8", "tf32")
+QUANTIZED = ("int8", "mxfp8", "nvfp4")
+QUANTIZED_ROWS = ("bf16", "fp8", *QUANTIZED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +77,13 @@ RECIPES = (
         ),
         (), 1000,
     ),
-    Recipe("gemm", "fit_serving:fit_gemm", ("gemm",), SIXTEEN_BIT, ("gemm",), ("bf16", "fp8")),
+    Recipe("gemm", "fit_serving:fit_gemm", ("gemm",), (*SIXTEEN_BIT, *QUANTIZED), ("gemm",), QUANTIZED_ROWS),
     Recipe(
         "attention", "fit_serving:fit_attention", ("attention",), ("bf16", "fp16", "fp8"), ("attention",),
         ("bf16", "fp8"),
     ),
-    Recipe("moe", "fit_serving:fit_moe", ("moe",), ("bf16", "fp16", "fp8"), ("moe",), ("bf16", "fp8")),
+    Recipe("moe", "fit_serving:fit_moe", ("moe",), ("bf16", "fp16", "fp8", *QUANTIZED), ("moe",), QUANTIZED_ROWS),
+    Recipe("collective", "fit_collective:fit_collective", ("collective",), ("*",), ("collective",), (), 40),
 )  # fmt: skip
 
 
@@ -107,10 +111,12 @@ def train(
     seed: int = 0,
     name: str = "",
     estimators: Sequence[str] = (),
+    intervals: bool = True,
     say: Callable[[str], None] = lambda text: None,
 ) -> TrainReport:
     """Fit every estimator that the files have rows for and write the set to ``out`` (whole or not at all).
 
+    ``intervals`` also fits how far forecasts may be off, which takes about as long again.
     Raises RequestError where a GPU is unknown, no row is left, or ``out`` cannot be written.
     """
     if not 0.0 <= holdout < 1.0:
@@ -145,8 +151,8 @@ def train(
     temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
     try:
         for recipe in recipes:
-            _fit_one(recipe, seen, gpus, seed, temporary, manifest, report, say)
-        _baselines(seen, manifest, gpus)
+            _fit_one(recipe, seen, gpus, seed, temporary, manifest, report, say, intervals)
+        _baselines(seen, manifest, gpus, intervals)
         (temporary / "manifest.json").write_text(_json(manifest), encoding="utf-8")
         say("scoring what was held out")
         for device, text in devices.items():
@@ -248,6 +254,7 @@ def _fit_one(
     manifest: dict[str, Any],
     report: TrainReport,
     say: Callable[[str], None],
+    intervals: bool,
 ) -> None:
     import importlib
 
@@ -271,6 +278,13 @@ def _fit_one(
         "data_sha256": dataset.digest(rows),
     }
     write_estimator(folder / recipe.folder, about, weights)
+    if intervals:
+        from predictor.training.fit_intervals import Target, fit_intervals
+
+        say(f"fitting the intervals of {recipe.folder}")
+        found = fit_intervals(Target(recipe.families, fit), rows, gpus, seed)
+        if found["classes"]:
+            atomic_write(folder / recipe.folder / INTERVALS, _json(found).encode())
     manifest["estimators"].append(
         {"folder": recipe.folder, "families": list(recipe.families), "dtypes": list(recipe.dtypes)}
     )
@@ -292,14 +306,18 @@ def write_estimator(folder: Path, manifest: Mapping[str, Any], weights: Mapping[
     atomic_write(folder / "manifest.json", _json(manifest).encode())
 
 
-def _baselines(seen: Frame, manifest: dict[str, Any], gpus: Mapping[str, GPUSpec]) -> None:
-    """The constant efficiency by operator and dtype, from a sample of the same rows."""
+def _baselines(seen: Frame, manifest: dict[str, Any], gpus: Mapping[str, GPUSpec], intervals: bool) -> None:
+    """The constant efficiency by operator and dtype, and how far the roofline is off, from a sample of the rows."""
     from predictor.estimators.artifact import RooflineOnly
 
     sample = seen.iloc[:: max(1, len(seen) // 200_000)].reset_index(drop=True)
     rows = predict_rows(sample, RooflineOnly(), gpus)
     good = np.isfinite(rows["roofline_ms"].to_numpy())
     manifest["constant_efficiency"] = constant_efficiencies(rows[good], rows["roofline_ms"].to_numpy()[good])
+    if intervals:
+        from predictor.training.fit_intervals import roofline_width
+
+        manifest["roofline_width"] = roofline_width(rows[good])
 
 
 def _score(

@@ -29,6 +29,25 @@ def summarise(measured: npt.NDArray[np.float64], predicted: npt.NDArray[np.float
     }
 
 
+def coverage(rows: Any) -> dict[str, Any]:
+    """``interval_coverage_pct``: share of the rows with an interval whose measurement lies inside, in percent.
+
+    ``interval_width_pct`` is the median of (high - low) / forecast. Both are absent where no row has an interval.
+    """
+    if "low_ms" not in rows or "high_ms" not in rows:
+        return {}
+    low, high = _floats(rows["low_ms"]), _floats(rows["high_ms"])
+    known = np.isfinite(low) & np.isfinite(high)
+    if not known.any():
+        return {}
+    measured, predicted = _floats(rows["measured_ms"])[known], _floats(rows["predicted_ms"])[known]
+    low, high = low[known], high[known]
+    return {
+        "interval_coverage_pct": float(((low <= measured) & (measured <= high)).mean() * 100.0),
+        "interval_width_pct": float(np.median((high - low) / predicted) * 100.0),
+    }
+
+
 def by_group(
     frame: Any, keys: Sequence[str], measured: str = "measured_ms", predicted: str = "predicted_ms"
 ) -> list[dict[str, Any]]:
@@ -36,7 +55,7 @@ def by_group(
     rows = []
     for values, part in frame.groupby(list(keys), observed=True, sort=True, dropna=False):
         named = dict(zip(keys, (str(v) for v in values), strict=True))
-        rows.append(named | summarise(_floats(part[measured]), _floats(part[predicted])))
+        rows.append(named | summarise(_floats(part[measured]), _floats(part[predicted])) | coverage(part))
     return rows
 
 
@@ -55,7 +74,7 @@ def print_table(
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for key in keys:
         table.add_column(key)
-    extra = [name for name in overall if name.endswith("_baseline_pct")]
+    extra = [name for name in overall if name.endswith("_baseline_pct") or name.startswith("interval_")]
     names = ["n", "unpredicted", "mean_ape_pct", "median_ape_pct", "p90_ape_pct", "mean_signed_pct", *extra]
     for name in names:
         table.add_column(name.removesuffix("_pct").replace("_", " "), justify="right")

@@ -1,0 +1,114 @@
+"""The interval of a whole forecast, from those of its kernels and of the CPU's launches.
+
+Errors of one operator class are taken as fully correlated (the same estimator errs on the same GPU in the same
+direction), those of different classes and of the CPU as independent: the half-widths of a class add up, and the classes
+join as the root of the sum of squares, above and below the forecast apart.
+
+Where the CPU is slower than the GPU, kernels that take longer hide behind it. The timeline is run again with every
+kernel at its upper (lower) end, and with every call at the host's; each class counts with the part of its seconds that
+the total felt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.aggregate.passes import Pass
+from predictor.aggregate.timeline import Segment, eager
+from predictor.roofline import FloatArray
+from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_OVERHEAD_S
+
+#: What a launch costs on the hosts there are, seconds [least, most], by the default that stands for them. Assumed where
+#: the default is taken; a host whose launch overhead is given has no error of it.
+HOST_RANGE_S = {DEFAULT_LAUNCH_OVERHEAD_S: (4e-6, 12e-6), NATIVE_LAUNCH_OVERHEAD_S: (2e-6, 4e-6)}
+
+
+@dataclass(frozen=True, slots=True)
+class PassSpread:
+    """By how many seconds a pass may be off below and above, by class (classes,), and for the host's sake."""
+
+    below: FloatArray
+    above: FloatArray
+    host_below: float
+    host_above: float
+
+
+def spread_of(timed: Pass, launch_overhead_s: float) -> PassSpread | None:
+    """How far one pass may be off; None where a kernel has no interval."""
+    known = timed.table.spread
+    if known is None:
+        return None
+    used = [row for rows in timed.index for row in rows]
+    if not np.isfinite(known.high_s[used]).all():
+        return None
+    rows = _rows(timed)
+    size = int(known.classes.max(initial=0)) + 1
+    classes = [known.classes[own] for own in rows]
+    launches = timed.timeline.cpu_s > 0.0
+    host_range = HOST_RANGE_S.get(launch_overhead_s, (launch_overhead_s, launch_overhead_s))
+    by_class, host = [], []
+    for seconds, overhead_s in zip((known.low_s, known.high_s), host_range, strict=True):
+        ratio = seconds / timed.table.latency_s
+        moved = [s.gpu_s * ratio[own] for s, own in zip(timed.segments, rows, strict=True)]
+        change = np.zeros(size)
+        for s, other, kinds in zip(timed.segments, moved, classes, strict=True):
+            change += np.bincount(kinds, weights=np.abs(other - s.gpu_s) * s.repeat, minlength=size)
+        by_class.append(change * _felt(timed, moved, float(change.sum())) if launches else change)
+        assumed = launches and overhead_s != launch_overhead_s
+        host.append(_host(timed, overhead_s / launch_overhead_s) if assumed else 0.0)
+    return PassSpread(by_class[0], by_class[1], host[0], host[1])
+
+
+def _rows(timed: Pass) -> list[npt.NDArray[np.int64]]:
+    """Rows of the table that a segment's kernels are, block by block; a node that runs n times stands n times."""
+    result = []
+    for block, rows in zip(timed.graph.blocks, timed.index, strict=True):
+        index = np.array(rows, dtype=np.int64)
+        many = any(node.count > 1 for node in block.nodes)
+        result.append(np.repeat(index, [node.count for node in block.nodes]) if many else index)
+    return result
+
+
+def _felt(timed: Pass, gpu_s: Sequence[FloatArray], change_s: float) -> float:
+    """Share of the kernels' ``change_s`` that the total of the two timelines changes by."""
+    if change_s <= 0.0:
+        return 0.0
+    moved = [Segment(own, s.cpu_s, s.repeat) for own, s in zip(gpu_s, timed.segments, strict=True)]
+    return min(abs(eager(moved).total_s - timed.timeline.total_s) / change_s, 1.0)
+
+
+def _host(timed: Pass, factor: float) -> float:
+    """Seconds by which the total changes where every call costs the CPU ``factor`` times as much."""
+    moved = [Segment(s.gpu_s, s.cpu_s * factor, s.repeat) for s in timed.segments]
+    return abs(eager(moved).total_s - timed.timeline.total_s)
+
+
+def total_interval(
+    total_s: float, passes: Sequence[tuple[float, Pass]], launch_overhead_s: float
+) -> tuple[float, float] | None:
+    """[low, high] in seconds around ``total_s``, the sum of weighted passes of one `time_graphs` call.
+
+    It always holds the forecast; None where the estimators have no intervals.
+    """
+    spreads = [(weight, spread_of(timed, launch_overhead_s)) for weight, timed in passes]
+    below = above = np.zeros(1)
+    host_below = host_above = 0.0
+    for weight, found in spreads:
+        if found is None:
+            return None
+        below, above = below + weight * found.below, above + weight * found.above
+        host_below, host_above = host_below + weight * found.host_below, host_above + weight * found.host_above
+    low = total_s - float(np.sqrt((below**2).sum() + host_below**2))
+    return low, total_s + float(np.sqrt((above**2).sum() + host_above**2))
+
+
+def range_notes(timed: Pass) -> tuple[str, ...]:
+    """A line that names the operator classes outside what was measured, of all graphs timed with this one."""
+    known = timed.table.spread
+    if known is None:
+        return ()
+    return (f"Outside the measured range, so the interval is wider: {'; '.join(known.notes)}.",) if known.notes else ()

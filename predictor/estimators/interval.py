@@ -1,0 +1,289 @@
+"""How far a forecast may be off: widths by operator class and by distance from the GPUs that were measured.
+
+A width is a pair (low, high) of logarithms of measured / predicted, the 10 % and the 90 % quantile of what forecasts of
+that kind were off by on rows that their fit had not seen (`predictor.training.fit_intervals`). The interval of a kernel
+that takes t is [t exp(low), t exp(high)]. Four distances, each at least as wide as the one before it:
+
+    seen     the GPU was measured; shapes were held out
+    sibling  a GPU of the same architecture was
+    new      none was
+    beyond   new, and outside the measured range besides
+
+An operator outside the range of what was measured (a size beyond twice the largest or below half the smallest, a dtype
+that stands in for another one) takes the next distance, and so does one of a class without rows, which borrows the
+widest of its estimator. A GPU that was calibrated counts as a sibling of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.errors import SpecError
+from predictor.files import read_json
+from predictor.hardware.gpu import GPUSpec
+from predictor.ops.attention import Attention
+from predictor.ops.base import BACKWARD, Op
+from predictor.ops.gemm import Gemm
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+FILE = "intervals.json"
+SCHEMA_VERSION = 1
+#: Share of the measurements that an interval is meant to hold; half of the rest lies below it, half above.
+LEVEL = 0.8
+DISTANCES = ("seen", "sibling", "new", "beyond")
+#: How far beyond the largest (below the smallest) measured size counts as inside.
+SLACK = 2.0
+#: Sizes whose range is watched, of those that an operator has.
+SIZES = (
+    "batch", "m", "n", "k", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "tokens", "hidden", "intermediate",
+    "experts", "rows", "cols", "vocab", "read_bytes", "write_bytes", "size",
+)  # fmt: skip
+#: Sizes that may be as small as they like: what such a kernel takes is its launch.
+_NO_LEAST = ("read_bytes", "write_bytes", "size", "rows")
+#: Families in which another dtype means other kernels; elsewhere only its bytes count.
+_BY_DTYPE = ("gemm", "attention", "moe")
+
+#: Class of eager measurements that are the host's time more than the kernel's (`predictor.training.evaluate`).
+LAUNCH = "launch"
+
+Pair = tuple[float, float]
+
+
+def op_class(op: Op) -> str:
+    """The class whose widths hold for an operator: its family, told apart where kernels differ in kind."""
+    if isinstance(op, Gemm):
+        return op.kind
+    if isinstance(op, Attention):
+        return "decode attention" if op.q_len == 1 else "prefill attention"
+    return f"{op.family} backward" if getattr(op, "phase", "") == BACKWARD else op.family
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """Log widths of n operators of one estimator, each of shape (n,), and a line for each class that is outside."""
+
+    low: FloatArray
+    high: FloatArray
+    inside: BoolArray
+    classes: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Intervals of n operators of any estimators; arrays of shape (n,), NaN in the seconds where none is known.
+
+    Operators of one code in ``classes`` err together. ``notes`` has a line for each class outside what was measured.
+    """
+
+    low_s: FloatArray
+    high_s: FloatArray
+    inside: BoolArray
+    classes: npt.NDArray[np.int64]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassWidths:
+    """One operator class: a pair a distance, a pair a measured GPU, sizes measured [least, most], dtypes measured."""
+
+    by_distance: Mapping[str, Pair]
+    by_gpu: Mapping[str, Pair]
+    sizes: Mapping[str, Pair]
+    dtypes: tuple[str, ...]
+
+
+class Intervals:
+    """The widths of one estimator. ``gpus`` maps the id of a measured GPU to (architecture, vendor)."""
+
+    def __init__(
+        self,
+        gpus: Mapping[str, tuple[str, str]],
+        classes: Mapping[str, ClassWidths],
+        calibrated: Collection[str] = (),
+    ) -> None:
+        self.gpus = gpus
+        self.classes = classes
+        self._calibrated = frozenset(calibrated)
+        self._names = list(classes)
+        self._index = {name: i for i, name in enumerate(self._names)}
+        self._tables: dict[str, FloatArray] = {}
+        self._ranges: dict[tuple[str, ...], tuple[FloatArray, FloatArray]] = {}
+
+    @classmethod
+    def read(cls, folder: Path, calibrated: Collection[str] = ()) -> Intervals | None:
+        """The widths in an estimator's folder, None where it has none; SpecError where they cannot be read."""
+        path = folder / FILE
+        if not path.is_file():
+            return None
+        data = read_json(path)
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise SpecError(f"{path}: schema_version {data.get('schema_version')!r}, expected {SCHEMA_VERSION}")
+        try:
+            return cls.from_dict(data, calibrated)
+        except (KeyError, TypeError, ValueError) as error:
+            raise SpecError(f"{path} is incomplete: {error}") from None
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], calibrated: Collection[str] = ()) -> Intervals:
+        """From the content of an ``intervals.json``; KeyError or ValueError where it is not one."""
+        if not data["classes"]:
+            raise ValueError("no classes")
+        classes = {
+            name: ClassWidths(
+                {distance: _pair(entry["widths"][distance]) for distance in DISTANCES},
+                {gpu: _pair(pair) for gpu, pair in entry["gpus"].items()},
+                {size: _pair(pair) for size, pair in entry["sizes"].items()},
+                tuple(entry["dtypes"]),
+            )
+            for name, entry in data["classes"].items()
+        }
+        gpus = {gpu: (str(arch), str(vendor)) for gpu, (arch, vendor) in data["gpus"].items()}
+        return cls(gpus, classes, calibrated)
+
+    def distance(self, gpu: GPUSpec) -> int:
+        """Index into `DISTANCES`; a GPU of a vendor that was not measured is beyond."""
+        if gpu.id in self.gpus:
+            return 0
+        if gpu.id in self._calibrated or any(gpu.architecture == arch for arch, _ in self.gpus.values()):
+            return 1
+        return 2 if any(gpu.vendor == vendor for _, vendor in self.gpus.values()) else 3
+
+    def width(self, ops: Sequence[Op], columns: Mapping[str, FloatArray], gpu: GPUSpec) -> Width:
+        """Widths of operators of one family; ``columns`` are theirs, of shape (n,)."""
+        last = len(self._names)  # the widest of all
+        names = [op_class(op) for op in ops]
+        index = np.array([self._index.get(name, last) for name in names])
+        distance = self.distance(gpu)
+        sizes = tuple(name for name in columns if name in SIZES)
+        least, most = self._range(sizes)
+        values = np.stack([columns[name] for name in sizes], axis=1) if sizes else np.empty((len(ops), 0))
+        far = (values < least[index]) | (values > most[index])
+        foreign = self._foreign(ops, names)
+        outside = far.any(axis=1) | foreign
+        table = self._table(gpu)
+        pairs = table[index, np.minimum(distance + (outside | (index == last)), len(DISTANCES) - 1)]
+        notes = self._notes(names, sizes, values, far, foreign, ops) if outside.any() else ()
+        return Width(pairs[:, 0], pairs[:, 1], ~outside & (distance < 3), tuple(names), notes)
+
+    def launch(self, gpu: GPUSpec) -> Pair | None:
+        """Log widths of eager calls whose time is the host's, None where no such row was judged."""
+        if LAUNCH not in self._index:
+            return None
+        low, high = self._table(gpu)[self._index[LAUNCH], self.distance(gpu)]
+        return float(low), float(high)
+
+    def _foreign(self, ops: Sequence[Op], names: Sequence[str]) -> BoolArray:
+        """(n,) True where the dtype was not measured and decides which kernel runs."""
+        if ops[0].family not in _BY_DTYPE:
+            return np.zeros(len(ops), dtype=bool)
+        known = {name: entry.dtypes for name, entry in self.classes.items()}
+        return np.array([name in known and op.dtype not in known[name] for op, name in zip(ops, names, strict=True)])
+
+    def _table(self, gpu: GPUSpec) -> FloatArray:
+        """(classes + 1, distances, 2): the pairs for a GPU, those of its own rows where it was measured."""
+        key = gpu.id if gpu.id in self.gpus else ""
+        if key not in self._tables:
+            rows = [
+                [entry.by_gpu.get(key, entry.by_distance["seen"]), *(entry.by_distance[d] for d in DISTANCES[1:])]
+                for entry in self.classes.values()
+            ]
+            table = np.array(rows, dtype=np.float64)
+            table[:, :, 0] = np.minimum.accumulate(table[:, :, 0], axis=1)
+            table[:, :, 1] = np.maximum.accumulate(table[:, :, 1], axis=1)
+            kernels = table[[i for i, name in enumerate(self._names) if name != LAUNCH] or slice(None)]
+            widest = np.stack([kernels[:, :, 0].min(axis=0), kernels[:, :, 1].max(axis=0)], axis=1)
+            self._tables[key] = np.concatenate([table, widest[None]])
+        return self._tables[key]
+
+    def _range(self, sizes: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:
+        """(classes + 1, sizes): least and most of what counts as inside."""
+        if sizes not in self._ranges:
+            anything = (-np.inf, np.inf)
+            pairs = [[entry.sizes.get(name, anything) for name in sizes] for entry in self.classes.values()]
+            table = np.array([*pairs, [anything] * len(sizes)], dtype=np.float64).reshape(-1, len(sizes), 2)
+            least = np.where([name in _NO_LEAST for name in sizes], -np.inf, table[:, :, 0] / SLACK)
+            self._ranges[sizes] = least, table[:, :, 1] * SLACK
+        return self._ranges[sizes]
+
+    def _notes(
+        self, names: Sequence[str], sizes: tuple[str, ...], values: FloatArray, far: BoolArray, foreign: BoolArray,
+        ops: Sequence[Op],
+    ) -> tuple[str, ...]:  # fmt: skip
+        """One line for each class with an operator outside: the first of them."""
+        found: dict[str, str] = {}
+        for i in np.flatnonzero(far.any(axis=1) | foreign).tolist():
+            name = names[i]
+            if name in found:
+                continue
+            entry = self.classes[name]
+            if foreign[i]:
+                found[name] = f"{name}: {ops[i].dtype} was not measured ({', '.join(entry.dtypes)} were)"
+            else:
+                j = int(np.argmax(far[i]))
+                low, high = entry.sizes[sizes[j]]
+                found[name] = f"{name}: {sizes[j]} {values[i, j]:.10g} is outside {low:.10g} to {high:.10g} as measured"
+        return tuple(found.values())
+
+
+def _pair(values: Sequence[float]) -> Pair:
+    low, high = (float(v) for v in values)
+    if not low <= high:
+        raise ValueError(f"[{low}, {high}]: expected the lower one first")
+    return low, high
+
+
+@runtime_checkable
+class HasIntervals(Protocol):
+    """A selector that knows how far its estimators, and the roofline, may be off."""
+
+    def intervals(self, name: str) -> Intervals | None:
+        """Widths of the estimator ``name``."""
+        ...
+
+    def roofline_width(self) -> Pair | None:
+        """Log widths of an answer that is the roofline alone."""
+        ...
+
+
+#: Operators, columns and rows of one group that an estimator (by name) answered for.
+Group = tuple[str, Sequence[Op], Mapping[str, FloatArray], npt.NDArray[np.int64]]
+
+
+def spread(
+    selector: object, gpu: GPUSpec, groups: Sequence[Group], latency_s: FloatArray, bound_s: FloatArray
+) -> Spread | None:
+    """Intervals of n operators, no lower end below the roofline's bound; None where the selector knows of none.
+
+    Rows of no group were answered by the roofline.
+    """
+    if not isinstance(selector, HasIntervals):
+        return None
+    n = len(latency_s)
+    low, high = np.full(n, np.nan), np.full(n, np.nan)
+    inside, codes = np.ones(n, dtype=bool), np.zeros(n, dtype=np.int64)
+    notes: list[str] = []
+    numbers: dict[tuple[str, str], int] = {}
+    alone = np.ones(n, dtype=bool)
+    for name, ops, columns, index in groups:
+        alone[index] = False
+        known = selector.intervals(name)
+        if known is None:
+            continue
+        width = known.width(ops, columns, gpu)
+        low[index], high[index], inside[index] = width.low, width.high, width.inside
+        codes[index] = [numbers.setdefault((name, kind), len(numbers) + 1) for kind in width.classes]
+        notes += width.notes
+    rest = selector.roofline_width()
+    if rest is not None:
+        low[alone], high[alone] = rest
+    low = np.maximum(latency_s * np.exp(low), np.minimum(bound_s, latency_s))
+    return Spread(low, latency_s * np.exp(high), inside, codes, tuple(dict.fromkeys(notes)))

@@ -1,0 +1,218 @@
+"""Widths of intervals: which distance answers, what is outside, and how a whole forecast's interval is made of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import predictor
+from predictor.aggregate.interval import HOST_RANGE_S, spread_of, total_interval
+from predictor.aggregate.passes import Pass, time_graphs
+from predictor.errors import SpecError
+from predictor.estimators.artifact import load_artifacts
+from predictor.estimators.base import Batch, predict_kernels
+from predictor.estimators.interval import DISTANCES, FILE, Intervals
+from predictor.graph import Block, Graph, Node
+from predictor.hardware.gpu import GPUSpec, load_gpu
+from predictor.ops import Attention, Elementwise, Gemm, Norm, Op
+from predictor.report.formats import span
+from predictor.roofline import roofline
+from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S
+
+LAUNCH_S = DEFAULT_LAUNCH_OVERHEAD_S
+
+
+def entry(half: float, sizes: dict[str, list[float]] | None = None, gpus: dict[str, list[float]] | None = None) -> Any:
+    widths = {name: [-half * (i + 1), 2 * half * (i + 1)] for i, name in enumerate(DISTANCES)}
+    return {"widths": widths, "gpus": gpus or {}, "sizes": sizes or {}, "dtypes": ["fp32"]}
+
+
+def content(**classes: Any) -> dict[str, Any]:
+    return {"schema_version": 1, "gpus": {"v100-pcie-32gb": ["volta", "nvidia"]}, "classes": classes}
+
+
+LINEAR = entry(0.1, {"m": [1, 1024]}, {"v100-pcie-32gb": [-0.02, 0.03]})
+KNOWN = Intervals.from_dict(content(linear=LINEAR, bmm=entry(0.3)))
+
+
+def width(ops: list[Op], gpu: str, known: Intervals = KNOWN) -> Any:
+    columns = {name: np.array([float(getattr(op, name)) for op in ops]) for name in ops[0].columns}
+    return known.width(ops, columns, load_gpu(gpu))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "low", "high"),
+    [("v100-pcie-32gb", -0.02, 0.03), ("v100-sxm-32gb", -0.2, 0.4), ("h100", -0.3, 0.6), ("mi300x", -0.4, 0.8)],
+)
+def test_the_distance_of_a_gpu_decides(gpu: str, low: float, high: float) -> None:
+    found = width([Gemm("fp32", 64, 64, 64)], gpu)
+    assert (found.low[0], found.high[0]) == pytest.approx((low, high))
+    assert found.inside[0] == (gpu != "mi300x")
+
+
+def test_out_of_range_takes_the_next_distance_and_says_so() -> None:
+    found = width([Gemm("fp32", m, 64, 64) for m in (1024, 2048, 2049, 9999)], "v100-pcie-32gb")
+    assert found.inside.tolist() == [True, True, False, False]
+    assert found.high.tolist() == pytest.approx([0.03, 0.03, 0.4, 0.4])
+    assert found.notes == ("linear: m 2049 is outside 1 to 1024 as measured",)
+
+
+def test_a_dtype_that_another_stands_in_for_is_outside() -> None:
+    found = width([Gemm("fp16", 64, 64, 64), Gemm("fp32", 64, 64, 64)], "v100-pcie-32gb")
+    assert found.inside.tolist() == [False, True]
+    assert found.notes == ("linear: fp16 was not measured (fp32 were)",)
+
+
+def test_a_class_without_rows_borrows_the_widest() -> None:
+    found = width([Gemm("fp32", 64, 64, 64, 2, "grouped"), Gemm("fp32", 64, 64, 64)], "v100-pcie-32gb")
+    assert (found.low[0], found.high[0]) == pytest.approx((-0.6, 1.2))  # bmm's, one distance further
+    assert found.inside.all()
+
+
+def test_farther_is_never_narrower() -> None:
+    own = entry(0.1, gpus={"v100-pcie-32gb": [-0.9, 0.9]})
+    known = Intervals.from_dict(content(linear=own))
+    near = width([Gemm("fp32", 64, 64, 64)], "v100-pcie-32gb", known)
+    assert (near.low[0], near.high[0]) == (-0.9, 0.9)
+    ops: list[Op] = [Gemm("fp32", 64, 64, 64, kind="bmm")]
+    far = width(ops, "v100-pcie-32gb", known)
+    assert far.low[0] <= near.low[0] and far.high[0] >= near.high[0]
+
+
+def test_a_calibrated_gpu_is_its_own_sibling() -> None:
+    known = Intervals.from_dict(content(linear=LINEAR), calibrated=["h100-sxm"])
+    assert width([Gemm("fp32", 64, 64, 64)], "h100", known).high[0] == pytest.approx(0.4)
+
+
+def test_attention_and_backward_have_classes_of_their_own() -> None:
+    known = Intervals.from_dict(content(**{"decode attention": entry(0.1), "prefill attention": entry(0.2)}))
+    ops: list[Op] = [Attention("fp32", 1, 8, 8, q, 512, 64) for q in (1, 512)]
+    assert width(ops, "h100", known).high.tolist() == pytest.approx([0.6, 1.2])
+    norms: list[Op] = [Norm("fp32", 64, 64), Norm("fp32", 64, 64, "layer", "backward")]
+    forward = Intervals.from_dict(content(norm=entry(0.1)))
+    assert width(norms, "v100-pcie-32gb", forward).high.tolist() == pytest.approx([0.2, 0.4])
+
+
+@pytest.mark.parametrize("data", [{"schema_version": 9}, {"schema_version": 1, "gpus": {}}, content()])
+def test_a_broken_file_is_one_line(tmp_path: Path, data: dict[str, Any]) -> None:
+    (tmp_path / FILE).write_text(json.dumps(data))
+    with pytest.raises(SpecError, match=r"intervals\.json"):
+        Intervals.read(tmp_path)
+    assert Intervals.read(tmp_path / "none") is None
+
+
+class Half:
+    """Everything runs at half the roofline."""
+
+    name = "half"
+
+    def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: np.ndarray[Any, Any]) -> Any:
+        return np.full(len(bound_s), 0.5)
+
+
+class Set:
+    """A selector of one estimator: ``known`` are its widths, ``rest`` the roofline's."""
+
+    def __init__(self, known: Intervals | None, rest: tuple[float, float] | None = (0.0, 1.0)) -> None:
+        self.known, self.rest = known, rest
+
+    def select(self, family: str, dtype: str) -> Half:
+        return Half()
+
+    def intervals(self, name: str) -> Intervals | None:
+        return self.known
+
+    def roofline_width(self) -> tuple[float, float] | None:
+        return self.rest
+
+
+GPU = replace(load_gpu("h100"), id="v100-pcie-32gb", architecture="volta")
+BIG, BATCHED = Gemm("fp32", 1024, 1024, 1024), Gemm("fp32", 512, 512, 512, 8, "bmm")
+
+
+def timed(nodes: list[Node], selector: Set, eager: bool = False, repeat: int = 1) -> Pass:
+    graph = Graph((Block("all", tuple(nodes), repeat),))
+    return time_graphs([graph], GPU, selector, kernels="pytorch", eager_host=eager)[0]
+
+
+def test_no_lower_end_beats_the_roofline() -> None:
+    wide = Intervals.from_dict(content(linear=entry(3.0)))
+    table = predict_kernels([BIG], GPU, Set(wide))
+    row = table.row(0)
+    bound = float(roofline([BIG], GPU).lower_bound_s[0])
+    assert row.interval_s is not None
+    assert row.interval_s[0] == pytest.approx(bound)
+    assert row.interval_s[0] <= row.latency_s <= row.interval_s[1]
+
+
+def test_a_class_errs_together_and_classes_apart() -> None:
+    known = Intervals.from_dict(content(linear=entry(0.1), bmm=entry(0.1)))
+    up = float(np.expm1(0.2))
+    twice = timed([Node(BIG, "a"), Node(replace(BIG, n=2048), "b")], Set(known), repeat=3)
+    low, high = total_interval(twice.timeline.total_s, [(1.0, twice)], LAUNCH_S) or (0, 0)
+    assert high / twice.timeline.total_s - 1 == pytest.approx(up)
+    assert 1 - low / twice.timeline.total_s == pytest.approx(-np.expm1(-0.1))
+    both = timed([Node(BIG, "a"), Node(BATCHED, "b")], Set(known))
+    parts = both.table.latency_s * up
+    _, high = total_interval(both.timeline.total_s, [(1.0, both)], LAUNCH_S) or (0, 0)
+    assert high - both.timeline.total_s == pytest.approx(float(np.hypot(*parts)))
+
+
+def test_weights_add_up_within_a_class() -> None:
+    one = timed([Node(BIG, "a")], Set(Intervals.from_dict(content(linear=entry(0.1)))))
+    total = 5 * one.timeline.total_s
+    assert total_interval(total, [(2.0, one), (3.0, one)], LAUNCH_S) == pytest.approx(
+        total_interval(total, [(5.0, one)], LAUNCH_S)
+    )
+
+
+def test_kernels_that_hide_behind_the_cpu_do_not_count_but_the_host_does() -> None:
+    known = Intervals.from_dict(content(linear=entry(0.1)))
+    tiny = Gemm("fp32", 8, 8, 8)
+    bound = timed([Node(tiny, "a")], Set(known), eager=True, repeat=1000)
+    total = bound.timeline.total_s
+    assert total > 5 * bound.timeline.gpu_s
+    low, high = total_interval(total, [(1.0, bound)], LAUNCH_S) or (0, 0)
+    assert high == pytest.approx(total * HOST_RANGE_S[LAUNCH_S][1] / LAUNCH_S, rel=0.02)
+    assert low == pytest.approx(total * HOST_RANGE_S[LAUNCH_S][0] / LAUNCH_S, rel=0.02)
+    given = total_interval(total, [(1.0, bound)], 5e-6) or (0, 0)
+    assert given == pytest.approx((total, total), rel=0.01)  # a launch overhead that was measured
+
+
+def test_an_answer_of_the_roofline_alone_errs_upward_and_without_widths_there_is_none() -> None:
+    known = Intervals.from_dict(content(linear=entry(0.1)))
+
+    class Roof(Set):
+        def select(self, family: str, dtype: str) -> Any:
+            return None if family == "elementwise" else Half()
+
+    add = [Node(Elementwise("fp32", "add", 10**8), "a")]
+    alone = timed(add, Roof(known))
+    low, high = total_interval(alone.timeline.total_s, [(1.0, alone)], LAUNCH_S) or (0, 0)
+    assert low == pytest.approx(alone.timeline.total_s)
+    assert high == pytest.approx(alone.timeline.total_s * np.e)
+    assert total_interval(1.0, [(1.0, timed(add, Roof(known, None)))], LAUNCH_S) is None
+    assert spread_of(timed([Node(BIG, "a")], Set(None)), LAUNCH_S) is None
+
+
+@pytest.mark.parametrize("mode", ["forward", "train", "generate"])
+@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
+@pytest.mark.parametrize("gpu", ["v100", "h100", "mi300x"])
+def test_the_interval_holds_the_forecast(mode: str, execution: str, gpu: str) -> None:
+    artifacts = load_artifacts()
+    words: dict[str, Any] = {"output_len": 8} if mode == "generate" else {}
+    answer = predictor.predict("gpt2", gpu, mode=mode, execution=execution, seq_len=256, **words)
+    expected = getattr(artifacts, "manifest", {}).get("roofline_width") is not None
+    assert (answer.interval_s is not None) == expected
+    if answer.interval_s is not None:
+        assert 0 < answer.interval_s[0] <= answer.latency_s <= answer.interval_s[1]
+
+
+def test_both_ends_in_one_unit() -> None:
+    assert span(12.1e-3, 14.9e-3) == "12.1 - 14.9 ms"
+    assert span(0.9e-3, 1.2e-3) == "0.9 - 1.2 ms"
