@@ -47,7 +47,7 @@ class NodeTime:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A forecast. Times in seconds; ``interval_s`` is None until there are intervals.
+    """A forecast. Times in seconds; ``interval_s`` is the 80 % interval, None where the estimators have none.
 
     ``phases_s`` splits the total: forward, backward, optimizer in training; prefill (TTFT), decode and TPOT in
     generation. ``gpu_busy_s`` and ``cpu_busy_s`` are the two timelines; the total is the slower one at every point.
@@ -83,6 +83,21 @@ class Prediction:
     def tokens_per_s(self) -> float:
         """Tokens processed (forward, train, prefill) or made (decode, generate) a second."""
         return self.tokens / self.latency_s
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Tokens a second over the GPUs of the run."""
+        return self.tokens_per_s / self.workload.parallelism.num_gpus
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to first token: of the prefill, which makes it. None in modes without one."""
+        return self.phases_s.get("prefill")
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Time per output token after the first: of a decode step, in generate their mean. None in other modes."""
+        return self.phases_s.get("tpot", self.latency_s if self.workload.mode == "decode" else None)
 
     @property
     def sequences_per_s(self) -> float:

@@ -2,28 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from predictor.errors import RequestError, UnsupportedError, nearest
+from predictor.units import parse_quantity
+
+if TYPE_CHECKING:
+    from predictor.hardware.system import SystemSpec
 
 MODES = ("forward", "train", "prefill", "decode", "generate")
-EXECUTIONS = ("eager", "compile", "cuda_graph")
-#: Executions of the ground-truth suites that name a framework; their host side and kernels are not built yet.
-LATER_EXECUTIONS = ("vllm", "sglang", "tensorrt_llm", "megatron", "fastertransformer")
+EXECUTIONS = ("eager", "compile", "cuda_graph", "vllm", "sglang", "tensorrt_llm", "fastertransformer")
+#: Executions of the ground-truth suites that are not built yet.
+LATER_EXECUTIONS = ("megatron",)
+#: Executions that serve a model, and the framework whose kernels they run. FasterTransformer became TensorRT-LLM.
+SERVING = {
+    "cuda_graph": "vllm", "vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm", "fastertransformer": "trtllm",
+}  # fmt: skip
+#: What the CPU does while the GPU runs: it makes every framework call of eager PyTorch, it launches every kernel, or
+#: nothing, as the launches were captured in a graph.
+HOSTS = CALLS, LAUNCHES, CAPTURED = "calls", "launches", "captured"
+#: Executions whose decode steps are captured, as these frameworks do by default; FasterTransformer has no CUDA graphs.
+CAPTURED_DECODE = ("vllm", "sglang", "tensorrt_llm")
+#: Executions whose host is C++: a launch costs what the driver takes for it.
+NATIVE = ("tensorrt_llm", "fastertransformer")
 ATTENTIONS = ("math", "flash")
 OPTIMIZERS = ("adam", "adam_fused", "sgd", "none")
 RECOMPUTES = ("none", "selective", "full")
 SHARDS = ("none", "zero1", "zero2", "zero3", "hsdp")
 
+#: CPU time of one framework call in eager PyTorch: the call from Python, dispatch, allocation, launch. The middle of
+#: what hosts of these GPUs need (4 to 12 microseconds); `microbench launch-overhead` measures a machine's own.
+DEFAULT_LAUNCH_OVERHEAD_S = 6e-6
+#: CPU time of one launch from C++: NVIDIA's "Getting Started with CUDA Graphs" (2019) shows 2 to 4 microseconds a
+#: kernel (unverified here).
+NATIVE_LAUNCH_OVERHEAD_S = 3e-6
+#: A framework call that takes a millisecond is a slip of the keyboard ("6ms").
+LARGEST_LAUNCH_OVERHEAD_S = 1e-3
+#: What an engine's scheduler, sampler and Python add to a step. Zero: SGLang (since 0.4), vLLM (asynchronous
+#: scheduling) and TensorRT-LLM (overlap scheduler) state that they plan the next step while the GPU works on this one.
+#: Older versions needed milliseconds; `--step-overhead` names them.
+DEFAULT_STEP_OVERHEAD_S = 0.0
+LARGEST_STEP_OVERHEAD_S = 10.0
+
 #: Sizes beyond which a request is a slip of the keyboard: no GPU holds them, and sums of them leave exact integers.
 LARGEST = {
     "batch": 10**7, "micro_batch": 10**7, "seq_len": 10**8, "context_len": 10**8, "output_len": 10**6,
 }  # fmt: skip
+#: Sequences of a ragged batch.
+LARGEST_RAGGED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """Degrees of each parallelism; all of them 1 (or "none") until the parallelism is built."""
+    """Degrees of each parallelism, ``num_gpus`` their product; all but ``tp`` are 1 (or "none") until built."""
 
     num_gpus: int = 1
     tp: int = 1
@@ -38,8 +71,13 @@ class Parallelism:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise RequestError(f"{flag(name)} {value}: expected a whole number, at least 1")
-            if value > 1:
-                raise UnsupportedError(f"{flag(name)} {value}: parallelism is not built yet; expected 1")
+            if value > 1 and name not in ("num_gpus", "tp"):
+                raise UnsupportedError(f"{flag(name)} {value}: this parallelism is not built yet; expected 1")
+        if self.num_gpus != self.tp:
+            raise RequestError(
+                f"--num-gpus {self.num_gpus}: --tp {self.tp} uses {self.tp}; expected --tp {self.num_gpus},"
+                " or no --num-gpus"
+            )
         if self.shard not in SHARDS:
             raise RequestError(choice("shard", self.shard, SHARDS))
         if self.shard != "none":
@@ -52,7 +90,13 @@ class Workload:
 
     ``seq_len`` is the prompt or training length in tokens, ``context_len`` the tokens already in the KV cache of a
     decode step, ``output_len`` the tokens that generate makes a sequence, ``micro_batch`` the sequences of one forward
-    and backward pass in training (0 = the batch). ``kernels`` is derived from the execution.
+    and backward pass in training (0 = the batch). ``launch_overhead_s`` is the host's CPU time of one framework call,
+    which counts in eager execution (and where an engine launches a prefill), ``step_overhead_s`` what an engine's host
+    adds to every prefill and decode step. ``kernels`` is derived from the execution.
+
+    ``prompt_lens``: a ragged batch, packed without padding: every sequence's prompt length, or in mode decode the
+    tokens that it has in the cache; ``seq_len`` or ``context_len`` is the longest of them. ``system`` joins the GPUs
+    where there is more than one.
     """
 
     mode: str
@@ -66,7 +110,11 @@ class Workload:
     micro_batch: int = 0
     optimizer: str = "adam"
     recompute: str = "none"
+    launch_overhead_s: float = DEFAULT_LAUNCH_OVERHEAD_S
     parallelism: Parallelism = field(default_factory=Parallelism)
+    prompt_lens: tuple[int, ...] = ()
+    step_overhead_s: float = DEFAULT_STEP_OVERHEAD_S
+    system: SystemSpec | None = None
 
     def __post_init__(self) -> None:
         for name, most in LARGEST.items():
@@ -103,6 +151,53 @@ class Workload:
             raise RequestError(f"--micro-batch {self.micro_batch}: only --mode train takes it")
         if self.micro_batch and self.batch % self.micro_batch:
             raise RequestError(f"--micro-batch {self.micro_batch}: does not divide --batch {self.batch}")
+        _check_launch_overhead(self.launch_overhead_s)
+        self._check_serving()
+
+    def _check_serving(self) -> None:
+        """What only serving has: ragged batches, the engine's overhead, tensor parallelism of a forward pass."""
+        tp = self.parallelism.tp
+        if tp > 1 and self.mode == "train":
+            raise UnsupportedError(f"--tp {tp}: not built yet for --mode train; expected 1")
+        if tp > 1 and self.system is None:
+            raise RequestError(f"--tp {tp}: expected a system, whose links join the GPUs")
+        if tp > 1 and self.system is not None and tp > self.system.gpus_per_node:
+            most = self.system.gpus_per_node
+            raise UnsupportedError(
+                f"--tp {tp}: a node of {self.system.id} has {most} GPUs, and tp over nodes is not built; expected at"
+                f" most {most}"
+            )
+        overhead = self.step_overhead_s
+        number = isinstance(overhead, (int, float)) and not isinstance(overhead, bool)
+        if not number or not 0 <= overhead < LARGEST_STEP_OVERHEAD_S:
+            raise RequestError(f"--step-overhead {overhead!r} s: expected 0 to 10 s, such as 5ms")
+        if overhead and self.mode not in ("prefill", "decode", "generate"):
+            raise RequestError(f"--step-overhead {overhead:g} s: only --mode prefill, decode and generate take it")
+        if not self.prompt_lens:
+            return
+        if self.mode == "train":
+            raise RequestError("--prompt-lens: --mode train takes one --seq-len; expected another mode")
+        longest = self.context_len if self.mode == "decode" else self.seq_len
+        if len(self.prompt_lens) != self.batch:
+            raise RequestError(
+                f"--batch {self.batch}: --prompt-lens has {len(self.prompt_lens)} sequences; expected that,"
+                " or no --batch"
+            )
+        if max(self.prompt_lens) != longest:
+            raise RequestError(f"{longest} tokens: the longest of --prompt-lens has {max(self.prompt_lens)}")
+
+    def host(self, decode: bool) -> str:
+        """What the CPU does during a pass, one of `HOSTS`: engines capture their decode steps alone."""
+        if self.execution == "eager":
+            return CALLS
+        if self.execution in ("compile", "cuda_graph") or (decode and self.execution in CAPTURED_DECODE):
+            return CAPTURED
+        return LAUNCHES
+
+    @property
+    def launches(self) -> bool:
+        """Whether a pass of this run waits for launches, so that ``launch_overhead_s`` counts."""
+        return self.host(self.mode == "decode") != CAPTURED
 
     @property
     def fused(self) -> bool:
@@ -111,8 +206,8 @@ class Workload:
 
     @property
     def kernels(self) -> str:
-        """Framework whose kernels run: PyTorch's own in eager and compile, vLLM's in a captured serving graph."""
-        return "vllm" if self.execution == "cuda_graph" else "pytorch"
+        """Framework whose kernels run: PyTorch's own in eager and compile, an engine's in serving (`SERVING`)."""
+        return SERVING.get(self.execution, "pytorch")
 
 
 def flag(name: str) -> str:
@@ -124,6 +219,57 @@ def choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     """The one line for a value that is not among the choices."""
     close = nearest(value, choices)
     return f"{flag(name)} {value!r}: expected one of {', '.join(choices)}" + (f"; nearest: {close[0]}" if close else "")
+
+
+def ragged_lengths(value: str | Sequence[int]) -> tuple[int, ...]:
+    """Lengths of a ragged batch, from text ("12,400,3000", or spaces between) or numbers; RequestError in one line."""
+    items: Sequence[object] = value.replace(",", " ").split() if isinstance(value, str) else list(value)
+    if not items:
+        raise RequestError("--prompt-lens: expected lengths such as 12,400,3000")
+    if len(items) > LARGEST_RAGGED:
+        raise RequestError(f"--prompt-lens: {len(items):,} sequences; expected at most {LARGEST_RAGGED:,}")
+    found = []
+    for item in items:
+        text = str(item)
+        if isinstance(item, bool) or not text.isascii() or not text.isdigit() or len(text) > 12:
+            raise RequestError(f"--prompt-lens {text[:40]!r}: expected whole numbers of tokens such as 12,400,3000")
+        if not 1 <= int(text) <= LARGEST["seq_len"]:
+            raise RequestError(f"--prompt-lens {text}: expected 1 to {LARGEST['seq_len']:,} tokens")
+        found.append(int(text))
+    return tuple(found)
+
+
+def launch_overhead_seconds(value: str | float) -> float:
+    """A launch overhead as a person gives it, in seconds: text with a unit ("6us"), or a number of seconds.
+
+    Raises RequestError, one line, for another unit, or what is not above 0 and below 1 ms.
+    """
+    if isinstance(value, str):
+        try:
+            value = parse_quantity(value, "time")
+        except RequestError as error:
+            raise RequestError(f"--launch-overhead: {error}") from None
+    _check_launch_overhead(value)
+    return float(value)
+
+
+def step_overhead_seconds(value: str | float) -> float:
+    """An engine's time on the host a step, in seconds: text with a unit ("5ms", or "0") or a number of seconds."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return 0.0 if value.strip() == "0" else parse_quantity(value, "time")
+    except RequestError as error:
+        raise RequestError(f"--step-overhead: {error}") from None
+
+
+def _check_launch_overhead(value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise RequestError(f'--launch-overhead {value!r}: expected a time such as "6 us", or a number of seconds')
+    if not 0.0 < value < LARGEST_LAUNCH_OVERHEAD_S:
+        raise RequestError(
+            f'--launch-overhead {value * 1e6:g} us: expected a time above 0 and below 1 ms, such as "6 us"'
+        )
 
 
 def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:

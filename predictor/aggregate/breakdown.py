@@ -31,6 +31,7 @@ def classes(op_times: Sequence[OpTime], table: KernelTable) -> tuple[ClassTime, 
     latency = table.latency_s.tolist()
     compute = table.compute_s.tolist()
     dram = table.dram_s.tolist()
+    link = table.link_s.tolist()
     sums: dict[tuple[str, str], _Sum] = {}
     for item in op_times:
         i = item.index
@@ -40,8 +41,8 @@ def classes(op_times: Sequence[OpTime], table: KernelTable) -> tuple[ClassTime, 
         seconds = latency[i] * item.times
         entry.count += item.times
         entry.latency += seconds
-        entry.roofline += max(compute[i], dram[i]) * item.times
-        bound = bound_name(compute[i], dram[i], latency[i])
+        entry.roofline += max(compute[i], dram[i], link[i]) * item.times
+        bound = bound_name(compute[i], dram[i], latency[i], link[i])
         entry.bounds[bound] = entry.bounds.get(bound, 0.0) + seconds
         name = table.estimators[i]
         entry.sources.add(ESTIMATOR if name else ROOFLINE)

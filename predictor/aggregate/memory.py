@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 from predictor.graph.graph import Graph
 from predictor.hardware.gpu import GPUSpec
+from predictor.ops.attention import Attention
+from predictor.ops.base import Op
 from predictor.ops.embedding import CrossEntropy
+from predictor.ops.gemm import Gemm
+from predictor.ops.moe import MoE
 from predictor.precision import Precision
 
 #: Bytes of optimizer state a parameter: Adam keeps two fp32 moments, plain SGD none.
@@ -16,7 +21,9 @@ _STATE = {"adam": 8.0, "adam_fused": 8.0, "sgd": 0.0, "none": 0.0}
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes by class, and what the GPU has. CUDA's own context (0.3 to 0.6 GiB) and fragmentation are not counted."""
+    """Bytes by class on one GPU, and what that GPU has. CUDA's own context (0.3 to 0.6 GiB) and fragmentation are not
+    counted. ``gpus`` share the model; ``sequences`` is the batch of a forward pass, whose activations and KV cache grow
+    with it (0: training, whose sizes do not tell)."""
 
     weights: float
     gradients: float
@@ -24,6 +31,8 @@ class Memory:
     activations: float
     kv_cache: float
     capacity: float
+    gpus: int = 1
+    sequences: int = 0
 
     @property
     def total(self) -> float:
@@ -43,36 +52,71 @@ class Memory:
     @property
     def smallest_gpu_count(self) -> int:
         """GPUs of this kind that would hold it if every class were spread evenly over them."""
-        return max(1, math.ceil(self.total / self.capacity))
+        return max(1, math.ceil(self.total * self.gpus / self.capacity))
+
+    @property
+    def largest_batch(self) -> int | None:
+        """Most sequences of this mix of lengths that fit: what the weights leave over what one sequence needs.
+
+        None in training. Activations and KV cache are taken as proportional to the batch; 0 where not one fits.
+        """
+        if not self.sequences:
+            return None
+        each = (self.activations + self.kv_cache) / self.sequences
+        left = self.capacity - self.weights - self.gradients - self.optimizer
+        return max(0, math.floor(left / each * (1.0 + 1e-12))) if each else None
+
+    @property
+    def reason(self) -> str:
+        """Why it does not fit, in one sentence; "" where it does."""
+        if self.fits:
+            return ""
+        fixed = self.weights + self.gradients + self.optimizer
+        what = "weights" if fixed == self.weights else "weights, gradients and optimizer state"
+        share = f"a GPU's part of the {what}" if self.gpus > 1 else f"the {what}"
+        if fixed > self.capacity:
+            return f"{share} alone need more than the GPU has"
+        most = self.largest_batch
+        if most is None:
+            return f"{share} fit, but not with the activations that the backward pass needs"
+        cause = "KV cache" if self.kv_cache > self.activations else "activations"
+        return f"{share} fit, but the {cause} of {self.sequences} sequences do not; {most} would fit"
 
 
 def inference_memory(
-    linear_parameters: float, other_parameters: float, kv_bytes: float, graph: Graph, precision: Precision, gpu: GPUSpec
-) -> Memory:
-    """A forward pass: weights, KV cache, and the largest moment of activations (an operator's inputs and outputs)."""
+    linear_parameters: float, other_parameters: float, kv_bytes: float, graph: Graph, precision: Precision,
+    gpu: GPUSpec, gpus: int, sequences: int,
+) -> Memory:  # fmt: skip
+    """A forward pass on one of ``gpus`` GPUs that share the model: its weights, KV cache, and the largest moment of
+    activations (an operator's inputs and outputs)."""
     from predictor.dtypes import bytes_of
 
-    weights = linear_parameters * bytes_of(precision.weight) + other_parameters * bytes_of(precision.activation)
-    return Memory(weights, 0.0, 0.0, _largest_moment(graph), kv_bytes, float(gpu.memory_capacity))
+    weights = linear_parameters * precision.weight_bytes + other_parameters * bytes_of(precision.activation)
+    moment, capacity = _largest_moment(graph), float(gpu.memory_capacity)
+    return Memory(weights, 0.0, 0.0, moment, kv_bytes, capacity, gpus, sequences)
 
 
 def _largest_moment(graph: Graph) -> float:
     """Largest traffic of activations that one operator needs at once."""
-    return max((_activation_bytes(node.op) for node, _ in graph.nodes()), default=0.0)
+    return max((_activation_bytes(node.op) * node.share for block in graph.blocks for node in block.nodes), default=0.0)
 
 
-def _activation_bytes(op: object) -> float:
-    from predictor.ops.embedding import Embedding
-    from predictor.ops.gemm import Gemm
-    from predictor.ops.moe import MoE
-
-    if isinstance(op, Gemm) and op.kind == "linear":
-        return op.m * op.k * op.itemsize + op.bytes_written()
-    if isinstance(op, MoE):
-        return op.expert_rows * (op.hidden + op.intermediate / op.tp) * 2.0
-    if isinstance(op, Embedding):
+def _activation_bytes(op: Op) -> float:
+    if op.family == "gemm":
+        gemm = cast(Gemm, op)
+        if gemm.kind == "linear":
+            return gemm.m * gemm.k * gemm.itemsize + gemm.bytes_written()
+    elif op.family == "moe":
+        moe = cast(MoE, op)
+        return moe.expert_rows * (moe.hidden + moe.intermediate / moe.tp) * 2.0
+    elif op.family == "embedding":
         return op.bytes_written()
-    return op.bytes_moved() if hasattr(op, "bytes_moved") else 0.0
+    elif op.family == "attention":
+        attention = cast(Attention, op)
+        if attention.is_decode:  # keys and values are the cache's
+            width = attention.head_dim + attention.value_dim
+            return attention.batch * attention.heads * width * attention.itemsize
+    return op.bytes_moved()
 
 
 def training_memory(

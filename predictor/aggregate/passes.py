@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from predictor.aggregate.timeline import BACKWARD_DISPATCH_S, DISPATCH_S, Segment, Timeline, captured, eager
+from predictor.aggregate.timeline import Segment, Timeline, captured, eager
 from predictor.estimators.base import KernelTable, Selector, predict_kernels
 from predictor.graph.graph import Graph
 from predictor.hardware.gpu import GPUSpec
-from predictor.ops.base import BACKWARD, Op
+from predictor.ops.base import Op
 from predictor.roofline import FloatArray
+from predictor.workload import CALLS, CAPTURED, DEFAULT_LAUNCH_OVERHEAD_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,12 @@ class Pass:
     table: KernelTable
     index: tuple[tuple[int, ...], ...]
     timeline: Timeline
+    segments: tuple[Segment, ...] = ()  # the blocks as the timeline ran them
 
     def op_times(self, weight: float = 1.0) -> list[OpTime]:
         """Every node with how often it runs, times ``weight`` (a pass that stands for several)."""
         return [
-            OpTime(node.op, node.name, node.phase, node.count * block.repeat * weight, row)
+            OpTime(node.op, node.name, node.phase, node.count * block.repeat * node.share * weight, row)
             for block, rows in zip(self.graph.blocks, self.index, strict=True)
             for node, row in zip(block.nodes, rows, strict=True)
         ]
@@ -50,10 +52,17 @@ def time_graphs(
     selector: Selector,
     *,
     kernels: str,
-    eager_host: bool,
-    dispatch_s: float = DISPATCH_S,
+    eager_host: bool | Sequence[str],
+    launch_overhead_s: float = DEFAULT_LAUNCH_OVERHEAD_S,
 ) -> list[Pass]:
-    """Time every graph. Each distinct operator is estimated once, however many graphs and blocks hold it."""
+    """Time every graph. Each distinct operator is estimated once, however many graphs and blocks hold it.
+
+    ``eager_host``: what the CPU does while the GPU runs, for every graph one of `predictor.workload.HOSTS`, or for all
+    of them True (CALLS) or False (CAPTURED). ``launch_overhead_s``: CPU time of one framework call, forward or
+    backward, or of one launch.
+    """
+    if isinstance(eager_host, bool):
+        eager_host = [CALLS if eager_host else CAPTURED] * len(graphs)
     rows: dict[Op, int] = {}
     index: list[tuple[tuple[int, ...], ...]] = []
     for graph in graphs:
@@ -62,26 +71,29 @@ def time_graphs(
         )
     table = predict_kernels(list(rows), gpu, selector, kernels)
     passes = []
-    for graph, blocks in zip(graphs, index, strict=True):
-        segments = _segments(graph, blocks, table.latency_s, dispatch_s)
-        timeline = eager(segments) if eager_host else captured(segments)
-        passes.append(Pass(graph, table, blocks, timeline))
+    for graph, blocks, host in zip(graphs, index, eager_host, strict=True):
+        seconds = [table.latency_s[list(rows_of)] for rows_of in blocks]
+        segments = segments_of(graph, seconds, host, launch_overhead_s)
+        timeline = captured(segments) if host == CAPTURED else eager(segments)
+        passes.append(Pass(graph, table, blocks, timeline, tuple(segments)))
     return passes
 
 
-def _segments(
-    graph: Graph, index: tuple[tuple[int, ...], ...], latency: FloatArray, dispatch_s: float
-) -> list[Segment]:
+def segments_of(graph: Graph, seconds: Sequence[FloatArray], host: str, launch_overhead_s: float) -> list[Segment]:
+    """The blocks of a graph on the two timelines; ``seconds`` holds for each block what one call of its nodes takes."""
     segments = []
-    for block, rows in zip(graph.blocks, index, strict=True):
-        gpu_s = latency[list(rows)]
-        cpu_s = np.array([node.host_calls * _dispatch(node.phase, dispatch_s) for node in block.nodes])
-        if any(node.count > 1 for node in block.nodes):
-            counts = [node.count for node in block.nodes]
+    for block, gpu_s in zip(graph.blocks, seconds, strict=True):
+        nodes = block.nodes
+        if any(node.share != 1.0 for node in nodes):
+            gpu_s = gpu_s * np.array([node.share for node in nodes])
+        if host == CALLS:
+            cpu_s = np.array([node.host_calls * launch_overhead_s for node in nodes])
+        elif host == CAPTURED:
+            cpu_s = np.zeros(len(nodes))
+        else:  # one launch a kernel; nodes that are one kernel together have one node that calls
+            cpu_s = np.array([node.op.kernels() if node.host_calls else 0 for node in nodes]) * launch_overhead_s
+        if any(node.count > 1 for node in nodes):
+            counts = [node.count for node in nodes]
             gpu_s, cpu_s = np.repeat(gpu_s, counts), np.repeat(cpu_s, counts)
         segments.append(Segment(gpu_s, cpu_s, block.repeat))
     return segments
-
-
-def _dispatch(phase: str, dispatch_s: float) -> float:
-    return dispatch_s * BACKWARD_DISPATCH_S / DISPATCH_S if phase == BACKWARD else dispatch_s

@@ -7,6 +7,7 @@ each not before it was issued. So the pass ends at
 
 and never before the CPU has issued its last call. In a block that repeats R times the expression is linear in the
 repetition, so its maximum lies in the first or the last one: a 96-layer model costs no more than a 1-layer model.
+What one call costs is the launch overhead of the host, a parameter of the workload (`Workload.launch_overhead_s`).
 
 A captured graph (cuda_graph, compile with graphs) has no CPU timeline: kernels follow each other.
 """
@@ -19,12 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from predictor.roofline import FloatArray
-
-#: CPU time of one framework call in eager PyTorch: the call from Python, dispatch, allocation and launch. Read off
-#: launch-bound runs such calls cost 4 to 12 microseconds; a parameter, not a constant of nature.
-DISPATCH_S = 6e-6
-#: The same for a call of autograd's engine, which runs in C++.
-BACKWARD_DISPATCH_S = 6e-6
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from predictor.aggregate.breakdown import classes, longest_nodes, notes
-from predictor.aggregate.inference import make_step, provenance
+from predictor.aggregate.inference import provenance
+from predictor.aggregate.interval import range_notes, total_interval
 from predictor.aggregate.memory import training_memory
 from predictor.aggregate.passes import time_graphs
+from predictor.aggregate.plan import make_step
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 from predictor.graph import Graph, backward_graph, optimizer_graph
 from predictor.hardware.gpu import GPUSpec
@@ -26,18 +28,16 @@ def run_training(
     """Mode train: ``batch / micro_batch`` forward and backward passes, then one step of the optimizer.
 
     MFU counts the model's FLOPs (forward and backward), as PaLM does, against the peak of the matrix dtype.
+    Gradients add up over the passes of a step; optimizer "none" never clears them, so every pass adds to the last one.
     """
-    micro = work.micro_batch or work.batch
-    passes_per_step = work.batch // micro
+    passes_per_step = work.batch // (work.micro_batch or work.batch)
     count = parameters(config)
-    forward = build(config, make_step(work, numbers, "train", work.seq_len, 0, micro))
-    backward = backward_graph(forward)
-    mixed = numbers.activation in ("bf16", "fp16")
-    step = optimizer_graph(count, work.optimizer, mixed)
-    whole = Graph(forward.blocks + backward.blocks)
+    graphs = training_graphs(config, work, numbers)
+    forward, _, _, whole = graphs
     eager = work.execution == "eager"
-    graphs = [forward, backward, step, whole]
-    timed = time_graphs(graphs, gpu, selector, kernels=work.kernels, eager_host=eager)
+    timed = time_graphs(
+        graphs, gpu, selector, kernels=work.kernels, eager_host=eager, launch_overhead_s=work.launch_overhead_s
+    )
     table = timed[3].table
     both = timed[3].timeline
     optimizer_s = timed[2].timeline.total_s
@@ -56,7 +56,7 @@ def run_training(
         gpu=gpu.id,
         workload=work,
         latency_s=total,
-        interval_s=None,
+        interval_s=total_interval(total, ((float(passes_per_step), timed[3]), (1.0, timed[2])), work.launch_overhead_s),
         phases_s=phases,
         gpu_busy_s=both.gpu_s * passes_per_step + timed[2].timeline.gpu_s,
         cpu_busy_s=both.cpu_s * passes_per_step + timed[2].timeline.cpu_s,
@@ -71,5 +71,15 @@ def run_training(
         provenance=provenance(op_times, timed[3]),
         artifacts=selector.name,
         assumed=config.assumed,
-        notes=notes(breakdown, gpu.id, selector),
+        notes=notes(breakdown, gpu.id, selector) + range_notes(timed[3]),
     )
+
+
+def training_graphs(config: ModelConfig, work: Workload, numbers: Precision) -> tuple[Graph, Graph, Graph, Graph]:
+    """Of one micro-batch: the forward pass, the backward pass, the optimizer's step, and both passes as one graph."""
+    micro = work.micro_batch or work.batch
+    forward = build(config, make_step(work, numbers, "train", work.seq_len, 0, micro))
+    backward = backward_graph(forward, accumulate=work.batch > micro or work.optimizer == "none")
+    mixed = numbers.activation in ("bf16", "fp16")
+    step = optimizer_graph(parameters(config), work.optimizer, mixed)
+    return forward, backward, step, Graph(forward.blocks + backward.blocks)

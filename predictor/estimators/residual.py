@@ -2,27 +2,40 @@
 
     latency = core(shape, GPU, a few constants) * exp(shrink * clip(trees(dimensionless features)))
 
-The constants of a core are fitted for every measured (GPU, framework, dtype); for a GPU that nobody measured, constants
-shared by all of them stand in ("*" for the GPU), and the trees are a booster that has never seen which GPU a row is of.
+The constants of a core are fitted for every measured (GPU, framework, variant): a variant is a quantization scheme, or
+a dtype without one. A scheme that was not measured is answered by the one whose kernels come nearest. A GPU that nobody
+measured is answered, in this order, by its sibling (a measured board of the same chip generation with about as many
+SMs), by constants and trees shared by the boards whose tensor cores work alike ("*mma"), and by those shared by all
+("*"). The shared trees have never seen which GPU a row is of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from predictor.dtypes import bytes_of
 from predictor.errors import SpecError, UnsupportedError
+from predictor.estimators.base import Batch
 from predictor.estimators.trees import Trees
 from predictor.hardware.gpu import GPUSpec
+from predictor.quantization import stand_ins, variant
 
 FloatArray = npt.NDArray[np.float64]
 
 ANY_GPU = "*"
+#: All measured boards whose tensor cores take mma.sync from registers. Libraries run the same kernels on Turing,
+#: Ampere, Ada and the Blackwell of graphics cards (compute capability 7, 8 and 12), and others on Hopper and B200.
+MMA_GPUS = "*mma"
+_MMA_CAPABILITIES = ("7", "8", "12")
+#: Standard deviation of the offset that all rows of a calibrated GPU share.
+_OFFSET = 0.05
+#: A sibling has as many SMs, up to this factor.
+_SIBLING_SMS = 1.25
 
 #: Framework -> number in the features. Eager PyTorch runs the kernels of vLLM's unquantized path.
 FRAMEWORKS: Mapping[str, int] = {"trtllm": 0, "sglang": 1, "vllm": 2}
@@ -32,6 +45,18 @@ _ALIASES: Mapping[str, str] = {"pytorch": "vllm"}
 #: at 1.0 (L40S) and 1.3 (RTX PRO 6000), those with HBM at 2.6; below the threshold the sustained clock falls in
 #: proportion. Chosen on the measured boards (1.2 to 1.4 do about equally well), not fitted.
 FULL_CLOCK_WATTS = 1.3
+
+
+class HasTotal(Protocol):
+    """Seconds of a core, whatever parts it keeps."""
+
+    @property
+    def total(self) -> FloatArray:
+        """Seconds, shape (n,)."""
+        ...
+
+
+C = TypeVar("C", bound=HasTotal)
 
 
 def framework_name(kernels: str) -> str:
@@ -65,6 +90,66 @@ class Device:
         return cls(peak * sustained, gpu.memory_bandwidth, float(gpu.l2_bytes), float(gpu.sm_count), gpu.boost_clock_hz)
 
 
+def runs_mma(gpu: GPUSpec) -> bool:
+    """Whether the board is one of those that share `MMA_GPUS`."""
+    return gpu.vendor == "nvidia" and (gpu.compute_capability or "").split(".")[0] in _MMA_CAPABILITIES
+
+
+def describe_device(gpu: GPUSpec, dtypes: Iterable[str]) -> dict[str, Any]:
+    """What a manifest says of a measured GPU, so that others can find their sibling."""
+    return {
+        "compute_capability": gpu.compute_capability,
+        "scalars": {dtype: [float(v) for v in astuple(Device.of(gpu, dtype))] for dtype in dtypes},
+    }
+
+
+def covariance(a: FloatArray, b: FloatArray, deviation: float, length: float) -> FloatArray:
+    """Squared-exponential covariance of points (n, f) and (m, f), plus that of a common offset; shape (n, m)."""
+    apart = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2)
+    result: FloatArray = deviation**2 * np.exp(-0.5 * apart / length**2) + _OFFSET**2
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """A Gaussian process at its measured points: ``at`` (n, f), ``weights`` (n,)."""
+
+    at: FloatArray
+    weights: FloatArray
+    deviation: float
+    length: float
+
+    def predict(self, x: FloatArray) -> FloatArray:
+        """Mean of the process at points (m, f); shape (m,)."""
+        result: FloatArray = covariance(x, self.at, self.deviation, self.length) @ self.weights
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A calibrated GPU: how much of whose trees, and a process over the features ``columns`` for what is left."""
+
+    trees: str
+    strength: float
+    columns: tuple[int, ...]
+    points: Points
+
+    def to_manifest(self, prefix: str) -> tuple[dict[str, Any], dict[str, FloatArray]]:
+        """(what goes into the manifest, arrays)."""
+        about = {
+            "trees": self.trees, "strength": self.strength, "columns": list(self.columns), "prefix": prefix,
+            "deviation": self.points.deviation, "length": self.points.length,
+        }  # fmt: skip
+        return about, {prefix + "at": self.points.at, prefix + "weights": self.points.weights}
+
+    @classmethod
+    def from_manifest(cls, about: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Adapted:
+        """What `to_manifest` wrote; KeyError where something is missing."""
+        at, own = (weights[about["prefix"] + name] for name in ("at", "weights"))
+        points = Points(at, own, float(about["deviation"]), float(about["length"]))
+        return cls(str(about["trees"]), float(about["strength"]), tuple(about["columns"]), points)
+
+
 class Corrections:
     """Constants of the cores and boosters of one artifact, by key; boosters are unpacked when first asked for."""
 
@@ -72,48 +157,102 @@ class Corrections:
         try:
             self.cores = {key: np.array(values, dtype=np.float64) for key, values in manifest["cores"].items()}
             self._boosters = dict(manifest["boosters"])
+            self._devices: Mapping[str, Any] = manifest.get("devices", {})
+            self._adapted = {
+                key: Adapted.from_manifest(about, weights) for key, about in manifest.get("adapted", {}).items()
+            }
         except KeyError as error:
             raise SpecError(f"manifest lacks {error}; expected what tilecast train writes") from None
         self._weights = weights
         self._trees: dict[str, Trees] = {}
+        self._resolved: dict[tuple[GPUSpec, str, tuple[str, ...]], tuple[str, str, FloatArray]] = {}
 
-    def core(self, gpu: str, framework: str, *path: str) -> tuple[str, FloatArray]:
-        """(the GPU or "*", constants) of the first key there is.
+    def core(self, gpu: GPUSpec, framework: str, *path: str) -> tuple[str, FloatArray]:
+        """(whose constants: a GPU, "*mma" or "*", constants) of the first key there is.
 
-        This GPU's with this framework, then with another one, then those shared by all GPUs in the same order.
+        This GPU's with this framework, then with another one; then its sibling's, those of the boards alike and those
+        shared by all GPUs, in the same order. The last of ``path`` is the variant; see `resolve` where it has none.
         """
+        source, _, values = self.resolve(gpu, framework, *path)
+        return source, values
+
+    def resolve(self, gpu: GPUSpec, framework: str, *path: str) -> tuple[str, str, FloatArray]:
+        """(whose constants, the variant that answers, constants): where ``core`` finds none, of the nearest variant."""
+        found = self._resolved.get((gpu, framework, path))
+        if found is None:
+            found = self._resolved[(gpu, framework, path)] = self._resolve(gpu, framework, path)
+        return found
+
+    def _resolve(self, gpu: GPUSpec, framework: str, path: tuple[str, ...]) -> tuple[str, str, FloatArray]:
         frameworks = (framework, *(name for name in ("vllm", "trtllm", "sglang") if name != framework))
-        for name in (gpu, ANY_GPU):
-            for run_by in frameworks:
-                values = self.cores.get("|".join((name, run_by, *path)))
-                if values is not None:
-                    return name, values
+        for variant_ in stand_ins(path[-1]):
+            for name in self.stand_ins(gpu):
+                for run_by in frameworks:
+                    values = self.cores.get("|".join((name, run_by, *path[:-1], variant_)))
+                    if values is not None:
+                        return name, variant_, values
         raise SpecError(f"the artifact has no constants for {'|'.join((framework, *path))}")
+
+    def stand_ins(self, gpu: GPUSpec) -> tuple[str, ...]:
+        """Whose constants and trees answer for ``gpu``, the best first."""
+        sibling = self._sibling(gpu)
+        return (gpu.id, *((sibling,) if sibling else ()), *((MMA_GPUS,) if runs_mma(gpu) else ()), ANY_GPU)
+
+    def _sibling(self, gpu: GPUSpec) -> str | None:
+        """The measured GPU of the same compute capability that is nearest in SMs and bandwidth, within limits."""
+        if gpu.id in self._devices or not gpu.compute_capability:
+            return None
+        near: list[tuple[float, str]] = []
+        for name, about in self._devices.items():
+            if about["compute_capability"] == gpu.compute_capability:
+                _, bandwidth, _, sms, _ = next(iter(about["scalars"].values()))
+                apart = abs(math.log(sms / gpu.sm_count))
+                if apart <= math.log(_SIBLING_SMS):
+                    near.append((apart + abs(math.log(bandwidth / gpu.memory_bandwidth)), name))
+        return min(near)[1] if near else None
+
+    def device(self, source: str, dtype: str) -> Device | None:
+        """The scalars of the measured GPU ``source``; None for shared constants."""
+        scalars = self._devices.get(source, {}).get("scalars", {}).get(dtype)
+        return None if scalars is None else Device(*scalars)
 
     def has(self, *path: str) -> bool:
         """Whether constants exist under exactly this key."""
         return "|".join(path) in self.cores
 
     def factor(self, key: str, architecture: str, features: Callable[[], FloatArray]) -> FloatArray | float:
-        """exp of the trees' answer under ``key``, clipped and shrunk as its booster says; 1 where there is none.
+        """exp of what the trees, or the calibration, say under ``key``; 1 where there is nothing."""
+        answer: FloatArray | float = np.exp(self.log_factor(key, architecture, features))
+        return answer
+
+    def log_factor(
+        self, key: str, architecture: str, features: Callable[[], FloatArray], whole: bool = False
+    ) -> FloatArray | float:
+        """The trees' answer under ``key``, clipped and shrunk as its booster says; ``whole`` leaves it unshrunk.
 
         The booster for GPUs that nobody measured is trusted in full where a GPU of the same architecture was, and
         shrunk elsewhere: what is common to the measured ones holds only in part for a new generation.
         """
+        adapted = self._adapted.get(key)
+        if adapted is not None:
+            x = features()
+            trees = self.log_factor(adapted.trees, architecture, lambda: x, whole=True) if adapted.strength else 0.0
+            result: FloatArray = adapted.strength * trees + adapted.points.predict(x[:, adapted.columns])
+            return result
         booster = self._boosters.get(key)
         if booster is None:
-            return 1.0
-        trees = self._trees.get(key)
-        if trees is None:
-            trees = self._trees[key] = Trees.unpack(self._weights, booster["prefix"])
+            return 0.0
+        trees_of = self._trees.get(key)
+        if trees_of is None:
+            trees_of = self._trees[key] = Trees.unpack(self._weights, booster["prefix"])
         low, high = booster["clip"]
-        shrink = 1.0 if architecture in booster["architectures"] else booster["shrink"]
-        answer: FloatArray = np.exp(shrink * np.clip(trees.predict(features()), low, high))
+        shrink = 1.0 if whole or architecture in booster["architectures"] else booster["shrink"]
+        answer: FloatArray = shrink * np.clip(trees_of.predict(features()), low, high)
         return answer
 
     def gpus(self) -> tuple[str, ...]:
         """Ids of the GPUs that were measured, sorted."""
-        return tuple(sorted({key.split("|", 1)[0] for key in self.cores} - {ANY_GPU}))
+        return tuple(sorted({key.split("|", 1)[0] for key in self.cores} - {ANY_GPU, MMA_GPUS}))
 
 
 def as_utilization(bound_s: FloatArray, seconds: FloatArray) -> FloatArray:
@@ -122,9 +261,12 @@ def as_utilization(bound_s: FloatArray, seconds: FloatArray) -> FloatArray:
     return used
 
 
-def measured_dtype(dtype: str) -> str:
-    """The dtype whose measurements stand in for ``dtype``: 8 bit and less run as fp8 does, the rest as bf16."""
-    return "fp8" if bytes_of(dtype) < 2 else "bf16"
+def by_variant(batch: Batch) -> Iterable[tuple[str, str, npt.NDArray[np.int64]]]:
+    """(dtype, scheme, rows) of the operators of a batch that one variant of a kernel runs."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i, op in enumerate(batch.ops):
+        groups.setdefault((op.dtype, getattr(op, "quant", "")), []).append(i)
+    return ((dtype, quant, np.array(rows)) for (dtype, quant), rows in groups.items())
 
 
 class ServingEstimator:
@@ -139,6 +281,28 @@ class ServingEstimator:
     def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Self:
         """From an artifact's two files; SpecError where a key is missing."""
         return cls(str(manifest.get("name", manifest.get("kind", ""))), Corrections(manifest, weights))
+
+    def seconds(
+        self,
+        source: str,
+        kind: str,
+        gpu: GPUSpec,
+        dtype: str,
+        core_time: Callable[[Device], C],
+        features: Callable[[Device, C], FloatArray],
+    ) -> FloatArray:
+        """Seconds of the kernels, (n,): core times trees, as ``source`` answers for ``gpu``.
+
+        The trees of a sibling with as many SMs are asked about the sibling itself: its kernels and waves carry over as
+        they are, and the cores tell what this board's memory changes.
+        """
+        device = asked = Device.of(gpu, dtype)
+        core = shown = core_time(device)
+        sibling = None if source == gpu.id else self._corrections.device(source, variant(dtype))
+        if sibling is not None and sibling.sms == device.sms:
+            asked, shown = sibling, core_time(sibling)
+        factor = self._corrections.factor(f"{source}|{kind}", gpu.architecture, lambda: features(asked, shown))
+        return core.total * factor
 
     def covers(self, gpu_id: str) -> bool:
         """Whether the artifact was fitted on measurements of this GPU."""

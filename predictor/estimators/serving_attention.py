@@ -16,16 +16,19 @@ from predictor.dtypes import bytes_of
 from predictor.estimators.base import Batch
 from predictor.estimators.residual import (
     FRAMEWORKS,
+    Corrections,
     Device,
     FloatArray,
     ServingEstimator,
     as_utilization,
     framework_name,
-    measured_dtype,
 )
 from predictor.hardware.gpu import GPUSpec
+from predictor.quantization import variant
 
 PREFILL, DECODE = "prefill", "decode"
+#: Multi-head latent attention runs kernels of its own: expanded in prefill, absorbed in decode.
+_LATENT = "mla_"
 
 #: FLOP/s of the backward pass over those of the forward pass on the same shape: FlashAttention-2 (Dao, 2023,
 #: section 4.1) reports up to 73 % of the peak forward and up to 63 % backward, mostly between 0.75 and 0.85 of it.
@@ -37,10 +40,10 @@ CONSTANTS = (
     "dram_efficiency",
     "l2_bytes_per_s_per_sm",
     "overhead_cycles",
-    "step_s",  # shortest time of 64 keys in a tile's loop
+    "step_cycles",  # shortest time of 64 keys in a tile's loop
     "resident_share",  # operands below this share of L2 stay there
     "sm_bytes_per_s",  # rate at which one block streams the KV cache
-    "block_s",  # what a block costs beside its keys
+    "block_cycles",  # what a block costs beside its keys
 )
 
 _QUERIES = 128.0  # queries of a tile
@@ -60,7 +63,7 @@ _LOGS = 18
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """n attention calls; every field of shape (n,). ``window`` 0 is none."""
+    """n attention calls; every field of shape (n,). ``window`` 0 is none; ``shared`` 1 where V is a slice of K."""
 
     batch: FloatArray
     heads: FloatArray
@@ -73,12 +76,18 @@ class Shapes:
     window: FloatArray
     itemsize: float
     kv_itemsize: FloatArray
+    shared: FloatArray
 
     @classmethod
-    def of(cls, columns: Sequence[FloatArray], itemsize: float, kv_itemsize: FloatArray) -> Shapes:
-        """From the nine arrays in the order of the fields."""
+    def of(
+        cls, columns: Sequence[FloatArray], itemsize: float, kv_itemsize: FloatArray, shared: FloatArray | None = None
+    ) -> Shapes:
+        """From the nine arrays in the order of the fields; without ``shared``, keys and values are read both."""
         batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim, causal, window = columns
-        return cls(batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim, causal, window, itemsize, kv_itemsize)
+        both = np.zeros(batch.size) if shared is None else shared
+        return cls(
+            batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim, causal, window, itemsize, kv_itemsize, both
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +115,9 @@ def attended_pairs(shapes: Shapes) -> FloatArray:
 
 def core_time(shapes: Shapes, device: Device, log_constants: FloatArray, decode: bool) -> CoreTime:
     """The physical core; ``log_constants`` are the logarithms of ``CONSTANTS``."""
-    ec, ed, l2_rate, cycles, step_s, share, stream, block_s = np.exp(log_constants)
+    ec, ed, l2_rate, cycles, step_cycles, share, stream, block_cycles = np.exp(log_constants)
     ec = min(ec, 1.0)
+    step_s, block_s = step_cycles / device.clock_hz, block_cycles / device.clock_hz
     width = shapes.head_dim + shapes.value_dim
     pairs = attended_pairs(shapes)
     visible = np.where(shapes.window > 0, np.minimum(shapes.kv_len, shapes.window + shapes.q_len - 1.0), shapes.kv_len)
@@ -133,7 +143,8 @@ def core_time(shapes: Shapes, device: Device, log_constants: FloatArray, decode:
         compute = np.maximum(work / device.sms, longest)
     small = shapes.itemsize if shapes.itemsize >= 2 else 2.0
     queries = sequences * shapes.q_len * (shapes.head_dim * shapes.itemsize + shapes.value_dim * small)
-    cache = shapes.batch * shapes.kv_heads * visible * width * shapes.kv_itemsize
+    stored = width - shapes.shared * shapes.value_dim
+    cache = shapes.batch * shapes.kv_heads * visible * stored * shapes.kv_itemsize
     moved = queries + cache
     resident = 1.0 / (1.0 + (moved / (share * device.l2_bytes)) ** 4)
     dram = np.minimum(device.bandwidth * ed, busy * stream)
@@ -168,20 +179,49 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> 
     return out
 
 
+def is_decode(phase: str) -> bool:
+    """Whether a phase of `phase_of` has one query a sequence."""
+    return phase.endswith(DECODE)
+
+
+def phase_of(
+    decode: npt.NDArray[np.bool_], shared: npt.NDArray[np.bool_], heads: FloatArray, kv_heads: FloatArray,
+    head_dim: FloatArray, value_dim: FloatArray,
+) -> npt.NDArray[np.str_]:  # fmt: skip
+    """The kernels that a call runs, all of shape (n,): prefill or decode, plain or of latent attention.
+
+    Absorbed decode is that whose values are a slice of its keys; expanded prefill has keys wider than its values in
+    every head (DeepSeek-V2: 192 and 128).
+    """
+    latent = np.where(decode, shared, (heads == kv_heads) & (head_dim > value_dim))
+    names = np.array([PREFILL, _LATENT + PREFILL, DECODE, _LATENT + DECODE])
+    result: npt.NDArray[np.str_] = names[2 * decode.astype(np.int64) + latent.astype(np.int64)]
+    return result
+
+
 class ServingAttention(ServingEstimator):
     """Utilization of fused attention with serving kernels; backward as the forward pass times a published factor."""
 
+    def __init__(self, name: str, corrections: Corrections) -> None:
+        super().__init__(name, corrections)
+        self._phases = {key.split("|")[2] for key in corrections.cores}
+
     def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
         """Share of the roofline in (0, 1], shape (n,)."""
-        backward = batch.columns["is_backward"] > 0
-        decode = (batch.columns["q_len"] == 1) & ~backward
+        columns = batch.columns
+        backward = columns["is_backward"] > 0
+        shared = np.array([getattr(op, "shared_kv", False) for op in batch.ops])
+        phases = phase_of(
+            (columns["q_len"] == 1) & ~backward, shared, columns["heads"], columns["kv_heads"], columns["head_dim"],
+            columns["value_dim"],
+        )  # fmt: skip
         seconds = np.empty(len(batch.dtypes))
-        groups: dict[tuple[str, bool], list[int]] = {}
-        for i, key in enumerate(zip(batch.dtypes, decode.tolist(), strict=True)):
+        groups: dict[tuple[str, str], list[int]] = {}
+        for i, key in enumerate(zip(batch.dtypes, phases.tolist(), strict=True)):
             groups.setdefault(key, []).append(i)
-        for (dtype, is_decode), members in groups.items():
+        for (dtype, phase), members in groups.items():
             rows = np.array(members)
-            seconds[rows] = self._seconds(batch, gpu, dtype, is_decode, rows)
+            seconds[rows] = self._seconds(batch, gpu, dtype, phase, rows, shared[rows].astype(np.float64))
         if backward.any():
             # FLOP of the backward pass over the forward's, from the operator's own counts (five products to two).
             head, value = batch.columns["head_dim"], batch.columns["value_dim"]
@@ -189,18 +229,18 @@ class ServingAttention(ServingEstimator):
             seconds = np.where(backward, seconds * ratio, seconds)
         return as_utilization(bound_s, seconds)
 
-    def _seconds(self, batch: Batch, gpu: GPUSpec, dtype: str, decode: bool, rows: npt.NDArray[np.int64]) -> FloatArray:
+    def _seconds(
+        self, batch: Batch, gpu: GPUSpec, dtype: str, phase: str, rows: npt.NDArray[np.int64], shared: FloatArray
+    ) -> FloatArray:
         caches = [getattr(batch.ops[i], "kv_dtype", "") or dtype for i in rows]
         sizes = np.array([bytes_of(name) for name in caches])
         names = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "value_dim", "causal", "window")
-        shapes = Shapes.of([batch.columns[name][rows] for name in names], bytes_of(dtype), sizes)
-        framework, phase = framework_name(batch.kernels), DECODE if decode else PREFILL
-        source, constants = self._corrections.core(gpu.id, framework, phase, measured_dtype(dtype))
-        device = Device.of(gpu, dtype)
-        core = core_time(shapes, device, constants, decode)
-        factor = self._corrections.factor(
-            f"{source}|{phase}",
-            gpu.architecture,
-            lambda: features(shapes, device, core, FRAMEWORKS[framework]),
-        )
-        return core.total * factor
+        shapes = Shapes.of([batch.columns[name][rows] for name in names], bytes_of(dtype), sizes, shared)
+        framework, kind = framework_name(batch.kernels), variant(dtype)
+        if phase not in self._phases:
+            phase = phase.removeprefix(_LATENT)  # a set that saw no latent attention answers with the plain kernels
+        source, _, constants = self._corrections.resolve(gpu, framework, phase, kind)
+        return self.seconds(
+            source, phase, gpu, dtype, lambda device: core_time(shapes, device, constants, is_decode(phase)),
+            lambda device, core: features(shapes, device, core, FRAMEWORKS[framework]),
+        )  # fmt: skip

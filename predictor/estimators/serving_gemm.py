@@ -1,4 +1,4 @@
-"""bf16 and fp8 GEMM of serving frameworks, whose tiles nobody recorded: waves of candidate tiles, then boosted trees.
+"""GEMM of serving frameworks, whose tiles nobody recorded: waves of candidate tiles, then boosted trees.
 
 The core is a minimum over tile shapes and split-K: waves on the SMs x K loop of a tile, against the bytes through DRAM
 or L2, plus a fixed number of clock cycles. Weights that fit in L2 several times over are read from it, because the
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.dtypes import bytes_of
 from predictor.estimators.base import Batch
 from predictor.estimators.residual import (
     FRAMEWORKS,
@@ -20,10 +19,11 @@ from predictor.estimators.residual import (
     FloatArray,
     ServingEstimator,
     as_utilization,
+    by_variant,
     framework_name,
-    measured_dtype,
 )
 from predictor.hardware.gpu import GPUSpec
+from predictor.quantization import activation_bytes, variant, weight_bytes
 
 #: Constants of the core, in the order in which an artifact holds their logarithms.
 CONSTANTS = (
@@ -62,18 +62,19 @@ FEATURES = (
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """n products: ``batch``, ``m``, ``n``, ``k`` of shape (n,), and the bytes of an element of the operands."""
+    """n products: ``batch``, ``m``, ``n``, ``k`` of shape (n,), and the bytes of an element of A and of B."""
 
     batch: FloatArray
     m: FloatArray
     n: FloatArray
     k: FloatArray
     itemsize: float
+    weight_itemsize: float
 
     @property
     def weights(self) -> FloatArray:
         """Bytes of B."""
-        return self.batch * self.n * self.k * self.itemsize
+        return self.batch * self.n * self.k * self.weight_itemsize
 
     @property
     def activations(self) -> FloatArray:
@@ -153,27 +154,17 @@ class ServingGemm(ServingEstimator):
 
     def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
         """Share of the roofline in (0, 1], shape (n,)."""
-        first = batch.dtypes[0]
-        if all(dtype == first for dtype in batch.dtypes):
-            return as_utilization(bound_s, self._seconds(batch, gpu, first, slice(None)))
         seconds = np.empty(len(batch.dtypes))
-        names = np.array(batch.dtypes)
-        for dtype in dict.fromkeys(batch.dtypes):
-            rows = np.flatnonzero(names == dtype)
-            seconds[rows] = self._seconds(batch, gpu, dtype, rows)
+        for dtype, quant, rows in by_variant(batch):
+            seconds[rows] = self._seconds(batch, gpu, dtype, quant, rows)
         return as_utilization(bound_s, seconds)
 
-    def _seconds(self, batch: Batch, gpu: GPUSpec, dtype: str, rows: slice | npt.NDArray[np.int64]) -> FloatArray:
+    def _seconds(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str, rows: npt.NDArray[np.int64]) -> FloatArray:
         count, m, n, k = (batch.columns[name][rows] for name in ("batch", "m", "n", "k"))
-        shapes = Shapes(count, m, n, k, bytes_of(dtype))
+        shapes = Shapes(count, m, n, k, activation_bytes(dtype, quant), weight_bytes(dtype, quant))
         framework = framework_name(batch.kernels)
-        kind = measured_dtype(dtype)
-        source, constants = self._corrections.core(gpu.id, framework, kind)
-        device = Device.of(gpu, dtype)
-        core = core_time(shapes, device, constants)
-        factor = self._corrections.factor(
-            f"{source}|{kind}",
-            gpu.architecture,
-            lambda: features(shapes, device, core, FRAMEWORKS[framework]),
-        )
-        return core.total * factor
+        source, kind, constants = self._corrections.resolve(gpu, framework, variant(dtype, quant))
+        return self.seconds(
+            source, kind, gpu, dtype, lambda device: core_time(shapes, device, constants),
+            lambda device, core: features(shapes, device, core, FRAMEWORKS[framework]),
+        )  # fmt: skip

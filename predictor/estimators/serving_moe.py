@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.dtypes import bytes_of
 from predictor.estimators.base import Batch
 from predictor.estimators.residual import (
     FRAMEWORKS,
@@ -20,10 +19,11 @@ from predictor.estimators.residual import (
     FloatArray,
     ServingEstimator,
     as_utilization,
+    by_variant,
     framework_name,
-    measured_dtype,
 )
 from predictor.hardware.gpu import GPUSpec
+from predictor.quantization import variant, weight_bytes
 
 #: Constants of the core, in the order in which an artifact holds their logarithms.
 CONSTANTS = (
@@ -39,8 +39,10 @@ CONSTANTS = (
 
 #: Exponent of the power law by which tokens fall on experts; 0 is an even spread.
 _EXPONENT_PREFIX = "power_law_"
+BLOCKED = "fp8_block"  # answered by the trees of "fp8", told apart by a feature
 _BLOCKS = np.array([16.0, 32.0, 64.0, 128.0])
 _COLUMNS = 128.0
+_QUANTILES = (np.arange(24) + 0.5) / 24
 _NORM = 3.0
 
 FEATURES = (
@@ -99,16 +101,51 @@ class CoreTime:
     tiles: FloatArray
 
 
-def active_experts(shapes: Shapes) -> FloatArray:
-    """Expected experts of one GPU that get a token, shape (n,).
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """What the experts of the busiest GPU get: its rows (n,), experts with a row (n,), blocks of rows (n, blocks)."""
 
-    An even spread reaches min(rows, experts). Under a power law the popular experts take most rows: the draw of
-    rows / 2 of an even random one stands for it, E (1 - exp(-rows / 2E)); the trees learn the rest.
+    rows: FloatArray
+    active: FloatArray
+    blocks: FloatArray
+
+
+def expert_loads(shapes: Shapes) -> Loads:
+    """Rows, experts with a row, and blocks of `_BLOCKS` rows, on the GPU with the most rows.
+
+    An even spread reaches min(rows, experts). Under a power law of exponent a, an expert's load is drawn from the
+    density x^-a between 1 and 0.8 of the tokens (0.01 and 2 where there are fewer rows than experts), scaled to the
+    routed rows and rounded: so the measurements do it (AIConfigurator's collector, which times the rank with the most
+    rows). Quantiles of that law stand for the draw; the busiest of ep ranks lies about sqrt(2 ln ep) deviations above
+    the mean.
     """
     local = shapes.experts / shapes.ep
-    rows = shapes.tokens * shapes.top_k / shapes.ep
-    drawn = local * -np.expm1(-rows / local * np.where(shapes.exponent > 0, 0.5, 1.0))
-    return np.maximum(np.where(shapes.exponent > 0, drawn, np.minimum(rows, local)), 1.0)
+    routed = shapes.tokens * shapes.top_k
+    even = np.maximum(routed / shapes.ep, 1.0)
+    reached = np.minimum(even, local)
+    blocks = reached[:, None] * np.ceil(even[:, None] / reached[:, None] / _BLOCKS)
+    uneven = np.flatnonzero(shapes.exponent > 0)
+    if not len(uneven):
+        return Loads(even, np.maximum(reached, 1.0), blocks)
+    few = (routed <= shapes.experts)[uneven]
+    low, high = np.where(few, 0.01, 1.0), np.where(few, 2.0, np.maximum(0.8 * shapes.tokens[uneven], 1.5))
+    power = 1.0 - shapes.exponent[uneven]
+    power = np.where(np.abs(power) < 1e-3, 1e-3, power)
+    bottom = low**power
+    draws = ((high**power - bottom)[:, None] * _QUANTILES + bottom[:, None]) ** (1.0 / power)[:, None]
+    draws /= draws.mean(axis=1, keepdims=True)
+    ranks, held = shapes.ep[uneven], local[uneven]
+    above = 1.0 + draws.std(axis=1) * np.sqrt(2.0 * np.log(ranks) / held)
+    above = np.minimum(above, ranks)
+    load = draws * (np.minimum(above, ranks) * routed[uneven] / shapes.experts[uneven])[:, None]
+    load = np.minimum(load, shapes.tokens[uneven][:, None])
+    got = load >= 0.5
+    rows, active = even.copy(), reached.copy()
+    rows[uneven] = np.maximum(load.mean(axis=1) * held, 1.0)
+    active[uneven] = np.maximum(got.mean(axis=1) * held, np.minimum(rows[uneven], 1.0))
+    padded = np.ceil(np.round(load)[:, :, None] / _BLOCKS).mean(axis=1) * held[:, None]
+    blocks[uneven] = np.maximum(padded, 1.0)
+    return Loads(rows, np.maximum(active, 1.0), blocks)
 
 
 def core_time(shapes: Shapes, device: Device, log_constants: FloatArray) -> CoreTime:
@@ -116,10 +153,8 @@ def core_time(shapes: Shapes, device: Device, log_constants: FloatArray) -> Core
     ec, ed, l2_rate, cycles, penalty, step_s, share, token = np.exp(log_constants)
     ec = min(ec, 1.0)
     width = shapes.intermediate / shapes.tp
-    rows = np.maximum(shapes.tokens * shapes.top_k / shapes.ep, 1.0)
-    active = active_experts(shapes)
-    each = rows / active
-    blocks = active[:, None] * np.ceil(each[:, None] / _BLOCKS)
+    loads = expert_loads(shapes)
+    rows, active, blocks = loads.rows, loads.active, loads.blocks
     # Columns of the up and gate products and of the down product, and the K loops behind them.
     up = np.ceil((shapes.matrices - 1) * width / _COLUMNS)
     down = np.ceil(shapes.hidden / _COLUMNS)
@@ -168,44 +203,28 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int, blo
     return out
 
 
-class ServingMoE(ServingEstimator):
-    """Utilization of MoE layers with serving kernels, bf16 and fp8 (fp16 as bf16).
+def booster_of(name: str) -> str:
+    """The booster that corrects a variant: its own, but fp8's for fp8 with block scales."""
+    return "fp8" if name == BLOCKED else name
 
-    fp8 is answered with one scale a tensor where the framework was measured so, else with block scales.
-    """
+
+class ServingMoE(ServingEstimator):
+    """Utilization of MoE layers with serving kernels, in 16 bit (fp16 as bf16) and quantized."""
 
     def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
         """Share of the roofline in (0, 1], shape (n,)."""
         seconds = np.empty(len(batch.dtypes))
-        names = np.array(batch.dtypes)
-        for dtype in dict.fromkeys(batch.dtypes):
-            rows = np.flatnonzero(names == dtype)
-            seconds[rows] = self._seconds(batch, gpu, dtype, rows)
+        for dtype, quant, rows in by_variant(batch):
+            seconds[rows] = self._seconds(batch, gpu, dtype, quant, rows)
         return as_utilization(bound_s, seconds)
 
-    def _variant(self, gpu: str, framework: str, kind: str) -> str:
-        """The measured form of a dtype: "fp8", or "fp8_block" where the framework has no other fp8."""
-        if kind == "bf16":
-            return kind
-        for name in (gpu, "*"):
-            for variant in ("fp8", "fp8_block"):
-                if self._corrections.has(name, framework, variant):
-                    return variant
-        return kind
-
-    def _seconds(self, batch: Batch, gpu: GPUSpec, dtype: str, rows: npt.NDArray[np.int64]) -> FloatArray:
+    def _seconds(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str, rows: npt.NDArray[np.int64]) -> FloatArray:
         exponent = np.array([exponent_of(getattr(batch.ops[i], "distribution", "")) for i in rows])
         names = ("tokens", "hidden", "intermediate", "experts", "top_k", "matrices", "tp", "ep")
-        shapes = Shapes.of([*(batch.columns[name][rows] for name in names), exponent], bytes_of(dtype))
+        shapes = Shapes.of([*(batch.columns[name][rows] for name in names), exponent], weight_bytes(dtype, quant))
         framework = framework_name(batch.kernels)
-        kind = measured_dtype(dtype)
-        variant = self._variant(gpu.id, framework, kind)
-        source, constants = self._corrections.core(gpu.id, framework, variant)
-        device = Device.of(gpu, dtype)
-        core = core_time(shapes, device, constants)
-        factor = self._corrections.factor(
-            f"{source}|{kind}",
-            gpu.architecture,
-            lambda: features(shapes, device, core, FRAMEWORKS[framework], variant == "fp8_block"),
-        )
-        return core.total * factor
+        source, found, constants = self._corrections.resolve(gpu, framework, variant(dtype, quant))
+        return self.seconds(
+            source, booster_of(found), gpu, dtype, lambda device: core_time(shapes, device, constants),
+            lambda device, core: features(shapes, device, core, FRAMEWORKS[framework], found == BLOCKED),
+        )  # fmt: skip

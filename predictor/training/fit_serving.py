@@ -16,13 +16,24 @@ import numpy.typing as npt
 
 from predictor.dtypes import bytes_of
 from predictor.estimators import serving_attention, serving_gemm, serving_moe
-from predictor.estimators.residual import ANY_GPU, FRAMEWORKS, Device, FloatArray
+from predictor.estimators.residual import (
+    ANY_GPU,
+    FRAMEWORKS,
+    MMA_GPUS,
+    Device,
+    FloatArray,
+    describe_device,
+    runs_mma,
+)
 from predictor.hardware.gpu import GPUSpec
+from predictor.quantization import SCHEMES, activation_bytes, variant, weight_bytes
 from predictor.training.boosting import Settings, boost
 
 Frame = Any
 Fitted = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
 
+#: dtypes whose rows these estimators are fitted on.
+ROW_DTYPES = ("bf16", "fp8", "int8", "mxfp8", "nvfp4")
 _CORE_ROWS = 3000  # rows that the constants of one core are fitted on
 _PRIOR = 0.03  # pull of the constants toward their start, against the rows' errors
 _MEASURED_CLIP = (-2.5, 2.5)
@@ -40,6 +51,7 @@ class Part:
     shapes: Any
     framework: int
     log_latency: FloatArray
+    dtype: str
     blocked: bool = False  # fp8 with a scale for every block
 
     @property
@@ -62,79 +74,78 @@ class Family:
     unseen: Settings
     rows_a_booster: int
     unseen_shrink: float  # for an architecture that was not measured; chosen by leaving GPUs out
+    alike_shrink: float  # the same, where boards that run the same kernels were
     unseen_clip: float
 
 
-def fit_gemm(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> Fitted:
-    """(manifest, weights) of a `ServingGemm` from measured rows (op gemm); rows of quantized weights are left out."""
-    return _fit(GEMM, frame, gpus, seed)
+def fit_gemm(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: bool = True) -> Fitted:
+    """(manifest, weights) of a `ServingGemm` from measured rows (op gemm), plain and quantized."""
+    return _fit(GEMM, frame, gpus, seed, own)
 
 
-def fit_attention(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> Fitted:
+def fit_attention(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: bool = True) -> Fitted:
     """(manifest, weights) of a `ServingAttention` from measured forward rows (op attention)."""
-    return _fit(ATTENTION, frame, gpus, seed)
+    return _fit(ATTENTION, frame, gpus, seed, own)
 
 
-def fit_moe(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> Fitted:
-    """(manifest, weights) of a `ServingMoE` from measured rows (op moe), bf16 and fp8."""
-    return _fit(MOE, frame, gpus, seed)
+def fit_moe(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: bool = True) -> Fitted:
+    """(manifest, weights) of a `ServingMoE` from measured rows (op moe), plain and quantized."""
+    return _fit(MOE, frame, gpus, seed, own)
 
 
 def expressible(frame: Frame) -> npt.NDArray[np.bool_]:
-    """(n,) True for rows that an operator can ask for: those without a quantization scheme beside their dtype.
-
-    An operator says "fp8" alone; where a framework runs MoE layers in no fp8 but with block scales (SGLang), these
-    rows are what "fp8" asks for.
-    """
-    quant = _quant(frame)
-    blocked = (quant == "fp8_block") & np.asarray(frame["op"].astype(str) == "moe")
-    if not blocked.any():
-        return np.asarray(quant == "", dtype=bool)
-    named = (frame["gpu"].astype(str) + "|" + frame["framework"].astype(str)).to_numpy()
-    plain = (
-        (quant == "") & np.asarray(frame["op"].astype(str) == "moe") & np.asarray(frame["dtype"].astype(str) == "fp8")
-    )
-    return np.asarray((quant == "") | (blocked & ~np.isin(named, np.unique(named[plain]))), dtype=bool)
+    """(n,) True for rows that an operator can ask for: without a quantization scheme, or with one of `SCHEMES`."""
+    return np.asarray(np.isin(_quant(frame), ["", *SCHEMES]), dtype=bool)
 
 
 # ------------------------------------------------------------------------------------------------------- the pass
 
 
-def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> Fitted:
+def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: bool) -> Fitted:
+    """Without ``own``, only what answers for GPUs that nobody measured, and no sibling either."""
     parts = list(family.parts(frame, gpus))
-    nvidia = [part for part in parts if gpus[part.gpu].vendor == "nvidia"] or parts
     cores: dict[str, FloatArray] = {}
-    for part in parts:
-        cores[f"{part.gpu}|{part.path}"] = fit_constants(family, [part], seed)
-    for path in dict.fromkeys(part.path for part in nvidia):
-        cores[f"{ANY_GPU}|{path}"] = fit_constants(family, [p for p in nvidia if p.path == path], seed)
     boosters: dict[str, dict[str, Any]] = {}
     weights: dict[str, npt.NDArray[Any]] = {}
-    architectures = sorted({gpus[part.gpu].architecture for part in nvidia})
-    for gpu in (*dict.fromkeys(part.gpu for part in parts), ANY_GPU):
-        chosen = nvidia if gpu == ANY_GPU else [part for part in parts if part.gpu == gpu]
-        for kind in dict.fromkeys(part.kind for part in chosen):
-            rows = [(part, cores[f"{gpu}|{part.path}"]) for part in chosen if part.kind == kind]
+    for name, members in _groups_of(parts, gpus).items():
+        shared = name in (ANY_GPU, MMA_GPUS)
+        if not (shared or own):
+            continue
+        for path in dict.fromkeys(part.path for part in members):
+            cores[f"{name}|{path}"] = fit_constants(family, [p for p in members if p.path == path], seed)
+        for kind in dict.fromkeys(part.kind for part in members):
+            rows = [(part, cores[f"{name}|{part.path}"]) for part in members if part.kind == kind]
             prefix = f"b{len(boosters)}_"
-            settings = family.unseen if gpu == ANY_GPU else family.measured
-            trees = boost(*_table(family, rows, seed, gpu == ANY_GPU), seed, settings)
+            trees = boost(*_table(family, rows, seed, shared), seed, family.unseen if shared else family.measured)
             weights |= trees.pack(prefix)
-            boosters[f"{gpu}|{kind}"] = {
+            boosters[f"{name}|{kind}"] = {
                 "prefix": prefix,
-                "clip": [-family.unseen_clip, family.unseen_clip] if gpu == ANY_GPU else list(_MEASURED_CLIP),
-                "shrink": family.unseen_shrink if gpu == ANY_GPU else 1.0,
-                "architectures": architectures,
+                "clip": [-family.unseen_clip, family.unseen_clip] if shared else list(_MEASURED_CLIP),
+                "shrink": {ANY_GPU: family.unseen_shrink, MMA_GPUS: family.alike_shrink}.get(name, 1.0),
+                "architectures": sorted({gpus[part.gpu].architecture for part in members}),
             }
+    dtypes = {gpu: sorted({part.dtype for part in parts if part.gpu == gpu}) for gpu in {part.gpu for part in parts}}
     manifest = {
         "kind": family.kind,
         "constants": list(family.names),
         "features": list(family.features),
+        "devices": {gpu: describe_device(gpus[gpu], dtypes[gpu]) for gpu in sorted(dtypes) if own},
         "cores": {key: [round(float(v), 9) for v in values] for key, values in cores.items()},
         "boosters": boosters,
         "fitted_rows": int(sum(part.size for part in parts)),
         "shapes_covered": _covered(parts),
     }
     return manifest, weights
+
+
+def _groups_of(parts: Sequence[Part], gpus: Mapping[str, GPUSpec]) -> dict[str, list[Part]]:
+    """Parts by what answers: every GPU, those that run mma.sync where there are two, and all NVIDIA GPUs."""
+    groups = {gpu: [part for part in parts if part.gpu == gpu] for gpu in dict.fromkeys(part.gpu for part in parts)}
+    alike = [part for part in parts if runs_mma(gpus[part.gpu])]
+    if len({part.gpu for part in alike}) > 1:
+        groups[MMA_GPUS] = alike
+    groups[ANY_GPU] = [part for part in parts if gpus[part.gpu].vendor == "nvidia"] or list(parts)
+    return groups
 
 
 def fit_constants(family: Family, parts: Sequence[Part], seed: int) -> FloatArray:
@@ -217,10 +228,9 @@ def _quant(frame: Frame) -> npt.NDArray[np.str_]:
     return np.asarray(frame["quant"].astype(object).fillna("").astype(str), dtype=str)
 
 
-def _kept(frame: Frame, quants: Sequence[str], dtypes: Sequence[str] = ("bf16", "fp8")) -> Frame:
+def _kept(frame: Frame) -> Frame:
     """Rows of the dtypes and quantization schemes that an operator can say."""
-    keep = np.isin(_quant(frame), quants) & np.asarray(frame["dtype"].astype(str).isin(dtypes))
-    return frame[keep]
+    return frame[expressible(frame) & np.asarray(frame["dtype"].astype(str).isin(ROW_DTYPES))]
 
 
 def _floats(part: Frame, name: str) -> FloatArray:
@@ -232,17 +242,18 @@ def _log_latency(part: Frame) -> FloatArray:
 
 
 def _gemm_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
-    for (gpu, framework, dtype), rows in _groups(_kept(frame, ("",)), gpus, {}):
+    frame = _kept(frame)
+    for (gpu, framework, dtype, quant), rows in _groups(frame, gpus, {"quant": _quant(frame)}):
         batch, m, n, k = (_floats(rows, name) for name in ("batch", "m", "n", "k"))
-        shapes = serving_gemm.Shapes(np.nan_to_num(batch, nan=1.0), m, n, k, bytes_of(dtype))
-        device = Device.of(gpus[gpu], dtype)
-        yield Part(gpu, f"{framework}|{dtype}", dtype, device, shapes, FRAMEWORKS[framework], _log_latency(rows))
+        sizes = activation_bytes(dtype, quant), weight_bytes(dtype, quant)
+        shapes = serving_gemm.Shapes(np.nan_to_num(batch, nan=1.0), m, n, k, *sizes)
+        device, kind = Device.of(gpus[gpu], dtype), variant(dtype, quant)
+        yield Part(gpu, f"{framework}|{kind}", kind, device, shapes, FRAMEWORKS[framework], _log_latency(rows), dtype)
 
 
 def _attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
-    frame = _kept(frame, ("",))
-    decode = np.where(_floats(frame, "q_len") == 1, serving_attention.DECODE, serving_attention.PREFILL)
-    for (gpu, framework, dtype, phase), rows in _groups(frame, gpus, {"phase": decode}):
+    frame = _kept(frame)
+    for (gpu, framework, dtype, phase), rows in _groups(frame, gpus, {"phase": _phases(frame)}):
         cache = rows["kv_dtype"].astype(object).fillna("").astype(str).replace("", dtype)
         sizes = cache.map({name: bytes_of(name) for name in cache.unique()})
         names = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "causal")
@@ -250,10 +261,25 @@ def _attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part
         columns.insert(-1, _value_width(rows))
         window = np.nan_to_num(_floats(rows, "window"))
         cache_bytes = np.asarray(sizes, dtype=np.float64)
-        shapes = serving_attention.Shapes.of([*columns, window], bytes_of(dtype), cache_bytes)
+        shapes = serving_attention.Shapes.of(
+            [*columns, window], bytes_of(dtype), cache_bytes, _shared(rows).astype(np.float64)
+        )
         device = Device.of(gpus[gpu], dtype)
         path = f"{framework}|{phase}|{dtype}"
-        yield Part(gpu, path, phase, device, shapes, FRAMEWORKS[framework], _log_latency(rows))
+        yield Part(gpu, path, phase, device, shapes, FRAMEWORKS[framework], _log_latency(rows), dtype)
+
+
+def _shared(rows: Frame) -> npt.NDArray[np.bool_]:
+    """(n,) True where the values are a slice of the keys."""
+    if "shared_kv" not in rows:
+        return np.zeros(len(rows), dtype=bool)
+    return np.asarray(rows["shared_kv"].astype(object).fillna(False).astype(bool), dtype=bool)
+
+
+def _phases(rows: Frame) -> npt.NDArray[np.str_]:
+    heads, kv_heads, head_dim = (_floats(rows, name) for name in ("heads", "kv_heads", "head_dim"))
+    decode = _floats(rows, "q_len") == 1
+    return serving_attention.phase_of(decode, _shared(rows), heads, kv_heads, head_dim, _value_width(rows))
 
 
 def _value_width(rows: Frame) -> FloatArray:
@@ -263,7 +289,7 @@ def _value_width(rows: Frame) -> FloatArray:
 
 
 def _moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
-    frame = _kept(frame, ("", "fp8_block"))
+    frame = _kept(frame)
     for (gpu, framework, dtype, quant), rows in _groups(frame, gpus, {"quant": _quant(frame)}):
         names = ("tokens", "hidden", "intermediate", "experts", "top_k")
         gated = rows["gated"].astype(object).fillna(True).astype(bool)
@@ -271,10 +297,13 @@ def _moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
         exponents = spread.map({name: serving_moe.exponent_of(name) for name in spread.unique()})
         columns = [_floats(rows, name) for name in names]
         columns += [np.where(gated, 3.0, 2.0), _floats(rows, "tp"), _floats(rows, "ep")]
-        shapes = serving_moe.Shapes.of([*columns, np.asarray(exponents, dtype=np.float64)], bytes_of(dtype))
-        device = Device.of(gpus[gpu], dtype)
-        path = f"{framework}|{quant or dtype}"
-        yield Part(gpu, path, dtype, device, shapes, FRAMEWORKS[framework], _log_latency(rows), quant == "fp8_block")
+        shapes = serving_moe.Shapes.of([*columns, np.asarray(exponents, dtype=np.float64)], weight_bytes(dtype, quant))
+        device, name = Device.of(gpus[gpu], dtype), variant(dtype, quant)
+        kind = serving_moe.booster_of(name)
+        yield Part(
+            gpu, f"{framework}|{name}", kind, device, shapes, FRAMEWORKS[framework], _log_latency(rows), dtype,
+            name == serving_moe.BLOCKED,
+        )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------------- the families
@@ -291,22 +320,24 @@ GEMM = Family(
     unseen=Settings(rounds=150, leaves=31, depth=7, rows_a_leaf=60),
     rows_a_booster=130_000,
     unseen_shrink=0.2,
+    alike_shrink=0.6,
     unseen_clip=_HALF_OF_LOG_2,
 )
 ATTENTION = Family(
     kind="serving_attention",
     names=serving_attention.CONSTANTS,
-    start=(0.6, 0.8, 20e9, 8e3, 0.3e-6, 0.5, 20e9, 1e-6),
+    start=(0.6, 0.8, 20e9, 8e3, 540.0, 0.5, 20e9, 1.8e3),
     features=serving_attention.FEATURES,
     parts=_attention_parts,
     core=lambda part, x: serving_attention.core_time(
-        part.shapes, part.device, x, part.kind == serving_attention.DECODE
+        part.shapes, part.device, x, serving_attention.is_decode(part.kind)
     ),
     describe=lambda part, core: serving_attention.features(part.shapes, part.device, core, part.framework),
-    measured=Settings(rounds=300, leaves=255, sampling=0.9),
+    measured=Settings(rounds=160, leaves=511, depth=16, rate=0.14, sampling=0.9),
     unseen=Settings(rounds=150, leaves=31, depth=7, rows_a_leaf=60),
     rows_a_booster=150_000,
     unseen_shrink=0.8,
+    alike_shrink=1.0,
     unseen_clip=0.8,
 )
 MOE = Family(
@@ -321,5 +352,6 @@ MOE = Family(
     unseen=Settings(rounds=150, leaves=31, depth=7, rows_a_leaf=60),
     rows_a_booster=150_000,
     unseen_shrink=1.0,
+    alike_shrink=1.0,
     unseen_clip=0.8,
 )

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import RequestError, TilecastError, UnsupportedError
-
-_DEGREES = ("num_gpus", "tp", "pp", "dp", "cp", "ep")
+from predictor.workload import ragged_lengths
 
 
 def predict_case(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None) -> dict[str, Any]:
@@ -38,8 +37,6 @@ def predict_case(row: Mapping[str, Any], configs: Path, artifacts: str | Path | 
 def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None) -> Any:
     from predictor.api import predict
 
-    if _text(row, "prompt_lens"):
-        raise UnsupportedError("ragged batches (prompt_lens) are not built yet")
     name = str(row["config"])
     if name.startswith("timm:"):
         raise UnsupportedError("image models (timm) are not built yet")
@@ -47,24 +44,35 @@ def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None
     if not path.is_file():
         raise RequestError(f"no config {str(path)!r}")
     mode = str(row["mode"])
-    batch = _int(row, "global_batch") or 1
+    per_node = _int(row, "gpus_per_node")
+    if 0 < per_node < _int(row, "tp"):
+        raise UnsupportedError(f"tp {_int(row, 'tp')} over nodes of {per_node} GPUs is not built yet")
+    lens = _lengths(row, mode)
     micro = _int(row, "micro_batch")
     return predict(
         _config(path),
         str(row["gpu"]),
         mode=mode,
-        batch=batch,
-        seq_len=_int(row, "seq_len") or None,
+        batch=_int(row, "global_batch") or None,
+        seq_len=None if lens else _int(row, "seq_len") or None,
         output_len=_int(row, "output_len") if mode == "generate" else 0,
-        context_len=_int(row, "context_len") if mode == "decode" else None,
+        context_len=_int(row, "context_len") if mode == "decode" and not lens else None,
+        prompt_lens=lens,
         dtype=str(row["dtype"]),
         execution=_text(row, "execution") or "eager",
         attention=_text(row, "attention") or None,
         optimizer=_text(row, "optimizer") or "none",
         micro_batch=micro if mode == "train" and micro else 0,
         recompute=_text(row, "recompute") or "none",
-        **{key: _int(row, key) or 1 for key in _DEGREES},
+        num_gpus=_int(row, "num_gpus") or None,
+        tp=_int(row, "tp") or 1,
+        pp=_int(row, "pp") or 1,
+        dp=_int(row, "dp") or 1,
+        cp=_int(row, "cp") or 1,
+        ep=_int(row, "ep") or 1,
         shard=_text(row, "shard") or "none",
+        launch_overhead=_launch_overhead(row),
+        step_overhead=_number(row, "step_overhead_ms") * 1e-3,
         artifacts=artifacts,
     )
 
@@ -86,6 +94,23 @@ def _int(row: Mapping[str, Any], key: str) -> int:
     if value != int(value):
         raise RequestError(f"{key} {row.get(key)!r}: expected a whole number")
     return int(value)
+
+
+def _lengths(row: Mapping[str, Any], mode: str) -> tuple[int, ...] | None:
+    """Lengths of a ragged batch: of the prompts; in decode, of the caches of a step, whose mean is ``context_len``."""
+    text = _text(row, "prompt_lens")
+    if not text:
+        return None
+    lens = ragged_lengths(text)
+    if mode != "decode" or not _text(row, "context_len"):
+        return lens
+    grown = max(0, round(_int(row, "context_len") - sum(lens) / len(lens)))
+    return tuple(n + grown for n in lens)
+
+
+def _launch_overhead(row: Mapping[str, Any]) -> float | None:
+    """Seconds of one framework call of the row's host; None, the default, where the cell is empty."""
+    return _number(row, "launch_overhead_us") * 1e-6 if _text(row, "launch_overhead_us") else None
 
 
 def _number(row: Mapping[str, Any], key: str) -> float:

@@ -18,7 +18,8 @@ from predictor.estimators.residual import Corrections  # noqa: E402
 from predictor.estimators.serving_attention import BACKWARD_OVER_FORWARD, ServingAttention, attended_pairs  # noqa: E402
 from predictor.estimators.serving_attention import Shapes as AttentionShapes  # noqa: E402
 from predictor.estimators.serving_gemm import ServingGemm  # noqa: E402
-from predictor.estimators.serving_moe import ServingMoE, exponent_of  # noqa: E402
+from predictor.estimators.serving_moe import ServingMoE, expert_loads, exponent_of  # noqa: E402
+from predictor.estimators.serving_moe import Shapes as MoEShapes  # noqa: E402
 from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
 from predictor.ops import Attention, Gemm, MoE, Op  # noqa: E402
 from predictor.ops.attention import attended_pairs as pairs_of_one  # noqa: E402
@@ -149,6 +150,46 @@ def test_moe(moe: ServingMoE) -> None:
     assert [exponent_of(d) for d in ("balanced", "power_law_1.2", "power_law_x", "other")] == [0.0, 1.2, 0.0, 0.0]
 
 
+def test_loads_of_experts() -> None:
+    tokens = np.array([1.0, 64, 4096, 64, 4096, 4096])
+    exponent = np.array([0.0, 0, 0, 1.2, 1.2, 1.01])
+    one = np.ones(6)
+    for ep in (1.0, 8.0):
+        columns = [tokens, one * 4096, one * 1024, one * 64, one * 4, one * 3, one, one * ep, exponent]
+        loads = expert_loads(MoEShapes.of(columns, 2.0))
+        even = np.maximum(tokens * 4 / ep, 1.0)
+        np.testing.assert_array_equal(loads.rows[:3], even[:3])
+        assert loads.active[:3].tolist() == np.minimum(even, 64 / ep)[:3].tolist()
+        if ep == 1.0:
+            assert (loads.rows[3:] <= even[3:] + 1e-6).all()  # an expert sees a token once
+            assert (loads.rows[3:] > 0.6 * even[3:]).all()
+        else:
+            assert (loads.rows[3:] > even[3:]).all()  # the busiest rank is timed
+        assert ((loads.active >= 1) & (loads.active <= 64 / ep)).all()
+        assert (np.diff(loads.blocks, axis=1) <= 1e-9).all()  # larger blocks, fewer of them
+        assert (loads.blocks[:, 0] * 16 >= 0.9 * loads.rows).all()
+
+
+def test_whose_measurements_answer(gemm: ServingGemm) -> None:
+    corrections = gemm._corrections
+    assert corrections.stand_ins(GPUS["h100-sxm"])[0] == "h100-sxm"
+    assert corrections.stand_ins(load_gpu("h200-sxm")) == ("h200-sxm", "h100-sxm", "*")
+    assert corrections.stand_ins(load_gpu("l4")) == ("l4", "*mma", "*")
+    assert corrections.stand_ins(load_gpu("h20-sxm")) == ("h20-sxm", "*")  # far fewer SMs
+    assert corrections.stand_ins(load_gpu("b200-sxm")) == ("b200-sxm", "*")
+    assert corrections.stand_ins(load_gpu("mi300x")) == ("mi300x", "*")
+
+
+def test_a_sibling_differs_only_by_its_memory(gemm: ServingGemm) -> None:
+    h100, h200 = GPUS["h100-sxm"], load_gpu("h200-sxm")
+    bound_by_compute: list[Op] = [Gemm("bf16", 8192, 8192, 8192)]
+    bound_by_memory: list[Op] = [Gemm("bf16", 1, 16384, 16384)]
+    ratio = [float((_latency(gemm, "gemm", o, h100) / _latency(gemm, "gemm", o, h200))[0])
+             for o in (bound_by_compute, bound_by_memory)]  # fmt: skip
+    assert ratio[0] == pytest.approx(1.0, abs=0.05)
+    assert 1.2 < ratio[1] <= h200.memory_bandwidth / h100.memory_bandwidth + 0.01
+
+
 def test_same_rows_and_seed_give_the_same_artifact() -> None:
     frame = _frame(_gemms()[:54], "gemm")
     (first, one), (second, two) = (fit_serving.fit_gemm(frame, GPUS, seed=1) for _ in range(2))
@@ -163,4 +204,4 @@ def test_quantized_rows_are_left_out_and_broken_manifests_are_one_line() -> None
     with pytest.raises(SpecError, match="manifest lacks"):
         Corrections({}, {})
     with pytest.raises(SpecError, match="no constants"):
-        Corrections({"cores": {}, "boosters": {}}, {}).core("h100-sxm", "vllm", "bf16")
+        Corrections({"cores": {}, "boosters": {}}, {}).core(GPUS["h100-sxm"], "vllm", "bf16")

@@ -38,7 +38,7 @@ def test_what_cannot_be_read_is_one_line() -> None:
     with pytest.raises(SpecError, match="cannot be read"):
         Trees.unpack(packed, "other_")
     with pytest.raises(SpecError, match="cannot be read"):
-        Trees.unpack(packed | {"numbers": packed["numbers"][:6]})
+        Trees.unpack(packed | {"nodes": packed["nodes"][:6]})
     with pytest.raises(SpecError, match="expected '<='"):
         Trees.from_nested([STUMP | {"decision_type": "=="}], features=2)
 

@@ -1,0 +1,76 @@
+"""Tensor parallelism: every layer shared by ``tp`` GPUs, as Megatron-LM does it (Shoeybi et al., 2019, section 3).
+
+Column parallel, then row parallel: a GPU has heads / tp of the attention heads and intermediate / tp of the
+feed-forward's width, so that the projections into them are split by columns and those out of them by rows. What the
+rows give are partial sums: an all_reduce of tokens x hidden follows attention and feed-forward. KV heads are split,
+too, and copied where there are fewer of them than GPUs. Every expert's width is split (``tp`` of the MoE operator).
+Embedding and head are split by the vocabulary, padded to a multiple of ``tp``: an all_reduce follows the look-up (a
+GPU finds zeros for what it has not), an all_gather joins the logits.
+
+On every GPU the same: norms, residual sums, routers, learned positions, the latent projections of MLA, poolers and
+classifiers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from predictor.errors import RequestError
+from predictor.graph.graph import Graph
+from predictor.networks import ModelConfig, Step, build
+
+if TYPE_CHECKING:
+    from predictor.hardware.system import SystemSpec
+
+
+def apply(config: ModelConfig, step: Step, tp: int, system: SystemSpec | None) -> Graph:
+    """The graph of one of ``tp`` GPUs of ``system``, collectives included; that of `build` where tp is 1.
+
+    Raises RequestError, one line with the nearest degree that works, where ``tp`` does not divide the model.
+    """
+    if tp == 1:
+        return build(config, step)
+    return build(rank_config(config, tp), replace(step, tp=tp, system=system))
+
+
+@lru_cache(maxsize=256)
+def rank_config(config: ModelConfig, tp: int) -> ModelConfig:
+    """What one of ``tp`` GPUs holds of the model, as a model: fewer heads, a narrower feed-forward, part of the
+    vocabulary. Raises RequestError, one line, where the model cannot be split so."""
+    if tp == 1:
+        return config
+    check_tensor(config, tp)
+    return replace(
+        config,
+        heads=config.heads // tp,
+        kv_heads=max(1, config.kv_heads // tp),
+        intermediate=config.intermediate // tp,
+        moe_intermediate=config.moe_intermediate // tp,
+        vocab=-(-config.vocab // tp),
+    )
+
+
+def check_tensor(config: ModelConfig, tp: int) -> None:
+    """RequestError that names every size that ``tp`` does not divide, and the nearest degree that works."""
+    wrong = _undivided(config, tp)
+    if wrong:
+        fit = [n for n in range(1, config.heads + 1) if not _undivided(config, n)]
+        close = min(fit, key=lambda n: (abs(n - tp), n))
+        raise RequestError(f"--tp {tp}: does not divide {' and '.join(wrong)} of {config.name}; nearest valid: {close}")
+
+
+def _undivided(config: ModelConfig, tp: int) -> list[str]:
+    """What ``tp`` GPUs cannot share evenly."""
+    found = []
+    if config.heads % tp:
+        found.append(f"{config.heads} heads")
+    if not config.is_mla and config.kv_heads % tp and tp % config.kv_heads:
+        found.append(f"{config.kv_heads} kv_heads")
+    dense = not config.experts or any(not sparse for sparse, _, _ in config.layer_groups())
+    if config.intermediate % tp and (dense or config.is_encoder_decoder):
+        found.append(f"intermediate {config.intermediate}")
+    if config.experts and config.moe_intermediate % tp:
+        found.append(f"moe_intermediate {config.moe_intermediate}")
+    return found

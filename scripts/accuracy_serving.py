@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Serving kernels on GPUs left out: median errors of bf16 and fp8 GEMM, prefill, decode and MoE.
+
+usage: scripts/accuracy_serving.py --rows aiconfigurator.parquet [--only h100-sxm,h200-sxm] [--families gemm,moe]
+                                   [--sample 40000] [--calibrate] [--out docs/accuracy-serving.md]
+
+``--rows`` is what `tilecast dataset import aiconfigurator` wrote. Each of A100, L40S and RTX PRO 6000 is left out
+alone; H200 and H100 once alone (their sibling is known), H100 also with no Hopper row. ``--sample`` fits on at most
+so many rows of a GPU, framework and dtype (0: all). ``--calibrate`` gives each left-out GPU 16, 64 and 256 rows of one
+framework's bf16 GEMM (mean of ``--draws`` draws) and scores a third of up to 9,000 other rows of that framework.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from predictor.estimators import serving_attention, serving_gemm, serving_moe  # noqa: E402
+from predictor.estimators.base import make_batch  # noqa: E402
+from predictor.hardware.gpu import load_gpu  # noqa: E402
+from predictor.roofline import roofline  # noqa: E402
+from predictor.training import dataset, fit_serving  # noqa: E402
+
+HOPPER = ("h100-sxm", "h200-sxm")
+#: (what is scored, what is left out)
+CASES = (
+    ("h200-sxm", ("h200-sxm",)),
+    ("h100-sxm", ("h100-sxm",)),
+    ("h100-sxm", HOPPER),
+    ("a100-sxm-80gb", ("a100-sxm-80gb",)),
+    ("l40s", ("l40s",)),
+    ("rtx-pro-6000-server", ("rtx-pro-6000-server",)),
+)
+FAMILIES = {
+    "gemm": (fit_serving.fit_gemm, serving_gemm.ServingGemm),
+    "attention": (fit_serving.fit_attention, serving_attention.ServingAttention),
+    "moe": (fit_serving.fit_moe, serving_moe.ServingMoE),
+}
+SCORED = 30_000  # rows of the left-out GPU and family, drawn
+
+
+def thinned(frame: Any, count: int) -> Any:
+    """At most ``count`` rows of each (GPU, framework, dtype), phases of attention apart; 0 keeps all."""
+    if not count:
+        return frame
+    rng = np.random.default_rng(0)
+    keys = [frame[name].astype(str).to_numpy() for name in ("gpu", "framework", "dtype")]
+    if "q_len" in frame:
+        keys.append((frame["q_len"] == 1).to_numpy())
+    groups = frame.groupby(keys, sort=True).indices
+    chosen = [rng.choice(rows, min(count, len(rows)), replace=False) for rows in groups.values()]
+    return frame.iloc[np.sort(np.concatenate(chosen))].reset_index(drop=True)
+
+
+def predicted(estimator: Any, rows: Any, family: str, gpu: Any) -> Any:
+    """Forecast over measured time of every row, (n,)."""
+    result = np.empty(len(rows))
+    ops = np.array(dataset.ops_of(rows), dtype=object)
+    for framework, indices in rows.groupby(rows["framework"].astype(str)).indices.items():
+        some = list(ops[indices])
+        bound = roofline(some, gpu).lower_bound_s
+        result[indices] = bound / estimator.utilization(make_batch(family, some, framework), gpu, bound)
+    return result / (rows["latency_ms"].to_numpy(dtype=float) * 1e-3)
+
+
+def kinds(rows: Any, family: str) -> Any:
+    """What a row counts under: GEMM and MoE by dtype, attention by phase."""
+    if family == "attention":
+        return np.where(rows["q_len"].to_numpy() == 1, "decode", "prefill")
+    return rows["dtype"].astype(str).to_numpy()
+
+
+def left_out(frame: Any, families: list[str], sample: int, chosen: list[str], draws: int) -> list[str]:
+    """A table's lines."""
+    lines = ["| left out | known sibling | kernels | n | median | mean | signed median |"]
+    lines += ["| --- | --- | --- | --: | --: | --: | --: |"]
+    gpus = {name: load_gpu(name) for name in sorted(frame["gpu"].astype(str).unique())}
+    for target, out in CASES:
+        if chosen and target not in chosen:
+            continue
+        for family in families:
+            start = time.monotonic()
+            own = frame[(frame["op"].astype(str) == family).to_numpy()]
+            own = own[own["dtype"].astype(str).isin(["bf16", "fp8"]).to_numpy()].reset_index(drop=True)
+            own = own[fit_serving.expressible(own)]
+            name = own["gpu"].astype(str)
+            seen = thinned(own[~name.isin(out)].reset_index(drop=True), sample)
+            fit, kind = FAMILIES[family]
+            fitted = fit(seen, gpus, 0)
+            rows = own[(name == target).to_numpy()]
+            rows = rows.sample(min(SCORED, len(rows)), random_state=0).reset_index(drop=True)
+            ratio = predicted(kind.from_artifact(*fitted), rows, family, gpus[target])
+            sibling = "yes" if target in HOPPER and len(out) == 1 else "no"
+            by = kinds(rows, family)
+            groups = [(g, by == g) for g in np.unique(by)]
+            if family == "moe":
+                groups.append(("both", np.ones(len(by), dtype=bool)))
+            for group, mask in groups:
+                error = ratio[mask] - 1.0
+                lines.append(
+                    f"| {target} | {sibling} | {family} {group} | {mask.sum():,} | {np.median(np.abs(error)):.2%} |"
+                    f" {np.abs(error).mean():.2%} | {np.median(error):+.2%} |"
+                )
+                print(lines[-1], f"{time.monotonic() - start:.0f} s", flush=True)
+            if draws and family == "gemm":
+                lines += calibrated(own[(name == target).to_numpy()], fitted, gpus[target], sibling, draws)
+    return lines
+
+
+def calibrated(rows: Any, fitted: Any, gpu: Any, sibling: str, draws: int) -> list[str]:
+    """bf16 GEMM of one framework after 16, 64 and 256 rows of it: mean over the draws of the median error."""
+    from predictor.training.calibrate_serving import calibrate_gemm, stratified
+
+    lines = []
+    rows = rows[(rows["dtype"].astype(str) == "bf16").to_numpy()]
+    for framework in ("vllm", "trtllm", "sglang"):
+        own = rows[(rows["framework"].astype(str) == framework).to_numpy()]
+        own = own.sample(min(9000, len(own)), random_state=1).reset_index(drop=True)
+        for count in (16, 64, 256):
+            medians = []
+            for seed in range(draws):
+                few = stratified(own, count, seed)
+                found = calibrate_gemm(own.iloc[few].reset_index(drop=True), gpu, *fitted)
+                rest = np.setdiff1d(np.arange(len(own)), few)[seed % 3 :: 3]
+                estimator = serving_gemm.ServingGemm.from_artifact(found.manifest, found.weights)
+                ratio = predicted(estimator, own.iloc[rest].reset_index(drop=True), "gemm", gpu)
+                medians.append(np.median(np.abs(ratio - 1.0)))
+            text = f"gemm bf16, {framework}, with {count} rows"
+            lines.append(f"| {gpu.id} | {sibling} | {text} | {len(own):,} | {np.mean(medians):.2%} | | |")
+            print(lines[-1], flush=True)
+    return lines
+
+
+def main() -> int:
+    """Print, and write where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=Path, required=True)
+    parser.add_argument("--only", default="", help="GPUs to leave out")
+    parser.add_argument("--families", default=",".join(FAMILIES))
+    parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--calibrate", action="store_true")
+    parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    frame = dataset.read(arguments.rows)
+    frame = frame[(frame["flag"].astype(str) == "").to_numpy()].reset_index(drop=True)
+    draws = arguments.draws if arguments.calibrate else 0
+    chosen = [name for name in arguments.only.split(",") if name]
+    lines = left_out(frame, arguments.families.split(","), arguments.sample, chosen, draws)
+    if arguments.out:
+        head = "# Serving kernels on GPUs left out\n\nWritten by `scripts/accuracy_serving.py`.\n\n"
+        arguments.out.write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
