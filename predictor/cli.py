@@ -14,18 +14,44 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from predictor import __version__
-from predictor.errors import RequestError, TilecastError
+from predictor.errors import RequestError, TilecastError, unknown_name
 
-#: verb -> (module that has `add_arguments(parser)` and `run(arguments) -> int`, one line of help)
-VERBS: dict[str, tuple[str, str]] = {
-    "predict": ("predictor.commands.predict", "forecast how long a model takes on a GPU"),
-    "gpus": ("predictor.commands.gpus", "the GPU catalogue; with a name, one GPU with its sources"),
-    "models": ("predictor.commands.models", "the model catalogue; with a name, one model"),
-    "dataset": ("predictor.commands.dataset", "import public measurements, describe a data set"),
-    "train": ("predictor.commands.train", "fit every estimator from measurements"),
-    "calibrate": ("predictor.commands.calibrate", "adapt the estimators to a GPU by a few measured rows"),
-    "evaluate": ("predictor.commands.evaluate", "forecasts against measurements"),
+#: group -> verb -> (module that has `add_arguments(parser)` and `run(arguments) -> int`, one line of help)
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Forecast": {
+        "predict": ("predictor.commands.predict", "how long a model takes on a GPU, and why"),
+        "compare": ("predictor.commands.compare", "one model on many GPUs, or many models on one"),
+    },
+    "Look up": {
+        "gpus": ("predictor.commands.gpus", "the GPU catalogue; with a name, one GPU with its sources"),
+        "models": ("predictor.commands.models", "the model catalogue; with a name, one model"),
+    },
+    "Measure": {
+        "microbench": ("", "time the operators of this machine (a process of its own; needs torch)"),
+        "dataset": ("predictor.commands.dataset", "import measurements, describe a data set"),
+    },
+    "Learn": {
+        "train": ("predictor.commands.train", "fit every estimator from measurements"),
+        "calibrate": ("predictor.commands.calibrate", "adapt the estimators to a GPU by a few measured rows"),
+        "evaluate": ("predictor.commands.evaluate", "forecasts against measurements"),
+        "runs": ("predictor.commands.runs", "runs that MLflow did not take: list them, send them"),
+    },
+    "Shell": {
+        "completion": ("predictor.commands.completion", "print a script that completes these words in your shell"),
+    },
 }
+VERBS = {verb: entry for group in GROUPS.values() for verb, entry in group.items()}
+
+EXAMPLES = """Examples:
+  tilecast predict --model gpt3 --gpu h100
+  tilecast predict --model gpt2-large --gpu v100 --mode train --batch 4 --dtype fp32
+  tilecast predict --model llama-3.1-8b --gpu h200 --mode generate --output-len 256 --execution vllm
+  tilecast compare --model llama-3.1-8b --gpu l4,a100,h100 --mode decode --batch 32
+  tilecast gpus h100
+
+`tilecast VERB --help` has the options of a verb, with examples. `predict` is short for `tilecast predict`.
+A GPU may be a YAML file and a model a Hugging Face config.json. Exit status: 0 done, 1 the work failed,
+2 the request is wrong."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,28 +61,41 @@ class Parser(argparse.ArgumentParser):
         raise RequestError(f"{self.prog}: {message} (see {self.prog} --help)")
 
 
+def page() -> str:
+    """What `tilecast --help` says of the verbs, by group."""
+    lines = ["How long will this model take on that GPU, before anyone runs it?"]
+    for group, verbs in GROUPS.items():
+        lines += ["", f"{group}:", *(f"  {verb:<12}{summary}" for verb, (_, summary) in verbs.items())]
+    return "\n".join(lines)
+
+
 def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
-    """The parser of `tilecast`; only ``verb``'s own arguments are filled in (None: every verb's)."""
+    """The parser of `tilecast`; only ``verb``'s own arguments are filled in (None, "completion": every verb's)."""
     parser = Parser(
         prog="tilecast",
-        description="How long will this model take on that GPU, before anyone runs it?",
-        epilog="example: tilecast predict --model gpt3 --gpu h100",
+        usage="tilecast VERB [OPTION ...]",
+        description=page(),
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser._optionals.title = "Options"
     parser.add_argument("--version", action="version", version=f"tilecast {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
+    verbs = parser.add_subparsers(
+        dest="verb", metavar="VERB", required=True, parser_class=Parser, prog="tilecast", help=argparse.SUPPRESS
+    )
     for name, (module, summary) in VERBS.items():
-        wanted = verb in (None, name)
         sub = verbs.add_parser(
             name,
             help=summary,
-            description=summary,
+            description=summary[0].upper() + summary[1:] + ".",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
+            add_help=bool(module),
         )
-        if wanted:
+        if module and verb in (None, "completion", name):
             importlib.import_module(module).add_arguments(sub)
-    verbs.add_parser("microbench", help="the measuring harness, in a process of its own", add_help=False)
+    verbs.choices["completion"].set_defaults(root=parser)
     return parser
 
 
@@ -67,6 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if verb == "microbench":
             return _microbench(words[words.index(verb) + 1 :])
+        if verb is not None and verb not in VERBS:
+            raise unknown_name("verb", verb, VERBS)
         parsed = build_parser(verb or "").parse_args(words)
         status: int = importlib.import_module(VERBS[parsed.verb][0]).run(parsed)
         sys.stdout.flush()

@@ -64,6 +64,10 @@ def unknown_name(kind: str, value: str, choices: Iterable[str], expected: str | 
     `kind` says what was looked for ("GPU", "dtype"); `expected` says in words what is valid and defaults to the
     choices themselves, or for a GPU to where they are listed. The message is one line, such as:
     unknown GPU 'h10': expected a name of `tilecast gpus` or a YAML file; nearest: h100, h20
+
+    >>> raise unknown_name("colour", "purpel", ["red", "purple"])
+    Traceback (most recent call last):
+    predictor.errors.UnknownNameError: unknown colour 'purpel': expected one of red, purple; nearest: purple
     """
     names = list(choices)
     said = expected or _WHERE.get(kind.lower()) or "one of " + ", ".join(names)

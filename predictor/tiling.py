@@ -49,7 +49,14 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class TileGrid:
-    """Tiles that cover ``batch`` matrices, and the waves in which a GPU works through them."""
+    """Tiles that cover ``batch`` matrices, and the waves in which a GPU works through them.
+
+    >>> grid = TileGrid.cover(4096, 4096, Tile(128, 256))
+    >>> grid.blocks, grid.whole_waves(132), grid.tail_blocks(132)
+    (512, 4, 116)
+    >>> round(grid.wave_efficiency(132), 3)
+    0.97
+    """
 
     rows: int
     columns: int

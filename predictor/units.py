@@ -38,6 +38,14 @@ def parse_quantity(text: str, dimension: str) -> float:
 
     Raises RequestError, one line with the value and the unit expected, for a number without a unit, a unit of another
     dimension, a fraction where a count belongs, zero or less, or what is no number at all.
+
+    >>> parse_quantity("3.35 TB/s", "bandwidth")
+    3350000000000.0
+    >>> parse_quantity("80 GiB", "bytes") == 80 * 2**30
+    True
+    >>> parse_quantity("80", "bytes")
+    Traceback (most recent call last):
+    predictor.errors.RequestError: '80' has no unit: expected a bytes such as "80 GiB"
     """
     if dimension not in _DIMENSIONS:
         raise RequestError(f"unknown dimension {dimension!r}: expected one of {', '.join(DIMENSIONS)}")

@@ -4,7 +4,8 @@
 usage: scripts/accuracy.py --data $TILECAST_DATA --work DIR [--out docs/accuracy-tables.md] [--redo fp32,shapes]
 
 1. Imports neusight, aiconfigurator and vidur into DIR (where not there already).
-2. fp32: trains on NeuSight's training tables alone; scores its test tables and the end-to-end suite, cell by cell.
+2. fp32: trains on NeuSight's training tables alone; its test tables and the end-to-end suite, cell by cell, beside a
+   roofline, a constant efficiency and NeuSight (accuracy_fp32.py).
 3. Serving kernels: trains with a fifth of the shape groups held out and scores those.
 4. Whole MoE models held out.
 5. bf16 GEMM: leaves each NVIDIA GPU out in turn; the roofline, a constant efficiency and ours side by side.
@@ -13,39 +14,14 @@ usage: scripts/accuracy.py --data $TILECAST_DATA --work DIR [--out docs/accuracy
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from accuracy_fp32 import fp32
+from accuracy_tables import HEAD, ROOT, RULE, figures, pct, tilecast
+
 SERVING_GPUS = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "l40s", "rtx-pro-6000-server")
-MEASURED = ("V100 and A100-40GB, eager", "v100-pcie-32gb", "a100-pcie-40gb")
-
-
-def tilecast(*words: str | Path, json_out: bool = True) -> Any:
-    """Run one command of the command line; its JSON."""
-    command = [sys.executable, "-m", "predictor", *map(str, words), *(["--json"] if json_out else [])]
-    print("$ tilecast", *map(str, words), file=sys.stderr, flush=True)
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT)
-    return json.loads(done.stdout) if json_out else None
-
-
-def pct(value: float | None) -> str:
-    """A percentage, or a dash."""
-    return "-" if value is None else f"{value:.2f} %"
-
-
-def figures(row: dict[str, Any]) -> str:
-    """n and the four figures of a row of errors."""
-    keys = ("mean_ape_pct", "median_ape_pct", "p90_ape_pct", "mean_signed_pct")
-    return f"{row['n']:,} | " + " | ".join(pct(row[key]) for key in keys)
-
-
-HEAD = "| n | mean | median | p90 | signed |"
-RULE = "| --: | --: | --: | --: | --: |"
 
 
 def import_all(data: Path, work: Path) -> dict[str, Path]:
@@ -56,50 +32,6 @@ def import_all(data: Path, work: Path) -> dict[str, Path]:
         if not files[source].is_file():
             tilecast("dataset", "import", source, data / source, "--out", files[source])
     return files
-
-
-def fp32(files: dict[str, Path], data: Path, work: Path) -> list[str]:
-    """The fp32 tables."""
-    folder = work / "fp32"
-    tilecast("train", "--data", files["neusight"], "--out", folder)
-    suite = data / "ground_truth" / "neusight_e2e.csv"
-    rows_file = work / "neusight_e2e.csv"
-    lines = ["## fp32, eager PyTorch: fitted on NeuSight's training tables alone", ""]
-    lines += ["End to end (`tilecast evaluate workloads neusight_e2e.csv`):", ""]
-    result = tilecast("evaluate", "workloads", suite, "--artifacts", folder, "--out", rows_file)
-    lines += [f"| GPU | mode | execution {HEAD}", f"| --- | --- | --- {RULE}"]
-    lines += [f"| {g['gpu']} | {g['mode']} | {g['execution']} | {figures(g)} |" for g in result["groups"]]
-    lines += ["", *cells(rows_file)]
-    lines += ["", "Kernels of NeuSight's test tables (A100-80GB-PCIe was in no training table):", ""]
-    result = tilecast(
-        "evaluate", "kernels", files["neusight"], "--artifacts", folder, "--split", "test", "--by", "op,kind,gpu"
-    )
-    lines += [f"| operator | kind | GPU {HEAD}", f"| --- | --- | --- {RULE}"]
-    lines += [f"| {g['op']} | {g['kind']} | {g['gpu']} | {figures(g)} |" for g in result["groups"]]
-    return lines
-
-
-def cells(rows_file: Path) -> list[str]:
-    """Cell by cell beside NeuSight's own forecast, and the means over the V100 and A100-40GB eager cells."""
-    import pandas as pd
-
-    rows = pd.read_csv(rows_file)
-    rows["ours"] = (rows["predicted_ms"] / rows["measured_ms"] - 1) * 100
-    rows["peer"] = (rows["peer_neusight_ms"] / rows["measured_ms"] - 1) * 100
-    lines = ["| case | ours | NeuSight |", "| --- | --: | --: |"]
-    for row in rows.to_dict("records"):
-        peer = "-" if pd.isna(row["peer"]) else f"{row['peer']:+.1f} %"
-        lines.append(f"| {row['case']} | {row['ours']:+.1f} % | {peer} |")
-    title, *gpus = MEASURED
-    part = rows[rows["gpu"].isin(gpus) & (rows["execution"] == "eager")]
-    paired = part[part["peer"].notna()]
-    lines += [
-        "",
-        f"{title}: mean absolute error {part['ours'].abs().mean():.2f} % over {len(part)} cells;"
-        f" over the {len(paired)} that NeuSight forecast, ours {paired['ours'].abs().mean():.2f} %,"
-        f" NeuSight's {paired['peer'].abs().mean():.2f} %.",
-    ]
-    return lines
 
 
 def serving(files: dict[str, Path], data: Path, work: Path) -> list[str]:

@@ -17,6 +17,9 @@ def data_folder() -> Path | None:
     return folder if folder.is_dir() else None
 
 
+os.environ["TILECAST_TRACKING_URI"] = "off"  # tests that track say so; none writes to the user's own store
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The public data; a test that asks for it is skipped where it is absent."""

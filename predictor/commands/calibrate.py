@@ -6,6 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
+from predictor.commands.tracked import resolve, say, settings, tracking_argument
+
 EXAMPLES = """examples:
   tilecast calibrate --gpu rtx-4090 --data my-rows.parquet --out my-set
   predict --model gpt3 --gpu rtx-4090 --dtype fp32 --artifacts my-set
@@ -23,19 +25,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, metavar="FILE", help="its rows; those of other GPUs are not read")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write the adapted set to")
     parser.add_argument("--artifacts", metavar="DIR", help="the set to adapt (default: the one that ships)")
+    tracking_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Calibrate and print what changed."""
+    from predictor.training import tracking
     from predictor.training.calibrate import calibrate
 
-    report = calibrate(
-        arguments.gpu,
-        Path(arguments.data),
-        Path(arguments.out),
-        Path(arguments.artifacts) if arguments.artifacts else None,
-    )
+    source = resolve(arguments.artifacts, arguments.tracking_uri)
+    with tracking.run("calibrate", arguments.tracking_uri, say) as run:
+        run.parameters(settings(arguments))
+        report = calibrate(arguments.gpu, Path(arguments.data), Path(arguments.out), Path(source) if source else None)
+        run.estimators(report.out)
+        run.parameters({"gpu": report.gpu, "scalars": report.scalars})
+        run.metrics({"rows": report.rows, "before_mean_ape_pct": report.before, "after_mean_ape_pct": report.after})
     result = {
         "out": str(report.out), "gpu": report.gpu, "rows": report.rows, "unused_rows": report.unused_rows,
         "scalars": report.scalars, "before_mean_ape_pct": report.before, "after_mean_ape_pct": report.after,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 from pathlib import Path
 from typing import Any
 
+from predictor.commands.tracked import resolve, say, settings, tracking_argument
 from predictor.errors import RequestError
 
 EXAMPLES = """examples:
@@ -27,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub.add_argument("--out", metavar="FILE", help="write every row with its forecast (.csv or .parquet)")
         sub.add_argument("--by", metavar="A,B", help="columns to group by")
         sub.add_argument("--worst", type=int, default=5, metavar="N", help="list the N worst rows (default 5)")
+        tracking_argument(sub)
         sub.add_argument("--json", action="store_true", help="print JSON")
         if name == "kernels":
             sub.add_argument(
@@ -43,12 +46,30 @@ def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print."""
     if arguments.worst < 0:
         raise RequestError(f"--worst {arguments.worst}: expected 0 or more")
-    return _kernels(arguments) if arguments.what == "kernels" else _workloads(arguments)
+    from predictor.training import tracking
+
+    arguments.artifacts = resolve(arguments.artifacts, arguments.tracking_uri)
+    with tracking.run("evaluate", arguments.tracking_uri, say) as tracked:
+        tracked.parameters(settings(arguments))
+        rows, keys, extra = _kernels(arguments) if arguments.what == "kernels" else _workloads(arguments)
+        keys, overall, groups = _errors(arguments, rows, keys, extra)
+        tracked.parameters({"file_sha256": hashlib.sha256(Path(arguments.file).read_bytes()).hexdigest()})
+        tracked.metrics(overall)
+        tracked.errors(arguments.what, groups)
+        if arguments.out:
+            tracked.file(Path(arguments.out))
+    return _show(arguments, rows, keys, overall, groups)
 
 
-def _finish(arguments: argparse.Namespace, rows: Any, keys: tuple[str, ...], label: str, extra: dict[str, Any]) -> int:
-    from predictor.training.evaluate import as_json, write_rows
-    from predictor.training.metrics import by_group, print_table, summarise
+Rows = tuple[Any, tuple[str, ...], dict[str, Any]]
+
+
+def _errors(
+    arguments: argparse.Namespace, rows: Any, keys: tuple[str, ...], extra: dict[str, Any]
+) -> tuple[tuple[str, ...], dict[str, Any], list[dict[str, Any]]]:
+    """The keys to group by, the errors of all rows and of every group; writes --out."""
+    from predictor.training.evaluate import write_rows
+    from predictor.training.metrics import by_group, coverage, summarise
 
     if arguments.by:
         keys = tuple(arguments.by.split(","))
@@ -59,7 +80,7 @@ def _finish(arguments: argparse.Namespace, rows: Any, keys: tuple[str, ...], lab
         write_rows(rows, arguments.out)
     measured = rows["measured_ms"].to_numpy(dtype=float)
     predicted = rows["predicted_ms"].to_numpy(dtype=float)
-    overall = summarise(measured, predicted)
+    overall = summarise(measured, predicted) | coverage(rows)
     groups = by_group(rows, keys)
     if extra:
         overall |= {name: summarise(measured, column(rows))["median_ape_pct"] for name, column in extra.items()}
@@ -67,6 +88,19 @@ def _finish(arguments: argparse.Namespace, rows: Any, keys: tuple[str, ...], lab
         for group, part in zip(groups, parts, strict=True):
             truth = part["measured_ms"].to_numpy(dtype=float)
             group |= {name: summarise(truth, column(part))["median_ape_pct"] for name, column in extra.items()}
+    return keys, overall, groups
+
+
+def _show(
+    arguments: argparse.Namespace,
+    rows: Any,
+    keys: tuple[str, ...],
+    overall: dict[str, Any],
+    groups: list[dict[str, Any]],
+) -> int:
+    from predictor.training.evaluate import as_json
+    from predictor.training.metrics import print_table
+
     notes = rows.loc[rows["note"].fillna("") != "", "note"].value_counts()
     worst = rows[rows["predicted_ms"].notna()].sort_values("ape_pct", ascending=False).head(arguments.worst)
     if arguments.json:
@@ -75,7 +109,7 @@ def _finish(arguments: argparse.Namespace, rows: Any, keys: tuple[str, ...], lab
                 overall
                 | {"groups": groups}
                 | {"notes": {str(k): int(v) for k, v in notes.items()}}
-                | {"worst": worst[[label, "gpu", "measured_ms", "predicted_ms", "ape_pct"]].to_dict("records")}
+                | {"worst": worst[["case", "gpu", "measured_ms", "predicted_ms", "ape_pct"]].to_dict("records")}
             )
         )
         return 0
@@ -84,7 +118,7 @@ def _finish(arguments: argparse.Namespace, rows: Any, keys: tuple[str, ...], lab
         print("worst rows:")
     for row in worst.to_dict("records"):
         print(
-            f"  {row[label]} on {row['gpu']}: measured {row['measured_ms']:.4g} ms,"
+            f"  {row['case']} on {row['gpu']}: measured {row['measured_ms']:.4g} ms,"
             f" forecast {row['predicted_ms']:.4g} ms"
         )
     for note, count in notes.items():
@@ -92,7 +126,7 @@ def _finish(arguments: argparse.Namespace, rows: Any, keys: tuple[str, ...], lab
     return 0
 
 
-def _workloads(arguments: argparse.Namespace) -> int:
+def _workloads(arguments: argparse.Namespace) -> Rows:
     from predictor.training.evaluate import predict_suite, read_suite
 
     frame = read_suite(arguments.file)
@@ -101,10 +135,10 @@ def _workloads(arguments: argparse.Namespace) -> int:
         raise RequestError(f"--configs {str(configs)!r}: no such folder; expected one of model configs")
     rows = predict_suite(frame, configs, arguments.artifacts)
     keys = tuple(key for key in WORKLOAD_KEYS if key in rows)
-    return _finish(arguments, rows, keys, "case", {})
+    return rows, keys, {}
 
 
-def _kernels(arguments: argparse.Namespace) -> int:
+def _kernels(arguments: argparse.Namespace) -> Rows:
     from predictor.estimators.artifact import load_artifacts
     from predictor.training import dataset
     from predictor.training.baselines import constant_efficiency_ms, roofline_ms
@@ -129,7 +163,7 @@ def _kernels(arguments: argparse.Namespace) -> int:
             "roofline_baseline_pct": roofline_ms,
             "constant_baseline_pct": lambda part: constant_efficiency_ms(part, selector),
         }
-    return _finish(arguments, rows, KERNEL_KEYS, "case", extra)
+    return rows, KERNEL_KEYS, extra
 
 
 def _ids(text: str, devices: dict[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
-from predictor.report.formats import gib, quantity
+from predictor.report.formats import gib, quantity, seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +55,7 @@ def to_dict(spec: GPUSpec) -> dict[str, Any]:
         "power_limit_w": spec.power_limit_w,
         "nvlink_bandwidth_bytes_per_s": spec.nvlink_bandwidth,
         "pcie_bandwidth_bytes_per_s": spec.pcie_bandwidth,
+        "launch_overhead_s": spec.launch_overhead_s,
         "peak_flops": {f"{unit}.{dtype}": peak for (unit, dtype), peak in sorted(spec.peaks.items())},
         "sources": dict(spec.sources),
     }
@@ -120,5 +121,6 @@ def _fields(spec: GPUSpec) -> dict[str, str]:
         else f"{quantity(spec.nvlink_bandwidth, 'B/s')} a direction",
         "pcie_bandwidth": None if spec.pcie_bandwidth is None
         else f"{quantity(spec.pcie_bandwidth, 'B/s')} a direction",
+        "launch_overhead": None if spec.launch_overhead_s is None else seconds(spec.launch_overhead_s),
     }  # fmt: skip
     return {field: value for field, value in values.items() if value is not None}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.errors import RequestError, UnsupportedError
+from predictor.commands.tracked import resolve
+from predictor.errors import RequestError
 from predictor.workload import ATTENTIONS, EXECUTIONS, MODES, OPTIMIZERS
 
 EXAMPLES = """examples:
   predict --model gpt3 --gpu h100
   predict --model gpt2-large --gpu v100 --batch 4 --seq-len 1024 --dtype fp32
   predict --model llama-3.1-8b --gpu h200 --mode generate --seq-len 1024 --output-len 256 --execution cuda_graph
+  predict --model llama-3.1-70b --gpu h100 --tp 4 --execution vllm --mode generate --prompt-lens 12,3000 --output-len 9
+  predict --model gpt3 --gpu h100 --html gpt3.html --trace gpt3-trace.json
   predict --model my/config.json --gpu my-gpu.yaml --mode train --batch 8 --json
 """
 
@@ -21,12 +24,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", required=True, help="a name of `tilecast models`, or a Hugging Face config.json")
     add("--gpu", required=True, help="a name or alias of `tilecast gpus`, or a YAML file")
+    add_words(parser)
+    add("--top", type=int, default=0, metavar="N", help="list the N operators that take longest")
+    add("--html", metavar="FILE", help="also write a page with charts, provenance, and what would change the answer")
+    add("--trace", metavar="FILE", help="also write the timeline, kernel by kernel, for Perfetto (ui.perfetto.dev)")
+    add("--json", action="store_true", help="print the answer as JSON (docs/json-schema.md)")
+
+
+def add_words(parser: argparse.ArgumentParser) -> None:
+    """The words of a run, all but its model and GPU: `compare` takes the same."""
+    add = parser.add_argument
     add("--mode", default="forward", metavar="MODE", help=f"{', '.join(MODES)} (default forward)")
-    add("--batch", type=int, default=1, help="sequences (default 1)")
+    add("--batch", type=int, help="sequences (default 1, or as many as --prompt-lens has)")
     add("--seq-len", type=int, help="tokens a sequence (default the model's maximum, at most 2048)")
     add("--output-len", type=int, default=0, help="tokens to generate a sequence (generate)")
     add("--context-len", type=int, help="tokens already in the KV cache (decode)")
-    add("--prompt-lens", help="not built yet: prompt lengths of a ragged batch")
+    add(
+        "--prompt-lens",
+        metavar="N,N,...",
+        help="a ragged batch, packed without padding: every sequence's prompt length (decode: its tokens in the cache)",
+    )
     add("--dtype", help="fp32, tf32, fp16, bf16, fp8 (default bf16 where the GPU has it, else fp16 or fp32)")
     add(
         "--attention",
@@ -42,23 +59,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sequences of one forward and backward pass (train; default the batch)",
     )
     add("--recompute", default="none", help="none (selective and full are not built yet)")
-    for name in ("num-gpus", "tp", "pp", "dp", "cp", "ep"):
+    add("--num-gpus", type=int, help="GPUs of the run (default: those of --tp)")
+    add("--tp", type=int, default=1, help="GPUs of one node that share every layer (tensor parallel; not in train)")
+    for name in ("pp", "dp", "cp", "ep"):
         add(f"--{name}", type=int, default=1, help="1 (more is not built yet)")
+    add("--system", metavar="NAME", help="what joins the GPUs: a system's name or YAML file (default: the GPU's usual)")
     add("--shard", default="none", help="none (more is not built yet)")
+    add(
+        "--launch-overhead",
+        metavar="TIME",
+        help="CPU time of one framework call, eager (default 6us; microbench launch-overhead measures a host's), or of"
+        " one launch where an engine launches (3us from C++)",
+    )
+    add("--step-overhead", metavar="TIME", default="0", help="what an engine's host adds to a step: 5ms (default 0)")
     add("--artifacts", metavar="DIR", help="estimators to use (default: those that ship; 'roofline': none)")
-    add("--top", type=int, default=0, metavar="N", help="list the N operators that take longest")
-    add("--html", metavar="FILE", help="not built yet: a page with the forecast")
-    add("--trace", metavar="FILE", help="not built yet: a timeline for Perfetto")
-    add("--json", action="store_true", help="print the answer as JSON (docs/json-schema.md)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Forecast and print."""
     if arguments.top < 0:
         raise RequestError(f"--top {arguments.top}: expected 0 or more")
-    for name in ("html", "trace"):
-        if getattr(arguments, name):
-            raise UnsupportedError(f"--{name.replace('_', '-')}: not built yet; leave it out")
+    if arguments.html is not None or arguments.trace is not None:
+        from predictor.report.files import check_paths
+
+        check_paths(arguments.html, arguments.trace)
     from predictor.api import predict
 
     answer = predict(
@@ -83,9 +107,19 @@ def run(arguments: argparse.Namespace) -> int:
         cp=arguments.cp,
         ep=arguments.ep,
         shard=arguments.shard,
-        artifacts=arguments.artifacts,
+        system=arguments.system,
+        launch_overhead=arguments.launch_overhead,
+        step_overhead=arguments.step_overhead,
+        artifacts=resolve(arguments.artifacts),
         top=arguments.top,
     )
+    if arguments.html is not None or arguments.trace is not None:
+        from predictor.report.files import write_reports
+
+        write_reports(
+            answer, arguments.model, arguments.gpu, arguments.artifacts, arguments.system,
+            html=arguments.html, trace=arguments.trace,
+        )  # fmt: skip
     if arguments.json:
         from predictor.report.json_report import to_json
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
-from predictor.errors import UnsupportedError
+from predictor.commands.tracked import say, settings, tracking_argument
+from predictor.errors import RequestError
 
 EXAMPLES = """examples:
   tilecast train --data neusight.parquet aiconfigurator.parquet vidur.parquet --holdout 0.2 --seed 0 --out my-set
@@ -31,29 +31,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the split and of the fits (default 0)")
     parser.add_argument("--name", default="", help="name of the set (default the folder's)")
     parser.add_argument("--estimators", metavar="A,B", help="fit these alone (default all; see the folders of a set)")
-    parser.add_argument("--tracking-uri", metavar="URI", help="not built yet: an MLflow server to log to")
+    parser.add_argument("--no-intervals", action="store_true", help="do not fit how far forecasts may be off (faster)")
+    parser.add_argument("--register", metavar="NAME", help="enter the set into the MLflow model registry as NAME")
+    parser.add_argument("--stage", default="candidate", help="stage of the registered version (default candidate)")
+    tracking_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train and print the held-out errors."""
-    if arguments.tracking_uri:
-        raise UnsupportedError("--tracking-uri: not built yet; leave it out")
+    from predictor.training import tracking
     from predictor.training.card import error_table
     from predictor.training.fit import names, train
 
-    report = train(
-        [Path(path) for path in arguments.data],
-        Path(arguments.out),
-        only=names(arguments.only_gpu),
-        exclude=names(arguments.exclude_gpu),
-        holdout=arguments.holdout,
-        holdout_by=arguments.holdout_by,
-        seed=arguments.seed,
-        name=arguments.name,
-        estimators=names(arguments.estimators),
-        say=lambda text: print(text, file=sys.stderr, flush=True),
-    )
+    if arguments.register and arguments.tracking_uri == tracking.OFF:
+        raise RequestError(f"--register {arguments.register}: needs a store; leave out --tracking-uri off")
+    with tracking.run("train", arguments.tracking_uri, say, insist=bool(arguments.register)) as run:
+        run.parameters(settings(arguments))
+        report = train(
+            [Path(path) for path in arguments.data],
+            Path(arguments.out),
+            only=names(arguments.only_gpu),
+            exclude=names(arguments.exclude_gpu),
+            holdout=arguments.holdout,
+            holdout_by=arguments.holdout_by,
+            seed=arguments.seed,
+            name=arguments.name,
+            estimators=names(arguments.estimators),
+            intervals=not arguments.no_intervals,
+            say=say,
+        )
+        run.estimators(report.out)
+        run.metrics({"rows": report.rows, "fitted_rows": report.fitted})
+        run.errors("heldout_shapes", report.heldout_shapes)
+        run.errors("heldout_gpus", report.heldout_gpus)
+        if arguments.register:
+            run.register(arguments.register, arguments.stage)
     if arguments.json:
         print(
             json.dumps(

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 
 def seconds(value: float) -> str:
-    """A duration with three significant digits: "38.2 us", "12.4 ms", "1.53 s"."""
+    """A duration with three significant digits.
+
+    >>> seconds(3.8214e-5), seconds(0.0124), seconds(1.532)
+    ('38.2 us', '12.4 ms', '1.53 s')
+    """
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if value >= factor:
             return f"{significant(value / factor)} {unit}"
     return f"{significant(value / 1e-9)} ns" if value > 0 else "0 s"
+
+
+def span(low: float, high: float) -> str:
+    """Two durations, the unit of the longer one for both.
+
+    >>> span(0.000121, 0.0149)
+    '0.121 - 14.9 ms'
+    """
+    number, unit = seconds(high).split(" ")
+    factor = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit]
+    return f"{significant(low / factor)} - {number} {unit}"
 
 
 def significant(value: float, digits: int = 3) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from predictor.estimators.interval import LEVEL
 from predictor.prediction import SCHEMA_VERSION, Prediction
 
 
@@ -19,23 +20,32 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
         "model": answer.model,
         "gpu": answer.gpu,
         "num_gpus": work.parallelism.num_gpus,
+        "tp": work.parallelism.tp,
+        "system": None if work.system is None else work.system.id,
         "mode": work.mode,
         "batch": work.batch,
         "seq_len": work.seq_len,
         "output_len": work.output_len,
         "context_len": work.context_len,
+        "prompt_lens": list(work.prompt_lens),
         "micro_batch": work.micro_batch,
         "dtype": work.dtype,
         "execution": work.execution,
         "attention": work.attention,
         "optimizer": work.optimizer if work.mode == "train" else None,
+        "launch_overhead_us": work.launch_overhead_s * 1e6 if answer.cpu_busy_s else None,
         "latency_ms": answer.latency_ms,
         "interval_ms": interval,
+        "interval_level": None if interval is None else LEVEL,
         "phases_ms": {name: t * 1e3 for name, t in answer.phases_s.items()},
         "gpu_busy_ms": answer.gpu_busy_s * 1e3,
         "cpu_busy_ms": answer.cpu_busy_s * 1e3,
         "launch_bound": answer.launch_bound,
+        "step_overhead_ms": work.step_overhead_s * 1e3,
+        "ttft_ms": _ms(answer.ttft_s),
+        "tpot_ms": _ms(answer.tpot_s),
         "tokens_per_s": answer.tokens_per_s,
+        "tokens_per_s_per_gpu": answer.tokens_per_s_per_gpu,
         "sequences_per_s": answer.sequences_per_s,
         "parameters": answer.parameters,
         "flops": answer.flops,
@@ -49,7 +59,10 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
             "kv_cache_gib": memory.kv_cache / gib,
             "capacity_gib": memory.capacity / gib,
             "missing_gib": memory.missing / gib,
+            "kv_cache_bytes": memory.kv_cache,
             "smallest_gpu_count": memory.smallest_gpu_count,
+            "largest_batch": memory.largest_batch,
+            "reason": memory.reason or None,
         },
         "fits": memory.fits,
         "breakdown": [
@@ -85,6 +98,10 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
         "assumed": list(answer.assumed),
         "notes": list(answer.notes),
     }
+
+
+def _ms(value: float | None) -> float | None:
+    return None if value is None else value * 1e3
 
 
 def _count(value: float) -> int | float:

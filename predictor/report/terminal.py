@@ -5,24 +5,39 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from predictor.estimators.interval import LEVEL
 from predictor.prediction import Prediction
-from predictor.report.formats import count, gib, rate, seconds
+from predictor.report.formats import count, gib, rate, seconds, span
+from predictor.workload import Workload
 
 
 def first_line(answer: Prediction) -> str:
     """Every setting of the run, defaults included."""
     work = answer.workload
     parts = [answer.model, f"on {answer.gpu}", f"mode {work.mode}", f"batch {work.batch}"]
-    if work.mode == "decode":
+    if work.prompt_lens:
+        shown = ",".join(str(n) for n in work.prompt_lens[:8]) + (",..." if len(work.prompt_lens) > 8 else "")
+        parts.append(f"prompt-lens {shown}")
+    elif work.mode == "decode":
         parts.append(f"context-len {work.context_len}")
     else:
         parts.append(f"seq-len {work.seq_len}")
     if work.mode == "generate":
         parts.append(f"output-len {work.output_len}")
-    parts += [f"dtype {work.dtype}", f"execution {work.execution}", f"attention {work.attention}", "1 GPU"]
+    parts += [f"dtype {work.dtype}", f"execution {work.execution}", f"attention {work.attention}", _gpus(work)]
     if work.mode == "train":
         parts.append(f"optimizer {work.optimizer}")
+    if answer.cpu_busy_s:
+        parts.append(f"launch-overhead {seconds(work.launch_overhead_s)}")
+    if work.step_overhead_s:
+        parts.append(f"step-overhead {seconds(work.step_overhead_s)}")
     return f"{parts[0]} {parts[1]}: {', '.join(parts[2:])}"
+
+
+def _gpus(work: Workload) -> str:
+    if work.system is None:
+        return "1 GPU"
+    return f"{work.parallelism.num_gpus} GPUs of {work.system.id}, tp {work.parallelism.tp}"
 
 
 def print_prediction(answer: Prediction, console: Console) -> None:
@@ -48,15 +63,17 @@ def print_prediction(answer: Prediction, console: Console) -> None:
 def _headline(answer: Prediction, console: Console) -> None:
     low_high = ""
     if answer.interval_s is not None:
-        low_high = f" ({seconds(answer.interval_s[0])} to {seconds(answer.interval_s[1])})"
+        low_high = f"  ({LEVEL:.0%} interval {span(*answer.interval_s)})".replace("%", " %", 1)
     console.print(f"\n[bold]{seconds(answer.latency_s)}[/bold]{low_high}", highlight=False)
     work = answer.workload
     phases = ", ".join(f"{name} {seconds(t)}" for name, t in answer.phases_s.items())
     if len(answer.phases_s) > 1:
         console.print(f"  phases      {phases}", highlight=False)
     what = "tokens/s" if work.mode != "decode" else "tokens/s (one a sequence)"
+    each = f" ({rate(answer.tokens_per_s_per_gpu)} a GPU)" if work.parallelism.num_gpus > 1 else ""
     console.print(
-        f"  throughput  {rate(answer.tokens_per_s)} {what}, {rate(answer.sequences_per_s)} sequences/s", highlight=False
+        f"  throughput  {rate(answer.tokens_per_s)} {what}{each}, {rate(answer.sequences_per_s)} sequences/s",
+        highlight=False,
     )
     console.print(f"  MFU         {answer.mfu:.1%} of the {work.dtype} peak", highlight=False)
     console.print(f"  bound by    {_bound(answer)}", highlight=False)
@@ -64,9 +81,12 @@ def _headline(answer: Prediction, console: Console) -> None:
 
 def _bound(answer: Prediction) -> str:
     if answer.launch_bound:
+        work, busy = answer.workload, f"the GPU is busy for {seconds(answer.gpu_busy_s)}"
+        if work.execution != "eager":
+            return f"the CPU, which needs {seconds(answer.cpu_busy_s)} for launches and steps; {busy}"
         return (
-            f"the CPU, which needs {seconds(answer.cpu_busy_s)} to launch; the GPU is busy for"
-            f" {seconds(answer.gpu_busy_s)} (cuda_graph or compile would take the launches away)"
+            f"the CPU, which needs {seconds(answer.cpu_busy_s)} to launch ({seconds(work.launch_overhead_s)}"
+            f" a framework call); {busy} (cuda_graph or compile would take the launches away)"
         )
     totals: dict[str, float] = {}
     for row in answer.breakdown:
@@ -81,11 +101,15 @@ def _memory(answer: Prediction, console: Console) -> None:
         "activations": memory.activations, "KV cache": memory.kv_cache,
     }  # fmt: skip
     parts = ", ".join(f"{name} {gib(value)}" for name, value in named.items() if value)
-    console.print(f"  memory      {gib(memory.total)} of {gib(memory.capacity)}: {parts}", highlight=False)
+    of = " a GPU" if memory.gpus > 1 else ""
+    console.print(f"  memory      {gib(memory.total)} of {gib(memory.capacity)}{of}: {parts}", highlight=False)
+    if memory.largest_batch:
+        console.print(f"  fits        up to {memory.largest_batch:,} such sequences", highlight=False)
     console.print(f"  model       {count(answer.parameters)} parameters, {count(answer.flops)} FLOP", highlight=False)
     if not memory.fits:
+        why = memory.reason or "the sum is too large"
         console.print(
-            f"[bold red]  does not fit by {gib(memory.missing)}: it takes at least {memory.smallest_gpu_count} of these"
+            f"[bold red]  does not fit by {gib(memory.missing)}: {why}. It takes {memory.smallest_gpu_count} of these"
             " GPUs to hold it. The time above is what one would take if it had the memory.[/bold red]",
             highlight=False, soft_wrap=True,
         )  # fmt: skip

@@ -25,6 +25,7 @@ from predictor.measurement import (
 from predictor.ops import (
     OPERATORS,
     Attention,
+    Collective,
     Copy,
     CrossEntropy,
     Dropout,
@@ -60,6 +61,7 @@ EXAMPLES: list[Op] = [
     OptimizerStep("fp32", 10**12, "adam_fused", True),
     MoE("fp8", 16, 64, 128, 8, 2, False, 2, 4, "power_law_1.2"),
     Routing("fp32", 16, 8, 2),
+    Collective("bf16", "all_reduce", 1 << 20, 16, 8, "nvswitch", 450e9, 6e-7, True, 4e11, 5e-6, "dgx-h100"),
 ]
 
 

@@ -1,0 +1,277 @@
+"""Many forecasts side by side: a table, JSON, and a picture with the interval of each (matplotlib, where asked for)."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from predictor.errors import RequestError, TilecastError
+from predictor.estimators.interval import LEVEL
+from predictor.files import atomic_write
+from predictor.prediction import SCHEMA_VERSION, Prediction
+from predictor.report.formats import gib, rate, seconds, significant, span
+from predictor.report.json_report import to_dict
+
+#: File endings that a picture may have.
+PICTURES = (".svg", ".png", ".pdf")
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One model on one GPU: its forecast, or None and the reason; ``price`` in dollars an hour of one GPU."""
+
+    model: str
+    gpu: str
+    answer: Prediction | None
+    reason: str = ""
+    price: float | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is a forecast of a run that the GPU has the memory for."""
+        return self.answer is not None and self.answer.memory.fits
+
+    @property
+    def dollars_per_s(self) -> float | None:
+        """Dollars a second of all GPUs of the run; None without a price, or where the run does not fit."""
+        if self.price is None or self.answer is None or not self.fits:
+            return None
+        return self.price * self.answer.workload.parallelism.num_gpus / HOUR_S
+
+    @property
+    def cost_per_million_tokens(self) -> float | None:
+        """Dollars for a million tokens, of the kind that `Prediction.tokens_per_s` counts."""
+        dollars = self.dollars_per_s
+        return None if dollars is None or self.answer is None else dollars * 1e6 / self.answer.tokens_per_s
+
+    @property
+    def cost_per_1000_steps(self) -> float | None:
+        """Dollars for a thousand steps of training; None in other modes."""
+        dollars = self.dollars_per_s
+        if dollars is None or self.answer is None or self.answer.workload.mode != "train":
+            return None
+        return dollars * 1e3 * self.answer.latency_s
+
+    @property
+    def trouble(self) -> str:
+        """Why it cannot run, in one line; empty where it can."""
+        if self.answer is None:
+            return self.reason
+        memory = self.answer.memory
+        if memory.fits:
+            return ""
+        why = memory.reason or "the sum is too large"
+        return f"does not fit by {gib(memory.missing)}: {why}; the time is what it would take with the memory"
+
+
+def ranked(entries: Sequence[Entry]) -> list[Entry]:
+    """The fastest first; then what does not fit, by its time, and last what has no forecast, in the order given."""
+
+    def key(entry: Entry) -> tuple[int, float]:
+        if entry.answer is None:
+            return 2, 0.0
+        return (0 if entry.fits else 1), entry.answer.latency_s
+
+    return sorted(entries, key=key)
+
+
+def bound_by(answer: Prediction) -> str:
+    """What bounds most of a run: "compute 84%" of its GPU time, or "CPU launches"."""
+    if answer.launch_bound:
+        return "CPU launches"
+    totals: dict[str, float] = {}
+    for row in answer.breakdown:
+        totals[row.bound] = totals.get(row.bound, 0.0) + row.share
+    name = max(totals, key=lambda bound: totals[bound], default="")
+    return f"{name} {totals[name]:.0%}" if name else "-"
+
+
+# --------------------------------------------------------------------------------------------------------- the table
+
+
+def print_comparison(entries: Sequence[Entry], console: Console) -> None:
+    """A line of what was asked, the table, and a line for each entry that cannot run."""
+    many_models = _many_models(entries)
+    console.print(_first_line(entries), highlight=False, soft_wrap=True, markup=False)
+    console.print(_table(entries, many_models))
+    for entry in entries:
+        if entry.trouble:
+            name = entry.model if many_models else entry.gpu
+            console.print(f"{name}: {entry.trouble}", highlight=False, soft_wrap=True, markup=False)
+    for note, names in _notes(entries, many_models).items():
+        console.print(f"{', '.join(names)}: {note}", highlight=False, soft_wrap=True, markup=False)
+    answers = [entry.answer for entry in entries if entry.answer is not None]
+    for what in ("dtype", "attention"):
+        if len({getattr(answer.workload, what) for answer in answers}) > 1:
+            console.print(f"{what} differs between rows: --{what} asks for one", highlight=False, soft_wrap=True)
+
+
+def _notes(entries: Sequence[Entry], many_models: bool) -> dict[str, list[str]]:
+    """What the forecasts say a reader should know -> the rows that say it."""
+    found: dict[str, list[str]] = {}
+    for entry in entries:
+        for note in entry.answer.notes if entry.answer is not None else ():
+            text = note if many_models else note.removeprefix(f"{entry.gpu} is ")
+            found.setdefault(text, []).append(entry.model if many_models else entry.gpu)
+    return found
+
+
+def _many_models(entries: Sequence[Entry]) -> bool:
+    return len({entry.gpu for entry in entries}) == 1 and len({entry.model for entry in entries}) > 1
+
+
+def _first_line(entries: Sequence[Entry]) -> str:
+    """What the forecasts share; sizes that differ between models (their longest sequence) are left to the rows."""
+    first = entries[0]
+    works = [entry.answer.workload for entry in entries if entry.answer is not None]
+    parts = [f"{len(entries)} models on {first.gpu}" if _many_models(entries) else first.model]
+    names = ["mode", "batch"]
+    if works[0].prompt_lens:
+        parts.append(f"ragged batch of {len(works[0].prompt_lens)}")
+    else:
+        names.append("context_len" if works[0].mode == "decode" else "seq_len")
+    names += ["output_len"] if works[0].mode == "generate" else []
+    for name in (*names, "dtype", "execution", "attention"):
+        values = sorted({str(getattr(work, name)) for work in works})
+        parts.append(f"{name.replace('_', '-')} {' or '.join(values)}")
+    gpus = works[0].parallelism.num_gpus
+    parts.append(f"{gpus} GPU" + "s" * (gpus > 1))
+    return f"{parts[0]}: {', '.join(parts[1:])}"
+
+
+def _table(entries: Sequence[Entry], many_models: bool) -> Table:
+    priced = any(entry.price is not None for entry in entries)
+    training = any(entry.answer is not None and entry.answer.workload.mode == "train" for entry in entries)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    heads = ["model" if many_models else "GPU", "latency", f"{LEVEL:.0%} interval".replace("%", " %"), "tokens/s",
+             "MFU", "memory", "fits", "bound by", "dtype"]  # fmt: skip
+    if priced:
+        heads += ["$/h", "$/M tokens"] + ["$/1000 steps"] * training
+    for head in heads:
+        right = head in ("latency", "tokens/s", "MFU", "memory") or head.startswith("$")
+        table.add_column(head, justify="right" if right else "left", no_wrap=True)
+    for entry in entries:
+        cells = [escape(entry.model if many_models else entry.gpu), *_cells(entry.answer)]
+        if priced:
+            cells += [_dollars(entry.price), _dollars(entry.cost_per_million_tokens)]
+            cells += [_dollars(entry.cost_per_1000_steps)] * training
+        table.add_row(*cells, style=None if entry.fits else "dim")
+    return table
+
+
+def _cells(answer: Prediction | None) -> list[str]:
+    if answer is None:
+        return ["cannot run", *["-"] * 7]
+    memory = answer.memory
+    return [
+        seconds(answer.latency_s),
+        "-" if answer.interval_s is None else span(*answer.interval_s),
+        rate(answer.tokens_per_s),
+        f"{answer.mfu:.1%}",
+        f"{gib(memory.total)} of {gib(memory.capacity)}",
+        "yes" if memory.fits else "no",
+        bound_by(answer),
+        answer.workload.dtype,
+    ]
+
+
+def _dollars(value: float | None) -> str:
+    """Cents where they say enough, else three significant digits."""
+    return "-" if value is None else f"{value:,.2f}" if value >= 0.995 else significant(value)
+
+
+# ----------------------------------------------------------------------------------------------------------- the JSON
+
+
+def to_json(entries: Sequence[Entry]) -> str:
+    """The JSON text: ``rows`` in the order of the table, each with the forecast of `predict --json` or null."""
+    return json.dumps({"schema_version": SCHEMA_VERSION, "rows": [_row(e) for e in entries]}, indent=2, allow_nan=False)
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    return {
+        "model": entry.model,
+        "gpu": entry.gpu,
+        "reason": entry.trouble or None,
+        "bound_by": None if entry.answer is None else bound_by(entry.answer),
+        "price_usd_per_gpu_hour": entry.price,
+        "cost_usd_per_million_tokens": entry.cost_per_million_tokens,
+        "cost_usd_per_1000_steps": entry.cost_per_1000_steps,
+        "forecast": None if entry.answer is None else to_dict(entry.answer),
+    }
+
+
+# -------------------------------------------------------------------------------------------------------- the picture
+
+
+def check_picture(path: Path) -> None:
+    """Raises RequestError for a file that no picture can be written to, TilecastError where matplotlib is missing."""
+    if path.suffix.lower() not in PICTURES:
+        raise RequestError(f"--out {path}: expected a file that ends in {', '.join(PICTURES)}")
+    if path.exists() and not path.is_file():
+        raise RequestError(f"--out {path}: is there, and not a plain file; expected a file to write")
+    _figure_class()
+
+
+def _figure_class() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise TilecastError('--out needs matplotlib, which is not installed: pip install "tilecast[plot]"') from None
+    return Figure
+
+
+def draw(entries: Sequence[Entry], path: Path) -> None:
+    """A bar an entry, the fastest on top, with its interval as whiskers; what does not fit is hatched, and what has no
+    forecast has its place and no bar. Raises RequestError where the file cannot be written."""
+    many_models = _many_models(entries)
+    figure = _figure_class()(figsize=(8.0, 1.2 + 0.34 * len(entries)), layout="constrained")
+    axes = figure.subplots()
+    for place, entry in enumerate(entries):
+        if entry.answer is not None:
+            _bar(axes, place, entry)
+        else:
+            axes.annotate(" cannot run", (0.0, place), va="center", fontsize=8, color="#8a1c1c")
+    axes.set_yticks(range(len(entries)), [entry.model if many_models else entry.gpu for entry in entries])
+    axes.set_ylim(len(entries) - 0.4, -0.6)
+    axes.margins(x=0.12)
+    axes.set_xlim(left=0.0)
+    axes.spines[["top", "right"]].set_visible(False)
+    answers = [entry.answer for entry in entries if entry.answer is not None]
+    marks = [f"whiskers: {LEVEL:.0%} interval".replace("%", " %")] * any(a.interval_s is not None for a in answers)
+    marks += ["hatched: does not fit"] * any(not a.memory.fits for a in answers)
+    axes.set_xlabel(", ".join(["latency (ms)", *marks]))
+    axes.set_title(_first_line(entries), fontsize=8, loc="left", wrap=True)
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:].lower(), dpi=150)
+    try:
+        atomic_write(path, content.getvalue())
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise RequestError(
+            f"--out {path}: cannot be written ({reason}); expected a file in a folder that can be"
+        ) from None
+
+
+def _bar(axes: Any, place: int, entry: Entry) -> None:
+    answer = entry.answer
+    assert answer is not None
+    whiskers, end = None, answer.latency_ms
+    if answer.interval_s is not None:
+        low, high = (t * 1e3 for t in answer.interval_s)
+        whiskers = [[max(0.0, answer.latency_ms - low)], [max(0.0, high - answer.latency_ms)]]
+        end = max(end, high)
+    axes.barh(
+        place, answer.latency_ms, xerr=whiskers, capsize=3, height=0.66, color="#3b6fb6" if entry.fits else "#d3dbe6",
+        hatch=None if entry.fits else "///", edgecolor="#2a4f82", error_kw={"ecolor": "#1d1d1d", "elinewidth": 1.2},
+    )  # fmt: skip
+    axes.annotate(f"  {seconds(answer.latency_s)}", (end, place), va="center", fontsize=8)

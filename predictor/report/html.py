@@ -1,0 +1,176 @@
+"""A forecast as one page that needs nothing else: no network, no fonts, no library. It opens from a disk or a mail.
+
+The page is the same for the same forecast, byte for byte: it holds no date and no path but those that were asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from predictor import __version__
+from predictor.aggregate.detail import Run, layers, parts, points
+from predictor.aggregate.sensitivity import sensitivities
+from predictor.prediction import Prediction
+from predictor.report.formats import seconds
+from predictor.report.html_elements import Html, join, section, table, tag
+from predictor.report.html_roofline import roofline_section
+from predictor.report.html_sections import (
+    changes_section,
+    classes_section,
+    hardware_rows,
+    headline,
+    layers_section,
+    memory_section,
+)
+from predictor.report.html_timeline import timeline_section
+from predictor.workload import flag
+
+TEMPLATES = Path(__file__).parent / "templates"
+#: What a browser may load for the page: its own style and script, and nothing from anywhere.
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+)
+
+
+_BYLINE = f"A forecast by Tilecast {__version__}. Nobody ran it."
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The words of a request that name files or entries of catalogues, as they were typed."""
+
+    model: str
+    gpu: str
+    artifacts: str | None = None
+    system: str | None = None
+
+
+def to_html(answer: Prediction, run: Run, asked: Asked | None = None) -> str:
+    """The page of ``answer``, the forecast of ``run``; ``asked``: how (None: by the catalogue's names)."""
+    whole = parts(run)
+    operators = points(whole, run.gpu)
+    totals: dict[str, float] = {}
+    for row in answer.breakdown:
+        totals[row.op] = totals.get(row.op, 0.0) + row.latency_s
+    classes = sorted(totals, key=lambda name: -totals[name])
+    title = f"{answer.model} on {answer.gpu}"
+    body = [
+        tag("a", "Skip to the answer", href="#answer", class_="skip"),
+        tag("header", tag("h1", title), tag("p", _BYLINE, class_="quiet"), _contents()),
+        tag(
+            "main",
+            headline(answer),
+            classes_section(answer, classes),
+            layers_section(layers(whole), classes),
+            roofline_section(operators, run.gpu),
+            timeline_section(whole, classes),
+            memory_section(answer),
+            changes_section(sensitivities(run, answer.latency_s)),
+            _provenance(answer, run, command(answer, asked or Asked(answer.model, answer.gpu))),
+        ),
+    ]  # fmt: skip
+    return _document(title, f"{title}: {seconds(answer.latency_s)}", body)
+
+
+def _document(title: str, description: str, body: Sequence[str]) -> str:
+    style = Html((TEMPLATES / "page.css").read_text(encoding="utf-8"))
+    script = Html((TEMPLATES / "page.js").read_text(encoding="utf-8"))
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        tag("meta", name="description", content=description),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", f"{title} - Tilecast"),
+        tag("style", style),
+    )  # fmt: skip
+    page = tag("html", head, tag("body", *body, tag("script", script)), lang="en")
+    return f"<!doctype html>\n{page}\n"
+
+
+_CONTENTS = (
+    ("answer", "Answer"), ("classes", "Classes"), ("layers", "Layers"), ("roofline", "Roofline"),
+    ("timeline", "Timeline"), ("memory", "Memory"), ("changes", "What would change it"), ("provenance", "Provenance"),
+)  # fmt: skip
+
+
+def _contents() -> Html:
+    links = (tag("li", tag("a", name, href=f"#{key}")) for key, name in _CONTENTS)
+    return tag("nav", tag("ul", *links), aria_label="Contents")
+
+
+def settings(answer: Prediction) -> list[tuple[str, str]]:
+    """Every flag of the run with its value, defaults included, as `predict` takes them."""
+    work = answer.workload
+    found: list[tuple[str, str]] = [("mode", work.mode), ("batch", str(work.batch))]
+    if work.prompt_lens:
+        found.append(("prompt_lens", ",".join(str(n) for n in work.prompt_lens)))
+    elif work.mode == "decode":
+        found.append(("context_len", str(work.context_len)))
+    else:
+        found.append(("seq_len", str(work.seq_len)))
+    if work.mode == "generate":
+        found.append(("output_len", str(work.output_len)))
+    found += [("dtype", work.dtype), ("execution", work.execution), ("attention", work.attention)]
+    if work.mode == "train":
+        found.append(("optimizer", work.optimizer))
+        if work.micro_batch:
+            found.append(("micro_batch", str(work.micro_batch)))
+    if work.parallelism.tp > 1 and work.system is not None:
+        found += [("tp", str(work.parallelism.tp)), ("system", work.system.id)]
+    if answer.cpu_busy_s:
+        found.append(("launch_overhead", f"{work.launch_overhead_s * 1e6:.6g}us"))
+    if work.step_overhead_s:
+        found.append(("step_overhead", f"{work.step_overhead_s * 1e3:.6g}ms"))
+    return found
+
+
+def command(answer: Prediction, asked: Asked) -> str:
+    """A command line that makes the forecast again, whatever the defaults will be."""
+    import shlex
+
+    words = ["predict", "--model", asked.model, "--gpu", asked.gpu]
+    for name, value in settings(answer):
+        words += [flag(name), asked.system or value if name == "system" else value]
+    if asked.artifacts is not None:
+        words += ["--artifacts", asked.artifacts]
+    return shlex.join(words)
+
+
+def _provenance(answer: Prediction, run: Run, typed: str) -> Html:
+    known, fallback = answer.provenance.get("estimator", 0), answer.provenance.get("roofline", 0)
+    said = [
+        f"{known + fallback} distinct operators: {known} from estimators, {fallback} from the roofline alone (a perfect"
+        " kernel with a cold cache).",
+        *([f"Assumed, missing in the config: {', '.join(answer.assumed)}."] if answer.assumed else []),
+        *answer.notes,
+    ]
+    names = sorted({name for row in answer.breakdown for name in row.estimators})
+    measured = [
+        (name, ", ".join(gpus) or "not stated", "yes" if run.gpu.id in gpus else "no")
+        for name, gpus in ((name, run.selector.measured_on(name)) for name in names)
+    ]
+    inside = [
+        tag("ul", *(tag("li", line) for line in said)),
+        tag("h3", "The run"),
+        tag("pre", tag("code", typed), tabindex="0", aria_label="Command that makes this forecast again"),
+        table("Settings, defaults included", (("setting", False), ("value", False)), _settings_rows(answer)),
+        tag("h3", f"Estimators: the set {answer.artifacts}"),
+    ]
+    if measured:
+        heads = (("estimator", False), ("fitted on measurements of", False), (f"{run.gpu.id} among them", False))
+        inside.append(table("Where the numbers come from", heads, measured))
+    else:
+        inside.append(tag("p", "None: every operator is at its roofline."))
+    inside.append(tag("h3", f"The GPU: {run.gpu.name}"))
+    heads = (("what", False), ("value", True), ("source", False))
+    inside.append(table("The GPU as the forecast took it", heads, hardware_rows(run.gpu, run.numbers.gemm)))
+    return section("provenance", "Provenance", join(inside))
+
+
+def _settings_rows(answer: Prediction) -> list[tuple[str, str]]:
+    named = [("model", answer.model), ("gpu", answer.gpu), *settings(answer)]
+    return [(name.replace("_", " "), value) for name, value in named]

@@ -1,0 +1,269 @@
+"""The parts of the page that are bars and tables: headline, classes, layers, memory, what would change the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from predictor.aggregate.detail import Layer
+from predictor.aggregate.sensitivity import Change
+from predictor.estimators.interval import LEVEL
+from predictor.hardware.gpu import GPUSpec
+from predictor.prediction import Prediction
+from predictor.report.formats import count, gib, quantity, rate, seconds, span
+from predictor.report.html_elements import COLOURS, Html, figure, legend_of, section, swatch, table, tag
+
+#: Blocks drawn as bars: those that take longest. The table has them all.
+MOST_LAYERS = 24
+
+
+def headline(answer: Prediction) -> Html:
+    """The answer, its interval, and the figures that go with it."""
+    inside = [tag("p", tag("strong", seconds(answer.latency_s)), " ", _what(answer), class_="answer")]
+    if answer.interval_s is None:
+        inside.append(tag("p", "No interval: these estimators have none.", class_="quiet"))
+    else:
+        inside.append(_interval(answer.latency_s, *answer.interval_s))
+    if not answer.memory.fits:
+        memory = answer.memory
+        why = memory.reason or "the sum is too large"
+        inside.append(
+            tag(
+                "p", tag("strong", f"Does not fit by {gib(memory.missing)}"), f": {why}. It takes at least"
+                f" {memory.smallest_gpu_count} of these GPUs to hold it. The time is what one would take if it had"
+                " the memory.",
+                class_="warning",
+            )
+        )  # fmt: skip
+    figures = [tag("div", tag("dt", name), tag("dd", value)) for name, value in _figures(answer)]
+    return section("answer", "Answer", *inside, tag("dl", *figures, class_="figures"))
+
+
+def _what(answer: Prediction) -> str:
+    work = answer.workload
+    tokens = f"{work.seq_len:,} tokens each"
+    if work.prompt_lens:
+        tokens = f"{sum(work.prompt_lens):,} tokens in all"
+    sequences = f"{work.batch:,} sequence{'s' if work.batch > 1 else ''}"
+    return {
+        "forward": f"for a forward pass over {sequences}, {tokens}",
+        "prefill": f"for the prefill of {sequences}, {tokens}",
+        "decode": f"for one decode step of {sequences} with {work.context_len:,} tokens in the cache",
+        "generate": f"to generate {work.output_len:,} tokens for {sequences}, prompts of {tokens}",
+        "train": f"for a training step of {sequences}, {tokens}",
+    }[work.mode]
+
+
+def _interval(latency_s: float, low: float, high: float) -> Html:
+    """The range as a bar on a scale of its own, with the forecast as a mark."""
+    room = (high - low) * 0.15 or latency_s * 0.1
+    left, right = max(0.0, low - room), high + room
+
+    def at(value: float) -> str:
+        return f"{(value - left) / (right - left) * 100:.2f}%"
+
+    bar = tag("span", class_="range", style=f"left:{at(low)};width:calc({at(high)} - {at(low)})")
+    point = tag("span", class_="point", style=f"left:{at(latency_s)}")
+    level = f"{LEVEL:.0%}".replace("%", " %")
+    words = f"{level} interval: {span(low, high)}"
+    return tag(
+        "div", tag("p", words), tag("div", bar, point, class_="track", aria_hidden="true"),
+        tag("p", f"Of forecasts like this one, {level} are meant to lie inside.", class_="quiet"), class_="interval",
+    )  # fmt: skip
+
+
+def bound_words(answer: Prediction) -> str:
+    """What bounds the run."""
+    if answer.launch_bound:
+        return f"the CPU, busy for {seconds(answer.cpu_busy_s)}; the GPU for {seconds(answer.gpu_busy_s)}"
+    totals: dict[str, float] = {}
+    for row in answer.breakdown:
+        totals[row.bound] = totals.get(row.bound, 0.0) + row.share
+    ranked = sorted(totals.items(), key=lambda kv: -kv[1])
+    return ", ".join(f"{name} {share:.0%}" for name, share in ranked if share > 5e-3)
+
+
+def _figures(answer: Prediction) -> list[tuple[str, str]]:
+    work, memory = answer.workload, answer.memory
+    found = [("bound by", bound_words(answer))]
+    if answer.ttft_s is not None and work.mode == "generate":
+        found.append(("time to first token", seconds(answer.ttft_s)))
+    if answer.tpot_s is not None:
+        found.append(("time per output token", seconds(answer.tpot_s)))
+    if work.mode == "train":
+        found += [(f"{name}", seconds(answer.phases_s[name])) for name in ("forward", "backward", "optimizer")]
+    each = f" ({rate(answer.tokens_per_s_per_gpu)} a GPU)" if work.parallelism.num_gpus > 1 else ""
+    found += [
+        ("throughput", f"{rate(answer.tokens_per_s)} tokens/s{each}"),
+        (f"MFU, of the {work.dtype} peak", f"{answer.mfu:.1%}"),
+        ("memory", f"{gib(memory.total)} of {gib(memory.capacity)}{' a GPU' if memory.gpus > 1 else ''}"),
+        ("model", f"{count(answer.parameters)} parameters"),
+        ("work", f"{count(answer.flops)} FLOP"),
+    ]
+    return found
+
+
+def _bars(rows: Sequence[tuple[str, str, Sequence[tuple[int, float]]]]) -> Html:
+    """Horizontal bars: name, value in words, and parts as (colour, share of the longest bar)."""
+    items = []
+    for name, value, pieces in rows:
+        drawn = [
+            tag("span", class_=f"piece k{min(colour, COLOURS - 1)}", style=f"width:{share * 100:.3f}%")
+            for colour, share in pieces
+        ]
+        items.append(
+            tag(
+                "li", tag("span", name, class_="name"), tag("span", *drawn, class_="bar", aria_hidden="true"),
+                tag("span", value, class_="value"),
+            )
+        )  # fmt: skip
+    return tag("ol", *items, class_="bars")
+
+
+def classes_section(answer: Prediction, classes: Sequence[str]) -> Html:
+    """Time by operator class, and what the GPU waits."""
+    waits = max(0.0, answer.latency_s - answer.gpu_busy_s)
+    rows = [(f"{r.op} ({r.phase})", r.latency_s, classes.index(r.op)) for r in answer.breakdown]
+    longest = max([t for _, t, _ in rows] + [waits, 1e-12])
+    total = answer.latency_s
+    bars = [(name, f"{seconds(t)}, {t / total:.1%}", [(colour, t / longest)]) for name, t, colour in rows]
+    if waits > 1e-3 * total:
+        bars.append(("GPU waits", f"{seconds(waits)}, {waits / total:.1%}", [(COLOURS - 1, waits / longest)]))
+    heads = (
+        ("class", False), ("phase", False), ("time", True), ("of GPU time", True), ("count", True),
+        ("of roofline", True), ("bound", False), ("source", False),
+    )  # fmt: skip
+    body = [
+        (
+            r.op, r.phase, seconds(r.latency_s), f"{r.share:.1%}", f"{r.count:,.0f}", f"{r.utilization:.0%}", r.bound,
+            r.source if not r.estimators else f"{r.source}: {', '.join(r.estimators)}",
+        )
+        for r in answer.breakdown
+    ]  # fmt: skip
+    caption = f"GPU time of all operators of a class, and its part of the whole {seconds(total)}."
+    title = "Operator classes"
+    return section("classes", "Time by operator class", figure(caption, _bars(bars)), table(title, heads, body))
+
+
+def layers_section(layers: Sequence[Layer], classes: Sequence[str]) -> Html:
+    """Time by block of the model, each bar made of its operator classes."""
+    many_phases = len({layer.name for layer in layers}) < len(layers)
+    shown = sorted(sorted(layers, key=lambda layer: -layer.total_s)[:MOST_LAYERS], key=layers.index)
+    longest = max((layer.total_s for layer in layers), default=0.0) or 1.0
+    total = sum(layer.total_s for layer in layers) or 1.0
+    bars = [
+        (
+            _layer_name(layer, many_phases), f"{seconds(layer.total_s)}, {layer.total_s / total:.1%}",
+            [(classes.index(kind), t / longest) for kind, t in layer.classes if t / longest > 1e-4],
+        )
+        for layer in shown
+    ]  # fmt: skip
+    heads = (
+        ("block", False), ("all runs", True), ("of GPU time", True), ("runs", True), ("a run takes", True),
+        ("kernels a run", True), ("most of it", False),
+    )  # fmt: skip
+    body = [
+        (
+            _layer_name(layer, many_phases, runs=False), seconds(layer.total_s), f"{layer.total_s / total:.1%}",
+            f"{layer.runs:,.0f}", seconds(layer.total_s / layer.runs), f"{layer.kernels:,}",
+            ", ".join(f"{kind} {t / layer.total_s:.0%}" for kind, t in layer.classes[:3]),
+        )
+        for layer in layers
+        if layer.total_s > 0
+    ]  # fmt: skip
+    legend = tag("ul", *(swatch(i, name) for i, name in legend_of(classes)), class_="legend")
+    caption = "GPU time of each block of the model, all its runs together, in the order in which they run."
+    drawn = figure(caption, _bars(bars), legend)
+    return section("layers", "Time by layer", drawn, table("Blocks of the model", heads, body))
+
+
+def _layer_name(layer: Layer, phase: bool, runs: bool = True) -> str:
+    name = f"{layer.phase}: {layer.name}" if phase else layer.name
+    return f"{name} x {layer.runs:,.0f}" if runs and layer.runs > 1 else name
+
+
+def memory_section(answer: Prediction) -> Html:
+    """What the run keeps on a GPU, against what the GPU has."""
+    memory = answer.memory
+    named = [
+        ("weights", memory.weights), ("gradients", memory.gradients), ("optimizer state", memory.optimizer),
+        ("activations", memory.activations), ("KV cache", memory.kv_cache),
+    ]  # fmt: skip
+    kept = [(name, value) for name, value in named if value > 0]
+    full = max(memory.total, memory.capacity) or 1.0
+    pieces = [
+        tag("span", class_=f"piece k{i}", style=f"width:{value / full * 100:.3f}%") for i, (_, value) in enumerate(kept)
+    ]
+    line = tag("span", class_="capacity", style=f"left:{memory.capacity / full * 100:.3f}%")
+    bar = tag("div", *pieces, line, class_="stack", aria_hidden="true")
+    legend = tag("ul", *(swatch(i, f"{name} {gib(value)}") for i, (name, value) in enumerate(kept)), class_="legend")
+    each = " of each GPU" if memory.gpus > 1 else ""
+    caption = f"{gib(memory.total)} of {gib(memory.capacity)}{each}; the line is what the GPU has."
+    if memory.largest_batch:
+        caption += f" Up to {memory.largest_batch:,} such sequences fit."
+    body = [(name, gib(value), f"{value / memory.capacity:.1%}") for name, value in kept]
+    body.append(("all", gib(memory.total), f"{memory.total / memory.capacity:.1%}"))
+    heads = (("kept", False), ("size", True), ("of the GPU", True))
+    return section(
+        "memory", "Memory", figure(caption, bar, legend), table("Device memory", heads, body),
+        tag("p", "Not counted: the CUDA context (0.3 to 0.6 GiB), workspaces, fragmentation.", class_="quiet"),
+    )  # fmt: skip
+
+
+def changes_section(changes: Sequence[Change]) -> Html:
+    """What would change the answer: each change as a bar to the right (faster) or to the left (slower)."""
+    widest = max((abs(math.log(c.speed)) for c in changes if c.speed), default=0.0) or 1.0
+    items, body = [], []
+    for change in changes:
+        words = faster(change)
+        note = f" ({change.note})" if change.note and change.latency_s is not None else ""
+        log = math.log(change.speed) / widest if change.speed else 0.0
+        side = f"left:50%;width:{log * 50:.2f}%" if log >= 0 else f"left:{50 + log * 50:.2f}%;width:{-log * 50:.2f}%"
+        bar = tag("span", class_=f"swing {'k4' if log >= 0 else 'k5'}", style=side)
+        items.append(
+            tag(
+                "li",
+                tag("span", f"{change.what}:", class_="name"),
+                tag("span", bar, class_="bar centre", aria_hidden="true"),
+                tag("span", words, class_="value"),
+            )
+        )  # fmt: skip
+        after = "-" if change.latency_s is None else seconds(change.latency_s)
+        body.append((change.what, seconds(change.before_s), after, f"{words}{note}"))
+    caption = (
+        "The forecast made again with one thing changed. 'Faster' is of speed: a run that is all bandwidth is 10 %"
+        " faster with 10 % more of it. Measured behaviour goes in steps (tiles, waves), so a small change may show more"
+        " or less than a large one."
+    )
+    heads = (("change", False), ("now", True), ("then", True), ("so it is", False))
+    return section(
+        "changes", "What would change the answer", figure(caption, tag("ol", *items, class_="bars changes")),
+        table("Changes", heads, body),
+    )  # fmt: skip
+
+
+def faster(change: Change) -> str:
+    """A change in words: "6.1 % faster"."""
+    if change.speed is None:
+        return f"no forecast: {change.note}"
+    if abs(change.speed - 1.0) < 5e-4:
+        return "no change"
+    if change.speed > 1.0:
+        return f"{(change.speed - 1.0) * 100:.1f} % faster"
+    return f"{(1.0 - change.speed) * 100:.1f} % slower"
+
+
+def hardware_rows(gpu: GPUSpec, dtype: str) -> list[tuple[str, str, str]]:
+    """What the forecast took the GPU for: name, value, source."""
+    rows = [
+        ("device memory bandwidth", quantity(gpu.memory_bandwidth, "B/s"), "memory_bandwidth"),
+        ("device memory", gib(gpu.memory_capacity), "memory_capacity"),
+        ("L2 cache", gib(gpu.l2_bytes), "l2"),
+        ("streaming multiprocessors", f"{gpu.sm_count:,}", "sm_count"),
+        ("boost clock", quantity(gpu.boost_clock_hz, "Hz"), "boost_clock"),
+        ("power limit", f"{gpu.power_limit_w:,.0f} W", "power_limit"),
+    ]
+    for (unit, kind), peak in sorted(gpu.peaks.items()):
+        if kind in (dtype, "fp32"):
+            rows.append((f"{kind} peak, {unit}", quantity(peak, "FLOP/s"), f"peak_flops.{unit}.{kind}"))
+    return [(name, value, gpu.sources.get(field, "not stated")) for name, value, field in rows]

@@ -1,0 +1,208 @@
+"""The timeline: the run in its passes and blocks, and one layer kernel by kernel. Inline SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from predictor.aggregate.detail import Part
+from predictor.aggregate.schedule import BlockSchedule, schedule
+from predictor.report.formats import seconds, significant
+from predictor.report.html_elements import (
+    COLOURS,
+    Html,
+    figure,
+    folded,
+    legend_of,
+    mark,
+    section,
+    swatch,
+    table,
+    tag,
+    ticks,
+)
+from predictor.report.html_roofline import Size
+
+#: Repetitions of a block that are drawn one by one, in the whole chart; beyond them a block is one bar.
+MOST_SLICES = 160
+#: Kernels of one layer that are drawn.
+MOST_KERNELS = 240
+
+_LANE = 34.0
+_WIDE = Size("wide", 960, 0, 44, 24, 10, 40)
+_NARROW = Size("narrow", 336, 0, 40, 16, 10, 40)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A bar of a lane (``lane`` 0 is the CPU, 1 the GPU), in seconds."""
+
+    lane: int
+    name: str
+    colour: int
+    start_s: float
+    end_s: float
+
+
+def timeline_section(parts: Sequence[Part], classes: Sequence[str]) -> Html:
+    """Both charts. ``classes``: operator classes in the order of their colours."""
+    scheduled = [schedule(part.timed) for part in parts]
+    inside = [_whole(parts, scheduled)]
+    main = max(range(len(parts)), key=lambda i: parts[i].total_s)
+    if scheduled[main]:
+        inside.append(_layer(parts[main], scheduled[main], classes))
+    return section("timeline", "Timeline", *inside)
+
+
+def _whole(parts: Sequence[Part], scheduled: Sequence[Sequence[BlockSchedule]]) -> Html:
+    names = _by_time(parts, scheduled)
+    slices: list[Slice] = []
+    rows = []
+    at = 0.0
+    for part, blocks in zip(parts, scheduled, strict=True):
+        budget = MOST_SLICES // len(parts)
+        for entry in blocks:
+            slices += _slices(entry, names.index(entry.block.name), at, budget)
+            rows.append(_row(entry, part, at))
+        more = part.weight - 1.0
+        if more > 1e-9 and blocks:
+            name, start = f"{part.label}: {more:,.0f} more", at + part.each_s
+            colour = names.index(max(blocks, key=_gpu_s).block.name)
+            slices.append(Slice(1, name, colour, start, at + part.total_s))
+            rows.append((name, seconds(start), seconds(at + part.total_s), part.label))
+        at += part.total_s
+    where = any(item.lane == 0 for item in slices)
+    caption = "The whole run; of passes that are alike the first one is drawn in its blocks."
+    if where:
+        caption += " The CPU launches kernels ahead of the GPU, until it is the slower one: then the GPU waits."
+    else:
+        caption += " No CPU lane: launches are captured in a graph."
+    legend = tag("ul", *(swatch(i, name) for i, name in legend_of(names)), class_="legend")
+    heads = (("block", False), ("starts", True), ("ends", True), ("of", False))
+    drawn = [_chart(slices, size, at, f"Timeline of the run, {seconds(at)}") for size in (_WIDE, _NARROW)]
+    return tag(
+        "div", figure(caption, *drawn, legend, tag("p", class_="readout", aria_hidden="true")),
+        folded("Table of the timeline", table("Blocks in time, on the GPU", heads, rows)),
+    )  # fmt: skip
+
+
+def _by_time(parts: Sequence[Part], scheduled: Sequence[Sequence[BlockSchedule]]) -> list[str]:
+    """Names of all blocks, that with most GPU time first."""
+    totals: dict[str, float] = {}
+    for part, blocks in zip(parts, scheduled, strict=True):
+        for entry in blocks:
+            totals[entry.block.name] = totals.get(entry.block.name, 0.0) + _gpu_s(entry) * part.weight
+    return sorted(totals, key=lambda name: -totals[name])
+
+
+def _gpu_s(entry: BlockSchedule) -> float:
+    return float(entry.segment.gpu_s.sum()) * entry.segment.repeat
+
+
+def _row(entry: BlockSchedule, part: Part, at: float) -> tuple[str, str, str, str]:
+    repeat = entry.segment.repeat
+    name = entry.block.name if repeat == 1 else f"{entry.block.name} x {repeat}"
+    start = float(entry.kernels(0).start_s[0])
+    return name, seconds(at + start), seconds(at + entry.state(repeat)[1]), part.label
+
+
+def _slices(entry: BlockSchedule, colour: int, at: float, budget: int) -> list[Slice]:
+    """The bars of a block on both lanes, one a repetition where there is room for them."""
+    repeat = entry.segment.repeat
+    found = []
+    if repeat <= budget:
+        for i in range(repeat):
+            times = entry.kernels(i)
+            name = entry.block.name if repeat == 1 else f"{entry.block.name} {i}"
+            found.append(Slice(1, name, colour, at + float(times.start_s[0]), at + float(times.end_s[-1])))
+            if times.issued_s[-1] > times.issue_s[0]:
+                found.append(Slice(0, name, colour, at + float(times.issue_s[0]), at + float(times.issued_s[-1])))
+        return found
+    (issued, _), (all_issued, all_done) = entry.state(0), entry.state(repeat)
+    name = f"{entry.block.name} x {repeat}"
+    found.append(Slice(1, name, colour, at + float(entry.kernels(0).start_s[0]), at + all_done))
+    if all_issued > issued:
+        found.append(Slice(0, name, colour, at + issued, at + all_issued))
+    return found
+
+
+def _layer(part: Part, blocks: Sequence[BlockSchedule], classes: Sequence[str]) -> Html:
+    """One repetition of the block that takes most of a pass: a middle one."""
+    entry = max(blocks, key=_gpu_s)
+    repetition = entry.segment.repeat // 2
+    times = entry.kernels(repetition)
+    ahead = float(times.start_s[0] - times.issued_s[-1])
+    zero = float(times.start_s[0]) if ahead > 0 else min(float(times.issue_s[0]), float(times.start_s[0]))
+    slices, rows = [], []
+    for j, place in enumerate(entry.nodes):
+        node = entry.block.nodes[place]
+        name, kind = node.name or node.op.label, node.op.label
+        start, end = float(times.start_s[j]) - zero, float(times.end_s[j]) - zero
+        waited = start + zero - float(times.issued_s[j])
+        after = "-" if part.captured else seconds(max(0.0, waited))
+        rows.append((name, kind, seconds(max(0.0, start)), seconds(end - start), after))
+        if j < MOST_KERNELS:
+            colour = classes.index(kind) if kind in classes else COLOURS - 1
+            slices.append(Slice(1, f"{name} ({kind})", colour, start, end))
+            if ahead <= 0 and times.issued_s[j] > times.issue_s[j]:
+                slices.append(Slice(0, name, colour, float(times.issue_s[j]) - zero, float(times.issued_s[j]) - zero))
+    repeat = entry.segment.repeat
+    name = entry.block.name if repeat == 1 else f"{entry.block.name} {repetition} of {repeat}"
+    caption = f"One block, kernel by kernel: {name}, in {part.label}."
+    if not part.captured and ahead > 0:
+        caption += f" The CPU had launched all of it {seconds(ahead)} before the GPU came to it."
+    if len(entry.nodes) > MOST_KERNELS:
+        caption += f" The first {MOST_KERNELS} of {len(entry.nodes):,} kernels are drawn."
+    used = list(dict.fromkeys(entry.block.nodes[place].op.label for place in entry.nodes))
+    order = sorted(used, key=lambda kind: classes.index(kind) if kind in classes else COLOURS)
+    legend = [swatch(classes.index(kind) if kind in classes else COLOURS - 1, kind) for kind in order]
+    end = max(float(times.end_s[-1]) - zero, 1e-12)
+    heads = (("kernel", False), ("class", False), ("starts", True), ("takes", True), ("after its launch", True))
+    drawn = [_chart(slices, size, end, f"Kernels of {name}, {seconds(end)}") for size in (_WIDE, _NARROW)]
+    return tag(
+        "div", tag("h3", "One layer"),
+        figure(caption, *drawn, tag("ul", *legend, class_="legend"), tag("p", class_="readout", aria_hidden="true")),
+        folded(f"Table of {len(rows):,} kernels", table(f"Kernels of {name}", heads, rows)),
+    )  # fmt: skip
+
+
+def _chart(slices: Sequence[Slice], size: Size, end_s: float, label: str) -> Html:
+    lanes = [0, 1] if any(item.lane == 0 for item in slices) else [1]
+    height = size.top + _LANE * len(lanes) + size.bottom
+    inner = size.width - size.left - size.right
+    end_s = max(end_s, *(item.end_s for item in slices)) if slices else end_s
+
+    def x(at: float) -> float:
+        return size.left + inner * at / end_s
+
+    found = []
+    unit, factor = _unit(end_s)
+    for tick in ticks(0.0, end_s * factor, 6 if size.kind == "wide" else 3):
+        at = x(tick / factor)
+        found.append(tag("line", x1=at, x2=at, y1=size.top, y2=height - size.bottom, class_="grid"))
+        found.append(tag("text", significant(tick), x=at, y=height - size.bottom + 16, text_anchor="middle"))
+    found.append(tag("text", f"time, {unit}", x=size.left + inner / 2, y=height - 6, text_anchor="middle"))
+    for row, lane in enumerate(lanes):
+        y = size.top + row * _LANE
+        found.append(tag("text", "GPU" if lane else "CPU", x=size.left - 6, y=y + 21, text_anchor="end"))
+        marks = [_bar(item, x(item.start_s), x(item.end_s), y) for item in slices if item.lane == lane]
+        found.append(tag("g", *marks, class_="marks"))
+    view = f"0 0 {size.width:g} {height:g}"
+    return tag("svg", *found, viewBox=view, class_=f"chart {size.kind}", role="group", aria_label=label)
+
+
+def _bar(item: Slice, left: float, right: float, y: float) -> Html:
+    lane = "GPU" if item.lane else "CPU"
+    label = f"{lane}, {item.name}: {seconds(item.end_s - item.start_s)} from {seconds(max(0.0, item.start_s))}"
+    shape = tag(
+        "rect", x=left, y=y + 3, width=max(0.6, right - left), height=_LANE - 8,
+        class_=f"bar f{min(item.colour, COLOURS - 1)}",
+    )  # fmt: skip
+    return mark(label, shape)
+
+
+def _unit(span_s: float) -> tuple[str, float]:
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if span_s * factor >= 1.0:
+            return unit, factor
+    return "ns", 1e9

@@ -1,0 +1,471 @@
+"""The page and the trace of a forecast: what they say, what they escape, and that their parts add up."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shlex
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictor import Prediction, predict
+from predictor.aggregate.detail import Part, Run, layers, parts, points, run_of
+from predictor.aggregate.schedule import BlockSchedule, schedule
+from predictor.aggregate.sensitivity import sensitivities
+from predictor.aggregate.timeline import Segment, eager
+from predictor.cli import main
+from predictor.graph import Block, Node
+from predictor.hardware.what_if import vary
+from predictor.ops import Elementwise
+from predictor.report.html import POLICY, TEMPLATES, Asked, command, to_html
+from predictor.report.html_elements import Html, legend_of, tag, text, ticks
+from predictor.report.html_sections import faster
+from predictor.report.trace import MAX_KERNELS, to_trace
+
+Words = dict[str, object]
+RUNS: dict[str, tuple[str, str, Words]] = {
+    "forward": ("gpt2", "v100", {"batch": 2, "seq_len": 256}),
+    "train": ("gpt2", "h100", {"mode": "train", "batch": 4, "micro_batch": 2, "seq_len": 128}),
+    "no optimizer": ("gpt2", "h100", {"mode": "train", "optimizer": "none", "seq_len": 128, "execution": "compile"}),
+    "prefill": ("llama-3.1-8b", "h100", {"mode": "prefill", "execution": "vllm", "step_overhead": "2ms"}),
+    "decode": ("llama-3.1-8b", "h200", {"mode": "decode", "batch": 16, "execution": "cuda_graph"}),
+    "generate": ("llama-3.1-8b", "h100", {"mode": "generate", "seq_len": 64, "output_len": 40, "execution": "vllm"}),
+    "one token": ("gpt2", "h100", {"mode": "generate", "seq_len": 64, "output_len": 1}),
+    "ragged, shared": (
+        "llama-3.1-70b", "h100",
+        {"mode": "generate", "tp": 4, "execution": "sglang", "prompt_lens": "9,300", "output_len": 9},
+    ),
+    "experts": ("switch-base-16", "a100", {"seq_len": 64}),
+    "roofline": ("gpt3", "mi300x", {"artifacts": "roofline", "seq_len": 128}),
+}  # fmt: skip
+
+
+def forecast(name: str) -> tuple[Prediction, Run]:
+    model, gpu, words = RUNS[name]
+    answer = predict(model, gpu, **words)  # type: ignore[arg-type]
+    return answer, run_of(model, gpu, answer.workload, words.get("artifacts"))  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=RUNS)
+def run(request: pytest.FixtureRequest) -> tuple[Prediction, Run]:
+    return forecast(request.param)
+
+
+# ------------------------------------------------------------------------------------------- a forecast taken apart
+
+
+def test_parts_add_up_to_the_forecast(run: tuple[Prediction, Run]) -> None:
+    answer, asked = run
+    whole = parts(asked)
+    assert sum(part.total_s for part in whole) == pytest.approx(answer.latency_s, rel=1e-9)
+    assert sum(point.total_s for point in points(whole, asked.gpu)) == pytest.approx(answer.gpu_busy_s, rel=1e-9)
+    assert sum(point.share for point in points(whole, asked.gpu)) == pytest.approx(1.0)
+    assert sum(layer.total_s for layer in layers(whole)) == pytest.approx(answer.gpu_busy_s, rel=1e-9)
+    flops = sum(p.flops * p.count for p in points(whole, asked.gpu) if p.op != "optimizer")  # MFU leaves the step out
+    assert flops * asked.work.parallelism.num_gpus == pytest.approx(answer.flops, rel=1e-9)
+    assert sum(answer.provenance.values()) == len(points(whole, asked.gpu))
+
+
+def test_points_lie_under_the_roof(run: tuple[Prediction, Run]) -> None:
+    """No operator is above its peak; none but those that the L2 cache can hold is above the bandwidth."""
+    _, asked = run
+    for point in points(parts(asked), asked.gpu):
+        assert point.achieved_flops <= point.peak_flops * (1 + 1e-9)
+        if point.bytes > 2 * asked.gpu.l2_bytes:
+            assert point.bytes / point.latency_s <= 2 * asked.gpu.memory_bandwidth
+
+
+def test_schedule_ends_when_the_forecast_does(run: tuple[Prediction, Run]) -> None:
+    _, asked = run
+    for part in parts(asked):
+        blocks = schedule(part.timed)
+        last = blocks[-1]
+        assert max(last.state(last.segment.repeat)) == pytest.approx(part.timed.timeline.total_s, rel=1e-9)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9)), min_size=1, max_size=4), st.integers(1, 5)
+        ),
+        min_size=1, max_size=4,
+    )
+)  # fmt: skip
+def test_any_repetition_is_as_if_all_before_it_were_simulated(
+    blocks: list[tuple[list[tuple[float, float]], int]],
+) -> None:
+    """Against the definition, kernel by kernel: a kernel starts when it is issued and the one before it is done."""
+    issued = done = 0.0
+    issue, finish = 0.0, 0.0  # of the closed form, at the start of a block
+    segments = []
+    for pairs, repeat in blocks:
+        gpu, cpu = np.array([g for g, _ in pairs]), np.array([c for _, c in pairs])
+        segments.append(Segment(gpu, cpu, repeat))
+        nodes = tuple(Node(Elementwise("fp32", "add", 1)) for _ in pairs)
+        entry = BlockSchedule(Block("b", nodes, repeat), segments[-1], tuple(range(len(pairs))), (), issue, finish)
+        for repetition in range(repeat):
+            found = entry.kernels(repetition)
+            for j, (g, c) in enumerate(pairs):
+                assert found.issue_s[j] == pytest.approx(issued, abs=1e-9)
+                issued += c
+                start = max(issued, done)
+                done = start + g
+                assert found.issued_s[j] == pytest.approx(issued, abs=1e-9)
+                assert found.start_s[j] == pytest.approx(start, abs=1e-9)
+                assert found.end_s[j] == pytest.approx(done, abs=1e-9)
+        issue, finish = entry.state(repeat)
+    assert max(issued, done) == pytest.approx(eager(segments).total_s, abs=1e-9)
+
+
+# ---------------------------------------------------------------------------------------- what would change the answer
+
+
+def test_bandwidth_alone_makes_a_roofline_of_memory_faster() -> None:
+    """Decode of one sequence without estimators is memory alone: a tenth more bandwidth, a tenth faster."""
+    words: Words = {"mode": "decode", "execution": "cuda_graph", "artifacts": "roofline"}
+    answer = predict("llama-3.1-8b", "h100", **words)  # type: ignore[arg-type]
+    changes = sensitivities(run_of("llama-3.1-8b", "h100", answer.workload, "roofline"), answer.latency_s)
+    said = [f"{change.what}: {faster(change)}" for change in changes]
+    assert said[0] == "10 % more memory bandwidth: 10.0 % faster"
+    assert said[1] == "10 % more FLOP/s: no change"
+    assert len(said) == 3, "a captured graph has no launches to make cheaper"
+    assert changes[2].speed is not None
+    assert 1.8 < changes[2].speed < 2.0, "weights are read once for two sequences"
+
+
+def test_launches_count_where_the_cpu_is_slower() -> None:
+    answer = predict("gpt2", "h100", seq_len=16)
+    assert answer.launch_bound
+    by_name = {c.what: c.speed for c in sensitivities(run_of("gpt2", "h100", answer.workload), answer.latency_s)}
+    assert by_name["half the launch overhead"] == pytest.approx(2.0, rel=0.05)
+    assert by_name["10 % more FLOP/s"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_change_without_a_forecast_says_why() -> None:
+    answer = predict("gpt2", "h100", seq_len=1, batch=10**7)
+    change = sensitivities(run_of("gpt2", "h100", answer.workload), answer.latency_s)[-1]
+    assert change.speed is None
+    assert "--batch 20000000" in faster(change)
+
+
+def test_more_peak_changes_peaks_alone() -> None:
+    _, asked = forecast("forward")
+    more = vary(asked.gpu, "peak_flops", 1.1)
+    assert more.peak_flops("fp16") == pytest.approx(1.1 * asked.gpu.peak_flops("fp16"))
+    assert (more.sm_count, more.boost_clock_hz) == (asked.gpu.sm_count, asked.gpu.boost_clock_hz)
+
+
+# --------------------------------------------------------------------------------------------------------- the page
+
+
+class Page(HTMLParser):
+    """Reads a page, and fails where an element is not closed or closed twice."""
+
+    VOID = frozenset(("meta", "br", "circle", "rect", "line", "path", "polygon"))
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.data: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.data.append(data)
+
+    def having(self, word: str) -> list[dict[str, str | None]]:
+        """Elements of a class."""
+        return [attrs for _, attrs in self.elements if word in (attrs.get("class") or "").split()]
+
+
+def test_page_is_sound(run: tuple[Prediction, Run]) -> None:
+    answer, asked = run
+    page = Page(to_html(answer, asked))
+    ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for _, attrs in page.elements:
+        if (attrs.get("href") or "").startswith("#"):
+            assert (attrs["href"] or "")[1:] in ids
+        if "aria-labelledby" in attrs:
+            assert attrs["aria-labelledby"] in ids
+    headings = [int(name[1]) for name, _ in page.elements if re.fullmatch("h[1-6]", name)]
+    assert headings[0] == 1
+    assert headings.count(1) == 1
+    assert all(b <= a + 1 for a, b in itertools.pairwise(headings)), headings
+    assert {"html", "head", "title", "main", "nav", "table"} <= {name for name, _ in page.elements}
+    assert page.elements[0][1]["lang"] == "en"
+
+
+def test_page_asks_for_nothing(run: tuple[Prediction, Run]) -> None:
+    """No address in it but those of namespaces, nothing that loads; the policy forbids what a mistake would bring."""
+    page = to_html(*run)
+    assert POLICY.startswith("default-src 'none'")
+    for name, attrs in Page(page).elements:
+        assert "src" not in attrs
+        assert name not in ("link", "img", "iframe", "object", "base", "form")
+        assert not (attrs.get("href") or "#").strip("#").count(":"), attrs
+        assert not [key for key in attrs if key.startswith("on")]
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_page_holds_the_figures(run: tuple[Prediction, Run]) -> None:
+    answer, asked = run
+    page = Page(to_html(answer, asked))
+    drawn = [p for p in points(parts(asked), asked.gpu) if p.flops > 0]
+    labels = [attrs["aria-label"] or "" for attrs in page.having("mark")]
+    assert sum("FLOP a byte" in label for label in labels) == 2 * len(drawn), "on wide and on narrow screens"
+    for kind in ("CPU, ", "GPU, "):
+        if kind == "GPU, " or answer.cpu_busy_s:
+            assert any(label.startswith(kind) for label in labels)
+    assert len(page.having("stack")) == len(page.having("capacity")) == 1
+    said = "".join(page.data)
+    for row in answer.breakdown:
+        assert row.op in said
+    for note in answer.notes:
+        assert note in said
+
+
+def test_interval_is_drawn_where_there_is_one() -> None:
+    from dataclasses import replace
+
+    answer, asked = forecast("decode")
+    without = Page(to_html(replace(answer, interval_s=None), asked))
+    assert not without.having("range")
+    known = Page(to_html(replace(answer, interval_s=(answer.latency_s * 0.9, answer.latency_s * 1.2)), asked))
+    low, width = re.findall(r"([\d.]+)%", known.having("range")[0]["style"] or "")[:2]
+    point = re.findall(r"left:([\d.]+)%", known.having("point")[0]["style"] or "")[0]
+    assert 0 < float(low) < float(point) < float(width) < 100
+
+
+def test_page_is_the_same_twice() -> None:
+    assert to_html(*forecast("train")) == to_html(*forecast("train"))
+
+
+HOSTILE = "</title><script>alert('x')</script><img src=x onerror=\"alert(1)\">&amp;\x07"
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    """Names come from files: a model's folder, a GPU's YAML with its sources."""
+    folder = tmp_path / "<b onclick='x'>"
+    folder.mkdir()
+    config = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 100, "n_positions": 64}
+    (folder / "config.json").write_text(json.dumps(config | {"_name_or_path": HOSTILE}), encoding="utf-8")
+    source = Path(__file__).parents[2] / "examples" / "hypothetical-gpu.yaml"
+    board = tmp_path / "gpu.yaml"
+    text_of = source.read_text(encoding="utf-8")
+    board.write_text(re.sub(r"(?m)^name:.*$", lambda _: f"name: {json.dumps(HOSTILE)}", text_of), encoding="utf-8")
+    model = str(folder / "config.json")
+    answer = predict(model, str(board), seq_len=32)
+    page = to_html(answer, run_of(model, str(board), answer.workload), Asked(model, str(board), HOSTILE, HOSTILE))
+    plain = predict("gpt2", "h100", seq_len=32)
+    clean = Page(to_html(plain, run_of("gpt2", "h100", plain.workload)))
+    read = Page(page)
+    assert {name for name, _ in read.elements} == {name for name, _ in clean.elements}
+    assert [name for name, _ in read.elements].count("script") == 1
+    assert not [attrs for _, attrs in read.elements if any(key.startswith("on") for key in attrs)]
+    assert "\x07" not in page
+
+
+def test_text_is_escaped_once() -> None:
+    assert text("<a & b>") == "&lt;a &amp; b&gt;"
+    assert text(Html("<a>")) == "<a>"
+    assert tag("p", "<", title='"', class_="x") == '<p title="&quot;" class="x">&lt;</p>'
+    assert tag("p", tag("b", "1 < 2")) == "<p><b>1 &lt; 2</b></p>"
+
+
+def test_command_of_the_page_makes_the_forecast_again(
+    run: tuple[Prediction, Run], capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    answer, _ = run
+    model, gpu, words = RUNS[request.node.callspec.params["run"]]
+    typed = shlex.split(command(answer, Asked(model, gpu, words.get("artifacts"))))  # type: ignore[arg-type]
+    assert main([*typed, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["latency_ms"] == pytest.approx(answer.latency_ms, rel=1e-12)
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2.2, relative luminance."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a: str, b: str) -> float:
+    bright, dark = sorted((luminance(a), luminance(b)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def test_colours_have_contrast() -> None:
+    """WCAG 2.2 AA: 4.5 for text, 3 for marks, in light, in dark, on paper."""
+    assert contrast("#000000", "#ffffff") == pytest.approx(21.0)
+    style = (TEMPLATES / "page.css").read_text(encoding="utf-8")
+    schemes = [dict(re.findall(r"--(\w+): (#\w{6})", body)) for body in re.findall(r":root \{(.*?)\}", style, re.S)]
+    assert len(schemes) == 3
+    assert schemes[0] == schemes[2], "paper has the light colours"
+    for colours in schemes:
+        for ink in ("text", "quiet", "accent"):
+            assert contrast(colours[ink], colours["page"]) >= 4.5, ink
+            assert contrast(colours[ink], colours["soft"]) >= 4.5, ink
+        assert contrast(colours["warn"], colours["warnsoft"]) >= 4.5
+        for i in range(8):
+            assert contrast(colours[f"c{i}"], colours["page"]) >= 3.0, i
+
+
+def test_small_pieces() -> None:
+    assert ticks(0.0, 1.0) == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert ticks(0.0, 26.4) == pytest.approx([0, 10, 20]) or len(ticks(0.0, 26.4)) in range(4, 9)
+    assert legend_of(["a", "b"]) == [(0, "a"), (1, "b")]
+    assert legend_of(list("abcdefghij"))[-1] == (7, "other: h, i, j")
+
+
+# --------------------------------------------------------------------------------------------------------- the trace
+
+
+def slices(trace: str) -> list[dict[str, object]]:
+    return [event for event in json.loads(trace)["traceEvents"] if event["ph"] == "X"]
+
+
+def check_nesting(events: list[dict[str, object]]) -> None:
+    """Slices of a thread follow each other or lie inside each other, as the format asks for."""
+    for thread in {event["pid"] for event in events}:
+        around: list[int] = []
+        for event in (e for e in events if e["pid"] == thread):
+            start = round(event["ts"] * 1e3)  # type: ignore[operator]
+            end = start + round(event["dur"] * 1e3)  # type: ignore[operator]
+            while around and around[-1] <= start:
+                around.pop()
+            assert not around or end <= around[-1], event
+            around.append(end)
+
+
+def test_trace_is_the_whole_run(run: tuple[Prediction, Run]) -> None:
+    answer, asked = run
+    document = json.loads(to_trace(answer, asked))
+    events = [event for event in document["traceEvents"] if event["ph"] == "X"]
+    assert max(e["ts"] + e["dur"] for e in events) / 1e3 == pytest.approx(answer.latency_ms, abs=1e-5)
+    assert [e["ts"] for e in events] == sorted(e["ts"] for e in events)
+    assert all(e["dur"] >= 0 and isinstance(e["name"], str) and e["name"] for e in events)
+    check_nesting(events)
+    named = {(e["pid"], e["name"]) for e in document["traceEvents"] if e["ph"] == "M"}
+    assert {(e["pid"], "process_name") for e in events} <= named
+    assert {(e["pid"], "thread_name") for e in events} <= named
+    launches = [e for e in events if e["cat"] == "launch"]
+    assert bool(launches) == bool(answer.cpu_busy_s)
+
+
+def test_every_kernel_is_in_the_trace() -> None:
+    """A forward pass in eager: every kernel of every layer, its time, and its launch before it."""
+    answer, asked = forecast("forward")
+    events = slices(to_trace(answer, asked))
+    (part,) = parts(asked)
+    kernels = [e for e in events if e["pid"] == 2 and "shape" in e["args"]]  # type: ignore[operator]
+    assert len(kernels) == sum(n.count * b.repeat for b in part.timed.graph.blocks for n in b.nodes)
+    assert sum(e["dur"] for e in kernels) / 1e6 == pytest.approx(answer.gpu_busy_s, rel=1e-3)  # type: ignore[misc]
+    launches = [e for e in events if e["cat"] == "launch"]
+    assert sum(e["dur"] for e in launches) / 1e6 == pytest.approx(answer.cpu_busy_s, rel=1e-3)  # type: ignore[misc]
+    layers_written = {e["name"] for e in events if e["cat"] == "block" and e["pid"] == 2}
+    assert {f"layer {i}" for i in range(12)} <= layers_written
+
+
+@pytest.mark.parametrize("most", [1, 60, 200, 1000])
+@pytest.mark.parametrize("name", ["forward", "train", "generate", "experts"])
+def test_a_trace_is_cut_by_its_rule(name: str, most: int) -> None:
+    answer, asked = forecast(name)
+    trace = to_trace(answer, asked, most)
+    document = json.loads(trace)
+    events = slices(trace)
+    written = [e for e in events if e["pid"] == 2 and "shape" in e["args"]]  # type: ignore[operator]
+    assert len(written) == document["otherData"]["kernels_written"] <= most < MAX_KERNELS
+    assert max(e["ts"] + e["dur"] for e in events) / 1e3 == pytest.approx(answer.latency_ms, abs=1e-5)  # type: ignore[operator]
+    check_nesting(events)
+    more = [e for e in events if e["cat"] == "more" and "kernels" in e["args"] and e["pid"] == 2]  # type: ignore[operator]
+    left_out = sum(e["args"]["kernels"] for e in more)  # type: ignore[index]
+    total = sum(n.count * b.repeat for p in parts(asked) for b in p.timed.graph.blocks for n in b.nodes)
+    assert len(written) + left_out == total, "what is not written is counted"
+
+
+def test_a_deep_model_is_written_from_both_ends() -> None:
+    answer = predict("gpt3", "h100", seq_len=128)
+    asked = run_of("gpt3", "h100", answer.workload)
+    names = [str(e["name"]) for e in slices(to_trace(answer, asked, 300)) if e["cat"] == "block" and e["pid"] == 2]
+    assert "layer 0" in names
+    assert "layer 95" in names
+    assert "layer 50" not in names
+
+
+# --------------------------------------------------------------------------------------------------------- the files
+
+
+def test_both_files_beside_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, trace = tmp_path / "new" / "a page.html", tmp_path / "trace.json"
+    words = ["predict", "--model", "gpt2", "--gpu", "h100", "--json", "--html", str(page), "--trace", str(trace)]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == "gpt2"
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert slices(trace.read_text(encoding="utf-8"))
+    assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == ["a page.html", "trace.json"]
+
+
+@pytest.mark.parametrize("flag", ["--html", "--trace"])
+def test_a_path_that_cannot_be_written(flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.write_text("kept", encoding="utf-8")
+    pipe = "/dev/null"
+    for path in (str(tmp_path), str(file / "below"), pipe, "", f"{tmp_path}/new/", str(tmp_path / ("x" * 300))):
+        assert main(["predict", "--model", "gpt2", "--gpu", "h100", flag, path]) == 2, path
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.startswith(f"error: {flag} ")
+        assert captured.err.count("\n") == 1
+    assert file.read_text(encoding="utf-8") == "kept"
+    assert not Path(pipe).is_file()
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_one_file_for_two_reports_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "x")
+    assert main(["predict", "--model", "gpt2", "--gpu", "h100", "--html", path, "--trace", path]) == 2
+    assert "--trace" in capsys.readouterr().err
+    assert not Path(path).exists()
+
+
+def test_a_plain_forecast_does_none_of_this() -> None:
+    code = (
+        "import sys; from predictor.cli import main; main(['predict', '--model', 'gpt2', '--gpu', 'h100', '--json']);"
+        "late = ('predictor.aggregate.detail', 'predictor.aggregate.schedule', 'predictor.report.html', 'html');"
+        "print([m for m in late if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_parts_know_what_they_stand_for() -> None:
+    _, asked = forecast("generate")
+    whole = parts(asked)
+    assert isinstance(whole[0], Part)
+    assert [part.phase for part in whole] == ["prefill", *["decode"] * (len(whole) - 1)]
+    assert sum(part.weight for part in whole) == asked.work.output_len
+    assert not whole[0].captured
+    assert whole[1].captured
