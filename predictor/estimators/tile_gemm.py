@@ -69,6 +69,8 @@ TILES: tuple[KernelTile, ...] = (
     KernelTile("64x32s", 64, 32, 6), KernelTile("32x32s", 32, 32, 8),
 )  # fmt: skip
 SPLITS = (1, 2, 3, 4, 6, 9, 16)
+#: Elements of K that one turn of a kernel's main loop takes.
+K_STEP = 8.0
 #: Rows of this many elements are half way to costing the full `Constants.narrow`: short ones share DRAM pages.
 LONG_K = 256.0
 #: Two operands of this many bytes (their harmonic mean) are half way to costing the full `Constants.strain`. Pascal's
@@ -173,7 +175,8 @@ def compute_seconds(shape: Shape, cand: Candidates, board: Board, const: Constan
     share = blocks / board.sm_count
     whole = np.ceil(share)
     busiest = np.maximum(share + const.quantization * (whole - share), 1.0)
-    work = 2.0 * cand.tile_m * cand.tile_n / cand.efficiency * (shape.k / cand.splits + cand.prologue)
+    steps = np.ceil(shape.k / (K_STEP * cand.splits))  # the main loop takes whole steps
+    work = 2.0 * cand.tile_m * cand.tile_n / cand.efficiency * (steps * K_STEP + cand.prologue)
     slow = np.where(whole < 2.0, 1.0 + cand.lonely, 1.0) * np.where(shape.k % 4.0 != 0.0, 1.0 + traits.unaligned, 1.0)
     far = (2.0 * BYTES * shape.k * shape.m * shape.n / (shape.m + shape.n) / REACH) ** 2
     slow = slow * (1.0 + traits.strain * (far / (1.0 + far)))
