@@ -44,7 +44,10 @@ WARP_COLUMNS = 1024
 #: Threads of a block of PyTorch's vectorized layer norm: (32, 4).
 NORM_THREADS = 128
 MAX_BLOCKS_PER_SM = 32.0
-#: Functions of serving frameworks whose threads take one element at a time.
+#: Frameworks whose 16-bit row kernels move one element a thread, and the functions that they have: Sarathi-Serve, a fork
+#: of vLLM as it was in 2023. Engines of today load 16 bytes a thread (vLLM's vectorized norms and activations, the
+#: FlashInfer kernels that SGLang and TensorRT-LLM ship), as PyTorch does: bytes over bandwidth.
+SCALAR_FRAMEWORKS = ("sarathi",)
 SCALAR_FUNCTIONS = ("swiglu", "geglu")
 ROWS_TO_FILL = 2.0
 DEFAULT_THREADS_PER_SM = 2048
@@ -139,7 +142,9 @@ def _again(batch: Batch, zero: FloatArray) -> tuple[FloatArray, FloatArray, Floa
 
 
 def _narrow(batch: Batch) -> FloatArray:
-    """1 where an element has at most 16 bits: only then does moving one at a time cost more than DRAM does."""
+    """1 where kernels move one element of at most 16 bits a thread: only then does that cost more than DRAM does."""
+    if batch.kernels not in SCALAR_FRAMEWORKS:
+        return np.zeros(len(batch.ops))
     return np.array([op.itemsize <= 2.0 for op in batch.ops], dtype=np.float64)
 
 

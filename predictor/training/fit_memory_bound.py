@@ -188,7 +188,8 @@ class Traced:
                 if len(own):
                     ops = [to_op(row) for row in own.to_dict("records")]
                     seconds = own["latency_ms"].to_numpy(dtype=np.float64) * 1e-3
-                    self.groups.append((spec, make_batch(ops[0].family, ops), seconds))
+                    framework = str(own["framework"].iloc[0])
+                    self.groups.append((spec, make_batch(ops[0].family, ops, framework), seconds))
 
     def boards(self, hold: float) -> dict[str, tuple[float, float]]:
         """Bandwidth share of each GPU from sums far larger than its L2; the share of L2 is the others' median."""

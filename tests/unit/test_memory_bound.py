@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from predictor.errors import SpecError
+from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import make_batch
 from predictor.estimators.memory_bound import CONSTANT_NAMES, FAMILIES, MemoryBound, traffic_of
 from predictor.hardware.gpu import GPUSpec, load_gpu
@@ -31,6 +32,7 @@ from predictor.roofline import roofline
 from predictor.training.fit_memory_bound import START, fit_memory_bound, share_by_architecture, share_by_type
 
 GPUS = ("v100-pcie-32gb", "a100-pcie-40gb")
+KERNELS = ("sarathi", "vllm", "sglang", "trtllm", "pytorch")
 
 
 def artifact() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -237,7 +239,7 @@ def traced_rows(rows: int = 80) -> pd.DataFrame:
     spec = load_gpu("a40")
     random = np.random.default_rng(7)
     elements, tokens = random.integers(1 << 25, 1 << 28, rows), random.integers(1 << 10, 1 << 16, rows)
-    common = {"gpu": "a40", "dtype": "bf16", "protocol": "profiler", "flag": "", "split": ""}
+    common = {"gpu": "a40", "dtype": "bf16", "framework": "sarathi", "protocol": "profiler", "flag": "", "split": ""}
     moved = np.array([Rotary("bf16", int(t), 40, 128).bytes_moved() for t in tokens])
     sums = {"latency_ms": (6.0 * elements / (0.7 * spec.memory_bandwidth) + START.fixed_s) * 1e3}
     turns = {"latency_ms": (moved / (0.05 * spec.l2_bandwidth) + START.fixed_s) * 1e3}
@@ -266,3 +268,15 @@ def test_test_rows_are_not_fitted() -> None:
 def test_a_memory_type_without_a_board_takes_the_one_before() -> None:
     shares = share_by_type([load_gpu("v100-pcie-32gb"), load_gpu("t4")], np.array([0.9, 0.7]))
     assert shares == {"HBM2": 0.9, "HBM2e": 0.9, "HBM3": 0.9, "HBM3e": 0.9, "GDDR6": 0.7, "GDDR6X": 0.7, "GDDR7": 0.7}
+
+
+def test_only_the_engine_that_moves_one_element_a_thread_pays_for_it() -> None:
+    """Sarathi's kernels of 2023 are bound by their threads; those of today's engines by bytes, and never slower."""
+    gpu = load_gpu("h100")
+    estimator = load_artifacts().select("elementwise", "bf16")
+    assert estimator is not None
+    ops = [Elementwise("bf16", "swiglu", 1 << 27, 2)]
+    bound = roofline(ops, gpu).lower_bound_s
+    used = {k: float(estimator.utilization(make_batch("elementwise", ops, k), gpu, bound)[0]) for k in KERNELS}
+    assert used["sarathi"] < 0.9 * used["vllm"]
+    assert used["vllm"] == used["sglang"] == used["trtllm"] == used["pytorch"]

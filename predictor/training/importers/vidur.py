@@ -80,7 +80,7 @@ def _measurements(into: Collector, path: Path, raw: Frame, name: str, columns: d
     frame = to_frame(
         {
             "source": "vidur", "source_file": into.relative(path), "source_row": raw.index.to_numpy() + 1,
-            "framework": "vllm", "kernel_source": f"sarathi {name}", "protocol": "profiler", "cache_state": "warm",
+            "framework": "sarathi", "kernel_source": f"sarathi {name}", "protocol": "profiler", "cache_state": "warm",
             "dtype": "fp16", "latency_ms": times["median"], "samples": 20,
             **{f"latency_{s}_ms": values for s, values in times.items()}, **columns,
         },
