@@ -74,10 +74,10 @@ class Case:
 
 
 def op_cells(op: Op) -> dict[str, Any]:
-    """`op`'s name, dtype and every field, plain values."""
+    """`op`'s name, dtype and every field, plain values; no `quant` where there is no scheme, so that ids stay."""
     name = _NAMES.get(type(op))
     if name is None:
-        return from_op(op)
+        return {key: value for key, value in from_op(op).items() if key != "quant" or value}
     return {"op": name, **{f.name: getattr(op, f.name) for f in fields(op)}}
 
 

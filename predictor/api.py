@@ -65,9 +65,9 @@ def predict(
     True
     >>> answer.memory.fits, answer.workload.dtype
     (True, 'bf16')
-    >>> predict("gpt2", "t4", dtype="bf16")
+    >>> predict("gpt2", "t4", dtype="bf16")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    predictor.errors.UnsupportedError: dtype 'bf16': t4 has no bf16 peak; it has fp32, fp16
+    predictor.errors.UnsupportedError: dtype 'bf16': t4 has no bf16 peak; it has fp32, fp16, ...
     """
     run = request(
         model,

@@ -40,7 +40,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "completion": ("predictor.commands.completion", "print a script that completes these words in your shell"),
     },
 }
-VERBS = {verb: entry for group in GROUPS.values() for verb, entry in group.items()}
+NAMES = {verb: entry for group in GROUPS.values() for verb, entry in group.items()}
+#: the verbs that run in this process
+VERBS = {verb: entry for verb, entry in NAMES.items() if entry[0]}
 
 EXAMPLES = """Examples:
   tilecast predict --model gpt3 --gpu h100
@@ -84,7 +86,7 @@ def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(
         dest="verb", metavar="VERB", required=True, parser_class=Parser, prog="tilecast", help=argparse.SUPPRESS
     )
-    for name, (module, summary) in VERBS.items():
+    for name, (module, summary) in NAMES.items():
         sub = verbs.add_parser(
             name,
             help=summary,
@@ -106,8 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if verb == "microbench":
             return _microbench(words[words.index(verb) + 1 :])
-        if verb is not None and verb not in VERBS:
-            raise unknown_name("verb", verb, VERBS)
+        if verb is not None and verb not in NAMES:
+            raise unknown_name("verb", verb, NAMES)
         parsed = build_parser(verb or "").parse_args(words)
         status: int = importlib.import_module(VERBS[parsed.verb][0]).run(parsed)
         sys.stdout.flush()

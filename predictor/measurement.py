@@ -46,7 +46,7 @@ _BEFORE = (
     Column("source_row", "int", "", "row of that file, the first below the header being 1", False),
     Column("split", "text", "", '"train" or "test" where the source itself divides its data, else empty', False),
     Column("gpu", "text", "", "id of the GPU in the catalogue", False),
-    Column("framework", "text", "", "whose kernels ran: pytorch, vllm, sglang, trtllm", False),
+    Column("framework", "text", "", "whose kernels ran: pytorch, vllm, sglang, trtllm, sarathi", False),
     Column("framework_version", "text", "", "its version", False),
     Column("kernel_source", "text", "", "the library or code path within the framework, as the source names it", False),
     Column("protocol", "text", "", "how it was timed: " + ", ".join(PROTOCOLS), False),
@@ -206,11 +206,11 @@ _EXPECTED: Mapping[str, str] = {"int": "a whole number", "float": "a number", "b
 
 
 def from_op(op: Op) -> dict[str, Any]:
-    """The cells that describe `op`: `op`, `dtype` and every field of its class."""
+    """The cells that describe `op`: `op`, `dtype`, `quant` and every field of its class."""
     name = _NAMES.get(type(op))
     if name is None:
         raise unknown_name("operator", type(op).__name__, OPERATORS)
-    return {"op": name, **{f: getattr(op, f) for f, _, _ in op_fields(type(op))}}
+    return {"op": name, "quant": "", **{f: getattr(op, f) for f, _, _ in op_fields(type(op))}}
 
 
 def columns_markdown() -> str:

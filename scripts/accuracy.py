@@ -40,7 +40,7 @@ def serving(files: dict[str, Path], data: Path, work: Path) -> list[str]:
     start = time.monotonic()
     result = tilecast(
         "train", "--data", files["aiconfigurator"], files["neusight"], files["vidur"],
-        "--holdout", "0.2", "--seed", "0", "--out", folder,
+        "--no-intervals", "--holdout", "0.2", "--seed", "0", "--out", folder,
     )  # fmt: skip
     minutes = (time.monotonic() - start) / 60
     lines = [
@@ -62,7 +62,7 @@ def whole_models(files: dict[str, Path], data: Path, work: Path) -> list[str]:
     lines += [f"| seed | GPU | operator | dtype {HEAD}", f"| --: | --- | --- | --- {RULE}"]
     for seed in (0, 1):
         result = tilecast(
-            "train", "--data", files["aiconfigurator"], "--estimators", "moe", "--holdout", "0.2",
+            "train", "--data", files["aiconfigurator"], "--no-intervals", "--estimators", "moe", "--holdout", "0.2",
             "--holdout-by", "models", "--seed", str(seed), "--out", work / f"models-{seed}",
         )  # fmt: skip
         lines += [
@@ -81,13 +81,22 @@ def leave_one_out(files: dict[str, Path], data: Path, work: Path) -> list[str]:
     for gpus in (*SERVING_GPUS, "h100-sxm,h200-sxm"):
         folder = work / f"without-{gpus.replace(',', '-')}"
         tilecast(
-            "train", "--data", files["aiconfigurator"], "--exclude-gpu", gpus, "--estimators", "gemm", "--out", folder
+            "train",
+            "--data",
+            files["aiconfigurator"],
+            "--exclude-gpu",
+            gpus,
+            "--estimators",
+            "gemm",
+            "--no-intervals",
+            "--out",
+            folder,
         )
-        for by in ("gpu,op,dtype", "gpu,op,dtype,framework"):
+        for by in ("gpu,op,scheme", "gpu,op,scheme,framework"):
             rows = folder / "heldout_gpus.parquet"
             result = tilecast("evaluate", "kernels", rows, "--artifacts", folder, "--baselines", "--by", by)
             for g in result["groups"]:
-                if g["dtype"] == "bf16":
+                if g["scheme"] == "bf16":
                     name = g["gpu"] if "," not in gpus else f"{g['gpu']} (no Hopper row at all)"
                     lines.append(
                         f"| {name} | {g.get('framework', 'all')} | {g['n']:,} | {pct(g['roofline_baseline_pct'])} |"

@@ -48,11 +48,11 @@ SCORED = 30_000  # rows of the left-out GPU and family, drawn
 
 
 def thinned(frame: Any, count: int) -> Any:
-    """At most ``count`` rows of each (GPU, framework, dtype), phases of attention apart; 0 keeps all."""
+    """At most ``count`` rows of each (GPU, framework, dtype, scheme), phases of attention apart; 0 keeps all."""
     if not count:
         return frame
     rng = np.random.default_rng(0)
-    keys = [frame[name].astype(str).to_numpy() for name in ("gpu", "framework", "dtype")]
+    keys = [frame[name].astype(str).to_numpy() for name in ("gpu", "framework", "dtype", "quant")]
     if "q_len" in frame:
         keys.append((frame["q_len"] == 1).to_numpy())
     groups = frame.groupby(keys, sort=True).indices
@@ -72,10 +72,11 @@ def predicted(estimator: Any, rows: Any, family: str, gpu: Any) -> Any:
 
 
 def kinds(rows: Any, family: str) -> Any:
-    """What a row counts under: GEMM and MoE by dtype, attention by phase."""
+    """What a row counts under: GEMM and MoE by dtype or quantization scheme, attention by phase."""
     if family == "attention":
         return np.where(rows["q_len"].to_numpy() == 1, "decode", "prefill")
-    return rows["dtype"].astype(str).to_numpy()
+    quant = rows["quant"].astype(str).to_numpy()
+    return np.where(quant == "", rows["dtype"].astype(str).to_numpy(), quant)
 
 
 def left_out(frame: Any, families: list[str], sample: int, chosen: list[str], draws: int) -> list[str]:
@@ -89,7 +90,7 @@ def left_out(frame: Any, families: list[str], sample: int, chosen: list[str], dr
         for family in families:
             start = time.monotonic()
             own = frame[(frame["op"].astype(str) == family).to_numpy()]
-            own = own[own["dtype"].astype(str).isin(["bf16", "fp8"]).to_numpy()].reset_index(drop=True)
+            own = own[own["dtype"].astype(str).isin(fit_serving.ROW_DTYPES).to_numpy()].reset_index(drop=True)
             own = own[fit_serving.expressible(own)]
             name = own["gpu"].astype(str)
             seen = thinned(own[~name.isin(out)].reset_index(drop=True), sample)

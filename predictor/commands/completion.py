@@ -77,13 +77,14 @@ def _names() -> dict[str, tuple[str, ...]]:
     from predictor.hardware.gpu import all_names
     from predictor.hardware.system import list_systems
     from predictor.networks import catalogue
+    from predictor.precision import SUPPORTED
 
     return {
         "model": catalogue(),
         "gpu": all_names(),
         "system": list_systems(),
         "mode": workload.MODES,
-        "dtype": ("fp32", "tf32", "fp16", "bf16", "fp8"),
+        "dtype": tuple(SUPPORTED),
         "execution": workload.EXECUTIONS,
         "attention": workload.ATTENTIONS,
         "optimizer": workload.OPTIMIZERS,

@@ -14,7 +14,7 @@ EXAMPLES = """examples:
   tilecast evaluate workloads $TILECAST_DATA/ground_truth/neusight_e2e.csv
   tilecast evaluate kernels neusight.parquet --split test --baselines
 """
-KERNEL_KEYS = ("gpu", "operator", "dtype", "framework")
+KERNEL_KEYS = ("gpu", "operator", "scheme", "framework")
 WORKLOAD_KEYS = ("gpu", "mode", "execution")
 
 

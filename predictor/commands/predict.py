@@ -6,6 +6,7 @@ import argparse
 
 from predictor.commands.tracked import resolve
 from predictor.errors import RequestError
+from predictor.precision import SUPPORTED
 from predictor.workload import ATTENTIONS, EXECUTIONS, MODES, OPTIMIZERS
 
 EXAMPLES = """examples:
@@ -44,7 +45,7 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         metavar="N,N,...",
         help="a ragged batch, packed without padding: every sequence's prompt length (decode: its tokens in the cache)",
     )
-    add("--dtype", help="fp32, tf32, fp16, bf16, fp8 (default bf16 where the GPU has it, else fp16 or fp32)")
+    add("--dtype", help=f"{', '.join(SUPPORTED)} (default bf16 where the GPU has it, else fp16 or fp32)")
     add(
         "--attention",
         metavar="KIND",

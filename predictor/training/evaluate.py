@@ -33,8 +33,8 @@ CHUNK = 50_000
 
 def predict_rows(frame: Frame, selector: Selector, gpus: Mapping[str, GPUSpec] | None = None) -> Frame:
     """The frame with ``measured_ms``, ``predicted_ms``, ``low_ms``, ``high_ms``, ``ape_pct``, ``note``, the
-    ``estimator`` that answered, the class of its interval, and what the roofline alone says (``roofline_ms``, with a
-    cold cache).
+    ``estimator`` that answered, the quantization ``scheme`` (the dtype where there is none), the class of its interval,
+    and what the roofline alone says (``roofline_ms``, with a cold cache).
 
     A row is forecast as it was measured: with the kernels of its own framework, and for protocol "eager_events" with
     the host's launch time that such a measurement holds.
@@ -50,7 +50,7 @@ def predict_rows(frame: Frame, selector: Selector, gpus: Mapping[str, GPUSpec] |
     ops = np.array([*dataset.ops_of(frame), None], dtype=object)[:-1]
     later = frame["dtype"].astype(str).isin(LATER).to_numpy() & (frame["op"].astype(str) != "collective").to_numpy()
     quantized = ~expressible(frame) | later
-    notes[quantized] = "quantized in a way that is not built yet"
+    notes[quantized] = "a dtype or quantization scheme that is not built yet"
     keys = frame[["gpu", "framework", "protocol"]].astype(str)
     for (gpu, framework, protocol), rows in keys.groupby(["gpu", "framework", "protocol"]).indices.items():
         try:
@@ -83,6 +83,7 @@ def predict_rows(frame: Frame, selector: Selector, gpus: Mapping[str, GPUSpec] |
     out["roofline_ms"] = cold
     out["estimator"] = sources
     out["operator"] = operator_names(frame)
+    out["scheme"] = scheme_names(frame)
     out["interval_class"] = kinds
     out["note"] = notes
     return out
@@ -97,6 +98,13 @@ def operator_names(frame: Frame) -> npt.NDArray[Any]:
         names[attention & decode] = "attention decode"
         names[attention & ~decode] = "attention prefill"
     return names
+
+
+def scheme_names(frame: Frame) -> npt.NDArray[Any]:
+    """What a table of errors calls each row's number format: its quantization scheme, else its dtype."""
+    dtype = np.asarray(frame["dtype"].astype(str), dtype=object)
+    quant = np.asarray(frame["quant"].astype(object).fillna("").astype(str), dtype=object) if "quant" in frame else ""
+    return np.asarray(np.where(quant == "", dtype, quant), dtype=object)
 
 
 def _supported(ops: npt.NDArray[Any], spec: GPUSpec) -> tuple[npt.NDArray[np.bool_], list[str]]:

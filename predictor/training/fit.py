@@ -342,6 +342,7 @@ def _score(
             continue
         dataset.write(part, folder / name, {"source": "held out by tilecast train", "devices": dict(devices)})
         scored = predict_rows(part, selector, gpus)
+        scored["dtype"] = scored["scheme"]  # errors by quantization scheme, where a row has one
         target.extend(by_group(scored, keys))
         for (operator, dtype), group in scored.groupby(["operator", "dtype"], observed=True):
             totals = summarise(group["measured_ms"].to_numpy(float), group["predicted_ms"].to_numpy(float))

@@ -164,7 +164,13 @@ def aiconfigurator(tmp_path: Path) -> Path:
     aic(root, "b60/moe/vllm/1.0", "moe_perf", moe_dtype="bfloat16", num_tokens=[3, 3], hidden_size=[64, 2688],
         inter_size=[128, 1856], topk=[2, 6], num_experts=[8, 128], moe_tp_size=[2, 1], moe_ep_size=[4, 1],
         distribution="balanced", latency=[1.0, 900.0])  # fmt: skip
-    aic(root, "h100_sxm/mla/vllm/1.0", "context_mla_perf", latency=[1.0, 2.0, 3.0])
+    latent = {"mla_dtype": "bfloat16", "kv_cache_dtype": ["bfloat16", "fp8"], "num_heads": [16, 128]}
+    place = "h100_sxm/mla/sglang/1.0"
+    aic(root, place, "context_mla_perf", batch_size=2, isl=[64, 32], step=[0, 32], latency=[2.0, 3.0], **latent)
+    aic(root, place, "generation_mla_perf", batch_size=4, isl=1, step=[99, 199], latency=[2.0, 3.0], **latent)
+    aic(root, place, "mla_context_module_perf", latency=[1.0, 2.0, 3.0])
+    blocked = {"gemm_dtype": "fp8_block", "n": 64, "k": 64, "m": [1, 2, 8192, 4], "latency": [0.05, 0.06, 0.4, 0.02]}
+    aic(root, "h100_sxm/gemm/vllm/1.0", "gemm_perf", **{**blocked, "kernel_source": ["a", "a", "a", "b"]})
     aic(root, "z9/gemm/vllm/1.0", "gemm_perf", gemm_dtype=["bfloat16"], m=[1], n=[1], k=[1], latency=[1.0])
     return root
 
@@ -173,9 +179,9 @@ def test_aiconfigurator(aiconfigurator: Path) -> None:
     result = import_source("aiconfigurator", aiconfigurator)
     frame = result.frame
     dataset.validate(frame)
-    assert result.imported == 4 + 1 + 2 + 2 + 1 + 2 + 2
+    assert result.imported == 4 + 1 + 2 + 2 + 1 + 2 + 2 + 2 + 2 + 4
     assert result.skipped_by_reason() == {
-        "table context_mla_perf has no operator yet": 3,
+        "table mla_context_module_perf times a whole attention module, no operator": 3,
         "latency is no number above zero": 1,
         "gemm_dtype 'q9' has no dtype here": 1,
         "system 'z9' has no catalogue id here": 1,
@@ -188,6 +194,17 @@ def test_aiconfigurator(aiconfigurator: Path) -> None:
     assert quant.loc[2].tolist() == ["fp8", "", "rotating", "trtllm"]
     assert quant.loc[3].tolist() == ["fp8", "fp8_block", "rotating", "trtllm"]
     assert quant.loc[4].tolist() == ["bf16", "int4_wo", "rotating", "trtllm"]
+    blocked = frame[frame["source_file"] == "systems/data/h100_sxm/gemm/vllm/1.0/gemm_perf.parquet"]
+    # By kernel: the fastest row of "a" takes 50 us.
+    assert blocked["flag"].tolist() == ["host_bound", "host_bound", "host_bound", ""]
+    place = "systems/data/h100_sxm/mla/sglang/1.0"
+    # Prefill expanded, 32 queries after 32 positions; decode absorbed, one latent vector of 512 + 64 a token.
+    assert ops[f"{place}/context_mla_perf.parquet:2"] == Attention(
+        "bf16", 2, 128, 128, 32, 64, 192, 128, True, 0, "fp8"
+    )
+    assert ops[f"{place}/generation_mla_perf.parquet:1"] == Attention(
+        "bf16", 4, 16, 1, 1, 100, 576, 512, True, 0, "bf16", "forward", True
+    )
     place = "systems/data/h100_sxm/attention/sglang/1.0"
     # Decode: one query, and the cache of `step` positions with the query's own.
     assert ops[f"{place}/generation_attention_perf.parquet:1"] == Attention(
@@ -204,7 +221,7 @@ def test_aiconfigurator(aiconfigurator: Path) -> None:
     moe = "systems/data/b60/moe/vllm/1.0/moe_perf.parquet"
     assert ops[f"{moe}:1"] == MoE("bf16", 3, 64, 128, 8, 2, True, 2, 4, "balanced")
     assert ops[f"{moe}:2"] == MoE("bf16", 3, 2688, 1856, 128, 6, False, 1, 1, "balanced")
-    flags = frame[frame["flag"] != ""].set_index("gpu")["flag"].astype(str).to_dict()
+    flags = frame[~frame["flag"].isin(["", "host_bound"])].set_index("gpu")["flag"].astype(str).to_dict()
     # 2 x 8192^3 FLOP in 10 microseconds are 110 PFLOP/s; 64 x 2 x 8192 x 192 x 2 x 2 bytes of cache are 768 MiB.
     assert flags == {"l40s": "beats_roofline", "a100-sxm-80gb": "kv_read_short"}
 
@@ -376,7 +393,7 @@ def test_real_aiconfigurator_loses_no_row(real_a100: tuple[Path, ImportResult]) 
     assert result.imported + result.skipped_rows == rows_in(data, "**/*_perf.parquet")
     assert all(reason.startswith("table ") for reason in result.skipped_by_reason())
     facts = dataset.describe(result.frame)
-    assert facts["counts"]["op"] == {"gemm": 72366, "moe": 70866, "attention": 31498, "collective": 849}
+    assert facts["counts"]["op"] == {"gemm": 72366, "moe": 70866, "attention": 31498 + 9749, "collective": 849}
     assert set(facts["counts"]["dtype"]) == {"bf16", "int8", "fp16"}  # NCCL ran in fp16
     assert set(facts["flags"]) == {"beats_roofline", "kv_read_short"}
     assert facts["flags"]["beats_roofline"] < 300

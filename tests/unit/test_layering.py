@@ -16,6 +16,7 @@ LEVELS = {
     "predictor.files": 0,
     "predictor.units": 0,
     "predictor.dtypes": 0,
+    "predictor.quantization": 0,
     "predictor.hardware": 1,
     "predictor.ops": 1,
     "predictor.measurement": 2,

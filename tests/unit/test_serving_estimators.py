@@ -197,9 +197,9 @@ def test_same_rows_and_seed_give_the_same_artifact() -> None:
     assert all(one[name].tobytes() == two[name].tobytes() for name in one)
 
 
-def test_quantized_rows_are_left_out_and_broken_manifests_are_one_line() -> None:
+def test_rows_of_an_unknown_scheme_are_left_out_and_broken_manifests_are_one_line() -> None:
     frame = _frame(_gemms()[:54], "gemm")
-    odd = pd.concat([frame, frame.assign(quant="int4_wo", latency_ms=99.0)], ignore_index=True)
+    odd = pd.concat([frame, frame.assign(quant="w2a3", latency_ms=99.0)], ignore_index=True)
     assert fit_serving.fit_gemm(odd, GPUS, seed=1)[0] == fit_serving.fit_gemm(frame, GPUS, seed=1)[0]
     with pytest.raises(SpecError, match="manifest lacks"):
         Corrections({}, {})

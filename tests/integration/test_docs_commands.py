@@ -1,0 +1,285 @@
+"""Every command that README, docs and --help show is understood by the real parsers, and all that is quick is run.
+
+The quick ones run in a folder that holds what they name: a made-up data set, a board, a config.json. What is not run
+stands in `NOT_RUN` with the reason; its words are parsed all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import data_folder
+
+from microbench.cli import build_parser as harness_parser
+from microbench.cli import main as harness
+from predictor.cli import VERBS, build_parser, main
+from predictor.errors import TilecastError
+from predictor.estimators.artifact import default_artifacts, load_artifacts
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROGRAMS = ("predict", "tilecast", "microbench", "python", "python3", "mlflow", "scripts")
+
+#: Beginning of a command -> why it is not run here.
+NOT_RUN = {
+    "python3 -m venv": "an installation takes minutes; tests/integration/test_packaging.py installs and runs it",
+    "scripts/test": "this is what runs these tests",
+    "scripts/check": "runs in scripts/test",
+    "scripts/walk": "the steps of docs/walk.md one by one: more than a minute",
+    "scripts/diff_predictions": "tests/integration/test_diff_predictions.py runs it",
+    "scripts/accuracy": "needs the public data and most of an hour",
+    "scripts/interval_coverage": "needs the public data and most of an hour",
+    "scripts/leave_one_out": "needs the public data and most of an hour",
+    "scripts/benchmark": "times, which want a quiet machine",
+    "mlflow ui": "a server that goes on; tests/integration/test_tracking.py starts one",
+    "mkdocs serve": "a server that goes on",
+    "mkdocs build": "a test of its own below",
+    **{
+        f"tilecast dataset import {source}": "needs the public data, and minutes; test_importers.py imports"
+        for source in ("neusight", "aiconfigurator", "vidur", "vtrain", "llmcompass")
+    },
+    "tilecast train --data neusight.parquet": "the public data, minutes; the words of tracking.md train a set",
+    "tilecast train --data aiconfigurator.parquet": "the public data, minutes",
+    "tilecast evaluate kernels neusight.parquet": "the public data, imported",
+    "tilecast dataset describe neusight.parquet": "the public data, imported",
+    "microbench plan --calibration": "tests of the harness run it",
+    "microbench collect --budget": "needs a GPU",
+    "microbench collect --ops": "needs a GPU",
+    "microbench collect --device cpu": "the fixture `world` runs it, with a few cases; what it wrote is read here",
+    "microbench workload": "needs a GPU and an hour",
+    "microbench launch-overhead": "wants a GPU; tests/integration/test_microbench_launch.py runs it on the processor",
+    "tilecast runs push --tracking-uri http://mlflow.lab": "a server of somebody's laboratory",
+}
+
+
+def shown(path: Path) -> list[str]:
+    """The commands of the fenced blocks of a page, comments and prompts taken off."""
+    text = path.read_text(encoding="utf-8")
+    found = []
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.M | re.S):
+        if language in ("sh", "console", "bash", ""):
+            found += list(commands(block))
+    return found
+
+
+def commands(block: str) -> Iterator[str]:
+    """The lines of a block that are commands; a backslash at the end joins two."""
+    for line in re.sub(r"\\\n\s*", "", block).splitlines():
+        words = shlex.split(line.strip().removeprefix("$ "), comments=True)
+        program = next((word for word in words if "=" not in word), "")
+        if program.split("/")[0] in PROGRAMS:
+            words = words[: words.index(">")] if ">" in words else words
+            yield " ".join(words).replace("python3 -m microbench", "microbench")
+
+
+def helped() -> list[str]:
+    """The commands of the examples below the --help of every verb."""
+    found = []
+    for parser in (*every_parser(build_parser()), *every_parser(harness_parser())):
+        for line in (parser.epilog or "").splitlines():
+            found += list(commands(line.strip().removeprefix("example: ").split(", then: ")[0]))
+    return list(dict.fromkeys(found))
+
+
+def every_parser(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from every_parser(inner)
+
+
+def split(command: str) -> tuple[dict[str, str], list[str]]:
+    """Settings of the environment before a command, and its words."""
+    words = shlex.split(command)
+    settings = {}
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        name, _, value = words.pop(0).partition("=")
+        settings[name] = value
+    return settings, words
+
+
+ALL = sorted({command for page in PAGES for command in shown(page)} | set(helped()))
+
+
+def test_there_are_commands() -> None:
+    assert len(ALL) > 40
+    assert any(command.startswith("predict --model gpt3 --gpu h100") for command in ALL)
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_is_understood(command: str) -> None:
+    """The real parser takes every word; a script of ours names every flag."""
+    _, words = split(command)
+    if words[:2] == ["tilecast", "microbench"]:
+        words = words[1:]
+    if words[0] in ("predict", "tilecast"):
+        build_parser().parse_args(words if words[0] == "predict" else words[1:])
+    elif words[0] == "microbench":
+        harness_parser().parse_args(words[1:])
+    elif words[0].startswith("scripts/") or (words[0] == "python" and len(words) > 1):
+        script = ROOT / (words[0] if words[0].startswith("scripts/") else words[1])
+        source = script.read_text(encoding="utf-8")
+        for flag in (word for word in words if word.startswith("--")):
+            assert flag in source, f"{script.name} has no {flag}"
+    else:
+        assert any(command.startswith(known) for known in NOT_RUN), "neither ours nor said to be left out"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_flag_in_the_text_exists(page: Path) -> None:
+    """A flag in inline code is one of a verb, or of a script of ours."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    parsers = [*every_parser(build_parser()), *every_parser(harness_parser())]
+    known = {option for parser in parsers for action in parser._actions for option in action.option_strings}
+    scripts = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "scripts").iterdir() if p.is_file())
+    foreign = {"--strict", "--reset-gpu-clocks", "--backend-store-uri"}  # mypy's and mkdocs', nvidia-smi's, MLflow's
+    for code in re.findall(r"`([^`]+)`", prose):
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", code):
+            assert flag in known | foreign or f'"{flag}"' in scripts, f"{page.name}: no command has {flag}"
+
+
+# --------------------------------------------------------------------------------------------------- for real
+
+
+def rows(gpu: str, count: int, seed: int) -> Any:
+    """Made-up fp32 rows of eager PyTorch: a share of the roofline and 3 % of noise."""
+    from predictor.training import dataset
+    from predictor.training.evaluate import predict_rows
+
+    rng = np.random.default_rng(seed)
+    common = {
+        "source": "made-up", "source_file": "none", "source_row": np.arange(count), "gpu": gpu, "framework": "pytorch",
+        "framework_version": "0", "kernel_source": "aten", "protocol": "eager_events", "cache_state": "warm",
+        "dtype": "fp32", "quant": "", "flag": "", "latency_ms": 1.0,
+    }  # fmt: skip
+    m, n, k = (2 ** rng.integers(8, 13, count) for _ in range(3))
+    gemm = {"op": "gemm", "m": m, "n": n, "k": k, "batch": 1, "kind": "linear", "bias": False, "layout": "tn"}
+    frames = [dataset.to_frame(common | gemm, count)]
+    frames.append(dataset.to_frame(common | {"op": "softmax", "rows": m, "cols": n}, count))
+    for frame in frames:
+        perfect = predict_rows(frame, load_artifacts("roofline"))["predicted_ms"].to_numpy(dtype=float)
+        frame["latency_ms"] = perfect * 1.6 * np.exp(rng.normal(0, 0.03, count)) + 0.01
+    return dataset.concat(frames)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with every file that a page names."""
+    pytest.importorskip("pandas", reason="extra 'train'")
+    pytest.importorskip("torch", reason="extra 'torch'")
+    from predictor.training import dataset
+
+    folder = tmp_path_factory.mktemp("world")
+    dataset.write(dataset.concat([rows("v100-pcie-32gb", 100, 1), rows("t4", 100, 2)]), folder / "rows.parquet")
+    dataset.write(rows("rtx-4090", 60, 3), folder / "my-rows.parquet")
+    (folder / "my").mkdir()
+    shutil.copy(ROOT / "predictor" / "networks" / "configs" / "gpt2.json", folder / "my" / "config.json")
+    board = (ROOT / "examples" / "hypothetical-gpu.yaml").read_text(encoding="utf-8")
+    for name in ("my-gpu", "my-board"):
+        (folder / f"{name}.yaml").write_text(board.replace("hypothetical-x1", name), encoding="utf-8")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    words = "collect --device cpu --threads 1 --ops softmax,norm --dtypes fp32 --max-cases 16 --budget 20s --out"
+    assert harness([*words.split(), str(folder / "datasets")]) == 0
+    for copy in ("monday", "tuesday", "mine"):
+        shutil.copytree(folder / "datasets", folder / copy)
+    return folder
+
+
+def reason(command: str) -> str | None:
+    """Why a command is not run here; None where it is."""
+    if "$TILECAST_DATA" in command and data_folder() is None:
+        return "the public data is not here"
+    return next((why for known, why in NOT_RUN.items() if command.startswith(known)), None)
+
+
+def run(command: str) -> int:
+    """One command in the current folder; its exit status."""
+    settings, words = split(command)
+    words = [
+        str(found) for word in words for found in (Path().glob(word) if "*" in word else [os.path.expandvars(word)])
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        if words[0] == "predict":
+            return main(words)
+        if words[0] == "tilecast":
+            return main(words[1:])
+        if words[0] == "microbench":
+            return harness(words[1:])
+    done = subprocess.run(
+        [sys.executable, *words[1:]], env=os.environ | settings | {"PYTHONPATH": str(ROOT)}, capture_output=True,
+        text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.returncode
+
+
+@pytest.mark.skipif(
+    not (default_artifacts() / "manifest.json").is_file(), reason="no shipped estimators in this checkout"
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:sqlalchemy", "ignore::DeprecationWarning:mlflow")
+@pytest.mark.parametrize("page", [*(p.name for p in PAGES), "--help"])
+def test_page_runs(
+    page: str, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    todo = helped() if page == "--help" else shown(next(p for p in PAGES if p.name == page))
+    place = tmp_path / "place"
+    shutil.copytree(world, place, symlinks=True)
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("TILECAST_STATE", str(tmp_path / "state"))
+    if data_folder() is not None:
+        monkeypatch.setenv("TILECAST_DATA", str(data_folder()))
+    for command in todo:
+        if reason(command) is None:
+            status = run(command)
+            assert status == 0, f"{page}: {command}: {status}: {capsys.readouterr().err[-1000:]}"
+
+
+def test_the_docs_build(tmp_path: Path) -> None:
+    """`mkdocs build --strict`: every link leads somewhere, every page is in the navigation."""
+    pytest.importorskip("mkdocs", reason="extra 'docs'")
+    pytest.importorskip("material", reason="extra 'docs'")
+    pytest.importorskip("nbconvert", reason="extra 'docs'")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT, env=os.environ | {"TILECAST_DOCS_RUN": "0", "NO_MKDOCS_2_WARNING": "1"}, capture_output=True,
+        text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    home = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert "Five minutes" in home
+    for notebook in (ROOT / "notebooks").glob("*.ipynb"):
+        title = json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"][0].removeprefix("# ").strip()
+        assert title in (tmp_path / "site" / "notebooks" / f"{notebook.stem}.html").read_text(encoding="utf-8")
+
+
+def test_python_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python of README and of the pages runs as it stands."""
+    monkeypatch.chdir(tmp_path)
+    ran = 0
+    for page in PAGES:
+        for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
+            exec(compile(block, page.name, "exec", dont_inherit=True), {"__name__": page.stem})
+            ran += 1
+    assert ran >= 3
+
+
+def test_the_parser_would_notice() -> None:
+    """These tests can fail: a flag that is gone is an error of the parser."""
+    with pytest.raises(TilecastError):
+        build_parser().parse_args(["predict", "--model", "gpt3", "--gpu", "h100", "--gone"])
+    assert "predict" in VERBS
