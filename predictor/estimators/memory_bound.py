@@ -44,9 +44,9 @@ WARP_COLUMNS = 1024
 #: Threads of a block of PyTorch's vectorized layer norm: (32, 4).
 NORM_THREADS = 128
 MAX_BLOCKS_PER_SM = 32.0
-#: Frameworks whose 16-bit row kernels move one element a thread, and the functions that they have: Sarathi-Serve, a fork
-#: of vLLM as it was in 2023. Engines of today load 16 bytes a thread (vLLM's vectorized norms and activations, the
-#: FlashInfer kernels that SGLang and TensorRT-LLM ship), as PyTorch does: bytes over bandwidth.
+#: Frameworks whose 16-bit row kernels move one element a thread, and the functions that they have: Sarathi-Serve, a
+#: fork of vLLM as it was in 2023. Engines of today load 16 bytes a thread (vLLM's vectorized norms and activations,
+#: the FlashInfer kernels that SGLang and TensorRT-LLM ship), as PyTorch does: bytes over bandwidth.
 SCALAR_FRAMEWORKS = ("sarathi",)
 SCALAR_FUNCTIONS = ("swiglu", "geglu")
 ROWS_TO_FILL = 2.0

@@ -169,7 +169,7 @@ def entries() -> list[Entry]:
     """One with a wide interval, one without, one that does not fit, one without a forecast."""
     answer = predictor.predict("gpt2", "h100")
     wide = replace(answer, latency_s=0.1, interval_s=(0.05, 0.4))
-    full = replace(answer, latency_s=0.01, memory=replace(answer.memory, capacity=1.0))
+    full = replace(answer, latency_s=0.01, interval_s=None, memory=replace(answer.memory, capacity=1.0))
     return ranked([
         Entry("gpt2", "none", None, "no such dtype"), Entry("gpt2", "full", full), Entry("gpt2", "wide", wide),
         Entry("gpt2", "plain", replace(answer, latency_s=0.08, interval_s=None)),
