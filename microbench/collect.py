@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from microbench import ceilings, environment, nvml, sweep
-from microbench.capability import target_of
+from microbench import calibration, ceilings, environment, nvml, sweep
+from microbench.capability import Target, target_of
 from microbench.case import Case
 from microbench.progress import Progress
 from microbench.storage import StorageError, storage_error
@@ -36,7 +36,10 @@ _CEILING_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be collected. `budget_s` None: until every case is done. `settings`: fields of measure.Settings."""
+    """What is to be collected. `budget_s` None: until every case is done. `settings`: fields of measure.Settings.
+
+    Of the sweeps' cases, `calibration_rows` keeps those that `calibration.choose` takes; `cases` go in their place.
+    """
 
     out: Path
     device: str = "cuda"
@@ -50,6 +53,8 @@ class Request:
     wait_s: float = 0.0
     lock_clocks_hz: float | None = None
     sweeps: Path = sweep.SWEEPS
+    calibration_rows: int | None = None
+    cases: tuple[Case, ...] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -208,8 +213,7 @@ class Collection:
             device = lane.store.device
             if device not in queues:
                 target = target_of(lane.facts, len(self._lanes))
-                plan = sweep.build(target, self.request.ops, self.request.dtypes, self.request.sweeps)
-                cases = [c for c in plan.cases if c.launcher != "collective"][: self.request.max_cases]
+                cases = self._cases(target)
                 wanted = [c for c in cases if lane.store.wants(c, self.request.retry_failures)]
                 summary.cases += len(cases)
                 queues[device] = deque(wanted)
@@ -222,6 +226,17 @@ class Collection:
             f"{', '.join(sorted(self._stores))}: {len(self._lanes)} worker(s), {todo} cases"
             + (f", {known} done before" if known else "")
         )
+
+    def _cases(self, target: Target) -> list[Case]:
+        """What is asked for of one device, collectives apart."""
+        request = self.request
+        if request.cases is not None:
+            cases = calibration.runnable(request.cases, target)
+        else:
+            cases = sweep.build(target, request.ops, request.dtypes, request.sweeps).cases
+            if request.calibration_rows is not None:
+                cases = calibration.in_turns(calibration.choose(cases, target, request.calibration_rows))
+        return [case for case in cases if case.launcher != "collective"][: request.max_cases]
 
     def _work(self) -> TilecastError | None:
         """Runs every lane; returns the first error that ended one."""
@@ -286,7 +301,9 @@ class Collection:
 
     def _collectives(self) -> TilecastError | None:
         """Collectives need all boards at once: one worker that sees them all, when no other is at work."""
-        wanted = self.request.ops is None or "collective" in self.request.ops
+        request = self.request
+        wanted = request.ops is None or "collective" in request.ops
+        wanted &= request.cases is None and request.calibration_rows is None
         if len(self._lanes) < 2 or len(self._stores) > 1 or not wanted or self._stop.is_set() or self._left_s() <= 0:
             return None
         first = self._lanes[0]

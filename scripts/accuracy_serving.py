@@ -7,7 +7,9 @@ usage: scripts/accuracy_serving.py --rows aiconfigurator.parquet [--only h100-sx
 ``--rows`` is what `tilecast dataset import aiconfigurator` wrote. Each of A100, L40S and RTX PRO 6000 is left out
 alone; H200 and H100 once alone (their sibling is known), H100 also with no Hopper row. ``--sample`` fits on at most
 so many rows of a GPU, framework and dtype (0: all). ``--calibrate`` gives each left-out GPU 16, 64 and 256 rows of one
-framework's bf16 GEMM (mean of ``--draws`` draws) and scores a third of up to 9,000 other rows of that framework.
+framework's bf16 GEMM (mean of ``--draws`` draws) and scores a third of up to 9,000 other rows of that framework. The
+rows are stratified as for fp32: one from each cell of log FLOPs and arithmetic intensity; of a dozen drawn in a cell
+the one that tells most by its distance from the others (no latency is read), or with ``--random`` any.
 """
 
 from __future__ import annotations
@@ -79,7 +81,9 @@ def kinds(rows: Any, family: str) -> Any:
     return np.where(quant == "", rows["dtype"].astype(str).to_numpy(), quant)
 
 
-def left_out(frame: Any, families: list[str], sample: int, chosen: list[str], draws: int) -> list[str]:
+def left_out(
+    frame: Any, families: list[str], sample: int, chosen: list[str], draws: int, random: bool
+) -> list[str]:  # fmt: skip
     """A table's lines."""
     lines = ["| left out | known sibling | kernels | n | median | mean | signed median |"]
     lines += ["| --- | --- | --- | --: | --: | --: | --: |"]
@@ -112,11 +116,11 @@ def left_out(frame: Any, families: list[str], sample: int, chosen: list[str], dr
                 )
                 print(lines[-1], f"{time.monotonic() - start:.0f} s", flush=True)
             if draws and family == "gemm":
-                lines += calibrated(own[(name == target).to_numpy()], fitted, gpus[target], sibling, draws)
+                lines += calibrated(own[(name == target).to_numpy()], fitted, gpus[target], sibling, draws, random)
     return lines
 
 
-def calibrated(rows: Any, fitted: Any, gpu: Any, sibling: str, draws: int) -> list[str]:
+def calibrated(rows: Any, fitted: Any, gpu: Any, sibling: str, draws: int, random: bool = False) -> list[str]:
     """bf16 GEMM of one framework after 16, 64 and 256 rows of it: mean over the draws of the median error."""
     from predictor.training.calibrate_serving import calibrate_gemm, stratified
 
@@ -128,7 +132,7 @@ def calibrated(rows: Any, fitted: Any, gpu: Any, sibling: str, draws: int) -> li
         for count in (16, 64, 256):
             medians = []
             for seed in range(draws):
-                few = stratified(own, count, seed)
+                few = stratified(own, count, seed, random)
                 found = calibrate_gemm(own.iloc[few].reset_index(drop=True), gpu, *fitted)
                 rest = np.setdiff1d(np.arange(len(own)), few)[seed % 3 :: 3]
                 estimator = serving_gemm.ServingGemm.from_artifact(found.manifest, found.weights)
@@ -149,13 +153,14 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=0)
     parser.add_argument("--calibrate", action="store_true")
     parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--random", action="store_true", help="with --calibrate: any row of a cell")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     frame = dataset.read(arguments.rows)
     frame = frame[(frame["flag"].astype(str) == "").to_numpy()].reset_index(drop=True)
     draws = arguments.draws if arguments.calibrate else 0
     chosen = [name for name in arguments.only.split(",") if name]
-    lines = left_out(frame, arguments.families.split(","), arguments.sample, chosen, draws)
+    lines = left_out(frame, arguments.families.split(","), arguments.sample, chosen, draws, arguments.random)
     if arguments.out:
         head = "# Serving kernels on GPUs left out\n\nWritten by `scripts/accuracy_serving.py`.\n\n"
         arguments.out.write_text(head + "\n".join(lines) + "\n", encoding="utf-8")

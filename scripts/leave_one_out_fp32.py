@@ -31,6 +31,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from accuracy import pct, tilecast  # noqa: E402
 
+from predictor import sampling  # noqa: E402
 from predictor.estimators.artifact import load_artifacts  # noqa: E402
 from predictor.estimators.tile_gemm import TileGemm  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
@@ -65,13 +66,7 @@ def cells(rows: Frame, count: int) -> list[npt.NDArray[np.int64]]:
     result: list[npt.NDArray[np.int64]] = []
     for kind, wanted in (("linear", (count + 1) // 2), ("bmm", count // 2)):
         own = np.flatnonzero(kinds == kind)
-        own = own[np.argsort(flops[own], kind="stable")]
-        strips = np.array_split(np.arange(wanted), max(1, round((1.5 * wanted) ** 0.5)))
-        ends = np.round(np.cumsum([0, *(len(c) for c in strips)]) / wanted * len(own)).astype(int)
-        for strip, start, end in zip(strips, ends[:-1], ends[1:], strict=True):
-            part = own[start:end]
-            part = part[np.argsort(intensity[part], kind="stable")]
-            result += np.array_split(part, len(strip))
+        result += [own[cell] for cell in sampling.cells(flops[own], intensity[own], wanted)]
     return result
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from microbench import arguments as words
+from microbench import calibration
 from microbench.capability import cpu_target, gpu_target
 from microbench.collect import Collection, Request, Summary, as_dict
 from microbench.progress import duration
@@ -38,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `collect`."""
     parser.epilog = "example: microbench collect --ops gemm,attention --dtypes bf16 --budget 30min --out datasets"
     add_plan_arguments(parser)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--calibration", type=int, metavar="N", help="only the cases of `plan --calibration --rows N`, for calibrate"
+    )
+    which.add_argument("--cases", type=Path, metavar="FILE", help="only the cases of a file of `plan --out`")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the data set: made, or gone on with")
     parser.add_argument("--noise", type=float, metavar="X", help="relative half-width of the median to reach (0.01)")
     parser.add_argument("--min-samples", type=int, metavar="N", help="samples of a case at least (10)")
@@ -66,6 +72,11 @@ def check(arguments: argparse.Namespace) -> None:
         raise RequestError(f"--threads {arguments.threads}: expected 0 to {most}")
     if getattr(arguments, "lock_clocks", None) is not None and arguments.device == "cpu":
         raise RequestError("--lock-clocks: the clock of a processor cannot be locked: expected an NVIDIA GPU")
+    if isinstance(getattr(arguments, "cases", None), Path) and (arguments.ops or arguments.dtypes):
+        raise RequestError("--cases: names the cases already; expected no --ops and no --dtypes beside it")
+    rows = arguments.rows if hasattr(arguments, "rows") else getattr(arguments, "calibration", None)
+    if rows is not None and not calibration.FEWEST <= rows <= calibration.MOST:
+        raise RequestError(f"{rows} rows to calibrate with: expected {calibration.FEWEST} to {calibration.MOST}")
     noise = getattr(arguments, "noise", None)
     if noise is not None and not 0 < noise < 1:
         raise RequestError(f"--noise {noise}: expected a share between 0 and 1, such as 0.01")
@@ -94,7 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
         out=arguments.out, device=arguments.device, ops=arguments.ops, dtypes=arguments.dtypes,
         budget_s=arguments.budget, threads=arguments.threads, retry_failures=arguments.retry_failures,
         max_cases=arguments.max_cases, case_timeout_s=arguments.case_timeout, wait_s=arguments.wait,
-        lock_clocks_hz=arguments.lock_clocks, sweeps=arguments.sweeps,
+        lock_clocks_hz=arguments.lock_clocks, sweeps=arguments.sweeps, calibration_rows=arguments.calibration,
+        cases=None if arguments.cases is None else tuple(calibration.read(arguments.cases)),
         settings={name: value for name, value in given.items() if value is not None},
     )  # fmt: skip
     collection = Collection(request)

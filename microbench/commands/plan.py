@@ -6,13 +6,16 @@ import argparse
 import json
 import os
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import Any
 
-from microbench import environment, sweep
+from microbench import arguments as words
+from microbench import calibration, environment, sweep
 from microbench.capability import Target, cpu_target, gpu_target
 from microbench.case import Case
 from microbench.commands.collect import add_plan_arguments, check
 from microbench.progress import duration
+from predictor.errors import RequestError
 from predictor.hardware.gpu import load_gpu
 
 #: Seconds of a case beside its measuring: allocation, random data, profile, check. From collections on a processor;
@@ -20,12 +23,24 @@ from predictor.hardware.gpu import load_gpu
 _AROUND_S = 0.06
 
 
+#: Rows of an estimator where --rows does not say.
+ROWS = 64
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `plan`."""
-    parser.epilog = "example: microbench plan --gpu h100 --ops gemm --budget 20min"
+    parser.epilog = (
+        "examples:\n  microbench plan --gpu h100 --ops gemm --budget 20min\n"
+        "  microbench plan --gpu h100 --calibration --rows 64 --out cases.json\n"
+    )
     add_plan_arguments(parser)
     parser.add_argument("--gpu", default="h100-sxm", help="the GPU to plan for: a catalogue name or a YAML file")
     parser.add_argument("--cases", action="store_true", help="list every case")
+    parser.add_argument(
+        "--calibration", action="store_true", help="list the few cases that tell most, for `tilecast calibrate`"
+    )
+    parser.add_argument("--rows", type=int, metavar="N", help="with --calibration: rows of an estimator (64)")
+    parser.add_argument("--out", type=Path, dest="file", metavar="FILE", help="write the cases, for collect --cases")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -46,7 +61,15 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         target = gpu_target(load_gpu(arguments.gpu))
     plan = sweep.build(target, arguments.ops, arguments.dtypes, arguments.sweeps)
+    if arguments.calibration:
+        chosen = calibration.choose(plan.cases, target, ROWS if arguments.rows is None else arguments.rows)
+        plan = sweep.Plan(calibration.in_turns(chosen))
+    elif arguments.rows is not None:
+        raise RequestError("--rows: is for --calibration; --max-cases takes the first cases of a plan")
     cases = plan.cases[: arguments.max_cases]
+    if arguments.file is not None:
+        words.check_below_folder(arguments.file)
+        calibration.write(arguments.file, target, cases)
     longest = arguments.case_seconds or 0.4
     expected = [case_seconds(case, target, longest) for case in cases]
     within, spent = 0, 0.0
@@ -60,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
             "target": target.id, "cases": len(cases), "expected_s": sum(expected), "budget_s": arguments.budget,
             "cases_within_budget": within, "operators": table, "left_out": plan.left_out,
         }  # fmt: skip
-        if arguments.cases:
+        if arguments.cases or arguments.calibration:
             document["list"] = [{"case_id": case.id, **case.to_json()} for case in cases]
         print(json.dumps(document, indent=1))
         return 0
@@ -83,7 +106,7 @@ def _print(
     arguments: argparse.Namespace, target: Target, cases: list[Case], expected: list[float], within: int,
     table: list[dict[str, Any]], left_out: dict[str, int],
 ) -> None:  # fmt: skip
-    if arguments.cases:
+    if arguments.cases or arguments.calibration:
         for case in cases:
             print(case.id, case.describe())
         print()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from predictor.commands.tracked import resolve, say, settings, tracking_argument
 
@@ -12,9 +13,13 @@ EXAMPLES = """examples:
   tilecast calibrate --gpu rtx-4090 --data my-rows.parquet --out my-set
   predict --model gpt3 --gpu rtx-4090 --dtype fp32 --artifacts my-set
 
-5 to 256 fp32 rows of eager PyTorch in the measurement schema (docs/dataset-format.md): GEMM, element-wise, softmax,
-norm.
-Estimators of other operators and dtypes are copied unchanged.
+Rows in the measurement schema (docs/dataset-format.md), at most 256 for an estimator and 5 in all:
+  fp32 of eager PyTorch: GEMM, element-wise, softmax, norm
+  bf16, fp8, int8, nvfp4, mxfp8 of vllm, trtllm or sglang, 16 rows or more each: GEMM, attention, MoE; linear layers
+    and flash prefill of PyTorch count as vllm where the host is not in their time (CUDA graphs, or 50 us and more)
+  collectives over PCIe, 8 rows of a system or more
+`microbench plan --calibration` says which points to measure (docs/measuring.md). Estimators that the rows do not speak
+of are copied unchanged.
 """
 
 
@@ -54,9 +59,18 @@ def run(arguments: argparse.Namespace) -> int:
         rows, before, after = report.rows[folder], report.before[folder], report.after[folder]
         print(f"  {folder}: {rows} rows, mean error on them {before:.1f} % before, {after:.1f} % after")
         for name, value in scalars.items():
-            print(f"    {name}: {value:.3f}" if isinstance(value, float) else f"    {name}: {value}")
+            print(f"    {name}: {_text(value)}")
     for folder, reason in report.unchanged.items():
         print(f"  {folder}: unchanged ({reason})")
     if report.unused_rows:
-        print(f"  {report.unused_rows:,} rows of {report.gpu} are of operators or dtypes that are not calibrated")
+        print(f"  {report.unused_rows:,} rows of {report.gpu} are of operators, dtypes or protocols not calibrated")
     return 0
+
+
+def _text(value: Any) -> str:
+    """A scalar, or scalars by name, to four digits."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_text(entry)}" for name, entry in value.items())
+    return f"[{', '.join(_text(entry) for entry in value)}]" if isinstance(value, list) else str(value)

@@ -6,6 +6,9 @@ that a handful of rows moves only what they speak of:
 
 - fp32 GEMM: the formula's constants, the tiles that run, a smooth correction (`predictor.training.calibrate_gemm`).
 - memory-bound operators: bandwidth share and the host's times.
+- GEMM, attention and MoE of serving: the cores' constants, the trees' strength, a Gaussian process for what is left
+  (`predictor.training.calibrate_serving`).
+- collectives of PCIe systems: factors on latency and bandwidth (what boards share there is on no data sheet).
 
 The other estimators of the set are copied as they are.
 """
@@ -27,7 +30,9 @@ from predictor.estimators import memory_bound as mb
 from predictor.estimators.artifact import ArtifactSet, load_artifacts
 from predictor.estimators.base import make_batch
 from predictor.hardware.gpu import GPUSpec
+from predictor.training import calibrate_serving as serving
 from predictor.training import dataset
+from predictor.training.calibrate_collective import calibrate_collective, collective_rows
 from predictor.training.calibrate_gemm import calibrate_gemm, gemm_rows
 from predictor.training.fit import _check_out, _gpu, _json, _publish, write_estimator
 from predictor.training.own_scalars import (
@@ -44,6 +49,9 @@ from predictor.training.own_scalars import (
 FloatArray = npt.NDArray[np.float64]
 Frame = Any
 
+#: Rows of one estimator: fewest (of serving kernels, whose core has eight constants for each variant; of one system's
+#: collectives), most; and fewest in all.
+FEWEST_SERVING, FEWEST_COLLECTIVE = 16, 8
 FEWEST, MOST = 5, 256
 #: Memory-bound operators: log error of one row that counts as usual, and how far (standard deviation of the log) a
 #: scalar of a GPU lies from what the set says without rows: bandwidth share, the host's time of a call, its part after
@@ -70,8 +78,8 @@ class CalibrateReport:
 def calibrate(gpu: str, data: Path, out: Path, artifacts: Path | None = None) -> CalibrateReport:
     """Write the set at ``artifacts`` (None: the shipped one), adapted to ``gpu``, to ``out``: whole or not at all.
 
-    Raises RequestError where the GPU is unknown, the data has no row of it that an estimator reads or not between 5
-    and 256, or ``out`` cannot be written.
+    Raises RequestError where the GPU is unknown, the data has fewer than 5 rows of it that an estimator reads or more
+    than 256 for one of them, or ``out`` cannot be written.
     """
     _check_out(out)
     frame = dataset.read(data)
@@ -84,35 +92,53 @@ def calibrate(gpu: str, data: Path, out: Path, artifacts: Path | None = None) ->
         raise RequestError(f"--data {str(data)!r} has no row of {spec.id}: expected {FEWEST} to {MOST}")
     own = own[(own["flag"].astype(str) == "").to_numpy()].reset_index(drop=True)
     report = CalibrateReport(out, spec.id)
+    used = _choose(source, own, spec, report, data)
+    total = sum(report.rows.values())
+    report.unused_rows = len(own) - total
     fits: dict[str, Fitted] = {}
+    for folder, rows in used.items():
+        manifest = source.member_manifest(folder)
+        found = FITS[str(manifest["kind"])].fit(rows, spec, manifest, read_weights(source.path / folder))
+        fits[folder] = found
+        report.scalars[folder], report.before[folder], report.after[folder] = (
+            found.scalars, found.before, found.after,
+        )  # fmt: skip
+    about = {"gpu": spec.id, "file": data.name, "rows": total, "sha256": dataset.digest(own), "from": source.name}
+    _write(source, fits, about, out)
+    return report
+
+
+def _choose(
+    source: ArtifactSet, own: Frame, gpu: GPUSpec, report: CalibrateReport, data: Path
+) -> dict[str, Frame]:  # fmt: skip
+    """The rows of each estimator that has enough; the report says why the others stay. RequestError as `calibrate`."""
+    used: dict[str, Frame] = {}
     for folder in source.folders():
         fit = FITS.get(str(source.member_manifest(folder).get("kind")))
-        rows = own[fit.rows(own)].reset_index(drop=True) if fit else own.iloc[:0]
+        rows = own[fit.rows(own, gpu)].reset_index(drop=True) if fit else own.iloc[:0]
         report.rows[folder] = len(rows)
         if fit is None:
             report.unchanged[folder] = "has no scalars of a GPU: not calibrated"
         elif not len(rows):
             report.unchanged[folder] = f"no {fit.reads} rows in the data"
+        elif len(rows) < fit.fewest:
+            report.unchanged[folder] = f"{len(rows)} {fit.reads} rows: expected {fit.fewest} or more"
+            report.rows[folder] = 0
+        elif len(rows) > MOST:
+            raise RequestError(
+                f"--data {str(data)!r} has {len(rows):,} {fit.reads} rows of {gpu.id}: expected at most {MOST} for an"
+                " estimator; draw some of them, or use `tilecast train`"
+            )
+        else:
+            used[folder] = rows
     total = sum(report.rows.values())
-    if not FEWEST <= total <= MOST:
-        hint = "draw some of them, or use `tilecast train`" if total > MOST else "measure a few more"
+    if total < FEWEST:
+        few = "; ".join(why for why in report.unchanged.values() if "expected" in why)
         raise RequestError(
-            f"--data {str(data)!r} has {total:,} rows of {spec.id} to calibrate with (fp32):"
-            f" expected {FEWEST} to {MOST}; {hint}"
+            f"--data {str(data)!r} has {total} rows of {gpu.id} to calibrate with: expected {FEWEST} or more"
+            f"{f' ({few})' if few else ''}; measure a few more"
         )
-    report.unused_rows = len(own) - total
-    for folder in source.folders():
-        if folder not in report.unchanged:
-            fit = FITS[str(source.member_manifest(folder)["kind"])]
-            rows = own[fit.rows(own)].reset_index(drop=True)
-            found = fit.fit(rows, spec, source.member_manifest(folder), read_weights(source.path / folder))
-            fits[folder] = found
-            report.scalars[folder], report.before[folder], report.after[folder] = (
-                found.scalars, found.before, found.after,
-            )  # fmt: skip
-    about = {"gpu": spec.id, "file": data.name, "rows": total, "sha256": dataset.digest(own), "from": source.name}
-    _write(source, fits, about, out)
-    return report
+    return used
 
 
 def _write(source: ArtifactSet, fits: Mapping[str, Fitted], about: dict[str, Any], out: Path) -> None:
@@ -143,7 +169,7 @@ def _write(source: ArtifactSet, fits: Mapping[str, Fitted], about: dict[str, Any
 # ------------------------------------------------------------------------------------------------------- memory-bound
 
 
-def memory_rows(frame: Frame) -> npt.NDArray[np.bool_]:
+def memory_rows(frame: Frame, gpu: GPUSpec) -> npt.NDArray[np.bool_]:
     """Which rows calibrate the memory-bound operators."""
     keep = frame["op"].astype(str).isin(MEMORY_OPS) & (frame["dtype"].astype(str) == "fp32")
     return np.asarray(keep & (frame["framework"].astype(str) == "pytorch"), dtype=bool)
@@ -192,12 +218,19 @@ class Calibration:
     """How a kind of estimator is calibrated: which rows it reads, and the fit."""
 
     reads: str
-    rows: Callable[[Frame], npt.NDArray[np.bool_]]
+    rows: Callable[[Frame, GPUSpec], npt.NDArray[np.bool_]]
     fit: Callable[[Frame, GPUSpec, dict[str, Any], Weights], Fitted]
+    fewest: int = 1
 
 
 #: kind of estimator -> its calibration
 FITS = {
-    "tile_gemm": Calibration("fp32 GEMM", gemm_rows, calibrate_gemm),
+    "tile_gemm": Calibration("fp32 GEMM", lambda frame, gpu: gemm_rows(frame), calibrate_gemm),
     "memory_bound": Calibration("fp32 element-wise, softmax or norm", memory_rows, calibrate_memory),
+    "serving_gemm": Calibration("bf16, 8- or 4-bit GEMM", serving.gemm_rows, serving.calibrate_gemm, FEWEST_SERVING),
+    "serving_attention": Calibration(
+        "bf16 or fp8 attention", serving.attention_rows, serving.calibrate_attention, FEWEST_SERVING
+    ),
+    "serving_moe": Calibration("serving MoE", serving.moe_rows, serving.calibrate_moe, FEWEST_SERVING),
+    "collective": Calibration("PCIe collective", collective_rows, calibrate_collective, FEWEST_COLLECTIVE),
 }

@@ -8,7 +8,7 @@ explains the rows best, and a Gaussian process over a few features says what is 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -16,16 +16,31 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import RequestError
-from predictor.estimators.residual import ANY_GPU, MMA_GPUS, Adapted, Corrections, FloatArray, Points, covariance
+from predictor.estimators.residual import (
+    ANY_GPU,
+    FRAMEWORKS,
+    MMA_GPUS,
+    Adapted,
+    Corrections,
+    FloatArray,
+    Points,
+    covariance,
+)
 from predictor.hardware.gpu import GPUSpec
-from predictor.training.fit_serving import ATTENTION, GEMM, MOE, Family, Part
+from predictor.sampling import cells, one_of_each, spread_out
+from predictor.training.fit_serving import ATTENTION, GEMM, MOE, ROW_DTYPES, Family, Part, expressible
+from predictor.training.own_scalars import Fitted, Frame, Weights, percent
 
-Frame = Any
-Weights = dict[str, npt.NDArray[Any]]
+BoolArray = npt.NDArray[np.bool_]
 
+#: A call that takes longer does not show the host's time of launching it.
+ABOVE_HOST_S = 50e-6
+ABSENT = {"kv_dtype": "", "window": np.nan}  # columns that a file of plain kernels need not have
+TRAINED = "|trained"  # behind the key of a measured GPU's own trees, once it is calibrated
 ROW_ERROR = 0.1  # log error of one row that counts as usual
 LEAST_SPREAD = 0.08  # standard deviation of the log of a constant among GPUs is taken as at least this
 STRENGTHS = (0.0, 0.5, 1.0)
+ROUNDS = 3  # in which rows that lie far off are believed less
 #: Standard deviation of the process, its length in octaves of a size, and of a row's own error, that are tried.
 GRID = tuple(product((0.05, 0.1, 0.2), (2.0, 3.5, 6.0), (0.03, 0.06, 0.1)))
 
@@ -40,71 +55,118 @@ POINTS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ServingFit:
-    """An estimator's two files with the GPU in them, the scalars found, and mean errors in % on the rows."""
-
-    manifest: dict[str, Any]
-    weights: Weights
-    scalars: dict[str, Any]
-    before: float
-    after: float
-
-
-def calibrate_gemm(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> ServingFit:
+def calibrate_gemm(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
     """The GEMM estimator with ``gpu``'s own constants from its bf16 and fp8 ``rows``; RequestError without any."""
     return calibrate(GEMM, rows, gpu, manifest, weights)
 
 
-def calibrate_attention(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> ServingFit:
+def calibrate_attention(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
     """The attention estimator, likewise."""
     return calibrate(ATTENTION, rows, gpu, manifest, weights)
 
 
-def calibrate_moe(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> ServingFit:
+def calibrate_moe(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
     """The MoE estimator, likewise."""
     return calibrate(MOE, rows, gpu, manifest, weights)
 
 
-def calibrate(family: Family, rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> ServingFit:
-    """The estimator of ``family`` adapted to ``gpu``; an earlier calibration of it is replaced."""
+def gemm_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
+    """Which rows calibrate the GEMM: a serving framework's, or kernels of PyTorch's linear layers."""
+    own = (_text(frame, "kind") == "linear") & (_text(frame, "layout") == "tn")
+    return _rows(frame, gpu, "gemm", _kernel_alone(frame) & own)
+
+
+def attention_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
+    """The same for attention: PyTorch's flash kernel counts for prefill; decode in a framework reads a paged cache."""
+    own = np.char.endswith(_text(frame, "kernel_source"), "flash") & (_number(frame, "q_len") > 1)
+    return _rows(frame, gpu, "attention", _kernel_alone(frame) & own) & (_text(frame, "phase") != "backward")
+
+
+def moe_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
+    """The same for MoE: a serving framework's alone."""
+    return _rows(frame, gpu, "moe", np.zeros(len(frame), dtype=bool))
+
+
+def _rows(frame: Frame, gpu: GPUSpec, op: str, pytorch: BoolArray) -> BoolArray:
+    framework = _text(frame, "framework")
+    supported = np.isin(_text(frame, "dtype"), [name for name in ROW_DTYPES if gpu.supports(name)])
+    served = np.isin(framework, list(FRAMEWORKS)) | ((framework == "pytorch") & pytorch)
+    return np.asarray((_text(frame, "op") == op) & supported & served & expressible(frame), dtype=bool)
+
+
+def _kernel_alone(frame: Frame) -> BoolArray:
+    """(n,) True for warm rows without the host's time in them: replayed graphs, and calls far longer than a launch."""
+    long = _number(frame, "latency_ms") * 1e-3 >= ABOVE_HOST_S
+    alone: BoolArray = (_text(frame, "cache_state") == "warm") & ((_text(frame, "protocol") == "cuda_graph") | long)
+    return alone
+
+
+def _text(frame: Frame, name: str) -> npt.NDArray[np.str_]:
+    """A column of text, (n,): empty where the file, which may hold other operators alone, has no such column."""
+    if name not in frame:
+        return np.full(len(frame), "", dtype=np.str_)
+    return np.asarray(frame[name].astype(object).fillna("").astype(str), dtype=np.str_)
+
+
+def _number(frame: Frame, name: str) -> FloatArray:
+    if name not in frame:
+        return np.full(len(frame), np.nan)
+    return np.asarray(frame[name].astype(float), dtype=np.float64)
+
+
+def calibrate(family: Family, rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
+    """The estimator of ``family`` adapted to ``gpu``; an earlier calibration of it is replaced.
+
+    PyTorch's rows count as vLLM's, as the estimators answer them. RequestError where no row is one that it reads.
+    """
+    missing = {name: value for name, value in ABSENT.items() if name not in rows}  # a file without them is whole, too
+    rows = rows.assign(framework=rows["framework"].astype(str).replace("pytorch", "vllm"), **missing)
     parts = [part for part in family.parts(rows, {gpu.id: gpu}) if part.size]
     if not parts:
         raise RequestError(f"no row of {gpu.id} that {family.kind} reads: expected bf16 or fp8 of a serving framework")
     base, kept = without(manifest, weights, gpu.id)
     corrections = Corrections(base, kept)
-    new = {**base, "cores": dict(base["cores"]), "adapted": dict(base.get("adapted", {}))}
+    new = {**base, "cores": dict(base["cores"]), "adapted": dict(base["adapted"]), "boosters": dict(base["boosters"])}
+    paths = [f"{gpu.id}|{part.path}" for part in parts]
+    about = {"cores": {path: base["cores"][path] for path in paths if path in base["cores"]}}
+    new["calibrated"] = {**base["calibrated"], gpu.id: about}
     scalars: dict[str, Any] = {}
     before, after = [], []
     for kind in dict.fromkeys(part.kind for part in parts):
         own = [part for part in parts if part.kind == kind]
         starts = [corrections.core(gpu, *part.path.split("|")) for part in own]
-        source = starts[0][0]
+        trees = f"{starts[0][0]}|{kind}"
         for part, (_, start) in zip(own, starts, strict=True):
             found = constants(family, part, start, spread(base, part.path, start))
             new["cores"][f"{gpu.id}|{part.path}"] = [round(float(v), 9) for v in found]
             scalars[part.path] = dict(zip(family.names, np.exp(found).tolist(), strict=True))
-        adapted, first, last = _adapt(family, own, starts, new["cores"], corrections, f"{source}|{kind}", gpu)
+        adapted, first, last = _adapt(family, own, starts, new["cores"], corrections, trees, gpu)
+        if trees == f"{gpu.id}|{kind}":  # a GPU that was measured: its own trees get another name, this one is taken
+            adapted = replace(adapted, trees=trees + TRAINED)
+            if trees in base["boosters"]:
+                new["boosters"][trees + TRAINED] = base["boosters"][trees]
         new["adapted"][f"{gpu.id}|{kind}"], arrays = adapted.to_manifest(f"a_{gpu.id}_{kind}_")
         kept |= arrays
         before.append(first)
         after.append(last)
-    return ServingFit(new, kept, scalars, _percent(np.concatenate(before)), _percent(np.concatenate(after)))
+    return Fitted(new, kept, scalars, *(percent(np.exp(np.concatenate(e)), np.ones(1)) for e in (before, after)))
 
 
 def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[dict[str, Any], Weights]:
     """Manifest and arrays without an earlier calibration of ``gpu``; what it was trained on stays."""
     kept = dict(weights)
-    result = dict(manifest)
     adapted = dict(manifest.get("adapted", {}))
+    calibrated = dict(manifest.get("calibrated", {}))
     for key in [key for key in adapted if key.split("|")[0] == gpu]:
         for name in [name for name in kept if name.startswith(adapted[key]["prefix"])]:
             del kept[name]
         del adapted[key]
+    cores = dict(manifest["cores"])
     if gpu not in manifest.get("devices", {}):
-        result["cores"] = {k: v for k, v in manifest["cores"].items() if k.split("|")[0] != gpu}
-    result["adapted"] = adapted
-    return result, kept
+        cores = {key: values for key, values in cores.items() if key.split("|")[0] != gpu}
+    cores |= calibrated.pop(gpu, {"cores": {}})["cores"]
+    boosters = {k: v for k, v in manifest["boosters"].items() if not (k.startswith(f"{gpu}|") and k.endswith(TRAINED))}
+    return {**manifest, "cores": cores, "boosters": boosters, "adapted": adapted, "calibrated": calibrated}, kept
 
 
 def spread(manifest: Mapping[str, Any], path: str, start: FloatArray) -> FloatArray:
@@ -149,13 +211,7 @@ def _adapt(
         first.append(np.log(old.total) + log_factor - part.log_latency)
     x, y = np.concatenate(tables), np.concatenate(left)
     trees = corrections.log_factor(key, gpu.architecture, lambda: x, whole=True)
-    best: tuple[float, Adapted] | None = None
-    for strength in STRENGTHS:
-        likelihood, points = process(x[:, columns], y - strength * trees)
-        if best is None or likelihood > best[0]:
-            best = likelihood, Adapted(key, strength, tuple(columns), points)
-    assert best is not None
-    adapted = best[1]
+    adapted = explain(key, tuple(columns), x[:, columns], y, np.broadcast_to(trees, len(y)))
     answer = adapted.strength * trees + adapted.points.predict(x[:, columns])
     return adapted, np.concatenate(first), answer - y
 
@@ -164,49 +220,44 @@ def _later(family: Family, part: Part, core: Any) -> Callable[[], FloatArray]:
     return lambda: family.describe(part, core)
 
 
-def process(at: FloatArray, y: FloatArray) -> tuple[float, Points]:
-    """(log marginal likelihood, points) of the Gaussian process that explains ``y`` (n,) at points ``at`` (n, f) best.
+def explain(key: str, columns: tuple[int, ...], at: FloatArray, y: FloatArray, trees: FloatArray) -> Adapted:
+    """Trees' strength and a process that explain log residuals ``y`` (n,) at points ``at`` (n, f) best.
 
-    Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), algorithm 2.1, over a grid of settings.
+    Rows that lie far off are believed less, in rounds (Huber's weights): a kernel that a library takes for one shape
+    says little of the shapes around it.
     """
-    best: tuple[float, Points] | None = None
+    scale = np.ones(len(y))
+    for _ in range(ROUNDS):
+        found = [(s, *process(at, y - s * trees, scale)) for s in STRENGTHS]
+        strength, _, points, gaps = max(found, key=lambda entry: entry[1])
+        scale = np.sqrt(np.maximum(1.0, np.abs(gaps)))
+    return Adapted(key, strength, columns, points)
+
+
+def process(at: FloatArray, y: FloatArray, scale: FloatArray) -> tuple[float, Points, FloatArray]:
+    """(log marginal likelihood, points, gaps) of the Gaussian process that explains ``y`` (n,) at ``at`` (n, f) best.
+
+    A row's own error is the process's times ``scale`` (n,); gaps are what is left of ``y``, in units of that error
+    before scaling. Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), algorithm 2.1, over a grid.
+    """
+    best: tuple[float, Points, FloatArray] | None = None
     for deviation, length, noise in GRID:
-        matrix = covariance(at, at, deviation, length) + noise**2 * np.eye(len(y))
+        matrix = covariance(at, at, deviation, length) + np.diag((noise * scale) ** 2)
         lower = np.linalg.cholesky(matrix)
         weights = np.linalg.solve(lower.T, np.linalg.solve(lower, y))
         likelihood = float(-0.5 * y @ weights - np.log(np.diag(lower)).sum())
         if best is None or likelihood > best[0]:
-            best = likelihood, Points(at, weights, deviation, length)
+            best = likelihood, Points(at, weights, deviation, length), noise * scale**2 * weights
     assert best is not None
     return best
 
 
-def stratified(rows: Frame, count: int, seed: int) -> npt.NDArray[np.int64]:
-    """Positions of ``count`` GEMM rows, spread over a grid of quantiles of log FLOPs and arithmetic intensity."""
-    rng = np.random.default_rng(seed)
+def stratified(rows: Frame, count: int, seed: int, random: bool = False) -> npt.NDArray[np.int64]:
+    """Positions of ``count`` GEMM rows, sorted: one of each cell over log FLOPs and arithmetic intensity.
+
+    Of a dozen that ``seed`` draws in a cell, it is the one that tells most; with ``random``, any.
+    """
     m, n, k = (rows[name].to_numpy(dtype=float) for name in ("m", "n", "k"))
     flops = np.log(m * n * k)
-    intensity = flops - np.log(m * n + n * k + m * k)
-    side = max(2, round(np.sqrt(count) / 1.4))
-    cell = np.empty(len(rows), dtype=np.int64)
-    band = _quantile(flops, side)
-    for i in range(side):
-        chosen = np.flatnonzero(band == i)
-        cell[chosen] = i * side + _quantile(intensity[chosen], side)
-    turn = np.empty(len(rows), dtype=np.int64)  # how many rows of its cell come before a row
-    order = rng.permutation(len(rows))
-    for i in range(side * side):
-        chosen = order[cell[order] == i]
-        turn[chosen] = np.arange(len(chosen))
-    result: npt.NDArray[np.int64] = np.sort(np.lexsort((rng.random(len(rows)), turn))[:count])
-    return result
-
-
-def _quantile(values: FloatArray, count: int) -> npt.NDArray[np.int64]:
-    """Which of ``count`` equal shares of the sorted values each belongs to."""
-    ranks = np.argsort(np.argsort(values, kind="stable"))
-    return np.asarray(ranks * count // max(len(values), 1), dtype=np.int64)
-
-
-def _percent(log_errors: FloatArray) -> float:
-    return float(np.abs(np.exp(log_errors) - 1.0).mean() * 100.0)
+    groups = cells(flops, flops - np.log(m * n + n * k + m * k), count)
+    return one_of_each(groups, seed) if random else np.sort(spread_out(np.log2(np.stack([m, n, k], 1)), groups, seed))

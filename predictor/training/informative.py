@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from predictor.estimators import calibrated
 from predictor.hardware.gpu import GPUSpec
+from predictor.sampling import CANDIDATES, INTEREST, most_telling
 from predictor.training.calibrate_gemm import ABOVE_HOST, HIDDEN_SHARE, GemmTrial
 from predictor.training.own_scalars import Frame, Weights
 
@@ -25,9 +26,6 @@ IntArray = npt.NDArray[np.int64]
 #: What a design takes the form's own error to be, in units of the correction's amplitude: more than the calibration
 #: itself does, so that no row is chosen for the one constant that it would tell if the form were exact.
 FORM_ERROR = 3.0
-#: Shapes of interest at most, and candidates of a group.
-INTEREST, CANDIDATES = 300, 12
-ROUNDS = 2
 STEP = 0.3
 
 
@@ -64,17 +62,5 @@ def most_informative(
     interest = random.permutation(len(rows))[:INTEREST]
     index = np.concatenate([*drawn, interest])
     total = covariance(rows.iloc[index].reset_index(drop=True), gpu, manifest, weights)
-    ends = np.cumsum([0, *(len(d) for d in drawn)])
-    noise = calibrated.NOISE**2
-    chosen: dict[int, int] = {}
-    for _ in range(ROUNDS):
-        for group in random.permutation(len(drawn)):
-            others = [row for other, row in chosen.items() if other != group]
-            left = total
-            if others:
-                known = total[np.ix_(others, others)] + noise * np.eye(len(others))
-                left = total - total[:, others] @ np.linalg.solve(known, total[others])
-            own = np.arange(ends[group], ends[group + 1])
-            gain = (left[ends[-1] :][:, own] ** 2).sum(axis=0) / (left[own, own] + noise)
-            chosen[int(group)] = int(own[gain.argmax()])
-    return np.sort(index[list(chosen.values())])
+    rows_of_groups = most_telling(total, [len(part) for part in drawn], calibrated.NOISE**2, random)
+    return np.sort(index[rows_of_groups])

@@ -20,6 +20,7 @@ from predictor.training.informative import covariance, most_informative
 from predictor.training.own_scalars import read_weights
 
 GPU = "rtx-4090"
+NEW = "l4"
 SLOWER = 1.4
 
 pytestmark = pytest.mark.skipif(
@@ -115,6 +116,74 @@ def test_the_manifest_says_what_was_used(done: tuple[Path, Path]) -> None:
         manifest = json.loads((done[1] / folder / "manifest.json").read_text(encoding="utf-8"))
         assert manifest["calibration"] == entry
         assert GPU in manifest["calibrated"]
+
+
+def serving(count: int, seed: int, gpu: str = NEW) -> dataset.Frame:
+    """bf16 rows of vLLM without a latency worth reading: GEMM, prefill and MoE, ``count`` each."""
+    rng = np.random.default_rng(seed)
+    head = {
+        "source": "made-up", "source_file": "none", "gpu": gpu, "framework": "vllm", "framework_version": "0",
+        "kernel_source": "vllm", "protocol": "cuda_graph", "cache_state": "warm", "dtype": "bf16", "quant": "",
+        "flag": "", "latency_ms": 1.0, "source_row": np.arange(count),
+    }  # fmt: skip
+
+    def size(low: int, high: int) -> npt.NDArray[np.int64]:
+        return np.asarray(2 ** rng.integers(low, high, count))
+
+    length, heads = size(6, 13), size(3, 6)
+    tables: list[dict[str, Any]] = [
+        {
+            "op": "gemm", "m": size(0, 14), "n": size(7, 14), "k": size(7, 14), "batch": 1, "kind": "linear",
+            "bias": False, "layout": "tn",
+        },
+        {
+            "op": "attention", "batch": size(0, 5), "heads": heads, "kv_heads": heads, "q_len": length,
+            "kv_len": length, "head_dim": 128, "causal": True, "phase": "forward",
+        },
+        {
+            "op": "moe", "tokens": size(2, 13), "hidden": size(10, 13), "intermediate": size(9, 12), "experts": 32,
+            "top_k": 4, "gated": True, "tp": 1, "ep": 1, "distribution": "uniform",
+        },
+    ]  # fmt: skip
+    return dataset.concat([dataset.to_frame(head | table, count) for table in tables])
+
+
+def served(count: int, seed: int, gpu: str = NEW) -> dataset.Frame:
+    """Such rows whose latency is the shipped forecast times `SLOWER`, with 3 % noise."""
+    frame = serving(count, seed, gpu)
+    forecast = predict_rows(frame, load_artifacts())["predicted_ms"].to_numpy(dtype=float)
+    return frame.assign(latency_ms=forecast * SLOWER * np.random.default_rng(seed).normal(1.0, 0.03, len(frame)))
+
+
+@pytest.mark.parametrize("gpu", [NEW, "h100-sxm"])
+def test_serving_kernels_are_adapted_from_16_rows(gpu: str, tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    file = write(served(16, 0, gpu), tmp_path / "rows.parquet")
+    assert main(["calibrate", "--gpu", gpu, "--data", str(file), "--out", str(out)]) == 0
+    test = served(60, 1, gpu)
+    for op in ("gemm", "attention", "moe"):
+        rows = test[(test["op"].astype(str) == op).to_numpy()].reset_index(drop=True)
+        assert error(rows, out) < 0.6 * error(rows, None), op
+    for other in ("a100-sxm-80gb", "rtx-4090"):
+        rows = serving(20, 2, other)
+        old, new = (predict_rows(rows, load_artifacts(a))["predicted_ms"] for a in (None, out))
+        np.testing.assert_array_equal(old, new)
+    contents = {p.relative_to(out): p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    for source in ([], ["--artifacts", str(out)]):  # again, and once more from what was calibrated
+        assert main(["calibrate", "--gpu", gpu, "--data", str(file), "--out", str(tmp_path / "b"), *source]) == 0
+        for folder in ("gemm", "attention", "moe"):
+            assert contents[Path(folder, "weights.npz")] == (tmp_path / "b" / folder / "weights.npz").read_bytes()
+
+
+def test_estimators_with_too_few_serving_rows_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = served(16, 0)
+    keep = (frame["op"].astype(str) == "gemm").to_numpy() | (frame.index.to_numpy() % 16 < 9)
+    file = write(frame[keep].reset_index(drop=True), tmp_path / "rows.parquet")
+    assert main(["calibrate", "--gpu", NEW, "--data", str(file), "--out", str(tmp_path / "set"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert set(report["scalars"]) == {"gemm"}
+    assert report["unchanged"]["moe"] == "9 serving MoE rows: expected 16 or more"
+    assert report["unused_rows"] == 18
 
 
 def test_same_rows_give_the_same_bytes_and_a_set_can_be_calibrated_again(done: tuple[Path, Path]) -> None:

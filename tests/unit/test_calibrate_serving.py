@@ -20,7 +20,16 @@ from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
 from predictor.ops import Gemm, Op  # noqa: E402
 from predictor.roofline import roofline  # noqa: E402
 from predictor.training import fit_serving  # noqa: E402
-from predictor.training.calibrate_serving import calibrate_gemm, process, stratified  # noqa: E402
+from predictor.training.calibrate_serving import (  # noqa: E402
+    attention_rows,
+    calibrate_gemm,
+    explain,
+    gemm_rows,
+    moe_rows,
+    process,
+    stratified,
+    without,
+)
 
 MEASURED = {name: load_gpu(name) for name in ("a100-sxm-80gb", "h100-sxm")}
 NEW = load_gpu("l40s")
@@ -82,12 +91,56 @@ def test_the_process_interpolates_and_fades() -> None:
     rng = np.random.default_rng(0)
     at = rng.uniform(0, 10, (80, 2))
     y = 0.2 * np.sin(at[:, 0])
-    _, points = process(at, y)
+    _, points, gaps = process(at, y, np.ones(80))
     assert np.abs(points.predict(at) - y).mean() < 0.05
     far = points.predict(np.full((1, 2), 1e3))
     assert abs(float(far[0])) < 0.05
     assert covariance(at, at, 0.1, 2.0).shape == (80, 80)
     assert isinstance(points, Points)
+    assert np.abs(gaps).mean() < 1.5
+
+
+def test_a_row_that_lies_far_off_is_believed_less() -> None:
+    rng = np.random.default_rng(0)
+    at = rng.uniform(0, 10, (60, 2))
+    y = rng.normal(0.0, 0.03, 60)
+    y[7] = 0.8
+    around = at[np.argsort(((at - at[7]) ** 2).sum(axis=1))[1:6]]
+    robust = explain("", (0, 1), at, y, np.zeros(60)).points.predict(around)
+    plain = process(at, y, np.ones(60))[1].predict(around)
+    assert np.abs(robust).mean() < 0.7 * np.abs(plain).mean()
+
+
+def test_a_measured_gpu_keeps_its_trees_and_can_be_calibrated_again(fitted: Any) -> None:
+    gpu = MEASURED["h100-sxm"]
+    frame = _frame(gpu, 0.5)  # a board that is slower than the one that was measured
+    few = frame.iloc[stratified(frame, 24, 0)].reset_index(drop=True)
+    first = calibrate_gemm(few, gpu, *fitted)
+    before, after = _error(fitted, frame, gpu), _error((first.manifest, first.weights), frame, gpu)
+    assert after < 0.5 * before
+    again = calibrate_gemm(few, gpu, first.manifest, first.weights)
+    assert again.manifest == first.manifest
+    base, weights = without(first.manifest, first.weights, gpu.id)
+    assert base["cores"] == fitted[0]["cores"]
+    assert base["boosters"] == fitted[0]["boosters"]
+    assert set(weights) == set(fitted[1])
+
+
+def test_rows_of_pytorch_count_where_the_host_is_not_in_them(fitted: Any) -> None:
+    frame = _frame(NEW, 0.5).assign(
+        framework="pytorch", protocol="cuda_graph", cache_state="warm", kernel_source="eager"
+    )
+    assert gemm_rows(frame, NEW).all()
+    eager = frame.assign(protocol="eager_events")
+    np.testing.assert_array_equal(gemm_rows(eager, NEW), (frame["latency_ms"] >= 0.05).to_numpy())
+    for changed in ({"cache_state": "cold"}, {"layout": "nn"}, {"kind": "bmm"}, {"framework": "other"}, {"dtype": "x"}):
+        assert not gemm_rows(frame.assign(**changed), NEW).any()
+    assert not gemm_rows(frame, load_gpu("p100-pcie-16gb")).any()  # it has no bf16
+    assert not gemm_rows(frame.drop(columns=["kind", "layout"]), NEW).any()  # a file of other operators
+    assert not attention_rows(frame, NEW).any() and not moe_rows(frame, NEW).any()
+    found = calibrate_gemm(frame.iloc[::3].reset_index(drop=True), NEW, *fitted)
+    served = calibrate_gemm(frame.iloc[::3].reset_index(drop=True).assign(framework="vllm"), NEW, *fitted)
+    assert found.manifest == served.manifest
 
 
 def test_stratified_rows_are_distinct_and_spread() -> None:

@@ -24,6 +24,7 @@ LEVELS = {
     "predictor.tiling": 2,
     "predictor.graph": 2,
     "predictor.precision": 2,
+    "predictor.sampling": 2,
     "predictor.estimators": 3,
     "predictor.networks": 3,
     "predictor.workload": 3,
@@ -44,7 +45,8 @@ LEVELS = {
 HEAVY = {"torch", "pandas", "sklearn", "lightgbm", "mlflow", "scipy", "pyarrow", "transformers", "ray"}
 MICROBENCH_MAY = {
     "predictor.errors", "predictor.units", "predictor.dtypes", "predictor.hardware", "predictor.ops",
-    "predictor.measurement", "predictor.roofline", "predictor.tiling", "predictor.graph", "predictor",
+    "predictor.measurement", "predictor.roofline", "predictor.tiling", "predictor.graph", "predictor.sampling",
+    "predictor",
 }  # fmt: skip
 
 

@@ -1,0 +1,167 @@
+"""Which cases of the sweeps to measure before `tilecast calibrate`: few, and spread so that they tell the most.
+
+For each estimator that can be calibrated, so many rows: its shapes are cut into equally full cells over log FLOPs and
+arithmetic intensity, and of every cell the case is taken that, with the others, leaves the least open about all
+(`predictor.sampling`). Only the roofline's features are read, so neither torch nor a trained set is needed, and the
+cases are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from microbench.capability import Target, refusal
+from microbench.case import Case
+from predictor.errors import RequestError, SpecError, TilecastError
+from predictor.ops import Attention, Gemm
+from predictor.sampling import cells, spread_out
+
+FORMAT = "microbench-cases"
+FEWEST, MOST = 16, 256  # rows of an estimator that `tilecast calibrate` takes
+#: A call of a device without CUDA graphs has to be expected to take so long that the host's part does not show.
+_LONG_CALL_S = 2e-4
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Cases that are chosen together: ``estimator`` shares its rows among its groups."""
+
+    estimator: str
+    name: str
+    holds: Callable[[Case], bool]
+    alone: bool  # the kernel's time without the host's: a CUDA graph where there is one
+
+    def takes(self, case: Case, target: Target) -> bool:
+        """Whether the case is one of the group, timed as the estimator's rows are."""
+        protocol = target.protocols[0] if self.alone else "eager_events"
+        if case.cache != "warm" or case.protocol != protocol or not self.holds(case):
+            return False
+        return not (self.alone and protocol == "eager_events") or target.seconds(case) >= _LONG_CALL_S
+
+
+def _linear(dtype: str) -> Callable[[Case], bool]:
+    def holds(case: Case) -> bool:
+        op = case.op
+        if case.launcher != "gemm" or not isinstance(op, Gemm):
+            return False
+        return (op.dtype, op.kind, op.layout, op.bias) == (dtype, "linear", "tn", False)
+
+    return holds
+
+
+def _product(kind: str) -> Callable[[Case], bool]:
+    def holds(case: Case) -> bool:
+        op = case.op
+        return isinstance(op, Gemm) and (case.launcher, op.dtype, op.kind) == ("gemm", "fp32", kind)
+
+    return holds
+
+
+def _prefill(case: Case) -> bool:
+    op = case.op
+    if not isinstance(op, Attention) or case.option("impl") != "flash":
+        return False
+    return op.dtype == "bf16" and op.q_len > 1 and case.phase == "forward"
+
+
+def _memory(launcher: str) -> Callable[[Case], bool]:
+    def holds(case: Case) -> bool:
+        return case.launcher == launcher and case.op.dtype == "fp32" and getattr(case.op, "fn", "") != "fused"
+
+    return holds
+
+
+GROUPS = (
+    Group("gemm", "linear bf16", _linear("bf16"), True),
+    Group("gemm", "linear fp8", _linear("fp8"), True),
+    Group("attention", "prefill bf16", _prefill, True),
+    Group("fp32-gemm", "linear fp32", _product("linear"), False),
+    Group("fp32-gemm", "bmm fp32", _product("bmm"), False),
+    *(Group("memory-bound", f"{name} fp32", _memory(name), False) for name in ("elementwise", "softmax", "norm")),
+)
+
+
+def choose(cases: Sequence[Case], target: Target, rows: int) -> dict[Group, list[Case]]:
+    """The cases of each group to measure: ``rows`` for an estimator, in equal parts for its groups that have any.
+
+    Raises RequestError where ``rows`` is not between 16 and 256, or the sweeps hold no such case.
+    """
+    if not FEWEST <= rows <= MOST:
+        raise RequestError(f"{rows} rows to calibrate with: expected {FEWEST} to {MOST} for each estimator")
+    found = {group: [case for case in cases if group.takes(case, target)] for group in GROUPS}
+    found = {group: own for group, own in found.items() if own}
+    if not found:
+        raise RequestError(
+            f"the sweeps have no case on {target.id} that an estimator is calibrated with: expected linear layers or"
+            " flash attention in bf16, linear layers in fp8, or gemm, elementwise, softmax, norm in fp32"
+        )
+    chosen: dict[Group, list[Case]] = {}
+    for estimator in dict.fromkeys(group.estimator for group in found):
+        groups = [group for group in found if group.estimator == estimator]
+        for place, group in enumerate(groups):
+            share = rows // len(groups) + (place < rows % len(groups))
+            chosen[group] = _informative(found[group], share)
+    return chosen
+
+
+def in_turns(chosen: Mapping[Group, Sequence[Case]]) -> list[Case]:
+    """The cases of all groups, which take turns: every beginning is balanced."""
+    rounds = itertools.zip_longest(*chosen.values())
+    return [case for entry in rounds for case in entry if case is not None]
+
+
+def _informative(cases: Sequence[Case], count: int) -> list[Case]:
+    """At most ``count`` of the cases, in an order of which every beginning is spread."""
+    flops = np.log([max(case.op.flops(), 1.0) for case in cases])
+    intensity = flops - np.log([case.op.bytes_moved() for case in cases])
+    picked = spread_out(np.log2([_sizes(case) for case in cases]), cells(flops, intensity, count), _SEED)
+    return [cases[i] for i in np.random.default_rng(_SEED).permutation(picked)]
+
+
+def _sizes(case: Case) -> list[int]:
+    """The operator's sizes, 1 or more."""
+    values = [getattr(case.op, f.name) for f in fields(case.op)]
+    return [max(value, 1) for value in values if isinstance(value, int) and not isinstance(value, bool)]
+
+
+# -------------------------------------------------------------------------------------------------------------- files
+
+
+def write(path: Path, target: Target, cases: Sequence[Case]) -> None:
+    """The cases as JSON, which `read` takes back."""
+    document = {"format": FORMAT, "target": target.id, "cases": [case.to_json() for case in cases]}
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> list[Case]:
+    """The cases of a file of `write`. Raises RequestError or SpecError, one line."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["format"] != FORMAT:
+            raise KeyError("format")
+        cases = [Case.from_json(entry) for entry in document["cases"]]
+    except OSError as error:
+        raise RequestError(f"--cases {path}: {error.strerror}; expected a file of `microbench plan --out`") from None
+    except TilecastError as error:
+        raise SpecError(f"--cases {path}: {error}") from None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise SpecError(f"--cases {path}: expected a file of `microbench plan --calibration --out`") from None
+    return list({case.id: case for case in cases}.values())
+
+
+def runnable(cases: Sequence[Case], target: Target) -> list[Case]:
+    """``cases`` as they are. Raises RequestError for the first that ``target`` cannot run."""
+    for case in cases:
+        why = refusal(case, target)
+        if why:
+            raise RequestError(
+                f"--cases: {case.describe()}: {why}; plan for {target.id} (microbench plan --calibration)"
+            )
+    return list(cases)

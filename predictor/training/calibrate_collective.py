@@ -1,0 +1,56 @@
+"""`tilecast calibrate` for collectives: the own factors of PCIe systems, from eight rows of each or more.
+
+Boards without NVLink share the uplinks of PCIe switches and sockets, each machine in its own way, and no data sheet
+says how. What NVLink gives is on the data sheet, so rows of such systems are not read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.estimators.collective import LIBRARIES, OWN
+from predictor.hardware.gpu import GPUSpec
+from predictor.training import fit_collective
+from predictor.training.own_scalars import Fitted, Frame, Weights, percent
+
+FEWEST = 8
+
+
+def collective_rows(frame: Frame, gpu: GPUSpec) -> npt.NDArray[np.bool_]:
+    """Which rows calibrate: replayed or eager collectives over PCIe, of systems with eight rows or more."""
+    if not {"link", "system"} <= set(frame.columns):
+        return np.zeros(len(frame), dtype=bool)
+    keep = (frame["op"].astype(str) == "collective") & (frame["link"].astype(str) == "pcie")
+    keep &= frame["framework"].astype(str).isin(["pytorch", *LIBRARIES])
+    system = _systems(frame, gpu)
+    names, counts = np.unique(system[keep], return_counts=True)
+    return np.asarray(keep & np.isin(system, names[counts >= FEWEST]), dtype=bool)
+
+
+def calibrate_collective(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
+    """The estimator with the own factors of every system of ``rows``; what it knew of these is replaced."""
+    table = fit_collective.rows_of(rows, {gpu.id: gpu})
+    constants = np.asarray(weights["constants"], dtype=np.float64)
+    own = dict(zip(manifest["systems"], np.asarray(weights["own"], dtype=np.float64), strict=True))
+    place = table.system.astype(str)
+    before, after, scalars = np.empty(table.size), np.empty(table.size), {}
+    for system in np.unique(place).tolist():
+        index = np.flatnonzero(place == system)
+        part = table.take(index)
+        before[index] = part.errors(constants, np.tile(own.get(system, np.zeros(len(OWN))), (part.size, 1)))
+        own[system] = np.round(fit_collective.fit_own(part, constants), 9)
+        after[index] = part.errors(constants, np.tile(own[system], (part.size, 1)))
+        scalars[system] = dict(zip(OWN, np.exp(own[system]).tolist(), strict=True))
+    systems = sorted(own)
+    new = {**manifest, "systems": systems, "calibrated": {**manifest.get("calibrated", {}), gpu.id: scalars}}
+    arrays = {**weights, "own": np.array([own[name] for name in systems])}
+    return Fitted(new, arrays, scalars, *(percent(np.exp(errors), np.ones(1)) for errors in (before, after)))
+
+
+def _systems(frame: Frame, gpu: GPUSpec) -> npt.NDArray[Any]:
+    """(n,) the system of every row, as `fit_collective.rows_of` names it."""
+    system = frame["system"].astype(object).fillna("").astype(str).to_numpy()
+    return np.where(system == "", f"{gpu.id}-node", system).astype(str)
