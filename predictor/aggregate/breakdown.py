@@ -108,4 +108,6 @@ def shape_text(op: Op) -> str:
         return f"batch {op.batch}, heads {op.heads}/{op.kv_heads}, q {op.q_len}, kv {op.kv_len}, {op.dtype}"
     if isinstance(op, MoE):
         return f"{op.tokens} tokens, {op.experts} experts, top {op.top_k}, {op.dtype}"
-    return f"{op.bytes_moved() / 1e6:.1f} MB {op.dtype}"
+    moved = op.bytes_moved()
+    factor, unit = next((f, u) for f, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0.0, "B")) if moved >= f)
+    return f"{moved / (factor or 1.0):.4g} {unit} {op.dtype}"

@@ -18,6 +18,7 @@ from predictor.aggregate.plan import Passes, Point, add_up, plan_passes
 from predictor.aggregate.timeline import Timeline, eager
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 from predictor.estimators.base import predict_kernels
+from predictor.estimators.engine import cold_weights_s, kernels_by_op
 from predictor.graph import Graph
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import Op
@@ -75,7 +76,9 @@ class _Kernels:
     def answer(self, selector: ArtifactSet | RooflineOnly) -> None:
         """Forecast what is missing."""
         if self.missing:
-            table = predict_kernels(self.missing, self.gpu, _NoIntervals(selector), self.kernels)
+            kernels_of = kernels_by_op(self.kernels, self.gpu)
+            floor_s = cold_weights_s(self.missing, self.gpu) if self.kernels != "pytorch" else None
+            table = predict_kernels(self.missing, self.gpu, _NoIntervals(selector), self.kernels, kernels_of, floor_s)
             self.seconds += table.latency_s.tolist()
             self.flops += [op.flops() for op in self.missing]
             self.missing = []

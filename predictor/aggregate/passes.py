@@ -9,6 +9,7 @@ import numpy as np
 
 from predictor.aggregate.timeline import Segment, Timeline, captured, eager
 from predictor.estimators.base import KernelTable, Selector, predict_kernels
+from predictor.estimators.engine import cold_weights_s, kernels_by_op
 from predictor.graph.graph import Graph
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import Op
@@ -69,7 +70,9 @@ def time_graphs(
         index.append(
             tuple(tuple(rows.setdefault(node.op, len(rows)) for node in block.nodes) for block in graph.blocks)
         )
-    table = predict_kernels(list(rows), gpu, selector, kernels)
+    ops = list(rows)
+    floor_s = cold_weights_s(ops, gpu) if kernels != "pytorch" else None
+    table = predict_kernels(ops, gpu, selector, kernels, kernels_by_op(kernels, gpu), floor_s)
     passes = []
     for graph, blocks, host in zip(graphs, index, eager_host, strict=True):
         seconds = [table.latency_s[list(rows_of)] for rows_of in blocks]

@@ -13,7 +13,7 @@ from predictor.networks import ModelConfig, Step
 from predictor.ops.attention import Attention
 from predictor.parallel import apply
 from predictor.precision import Precision
-from predictor.workload import Workload
+from predictor.workload import SERVING, Workload
 
 #: Context lengths at which a decode step is forecast; steps between them are interpolated. A step's time is close to
 #: linear in the context, with bends where attention's tiles fill another wave: over 24 random runs of 64 to 700 steps
@@ -77,6 +77,7 @@ def make_step(
         logits="last" if serving else "all",
         training=mode == "train",
         lens=lens,
+        engine=work.execution if work.execution in SERVING else "",
     )
 
 

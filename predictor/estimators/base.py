@@ -6,7 +6,7 @@ bound divided by it, here and nowhere else, so no estimator can promise more tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Protocol
@@ -127,14 +127,21 @@ class KernelTable:
         )
 
 
-def predict_kernels(ops: Sequence[Op], gpu: GPUSpec, selector: Selector, kernels: str = "pytorch") -> KernelTable:
-    """Latency of every operator: grouped by family and estimator, each group in one vectorised call."""
+def predict_kernels(
+    ops: Sequence[Op], gpu: GPUSpec, selector: Selector, kernels: str = "pytorch",
+    kernels_of: Callable[[Op], str] | None = None, floor_s: FloatArray | None = None,
+) -> KernelTable:  # fmt: skip
+    """Latency of every operator: grouped by family and estimator, each group in one vectorised call.
+
+    ``kernels`` names the framework whose kernels run; ``kernels_of``, where given, says it of each operator.
+    ``floor_s`` (n,) is a bound beside the roofline's, of where the operators run.
+    """
     bounds = roofline(ops, gpu)
-    slowest = bounds.lower_bound_s * MAX_SLOWDOWN
-    latency = bounds.cold_s.copy()
-    np.maximum(latency, bounds.lower_bound_s, out=latency)
+    floor = bounds.lower_bound_s if floor_s is None else np.maximum(bounds.lower_bound_s, floor_s)
+    slowest = floor * MAX_SLOWDOWN
+    latency = np.maximum(bounds.cold_s, floor)
     names = [""] * len(ops)
-    groups: dict[tuple[str, tuple[str, ...], int], list[int]] = {}
+    groups: dict[tuple[str, tuple[str, ...], int, str], list[int]] = {}
     chosen: dict[tuple[str, str], Estimator | None] = {}
     for i, op in enumerate(ops):
         key = (op.family, op.dtype)
@@ -142,19 +149,18 @@ def predict_kernels(ops: Sequence[Op], gpu: GPUSpec, selector: Selector, kernels
             chosen[key] = selector.select(op.family, op.dtype)
         estimator = chosen[key]
         if estimator is not None:
-            groups.setdefault((op.family, op.columns, id(estimator)), []).append(i)
+            run_by = kernels if kernels_of is None else kernels_of(op)
+            groups.setdefault((op.family, op.columns, id(estimator), run_by), []).append(i)
             names[i] = estimator.name
     answered: list[Group] = []
-    for (family, _, _), members in groups.items():
+    for (family, _, _, run_by), members in groups.items():
         estimator = chosen[(family, ops[members[0]].dtype)]
         assert estimator is not None
         index = np.array(members)
-        batch = make_batch(family, [ops[i] for i in members], kernels)
-        lower = bounds.lower_bound_s[index]
+        batch = make_batch(family, [ops[i] for i in members], run_by)
+        lower = floor[index]
         used = estimator.utilization(batch, gpu, lower)
         latency[index] = np.minimum(lower / np.clip(used, 1.0 / MAX_SLOWDOWN, 1.0), slowest[index])
         answered.append((estimator.name, batch.ops, batch.columns, index))
-    intervals = spread(selector, gpu, answered, latency, bounds.lower_bound_s)
-    return KernelTable(
-        latency, bounds.lower_bound_s, bounds.compute_s, bounds.dram_s, bounds.link_s, tuple(names), intervals
-    )
+    intervals = spread(selector, gpu, answered, latency, floor)
+    return KernelTable(latency, floor, bounds.compute_s, bounds.dram_s, bounds.link_s, tuple(names), intervals)

@@ -5,9 +5,13 @@ that kind were off by on rows that their fit had not seen (`predictor.training.f
 that takes t is [t exp(low), t exp(high)]. Four distances, each at least as wide as the one before it:
 
     seen     the GPU was measured; shapes were held out
-    sibling  a GPU of the same architecture was
+    sibling  a GPU of the same generation was (`predictor.hardware.generation`)
     new      none was
     beyond   new, and outside the measured range besides
+
+The distance is that from the GPUs with rows of the operator's dtype or quantization scheme: a board whose bf16 was
+measured is new to int4. A scheme that one generation alone has was never left out of a fit with rows of it, so that
+every other generation lies beyond.
 
 An operator outside the range of what was measured (a size beyond twice the largest or below half the smallest, a dtype
 that stands in for another one) takes the next distance, and so does one of a class without rows, which borrows the
@@ -17,7 +21,7 @@ widest of its estimator. A GPU that was calibrated counts as a sibling of itself
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,10 +30,12 @@ import numpy.typing as npt
 
 from predictor.errors import SpecError
 from predictor.files import read_json
+from predictor.hardware.generation import is_among
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
 from predictor.ops.base import BACKWARD, Op
 from predictor.ops.gemm import Gemm
+from predictor.quantization import variant
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -49,8 +55,10 @@ SIZES = (
 #: Sizes that may be as small as they like: what such a kernel takes is its launch.
 _NO_LEAST = ("read_bytes", "write_bytes", "size", "rows")
 #: Families in which another dtype means other kernels; elsewhere only its bytes count.
-_BY_DTYPE = ("gemm", "attention", "moe")
+BY_DTYPE = ("gemm", "attention", "moe")
 
+#: Attention over latent vectors runs kernels of its own; sets without classes of it answer with plain attention's.
+LATENT = "latent "
 #: Class of eager measurements that are the host's time more than the kernel's (`predictor.training.evaluate`).
 LAUNCH = "launch"
 
@@ -62,7 +70,8 @@ def op_class(op: Op) -> str:
     if isinstance(op, Gemm):
         return op.kind
     if isinstance(op, Attention):
-        return "decode attention" if op.q_len == 1 else "prefill attention"
+        latent = LATENT if op.shared_kv or (op.v_head_dim or op.head_dim) != op.head_dim else ""
+        return latent + ("decode attention" if op.q_len == 1 else "prefill attention")
     return f"{op.family} backward" if getattr(op, "phase", "") == BACKWARD else op.family
 
 
@@ -93,16 +102,20 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class ClassWidths:
-    """One operator class: a pair a distance, a pair a measured GPU, sizes measured [least, most], dtypes measured."""
+    """One operator class: a pair a distance, a pair a measured GPU, sizes measured [least, most], dtypes measured.
+
+    ``variants`` maps a dtype or quantization scheme to the GPUs with rows of it; empty in sets from before.
+    """
 
     by_distance: Mapping[str, Pair]
     by_gpu: Mapping[str, Pair]
     sizes: Mapping[str, Pair]
     dtypes: tuple[str, ...]
+    variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Intervals:
-    """The widths of one estimator. ``gpus`` maps the id of a measured GPU to (architecture, vendor)."""
+    """The widths of one estimator. ``gpus`` maps the id of a measured GPU to (generation, vendor)."""
 
     def __init__(
         self,
@@ -116,6 +129,7 @@ class Intervals:
         self._names = list(classes)
         self._index = {name: i for i, name in enumerate(self._names)}
         self._tables: dict[str, FloatArray] = {}
+        self._distance: dict[tuple[str, str, GPUSpec], int] = {}
         self._ranges: dict[tuple[str, ...], tuple[FloatArray, FloatArray]] = {}
 
     @classmethod
@@ -143,26 +157,32 @@ class Intervals:
                 {gpu: _pair(pair) for gpu, pair in entry["gpus"].items()},
                 {size: _pair(pair) for size, pair in entry["sizes"].items()},
                 tuple(entry["dtypes"]),
+                {name: tuple(measured) for name, measured in entry.get("variants", {}).items()},
             )
             for name, entry in data["classes"].items()
         }
         gpus = {gpu: (str(arch), str(vendor)) for gpu, (arch, vendor) in data["gpus"].items()}
         return cls(gpus, classes, calibrated)
 
-    def distance(self, gpu: GPUSpec) -> int:
-        """Index into `DISTANCES`; a GPU of a vendor that was not measured is beyond."""
-        if gpu.id in self.gpus:
+    def distance(self, gpu: GPUSpec, measured: Collection[str] = ()) -> int:
+        """Index into `DISTANCES`; a GPU of a vendor that was not measured is beyond.
+
+        With ``measured``, from these GPUs alone; where they are of one generation, another one is beyond, too.
+        """
+        known = [self.gpus[name] for name in measured or self.gpus if name in self.gpus]
+        if gpu.id in (measured or self.gpus):
             return 0
-        if gpu.id in self._calibrated or any(gpu.architecture == arch for arch, _ in self.gpus.values()):
+        if gpu.id in self._calibrated or is_among(gpu, {kin for kin, _ in known}):
             return 1
-        return 2 if any(gpu.vendor == vendor for _, vendor in self.gpus.values()) else 3
+        kin = {generation for generation, vendor in known if vendor == gpu.vendor}
+        return 2 if len(kin) > (1 if measured else 0) else 3
 
     def width(self, ops: Sequence[Op], columns: Mapping[str, FloatArray], gpu: GPUSpec) -> Width:
         """Widths of operators of one family; ``columns`` are theirs, of shape (n,)."""
         last = len(self._names)  # the widest of all
-        names = [op_class(op) for op in ops]
+        names = [self._class_of(op) for op in ops]
         index = np.array([self._index.get(name, last) for name in names])
-        distance = self.distance(gpu)
+        distance = self._distances(ops, names, gpu)
         sizes = tuple(name for name in columns if name in SIZES)
         least, most = self._range(sizes)
         values = np.stack([columns[name] for name in sizes], axis=1) if sizes else np.empty((len(ops), 0))
@@ -172,7 +192,34 @@ class Intervals:
         table = self._table(gpu)
         pairs = table[index, np.minimum(distance + (outside | (index == last)), len(DISTANCES) - 1)]
         notes = self._notes(names, sizes, values, far, foreign, ops) if outside.any() else ()
+        notes += self._alone(names, ops, gpu) if distance.max() == 3 > self.distance(gpu) else ()
         return Width(pairs[:, 0], pairs[:, 1], ~outside & (distance < 3), tuple(names), notes)
+
+    def _class_of(self, op: Op) -> str:
+        name = op_class(op)
+        return name if name in self._index else name.removeprefix(LATENT)
+
+    def _variant_distance(self, name: str, kind: str, gpu: GPUSpec) -> int:
+        """The distance from GPUs with rows of a variant of a class, from all where none is listed."""
+        key = (name, kind, gpu)
+        if key not in self._distance:
+            entry = self.classes.get(name)
+            self._distance[key] = self.distance(gpu, entry.variants.get(kind, ()) if entry else ())
+        return self._distance[key]
+
+    def _distances(self, ops: Sequence[Op], names: Sequence[str], gpu: GPUSpec) -> npt.NDArray[np.int64]:
+        """(n,) index into `DISTANCES`."""
+        if ops[0].family not in BY_DTYPE:
+            return np.full(len(ops), self.distance(gpu))
+        return np.array([self._variant_distance(n, variant_of(op), gpu) for n, op in zip(names, ops, strict=True)])
+
+    def _alone(self, names: Sequence[str], ops: Sequence[Op], gpu: GPUSpec) -> tuple[str, ...]:
+        """One line for each variant whose only generation is not this GPU's."""
+        return tuple(
+            f"{name}: {kind} was measured on {', '.join(self.classes[name].variants[kind])} alone"
+            for name, kind in dict.fromkeys((n, variant_of(op)) for n, op in zip(names, ops, strict=True))
+            if self._variant_distance(name, kind, gpu) == 3
+        )
 
     def launch(self, gpu: GPUSpec) -> Pair | None:
         """Log widths of eager calls whose time is the host's, None where no such row was judged."""
@@ -183,7 +230,7 @@ class Intervals:
 
     def _foreign(self, ops: Sequence[Op], names: Sequence[str]) -> BoolArray:
         """(n,) True where the dtype was not measured and decides which kernel runs."""
-        if ops[0].family not in _BY_DTYPE:
+        if ops[0].family not in BY_DTYPE:
             return np.zeros(len(ops), dtype=bool)
         known = {name: entry.dtypes for name, entry in self.classes.items()}
         return np.array([name in known and op.dtype not in known[name] for op, name in zip(ops, names, strict=True)])
@@ -232,6 +279,11 @@ class Intervals:
                 low, high = entry.sizes[sizes[j]]
                 found[name] = f"{name}: {sizes[j]} {values[i, j]:.10g} is outside {low:.10g} to {high:.10g} as measured"
         return tuple(found.values())
+
+
+def variant_of(op: Op) -> str:
+    """The dtype or quantization scheme whose kernels run an operator (`predictor.quantization.variant`)."""
+    return variant(op.dtype, getattr(op, "quant", ""))
 
 
 def _pair(values: Sequence[float]) -> Pair:

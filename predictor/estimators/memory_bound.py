@@ -10,7 +10,8 @@ Byte counts transfer between GPUs, so the model is traffic over sustained bandwi
     t       = (max(dram_s, l2_s)^p + issue_s^p)^(1/p) + fixed time x kernels
 
 Row kernels read a row more than once (softmax above 1024 columns three times, layer norm twice): the later reads hit L2
-while the rows in flight fit it. How rows map to threads is PyTorch's: see `softmax_traffic` and `norm_traffic`.
+while the rows in flight fit it. How rows map to threads is PyTorch's: see `softmax_traffic` and `norm_traffic`; an
+engine's 16-bit norms read a row once.
 A GPU has two scalars: the share of its data-sheet bandwidth that streams reach and the share of its L2 that holds rows
 in flight. A GPU never measured takes the medians of its memory type (a Pascal board those of Pascal) and architecture.
 """
@@ -49,6 +50,8 @@ MAX_BLOCKS_PER_SM = 32.0
 #: the FlashInfer kernels that SGLang and TensorRT-LLM ship), as PyTorch does: bytes over bandwidth.
 SCALAR_FRAMEWORKS = ("sarathi",)
 SCALAR_FUNCTIONS = ("swiglu", "geglu")
+#: Engines and the norms that they have kernels of their own for, in 16 bit; other norms are PyTorch's.
+ENGINE_NORMS: Mapping[str, tuple[str, ...]] = {"vllm": ("rms",), "sglang": ("rms",), "trtllm": ("rms", "layer")}
 ROWS_TO_FILL = 2.0
 DEFAULT_THREADS_PER_SM = 2048
 #: L2 hands out sectors of 32 bytes and fetches two at a time from DRAM (CUDA C++ programming guide, device memory
@@ -210,29 +213,43 @@ def norm_traffic(batch: Batch, gpu: GPUSpec) -> Traffic:
 
     Backward is two kernels: the input's gradient reads x and dy twice and writes dx; the parameters' gradient reads
     both once more, by columns.
+
+    An engine's norm (vLLM's layernorm_kernels.cu, FlashInfer's norm.cuh, TensorRT-LLM's, as we understand them) gives
+    a row a block of as many threads as it has vectors of 16 bytes, which keep it, and sums squares, an FMA an element,
+    where PyTorch runs Welford's division: what it costs is its bytes, once.
     """
     columns = batch.columns
     rows, cols = columns["rows"], columns["cols"]
     backward = np.array([getattr(op, "phase", "") == BACKWARD for op in batch.ops], dtype=np.float64)
     one = rows * cols * np.array([op.itemsize for op in batch.ops])
+    pytorch = 1.0 - _engine_norm(batch)
     flight = gpu.sm_count * _resident_blocks(gpu, NORM_THREADS)
+    steps = np.ceil(cols / (NORM_THREADS * 4.0)) * pytorch
     read = np.where(backward > 0.0, 2.0 * one, columns["read_bytes"])
     zero = np.zeros(len(rows))
     moved = columns["read_bytes"] + columns["write_bytes"] + backward * 2.0 * one
     return Traffic(
         once=moved,
-        again=read,
+        again=read * pytorch,
         fetched=zero,
         footprint=np.minimum(rows, flight) / rows * read,
         rows=_filling(rows, gpu),
         warp=zero,
         softmax=zero,
-        norm=np.ceil(cols / (NORM_THREADS * 4.0)) * (NORM_THREADS * 8.0) * (1.0 + backward),
+        norm=steps * (NORM_THREADS * 8.0) * (1.0 + backward),
         unaligned=zero,
         gathers=zero,
         scalar=np.where([getattr(op, "kind", "") == "rms" for op in batch.ops], moved + read, 0.0) * _narrow(batch),
         kernels=_kernels(batch),
     )
+
+
+def _engine_norm(batch: Batch) -> FloatArray:
+    """(n,) 1 where an engine's own 16-bit kernel runs, 0 elsewhere."""
+    kinds = ENGINE_NORMS.get(batch.kernels, ())
+    ops = [getattr(op, "phase", "") != BACKWARD and getattr(op, "kind", "") in kinds for op in batch.ops]
+    narrow = [op.itemsize <= 2.0 for op in batch.ops]
+    return np.asarray(np.logical_and(ops, narrow), dtype=np.float64)
 
 
 def _softmax(batch: Batch, gpu: GPUSpec) -> Traffic:
@@ -317,7 +334,8 @@ class MemoryBound:
             values = dict(zip(manifest["constants"], np.asarray(weights["constants"], dtype=np.float64), strict=True))
             const = Constants(**{name: float(values[name]) for name in CONSTANT_NAMES})
             rows = np.asarray(weights["boards"], dtype=np.float64)
-            boards = {str(g): (float(row[0]), float(row[1])) for g, row in zip(manifest["gpus"], rows, strict=True)}
+            ids = manifest.get("boards", manifest["gpus"])
+            boards = {str(g): (float(row[0]), float(row[1])) for g, row in zip(ids, rows, strict=True)}
             return cls(const, boards, manifest)
         except (KeyError, ValueError) as error:
             raise SpecError(f"memory_bound artifact is incomplete: {error}") from None

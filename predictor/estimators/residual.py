@@ -22,6 +22,7 @@ import numpy.typing as npt
 from predictor.errors import SpecError, UnsupportedError
 from predictor.estimators.base import Batch
 from predictor.estimators.trees import Trees
+from predictor.hardware.generation import is_among
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import stand_ins, variant
 
@@ -41,10 +42,17 @@ _SIBLING_SMS = 1.25
 FRAMEWORKS: Mapping[str, int] = {"trtllm": 0, "sglang": 1, "vllm": 2}
 _ALIASES: Mapping[str, str] = {"pytorch": "vllm"}
 
-#: Watts per SM and GHz from which on a board holds its boost clock under tensor-core load. Boards with GDDR memory lie
-#: at 1.0 (L40S) and 1.3 (RTX PRO 6000), those with HBM at 2.6; below the threshold the sustained clock falls in
-#: proportion. Chosen on the measured boards (1.2 to 1.4 do about equally well), not fitted.
+#: Watts per SM and GHz from which on a board holds its boost clock under tensor-core load, at 1024 dense 16-bit FLOPs
+#: a clock and SM; below it the sustained clock falls in proportion. L40S has 1.0, RTX PRO 6000 1.3. Chosen on the
+#: measured boards (1.2 to 1.4 do about equally well), not fitted.
 FULL_CLOCK_WATTS = 1.3
+_WATTS_AT_FLOPS = 1024.0
+#: How the need grows with the tensor cores' FLOPs a clock and SM. A multiplier array takes operands through its edge,
+#: the square root of its size, and much of its power moves them; arithmetic grows with the size itself. This is the
+#: largest exponent that leaves H100 and H200 (3784 FLOPs a clock, 2.7 W) their clock: 0.6 takes some of it, and H100
+#: left out comes out worse. What B200 gets depends on it (0.96 at 0.5, 0.79 at 0.6, 0.87 here), and published matmul
+#: ceilings of other boards were in view when it was chosen.
+_NEED_EXPONENT = 0.55
 
 
 class HasTotal(Protocol):
@@ -78,16 +86,29 @@ class Device:
     @classmethod
     def of(cls, gpu: GPUSpec, dtype: str) -> Device:
         """From a GPU's data sheet; a dtype without a peak computes as bf16, fp16 or fp32, the first that there is."""
-        watts = gpu.power_limit_w / (gpu.sm_count * gpu.boost_clock_hz * 1e-9)
-        sustained = min(1.0, watts / FULL_CLOCK_WATTS)
-        peak = 0.0
-        for name in (dtype, "bf16", "fp16", "fp32"):
-            try:
-                peak = gpu.peak_flops(name)
-                break
-            except UnsupportedError:
-                continue
-        return cls(peak * sustained, gpu.memory_bandwidth, float(gpu.l2_bytes), float(gpu.sm_count), gpu.boost_clock_hz)
+        peak = _peak(gpu, dtype) * sustained_share(gpu)
+        return cls(peak, gpu.memory_bandwidth, float(gpu.l2_bytes), float(gpu.sm_count), gpu.boost_clock_hz)
+
+
+def sustained_share(gpu: GPUSpec) -> float:
+    """Share of the boost clock, in (0, 1], that the power limit leaves in long runs on the tensor cores.
+
+    It is power limit / (SMs x GHz x need), with need in W growing with the tensor cores of an SM; all dtypes alike,
+    because a narrower one does more FLOPs with about the same power.
+    """
+    clocks = gpu.sm_count * gpu.boost_clock_hz
+    need = FULL_CLOCK_WATTS * (_peak(gpu, "bf16") / clocks / _WATTS_AT_FLOPS) ** _NEED_EXPONENT
+    return min(1.0, gpu.power_limit_w / (clocks * 1e-9 * need)) if need else 1.0
+
+
+def _peak(gpu: GPUSpec, dtype: str) -> float:
+    """FLOP/s of a dtype, or of bf16, fp16 or fp32, the first that there is; 0 without any."""
+    for name in (dtype, "bf16", "fp16", "fp32"):
+        try:
+            return gpu.peak_flops(name)
+        except UnsupportedError:
+            continue
+    return 0.0
 
 
 def runs_mma(gpu: GPUSpec) -> bool:
@@ -127,18 +148,24 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """A calibrated GPU: how much of whose trees, and a process over the features ``columns`` for what is left."""
+    """A calibrated GPU: how much of whose trees, and a process over the features ``columns`` for what is left.
+
+    ``others`` are trees of measured GPUs and how much of each; with them comes an ``offset`` of the log.
+    """
 
     trees: str
     strength: float
     columns: tuple[int, ...]
     points: Points
+    others: tuple[tuple[str, float], ...] = ()
+    offset: float = 0.0
 
     def to_manifest(self, prefix: str) -> tuple[dict[str, Any], dict[str, FloatArray]]:
         """(what goes into the manifest, arrays)."""
         about = {
             "trees": self.trees, "strength": self.strength, "columns": list(self.columns), "prefix": prefix,
             "deviation": self.points.deviation, "length": self.points.length,
+            "others": dict(self.others), "offset": self.offset,
         }  # fmt: skip
         return about, {prefix + "at": self.points.at, prefix + "weights": self.points.weights}
 
@@ -147,7 +174,9 @@ class Adapted:
         """What `to_manifest` wrote; KeyError where something is missing."""
         at, own = (weights[about["prefix"] + name] for name in ("at", "weights"))
         points = Points(at, own, float(about["deviation"]), float(about["length"]))
-        return cls(str(about["trees"]), float(about["strength"]), tuple(about["columns"]), points)
+        others = tuple((str(key), float(share)) for key, share in about.get("others", {}).items())
+        offset = float(about.get("offset", 0.0))
+        return cls(str(about["trees"]), float(about["strength"]), tuple(about["columns"]), points, others, offset)
 
 
 class Corrections:
@@ -165,7 +194,8 @@ class Corrections:
             raise SpecError(f"manifest lacks {error}; expected what tilecast train writes") from None
         self._weights = weights
         self._trees: dict[str, Trees] = {}
-        self._resolved: dict[tuple[GPUSpec, str, tuple[str, ...]], tuple[str, str, FloatArray]] = {}
+        self._resolved: dict[tuple[GPUSpec, str, tuple[str, ...], str], tuple[str, str, FloatArray]] = {}
+        self._runners = {key.split("|")[1] for key in self.cores if key.split("|")[0] in (ANY_GPU, MMA_GPUS)}
 
     def core(self, gpu: GPUSpec, framework: str, *path: str) -> tuple[str, FloatArray]:
         """(whose constants: a GPU, "*mma" or "*", constants) of the first key there is.
@@ -176,21 +206,27 @@ class Corrections:
         source, _, values = self.resolve(gpu, framework, *path)
         return source, values
 
-    def resolve(self, gpu: GPUSpec, framework: str, *path: str) -> tuple[str, str, FloatArray]:
-        """(whose constants, the variant that answers, constants): where ``core`` finds none, of the nearest variant."""
-        found = self._resolved.get((gpu, framework, path))
+    def resolve(self, gpu: GPUSpec, framework: str, *path: str, kernel: str = "") -> tuple[str, str, FloatArray]:
+        """(whose constants, the variant that answers, constants): where ``core`` finds none, of the nearest variant.
+
+        Shared constants may be kept by kernel in the framework's place. Then ``kernel`` names the one that runs, and
+        another one answers only where this kernel was measured in no variant that could.
+        """
+        found = self._resolved.get((gpu, framework, path, kernel))
         if found is None:
-            found = self._resolved[(gpu, framework, path)] = self._resolve(gpu, framework, path)
+            found = self._resolved[(gpu, framework, path, kernel)] = self._resolve(gpu, framework, path, kernel)
         return found
 
-    def _resolve(self, gpu: GPUSpec, framework: str, path: tuple[str, ...]) -> tuple[str, str, FloatArray]:
+    def _resolve(self, gpu: GPUSpec, framework: str, path: tuple[str, ...], kernel: str) -> tuple[str, str, FloatArray]:
         frameworks = (framework, *(name for name in ("vllm", "trtllm", "sglang") if name != framework))
-        for variant_ in stand_ins(path[-1]):
-            for name in self.stand_ins(gpu):
-                for run_by in frameworks:
-                    values = self.cores.get("|".join((name, run_by, *path[:-1], variant_)))
-                    if values is not None:
-                        return name, variant_, values
+        others = (*frameworks, *sorted(self._runners.difference(frameworks)))
+        for shared in ((kernel,), others) if kernel in self._runners else (frameworks, others):
+            for variant_ in stand_ins(path[-1]):
+                for name in self.stand_ins(gpu):
+                    for run_by in shared if name in (ANY_GPU, MMA_GPUS) else frameworks:
+                        values = self.cores.get("|".join((name, run_by, *path[:-1], variant_)))
+                        if values is not None:
+                            return name, variant_, values
         raise SpecError(f"the artifact has no constants for {'|'.join((framework, *path))}")
 
     def stand_ins(self, gpu: GPUSpec) -> tuple[str, ...]:
@@ -220,24 +256,26 @@ class Corrections:
         """Whether constants exist under exactly this key."""
         return "|".join(path) in self.cores
 
-    def factor(self, key: str, architecture: str, features: Callable[[], FloatArray]) -> FloatArray | float:
+    def factor(self, key: str, gpu: GPUSpec, features: Callable[[], FloatArray]) -> FloatArray | float:
         """exp of what the trees, or the calibration, say under ``key``; 1 where there is nothing."""
-        answer: FloatArray | float = np.exp(self.log_factor(key, architecture, features))
+        answer: FloatArray | float = np.exp(self.log_factor(key, gpu, features))
         return answer
 
     def log_factor(
-        self, key: str, architecture: str, features: Callable[[], FloatArray], whole: bool = False
+        self, key: str, gpu: GPUSpec, features: Callable[[], FloatArray], whole: bool = False
     ) -> FloatArray | float:
         """The trees' answer under ``key``, clipped and shrunk as its booster says; ``whole`` leaves it unshrunk.
 
-        The booster for GPUs that nobody measured is trusted in full where a GPU of the same architecture was, and
+        The booster for GPUs that nobody measured is trusted in full where a GPU of the same generation was, and
         shrunk elsewhere: what is common to the measured ones holds only in part for a new generation.
         """
         adapted = self._adapted.get(key)
         if adapted is not None:
             x = features()
-            trees = self.log_factor(adapted.trees, architecture, lambda: x, whole=True) if adapted.strength else 0.0
-            result: FloatArray = adapted.strength * trees + adapted.points.predict(x[:, adapted.columns])
+            result = adapted.points.predict(x[:, adapted.columns]) + adapted.offset
+            for trees, share in ((adapted.trees, adapted.strength), *adapted.others):
+                if share:
+                    result = result + share * self.log_factor(trees, gpu, lambda: x, whole=True)
             return result
         booster = self._boosters.get(key)
         if booster is None:
@@ -246,9 +284,15 @@ class Corrections:
         if trees_of is None:
             trees_of = self._trees[key] = Trees.unpack(self._weights, booster["prefix"])
         low, high = booster["clip"]
-        shrink = 1.0 if whole or architecture in booster["architectures"] else booster["shrink"]
+        shrink = 1.0 if whole or is_among(gpu, booster["architectures"]) else booster["shrink"]
         answer: FloatArray = shrink * np.clip(trees_of.predict(features()), low, high)
         return answer
+
+    def measured(self, kind: str) -> tuple[str, ...]:
+        """Keys of the trees that measured NVIDIA GPUs have for rows of ``kind``, sorted; without calibrated GPUs."""
+        own = {name for name, about in self._devices.items() if about["compute_capability"]}
+        keys = (f"{name}|{kind}" for name in own)
+        return tuple(sorted(key for key in keys if key in self._boosters and key not in self._adapted))
 
     def gpus(self) -> tuple[str, ...]:
         """Ids of the GPUs that were measured, sorted."""
@@ -301,7 +345,7 @@ class ServingEstimator:
         sibling = None if source == gpu.id else self._corrections.device(source, variant(dtype))
         if sibling is not None and sibling.sms == device.sms:
             asked, shown = sibling, core_time(sibling)
-        factor = self._corrections.factor(f"{source}|{kind}", gpu.architecture, lambda: features(asked, shown))
+        factor = self._corrections.factor(f"{source}|{kind}", gpu, lambda: features(asked, shown))
         return core.total * factor
 
     def covers(self, gpu_id: str) -> bool:

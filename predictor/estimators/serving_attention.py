@@ -1,18 +1,20 @@
 """Fused attention of serving frameworks: prefill (many queries) and decode (one query, a KV cache), cores apart.
 
 The core: matrix products on the SMs that have work, never faster than the longest tile's walk over its keys; bytes
-through DRAM, or L2 where the KV cache fits; a fixed number of clock cycles. Boosted trees correct it.
+through DRAM, or L2 where the KV cache fits; a fixed number of clock cycles. Boosted trees correct it. GPUs that nobody
+measured have another core and trees of their own, `attention_cycles`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.dtypes import bytes_of
+from predictor.estimators import attention_cycles
+from predictor.estimators.attention_shapes import Shapes, attended_pairs, moved_bytes, visible_keys
 from predictor.estimators.base import Batch
 from predictor.estimators.residual import (
     FRAMEWORKS,
@@ -62,35 +64,6 @@ _LOGS = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Shapes:
-    """n attention calls; every field of shape (n,). ``window`` 0 is none; ``shared`` 1 where V is a slice of K."""
-
-    batch: FloatArray
-    heads: FloatArray
-    kv_heads: FloatArray
-    q_len: FloatArray
-    kv_len: FloatArray
-    head_dim: FloatArray
-    value_dim: FloatArray
-    causal: FloatArray
-    window: FloatArray
-    itemsize: float
-    kv_itemsize: FloatArray
-    shared: FloatArray
-
-    @classmethod
-    def of(
-        cls, columns: Sequence[FloatArray], itemsize: float, kv_itemsize: FloatArray, shared: FloatArray | None = None
-    ) -> Shapes:
-        """From the nine arrays in the order of the fields; without ``shared``, keys and values are read both."""
-        batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim, causal, window = columns
-        both = np.zeros(batch.size) if shared is None else shared
-        return cls(
-            batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim, causal, window, itemsize, kv_itemsize, both
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class CoreTime:
     """Seconds of the core and its parts, and the counts that features repeat; each of shape (n,)."""
 
@@ -103,24 +76,19 @@ class CoreTime:
     visible: FloatArray
 
 
-def attended_pairs(shapes: Shapes) -> FloatArray:
-    """(query, key) pairs of one head, shape (n,): `predictor.ops.attention.attended_pairs` over arrays."""
-    q, kv, window = shapes.q_len, shapes.kv_len, shapes.window
-    limit = np.where(window > 0, np.minimum(window, kv), kv)
-    first = kv - q + 1.0
-    ramp = np.clip(limit - first, 0.0, q)
-    causal = ramp * (2.0 * first + ramp - 1.0) / 2.0 + (q - ramp) * limit
-    return np.where(shapes.causal > 0, causal, q * limit)
+AnyCore = CoreTime | attention_cycles.CycleTime
 
 
-def core_time(shapes: Shapes, device: Device, log_constants: FloatArray, decode: bool) -> CoreTime:
-    """The physical core; ``log_constants`` are the logarithms of ``CONSTANTS``."""
+def core_time(shapes: Shapes, device: Device, log_constants: FloatArray, decode: bool) -> AnyCore:
+    """The physical core; ``log_constants`` are the logarithms of ``CONSTANTS``, or of those of `attention_cycles`."""
+    if len(log_constants) == attention_cycles.COUNT:
+        return attention_cycles.core_time(shapes, device, log_constants, decode)
     ec, ed, l2_rate, cycles, step_cycles, share, stream, block_cycles = np.exp(log_constants)
     ec = min(ec, 1.0)
     step_s, block_s = step_cycles / device.clock_hz, block_cycles / device.clock_hz
     width = shapes.head_dim + shapes.value_dim
     pairs = attended_pairs(shapes)
-    visible = np.where(shapes.window > 0, np.minimum(shapes.kv_len, shapes.window + shapes.q_len - 1.0), shapes.kv_len)
+    visible = visible_keys(shapes)
     sequences = shapes.batch * shapes.heads
     rate = device.peak_flops * ec / device.sms
     if decode:
@@ -141,11 +109,7 @@ def core_time(shapes: Shapes, device: Device, log_constants: FloatArray, decode:
         padded = sequences * pairs / shapes.q_len * tiles * _QUERIES
         work = padded / (_QUERIES * _KEYS) * step + sequences * tiles * block_s
         compute = np.maximum(work / device.sms, longest)
-    small = shapes.itemsize if shapes.itemsize >= 2 else 2.0
-    queries = sequences * shapes.q_len * (shapes.head_dim * shapes.itemsize + shapes.value_dim * small)
-    stored = width - shapes.shared * shapes.value_dim
-    cache = shapes.batch * shapes.kv_heads * visible * stored * shapes.kv_itemsize
-    moved = queries + cache
+    moved = np.add(*moved_bytes(shapes))
     resident = 1.0 / (1.0 + (moved / (share * device.l2_bytes)) ** 4)
     dram = np.minimum(device.bandwidth * ed, busy * stream)
     l2 = np.minimum(max(device.sms * l2_rate, device.bandwidth * ed), busy * stream)
@@ -154,8 +118,10 @@ def core_time(shapes: Shapes, device: Device, log_constants: FloatArray, decode:
     return CoreTime(total, compute, memory, longest, pairs * sequences, moved, visible)
 
 
-def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> FloatArray:
-    """The boosters' inputs, of shape (n, len(FEATURES))."""
+def features(shapes: Shapes, device: Device, core: AnyCore, framework: int) -> FloatArray:
+    """The boosters' inputs, of shape (n, len(FEATURES)); those of `attention_cycles` for its cores."""
+    if isinstance(core, attention_cycles.CycleTime):
+        return attention_cycles.features(shapes, device, core, framework)
     s = shapes
     out = np.empty((s.batch.size, len(FEATURES)))
     sequences, blocks = s.batch * s.heads, s.batch * s.kv_heads
@@ -239,7 +205,7 @@ class ServingAttention(ServingEstimator):
         framework, kind = framework_name(batch.kernels), variant(dtype)
         if phase not in self._phases:
             phase = phase.removeprefix(_LATENT)  # a set that saw no latent attention answers with the plain kernels
-        source, _, constants = self._corrections.resolve(gpu, framework, phase, kind)
+        source, _, constants = self._corrections.resolve(gpu, framework, phase, kind, kernel=phase)
         return self.seconds(
             source, phase, gpu, dtype, lambda device: core_time(shapes, device, constants, is_decode(phase)),
             lambda device, core: features(shapes, device, core, FRAMEWORKS[framework]),

@@ -35,6 +35,7 @@ CONSTANTS = (
     "step_cycles",  # shortest time of 64 steps of the K loop
     "resident_share",  # weights below this share of L2 are found there
     "split_cycles",  # cost of each doubling of split-K
+    "smallest_tile",  # elements of C: a smaller tile takes as long as one of so many; older artifacts have none
 )
 
 # Candidate tiles of the core, rows x columns of C, each with 1, 2, 4 or 8 splits of K.
@@ -93,11 +94,13 @@ class CoreTime:
 
 def core_time(shapes: Shapes, device: Device, log_constants: FloatArray) -> CoreTime:
     """The physical core; ``log_constants`` are the logarithms of ``CONSTANTS``."""
-    ec, ed, l2_rate, cycles, penalty, step_cycles, share, split_cycles = np.exp(log_constants)
+    ec, ed, l2_rate, cycles, penalty, step_cycles, share, split_cycles = np.exp(log_constants[:8])
+    smallest = np.exp(log_constants[8]) if len(log_constants) > 8 else 0.0
     ec = min(ec, 1.0)
     tm, tn = _TILES[:, 0], _TILES[:, 1]
     tiles = shapes.batch[:, None] * np.ceil(shapes.m[:, None] / tm) * np.ceil(shapes.n[:, None] / tn)
-    step = 128.0 * tm * tn * (1 + penalty * (1 / tm + 1 / tn)) * (device.sms / (device.peak_flops * ec))
+    elements = np.maximum(tm * tn * (1 + penalty * (1 / tm + 1 / tn)) / ec, smallest)
+    step = 128.0 * elements * (device.sms / device.peak_flops)
     step = np.maximum(step, step_cycles / device.clock_hz)
     waves = np.ceil(tiles[:, None, :] * (_SPLITS[:, None] / device.sms))  # (n, splits, tiles)
     per_wave = (waves * step).min(axis=2)

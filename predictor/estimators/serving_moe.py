@@ -2,12 +2,16 @@
 
 The core: rows padded to a tile for every active expert, the weights of the active experts through DRAM (or L2 where
 they fit), and a fixed number of clock cycles for the kernels around them. Boosted trees correct it.
+
+Three kinds of kernels run under all frameworks (`kernel_of`). What GPUs that nobody measured take from the others is
+kept by kernel, not by framework: which rows a kernel touches is the kernel's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +25,7 @@ from predictor.estimators.residual import (
     as_utilization,
     by_variant,
     framework_name,
+    runs_mma,
 )
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import variant, weight_bytes
@@ -32,13 +37,19 @@ CONSTANTS = (
     "l2_bytes_per_s_per_sm",
     "overhead_cycles",
     "tile_penalty",  # in rows: a tile of t rows runs at t / (t + penalty) of the efficiency
-    "step_s",  # shortest time of 64 steps of a tile's K loop
     "resident_share",  # weights below this share of L2 stay there
     "token_s_per_byte",  # permuting, weighing and adding up: seconds a byte of routed rows, over bandwidth
+    "supply_bytes",  # a clock and SM: operands on their way to the tensor cores, partly hidden behind arithmetic
+    "foreign_traffic",  # share of that traffic, and
+    "foreign_rows",  # of the products, that rows of other GPUs' experts cause here as well
 )
+#: Constants of the kernel's code, alike for all variants of it.
+OF_KERNEL = ("supply_bytes", "foreign_traffic", "foreign_rows")
 
 #: Exponent of the power law by which tokens fall on experts; 0 is an even spread.
 _EXPONENT_PREFIX = "power_law_"
+#: NVIDIA's grouped GEMMs (TensorRT-LLM, FlashInfer), Triton's fused_moe, and Marlin for weights of 4 bits.
+KERNELS = ("cutlass", "triton", "marlin")
 BLOCKED = "fp8_block"  # answered by the trees of "fp8", told apart by a feature
 _BLOCKS = np.array([16.0, 32.0, 64.0, 128.0])
 _COLUMNS = 128.0
@@ -65,7 +76,7 @@ def exponent_of(distribution: str) -> float:
     return 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # told apart by identity, so that loads are found again
 class Shapes:
     """n layers; arrays of shape (n,), bytes of a weight. ``exponent`` is the power law's, ``matrices`` 2 or 3."""
 
@@ -110,6 +121,7 @@ class Loads:
     blocks: FloatArray
 
 
+@lru_cache(maxsize=32)  # a fit asks for those of the same rows at every step
 def expert_loads(shapes: Shapes) -> Loads:
     """Rows, experts with a row, and blocks of `_BLOCKS` rows, on the GPU with the most rows.
 
@@ -149,22 +161,29 @@ def expert_loads(shapes: Shapes) -> Loads:
 
 
 def core_time(shapes: Shapes, device: Device, log_constants: FloatArray) -> CoreTime:
-    """The physical core; ``log_constants`` are the logarithms of ``CONSTANTS``."""
-    ec, ed, l2_rate, cycles, penalty, step_s, share, token = np.exp(log_constants)
-    ec = min(ec, 1.0)
+    """The physical core; ``log_constants`` are the logarithms of ``CONSTANTS``.
+
+    With experts spread over GPUs (ep), a kernel that sorts tokens by expert first touches its own rows alone; Triton's
+    moves, activates and adds up all tokens x top_k of them, and the more so the larger ep.
+    """
+    ec, ed, l2_rate, cycles, penalty, share, token, supply, traffic, products, step_s = np.exp(aligned(log_constants))
+    ec, ed, traffic, products = min(ec, 1.0), min(ed, 1.0), min(traffic, 1.0), min(products, 1.0)
     width = shapes.intermediate / shapes.tp
     loads = expert_loads(shapes)
-    rows, active, blocks = loads.rows, loads.active, loads.blocks
+    rows, active = loads.rows, loads.active
+    foreign = np.maximum(shapes.tokens * shapes.top_k - rows, 0.0)
+    blocks = loads.blocks + products * foreign[:, None] / _BLOCKS
     # Columns of the up and gate products and of the down product, and the K loops behind them.
     up = np.ceil((shapes.matrices - 1) * width / _COLUMNS)
     down = np.ceil(shapes.hidden / _COLUMNS)
     step = np.maximum(128.0 * _COLUMNS * (_BLOCKS + penalty) * device.sms / (device.peak_flops * ec), step_s)
+    step = np.hypot(step, 64.0 * (_COLUMNS + _BLOCKS) * shapes.itemsize / (supply * device.clock_hz))
     tiles = blocks * up[:, None]
     first = np.maximum(tiles / device.sms, 1.0) * step * (shapes.hidden[:, None] / 64.0 + 2.0)
     second = np.maximum(blocks * down[:, None] / device.sms, 1.0) * step * (width[:, None] / 64.0 + 2.0)
     compute = (first + second).min(axis=1)
     weights = active * shapes.matrices * shapes.hidden * width * shapes.itemsize
-    activations = rows * (2.0 * shapes.hidden + shapes.matrices * width) * 2.0
+    activations = (rows + traffic * foreign) * (2.0 * shapes.hidden + shapes.matrices * width) * 2.0
     dram = device.bandwidth * ed
     l2 = max(device.sms * l2_rate, dram)
     resident = 1.0 / (1.0 + (weights / (share * device.l2_bytes)) ** 4)
@@ -203,6 +222,37 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int, blo
     return out
 
 
+def kernel_of(framework: str, name: str, gpu: GPUSpec) -> str:
+    """The kind of kernel that a framework runs a variant with, as its releases of 2026 choose (one of `KERNELS`).
+
+    vLLM took FlashInfer's CUTLASS kernels for fp8 from Hopper on and for bf16 on Blackwell; TensorRT-LLM runs
+    block-scaled fp8 in Triton where there is no wgmma. The measured tables name the kernel of every row and agree.
+    """
+    major = float((gpu.compute_capability or "0").split(".")[0])
+    if framework != "trtllm" and name in ("int4_wo", "w4a16_mxfp4"):
+        return "marlin"
+    if gpu.vendor != "nvidia":
+        return "triton"
+    if name in ("nvfp4", "mxfp8", "w4a8_mxfp4_mxfp8"):
+        return "cutlass"
+    if framework == "trtllm":
+        return "triton" if name == BLOCKED and runs_mma(gpu) else "cutlass"
+    if framework == "sglang":
+        return "triton"
+    return "cutlass" if major >= (10 if name == "bf16" else 9) else "triton"
+
+
+def aligned(log_constants: FloatArray) -> FloatArray:
+    """The logarithms of `CONSTANTS`, and of the shortest time of 64 steps of a tile's K loop, 0 s today.
+
+    Sets from before held such a time, the sixth of eight constants, and neither supply nor foreign rows: it could not
+    be told from slow arithmetic, and on a board with faster tensor cores than any measured one it was all there was.
+    """
+    if len(log_constants) == len(CONSTANTS):
+        return np.append(log_constants, -np.inf)
+    return np.concatenate([log_constants[:5], log_constants[6:], [np.inf, -np.inf, -np.inf], log_constants[5:6]])
+
+
 def booster_of(name: str) -> str:
     """The booster that corrects a variant: its own, but fp8's for fp8 with block scales."""
     return "fp8" if name == BLOCKED else name
@@ -223,7 +273,9 @@ class ServingMoE(ServingEstimator):
         names = ("tokens", "hidden", "intermediate", "experts", "top_k", "matrices", "tp", "ep")
         shapes = Shapes.of([*(batch.columns[name][rows] for name in names), exponent], weight_bytes(dtype, quant))
         framework = framework_name(batch.kernels)
-        source, found, constants = self._corrections.resolve(gpu, framework, variant(dtype, quant))
+        name = variant(dtype, quant)
+        kernel = kernel_of(framework, name, gpu)
+        source, found, constants = self._corrections.resolve(gpu, framework, name, kernel=kernel)
         return self.seconds(
             source, booster_of(found), gpu, dtype, lambda device: core_time(shapes, device, constants),
             lambda device, core: features(shapes, device, core, FRAMEWORKS[framework], found == BLOCKED),

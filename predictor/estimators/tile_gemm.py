@@ -1,20 +1,14 @@
-"""fp32 matrix products on the CUDA cores: an analytic model of tiles, waves and split-K.
+"""fp32 matrix products on the CUDA cores: the fastest of the kernels that a library may pick.
 
-For each candidate (tile, split-K factor) of the kernel library that serves a GPU:
+The time of a kernel is an analytic model of its tiles, waves and split-K factor (`predictor.estimators.sgemm`), and
+shared by every GPU. A GPU has two scalars: ``u``, the share of the best kernel's rate that it sustains, and the share
+of its memory bandwidth that GEMM kernels reach. They are fitted where a GPU was measured. Elsewhere ``u`` follows from
+the board's power: no more than its power limit pays for at the power per FLOP/s of its architecture
+(`predictor.estimators.power`), and the bandwidth share is the median of those fitted.
 
-    busiest   = SMs' share of the blocks, wave quantization softened: w + q (ceil(w) - w), at least 1
-    compute_s = busiest x 2 tm tn (K / splits + prologue) / (peak / SMs x efficiency(tile) x u(GPU)) x lonely-block term
-    memory_s  = (operand bytes, those read again by later waves included, + (2 splits - 1) output bytes) / bandwidth
-    kernel_s  = (compute_s^p + memory_s^p)^(1/p) + write-out + a fixed time, + a fixed time for split-K
-
-cuBLAS picks a candidate by a cost model of its own. What it picks is imitated by the smallest kernel_s x penalty, with
-a penalty for each tile and split factor that was fitted to the kernels that really ran (a multinomial logit).
-
-The shape of the formula is shared by every GPU. A GPU has two scalars: ``u``, the share of the best kernel's rate that
-it sustains, and the share of its memory bandwidth that GEMM kernels reach. They are fitted where a GPU was measured.
-Elsewhere ``u`` follows from the board's power: no more than its power limit pays for at the power per FLOP/s of its
-architecture (`predictor.estimators.power`), and the bandwidth share is the median of those fitted. A GPU whose library
-nobody measured gets the mean of the other libraries' kernels, each by how likely it is to be picked.
+cuBLAS picks a kernel by a cost model of its own. What it picks is imitated by the smallest time x penalty, with a
+penalty for each tile and split factor that was fitted to the kernels that really ran (a multinomial logit). A GPU whose
+library nobody measured gets the mean of the other libraries' kernels, each by how likely it is to be picked.
 
 Arrays: n operators, c candidates; what depends on both is of shape (n, c).
 """
@@ -23,8 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -34,193 +26,35 @@ from predictor.errors import SpecError
 from predictor.estimators.base import Batch
 from predictor.estimators.calibrated import Calibrated
 from predictor.estimators.power import sustained_share
+from predictor.estimators.sgemm import (
+    ARRAYS,
+    LAYOUTS,
+    LIBRARIES,
+    MIN_SPLIT_K,
+    SCALARS,
+    TILES,
+    UNSEEN,
+    UNSEEN_SHARPNESS,
+    Board,
+    Candidates,
+    Constants,
+    FloatArray,
+    IntArray,
+    Shape,
+    Traits,
+    all_candidates,
+    candidates,
+    compute_seconds,
+    consensus,
+    expected_seconds,
+    join_seconds,
+    layout_indices,
+    library_of,
+    memory_seconds,
+    nearest_library,
+    split_indices,
+)
 from predictor.hardware.gpu import GPUSpec
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-
-BYTES = 4.0  # an fp32 element
-
-#: Generations of cuBLAS' fp32 kernels, by the architecture they were written for. Newer GPUs run the last one's.
-LIBRARIES = ("maxwell", "volta", "ampere")
-_LIBRARY = {"kepler": 0, "maxwell": 0, "pascal": 0, "volta": 1, "turing": 1}
-#: Stands for a library that nobody measured, and how surely it is taken to pick its fastest kernel: the exponent of a
-#: candidate's odds in its time. Chosen with one library at a time left out.
-UNSEEN = -1
-UNSEEN_SHARPNESS = 10.0
-#: BLAS layouts that pick different kernels: "tn" (a linear layer forward), everything else ("nn").
-LAYOUTS = ("tn", "nn")
-
-
-@dataclass(frozen=True, slots=True)
-class KernelTile:
-    """A kernel's tile: ``n`` along the output's columns, ``m`` along its rows; ``resident`` blocks fit an SM."""
-
-    name: str
-    n: int
-    m: int
-    resident: int
-
-
-#: Tiles of cuBLAS' sgemm kernels, named as in the kernel's name; "s": sliced, four warps share one tile's K loop.
-TILES: tuple[KernelTile, ...] = (
-    KernelTile("128x128", 128, 128, 2), KernelTile("128x64", 128, 64, 4), KernelTile("64x64", 64, 64, 6),
-    KernelTile("128x32", 128, 32, 5), KernelTile("32x128", 32, 128, 5), KernelTile("128x32s", 128, 32, 4),
-    KernelTile("64x32s", 64, 32, 6), KernelTile("32x32s", 32, 32, 8),
-)  # fmt: skip
-SPLITS = (1, 2, 3, 4, 6, 9, 16)
-#: Elements of K that one turn of a kernel's main loop takes.
-K_STEP = 8.0
-#: Rows of this many elements are half way to costing the full `Constants.narrow`: short ones share DRAM pages.
-LONG_K = 256.0
-#: Two operands of this many bytes (their harmonic mean) are half way to costing the full `Constants.strain`. Pascal's
-#: kernels run at a third of their rate far beyond it, however K and the output share it: too many pages for the TLB.
-REACH = 3e8
-#: A split keeps at least this much of K to itself.
-MIN_SPLIT_K = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Constants:
-    """What all GPUs share. Arrays by tile have shape (tiles,), by library (libraries,)."""
-
-    efficiency: FloatArray  # (libraries, layouts, tiles): share of an SM's peak in a main loop; 0: no such kernel
-    prologue: FloatArray  # (tiles,) extra K elements a tile pays for filling its pipeline and writing out
-    lonely: FloatArray  # (tiles,) extra time share where an SM holds one block only
-    unaligned: FloatArray  # (libraries,) extra time share where K is no multiple of 4
-    reread: FloatArray  # (libraries,) share of what later waves read again that comes from DRAM
-    narrow: FloatArray  # (libraries,) extra traffic of an operand read along K, 8 elements of a row at a time
-    straddle: FloatArray  # (libraries,) more of it where K is no multiple of 8, so that 32-byte sectors are cut
-    strain: FloatArray  # (libraries,) extra time share where both operands are far larger than `REACH`
-    penalty: FloatArray  # (libraries, layouts, tiles): factor on a tile's time when cuBLAS' choice is imitated
-    split_penalty: FloatArray  # (libraries, layouts, splits): the same for split-K factors
-    memory: float  # share of the memory bandwidth
-    write_out: float  # time for writing C that no compute hides, as a share of its DRAM time
-    norm: float  # p of the p-norm
-    quantization: float  # q, share of wave quantization that is felt
-    fixed_s: float  # every kernel
-    split_s: float  # every split-K kernel: its second kernel
-
-
-@dataclass(frozen=True, slots=True)
-class Board:
-    """A GPU's side of the formula; arrays broadcast against (n, c), or floats."""
-
-    sm_count: Any
-    flops: Any  # fp32 peak, FLOP/s
-    sustained: Any  # u
-    bandwidth: Any  # bytes/s that GEMM kernels reach, before `Constants.memory`
-    l2_bytes: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """b products (m, k) x (k, n); float arrays broadcast against (n, c)."""
-
-    b: FloatArray
-    m: FloatArray
-    n: FloatArray
-    k: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """Tiles and split-K factors; arrays broadcast against (n, c)."""
-
-    tile_m: FloatArray
-    tile_n: FloatArray
-    resident: FloatArray
-    splits: FloatArray
-    efficiency: FloatArray
-    prologue: FloatArray
-    lonely: FloatArray
-    penalty: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """Constants of the kernel library and layout in use; floats, or arrays of shape (n, 1) or (n,)."""
-
-    unaligned: Any
-    reread: Any
-    narrow: Any
-    straddle: Any
-    strain: Any
-    along_k: Any  # 1 where B, too, is stored along K (layout tn)
-
-
-def operand_bytes(shape: Shape, cand: Candidates, board: Board, traits: Traits) -> FloatArray:
-    """Bytes of A and B from DRAM: once, plus what each wave of blocks reads again where L2 cannot hold both.
-
-    Blocks start along a row of tiles; the blocks of one wave walk K together and share rows of A and columns of B.
-    """
-    once = (shape.m + shape.n) * shape.k * BYTES
-    extra = (traits.narrow + np.where(shape.k % 8.0 != 0.0, traits.straddle, 0.0)) * (shape.k / (shape.k + LONG_K))
-    strided = (shape.m + shape.n * traits.along_k) * shape.k * (BYTES * extra)
-    tiles_n = np.ceil(shape.n / cand.tile_n)
-    tiles_m = np.ceil(shape.m / cand.tile_m)
-    wave = board.sm_count * cand.resident
-    wide = np.minimum(tiles_n, wave)
-    high = np.minimum(np.maximum(wave / wide, 1.0), tiles_m)
-    waves = tiles_n * tiles_m / (wide * high)
-    again = waves * (wide * cand.tile_n + high * cand.tile_m) * shape.k * BYTES
-    again = np.where(once > 0.5 * board.l2_bytes, np.maximum(again - once, 0.0), 0.0)
-    result: FloatArray = shape.b * (once + strided + traits.reread * again)
-    return result
-
-
-def compute_seconds(shape: Shape, cand: Candidates, board: Board, const: Constants, traits: Traits) -> FloatArray:
-    """Time of the SM with most blocks at full sustained clock (``board.sustained`` not applied), shape (n, c)."""
-    blocks = np.ceil(shape.m / cand.tile_m) * np.ceil(shape.n / cand.tile_n) * (shape.b * cand.splits)
-    share = blocks / board.sm_count
-    whole = np.ceil(share)
-    busiest = np.maximum(share + const.quantization * (whole - share), 1.0)
-    steps = np.ceil(shape.k / (K_STEP * cand.splits))  # the main loop takes whole steps
-    work = 2.0 * cand.tile_m * cand.tile_n / cand.efficiency * (steps * K_STEP + cand.prologue)
-    slow = np.where(whole < 2.0, 1.0 + cand.lonely, 1.0) * np.where(shape.k % 4.0 != 0.0, 1.0 + traits.unaligned, 1.0)
-    far = (2.0 * BYTES * shape.k * shape.m * shape.n / (shape.m + shape.n) / REACH) ** 2
-    slow = slow * (1.0 + traits.strain * (far / (1.0 + far)))
-    result: FloatArray = busiest * work * slow * (board.sm_count / board.flops)
-    return result
-
-
-def memory_seconds(shape: Shape, cand: Candidates, board: Board, const: Constants, traits: Traits) -> FloatArray:
-    """Time that DRAM is busy, shape (n, c)."""
-    out = shape.b * shape.m * shape.n * BYTES
-    moved = operand_bytes(shape, cand, board, traits) + (2.0 * cand.splits - 1.0) * out
-    result: FloatArray = moved / (board.bandwidth * const.memory)
-    return result
-
-
-def join_seconds(
-    compute_s: FloatArray, memory_s: FloatArray, shape: Shape, cand: Candidates, board: Board, const: Constants
-) -> FloatArray:
-    """Kernel time from its two parts and the times that nothing hides, shape (n, c)."""
-    larger = np.maximum(compute_s, memory_s)
-    ratio = np.minimum(compute_s, memory_s) / larger
-    core = larger * (1.0 + ratio**const.norm) ** (1.0 / const.norm)
-    write_out = shape.b * shape.m * shape.n * (BYTES * const.write_out / board.bandwidth)
-    result: FloatArray = core + write_out + const.fixed_s + np.where(cand.splits > 1.0, const.split_s, 0.0)
-    return result
-
-
-def library_of(gpu: GPUSpec) -> int:
-    """Index into `LIBRARIES` of the kernels that serve ``gpu``."""
-    return _LIBRARY.get(gpu.architecture, len(LIBRARIES) - 1)
-
-
-@lru_cache(maxsize=1)
-def all_candidates() -> tuple[IntArray, FloatArray]:
-    """Every (tile, split) pair: tile index and split factor, both of shape (c,)."""
-    tiles = np.repeat(np.arange(len(TILES)), len(SPLITS))
-    return tiles, np.tile(np.array(SPLITS, dtype=np.float64), len(TILES))
-
-
-def split_indices(splits: FloatArray) -> IntArray:
-    """Index into `SPLITS` of the nearest factor (by ratio)."""
-    ratio = np.log(np.array(SPLITS))[None, :] - np.log(splits)[:, None]
-    result: IntArray = np.abs(ratio).argmin(axis=1)
-    return result
 
 
 class TileGemm:
@@ -360,58 +194,3 @@ class TileGemm:
             host, launch = known.get(gpu_id) or np.median(np.array(list(known.values())), axis=0)
         result: FloatArray = np.maximum(host, launch + seconds)
         return result
-
-
-ARRAYS = (
-    "efficiency", "prologue", "lonely", "unaligned", "reread", "narrow", "straddle", "strain", "penalty",
-    "split_penalty",
-)  # fmt: skip
-SCALARS = ("memory", "write_out", "norm", "quantization", "fixed_s", "split_s")
-
-
-def candidates(
-    const: Constants, rate: FloatArray, tiles: IntArray, splits: FloatArray, penalty: FloatArray | float = 1.0
-) -> Candidates:
-    """Candidates from tile indices, split factors and main-loop efficiencies of one shape."""
-    return Candidates(
-        np.array([t.m for t in TILES], dtype=np.float64)[tiles],
-        np.array([t.n for t in TILES], dtype=np.float64)[tiles],
-        np.array([t.resident for t in TILES], dtype=np.float64)[tiles],
-        splits, rate, const.prologue[tiles], const.lonely[tiles], np.asarray(penalty),
-    )  # fmt: skip
-
-
-def nearest_library(measured: npt.NDArray[np.bool_], library: int) -> int:
-    """``library`` where it is one of the ``measured`` (libraries,), else the nearest of them, the newer of two."""
-    known = np.nonzero(measured)[0][::-1]
-    return int(known[np.abs(known - library).argmin()])
-
-
-def consensus(
-    efficiency: FloatArray, penalty: FloatArray, split_penalty: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Efficiency, penalty and split penalty of a library that nobody measured: geometric means over those measured.
-
-    A tile's penalty is a library's own habit and does not carry over: all 1.
-    """
-    ran = efficiency > 0.0
-    total = np.log(np.where(ran, efficiency, 1.0)).sum(axis=0)
-    rates = np.where(ran.any(axis=0), np.exp(total / np.maximum(ran.sum(axis=0), 1)), 0.0)
-    splits = np.exp(np.log(split_penalty[ran.any(axis=(1, 2))]).mean(axis=0))
-    return rates, np.ones_like(penalty[0]), splits
-
-
-def expected_seconds(seconds: FloatArray, score: FloatArray, sharpness: float) -> FloatArray:
-    """Geometric mean of candidates' times, each by the logit's probability that it is the one picked, shape (n,).
-
-    ``score`` (n, c) is time x penalty, inf where a candidate is not allowed.
-    """
-    share = (score.min(axis=1, keepdims=True) / score) ** sharpness
-    result: FloatArray = np.exp((share * np.log(seconds)).sum(axis=1) / share.sum(axis=1))
-    return result
-
-
-def layout_indices(ops: tuple[Any, ...]) -> IntArray:
-    """Kernels that serve each Gemm: a batched product 1, a linear layer in "tn" 0, one stored otherwise either (2)."""
-    both = len(LAYOUTS)
-    return np.array([1 if op.kind == "bmm" else 0 if op.layout == "tn" else both for op in ops], dtype=np.int64)

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from predictor.dtypes import DTYPES, canonical
-from predictor.errors import RequestError, SpecError, UnsupportedError, nearest, unknown_name
-from predictor.units import parse_quantity
+from predictor.errors import RequestError, UnsupportedError, nearest
+from predictor.hardware.catalogue import Catalogue, Document
 
 GPU_DIR = Path(__file__).parent / "gpus"
 UNITS = ("vector", "matrix")
@@ -39,9 +35,6 @@ QUANTITIES: Mapping[str, tuple[str, str, bool]] = {
 }
 _TEXTS = ("id", "vendor", "architecture")  # required, plain text
 _OTHER = ("aliases", "name", "compute_capability", "documents", "memory_type", "peak_flops", "notes")
-_FLOATS = ("frequency", "bandwidth", "power", "time")  # dimensions kept as float; counts and bytes become int
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +147,12 @@ def _compute(dtype: str) -> str:
 
 def list_gpus() -> tuple[str, ...]:
     """The ids of the catalogue, sorted."""
-    return tuple(sorted(path.stem for path in GPU_DIR.glob("*.yaml")))
+    return _CATALOGUE.ids()
 
 
 def all_names() -> tuple[str, ...]:
     """Every name that `load_gpu` knows: ids and aliases, sorted."""
-    return tuple(sorted({*list_gpus(), *_aliases()}))
+    return _CATALOGUE.names()
 
 
 def load_gpu(name_or_path: str | Path) -> GPUSpec:
@@ -176,174 +169,76 @@ def load_gpu(name_or_path: str | Path) -> GPUSpec:
     >>> gpu.peak_flops("bf16") / gpu.peak_flops("fp32") > 10  # tensor cores against CUDA cores
     True
     """
-    text = str(name_or_path)
-    if isinstance(name_or_path, Path) or "/" in text or "\\" in text or text.lower().endswith((".yaml", ".yml")):
-        return _read(Path(text).expanduser())
-    return _load_named("-".join(text.lower().replace("_", " ").split()), text)
-
-
-@lru_cache(maxsize=256)
-def _load_named(key: str, asked: str) -> GPUSpec:
-    path = GPU_DIR / f"{key}.yaml"
-    if not path.is_file():
-        stem = _aliases().get(key)
-        if stem is None:
-            raise unknown_name("GPU", asked, all_names())
-        if stem != key:
-            return _load_named(stem, stem)
-    return _read(path)
-
-
-@lru_cache(maxsize=1)
-def _aliases() -> Mapping[str, str]:
-    """Alias -> file stem, from the second line of each file alone: parsing forty files would be felt at every start."""
-    found: dict[str, str] = {}
-    for path in sorted(GPU_DIR.glob("*.yaml")):
-        with path.open(encoding="utf-8") as file:
-            file.readline()
-            line = file.readline()
-        if line.startswith("aliases:"):
-            names = line.removeprefix("aliases:").strip().strip("[]").split(",")
-            found.update((name.strip().lower(), path.stem) for name in names if name.strip())
-    return found
+    return _CATALOGUE.load(name_or_path)
 
 
 # ---------------------------------------------------------------------------------------------------- reading a file
 
 
-def _read(path: Path) -> GPUSpec:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise RequestError(f"cannot read GPU file '{path}': {reason}; expected a YAML file of one GPU") from error
-    return parse_gpu(text, path)
-
-
 def parse_gpu(text: str, path: Path) -> GPUSpec:
     """The GPU of a YAML text; `path` names it in errors. Raises SpecError, one line that names everything wrong."""
-    try:
-        document = yaml.load(text, Loader=_Loader)  # a safe loader: it makes plain data only
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark is not None else ""
-        reason = getattr(error, "problem", None) or "unreadable"
-        raise SpecError(f"GPU file '{path}'{line}: broken YAML: {reason}") from error
-    if not isinstance(document, dict):
-        raise SpecError(f"GPU file '{path}': expected fields such as 'sm_count: ...', found {type(document).__name__}")
-    return _Reader(path, document).spec()
+    document = Document("GPU", text, path, such_as="sm_count: ...")
+    texts = {field: _text(document, field, required=True) or "" for field in _TEXTS}
+    optional = {field: _text(document, field) for field in ("name", "compute_capability")}
+    memory_type = document.entry("memory_type", document.fields.get("memory_type"))
+    values = {
+        target: document.quantity(field, dimension, required)
+        for field, (target, dimension, required) in QUANTITIES.items()
+    }
+    peaks = dict(_peaks(document))
+    if ("vector", "fp32") not in peaks and "peak_flops.vector.fp32" not in document.sources:
+        document.missing.append("peak_flops.vector.fp32")
+    aliases = document.fields.get("aliases") or []
+    if not isinstance(aliases, list):
+        document.problems.append("aliases is not a list such as [h100]")
+        aliases = []
+    document.unknown_fields((*_TEXTS, *_OTHER, *QUANTITIES))
+    document.raise_problems()
+    return GPUSpec(
+        id=texts["id"],
+        name=optional["name"] or texts["id"],
+        aliases=tuple(str(alias) for alias in aliases),
+        vendor=texts["vendor"].lower(),
+        architecture=texts["architecture"].lower(),
+        compute_capability=optional["compute_capability"],
+        memory_type=None if memory_type is None else str(memory_type),
+        peaks=peaks,
+        sources=document.sources,
+        path=path,
+        **values,
+    )
 
 
-class _Reader:
-    """Reads one document and collects all that is wrong with it, so that one line can say everything."""
+def _text(document: Document, field: str, required: bool = False) -> str | None:
+    value = document.fields.get(field)
+    if value is None:
+        if required:
+            document.missing.append(field)
+        return None
+    if isinstance(value, (dict, list)):
+        document.problems.append(f"{field} is not plain text")
+        return None
+    return str(value)
 
-    def __init__(self, path: Path, document: dict[Any, Any]) -> None:
-        self.path = path
-        self.document = document
-        self.problems: list[str] = []
-        self.missing: list[str] = []
-        self.sources: dict[str, str] = {}
 
-    def spec(self) -> GPUSpec:
-        texts = {field: self.text(field, required=True) or "" for field in _TEXTS}
-        optional = {field: self.text(field) for field in ("name", "compute_capability")}
-        memory_type = self.entry("memory_type", self.document.get("memory_type"))
-        values = {target: self.quantity(field) for field, (target, _, _) in QUANTITIES.items()}
-        peaks = dict(self.peaks())
-        if ("vector", "fp32") not in peaks and "peak_flops.vector.fp32" not in self.sources:
-            self.missing.append("peak_flops.vector.fp32")
-        aliases = self.document.get("aliases") or []
-        if not isinstance(aliases, list):
-            self.problems.append("aliases is not a list such as [h100]")
-            aliases = []
-        self.unknown_fields()
-        self.raise_problems()
-        return GPUSpec(
-            id=texts["id"],
-            name=optional["name"] or texts["id"],
-            aliases=tuple(str(alias) for alias in aliases),
-            vendor=texts["vendor"].lower(),
-            architecture=texts["architecture"].lower(),
-            compute_capability=optional["compute_capability"],
-            memory_type=None if memory_type is None else str(memory_type),
-            peaks=peaks,
-            sources=self.sources,
-            path=self.path,
-            **values,
-        )
+def _peaks(document: Document) -> Iterator[tuple[tuple[str, str], float]]:
+    units = document.fields.get("peak_flops") or {}
+    if not isinstance(units, dict):
+        document.problems.append("peak_flops is not a mapping of vector and matrix")
+        return
+    for unit, rates in units.items():
+        if unit not in UNITS or not isinstance(rates, dict):
+            document.problems.append(f"peak_flops.{unit}: expected vector or matrix, each a mapping of dtype to rate")
+            continue
+        for dtype, raw in rates.items():
+            field = f"peak_flops.{unit}.{dtype}"
+            if dtype not in DTYPES:
+                close = nearest(str(dtype), DTYPES)
+                document.problems.append(f"{field}: unknown dtype" + (f" (nearest: {close[0]})" if close else ""))
+            elif (rate := document.number(field, raw, "rate")) is not None:
+                yield (unit, dtype), rate
+            elif field not in document.sources:
+                document.missing.append(field)
 
-    def text(self, field: str, required: bool = False) -> str | None:
-        value = self.document.get(field)
-        if value is None:
-            if required:
-                self.missing.append(field)
-            return None
-        if isinstance(value, (dict, list)):
-            self.problems.append(f"{field} is not plain text")
-            return None
-        return str(value)
 
-    def entry(self, field: str, raw: object) -> object:
-        """The value of `{value: ..., source: ...}` or of a plain scalar; notes the source."""
-        source: object = None
-        if isinstance(raw, dict):
-            source, document, raw = raw.get("source"), raw.get("document"), raw.get("value")
-            documents = self.document.get("documents")
-            if document is not None:
-                title = documents.get(document, document) if isinstance(documents, dict) else document
-                source = f"{source}; see {title}"
-        if raw is not None:
-            self.sources[field] = str(source) if source is not None else "not stated"
-        return raw
-
-    def number(self, field: str, raw: object, dimension: str) -> float | None:
-        value = self.entry(field, raw)
-        if value is None:
-            return None
-        try:
-            return parse_quantity(str(value), dimension)
-        except RequestError as error:
-            self.problems.append(f"{field}: {error}")
-            return None
-
-    def quantity(self, field: str) -> Any:
-        _, dimension, required = QUANTITIES[field]
-        before = len(self.problems)
-        value = self.number(field, self.document.get(field), dimension)
-        if value is None:
-            if required and len(self.problems) == before:
-                self.missing.append(field)
-            return None
-        return value if dimension in _FLOATS else round(value)
-
-    def peaks(self) -> Iterator[tuple[tuple[str, str], float]]:
-        units = self.document.get("peak_flops") or {}
-        if not isinstance(units, dict):
-            self.problems.append("peak_flops is not a mapping of vector and matrix")
-            return
-        for unit, rates in units.items():
-            if unit not in UNITS or not isinstance(rates, dict):
-                self.problems.append(f"peak_flops.{unit}: expected vector or matrix, each a mapping of dtype to rate")
-                continue
-            for dtype, raw in rates.items():
-                field = f"peak_flops.{unit}.{dtype}"
-                if dtype not in DTYPES:
-                    close = nearest(str(dtype), DTYPES)
-                    self.problems.append(f"{field}: unknown dtype" + (f" (nearest: {close[0]})" if close else ""))
-                elif (rate := self.number(field, raw, "rate")) is not None:
-                    yield (unit, dtype), rate
-                elif field not in self.sources:
-                    self.missing.append(field)
-
-    def unknown_fields(self) -> None:
-        known = (*_TEXTS, *_OTHER, *QUANTITIES)
-        for field in self.document:
-            if field not in known:
-                close = nearest(str(field), known, n=1)
-                self.problems.append(f"unknown field {field!r}" + (f" (nearest: {close[0]})" if close else ""))
-
-    def raise_problems(self) -> None:
-        said = [f"missing {', '.join(self.missing)}"] if self.missing else []
-        said += self.problems
-        if said:
-            raise SpecError(f"GPU file '{self.path}': {'; '.join(said)}")
+_CATALOGUE = Catalogue("GPU", GPU_DIR, parse_gpu)

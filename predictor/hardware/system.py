@@ -19,15 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from predictor.errors import RequestError, SpecError, nearest, unknown_name
+from predictor.errors import RequestError
+from predictor.hardware.catalogue import Catalogue, Document
 from predictor.hardware.gpu import GPUSpec
-from predictor.units import parse_quantity
 
 SYSTEM_DIR = Path(__file__).parent / "systems"
 LINKS = ("nvswitch", "mesh", "pair", "pcie")
@@ -52,8 +49,6 @@ _REQUIRED = ("gpus_per_node", "link_bandwidth", "link_latency")
 _OF_A_PAIR = ("link_group", "pcie_bandwidth", "pcie_latency")
 _OF_A_NETWORK = ("nics_per_node", "nic_bandwidth", "network_latency")
 _OTHER = ("id", "aliases", "gpus", "name", "link", "in_switch_reduction", "by_ranks", "network", "documents", "notes")
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +126,7 @@ class SystemSpec:
 
 def list_systems() -> tuple[str, ...]:
     """The ids of the catalogue, sorted."""
-    return tuple(sorted(path.stem for path in SYSTEM_DIR.glob("*.yaml")))
+    return _CATALOGUE.ids()
 
 
 def load_system(name_or_path: str | Path) -> SystemSpec:
@@ -140,10 +135,7 @@ def load_system(name_or_path: str | Path) -> SystemSpec:
     What ends in .yaml or .yml or holds a path separator is a file. Raises UnknownNameError (with the nearest names),
     RequestError for a file that is not there, and SpecError, one line that names everything wrong in it.
     """
-    text = str(name_or_path)
-    if isinstance(name_or_path, Path) or "/" in text or "\\" in text or text.lower().endswith((".yaml", ".yml")):
-        return _read(Path(text).expanduser())
-    return _load_named("-".join(text.lower().replace("_", " ").split()), text)
+    return _CATALOGUE.load(name_or_path, "a name of " + ", ".join(list_systems()) + " or a YAML file")
 
 
 def default_system(gpu: GPUSpec) -> SystemSpec:
@@ -152,9 +144,9 @@ def default_system(gpu: GPUSpec) -> SystemSpec:
     Such a node has an NVSwitch (without reduction) where the GPU has links, else PCIe; a card of 50 GB/s for each GPU.
     Raises RequestError where the GPU's file has neither `nvlink_bandwidth` nor `pcie_bandwidth`.
     """
-    stem = _lines("gpus").get(gpu.id)
+    stem = _CATALOGUE.listed("gpus").get(gpu.id)
     if stem is not None:
-        return _load_named(stem, stem)
+        return _CATALOGUE.load(stem)
     bandwidth = gpu.nvlink_bandwidth or gpu.pcie_bandwidth
     if bandwidth is None:
         raise RequestError(f"{gpu.id} has no system: its file has neither nvlink_bandwidth nor pcie_bandwidth")
@@ -167,134 +159,59 @@ def default_system(gpu: GPUSpec) -> SystemSpec:
     )  # fmt: skip
 
 
-@lru_cache(maxsize=64)
-def _load_named(key: str, asked: str) -> SystemSpec:
-    path = SYSTEM_DIR / f"{key}.yaml"
-    if not path.is_file():
-        aliases = _lines("aliases")
-        stem = aliases.get(key)
-        if stem is None or stem == key:
-            known = sorted({*list_systems(), *aliases})
-            raise unknown_name("system", asked, known, "a name of " + ", ".join(list_systems()) + " or a YAML file")
-        return _load_named(stem, stem)
-    return _read(path)
-
-
-@lru_cache(maxsize=2)
-def _lines(field_name: str) -> Mapping[str, str]:
-    """Name -> file stem from the one-line lists `aliases: [...]` or `gpus: [...]`; no file is parsed whole for it."""
-    found: dict[str, str] = {}
-    for path in sorted(SYSTEM_DIR.glob("*.yaml")):
-        with path.open(encoding="utf-8") as file:
-            for line, _ in zip(file, range(4), strict=False):
-                if line.startswith(f"{field_name}:"):
-                    names = line.removeprefix(f"{field_name}:").strip().strip("[]").split(",")
-                    found.update((name.strip().lower(), path.stem) for name in names if name.strip())
-    return found
-
-
 # ---------------------------------------------------------------------------------------------------- reading a file
-
-
-def _read(path: Path) -> SystemSpec:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise RequestError(f"cannot read system file '{path}': {reason}; expected a YAML file of one system") from error
-    return parse_system(text, path)
 
 
 def parse_system(text: str, path: Path) -> SystemSpec:
     """The system of a YAML text; `path` names it in errors. Raises SpecError, one line that names everything wrong."""
-    try:
-        document = yaml.load(text, Loader=_Loader)  # a safe loader: it makes plain data only
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark is not None else ""
-        reason = getattr(error, "problem", None) or "unreadable"
-        raise SpecError(f"system file '{path}'{line}: broken YAML: {reason}") from error
-    if not isinstance(document, dict):
-        raise SpecError(f"system file '{path}': expected fields such as 'link: nvswitch', found no mapping")
-    return _Reader(path, document).spec()
+    document = Document("system", text, path, such_as="link: nvswitch")
+    link = _choice(document, "link", LINKS)
+    network = _choice(document, "network", NETWORKS, needed=False)
+    needed = {*_REQUIRED, *(_OF_A_PAIR if link == "pair" else ()), *(_OF_A_NETWORK if network else ())}
+    values: dict[str, Any] = {
+        target: document.quantity(name, dimension, name in needed) for name, (target, dimension) in _QUANTITIES.items()
+    }
+    by_ranks = _by_ranks(document, link)
+    in_switch = document.fields.get("in_switch_reduction", False)
+    if not isinstance(in_switch, bool) or (in_switch and link != "nvswitch"):
+        document.problems.append("in_switch_reduction: expected true or false, and true only for link nvswitch")
+    identity = document.fields.get("id")
+    if not isinstance(identity, str):
+        document.missing.append("id")
+    document.unknown_fields((*_OTHER, *_QUANTITIES))
+    document.raise_problems()
+    return SystemSpec(
+        id=str(identity), name=str(document.fields.get("name") or identity), link=str(link), network=network,
+        in_switch_reduction=bool(in_switch), by_ranks=by_ranks, aliases=_names(document, "aliases"),
+        gpus=_names(document, "gpus"), sources=document.sources, **values,
+    )  # fmt: skip
 
 
-class _Reader:
-    """Reads one document and collects all that is wrong with it, so that one line can say everything."""
+def _choice(document: Document, name: str, choices: tuple[str, ...], needed: bool = True) -> str | None:
+    value = document.fields.get(name)
+    if value in choices or (value is None and not needed):
+        return None if value is None else str(value)
+    document.problems.append(f"{name} is {value!r}: expected one of {', '.join(choices)}")
+    return None
 
-    def __init__(self, path: Path, document: dict[Any, Any]) -> None:
-        self.path = path
-        self.document = document
-        self.problems: list[str] = []
-        self.sources: dict[str, str] = {}
 
-    def spec(self) -> SystemSpec:
-        link = self.choice("link", LINKS)
-        network = self.choice("network", NETWORKS, needed=False)
-        needed = {*_REQUIRED, *(_OF_A_PAIR if link == "pair" else ()), *(_OF_A_NETWORK if network else ())}
-        values: dict[str, Any] = {}
-        for name, (target, dimension) in _QUANTITIES.items():
-            value = self.quantity(name, self.document.get(name), dimension)
-            if value is None and self.document.get(name) is None and name in needed:
-                self.problems.append(f"missing {name}")
-            values[target] = value if value is None or dimension != "count" else int(value)
-        by_ranks = self.by_ranks(link)
-        in_switch = self.document.get("in_switch_reduction", False)
-        if not isinstance(in_switch, bool) or (in_switch and link != "nvswitch"):
-            self.problems.append("in_switch_reduction: expected true or false, and true only for link nvswitch")
-        identity = self.document.get("id")
-        if not isinstance(identity, str):
-            self.problems.append("missing id")
-        self.unknown_fields()
-        if self.problems:
-            raise SpecError(f"system file '{self.path}': {'; '.join(self.problems)}")
-        return SystemSpec(
-            id=str(identity), name=str(self.document.get("name") or identity), link=str(link), network=network,
-            in_switch_reduction=bool(in_switch), by_ranks=by_ranks, aliases=self.names("aliases"),
-            gpus=self.names("gpus"), sources=self.sources, **values,
-        )  # fmt: skip
+def _names(document: Document, name: str) -> tuple[str, ...]:
+    value = document.fields.get(name) or []
+    return tuple(str(item) for item in value) if isinstance(value, list) else ()
 
-    def choice(self, name: str, choices: tuple[str, ...], needed: bool = True) -> str | None:
-        value = self.document.get(name)
-        if value in choices or (value is None and not needed):
-            return None if value is None else str(value)
-        self.problems.append(f"{name} is {value!r}: expected one of {', '.join(choices)}")
-        return None
 
-    def names(self, name: str) -> tuple[str, ...]:
-        value = self.document.get(name) or []
-        return tuple(str(item) for item in value) if isinstance(value, list) else ()
+def _by_ranks(document: Document, link: str | None) -> dict[int, float]:
+    table = document.fields.get("by_ranks") or {}
+    if not isinstance(table, dict) or (table and link != "mesh"):
+        document.problems.append("by_ranks: expected a mapping such as {2: ..., 4: ...}, for link mesh alone")
+        return {}
+    found: dict[int, float] = {}
+    for ranks, raw in table.items():
+        if not isinstance(ranks, int) or ranks < 2:
+            document.problems.append(f"by_ranks.{ranks}: expected a number of GPUs from 2 on")
+        elif (value := document.number(f"by_ranks.{ranks}", raw, "bandwidth")) is not None:
+            found[ranks] = value
+    return found
 
-    def quantity(self, name: str, raw: object, dimension: str) -> float | None:
-        """The value of `{value: ..., source: ...}` or of a plain scalar; notes the source."""
-        source: object = "not stated"
-        if isinstance(raw, dict):
-            source, raw = raw.get("source", source), raw.get("value")
-        if raw is None:
-            return None
-        self.sources[name] = str(source)
-        try:
-            return parse_quantity(str(raw), dimension)
-        except RequestError as error:
-            self.problems.append(f"{name}: {error}")
-            return None
 
-    def by_ranks(self, link: str | None) -> dict[int, float]:
-        table = self.document.get("by_ranks") or {}
-        if not isinstance(table, dict) or (table and link != "mesh"):
-            self.problems.append("by_ranks: expected a mapping such as {2: ..., 4: ...}, for link mesh alone")
-            return {}
-        found: dict[int, float] = {}
-        for ranks, raw in table.items():
-            if not isinstance(ranks, int) or ranks < 2:
-                self.problems.append(f"by_ranks.{ranks}: expected a number of GPUs from 2 on")
-            elif (value := self.quantity(f"by_ranks.{ranks}", raw, "bandwidth")) is not None:
-                found[ranks] = value
-        return found
-
-    def unknown_fields(self) -> None:
-        known = (*_OTHER, *_QUANTITIES)
-        for name in self.document:
-            if name not in known:
-                close = nearest(str(name), known, n=1)
-                self.problems.append(f"unknown field {name!r}" + (f" (nearest: {close[0]})" if close else ""))
+_CATALOGUE = Catalogue("system", SYSTEM_DIR, parse_system)

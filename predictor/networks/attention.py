@@ -14,10 +14,18 @@ from predictor.ops.elementwise import Elementwise, Reduce, Rotary
 
 #: What a strided read brings in from DRAM (`predictor.estimators.memory_bound`).
 FETCH_BYTES = 64.0
+FASTERTRANSFORMER = "fastertransformer"
 
 
 def self_attention(w: Writer, window: int, name: str = "attention", causal: bool | None = None) -> None:
-    """Attention over the step's own tokens and its cache, from the normed input to the output projection."""
+    """Attention over the step's own tokens and its cache, from the normed input to the output projection.
+
+    An engine's attention call writes the new keys and values into its cache, and was measured so: vLLM's and SGLang's
+    backends do it before the kernel (`reshape_and_cache_flash`, `set_kv_buffer`), in their forward call; TensorRT-LLM's
+    operator rotates and writes while it takes the heads apart. FasterTransformer has decode attention that adds the
+    bias and writes the cache (`masked_multihead_attention`), and a kernel for the bias before a fused prefill. All as
+    we understand them.
+    """
     c, step = w.config, w.step
     n, h, q, kv = step.tokens, c.hidden, c.heads * c.head_dim, c.kv_heads * c.head_dim
     if w.fused or c.merged_qkv:
@@ -32,10 +40,14 @@ def self_attention(w: Writer, window: int, name: str = "attention", causal: bool
     if c.qk_norm:
         w.norm(f"{name} q norm", n * c.heads, c.head_dim)
         w.norm(f"{name} k norm", n * c.kv_heads, c.head_dim)
-    if c.position == "rotary":
+    one_call = step.attention == "flash" and bool(step.engine)
+    if step.engine == FASTERTRANSFORMER and one_call and step.mode != "decode" and c.qkv_bias:
+        w.each(f"{name} qkv bias", "fused", n * (q + 2 * kv), 1, flops=1.0)
+    if c.position == "rotary" and not (step.engine == "tensorrt_llm" and one_call):
         rotary(w, n, c.heads, c.kv_heads, c.rotary_dim or c.head_dim)
     cached = step.cached and c.causal
-    if cached:
+    writes = one_call and (step.engine != FASTERTRANSFORMER or step.mode == "decode")
+    if cached and not writes:
         cache_append(w, kv)
     causal = c.causal if causal is None else causal
     core(w, name, step.seq_len, step.kv_len, causal, window, cached)
@@ -148,7 +160,7 @@ def _operand_copies(w: Writer, name: str, s: int, t: int, cached: bool) -> None:
     c, b = w.config, w.step.batch
     q, k, v = b * s * c.heads * c.head_dim, b * t * c.heads * c.head_dim, b * t * c.heads * c.value_dim
     if w.fused:
-        if b > 1 and s > 1:
+        if s > 1 and (b > 1 or w.step.engine == FASTERTRANSFORMER):  # whose kernel adds the bias, too
             w.each(f"{name} split heads", "copy", q + k + v, calls=1)
         return
     if c.model_type == "opt":  # contiguous() whatever the batch

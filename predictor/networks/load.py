@@ -50,7 +50,7 @@ def load_config(name_or_path: str | Path) -> ModelConfig:
             raise UnsupportedError(
                 f"--model {text!r}: tracing a module is not built yet; expected a name or a config.json"
             )
-        if path.is_dir():
+        if text.strip() and path.is_dir():
             path = path / "config.json"
             if not path.is_file():
                 raise SpecError(f"{text}: no config.json in this folder")

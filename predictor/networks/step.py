@@ -30,6 +30,9 @@ class Step:
     ``lens``: a ragged batch, packed without padding: in decode the tokens that each sequence has in the cache, else
     each one's query tokens; ``context_len`` or ``seq_len`` is then the longest. ``tp`` GPUs of ``system`` share every
     layer: the config that comes with such a step is of one of them (`predictor.parallel.tensor`).
+
+    ``engine``: the serving engine whose kernels run, a word of `predictor.workload.SERVING`, "" for none. Engines join
+    other kernels than a compiler does (`predictor.networks.attention.self_attention`).
     """
 
     mode: str = "forward"
@@ -48,6 +51,7 @@ class Step:
     expert_quant: str = ""
     tp: int = 1
     system: SystemSpec | None = None
+    engine: str = ""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

@@ -122,12 +122,17 @@ class Writer:
         saved = elements if self.keep else 0.0  # a mask of one byte an element
         self.nodes.append(Node(Dropout(self.act, elements), name, count, FORWARD, 1, saved))
 
-    def norm(self, name: str, rows: int, cols: int, residual: bool = False, saved: bool = True) -> None:
-        """Layer norm is one kernel; RMS norm is one when fused, else the chain that the Hugging Face class runs."""
+    def norm(
+        self, name: str, rows: int, cols: int, residual: bool = False, saved: bool = True, sum_kept: bool = True
+    ) -> None:
+        """Layer norm is one kernel; RMS norm is one when fused, else the chain that the Hugging Face class runs.
+
+        ``residual``: the fused kernel adds a residual first, and writes the sum, too, where it is ``sum_kept``.
+        """
         kind = self.config.norm
         keep = rows * cols * self.keep if saved else 0.0
         if kind == "layer" or self.fused:
-            op = Norm(self.act, rows, cols, kind, FORWARD, residual and self.fused)
+            op = Norm(self.act, rows, cols, kind, FORWARD, residual and self.fused, sum_kept)
             self.nodes.append(Node(op, name, 1, FORWARD, 1, keep))
             return
         n, cast = rows * cols, self.act != "fp32"

@@ -13,7 +13,8 @@ from predictor.ops.elementwise import Elementwise
 class Norm(StreamingOp):
     """``kind`` is "layer" (mean and variance, weight and bias) or "rms" (mean square, weight).
 
-    ``residual`` marks the fused form that adds a residual first and writes the sum back as well.
+    ``residual`` marks the fused form that adds a residual first and writes the sum back as well, where it is
+    ``sum_kept``.
     """
 
     rows: int
@@ -21,6 +22,7 @@ class Norm(StreamingOp):
     kind: str = "layer"
     phase: str = FORWARD
     residual: bool = False
+    sum_kept: bool = True
 
     family: ClassVar[str] = "norm"
     columns: ClassVar[tuple[str, ...]] = ("rows", "cols", "read_bytes", "write_bytes")
@@ -48,7 +50,8 @@ class Norm(StreamingOp):
     def write_bytes(self) -> float:
         n = self.rows * self.cols
         if self.phase == FORWARD:
-            return n * (2 if self.residual else 1) * self.itemsize + self._statistics * self.rows * 4
+            written = 2 if self.residual and self.sum_kept else 1
+            return n * written * self.itemsize + self._statistics * self.rows * 4
         return (n + self._parameters * self.cols) * self.itemsize
 
     def weights(self) -> int:

@@ -6,7 +6,7 @@ that a handful of rows moves only what they speak of:
 
 - fp32 GEMM: the formula's constants, the tiles that run, a smooth correction (`predictor.training.calibrate_gemm`).
 - memory-bound operators: bandwidth share and the host's times.
-- GEMM, attention and MoE of serving: the cores' constants, the trees' strength, a Gaussian process for what is left
+- GEMM, attention and MoE of serving: the cores' constants, shares of the trees, a Gaussian process for the rest
   (`predictor.training.calibrate_serving`).
 - collectives of PCIe systems: factors on latency and bandwidth (what boards share there is on no data sheet).
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.estimators import calibrated
-from predictor.estimators import tile_gemm as tg
+from predictor.estimators import calibrated, sgemm
 from predictor.estimators.base import make_batch
+from predictor.estimators.tile_gemm import TileGemm
 from predictor.hardware.gpu import GPUSpec
 from predictor.training import dataset
 from predictor.training.fit_tile_gemm import Rows, read_rows
@@ -46,7 +46,7 @@ HOST_APART = 0.1
 ABOVE_HOST, HIDDEN_SHARE = 1.3, 0.3
 #: Constants at most, or at least, 1.
 AT_MOST_ONE, AT_LEAST_ONE = ("reread", "quantization"), ("norm",)
-LAYOUTS, COUNT = len(tg.LAYOUTS), len(tg.TILES)
+LAYOUTS, COUNT = len(sgemm.LAYOUTS), len(sgemm.TILES)
 
 
 def gemm_rows(frame: Frame) -> BoolArray:
@@ -77,19 +77,19 @@ class GemmTrial:
 
     def __init__(self, rows: Frame, gpu: GPUSpec, manifest: Mapping[str, Any], weights: Weights) -> None:
         self.gpu, self.vector = gpu, Vector()
-        self.base = tg.TileGemm.from_artifact(without(manifest, gpu.id), weights)
+        self.base = TileGemm.from_artifact(without(manifest, gpu.id), weights)
         self.library = self.base.library(gpu)
         self.read: Rows = read_rows(rows.assign(split="train", flag=""), [gpu])
         batch = make_batch("gemm", dataset.ops_of(rows))
         self.columns = batch.columns
         # a linear layer of a layout that kernels of either serve counts as nn
-        self.layouts = np.minimum(tg.layout_indices(batch.ops), 1)
+        self.layouts = np.minimum(sgemm.layout_indices(batch.ops), 1)
         self.call = np.array([0 if op.layout == "tn" else 1 for op in batch.ops])  # type: ignore[attr-defined]
         self.eager = (rows["protocol"].astype(str) == "eager_events").to_numpy()
         self.measured = self.read.seconds
         board = self.base.board(gpu)
         self.bandwidth, self.sustained = float(board.bandwidth / gpu.memory_bandwidth), float(board.sustained)
-        self.hosts = np.array([overheads(manifest["eager_overhead_s"][layout], gpu.id) for layout in tg.LAYOUTS])
+        self.hosts = np.array([overheads(manifest["eager_overhead_s"][layout], gpu.id) for layout in sgemm.LAYOUTS])
         self.points = calibrated.sizes(self.columns)
         self._library_tables()
 
@@ -135,7 +135,7 @@ class GemmTrial:
         """The GPU's own side for ``x``; ``correction`` (r,) are weights at the rows."""
         host, after = self.host(x)
         overhead = {
-            layout: (float(host[i]), float(max(host[i] - after[i], 1e-6))) for i, layout in enumerate(tg.LAYOUTS)
+            layout: (float(host[i]), float(max(host[i] - after[i], 1e-6))) for i, layout in enumerate(sgemm.LAYOUTS)
         }
         constants = self.constants(x)
         constants["efficiency"] = np.where(self.present, constants["efficiency"], 0.0)
@@ -159,19 +159,19 @@ class GemmTrial:
             rows = np.flatnonzero(self.layouts == layout)
             own = rows if len(tiles) > 1 else slice(None)
             tile, split = tiles[own], splits[own]
-            cand = tg.candidates(const, constants["efficiency"][layout][tile], tile, split)
+            cand = sgemm.candidates(const, constants["efficiency"][layout][tile], tile, split)
             part = self.read.take(rows).shape
-            shape = tg.Shape(part.b[:, None], part.m[:, None], part.n[:, None], part.k[:, None])
+            shape = sgemm.Shape(part.b[:, None], part.m[:, None], part.n[:, None], part.k[:, None])
             out[rows] = trial.candidate_seconds(shape, cand, layout, self.gpu)
         return out
 
     def running(self, x: FloatArray) -> tuple[IntArray, FloatArray]:
         """Tile and split factor of each row, shape (r, 1): those that its kernel's name gives, else the choice."""
-        tiles, splits = tg.all_candidates()
+        tiles, splits = sgemm.all_candidates()
         times = self.candidate_times(x, tiles[None, :], splits[None, :])
-        penalty = self.penalty[:, tiles] * self.split_penalty[:, tg.split_indices(splits)]
+        penalty = self.penalty[:, tiles] * self.split_penalty[:, sgemm.split_indices(splits)]
         penalty = np.where(self.present[:, tiles], penalty, np.inf)[self.layouts]
-        allowed = (splits == 1.0) | (self.read.shape.k[:, None] >= tg.MIN_SPLIT_K * splits)
+        allowed = (splits == 1.0) | (self.read.shape.k[:, None] >= sgemm.MIN_SPLIT_K * splits)
         chosen = np.where(allowed, times * penalty, np.inf).argmin(axis=1)
         named = self.read.tile >= 0
         tile, split = np.where(named, self.read.tile, tiles[chosen]), np.where(named, self.read.splits, splits[chosen])
@@ -209,11 +209,11 @@ class GemmTrial:
 
     def fit_choice(self, x: FloatArray) -> None:
         """Candidates and penalties by layout, moved by the rows that name their kernel."""
-        tiles, splits = tg.all_candidates()
-        indices = tg.split_indices(splits)
+        tiles, splits = sgemm.all_candidates()
+        indices = sgemm.split_indices(splits)
         times = self.candidate_times(x, tiles[None, :], splits[None, :])
-        allowed = (splits == 1.0) | (self.read.shape.k[:, None] >= tg.MIN_SPLIT_K * splits)
-        picked = self.read.tile * len(tg.SPLITS) + tg.split_indices(self.read.splits)
+        allowed = (splits == 1.0) | (self.read.shape.k[:, None] >= sgemm.MIN_SPLIT_K * splits)
+        picked = self.read.tile * len(sgemm.SPLITS) + sgemm.split_indices(self.read.splits)
         present, penalty, split_penalty = self.present.copy(), self.penalty.copy(), self.split_penalty.copy()
         for layout in range(LAYOUTS):
             rows = np.flatnonzero((self.layouts == layout) & (self.read.tile >= 0))
@@ -261,10 +261,10 @@ def calibrate_gemm(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights:
     scalars = {
         "sustained_tn": float(rates[0]), "sustained_nn": float(rates[1]), "sustained_before": trial.sustained,
         "bandwidth_share": own.board[1], "bandwidth_share_before": trial.bandwidth,
-        "host_s": {layout: list(own.overhead[layout]) for layout in tg.LAYOUTS},
+        "host_s": {layout: list(own.overhead[layout]) for layout in sgemm.LAYOUTS},
         "tiles": {
-            layout: [tg.TILES[t].name for t in np.unique(trial.read.tile[named & (trial.layouts == i)])]
-            for i, layout in enumerate(tg.LAYOUTS)
+            layout: [sgemm.TILES[t].name for t in np.unique(trial.read.tile[named & (trial.layouts == i)])]
+            for i, layout in enumerate(sgemm.LAYOUTS)
         },
     }  # fmt: skip
     return Fitted(new, weights, scalars, percent(first, trial.measured), percent(after, trial.measured))

@@ -2,7 +2,8 @@
 
 The constants of the core are fitted again by robust least squares, each pulled toward what the set says of the GPU
 without the rows, as far as it differs among measured GPUs. The trees that answered before stay, at the strength that
-explains the rows best, and a Gaussian process over a few features says what is left (`residual.Adapted`).
+explains the rows best, and a Gaussian process over a few features says what is left (`residual.Adapted`). GEMM on a GPU
+that no measured board stands in for mixes the trees of all measured ones instead: the rows say whose kernels it runs.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ ROW_ERROR = 0.1  # log error of one row that counts as usual
 LEAST_SPREAD = 0.08  # standard deviation of the log of a constant among GPUs is taken as at least this
 STRENGTHS = (0.0, 0.5, 1.0)
 ROUNDS = 3  # in which rows that lie far off are believed less
+MIXED = ("serving_gemm",)  # estimators whose calibration mixes the trees of measured GPUs
+SHARE_SPREAD = 0.2  # standard deviation of a GPU's share in a mixture, around an equal one
+OFFSET_SPREAD = 0.3  # of the offset that comes with a mixture
+MIX_ERROR = 0.06  # log error of a row that counts as usual in a mixture
 #: Standard deviation of the process, its length in octaves of a size, and of a row's own error, that are tried.
 GRID = tuple(product((0.05, 0.1, 0.2), (2.0, 3.5, 6.0), (0.03, 0.06, 0.1)))
 
@@ -134,13 +139,15 @@ def calibrate(family: Family, rows: Frame, gpu: GPUSpec, manifest: dict[str, Any
     before, after = [], []
     for kind in dict.fromkeys(part.kind for part in parts):
         own = [part for part in parts if part.kind == kind]
-        starts = [corrections.core(gpu, *part.path.split("|")) for part in own]
+        starts = [_start(family, corrections, gpu, part) for part in own]
         trees = f"{starts[0][0]}|{kind}"
+        form = _form(family, kind, starts[0][1])
+        starts = [(source, start if len(start) == len(form.names) else starts[0][1]) for source, start in starts]
         for part, (_, start) in zip(own, starts, strict=True):
-            found = constants(family, part, start, spread(base, part.path, start))
+            found = constants(form, part, start, spread(base, part.path, start))
             new["cores"][f"{gpu.id}|{part.path}"] = [round(float(v), 9) for v in found]
-            scalars[part.path] = dict(zip(family.names, np.exp(found).tolist(), strict=True))
-        adapted, first, last = _adapt(family, own, starts, new["cores"], corrections, trees, gpu)
+            scalars[part.path] = dict(zip(form.names, np.exp(found).tolist(), strict=False))
+        adapted, first, last = _adapt(form, own, starts, new["cores"], corrections, trees, gpu)
         if trees == f"{gpu.id}|{kind}":  # a GPU that was measured: its own trees get another name, this one is taken
             adapted = replace(adapted, trees=trees + TRAINED)
             if trees in base["boosters"]:
@@ -150,6 +157,19 @@ def calibrate(family: Family, rows: Frame, gpu: GPUSpec, manifest: dict[str, Any
         before.append(first)
         after.append(last)
     return Fitted(new, kept, scalars, *(percent(np.exp(np.concatenate(e)), np.ones(1)) for e in (before, after)))
+
+
+def _start(family: Family, corrections: Corrections, gpu: GPUSpec, part: Part) -> tuple[str, FloatArray]:
+    """(whose constants, constants) that answer for a part before it is calibrated."""
+    framework, *rest = part.path.split("|")
+    kernel = family.kernel_of(framework, rest[-1], gpu) if family.kernel_of else part.kind
+    source, _, values = corrections.resolve(gpu, framework, *rest, kernel=kernel)
+    return source, values
+
+
+def _form(family: Family, kind: str, start: FloatArray) -> Family:
+    """The core and the trees that constants like ``start`` are of: those that GPUs share may be others."""
+    return family.common(kind) if family.common and len(start) != len(family.names) else family
 
 
 def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[dict[str, Any], Weights]:
@@ -173,6 +193,7 @@ def spread(manifest: Mapping[str, Any], path: str, start: FloatArray) -> FloatAr
     """How far (standard deviation of the log) each constant lies apart among the measured GPUs."""
     shared = (ANY_GPU, MMA_GPUS)
     own = [v for k, v in manifest["cores"].items() if k.split("|", 1)[1] == path and k.split("|")[0] not in shared]
+    own = [values for values in own if len(values) == len(start)]  # the core of measured GPUs may be another one
     if len(own) < 2:
         return np.full(len(start), 0.3)
     return np.maximum(np.std(np.array(own), axis=0), LEAST_SPREAD)
@@ -207,12 +228,18 @@ def _adapt(
         tables.append(family.describe(part, core))
         left.append(part.log_latency - np.log(core.total))
         old = family.core(part, start)
-        log_factor = corrections.log_factor(key, gpu.architecture, _later(family, part, old))
+        log_factor = corrections.log_factor(key, gpu, _later(family, part, old))
         first.append(np.log(old.total) + log_factor - part.log_latency)
     x, y = np.concatenate(tables), np.concatenate(left)
-    trees = corrections.log_factor(key, gpu.architecture, lambda: x, whole=True)
-    adapted = explain(key, tuple(columns), x[:, columns], y, np.broadcast_to(trees, len(y)))
-    answer = adapted.strength * trees + adapted.points.predict(x[:, columns])
+    shared = key.split("|")[0] in (ANY_GPU, MMA_GPUS)
+    others = corrections.measured(key.split("|")[1]) if shared and family.kind in MIXED else ()
+    trees = [np.broadcast_to(corrections.log_factor(k, gpu, lambda: x, whole=True), len(y)) for k in (key, *others)]
+    if others:
+        adapted = blend((key, *others), tuple(columns), x[:, columns], y, np.stack(trees, axis=1))
+    else:
+        adapted = explain(key, tuple(columns), x[:, columns], y, trees[0])
+    shares = (adapted.strength, *(share for _, share in adapted.others))
+    answer = adapted.points.predict(x[:, columns]) + adapted.offset + np.stack(trees, axis=1) @ np.array(shares)
     return adapted, np.concatenate(first), answer - y
 
 
@@ -232,6 +259,25 @@ def explain(key: str, columns: tuple[int, ...], at: FloatArray, y: FloatArray, t
         strength, _, points, gaps = max(found, key=lambda entry: entry[1])
         scale = np.sqrt(np.maximum(1.0, np.abs(gaps)))
     return Adapted(key, strength, columns, points)
+
+
+def blend(keys: tuple[str, ...], columns: tuple[int, ...], at: FloatArray, y: FloatArray, trees: FloatArray) -> Adapted:
+    """A mixture of ``trees`` (n, s) by ``keys``, an offset and a process that explain log residuals ``y`` (n,).
+
+    Ridge regression toward equal shares, in rounds with Huber's weights (stacking: Wolpert, "Stacked generalization",
+    1992), then the process on what is left.
+    """
+    table = np.column_stack([trees, np.ones(len(y))])
+    start = np.append(np.full(len(keys), 1.0 / len(keys)), 0.0)
+    pull = np.diag(np.append(np.full(len(keys), SHARE_SPREAD**-2), OFFSET_SPREAD**-2))
+    found, weights = start, np.ones(len(y))
+    for _ in range(ROUNDS):
+        scaled = (table * weights[:, None]).T / MIX_ERROR**2
+        found = start + np.linalg.solve(scaled @ table + pull, scaled @ (y - table @ start))
+        weights = 1.0 / np.maximum(1.0, np.abs(y - table @ found) / MIX_ERROR)
+    points = explain(keys[0], columns, at, y - table @ found, np.zeros(len(y))).points
+    others = tuple((key, float(share)) for key, share in zip(keys[1:], found[1:-1], strict=True))
+    return Adapted(keys[0], float(found[0]), columns, points, others, float(found[-1]))
 
 
 def process(at: FloatArray, y: FloatArray, scale: FloatArray) -> tuple[float, Points, FloatArray]:

@@ -10,6 +10,7 @@ SOURCES = {
     "neusight": "sitar-lab/NeuSight@6945927, MIT: fp32 operators of eager PyTorch 2.1",
     "aiconfigurator": "ai-dynamo/aiconfigurator@095f58a, Apache-2.0: serving kernels of vLLM, SGLang and TensorRT-LLM",
     "vidur": "microsoft/vidur@7d47513, MIT: operators of transformer layers in fp16",
+    "vtrain": "VIA-Research/vTrain, MIT: NCCL all_reduce on A100 and V100",
     "llmcompass": "PrincetonUniversity/LLMCompass@2e015fd, BSD-3-Clause: fp16 matmul",
 }
 

@@ -2,8 +2,8 @@
 
 The estimator is fitted again and again on a sample of its rows, each time without something:
 
-    new      without every GPU of an architecture; judged on each GPU of it
-    sibling  without one GPU whose architecture has others; judged on it
+    new      without every GPU of a generation; judged on each GPU of it
+    sibling  without one GPU whose generation has others; judged on it
     seen     without a fifth of the shape groups; judged on those, GPU by GPU
 
 A pair is the 10 % and the 90 % quantile of log(measured / predicted): split conformal prediction (Lei et al., 2018)
@@ -31,8 +31,10 @@ import numpy.typing as npt
 from predictor.errors import TilecastError
 from predictor.estimators.artifact import KINDS
 from predictor.estimators.base import Estimator
-from predictor.estimators.interval import DISTANCES, LEVEL, SCHEMA_VERSION, SIZES
+from predictor.estimators.interval import BY_DTYPE, DISTANCES, LEVEL, SCHEMA_VERSION, SIZES, variant_of
+from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
+from predictor.ops.base import Op
 from predictor.training import dataset
 from predictor.training.evaluate import predict_rows
 from predictor.training.extras import require
@@ -118,22 +120,22 @@ def fit_intervals(
     return {
         "schema_version": SCHEMA_VERSION,
         "level": LEVEL,
-        "gpus": {gpu: [gpus[gpu].architecture, gpus[gpu].vendor] for gpu in present},
+        "gpus": {gpu: [generation(gpus[gpu]), gpus[gpu].vendor] for gpu in present},
         "classes": {
-            name: _entry(by_distance) | ranges.get(name, {"sizes": {}, "dtypes": []})
+            name: _entry(by_distance) | ranges.get(name, {"sizes": {}, "dtypes": [], "variants": {}})
             for name, by_distance in sorted(found.items())
         },
     }
 
 
 def left_out(present: Sequence[str], gpus: Mapping[str, GPUSpec]) -> list[tuple[str, tuple[str, ...], str]]:
-    """(distance, GPUs to leave out, GPU to judge) of every fit; only of vendors with two architectures.
+    """(distance, GPUs to leave out, GPU to judge) of every fit; only of vendors with two generations.
 
     What is learned from one vendor's boards is not carried over to the first board of another one.
     """
     plans = []
     for gpu in present:
-        kin = tuple(g for g in present if gpus[g].architecture == gpus[gpu].architecture)
+        kin = tuple(g for g in present if generation(gpus[g]) == generation(gpus[gpu]))
         others = [g for g in present if gpus[g].vendor == gpus[gpu].vendor and g not in kin]
         if others:
             plans.append(("new", kin, gpu))
@@ -260,13 +262,14 @@ def _rounded(pair: tuple[float, float]) -> list[float]:
 
 
 def _sizes(rows: Frame) -> dict[str, dict[str, Any]]:
-    """By class: [least, most] of every watched size, and the dtypes, over the rows that were fitted."""
+    """By class: [least, most] of every watched size, the dtypes, and the GPUs with rows of each dtype or scheme."""
     from predictor.estimators.base import make_batch
     from predictor.estimators.interval import op_class
 
     part = draw(rows, 0, 40_000)
     ops = dataset.ops_of(part)
     names = np.array([op_class(op) for op in ops], dtype=object)
+    gpus = part["gpu"].astype(str).to_numpy()
     result: dict[str, dict[str, Any]] = {}
     for name in sorted(set(names)):
         index = np.flatnonzero(names == name)
@@ -279,5 +282,14 @@ def _sizes(rows: Frame) -> dict[str, dict[str, Any]]:
                     low, high = sizes.get(size, (np.inf, -np.inf))
                     sizes[size] = [min(low, float(values.min())), max(high, float(values.max()))]
         dtypes = sorted({op.dtype for op in chosen})
-        result[name] = {"sizes": sizes, "dtypes": dtypes}
+        result[name] = {"sizes": sizes, "dtypes": dtypes, "variants": _variants(chosen, gpus[index])}
     return result
+
+
+def _variants(ops: Sequence[Op], gpus: Sequence[str]) -> dict[str, list[str]]:
+    """GPUs by the variant that was measured there; nothing for families whose kernels do not go by dtype."""
+    found: dict[str, set[str]] = {}
+    for op, gpu in zip(ops, gpus, strict=True):
+        if op.family in BY_DTYPE:
+            found.setdefault(variant_of(op), set()).add(gpu)
+    return {name: sorted(found[name]) for name in sorted(found)}

@@ -55,6 +55,8 @@ TRACED_OPS = ("elementwise", "norm", "rotary", "embedding")
 TRACED_ROWS = 600
 LARGE = 3.0
 MIN_TRACED = 20
+#: Largest over smallest sum from which on a slope tells more than a median.
+SLOPE_RANGE = 1.2
 SCALAR_GRID = np.geomspace(0.05, 0.3, 40)
 GATHER_GRID = np.geomspace(0.5, 5.0, 40)
 
@@ -181,25 +183,31 @@ class Traced:
         if "flag" in traced:
             traced = traced[traced["flag"].astype(str) == ""]
         self.groups: list[tuple[GPUSpec, Batch, FloatArray]] = []
+        self.sums: list[tuple[GPUSpec, Batch, FloatArray]] = []
         for spec in gpus:
             for op in TRACED_OPS:
                 own = traced[(traced["gpu"].astype(str) == spec.id) & (traced["op"].astype(str) == op)]
-                own = own.iloc[np.sort(random.permutation(len(own))[:TRACED_ROWS])]
-                if len(own):
-                    ops = [to_op(row) for row in own.to_dict("records")]
-                    seconds = own["latency_ms"].to_numpy(dtype=np.float64) * 1e-3
-                    framework = str(own["framework"].iloc[0])
-                    self.groups.append((spec, make_batch(ops[0].family, ops, framework), seconds))
+                drawn = own.iloc[np.sort(random.permutation(len(own))[:TRACED_ROWS])]
+                if len(drawn):
+                    self.groups.append((spec, *_batch(drawn)))
+                if op == "elementwise":
+                    sums = own[own["fn"].astype(str) == "add"]  # 6 bytes an element in 16 bit
+                    sums = sums[sums["elements"] * 6.0 > LARGE * spec.l2_bytes]
+                    if len(sums) >= MIN_TRACED:
+                        self.sums.append((spec, *_batch(sums)))
 
     def boards(self, hold: float) -> dict[str, tuple[float, float]]:
-        """Bandwidth share of each GPU from sums far larger than its L2; the share of L2 is the others' median."""
+        """Bandwidth share of each GPU from sums far larger than its L2; the share of L2 is the others' median.
+
+        A profiler repeats a sum, so that some of its operands is in L2 still, as much of large ones as of small ones:
+        the rate is that of the bytes by which sums differ.
+        """
         found: dict[str, tuple[float, float]] = {}
-        for spec, batch, seconds in self.groups:
+        for spec, batch, seconds in self.sums:
             moved = mb.traffic_of(batch, spec).once
-            plain = np.array([getattr(op, "fn", "") == "add" for op in batch.ops])
-            large = plain & (moved > LARGE * spec.l2_bytes) & (seconds > 20e-6)
+            large = (moved > LARGE * spec.l2_bytes) & (seconds > 20e-6)
             if large.sum() >= MIN_TRACED:
-                rate = float(np.median(moved[large] / (seconds[large] - START.fixed_s)))
+                rate = _rate(moved[large], seconds[large] - START.fixed_s)
                 found[spec.id] = (min(rate / spec.memory_bandwidth, 0.97), hold)
         return found
 
@@ -232,6 +240,26 @@ class Traced:
         return mb.kernel_seconds(mb.traffic_of(batch, gpu), board, const)
 
 
+def _batch(rows: Frame) -> tuple[Batch, FloatArray]:
+    """Rows of one operator and framework as a batch, and their seconds."""
+    ops = [to_op(row) for row in rows.to_dict("records")]
+    seconds = rows["latency_ms"].to_numpy(dtype=np.float64) * 1e-3
+    return make_batch(ops[0].family, ops, str(rows["framework"].iloc[0])), seconds
+
+
+def _rate(moved: FloatArray, seconds: FloatArray) -> float:
+    """Bytes/s of kernels that move ``moved`` bytes in ``seconds``, both (n,), but for bytes that all find in L2.
+
+    The slope of a line through them (each point's error relative to its time); the median rate where sizes are too
+    much alike for a slope, and no more than that, as L2 only ever helps.
+    """
+    overall = float(np.median(moved / seconds))
+    if moved.max() < SLOPE_RANGE * moved.min():
+        return overall
+    slope, _ = np.polyfit(moved, seconds, 1, w=1.0 / seconds)
+    return min(overall, 1.0 / float(slope)) if slope > 0.0 else overall
+
+
 def fit_memory_bound(
     frame: Frame, gpus: Mapping[str, GPUSpec], seed: int = 0
 ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
@@ -257,7 +285,7 @@ def fit_memory_bound(
     known = [gpus[g] for g in boards]
     manifest: dict[str, Any] = {
         "kind": "memory_bound", "families": list(mb.FAMILIES), "dtypes": list(mb.DTYPES),
-        "gpus": list(boards), "constants": list(mb.CONSTANT_NAMES),
+        "gpus": list(boards), "boards": list(boards), "constants": list(mb.CONSTANT_NAMES),
         "features": ["read_bytes", "write_bytes", "rows", "cols"],
         "share_by_memory_type": share_by_type(known, np.array([share for share, _ in boards.values()])),
         "share_by_architecture": share_by_architecture(known, np.array([share for share, _ in boards.values()])),

@@ -8,14 +8,15 @@ which is given no feature that names one. Rows are sampled where there are very 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.dtypes import bytes_of
-from predictor.estimators import serving_attention, serving_gemm, serving_moe
+from predictor.estimators import attention_cycles, attention_shapes, serving_attention, serving_gemm, serving_moe
+from predictor.estimators.engine import DECODE_OF
 from predictor.estimators.residual import (
     ANY_GPU,
     FRAMEWORKS,
@@ -25,6 +26,7 @@ from predictor.estimators.residual import (
     describe_device,
     runs_mma,
 )
+from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import SCHEMES, activation_bytes, variant, weight_bytes
 from predictor.training.boosting import Settings, boost
@@ -53,6 +55,7 @@ class Part:
     log_latency: FloatArray
     dtype: str
     blocked: bool = False  # fp8 with a scale for every block
+    shared: bool = True  # False: kernels that the framework runs on no GPU by default, which teach nothing of others
 
     @property
     def size(self) -> int:
@@ -74,8 +77,14 @@ class Family:
     unseen: Settings
     rows_a_booster: int
     unseen_shrink: float  # for an architecture that was not measured; chosen by leaving GPUs out
-    alike_shrink: float  # the same, where boards that run the same kernels were
+    alike_shrink: float | None  # the same, where boards that run the same kernels were; None: those share nothing more
     unseen_clip: float
+    pulls: tuple[float, ...] = ()  # of every constant toward its start, against the usual pull; all 1 where empty
+    searches: tuple[tuple[float, ...], ...] = ()  # constants from which the fit sets out; the start where empty
+    by_kernel: Callable[[Frame, Mapping[str, GPUSpec]], Iterator[Part]] | None = None  # parts of what GPUs share
+    kernel_of: Callable[[str, str, GPUSpec], str] | None = None  # the kernel of a framework, variant and GPU
+    of_kernel: tuple[str, ...] = ()  # constants that all variants of a kernel have in common
+    common: Callable[[str], Family] | None = None  # by kind of rows: core, trees for what GPUs share; else as measured
 
 
 def fit_gemm(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: bool = True) -> Fitted:
@@ -104,15 +113,21 @@ def expressible(frame: Frame) -> npt.NDArray[np.bool_]:
 def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: bool) -> Fitted:
     """Without ``own``, only what answers for GPUs that nobody measured, and no sibling either."""
     parts = list(family.parts(frame, gpus))
+    pooled = list(family.by_kernel(frame, gpus)) if family.by_kernel else parts
     cores: dict[str, FloatArray] = {}
     boosters: dict[str, dict[str, Any]] = {}
     weights: dict[str, npt.NDArray[Any]] = {}
-    for name, members in _groups_of(parts, gpus).items():
+    for name, members in _groups_of(parts, pooled, gpus, family.alike_shrink is not None).items():
         shared = name in (ANY_GPU, MMA_GPUS)
         if not (shared or own):
             continue
-        for path in dict.fromkeys(part.path for part in members):
-            cores[f"{name}|{path}"] = fit_constants(family, [p for p in members if p.path == path], seed)
+        common: dict[str, FloatArray] = {}
+        if shared and family.of_kernel:
+            members, common = _of_kernels(family, members, seed)
+        for path, kind in dict.fromkeys((part.path, part.kind) for part in members):
+            start = common.get(path.split("|")[0])
+            form = family.common(kind) if shared and family.common else family
+            cores[f"{name}|{path}"] = fit_constants(form, [p for p in members if p.path == path], seed, start)
         for kind in dict.fromkeys(part.kind for part in members):
             rows = [(part, cores[f"{name}|{part.path}"]) for part in members if part.kind == kind]
             prefix = f"b{len(boosters)}_"
@@ -122,7 +137,7 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
                 "prefix": prefix,
                 "clip": [-family.unseen_clip, family.unseen_clip] if shared else list(_MEASURED_CLIP),
                 "shrink": {ANY_GPU: family.unseen_shrink, MMA_GPUS: family.alike_shrink}.get(name, 1.0),
-                "architectures": sorted({gpus[part.gpu].architecture for part in members}),
+                "architectures": sorted({generation(gpus[part.gpu]) for part in members}),
             }
     dtypes = {gpu: sorted({part.dtype for part in parts if part.gpu == gpu}) for gpu in {part.gpu for part in parts}}
     manifest = {
@@ -138,31 +153,76 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
     return manifest, weights
 
 
-def _groups_of(parts: Sequence[Part], gpus: Mapping[str, GPUSpec]) -> dict[str, list[Part]]:
+def _of_kernels(family: Family, parts: Sequence[Part], seed: int) -> tuple[list[Part], dict[str, FloatArray]]:
+    """(parts that tell of other GPUs, logarithms of constants for each kernel over all its variants).
+
+    A variant that ran on boards of one kind alone cannot tell slow arithmetic from slow supply; the others can.
+    """
+    kept: list[Part] = []
+    found: dict[str, FloatArray] = {}
+    for name in dict.fromkeys(part.path.split("|")[0] for part in parts):
+        own = [part for part in parts if part.path.split("|")[0] == name]
+        sound = _sound(family, own, fit_constants(family, own, seed))
+        found[name] = fit_constants(family, sound, seed)
+        kept += sound
+    return kept, found
+
+
+def _sound(family: Family, parts: Sequence[Part], constants: FloatArray) -> list[Part]:
+    """Without parts that take twice as long as another framework with this kernel, variant and GPU.
+
+    That is a matter of a release (of tactics it did not tune), and no other GPU is to learn it. FlashInfer's CUTLASS
+    kernels on Hopper are such: 3 to 4 times as slow as TensorRT-LLM's. Between the others there is no factor of 1.7.
+    """
+    few = [_sample(part, _CORE_ROWS, 0) for part in parts]
+    slow = [float(np.median(part.log_latency - np.log(family.core(part, constants).total))) for part in few]
+    best: dict[tuple[str, str], float] = {}
+    for part, value in zip(parts, slow, strict=True):
+        best[(part.gpu, part.path)] = min(value, best.get((part.gpu, part.path), np.inf))
+    return [p for p, value in zip(parts, slow, strict=True) if value <= best[(p.gpu, p.path)] + np.log(2.0)]
+
+
+def _groups_of(
+    parts: Sequence[Part], pooled: Sequence[Part], gpus: Mapping[str, GPUSpec], by_instruction: bool
+) -> dict[str, list[Part]]:
     """Parts by what answers: every GPU, those that run mma.sync where there are two, and all NVIDIA GPUs."""
     groups = {gpu: [part for part in parts if part.gpu == gpu] for gpu in dict.fromkeys(part.gpu for part in parts)}
-    alike = [part for part in parts if runs_mma(gpus[part.gpu])]
-    if len({part.gpu for part in alike}) > 1:
+    common = [part for part in pooled if part.shared] or list(pooled)
+    alike = [part for part in common if runs_mma(gpus[part.gpu])]
+    if by_instruction and len({part.gpu for part in alike}) > 1:
         groups[MMA_GPUS] = alike
-    groups[ANY_GPU] = [part for part in parts if gpus[part.gpu].vendor == "nvidia"] or list(parts)
+    groups[ANY_GPU] = [part for part in common if gpus[part.gpu].vendor == "nvidia"] or common
     return groups
 
 
-def fit_constants(family: Family, parts: Sequence[Part], seed: int) -> FloatArray:
-    """Logarithms of a core's constants: robust least squares on log latency, pulled toward their start."""
+def fit_constants(family: Family, parts: Sequence[Part], seed: int, common: FloatArray | None = None) -> FloatArray:
+    """Logarithms of a core's constants: robust least squares on log latency, pulled toward their start.
+
+    ``common``: those of the kernel, which are the start then; what all its variants have in common stays as it is.
+
+    The best of several searches where the family names any: kernels with and without split-K are two valleys.
+    """
     from scipy.optimize import least_squares
 
-    start = np.log(np.array(family.start))
+    start = np.log(np.array(family.start)) if common is None else common
+    free = np.array([common is None or name not in family.of_kernel for name in family.names])
     each = max(300, _CORE_ROWS // len(parts))
     few = [_sample(part, each, seed) for part in parts]
-    pull = _PRIOR * np.sqrt(sum(part.size for part in few))
+    pull = _PRIOR * np.sqrt(sum(part.size for part in few)) * 0.3 * np.array(family.pulls or (1.0,))
 
     def errors(x: FloatArray) -> FloatArray:
-        gaps = [np.log(family.core(part, x).total) - part.log_latency for part in few]
-        return np.concatenate([*gaps, (x - start) * pull * 0.3])
+        whole = np.where(free, 0.0, start)
+        whole[free] = x
+        gaps = [np.log(family.core(part, whole).total) - part.log_latency for part in few]
+        return np.concatenate([*gaps, ((whole - start) * pull)[free]])
 
-    found = least_squares(errors, start, loss="soft_l1", f_scale=0.1, diff_step=1e-3, max_nfev=60)
-    return np.asarray(found.x, dtype=np.float64)
+    found = [
+        least_squares(errors, begin[free], loss="soft_l1", f_scale=0.1, diff_step=1e-3, max_nfev=60)
+        for begin in (np.log(np.array(family.searches)) if family.searches else (start,))
+    ]
+    result = start.copy()
+    result[free] = min(found, key=lambda answer: answer.cost).x
+    return np.asarray(result, dtype=np.float64)
 
 
 def _table(
@@ -190,7 +250,7 @@ def _sample(part: Part, count: int, seed: int) -> Part:
 
 
 def _take(part: Part, rows: npt.NDArray[np.int64]) -> Part:
-    from dataclasses import fields, replace
+    from dataclasses import fields
 
     values = {f.name: getattr(part.shapes, f.name) for f in fields(part.shapes)}
     chosen = {name: value[rows] if isinstance(value, np.ndarray) else value for name, value in values.items()}
@@ -261,12 +321,28 @@ def _attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part
         columns.insert(-1, _value_width(rows))
         window = np.nan_to_num(_floats(rows, "window"))
         cache_bytes = np.asarray(sizes, dtype=np.float64)
-        shapes = serving_attention.Shapes.of(
+        shapes = attention_shapes.Shapes.of(
             [*columns, window], bytes_of(dtype), cache_bytes, _shared(rows).astype(np.float64)
         )
         device = Device.of(gpus[gpu], dtype)
         path = f"{framework}|{phase}|{dtype}"
-        yield Part(gpu, path, phase, device, shapes, FRAMEWORKS[framework], _log_latency(rows), dtype)
+        own = phase == serving_attention.DECODE and (framework, gpus[gpu].compute_capability or "") in DECODE_OF
+        yield Part(gpu, path, phase, device, shapes, FRAMEWORKS[framework], _log_latency(rows), dtype, shared=not own)
+
+
+def _attention_for_all(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
+    """The parts of `_attention_parts`, one path a phase, without Triton's kernels where there are others.
+
+    Frameworks take Triton's where no kernel was written for a board and shape: what a new generation runs is written
+    for it. A phase has one set of constants, whatever the framework and dtype.
+    """
+    phases = _phases(frame)
+    if "kernel_source" in frame:
+        written = ~np.asarray(frame["kernel_source"].astype(str).str.contains("triton"), dtype=bool)
+        keep = written | ~np.isin(phases, np.unique(phases[written]))
+        frame = frame[keep]
+    for part in _attention_parts(frame, gpus):
+        yield replace(part, path=f"{part.kind}|{part.kind}|bf16")
 
 
 def _shared(rows: Frame) -> npt.NDArray[np.bool_]:
@@ -286,6 +362,23 @@ def _value_width(rows: Frame) -> FloatArray:
     """Head width of the values, (n,): the queries' unless the row says otherwise."""
     width = np.nan_to_num(_floats(rows, "v_head_dim")) if "v_head_dim" in rows else np.zeros(len(rows))
     return np.where(width > 0, width, _floats(rows, "head_dim"))
+
+
+def _moe_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
+    """The parts of `_moe_parts`, split by kernel, whose name takes the framework's place in the path.
+
+    The rows name the kernel; where they do not, it is the one that the framework runs.
+    """
+    names = frame["kernel_source"].astype(object).fillna("").astype(str) if "kernel_source" in frame else None
+    kernels = np.full(len(frame), "", dtype=object)
+    if names is not None:
+        found = {name: next((k for k in serving_moe.KERNELS if k in name), "") for name in names.unique()}
+        kernels = names.map(found).to_numpy(dtype=object)
+    for known in np.unique(kernels.astype(str)):
+        for part in _moe_parts(frame[kernels == known], gpus):
+            framework, name = part.path.split("|")
+            kernel = known or serving_moe.kernel_of(framework, name, gpus[part.gpu])
+            yield replace(part, path=f"{kernel}|{name}")
 
 
 def _moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
@@ -311,7 +404,7 @@ def _moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
 GEMM = Family(
     kind="serving_gemm",
     names=serving_gemm.CONSTANTS,
-    start=(0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 1.5e3),
+    start=(0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 1.5e3, 1024.0),
     features=serving_gemm.FEATURES,
     parts=_gemm_parts,
     core=lambda part, x: serving_gemm.core_time(part.shapes, part.device, x),
@@ -322,28 +415,66 @@ GEMM = Family(
     unseen_shrink=0.2,
     alike_shrink=0.6,
     unseen_clip=_HALF_OF_LOG_2,
+    # A step of the K loop takes about 170 cycles wherever it was seen; what looks longer is a tile that cannot shrink.
+    pulls=(1.0, 1.0, 1.0, 1.0, 1.0, 10.0, 1.0, 1.0, 1.0),
+    searches=(
+        (0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 1.5e3, 1024.0),  # small tiles, split-K
+        (0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 2e5, 16384.0),  # 128 x 128 at least, no split-K
+    ),
 )
+
+
+def _attention_in_cycles(constants: Mapping[str, float]) -> Family:
+    """How `attention_cycles` answers for GPUs that nobody measured; its constants are held near their start."""
+    return Family(
+        kind="serving_attention",
+        names=tuple(constants),
+        start=tuple(constants.values()),
+        features=attention_cycles.FEATURES,
+        parts=_attention_for_all,
+        core=_attention_core,
+        describe=_attention_table,
+        measured=Settings(),
+        unseen=Settings(),
+        rows_a_booster=0,
+        unseen_shrink=1.0,
+        alike_shrink=None,
+        unseen_clip=0.8,
+        pulls=(17.0,) * len(constants),
+    )
+
+
+def _attention_core(part: Part, x: FloatArray) -> Any:
+    return serving_attention.core_time(part.shapes, part.device, x, serving_attention.is_decode(part.kind))
+
+
+def _attention_table(part: Part, core: Any) -> FloatArray:
+    return serving_attention.features(part.shapes, part.device, core, part.framework)
+
+
+_PREFILL_FORM = _attention_in_cycles(attention_cycles.PREFILL_CONSTANTS)
+_DECODE_FORM = _attention_in_cycles(attention_cycles.DECODE_CONSTANTS)
 ATTENTION = Family(
     kind="serving_attention",
     names=serving_attention.CONSTANTS,
     start=(0.6, 0.8, 20e9, 8e3, 540.0, 0.5, 20e9, 1.8e3),
     features=serving_attention.FEATURES,
     parts=_attention_parts,
-    core=lambda part, x: serving_attention.core_time(
-        part.shapes, part.device, x, serving_attention.is_decode(part.kind)
-    ),
-    describe=lambda part, core: serving_attention.features(part.shapes, part.device, core, part.framework),
+    core=_attention_core,
+    describe=_attention_table,
     measured=Settings(rounds=160, leaves=511, depth=16, rate=0.14, sampling=0.9),
-    unseen=Settings(rounds=150, leaves=31, depth=7, rows_a_leaf=60),
+    unseen=Settings(rounds=200, leaves=127, depth=12, rows_a_leaf=10),
     rows_a_booster=150_000,
-    unseen_shrink=0.8,
-    alike_shrink=1.0,
+    unseen_shrink=0.9,
+    alike_shrink=None,  # A100 left out: prefill 9.9 % with all GPUs, 13.1 with L40S and RTX PRO 6000 alone
     unseen_clip=0.8,
+    by_kernel=_attention_for_all,
+    common=lambda kind: _DECODE_FORM if serving_attention.is_decode(kind) else _PREFILL_FORM,
 )
 MOE = Family(
     kind="serving_moe",
     names=serving_moe.CONSTANTS,
-    start=(0.5, 0.75, 15e9, 3e4, 16.0, 0.2e-6, 0.2, 1.0),
+    start=(0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02),
     features=serving_moe.FEATURES,
     parts=_moe_parts,
     core=lambda part, x: serving_moe.core_time(part.shapes, part.device, x),
@@ -354,4 +485,7 @@ MOE = Family(
     unseen_shrink=1.0,
     alike_shrink=1.0,
     unseen_clip=0.8,
+    by_kernel=_moe_by_kernel,
+    kernel_of=serving_moe.kernel_of,
+    of_kernel=serving_moe.OF_KERNEL,
 )

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import SpecError
-from predictor.estimators import tile_gemm as tg
+from predictor.estimators import sgemm
 from predictor.hardware.gpu import GPUSpec
 from predictor.training.extras import require
 from predictor.training.kernel_choice import fit_choice
@@ -64,7 +64,7 @@ class Rows:
     gpu: IntArray
     library: IntArray
     layout: IntArray
-    shape: tg.Shape
+    shape: sgemm.Shape
     tile: IntArray  # -1 where the kernel's name gives none
     splits: FloatArray
     seconds: FloatArray
@@ -73,7 +73,7 @@ class Rows:
     def take(self, index: IntArray) -> Rows:
         """The rows of ``index``."""
         s = self.shape
-        shape = tg.Shape(s.b[index], s.m[index], s.n[index], s.k[index])
+        shape = sgemm.Shape(s.b[index], s.m[index], s.n[index], s.k[index])
         return Rows(
             self.gpu[index], self.library[index], self.layout[index], shape, self.tile[index], self.splits[index],
             self.seconds[index], self.weight[index],
@@ -95,18 +95,18 @@ def read_rows(frame: Frame, gpus: list[GPUSpec]) -> Rows:
     number["batch"] = np.where(np.isnan(number["batch"]), 1.0, number["batch"])
     gpu = rows["gpu"].astype(str).map(order).to_numpy(dtype=np.int64)
     layout = np.where(rows["layout"].astype(str).to_numpy() == "tn", 0, 1).astype(np.int64)
-    shape = tg.Shape(number["batch"], number["m"], number["n"], number["k"])
+    shape = sgemm.Shape(number["batch"], number["m"], number["n"], number["k"])
     tile = tile_indices(rows["kernel_name"].astype(str)) if "kernel_name" in rows else np.full(len(rows), -1)
     seconds = number["latency_ms"] * 1e-3
     return Rows(
-        gpu, np.array([tg.library_of(g) for g in gpus])[gpu], layout, shape, tile,
+        gpu, np.array([sgemm.library_of(g) for g in gpus])[gpu], layout, shape, tile,
         _splits(rows, tile, shape), seconds, np.sqrt(np.clip(seconds / FULL_WEIGHT_S, 0.02, 1.0)),
     )  # fmt: skip
 
 
 def tile_indices(names: Any) -> IntArray:
     """Index into `TILES` of each kernel name (a text Series), -1 where it names no tile of them."""
-    known = {tile.name: i for i, tile in enumerate(tg.TILES)}
+    known = {tile.name: i for i, tile in enumerate(sgemm.TILES)}
 
     def find(name: str) -> int:
         match = _KERNEL.search(name)
@@ -116,13 +116,13 @@ def tile_indices(names: Any) -> IntArray:
     return np.array([unique[name] for name in names], dtype=np.int64)
 
 
-def _splits(rows: Frame, tile: IntArray, shape: tg.Shape) -> FloatArray:
+def _splits(rows: Frame, tile: IntArray, shape: sgemm.Shape) -> FloatArray:
     """Split-K factor from the launched grid: blocks over the tiles of the output."""
     if not {"grid_x", "grid_y", "grid_z"} <= set(rows.columns):
         return np.ones(len(rows))
     blocks = np.prod([rows[c].to_numpy(dtype=np.float64) for c in ("grid_x", "grid_y", "grid_z")], axis=0)
-    n = np.array([t.n for t in tg.TILES])[tile]
-    m = np.array([t.m for t in tg.TILES])[tile]
+    n = np.array([t.n for t in sgemm.TILES])[tile]
+    m = np.array([t.m for t in sgemm.TILES])[tile]
     splits = np.round(blocks / (np.ceil(shape.n / n) * np.ceil(shape.m / m) * shape.b))
     result: FloatArray = np.where(np.isnan(splits), 1.0, np.maximum(splits, 1.0))
     return result
@@ -132,9 +132,9 @@ class Parameters:
     """The vector that least squares works on <-> the formula's constants. Positive constants stand as logarithms."""
 
     def __init__(self, gpus: int, present: npt.NDArray[np.bool_]) -> None:
-        tiles, libraries = len(tg.TILES), len(tg.LIBRARIES)
+        tiles, libraries = len(sgemm.TILES), len(sgemm.LIBRARIES)
         self.present = present
-        self.penalties = np.ones(present.shape), np.ones((*present.shape[:2], len(tg.SPLITS)))
+        self.penalties = np.ones(present.shape), np.ones((*present.shape[:2], len(sgemm.SPLITS)))
         start = {
             "efficiency": np.full(int(present.sum()), np.log(0.9)), "prologue": np.full(tiles, np.log(16.0)),
             "lonely": np.full(tiles, np.log(0.2)), "unaligned": np.full(libraries, np.log(0.02)),
@@ -155,12 +155,12 @@ class Parameters:
         """The named parts of a vector."""
         return dict(zip(self.names, np.split(x, self.ends[:-1]), strict=True))
 
-    def constants(self, x: FloatArray) -> tg.Constants:
+    def constants(self, x: FloatArray) -> sgemm.Constants:
         """The shared constants that ``x`` stands for."""
         p = self.split(x)
         efficiency = np.zeros(self.present.shape)
         efficiency[self.present] = np.exp(p["efficiency"])
-        return tg.Constants(
+        return sgemm.Constants(
             efficiency, np.exp(p["prologue"]), np.exp(p["lonely"]), np.exp(p["unaligned"]), _sigmoid(p["reread"]),
             np.exp(p["narrow"]), np.exp(p["straddle"]), np.exp(p["strain"]), *self.penalties,
             float(np.exp(p["memory"][0])), float(np.exp(p["write_out"][0])),
@@ -179,7 +179,7 @@ class Fit:
 
     def __init__(self, gpus: list[GPUSpec], rows: Rows) -> None:
         self.gpus = gpus
-        present = np.zeros((len(tg.LIBRARIES), len(tg.LAYOUTS), len(tg.TILES)), dtype=bool)
+        present = np.zeros((len(sgemm.LIBRARIES), len(sgemm.LAYOUTS), len(sgemm.TILES)), dtype=bool)
         known = rows.tile >= 0
         counts = np.zeros(present.shape, dtype=np.int64)
         np.add.at(counts, (rows.library[known], rows.layout[known], rows.tile[known]), 1)
@@ -190,9 +190,9 @@ class Fit:
 
     def _hosts(self, rows: Rows) -> FloatArray:
         """What a call takes the host, seen where the kernel is short: a low quantile, of shape (gpus, layouts)."""
-        hosts = np.full((len(self.gpus), len(tg.LAYOUTS)), 3e-5)
+        hosts = np.full((len(self.gpus), len(sgemm.LAYOUTS)), 3e-5)
         for g in range(len(self.gpus)):
-            for layout in range(len(tg.LAYOUTS)):
+            for layout in range(len(sgemm.LAYOUTS)):
                 own = rows.seconds[(rows.gpu == g) & (rows.layout == layout)]
                 if len(own):
                     hosts[g, layout] = np.quantile(own, HOST_QUANTILE)
@@ -204,7 +204,7 @@ class Fit:
         result: FloatArray = np.maximum(self.host - after, 1e-6)
         return result
 
-    def _board(self, gpu: IntArray, x: FloatArray) -> tg.Board:
+    def _board(self, gpu: IntArray, x: FloatArray) -> sgemm.Board:
         part = self.parameters.split(x)
         specs = self.gpus
 
@@ -213,7 +213,7 @@ class Fit:
             return result
 
         bandwidth = column([g.memory_bandwidth for g in specs]) * np.exp(part["bandwidth"])[gpu]
-        return tg.Board(
+        return sgemm.Board(
             column([float(g.sm_count) for g in specs]), column([g.peak_flops("fp32") for g in specs]),
             np.exp(part["u"])[gpu], bandwidth, column([float(g.l2_bytes) for g in specs]),
         )  # fmt: skip
@@ -222,26 +222,26 @@ class Fit:
         """Measured latency that the formula gives for one chosen candidate a row, launch time included."""
         const = self.parameters.constants(x)
         rate = const.efficiency[rows.library, rows.layout, tile]
-        cand = tg.candidates(const, np.maximum(rate, 1e-6), tile, splits)
+        cand = sgemm.candidates(const, np.maximum(rate, 1e-6), tile, splits)
         board = self._board(rows.gpu, x)
         lib = rows.library
-        traits = tg.Traits(
+        traits = sgemm.Traits(
             const.unaligned[lib], const.reread[lib], const.narrow[lib], const.straddle[lib], const.strain[lib],
             (rows.layout == 0).astype(np.float64),
         )  # fmt: skip
-        compute = tg.compute_seconds(rows.shape, cand, board, const, traits) / board.sustained
-        memory = tg.memory_seconds(rows.shape, cand, board, const, traits)
+        compute = sgemm.compute_seconds(rows.shape, cand, board, const, traits) / board.sustained
+        memory = sgemm.memory_seconds(rows.shape, cand, board, const, traits)
         launch = self.launch(x)[rows.gpu, rows.layout]
-        result: FloatArray = tg.join_seconds(compute, memory, rows.shape, cand, board, const) + launch
+        result: FloatArray = sgemm.join_seconds(compute, memory, rows.shape, cand, board, const) + launch
         return result
 
     def choice_times(self, rows: Rows) -> FloatArray:
         """log of the measured time that every candidate gives, of shape (n, c); inf where not allowed."""
-        tiles, splits = tg.all_candidates()
+        tiles, splits = sgemm.all_candidates()
         out = np.full((len(rows.seconds), len(tiles)), np.inf)
         for j, (t, s) in enumerate(zip(tiles, splits, strict=True)):
             present = self.parameters.present[rows.library, rows.layout, t]
-            index = np.nonzero(present & ((s == 1.0) | (rows.shape.k >= tg.MIN_SPLIT_K * s)))[0]
+            index = np.nonzero(present & ((s == 1.0) | (rows.shape.k >= sgemm.MIN_SPLIT_K * s)))[0]
             if len(index):
                 part = rows.take(index)
                 full = np.full(len(index), 1)
@@ -250,15 +250,15 @@ class Fit:
 
     def fit_choices(self, rows: Rows) -> None:
         """Penalties by library and layout from the kernels that ``rows`` name."""
-        tiles, splits = tg.all_candidates()
-        split_index = tg.split_indices(splits)
+        tiles, splits = sgemm.all_candidates()
+        split_index = sgemm.split_indices(splits)
         times = self.choice_times(rows)
-        picked = rows.tile * len(tg.SPLITS) + tg.split_indices(rows.splits)
+        picked = rows.tile * len(sgemm.SPLITS) + sgemm.split_indices(rows.splits)
         by_tile, by_split = self.parameters.penalties
-        for lib in range(len(tg.LIBRARIES)):
-            for layout in range(len(tg.LAYOUTS)):
+        for lib in range(len(sgemm.LIBRARIES)):
+            for layout in range(len(sgemm.LAYOUTS)):
                 own = np.nonzero((rows.library == lib) & (rows.layout == layout))[0]
-                sizes = (len(tg.TILES), len(tg.SPLITS))
+                sizes = (len(sgemm.TILES), len(sgemm.SPLITS))
                 choice = fit_choice(times[own], picked[own], tiles, split_index, sizes)
                 by_tile[lib, layout], by_split[lib, layout] = choice.tile, choice.split
 
@@ -313,7 +313,7 @@ class Fit:
         rates[p.present] = part["efficiency"]
         part["efficiency"] = fill_rates(rates, taught)[p.present]
         known = measured_libraries(taught)
-        nearest = [tg.nearest_library(known, library) for library in range(len(known))]
+        nearest = [sgemm.nearest_library(known, library) for library in range(len(known))]
         part |= {name: part[name][nearest] for name in OF_LIBRARY}
         self.x = np.concatenate([part[name] for name in p.names])
 
@@ -327,7 +327,7 @@ def measured_libraries(kernels: BoolArray) -> BoolArray:
 def sample(rows: Rows, limit: int, seed: int) -> IntArray:
     """Indices of up to ``limit`` rows for each GPU and layout, drawn at random and sorted."""
     random = np.random.default_rng(seed)
-    group = rows.gpu * len(tg.LAYOUTS) + rows.layout
+    group = rows.gpu * len(sgemm.LAYOUTS) + rows.layout
     drawn = [random.permutation(np.nonzero(group == g)[0])[:limit] for g in np.unique(group)]
     return np.sort(np.concatenate(drawn))
 
@@ -366,19 +366,19 @@ def fit_rows(specs: list[GPUSpec], rows: Rows, seed: int) -> tuple[Fit, Rows]:
 def _export(fit: Fit, rows: Rows) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     const, part = fit.parameters.constants(fit.x), fit.parameters.split(fit.x)
     scale = _scale(const.efficiency, rows, is_steady(fit.gpus)[rows.gpu])
-    sustained = shrink_sustained(fit.gpus, np.exp(part["u"]) * scale[[tg.library_of(g) for g in fit.gpus], 0, 0])
+    sustained = shrink_sustained(fit.gpus, np.exp(part["u"]) * scale[[sgemm.library_of(g) for g in fit.gpus], 0, 0])
     launch = fit.launch(fit.x)
     ids = [g.id for g in fit.gpus]
-    weights = {name: np.asarray(getattr(const, name)) for name in (*tg.ARRAYS, *tg.SCALARS)}
+    weights = {name: np.asarray(getattr(const, name)) for name in (*sgemm.ARRAYS, *sgemm.SCALARS)}
     weights["efficiency"] = const.efficiency / scale
     weights["boards"] = np.stack([sustained, np.exp(part["bandwidth"])], axis=1)
     manifest: dict[str, Any] = {
         "kind": "tile_gemm", "families": ["gemm"], "dtypes": ["fp32"], "gpus": ids,
-        "tiles": [t.name for t in tg.TILES], "features": ["batch", "m", "n", "k", "layout"],
+        "tiles": [t.name for t in sgemm.TILES], "features": ["batch", "m", "n", "k", "layout"],
         "power_need": power_need(fit.gpus, sustained),
         "eager_overhead_s": {
             layout: {g: [float(fit.host[i, j]), float(launch[i, j])] for i, g in enumerate(ids)}
-            for j, layout in enumerate(tg.LAYOUTS)
+            for j, layout in enumerate(sgemm.LAYOUTS)
         },
         "rows": len(rows.seconds),
     }  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from predictor.estimators import tile_gemm as tg
+from predictor.estimators import sgemm
 from predictor.estimators.power import POWER_NEED, issue_share, sustained_share
 from predictor.hardware.gpu import GPUSpec
 
@@ -31,7 +31,7 @@ def is_steady(gpus: list[GPUSpec]) -> BoolArray:
 
 def is_reference(gpus: list[GPUSpec]) -> BoolArray:
     """Boards whose rows give the constants that all share: steady, with newer kernels than Maxwell's. Shape (gpus,)."""
-    return is_steady(gpus) & np.array([tg.library_of(g) > 0 for g in gpus])
+    return is_steady(gpus) & np.array([sgemm.library_of(g) > 0 for g in gpus])
 
 
 def fill_rates(log_rates: FloatArray, known: BoolArray) -> FloatArray:

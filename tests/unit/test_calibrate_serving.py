@@ -22,6 +22,7 @@ from predictor.roofline import roofline  # noqa: E402
 from predictor.training import fit_serving  # noqa: E402
 from predictor.training.calibrate_serving import (  # noqa: E402
     attention_rows,
+    blend,
     calibrate_gemm,
     explain,
     gemm_rows,
@@ -109,6 +110,38 @@ def test_a_row_that_lies_far_off_is_believed_less() -> None:
     robust = explain("", (0, 1), at, y, np.zeros(60)).points.predict(around)
     plain = process(at, y, np.ones(60))[1].predict(around)
     assert np.abs(robust).mean() < 0.7 * np.abs(plain).mean()
+
+
+def test_a_mixture_finds_whose_trees_tell_of_a_gpu() -> None:
+    rng = np.random.default_rng(0)
+    trees = rng.normal(0.0, 0.2, (64, 4))
+    y = 0.1 + 0.9 * trees[:, 1] + rng.normal(0.0, 0.02, 64)
+    y[5] += 2.0  # a kernel of its own
+    at = rng.uniform(0, 1e6, (64, 2))  # so far apart that the process has nothing to carry over
+    found = blend(("*|x", "a|x", "b|x", "c|x"), (0, 1), at, y, trees)
+    shares = {found.trees: found.strength, **dict(found.others)}
+    assert set(shares) == {"*|x", "a|x", "b|x", "c|x"}
+    assert shares["a|x"] == pytest.approx(0.9, abs=0.1)
+    assert all(abs(share) < 0.1 for key, share in shares.items() if key != "a|x")
+    assert found.offset == pytest.approx(0.1, abs=0.03)
+
+
+def test_few_rows_leave_a_mixture_near_equal_shares() -> None:
+    trees = np.random.default_rng(0).normal(0.0, 0.01, (2, 4))
+    found = blend(("*|x", "a|x", "b|x", "c|x"), (0,), np.array([[0.0], [1.0]]), trees[:, 1], trees)
+    np.testing.assert_allclose([found.strength, *(share for _, share in found.others)], 0.25, atol=0.1)
+
+
+def test_a_new_gpu_mixes_the_trees_of_measured_ones(fitted: Any) -> None:
+    frame = _frame(NEW, 0.45)
+    found = calibrate_gemm(frame.iloc[stratified(frame, 24, 0)].reset_index(drop=True), NEW, *fitted)
+    about = found.manifest["adapted"]["l40s|bf16"]
+    assert set(about["others"]) == {"a100-sxm-80gb|bf16", "h100-sxm|bf16"}
+    mixed = _error((found.manifest, found.weights), frame, NEW)
+    old = {key: value for key, value in about.items() if key not in ("others", "offset")}  # as sets once were written
+    manifest = {**found.manifest, "adapted": {"l40s|bf16": old}}
+    assert _error((manifest, found.weights), frame, NEW) != mixed
+    assert ServingGemm.from_artifact(manifest, found.weights).covers("l40s")
 
 
 def test_a_measured_gpu_keeps_its_trees_and_can_be_calibrated_again(fitted: Any) -> None:

@@ -258,6 +258,52 @@ def test_a_gpu_known_from_traces_alone_adds_its_share() -> None:
     assert "a40" not in manifest["eager_overhead_s"]["elementwise"]
 
 
+def test_every_board_keeps_its_own_share_whatever_the_order_of_gpus() -> None:
+    """`tilecast train` writes the GPUs of a set in alphabetical order; traced boards are fitted after the others."""
+    names = (*GPUS, "a40")
+    frame = pd.concat([made_up_rows(), traced_rows()], ignore_index=True)
+    manifest, weights = fit_memory_bound(frame, {g: load_gpu(g) for g in names}, seed=0)
+    assert list(manifest["boards"]) != sorted(names)
+    estimator = MemoryBound.from_artifact({**manifest, "gpus": sorted(names)}, weights)
+    for gpu, share in zip(names, (0.8, 0.8, 0.7), strict=True):
+        assert estimator.board(load_gpu(gpu)).bandwidth == pytest.approx(share * load_gpu(gpu).memory_bandwidth, 0.05)
+
+
+def test_what_l2_holds_of_a_sum_is_not_taken_for_bandwidth() -> None:
+    """A profiler repeats: 6 MB (an A40's L2) of every sum need no DRAM, which says nothing of the others."""
+    spec, rows = load_gpu("a40"), traced_rows(400)
+    sums = (rows["op"] == "elementwise") & (rows["elements"] < 1 << 26)
+    moved = 6.0 * rows["elements"] - spec.l2_bytes
+    rows.loc[sums, "latency_ms"] = (moved / (0.7 * spec.memory_bandwidth) + START.fixed_s)[sums] * 1e3
+    frame = pd.concat([made_up_rows(), rows[sums | (rows["op"] == "rotary")]], ignore_index=True)
+    manifest, weights = fit_memory_bound(frame, {g: load_gpu(g) for g in (*GPUS, "a40")}, seed=0)
+    share = MemoryBound.from_artifact(manifest, weights).board(spec).bandwidth / spec.memory_bandwidth
+    assert share == pytest.approx(0.7, rel=0.005)
+    measured = 6.0 * rows["elements"] / (rows["latency_ms"] * 1e-3 - START.fixed_s) / spec.memory_bandwidth
+    assert measured[sums].median() > 1.01 * share
+
+
+def test_an_engines_norm_costs_its_bytes(estimator: MemoryBound) -> None:
+    """Rows of any width at the share of bandwidth, a few rows one short kernel; PyTorch's and fp32 ones as before."""
+    v100 = load_gpu("v100-pcie-32gb")
+
+    def seconds(op: Norm, kernels: str) -> float:
+        return float(estimator.seconds(make_batch("norm", [op], kernels), v100)[0])
+
+    for rows, cols in ((1 << 15, 5120), (1 << 20, 128)):
+        op = Norm("fp16", rows, cols, "rms", residual=True)
+        streamed = op.bytes_moved() / (0.9 * v100.memory_bandwidth)
+        for kernels in ("vllm", "sglang", "trtllm"):
+            assert seconds(op, kernels) == pytest.approx(streamed, rel=0.05)
+        assert seconds(op, "pytorch") > 1.3 * streamed
+    few = Norm("fp16", 8, 5120, "rms")
+    assert START.fixed_s < seconds(few, "sglang") < 1.1 * START.fixed_s
+    layer, backward = Norm("fp16", 8, 5120, "layer"), Norm("fp16", 8, 5120, "rms", "backward")
+    for same in (Norm("fp32", 8, 5120, "rms"), layer, backward):
+        assert seconds(same, "vllm") == seconds(same, "pytorch")
+    assert seconds(layer, "trtllm") < seconds(layer, "vllm")
+
+
 def test_test_rows_are_not_fitted() -> None:
     frame = made_up_rows(5)
     frame["split"] = "test"

@@ -104,6 +104,44 @@ def test_fused_llama_is_what_a_serving_engine_launches() -> None:
     assert head == Gemm("bf16", 8, 128256, 4096)
 
 
+def layer_names(model: str, step: Step) -> list[str]:
+    graph = build(load_config(model), step)
+    return [n.name for n in next(b for b in graph.blocks if b.name == "layer").nodes]
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_an_engines_attention_call_writes_the_cache(mode: str) -> None:
+    """A compiler's graph has rotary and cache apart; TensorRT-LLM's operator does both, others write the cache."""
+    sizes = (1, 512) if mode == "decode" else (512, 0)
+    names = {}
+    for engine in ("", "vllm", "sglang", "tensorrt_llm"):
+        step = Step(mode, 2, *sizes, "bf16", attention="flash", fused=True, engine=engine)
+        names[engine] = layer_names("llama-3.1-8b", step)
+    assert {"rotary", "cache append"} <= set(names[""])
+    for engine in ("vllm", "sglang"):
+        assert names[engine] == [n for n in names[""] if n != "cache append"]
+    assert names["tensorrt_llm"] == [n for n in names["vllm"] if n != "rotary"]
+    unfused = Step(mode, 2, *sizes, "bf16", attention="math", fused=True, engine="vllm")
+    assert "cache append" in layer_names("llama-3.1-8b", unfused)
+
+
+def test_fastertransformer_has_kernels_for_biases_and_sums_of_their_own() -> None:
+    words = {"fused": True, "engine": "fastertransformer"}
+    decode = layer_names("gpt2", Step("decode", 2, 1, 64, "fp16", attention="flash", **words))
+    assert decode == [
+        "attention norm", "attention qkv", "attention core", "attention out", "mlp norm", "mlp up", "mlp activation",
+        "mlp down", "mlp residual",
+    ]  # fmt: skip
+    prefill = layer_names("gpt2", Step("prefill", 1, 64, 0, "fp16", **words))
+    assert {"cache append", "attention split heads"} <= set(prefill)
+    step = Step("forward", 2, 64, 0, "fp16", attention="flash", **words)
+    graph = build(load_config("bert-base"), step)
+    ops = {n.name: n.op for b in graph.blocks if b.name == "layer" for n in b.nodes}
+    assert "mlp residual" not in ops
+    assert ops["attention qkv bias"].bytes_moved() == 2 * (2 * 64 * 3 * 768) * 2
+    assert ops["attention norm"].bytes_moved() == pytest.approx(3 * (2 * 64 * 768) * 2, rel=0.02)  # the sum stays put
+
+
 def test_math_attention_in_fused_form_is_three_kernels() -> None:
     graph = build(load_config("gpt2"), Step("forward", 1, 128, fused=True))
     names = [n.name for b in graph.blocks if b.name == "layer" for n in b.nodes]

@@ -9,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import predictor
+from predictor.aggregate.passes import time_graphs
 from predictor.aggregate.plan import sample_contexts
 from predictor.errors import RequestError, UnsupportedError
+from predictor.estimators.artifact import load_artifacts
+from predictor.estimators.base import predict_kernels
+from predictor.estimators.engine import cold_weights_s
+from predictor.graph import Block, Graph, Node
+from predictor.hardware.gpu import load_gpu
 from predictor.networks import Step, build, kv_bytes_per_token, load_config
+from predictor.ops.gemm import Gemm
 from predictor.prediction import Prediction
 from predictor.report.json_report import to_dict
 from predictor.training.suite import predict_case
@@ -140,6 +147,37 @@ def test_engines_run_their_own_kernels() -> None:
     }  # fmt: skip
     assert kernels["cuda_graph"].latency_s == kernels["vllm"].latency_s
     assert len({kernels[name].latency_s for name in ("vllm", "sglang", "tensorrt_llm")}) == 3
+
+
+def test_sglang_decodes_on_an_a100_with_the_kernels_nearest_to_flashinfers() -> None:
+    """The A100's table under SGLang's name holds FlashAttention-3, which it runs by default on Hopper alone."""
+
+    def attention(gpu: str, execution: str, mode: str) -> float:
+        words = {"context_len": 4096} if mode == "decode" else {"seq_len": 4096}
+        answer = ask(gpu=gpu, execution=execution, mode=mode, batch=8, **words)
+        return next(row.latency_s for row in answer.breakdown if row.op.startswith("attention"))
+
+    assert attention("a100", "sglang", "decode") == attention("a100", "vllm", "decode")
+    assert attention("a100", "sglang", "prefill") != attention("a100", "vllm", "prefill")
+    assert attention("h100", "sglang", "decode") != attention("h100", "vllm", "decode")
+
+
+def test_weights_of_a_pass_come_from_memory() -> None:
+    """8 MiB fit an L40S' L2 twelve times, and are timed from there; in a model every layer has others."""
+    gpu, op = load_gpu("l40s"), Gemm("bf16", 1, 2048, 2048)
+    graph = Graph((Block("layer", (Node(op, "linear"),), 40),))
+    alone = predict_kernels([op], gpu, load_artifacts(), "vllm").latency_s[0]
+    needed = 2.0 * op.n * op.k / gpu.memory_bandwidth
+    (served,) = time_graphs([graph], gpu, load_artifacts(), kernels="vllm", eager_host=False)
+    (eager,) = time_graphs([graph], gpu, load_artifacts(), kernels="pytorch", eager_host=False)
+    assert alone < needed
+    assert served.timeline.total_s == pytest.approx(40 * needed)
+    assert eager.timeline.total_s == pytest.approx(40 * alone)
+    large = Gemm("bf16", 1, 8192, 8192)
+    assert cold_weights_s([large], gpu)[0] < predict_kernels([large], gpu, load_artifacts(), "vllm").latency_s[0]
+    assert cold_weights_s([Gemm("bf16", 1, 2048, 2048, 8, "bmm")], gpu).tolist() == [0.0]
+    half = Gemm("bf16", 1, 2048, 2048, quant="int8_wo")
+    assert 0.5 * needed <= cold_weights_s([half], gpu)[0] < 0.6 * needed
 
 
 def test_megatron_is_refused() -> None:

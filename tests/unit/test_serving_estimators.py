@@ -14,11 +14,11 @@ pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tileca
 
 from predictor.errors import SpecError  # noqa: E402
 from predictor.estimators.base import make_batch  # noqa: E402
-from predictor.estimators.residual import Corrections  # noqa: E402
+from predictor.estimators.residual import Corrections, Device  # noqa: E402
 from predictor.estimators.serving_attention import BACKWARD_OVER_FORWARD, ServingAttention, attended_pairs  # noqa: E402
 from predictor.estimators.serving_attention import Shapes as AttentionShapes  # noqa: E402
 from predictor.estimators.serving_gemm import ServingGemm  # noqa: E402
-from predictor.estimators.serving_moe import ServingMoE, expert_loads, exponent_of  # noqa: E402
+from predictor.estimators.serving_moe import ServingMoE, core_time, expert_loads, exponent_of, kernel_of  # noqa: E402
 from predictor.estimators.serving_moe import Shapes as MoEShapes  # noqa: E402
 from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
 from predictor.ops import Attention, Gemm, MoE, Op  # noqa: E402
@@ -131,6 +131,25 @@ def test_attention_phases_and_backward(attention: ServingAttention) -> None:
         _latency(attention, "attention", [prefill, decode, step, backward], load_gpu(name))
 
 
+def test_kernels_that_no_default_runs_answer_for_their_own_gpu_alone() -> None:
+    """SGLang's decode rows on the A100 are of a backend that it takes there by request: no other GPU learns of them."""
+    ops: list[Op] = [Attention("bf16", b, 32, kv, 1, s, 128) for b, kv, s in product((1, 8, 64), (4, 32), (512, 4096))]
+    known = {name: load_gpu(name) for name in ("a100-sxm-80gb", "l40s")}
+    usual = [row for gpu in known.values() for row in _rows(ops, gpu, 0.7, op="attention", framework="vllm")]
+    usual += _rows(ops, known["l40s"], 0.7, op="attention", framework="sglang")
+    slow = _rows(ops, known["a100-sxm-80gb"], 0.2, op="attention", framework="sglang")
+    without, _ = fit_serving.fit_attention(pd.DataFrame(usual), known, seed=0)
+    both, weights = fit_serving.fit_attention(pd.DataFrame(usual + slow), known, seed=0)
+    shared = [key for key in both["cores"] if key.startswith("*")]
+    assert shared
+    assert {key: both["cores"][key] for key in shared} == {key: without["cores"][key] for key in shared}
+    estimator = ServingAttention.from_artifact(both, weights)
+    large: list[Op] = [Attention("bf16", 64, 32, 32, 1, 4096, 128)]
+    a100 = known["a100-sxm-80gb"]
+    times = {name: float(_latency(estimator, "attention", large, a100, name)[0]) for name in ("vllm", "sglang")}
+    assert times["sglang"] > 2 * times["vllm"]
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [0, 1, 100, 5000])
 def test_pairs_of_arrays_are_those_of_the_operator(causal: bool, window: int) -> None:
@@ -168,6 +187,76 @@ def test_loads_of_experts() -> None:
         assert ((loads.active >= 1) & (loads.active <= 64 / ep)).all()
         assert (np.diff(loads.blocks, axis=1) <= 1e-9).all()  # larger blocks, fewer of them
         assert (loads.blocks[:, 0] * 16 >= 0.9 * loads.rows).all()
+
+
+def _layers(ep: float, matrices: float = 3.0) -> MoEShapes:
+    one = np.ones(3)
+    tokens = np.array([16.0, 512.0, 8192.0])
+    return MoEShapes.of(
+        [tokens, one * 4096, one * 1024, one * 64, one * 4, one * matrices, one, one * ep, one * 0], 2.0
+    )
+
+
+def test_rows_of_other_gpus_cost_the_kernels_that_touch_them() -> None:
+    device = Device.of(GPUS["h100-sxm"], "bf16")
+    plain = np.log(np.array([0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 1e-9, 1e-9]))
+    traffic, products = plain.copy(), plain.copy()
+    traffic[8], products[9] = 0.0, 0.0  # a share of 1
+    for touched in (traffic, products):
+        np.testing.assert_allclose(
+            core_time(_layers(1), device, touched).total, core_time(_layers(1), device, plain).total
+        )
+        assert (core_time(_layers(8), device, touched).total > core_time(_layers(8), device, plain).total).all()
+    # A kernel that multiplies every row gains nothing from more GPUs but the weights.
+    alone, spread = (core_time(_layers(ep), device, products).compute[-1] for ep in (1, 8))
+    assert spread == pytest.approx(alone, rel=0.05)
+
+
+def test_constants_of_an_older_set_mean_what_they_meant() -> None:
+    device = Device.of(GPUS["h100-sxm"], "bf16")
+    eight = np.log(np.array([0.5, 0.75, 15e9, 3e4, 16.0, 1e-12, 0.2, 1.0]))
+    neutral = np.log(np.array([0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 1e18, 1e-18, 1e-18]))
+    for ep in (1, 8):
+        old, new = (core_time(_layers(ep), device, x) for x in (eight, neutral))
+        np.testing.assert_allclose(old.total, new.total)
+        eight[5] = np.log(1e-3)  # the shortest time of a step
+        assert (core_time(_layers(ep), device, eight).compute > 100 * old.compute).all()
+        eight[5] = np.log(1e-12)
+
+
+def test_what_gpus_share_of_moe_goes_by_kernel() -> None:
+    """A framework that changes its kernel from one board to the next takes over what that kernel does elsewhere."""
+    ops: list[Op] = [MoE("bf16", t, 2048, f, e, 4) for t, f, e in product((1, 16, 256, 4096), (512, 2048), (16, 128))]
+    known = {name: load_gpu(name) for name in ("a100-sxm-80gb", "h100-sxm", "l40s")}
+    rows: list[dict[str, Any]] = []
+    for gpu in known.values():
+        rows += _rows(ops, gpu, 0.6, op="moe", framework="vllm", kernel_source="vllm_triton", distribution="balanced")
+        rows += _rows(ops, gpu, 0.3, op="moe", framework="trtllm", kernel_source="cutlass", distribution="balanced")
+    manifest, weights = fit_serving.fit_moe(pd.DataFrame(rows), known, seed=0)
+    assert {key for key in manifest["cores"] if key.startswith("*|")} == {"*|triton|bf16", "*|cutlass|bf16"}
+    estimator = ServingMoE.from_artifact(manifest, weights)
+    large: list[Op] = [MoE("bf16", 4096, 2048, 2048, 128, 4)]
+    a100, b200 = known["a100-sxm-80gb"], load_gpu("b200")
+    for gpu, faster in ((a100, "vllm"), (load_gpu("a100-pcie-40gb"), "vllm")):
+        times = {name: float(_latency(estimator, "moe", large, gpu, name)[0]) for name in ("vllm", "trtllm")}
+        assert min(times, key=lambda name: times[name]) == faster
+    assert [kernel_of("vllm", "bf16", gpu) for gpu in (a100, b200)] == ["triton", "cutlass"]
+    times = {name: float(_latency(estimator, "moe", large, b200, name)[0]) for name in ("vllm", "trtllm")}
+    assert times["vllm"] == pytest.approx(times["trtllm"], rel=0.3)
+
+
+def test_trees_of_another_generation_count_in_part() -> None:
+    """Blackwell of data centers is not the Blackwell of graphics boards, though NVIDIA calls both so."""
+    known = {name: load_gpu(name) for name in ("rtx-pro-6000-server", "h100-sxm")}
+    rows = [row for gpu in known.values() for row in _rows(_gemms(), gpu, 0.7, op="gemm", framework="vllm")]
+    manifest, weights = fit_serving.fit_gemm(pd.DataFrame(rows), known, seed=0)
+    x = np.full((1, len(manifest["features"])), 3.0)
+    manifest["boosters"]["*|bf16"] |= {"shrink": 0.5, "clip": [0.1, 0.1]}  # trees that say 0.1 of everything
+    corrections = Corrections(manifest, weights)
+    said = {name: corrections.log_factor("*|bf16", load_gpu(name), lambda: x) for name in ("b200", "h20", "rtx-5090")}
+    assert {name: float(np.ravel(value)[0]) for name, value in said.items()} == pytest.approx(
+        {"b200": 0.05, "h20": 0.1, "rtx-5090": 0.1}
+    )
 
 
 def test_whose_measurements_answer(gemm: ServingGemm) -> None:

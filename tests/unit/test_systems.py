@@ -93,7 +93,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         ('link_group: {value: "2", source: here}', "", "missing link_group"),
         ("id: mine", "name: mine", "missing id"),
         ("id: mine", "id: mine\nlinks: 3", "unknown field 'links' (nearest: link)"),
-        ("id: mine", "id: mine\nnetwork: infiniband", "missing nics_per_node; missing nic_bandwidth"),
+        ("id: mine", "id: mine\nnetwork: infiniband", "missing nics_per_node, nic_bandwidth"),
         ("id: mine", "id: mine\nin_switch_reduction: true", "true only for link nvswitch"),
         ("id: mine", "id: mine\nby_ranks: {2: 3}", "by_ranks"),
         ("id: mine", "id: [mine", "broken YAML"),

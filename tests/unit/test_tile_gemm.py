@@ -12,19 +12,19 @@ import pytest
 from predictor.errors import SpecError
 from predictor.estimators.base import make_batch
 from predictor.estimators.power import ISSUE_SHARE, POWER_NEED, issue_share, sustained_share
-from predictor.estimators.tile_gemm import (
+from predictor.estimators.sgemm import (
     LAYOUTS,
     LIBRARIES,
     REACH,
     SPLITS,
     TILES,
-    TileGemm,
     consensus,
     expected_seconds,
     layout_indices,
     library_of,
     nearest_library,
-)  # fmt: skip
+)
+from predictor.estimators.tile_gemm import TileGemm
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import Gemm
 from predictor.roofline import roofline

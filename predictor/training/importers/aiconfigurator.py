@@ -100,9 +100,7 @@ def run(root: Path) -> ImportResult:
     if not any(path.parts[-5] in GPUS for path in files):
         raise not_this_layout("aiconfigurator", root, EXPECTED)
     into = Collector("aiconfigurator", root)
-    for path in files:
-        into.files += 1
-        _import_file(into, path)
+    into.read(files, _import_file)
     result = into.result()
     flag_below_bound(result.frame)
     return result

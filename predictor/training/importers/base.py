@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,12 @@ class Collector:
     frames: list[Frame] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     files: int = 0
+
+    def read(self, files: Iterable[Path], import_file: Callable[[Collector, Path], None]) -> None:
+        """Has ``import_file`` add the rows of every file, or note why it does not."""
+        for path in files:
+            self.files += 1
+            import_file(self, path)
 
     def relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()

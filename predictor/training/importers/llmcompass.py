@@ -34,9 +34,7 @@ def run(root: Path) -> ImportResult:
     if not files:
         raise not_this_layout("llmcompass", root, EXPECTED)
     into = Collector("llmcompass", root)
-    for path in files:
-        into.files += 1
-        _import_file(into, path)
+    into.read(files, _import_file)
     result = into.result()
     flag_below_bound(result.frame)
     return result

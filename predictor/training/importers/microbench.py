@@ -36,9 +36,7 @@ def run(root: Path) -> ImportResult:
     if not files:
         raise not_this_layout("microbench", root, EXPECTED)
     into = Collector("microbench", root)
-    for path in files:
-        into.files += 1
-        _import_file(into, path)
+    into.read(files, _import_file)
     for path in find(root, (f"**/{_JOURNAL}",)):
         lines = path.read_bytes().count(b"\n")
         if lines:

@@ -39,12 +39,8 @@ def run(root: Path) -> ImportResult:
     if not files:
         raise not_this_layout("vidur", root, EXPECTED)
     into = Collector("vidur", root)
-    for path in files:
-        into.files += 1
-        _import_file(into, path)
-    for path in find(root, vidur_network.FILES):
-        into.files += 1
-        vidur_network.import_file(into, path)
+    into.read(files, _import_file)
+    into.read(find(root, vidur_network.FILES), vidur_network.import_file)
     result = into.result()
     flag_below_bound(result.frame)
     return result

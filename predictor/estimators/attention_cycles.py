@@ -1,0 +1,143 @@
+"""Fused attention on GPUs that nobody measured: a core in clock cycles that is the same for every framework.
+
+What carries over from one generation to the next is what an SM does in a clock cycle, not what a GPU does in a second:
+the fixed cost of a call (about 20,000 cycles), the rate at which the SMs move tiles in and out where DRAM is not the
+limit (prefill 6 to 10, decode about 9 bytes a cycle and SM on A100, H100, H200 and RTX PRO 6000 alike; H200 gains
+little over H100 there), and the share of the tensor peak that kernels rewritten for a generation reach. One set of
+constants serves all frameworks and dtypes: fitted one by one, they follow the kernels of the measured boards and
+transfer worse. What frameworks differ in is learned by trees over ratios of the core's parts, which know no GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.estimators.attention_shapes import Shapes, attended_pairs, moved_bytes, visible_keys
+from predictor.estimators.residual import Device, FloatArray
+
+#: Constants, in the order in which an artifact holds their logarithms, and where their fit starts.
+PREFILL_CONSTANTS = {
+    "compute_efficiency": 0.8,
+    "dram_efficiency": 0.8,
+    "overhead_cycles": 2e4,
+    "block_cycles": 500.0,  # what a tile costs beside its keys and its bytes
+    "idle_width": 80.0,  # head width whose products would take as long as what a step does beside them
+    "sm_bytes_a_cycle": 6.0,  # queries in and output out, which no kernel hides behind the products
+    "second_pass": 0.5,  # of the operands, before the attention: rotary, the cache's layout, scales
+}
+DECODE_CONSTANTS = {
+    "compute_efficiency": 0.6,
+    "dram_efficiency": 0.85,
+    "l2_bytes_a_cycle": 10.0,  # an SM's, where the cache lies in L2
+    "overhead_cycles": 1.8e4,
+    "step_cycles": 540.0,  # shortest time of 64 keys in a block's loop
+    "stream_bytes_a_cycle": 10.0,  # rate at which one block streams the KV cache
+    "block_cycles": 1.8e3,
+}
+COUNT = len(PREFILL_CONSTANTS)
+
+FEATURES = (
+    "log2_batch", "log2_kv_heads", "log2_group", "log2_q_len", "log2_kv_len", "log2_visible", "log2_head_dim",
+    "log2_core_cycles", "log2_compute_of_core", "log2_memory_of_core", "log2_sm_bytes_a_cycle",
+    "log2_compute_over_memory", "log2_block_bytes_a_cycle", "log2_blocks", "log2_moved_over_l2", "window", "itemsize",
+    "kv_itemsize", "framework",
+)  # fmt: skip
+
+_QUERIES = 128.0  # queries of a tile
+_KEYS = 64.0  # keys of a step
+_ROWS = 16.0  # rows of the smallest tensor-core product
+_DECODE_CHUNK = 256.0  # keys of a block where a decode kernel splits the cache
+_RESIDENT = 2.0  # such blocks on an SM at a time
+_LONGEST = 0.5  # of the longest tile, that runs while others are done
+_IN_L2_PREFILL, _IN_L2_DECODE = 0.5, 0.9  # operands below this share of L2 stay there
+_PREFILL_L2_BYTES = 16.0  # a cycle and SM
+_NORM = 3.0
+_OVERHEAD_NORM = 1.5  # a call's fixed cost is hidden in part where the work is long
+
+
+@dataclass(frozen=True, slots=True)
+class CycleTime:
+    """Seconds of the core, shape (n,), and whether it is that of a decode step."""
+
+    total: FloatArray
+    decode: bool
+
+
+def core_time(shapes: Shapes, device: Device, log_constants: FloatArray, decode: bool) -> CycleTime:
+    """Seconds of attention calls; ``log_constants``: logarithms of `PREFILL_CONSTANTS` or `DECODE_CONSTANTS`."""
+    run = _decode if decode else _prefill
+    return CycleTime(run(shapes, device, *np.exp(log_constants)), decode)
+
+
+def _prefill(
+    s: Shapes, device: Device, share: float, dram: float, overhead: float, block: float, idle: float, io: float,
+    second: float,
+) -> FloatArray:  # fmt: skip
+    clock, sms = device.clock_hz, device.sms
+    sequences, visible = s.batch * s.heads, visible_keys(s)
+    queries, cache = moved_bytes(s)
+    moved = queries + cache
+    tiles = np.ceil(s.q_len / _QUERIES)
+    rows = np.minimum(np.ceil(s.q_len / _ROWS) * _ROWS, _QUERIES)
+    # A causal tile computes its whole diagonal: half a tile of keys more than the pairs that count.
+    seen = attended_pairs(s) / s.q_len + np.where(s.causal > 0, _QUERIES / 2, 0.0)
+    keys = np.maximum(np.minimum(seen, np.ceil(visible / _KEYS) * _KEYS), _KEYS)
+    step = 2.0 * rows * _KEYS * (s.head_dim + s.value_dim + idle) * sms / (device.peak_flops * min(share, 1.0))
+    tile_keys = np.where(s.window > 0, np.minimum(visible, s.window + _QUERIES), visible)
+    longest = np.maximum(np.ceil(tile_keys / _KEYS), 1.0) * step + block / clock
+    work = sequences * tiles * (keys / _KEYS * step + block / clock) / sms + queries / (io * clock * sms)
+    compute = np.maximum(work + _LONGEST * longest, longest)
+    resident = 1.0 / (1.0 + (moved / (_IN_L2_PREFILL * device.l2_bytes)) ** 2)
+    supply = device.bandwidth * dram
+    rate = 1.0 / ((1.0 - resident) / supply + resident / max(sms * clock * _PREFILL_L2_BYTES, supply))
+    before = second * (queries + 2.0 * cache / s.kv_itemsize) / rate
+    busy = (compute**_NORM + (moved / rate) ** _NORM) ** (1 / _NORM) + before
+    total: FloatArray = (busy**_OVERHEAD_NORM + (overhead / clock) ** _OVERHEAD_NORM) ** (1 / _OVERHEAD_NORM)
+    return total
+
+
+def _decode(
+    s: Shapes, device: Device, share: float, dram: float, l2: float, overhead: float, step: float, stream: float,
+    block: float,
+) -> FloatArray:  # fmt: skip
+    clock, sms = device.clock_hz, device.sms
+    visible, blocks = visible_keys(s), s.batch * s.kv_heads
+    moved = np.add(*moved_bytes(s))
+    chunks = np.clip(np.ceil(visible / _DECODE_CHUNK), 1.0, np.maximum(1.0, np.floor(_RESIDENT * sms / blocks)))
+    busy = np.minimum(blocks * chunks, sms)
+    group = np.maximum(s.heads / s.kv_heads, _ROWS)
+    flops = 2.0 * group * blocks * visible * (s.head_dim + s.value_dim)
+    loop = np.maximum(visible / chunks / _KEYS, 1.0) * step + block
+    # Two blocks share an SM and hide each other's waits. With one, B200's bandwidth a cycle and SM, twice that of the
+    # boards measured, would stay half unused, and nothing says that its kernels leave it so.
+    longest = loop * np.maximum(blocks * chunks / (_RESIDENT * sms), 1.0) / clock
+    compute = np.maximum(flops * sms / (device.peak_flops * min(share, 1.0) * busy), longest)
+    resident = 1.0 / (1.0 + (moved / (_IN_L2_DECODE * device.l2_bytes)) ** 4)
+    supply, streams = device.bandwidth * dram, np.minimum(blocks * chunks, _RESIDENT * sms) * stream * clock
+    slow, fast = np.minimum(supply, streams), np.minimum(max(sms * l2 * clock, supply), streams)
+    memory = moved * (1.0 - resident) / slow + moved * resident / fast
+    total: FloatArray = (compute**_NORM + memory**_NORM) ** (1 / _NORM) + overhead / clock
+    return total
+
+
+def features(shapes: Shapes, device: Device, core: CycleTime, framework: int) -> FloatArray:
+    """The trees' inputs, (n, len(FEATURES)): the shape, the core in cycles, and its bounds as shares of it.
+
+    In prefill the last three logarithms are zero: with them, trees did worse on GPUs left out.
+    """
+    s, t = shapes, core.total
+    moved, blocks = np.add(*moved_bytes(s)), s.batch * s.kv_heads
+    compute = 2.0 * s.batch * s.heads * attended_pairs(s) * (s.head_dim + s.value_dim) / device.peak_flops
+    memory = moved / device.bandwidth
+    cycles = t * device.clock_hz
+    of_blocks = (moved / blocks / cycles, blocks / device.sms, moved / device.l2_bytes)
+    one = np.ones(t.size)
+    logs = np.log2(np.stack((
+        s.batch, s.kv_heads, s.heads / s.kv_heads, s.q_len, s.kv_len, visible_keys(s), s.head_dim, cycles,
+        compute / t, memory / t, moved / (device.sms * cycles), compute / memory,
+        *(of_blocks if core.decode else (one, one, one)),
+    ), axis=1))  # fmt: skip
+    rest = np.stack((s.window, s.itemsize * one, s.kv_itemsize, framework * one), axis=1)
+    return np.concatenate((logs, rest), axis=1)

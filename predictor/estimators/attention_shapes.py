@@ -1,0 +1,64 @@
+"""Shapes of fused attention calls as arrays, and what every core counts of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.estimators.residual import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """n attention calls; every field of shape (n,). ``window`` 0 is none; ``shared`` 1 where V is a slice of K."""
+
+    batch: FloatArray
+    heads: FloatArray
+    kv_heads: FloatArray
+    q_len: FloatArray
+    kv_len: FloatArray
+    head_dim: FloatArray
+    value_dim: FloatArray
+    causal: FloatArray
+    window: FloatArray
+    itemsize: float
+    kv_itemsize: FloatArray
+    shared: FloatArray
+
+    @classmethod
+    def of(
+        cls, columns: Sequence[FloatArray], itemsize: float, kv_itemsize: FloatArray, shared: FloatArray | None = None
+    ) -> Shapes:
+        """From the nine arrays in the order of the fields; without ``shared``, keys and values are read both."""
+        batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim, causal, window = columns
+        both = np.zeros(batch.size) if shared is None else shared
+        return cls(
+            batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim, causal, window, itemsize, kv_itemsize, both
+        )
+
+
+def attended_pairs(shapes: Shapes) -> FloatArray:
+    """(query, key) pairs of one head, shape (n,): `predictor.ops.attention.attended_pairs` over arrays."""
+    q, kv, window = shapes.q_len, shapes.kv_len, shapes.window
+    limit = np.where(window > 0, np.minimum(window, kv), kv)
+    first = kv - q + 1.0
+    ramp = np.clip(limit - first, 0.0, q)
+    causal = ramp * (2.0 * first + ramp - 1.0) / 2.0 + (q - ramp) * limit
+    return np.where(shapes.causal > 0, causal, q * limit)
+
+
+def visible_keys(shapes: Shapes) -> FloatArray:
+    """Key positions that at least one query sees, shape (n,)."""
+    inside = np.minimum(shapes.kv_len, shapes.window + shapes.q_len - 1.0)
+    return np.where(shapes.window > 0, inside, shapes.kv_len)
+
+
+def moved_bytes(shapes: Shapes) -> tuple[FloatArray, FloatArray]:
+    """(bytes of queries and output, bytes of keys and values), each of shape (n,) and each moved once."""
+    small = shapes.itemsize if shapes.itemsize >= 2 else 2.0  # the output of an fp8 kernel is in 16 bit
+    rows = shapes.batch * shapes.heads * shapes.q_len
+    stored = shapes.head_dim + shapes.value_dim - shapes.shared * shapes.value_dim
+    cache = shapes.batch * shapes.kv_heads * visible_keys(shapes) * stored * shapes.kv_itemsize
+    return rows * (shapes.head_dim * shapes.itemsize + shapes.value_dim * small), cache

@@ -1,0 +1,161 @@
+"""A folder of YAML files, one thing each: found by name, read with units and sources. GPUs and systems are kept so.
+
+A value is a scalar with its unit, "3.35 TB/s", or a mapping `{value: ..., source: ...}` with, where they help,
+`document` (a key of the file's `documents`), `note`, and `others` (what another source says).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import yaml
+
+from predictor.errors import RequestError, SpecError, nearest, unknown_name
+from predictor.units import parse_quantity
+
+Spec = TypeVar("Spec")
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a safe loader: it makes plain data only
+_FLOATS = ("frequency", "bandwidth", "power", "time")  # dimensions kept as float; counts and bytes become int
+
+
+class Catalogue(Generic[Spec]):
+    """The files of one folder. ``kind`` ("GPU") names them in errors, ``parse`` reads one from its text and path.
+
+    A file's stem is its id. Its first lines may hold lists such as `aliases: [h100]`, each on one line.
+    """
+
+    def __init__(self, kind: str, folder: Path, parse: Callable[[str, Path], Spec]) -> None:
+        self.kind = kind
+        self.folder = folder
+        self.parse = parse
+        self._named: dict[str, Spec] = {}
+        self._lists: dict[str, Mapping[str, str]] = {}
+
+    def ids(self) -> tuple[str, ...]:
+        """The stems of the files, sorted."""
+        return tuple(sorted(path.stem for path in self.folder.glob("*.yaml")))
+
+    def names(self) -> tuple[str, ...]:
+        """Every name that `load` knows: ids and aliases, sorted."""
+        return tuple(sorted({*self.ids(), *self.listed("aliases")}))
+
+    def listed(self, field: str) -> Mapping[str, str]:
+        """Name -> id, from the one-line lists ``field`` of every file; parsing whole files would slow every start."""
+        if field not in self._lists:
+            found: dict[str, str] = {}
+            for path in sorted(self.folder.glob("*.yaml")):
+                with path.open(encoding="utf-8") as file:
+                    for line, _ in zip(file, range(4), strict=False):
+                        if line.startswith(f"{field}:"):
+                            names = line.removeprefix(f"{field}:").strip().strip("[]").split(",")
+                            found.update((name.strip().lower(), path.stem) for name in names if name.strip())
+            self._lists[field] = found
+        return self._lists[field]
+
+    def load(self, name_or_path: str | Path, expected: str | None = None) -> Spec:
+        """What a name or a YAML file stands for; ``expected`` says in words which names are valid.
+
+        A name is an id or an alias, in any case, with "_" or " " for "-". What ends in .yaml or .yml or holds a path
+        separator is a file. A name is read once in a process, a file at every call. Raises UnknownNameError (with the
+        nearest names), RequestError for a file that is not there, SpecError for one that is wrong.
+        """
+        text = str(name_or_path)
+        if isinstance(name_or_path, Path) or "/" in text or "\\" in text or text.lower().endswith((".yaml", ".yml")):
+            return self._read(Path(text).expanduser())
+        key = "-".join(text.lower().replace("_", " ").split())
+        if key not in self._named:
+            stem = key if (self.folder / f"{key}.yaml").is_file() else self.listed("aliases").get(key)
+            if stem is None:
+                raise unknown_name(self.kind, text, self.names(), expected)
+            if stem not in self._named:
+                self._named[stem] = self._read(self.folder / f"{stem}.yaml")
+            self._named[key] = self._named[stem]
+        return self._named[key]
+
+    def _read(self, path: Path) -> Spec:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not UTF-8 text"
+            wanted = f"expected a YAML file of one {self.kind}"
+            raise RequestError(f"cannot read {self.kind} file '{path}': {reason}; {wanted}") from error
+        return self.parse(text, path)
+
+
+class Document:
+    """One file as it is read. All that is wrong with it is collected, so that one line can say everything.
+
+    sources      field, such as "peak_flops.matrix.bf16" -> where its value is from
+    missing      fields that are needed and absent;  problems  everything else that is wrong, one text each
+    """
+
+    def __init__(self, kind: str, text: str, path: Path, such_as: str) -> None:
+        """Of the YAML ``text``, a mapping with fields ``such_as``; raises SpecError for anything else."""
+        self.named = f"{kind} file '{path}'"
+        self.fields: dict[Any, Any] = self._mapping(text, such_as)
+        self.sources: dict[str, str] = {}
+        self.missing: list[str] = []
+        self.problems: list[str] = []
+
+    def _mapping(self, text: str, such_as: str) -> dict[Any, Any]:
+        try:
+            loaded = yaml.load(text, Loader=_Loader)
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            line = f" line {mark.line + 1}" if mark is not None else ""
+            reason = getattr(error, "problem", None) or "unreadable"
+            raise SpecError(f"{self.named}{line}: broken YAML: {reason}") from error
+        if not isinstance(loaded, dict):
+            raise SpecError(f"{self.named}: expected fields such as '{such_as}', found {type(loaded).__name__}")
+        return loaded
+
+    def entry(self, field: str, raw: object) -> object:
+        """The value of `{value: ..., source: ...}` or of a plain scalar; notes the source."""
+        source: object = None
+        if isinstance(raw, dict):
+            source, document, raw = raw.get("source"), raw.get("document"), raw.get("value")
+            documents = self.fields.get("documents")
+            if document is not None:
+                title = documents.get(document, document) if isinstance(documents, dict) else document
+                source = f"{source}; see {title}"
+        if raw is not None:
+            self.sources[field] = str(source) if source is not None else "not stated"
+        return raw
+
+    def number(self, field: str, raw: object, dimension: str) -> float | None:
+        """The value of ``raw`` in the base unit of ``dimension``; None where it is absent or wrong."""
+        value = self.entry(field, raw)
+        if value is None:
+            return None
+        try:
+            return parse_quantity(str(value), dimension)
+        except RequestError as error:
+            self.problems.append(f"{field}: {error}")
+            return None
+
+    def quantity(self, field: str, dimension: str, required: bool) -> Any:
+        """The number of a field of the file, an int where it counts something; None where it is absent or wrong."""
+        value = self.number(field, self.fields.get(field), dimension)
+        if value is None:
+            if required and field not in self.sources:
+                self.missing.append(field)
+            return None
+        return value if dimension in _FLOATS else round(value)
+
+    def unknown_fields(self, known: Iterable[str]) -> None:
+        """Takes every field that is not ``known`` for a mistake."""
+        known = tuple(known)
+        for field in self.fields:
+            if field not in known:
+                close = nearest(str(field), known, n=1)
+                self.problems.append(f"unknown field {field!r}" + (f" (nearest: {close[0]})" if close else ""))
+
+    def raise_problems(self) -> None:
+        """Raises SpecError, one line, where anything was missing or wrong."""
+        said = [f"missing {', '.join(self.missing)}"] if self.missing else []
+        said += self.problems
+        if said:
+            raise SpecError(f"{self.named}: {'; '.join(said)}")

@@ -1,0 +1,27 @@
+"""Which boards are of one generation of chips: what decides whether measurements of one tell of another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from predictor.hardware.gpu import GPUSpec
+
+
+def generation(gpu: GPUSpec) -> str:
+    """Architecture and, for NVIDIA's, the major number of the compute capability: "hopper 9", "blackwell 12", "cdna3".
+
+    NVIDIA gave one name to two chips: the Blackwell of data centers (B200, compute capability 10) has its own tensor
+    core instructions, tensor memory and HBM; that of graphics boards (RTX 5090, RTX PRO 6000, 12) runs mma.sync as
+    Ampere and Ada do. What was learned of one is not known of the other.
+
+    >>> from predictor.hardware.gpu import load_gpu
+    >>> generation(load_gpu("b200")), generation(load_gpu("rtx-pro-6000")), generation(load_gpu("mi300x"))
+    ('blackwell 10', 'blackwell 12', 'cdna3')
+    """
+    major = (gpu.compute_capability or "").split(".")[0]
+    return f"{gpu.architecture} {major}".strip()
+
+
+def is_among(gpu: GPUSpec, generations: Collection[str]) -> bool:
+    """Whether a GPU is of one of these generations; sets trained before there were any name architectures alone."""
+    return generation(gpu) in generations or gpu.architecture in generations

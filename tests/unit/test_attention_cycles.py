@@ -1,0 +1,191 @@
+"""Attention on GPUs that nobody measured: laws of the core in clock cycles, and what an artifact shares of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from predictor.estimators import attention_cycles
+from predictor.estimators.attention_shapes import Shapes, moved_bytes, visible_keys
+from predictor.estimators.base import make_batch
+from predictor.estimators.residual import Device
+from predictor.estimators.serving_attention import CONSTANTS, ServingAttention
+from predictor.hardware.gpu import GPUSpec, load_gpu
+from predictor.ops import Attention, Op
+from predictor.roofline import roofline
+
+H100 = Device.of(load_gpu("h100-sxm"), "bf16")
+PREFILL = np.log(list(attention_cycles.PREFILL_CONSTANTS.values()))
+DECODE = np.log(list(attention_cycles.DECODE_CONSTANTS.values()))
+KINDS = pytest.mark.parametrize("decode", [False, True])
+
+
+def _shapes(*calls: tuple[float, ...], window: float = 0.0, kv_itemsize: float = 2.0) -> Shapes:
+    """From (batch, heads, kv_heads, q_len, kv_len, head_dim) of each call, causal, bf16."""
+    columns = list(np.array(calls, dtype=np.float64).T)
+    n = len(calls)
+    return Shapes.of([*columns, columns[-1], np.ones(n), np.full(n, window)], 2.0, np.full(n, kv_itemsize))
+
+
+def _calls(decode: bool) -> Shapes:
+    lengths = (
+        [(1, s) for s in (1, 100, 4096)] if decode else [(q, q + more) for q in (2, 300, 8192) for more in (0, 512)]
+    )
+    return _shapes(*((b, h, kv, *q, d) for b, (h, kv), q, d in product((1, 48), ((8, 1), (64, 8)), lengths, (64, 128))))
+
+
+def _seconds(shapes: Shapes, device: Device, decode: bool) -> Any:
+    return attention_cycles.core_time(shapes, device, DECODE if decode else PREFILL, decode).total
+
+
+@KINDS
+def test_a_gpu_twice_as_fast_in_everything_takes_half_the_time(decode: bool) -> None:
+    """Every rate twice as high a second is the same a cycle: the trees are asked the same."""
+    fast = replace(H100, peak_flops=2 * H100.peak_flops, bandwidth=2 * H100.bandwidth, clock_hz=2 * H100.clock_hz)
+    shapes, constants = _calls(decode), DECODE if decode else PREFILL
+    one, two = (attention_cycles.core_time(shapes, device, constants, decode) for device in (H100, fast))
+    np.testing.assert_allclose(two.total, one.total / 2)
+    tables = [attention_cycles.features(shapes, device, core, 1) for device, core in ((H100, one), (fast, two))]
+    assert tables[0].shape == (shapes.batch.size, len(attention_cycles.FEATURES))
+    assert np.isfinite(tables[0]).all()
+    np.testing.assert_allclose(*tables, atol=1e-9)
+
+
+@KINDS
+def test_a_smallest_call_takes_the_overhead_in_cycles(decode: bool) -> None:
+    tiny = _shapes((1, 1, 1, 1 if decode else 2, 2, 64))
+    name = attention_cycles.DECODE_CONSTANTS if decode else attention_cycles.PREFILL_CONSTANTS
+    cycles = float(_seconds(tiny, H100, decode)[0]) * H100.clock_hz
+    assert name["overhead_cycles"] <= cycles < 1.2 * name["overhead_cycles"]
+
+
+@KINDS
+def test_more_work_never_takes_less_time(decode: bool) -> None:
+    shapes = _calls(decode)
+    once = _seconds(shapes, H100, decode)
+    grown = ["batch", "kv_len"] if decode else ["batch", "kv_len", "q_len"]
+    for names in (("batch",), ("heads", "kv_heads"), grown):
+        more = replace(shapes, **{name: 2 * getattr(shapes, name) for name in names})
+        # A decode kernel splits the cache into whole parts: twice the sequences can split a little better.
+        assert (_seconds(more, H100, decode) >= once * (0.99 if decode else 1 - 1e-9)).all(), names
+    for better in ("bandwidth", "peak_flops", "l2_bytes"):
+        faster = replace(H100, **{better: 2 * getattr(H100, better)})
+        assert (_seconds(shapes, faster, decode) <= once * (1 + 1e-9)).all(), better
+
+
+def test_bounds_of_long_calls() -> None:
+    """A long prefill reaches its share of the peak, a large cache its share of the bandwidth."""
+    long = _shapes((8, 64, 8, 32768, 32768, 128))
+    flops = 8 * 64 * 32768 * 32769 / 2 * 4 * 128
+    share = flops / H100.peak_flops / float(_seconds(long, H100, False)[0])
+    useful = attention_cycles.PREFILL_CONSTANTS["compute_efficiency"] * 256 / (256 + 80)
+    assert 0.85 * useful < share < useful
+    large = _shapes((64, 64, 8, 1, 32768, 128))
+    b200 = Device.of(load_gpu("b200"), "bf16")  # twice the bandwidth a cycle and SM
+    for device, least in ((H100, 0.75), (b200, 0.65)):
+        bandwidth = 2 * 64 * 8 * 32768 * 128 * 2 / float(_seconds(large, device, True)[0])
+        assert least < bandwidth / device.bandwidth < 0.85
+
+
+def test_counts_of_a_window_and_a_narrow_cache() -> None:
+    call = (2.0, 8.0, 2.0, 100.0, 400.0, 64.0)
+    queries, cache = moved_bytes(_shapes(call, window=50.0, kv_itemsize=1.0))
+    assert visible_keys(_shapes(call, window=50.0)).tolist() == [149.0]
+    assert queries.tolist() == [2 * 8 * 100 * 64 * 2 * 2]
+    assert cache.tolist() == [2 * 2 * 149 * 128]
+
+
+# ------------------------------------------------------------------------------------------------ what is learned
+
+_OPS: list[Op] = [
+    Attention("bf16", b, 32, kv, q, max(q, s), 128)
+    for b, kv, q, s in product((1, 8, 64), (4, 32), (1, 64, 512, 2048), (512, 4096))
+]
+_KNOWN = {name: load_gpu(name) for name in ("a100-sxm-80gb", "l40s")}
+
+
+def _frame(gpu: GPUSpec, efficiency: float, framework: str = "vllm", kernel: str = "flash") -> Any:
+    import pandas as pd
+
+    seconds = roofline(_OPS, gpu).cold_s / efficiency + 2e4 / gpu.boost_clock_hz
+    names = list(Attention.__dataclass_fields__)
+    rows = [{n: getattr(op, n) for n in names} | {"latency_ms": s * 1e3} for op, s in zip(_OPS, seconds, strict=True)]
+    about = {"gpu": gpu.id, "framework": framework, "op": "attention", "quant": "", "kernel_source": kernel}
+    return pd.DataFrame(rows).assign(**about)
+
+
+def _fit(*frames: Any) -> Any:
+    pd = pytest.importorskip("pandas", reason='pandas is not installed: pip install "tilecast[train]"')
+    pytest.importorskip("lightgbm", reason='LightGBM is not installed: pip install "tilecast[train]"')
+    pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
+    from predictor.training import fit_serving
+
+    return fit_serving.fit_attention(pd.concat(frames, ignore_index=True), _KNOWN, 0)
+
+
+def _forecast(files: Any, gpu: GPUSpec, framework: str = "vllm") -> Any:
+    bound = roofline(_OPS, gpu).lower_bound_s
+    return bound / ServingAttention.from_artifact(*files).utilization(
+        make_batch("attention", _OPS, framework), gpu, bound
+    )
+
+
+@pytest.fixture(scope="module")
+def frames() -> list[Any]:
+    pytest.importorskip("pandas", reason='pandas is not installed: pip install "tilecast[train]"')
+    return [_frame(gpu, 0.6, framework) for gpu in _KNOWN.values() for framework in ("vllm", "trtllm")]
+
+
+def test_all_frameworks_share_one_core_and_new_gpus_follow_the_law(frames: list[Any]) -> None:
+    files = _fit(*frames)
+    shared = {key: values for key, values in files[0]["cores"].items() if key.startswith("*")}
+    assert set(shared) == {"*|prefill|prefill|bf16", "*|decode|decode|bf16"}
+    assert {len(values) for values in shared.values()} == {attention_cycles.COUNT} != {len(CONSTANTS)}
+    for name in ("h100-sxm", "rtx-4090", "b200"):
+        gpu = load_gpu(name)
+        expected = roofline(_OPS, gpu).cold_s / 0.6 + 2e4 / gpu.boost_clock_hz
+        assert np.median(np.abs(_forecast(files, gpu) / expected - 1)) < 0.25, name
+
+
+def test_kernels_of_triton_teach_nothing_of_other_gpus(frames: list[Any]) -> None:
+    usual, _ = _fit(*frames)
+    both = _fit(*frames, _frame(_KNOWN["l40s"], 0.1, "sglang", "triton"))
+    for key in ("*|prefill|prefill|bf16", "*|decode|decode|bf16"):
+        assert both[0]["cores"][key] == usual["cores"][key]
+    l40s = _KNOWN["l40s"]
+    assert np.median(_forecast(both, l40s, "sglang") / _forecast(both, l40s)) > 2
+    alone = _fit(*(frame.assign(kernel_source="triton") for frame in frames))
+    assert set(alone[0]["cores"]) == set(usual["cores"])
+
+
+def test_a_set_from_before_answers_as_it_did(frames: list[Any]) -> None:
+    """Shared constants of one framework each, of the core of measured GPUs, are read as such."""
+    manifest, weights = _fit(*frames)
+    a100 = _forecast((manifest, weights), _KNOWN["a100-sxm-80gb"])
+    old = {key.replace("a100-sxm-80gb", "*"): value for key, value in manifest["cores"].items() if "a100" in key}
+    trees = {key.replace("a100-sxm-80gb", "*"): value for key, value in manifest["boosters"].items() if "a100" in key}
+    before = {**manifest, "cores": old, "boosters": trees, "devices": {}}
+    np.testing.assert_allclose(_forecast((before, weights), _KNOWN["a100-sxm-80gb"]), a100)
+
+
+def test_rows_of_a_new_gpu_bring_its_error_down(frames: list[Any]) -> None:
+    files = _fit(*frames)
+    from predictor.training.calibrate_serving import calibrate_attention
+
+    gpu = load_gpu("h100-sxm")
+    frame = _frame(gpu, 0.35)
+    few = frame.iloc[::3].reset_index(drop=True)
+    found = calibrate_attention(few, gpu, *files)
+    expected = frame["latency_ms"].to_numpy() * 1e-3
+    before, after = (
+        float(np.median(np.abs(_forecast(f, gpu) / expected - 1))) for f in (files, (found.manifest, found.weights))
+    )
+    assert after < 0.5 * before
+    assert after < 0.1
+    assert set(found.scalars["vllm|decode|bf16"]) == set(attention_cycles.DECODE_CONSTANTS)
+    again = calibrate_attention(few, gpu, found.manifest, found.weights)
+    assert again.manifest == found.manifest
