@@ -91,6 +91,7 @@ class Collection:
         self._quiet = quiet
         self._begin = time.monotonic()
         self._stop = threading.Event()
+        self._workers: list[Worker] = []
         self._lanes: list[Lane] = []
         self._stores: dict[str, Store] = {}
         self._progress = Progress(0, request.budget_s, quiet=True)
@@ -101,7 +102,8 @@ class Collection:
     def run(self) -> Summary:
         """Collects. Raises TilecastError, one line: no device, a locked folder, a full disk."""
         try:
-            self._open()
+            if not self._open():
+                return Summary(stopped_by="interrupt", seconds=time.monotonic() - self._begin)
             summary = Summary(devices=sorted(self._stores))
             self._ceilings()
             self._queue_cases(summary)
@@ -114,16 +116,16 @@ class Collection:
         finally:
             self._progress.close()
             self._unlock_clocks()
-            for lane in self._lanes:
-                lane.worker.stop()
+            for worker in self._workers:
+                worker.stop()
             for store in self._stores.values():
                 store.close()
 
     def interrupt(self) -> None:
         """Ends the run: workers are stopped, rows stay. Safe in a signal handler."""
         self._stop.set()
-        for lane in self._lanes:
-            lane.worker.kill()
+        for worker in self._workers:
+            worker.kill()
 
     def record(self) -> dict[str, Any]:
         """Settings and environment of every device, for tracking."""
@@ -135,21 +137,23 @@ class Collection:
 
     # --------------------------------------------------------------------------------------------------------- steps
 
-    def _open(self) -> None:
+    def _open(self) -> bool:
+        """Starts a worker on every device; False where the run was interrupted before all of them were ready."""
         request = self.request
-        workers = [Worker(request.device, v, request.threads, request.settings) for v in visible(request.device)]
-        for worker in workers:
-            worker.spawn()
-        try:
-            for worker in workers:
+        for entry in visible(request.device):
+            self._workers.append(Worker(request.device, entry, request.threads, request.settings))
+            self._workers[-1].spawn()
+        for worker in self._workers:
+            try:
                 facts = worker.wait_ready()
-                store = self._store(facts)
-                self._lanes.append(Lane(worker, facts, store, deque()))
-                self._lock_clocks(worker)
-        except TilecastError:
-            for worker in workers:
-                worker.stop()
-            raise
+            except WorkerError:
+                if self._stop.is_set():
+                    return False
+                raise
+            store = self._store(facts)
+            self._lanes.append(Lane(worker, facts, store, deque()))
+            self._lock_clocks(worker)
+        return not self._stop.is_set()
 
     def _store(self, facts: dict[str, Any]) -> Store:
         device = str(facts["id"])
@@ -313,6 +317,7 @@ class Collection:
         for lane in self._lanes:
             lane.worker.stop()
         worker = Worker("cuda", ",".join(visible("cuda")), 0, self.request.settings)
+        self._workers.append(worker)
         lane = Lane(worker, worker.start(), first.store, cases)
         self._lanes.append(lane)
         self._serve(lane)

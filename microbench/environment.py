@@ -85,7 +85,8 @@ def versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for name in ("torch", "triton", "numpy", "pyarrow", "transformers", "nvidia-cudnn-cu12", "nvidia-cublas-cu12"):
+    libraries = (f"nvidia-{name}{cuda}" for name in ("cublas", "cudnn", "nccl") for cuda in ("", "-cu12", "-cu13"))
+    for name in ("torch", "triton", "numpy", "pyarrow", "transformers", *libraries):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

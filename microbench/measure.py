@@ -22,6 +22,9 @@ from microbench.measure_rows import shape_cells
 from microbench.own_ops import Ceiling
 from microbench.stopping import StoppingRule, median_half_width
 
+#: The reason for a lower clock that is no fault: a board with a low limit is held by it in every model it runs.
+POWER_CAP = "power_cap"
+
 
 class WrongResult(Exception):
     """A kernel whose result is not what the reference says: its time is worth nothing."""
@@ -135,7 +138,7 @@ class Measurer:
         """Takes samples until the rule says stop. A round that saw throttling, before or after, is thrown away.
 
         A board that throttles for the whole time-out gives no clean sample; then what it gave is kept and the row is
-        flagged "throttled".
+        flagged "throttled". Not where its power limit alone did it: that is how fast such a board runs large products.
         """
         timing = Timing(rule, launches)
         thrown: list[float] = []
@@ -167,7 +170,7 @@ class Measurer:
         ms = np.asarray(timing.rule.samples) * 1e3
         median = float(np.median(ms))
         flags = [prepared.flag] if prepared.flag else []
-        if timing.kept_throttled:
+        if timing.kept_throttled and set(timing.reasons) != {POWER_CAP}:
             flags.append("throttled")
         row: dict[str, Any] = {
             "case_id": case.id, "launcher": case.launcher, "source": "microbench", "source_file": "", "source_row": 0,

@@ -21,7 +21,7 @@ import torch
 
 from microbench.devices.base import TORCH_DTYPES, Device
 from microbench.launchers.base import IllegalCase, allow_tf32
-from microbench.measure import Settings
+from microbench.measure import POWER_CAP, Settings
 from microbench.stopping import StoppingRule, median_half_width
 
 Call = Callable[[], Any]
@@ -213,7 +213,7 @@ def _timed(device: Device, call: Call, execution: str, settings: Settings) -> di
     while not rule.done(time.perf_counter() - begin):
         sample = device.time_batch(call, 1)
         state = device.state()
-        thermal = [reason for reason in state.throttled if reason != "power_cap"]  # a large model runs at the cap
+        thermal = [reason for reason in state.throttled if reason != POWER_CAP]  # a large model runs at the cap
         if thermal and time.perf_counter() - begin < rule.timeout_s:
             thrown += 1
             continue

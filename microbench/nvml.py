@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 # Bits of nvmlClocksThrottleReasons (nvml.h). GpuIdle (1) and ApplicationsClocksSetting (2) throttle no measurement.
@@ -91,12 +92,12 @@ def load_library() -> Any | None:
     return None
 
 
-def count() -> int:
-    """GPUs that the driver lists; 0 where there is no driver."""
+def count(devices: Path = Path("/dev")) -> int:
+    """GPUs that the driver lists, or has device files for where its library does not load; 0 without a driver."""
     library = load_library()
     out = ctypes.c_uint()
     if library is None or library.nvmlDeviceGetCount_v2(ctypes.byref(out)) != 0:
-        return 0
+        return sum(path.name.removeprefix("nvidia").isdigit() for path in devices.glob("nvidia*"))
     return out.value
 
 

@@ -2,53 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from predictor.aggregate.inference import run_inference
 from predictor.aggregate.training import run_training
-from predictor.errors import UnsupportedError
+from predictor.errors import RequestError, UnsupportedError
 from predictor.estimators.artifact import load_artifacts
-from predictor.hardware.gpu import GPUSpec
-from predictor.networks import ModelConfig
 from predictor.prediction import Prediction
-from predictor.request import request
-from predictor.workload import DEFAULT_STEP_OVERHEAD_S
-
-if TYPE_CHECKING:
-    from predictor.hardware.system import SystemSpec
+from predictor.request import Request, of_words
 
 
-def predict(
-    model: str | Path | ModelConfig,
-    gpu: str | Path | GPUSpec,
-    *,
-    mode: str = "forward",
-    batch: int | None = None,
-    seq_len: int | None = None,
-    output_len: int = 0,
-    context_len: int | None = None,
-    dtype: str | None = None,
-    execution: str = "eager",
-    attention: str | None = None,
-    optimizer: str = "adam",
-    micro_batch: int = 0,
-    recompute: str = "none",
-    prompt_lens: str | Sequence[int] | None = None,
-    num_gpus: int | None = None,
-    tp: int = 1,
-    pp: int = 1,
-    dp: int = 1,
-    cp: int = 1,
-    ep: int = 1,
-    shard: str = "none",
-    system: str | Path | SystemSpec | None = None,
-    launch_overhead: str | float | None = None,
-    step_overhead: str | float = DEFAULT_STEP_OVERHEAD_S,
-    artifacts: str | Path | None = None,
-    top: int = 0,
-) -> Prediction:
+@of_words(Request)
+def predict(asked: Request) -> Prediction:
     """Forecast how long ``model`` takes on ``gpu``.
 
     ``model`` is a name of the catalogue, a Hugging Face ``config.json`` or a loaded config; ``gpu`` a name, a YAML file
@@ -69,36 +36,11 @@ def predict(
     Traceback (most recent call last):
     predictor.errors.UnsupportedError: dtype 'bf16': t4 has no bf16 peak; it has fp32, fp16, ...
     """
-    run = request(
-        model,
-        gpu,
-        mode=mode,
-        batch=batch,
-        seq_len=seq_len,
-        output_len=output_len,
-        context_len=context_len,
-        dtype=dtype,
-        execution=execution,
-        attention=attention,
-        optimizer=optimizer,
-        micro_batch=micro_batch,
-        recompute=recompute,
-        prompt_lens=prompt_lens,
-        num_gpus=num_gpus,
-        tp=tp,
-        pp=pp,
-        dp=dp,
-        cp=cp,
-        ep=ep,
-        shard=shard,
-        system=system,
-        launch_overhead=launch_overhead,
-        step_overhead=step_overhead,
-    )
-    selector = load_artifacts(artifacts)
-    if mode == "train":
-        return run_training(run.config, run.gpu, run.work, run.numbers, selector, top)
-    return run_inference(run.config, run.gpu, run.work, run.numbers, selector, top)
+    run = asked.point()
+    selector = load_artifacts(asked.artifacts)
+    if run.work.mode == "train":
+        return run_training(run.config, run.gpu, run.work, run.numbers, selector, asked.top)
+    return run_inference(run.config, run.gpu, run.work, run.numbers, selector, asked.top)
 
 
 def predict_many(requests: Iterable[Mapping[str, Any]], *, artifacts: str | Path | None = None) -> list[Prediction]:
@@ -106,12 +48,16 @@ def predict_many(requests: Iterable[Mapping[str, Any]], *, artifacts: str | Path
 
     Much faster than one after the other, as operators are forecast together and those that runs share once. For that
     the answers have no breakdown, interval, provenance and notes: ask `predict` for those of the points that matter.
-    Raises RequestError for the first request that cannot be answered, and UnsupportedError for one of training.
+    Raises RequestError for the first request that cannot be answered, or that has ``artifacts`` or ``top`` of its own,
+    and UnsupportedError for one of training.
     """
     from predictor.aggregate.many import no_collector, run_many  # one forecast starts without it
 
     with no_collector():
-        runs = [request(**words) for words in requests]
+        asked = [Request(**words) for words in requests]
+        if any(one.artifacts is not None or one.top for one in asked):
+            raise RequestError("predict_many: a request has artifacts or top; expected artifacts once, for all of them")
+        runs = [one.point() for one in asked]
         if any(run.work.mode == "train" for run in runs):
             raise UnsupportedError("predict_many: --mode train is not built yet; expected a mode of inference")
         return run_many(runs, load_artifacts(artifacts))

@@ -67,7 +67,7 @@ class Parallelism:
     shard: str = "none"
 
     def __post_init__(self) -> None:
-        for name in ("num_gpus", "tp", "pp", "dp", "cp", "ep"):
+        for name in ("tp", "pp", "dp", "cp", "ep", "num_gpus"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise RequestError(f"{flag(name)} {value}: expected a whole number, at least 1")

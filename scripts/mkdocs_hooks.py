@@ -17,6 +17,8 @@ from nbconvert import MarkdownExporter
 ROOT = Path(__file__).resolve().parents[1]
 #: ANSI colours of a terminal table, and lines that only a kernel's log has.
 NOISE = re.compile(r"\x1b\[[0-9;]*m")
+#: What pandas puts around a table. Without it, and without a class, the theme styles the table and lets it scroll.
+FRAME = re.compile(r"<div>\s*<style scoped>.*?</style>\s*<table[^>]*dataframe[^>]*>(.*?</table>)\s*</div>", re.S)
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -42,4 +44,4 @@ def render(path: Path, run: bool) -> tuple[str, dict[str, bytes]]:
     figures: dict[str, bytes] = resources.get("outputs", {})
     for name in figures:
         text = text.replace(f"({name})", f"({path.stem}/{name})")
-    return NOISE.sub("", text), figures
+    return FRAME.sub(r"<table>\1", NOISE.sub("", text)), figures

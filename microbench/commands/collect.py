@@ -16,7 +16,8 @@ from microbench.capability import cpu_target, gpu_target
 from microbench.collect import Collection, Request, Summary, as_dict
 from microbench.progress import duration
 from microbench.sweep import SWEEPS, build, check_names
-from microbench.tracking import Tracker
+from microbench.tracking import log, say
+from predictor import tracking
 from predictor.errors import RequestError
 from predictor.hardware.gpu import load_gpu
 
@@ -56,7 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-profile", action="store_true", help="do not look up the kernels' names: quicker")
     parser.add_argument("--lock-clocks", type=words.frequency, metavar="HZ", help='lock the SM clock: "1500 MHz"')
-    parser.add_argument("--tracking-uri", metavar="URI", help="log the collection to MLflow")
+    parser.add_argument(
+        "--tracking-uri",
+        metavar="URI",
+        help="MLflow store of the run: http://..., sqlite:///..., or"
+        " off (default: a SQLite file of yours, where MLflow is installed)",
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 
@@ -96,7 +102,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.sweeps != SWEEPS:  # what is wrong with them is said before anything is measured
         target = cpu_target(1, 2**34) if arguments.device == "cpu" else gpu_target(load_gpu("h100-sxm"))
         build(target, arguments.ops, arguments.dtypes, arguments.sweeps)
-    tracker = Tracker(arguments.tracking_uri)
     given = {
         "noise": arguments.noise, "min_samples": arguments.min_samples, "case_s": arguments.case_seconds,
         "profile": False if arguments.no_profile else None,
@@ -109,20 +114,26 @@ def run(arguments: argparse.Namespace) -> int:
         cases=None if arguments.cases is None else tuple(calibration.read(arguments.cases)),
         settings={name: value for name, value in given.items() if value is not None},
     )  # fmt: skip
-    collection = Collection(request)
+    with tracking.run("collect", arguments.tracking_uri, say, of=arguments.out.name) as run:
+        collection = Collection(request)  # its budget begins here, not while MLflow loads
+        summary = _interruptible(collection)
+        log(run, collection.record(), summary, vars(arguments))
+    _print(summary, arguments)
+    return 130 if summary.stopped_by == "interrupt" else 0
+
+
+def _interruptible(collection: Collection) -> Summary:
+    """Collect; SIGINT and SIGTERM end it early and lose nothing."""
 
     def stop(signum: int, frame: FrameType | None) -> None:
         collection.interrupt()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        summary = collection.run()
+        return collection.run()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    _print(summary, arguments)
-    tracker.log(collection.record(), summary)
-    return 130 if summary.stopped_by == "interrupt" else 0
 
 
 def _print(summary: Summary, arguments: argparse.Namespace) -> None:

@@ -32,11 +32,11 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(document, indent=1))
         return 0
     width = max(len(part["name"]) for part in parts)
-    print(f"{'folder':<{width}}{'rows':>8}{'in journal':>12}{'failed':>8}  last row             last run")
+    print(f"{'folder':<{width}}{'rows':>8}{'in journal':>12}{'failed':>8}  last row                   last run")
     for part in parts:
         print(
             f"{part['name']:<{width}}{part['rows']:>8}{part['in_journal']:>12}{part['failures']:>8}  "
-            f"{(part['last_row'] or '-'):<21}{part['last_run']}"
+            f"{(part['last_row'] or '-'):<27}{part['last_run']}"
         )
     print(f"\n{document['rows']} rows, {document['failures']} cases failed", end="")
     print(f" ({', '.join(f'{kind} {count}' for kind, count in kinds.most_common())})" if kinds else "")

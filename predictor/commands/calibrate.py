@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from predictor.commands.tracked import resolve, say, settings, tracking_argument
+from predictor.commands.tracked import file_sha256, resolve, say, settings, tracking_argument
 
 EXAMPLES = """examples:
   tilecast calibrate --gpu rtx-4090 --data my-rows.parquet --out my-set
@@ -36,13 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Calibrate and print what changed."""
-    from predictor.training import tracking
+    from predictor import tracking
     from predictor.training.calibrate import calibrate
 
     source = resolve(arguments.artifacts, arguments.tracking_uri)
-    with tracking.run("calibrate", arguments.tracking_uri, say) as run:
+    of = Path(arguments.gpu).stem if arguments.gpu.endswith((".yaml", ".yml")) else arguments.gpu
+    with tracking.run("calibrate", arguments.tracking_uri, say, of=of) as run:
         run.parameters(settings(arguments))
         report = calibrate(arguments.gpu, Path(arguments.data), Path(arguments.out), Path(source) if source else None)
+        run.dataset(Path(arguments.data).name, file_sha256(arguments.data), "calibration")
         run.estimators(report.out)
         run.parameters({"gpu": report.gpu, "scalars": report.scalars})
         run.metrics({"rows": report.rows, "before_mean_ape_pct": report.before, "after_mean_ape_pct": report.after})

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from predictor.commands.predict import add_words
+from predictor.commands.predict import add_words, asked_words
 from predictor.errors import RequestError, TilecastError, unknown_name
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.out:
         check_picture(Path(arguments.out))
-    entries = compare(models, gpus, _words(arguments), arguments.price)
+    entries = compare(models, gpus, asked_words(arguments), arguments.price)
     if all(entry.answer is None for entry in entries):
         raise _nothing_to_show(entries)
     if arguments.out:
@@ -94,14 +93,6 @@ def compare(models: list[str], gpus: list[str], words: Mapping[str, Any], price:
                 reason = " ".join(str(error).split())
             entries.append(Entry(config.name, spec.id, answer, reason, prices.get(spec.id)))
     return ranked(entries)
-
-
-def _words(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What was asked of every run, as keyword arguments of `predict`."""
-    from predictor.api import predict
-
-    own = {"model", "gpu", "top"}
-    return {name: getattr(arguments, name) for name in inspect.signature(predict).parameters if name not in own}
 
 
 def _names(text: str, flag: str) -> list[str]:

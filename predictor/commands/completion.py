@@ -23,6 +23,15 @@ It needs shtab: pip install 'tilecast[completion]'
 """
 
 
+#: Names of a catalogue, or files; in a list with commas the word after the last one is completed.
+BASH_NAMES = """{function}() {{
+  local head=""
+  [[ $1 == *,* ]] && head="${{1%,*}},"
+  compgen -P "$head" -W "{words}" -- "${{1##*,}}"
+  compgen -f -- "$1"
+}}"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `completion`."""
     parser.epilog = EXAMPLES
@@ -78,6 +87,7 @@ def _names() -> dict[str, tuple[str, ...]]:
     from predictor.hardware.system import list_systems
     from predictor.networks import catalogue
     from predictor.precision import SUPPORTED
+    from predictor.training.importers import SOURCES
 
     return {
         "model": catalogue(),
@@ -88,6 +98,7 @@ def _names() -> dict[str, tuple[str, ...]]:
         "execution": workload.EXECUTIONS,
         "attention": workload.ATTENTIONS,
         "optimizer": workload.OPTIMIZERS,
+        "source": SOURCES,
         "shell": SHELLS,
         "program": ("tilecast", "predict"),
     }
@@ -103,7 +114,7 @@ def _describe(action: Any, names: dict[str, tuple[str, ...]], shtab: Any) -> Non
             "zsh": f"_alternative 'names:{action.dest}:({words})' 'files:file:_files'",
             "fish": f"{words} (__fish_complete_path (commandline -ct))",
             "preamble": {
-                "bash": f'{function}() {{\n  compgen -W "{words}" -- "$1"\n  compgen -f -- "$1"\n}}',
+                "bash": BASH_NAMES.format(function=function, words=words),
             },
         }
     elif action.dest in names and not action.choices:

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    load.add_argument("source", help="neusight, aiconfigurator, vidur, llmcompass or microbench")
+    load.add_argument("source", help="neusight, aiconfigurator, vidur, vtrain, llmcompass or microbench")
     load.add_argument("path", help="the folder that holds it")
     load.add_argument("--out", required=True, metavar="FILE", help="a .parquet or .csv file to write")
     load.add_argument("--json", action="store_true", help="print JSON")

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 from pathlib import Path
 from typing import Any
 
-from predictor.commands.tracked import resolve, say, settings, tracking_argument
+from predictor.commands.tracked import (
+    file_sha256,
+    log_errors,
+    resolve,
+    say,
+    scatter_of,
+    settings,
+    tracking_argument,
+)
 from predictor.errors import RequestError
 
 EXAMPLES = """examples:
@@ -46,19 +53,32 @@ def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print."""
     if arguments.worst < 0:
         raise RequestError(f"--worst {arguments.worst}: expected 0 or more")
-    from predictor.training import tracking
+    from predictor import tracking
+    from predictor.estimators.artifact import default_artifacts
 
+    asked = settings(arguments)
     arguments.artifacts = resolve(arguments.artifacts, arguments.tracking_uri)
-    with tracking.run("evaluate", arguments.tracking_uri, say) as tracked:
-        tracked.parameters(settings(arguments))
+    with tracking.run("evaluate", arguments.tracking_uri, say, of=Path(arguments.file).name) as tracked:
+        tracked.parameters(asked)
+        tracked.used(Path(arguments.artifacts) if arguments.artifacts else default_artifacts())
         rows, keys, extra = _kernels(arguments) if arguments.what == "kernels" else _workloads(arguments)
         keys, overall, groups = _errors(arguments, rows, keys, extra)
-        tracked.parameters({"file_sha256": hashlib.sha256(Path(arguments.file).read_bytes()).hexdigest()})
+        digest = file_sha256(arguments.file)
+        tracked.parameters({"file_sha256": digest})
+        tracked.dataset(Path(arguments.file).name, digest, "evaluation")
         tracked.metrics(overall)
-        tracked.errors(arguments.what, groups)
+        tracked.note(_note(overall))
+        log_errors(tracked, "Errors of all rows", arguments.what, groups, [], scatter_of(rows))
         if arguments.out:
             tracked.file(Path(arguments.out))
     return _show(arguments, rows, keys, overall, groups)
+
+
+def _note(overall: dict[str, Any]) -> str:
+    """The errors of all rows in a line."""
+    named = {"mean_ape_pct": "mean", "median_ape_pct": "median", "p90_ape_pct": "90th percentile"}
+    known = [f"{name} {overall[key]:.2f} %" for key, name in named.items() if overall.get(key) is not None]
+    return f"{overall['n']:,} rows: {', '.join(known)}"
 
 
 Rows = tuple[Any, tuple[str, ...], dict[str, Any]]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from inspect import signature
+from typing import Any
 
 from predictor.commands.tracked import resolve
 from predictor.errors import RequestError
@@ -76,6 +78,15 @@ def add_words(parser: argparse.ArgumentParser) -> None:
     add("--artifacts", metavar="DIR", help="estimators to use (default: those that ship; 'roofline': none)")
 
 
+def asked_words(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `add_words` read, as keyword arguments of `predictor.predict`."""
+    from predictor.api import predict
+
+    own = {"model", "gpu", "top"}
+    words = {name: getattr(arguments, name) for name in signature(predict).parameters if name not in own}
+    return words | {"artifacts": resolve(arguments.artifacts)}
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Forecast and print."""
     if arguments.top < 0:
@@ -86,40 +97,14 @@ def run(arguments: argparse.Namespace) -> int:
         check_paths(arguments.html, arguments.trace)
     from predictor.api import predict
 
-    answer = predict(
-        arguments.model,
-        arguments.gpu,
-        mode=arguments.mode,
-        batch=arguments.batch,
-        seq_len=arguments.seq_len,
-        output_len=arguments.output_len,
-        context_len=arguments.context_len,
-        dtype=arguments.dtype,
-        execution=arguments.execution,
-        attention=arguments.attention,
-        optimizer=arguments.optimizer,
-        micro_batch=arguments.micro_batch,
-        recompute=arguments.recompute,
-        prompt_lens=arguments.prompt_lens,
-        num_gpus=arguments.num_gpus,
-        tp=arguments.tp,
-        pp=arguments.pp,
-        dp=arguments.dp,
-        cp=arguments.cp,
-        ep=arguments.ep,
-        shard=arguments.shard,
-        system=arguments.system,
-        launch_overhead=arguments.launch_overhead,
-        step_overhead=arguments.step_overhead,
-        artifacts=resolve(arguments.artifacts),
-        top=arguments.top,
-    )
+    words = asked_words(arguments)
+    answer = predict(arguments.model, arguments.gpu, **words, top=arguments.top)
     if arguments.html is not None or arguments.trace is not None:
         from predictor.report.files import write_reports
 
         write_reports(
-            answer, arguments.model, arguments.gpu, arguments.artifacts, arguments.system,
-            html=arguments.html, trace=arguments.trace,
+            answer, arguments.model, arguments.gpu, words["artifacts"], arguments.system,
+            html=arguments.html, trace=arguments.trace, typed=arguments.artifacts,
         )  # fmt: skip
     if arguments.json:
         from predictor.report.json_report import to_json

@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List or send; status 1 where a run could not be sent."""
+    from predictor import tracking
     from predictor.commands.tracked import say
-    from predictor.training import tracking
 
     left = tracking.push_pending(arguments.tracking_uri, say) if arguments.what == "push" else 0
     kept = tracking.pending()

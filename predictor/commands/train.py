@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from predictor.commands.tracked import say, settings, tracking_argument
+from predictor.commands.tracked import log_errors, say, settings, tracking_argument
 from predictor.errors import RequestError
+
+if TYPE_CHECKING:
+    from predictor.training.fit import TrainReport
 
 EXAMPLES = """examples:
   tilecast train --data neusight.parquet aiconfigurator.parquet vidur.parquet --holdout 0.2 --seed 0 --out my-set
@@ -40,13 +44,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train and print the held-out errors."""
-    from predictor.training import tracking
+    from predictor import tracking
     from predictor.training.card import error_table
     from predictor.training.fit import names, train
 
-    if arguments.register and arguments.tracking_uri == tracking.OFF:
-        raise RequestError(f"--register {arguments.register}: needs a store; leave out --tracking-uri off")
-    with tracking.run("train", arguments.tracking_uri, say, insist=bool(arguments.register)) as run:
+    if arguments.register and tracking.is_off(arguments.tracking_uri):
+        raise RequestError(f"--register {arguments.register}: needs a store, and tracking is off; expected an address"
+                           " with --tracking-uri")  # fmt: skip
+    of, insist = Path(arguments.out).name, bool(arguments.register)
+    with tracking.run("train", arguments.tracking_uri, say, insist, of) as run:
         run.parameters(settings(arguments))
         report = train(
             [Path(path) for path in arguments.data],
@@ -62,12 +68,22 @@ def run(arguments: argparse.Namespace) -> int:
             say=say,
         )
         run.estimators(report.out)
+        for title, group, errors in (
+            ("held-out shapes", "heldout_shapes", report.heldout_shapes),
+            ("left-out GPUs", "heldout_gpus", report.heldout_gpus),
+        ):
+            log_errors(run, title, group, errors, error_table(errors))
         run.metrics({"rows": report.rows, "fitted_rows": report.fitted})
-        run.errors("heldout_shapes", report.heldout_shapes)
-        run.errors("heldout_gpus", report.heldout_gpus)
         if arguments.register:
             run.register(arguments.register, arguments.stage)
-    if arguments.json:
+    _print(report, arguments.json)
+    return 0
+
+
+def _print(report: TrainReport, as_json: bool) -> None:
+    from predictor.training.card import error_table
+
+    if as_json:
         print(
             json.dumps(
                 {
@@ -82,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
                 indent=2,
             )
         )
-        return 0
+        return
     print(f"{report.rows:,} rows read; estimators in {report.out}")
     for folder, rows in report.fitted.items():
         print(f"  {folder}: fitted on {rows:,} rows")
@@ -94,4 +110,3 @@ def run(arguments: argparse.Namespace) -> int:
         if groups:
             print(f"\n{title}:")
             print("\n".join(error_table(groups)))
-    return 0

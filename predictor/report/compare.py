@@ -150,7 +150,7 @@ def _first_line(entries: Sequence[Entry]) -> str:
 
 def _table(entries: Sequence[Entry], many_models: bool) -> Table:
     priced = any(entry.price is not None for entry in entries)
-    training = any(entry.answer is not None and entry.answer.workload.mode == "train" for entry in entries)
+    training = _training(entries)
     table = Table(box=None, pad_edge=False, header_style="bold")
     heads = ["model" if many_models else "GPU", "latency", f"{LEVEL:.0%} interval".replace("%", " %"), "tokens/s",
              "MFU", "memory", "fits", "bound by", "dtype"]  # fmt: skip
@@ -186,7 +186,9 @@ def _cells(answer: Prediction | None) -> list[str]:
 
 def _dollars(value: float | None) -> str:
     """Cents where they say enough, else three significant digits."""
-    return "-" if value is None else f"{value:,.2f}" if value >= 0.995 else significant(value)
+    if value is None:
+        return "-"
+    return f"{value:,.2f}" if value >= 0.995 or round(value, 2) == value else significant(value)
 
 
 # ----------------------------------------------------------------------------------------------------------- the JSON
@@ -232,25 +234,38 @@ def _figure_class() -> Any:
 
 def draw(entries: Sequence[Entry], path: Path) -> None:
     """A bar an entry, the fastest on top, with its interval as whiskers; what does not fit is hatched, and what has no
-    forecast has its place and no bar. Raises RequestError where the file cannot be written."""
+    forecast has its place and no bar. Where there are costs, they are a second row of bars. Raises RequestError where
+    the file cannot be written."""
     many_models = _many_models(entries)
-    figure = _figure_class()(figsize=(8.0, 1.2 + 0.34 * len(entries)), layout="constrained")
-    axes = figure.subplots()
+    costs = [_cost(entry) for entry in entries]
+    priced = any(cost is not None for cost in costs)
+    figure = _figure_class()(figsize=(11.0 if priced else 8.5, 1.6 + 0.34 * len(entries)), layout="constrained")
+    panels = figure.subplots(ncols=2, sharey=True, width_ratios=(2, 1)) if priced else [figure.subplots()]
+    unit, factor = _axis_unit(entries)
     for place, entry in enumerate(entries):
         if entry.answer is not None:
-            _bar(axes, place, entry)
+            _bar(panels[0], place, entry, factor)
         else:
-            axes.annotate(" cannot run", (0.0, place), va="center", fontsize=8, color="#8a1c1c")
-    axes.set_yticks(range(len(entries)), [entry.model if many_models else entry.gpu for entry in entries])
-    axes.set_ylim(len(entries) - 0.4, -0.6)
-    axes.margins(x=0.12)
-    axes.set_xlim(left=0.0)
-    axes.spines[["top", "right"]].set_visible(False)
+            panels[0].annotate(" cannot run", (0.0, place), va="center", fontsize=8, color="#8a1c1c")
     answers = [entry.answer for entry in entries if entry.answer is not None]
     marks = [f"whiskers: {LEVEL:.0%} interval".replace("%", " %")] * any(a.interval_s is not None for a in answers)
     marks += ["hatched: does not fit"] * any(not a.memory.fits for a in answers)
-    axes.set_xlabel(", ".join(["latency (ms)", *marks]))
-    axes.set_title(_first_line(entries), fontsize=8, loc="left", wrap=True)
+    panels[0].set_xlabel(f"latency, {unit}" + (f" ({', '.join(marks)})" if marks else ""))
+    if priced:
+        _draw_costs(panels[1], entries, costs)
+    names = [entry.model if many_models else entry.gpu for entry in entries]
+    panels[0].set_yticks(range(len(entries)), names)
+    panels[0].set_ylim(len(entries) - 0.4, -0.6)
+    for axes in panels:
+        axes.margins(x=0.3)  # room for the words right of the bars
+        axes.set_xlim(left=0.0)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="x", color="#d9dde2", linewidth=0.6)
+        axes.set_axisbelow(True)
+    what, how = _first_line(entries).split(": ", 1)
+    figure.suptitle(what if many_models else f"{what} on each of {len(entries)} GPUs",
+                    fontsize=12, fontweight="bold", x=0.01, ha="left")  # fmt: skip
+    panels[0].set_title(how, fontsize=8, loc="left", color="#4d5660")
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:].lower(), dpi=150)
     try:
@@ -262,16 +277,44 @@ def draw(entries: Sequence[Entry], path: Path) -> None:
         ) from None
 
 
-def _bar(axes: Any, place: int, entry: Entry) -> None:
+def _axis_unit(entries: Sequence[Entry]) -> tuple[str, float]:
+    """The unit of the longest forecast, and how many of it a second has."""
+    longest = max((entry.answer.latency_s for entry in entries if entry.answer is not None), default=1.0)
+    return next(((unit, per) for unit, per in (("s", 1.0), ("ms", 1e3)) if longest * per >= 1.0), ("us", 1e6))
+
+
+def _training(entries: Sequence[Entry]) -> bool:
+    return any(entry.answer is not None and entry.answer.workload.mode == "train" for entry in entries)
+
+
+def _cost(entry: Entry) -> float | None:
+    """What the picture shows of an entry's cost: of steps in training, else of tokens."""
+    return entry.cost_per_1000_steps if _training([entry]) else entry.cost_per_million_tokens
+
+
+def _draw_costs(axes: Any, entries: Sequence[Entry], costs: Sequence[float | None]) -> None:
+    for place, (entry, cost) in enumerate(zip(entries, costs, strict=True)):
+        if cost is None:
+            why = " no price" if entry.price is None else " does not fit" if entry.answer else " cannot run"
+            axes.annotate(why, (0.0, place), va="center", fontsize=8, color="#4d5660")
+        else:
+            axes.barh(place, cost, height=0.66, color="#0b7a6b", edgecolor="#07584d")
+            axes.annotate(f"  ${_dollars(cost)}", (cost, place), va="center", fontsize=8)
+    axes.set_xlabel("$ for 1000 steps" if _training(entries) else "$ for a million tokens")
+    axes.tick_params(axis="y", length=0)
+
+
+def _bar(axes: Any, place: int, entry: Entry, factor: float) -> None:
     answer = entry.answer
     assert answer is not None
-    whiskers, end = None, answer.latency_ms
+    words, whiskers, end = seconds(answer.latency_s), None, answer.latency_s
     if answer.interval_s is not None:
-        low, high = (t * 1e3 for t in answer.interval_s)
-        whiskers = [[max(0.0, answer.latency_ms - low)], [max(0.0, high - answer.latency_ms)]]
-        end = max(end, high)
+        low, high = answer.interval_s
+        whiskers = [[max(0.0, answer.latency_s - low) * factor], [max(0.0, high - answer.latency_s) * factor]]
+        end, words = max(end, high), f"{words}  ({span(low, high)})"
     axes.barh(
-        place, answer.latency_ms, xerr=whiskers, capsize=3, height=0.66, color="#3b6fb6" if entry.fits else "#d3dbe6",
-        hatch=None if entry.fits else "///", edgecolor="#2a4f82", error_kw={"ecolor": "#1d1d1d", "elinewidth": 1.2},
+        place, answer.latency_s * factor, xerr=whiskers, capsize=3, height=0.66,
+        color="#3b6fb6" if entry.fits else "#d3dbe6", hatch=None if entry.fits else "///", edgecolor="#2a4f82",
+        error_kw={"ecolor": "#1d1d1d", "elinewidth": 1.2},
     )  # fmt: skip
-    axes.annotate(f"  {seconds(answer.latency_s)}", (end, place), va="center", fontsize=8)
+    axes.annotate(f"  {words}", (end * factor, place), va="center", fontsize=8)

@@ -30,19 +30,20 @@ def check_paths(html: str | None, trace: str | None) -> None:
 
 def write_reports(
     answer: Prediction, model: str, gpu: str, artifacts: str | None = None, system: str | None = None, *,
-    html: str | None = None, trace: str | None = None,
+    html: str | None = None, trace: str | None = None, typed: str | None = None,
 ) -> None:  # fmt: skip
     """Write the page and the trace of ``answer`` where they are asked for.
 
-    ``model``, ``gpu``, ``artifacts``, ``system``: the words that `predictor.predict` was given. RequestError, one
-    line, for a path that cannot be written.
+    ``model``, ``gpu``, ``artifacts``, ``system``: the words that `predictor.predict` was given; ``typed``: the name
+    that ``artifacts`` has on the command line, where it is another (a set of a registry). RequestError, one line, for
+    a path that cannot be written.
     """
     check_paths(html, trace)
     run = run_of(model, gpu, answer.workload, artifacts)
     if html is not None:
         from predictor.report.html import Asked, to_html
 
-        _write("--html", html, to_html(answer, run, Asked(model, gpu, artifacts, system)))
+        _write("--html", html, to_html(answer, run, Asked(model, gpu, typed or artifacts, system)))
     if trace is not None:
         from predictor.report.trace import to_trace
 

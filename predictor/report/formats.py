@@ -4,15 +4,29 @@ from __future__ import annotations
 
 
 def seconds(value: float) -> str:
-    """A duration with three significant digits.
+    """A duration with three significant digits, zeros at the end among them.
 
-    >>> seconds(3.8214e-5), seconds(0.0124), seconds(1.532)
-    ('38.2 us', '12.4 ms', '1.53 s')
+    >>> seconds(3.8214e-5), seconds(0.0124), seconds(1.532), seconds(0.002)
+    ('38.2 us', '12.4 ms', '1.53 s', '2.00 ms')
     """
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if value >= factor:
-            return f"{significant(value / factor)} {unit}"
-    return f"{significant(value / 1e-9)} ns" if value > 0 else "0 s"
+    number, unit = _number(value)
+    return f"{number} {unit}"
+
+
+_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+def _number(value: float) -> tuple[str, str]:
+    """A duration's three digits and their unit; 999.6 us is 1.00 ms."""
+    if value <= 0:
+        return "0", "s"
+    unit = next((unit for unit, factor in _UNITS.items() if value >= 0.9995 * factor), "ns")
+    return _three(value / _UNITS[unit]), unit
+
+
+def _three(value: float) -> str:
+    """``value`` with three significant digits, the zeros at its end among them."""
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
 def span(low: float, high: float) -> str:
@@ -21,9 +35,28 @@ def span(low: float, high: float) -> str:
     >>> span(0.000121, 0.0149)
     '0.121 - 14.9 ms'
     """
-    number, unit = seconds(high).split(" ")
-    factor = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit]
-    return f"{significant(low / factor)} - {number} {unit}"
+    number, unit = _number(high)
+    least = low / _UNITS[unit]
+    return f"{_three(least) if least >= 1 else format(least, '#.3g')} - {number} {unit}"
+
+
+def given(value: float) -> str:
+    """A duration that somebody typed, with the digits that it was typed with.
+
+    >>> given(6e-6), given(0.0125)
+    ('6 us', '12.5 ms')
+    """
+    unit = next((unit for unit, factor in _UNITS.items() if value >= factor), "ns")
+    return f"{value / _UNITS[unit]:.6g} {unit}" if value > 0 else "0 s"
+
+
+def share(value: float) -> str:
+    """A part of a whole, in percent; what is too small for the last digit is said to be so.
+
+    >>> share(0.8137), share(0.0003), share(0.0)
+    ('81.4%', '<0.1%', '0.0%')
+    """
+    return "<0.1%" if 0.0 < value < 0.0005 else f"{value:.1%}"
 
 
 def significant(value: float, digits: int = 3) -> str:

@@ -58,7 +58,10 @@ def to_html(answer: Prediction, run: Run, asked: Asked | None = None) -> str:
     title = f"{answer.model} on {answer.gpu}"
     body = [
         tag("a", "Skip to the answer", href="#answer", class_="skip"),
-        tag("header", tag("h1", title), tag("p", _BYLINE, class_="quiet"), _contents()),
+        tag(
+            "header", tag("h1", title), tag("p", _run_words(answer), class_="run"), tag("p", _BYLINE, class_="quiet"),
+            _contents(),
+        ),
         tag(
             "main",
             headline(answer),
@@ -72,6 +75,16 @@ def to_html(answer: Prediction, run: Run, asked: Asked | None = None) -> str:
         ),
     ]  # fmt: skip
     return _document(title, f"{title}: {seconds(answer.latency_s)}", body)
+
+
+def _run_words(answer: Prediction) -> str:
+    """The run in a line: what `settings` has, and the GPUs that share it."""
+    work = answer.workload
+    gpus = "1 GPU" if work.system is None else f"{work.parallelism.num_gpus} GPUs of {work.system.id}"
+    own = [(name, value) for name, value in settings(answer) if name not in ("tp", "system", "prompt_lens")]
+    ragged = [f"ragged batch of {len(work.prompt_lens)}"] * bool(work.prompt_lens)
+    words = [f"{name.replace('_', '-')} {value}" for name, value in own if not (ragged and name == "batch")]
+    return ", ".join([gpus, *words[:1], *ragged, *words[1:]])
 
 
 def _document(title: str, description: str, body: Sequence[str]) -> str:
@@ -156,9 +169,9 @@ def _provenance(answer: Prediction, run: Run, typed: str) -> Html:
     inside = [
         tag("ul", *(tag("li", line) for line in said)),
         tag("h3", "The run"),
-        tag("pre", tag("code", typed), tabindex="0", aria_label="Command that makes this forecast again"),
+        tag("pre", tag("code", _unbroken(typed)), tabindex="0", aria_label="Command that makes this forecast again"),
         table("Settings, defaults included", (("setting", False), ("value", False)), _settings_rows(answer)),
-        tag("h3", f"Estimators: the set {answer.artifacts}"),
+        tag("h3", f"Estimators: the set '{answer.artifacts}'"),
     ]
     if measured:
         heads = (("estimator", False), ("fitted on measurements of", False), (f"{run.gpu.id} among them", False))
@@ -169,6 +182,14 @@ def _provenance(answer: Prediction, run: Run, typed: str) -> Html:
     heads = (("what", False), ("value", True), ("source", False))
     inside.append(table("The GPU as the forecast took it", heads, hardware_rows(run.gpu, run.numbers.gemm)))
     return section("provenance", "Provenance", join(inside))
+
+
+def _unbroken(typed: str) -> Html:
+    """A command whose flags are not broken at their dashes."""
+    import shlex
+
+    words = [shlex.quote(word) for word in shlex.split(typed)]
+    return join((tag("span", word, class_="word") for word in words), " ")
 
 
 def _settings_rows(answer: Prediction) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from predictor.aggregate.detail import OperatorPoint
 from predictor.hardware.gpu import GPUSpec
-from predictor.report.formats import quantity, seconds, significant
+from predictor.report.formats import quantity, seconds, share, significant
 from predictor.report.html_elements import Html, figure, folded, mark, section, table, tag
 
 #: Operators drawn at most: those that take longest. The table has them all.
@@ -17,6 +17,10 @@ MOST_POINTS = 150
 ROWS_IN_VIEW = 12
 #: What bounds an operator -> (colour, shape); the shape tells them apart without the colour.
 BOUNDS = {"compute": (0, "circle"), "memory": (1, "square"), "latency": (2, "triangle"), "link": (3, "diamond")}
+_SHORT_HEADS = (
+    ("operator", False), ("time", True), ("share", True), ("class", False), ("shape", False), ("of roofline", True),
+    ("bound", False),
+)  # fmt: skip
 _HEADS = (
     ("operator", False), ("time", True), ("share", True), ("class", False), ("shape", False), ("count", True),
     ("FLOP a byte", True), ("reached", True), ("of roofline", True), ("bound", False), ("phase", False),
@@ -75,8 +79,10 @@ def roofline_section(points: Sequence[OperatorPoint], gpu: GPUSpec) -> Html:
         " first."
     )
     if rest:
-        share = sum(p.share for p in rest)
-        caption += f" Not drawn, as they do no arithmetic: {len(rest)} operators with {share:.1%} of the time."
+        caption += (
+            f" Not drawn, as they do no arithmetic: {len(rest)} operator{'s' * (len(rest) > 1)} with"
+            f" {share(sum(p.share for p in rest))} of the time."
+        )
     left_out = len(points) - len(rest) - len(drawn)
     if left_out:
         caption += f" {left_out} more that take less time are in the table alone."
@@ -84,7 +90,7 @@ def roofline_section(points: Sequence[OperatorPoint], gpu: GPUSpec) -> Html:
     legend = tag("ul", *(tag("li", _key(name), f"bound by {name}") for name in used), class_="legend")
     rows = [
         (
-            _names(p), seconds(p.total_s), f"{p.share:.1%}", p.op, p.shape, f"{p.count:,.0f}",
+            _names(p), seconds(p.total_s), share(p.share), p.op, p.shape, f"{p.count:,.0f}",
             significant(p.intensity) if p.flops else "-", quantity(p.achieved_flops, "FLOP/s") if p.flops else "-",
             f"{p.utilization:.0%}", p.bound, p.phase,
             p.source if p.inside else f"{p.source}, outside what was measured",
@@ -92,12 +98,16 @@ def roofline_section(points: Sequence[OperatorPoint], gpu: GPUSpec) -> Html:
         for p in points
     ]  # fmt: skip
     charts = [_plot(drawn, gpu, size) for size in (WIDE, NARROW)] if drawn else []
-    heads, first = _HEADS, min(len(rows), ROWS_IN_VIEW)
-    longest = table("The operators that take longest" if first < len(rows) else "All operators", heads, rows[:first])
-    whole = folded(f"Table of all {len(rows)} operators", table("All operators", heads, rows))
+    short = [
+        (_names(p), seconds(p.total_s), share(p.share), p.op, p.shape, f"{p.utilization:.0%}", p.bound)
+        for p in points[:ROWS_IN_VIEW]
+    ]
     return section(
         "roofline", "Roofline", figure(caption, *charts, legend, tag("p", class_="readout", aria_hidden="true")),
-        longest, *([whole] if first < len(rows) else []),
+        table("The operators that take longest" if len(short) < len(rows) else "Operators", _SHORT_HEADS, short),
+        folded(
+            f"All of {len(rows)} operators: count, FLOP a byte, reached, source", table("All operators", _HEADS, rows)
+        ),
     )  # fmt: skip
 
 
@@ -135,9 +145,10 @@ def _plot(points: Sequence[OperatorPoint], gpu: GPUSpec, size: Size) -> Html:
     axes = _axes(points, gpu, size)
     spots = [_around(axes.x(p.intensity), axes.y(p.achieved_flops), _radius(p)) for p in points]
     roofs, names, taken = _roofs(points, gpu, axes, spots)
+    taken += _slope(gpu, axes)
     marks = [
         mark(
-            f"{_names(p)}, {p.shape}: {seconds(p.total_s)} ({p.share:.1%}), {significant(p.intensity)} FLOP a byte,"
+            f"{_names(p)}, {p.shape}: {seconds(p.total_s)} ({share(p.share)}), {significant(p.intensity)} FLOP a byte,"
             f" {quantity(p.achieved_flops, 'FLOP/s')}, {p.utilization:.0%} of the roofline, bound by {p.bound}",
             _shape(p.bound, axes.x(p.intensity), axes.y(p.achieved_flops), _radius(p)),
         )
@@ -209,7 +220,8 @@ def _roofs(
         y = axes.y(peak)
         found.append(tag("line", x1=axes.x(peak / bandwidth), y1=y, x2=axes.x(right), y2=y, class_="roof"))
         label = f"{', '.join(sorted(dtypes))} {unit}: {quantity(peak, 'FLOP/s')}"
-        box = _free(label, axes.x(peak / bandwidth) + 10, axes.x(right) - 2, y, taken)
+        ends = axes.x(peak / bandwidth) + 10, axes.x(right) - 2
+        box = _free(label, *ends, y, taken + _slope(gpu, axes)) or _free(label, *ends, y, taken)
         if box is not None:
             taken.append(box)
             labels.append(tag("text", label, x=box[2], y=box[3] - 3, text_anchor="end", class_="label"))
@@ -220,16 +232,22 @@ def _labels(points: Sequence[OperatorPoint], axes: _Axes, taken: list[Box]) -> l
     """Names beside the marks that take longest, where there is room."""
     found: list[Html] = []
     taken = list(taken)
+    named: list[tuple[str, float, float]] = []
     for p in points[:8]:
         x, y, name = axes.x(p.intensity), axes.y(p.achieved_flops), p.names[0]
         width, away = 6.6 * len(name), _radius(p) + 4
-        for left, anchor in ((x + away, "start"), (x - away - width, "end")):
-            box = (left, y - 8, left + width, y + 6)
+        if any(name == other and abs(x - a) + abs(y - b) < width for other, a, b in named):
+            continue  # the same operator at another length, all but in the same place
+        right, left = x + away, x - away - width
+        for at, down in ((right, 0), (left, 0), (right, 13), (left, -13), (right, -13), (left, 13)):
+            box = (at, y + down - 8, at + width, y + down + 6)
             inside = axes.size.left <= box[0] and box[2] <= axes.size.width - axes.size.right
             if inside and p.share >= 0.02 and not any(_overlap(box, other) for other in taken):
                 taken.append(box)
-                at = left if anchor == "start" else left + width
-                found.append(tag("text", name, x=at, y=y + 4, text_anchor=anchor, class_="label", aria_hidden="true"))
+                named.append((name, x, y))
+                anchor, end = ("start", at) if at == right else ("end", at + width)
+                label = tag("text", name, x=end, y=y + down + 4, text_anchor=anchor, class_="label", aria_hidden="true")
+                found.append(label)
                 break
     return found
 
@@ -244,6 +262,16 @@ def _free(label: str, left: float, right: float, y: float, taken: Sequence[Box])
             if not any(_overlap(box, other) for other in taken):
                 return box
     return None
+
+
+def _slope(gpu: GPUSpec, axes: _Axes) -> list[Box]:
+    """Small boxes along the line of the bandwidth, for labels to stay off it."""
+    found = []
+    for i in range(101):
+        x = 10.0 ** (axes.x0 + (axes.x1 - axes.x0) * i / 100)
+        if axes.y0 <= math.log10(x * gpu.memory_bandwidth) <= axes.y1:
+            found.append(_around(axes.x(x), axes.y(x * gpu.memory_bandwidth), 2.0))
+    return found
 
 
 def _around(x: float, y: float, radius: float) -> Box:

@@ -10,11 +10,13 @@ from predictor.aggregate.sensitivity import Change
 from predictor.estimators.interval import LEVEL
 from predictor.hardware.gpu import GPUSpec
 from predictor.prediction import Prediction
-from predictor.report.formats import count, gib, quantity, rate, seconds, span
-from predictor.report.html_elements import COLOURS, Html, figure, legend_of, section, swatch, table, tag
+from predictor.report.formats import count, gib, quantity, rate, seconds, share, span
+from predictor.report.html_elements import COLOURS, Html, figure, join, legend_of, section, swatch, table, tag
 
 #: Blocks drawn as bars: those that take longest. The table has them all.
 MOST_LAYERS = 24
+#: Figures beside each other below the answer, on a wide screen.
+MOST_COLUMNS = 6
 
 
 def headline(answer: Prediction) -> Html:
@@ -36,26 +38,32 @@ def headline(answer: Prediction) -> Html:
             )
         )  # fmt: skip
     figures = [tag("div", tag("dt", name), tag("dd", value)) for name, value in _figures(answer)]
-    return section("answer", "Answer", *inside, tag("dl", *figures, class_="figures"))
+    columns = math.ceil(len(figures) / math.ceil(len(figures) / MOST_COLUMNS))  # rows as full as they can be
+    return section("answer", "Answer", *inside, tag("dl", *figures, class_="figures", style=f"--columns:{columns}"))
 
 
 def _what(answer: Prediction) -> str:
     work = answer.workload
-    tokens = f"{work.seq_len:,} tokens each"
+    many = work.batch > 1
+    tokens, cache = f" of {work.seq_len:,} tokens{' each' * many}", f" with {work.context_len:,} tokens in the cache"
     if work.prompt_lens:
-        tokens = f"{sum(work.prompt_lens):,} tokens in all"
-    sequences = f"{work.batch:,} sequence{'s' if work.batch > 1 else ''}"
+        tokens = f" of {sum(work.prompt_lens):,} tokens in all"
+        cache = f" with {sum(work.prompt_lens):,} tokens in the cache in all"
+    elif many:
+        cache += " each"
+    sequences = f"{work.batch:,} sequences" if many else "1 sequence"
+    output = f"{work.output_len:,} token{'s' * (work.output_len > 1)}"
     return {
-        "forward": f"for a forward pass over {sequences}, {tokens}",
-        "prefill": f"for the prefill of {sequences}, {tokens}",
-        "decode": f"for one decode step of {sequences} with {work.context_len:,} tokens in the cache",
-        "generate": f"to generate {work.output_len:,} tokens for {sequences}, prompts of {tokens}",
-        "train": f"for a training step of {sequences}, {tokens}",
+        "forward": f"for a forward pass over {sequences}{tokens}",
+        "prefill": f"for the prefill of {sequences}{tokens}",
+        "decode": f"for one decode step of {sequences}{cache}",
+        "generate": f"to generate {output} for {sequences}, prompt{'s' * many}{tokens}",
+        "train": f"for a training step of {sequences}{tokens}",
     }[work.mode]
 
 
 def _interval(latency_s: float, low: float, high: float) -> Html:
-    """The range as a bar on a scale of its own, with the forecast as a mark."""
+    """The range as a bar from its low end to its high one, with the forecast as a mark."""
     room = (high - low) * 0.15 or latency_s * 0.1
     left, right = max(0.0, low - room), high + room
 
@@ -64,10 +72,12 @@ def _interval(latency_s: float, low: float, high: float) -> Html:
 
     bar = tag("span", class_="range", style=f"left:{at(low)};width:calc({at(high)} - {at(low)})")
     point = tag("span", class_="point", style=f"left:{at(latency_s)}")
+    ends = tag("span", seconds(low), class_="end low", style=f"left:{at(low)}")
+    ends = join((ends, tag("span", seconds(high), class_="end high", style=f"left:{at(high)}")))
     level = f"{LEVEL:.0%}".replace("%", " %")
     words = f"{level} interval: {span(low, high)}"
     return tag(
-        "div", tag("p", words), tag("div", bar, point, class_="track", aria_hidden="true"),
+        "div", tag("p", words), tag("div", bar, point, ends, class_="track", aria_hidden="true"),
         tag("p", f"Of forecasts like this one, {level} are meant to lie inside.", class_="quiet"), class_="interval",
     )  # fmt: skip
 
@@ -80,7 +90,7 @@ def bound_words(answer: Prediction) -> str:
     for row in answer.breakdown:
         totals[row.bound] = totals.get(row.bound, 0.0) + row.share
     ranked = sorted(totals.items(), key=lambda kv: -kv[1])
-    return ", ".join(f"{name} {share:.0%}" for name, share in ranked if share > 5e-3)
+    return ", ".join(f"{name} {part:.0%}" for name, part in ranked if part >= 5e-3)
 
 
 def _figures(answer: Prediction) -> list[tuple[str, str]]:
@@ -98,7 +108,7 @@ def _figures(answer: Prediction) -> list[tuple[str, str]]:
         (f"MFU, of the {work.dtype} peak", f"{answer.mfu:.1%}"),
         ("memory", f"{gib(memory.total)} of {gib(memory.capacity)}{' a GPU' if memory.gpus > 1 else ''}"),
         ("model", f"{count(answer.parameters)} parameters"),
-        ("work", f"{count(answer.flops)} FLOP"),
+        ("work", quantity(answer.flops, "FLOP")),
     ]
     return found
 
@@ -108,8 +118,8 @@ def _bars(rows: Sequence[tuple[str, str, Sequence[tuple[int, float]]]]) -> Html:
     items = []
     for name, value, pieces in rows:
         drawn = [
-            tag("span", class_=f"piece k{min(colour, COLOURS - 1)}", style=f"width:{share * 100:.3f}%")
-            for colour, share in pieces
+            tag("span", class_=f"piece k{min(colour, COLOURS - 1)}", style=f"width:{part * 100:.3f}%")
+            for colour, part in pieces
         ]
         items.append(
             tag(
@@ -123,19 +133,23 @@ def _bars(rows: Sequence[tuple[str, str, Sequence[tuple[int, float]]]]) -> Html:
 def classes_section(answer: Prediction, classes: Sequence[str]) -> Html:
     """Time by operator class, and what the GPU waits."""
     waits = max(0.0, answer.latency_s - answer.gpu_busy_s)
-    rows = [(f"{r.op} ({r.phase})", r.latency_s, classes.index(r.op)) for r in answer.breakdown]
+    phases = len({r.phase for r in answer.breakdown}) > 1
+    rows = [
+        (f"{r.op}, {r.phase}" if phases and r.op != r.phase else r.op, r.latency_s, classes.index(r.op))
+        for r in answer.breakdown
+    ]
     longest = max([t for _, t, _ in rows] + [waits, 1e-12])
     total = answer.latency_s
-    bars = [(name, f"{seconds(t)}, {t / total:.1%}", [(colour, t / longest)]) for name, t, colour in rows]
+    bars = [(name, f"{seconds(t)}, {share(t / total)}", [(colour, t / longest)]) for name, t, colour in rows]
     if waits > 1e-3 * total:
-        bars.append(("GPU waits", f"{seconds(waits)}, {waits / total:.1%}", [(COLOURS - 1, waits / longest)]))
+        bars.append(("GPU waits", f"{seconds(waits)}, {share(waits / total)}", [(COLOURS - 1, waits / longest)]))
     heads = (
         ("class", False), ("phase", False), ("time", True), ("of GPU time", True), ("count", True),
         ("of roofline", True), ("bound", False), ("source", False),
     )  # fmt: skip
     body = [
         (
-            r.op, r.phase, seconds(r.latency_s), f"{r.share:.1%}", f"{r.count:,.0f}", f"{r.utilization:.0%}", r.bound,
+            r.op, r.phase, seconds(r.latency_s), share(r.share), f"{r.count:,.0f}", f"{r.utilization:.0%}", r.bound,
             r.source if not r.estimators else f"{r.source}: {', '.join(r.estimators)}",
         )
         for r in answer.breakdown
@@ -153,8 +167,8 @@ def layers_section(layers: Sequence[Layer], classes: Sequence[str]) -> Html:
     total = sum(layer.total_s for layer in layers) or 1.0
     bars = [
         (
-            _layer_name(layer, many_phases), f"{seconds(layer.total_s)}, {layer.total_s / total:.1%}",
-            [(classes.index(kind), t / longest) for kind, t in layer.classes if t / longest > 1e-4],
+            _layer_name(layer, many_phases), f"{seconds(layer.total_s)}, {share(layer.total_s / total)}",
+            [(classes.index(kind), t / longest) for kind, t in _seen(layer.classes, longest)],
         )
         for layer in shown
     ]  # fmt: skip
@@ -164,9 +178,9 @@ def layers_section(layers: Sequence[Layer], classes: Sequence[str]) -> Html:
     )  # fmt: skip
     body = [
         (
-            _layer_name(layer, many_phases, runs=False), seconds(layer.total_s), f"{layer.total_s / total:.1%}",
+            _layer_name(layer, many_phases, runs=False), seconds(layer.total_s), share(layer.total_s / total),
             f"{layer.runs:,.0f}", seconds(layer.total_s / layer.runs), f"{layer.kernels:,}",
-            ", ".join(f"{kind} {t / layer.total_s:.0%}" for kind, t in layer.classes[:3]),
+            ", ".join(f"{kind} {t / layer.total_s:.0%}" for kind, t in layer.classes[:3] if t >= 5e-3 * layer.total_s),
         )
         for layer in layers
         if layer.total_s > 0
@@ -175,6 +189,12 @@ def layers_section(layers: Sequence[Layer], classes: Sequence[str]) -> Html:
     caption = "GPU time of each block of the model, all its runs together, in the order in which they run."
     drawn = figure(caption, _bars(bars), legend)
     return section("layers", "Time by layer", drawn, table("Blocks of the model", heads, body))
+
+
+def _seen(pieces: Sequence[tuple[str, float]], longest: float) -> list[tuple[str, float]]:
+    """The pieces of a bar that can be seen; the largest one always, so that no block is without a bar."""
+    ranked = sorted(pieces, key=lambda piece: -piece[1])
+    return [piece for piece in pieces if piece[1] / longest > 2e-3] or ranked[:1]
 
 
 def _layer_name(layer: Layer, phase: bool, runs: bool = True) -> str:
@@ -194,18 +214,22 @@ def memory_section(answer: Prediction) -> Html:
     pieces = [
         tag("span", class_=f"piece k{i}", style=f"width:{value / full * 100:.3f}%") for i, (_, value) in enumerate(kept)
     ]
-    line = tag("span", class_="capacity", style=f"left:{memory.capacity / full * 100:.3f}%")
+    place = memory.capacity / full * 100
+    line = tag("span", class_="capacity", style=f"left:{place:.3f}%")
+    side, at = ("left", place) if place < 60 else ("right", 100 - place)  # the words stay inside the chart
+    words = tag("p", f"{gib(memory.capacity)} on the GPU", class_="has", style=f"{side}:{at:.3f}%", aria_hidden="true")
     bar = tag("div", *pieces, line, class_="stack", aria_hidden="true")
     legend = tag("ul", *(swatch(i, f"{name} {gib(value)}") for i, (name, value) in enumerate(kept)), class_="legend")
     each = " of each GPU" if memory.gpus > 1 else ""
     caption = f"{gib(memory.total)} of {gib(memory.capacity)}{each}; the line is what the GPU has."
     if memory.largest_batch:
         caption += f" Up to {memory.largest_batch:,} such sequences fit."
-    body = [(name, gib(value), f"{value / memory.capacity:.1%}") for name, value in kept]
-    body.append(("all", gib(memory.total), f"{memory.total / memory.capacity:.1%}"))
+    body = [(name, gib(value), share(value / memory.capacity)) for name, value in kept]
+    body.append(("all", gib(memory.total), share(memory.total / memory.capacity)))
     heads = (("kept", False), ("size", True), ("of the GPU", True))
     return section(
-        "memory", "Memory", figure(caption, bar, legend), table("Device memory", heads, body),
+        "memory", "Memory", figure(caption, tag("div", words, bar, class_="holds"), legend),
+        table("Device memory", heads, body),
         tag("p", "Not counted: the CUDA context (0.3 to 0.6 GiB), workspaces, fragmentation.", class_="quiet"),
     )  # fmt: skip
 
@@ -235,7 +259,7 @@ def changes_section(changes: Sequence[Change]) -> Html:
         " faster with 10 % more of it. Measured behaviour goes in steps (tiles, waves), so a small change may show more"
         " or less than a large one."
     )
-    heads = (("change", False), ("now", True), ("then", True), ("so it is", False))
+    heads = (("change", False), ("now", True), ("then", True), ("effect", False))
     return section(
         "changes", "What would change the answer", figure(caption, tag("ol", *items, class_="bars changes")),
         table("Changes", heads, body),

@@ -28,6 +28,9 @@ MOST_SLICES = 160
 #: Kernels of one layer that are drawn.
 MOST_KERNELS = 240
 
+#: Pixels below which a bar has no edge: many beside each other would be all edge.
+THIN = 3.0
+
 _LANE = 34.0
 _WIDE = Size("wide", 960, 0, 44, 24, 10, 40)
 _NARROW = Size("narrow", 336, 0, 40, 16, 10, 40)
@@ -196,7 +199,7 @@ def _bar(item: Slice, left: float, right: float, y: float) -> Html:
     label = f"{lane}, {item.name}: {seconds(item.end_s - item.start_s)} from {seconds(max(0.0, item.start_s))}"
     shape = tag(
         "rect", x=left, y=y + 3, width=max(0.6, right - left), height=_LANE - 8,
-        class_=f"bar f{min(item.colour, COLOURS - 1)}",
+        class_=f"bar f{min(item.colour, COLOURS - 1)}{' thin' * (right - left < THIN)}",
     )  # fmt: skip
     return mark(label, shape)
 

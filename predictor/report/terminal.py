@@ -7,7 +7,7 @@ from rich.table import Table
 
 from predictor.estimators.interval import LEVEL
 from predictor.prediction import Prediction
-from predictor.report.formats import count, gib, rate, seconds, span
+from predictor.report.formats import count, gib, given, quantity, rate, seconds, share, span
 from predictor.workload import Workload
 
 
@@ -28,9 +28,9 @@ def first_line(answer: Prediction) -> str:
     if work.mode == "train":
         parts.append(f"optimizer {work.optimizer}")
     if answer.cpu_busy_s:
-        parts.append(f"launch-overhead {seconds(work.launch_overhead_s)}")
+        parts.append(f"launch-overhead {given(work.launch_overhead_s)}")
     if work.step_overhead_s:
-        parts.append(f"step-overhead {seconds(work.step_overhead_s)}")
+        parts.append(f"step-overhead {given(work.step_overhead_s)}")
     return f"{parts[0]} {parts[1]}: {', '.join(parts[2:])}"
 
 
@@ -85,13 +85,14 @@ def _bound(answer: Prediction) -> str:
         if work.execution != "eager":
             return f"the CPU, which needs {seconds(answer.cpu_busy_s)} for launches and steps; {busy}"
         return (
-            f"the CPU, which needs {seconds(answer.cpu_busy_s)} to launch ({seconds(work.launch_overhead_s)}"
+            f"the CPU, which needs {seconds(answer.cpu_busy_s)} to launch ({given(work.launch_overhead_s)}"
             f" a framework call); {busy} (cuda_graph or compile would take the launches away)"
         )
     totals: dict[str, float] = {}
     for row in answer.breakdown:
         totals[row.bound] = totals.get(row.bound, 0.0) + row.share
-    return ", ".join(f"{name} {share:.0%}" for name, share in sorted(totals.items(), key=lambda kv: -kv[1]))
+    ranked = sorted(totals.items(), key=lambda kv: -kv[1])
+    return ", ".join(f"{name} {part:.0%}" for name, part in ranked if part >= 5e-3)
 
 
 def _memory(answer: Prediction, console: Console) -> None:
@@ -105,7 +106,8 @@ def _memory(answer: Prediction, console: Console) -> None:
     console.print(f"  memory      {gib(memory.total)} of {gib(memory.capacity)}{of}: {parts}", highlight=False)
     if memory.largest_batch:
         console.print(f"  fits        up to {memory.largest_batch:,} such sequences", highlight=False)
-    console.print(f"  model       {count(answer.parameters)} parameters, {count(answer.flops)} FLOP", highlight=False)
+    work = quantity(answer.flops, "FLOP")
+    console.print(f"  model       {count(answer.parameters)} parameters, {work}", highlight=False)
     if not memory.fits:
         why = memory.reason or "the sum is too large"
         console.print(
@@ -122,7 +124,7 @@ def _classes(answer: Prediction) -> Table:
     for row in answer.breakdown:
         source = row.source if not row.estimators else f"{row.source}: {', '.join(row.estimators)}"
         table.add_row(
-            row.op, row.phase, f"{row.count:,.0f}", seconds(row.latency_s), f"{row.share:.1%}",
+            row.op, row.phase, f"{row.count:,.0f}", seconds(row.latency_s), share(row.share),
             f"{row.utilization:.0%}", row.bound, source,
         )  # fmt: skip
     return table
@@ -134,7 +136,7 @@ def _operators(answer: Prediction) -> Table:
         table.add_column(name, justify="right" if name in ("count", "time", "share") else "left")
     for row in answer.nodes:
         table.add_row(
-            row.name, row.shape, row.phase, f"{row.count:,.0f}", seconds(row.latency_s), f"{row.share:.1%}",
+            row.name, row.shape, row.phase, f"{row.count:,.0f}", seconds(row.latency_s), share(row.share),
             row.bound, row.source,
         )  # fmt: skip
     return table

@@ -64,9 +64,10 @@ def microbench(*words: object, status: int | None = 0, **more: str) -> subproces
 
 
 def collect_words(out: Path, sweeps: Path, *more: object) -> list[object]:
+    """A quick collection: few samples, and no look at the kernels' names, which takes longer than these cases do."""
     return [
         "collect", "--device", "cpu", "--threads", 1, "--sweeps", sweeps, "--case-seconds", "0.002s", "--min-samples",
-        3, "--noise", "0.5", "--out", out, *more,
+        3, "--noise", "0.5", "--no-profile", "--out", out, *more,
     ]  # fmt: skip
 
 

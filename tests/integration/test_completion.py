@@ -39,6 +39,8 @@ def completed(program: str, words: str, capsys: pytest.CaptureFixture[str]) -> s
         ("tilecast", "tilecast predict --gpu h100-", {"h100-sxm", "h100-pcie", "h100-nvl"}),
         ("tilecast", "tilecast compare --exec", {"--execution"}),
         ("tilecast", "tilecast dataset import --ou", {"--out"}),
+        ("tilecast", "tilecast dataset import neu", {"neusight"}),
+        ("tilecast", "tilecast compare --gpu a100,h100-s", {"a100,h100-sxm"}),
         ("predict", "predict --model gpt3-x", {"gpt3-xl"}),
         ("predict", "predict --mode pre", {"prefill"}),
     ],

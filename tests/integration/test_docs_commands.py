@@ -47,7 +47,7 @@ NOT_RUN = {
     "mkdocs serve": "a server that goes on",
     "mkdocs build": "a test of its own below",
     **{
-        f"tilecast dataset import {source}": "needs the public data, and minutes; test_importers.py imports"
+        f"tilecast dataset import {source}": "needs the public data, and minutes; test_importers_data.py imports"
         for source in ("neusight", "aiconfigurator", "vidur", "vtrain", "llmcompass")
     },
     "tilecast train --data neusight.parquet": "the public data, minutes; the words of tracking.md train a set",
@@ -150,7 +150,8 @@ def test_every_flag_in_the_text_exists(page: Path) -> None:
     parsers = [*every_parser(build_parser()), *every_parser(harness_parser())]
     known = {option for parser in parsers for action in parser._actions for option in action.option_strings}
     scripts = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "scripts").iterdir() if p.is_file())
-    foreign = {"--strict", "--reset-gpu-clocks", "--backend-store-uri"}  # mypy's and mkdocs', nvidia-smi's, MLflow's
+    # mypy's and mkdocs', nvidia-smi's, MLflow's, vLLM's
+    foreign = {"--strict", "--reset-gpu-clocks", "--backend-store-uri", "--attention-backend"}
     for code in re.findall(r"`([^`]+)`", prose):
         for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", code):
             assert flag in known | foreign or f'"{flag}"' in scripts, f"{page.name}: no command has {flag}"
@@ -196,8 +197,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("my-gpu", "my-board"):
         (folder / f"{name}.yaml").write_text(board.replace("hypothetical-x1", name), encoding="utf-8")
     (folder / "examples").symlink_to(ROOT / "examples")
-    words = "collect --device cpu --threads 1 --ops softmax,norm --dtypes fp32 --max-cases 16 --budget 20s --out"
-    assert harness([*words.split(), str(folder / "datasets")]) == 0
+    words = "collect --device cpu --threads 1 --ops softmax,norm --dtypes fp32 --max-cases 16 --case-seconds 0.02s"
+    assert harness([*words.split(), "--budget", "20s", "--out", str(folder / "datasets")]) == 0
     for copy in ("monday", "tuesday", "mine"):
         shutil.copytree(folder / "datasets", folder / copy)
     return folder
@@ -270,6 +271,24 @@ def test_the_docs_build(tmp_path: Path) -> None:
     for notebook in (ROOT / "notebooks").glob("*.ipynb"):
         title = json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"][0].removeprefix("# ").strip()
         assert title in (tmp_path / "site" / "notebooks" / f"{notebook.stem}.html").read_text(encoding="utf-8")
+
+
+def test_tables_of_notebooks_scroll_on_a_phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The theme lets a table scroll that has no class; pandas gives it one, and a style of its own."""
+    frame = pytest.importorskip("pandas", reason="extra 'train'").DataFrame({"a": [1], "b": [2]})
+    nbformat = pytest.importorskip("nbformat", reason="extra 'docs'")
+    pytest.importorskip("nbconvert", reason="extra 'docs'")
+    pytest.importorskip("mkdocs", reason="extra 'docs'")
+    output = nbformat.v4.new_output("execute_result", {"text/html": frame._repr_html_()}, execution_count=1)
+    path = tmp_path / "n.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x", outputs=[output])]), path)
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import mkdocs_hooks
+
+    text, _ = mkdocs_hooks.render(path, run=False)
+    assert text.count("<table>") == 1
+    assert "dataframe" not in text
+    assert "<style" not in text
 
 
 def test_python_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

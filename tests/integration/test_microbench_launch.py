@@ -73,7 +73,7 @@ def test_a_place_below_a_file_is_refused(verb: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("uri", "status", "said"),
-    [("nosuch://there", 2, "no such address"), ("http://127.0.0.1:9", 1, "cannot be logged to")],
+    [("nosuch://there", 2, "no such address"), ("http://127.0.0.1:9", 1, "cannot be reached")],
 )
 def test_a_tracking_uri_is_tried_before_anything_is_measured(uri: str, status: int, said: str, tmp_path: Path) -> None:
     pytest.importorskip("mlflow")

@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,30 +80,36 @@ def test_a_suite_is_measured_and_resumes(suite: Path, tmp_path: Path) -> None:
     assert list(csv.DictReader(out.open())) == rows
 
 
-def test_a_static_and_a_growing_cache_decode_the_same(suite: Path) -> None:
+@pytest.fixture
+def device() -> Iterator[Any]:
+    """This processor, in this process, which is left as it was."""
+    torch = pytest.importorskip("torch")
+    from microbench.devices.cpu import CpuDevice
+
+    threads = torch.get_num_threads()
+    yield CpuDevice(1)
+    torch.set_num_threads(threads)
+    torch.backends.cuda.enable_math_sdp(True)
+
+
+def test_a_static_and_a_growing_cache_decode_the_same(suite: Path, device: Any) -> None:
     """What a graph would capture on a GPU, run without one: the same logits, step after step."""
     pytest.importorskip("transformers")
-    script = f"""
-import json, torch
-from microbench import models
-from microbench.devices.cpu import CpuDevice
-device = CpuDevice(1)
-config = json.load(open({str(suite / "configs" / "llama-1b.json")!r}))
-cell = dict(dtype="fp32", attention="flash", mode="decode", global_batch="2", context_len="16", case="", seq_len="")
-model = models.build(device, cell, config)
-context = device.randint(0, 128, (2, 16))
-logits = []
-for static in (False, True):
-    device._generator.manual_seed(1)
-    with torch.no_grad():
-        step = models._decode(device, model, context, static)
-    logits += [step().logits, step().logits]
-assert all(torch.allclose(logits[0], other, atol=1e-5) for other in logits[1:])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, cwd="/", timeout=120
-    )
-    assert done.returncode == 0, done.stderr
+    import torch
+
+    from microbench import models
+
+    config = json.loads((suite / "configs" / "llama-1b.json").read_text(encoding="utf-8"))
+    cell = {"dtype": "fp32", "attention": "flash", "mode": "decode", "global_batch": "2", "context_len": "16"}
+    model = models.build(device, cell | {"case": "", "seq_len": ""}, config)
+    context = device.randint(0, 128, (2, 16))
+    logits = []
+    for static in (False, True):
+        device._generator.manual_seed(1)
+        with torch.no_grad():
+            step = models._decode(device, model, context, static)
+        logits += [step().logits, step().logits]
+    assert all(torch.allclose(logits[0], other, atol=1e-5) for other in logits[1:])
 
 
 WRITER = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from predictor.errors import RequestError, TilecastError
@@ -22,8 +24,9 @@ mlflow = pytest.importorskip("mlflow", reason="tracking needs mlflow")
 
 from test_train import made_up  # noqa: E402
 
+from predictor import tracking  # noqa: E402
 from predictor.cli import main  # noqa: E402
-from predictor.training import dataset, tracking  # noqa: E402
+from predictor.training import dataset  # noqa: E402
 
 # MLflow's own use of SQLAlchemy warns; our warnings stay errors.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:sqlalchemy", "ignore::DeprecationWarning:mlflow")
@@ -47,8 +50,9 @@ class Server:
             "--backend-store-uri", f"sqlite:///{self.folder / 'server.db'}",
             "--artifacts-destination", str(self.folder / "artifacts"),
         ]  # fmt: skip
+        environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # eight processes that no test needs
         with (self.folder / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True, env=environment)
         for _ in range(300):
             try:
                 with urllib.request.urlopen(f"{self.uri}/health", timeout=2) as answer:
@@ -105,17 +109,25 @@ def fill(run: tracking.Run, folder: Path) -> None:
     row = {"gpu": "p4", "operator": "linear", "n": 3, "mean_ape_pct": 4.5, "median_ape_pct": None}
     run.errors("heldout_gpus", [row])
     run.estimators(folder)
+    run.dataset("x.parquet", "abc" * 20, "training")
+    run.text("figures/errors.svg", "<svg/>")
+    run.note("what came of it")
 
 
 def check(found: Any, uri: str) -> None:
     assert found.info.status == "FINISHED"
     assert found.data.params["data.sha256"] == "abc"
     assert found.data.metrics["rows"] == 210
-    assert found.data.metrics["heldout_gpus/p4/linear/mean_ape_pct"] == 4.5
+    assert found.data.metrics["heldout_gpus_mean_ape_pct/p4 linear"] == 4.5
+    assert found.data.params["version.numpy"] == np.__version__
+    assert [(i.dataset.name, i.dataset.digest[:6]) for i in found.inputs.dataset_inputs] == [("x.parquet", "abcabc")]
+    assert found.data.tags["mlflow.note.content"] == "what came of it"
     assert "error" not in found.data.metrics
     assert found.data.tags["tilecast.kind"] == "train"
     names = {f.path for f in mlflow.MlflowClient(tracking_uri=uri).list_artifacts(found.info.run_id, "set")}
     assert names == {"set/README.md", "set/manifest.json"}
+    figures = [f.path for f in mlflow.MlflowClient(tracking_uri=uri).list_artifacts(found.info.run_id, "figures")]
+    assert figures == ["figures/errors.svg"]
 
 
 def test_a_run_on_a_server_reads_back(server: Server, estimators: Path) -> None:
@@ -205,20 +217,105 @@ def test_verbs_are_runs_and_a_registered_set_answers(
     words = ["train", "--data", str(rows), "--holdout", "0.2", "--no-intervals", "--out", str(out)]
     assert main([*words, "--register", "made-up", "--stage", "staging"]) == 0
     name = "models:/made-up@staging"
-    assert main(["evaluate", "kernels", str(rows), "--artifacts", name, "--out", str(table)]) == 0
     capsys.readouterr()
+    assert main(["evaluate", "kernels", str(rows), "--artifacts", name, "--out", str(table), "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["n"] == 1200, "nothing of MLflow's is on stdout"
+    (page,) = re.findall(r"in MLflow: (http\S+)", said.err)
+    assert page.startswith(f"{server.uri}/#/experiments/")
     forecast = ["predict", "--model", "gpt2", "--gpu", "h100", "--dtype", "bf16", "--json"]
     answers = []
     for artifacts in (name, str(out)):
         assert main([*forecast, "--artifacts", artifacts]) == 0
         answers.append(json.loads(capsys.readouterr().out)["latency_ms"])
     assert answers[0] == answers[1]
+    page = tmp_path / "page.html"
+    assert main([*forecast, "--artifacts", name, "--html", str(page)]) == 0
+    assert name in page.read_text(encoding="utf-8"), "the command that makes it again, as it was typed"
+    capsys.readouterr()
     trained, evaluated = (
         next(r for r in server.runs() if r.data.tags["tilecast.kind"] == kind) for kind in ("train", "evaluate")
     )
     assert trained.data.params["data_0.sha256"]
     assert trained.data.metrics["fitted_rows.gemm"] < 1200
-    assert "heldout_shapes/h100-sxm/gemm/bf16/vllm/median_ape_pct" in trained.data.metrics
+    assert "heldout_shapes_median_ape_pct/h100-sxm gemm bf16 vllm" in trained.data.metrics
+    assert "| all | gemm | bf16 |" in trained.data.tags["mlflow.note.content"]
+    assert trained.info.run_name == "train made-up"
+    assert trained.data.tags["mlflow.source.name"] == "tilecast train"
+    figures = {f.path for f in server.client().list_artifacts(trained.info.run_id, "figures")}
+    assert figures == {"figures/heldout_shapes_errors.svg"}
     assert evaluated.data.metrics["n"] == 1200
-    assert [f.path for f in server.client().list_artifacts(evaluated.info.run_id)] == ["scored.parquet"]
+    assert evaluated.data.params["artifacts"] == name
+    assert evaluated.data.params["set"] == "made-up"
+    found = {f.path for f in server.client().list_artifacts(evaluated.info.run_id)}
+    assert found == {"scored.parquet", "figures"}
     assert main(["predict", "--model", "gpt2", "--gpu", "h100", "--artifacts", "models:/made-up/7"]) == 2
+
+
+def test_a_new_store_says_nothing_of_its_own(estimators: Path, tmp_path: Path) -> None:
+    """A process of its own, as MLflow sets its log up once: our line on stderr, and no other."""
+    code = (
+        "import sys; from pathlib import Path; from predictor import tracking;"
+        "say = lambda text: print(text, file=sys.stderr)\n"
+        "with tracking.run('train', None, say) as run:\n"
+        f"    run.estimators(Path({str(estimators)!r})); run.register('made-up', 'staging')\n"
+        "tracking.fetch('models:/made-up@staging')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("run ")
+    assert f"in MLflow: sqlite:///{tmp_path / 'state' / 'mlflow.db'}" in line
+    assert done.stdout == ""
+
+
+def test_a_collection_is_a_run_without_being_asked(state: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="extra 'torch'")
+    from microbench_runs import collect_words, microbench, quick_sweeps
+
+    place = {"TILECAST_TRACKING_URI": "", "TILECAST_STATE": str(state)}
+    microbench(*collect_words(tmp_path / "mine", quick_sweeps(tmp_path / "sweeps"), "--max-cases", 3), **place)
+    client = mlflow.MlflowClient(tracking_uri=tracking.resolve_uri(None))
+    (found,) = client.search_runs([client.get_experiment_by_name(tracking.EXPERIMENT).experiment_id])
+    assert found.info.run_name == "collect mine"
+    assert found.info.status == "FINISHED"
+    assert found.data.metrics["new_rows"] >= 3
+    assert found.data.params["device"] == "cpu"
+    assert any(key.endswith("packages.torch") for key in found.data.params)
+
+
+def test_register_needs_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILECAST_TRACKING_URI", "off")
+    assert main(["train", "--data", "x.parquet", "--out", str(tmp_path / "set"), "--register", "lab"]) == 2
+
+
+def test_an_address_that_is_none_is_the_users_mistake() -> None:
+    with pytest.raises(RequestError, match="no such address"), tracking.run("train", "nosuch://there", print):
+        pytest.fail("the work started")
+
+
+def test_many_places_are_cut_and_counted() -> None:
+    run = tracking.Run(tracking.Record("evaluate", ""))
+    run.errors("kernels", [{"gpu": f"g{i}", "n": 1, "median_ape_pct": 1.0} for i in range(305)])
+    assert run.record.parameters == {"kernels_places_not_logged": "5"}
+    assert len(run.record.metrics) == 600
+
+
+def test_figures_are_sound() -> None:
+    import xml.etree.ElementTree as ElementTree
+
+    from predictor.tracking.figures import error_bars, scatter
+
+    rows = [
+        {"gpu": "t4 <b>", "operator": "gemm", "n": 5, "median_ape_pct": 4.0, "p90_ape_pct": 8.0},
+        {"gpu": "l4", "operator": "gemm", "n": 5, "median_ape_pct": 2.0, "p90_ape_pct": 3.0},
+        {"gpu": "none", "operator": "gemm", "n": 0, "median_ape_pct": None},
+    ]
+    bars = [e for e in ElementTree.fromstring(error_bars("errors", rows)).iter() if e.tag.endswith("rect")][1:]
+    first, second = (float(bar.get("width", "")) for bar in bars)
+    assert first == pytest.approx(2 * second, rel=0.01), "the longest first, as long as they are large"
+    points = ElementTree.fromstring(scatter("all", [1.0, 10.0, 0.0], [1.0, 20.0, 5.0]))
+    (one, two) = [e for e in points.iter() if e.tag.endswith("circle")]
+    assert float(one.get("cx", "")) < float(two.get("cx", ""))
+    assert float(one.get("cy", "")) > float(two.get("cy", "")), "up is more"
+    ElementTree.fromstring(scatter("none", [], []))
+    ElementTree.fromstring(error_bars("none", []))

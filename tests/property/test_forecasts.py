@@ -70,7 +70,7 @@ def operators(dtype: str) -> st.SearchStrategy[Op]:
 
 
 @pytest.mark.parametrize("gpu", list_gpus())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)  # of each of forty GPUs
 @given(data=st.data(), dtype=st.sampled_from(DTYPES))
 def test_no_kernel_beats_the_roofline(gpu: str, data: st.DataObject, dtype: str) -> None:
     spec = load_gpu(gpu)

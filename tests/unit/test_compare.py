@@ -184,7 +184,7 @@ def test_the_table_has_intervals() -> None:
     text = io.StringIO()
     print_comparison(entries(), Console(width=200, file=text))
     (line,) = [line for line in text.getvalue().splitlines() if line.startswith("wide")]
-    assert "50 - 400 ms" in line
+    assert "50.0 - 400 ms" in line
 
 
 def test_the_picture_has_a_bar_for_each_forecast_and_whiskers_for_each_interval(tmp_path: Path) -> None:
@@ -206,8 +206,25 @@ def test_the_picture_has_a_bar_for_each_forecast_and_whiskers_for_each_interval(
     assert sorted(x for x, _ in whisker.get_segments()[0]) == pytest.approx([50.0, 400.0])
     assert [label.get_text() for label in axes.get_yticklabels()] == ["plain", "wide", "full", "none"]
     assert axes.get_xlim()[1] > 400.0
-    assert axes.get_xlabel() == "latency (ms), whiskers: 80 % interval, hatched: does not fit"
+    assert axes.get_xlabel() == "latency, ms (whiskers: 80 % interval, hatched: does not fit)"
+    assert any("(50.0 - 400 ms)" in text.get_text() for text in axes.texts)
     assert ElementTree.parse(tmp_path / "a.svg").getroot().tag.endswith("svg")
+
+
+def test_the_picture_has_the_costs_where_there_are_prices(tmp_path: Path) -> None:
+    kind = pytest.importorskip("matplotlib.figure", reason="the picture needs matplotlib").Figure
+    drawn: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "savefig", lambda figure, *words, **more: drawn.append(figure))
+        priced = [replace(entry, price=3.6) for entry in entries()]
+        draw(priced, tmp_path / "a.svg")
+    latency, cost = drawn[0].axes
+    assert [bar.get_width() for bar in cost.patches] == [
+        e.cost_per_million_tokens for e in priced if e.cost_per_million_tokens is not None
+    ]
+    assert {text.get_text().strip() for text in cost.texts} >= {"does not fit", "cannot run"}
+    assert cost.get_xlabel() == "$ for a million tokens"
+    assert len(latency.patches) == 3
 
 
 def test_a_picture_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -68,6 +68,37 @@ def test_a_dtype_that_another_stands_in_for_is_outside() -> None:
     assert found.notes == ("linear: fp16 was not measured (fp32 were)",)
 
 
+def test_the_distance_is_that_from_gpus_with_rows_of_the_scheme() -> None:
+    gpus = {"h100-sxm": ["hopper 9", "nvidia"], "a100-sxm-80gb": ["ampere 8", "nvidia"],
+            "rtx-pro-6000-server": ["blackwell 12", "nvidia"]}  # fmt: skip
+    variants = {"bf16": sorted(gpus), "nvfp4": ["rtx-pro-6000-server"], "int4_wo": ["a100-sxm-80gb", "h100-sxm"]}
+    moe = entry(0.1) | {"dtypes": ["bf16", "nvfp4"], "variants": variants}
+    known = Intervals.from_dict({"schema_version": 1, "gpus": gpus, "classes": {"linear": moe}})
+
+    def far(gpu: str, dtype: str, quant: str = "") -> float:
+        found = width([Gemm(dtype, 64, 64, 64, quant=quant)], gpu, known)
+        return round(float(found.high[0]) / 0.2)
+
+    assert [far(gpu, "bf16") for gpu in ("h100", "h200", "b200", "rtx-5090")] == [1, 2, 3, 2]
+    # nvfp4 ran on one generation alone: nobody can say how it carries over, and the board's own rows count
+    assert [far(gpu, "nvfp4") for gpu in ("rtx-pro-6000-server", "rtx-5090", "b200")] == [1, 2, 4]
+    assert [far(gpu, "bf16", "int4_wo") for gpu in ("h100", "rtx-pro-6000-server", "b200")] == [1, 3, 3]
+    found = width([Gemm("nvfp4", 64, 64, 64)], "b200", known)
+    assert found.notes == ("linear: nvfp4 was measured on rtx-pro-6000-server alone",)
+    assert not found.inside[0]
+
+
+def test_latent_attention_is_a_class_of_its_own_where_it_was_judged() -> None:
+    latent, plain = (
+        Attention("bf16", 1, 16, 1, 1, 512, 576, 512, shared_kv=True),
+        Attention("bf16", 1, 16, 1, 1, 512, 128),
+    )
+    classes = {"decode attention": entry(0.1) | {"dtypes": ["bf16"]}}
+    assert width([latent, plain], "v100-pcie-32gb", Intervals.from_dict(content(**classes))).high.tolist() == [0.2, 0.2]
+    classes["latent decode attention"] = entry(0.5) | {"dtypes": ["bf16"]}
+    assert width([latent, plain], "v100-pcie-32gb", Intervals.from_dict(content(**classes))).high.tolist() == [1.0, 0.2]
+
+
 def test_a_class_without_rows_borrows_the_widest() -> None:
     found = width([Gemm("fp32", 64, 64, 64, 2, "grouped"), Gemm("fp32", 64, 64, 64)], "v100-pcie-32gb")
     assert (found.low[0], found.high[0]) == pytest.approx((-0.6, 1.2))  # bmm's, one distance further
@@ -215,4 +246,4 @@ def test_the_interval_holds_the_forecast(mode: str, execution: str, gpu: str) ->
 
 def test_both_ends_in_one_unit() -> None:
     assert span(12.1e-3, 14.9e-3) == "12.1 - 14.9 ms"
-    assert span(0.9e-3, 1.2e-3) == "0.9 - 1.2 ms"
+    assert span(0.9e-3, 1.2e-3) == "0.900 - 1.20 ms"

@@ -8,6 +8,7 @@ import math
 import os
 from collections import Counter
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from microbench_cases import CASE, CPU, GPU, plan, plan_of, row_of, softmax
 
-from microbench import boards, capability, nvml, stopping, storage, sweep, workload
+from microbench import boards, capability, environment, nvml, stopping, storage, sweep, workload
 from microbench.case import Case, op_from
 from microbench.own_ops import Conv
 from microbench.writer import FAILURES, JOURNAL, MEASUREMENTS, OpFolder, read_parquet, read_rows, to_parquet
@@ -345,6 +346,26 @@ def test_sensors_are_read_in_si_units() -> None:
     assert board.clock_hz() == 1.98e9 and board.clock_hz(memory=True) == 2.619e9
     assert board.temperature_c() == 41.0 and board.power_w() is None and board.power_limit_w() is None
     assert board.throttled() == ("thermal",)
+
+
+def test_gpus_are_counted_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container the driver may have handed over the boards and not its library."""
+    monkeypatch.setattr(nvml, "load_library", lambda: None)
+    for name in ("nvidia0", "nvidia11", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    assert nvml.count(tmp_path) == 2 and nvml.count(tmp_path / "none") == 0
+
+
+def test_versions_of_cudas_libraries_are_noted_whatever_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"torch": "2.11.0", "nvidia-cudnn-cu13": "9.19", "nvidia-cublas": "13.1", "nvidia-nccl-cu12": "2.27"}
+
+    def version(name: str) -> str:
+        if name not in known:
+            raise metadata.PackageNotFoundError(name)
+        return known[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert environment.versions() == known
 
 
 @pytest.mark.parametrize(

@@ -113,9 +113,9 @@ def test_plan_lists_and_writes_what_collect_reads(tmp_path: Path, capsys: pytest
         (["--calibration", "--rows", "15"], "16 to 256"),
         (["--calibration", "--rows", "257"], "16 to 256"),
         (["--calibration", "--rows", "0"], "16 to 256"),
-        (["--rows", "64"], "--calibration"),
+        (["--ops", "softmax", "--rows", "64"], "--calibration"),
         (["--calibration", "--ops", "conv"], "no case"),
-        (["--calibration", "--out", "/dev/null/x/cases.json"], "/dev/null"),
+        (["--calibration", "--ops", "softmax", "--out", "/dev/null/x/cases.json"], "/dev/null"),
     ],
 )
 def test_wrong_requests(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

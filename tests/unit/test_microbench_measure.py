@@ -148,14 +148,14 @@ def test_failures_have_kinds(device: CpuDevice, error: Exception, kind: str) -> 
 class Throttled(CpuDevice):
     """A processor that says it throttles in the rounds that `rounds` names."""
 
-    def __init__(self, rounds: set[int] | None) -> None:
+    def __init__(self, rounds: set[int] | None, *reasons: str) -> None:
         super().__init__(1)
-        self.rounds, self.asked = rounds, 0
+        self.rounds, self.asked, self.reasons = rounds, 0, reasons or ("thermal",)
 
     def state(self) -> State:
         self.asked += 1
         hot = self.rounds is None or self.asked in self.rounds
-        return State(sm_clock_hz=1e9, throttled=("thermal",) if hot else ())
+        return State(sm_clock_hz=1e9, throttled=self.reasons if hot else ())
 
 
 def test_samples_under_throttling_are_thrown_away_and_counted() -> None:
@@ -168,6 +168,14 @@ def test_samples_under_throttling_are_thrown_away_and_counted() -> None:
 def test_a_device_that_always_throttles_gives_a_row_kept_apart() -> None:
     row = Measurer(Throttled(None), QUICK).measure(Case("softmax", Softmax("fp32", 8, 8)))
     assert row["flag"] == "throttled" and row["samples"] > 0 and row["throttled_samples"] >= row["samples"]
+
+
+def test_a_board_that_its_power_limit_holds_is_measured_as_it_runs() -> None:
+    """The small boards run every large product at their limit: such rows are what an estimator has to learn."""
+    capped = Measurer(Throttled(None, "power_cap"), QUICK).measure(Case("softmax", Softmax("fp32", 8, 8)))
+    assert capped["flag"] == "" and capped["throttle_reasons"] == "power_cap" and capped["throttled_samples"] > 0
+    both = Measurer(Throttled(None, "power_cap", "thermal"), QUICK).measure(Case("softmax", Softmax("fp32", 8, 8)))
+    assert both["flag"] == "throttled"
 
 
 # --------------------------------------------------------------------------------------------------------- a fake GPU

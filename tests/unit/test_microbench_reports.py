@@ -22,6 +22,7 @@ from microbench.writer import MEASUREMENTS, OpFolder, to_parquet
 from predictor.errors import RequestError, TilecastError
 from predictor.hardware.gpu import load_gpu
 from predictor.ops import Gemm
+from predictor.tracking import Record, Run
 
 # ------------------------------------------------------------------------------------------------ ceilings, the reports
 
@@ -171,42 +172,18 @@ def test_the_verbs_and_their_options_are_pinned() -> None:
     assert all(verb in words for verb in cli.VERBS)
 
 
-class FakeMlflow:
-    """Takes notes of what is logged."""
-
-    def __init__(self) -> None:
-        self.logged: dict[str, Any] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*values: Any, **named: Any) -> Any:
-            self.logged[name] = (*values, *named.values())
-            return _Nothing()
-
-        return call
-
-
-class _Nothing:
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...
-
-
-def test_a_collection_is_logged_where_mlflow_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeMlflow()
-    monkeypatch.setattr(tracking.importlib, "import_module", lambda name: fake)
-    tracker = tracking.Tracker("file:there")
-    tracker.log({"cpu": {"packages": {"torch": "2.9"}}}, Summary(new_rows=3, devices=["cpu"]))
-    assert fake.logged["log_params"][0] == {"cpu.packages.torch": "2.9"}
-    assert fake.logged["log_metrics"][0]["new_rows"] == 3.0
-    tracking.Tracker(None).log({}, Summary())
-
-
-def test_without_mlflow_the_line_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(tracking.importlib, "import_module", absent)
-    with pytest.raises(TilecastError, match="pip install mlflow"):
-        tracking.Tracker("file:there")
+def test_a_collection_says_what_it_did() -> None:
+    run = Run(Record("collect", ""))
+    facts = {"packages": {"torch": "2.9"}, "settings": {"ops": [], "budget_s": 20.0}, "locked_clock_hz": None}
+    words = {"device": "cpu", "ops": ["gemm", "norm"], "json": True, "calibration": None, "tracking_uri": "off"}
+    tracking.log(run, {"cpu": facts}, Summary(rows=5, new_rows=3, devices=["cpu"], stopped_by="budget"), words)
+    assert run.record.parameters == {
+        "device": "cpu", "ops": "gemm, norm", "cpu.packages.torch": "2.9",
+        "cpu.settings.budget_s": "20.0", "gpus": "cpu",
+    }  # fmt: skip
+    assert run.record.metrics["new_rows"] == 3.0
+    assert run.record.tags["stopped_by"] == "budget"
+    assert "3 rows" in run.record.tags["mlflow.note.content"]
 
 
 # ------------------------------------------------------------------------------------------------------------- suites

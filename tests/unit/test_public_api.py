@@ -113,6 +113,13 @@ def test_the_command_line_takes_every_word_of_predict() -> None:
                 assert value == parameter.default, name
 
 
+@pytest.mark.parametrize("own", [{"artifacts": "roofline"}, {"top": 3}])
+def test_many_requests_share_their_artifacts(own: dict[str, object]) -> None:
+    """A word of `predict` that `predict_many` would have to ignore is refused."""
+    with pytest.raises(predictor.RequestError, match="expected artifacts once, for all of them"):
+        predictor.predict_many([{"model": "gpt2", "gpu": "h100"}, {"model": "gpt2", "gpu": "h100", **own}])
+
+
 USER = """
 from typing import assert_type
 import predictor

@@ -1,4 +1,4 @@
-"""The page and the trace of a forecast: what they say, what they escape, and that their parts add up."""
+"""The page of a forecast: what it says, what it escapes, what it asks for; and the files of page and trace."""
 
 from __future__ import annotations
 
@@ -11,118 +11,23 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from report_runs import RUNS, Words, forecast, slices
 
 from predictor import Prediction, predict
-from predictor.aggregate.detail import Part, Run, layers, parts, points, run_of
-from predictor.aggregate.schedule import BlockSchedule, schedule
+from predictor.aggregate.detail import Run, layers, parts, points, run_of
 from predictor.aggregate.sensitivity import sensitivities
-from predictor.aggregate.timeline import Segment, eager
 from predictor.cli import main
-from predictor.graph import Block, Node
 from predictor.hardware.what_if import vary
-from predictor.ops import Elementwise
+from predictor.report.formats import given, seconds, share
 from predictor.report.html import POLICY, TEMPLATES, Asked, command, to_html
 from predictor.report.html_elements import Html, legend_of, tag, text, ticks
 from predictor.report.html_sections import faster
-from predictor.report.trace import MAX_KERNELS, to_trace
-
-Words = dict[str, object]
-RUNS: dict[str, tuple[str, str, Words]] = {
-    "forward": ("gpt2", "v100", {"batch": 2, "seq_len": 256}),
-    "train": ("gpt2", "h100", {"mode": "train", "batch": 4, "micro_batch": 2, "seq_len": 128}),
-    "no optimizer": ("gpt2", "h100", {"mode": "train", "optimizer": "none", "seq_len": 128, "execution": "compile"}),
-    "prefill": ("llama-3.1-8b", "h100", {"mode": "prefill", "execution": "vllm", "step_overhead": "2ms"}),
-    "decode": ("llama-3.1-8b", "h200", {"mode": "decode", "batch": 16, "execution": "cuda_graph"}),
-    "generate": ("llama-3.1-8b", "h100", {"mode": "generate", "seq_len": 64, "output_len": 40, "execution": "vllm"}),
-    "one token": ("gpt2", "h100", {"mode": "generate", "seq_len": 64, "output_len": 1}),
-    "ragged, shared": (
-        "llama-3.1-70b", "h100",
-        {"mode": "generate", "tp": 4, "execution": "sglang", "prompt_lens": "9,300", "output_len": 9},
-    ),
-    "experts": ("switch-base-16", "a100", {"seq_len": 64}),
-    "roofline": ("gpt3", "mi300x", {"artifacts": "roofline", "seq_len": 128}),
-}  # fmt: skip
-
-
-def forecast(name: str) -> tuple[Prediction, Run]:
-    model, gpu, words = RUNS[name]
-    answer = predict(model, gpu, **words)  # type: ignore[arg-type]
-    return answer, run_of(model, gpu, answer.workload, words.get("artifacts"))  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=RUNS)
 def run(request: pytest.FixtureRequest) -> tuple[Prediction, Run]:
     return forecast(request.param)
-
-
-# ------------------------------------------------------------------------------------------- a forecast taken apart
-
-
-def test_parts_add_up_to_the_forecast(run: tuple[Prediction, Run]) -> None:
-    answer, asked = run
-    whole = parts(asked)
-    assert sum(part.total_s for part in whole) == pytest.approx(answer.latency_s, rel=1e-9)
-    assert sum(point.total_s for point in points(whole, asked.gpu)) == pytest.approx(answer.gpu_busy_s, rel=1e-9)
-    assert sum(point.share for point in points(whole, asked.gpu)) == pytest.approx(1.0)
-    assert sum(layer.total_s for layer in layers(whole)) == pytest.approx(answer.gpu_busy_s, rel=1e-9)
-    flops = sum(p.flops * p.count for p in points(whole, asked.gpu) if p.op != "optimizer")  # MFU leaves the step out
-    assert flops * asked.work.parallelism.num_gpus == pytest.approx(answer.flops, rel=1e-9)
-    assert sum(answer.provenance.values()) == len(points(whole, asked.gpu))
-
-
-def test_points_lie_under_the_roof(run: tuple[Prediction, Run]) -> None:
-    """No operator is above its peak; none but those that the L2 cache can hold is above the bandwidth."""
-    _, asked = run
-    for point in points(parts(asked), asked.gpu):
-        assert point.achieved_flops <= point.peak_flops * (1 + 1e-9)
-        if point.bytes > 2 * asked.gpu.l2_bytes:
-            assert point.bytes / point.latency_s <= 2 * asked.gpu.memory_bandwidth
-
-
-def test_schedule_ends_when_the_forecast_does(run: tuple[Prediction, Run]) -> None:
-    _, asked = run
-    for part in parts(asked):
-        blocks = schedule(part.timed)
-        last = blocks[-1]
-        assert max(last.state(last.segment.repeat)) == pytest.approx(part.timed.timeline.total_s, rel=1e-9)
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9)), min_size=1, max_size=4), st.integers(1, 5)
-        ),
-        min_size=1, max_size=4,
-    )
-)  # fmt: skip
-def test_any_repetition_is_as_if_all_before_it_were_simulated(
-    blocks: list[tuple[list[tuple[float, float]], int]],
-) -> None:
-    """Against the definition, kernel by kernel: a kernel starts when it is issued and the one before it is done."""
-    issued = done = 0.0
-    issue, finish = 0.0, 0.0  # of the closed form, at the start of a block
-    segments = []
-    for pairs, repeat in blocks:
-        gpu, cpu = np.array([g for g, _ in pairs]), np.array([c for _, c in pairs])
-        segments.append(Segment(gpu, cpu, repeat))
-        nodes = tuple(Node(Elementwise("fp32", "add", 1)) for _ in pairs)
-        entry = BlockSchedule(Block("b", nodes, repeat), segments[-1], tuple(range(len(pairs))), (), issue, finish)
-        for repetition in range(repeat):
-            found = entry.kernels(repetition)
-            for j, (g, c) in enumerate(pairs):
-                assert found.issue_s[j] == pytest.approx(issued, abs=1e-9)
-                issued += c
-                start = max(issued, done)
-                done = start + g
-                assert found.issued_s[j] == pytest.approx(issued, abs=1e-9)
-                assert found.start_s[j] == pytest.approx(start, abs=1e-9)
-                assert found.end_s[j] == pytest.approx(done, abs=1e-9)
-        issue, finish = entry.state(repeat)
-    assert max(issued, done) == pytest.approx(eager(segments).total_s, abs=1e-9)
 
 
 # ---------------------------------------------------------------------------------------- what would change the answer
@@ -259,6 +164,31 @@ def test_interval_is_drawn_where_there_is_one() -> None:
     assert 0 < float(low) < float(point) < float(width) < 100
 
 
+def test_head_says_what_was_asked(run: tuple[Prediction, Run]) -> None:
+    """Dtype, execution and the number of GPUs stand at the top, not in the provenance alone."""
+    answer, asked = run
+    page = to_html(answer, asked)
+    (line,) = re.findall(r'<p class="run">(.*?)</p>', page)
+    work = answer.workload
+    assert line.startswith("1 GPU," if work.parallelism.tp == 1 else f"{work.parallelism.tp} GPUs of ")
+    for word in (f"mode {work.mode}", f"dtype {work.dtype}", f"execution {work.execution}"):
+        assert word in line
+
+
+def test_no_bar_and_no_share_is_a_naked_zero(run: tuple[Prediction, Run]) -> None:
+    """What is small is said to be small, and every block has a bar."""
+    page = Page(to_html(*run))
+    assert not [text for text in page.data if text == "0.0%" or text.endswith(", 0.0%")]
+    blocks = sum(layer.total_s > 0 for layer in layers(parts(run[1])))
+    assert len(page.having("piece")) >= min(blocks, 24) + len(run[0].breakdown)
+
+
+def test_numbers_read_well() -> None:
+    assert (seconds(0.0129), seconds(0.013), seconds(0.00099999)) == ("12.9 ms", "13.0 ms", "1.00 ms")
+    assert (share(0.5), share(1e-5), share(0.0)) == ("50.0%", "<0.1%", "0.0%")
+    assert given(6e-6) == "6 us"
+
+
 def test_page_is_the_same_twice() -> None:
     assert to_html(*forecast("train")) == to_html(*forecast("train"))
 
@@ -340,81 +270,6 @@ def test_small_pieces() -> None:
     assert legend_of(list("abcdefghij"))[-1] == (7, "other: h, i, j")
 
 
-# --------------------------------------------------------------------------------------------------------- the trace
-
-
-def slices(trace: str) -> list[dict[str, object]]:
-    return [event for event in json.loads(trace)["traceEvents"] if event["ph"] == "X"]
-
-
-def check_nesting(events: list[dict[str, object]]) -> None:
-    """Slices of a thread follow each other or lie inside each other, as the format asks for."""
-    for thread in {event["pid"] for event in events}:
-        around: list[int] = []
-        for event in (e for e in events if e["pid"] == thread):
-            start = round(event["ts"] * 1e3)  # type: ignore[operator]
-            end = start + round(event["dur"] * 1e3)  # type: ignore[operator]
-            while around and around[-1] <= start:
-                around.pop()
-            assert not around or end <= around[-1], event
-            around.append(end)
-
-
-def test_trace_is_the_whole_run(run: tuple[Prediction, Run]) -> None:
-    answer, asked = run
-    document = json.loads(to_trace(answer, asked))
-    events = [event for event in document["traceEvents"] if event["ph"] == "X"]
-    assert max(e["ts"] + e["dur"] for e in events) / 1e3 == pytest.approx(answer.latency_ms, abs=1e-5)
-    assert [e["ts"] for e in events] == sorted(e["ts"] for e in events)
-    assert all(e["dur"] >= 0 and isinstance(e["name"], str) and e["name"] for e in events)
-    check_nesting(events)
-    named = {(e["pid"], e["name"]) for e in document["traceEvents"] if e["ph"] == "M"}
-    assert {(e["pid"], "process_name") for e in events} <= named
-    assert {(e["pid"], "thread_name") for e in events} <= named
-    launches = [e for e in events if e["cat"] == "launch"]
-    assert bool(launches) == bool(answer.cpu_busy_s)
-
-
-def test_every_kernel_is_in_the_trace() -> None:
-    """A forward pass in eager: every kernel of every layer, its time, and its launch before it."""
-    answer, asked = forecast("forward")
-    events = slices(to_trace(answer, asked))
-    (part,) = parts(asked)
-    kernels = [e for e in events if e["pid"] == 2 and "shape" in e["args"]]  # type: ignore[operator]
-    assert len(kernels) == sum(n.count * b.repeat for b in part.timed.graph.blocks for n in b.nodes)
-    assert sum(e["dur"] for e in kernels) / 1e6 == pytest.approx(answer.gpu_busy_s, rel=1e-3)  # type: ignore[misc]
-    launches = [e for e in events if e["cat"] == "launch"]
-    assert sum(e["dur"] for e in launches) / 1e6 == pytest.approx(answer.cpu_busy_s, rel=1e-3)  # type: ignore[misc]
-    layers_written = {e["name"] for e in events if e["cat"] == "block" and e["pid"] == 2}
-    assert {f"layer {i}" for i in range(12)} <= layers_written
-
-
-@pytest.mark.parametrize("most", [1, 60, 200, 1000])
-@pytest.mark.parametrize("name", ["forward", "train", "generate", "experts"])
-def test_a_trace_is_cut_by_its_rule(name: str, most: int) -> None:
-    answer, asked = forecast(name)
-    trace = to_trace(answer, asked, most)
-    document = json.loads(trace)
-    events = slices(trace)
-    written = [e for e in events if e["pid"] == 2 and "shape" in e["args"]]  # type: ignore[operator]
-    assert len(written) == document["otherData"]["kernels_written"] <= most < MAX_KERNELS
-    assert max(e["ts"] + e["dur"] for e in events) / 1e3 == pytest.approx(answer.latency_ms, abs=1e-5)  # type: ignore[operator]
-    check_nesting(events)
-    more = [e for e in events if e["cat"] == "more" and "kernels" in e["args"] and e["pid"] == 2]  # type: ignore[operator]
-    left_out = sum(e["args"]["kernels"] for e in more)  # type: ignore[index]
-    total = sum(n.count * b.repeat for p in parts(asked) for b in p.timed.graph.blocks for n in b.nodes)
-    assert len(written) + left_out == total, "what is not written is counted"
-
-
-def test_a_deep_model_is_written_from_both_ends() -> None:
-    answer = predict("gpt3", "h100", seq_len=128)
-    asked = run_of("gpt3", "h100", answer.workload)
-    names = [str(e["name"]) for e in slices(to_trace(answer, asked, 300)) if e["cat"] == "block" and e["pid"] == 2]
-    assert "layer 0" in names
-    assert "layer 95" in names
-    assert "layer 50" not in names
-
-
 # --------------------------------------------------------------------------------------------------------- the files
 
 
@@ -459,13 +314,3 @@ def test_a_plain_forecast_does_none_of_this() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
-
-
-def test_parts_know_what_they_stand_for() -> None:
-    _, asked = forecast("generate")
-    whole = parts(asked)
-    assert isinstance(whole[0], Part)
-    assert [part.phase for part in whole] == ["prefill", *["decode"] * (len(whole) - 1)]
-    assert sum(part.weight for part in whole) == asked.work.output_len
-    assert not whole[0].captured
-    assert whole[1].captured
