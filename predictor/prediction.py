@@ -16,7 +16,8 @@ class ClassTime:
     """One operator class of the breakdown. ``latency_s`` is GPU time, ``share`` its part of all GPU time.
 
     ``utilization`` is the class's roofline (cold cache) over its time; ``bound`` what bounds most of it; ``source``
-    "estimator" or "roofline" ("mixed" where both), ``estimators`` the artifacts behind it.
+    "estimator" or "roofline" ("mixed" where both), ``estimators`` the artifacts behind it. ``bounds`` has the seconds
+    of ``latency_s`` by what bounds their operators.
     """
 
     op: str
@@ -28,6 +29,7 @@ class ClassTime:
     bound: str
     source: str
     estimators: tuple[str, ...]
+    bounds: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,16 @@ class Prediction:
     def sequences_per_s(self) -> float:
         """Sequences a second."""
         return self.sequences / self.latency_s
+
+    @property
+    def bound_shares(self) -> dict[str, float]:
+        """Parts of the GPU time by what bounds the operators in it, the largest first; they sum to 1."""
+        totals: dict[str, float] = {}
+        for row in self.breakdown:
+            for name, seconds in row.bounds.items():
+                totals[name] = totals.get(name, 0.0) + seconds
+        whole = sum(totals.values()) or 1.0
+        return {name: seconds / whole for name, seconds in sorted(totals.items(), key=lambda kv: -kv[1])}
 
     @property
     def launch_bound(self) -> bool:

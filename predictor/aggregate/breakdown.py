@@ -53,7 +53,7 @@ def classes(op_times: Sequence[OpTime], table: KernelTable) -> tuple[ClassTime, 
         ClassTime(
             op, phase, s.count, s.latency, s.latency / total, min(1.0, s.roofline / s.latency),
             max(s.bounds, key=lambda b: s.bounds[b]), s.sources.pop() if len(s.sources) == 1 else "mixed",
-            tuple(sorted(s.estimators)),
+            tuple(sorted(s.estimators)), s.bounds,
         )
         for (op, phase), s in sums.items()
     ]  # fmt: skip

@@ -88,11 +88,8 @@ def bound_by(answer: Prediction) -> str:
     """What bounds most of a run: "compute 84%" of its GPU time, or "CPU launches"."""
     if answer.launch_bound:
         return "CPU launches"
-    totals: dict[str, float] = {}
-    for row in answer.breakdown:
-        totals[row.bound] = totals.get(row.bound, 0.0) + row.share
-    name = max(totals, key=lambda bound: totals[bound], default="")
-    return f"{name} {totals[name]:.0%}" if name else "-"
+    name, part = next(iter(answer.bound_shares.items()), ("", 0.0))
+    return f"{name} {part:.0%}" if name else "-"
 
 
 # --------------------------------------------------------------------------------------------------------- the table

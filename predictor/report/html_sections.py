@@ -86,11 +86,7 @@ def bound_words(answer: Prediction) -> str:
     """What bounds the run."""
     if answer.launch_bound:
         return f"the CPU, busy for {seconds(answer.cpu_busy_s)}; the GPU for {seconds(answer.gpu_busy_s)}"
-    totals: dict[str, float] = {}
-    for row in answer.breakdown:
-        totals[row.bound] = totals.get(row.bound, 0.0) + row.share
-    ranked = sorted(totals.items(), key=lambda kv: -kv[1])
-    return ", ".join(f"{name} {part:.0%}" for name, part in ranked if part >= 5e-3)
+    return ", ".join(f"{name} {part:.0%}" for name, part in answer.bound_shares.items() if part >= 5e-3)
 
 
 def _figures(answer: Prediction) -> list[tuple[str, str]]:

@@ -41,6 +41,7 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
         "gpu_busy_ms": answer.gpu_busy_s * 1e3,
         "cpu_busy_ms": answer.cpu_busy_s * 1e3,
         "launch_bound": answer.launch_bound,
+        "bound_shares": answer.bound_shares,
         "step_overhead_ms": work.step_overhead_s * 1e3,
         "ttft_ms": _ms(answer.ttft_s),
         "tpot_ms": _ms(answer.tpot_s),

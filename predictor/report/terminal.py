@@ -88,11 +88,7 @@ def _bound(answer: Prediction) -> str:
             f"the CPU, which needs {seconds(answer.cpu_busy_s)} to launch ({given(work.launch_overhead_s)}"
             f" a framework call); {busy} (cuda_graph or compile would take the launches away)"
         )
-    totals: dict[str, float] = {}
-    for row in answer.breakdown:
-        totals[row.bound] = totals.get(row.bound, 0.0) + row.share
-    ranked = sorted(totals.items(), key=lambda kv: -kv[1])
-    return ", ".join(f"{name} {part:.0%}" for name, part in ranked if part >= 5e-3)
+    return ", ".join(f"{name} {part:.0%}" for name, part in answer.bound_shares.items() if part >= 5e-3)
 
 
 def _memory(answer: Prediction, console: Console) -> None:

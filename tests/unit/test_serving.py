@@ -312,3 +312,17 @@ def test_fastertransformer_decodes_with_attention_in_one_kernel() -> None:
     rows = {row.op: row.count for row in answer.breakdown}
     layers = load_config("llama-3.1-8b").layers
     assert (rows["attention decode"], rows["bmm"]) == (2 * layers, 2 * layers)
+
+
+def test_what_bounds_a_run_counts_operators_not_classes() -> None:
+    """In generate a class holds the compute-bound prefill and the memory-bound decode: both must show."""
+    answer = predictor.predict(
+        model="llama-3.1-8b", gpu="h100", mode="generate", batch=8, seq_len=2048, output_len=64, execution="vllm"
+    )
+    parts = answer.bound_shares
+    assert sum(parts.values()) == pytest.approx(1.0)
+    assert list(parts.values()) == sorted(parts.values(), reverse=True)
+    assert parts["compute"] > 0.1 < parts["memory"]
+    for row in answer.breakdown:
+        assert sum(row.bounds.values()) == pytest.approx(row.latency_s)
+        assert row.bounds[row.bound] == max(row.bounds.values())
