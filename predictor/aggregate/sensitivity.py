@@ -8,6 +8,7 @@ from functools import partial
 
 from predictor.aggregate.detail import Run
 from predictor.errors import RequestError
+from predictor.estimators.residual import NEED_EXPONENT
 from predictor.hardware.what_if import vary
 from predictor.workload import Workload
 
@@ -49,7 +50,10 @@ def sensitivities(run: Run, latency_s: float) -> tuple[Change, ...]:
 
 
 def _with_gpu(run: Run, parameter: str) -> Run:
-    return replace(run, gpu=vary(run.gpu, parameter, MORE))
+    gpu = vary(run.gpu, parameter, MORE)
+    if parameter == "peak_flops":  # and the power that they need, or a board at its limit would show no change
+        gpu = vary(gpu, "power_limit", MORE if run.work.dtype == "fp32" else MORE**NEED_EXPONENT)
+    return replace(run, gpu=gpu)
 
 
 def _launches(run: Run) -> bool:

@@ -52,7 +52,7 @@ _WATTS_AT_FLOPS = 1024.0
 #: largest exponent that leaves H100 and H200 (3784 FLOPs a clock, 2.7 W) their clock: 0.6 takes some of it, and H100
 #: left out comes out worse. What B200 gets depends on it (0.96 at 0.5, 0.79 at 0.6, 0.87 here), and published matmul
 #: ceilings of other boards were in view when it was chosen.
-_NEED_EXPONENT = 0.55
+NEED_EXPONENT = 0.55
 
 
 class HasTotal(Protocol):
@@ -97,7 +97,7 @@ def sustained_share(gpu: GPUSpec) -> float:
     because a narrower one does more FLOPs with about the same power.
     """
     clocks = gpu.sm_count * gpu.boost_clock_hz
-    need = FULL_CLOCK_WATTS * (_peak(gpu, "bf16") / clocks / _WATTS_AT_FLOPS) ** _NEED_EXPONENT
+    need = FULL_CLOCK_WATTS * (_peak(gpu, "bf16") / clocks / _WATTS_AT_FLOPS) ** NEED_EXPONENT
     return min(1.0, gpu.power_limit_w / (clocks * 1e-9 * need)) if need else 1.0
 
 
