@@ -14,7 +14,7 @@ from predictor.hardware.gpu import GPUSpec
 PARAMETERS = {
     "sm_count": "streaming multiprocessors; peaks and power limit follow",
     "clock": "boost clock; peaks follow, the power limit stays",
-    "peak_flops": "every peak FLOP/s; SMs, clock and power limit stay, so that a board near its limit sustains less of them",
+    "peak_flops": "every peak FLOP/s; SMs, clock and power limit stay: a board near its limit sustains less of them",
     "memory_bandwidth": "bytes/s of device memory",
     "l2": "bytes of L2 cache",
     "power_limit": "W; peaks stay, what a board sustains follows",
