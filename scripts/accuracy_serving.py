@@ -29,7 +29,7 @@ from predictor.estimators import serving_attention, serving_gemm, serving_moe  #
 from predictor.estimators.base import make_batch  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.roofline import roofline  # noqa: E402
-from predictor.training import dataset, fit_serving  # noqa: E402
+from predictor.training import dataset, fit_serving, serving_rows  # noqa: E402
 
 HOPPER = ("h100-sxm", "h200-sxm")
 #: (what is scored, what is left out)
@@ -109,8 +109,8 @@ def left_out(frame: Any, families: list[str], sample: int, chosen: list[str], dr
         for family in families:
             start = time.monotonic()
             own = frame[(frame["op"].astype(str) == family).to_numpy()]
-            own = own[own["dtype"].astype(str).isin(fit_serving.ROW_DTYPES).to_numpy()].reset_index(drop=True)
-            own = own[fit_serving.expressible(own)]
+            own = own[own["dtype"].astype(str).isin(serving_rows.ROW_DTYPES).to_numpy()].reset_index(drop=True)
+            own = own[serving_rows.expressible(own)]
             name = own["gpu"].astype(str)
             seen = thinned(own[~name.isin(out)].reset_index(drop=True), sample)
             fit, kind = FAMILIES[family]

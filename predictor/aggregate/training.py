@@ -6,7 +6,7 @@ from predictor.aggregate.breakdown import classes, longest_nodes, notes
 from predictor.aggregate.inference import provenance
 from predictor.aggregate.interval import range_notes, total_interval
 from predictor.aggregate.memory import training_memory
-from predictor.aggregate.passes import time_graphs
+from predictor.aggregate.passes import Pass, time_graphs
 from predictor.aggregate.plan import make_step
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 from predictor.graph import Graph, backward_graph, optimizer_graph
@@ -33,46 +33,46 @@ def run_training(
     passes_per_step = work.batch // (work.micro_batch or work.batch)
     count = parameters(config)
     graphs = training_graphs(config, work, numbers)
-    forward, _, _, whole = graphs
     eager = work.execution == "eager"
-    timed = time_graphs(
+    forward, _, step, both = time_graphs(
         graphs, gpu, selector, kernels=work.kernels, eager_host=eager, launch_overhead_s=work.launch_overhead_s
     )
-    table = timed[3].table
-    both = timed[3].timeline
-    optimizer_s = timed[2].timeline.total_s
-    total = both.total_s * passes_per_step + optimizer_s
-    forward_s = timed[0].timeline.total_s
-    phases = {
-        "forward": forward_s * passes_per_step,
-        "backward": (both.total_s - forward_s) * passes_per_step,
-        "optimizer": optimizer_s,
-    }
-    op_times = timed[3].op_times(float(passes_per_step)) + timed[2].op_times()
-    flops = whole.flops() * passes_per_step
-    breakdown = classes(op_times, table)
+    total = both.timeline.total_s * passes_per_step + step.timeline.total_s
+    op_times = both.op_times(float(passes_per_step)) + step.op_times()
+    flops = graphs[3].flops() * passes_per_step
+    breakdown = classes(op_times, both.table)
     return Prediction(
         model=config.name,
         gpu=gpu.id,
         workload=work,
         latency_s=total,
-        interval_s=total_interval(total, ((float(passes_per_step), timed[3]), (1.0, timed[2])), work.launch_overhead_s),
-        phases_s=phases,
-        gpu_busy_s=both.gpu_s * passes_per_step + timed[2].timeline.gpu_s,
-        cpu_busy_s=both.cpu_s * passes_per_step + timed[2].timeline.cpu_s,
+        interval_s=total_interval(total, ((float(passes_per_step), both), (1.0, step)), work.launch_overhead_s),
+        phases_s=_phases(forward, both, step, passes_per_step),
+        gpu_busy_s=both.timeline.gpu_s * passes_per_step + step.timeline.gpu_s,
+        cpu_busy_s=both.timeline.cpu_s * passes_per_step + step.timeline.cpu_s,
         flops=flops,
         mfu=flops / total / gpu.peak_flops(numbers.gemm),
         tokens=float(work.batch * work.seq_len),
         sequences=float(work.batch),
         parameters=count,
-        memory=training_memory(count, forward, numbers, work.optimizer, passes_per_step, gpu),
+        memory=training_memory(count, graphs[0], numbers, work.optimizer, passes_per_step, gpu),
         breakdown=breakdown,
-        nodes=longest_nodes(op_times, table, top),
-        provenance=provenance(op_times, timed[3]),
+        nodes=longest_nodes(op_times, both.table, top),
+        provenance=provenance(op_times, both),
         artifacts=selector.name,
         assumed=config.assumed,
-        notes=notes(breakdown, gpu.id, selector) + range_notes(timed[3]),
+        notes=notes(breakdown, gpu.id, selector) + range_notes(both),
     )
+
+
+def _phases(forward: Pass, both: Pass, step: Pass, passes_per_step: int) -> dict[str, float]:
+    """Seconds of a step's phases; the backward pass takes what ``both``, timed as one, take beyond ``forward``."""
+    forward_s = forward.timeline.total_s
+    return {
+        "forward": forward_s * passes_per_step,
+        "backward": (both.timeline.total_s - forward_s) * passes_per_step,
+        "optimizer": step.timeline.total_s,
+    }
 
 
 def training_graphs(config: ModelConfig, work: Workload, numbers: Precision) -> tuple[Graph, Graph, Graph, Graph]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -106,11 +107,10 @@ class Elementwise(StreamingOp):
 
 
 @dataclass(frozen=True, slots=True)
-class Dropout(StreamingOp):
-    """Dropout over ``elements``: reads x, writes the result and a mask of one byte an element."""
+class _PlainElementwise(StreamingOp):
+    """What the element-wise estimator answers besides `Elementwise`: every operand is read once, side by side."""
 
-    elements: int
-
+    fn: ClassVar[str]
     family: ClassVar[str] = "elementwise"
     columns: ClassVar[tuple[str, ...]] = Elementwise.columns
     again_bytes: ClassVar[float] = 0.0
@@ -118,8 +118,21 @@ class Dropout(StreamingOp):
     stride_bytes: ClassVar[float] = 0.0
 
     @property
-    def fn(self) -> str:
-        return "dropout"
+    @abstractmethod
+    def flop_count(self) -> float:
+        """Floating-point operations of one call."""
+
+    def flops(self) -> float:
+        return self.flop_count
+
+
+@dataclass(frozen=True, slots=True)
+class Dropout(_PlainElementwise):
+    """Dropout over ``elements``: reads x, writes the result and a mask of one byte an element."""
+
+    elements: int
+
+    fn: ClassVar[str] = "dropout"
 
     @property
     def label(self) -> str:
@@ -136,9 +149,6 @@ class Dropout(StreamingOp):
     @property
     def flop_count(self) -> float:
         return self.elements * 2.0
-
-    def flops(self) -> float:
-        return self.flop_count
 
     def backward(self) -> tuple[Op, ...]:
         """grad * (mask.type_as(grad) * scale): a cast, a scaling and a product, 25 bytes an element in fp32."""
@@ -177,22 +187,14 @@ class Rotary(StreamingOp):
 
 
 @dataclass(frozen=True, slots=True)
-class Reduce(StreamingOp):
+class Reduce(_PlainElementwise):
     """Sum of a (rows, cols) matrix over its rows (a bias gradient) or, with ``axis`` 1, over its columns."""
 
     rows: int
     cols: int
     axis: int = 0
 
-    family: ClassVar[str] = "elementwise"
-    columns: ClassVar[tuple[str, ...]] = Elementwise.columns
-    again_bytes: ClassVar[float] = 0.0
-    reuse_bytes: ClassVar[float] = 0.0
-    stride_bytes: ClassVar[float] = 0.0
-
-    @property
-    def fn(self) -> str:
-        return "sum"
+    fn: ClassVar[str] = "sum"
 
     @property
     def label(self) -> str:
@@ -213,9 +215,6 @@ class Reduce(StreamingOp):
     @property
     def flop_count(self) -> float:
         return float(self.rows * self.cols)
-
-    def flops(self) -> float:
-        return self.flop_count
 
     def backward(self) -> tuple[Op, ...]:
         return (Elementwise(self.dtype, "copy", self.rows * self.cols, inputs=0),)

@@ -5,20 +5,39 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from predictor.aggregate.memory import Memory
 from predictor.estimators.interval import LEVEL
-from predictor.prediction import SCHEMA_VERSION, Prediction
+from predictor.prediction import SCHEMA_VERSION, ClassTime, NodeTime, Prediction
+
+_GIB = 2.0**30
 
 
 def to_dict(answer: Prediction) -> dict[str, Any]:
     """The JSON object of a forecast."""
-    work = answer.workload
-    interval = None if answer.interval_s is None else [t * 1e3 for t in answer.interval_s]
-    memory = answer.memory
-    gib = 2.0**30
     return {
         "schema_version": SCHEMA_VERSION,
         "model": answer.model,
         "gpu": answer.gpu,
+        **_workload(answer),
+        **_times(answer),
+        "parameters": answer.parameters,
+        "flops": answer.flops,
+        "mfu": answer.mfu,
+        "memory_gib": answer.memory.total / _GIB,
+        "memory": _memory(answer.memory),
+        "fits": answer.memory.fits,
+        "breakdown": [_class(row) for row in answer.breakdown],
+        "operators": [_operator(row) for row in answer.nodes],
+        "provenance": dict(answer.provenance),
+        "artifacts": answer.artifacts,
+        "assumed": list(answer.assumed),
+        "notes": list(answer.notes),
+    }
+
+
+def _workload(answer: Prediction) -> dict[str, Any]:
+    work = answer.workload
+    return {
         "num_gpus": work.parallelism.num_gpus,
         "tp": work.parallelism.tp,
         "system": None if work.system is None else work.system.id,
@@ -34,6 +53,12 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
         "attention": work.attention,
         "optimizer": work.optimizer if work.mode == "train" else None,
         "launch_overhead_us": work.launch_overhead_s * 1e6 if answer.cpu_busy_s else None,
+    }
+
+
+def _times(answer: Prediction) -> dict[str, Any]:
+    interval = None if answer.interval_s is None else [t * 1e3 for t in answer.interval_s]
+    return {
         "latency_ms": answer.latency_ms,
         "interval_ms": interval,
         "interval_level": None if interval is None else LEVEL,
@@ -42,62 +67,56 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
         "cpu_busy_ms": answer.cpu_busy_s * 1e3,
         "launch_bound": answer.launch_bound,
         "bound_shares": answer.bound_shares,
-        "step_overhead_ms": work.step_overhead_s * 1e3,
+        "step_overhead_ms": answer.workload.step_overhead_s * 1e3,
         "ttft_ms": _ms(answer.ttft_s),
         "tpot_ms": _ms(answer.tpot_s),
         "tokens_per_s": answer.tokens_per_s,
         "tokens_per_s_per_gpu": answer.tokens_per_s_per_gpu,
         "sequences_per_s": answer.sequences_per_s,
-        "parameters": answer.parameters,
-        "flops": answer.flops,
-        "mfu": answer.mfu,
-        "memory_gib": memory.total / gib,
-        "memory": {
-            "weights_gib": memory.weights / gib,
-            "gradients_gib": memory.gradients / gib,
-            "optimizer_gib": memory.optimizer / gib,
-            "activations_gib": memory.activations / gib,
-            "kv_cache_gib": memory.kv_cache / gib,
-            "capacity_gib": memory.capacity / gib,
-            "missing_gib": memory.missing / gib,
-            "kv_cache_bytes": memory.kv_cache,
-            "smallest_gpu_count": memory.smallest_gpu_count,
-            "largest_batch": memory.largest_batch,
-            "reason": memory.reason or None,
-        },
-        "fits": memory.fits,
-        "breakdown": [
-            {
-                "op": row.op,
-                "phase": row.phase,
-                "count": _count(row.count),
-                "latency_ms": row.latency_s * 1e3,
-                "share": row.share,
-                "utilization": row.utilization,
-                "bound": row.bound,
-                "source": row.source,
-                "estimators": list(row.estimators),
-            }
-            for row in answer.breakdown
-        ],
-        "operators": [
-            {
-                "name": row.name,
-                "op": row.op,
-                "shape": row.shape,
-                "phase": row.phase,
-                "count": _count(row.count),
-                "latency_ms": row.latency_s * 1e3,
-                "share": row.share,
-                "bound": row.bound,
-                "source": row.source,
-            }
-            for row in answer.nodes
-        ],
-        "provenance": dict(answer.provenance),
-        "artifacts": answer.artifacts,
-        "assumed": list(answer.assumed),
-        "notes": list(answer.notes),
+    }
+
+
+def _memory(memory: Memory) -> dict[str, Any]:
+    return {
+        "weights_gib": memory.weights / _GIB,
+        "gradients_gib": memory.gradients / _GIB,
+        "optimizer_gib": memory.optimizer / _GIB,
+        "activations_gib": memory.activations / _GIB,
+        "kv_cache_gib": memory.kv_cache / _GIB,
+        "capacity_gib": memory.capacity / _GIB,
+        "missing_gib": memory.missing / _GIB,
+        "kv_cache_bytes": memory.kv_cache,
+        "smallest_gpu_count": memory.smallest_gpu_count,
+        "largest_batch": memory.largest_batch,
+        "reason": memory.reason or None,
+    }
+
+
+def _class(row: ClassTime) -> dict[str, Any]:
+    return {
+        "op": row.op,
+        "phase": row.phase,
+        "count": _count(row.count),
+        "latency_ms": row.latency_s * 1e3,
+        "share": row.share,
+        "utilization": row.utilization,
+        "bound": row.bound,
+        "source": row.source,
+        "estimators": list(row.estimators),
+    }
+
+
+def _operator(row: NodeTime) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "op": row.op,
+        "shape": row.shape,
+        "phase": row.phase,
+        "count": _count(row.count),
+        "latency_ms": row.latency_s * 1e3,
+        "share": row.share,
+        "bound": row.bound,
+        "source": row.source,
     }
 
 

@@ -16,7 +16,6 @@ The other estimators of the set are copied as they are.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from predictor.training import calibrate_serving as serving
 from predictor.training import dataset
 from predictor.training.calibrate_collective import calibrate_collective, collective_rows
 from predictor.training.calibrate_gemm import calibrate_gemm, gemm_rows
-from predictor.training.fit import _check_out, _gpu, _json, _publish, write_estimator
+from predictor.training.fit import _check_out, _gpu, _json, published, write_estimator
 from predictor.training.own_scalars import (
     Fitted,
     Weights,
@@ -143,8 +142,7 @@ def _choose(
 
 def _write(source: ArtifactSet, fits: Mapping[str, Fitted], about: dict[str, Any], out: Path) -> None:
     """The set's own files copied, calibrated estimators in place of theirs; rows that were held out stay behind."""
-    temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
-    try:
+    with published(out) as temporary:
         for folder in source.folders():
             shutil.copytree(source.path / folder, temporary / folder)
         if (source.path / "gpus").is_dir():
@@ -160,10 +158,6 @@ def _write(source: ArtifactSet, fits: Mapping[str, Fitted], about: dict[str, Any
         )
         text += f" {about['rows']} rows (SHA-256 `{about['sha256'][:16]}`): {', '.join(fits)}. The rest is as it was.\n"
         (temporary / "README.md").write_text(text, encoding="utf-8")
-        _publish(temporary, out)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 # ------------------------------------------------------------------------------------------------------- memory-bound

@@ -29,8 +29,9 @@ from predictor.estimators.residual import (
 )
 from predictor.hardware.gpu import GPUSpec
 from predictor.sampling import cells, one_of_each, spread_out
-from predictor.training.fit_serving import ATTENTION, GEMM, MOE, ROW_DTYPES, Family, Part, expressible
+from predictor.training.fit_serving import ATTENTION, GEMM, MOE, Family
 from predictor.training.own_scalars import Fitted, Frame, Weights, percent
+from predictor.training.serving_rows import ROW_DTYPES, Part, expressible
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from predictor.ops.gemm import Gemm
 from predictor.precision import LATER
 from predictor.training import dataset
 from predictor.training.extras import require
-from predictor.training.fit_serving import expressible
+from predictor.training.serving_rows import expressible
 
 Frame = Any
 FloatArray = npt.NDArray[np.float64]
@@ -40,53 +41,76 @@ def predict_rows(frame: Frame, selector: Selector, gpus: Mapping[str, GPUSpec] |
     the host's launch time that such a measurement holds.
     """
     out = frame.copy()
-    n = len(out)
-    predicted = np.full(n, np.nan)
-    low, high = np.full(n, np.nan), np.full(n, np.nan)
-    kinds = np.full(n, "", dtype=object)
-    cold = np.full(n, np.nan)
-    notes = np.full(n, "", dtype=object)
-    sources = np.full(n, "", dtype=object)
+    found = _Forecasts.of(len(out))
     ops = np.array([*dataset.ops_of(frame), None], dtype=object)[:-1]
     later = frame["dtype"].astype(str).isin(LATER).to_numpy() & (frame["op"].astype(str) != "collective").to_numpy()
     quantized = ~expressible(frame) | later
-    notes[quantized] = "a dtype or quantization scheme that is not built yet"
+    found.notes[quantized] = "a dtype or quantization scheme that is not built yet"
     keys = frame[["gpu", "framework", "protocol"]].astype(str)
     for (gpu, framework, protocol), rows in keys.groupby(["gpu", "framework", "protocol"]).indices.items():
         try:
             spec = (gpus or {}).get(gpu) or load_gpu(gpu)
         except TilecastError as error:
-            notes[rows] = str(error)
+            found.notes[rows] = str(error)
             continue
         for start in range(0, len(rows), CHUNK):
             part = rows[start : start + CHUNK]
-            part = part[~quantized[part]]
-            good, reasons = _supported(ops[part], spec)
-            notes[part[~good]] = np.array([r for r in reasons if r], dtype=object)
-            part = part[good]
-            if not len(part):
-                continue
-            batch = list(ops[part])
-            table = predict_kernels(batch, spec, selector, framework)
-            seconds = as_measured(batch, table, spec, selector, protocol)
-            predicted[part] = seconds * 1e3
-            kinds[part], ends = intervals(batch, table, spec, selector, seconds)
-            low[part], high[part] = ends * 1e3
-            cold[part] = table.cold_s * 1e3
-            sources[part] = np.array([name or "roofline" for name in table.estimators], dtype=object)
+            found.fill(part[~quantized[part]], ops, spec, selector, framework, protocol)
     measured = np.asarray(frame["latency_ms"], dtype=np.float64)
     out["measured_ms"] = measured
-    out["predicted_ms"] = predicted
-    out["low_ms"] = low
-    out["high_ms"] = high
-    out["ape_pct"] = np.abs(predicted / measured - 1.0) * 100.0
-    out["roofline_ms"] = cold
-    out["estimator"] = sources
+    out["predicted_ms"] = found.predicted
+    out["low_ms"] = found.low
+    out["high_ms"] = found.high
+    out["ape_pct"] = np.abs(found.predicted / measured - 1.0) * 100.0
+    out["roofline_ms"] = found.cold
+    out["estimator"] = found.sources
     out["operator"] = operator_names(frame)
     out["scheme"] = scheme_names(frame)
-    out["interval_class"] = kinds
-    out["note"] = notes
+    out["interval_class"] = found.kinds
+    out["note"] = found.notes
     return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Forecasts:
+    """What is known of every row, arrays of shape (n,): milliseconds, NaN where there is no forecast, and texts."""
+
+    predicted: FloatArray
+    low: FloatArray
+    high: FloatArray
+    cold: FloatArray
+    kinds: npt.NDArray[Any]
+    sources: npt.NDArray[Any]
+    notes: npt.NDArray[Any]
+
+    @classmethod
+    def of(cls, n: int) -> _Forecasts:
+        """Nothing known yet of ``n`` rows."""
+        return cls(*(np.full(n, np.nan) for _ in range(4)), *(np.full(n, "", dtype=object) for _ in range(3)))
+
+    def fill(
+        self,
+        rows: npt.NDArray[np.int64],
+        ops: npt.NDArray[Any],
+        spec: GPUSpec,
+        selector: Selector,
+        framework: str,
+        protocol: str,
+    ) -> None:
+        """Forecast the operators at ``rows`` of ``ops``, which ran on one GPU; note those that it has no peak for."""
+        good, reasons = _supported(ops[rows], spec)
+        self.notes[rows[~good]] = np.array([r for r in reasons if r], dtype=object)
+        rows = rows[good]
+        if not len(rows):
+            return
+        batch = list(ops[rows])
+        table = predict_kernels(batch, spec, selector, framework)
+        seconds = as_measured(batch, table, spec, selector, protocol)
+        self.predicted[rows] = seconds * 1e3
+        self.kinds[rows], ends = intervals(batch, table, spec, selector, seconds)
+        self.low[rows], self.high[rows] = ends * 1e3
+        self.cold[rows] = table.cold_s * 1e3
+        self.sources[rows] = np.array([name or "roofline" for name in table.estimators], dtype=object)
 
 
 def operator_names(frame: Frame) -> npt.NDArray[Any]:

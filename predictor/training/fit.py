@@ -10,7 +10,8 @@ import io
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -119,12 +120,7 @@ def train(
     ``intervals`` also fits how far forecasts may be off, which takes about as long again.
     Raises RequestError where a GPU is unknown, no row is left, or ``out`` cannot be written.
     """
-    if not 0.0 <= holdout < 1.0:
-        raise RequestError(f"--holdout {holdout}: expected a fraction from 0 to below 1")
-    if holdout_by not in ("shapes", "models"):
-        raise RequestError(f"--holdout-by {holdout_by!r}: expected shapes or models")
-    if seed < 0:
-        raise RequestError(f"--seed {seed}: expected 0 or more")
+    _check_split(holdout, holdout_by, seed)
     recipes = _recipes(estimators)
     _check_out(out)
     frame, sources, devices = _read(files)
@@ -148,8 +144,7 @@ def train(
         "data": sources,
         "estimators": [],
     }
-    temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
-    try:
+    with published(out) as temporary:
         for recipe in recipes:
             _fit_one(recipe, seen, gpus, seed, temporary, manifest, report, say, intervals)
         _baselines(seen, manifest, gpus, intervals)
@@ -158,19 +153,17 @@ def train(
         for device, text in devices.items():
             atomic_write(temporary / "gpus" / f"{device}.yaml", text.encode())
         _score(frame, held, excluded, temporary, gpus, devices, report)
-        metrics = {
-            "heldout_shapes": report.heldout_shapes,
-            "heldout_gpus": report.heldout_gpus,
-        }
-        (temporary / "metrics.json").write_text(_json(metrics), encoding="utf-8")
-        from predictor.training.card import card
-
-        (temporary / "README.md").write_text(card(manifest, report), encoding="utf-8")
-        _publish(temporary, out)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+        _describe(temporary, manifest, report)
     return report
+
+
+def _check_split(holdout: float, holdout_by: str, seed: int) -> None:
+    if not 0.0 <= holdout < 1.0:
+        raise RequestError(f"--holdout {holdout}: expected a fraction from 0 to below 1")
+    if holdout_by not in ("shapes", "models"):
+        raise RequestError(f"--holdout-by {holdout_by!r}: expected shapes or models")
+    if seed < 0:
+        raise RequestError(f"--seed {seed}: expected 0 or more")
 
 
 def _recipes(names: Sequence[str]) -> tuple[Recipe, ...]:
@@ -347,6 +340,27 @@ def _score(
         for (operator, dtype), group in scored.groupby(["operator", "dtype"], observed=True):
             totals = summarise(group["measured_ms"].to_numpy(float), group["predicted_ms"].to_numpy(float))
             target.append({"gpu": "all", "operator": str(operator), "dtype": str(dtype), "framework": "all"} | totals)
+
+
+def _describe(folder: Path, manifest: Mapping[str, Any], report: TrainReport) -> None:
+    """The errors on held-out rows, for programs (metrics.json) and for people (README.md)."""
+    from predictor.training.card import card
+
+    metrics = {"heldout_shapes": report.heldout_shapes, "heldout_gpus": report.heldout_gpus}
+    (folder / "metrics.json").write_text(_json(metrics), encoding="utf-8")
+    (folder / "README.md").write_text(card(manifest, report), encoding="utf-8")
+
+
+@contextmanager
+def published(out: Path) -> Iterator[Path]:
+    """A new folder that takes the place of ``out`` once it is finished; where it is not, ``out`` stays as it was."""
+    temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
+    try:
+        yield temporary
+        _publish(temporary, out)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
 def _publish(temporary: Path, out: Path) -> None:

@@ -8,58 +8,35 @@ which is given no feature that names one. Rows are sampled where there are very 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from predictor.dtypes import bytes_of
-from predictor.estimators import attention_cycles, attention_shapes, serving_attention, serving_gemm, serving_moe
-from predictor.estimators.engine import DECODE_OF
-from predictor.estimators.residual import (
-    ANY_GPU,
-    FRAMEWORKS,
-    MMA_GPUS,
-    Device,
-    FloatArray,
-    describe_device,
-    runs_mma,
-)
+from predictor.estimators import attention_cycles, serving_attention, serving_gemm, serving_moe
+from predictor.estimators.residual import ANY_GPU, MMA_GPUS, FloatArray, describe_device, runs_mma
 from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
-from predictor.quantization import SCHEMES, activation_bytes, variant, weight_bytes
 from predictor.training.boosting import Settings, boost
+from predictor.training.serving_rows import (
+    Part,
+    attention_for_all,
+    attention_parts,
+    covered,
+    gemm_parts,
+    moe_by_kernel,
+    moe_parts,
+    sample,
+)
 
 Frame = Any
 Fitted = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
 
-#: dtypes whose rows these estimators are fitted on.
-ROW_DTYPES = ("bf16", "fp8", "int8", "mxfp8", "nvfp4")
 _CORE_ROWS = 3000  # rows that the constants of one core are fitted on
 _PRIOR = 0.03  # pull of the constants toward their start, against the rows' errors
 _MEASURED_CLIP = (-2.5, 2.5)
 _HALF_OF_LOG_2 = 0.34  # clipped so far, the trees cannot make twice a compute-bound core take less time
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Rows of one GPU, framework and variant, ready for a core and its features."""
-
-    gpu: str
-    path: str  # key of the constants behind the GPU
-    kind: str  # key of the booster behind the GPU
-    device: Device
-    shapes: Any
-    framework: int
-    log_latency: FloatArray
-    dtype: str
-    blocked: bool = False  # fp8 with a scale for every block
-    shared: bool = True  # False: kernels that the framework runs on no GPU by default, which teach nothing of others
-
-    @property
-    def size(self) -> int:
-        return len(self.log_latency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +77,6 @@ def fit_attention(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: boo
 def fit_moe(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: bool = True) -> Fitted:
     """(manifest, weights) of a `ServingMoE` from measured rows (op moe), plain and quantized."""
     return _fit(MOE, frame, gpus, seed, own)
-
-
-def expressible(frame: Frame) -> npt.NDArray[np.bool_]:
-    """(n,) True for rows that an operator can ask for: without a quantization scheme, or with one of `SCHEMES`."""
-    return np.asarray(np.isin(_quant(frame), ["", *SCHEMES]), dtype=bool)
 
 
 # ------------------------------------------------------------------------------------------------------- the pass
@@ -148,7 +120,7 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
         "cores": {key: [round(float(v), 9) for v in values] for key, values in cores.items()},
         "boosters": boosters,
         "fitted_rows": int(sum(part.size for part in parts)),
-        "shapes_covered": _covered(parts),
+        "shapes_covered": covered(parts),
     }
     return manifest, weights
 
@@ -174,7 +146,7 @@ def _sound(family: Family, parts: Sequence[Part], constants: FloatArray) -> list
     That is a matter of a release (of tactics it did not tune), and no other GPU is to learn it. FlashInfer's CUTLASS
     kernels on Hopper are such: 3 to 4 times as slow as TensorRT-LLM's. Between the others there is no factor of 1.7.
     """
-    few = [_sample(part, _CORE_ROWS, 0) for part in parts]
+    few = [sample(part, _CORE_ROWS, 0) for part in parts]
     slow = [float(np.median(part.log_latency - np.log(family.core(part, constants).total))) for part in few]
     best: dict[tuple[str, str], float] = {}
     for part, value in zip(parts, slow, strict=True):
@@ -207,7 +179,7 @@ def fit_constants(family: Family, parts: Sequence[Part], seed: int, common: Floa
     start = np.log(np.array(family.start)) if common is None else common
     free = np.array([common is None or name not in family.of_kernel for name in family.names])
     each = max(300, _CORE_ROWS // len(parts))
-    few = [_sample(part, each, seed) for part in parts]
+    few = [sample(part, each, seed) for part in parts]
     pull = _PRIOR * np.sqrt(sum(part.size for part in few)) * 0.3 * np.array(family.pulls or (1.0,))
 
     def errors(x: FloatArray) -> FloatArray:
@@ -233,170 +205,12 @@ def _table(
     share = min(1.0, family.rows_a_booster / total)
     xs, ys = [], []
     for whole, constants in rows:
-        part = _sample(whole, max(200, int(share * whole.size)), seed)
+        part = sample(whole, max(200, int(share * whole.size)), seed)
         core = family.core(part, constants)
         xs.append(family.describe(part, core))
         residual = part.log_latency - np.log(core.total)
         ys.append(np.clip(residual, -0.8, 0.8) if every_gpu else residual)
     return np.concatenate(xs), np.concatenate(ys)
-
-
-def _sample(part: Part, count: int, seed: int) -> Part:
-    """At most ``count`` rows of a part, drawn without repetition, in their order."""
-    if part.size <= count:
-        return part
-    rows = np.sort(np.random.default_rng(seed).choice(part.size, count, replace=False))
-    return _take(part, rows)
-
-
-def _take(part: Part, rows: npt.NDArray[np.int64]) -> Part:
-    from dataclasses import fields
-
-    values = {f.name: getattr(part.shapes, f.name) for f in fields(part.shapes)}
-    chosen = {name: value[rows] if isinstance(value, np.ndarray) else value for name, value in values.items()}
-    return replace(part, shapes=replace(part.shapes, **chosen), log_latency=part.log_latency[rows])
-
-
-def _covered(parts: Sequence[Part]) -> dict[str, list[float]]:
-    """Smallest and largest value of every shape field over all rows."""
-    found: dict[str, list[float]] = {}
-    for part in parts:
-        for name in type(part.shapes).__dataclass_fields__:
-            value = getattr(part.shapes, name)
-            if isinstance(value, np.ndarray) and value.size:
-                low, high = found.get(name, [np.inf, -np.inf])
-                found[name] = [min(low, float(value.min())), max(high, float(value.max()))]
-    return found
-
-
-# ------------------------------------------------------------------------------------------------------- the rows
-
-
-def _groups(frame: Frame, gpus: Mapping[str, GPUSpec], extra: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """((gpu, framework, dtype, *extra), rows) of the groups that a data sheet has a peak for, in sorted order."""
-    keys = {name: frame[name].astype(str).to_numpy() for name in ("gpu", "framework", "dtype")}
-    table = type(frame)({**keys, **extra})
-    for key, rows in sorted(table.groupby(list(table.columns), sort=True).indices.items()):
-        gpu, framework, dtype = key[:3]
-        if framework in FRAMEWORKS and gpu in gpus and gpus[gpu].supports(dtype):
-            yield key, frame.iloc[np.sort(rows)]
-
-
-def _quant(frame: Frame) -> npt.NDArray[np.str_]:
-    if "quant" not in frame:
-        return np.full(len(frame), "", dtype=object).astype(str)
-    return np.asarray(frame["quant"].astype(object).fillna("").astype(str), dtype=str)
-
-
-def _kept(frame: Frame) -> Frame:
-    """Rows of the dtypes and quantization schemes that an operator can say."""
-    return frame[expressible(frame) & np.asarray(frame["dtype"].astype(str).isin(ROW_DTYPES))]
-
-
-def _floats(part: Frame, name: str) -> FloatArray:
-    return np.asarray(part[name].astype(float), dtype=np.float64)
-
-
-def _log_latency(part: Frame) -> FloatArray:
-    return np.log(_floats(part, "latency_ms") * 1e-3)
-
-
-def _gemm_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
-    frame = _kept(frame)
-    for (gpu, framework, dtype, quant), rows in _groups(frame, gpus, {"quant": _quant(frame)}):
-        batch, m, n, k = (_floats(rows, name) for name in ("batch", "m", "n", "k"))
-        sizes = activation_bytes(dtype, quant), weight_bytes(dtype, quant)
-        shapes = serving_gemm.Shapes(np.nan_to_num(batch, nan=1.0), m, n, k, *sizes)
-        device, kind = Device.of(gpus[gpu], dtype), variant(dtype, quant)
-        yield Part(gpu, f"{framework}|{kind}", kind, device, shapes, FRAMEWORKS[framework], _log_latency(rows), dtype)
-
-
-def _attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
-    frame = _kept(frame)
-    for (gpu, framework, dtype, phase), rows in _groups(frame, gpus, {"phase": _phases(frame)}):
-        cache = rows["kv_dtype"].astype(object).fillna("").astype(str).replace("", dtype)
-        sizes = cache.map({name: bytes_of(name) for name in cache.unique()})
-        names = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "causal")
-        columns = [_floats(rows, name) for name in names]
-        columns.insert(-1, _value_width(rows))
-        window = np.nan_to_num(_floats(rows, "window"))
-        cache_bytes = np.asarray(sizes, dtype=np.float64)
-        shapes = attention_shapes.Shapes.of(
-            [*columns, window], bytes_of(dtype), cache_bytes, _shared(rows).astype(np.float64)
-        )
-        device = Device.of(gpus[gpu], dtype)
-        path = f"{framework}|{phase}|{dtype}"
-        own = phase == serving_attention.DECODE and (framework, gpus[gpu].compute_capability or "") in DECODE_OF
-        yield Part(gpu, path, phase, device, shapes, FRAMEWORKS[framework], _log_latency(rows), dtype, shared=not own)
-
-
-def _attention_for_all(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
-    """The parts of `_attention_parts`, one path a phase, without Triton's kernels where there are others.
-
-    Frameworks take Triton's where no kernel was written for a board and shape: what a new generation runs is written
-    for it. A phase has one set of constants, whatever the framework and dtype.
-    """
-    phases = _phases(frame)
-    if "kernel_source" in frame:
-        written = ~np.asarray(frame["kernel_source"].astype(str).str.contains("triton"), dtype=bool)
-        keep = written | ~np.isin(phases, np.unique(phases[written]))
-        frame = frame[keep]
-    for part in _attention_parts(frame, gpus):
-        yield replace(part, path=f"{part.kind}|{part.kind}|bf16")
-
-
-def _shared(rows: Frame) -> npt.NDArray[np.bool_]:
-    """(n,) True where the values are a slice of the keys."""
-    if "shared_kv" not in rows:
-        return np.zeros(len(rows), dtype=bool)
-    return np.asarray(rows["shared_kv"].astype(object).fillna(False).astype(bool), dtype=bool)
-
-
-def _phases(rows: Frame) -> npt.NDArray[np.str_]:
-    heads, kv_heads, head_dim = (_floats(rows, name) for name in ("heads", "kv_heads", "head_dim"))
-    decode = _floats(rows, "q_len") == 1
-    return serving_attention.phase_of(decode, _shared(rows), heads, kv_heads, head_dim, _value_width(rows))
-
-
-def _value_width(rows: Frame) -> FloatArray:
-    """Head width of the values, (n,): the queries' unless the row says otherwise."""
-    width = np.nan_to_num(_floats(rows, "v_head_dim")) if "v_head_dim" in rows else np.zeros(len(rows))
-    return np.where(width > 0, width, _floats(rows, "head_dim"))
-
-
-def _moe_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
-    """The parts of `_moe_parts`, split by kernel, whose name takes the framework's place in the path.
-
-    The rows name the kernel; where they do not, it is the one that the framework runs.
-    """
-    names = frame["kernel_source"].astype(object).fillna("").astype(str) if "kernel_source" in frame else None
-    kernels = np.full(len(frame), "", dtype=object)
-    if names is not None:
-        found = {name: next((k for k in serving_moe.KERNELS if k in name), "") for name in names.unique()}
-        kernels = names.map(found).to_numpy(dtype=object)
-    for known in np.unique(kernels.astype(str)):
-        for part in _moe_parts(frame[kernels == known], gpus):
-            framework, name = part.path.split("|")
-            kernel = known or serving_moe.kernel_of(framework, name, gpus[part.gpu])
-            yield replace(part, path=f"{kernel}|{name}")
-
-
-def _moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
-    frame = _kept(frame)
-    for (gpu, framework, dtype, quant), rows in _groups(frame, gpus, {"quant": _quant(frame)}):
-        names = ("tokens", "hidden", "intermediate", "experts", "top_k")
-        gated = rows["gated"].astype(object).fillna(True).astype(bool)
-        spread = rows["distribution"].astype(str)
-        exponents = spread.map({name: serving_moe.exponent_of(name) for name in spread.unique()})
-        columns = [_floats(rows, name) for name in names]
-        columns += [np.where(gated, 3.0, 2.0), _floats(rows, "tp"), _floats(rows, "ep")]
-        shapes = serving_moe.Shapes.of([*columns, np.asarray(exponents, dtype=np.float64)], weight_bytes(dtype, quant))
-        device, name = Device.of(gpus[gpu], dtype), variant(dtype, quant)
-        kind = serving_moe.booster_of(name)
-        yield Part(
-            gpu, f"{framework}|{name}", kind, device, shapes, FRAMEWORKS[framework], _log_latency(rows), dtype,
-            name == serving_moe.BLOCKED,
-        )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------------- the families
@@ -406,7 +220,7 @@ GEMM = Family(
     names=serving_gemm.CONSTANTS,
     start=(0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 1.5e3, 1024.0),
     features=serving_gemm.FEATURES,
-    parts=_gemm_parts,
+    parts=gemm_parts,
     core=lambda part, x: serving_gemm.core_time(part.shapes, part.device, x),
     describe=lambda part, core: serving_gemm.features(part.shapes, part.device, core, part.framework),
     measured=Settings(rounds=300),
@@ -431,7 +245,7 @@ def _attention_in_cycles(constants: Mapping[str, float]) -> Family:
         names=tuple(constants),
         start=tuple(constants.values()),
         features=attention_cycles.FEATURES,
-        parts=_attention_for_all,
+        parts=attention_for_all,
         core=_attention_core,
         describe=_attention_table,
         measured=Settings(),
@@ -459,7 +273,7 @@ ATTENTION = Family(
     names=serving_attention.CONSTANTS,
     start=(0.6, 0.8, 20e9, 8e3, 540.0, 0.5, 20e9, 1.8e3),
     features=serving_attention.FEATURES,
-    parts=_attention_parts,
+    parts=attention_parts,
     core=_attention_core,
     describe=_attention_table,
     measured=Settings(rounds=160, leaves=511, depth=16, rate=0.14, sampling=0.9),
@@ -468,7 +282,7 @@ ATTENTION = Family(
     unseen_shrink=0.9,
     alike_shrink=None,  # A100 left out: prefill 9.9 % with all GPUs, 13.1 with L40S and RTX PRO 6000 alone
     unseen_clip=0.8,
-    by_kernel=_attention_for_all,
+    by_kernel=attention_for_all,
     common=lambda kind: _DECODE_FORM if serving_attention.is_decode(kind) else _PREFILL_FORM,
 )
 MOE = Family(
@@ -476,7 +290,7 @@ MOE = Family(
     names=serving_moe.CONSTANTS,
     start=(0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02),
     features=serving_moe.FEATURES,
-    parts=_moe_parts,
+    parts=moe_parts,
     core=lambda part, x: serving_moe.core_time(part.shapes, part.device, x),
     describe=lambda part, core: serving_moe.features(part.shapes, part.device, core, part.framework, part.blocked),
     measured=Settings(rounds=300),
@@ -485,7 +299,7 @@ MOE = Family(
     unseen_shrink=1.0,
     alike_shrink=1.0,
     unseen_clip=0.8,
-    by_kernel=_moe_by_kernel,
+    by_kernel=moe_by_kernel,
     kernel_of=serving_moe.kernel_of,
     of_kernel=serving_moe.OF_KERNEL,
 )

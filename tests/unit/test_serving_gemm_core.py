@@ -72,7 +72,8 @@ def test_such_a_tile_runs_faster_on_faster_tensor_cores() -> None:
 def test_the_fit_takes_a_slow_step_for_a_large_tile() -> None:
     """What one GPU shows of a kernel with one tile size has to carry over to a GPU with faster tensor cores."""
     pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
-    from predictor.training.fit_serving import GEMM, Part, fit_constants
+    from predictor.training.fit_serving import GEMM, fit_constants
+    from predictor.training.serving_rows import Part
 
     rng = np.random.default_rng(0)
     m, n, k = (np.exp2(rng.integers(low, 14, 600).astype(np.float64)) for low in (0, 8, 9))
