@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from predictor.errors import unknown_name
@@ -82,6 +83,7 @@ def canonical(name: str) -> str:
     return key
 
 
+@lru_cache(maxsize=256)  # asked for every operand of every operator
 def bytes_of(name: str) -> float:
     """Bytes of one element of dtype `name` (aliases too) in memory: 2.0 for bf16, 4.0 for tf32, 0.5 for int4.
 

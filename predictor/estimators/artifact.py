@@ -38,6 +38,7 @@ KINDS: dict[str, str] = {
 Weights = Mapping[str, npt.NDArray[Any]]
 
 
+@lru_cache(maxsize=1)
 def default_artifacts() -> Path:
     """The set that ships with Tilecast: inside the package when installed, under models/ in a checkout."""
     packaged = Path(__file__).resolve().parent.parent / "_models" / "default"
@@ -155,4 +156,4 @@ def load_artifacts(path: str | Path | None = None) -> ArtifactSet | RooflineOnly
     folder = default_artifacts() if path is None else Path(path)
     if not (folder / "manifest.json").is_file():
         raise RequestError(f"no estimators at {str(folder)!r}: expected a folder that `tilecast train --out` wrote")
-    return _load_set(folder.resolve())
+    return _load_set(folder if path is None else folder.resolve())

@@ -48,10 +48,10 @@ DISTANCES = ("seen", "sibling", "new", "beyond")
 #: How far beyond the largest (below the smallest) measured size counts as inside.
 SLACK = 2.0
 #: Sizes whose range is watched, of those that an operator has.
-SIZES = (
+SIZES = frozenset((
     "batch", "m", "n", "k", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "tokens", "hidden", "intermediate",
     "experts", "rows", "cols", "vocab", "read_bytes", "write_bytes", "size",
-)  # fmt: skip
+))  # fmt: skip
 #: Sizes that may be as small as they like: what such a kernel takes is its launch.
 _NO_LEAST = ("read_bytes", "write_bytes", "size", "rows")
 #: Families in which another dtype means other kernels; elsewhere only its bytes count.
@@ -182,12 +182,11 @@ class Intervals:
         last = len(self._names)  # the widest of all
         names = [self._class_of(op) for op in ops]
         index = np.array([self._index.get(name, last) for name in names])
-        distance = self._distances(ops, names, gpu)
+        distance, foreign = self._by_kernel(ops, names, gpu)
         sizes = tuple(name for name in columns if name in SIZES)
         least, most = self._range(sizes)
-        values = np.stack([columns[name] for name in sizes], axis=1) if sizes else np.empty((len(ops), 0))
+        values = np.array([columns[name] for name in sizes]).T if sizes else np.empty((len(ops), 0))
         far = (values < least[index]) | (values > most[index])
-        foreign = self._foreign(ops, names)
         outside = far.any(axis=1) | foreign
         table = self._table(gpu)
         pairs = table[index, np.minimum(distance + (outside | (index == last)), len(DISTANCES) - 1)]
@@ -207,11 +206,23 @@ class Intervals:
             self._distance[key] = self.distance(gpu, entry.variants.get(kind, ()) if entry else ())
         return self._distance[key]
 
-    def _distances(self, ops: Sequence[Op], names: Sequence[str], gpu: GPUSpec) -> npt.NDArray[np.int64]:
-        """(n,) index into `DISTANCES`."""
+    def _by_kernel(
+        self, ops: Sequence[Op], names: Sequence[str], gpu: GPUSpec
+    ) -> tuple[npt.NDArray[np.int64], BoolArray]:
+        """(index into `DISTANCES`, True where the dtype was not measured and decides which kernel runs), (n,) each."""
         if ops[0].family not in BY_DTYPE:
-            return np.full(len(ops), self.distance(gpu))
-        return np.array([self._variant_distance(n, variant_of(op), gpu) for n, op in zip(names, ops, strict=True)])
+            return np.full(len(ops), self.distance(gpu)), np.zeros(len(ops), dtype=bool)
+        known: dict[tuple[str, str, str], tuple[int, bool]] = {}  # a batch has a few kinds of kernel, looked up once
+        found = []
+        for name, op in zip(names, ops, strict=True):
+            key = (name, op.dtype, getattr(op, "quant", ""))
+            if key not in known:
+                entry = self.classes.get(name)
+                foreign = entry is not None and op.dtype not in entry.dtypes
+                known[key] = self._variant_distance(name, variant_of(op), gpu), foreign
+            found.append(known[key])
+        table = np.array(found)
+        return table[:, 0], table[:, 1] > 0
 
     def _alone(self, names: Sequence[str], ops: Sequence[Op], gpu: GPUSpec) -> tuple[str, ...]:
         """One line for each variant whose only generation is not this GPU's."""
@@ -227,13 +238,6 @@ class Intervals:
             return None
         low, high = self._table(gpu)[self._index[LAUNCH], self.distance(gpu)]
         return float(low), float(high)
-
-    def _foreign(self, ops: Sequence[Op], names: Sequence[str]) -> BoolArray:
-        """(n,) True where the dtype was not measured and decides which kernel runs."""
-        if ops[0].family not in BY_DTYPE:
-            return np.zeros(len(ops), dtype=bool)
-        known = {name: entry.dtypes for name, entry in self.classes.items()}
-        return np.array([name in known and op.dtype not in known[name] for op, name in zip(ops, names, strict=True)])
 
     def _table(self, gpu: GPUSpec) -> FloatArray:
         """(classes + 1, distances, 2): the pairs for a GPU, those of its own rows where it was measured."""

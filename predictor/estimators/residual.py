@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
+from functools import lru_cache
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
@@ -83,11 +84,12 @@ class Device:
     sms: float
     clock_hz: float
 
-    @classmethod
-    def of(cls, gpu: GPUSpec, dtype: str) -> Device:
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def of(gpu: GPUSpec, dtype: str) -> Device:
         """From a GPU's data sheet; a dtype without a peak computes as bf16, fp16 or fp32, the first that there is."""
         peak = _peak(gpu, dtype) * sustained_share(gpu)
-        return cls(peak, gpu.memory_bandwidth, float(gpu.l2_bytes), float(gpu.sm_count), gpu.boost_clock_hz)
+        return Device(peak, gpu.memory_bandwidth, float(gpu.l2_bytes), float(gpu.sm_count), gpu.boost_clock_hz)
 
 
 def sustained_share(gpu: GPUSpec) -> float:

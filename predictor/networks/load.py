@@ -7,6 +7,7 @@ key takes the default of the Hugging Face configuration class and is listed in `
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,13 @@ def load_config(name_or_path: str | Path) -> ModelConfig:
                 raise SpecError(f"{text}: no config.json in this folder")
         if not path.is_file():
             raise unknown_name("model", text, catalogue(), "a name of `tilecast models` or a path to a config.json")
+    about = path.stat()
+    return _read_config(path, (about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size))
+
+
+@lru_cache(maxsize=256)
+def _read_config(path: Path, stamp: tuple[int, ...]) -> ModelConfig:
+    """The model of a file, which ``stamp`` tells from what stood there before: one written again is read again."""
     return config_from_dict(read_json(path), _name_of(path), str(path))
 
 

@@ -131,6 +131,30 @@ def test_attention_phases_and_backward(attention: ServingAttention) -> None:
         _latency(attention, "attention", [prefill, decode, step, backward], load_gpu(name))
 
 
+def test_prompts_of_one_token_say_nothing_of_decode() -> None:
+    """Tables of prompts go down to one token: one query and one key, by prefill kernels, and alone with fp8 queries."""
+    sizes = list(product((1, 8, 64), (4, 32)))
+    decode: list[Op] = [
+        Attention("bf16", b, 32, kv, 1, s, 128, kv_dtype=c)
+        for (b, kv), s, c in product(sizes, (2, 64, 512, 4096), ("bf16", "fp8"))
+    ]
+    prompts: list[Op] = [
+        Attention(dtype, b, 32, kv, 1, 1, 128, kv_dtype=dtype) for (b, kv), dtype in product(sizes, ("bf16", "fp8"))
+    ]
+    gpu, about = load_gpu("l40s"), {"op": "attention", "framework": "vllm"}
+    rows = _rows(decode, gpu, 0.7, **about) + _rows(prompts, gpu, 0.001, **about)
+    estimator = ServingAttention.from_artifact(*fit_serving.fit_attention(pd.DataFrame(rows), {gpu.id: gpu}, seed=0))
+    for name in ("l40s", "h100"):
+        asked: list[Op] = [
+            Attention(dtype, 64, 32, 4, 1, s, 128, kv_dtype="fp8")
+            for dtype, s in (("bf16", 1), ("bf16", 2), ("bf16", 4096), ("fp8", 1), ("fp8", 2), ("fp8", 4096))
+        ]
+        seconds = _latency(estimator, "attention", asked, load_gpu(name))
+        assert seconds[0] == pytest.approx(seconds[1]), name
+        assert seconds[1] < seconds[2], name
+        assert seconds[3:] == pytest.approx(seconds[:3]), name
+
+
 def test_kernels_that_no_default_runs_answer_for_their_own_gpu_alone() -> None:
     """SGLang's decode rows on the A100 are of a backend that it takes there by request: no other GPU learns of them."""
     ops: list[Op] = [Attention("bf16", b, 32, kv, 1, s, 128) for b, kv, s in product((1, 8, 64), (4, 32), (512, 4096))]

@@ -144,9 +144,16 @@ def _import_file(into: Collector, path: Path) -> None:
         columns["v_head_dim"] = raw["head_dim"].map({192: 128}).fillna(0)
     if path.stem == "generation_attention_perf" and gpu == "a100-sxm-80gb" and framework == "trtllm":
         columns["flag"] = _short_reads(raw)
+    if path.stem in PROMPT_TABLES:
+        columns["flag"] = (raw["isl"] == 1).map({True: "one_token_prompt", False: ""})
     if columns["op"] == "gemm" and framework == "vllm":
         columns["flag"] = _host_bound(raw)
     into.frames.append(to_frame(columns, len(raw)))
+
+
+#: Tables of prefill kernels. Their prompts of one token have the shape of a decode step over one key, which they are
+#: not: flagged, or a fit takes them for decode kernels.
+PROMPT_TABLES = ("context_attention_perf", "context_mla_perf", "encoder_attention_perf")
 
 
 def _short_reads(raw: Frame) -> Any:
