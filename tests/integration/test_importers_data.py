@@ -73,7 +73,7 @@ def test_real_aiconfigurator_loses_no_row(real_a100: tuple[Path, ImportResult]) 
     facts = dataset.describe(result.frame)
     assert facts["counts"]["op"] == {"gemm": 72366, "moe": 70866, "attention": 31498 + 9749, "collective": 849}
     assert set(facts["counts"]["dtype"]) == {"bf16", "int8", "fp16"}  # NCCL ran in fp16
-    assert set(facts["flags"]) == {"beats_roofline", "kv_read_short"}
+    assert set(facts["flags"]) == {"beats_roofline", "kv_read_short", "one_token_prompt"}
     assert facts["flags"]["beats_roofline"] < 300
 
 
