@@ -6,10 +6,10 @@ usage: scripts/accuracy_serving.py --rows aiconfigurator.parquet [--only h100-sx
 
 ``--rows`` is what `tilecast dataset import aiconfigurator` wrote. Each of A100, L40S and RTX PRO 6000 is left out
 alone; H200 and H100 once alone (their sibling is known), H100 also with no Hopper row. ``--sample`` fits on at most
-so many rows of a GPU, framework and dtype (0: all). ``--calibrate`` gives each GPU without sibling 16, 64 and 256 rows of one
-framework's bf16 GEMM (mean of ``--draws`` draws) and scores a third of up to 9,000 other rows of that framework. The
-rows are stratified as for fp32: one from each cell of log FLOPs and arithmetic intensity; of a dozen drawn in a cell
-the one that tells most by its distance from the others (no latency is read), or with ``--random`` any.
+so many rows of a GPU, framework and dtype (0: all). ``--calibrate`` gives each GPU that has no sibling 16, 64 and 256
+rows of one framework's bf16 GEMM (mean of ``--draws`` draws) and scores a third of up to 9,000 other rows of that
+framework. The rows are stratified as for fp32: one from each cell of log FLOPs and arithmetic intensity; of a dozen
+drawn in a cell the one that tells most by its distance from the others (no latency is read), or with ``--random`` any.
 """
 
 from __future__ import annotations
