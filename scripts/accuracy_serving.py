@@ -86,7 +86,8 @@ def kinds(rows: Any, family: str) -> Any:
 
 
 def constants(seen: Any, family: str, gpus: Any) -> dict[str, float]:
-    """Median of roofline over latency by kind, of a sample of the rows that were seen."""
+    """Median of roofline over latency by kind, of a sample of NVIDIA's rows that were seen."""
+    seen = seen[[gpus[name].vendor == "nvidia" for name in seen["gpu"].astype(str)]]
     part = seen.sample(min(SCORED, len(seen)), random_state=0).reset_index(drop=True)
     ratio = np.empty(len(part))
     for gpu, indices in part.groupby(part["gpu"].astype(str)).indices.items():
