@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+SERVING_GPUS = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "l40s", "rtx-pro-6000-server")
 if str(ROOT) not in sys.path:  # a checkout that was not installed
     sys.path.insert(0, str(ROOT))
 

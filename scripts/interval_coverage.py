@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from accuracy import SERVING_GPUS, pct, tilecast  # noqa: E402
+from accuracy_tables import SERVING_GPUS, pct, tilecast  # noqa: E402
 
 from predictor.estimators.interval import Intervals  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402

@@ -10,6 +10,7 @@ part of the rows they are tested on.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,11 @@ SEEDS = 10
 IntArray = npt.NDArray[np.int64]
 
 
-def main(files: list[str]) -> int:
-    frame = dataset.concat([_collectives(dataset.read(Path(name))) for name in files])
+def main() -> int:
+    """Print the errors."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    frame = dataset.concat([_collectives(dataset.read(path)) for path in parser.parse_args().files])
     frame = fit_collective.usable(frame[(frame["flag"].astype(str) == "").to_numpy()].reset_index(drop=True))
     gpus = {name: load_gpu(name) for name in sorted(frame["gpu"].astype(str).unique())}
     rows = fit_collective.rows_of(frame, gpus)
@@ -125,4 +129,4 @@ def _stratified(frame: Any, pool: IntArray, count: int, seed: int) -> IntArray:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

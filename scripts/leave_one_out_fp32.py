@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from accuracy import pct, tilecast  # noqa: E402
+from accuracy_tables import pct, tilecast  # noqa: E402
 
 from predictor import sampling  # noqa: E402
 from predictor.estimators.artifact import load_artifacts  # noqa: E402

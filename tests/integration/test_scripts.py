@@ -1,0 +1,28 @@
+"""Every Python script of the repository starts and says what it is for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Modules that scripts import; they have no command line.
+PARTS = ("accuracy_fp32.py", "accuracy_suites.py", "accuracy_tables.py", "mkdocs_hooks.py")
+SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py") if path.name not in PARTS)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_says_what_it_is_for(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("pandas", reason="the scripts read data sets")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / name), "--help"],
+        capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: ")
+    assert not any(tmp_path.iterdir())
