@@ -179,14 +179,19 @@ def read_rows(path: Path) -> Any:
 
 def gpus_left_out(path: Path, sample: int = 3000, draws: int = 10) -> list[str]:
     """The section of accuracy-tables.md."""
+    rows, families = read_rows(path), list(FAMILIES)
     return [
-        "## Serving kernels on GPUs left out (`scripts/accuracy_serving.py --calibrate --sample 3000`)",
+        f"## Serving kernels on GPUs left out (`scripts/accuracy_serving.py --calibrate --sample {sample}`)",
         "",
         "The estimator of the family fitted without the GPU (for `h100-sxm` with no known sibling: without any Hopper",
-        "row), on at most 3,000 rows of a GPU, framework and dtype. The constant is the median efficiency of the rows",
-        "that were seen, by kind.",
+        f"row), on at most {sample:,} rows of a GPU, framework and dtype. The constant is the median efficiency of the",
+        "rows that were seen, by kind.",
         "",
-        *left_out(read_rows(path), list(FAMILIES), sample, [], draws, False),
+        *left_out(rows, families, sample, [], draws, False),
+        "",
+        f"Hopper, fitted on every row of the others (`--only {','.join(HOPPER)} --sample 0`):",
+        "",
+        *left_out(rows, families, 0, list(HOPPER), 0, False),
     ]
 
 
