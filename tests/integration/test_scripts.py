@@ -26,3 +26,10 @@ def test_a_script_says_what_it_is_for(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("usage: ")
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "scripts").iterdir() if path.is_file()))
+def test_a_script_that_docs_call_can_be_called(name: str) -> None:
+    path = ROOT / "scripts" / name
+    if path.read_text(encoding="utf-8").startswith("#!"):
+        assert os.access(path, os.X_OK)
