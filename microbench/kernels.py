@@ -83,5 +83,12 @@ def _from_operators(events: list[dict[str, Any]]) -> dict[str, Any]:
         if stack:
             own[stack[-1]] -= float(events[i].get("dur", 0))
         stack.append(i)
-    longest = max(range(len(events)), key=own.__getitem__)
+    # A span of the autograd engine (its dispatch, its node) computes nothing, though on a busy processor it can last
+    # longer than the operator within; it names the row only where no operator was seen.
+    longest = max(range(len(events)), key=lambda i: (_is_operator(str(events[i]["name"])), own[i]))
     return {"kernel_name": str(events[longest]["name"])[:_NAME_LIMIT], "kernel_count": 1}
+
+
+def _is_operator(name: str) -> bool:
+    """Whether a span is an operator's (`aten::mm`), not the autograd engine's (`autograd::..`, `MmBackward0`)."""
+    return "::" in name and not name.startswith("autograd::")

@@ -208,6 +208,19 @@ def test_the_operator_with_the_longest_own_time_is_a_processors_kernel() -> None
     assert kernels.from_trace(events, "cpu") == {"kernel_name": "aten::addmm", "kernel_count": 1}
 
 
+def test_a_span_of_the_autograd_engine_names_no_kernel() -> None:
+    """The engine's thread can be preempted in a span of its own, which is then longer than the operator within it."""
+    engine = "autograd::engine::evaluate_function: PowBackward0"
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": engine, "ts": 0.0, "dur": 900.0},
+        {"ph": "X", "cat": "cpu_op", "name": "PowBackward0", "ts": 500.0, "dur": 300.0},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::pow", "ts": 510.0, "dur": 20.0},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mul", "ts": 540.0, "dur": 60.0},
+    ]
+    assert kernels.from_trace(events, "cpu")["kernel_name"] == "aten::mul"
+    assert kernels.from_trace(events[:1], "cpu")["kernel_name"] == engine
+
+
 class FakeEvent:
     """A CUDA event on a clock that moves 10 microseconds a launch, and 100 a flush."""
 
