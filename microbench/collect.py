@@ -12,7 +12,7 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -282,9 +282,8 @@ class Collection:
             lane.store.add_failure(case, {"kind": "not_captured", "reason": why}, now())
             self._progress.add(failures=1)
             return False
-        if not lane.worker.alive:  # it died after its last answer: this case is not to blame
-            lane.worker.stop()
-            lane.worker.start()
+        if not lane.worker.alive and not self._replace(lane):  # it died after its last answer: no fault of this case
+            return False
         answer = lane.worker.ask(case, self.request.case_timeout_s)
         if self._stop.is_set() and answer.row is None:
             return False  # the worker was stopped, the case did not fail
@@ -299,9 +298,19 @@ class Collection:
                 self._uncaptured[_kind(case)] += "capture failed" in str(answer.failure.get("reason"))
         if answer.dead:
             self._progress.note(f"worker replaced after {case.describe()}: {(answer.failure or {}).get('reason')}")
-            lane.worker.stop()
-            lane.worker.start()
+            self._replace(lane)
         return answer.dead
+
+    def _replace(self, lane: Lane) -> bool:
+        """A new worker in place of a lane's; False where an interrupt ends the run first, whatever it did to it."""
+        lane.worker.stop()
+        try:
+            if not self._stop.is_set():
+                lane.worker.start()
+        except WorkerError:
+            if not self._stop.is_set():
+                raise
+        return not self._stop.is_set()
 
     def _collectives(self) -> TilecastError | None:
         """Collectives need all boards at once: one worker that sees them all, when no other is at work."""
@@ -318,23 +327,24 @@ class Collection:
             lane.worker.stop()
         worker = Worker("cuda", ",".join(visible("cuda")), 0, self.request.settings)
         self._workers.append(worker)
-        lane = Lane(worker, worker.start(), first.store, cases)
+        lane = Lane(worker, first.facts, first.store, cases)
         self._lanes.append(lane)
-        self._serve(lane)
+        if self._replace(lane):
+            self._serve(lane)
         return lane.error
 
     def _close(self, summary: Summary) -> None:
         """Files compacted, ceilings raised to what rows reached, counts."""
-        summary.stopped_by = "interrupt" if self._stop.is_set() else "done" if self._left_s() > 0 else "budget"
         summary.seconds = time.monotonic() - self._begin
         summary.left = sum(len(queue) for queue in {id(lane.queue): lane.queue for lane in self._lanes}.values())
+        over = summary.left and self._left_s() <= 0
+        summary.stopped_by = "interrupt" if self._stop.is_set() else "budget" if over else "done"
         for store in self._stores.values():
             summary.new_rows += store.new_rows
             summary.new_failures += store.new_failures
             ended = {"ended": now(), "rows": store.new_rows, "failures": store.new_failures}
             store.finish(ended | {"stopped_by": summary.stopped_by})
-            lane = next(lane for lane in self._lanes if lane.store is store)
-            raise_ceilings(store, lane.facts)
+            raise_ceilings(store)
             summary.rows += len(store.all_rows())
 
     def _unlock_clocks(self) -> None:
@@ -346,7 +356,7 @@ class Collection:
                 board.unlock_clocks()
 
 
-def raise_ceilings(store: Store, facts: dict[str, Any]) -> None:
+def raise_ceilings(store: Store) -> None:
     """Raises the device file's ceilings to what a row reached: they were measured, and maybe in a busy moment."""
     spec = ceilings.spec_of(store.path, store.device)
     if spec is None or ceilings.in_catalogue(store.device):
@@ -386,7 +396,3 @@ def _board(entry: str) -> nvml.Nvml | None:
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def as_dict(summary: Summary) -> dict[str, Any]:
-    return asdict(summary)

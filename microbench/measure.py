@@ -20,6 +20,7 @@ from microbench.devices.base import Device, Launch, State
 from microbench.launchers.base import TOLERANCE, Prepared, allow_tf32
 from microbench.measure_rows import shape_cells
 from microbench.own_ops import Ceiling
+from microbench.schema import SENSOR_LIMITS
 from microbench.stopping import StoppingRule, median_half_width
 
 #: The reason for a lower clock that is no fault: a board with a low limit is held by it in every model it runs.
@@ -168,6 +169,8 @@ class Measurer:
 
     def _row(self, case: Case, prepared: Prepared, timing: Timing) -> dict[str, Any]:
         ms = np.asarray(timing.rule.samples) * 1e3
+        if not ms.min() > 0:
+            raise RuntimeError("a call took no time by the device's clock: it did nothing, or the clock stood still")
         median = float(np.median(ms))
         flags = [prepared.flag] if prepared.flag else []
         if timing.kept_throttled and set(timing.reasons) != {POWER_CAP}:
@@ -195,10 +198,11 @@ class Measurer:
 
 
 def _state_cells(states: list[State]) -> dict[str, Any]:
-    """Medians over the rounds that were kept."""
+    """Medians over the rounds that were kept, of the values that a sensor can have: 0 MHz is what some machines say."""
     cells: dict[str, Any] = {}
-    for name in ("sm_clock_hz", "memory_clock_hz", "temperature_c", "power_w"):
-        values = [value for state in states if (value := getattr(state, name)) is not None]
+    for name, (low, high) in SENSOR_LIMITS.items():
+        read = [value for state in states if (value := getattr(state, name)) is not None]
+        values = [value for value in read if low <= value <= high]
         if values:
             cells[name] = float(np.median(values))
     return cells

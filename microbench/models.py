@@ -218,7 +218,7 @@ def _timed(device: Device, call: Call, execution: str, settings: Settings) -> di
             thrown += 1
             continue
         rule.add([sample])
-        clocks += [state.sm_clock_hz] if state.sm_clock_hz is not None else []
+        clocks += [state.sm_clock_hz] if state.sm_clock_hz else []  # some machines say 0
     ms = np.asarray(rule.samples) * 1e3
     noise = median_half_width(rule.samples)
     row: dict[str, Any] = {

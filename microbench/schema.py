@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from predictor.measurement import COLUMNS, OP_COLUMNS, Column
+from predictor.measurement import COLUMNS, Column
 
 #: Beside the measurement schema. `case_id` is the key of a row.
 HARNESS: tuple[Column, ...] = (
@@ -36,7 +36,11 @@ HARNESS: tuple[Column, ...] = (
 ALL: tuple[Column, ...] = (*COLUMNS, *HARNESS)
 BY_NAME: dict[str, Column] = {column.name: column for column in ALL}
 REQUIRED: tuple[str, ...] = tuple(column.name for column in ALL if not column.nullable)
-OP_NAMES: frozenset[str] = frozenset(column.name for column in OP_COLUMNS)
+
+#: What a clock or a sensor can read, in the units of its column; what is beyond is a broken sensor, or another unit.
+SENSOR_LIMITS: dict[str, tuple[float, float]] = {
+    "sm_clock_hz": (1e8, 1e10), "memory_clock_hz": (1e8, 2e10), "temperature_c": (-20.0, 130.0), "power_w": (0.0, 3e3),
+}  # fmt: skip
 
 _PYTHON: dict[str, tuple[type, ...]] = {"text": (str,), "int": (int,), "float": (float, int), "bool": (bool,)}
 

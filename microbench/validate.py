@@ -1,8 +1,8 @@
 """What is wrong with a data set: errors that make rows worthless, and warnings that a reader should know.
 
 Errors: a file that cannot be read, a value of the wrong type or out of range, a case with two rows, a row whose id is
-not that of its content, a row faster than its device can be. Warnings: rows kept though throttled, a journal that
-was not compacted (a collection that was cut off: run it again).
+not that of its content, a row faster than its device can be. Warnings: rows kept though throttled, rows of a machine
+that was busy, a journal that was not compacted (a collection that was cut off: run it again).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from predictor.roofline import roofline
 TOLERANCE = 0.98
 #: Noise (half-width of the median's 95 % interval) above which a row is counted as noisy.
 NOISY = 0.05
-_LIMITS: dict[str, tuple[float, float]] = {
-    "sm_clock_hz": (1e8, 1e10), "memory_clock_hz": (1e8, 2e10), "temperature_c": (-20.0, 130.0),
-    "power_w": (0.0, 3000.0), "samples": (1, 1e9), "launches": (1, 1e9), "throttled_samples": (0, 1e9),
-    "latency_ms": (1e-6, 1e7),
+#: Noise from which the median says next to nothing: the machine did something else meanwhile.
+UNKNOWN = 1.0
+_LIMITS: dict[str, tuple[float, float]] = schema.SENSOR_LIMITS | {
+    "samples": (1, 1e9), "launches": (1, 1e9), "throttled_samples": (0, 1e9), "latency_ms": (1e-6, 1e7),
 }  # fmt: skip
 _ORDER = ("latency_min_ms", "latency_median_ms", "latency_max_ms")
 
@@ -54,6 +54,7 @@ class Report:
     journal_rows: int = 0
     throttled_rows: int = 0
     noisy_rows: int = 0
+    unknown_rows: int = 0
     median_noise: float | None = None
     p90_noise: float | None = None
     checked_rows: dict[str, int] = field(default_factory=dict)
@@ -92,12 +93,18 @@ def validate(root: Path) -> Report:
     if noise:
         report.median_noise, report.p90_noise = float(np.median(noise)), float(np.percentile(noise, 90))
         report.noisy_rows = sum(value > NOISY for value in noise)
+        report.unknown_rows = sum(value > UNKNOWN for value in noise)
     if report.journal_rows:
         report.warnings.append(
             f"{report.journal_rows} rows stand in journals: a collection runs or was cut off; the next files them"
         )
     if report.throttled_rows:
         report.warnings.append(f"{report.throttled_rows} rows were measured under throttling alone: flag throttled")
+    if report.unknown_rows:
+        report.warnings.append(
+            f"{report.unknown_rows} rows have more than 100 % of noise: the machine was busy; measure them again, with "
+            "fewer --threads than there are free cores"
+        )
     if report.above_measured_ceilings:
         report.warnings.append(
             f"{report.above_measured_ceilings} rows are faster than the ceilings that were measured: the next run "

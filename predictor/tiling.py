@@ -93,11 +93,6 @@ class TileGrid:
         return self.waves(sm_count, per_sm) / self.whole_waves(sm_count, per_sm)
 
 
-def ceil_div(a: FloatArray, b: FloatArray | float) -> FloatArray:
-    """ceil(a / b) of whole numbers held as floats, element by element."""
-    return np.ceil(a / b)
-
-
 def wave_efficiency(blocks: FloatArray, sm_count: float, per_sm: float = 1.0) -> FloatArray:
     """`TileGrid.wave_efficiency` of many grids at once: ``blocks`` and the result have the same shape."""
     waves = blocks / (sm_count * per_sm)

@@ -1,4 +1,4 @@
-"""Shared by all tests: where the public data lies, if it is here."""
+"""Shared by all tests: the public data, if it is here; and no setting of the caller's shell that decides a test."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -17,7 +18,22 @@ def data_folder() -> Path | None:
     return folder if folder.is_dir() else None
 
 
+#: What the caller may set for the tests; all else of ours, MLflow's and git's (a hook names its repository) goes.
+_KEPT = ("TILECAST_DATA", "TILECAST_CHROMIUM")
+_TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "PYTHON_COLORS")
+for name in list(os.environ):
+    foreign = name.startswith(("TILECAST_", "MICROBENCH_", "MLFLOW_", "GIT_")) and name not in _KEPT
+    if foreign or name in _TERMINAL:
+        del os.environ[name]
 os.environ["TILECAST_TRACKING_URI"] = "off"  # tests that track say so; none writes to the user's own store
+for name in ("NO_PROXY", "no_proxy"):  # servers of the tests are on loopback
+    os.environ[name] = ",".join(["127.0.0.1", "localhost", *filter(None, [os.environ.get(name)])])
+
+# The same examples every time, on a machine of any speed. To search for new ones: pytest --hypothesis-profile search
+_SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeatable", derandomize=True, database=None, **_SLOW)
+settings.register_profile("search", max_examples=1000, print_blob=True, **_SLOW)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

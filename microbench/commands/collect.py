@@ -7,13 +7,14 @@ import json
 import os
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
 from microbench import arguments as words
 from microbench import calibration
 from microbench.capability import cpu_target, gpu_target
-from microbench.collect import Collection, Request, Summary, as_dict
+from microbench.collect import Collection, Request, Summary
 from microbench.progress import duration
 from microbench.sweep import SWEEPS, build, check_names
 from microbench.tracking import log, say
@@ -138,7 +139,7 @@ def _interruptible(collection: Collection) -> Summary:
 
 def _print(summary: Summary, arguments: argparse.Namespace) -> None:
     if arguments.json:
-        print(json.dumps(as_dict(summary)))
+        print(json.dumps(asdict(summary)))
         return
     left = f", {summary.left} cases left: run the same command to go on" if summary.left else ""
     print(

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from microbench_runs import ROOT, environment, microbench
+from microbench_runs import LIMIT_S, ROOT, environment, microbench
 
 from predictor.estimators.artifact import default_artifacts
 
@@ -34,7 +34,7 @@ groups:
 def tilecast(*words: object) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "predictor", *(str(word) for word in words)],
-        capture_output=True, text=True, env=environment(TILECAST_TRACKING_URI="off"), cwd=ROOT, timeout=120,
+        capture_output=True, text=True, env=environment(TILECAST_TRACKING_URI="off"), cwd=ROOT, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,10 @@ def completed(program: str, words: str, capsys: pytest.CaptureFixture[str]) -> s
     pytest.importorskip("shtab", reason="extra 'completion'")
     assert main(["completion", "bash", program]) == 0
     script = ASK.format(script=capsys.readouterr().out, words=words, program=program)
-    done = subprocess.run(["bash", "--norc"], input=script, capture_output=True, text=True, check=False, timeout=30)
+    settings = os.environ | {"LC_ALL": "C"}  # of a locale that the machine lacks bash would complain
+    done = subprocess.run(
+        ["bash", "--norc"], input=script, capture_output=True, text=True, check=False, timeout=300, env=settings
+    )
     assert not done.stderr, done.stderr[-500:]
     return set(done.stdout.split())
 

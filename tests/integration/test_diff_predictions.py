@@ -20,7 +20,7 @@ SCRIPT = ROOT / "scripts" / "diff_predictions"
 POINTS = ROOT / "scripts" / "diff_predictions_points.yaml"
 ENVIRONMENT = os.environ | {
     "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b",
-    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1",
 }  # fmt: skip
 
 #: A package as small as the script can compare: latency by model, a refusal, and a word that not all versions know.

@@ -29,6 +29,7 @@ RUNS = {
     ],
     "experts": ["--model", "switch-base-16", "--gpu", "a100", "--seq-len", "128"],
 }  # fmt: skip
+LIMIT_MS = 180_000  # of a step, on a machine that does much else
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 
 
@@ -50,7 +51,7 @@ def browser() -> Iterator[Any]:
         if path is None:
             pytest.skip("no Chromium: apt install chromium, or playwright install chromium, or set TILECAST_CHROMIUM")
         root = hasattr(os, "geteuid") and os.geteuid() == 0  # Chromium's sandbox refuses root
-        started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"] if root else [])
+        started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"] if root else [], timeout=LIMIT_MS)
         yield started
         started.close()
 
@@ -60,6 +61,7 @@ class Opened:
 
     def __init__(self, browser: Any, address: str, **words: Any) -> None:
         self.context = browser.new_context(**words)
+        self.context.set_default_timeout(LIMIT_MS)
         self.page = self.context.new_page()
         self.errors: list[str] = []
         self.asked: list[str] = []

@@ -11,15 +11,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
 sys.path.insert(0, str(Path(__file__).parent))
-from microbench_runs import collect_words, command, environment, microbench, quick_sweeps, report
+from microbench_runs import LIMIT_S, collect_words, command, environment, microbench, quick_sweeps, report
 
 from microbench.dataset import read
 from microbench.validate import validate
@@ -54,7 +55,7 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("collected")
     microbench(
         "collect", "--device", "cpu", "--threads", 1, "--ops", "gemm,softmax,norm,elementwise,embedding,conv",
-        "--dtypes", "fp32", "--max-cases", 24, "--case-seconds", "0.01s", "--budget", "60s", "--out", out,
+        "--dtypes", "fp32", "--max-cases", 24, "--case-seconds", "0.01s", "--budget", "300s", "--out", out,
     )  # fmt: skip
     return out
 
@@ -117,7 +118,7 @@ def test_a_second_run_measures_nothing_again(collected: Path) -> None:
     before = rows_of(collected)
     microbench(
         "collect", "--device", "cpu", "--threads", 1, "--ops", "gemm,softmax,norm,elementwise,embedding,conv",
-        "--dtypes", "fp32", "--max-cases", 24, "--case-seconds", "0.01s", "--budget", "60s", "--out", collected,
+        "--dtypes", "fp32", "--max-cases", 24, "--case-seconds", "0.01s", "--budget", "300s", "--out", collected,
         "--json",
     )  # fmt: skip
     after = rows_of(collected)
@@ -156,16 +157,34 @@ def test_status_counts(collected: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------ crashes
 
 
-def test_ten_kills_lose_and_double_nothing(started: Path, sweeps: Path) -> None:
+def wait_for(happened: Callable[[], object]) -> None:
+    """Returns once it has happened; fails after minutes."""
+    until = time.monotonic() + LIMIT_S
+    while not happened():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.05)
+
+
+def wait_for_a_row(process: subprocess.Popen[Any], out: Path) -> None:
+    """Returns once a collector has added a row, or has ended."""
+    known = len(rows_of(out))
+    wait_for(lambda: process.poll() is not None or len(rows_of(out)) > known)
+
+
+def test_ten_kills_lose_and_double_nothing(started: Path, ceilings: Path, sweeps: Path) -> None:
     draw = random.Random(7)
     out = started
-    seen: dict[str, dict[str, object]] = {}
-    for _ in range(10):
+    seen = rows_of(out)
+    for number in range(10):
         process = subprocess.Popen(
             command(*collect_words(out, sweeps, "--max-cases", CASES)), env=environment(),
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        time.sleep(draw.uniform(0.3, 3.0))
+        if number % 2:  # amid the measuring, however long a start takes
+            wait_for_a_row(process, out)
+            time.sleep(draw.uniform(0.0, 0.3))
+        else:  # at any time
+            time.sleep(draw.uniform(0.3, 3.0))
         process.send_signal(signal.SIGKILL)
         process.wait()
         now = rows_of(out)
@@ -173,6 +192,7 @@ def test_ten_kills_lose_and_double_nothing(started: Path, sweeps: Path) -> None:
             assert now[key]["latency_ms"] == row["latency_ms"] and now[key]["measured_at"] == row["measured_at"]
         seen = now
         assert validate(out).valid
+    assert len(seen) > len(rows_of(ceilings))  # it was killed amid the measuring
     microbench(*collect_words(out, sweeps, "--max-cases", CASES))
     final = rows_of(out)
     assert set(seen) <= set(final)
@@ -184,26 +204,22 @@ def test_ten_kills_lose_and_double_nothing(started: Path, sweeps: Path) -> None:
 
 def test_a_killed_collector_leaves_no_worker(started: Path, sweeps: Path) -> None:
     process = subprocess.Popen(command(*collect_words(started, sweeps)), env=environment(), stderr=subprocess.DEVNULL)
-    workers = children(process.pid)
+    wait_for(lambda: workers_of(process.pid))
+    workers = workers_of(process.pid)
     time.sleep(0.3)
     process.kill()
     process.wait()
     assert workers
-    until = time.monotonic() + 10
-    while any(_alive(pid) for pid in workers) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not any(_alive(pid) for pid in workers)
+    wait_for(lambda: not any(_alive(pid) for pid in workers))
 
 
-def children(pid: int) -> list[int]:
-    """The processes that a process started, once there are any; none after 20 s."""
-    found: list[int] = []
-    until = time.monotonic() + 20
-    while not found and time.monotonic() < until:
-        time.sleep(0.05)
-        path = Path(f"/proc/{pid}/task/{pid}/children")
-        found = [int(child) for child in path.read_text().split()] if path.exists() else []
-    return found
+def workers_of(pid: int) -> list[int]:
+    """The worker processes that a collector started."""
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [child for child in children if b"microbench.worker" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    except OSError:  # one of them has just ended
+        return []
 
 
 def _alive(pid: int) -> bool:
@@ -228,9 +244,9 @@ def test_a_worker_that_dies_is_replaced(started: Path, sweeps: Path) -> None:
 
 
 def test_a_worker_that_hangs_is_timed_out(started: Path, sweeps: Path) -> None:
-    microbench(*collect_words(started, sweeps, "--max-cases", 14, "--case-timeout", "5s"), MICROBENCH_FAULT="hang@10")
+    microbench(*collect_words(started, sweeps, "--max-cases", 14, "--case-timeout", "12s"), MICROBENCH_FAULT="hang@10")
     (failure,) = [failure for part in read(started) for failure in part.failed]
-    assert failure["kind"] == "timeout" and failure["reason"] == "no answer within 5 s"
+    assert failure["kind"] == "timeout" and failure["reason"] == "no answer within 12 s"
 
 
 def test_errors_of_a_case_are_rows_of_failures(started: Path, sweeps: Path) -> None:
@@ -242,34 +258,35 @@ def test_errors_of_a_case_are_rows_of_failures(started: Path, sweeps: Path) -> N
 
 def test_interrupt_ends_in_order(started: Path, sweeps: Path) -> None:
     out = started
-    before = len(rows_of(out))
-    process = subprocess.Popen(
-        command(*collect_words(out, sweeps, "--case-seconds", "0.05s")),
+    process = subprocess.Popen(  # a second a case: a minute and more, if it is let
+        command(*collect_words(out, sweeps, "--case-seconds", "1s", "--noise", "1e-9")),
         env=environment(),
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    until = time.monotonic() + 30
-    while len(rows_of(out)) == before and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_for_a_row(process, out)
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=30)
+    stdout, stderr = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130 and "Traceback" not in stderr, stderr
     assert "rows added" in stdout
     found = report(out)
     assert found["valid"] and not [w for w in found["warnings"] if "journal" in w]
 
 
-def test_an_interrupt_before_the_worker_is_ready_ends_at_once(started: Path, sweeps: Path) -> None:
+def test_an_interrupt_before_the_worker_is_ready_ends_at_once(started: Path, sweeps: Path, tmp_path: Path) -> None:
     """PyTorch and CUDA take a while to load: whoever changes their mind does not wait for them."""
     before = rows_of(started)
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    (slow / "torch.py").write_text("import time\ntime.sleep(3600)\n")
+    path = os.pathsep.join([str(slow), environment()["PYTHONPATH"]])
     process = subprocess.Popen(
-        command(*collect_words(started, sweeps)), env=environment(), stderr=subprocess.PIPE, text=True
+        command(*collect_words(started, sweeps)), env=environment(PYTHONPATH=path), stderr=subprocess.PIPE, text=True
     )
-    assert children(process.pid)
+    wait_for(lambda: workers_of(process.pid))
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130 and "Traceback" not in stderr and "error" not in stderr, stderr
     assert rows_of(started) == before
 
@@ -281,17 +298,17 @@ def test_the_second_collector_ends_with_one_line(started: Path, sweeps: Path) ->
     out = started
     (lock,) = out.rglob(".lock")
     lock.unlink()
-    long = collect_words(out, sweeps, "--case-seconds", "0.08s", "--noise", "0.0001")  # longer than a start takes
+    long = collect_words(out, sweeps, "--case-seconds", "0.08s", "--noise", "0.0001")
     first = subprocess.Popen(command(*long), env=environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
-        until = time.monotonic() + 30
-        while not list(out.rglob(".lock")) and time.monotonic() < until:
-            time.sleep(0.02)
+        wait_for(lambda: lock.exists() and str(first.pid) in lock.read_text())
+        first.send_signal(signal.SIGSTOP)  # it does not end before the second has started
         second = microbench(*collect_words(out, sweeps), status=1)
         line = one_error_line(second.stderr)
         assert "is being collected into by process" in line and str(first.pid) in line
     finally:
-        first.wait(timeout=60)
+        first.send_signal(signal.SIGCONT)
+        first.wait(timeout=LIMIT_S)
     assert first.returncode == 0
     waiting = microbench(*collect_words(out, sweeps, "--wait", "30s", "--json"))
     assert json.loads(waiting.stdout)["left"] == 0
@@ -313,7 +330,7 @@ def small_disk(tmp_path: Path, ceilings: Path) -> Iterator[Path]:
         pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
     shutil.copytree(ceilings, disk, dirs_exist_ok=True)
     yield disk
-    subprocess.run(["umount", disk], check=False)
+    subprocess.run(["umount", "--lazy", disk], check=False)  # a worker may still be on its way out
 
 
 def test_a_full_disk_ends_in_one_line_and_resumes(small_disk: Path, sweeps: Path) -> None:
@@ -342,20 +359,21 @@ def test_a_full_disk_ends_in_one_line_and_resumes(small_disk: Path, sweeps: Path
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("collect", "--device", "cpu", "--out", "/tmp/x", "--budget", "10"), "60s, 10min, 2h"),
-        (("collect", "--device", "cpu", "--out", "/tmp/x", "--ops", "gem"), "nearest: gemm"),
-        (("collect", "--device", "cpu", "--out", "/tmp/x", "--dtypes", "bf61"), "nearest: bf16"),
+        (("collect", "--device", "cpu", "--out", "TMP/x", "--budget", "10"), "60s, 10min, 2h"),
+        (("collect", "--device", "cpu", "--out", "TMP/x", "--ops", "gem"), "nearest: gemm"),
+        (("collect", "--device", "cpu", "--out", "TMP/x", "--dtypes", "bf61"), "nearest: bf16"),
         (("plan", "--gpu", "h10"), "nearest: h100"),
         (("plan", "--threads", "-1"), "expected 0 to"),
-        (("collect", "--device", "cpu", "--out", "/tmp/x", "--lock-clocks", "1500 MHz"), "expected an NVIDIA GPU"),
-        (("validate", "/nonexistent"), "is no folder"),
-        (("status", "/proc/self/fd"), "holds no measurements"),
-        (("frobnicate",), "see microbench --help"),
-        (("workload", "/nonexistent.csv", "--out", "/tmp/x.csv"), "cannot read"),
+        (("collect", "--device", "cpu", "--out", "TMP/x", "--lock-clocks", "1500 MHz"), "expected an NVIDIA GPU"),
+        (("validate", "TMP/nosuch"), "is no folder"),
+        (("status", "TMP"), "holds no measurements"),
+        (("frobnicate",), "unknown verb 'frobnicate'"),
+        (("workload", "TMP/nosuch.csv", "--out", "TMP/x.csv"), "cannot read"),
     ],
 )
-def test_a_wrong_request_is_one_line(words: tuple[str, ...], said: str) -> None:
-    done = microbench(*words, status=2)
+def test_a_wrong_request_is_one_line(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    done = microbench(*(word.replace("TMP", str(tmp_path)) for word in words), status=2)
+    assert not list(tmp_path.iterdir())
     assert said in one_error_line(done.stderr)
 
 

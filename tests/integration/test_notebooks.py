@@ -77,12 +77,15 @@ def execute(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     pytest.importorskip("mlflow", reason="extra 'train'")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
     monkeypatch.setenv("TILECAST_STATE", str(tmp_path))
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):  # histories and sockets of kernels, which others run, too
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         monkeypatch.setenv(name, "1")
     document = nbformat.read(path, as_version=4)
     client = nbclient.NotebookClient(
-        document, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
-    )
+        document, timeout=600, startup_timeout=300, kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+    )  # fmt: skip
     client.execute()
     assert all(cell["execution_count"] for cell in document.cells if cell["cell_type"] == "code")
     return document

@@ -21,7 +21,7 @@ def test_a_script_says_what_it_is_for(name: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / name), "--help"],
-        capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60, check=False,
+        capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("usage: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -32,6 +33,9 @@ from predictor.training import dataset  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:sqlalchemy", "ignore::DeprecationWarning:mlflow")
 
 
+START_S = 300  # of a server that is up in five seconds on a quiet machine
+
+
 class Server:
     """`mlflow server` on a free port of loopback, with a SQLite backend and a local artifact root."""
 
@@ -41,6 +45,7 @@ class Server:
             self.port = probe.getsockname()[1]
         self.uri = f"http://127.0.0.1:{self.port}"
         self.folder = folder
+        self.process: subprocess.Popen[bytes] | None = None
         self.start()
 
     def start(self) -> None:
@@ -53,19 +58,24 @@ class Server:
         environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # eight processes that no test needs
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True, env=environment)
-        for _ in range(300):
+        until = time.monotonic() + START_S
+        while time.monotonic() < until and self.process.poll() is None:
             try:
-                with urllib.request.urlopen(f"{self.uri}/health", timeout=2) as answer:
+                with urllib.request.urlopen(f"{self.uri}/health", timeout=20) as answer:
                     if answer.status == 200:
                         return
             except OSError:
                 time.sleep(0.2)
+        self.kill()
         raise RuntimeError((self.folder / "server.log").read_text(encoding="utf-8"))
 
     def kill(self) -> None:
-        """SIGKILL to it and its workers."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        """SIGKILL to it and its workers, where they run."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
 
     def client(self) -> Any:
         """A client of its own, to read back with."""
@@ -87,8 +97,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TILECAST_STATE", str(tmp_path / "state"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("TILECAST_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "120")  # a server that is busy is not one that is gone
     return tmp_path / "state"
 
 

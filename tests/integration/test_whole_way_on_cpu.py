@@ -27,7 +27,7 @@ def test_collect_import_train_evaluate_predict(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     data, rows, model = tmp_path / "data", tmp_path / "cpu.parquet", tmp_path / "set"
     run("microbench", "collect", "--device", "cpu", "--threads", "1", "--ops", "gemm,elementwise,softmax,norm",
-        "--max-cases", "40", "--case-seconds", "0.05s", "--budget", "40s", "--out", data)  # fmt: skip
+        "--max-cases", "40", "--case-seconds", "0.05s", "--budget", "300s", "--out", data)  # fmt: skip
     (device,) = data.glob("*/device.yaml")
     imported = json.loads(run("predictor", "dataset", "import", "microbench", data, "--out", rows, "--json"))
     assert imported["rows"] > 10

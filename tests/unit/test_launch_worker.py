@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import itertools
+from collections.abc import Iterator
 
 import pytest
 
@@ -29,15 +30,31 @@ class Watched(CpuDevice):
         self.calls += 1
 
 
-def test_a_call_of_known_cost() -> None:
-    def spin() -> None:
-        until = time.perf_counter() + 50e-6
-        while time.perf_counter() < until:
-            pass
+class Clock:
+    """A clock that moves when a call is made, and by nothing else."""
 
-    times = launch_worker.time_calls(Watched(), spin, 0.01)
-    assert len(times) >= 5
-    assert 50e-6 <= min(times) < 500e-6  # the quickest batch: what else the machine does is not in it
+    def __init__(self, costs_ns: Iterator[int]) -> None:
+        self.costs_ns, self.now_ns = costs_ns, 0
+
+    def call(self) -> None:
+        self.now_ns += next(self.costs_ns)
+
+    def perf_counter_ns(self) -> int:
+        return self.now_ns
+
+    def perf_counter(self) -> float:
+        return self.now_ns / 1e9
+
+
+def test_a_call_of_known_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """50 us a call, and in every second batch one that the machine held up for 4 ms."""
+    held_up = [4_000_000, *[50_000] * (launch_worker.BATCH - 1)]
+    clock = Clock(itertools.cycle([*[50_000] * launch_worker.BATCH, *held_up]))
+    monkeypatch.setattr(launch_worker, "time", clock)
+    times = launch_worker.time_calls(Watched(), clock.call, 0.2)
+    assert len(times) >= 5 and sum(times) * launch_worker.BATCH >= 0.2
+    assert min(times) == pytest.approx(50e-6)  # the quickest batch: what else the machine does is not in it
+    assert max(times) == pytest.approx(50e-6 + 3.95e-3 / launch_worker.BATCH)
 
 
 def test_nothing_is_waited_for_inside_a_batch() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -85,8 +86,21 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
     return FakeWorker
 
 
-def test_two_gpus_share_a_queue_and_a_folder(gpus: type[FakeWorker], tmp_path: Path) -> None:
+def test_two_gpus_share_a_queue_and_a_folder(
+    gpus: type[FakeWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     request = Request(tmp_path, ops=("softmax", "tile", "collective"), dtypes=("bf16",))
+    both = threading.Barrier(2)  # neither begins with the queue before the other does
+    begun: set[str] = set()
+
+    def ask(worker: FakeWorker, case: Case, timeout_s: float) -> Answer:
+        if case.launcher != "ceiling" and worker.visible in "01" and worker.visible not in begun:
+            begun.add(worker.visible)
+            both.wait(60)
+        return answer(worker, case, timeout_s)
+
+    answer = gpus.ask
+    monkeypatch.setattr(gpus, "ask", ask)
     summary = Collection(request, quiet=True).run()
     assert summary.devices == ["h100-sxm"] and summary.new_failures == 0 and summary.left == 0
     assert gpus.asked["0"] > 100 and gpus.asked["1"] > 100
@@ -120,6 +134,24 @@ def test_a_device_on_which_every_worker_dies_is_given_up(
         Collection(Request(tmp_path, ops=("softmax",), dtypes=("bf16",)), quiet=True).run()
     found = validate(tmp_path)
     assert found.valid and found.failures == 8
+
+
+def test_an_interrupt_while_a_worker_is_replaced_ends_in_order(
+    gpus: type[FakeWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker that starts is killed as all others are: that is the interrupt's doing and no error of the device."""
+    monkeypatch.setattr(gpus, "dies_at", ("softmax",))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    collection = Collection(Request(tmp_path, ops=("softmax",), dtypes=("bf16",)), quiet=True)
+
+    def start(worker: FakeWorker) -> dict[str, Any]:
+        collection.interrupt()
+        raise supervisor.WorkerError("no worker for cuda 0: the worker was ended by SIGKILL")
+
+    monkeypatch.setattr(gpus, "start", start)
+    assert collection.run().stopped_by == "interrupt"
+    found = validate(tmp_path)
+    assert found.valid and found.failures == 1
 
 
 def test_a_budget_ends_a_collection_and_the_next_goes_on(gpus: type[FakeWorker], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from microbench import kernels, launchers, sweep, worker
+from microbench import launchers, sweep, worker
 from microbench.capability import target_of
 from microbench.case import Case, op_from
 from microbench.devices.base import State
@@ -159,10 +160,10 @@ class Throttled(CpuDevice):
 
 
 def test_samples_under_throttling_are_thrown_away_and_counted() -> None:
-    settings = replace(QUICK, case_s=0.05, noise=1e-9, max_samples=40)
+    settings = replace(QUICK, case_s=600.0, noise=-1.0, max_samples=40)  # 40 samples end it, and nothing else
     row = Measurer(Throttled({3, 4}), settings).measure(Case("softmax", Softmax("fp32", 8, 8)))
     assert row["throttled_samples"] == 15  # rounds with the reason before or after: 2, 3 and 4
-    assert row["throttle_reasons"] == "thermal" and row["flag"] == "" and row["samples"] >= 6
+    assert row["throttle_reasons"] == "thermal" and row["flag"] == "" and row["samples"] == 40
 
 
 def test_a_device_that_always_throttles_gives_a_row_kept_apart() -> None:
@@ -178,47 +179,50 @@ def test_a_board_that_its_power_limit_holds_is_measured_as_it_runs() -> None:
     assert both["flag"] == "throttled"
 
 
+# ------------------------------------------------------------------------------------------------------- odd machines
+
+
+class Odd(CpuDevice):
+    """A processor whose batches take what it is told, and whose sensors read what they are told."""
+
+    def __init__(self, seconds: list[float], *states: State) -> None:
+        super().__init__(1)
+        self.seconds, self.states = itertools.cycle(seconds), itertools.cycle(states or (State(),))
+
+    def time_batch(self, launch: Any, launches: int) -> float:
+        return next(self.seconds)
+
+    def state(self) -> State:
+        return next(self.states)
+
+
+@pytest.mark.parametrize("seconds", [[0.0], [1e-6, 0.0], [float("nan")]])
+def test_a_call_that_took_no_time_is_a_failure_and_no_row(seconds: list[float]) -> None:
+    with pytest.raises(RuntimeError, match="took no time") as caught:
+        Measurer(Odd(seconds), QUICK).measure(Case("softmax", Softmax("fp32", 4, 4)))
+    assert worker.classify(caught.value) == "error"
+
+
+def test_noise_beyond_the_median_itself_is_a_row_that_says_so() -> None:
+    case = Case("softmax", Softmax("fp32", 4, 4))
+    settings = replace(QUICK, max_samples=20, noise=1e-3, case_s=600.0)
+    row = Measurer(Odd([1e-6, 1e-6, 9e-3, 9e-3]), settings).measure(case)
+    assert row["noise"] > 0.9 and row["stop"] == "max_samples" and row["latency_min_ms"] == pytest.approx(1e-3)
+    assert not row_problems(row | {"case_id": case.id})
+
+
+def test_a_sensor_that_reads_nonsense_says_nothing() -> None:
+    """0 MHz of a virtual machine, a temperature below zero read as unsigned, the watts of a broken meter."""
+    broken = State(0.0, 0.0, 4294967290.0, 4294967.0)
+    case = Case("softmax", Softmax("fp32", 4, 4))
+    row = Measurer(Odd([1e-6], broken), QUICK).measure(case)
+    assert not {"sm_clock_hz", "memory_clock_hz", "temperature_c", "power_w"} & set(row)
+    assert not row_problems(row | {"case_id": case.id})
+    often = Measurer(Odd([1e-6], broken, State(1e9, 2e9, 40.0, 300.0)), replace(QUICK, noise=-1.0, max_samples=20))
+    assert often.measure(case)["sm_clock_hz"] == 1e9
+
+
 # --------------------------------------------------------------------------------------------------------- a fake GPU
-
-TRACE = [
-    {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 50},
-    {"ph": "X", "cat": "gpu_memset", "name": "Memset (Device)", "ts": 20, "dur": 1, "args": {"bytes": 4}},
-    {
-        "ph": "X", "cat": "kernel", "name": "sm90_xmma_gemm_bf16bf16_bf16f32", "ts": 30, "dur": 12,
-        "args": {"grid": [132, 1, 1], "block": [384, 1, 1], "registers per thread": 168, "shared memory": 214016},
-    },
-]  # fmt: skip
-
-
-def test_the_kernel_is_read_from_the_profilers_trace() -> None:
-    assert kernels.from_trace(TRACE, "cuda") == {
-        "kernel_name": "sm90_xmma_gemm_bf16bf16_bf16f32", "kernel_count": 2, "grid_x": 132, "grid_y": 1, "grid_z": 1,
-        "block_x": 384, "block_y": 1, "block_z": 1, "registers": 168, "shared_memory_bytes": 214016,
-    }  # fmt: skip
-    assert kernels.from_trace([], "cuda") == {}
-
-
-def test_the_operator_with_the_longest_own_time_is_a_processors_kernel() -> None:
-    events = [
-        {"ph": "X", "cat": "cpu_op", "name": "aten::linear", "ts": 0.0, "dur": 100.0},
-        {"ph": "X", "cat": "cpu_op", "name": "aten::addmm", "ts": 5.0, "dur": 90.0},
-        {"ph": "X", "cat": "cpu_op", "name": "aten::expand", "ts": 6.0, "dur": 2.0},
-        {"ph": "X", "cat": "cpu_op", "name": "aten::t", "ts": 1.0, "dur": 3.0},
-    ]
-    assert kernels.from_trace(events, "cpu") == {"kernel_name": "aten::addmm", "kernel_count": 1}
-
-
-def test_a_span_of_the_autograd_engine_names_no_kernel() -> None:
-    """The engine's thread can be preempted in a span of its own, which is then longer than the operator within it."""
-    engine = "autograd::engine::evaluate_function: PowBackward0"
-    events = [
-        {"ph": "X", "cat": "cpu_op", "name": engine, "ts": 0.0, "dur": 900.0},
-        {"ph": "X", "cat": "cpu_op", "name": "PowBackward0", "ts": 500.0, "dur": 300.0},
-        {"ph": "X", "cat": "cpu_op", "name": "aten::pow", "ts": 510.0, "dur": 20.0},
-        {"ph": "X", "cat": "cpu_op", "name": "aten::mul", "ts": 540.0, "dur": 60.0},
-    ]
-    assert kernels.from_trace(events, "cpu")["kernel_name"] == "aten::mul"
-    assert kernels.from_trace(events[:1], "cpu")["kernel_name"] == engine
 
 
 class FakeEvent:

@@ -105,6 +105,18 @@ def test_validate_finds_a_row_beyond_the_roofline(tmp_path: Path) -> None:
     assert cli.main(["validate", str(tmp_path)]) == 1
 
 
+def test_rows_of_a_busy_machine_are_counted_and_said(tmp_path: Path) -> None:
+    folder = OpFolder(tmp_path, "h100-sxm/softmax/stack")
+    for rows, noise in enumerate((0.01, 0.06, 0.9, 1.1, 25.0), start=1):
+        folder.append(row_of(softmax(rows)) | {"noise": noise})
+    folder.compact()
+    folder.close()
+    found = validate(tmp_path)
+    assert found.valid and (found.noisy_rows, found.unknown_rows) == (4, 2)
+    (warning,) = found.warnings
+    assert warning.startswith("2 rows have more than 100 % of noise")
+
+
 def test_validate_finds_a_doubled_row(tmp_path: Path) -> None:
     path = tmp_path / "h100-sxm" / "gemm" / "stack"
     path.mkdir(parents=True)

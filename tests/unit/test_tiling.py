@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor.errors import RequestError
-from predictor.tiling import Tile, TileGrid, ceil_div, wave_efficiency
+from predictor.tiling import Tile, TileGrid, wave_efficiency
 
 
 def test_a_grid_by_hand() -> None:
@@ -57,7 +57,6 @@ def test_the_arrays_say_what_the_class_says() -> None:
     blocks = np.array([1.0, 24.0, 25.0, 1000.0])
     expected = [TileGrid(int(b), 1).wave_efficiency(12) for b in blocks]
     assert wave_efficiency(blocks, 12) == pytest.approx(expected)
-    assert ceil_div(np.array([9.0, 10.0]), 5.0).tolist() == [2.0, 2.0]
 
 
 @given(m=st.integers(1, 5000), n=st.integers(1, 5000), sms=st.integers(1, 200))
