@@ -1,11 +1,9 @@
-"""The command line's words: a parser whose errors are one line, durations, lists of names."""
+"""The command line's words: durations, lists of names, folders."""
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
-from typing import NoReturn
 
 from predictor.dtypes import canonical
 from predictor.errors import RequestError
@@ -13,16 +11,9 @@ from predictor.errors import RequestError
 _UNITS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line and an exception."""
-
-    def error(self, message: str) -> NoReturn:
-        raise RequestError(f"{self.prog}: {message} (see {self.prog} --help)")
-
-
 def seconds(text: str) -> float:
     """ "60s", "10min", "1.5h" -> seconds. Raises RequestError, one line."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text.lower())
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text.lower(), re.ASCII)
     if match is None or match[2] not in _UNITS or not 0 < float(match[1]) < 1e9:
         raise RequestError(f"{text!r} is no time: expected a number above zero with a unit, such as 60s, 10min, 2h")
     return float(match[1]) * _UNITS[match[2]]

@@ -11,8 +11,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from microbench.arguments import Parser
-from predictor.errors import TilecastError
+from predictor.arguments import Parser
+from predictor.errors import TilecastError, one_line, unknown_name
 
 #: verb -> (module that has `add_arguments(parser)` and `run(arguments) -> int`, one line of help)
 VERBS: dict[str, tuple[str, str]] = {
@@ -50,8 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = next((word for word in words if not word.startswith("-")), None)
     try:
+        if verb is not None and verb not in VERBS:
+            raise unknown_name("verb", verb, VERBS)
         parsed = build_parser(verb or "").parse_args(words)
         status: int = importlib.import_module(VERBS[parsed.verb][0]).run(parsed)
+        if sys.stdout is None:  # closed, as by `>&-`
+            return _say("standard output is closed: nobody can read the answer", 1)
         sys.stdout.flush()
         return status
     except TilecastError as error:
@@ -67,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(text: str, status: int) -> int:
-    print(f"error: {' '.join(text.split())}", file=sys.stderr)
+    print(f"error: {one_line(text)}", file=sys.stderr)
     return status
 
 

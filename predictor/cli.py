@@ -7,14 +7,15 @@ they need, so that `predict` starts without pandas or a terminal library that it
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from predictor import __version__
-from predictor.errors import RequestError, TilecastError, unknown_name
+from predictor.arguments import Parser
+from predictor.errors import TilecastError, one_line, unknown_name
 
 #: group -> verb -> (module that has `add_arguments(parser)` and `run(arguments) -> int`, one line of help)
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
@@ -44,6 +45,9 @@ NAMES = {verb: entry for group in GROUPS.values() for verb, entry in group.items
 #: the verbs that run in this process
 VERBS = {verb: entry for verb, entry in NAMES.items() if entry[0]}
 
+#: What the system says of a path that nobody can read or write.
+_BAD_PATH = (errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
+
 EXAMPLES = """Examples:
   tilecast predict --model gpt3 --gpu h100
   tilecast predict --model gpt2-large --gpu v100 --mode train --batch 4 --dtype fp32
@@ -54,13 +58,6 @@ EXAMPLES = """Examples:
 `tilecast VERB --help` has the options of a verb, with examples. `predict` is short for `tilecast predict`.
 A GPU may be a YAML file and a model a Hugging Face config.json. Exit status: 0 done, 1 the work failed,
 2 the request is wrong."""
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line and an exception."""
-
-    def error(self, message: str) -> NoReturn:
-        raise RequestError(f"{self.prog}: {message} (see {self.prog} --help)")
 
 
 def page() -> str:
@@ -112,17 +109,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise unknown_name("verb", verb, NAMES)
         parsed = build_parser(verb or "").parse_args(words)
         status: int = importlib.import_module(VERBS[parsed.verb][0]).run(parsed)
+        if sys.stdout is None:  # closed, as by `>&-`
+            return _say("standard output is closed: nobody can read the answer", 1)
         sys.stdout.flush()
         return status
     except TilecastError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return error.exit_status
+        return _say(str(error), error.exit_status)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _say(f"{where}{error.strerror or error}", 2 if error.errno in _BAD_PATH else 1)
     except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
+        return _say("interrupted", 130)
+
+
+def _say(text: str, status: int) -> int:
+    print(f"error: {one_line(text)}", file=sys.stderr)
+    return status
 
 
 def main_predict() -> int:

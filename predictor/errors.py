@@ -54,6 +54,16 @@ def nearest(value: str, choices: Iterable[str], n: int = 3) -> tuple[str, ...]:
     return tuple(by_lower[choice] for choice in close[:n])
 
 
+#: Characters of an error line: what a person typed may be longer.
+_LONGEST = 1200
+
+
+def one_line(text: str) -> str:
+    """``text`` on one line; a very long one without its middle."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[:200]} ... {line[-300:]}"
+
+
 # What to type to see the valid names, by the kind of thing that was looked for.
 _WHERE = {"gpu": "a name of `tilecast gpus` or a YAML file"}
 

@@ -19,8 +19,11 @@ def read_json(path: Path) -> dict[str, Any]:
         raise SpecError(f"{path}: line {error.lineno}: not valid JSON ({error.msg})") from error
     except RecursionError as error:
         raise SpecError(f"{path}: not valid JSON (nested too deep)") from error
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{path}: cannot be read as JSON ({error})") from error
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read ({error.strerror or error}); expected a JSON file") from error
+    except ValueError as error:
+        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "a number of too many digits"
+        raise SpecError(f"{path}: cannot be read as JSON ({reason})") from error
     if not isinstance(value, dict):
         raise SpecError(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value

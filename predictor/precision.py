@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from predictor.errors import UnsupportedError
+from predictor.dtypes import ALIASES
+from predictor.errors import UnsupportedError, nearest
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import weight_bytes
 
@@ -75,10 +76,12 @@ class Precision:
 
 def precision(dtype: str, gpu: GPUSpec) -> Precision:
     """The precision that ``dtype`` names, checked against what ``gpu`` can do; UnsupportedError otherwise."""
-    if dtype in LATER:
+    if isinstance(dtype, str) and dtype in LATER:
         raise UnsupportedError(f"dtype {dtype!r} is not built yet: expected one of {', '.join(SUPPORTED)}")
-    if dtype not in _MEANINGS:
-        raise UnsupportedError(f"unknown dtype {dtype!r}: expected one of {', '.join(SUPPORTED)}")
+    if not isinstance(dtype, str) or dtype not in _MEANINGS:
+        close = nearest(ALIASES.get(str(dtype).lower(), str(dtype)), SUPPORTED, 1)
+        tail = f"; nearest: {close[0]}" if close else ""
+        raise UnsupportedError(f"unknown dtype {dtype!r}: expected one of {', '.join(SUPPORTED)}{tail}")
     lacking = _lacking(dtype, gpu)
     if lacking:
         has = [name for name in SUPPORTED if not _lacking(name, gpu)]

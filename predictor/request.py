@@ -78,6 +78,8 @@ class Request:
         """
         config = self.model if isinstance(self.model, ModelConfig) else load_config(self.model)
         gpu = self.gpu if isinstance(self.gpu, GPUSpec) else load_gpu(self.gpu)
+        if isinstance(self.top, bool) or not isinstance(self.top, int) or self.top < 0:
+            raise RequestError(f"--top {self.top!r}: expected 0 or more")
         dtype = self.dtype or default_dtype(gpu)
         numbers = precision(dtype, gpu)
         if self.mode == "train" and dtype not in TRAINABLE:

@@ -13,7 +13,7 @@ from predictor.errors import RequestError
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
-_SMALL = {"": 1.0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "n": 1e-9}
+_SMALL = {"": 1.0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "\u03bc": 1e-6, "n": 1e-9}  # the micro sign and the Greek letter
 
 # dimension -> (the units it may have, the prefixes that they may carry, an example for the error line)
 _DIMENSIONS: dict[str, tuple[tuple[str, ...], dict[str, float], str]] = {
@@ -27,7 +27,7 @@ _DIMENSIONS: dict[str, tuple[tuple[str, ...], dict[str, float], str]] = {
 }
 DIMENSIONS = tuple(_DIMENSIONS)
 
-_QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*([^\s\d].*?)?\s*")
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*([^\s\d].*?)?\s*", re.ASCII)
 
 
 def parse_quantity(text: str, dimension: str) -> float:
@@ -55,7 +55,7 @@ def parse_quantity(text: str, dimension: str) -> float:
     if match is None:
         raise RequestError(f"{text!r} is not a quantity: {expected}")
     number, unit = float(match[1]), match[2] or ""
-    if not math.isfinite(number):
+    if not math.isfinite(number * max(prefixes.values())):
         raise RequestError(f"{text!r} is too large: {expected}")
     if not unit and dimension != "count":
         raise RequestError(f"{text!r} has no unit: {expected}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -78,8 +78,7 @@ class Parallelism:
                 f"--num-gpus {self.num_gpus}: --tp {self.tp} uses {self.tp}; expected --tp {self.num_gpus},"
                 " or no --num-gpus"
             )
-        if self.shard not in SHARDS:
-            raise RequestError(choice("shard", self.shard, SHARDS))
+        _one_of("shard", self.shard, SHARDS)
         if self.shard != "none":
             raise UnsupportedError(f"--shard {self.shard}: sharding is not built yet; expected none")
 
@@ -223,7 +222,9 @@ def choice(name: str, value: str, choices: tuple[str, ...]) -> str:
 
 def ragged_lengths(value: str | Sequence[int]) -> tuple[int, ...]:
     """Lengths of a ragged batch, from text ("12,400,3000", or spaces between) or numbers; RequestError in one line."""
-    items: Sequence[object] = value.replace(",", " ").split() if isinstance(value, str) else list(value)
+    if not isinstance(value, Iterable):
+        raise RequestError(f"--prompt-lens {value!r}: expected lengths such as 12,400,3000")
+    items: Sequence[object] = _listed(value) if isinstance(value, str) else list(value)
     if not items:
         raise RequestError("--prompt-lens: expected lengths such as 12,400,3000")
     if len(items) > LARGEST_RAGGED:
@@ -232,11 +233,17 @@ def ragged_lengths(value: str | Sequence[int]) -> tuple[int, ...]:
     for item in items:
         text = str(item)
         if isinstance(item, bool) or not text.isascii() or not text.isdigit() or len(text) > 12:
-            raise RequestError(f"--prompt-lens {text[:40]!r}: expected whole numbers of tokens such as 12,400,3000")
+            shown = text[:40] or str(value)[:40]
+            raise RequestError(f"--prompt-lens {shown!r}: expected whole numbers of tokens such as 12,400,3000")
         if not 1 <= int(text) <= LARGEST["seq_len"]:
             raise RequestError(f"--prompt-lens {text}: expected 1 to {LARGEST['seq_len']:,} tokens")
         found.append(int(text))
     return tuple(found)
+
+
+def _listed(text: str) -> list[str]:
+    """The items of "12,400" or "12 400"; one that is empty, as in "12,,400", stays."""
+    return [item for part in text.split(",") for item in part.split() or [""]] if text.strip() else []
 
 
 def launch_overhead_seconds(value: str | float) -> float:

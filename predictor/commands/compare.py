@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,12 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
             f"--model {arguments.model} --gpu {arguments.gpu}: expected many of one and one of the other, not"
             f" {len(models)} models on {len(gpus)} GPUs"
         )
-    if arguments.out:
+    if arguments.out is not None:
         check_picture(Path(arguments.out))
     entries = compare(models, gpus, asked_words(arguments), arguments.price)
     if all(entry.answer is None for entry in entries):
         raise _nothing_to_show(entries)
-    if arguments.out:
+    if arguments.out is not None:
         draw(entries, Path(arguments.out))
     if arguments.json:
         print(to_json(entries))
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     from predictor.report.console import wide_console
 
     print_comparison(entries, wide_console())
-    if arguments.out:
+    if arguments.out is not None:
         print(f"written: {arguments.out}")
     return 0
 
@@ -82,6 +82,8 @@ def compare(models: list[str], gpus: list[str], words: Mapping[str, Any], price:
     from predictor.report.compare import Entry, ranked
 
     specs, configs = [load_gpu(name) for name in gpus], [load_config(name) for name in models]
+    _check_once("gpu", gpus, specs)
+    _check_once("model", models, configs)
     prices = read_prices(price, specs) if price else {}
     entries = []
     for config in configs:
@@ -108,6 +110,14 @@ def _names(text: str, flag: str) -> list[str]:
     if twice is not None:
         raise RequestError(f"--{flag} {text}: {twice} is named twice; expected each once")
     return names
+
+
+def _check_once(flag: str, names: list[str], found: Sequence[object]) -> None:
+    """RequestError where two names are of one thing, such as h100 and h100-sxm."""
+    for i, thing in enumerate(found):
+        first = found.index(thing)
+        if first < i:
+            raise RequestError(f"--{flag} {','.join(names)}: {names[first]} and {names[i]} are one; expected each once")
 
 
 def _nothing_to_show(entries: list[Entry]) -> RequestError:
@@ -154,7 +164,7 @@ def read_prices(text: str, compared: list[GPUSpec]) -> dict[str, float]:
 
 def _pairs(text: str) -> list[tuple[str, object]]:
     if "=" not in text:
-        return _pairs_of_file(Path(text).expanduser())
+        return _pairs_of_file(Path(text))
     pairs: list[tuple[str, object]] = []
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
@@ -167,14 +177,17 @@ def _pairs(text: str) -> list[tuple[str, object]]:
 def _pairs_of_file(path: Path) -> list[tuple[str, object]]:
     import yaml
 
+    from predictor.hardware.catalogue import read_yaml
+
     expected = "expected h100=2.99,a100=1.29, or a YAML file with lines such as 'h100: 2.99'"
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        document = read_yaml(path.expanduser().read_text(encoding="utf-8"))
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
         raise RequestError(f"--price {path}: cannot read it: {reason}; {expected}") from None
-    except yaml.YAMLError:
-        raise RequestError(f"--price {path}: broken YAML; {expected}") from None
+    except yaml.YAMLError as error:
+        reason = f": {error.problem}" if isinstance(error, yaml.MarkedYAMLError) and error.problem else ""
+        raise RequestError(f"--price {path}: broken YAML{reason}; {expected}") from None
     if not isinstance(document, dict) or not document:
         raise RequestError(f"--price {path}: found no prices; {expected}")
     return [(str(name), value) for name, value in document.items()]
@@ -182,7 +195,8 @@ def _pairs_of_file(path: Path) -> list[tuple[str, object]]:
 
 def _price(name: str, raw: object, where: str) -> float:
     try:
-        value = math.nan if isinstance(raw, bool) or not isinstance(raw, (str, int, float)) else float(raw)
+        plain = isinstance(raw, (str, int, float)) and not isinstance(raw, bool) and str(raw).isascii()
+        value = float(str(raw)) if plain else math.nan
     except (ValueError, OverflowError):
         value = math.nan
     if not 0.0 < value <= LARGEST_PRICE:

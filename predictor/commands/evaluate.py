@@ -15,7 +15,7 @@ from predictor.commands.tracked import (
     settings,
     tracking_argument,
 )
-from predictor.errors import RequestError
+from predictor.errors import RequestError, unknown_name
 
 EXAMPLES = """examples:
   tilecast evaluate workloads $TILECAST_DATA/ground_truth/neusight_e2e.csv
@@ -91,12 +91,12 @@ def _errors(
     from predictor.training.evaluate import write_rows
     from predictor.training.metrics import by_group, coverage, summarise
 
-    if arguments.by:
+    if arguments.by is not None:
         keys = tuple(arguments.by.split(","))
         unknown = [key for key in keys if key not in rows]
         if unknown:
-            raise RequestError(f"--by {','.join(unknown)}: no such column")
-    if arguments.out:
+            raise unknown_name("column", unknown[0], rows.columns, f"in --by {arguments.by} columns of the rows")
+    if arguments.out is not None:
         write_rows(rows, arguments.out)
     measured = rows["measured_ms"].to_numpy(dtype=float)
     predicted = rows["predicted_ms"].to_numpy(dtype=float)

@@ -7,7 +7,6 @@ from inspect import signature
 from typing import Any
 
 from predictor.commands.tracked import resolve
-from predictor.errors import RequestError
 from predictor.precision import SUPPORTED
 from predictor.workload import ATTENTIONS, EXECUTIONS, MODES, OPTIMIZERS
 
@@ -89,8 +88,6 @@ def asked_words(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Forecast and print."""
-    if arguments.top < 0:
-        raise RequestError(f"--top {arguments.top}: expected 0 or more")
     if arguments.html is not None or arguments.trace is not None:
         from predictor.report.files import check_paths
 

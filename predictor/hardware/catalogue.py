@@ -6,7 +6,9 @@ A value is a scalar with its unit, "3.35 TB/s", or a mapping `{value: ..., sourc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -17,8 +19,45 @@ from predictor.units import parse_quantity
 
 Spec = TypeVar("Spec")
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a safe loader: it makes plain data only
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a safe loader: it makes plain data only
+#: Lowest and highest value of a dimension: what is beyond is a slip of the keyboard ("3.35 B/s" for TB/s), and numbers
+#: that far apart end in a division by zero.
+_RANGES: Mapping[str, tuple[str, str]] = {
+    "bandwidth": ("1 MB/s", "1000 PB/s"), "bytes": ("1 KiB", "1000 PB"), "rate": ("1 MFLOP/s", "1000000 PFLOP/s"),
+    "frequency": ("1 MHz", "1 THz"), "power": ("0.1 W", "1 MW"), "count": ("1", "10000000"),
+    "time": ("0.1 ns", "1 s"),
+}  # fmt: skip
 _FLOATS = ("frequency", "bandwidth", "power", "time")  # dimensions kept as float; counts and bytes become int
+
+
+class _Loader(_SafeLoader):  # type: ignore[misc]
+    """Refuses a key that stands twice in a mapping, of which YAML would keep the last in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"{key.value!r} stands twice, expected once", key.start_mark
+                    )
+                seen.add(key.value)
+        result: dict[Any, Any] = super().construct_mapping(node, deep)
+        return result
+
+
+def read_yaml(text: str) -> Any:
+    """What a YAML text holds, as plain data. Raises YAMLError, for a number or a date that is none, too."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except ValueError as error:  # thousands of digits, a 13th month
+        raise yaml.YAMLError("a value that is no number or date") from error
+
+
+@cache
+def _limits(dimension: str) -> tuple[float, float]:
+    low, high = _RANGES.get(dimension, ("", ""))
+    return (parse_quantity(low, dimension), parse_quantity(high, dimension)) if low else (0.0, math.inf)
 
 
 class Catalogue(Generic[Spec]):
@@ -64,10 +103,10 @@ class Catalogue(Generic[Spec]):
         """
         text = str(name_or_path)
         if isinstance(name_or_path, Path) or "/" in text or "\\" in text or text.lower().endswith((".yaml", ".yml")):
-            return self._read(Path(text).expanduser())
+            return self._read(Path(text))
         key = "-".join(text.lower().replace("_", " ").split())
         if key not in self._named:
-            stem = key if (self.folder / f"{key}.yaml").is_file() else self.listed("aliases").get(key)
+            stem = key if key in self.ids() else self.listed("aliases").get(key)
             if stem is None:
                 raise unknown_name(self.kind, text, self.names(), expected)
             if stem not in self._named:
@@ -77,9 +116,10 @@ class Catalogue(Generic[Spec]):
 
     def _read(self, path: Path) -> Spec:
         try:
+            path = path.expanduser()
             text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        except (OSError, RuntimeError, ValueError) as error:  # no such file, the home of nobody, bytes that are no text
+            reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
             wanted = f"expected a YAML file of one {self.kind}"
             raise RequestError(f"cannot read {self.kind} file '{path}': {reason}; {wanted}") from error
         return self.parse(text, path)
@@ -102,11 +142,11 @@ class Document:
 
     def _mapping(self, text: str, such_as: str) -> dict[Any, Any]:
         try:
-            loaded = yaml.load(text, Loader=_Loader)
+            loaded = read_yaml(text)
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             line = f" line {mark.line + 1}" if mark is not None else ""
-            reason = getattr(error, "problem", None) or "unreadable"
+            reason = getattr(error, "problem", None) or " ".join(map(str, error.args)) or "unreadable"
             raise SpecError(f"{self.named}{line}: broken YAML: {reason}") from error
         if not isinstance(loaded, dict):
             raise SpecError(f"{self.named}: expected fields such as '{such_as}', found {type(loaded).__name__}")
@@ -131,10 +171,16 @@ class Document:
         if value is None:
             return None
         try:
-            return parse_quantity(str(value), dimension)
+            found = parse_quantity(str(value), dimension)
         except RequestError as error:
             self.problems.append(f"{field}: {error}")
             return None
+        low, high = _limits(dimension)
+        if not low <= found <= high:
+            shown = " to ".join(_RANGES[dimension])
+            self.problems.append(f"{field}: {str(value)!r} is out of range: expected {shown}")
+            return None
+        return found
 
     def quantity(self, field: str, dimension: str, required: bool) -> Any:
         """The number of a field of the file, an int where it counts something; None where it is absent or wrong."""

@@ -7,6 +7,7 @@ ceiling: peaks are dense, without structured sparsity.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ QUANTITIES: Mapping[str, tuple[str, str, bool]] = {
     "launch_overhead": ("launch_overhead_s", "time", False),
 }
 _TEXTS = ("id", "vendor", "architecture")  # required, plain text
+_LONGEST_TEXT = 100
+_CAPABILITY = re.compile(r"[0-9]{1,3}(\.[0-9]{1,2})?")
 _OTHER = ("aliases", "name", "compute_capability", "documents", "memory_type", "peak_flops", "notes")
 
 
@@ -215,10 +218,13 @@ def _text(document: Document, field: str, required: bool = False) -> str | None:
         if required:
             document.missing.append(field)
         return None
-    if isinstance(value, (dict, list)):
-        document.problems.append(f"{field} is not plain text")
+    text = str(value).strip()
+    if isinstance(value, (dict, list)) or not 1 <= len(text) <= _LONGEST_TEXT or (required and not text.isprintable()):
+        document.problems.append(f"{field} is not plain text of 1 to {_LONGEST_TEXT} characters")
         return None
-    return str(value)
+    if field == "compute_capability" and not _CAPABILITY.fullmatch(text):
+        document.problems.append(f"compute_capability is {text!r}: expected a number such as 9.0")
+    return text
 
 
 def _peaks(document: Document) -> Iterator[tuple[tuple[str, str], float]]:

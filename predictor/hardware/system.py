@@ -176,8 +176,10 @@ def parse_system(text: str, path: Path) -> SystemSpec:
     if not isinstance(in_switch, bool) or (in_switch and link != "nvswitch"):
         document.problems.append("in_switch_reduction: expected true or false, and true only for link nvswitch")
     identity = document.fields.get("id")
-    if not isinstance(identity, str):
+    if not isinstance(identity, str) or not identity.strip():
         document.missing.append("id")
+    elif not identity.isprintable() or len(identity) > 100:
+        document.problems.append("id is not plain text of 1 to 100 characters")
     document.unknown_fields((*_OTHER, *_QUANTITIES))
     document.raise_problems()
     return SystemSpec(

@@ -43,6 +43,18 @@ def load_config(name_or_path: str | Path) -> ModelConfig:
     for an architecture that is not known.
     """
     text = str(name_or_path)
+    try:
+        path = _find(text)
+        about = path.stat()
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, a closed folder, the home of nobody
+        reason = getattr(error, "strerror", None) or error
+        expected = "a name of `tilecast models` or a path to a config.json"
+        raise SpecError(f"model {text!r}: cannot be read ({reason}); expected {expected}") from None
+    return _read_config(path, (about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size))
+
+
+def _find(text: str) -> Path:
+    """The file of a name or path. UnknownNameError, SpecError; OSError and RuntimeError where the system refuses."""
     name = text.strip().lower()
     path = CONFIGS / f"{ALIASES.get(name, name)}.json"
     if "/" in text or not path.is_file():
@@ -57,8 +69,7 @@ def load_config(name_or_path: str | Path) -> ModelConfig:
                 raise SpecError(f"{text}: no config.json in this folder")
         if not path.is_file():
             raise unknown_name("model", text, catalogue(), "a name of `tilecast models` or a path to a config.json")
-    about = path.stat()
-    return _read_config(path, (about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size))
+    return path
 
 
 @lru_cache(maxsize=256)
@@ -90,6 +101,8 @@ def config_from_dict(data: Mapping[str, Any], name: str = "model", where: str = 
 def _check_raw(data: Mapping[str, Any], where: str) -> None:
     """Raises for what the normalised fields cannot show: weight-only quantization, counts of zero."""
     quantization = data.get("quantization_config")
+    if quantization is not None and not isinstance(quantization, Mapping):
+        raise SpecError(f"{where}: 'quantization_config' is {quantization!r}, expected an object or null")
     if isinstance(quantization, Mapping) and quantization.get("quant_method") != "fp8":
         method = quantization.get("quant_method")
         raise UnsupportedError(f"{where}: quantization_config {method!r} is not built yet; expected fp8 or none")

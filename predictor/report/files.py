@@ -19,13 +19,19 @@ def check_paths(html: str | None, trace: str | None) -> None:
         if not path or path.endswith(("/", "\\")) or "\0" in path:
             raise RequestError(f"{name} {path!r}: expected the name of a file")
         try:
-            taken = Path(path).exists() and not Path(path).is_file()
+            taken = Path(path).exists() and not (Path(path).is_file() and _replaceable(path))
         except OSError as error:
             raise _unwritable(name, path, error) from None
         if taken:  # a folder, or a device such as /dev/null, which must not be replaced by a file
             raise RequestError(f"{name} {path!r}: is there, and not a plain file; expected a file to write")
     if html is not None and trace is not None and Path(html).absolute() == Path(trace).absolute():
         raise RequestError(f"--trace {trace!r}: is the file of --html, too; expected another one")
+
+
+def _replaceable(path: str) -> bool:
+    """Whether a new file may stand in a path's place: /dev/stdout reads as a plain file where that is one."""
+    place = Path(path).absolute()
+    return place.parts[1:2] not in (("dev",), ("proc",)) or place.parts[2:3] == ("shm",)
 
 
 def write_reports(

@@ -43,7 +43,10 @@ def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None
     path = configs / f"{name}.json"
     if not path.is_file():
         raise RequestError(f"no config {str(path)!r}")
-    mode = str(row["mode"])
+    empty = next((key for key in ("gpu", "mode", "dtype") if not _text(row, key)), None)
+    if empty:
+        raise RequestError(f"{empty} is empty; expected a value")
+    mode = _text(row, "mode")
     per_node = _int(row, "gpus_per_node")
     if 0 < per_node < _int(row, "tp"):
         raise UnsupportedError(f"tp {_int(row, 'tp')} over nodes of {per_node} GPUs is not built yet")
@@ -51,20 +54,20 @@ def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None
     micro = _int(row, "micro_batch")
     return predict(
         _config(path),
-        str(row["gpu"]),
+        _text(row, "gpu"),
         mode=mode,
-        batch=_int(row, "global_batch") or None,
+        batch=_given(row, "global_batch"),
         seq_len=None if lens else _int(row, "seq_len") or None,
         output_len=_int(row, "output_len") if mode == "generate" else 0,
         context_len=_int(row, "context_len") if mode == "decode" and not lens else None,
         prompt_lens=lens,
-        dtype=str(row["dtype"]),
+        dtype=_text(row, "dtype"),
         execution=_text(row, "execution") or "eager",
         attention=_text(row, "attention") or None,
         optimizer=_text(row, "optimizer") or "none",
         micro_batch=micro if mode == "train" and micro else 0,
         recompute=_text(row, "recompute") or "none",
-        num_gpus=_int(row, "num_gpus") or None,
+        num_gpus=_given(row, "num_gpus"),
         tp=_int(row, "tp") or 1,
         pp=_int(row, "pp") or 1,
         dp=_int(row, "dp") or 1,
@@ -94,6 +97,11 @@ def _int(row: Mapping[str, Any], key: str) -> int:
     if value != int(value):
         raise RequestError(f"{key} {row.get(key)!r}: expected a whole number")
     return int(value)
+
+
+def _given(row: Mapping[str, Any], key: str) -> int | None:
+    """A whole number, None where the cell is empty; a 0 that somebody wrote is a 0."""
+    return _int(row, key) if _text(row, key) else None
 
 
 def _lengths(row: Mapping[str, Any], mode: str) -> tuple[int, ...] | None:

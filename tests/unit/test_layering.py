@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LEVELS = {
     "predictor": 0,
     "predictor.errors": 0,
+    "predictor.arguments": 0,
     "predictor.files": 0,
     "predictor.units": 0,
     "predictor.dtypes": 0,
@@ -46,9 +47,9 @@ LEVELS = {
 }
 HEAVY = {"torch", "pandas", "sklearn", "lightgbm", "mlflow", "scipy", "pyarrow", "transformers", "ray"}
 MICROBENCH_MAY = {
-    "predictor.errors", "predictor.units", "predictor.dtypes", "predictor.hardware", "predictor.ops",
-    "predictor.measurement", "predictor.roofline", "predictor.tiling", "predictor.graph", "predictor.sampling",
-    "predictor.tracking", "predictor",
+    "predictor.errors", "predictor.arguments", "predictor.units", "predictor.dtypes", "predictor.hardware",
+    "predictor.ops", "predictor.measurement", "predictor.roofline", "predictor.tiling", "predictor.graph",
+    "predictor.sampling", "predictor.tracking", "predictor",
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from predictor.api import predict
 from predictor.errors import RequestError, UnsupportedError
 from predictor.workload import Parallelism, Workload
 
@@ -55,3 +56,25 @@ def test_parallelism_is_refused_until_it_is_built(name: str) -> None:
 def test_degrees_are_at_least_one(name: str) -> None:
     with pytest.raises(RequestError, match="at least 1"):
         Parallelism(**{name: 0})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"shard": None}, "--shard None"),
+        ({"shard": 3}, "--shard 3"),
+        ({"prompt_lens": 5}, "--prompt-lens 5"),
+        ({"prompt_lens": "1,,2"}, "'1,,2'"),
+        ({"dtype": ["bf16"]}, "unknown dtype ['bf16']"),
+        ({"top": "x"}, "--top 'x'"),
+        ({"top": 1.5}, "--top 1.5"),
+        ({"top": -1}, "--top -1"),
+        ({"batch": 10**30}, "--batch of 31 digits"),
+        ({"tp": True}, "--tp True"),
+    ],
+)
+def test_a_word_of_another_type_is_one_line(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError) as error:
+        predict("gpt2", "h100", **words)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
