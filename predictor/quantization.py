@@ -52,7 +52,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 _PLAIN: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "fp8": ("fp8_block", "bf16"),
-        "int8": ("sq", "fp8", "bf16"),
+        "int8": ("sq", "fp8_block", "fp8", "bf16"),
         "mxfp8": ("fp8_block", "fp8", "bf16"),
         "nvfp4": ("w4a8_mxfp4_mxfp8", "fp8", "bf16"),
         "fp4": ("nvfp4", "fp8", "bf16"),

@@ -20,6 +20,7 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
 from predictor.ops.base import Op
 from predictor.ops.gemm import Gemm
+from predictor.ops.moe import MoE
 from predictor.quantization import weight_bytes
 from predictor.roofline import FloatArray
 
@@ -41,12 +42,19 @@ def kernels_by_op(kernels: str, gpu: GPUSpec) -> Callable[[Op], str] | None:
 
 
 def cold_weights_s(ops: Sequence[Op], gpu: GPUSpec) -> FloatArray:
-    """Time in which the weights of linear layers come from DRAM at the data sheet's rate, (n,); 0 for other operators.
+    """Time in which what a pass finds in no cache comes from DRAM at the data sheet's rate, (n,); 0 for other ops.
 
-    A table's GEMMs take turns between some copies of a weight: where those fit L2 (a weight of less than a sixth of it)
-    they are timed from there. A pass comes back to a weight after all the others of its model, which L2 does not hold
-    (a model that fits L2 whole is taken for one that does not).
+    That is the weights of linear layers and experts, and the KV cache of a decode step. A table's kernels come back to
+    the same bytes: its GEMMs take turns between some copies of a weight, its decode attention reads one cache again and
+    again. Where those fit L2 they are timed from there. A pass comes back to a layer's bytes after all the others of
+    its model, which L2 does not hold (a model that fits L2 whole is taken for one that does not).
     """
-    moved = [op.n * op.k * weight_bytes(op.dtype, op.quant) if isinstance(op, Gemm) and op.kind == "linear" else 0.0
-             for op in ops]  # fmt: skip
-    return np.array(moved) / gpu.memory_bandwidth
+    return np.array([_cold_bytes(op) for op in ops]) / gpu.memory_bandwidth
+
+
+def _cold_bytes(op: Op) -> float:
+    if isinstance(op, Gemm):
+        return op.n * op.k * weight_bytes(op.dtype, op.quant) if op.kind == "linear" else 0.0
+    if isinstance(op, MoE) or (isinstance(op, Attention) and op.is_decode):
+        return op.bytes_read()
+    return 0.0

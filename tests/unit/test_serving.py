@@ -18,7 +18,10 @@ from predictor.estimators.engine import cold_weights_s
 from predictor.graph import Block, Graph, Node
 from predictor.hardware.gpu import load_gpu
 from predictor.networks import Step, build, kv_bytes_per_token, load_config
+from predictor.ops.attention import Attention
+from predictor.ops.base import Op
 from predictor.ops.gemm import Gemm
+from predictor.ops.moe import MoE
 from predictor.prediction import Prediction
 from predictor.report.json_report import to_dict
 from predictor.training.suite import predict_case
@@ -178,6 +181,22 @@ def test_weights_of_a_pass_come_from_memory() -> None:
     assert cold_weights_s([Gemm("bf16", 1, 2048, 2048, 8, "bmm")], gpu).tolist() == [0.0]
     half = Gemm("bf16", 1, 2048, 2048, quant="int8_wo")
     assert 0.5 * needed <= cold_weights_s([half], gpu)[0] < 0.6 * needed
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        Attention("bf16", 16, 20, 20, 1, 1000, 64),  # 82 MB of KV cache
+        MoE("bf16", 1, 2048, 768, 128, 8),  # 8 of 128 experts, 75 MB
+    ],
+)
+@pytest.mark.parametrize("gpu", ["l40s", "rtx-pro-6000", "rtx-4090", "b200", "h100"])
+def test_kv_cache_and_experts_of_a_pass_come_from_memory(op: Op, gpu: str) -> None:
+    """A kernel that reads the same bytes again finds them in a large L2; a pass has all other layers between."""
+    board = load_gpu(gpu)
+    graph = Graph((Block("layer", (Node(op, "layer"),), 40),))
+    (served,) = time_graphs([graph], board, load_artifacts(), kernels="vllm", eager_host=False)
+    assert served.timeline.total_s >= 39.99 * op.bytes_read() / board.memory_bandwidth
 
 
 def test_megatron_is_refused() -> None:
