@@ -5,7 +5,8 @@ the fixed cost of a call (about 20,000 cycles), the rate at which the SMs move t
 limit (prefill 6 to 10, decode about 9 bytes a cycle and SM on A100, H100, H200 and RTX PRO 6000 alike; H200 gains
 little over H100 there), and the share of the tensor peak that kernels rewritten for a generation reach. One set of
 constants serves all frameworks and dtypes: fitted one by one, they follow the kernels of the measured boards and
-transfer worse. What frameworks differ in is learned by trees over ratios of the core's parts, which know no GPU.
+transfer worse. How the kernels of a framework share out their work is told by `Shapes.run_by`; what is left of the
+differences is learned by trees over ratios of the core's parts, which know no GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PREFILL_CONSTANTS = {
     "compute_efficiency": 0.8,
     "dram_efficiency": 0.8,
     "overhead_cycles": 2e4,
-    "block_cycles": 500.0,  # what a tile costs beside its keys and its bytes
+    "block_cycles": 500.0,  # of `_WAIT_HZ`: what a tile costs beside its keys and its bytes
     "idle_width": 80.0,  # head width whose products would take as long as what a step does beside them
     "sm_bytes_a_cycle": 6.0,  # queries in and output out, which no kernel hides behind the products
     "second_pass": 0.5,  # of the operands, before the attention: rotary, the cache's layout, scales
@@ -46,13 +47,21 @@ FEATURES = (
 )  # fmt: skip
 
 _QUERIES = 128.0  # queries of a tile
+#: A tile that has few keys waits for memory, one load after the other, and a faster clock hurries none of them: 16
+#: queries of a head take FlashAttention-2 about as many nanoseconds at the 1.4 GHz of an A100 as at 2.5 GHz.
+_WAIT_HZ = 2e9
 _KEYS = 64.0  # keys of a step
 _ROWS = 16.0  # rows of the smallest tensor-core product
+_LATENT_ROWS = 64.0  # query heads of a block in latent attention's decode (FlashMLA's tile), however few there are
 _DECODE_CHUNK = 256.0  # keys of a block where a decode kernel splits the cache
 _RESIDENT = 2.0  # such blocks on an SM at a time
 _LONGEST = 0.5  # of the longest tile, that runs while others are done
 _IN_L2_PREFILL, _IN_L2_DECODE = 0.5, 0.9  # operands below this share of L2 stay there
 _PREFILL_L2_BYTES = 16.0  # a cycle and SM
+#: Exponentials of an SM in a clock (CUDA C++ Programming Guide, throughput of native arithmetic instructions, special
+#: functions), and the largest share of them that is known: FlashAttention-4's authors report 1.6 PFLOP/s in bf16 at
+#: head width 128 on B200, with part of the exponentials computed in the FMA units. Measured boards reach 0.58.
+_EXPONENTIALS = 16.0 * 0.68
 _NORM = 3.0
 _OVERHEAD_NORM = 1.5  # a call's fixed cost is hidden in part where the work is long
 
@@ -79,15 +88,15 @@ def _prefill(
     sequences, visible = s.batch * s.heads, visible_keys(s)
     queries, cache = moved_bytes(s)
     moved = queries + cache
-    tiles = np.ceil(s.q_len / _QUERIES)
-    rows = np.minimum(np.ceil(s.q_len / _ROWS) * _ROWS, _QUERIES)
+    tiles = np.ceil(s.q_len * s.packed / _QUERIES) / s.packed  # of a query head
+    rows = np.minimum(np.ceil(s.q_len * s.packed / _ROWS) * _ROWS, _QUERIES)
     # A causal tile computes its whole diagonal: half a tile of keys more than the pairs that count.
     seen = attended_pairs(s) / s.q_len + np.where(s.causal > 0, _QUERIES / 2, 0.0)
     keys = np.maximum(np.minimum(seen, np.ceil(visible / _KEYS) * _KEYS), _KEYS)
     step = 2.0 * rows * _KEYS * (s.head_dim + s.value_dim + idle) * sms / (device.peak_flops * min(share, 1.0))
     tile_keys = np.where(s.window > 0, np.minimum(visible, s.window + _QUERIES), visible)
-    longest = np.maximum(np.ceil(tile_keys / _KEYS), 1.0) * step + block / clock
-    work = sequences * tiles * (keys / _KEYS * step + block / clock) / sms + queries / (io * clock * sms)
+    longest = np.maximum(np.ceil(tile_keys / _KEYS), 1.0) * step + block / _WAIT_HZ
+    work = sequences * tiles * (keys / _KEYS * step + block / _WAIT_HZ) / sms + queries / (io * clock * sms)
     compute = np.maximum(work + _LONGEST * longest, longest)
     resident = 1.0 / (1.0 + (moved / (_IN_L2_PREFILL * device.l2_bytes)) ** 2)
     supply = device.bandwidth * dram
@@ -103,12 +112,15 @@ def _decode(
     block: float,
 ) -> FloatArray:  # fmt: skip
     clock, sms = device.clock_hz, device.sms
-    visible, blocks = visible_keys(s), s.batch * s.kv_heads
+    visible = visible_keys(s)
     moved = np.add(*moved_bytes(s))
-    chunks = np.clip(np.ceil(visible / _DECODE_CHUNK), 1.0, np.maximum(1.0, np.floor(_RESIDENT * sms / blocks)))
+    group = s.heads / s.kv_heads / s.copies
+    rows = np.where(s.shared > 0, _LATENT_ROWS, np.maximum(np.ceil(group / _ROWS) * _ROWS, _ROWS))
+    blocks = s.batch * s.kv_heads * s.copies * np.ceil(group / rows)
+    parts = np.clip(np.ceil(visible / _DECODE_CHUNK), 1.0, np.maximum(1.0, np.floor(_RESIDENT * sms / blocks)))
+    chunks = np.where(s.whole > 0, 1.0, parts)
     busy = np.minimum(blocks * chunks, sms)
-    group = np.maximum(s.heads / s.kv_heads, _ROWS)
-    flops = 2.0 * group * blocks * visible * (s.head_dim + s.value_dim)
+    flops = 2.0 * rows * blocks * visible * (s.head_dim + s.value_dim)
     loop = np.maximum(visible / chunks / _KEYS, 1.0) * step + block
     # Two blocks share an SM and hide each other's waits. With one, B200's bandwidth a cycle and SM, twice that of the
     # boards measured, would stay half unused, and nothing says that its kernels leave it so.
@@ -120,6 +132,17 @@ def _decode(
     memory = moved * (1.0 - resident) / slow + moved * resident / fast
     total: FloatArray = (compute**_NORM + memory**_NORM) ** (1 / _NORM) + overhead / clock
     return total
+
+
+def softmax_floor(s: Shapes, device: Device) -> FloatArray:
+    """Seconds of the exponentials, (n,), one for every pair of query and key: they do not get faster with tensor cores.
+
+    No faster forecast of a prefill is to be believed. As a part of the core it does not help: boards from before Hopper
+    are far from it, and trees fitted on them then overrate it.
+    """
+    pairs = attended_pairs(s) * s.batch * s.heads
+    seconds: FloatArray = pairs / (_EXPONENTIALS * device.sms * device.clock_hz)
+    return seconds
 
 
 def features(shapes: Shapes, device: Device, core: CycleTime, framework: int) -> FloatArray:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from predictor.estimators.residual import FloatArray
+from predictor.estimators.residual import FloatArray, runs_mma
+from predictor.hardware.gpu import GPUSpec
+
+#: Query heads a KV head that TensorRT-LLM's XQA kernel takes at most; more run its older masked kernel.
+_XQA_GROUP = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """n attention calls; every field of shape (n,). ``window`` 0 is none; ``shared`` 1 where V is a slice of K."""
+    """n attention calls; every field of shape (n,). ``window`` 0 is none; ``shared`` 1 where V is a slice of K.
+
+    The last three say how the kernels that run the calls share them out, see `run_by`.
+    """
 
     batch: FloatArray
     heads: FloatArray
@@ -26,6 +33,9 @@ class Shapes:
     itemsize: float
     kv_itemsize: FloatArray
     shared: FloatArray
+    packed: FloatArray  # query heads of a KV head that share a tile's rows in prefill
+    copies: FloatArray  # times that a decode step reads the cache: once for every so many blocks of query heads
+    whole: FloatArray  # 1 where a decode kernel does not split a sequence's cache over the SMs
 
     @classmethod
     def of(
@@ -33,10 +43,36 @@ class Shapes:
     ) -> Shapes:
         """From the nine arrays in the order of the fields; without ``shared``, keys and values are read both."""
         batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim, causal, window = columns
-        both = np.zeros(batch.size) if shared is None else shared
+        zero, one = np.zeros(batch.size), np.ones(batch.size)
+        both = zero if shared is None else shared
         return cls(
-            batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim, causal, window, itemsize, kv_itemsize, both
-        )
+            batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim, causal, window, itemsize, kv_itemsize, both,
+            one, one, zero,
+        )  # fmt: skip
+
+    def run_by(self, framework: str, gpu: GPUSpec) -> Shapes:
+        """These calls as the kernels of a framework share them out on a GPU, which its instruction set decides.
+
+        What is told here is written in the kernels' sources, and seen in the tables as factors of 2 to 60:
+
+        - FlashAttention-3 and FlashInfer pack the query heads of a KV head into one tile in prefill; FlashAttention-2,
+          which vLLM runs on boards with mma.sync, and TensorRT-LLM do not.
+        - FlashAttention-2 does not group them in decode either where a window is set: every query head reads the cache.
+        - TensorRT-LLM's XQA takes groups of up to 32; wider ones run a block a query head, except on the GPUs whose
+          kernels are generated (compute capability 10).
+        - On boards with mma.sync TensorRT-LLM leaves a sequence's cache whole, to one block, in latent attention and in
+          decode over a grouped cache of 8 bits. On Hopper and later it splits both.
+        """
+        group, mma = self.heads / self.kv_heads, runs_mma(gpu)
+        plain, narrow, one = self.shared == 0, self.kv_itemsize < 2, np.ones(self.batch.size)
+        if framework == "trtllm":
+            older = mma or (gpu.compute_capability or "").startswith("9.")
+            copies = np.where(plain & (group > _XQA_GROUP), group, 1.0) if older else one
+            whole = ~plain | (narrow & (group > 1) & (group <= _XQA_GROUP)) if mma else one == 0
+            return replace(self, copies=copies, whole=whole.astype(np.float64))
+        if framework == "vllm" and mma:
+            return replace(self, copies=np.where(plain & ~narrow & (self.window > 0), group, 1.0))
+        return replace(self, packed=group)
 
 
 def attended_pairs(shapes: Shapes) -> FloatArray:

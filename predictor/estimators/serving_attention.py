@@ -17,6 +17,7 @@ from predictor.estimators import attention_cycles
 from predictor.estimators.attention_shapes import Shapes, attended_pairs, moved_bytes, visible_keys
 from predictor.estimators.base import Batch
 from predictor.estimators.residual import (
+    ANY_GPU,
     FRAMEWORKS,
     Corrections,
     Device,
@@ -153,6 +154,11 @@ def is_decode(phase: str) -> bool:
     return phase.endswith(DECODE)
 
 
+def plain_phase(phase: str) -> str:
+    """Prefill or decode, of the plain kernels or those of latent attention."""
+    return phase.removeprefix(_LATENT)
+
+
 def phase_of(
     decode: npt.NDArray[np.bool_], shared: npt.NDArray[np.bool_], heads: FloatArray, kv_heads: FloatArray,
     head_dim: FloatArray, value_dim: FloatArray,
@@ -206,15 +212,18 @@ class ServingAttention(ServingEstimator):
         names = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "value_dim", "causal", "window")
         columns = {name: batch.columns[name][rows] for name in names}
         if phase not in self._phases:
-            phase = phase.removeprefix(_LATENT)  # a set that saw no latent attention answers with the plain kernels
+            phase = plain_phase(phase)  # a set that saw no latent attention answers with the plain kernels
         if phase == DECODE:
             columns["kv_len"] = np.maximum(columns["kv_len"], _FEWEST_DECODE_KEYS)
             if bytes_of(dtype) < 2:
                 dtype = "bf16"  # no table has decode kernels with queries so narrow; the cache stays as it is
-        shapes = Shapes.of(list(columns.values()), bytes_of(dtype), sizes, shared)
         framework, kind = framework_name(batch.kernels), variant(dtype)
+        shapes = Shapes.of(list(columns.values()), bytes_of(dtype), sizes, shared).run_by(framework, gpu)
         source, _, constants = self._corrections.resolve(gpu, framework, phase, kind, kernel=phase)
-        return self.seconds(
+        seconds = self.seconds(
             source, phase, gpu, dtype, lambda device: core_time(shapes, device, constants, is_decode(phase)),
             lambda device, core: features(shapes, device, core, FRAMEWORKS[framework]),
         )  # fmt: skip
+        if source == ANY_GPU and gpu.vendor == "nvidia" and not is_decode(phase):
+            return np.maximum(seconds, attention_cycles.softmax_floor(shapes, Device.of(gpu, dtype)))
+        return seconds

@@ -2,7 +2,8 @@
 
 The core is a minimum over tile shapes and split-K: waves on the SMs x K loop of a tile, against the bytes through DRAM
 or L2, plus a fixed number of clock cycles. Weights that fit in L2 several times over are read from it, because the
-measurements rotate a few copies of them; others come from DRAM.
+measurements rotate a few copies of them; others come from DRAM. Where activations are narrower than 16 bit, the
+framework quantizes them in a kernel of its own first, and the measured time holds both: see `quantize_time`.
 """
 
 from __future__ import annotations
@@ -32,10 +33,13 @@ CONSTANTS = (
     "l2_bytes_per_s_per_sm",  # rate at which an SM is fed from L2
     "overhead_cycles",  # launch, prologue and write-out
     "tile_penalty",  # in elements: a tile runs at 1 / (1 + penalty * (1/tm + 1/tn)) of the efficiency
-    "step_cycles",  # shortest time of 64 steps of the K loop
+    "step_cycles",  # shortest time of a step of the K loop
     "resident_share",  # weights below this share of L2 are found there
     "split_cycles",  # cost of each doubling of split-K
     "smallest_tile",  # elements of C: a smaller tile takes as long as one of so many; older artifacts have none
+    "quantize_cycles",  # launch of the kernel that quantizes activations; older artifacts have none of these three
+    "quantize_row_cycles",  # of an SM, for each row of A
+    "quantize_passes",  # over the bytes of A, read in 16 bit and written narrower
 )
 
 # Candidate tiles of the core, rows x columns of C, each with 1, 2, 4 or 8 splits of K.
@@ -61,9 +65,15 @@ FEATURES = (
 )  # fmt: skip
 
 
+BLOCKED = "fp8_block"
+
+
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """n products: ``batch``, ``m``, ``n``, ``k`` of shape (n,), and the bytes of an element of A and of B."""
+    """n products: ``batch``, ``m``, ``n``, ``k`` of shape (n,), and the bytes of an element of A and of B.
+
+    ``blocked``: sums leave the tensor cores after every 128 elements of K, to be scaled.
+    """
 
     batch: FloatArray
     m: FloatArray
@@ -71,6 +81,15 @@ class Shapes:
     k: FloatArray
     itemsize: float
     weight_itemsize: float
+    blocked: bool = False
+
+    @property
+    def step(self) -> float:
+        """Of the time of a step of the K loop, what 64 elements of K take: tiles are 128 bytes of K deep.
+
+        Scaling the sums of a block takes as long as a step again.
+        """
+        return 1.0 if self.blocked else min(1.0, self.itemsize / 2.0)
 
     @property
     def weights(self) -> FloatArray:
@@ -101,7 +120,8 @@ def core_time(shapes: Shapes, device: Device, log_constants: FloatArray) -> Core
     tiles = shapes.batch[:, None] * np.ceil(shapes.m[:, None] / tm) * np.ceil(shapes.n[:, None] / tn)
     elements = np.maximum(tm * tn * (1 + penalty * (1 / tm + 1 / tn)) / ec, smallest)
     step = 128.0 * elements * (device.sms / device.peak_flops)
-    step = np.maximum(step, step_cycles / device.clock_hz)
+    shortest = shapes.step if len(log_constants) > 9 else 1.0  # older artifacts count 64 elements of K, however wide
+    step = np.maximum(step, shortest * step_cycles / device.clock_hz)
     waves = np.ceil(tiles[:, None, :] * (_SPLITS[:, None] / device.sms))  # (n, splits, tiles)
     per_wave = (waves * step).min(axis=2)
     loop = shapes.k[:, None] / (64.0 * _SPLITS) + 2.0
@@ -115,7 +135,25 @@ def core_time(shapes: Shapes, device: Device, log_constants: FloatArray) -> Core
     memory = weights * (1 - resident) / dram + (weights * resident + activations) / l2
     memory = np.maximum(memory, np.maximum(weights + activations - 0.5 * device.l2_bytes, 0.0) / dram)
     total = (compute**_NORM + memory**_NORM) ** (1 / _NORM) + cycles / device.clock_hz
+    if len(log_constants) > 9 and shapes.itemsize < 2:
+        total += quantize_time(shapes, device, log_constants[9:], l2, dram)
     return CoreTime(total, compute, memory)
+
+
+def quantize_time(shapes: Shapes, device: Device, log_constants: FloatArray, l2: float, dram: float) -> FloatArray:
+    """Seconds, (n,), of the kernel that quantizes A; ``l2`` and ``dram`` in bytes/s, constants the last three.
+
+    Such kernels give each row to a block, whose own cost an SM pays one row after the other: some 1,800 cycles in
+    vLLM's (dynamic scales a token) on H100, L40S and RTX PRO 6000 alike, a tenth of it in others. Long rows take as
+    long as their bytes, a little more often than once. What was written last is still in L2.
+    """
+    launch, row, passes = np.exp(log_constants)
+    rows = shapes.batch * shapes.m
+    moved = rows * shapes.k * (2.0 + shapes.itemsize) * passes
+    of_bytes = np.maximum(moved / l2, np.maximum(moved - 0.5 * device.l2_bytes, 0.0) / dram)
+    of_rows = rows * (row / (device.sms * device.clock_hz))
+    seconds: FloatArray = np.hypot(of_bytes, of_rows) + launch / device.clock_hz
+    return seconds
 
 
 def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> FloatArray:
@@ -164,7 +202,8 @@ class ServingGemm(ServingEstimator):
 
     def _seconds(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str, rows: npt.NDArray[np.int64]) -> FloatArray:
         count, m, n, k = (batch.columns[name][rows] for name in ("batch", "m", "n", "k"))
-        shapes = Shapes(count, m, n, k, activation_bytes(dtype, quant), weight_bytes(dtype, quant))
+        sizes = activation_bytes(dtype, quant), weight_bytes(dtype, quant)
+        shapes = Shapes(count, m, n, k, *sizes, blocked=quant == BLOCKED)
         framework = framework_name(batch.kernels)
         source, kind, constants = self._corrections.resolve(gpu, framework, variant(dtype, quant))
         return self.seconds(

@@ -42,19 +42,23 @@ CONSTANTS = (
     "supply_bytes",  # a clock and SM: operands on their way to the tensor cores, partly hidden behind arithmetic
     "foreign_traffic",  # share of that traffic, and
     "foreign_rows",  # of the products, that rows of other GPUs' experts cause here as well
+    "half_lines",  # share of the DRAM rate that a kernel gets which reads weights 64 bytes at a time
 )
 #: Constants of the kernel's code, alike for all variants of it.
-OF_KERNEL = ("supply_bytes", "foreign_traffic", "foreign_rows")
+OF_KERNEL = ("supply_bytes", "foreign_traffic", "foreign_rows", "half_lines")
 
 #: Exponent of the power law by which tokens fall on experts; 0 is an even spread.
 _EXPONENT_PREFIX = "power_law_"
 #: NVIDIA's grouped GEMMs (TensorRT-LLM, FlashInfer), Triton's fused_moe, and Marlin for weights of 4 bits.
 KERNELS = ("cutlass", "triton", "marlin")
+#: How a kernel shares out its products (see `tiling_of`): the fastest tile, one of two by the tokens, equal stripes.
+FASTEST, TWO_TILES, STRIPES = "fastest", "two tiles", "stripes"
 BLOCKED = "fp8_block"  # answered by the trees of "fp8", told apart by a feature
 _BLOCKS = np.array([16.0, 32.0, 64.0, 128.0])
 _COLUMNS = 128.0
 _QUANTILES = (np.arange(24) + 0.5) / 24
 _NORM = 3.0
+_WAITS = 0.5
 
 FEATURES = (
     "log2_tokens", "log2_hidden", "log2_width", "log2_local_experts", "log2_top_k", "log2_rows_an_expert",
@@ -62,6 +66,7 @@ FEATURES = (
     "log2_activations_over_l2", "log2_tiles_16", "log2_tiles_32", "log2_tiles_64", "log2_tiles_128", "log2_experts",
     "log2_rows", "efficiency_16", "efficiency_32", "efficiency_64", "efficiency_128", "fill_16", "fill_32", "fill_64",
     "fill_128", "pad_width_128", "pad_width_256", "exponent", "gated", "tp", "ep", "blocked", "framework",
+    "log2_tokens_a_local_expert",
 )  # fmt: skip
 _LOGS = 18
 
@@ -90,12 +95,13 @@ class Shapes:
     ep: FloatArray
     exponent: FloatArray
     itemsize: float
+    tiling: str = FASTEST
 
     @classmethod
-    def of(cls, columns: Sequence[FloatArray], itemsize: float) -> Shapes:
+    def of(cls, columns: Sequence[FloatArray], itemsize: float, tiling: str = FASTEST) -> Shapes:
         """From the nine arrays in the order of the fields."""
         tokens, hidden, intermediate, experts, top_k, matrices, tp, ep, exponent = columns
-        return cls(tokens, hidden, intermediate, experts, top_k, matrices, tp, ep, exponent, itemsize)
+        return cls(tokens, hidden, intermediate, experts, top_k, matrices, tp, ep, exponent, itemsize, tiling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +172,9 @@ def core_time(shapes: Shapes, device: Device, log_constants: FloatArray) -> Core
     With experts spread over GPUs (ep), a kernel that sorts tokens by expert first touches its own rows alone; Triton's
     moves, activates and adds up all tokens x top_k of them, and the more so the larger ep.
     """
-    ec, ed, l2_rate, cycles, penalty, share, token, supply, traffic, products, step_s = np.exp(aligned(log_constants))
+    ec, ed, l2_rate, cycles, penalty, share, token, supply, traffic, products, half, step_s = np.exp(
+        aligned(log_constants)
+    )
     ec, ed, traffic, products = min(ec, 1.0), min(ed, 1.0), min(traffic, 1.0), min(products, 1.0)
     width = shapes.intermediate / shapes.tp
     loads = expert_loads(shapes)
@@ -179,18 +187,26 @@ def core_time(shapes: Shapes, device: Device, log_constants: FloatArray) -> Core
     step = np.maximum(128.0 * _COLUMNS * (_BLOCKS + penalty) * device.sms / (device.peak_flops * ec), step_s)
     step = np.hypot(step, 64.0 * (_COLUMNS + _BLOCKS) * shapes.itemsize / (supply * device.clock_hz))
     tiles = blocks * up[:, None]
-    first = np.maximum(tiles / device.sms, 1.0) * step * (shapes.hidden[:, None] / 64.0 + 2.0)
-    second = np.maximum(blocks * down[:, None] / device.sms, 1.0) * step * (width[:, None] / 64.0 + 2.0)
-    compute = (first + second).min(axis=1)
+    least = 0.0 if shapes.tiling == STRIPES and np.isfinite(half) else 1.0  # tiles on the busiest SM
+    first = np.maximum(tiles / device.sms, least) * step * (shapes.hidden[:, None] / 64.0 + 2.0)
+    second = np.maximum(blocks * down[:, None] / device.sms, least) * step * (width[:, None] / 64.0 + 2.0)
+    compute, dram = _by_tile(shapes, first + second, device.bandwidth * ed, half)
     weights = active * shapes.matrices * shapes.hidden * width * shapes.itemsize
     activations = (rows + traffic * foreign) * (2.0 * shapes.hidden + shapes.matrices * width) * 2.0
-    dram = device.bandwidth * ed
-    l2 = max(device.sms * l2_rate, dram)
+    l2 = np.maximum(device.sms * l2_rate, dram)
     resident = 1.0 / (1.0 + (weights / (share * device.l2_bytes)) ** 4)
     memory = weights * ((1 - resident) / dram + resident / l2)
     total = (compute**_NORM + memory**_NORM) ** (1 / _NORM)
     total = total + activations * token / device.bandwidth + cycles / device.clock_hz
     return CoreTime(total, compute, memory, rows, active, weights, activations, tiles / device.sms)
+
+
+def _by_tile(shapes: Shapes, compute: FloatArray, rate: float, half: float) -> tuple[FloatArray, FloatArray | float]:
+    """(seconds of the products (n,), bytes/s from DRAM) of the tiles that run; ``compute`` (n, blocks) is of each."""
+    if shapes.tiling != TWO_TILES or not np.isfinite(half):
+        return compute.min(axis=1), rate
+    many = shapes.tokens > shapes.experts / shapes.ep
+    return np.where(many, compute[:, 2], compute[:, 0]), np.where(many, min(half, 1.0) * rate, rate)
 
 
 def features(shapes: Shapes, device: Device, core: CoreTime, framework: int, blocked: bool) -> FloatArray:
@@ -219,6 +235,7 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int, blo
     out[:, 31] = s.ep
     out[:, 32] = blocked
     out[:, 33] = framework
+    out[:, 34] = np.log2(s.tokens / local)  # what Triton's default tiles go by
     return out
 
 
@@ -247,10 +264,43 @@ def aligned(log_constants: FloatArray) -> FloatArray:
 
     Sets from before held such a time, the sixth of eight constants, and neither supply nor foreign rows: it could not
     be told from slow arithmetic, and on a board with faster tensor cores than any measured one it was all there was.
+    Those after them did not know half lines: an infinite share says so.
     """
     if len(log_constants) == len(CONSTANTS):
         return np.append(log_constants, -np.inf)
-    return np.concatenate([log_constants[:5], log_constants[6:], [np.inf, -np.inf, -np.inf], log_constants[5:6]])
+    if len(log_constants) == len(CONSTANTS) - 1:
+        return np.concatenate([log_constants, [np.inf, -np.inf]])
+    unknown = [np.inf, -np.inf, -np.inf, np.inf]
+    return np.concatenate([log_constants[:5], log_constants[6:], unknown, log_constants[5:6]])
+
+
+def tiling_of(framework: str, kernel: str, name: str, early: bool = False) -> str:
+    """How a kernel shares out its products: `FASTEST`, `TWO_TILES` or `STRIPES`.
+
+    Triton's fused_moe in SGLang, and in ``early`` releases of vLLM, has two default tiles for bf16. Up to as many
+    tokens as experts on this GPU: 16 rows x 32 columns, K in steps of 64. From there on, whatever an expert gets: 64 x
+    64 in steps of 32, which reads weights 64 bytes at a time, at about 0.75 of the rate on every board. vLLM 0.24 keeps
+    long steps. Tuned tiles, which both ship for some boards and widths, are not told apart.
+
+    Marlin cuts all tiles and their K loops into stripes of equal length, one for each SM.
+    """
+    if kernel == "marlin":
+        return STRIPES
+    default = kernel == "triton" and name == "bf16" and (framework == "sglang" or (framework == "vllm" and early))
+    return TWO_TILES if default else FASTEST
+
+
+def on_board(log_constants: FloatArray, itemsize: float, measured: Device | None, device: Device) -> FloatArray:
+    """A sibling's constants for ``device``: weights that do not wait for DRAM come no faster from a faster one.
+
+    That is so where they come at less than `_WAITS` of the bandwidth, even if counted as 16 bit (some kernels write
+    them out so). vLLM's fp8 experts take as long on H200 as on H100 (0.98 in the median), with 1.4 of the bandwidth.
+    """
+    if measured is None or np.exp(log_constants[1]) * 2.0 / itemsize >= _WAITS:
+        return log_constants
+    held = log_constants.copy()
+    held[1] += np.log(measured.bandwidth / device.bandwidth)
+    return held
 
 
 def booster_of(name: str) -> str:
@@ -271,12 +321,15 @@ class ServingMoE(ServingEstimator):
     def _seconds(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str, rows: npt.NDArray[np.int64]) -> FloatArray:
         exponent = np.array([exponent_of(getattr(batch.ops[i], "distribution", "")) for i in rows])
         names = ("tokens", "hidden", "intermediate", "experts", "top_k", "matrices", "tp", "ep")
-        shapes = Shapes.of([*(batch.columns[name][rows] for name in names), exponent], weight_bytes(dtype, quant))
         framework = framework_name(batch.kernels)
         name = variant(dtype, quant)
         kernel = kernel_of(framework, name, gpu)
+        columns = [*(batch.columns[column][rows] for column in names), exponent]
+        shapes = Shapes.of(columns, weight_bytes(dtype, quant), tiling_of(framework, kernel, name))
         source, found, constants = self._corrections.resolve(gpu, framework, name, kernel=kernel)
+        measured = self._corrections.device(source, variant(dtype))
         return self.seconds(
-            source, booster_of(found), gpu, dtype, lambda device: core_time(shapes, device, constants),
+            source, booster_of(found), gpu, dtype,
+            lambda device: core_time(shapes, device, on_board(constants, shapes.itemsize, measured, device)),
             lambda device, core: features(shapes, device, core, FRAMEWORKS[framework], found == BLOCKED),
         )  # fmt: skip

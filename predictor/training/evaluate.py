@@ -227,7 +227,7 @@ def read_suite(path: str | Path) -> Frame:
     return frame
 
 
-def predict_suite(frame: Frame, configs: Path, artifacts: str | Path | None, top: int = 0) -> Frame:
+def predict_suite(frame: Frame, configs: Path, artifacts: str | Path | None) -> Frame:
     """Every row of a suite with its forecast, and with ``note`` where there is none (docs/suites.md)."""
     from predictor.training.suite import predict_case
 

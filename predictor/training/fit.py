@@ -134,16 +134,10 @@ def train(
     if not len(seen):
         raise RequestError("no rows are left to fit on: check --only-gpu, --exclude-gpu and --holdout")
     manifest: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "name": name or out.name,
-        "seed": seed,
-        "holdout": holdout,
-        "holdout_by": holdout_by,
-        "gpus": sorted(seen["gpu"].astype(str).unique().tolist()),
-        "excluded_gpus": sorted(excluded),
-        "data": sources,
-        "estimators": [],
-    }
+        "schema_version": SCHEMA_VERSION, "name": name or out.name, "seed": seed, "holdout": holdout,
+        "holdout_by": holdout_by, "gpus": sorted(seen["gpu"].astype(str).unique().tolist()),
+        "excluded_gpus": sorted(excluded), "data": sources, "estimators": [],
+    }  # fmt: skip
     with published(out) as temporary:
         for recipe in recipes:
             _fit_one(recipe, seen, gpus, seed, temporary, manifest, report, say, intervals)
@@ -162,8 +156,8 @@ def _check_split(holdout: float, holdout_by: str, seed: int) -> None:
         raise RequestError(f"--holdout {holdout}: expected a fraction from 0 to below 1")
     if holdout_by not in ("shapes", "models"):
         raise RequestError(f"--holdout-by {holdout_by!r}: expected shapes or models")
-    if seed < 0:
-        raise RequestError(f"--seed {seed}: expected 0 or more")
+    if not 0 <= seed < 2**31:
+        raise RequestError(f"--seed {seed}: expected 0 to {2**31 - 1}")
 
 
 def _recipes(names: Sequence[str]) -> tuple[Recipe, ...]:

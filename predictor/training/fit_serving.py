@@ -36,6 +36,8 @@ Fitted = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
 _CORE_ROWS = 3000  # rows that the constants of one core are fitted on
 _PRIOR = 0.03  # pull of the constants toward their start, against the rows' errors
 _MEASURED_CLIP = (-2.5, 2.5)
+_PLAIN = "bf16"
+_FAR = np.log(2.15)  # a table whose slowest tenth takes so many times what the other GPUs' tables say teaches nothing
 _HALF_OF_LOG_2 = 0.34  # clipped so far, the trees cannot make twice a compute-bound core take less time
 
 
@@ -57,11 +59,13 @@ class Family:
     alike_shrink: float | None  # the same, where boards that run the same kernels were; None: those share nothing more
     unseen_clip: float
     pulls: tuple[float, ...] = ()  # of every constant toward its start, against the usual pull; all 1 where empty
-    searches: tuple[tuple[float, ...], ...] = ()  # constants from which the fit sets out; the start where empty
+    searches: tuple[Mapping[str, float], ...] = ({},)  # in what the constants from which a fit sets out differ
     by_kernel: Callable[[Frame, Mapping[str, GPUSpec]], Iterator[Part]] | None = None  # parts of what GPUs share
     kernel_of: Callable[[str, str, GPUSpec], str] | None = None  # the kernel of a framework, variant and GPU
     of_kernel: tuple[str, ...] = ()  # constants that all variants of a kernel have in common
     common: Callable[[str], Family] | None = None  # by kind of rows: core, trees for what GPUs share; else as measured
+    from_plain: bool = False  # what GPUs share of a variant is pulled toward the framework's plain products (bf16)
+    like: Callable[[str], str] | None = None  # the kind whose rows tell the constants that GPUs share, if there are any
 
 
 def fit_gemm(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: bool = True) -> Fitted:
@@ -86,6 +90,8 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
     """Without ``own``, only what answers for GPUs that nobody measured, and no sibling either."""
     parts = list(family.parts(frame, gpus))
     pooled = list(family.by_kernel(frame, gpus)) if family.by_kernel else parts
+    if family.from_plain:
+        pooled = _plain_first(typical(family, _of_nvidia(pooled, gpus), seed))
     cores: dict[str, FloatArray] = {}
     boosters: dict[str, dict[str, Any]] = {}
     weights: dict[str, npt.NDArray[Any]] = {}
@@ -98,8 +104,13 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
             members, common = _of_kernels(family, members, seed)
         for path, kind in dict.fromkeys((part.path, part.kind) for part in members):
             start = common.get(path.split("|")[0])
+            if shared and family.from_plain:
+                start = cores.get("|".join((name, path.split("|")[0], _PLAIN)))
             form = family.common(kind) if shared and family.common else family
-            cores[f"{name}|{path}"] = fit_constants(form, [p for p in members if p.path == path], seed, start)
+            telling = [p for p in members if p.path == path]
+            if shared and family.like:
+                telling = [p for p in members if p.kind == family.like(kind)] or telling
+            cores[f"{name}|{path}"] = fit_constants(form, telling, seed, start)
         for kind in dict.fromkeys(part.kind for part in members):
             rows = [(part, cores[f"{name}|{part.path}"]) for part in members if part.kind == kind]
             prefix = f"b{len(boosters)}_"
@@ -154,6 +165,35 @@ def _sound(family: Family, parts: Sequence[Part], constants: FloatArray) -> list
     return [p for p, value in zip(parts, slow, strict=True) if value <= best[(p.gpu, p.path)] + np.log(2.0)]
 
 
+def typical(family: Family, parts: Sequence[Part], seed: int) -> list[Part]:
+    """Without tables that other GPUs cannot learn from: far slower than the other boards' with the same kernels.
+
+    Each board is forecast from the other ones of its framework and variant. SGLang's fp8 on RTX PRO 6000 has one tile
+    of 128 x 128 and no split of K, and takes 3 times as long for few rows; TensorRT-LLM's block-scaled fp8 there
+    spends 10,000 cycles on quantizing a row, where other boards spend 300. Other boards' are all within 2.1.
+    """
+    far = set()
+    for i, part in enumerate(parts):
+        others = [p for p in parts if p.path == part.path and p.gpu != part.gpu]
+        if others and part.kind != _PLAIN:
+            few = [sample(other, _CORE_ROWS // 6, seed) for other in others]
+            core = family.core(part, fit_constants(family, few, seed))
+            if np.quantile(part.log_latency - np.log(core.total), 0.9) > _FAR:
+                far.add(i)
+    known = {part.path for i, part in enumerate(parts) if i not in far}
+    return [part for i, part in enumerate(parts) if i not in far or part.path not in known]
+
+
+def _of_nvidia(parts: Sequence[Part], gpus: Mapping[str, GPUSpec]) -> list[Part]:
+    """Parts of NVIDIA's boards; all where there are none."""
+    return [part for part in parts if gpus[part.gpu].vendor == "nvidia"] or list(parts)
+
+
+def _plain_first(parts: Sequence[Part]) -> list[Part]:
+    """Parts with those of plain products in front."""
+    return sorted(parts, key=lambda part: part.kind != _PLAIN)
+
+
 def _groups_of(
     parts: Sequence[Part], pooled: Sequence[Part], gpus: Mapping[str, GPUSpec], by_instruction: bool
 ) -> dict[str, list[Part]]:
@@ -163,7 +203,7 @@ def _groups_of(
     alike = [part for part in common if runs_mma(gpus[part.gpu])]
     if by_instruction and len({part.gpu for part in alike}) > 1:
         groups[MMA_GPUS] = alike
-    groups[ANY_GPU] = [part for part in common if gpus[part.gpu].vendor == "nvidia"] or common
+    groups[ANY_GPU] = _of_nvidia(common, gpus)
     return groups
 
 
@@ -172,7 +212,8 @@ def fit_constants(family: Family, parts: Sequence[Part], seed: int, common: Floa
 
     ``common``: those of the kernel, which are the start then; what all its variants have in common stays as it is.
 
-    The best of several searches where the family names any: kernels with and without split-K are two valleys.
+    The best of several searches where the family names any: kernels with split-K, without, and with large tiles alone
+    are three valleys.
     """
     from scipy.optimize import least_squares
 
@@ -188,12 +229,18 @@ def fit_constants(family: Family, parts: Sequence[Part], seed: int, common: Floa
         gaps = [np.log(family.core(part, whole).total) - part.log_latency for part in few]
         return np.concatenate([*gaps, ((whole - start) * pull)[free]])
 
-    found = [
-        least_squares(errors, begin[free], loss="soft_l1", f_scale=0.1, diff_step=1e-3, max_nfev=60)
-        for begin in (np.log(np.array(family.searches)) if family.searches else (start,))
-    ]
+    def begin(other: Mapping[str, float]) -> FloatArray:
+        logs = [np.log(other[name]) if name in other else v for name, v in zip(family.names, start, strict=True)]
+        return np.asarray(logs, dtype=np.float64)[free]
+
+    def search(x: FloatArray, steps: int) -> Any:
+        return least_squares(errors, x, loss="soft_l1", f_scale=0.1, diff_step=1e-3, max_nfev=steps)
+
+    begins = [begin(other) for other in family.searches]
+    if len(begins) > 1:  # which valley is deepest shows after a few steps
+        begins = [min((search(x, 10) for x in begins), key=lambda answer: answer.cost).x]
     result = start.copy()
-    result[free] = min(found, key=lambda answer: answer.cost).x
+    result[free] = search(begins[0], 60).x
     return np.asarray(result, dtype=np.float64)
 
 
@@ -218,7 +265,7 @@ def _table(
 GEMM = Family(
     kind="serving_gemm",
     names=serving_gemm.CONSTANTS,
-    start=(0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 1.5e3, 1024.0),
+    start=(0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 1.5e3, 1024.0, 3e3, 1e3, 1.0),
     features=serving_gemm.FEATURES,
     parts=gemm_parts,
     core=lambda part, x: serving_gemm.core_time(part.shapes, part.device, x),
@@ -230,11 +277,9 @@ GEMM = Family(
     alike_shrink=0.6,
     unseen_clip=_HALF_OF_LOG_2,
     # A step of the K loop takes about 170 cycles wherever it was seen; what looks longer is a tile that cannot shrink.
-    pulls=(1.0, 1.0, 1.0, 1.0, 1.0, 10.0, 1.0, 1.0, 1.0),
-    searches=(
-        (0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 1.5e3, 1024.0),  # small tiles, split-K
-        (0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 2e5, 16384.0),  # 128 x 128 at least, no split-K
-    ),
+    pulls=(1.0, 1.0, 1.0, 1.0, 1.0, 10.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0),
+    searches=({}, {"split_cycles": 2e5}, {"split_cycles": 2e5, "smallest_tile": 128.0 * 128.0}),
+    from_plain=True,
 )
 
 
@@ -284,11 +329,12 @@ ATTENTION = Family(
     unseen_clip=0.8,
     by_kernel=attention_for_all,
     common=lambda kind: _DECODE_FORM if serving_attention.is_decode(kind) else _PREFILL_FORM,
+    like=serving_attention.plain_phase,
 )
 MOE = Family(
     kind="serving_moe",
     names=serving_moe.CONSTANTS,
-    start=(0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02),
+    start=(0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02, 0.75),
     features=serving_moe.FEATURES,
     parts=moe_parts,
     core=lambda part, x: serving_moe.core_time(part.shapes, part.device, x),

@@ -20,6 +20,8 @@ Frame = Any
 
 #: dtypes whose rows the serving estimators are fitted on.
 ROW_DTYPES = ("bf16", "fp8", "int8", "mxfp8", "nvfp4")
+#: Releases (framework, version) whose Triton experts are not today's: see `moe_by_kernel`.
+EARLY = (("sglang", "0.5.10"), ("vllm", "0.14.0"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ def gemm_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
     for (gpu, framework, dtype, quant), rows in _groups(frame, gpus, {"quant": _quant(frame)}):
         batch, m, n, k = (_floats(rows, name) for name in ("batch", "m", "n", "k"))
         sizes = activation_bytes(dtype, quant), weight_bytes(dtype, quant)
-        shapes = serving_gemm.Shapes(np.nan_to_num(batch, nan=1.0), m, n, k, *sizes)
+        blocked = quant == serving_gemm.BLOCKED
+        shapes = serving_gemm.Shapes(np.nan_to_num(batch, nan=1.0), m, n, k, *sizes, blocked)
         device, kind = Device.of(gpus[gpu], dtype), variant(dtype, quant)
         yield Part(gpu, f"{framework}|{kind}", kind, device, shapes, FRAMEWORKS[framework], _log_latency(rows), dtype)
 
@@ -71,7 +74,7 @@ def attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]
         cache_bytes = np.asarray(sizes, dtype=np.float64)
         shapes = attention_shapes.Shapes.of(
             [*columns, window], bytes_of(dtype), cache_bytes, _shared(rows).astype(np.float64)
-        )
+        ).run_by(framework, gpus[gpu])
         device = Device.of(gpus[gpu], dtype)
         path = f"{framework}|{phase}|{dtype}"
         own = phase == serving_attention.DECODE and (framework, gpus[gpu].compute_capability or "") in DECODE_OF
@@ -98,13 +101,15 @@ def moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
     frame = _kept(frame)
     for (gpu, framework, dtype, quant), rows in _groups(frame, gpus, {"quant": _quant(frame)}):
         names = ("tokens", "hidden", "intermediate", "experts", "top_k")
-        gated = rows["gated"].astype(object).fillna(True).astype(bool)
+        gated = _gated(rows)
         spread = rows["distribution"].astype(str)
         exponents = spread.map({name: serving_moe.exponent_of(name) for name in spread.unique()})
         columns = [_floats(rows, name) for name in names]
         columns += [np.where(gated, 3.0, 2.0), _floats(rows, "tp"), _floats(rows, "ep")]
-        shapes = serving_moe.Shapes.of([*columns, np.asarray(exponents, dtype=np.float64)], weight_bytes(dtype, quant))
         device, name = Device.of(gpus[gpu], dtype), variant(dtype, quant)
+        columns.append(np.asarray(exponents, dtype=np.float64))
+        tiling = serving_moe.tiling_of(framework, serving_moe.kernel_of(framework, name, gpus[gpu]), name)
+        shapes = serving_moe.Shapes.of(columns, weight_bytes(dtype, quant), tiling)
         kind = serving_moe.booster_of(name)
         yield Part(
             gpu, f"{framework}|{name}", kind, device, shapes, FRAMEWORKS[framework], _log_latency(rows), dtype,
@@ -115,18 +120,40 @@ def moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
 def moe_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
     """The parts of `moe_parts`, split by kernel, whose name takes the framework's place in the path.
 
-    The rows name the kernel; where they do not, it is the one that the framework runs.
+    The rows name the kernel; where they do not, it is the one that the framework runs. Of `EARLY` releases, Triton's
+    rows teach what today's do alike: SGLang's multiplied the rows of other GPUs' experts, too, and layers without a
+    gate take as long in these tables as with one.
     """
     names = frame["kernel_source"].astype(object).fillna("").astype(str) if "kernel_source" in frame else None
     kernels = np.full(len(frame), "", dtype=object)
     if names is not None:
         found = {name: next((k for k in serving_moe.KERNELS if k in name), "") for name in names.unique()}
         kernels = names.map(found).to_numpy(dtype=object)
-    for known in np.unique(kernels.astype(str)):
-        for part in moe_parts(frame[kernels == known], gpus):
+    early = _early(frame)
+    theirs = (_floats(frame, "ep") > 1) & (frame["framework"].astype(str) == "sglang").to_numpy()
+    alike = ~(early & np.isin(kernels.astype(str), ["triton", ""]) & (theirs | ~_gated(frame)))  # "": vLLM's fused_moe
+    for known, is_early in sorted(set(zip(kernels.astype(str), early.tolist(), strict=True))):
+        for part in moe_parts(frame[(kernels == known) & (early == is_early) & alike], gpus):
             framework, name = part.path.split("|")
             kernel = known or serving_moe.kernel_of(framework, name, gpus[part.gpu])
-            yield replace(part, path=f"{kernel}|{name}")
+            tiling = serving_moe.tiling_of(framework, kernel, name, is_early)
+            yield replace(part, path=f"{kernel}|{name}", shapes=replace(part.shapes, tiling=tiling))
+
+
+def _early(frame: Frame) -> npt.NDArray[np.bool_]:
+    """(n,) True for rows of `EARLY` releases."""
+    if "framework_version" not in frame:
+        return np.zeros(len(frame), dtype=bool)
+    names, versions = (frame[name].astype(str).to_numpy() for name in ("framework", "framework_version"))
+    found: npt.NDArray[np.bool_] = np.zeros(len(frame), dtype=bool)
+    for name, version in EARLY:
+        found |= (names == name) & (versions == version)
+    return found
+
+
+def _gated(frame: Frame) -> npt.NDArray[np.bool_]:
+    """(n,) True for experts with a gate, and where nothing is said."""
+    return np.asarray(frame["gated"].astype(object).fillna(True).astype(bool), dtype=bool)
 
 
 def sample(part: Part, count: int, seed: int) -> Part:

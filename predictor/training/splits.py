@@ -50,15 +50,6 @@ def holdout(frame: Frame, fraction: float, seed: int) -> BoolArray:
     return held
 
 
-def model_groups(frame: Frame) -> IntArray:
-    """(n,) number of each row's MoE model, -1 for rows of other operators."""
-    result = np.full(len(frame), -1, dtype=np.int64)
-    rows = np.flatnonzero(np.asarray(frame["op"].astype(str)) == "moe")
-    if len(rows):
-        result[rows] = _codes(frame, rows, MODEL)[0]
-    return result
-
-
 def model_holdout(frame: Frame, fraction: float, seed: int) -> BoolArray:
     """(n,) True for rows of held-out MoE models: whole (hidden, intermediate, experts, top_k) over everything else."""
     held = np.zeros(len(frame), dtype=bool)

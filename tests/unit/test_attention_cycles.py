@@ -43,11 +43,13 @@ def _seconds(shapes: Shapes, device: Device, decode: bool) -> Any:
 
 
 @KINDS
-def test_a_gpu_twice_as_fast_in_everything_takes_half_the_time(decode: bool) -> None:
+def test_a_gpu_twice_as_fast_in_everything_takes_half_the_time(decode: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every rate twice as high a second is the same a cycle: the trees are asked the same."""
     fast = replace(H100, peak_flops=2 * H100.peak_flops, bandwidth=2 * H100.bandwidth, clock_hz=2 * H100.clock_hz)
     shapes, constants = _calls(decode), DECODE if decode else PREFILL
-    one, two = (attention_cycles.core_time(shapes, device, constants, decode) for device in (H100, fast))
+    one = attention_cycles.core_time(shapes, H100, constants, decode)
+    monkeypatch.setattr(attention_cycles, "_WAIT_HZ", 2 * attention_cycles._WAIT_HZ)  # its memory answers as fast, too
+    two = attention_cycles.core_time(shapes, fast, constants, decode)
     np.testing.assert_allclose(two.total, one.total / 2)
     tables = [attention_cycles.features(shapes, device, core, 1) for device, core in ((H100, one), (fast, two))]
     assert tables[0].shape == (shapes.batch.size, len(attention_cycles.FEATURES))
@@ -97,6 +99,52 @@ def test_counts_of_a_window_and_a_narrow_cache() -> None:
     assert visible_keys(_shapes(call, window=50.0)).tolist() == [149.0]
     assert queries.tolist() == [2 * 8 * 100 * 64 * 2 * 2]
     assert cache.tolist() == [2 * 2 * 149 * 128]
+
+
+# ---------------------------------------------------------------------------------- how kernels share out their work
+
+
+def _by(framework: str, gpu: str, shapes: Shapes, decode: bool) -> Any:
+    spec = load_gpu(gpu)
+    return _seconds(shapes.run_by(framework, spec), Device.of(spec, "bf16"), decode)
+
+
+def test_a_tile_of_a_short_prompt_holds_the_query_heads_of_a_group_where_kernels_pack_them() -> None:
+    grouped, plain, long = (256, 64, 8, 16, 16, 128), (256, 64, 64, 16, 16, 128), (8, 64, 8, 8192, 8192, 128)
+    shapes = _shapes(grouped, plain, long)
+    packed, alone = _by("sglang", "h100-sxm", shapes, False), _by("trtllm", "h100-sxm", shapes, False)
+    assert packed[0] < 0.9 * alone[0]
+    np.testing.assert_allclose(packed[1:], alone[1:], rtol=1e-9)
+    np.testing.assert_array_equal(_by("vllm", "h100-sxm", shapes, False), packed)  # FlashAttention-3
+    on_l40s = [_by(framework, "l40s", shapes, False) for framework in ("vllm", "trtllm", "sglang")]
+    np.testing.assert_array_equal(on_l40s[0], on_l40s[1])  # FlashAttention-2
+    assert on_l40s[2][0] < on_l40s[0][0]  # FlashInfer
+
+
+def test_a_block_a_query_head_where_no_kernel_groups_them() -> None:
+    wide = _shapes((64, 64, 1, 1, 8192, 128))
+    for gpu in ("a100-sxm-80gb", "h100-sxm", "rtx-pro-6000-server"):
+        assert _by("trtllm", gpu, wide, True) > 4 * _by("vllm", gpu, wide, True), gpu
+    assert _by("trtllm", "b200", wide, True) == _by("vllm", "b200", wide, True)
+    groups = replace(wide, heads=wide.heads / 2)
+    assert _by("trtllm", "h100-sxm", groups, True) == _by("vllm", "h100-sxm", groups, True)
+    windowed = _shapes((64, 64, 4, 1, 8192, 128), window=128.0)
+    assert _by("vllm", "l40s", windowed, True) > 2 * _by("trtllm", "l40s", windowed, True)
+    assert _by("vllm", "h100-sxm", windowed, True) == _by("trtllm", "h100-sxm", windowed, True)
+
+
+def test_a_cache_that_is_not_split_takes_one_sequence_as_long_as_many() -> None:
+    """By (cache bytes, latent): one query over 65,536 keys, in one sequence and in eight."""
+    for narrow, latent in ((True, False), (False, True)):
+        call = (16, 1, 1, 65536, 576) if latent else (8, 1, 1, 65536, 128)
+        shapes = _shapes(*((batch, *call) for batch in (1, 8)), kv_itemsize=1.0 if narrow else 2.0)
+        shapes = replace(shapes, shared=np.full(2, float(latent)))
+        for gpu in ("l40s", "rtx-pro-6000-server"):
+            one, many = _by("trtllm", gpu, shapes, True)
+            assert many < 1.05 * one
+            assert _by("sglang", gpu, shapes, True)[0] < one / 5
+        one, many = _by("trtllm", "h100-sxm", shapes, True)
+        assert one == _by("vllm", "h100-sxm", shapes, True)[0] < many
 
 
 # ------------------------------------------------------------------------------------------------ what is learned
@@ -149,6 +197,33 @@ def test_all_frameworks_share_one_core_and_new_gpus_follow_the_law(frames: list[
         gpu = load_gpu(name)
         expected = roofline(_OPS, gpu).cold_s / 0.6 + 2e4 / gpu.boost_clock_hz
         assert np.median(np.abs(_forecast(files, gpu) / expected - 1)) < 0.25, name
+
+
+def test_no_prefill_is_faster_than_the_exponentials_of_its_softmax(frames: list[Any]) -> None:
+    """B200's tensor cores in fp8 outrun its special function units; an L4's do not."""
+    quick = [frame.assign(latency_ms=frame["latency_ms"] / 3) for frame in frames]
+    estimator = ServingAttention.from_artifact(*_fit(*quick))
+    calls: list[Op] = [Attention("fp8", 4, 64, 8, 16384, 16384, 64), Attention("bf16", 4, 64, 8, 16384, 16384, 256)]
+    exponentials = 4 * 64 * 16384 * 16385 / 2
+    rates = {}
+    for name in ("b200", "l4"):
+        gpu = load_gpu(name)
+        bound = roofline(calls, gpu).lower_bound_s
+        seconds = bound / estimator.utilization(make_batch("attention", calls, "vllm"), gpu, bound)
+        rates[name] = exponentials / seconds / (16 * gpu.sm_count * gpu.boost_clock_hz)
+    assert rates["b200"][0] == pytest.approx(0.68)
+    assert rates["b200"][1] < 0.5
+    assert (rates["l4"] < 0.6).all()
+
+
+def test_latent_attention_has_the_constants_of_plain_attention(frames: list[Any]) -> None:
+    latent = _frame(_KNOWN["l40s"], 0.1, "trtllm")
+    latent = latent.assign(shared_kv=latent["q_len"] == 1, kv_heads=1)
+    usual, both = (_fit(*some)[0]["cores"] for some in (frames, [*frames, latent]))
+    assert both["*|mla_decode|mla_decode|bf16"] == both["*|decode|decode|bf16"] == usual["*|decode|decode|bf16"]
+    assert both["l40s|trtllm|mla_decode|bf16"] != both["l40s|trtllm|decode|bf16"]
+    alone = _fit(latent.assign(gpu="a100-sxm-80gb"))[0]["cores"]
+    assert "*|mla_decode|mla_decode|bf16" in alone
 
 
 def test_kernels_of_triton_teach_nothing_of_other_gpus(frames: list[Any]) -> None:

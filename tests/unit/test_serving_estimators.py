@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -18,13 +19,24 @@ from predictor.estimators.residual import Corrections, Device  # noqa: E402
 from predictor.estimators.serving_attention import BACKWARD_OVER_FORWARD, ServingAttention, attended_pairs  # noqa: E402
 from predictor.estimators.serving_attention import Shapes as AttentionShapes  # noqa: E402
 from predictor.estimators.serving_gemm import ServingGemm  # noqa: E402
-from predictor.estimators.serving_moe import ServingMoE, core_time, expert_loads, exponent_of, kernel_of  # noqa: E402
+from predictor.estimators.serving_moe import (  # noqa: E402
+    FASTEST,
+    STRIPES,
+    TWO_TILES,
+    ServingMoE,
+    core_time,
+    expert_loads,
+    exponent_of,
+    kernel_of,
+    on_board,
+    tiling_of,
+)
 from predictor.estimators.serving_moe import Shapes as MoEShapes  # noqa: E402
 from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
 from predictor.ops import Attention, Gemm, MoE, Op  # noqa: E402
 from predictor.ops.attention import attended_pairs as pairs_of_one  # noqa: E402
 from predictor.roofline import roofline  # noqa: E402
-from predictor.training import fit_serving  # noqa: E402
+from predictor.training import fit_serving, serving_rows  # noqa: E402
 
 GPUS = {name: load_gpu(name) for name in ("a100-sxm-80gb", "h100-sxm")}
 UNSEEN = ("l4", "rtx-pro-6000-server", "h200-sxm", "mi300x")
@@ -246,6 +258,73 @@ def test_constants_of_an_older_set_mean_what_they_meant() -> None:
         eight[5] = np.log(1e-3)  # the shortest time of a step
         assert (core_time(_layers(ep), device, eight).compute > 100 * old.compute).all()
         eight[5] = np.log(1e-12)
+
+
+def test_default_tiles_of_sglang_change_where_tokens_outnumber_local_experts() -> None:
+    device = Device.of(GPUS["h100-sxm"], "bf16")
+    known = np.log(np.array([0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02, 0.7]))
+    for ep, few in ((1, [True, False, False]), (8, [False, False, False])):  # 16, 512, 8192 tokens; 64, 8 experts
+        best = core_time(_layers(ep), device, known)
+        two = core_time(replace(_layers(ep), tiling=TWO_TILES), device, known)
+        np.testing.assert_allclose(two.memory / best.memory, np.where(few, 1.0, 1 / 0.7), rtol=1e-3)
+        assert (two.compute >= best.compute).all()
+        before = core_time(replace(_layers(ep), tiling=TWO_TILES), device, known[:-1])  # a set that knows no half lines
+        np.testing.assert_array_equal(before.total, core_time(_layers(ep), device, known[:-1]).total)
+    assert [tiling_of("sglang", "triton", "bf16"), tiling_of("vllm", "triton", "bf16", early=True)] == [TWO_TILES] * 2
+    for framework, kernel, name in (
+        ("vllm", "triton", "bf16"),
+        ("sglang", "cutlass", "bf16"),
+        ("sglang", "triton", "fp8_block"),
+        ("trtllm", "triton", "fp8"),
+    ):
+        assert tiling_of(framework, kernel, name) == FASTEST
+
+
+def test_stripes_occupy_every_sm() -> None:
+    """One expert's tiles are fewer than the SMs: whole ones leave some idle, stripes do not."""
+    device = Device.of(GPUS["h100-sxm"], "bf16")
+    known = np.log(np.array([0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02, 0.7]))
+    one = np.ones(2)
+    columns = [np.array([1.0, 4096.0]), one * 4096, one * 1024, one * 8, one, one * 3, one, one, one * 0]
+    whole, stripes = (core_time(MoEShapes.of(columns, 0.5, tiling), device, known) for tiling in (FASTEST, STRIPES))
+    assert stripes.compute[0] < 0.5 * whole.compute[0]
+    assert stripes.compute[1] == pytest.approx(whole.compute[1])
+    assert {tiling_of(name, "marlin", "int4_wo") for name in ("vllm", "sglang")} == {STRIPES}
+
+
+def test_a_kernel_that_does_not_wait_for_memory_gains_nothing_from_a_faster_one() -> None:
+    h100, h200 = (Device.of(load_gpu(name), "bf16") for name in ("h100-sxm", "h200-sxm"))
+    slow, usual = (
+        np.log(np.array([0.5, share, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02, 0.7])) for share in (0.1, 0.7)
+    )
+    layers = _layers(1)
+    memory = [
+        [core_time(layers, device, on_board(x, 2.0, h100, device)).memory for device in (h100, h200)]
+        for x in (slow, usual)
+    ]
+    np.testing.assert_allclose(memory[0][1], memory[0][0])
+    np.testing.assert_allclose(memory[1][1] / memory[1][0], h100.bandwidth / h200.bandwidth, rtol=1e-3)
+    np.testing.assert_array_equal(on_board(slow, 2.0, None, h200), slow)  # shared constants are of no board
+
+
+def test_early_releases_teach_other_gpus_what_todays_do_alike() -> None:
+    ops: list[Op] = [MoE("bf16", 64, 2048, 1024, 64, 4, gated, 1, ep) for gated, ep in product((True, False), (1, 4))]
+    gpu = GPUS["h100-sxm"]
+
+    def kept(framework: str, version: str, source: str) -> list[tuple[float, float, bool]]:
+        about = {"framework": framework, "framework_version": version, "kernel_source": source}
+        frame = pd.DataFrame(_rows(ops, gpu, 0.6, op="moe", distribution="balanced", **about))
+        parts = list(serving_rows.moe_by_kernel(frame, {gpu.id: gpu}))
+        return [
+            (m, ep, p.shapes.tiling == TWO_TILES)
+            for p in parts
+            for m, ep in zip(p.shapes.matrices, p.shapes.ep, strict=True)
+        ]
+
+    assert kept("sglang", "0.5.10", "fused_moe_triton") == [(3, 1, True)]
+    assert kept("vllm", "0.14.0", "vllm_fused_moe") == [(3, 1, True), (3, 4, True)]
+    assert kept("vllm", "0.24.0", "vllm_triton") == [(3, 1, False), (3, 4, False), (2, 1, False), (2, 4, False)]
+    assert len(kept("sglang", "0.5.10", "marlin")) == len(kept("sglang", "0.5.14", "fused_moe_triton")) == 4
 
 
 def test_what_gpus_share_of_moe_goes_by_kernel() -> None:

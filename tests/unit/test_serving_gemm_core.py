@@ -47,7 +47,7 @@ def test_tensor_cores_of_half_the_rate_need_less_but_more_than_half() -> None:
 
 
 def test_an_artifact_without_a_smallest_tile_reads_as_one_that_never_binds() -> None:
-    assert len(CONSTANTS) == len(CORE) + 1
+    assert CONSTANTS[len(CORE)] == "smallest_tile"
     device = Device.of(load_gpu("h100-sxm"), "bf16")
     shapes = _shapes([1.0, 100.0, 4096.0], 4096.0, 4096.0)
     np.testing.assert_array_equal(_core(shapes, device).total, _core(shapes, device, 1.0).total)
@@ -67,6 +67,100 @@ def test_such_a_tile_runs_faster_on_faster_tensor_cores() -> None:
     here, there = (Device.of(load_gpu(name), "nvfp4") for name in ("rtx-pro-6000-server", "b200"))
     faster = _core(shapes, here, 128.0 * 128.0).compute[0] / _core(shapes, there, 128.0 * 128.0).compute[0]
     assert 2.0 < faster < 8.0
+
+
+QUANTIZING = (1.0, 3e3, 1800.0, 1.5)  # the smallest tile, then launch, cycles a row and passes
+
+
+def _quantized(shapes: Shapes, device: Device) -> np.ndarray:
+    """Seconds that the kernel before the product adds."""
+    with_it, without = (
+        core_time(shapes, device, np.log((*CORE, 1.0, *last))).total for last in (QUANTIZING[1:], (1e-9, 1e-9, 1e-9))
+    )
+    return np.asarray(with_it - without)
+
+
+def test_sixteen_bit_activations_are_not_quantized() -> None:
+    device = Device.of(load_gpu("h100-sxm"), "bf16")
+    assert (_quantized(_shapes([1.0, 512.0, 16384.0], 4096.0, 4096.0), device) == 0.0).all()
+    weights_alone = replace(_shapes([1.0, 512.0], 4096.0, 4096.0), weight_itemsize=0.5)
+    assert (_quantized(weights_alone, device) == 0.0).all()
+
+
+def test_an_artifact_without_quantizing_constants_reads_as_before() -> None:
+    device = Device.of(load_gpu("h100-sxm"), "fp8")
+    shapes = _shapes([1.0, 512.0, 16384.0], 4096.0, 4096.0, "fp8")
+    twice = (*CORE[:5], 2.0 * CORE[5], *CORE[6:])  # older artifacts count 64 elements of K as a step, newer ones 128
+    free = core_time(shapes, device, np.log((*twice, 1.0, 1e-9, 1e-9, 1e-9))).total
+    np.testing.assert_allclose(free, _core(shapes, device, 1.0).total, rtol=1e-9)
+
+
+def test_a_step_of_the_k_loop_is_128_bytes_deep() -> None:
+    """One row, so that steps decide: fp8 needs half of them, weights alone in 4 bit as many, block scales no fewer."""
+    device = Device.of(load_gpu("b200"), "fp8")
+    steps = np.log((*CORE, 1.0, 1.0, 1e-9, 1e-9))
+    wide = _shapes([1.0], 1024.0, 65536.0)
+    narrow = replace(wide, itemsize=1.0, weight_itemsize=1.0)
+    bf16, fp8, blocked, weights_alone = (
+        core_time(shapes, device, steps).compute[0]
+        for shapes in (wide, narrow, replace(narrow, blocked=True), replace(wide, weight_itemsize=0.5))
+    )
+    assert bf16 / fp8 == pytest.approx(2.0, rel=1e-9)
+    assert bf16 == blocked == weights_alone
+
+
+def test_what_quantizing_rows_costs_by_hand() -> None:
+    """Short rows cost cycles of an SM each, long ones their bytes through DRAM."""
+    device = Device.of(load_gpu("h100-sxm"), "fp8")
+    launch = 3e3 / device.clock_hz
+    short = _quantized(_shapes([1.0, 16384.0], 128.0, 64.0, "fp8"), device)
+    assert short[0] == pytest.approx(launch, rel=0.02)
+    assert short[1] - launch == pytest.approx(16384 * 1800 / (device.sms * device.clock_hz), rel=0.02)
+    m, k = 65536.0, 65536.0
+    moved = 1.5 * 3.0 * m * k - 0.5 * device.l2_bytes
+    long = _quantized(_shapes([m], 128.0, k, "fp8"), device)[0]
+    assert long == pytest.approx(moved / (0.75 * device.bandwidth), rel=0.05)
+
+
+def test_the_fit_tells_quantizing_from_the_product() -> None:
+    """Rows of one board with a dear row: its constants forecast another board, which has other SMs and bandwidth."""
+    pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
+    from predictor.training.fit_serving import GEMM, fit_constants
+    from predictor.training.serving_rows import Part
+
+    rng = np.random.default_rng(1)
+    m, n, k = (np.exp2(rng.integers(low, 14, 500).astype(np.float64)) for low in (0, 7, 7))
+    shapes = replace(_shapes([1.0] * 500, 1.0, 1.0, "fp8"), m=m, n=n, k=k)
+    true = np.log((*CORE, *QUANTIZING))
+    here, there = (Device.of(load_gpu(name), "fp8") for name in ("l40s", "h100-sxm"))
+    measured = np.log(core_time(shapes, here, true).total) + rng.normal(0.0, 0.03, 500)
+    found = fit_constants(GEMM, [Part("", "vllm|fp8", "fp8", here, shapes, 2, measured, "fp8")], 0)
+    assert np.exp(found[CONSTANTS.index("quantize_row_cycles")]) == pytest.approx(1800.0, rel=0.25)
+    ratio = core_time(shapes, there, found).total / core_time(shapes, there, true).total
+    assert np.median(np.abs(ratio - 1.0)) < 0.05
+
+
+def test_other_boards_do_not_learn_from_a_board_whose_kernel_is_odd() -> None:
+    pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
+    from predictor.training.fit_serving import GEMM, typical
+    from predictor.training.serving_rows import Part
+
+    rng = np.random.default_rng(2)
+    m, n, k = (np.exp2(rng.integers(low, 13, 300).astype(np.float64)) for low in (0, 8, 8))
+    shapes = replace(_shapes([1.0] * 300, 1.0, 1.0, "fp8"), m=m, n=n, k=k)
+
+    def part(name: str, slower: float, path: str = "sglang|fp8") -> Part:
+        device = Device.of(load_gpu(name), "fp8")
+        time = core_time(shapes, device, np.log((*CORE, *QUANTIZING))).total * np.where(m < 512, slower, 1.0)
+        return Part(name, path, path.split("|")[1], device, shapes, 1, np.log(time), "fp8")
+
+    alike = [part("l40s", 1.0), part("h100-sxm", 1.0)]
+    odd = part("rtx-pro-6000-server", 4.0)
+    assert [p.gpu for p in typical(GEMM, [*alike, odd], 0)] == ["l40s", "h100-sxm"]
+    assert len(typical(GEMM, [*alike, part("rtx-pro-6000-server", 1.3)], 0)) == 3
+    assert [p.gpu for p in typical(GEMM, [alike[0], odd], 0)] == ["l40s"]  # of two, the fast one stays
+    alone = part("rtx-pro-6000-server", 4.0, "sglang|nvfp4")  # nothing to compare it with
+    assert typical(GEMM, [*alike, alone], 0)[-1] is alone
 
 
 def test_the_fit_takes_a_slow_step_for_a_large_tile() -> None:
