@@ -64,7 +64,7 @@ def thinned(frame: Any, count: int) -> Any:
 
 def bounds_and_forecasts(estimator: Any, rows: Any, family: str, gpu: Any) -> tuple[Any, Any]:
     """(roofline, forecast) of every row over its measured time, (n,) each."""
-    bound, result = np.empty(len(rows)), np.empty(len(rows))
+    bound, result = np.empty(len(rows)), np.full(len(rows), np.nan)
     ops = np.array(dataset.ops_of(rows), dtype=object)
     for framework, indices in rows.groupby(rows["framework"].astype(str)).indices.items():
         some = list(ops[indices])

@@ -22,7 +22,9 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `train`."""
     parser.epilog = EXAMPLES
-    parser.add_argument("--data", nargs="+", required=True, metavar="FILE", help="data sets of the measurement schema")
+    parser.add_argument(
+        "--data", nargs="+", action="extend", required=True, metavar="FILE", help="data sets of the measurement schema"
+    )
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write the estimators to")
     parser.add_argument("--only-gpu", metavar="A,B", help="fit on these GPUs alone")
     parser.add_argument("--exclude-gpu", metavar="C,D", help="leave these GPUs out of the fit, and score on them")

@@ -93,7 +93,9 @@ def _prefill(
     # A causal tile computes its whole diagonal: half a tile of keys more than the pairs that count.
     seen = attended_pairs(s) / s.q_len + np.where(s.causal > 0, _QUERIES / 2, 0.0)
     keys = np.maximum(np.minimum(seen, np.ceil(visible / _KEYS) * _KEYS), _KEYS)
-    step = 2.0 * rows * _KEYS * (s.head_dim + s.value_dim + idle) * sms / (device.peak_flops * min(share, 1.0))
+    widths = s.head_dim + s.value_dim
+    slowed = device.slowed((widths + idle) / (widths * min(share, 1.0)))
+    step = 2.0 * rows * _KEYS * widths * slowed * sms / device.peak_flops
     tile_keys = np.where(s.window > 0, np.minimum(visible, s.window + _QUERIES), visible)
     longest = np.maximum(np.ceil(tile_keys / _KEYS), 1.0) * step + block / _WAIT_HZ
     work = sequences * tiles * (keys / _KEYS * step + block / _WAIT_HZ) / sms + queries / (io * clock * sms)

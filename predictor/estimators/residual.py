@@ -20,6 +20,7 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from predictor.dtypes import bytes_of
 from predictor.errors import SpecError, UnsupportedError
 from predictor.estimators.base import Batch
 from predictor.estimators.trees import Trees
@@ -54,6 +55,8 @@ _WATTS_AT_FLOPS = 1024.0
 #: left out comes out worse. What B200 gets depends on it (0.96 at 0.5, 0.79 at 0.6, 0.87 here), and published matmul
 #: ceilings of other boards were in view when it was chosen.
 NEED_EXPONENT = 0.55
+#: Dense 16-bit FLOPs a clock and SM, sums in fp32, of the generations (compute capability) whose boards differ in it.
+_FULL_RATE: Mapping[str, float] = {"7.5": 1024.0, "8.6": 1024.0, "8.9": 1024.0, "12.0": 1024.0}
 
 
 class HasTotal(Protocol):
@@ -76,20 +79,47 @@ def framework_name(kernels: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The scalars of a GPU that a core reads: FLOP/s of one dtype (already cut by power), bytes/s, bytes, SMs, Hz."""
+    """The scalars of a GPU that a core reads: FLOP/s of one dtype (already cut by power), bytes/s, bytes, SMs, Hz.
+
+    ``tensor_rate`` is 0.5 where tensor cores of that dtype run at half of what their generation can, else 1.
+    """
 
     peak_flops: float
     bandwidth: float
     l2_bytes: float
     sms: float
     clock_hz: float
+    tensor_rate: float = 1.0
 
     @staticmethod
     @lru_cache(maxsize=4096)
     def of(gpu: GPUSpec, dtype: str) -> Device:
         """From a GPU's data sheet; a dtype without a peak computes as bf16, fp16 or fp32, the first that there is."""
         peak = _peak(gpu, dtype) * sustained_share(gpu)
-        return Device(peak, gpu.memory_bandwidth, float(gpu.l2_bytes), float(gpu.sm_count), gpu.boost_clock_hz)
+        sms, clock, rate = float(gpu.sm_count), gpu.boost_clock_hz, tensor_rate(gpu, dtype)
+        return Device(peak, gpu.memory_bandwidth, float(gpu.l2_bytes), sms, clock, rate)
+
+    def slowed(self, factor: FloatArray | float) -> FloatArray | float:
+        """How many times the time at peak some products take, where at full tensor rate it would be ``factor`` times.
+
+        What keeps tensor cores waiting (loads, issue slots, softmax) takes its cycles whatever their rate, so at half
+        the rate it is half as much of the time.
+        """
+        return factor if self.tensor_rate == 1.0 else 1.0 + self.tensor_rate * (factor - 1.0)
+
+
+def tensor_rate(gpu: GPUSpec, dtype: str) -> float:
+    """0.5 where the tensor cores do half of their generation's FLOPs a clock in ``dtype``, else 1.
+
+    Graphics cards (GeForce, and L20) add 16-bit and 8-bit products up in fp32 at half of the rate of the same chip's
+    other boards; 4-bit ones, and int8, at all of it.
+    """
+    full = _FULL_RATE.get(gpu.compute_capability or "")
+    name = _computed_as(gpu, dtype)
+    if full is None or not name or bytes_of(name) > 2:
+        return 1.0
+    share = gpu.peak_flops(name) * bytes_of(name) / 2.0 / (gpu.sm_count * gpu.boost_clock_hz * full)
+    return 0.5 if 0.4 < share < 0.6 else 1.0
 
 
 def sustained_share(gpu: GPUSpec) -> float:
@@ -104,13 +134,20 @@ def sustained_share(gpu: GPUSpec) -> float:
 
 
 def _peak(gpu: GPUSpec, dtype: str) -> float:
-    """FLOP/s of a dtype, or of bf16, fp16 or fp32, the first that there is; 0 without any."""
+    """FLOP/s of a dtype as it is computed; 0 where the GPU computes in none."""
+    name = _computed_as(gpu, dtype)
+    return gpu.peak_flops(name) if name else 0.0
+
+
+def _computed_as(gpu: GPUSpec, dtype: str) -> str:
+    """The dtype itself, or bf16, fp16 or fp32, the first that the GPU has a peak for; "" without any."""
     for name in (dtype, "bf16", "fp16", "fp32"):
         try:
-            return gpu.peak_flops(name)
+            gpu.peak_flops(name)
         except UnsupportedError:
             continue
-    return 0.0
+        return name
+    return ""
 
 
 def runs_mma(gpu: GPUSpec) -> bool:
@@ -122,7 +159,7 @@ def describe_device(gpu: GPUSpec, dtypes: Iterable[str]) -> dict[str, Any]:
     """What a manifest says of a measured GPU, so that others can find their sibling."""
     return {
         "compute_capability": gpu.compute_capability,
-        "scalars": {dtype: [float(v) for v in astuple(Device.of(gpu, dtype))] for dtype in dtypes},
+        "scalars": {dtype: [float(v) for v in astuple(Device.of(gpu, dtype))[:5]] for dtype in dtypes},
     }
 
 

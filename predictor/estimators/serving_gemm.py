@@ -118,7 +118,7 @@ def core_time(shapes: Shapes, device: Device, log_constants: FloatArray) -> Core
     ec = min(ec, 1.0)
     tm, tn = _TILES[:, 0], _TILES[:, 1]
     tiles = shapes.batch[:, None] * np.ceil(shapes.m[:, None] / tm) * np.ceil(shapes.n[:, None] / tn)
-    elements = np.maximum(tm * tn * (1 + penalty * (1 / tm + 1 / tn)) / ec, smallest)
+    elements = np.maximum(tm * tn * device.slowed((1 + penalty * (1 / tm + 1 / tn)) / ec), smallest)
     step = 128.0 * elements * (device.sms / device.peak_flops)
     shortest = shapes.step if len(log_constants) > 9 else 1.0  # older artifacts count 64 elements of K, however wide
     step = np.maximum(step, shortest * step_cycles / device.clock_hz)

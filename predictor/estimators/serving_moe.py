@@ -184,7 +184,8 @@ def core_time(shapes: Shapes, device: Device, log_constants: FloatArray) -> Core
     # Columns of the up and gate products and of the down product, and the K loops behind them.
     up = np.ceil((shapes.matrices - 1) * width / _COLUMNS)
     down = np.ceil(shapes.hidden / _COLUMNS)
-    step = np.maximum(128.0 * _COLUMNS * (_BLOCKS + penalty) * device.sms / (device.peak_flops * ec), step_s)
+    slowed = device.slowed((_BLOCKS + penalty) / (_BLOCKS * ec))
+    step = np.maximum(128.0 * _COLUMNS * _BLOCKS * slowed * device.sms / device.peak_flops, step_s)
     step = np.hypot(step, 64.0 * (_COLUMNS + _BLOCKS) * shapes.itemsize / (supply * device.clock_hz))
     tiles = blocks * up[:, None]
     least = 0.0 if shapes.tiling == STRIPES and np.isfinite(half) else 1.0  # tiles on the busiest SM

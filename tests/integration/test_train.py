@@ -66,6 +66,12 @@ def test_same_data_and_seed_give_the_same_bytes(file: Path, trained: Path, tmp_p
     assert contents(trained) == contents(tmp_path / "two")
 
 
+def test_data_given_twice_is_read_twice(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--data", str(tmp_path / "first.parquet"), "--data", str(file), "--out", str(tmp_path / "set")]
+    assert main(["train", *words]) == 2  # the first one is not forgotten
+    assert "first.parquet is not there" in capsys.readouterr().err
+
+
 def test_held_out_groups_are_whole_and_written_beside_the_artifacts(file: Path, trained: Path) -> None:
     held = dataset.read(trained / "heldout.parquet")
     groups = set(zip(held["n"], held["k"], strict=True))
