@@ -321,7 +321,7 @@ ATTENTION = Family(
     parts=attention_parts,
     core=_attention_core,
     describe=_attention_table,
-    measured=Settings(rounds=160, leaves=511, depth=16, rate=0.14, sampling=0.9),
+    measured=Settings(rounds=240, leaves=511, depth=16, rate=0.1, sampling=0.9),
     unseen=Settings(rounds=200, leaves=127, depth=12, rows_a_leaf=10),
     rows_a_booster=150_000,
     unseen_shrink=0.9,
