@@ -159,7 +159,7 @@ def describe_device(gpu: GPUSpec, dtypes: Iterable[str]) -> dict[str, Any]:
     """What a manifest says of a measured GPU, so that others can find their sibling."""
     return {
         "compute_capability": gpu.compute_capability,
-        "scalars": {dtype: [float(v) for v in astuple(Device.of(gpu, dtype))[:5]] for dtype in dtypes},
+        "scalars": {dtype: [float(v) for v in astuple(Device.of(gpu, dtype))] for dtype in dtypes},
     }
 
 
@@ -280,14 +280,14 @@ class Corrections:
         near: list[tuple[float, str]] = []
         for name, about in self._devices.items():
             if about["compute_capability"] == gpu.compute_capability:
-                _, bandwidth, _, sms, _ = next(iter(about["scalars"].values()))
-                apart = abs(math.log(sms / gpu.sm_count))
+                other = Device(*next(iter(about["scalars"].values())))
+                apart = abs(math.log(other.sms / gpu.sm_count))
                 if apart <= math.log(_SIBLING_SMS):
-                    near.append((apart + abs(math.log(bandwidth / gpu.memory_bandwidth)), name))
+                    near.append((apart + abs(math.log(other.bandwidth / gpu.memory_bandwidth)), name))
         return min(near)[1] if near else None
 
     def device(self, source: str, dtype: str) -> Device | None:
-        """The scalars of the measured GPU ``source``; None for shared constants."""
+        """The scalars of the measured GPU ``source``; None for shared constants. Older sets kept no tensor rate."""
         scalars = self._devices.get(source, {}).get("scalars", {}).get(dtype)
         return None if scalars is None else Device(*scalars)
 

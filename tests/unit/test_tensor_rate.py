@@ -8,7 +8,7 @@ import pytest
 
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import predict_kernels
-from predictor.estimators.residual import Device, tensor_rate
+from predictor.estimators.residual import Corrections, Device, describe_device, tensor_rate
 from predictor.hardware.gpu import load_gpu
 from predictor.ops import Attention, Gemm, MoE, Op
 
@@ -32,6 +32,13 @@ from predictor.ops import Attention, Gemm, MoE, Op
 )
 def test_which_boards_run_at_half_rate(gpu: str, dtype: str, rate: float) -> None:
     assert tensor_rate(load_gpu(gpu), dtype) == rate
+
+
+@pytest.mark.parametrize("gpu", ["rtx-4090", "l40s"])
+def test_a_measured_board_is_kept_with_its_rate(gpu: str) -> None:
+    board = load_gpu(gpu)
+    kept = Corrections({"cores": {}, "boosters": {}, "devices": {gpu: describe_device(board, ["bf16"])}}, {})
+    assert kept.device(gpu, "bf16") == Device.of(board, "bf16")
 
 
 def test_what_keeps_tensor_cores_waiting_takes_its_cycles_at_any_rate() -> None:
