@@ -9,14 +9,16 @@ between (a server that dies, a full disk), the work goes on: the run is then kep
                              no server needed
     uri http://, sqlite:///  that store
 
-`record` holds what a run says, `store` sends it, `kept` keeps what a store did not take, `registry` fetches sets of
-estimators, `figures` draws. `store` and `registry` alone import MLflow, and only where a run is tracked.
+`record` holds what a run says, `lifecycle` opens and closes it, `store` sends it, `kept` keeps what a store did not take,
+`registry` fetches sets of estimators, `figures` draws. `store` and `registry` alone import MLflow, and only where a run
+is tracked.
 """
 
 from predictor.tracking.kept import keep, pending, push_pending
+from predictor.tracking.lifecycle import run
 from predictor.tracking.record import Record, Run, flat
 from predictor.tracking.registry import fetch, parse_name
-from predictor.tracking.store import EXPERIMENT, OFF, SET_FOLDER, installed, is_off, resolve_uri, run, state_folder
+from predictor.tracking.store import EXPERIMENT, OFF, SET_FOLDER, installed, is_off, resolve_uri, state_folder
 
 __all__ = [
     "EXPERIMENT", "OFF", "SET_FOLDER", "Record", "Run", "fetch", "flat", "installed", "is_off", "keep", "parse_name",

@@ -1,21 +1,17 @@
-"""Runs on a store of MLflow: opened before the work, filled and closed after it."""
+"""Runs on a store of MLflow: where it is, a run created on it, filled and closed."""
 
 from __future__ import annotations
 
-import getpass
 import importlib
 import importlib.util
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from predictor.errors import RequestError, TilecastError
-from predictor.tracking.record import Record, Run, git_commit, versions
+from predictor.tracking.record import Record
 
 OFF = "off"
 EXPERIMENT = "tilecast"
@@ -50,80 +46,6 @@ def installed() -> bool:
     return importlib.util.find_spec("mlflow") is not None
 
 
-@contextmanager
-def run(kind: str, uri: str | None, say: Callable[[str], None], insist: bool = False, of: str = "") -> Iterator[Run]:
-    """A run of one command, named "``kind`` ``of``". ``say`` takes the lines that a person should read.
-
-    Where the user named a ``uri`` (or with ``insist``), raises before the work starts: TilecastError if MLflow is
-    missing or the store does not answer, RequestError for what is no address. By default a store that cannot be opened
-    costs a line and no more.
-    """
-    record = Record(kind, "", " ".join(filter(None, (kind, of))), started_ms=_now())
-    insist = insist or uri is not None
-    if is_off(uri) or not (insist or installed()):
-        yield Run(record)
-        return
-    if not installed():
-        raise TilecastError("--tracking-uri needs mlflow, which is not installed: pip install 'tilecast[train]'")
-    record.uri = resolve_uri(uri)
-    record.tags |= _tags(kind)
-    filled = Run(record)
-    open_run(record, insist, say)
-    try:
-        yield filled
-    except BaseException as error:
-        record.status = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
-        record.tags["error"] = " ".join(str(error).split())[:500] or type(error).__name__
-        close_run(record, say)
-        raise
-    record.status = "FINISHED"
-    close_run(record, say)
-
-
-def _tags(kind: str) -> dict[str, str]:
-    """What MLflow's page shows of a run's origin."""
-    tags = {"tilecast.kind": kind, "mlflow.source.type": "LOCAL", "mlflow.source.git.commit": git_commit()}
-    tags["mlflow.source.name"] = f"microbench {kind}" if kind == "collect" else f"tilecast {kind}"
-    with suppress(KeyError, OSError, ImportError):  # a user without a name
-        tags["mlflow.user"] = getpass.getuser()
-    return {name: value for name, value in tags.items() if value}
-
-
-def open_run(record: Record, insist: bool, say: Callable[[str], None]) -> None:
-    """Create the run on its store; an error where that fails and ``insist``, else a line."""
-    try:
-        record.run_id = _create(client_of(record.uri), record)
-    except TilecastError:
-        raise
-    except Exception as error:  # MLflow raises many kinds, requests and SQLAlchemy more
-        first = first_line(error)
-        if insist and ("URI" in type(error).__name__ or "scheme" in first.lower()):
-            raise RequestError(f"--tracking-uri {record.uri}: MLflow knows no such address: {first}") from None
-        reason = f"MLflow at {record.uri} cannot be reached: {first}"
-        if insist:
-            raise TilecastError(f"--tracking-uri: {reason}") from None
-        say(f"{reason}; the run will be kept in {state_folder()}")
-
-
-def close_run(record: Record, say: Callable[[str], None]) -> None:
-    """Send the whole run; keep it on this machine where the store does not take it."""
-    from predictor.tracking.kept import keep
-
-    record.ended_ms = _now()
-    Run(record).parameters({"version": versions()})  # the last ones: a reader looks for settings first
-    try:
-        push(record)
-        say(f"run {record.run_id} in MLflow: {address(record)}")
-    except Exception as error:
-        failed = f"MLflow at {record.uri} failed ({first_line(error)})"
-        try:
-            kept = keep(record)
-        except OSError as full:
-            say(f"{failed}, and the run cannot be kept: {full.strerror}")
-            return
-        say(f"{failed}; the run is kept in {kept}: send it, `tilecast runs push`")
-
-
 def address(record: Record) -> str:
     """Where a person finds the run: its page on a server, else the store."""
     if not record.uri.startswith(("http://", "https://")):
@@ -136,7 +58,7 @@ def push(record: Record) -> None:
     client = client_of(record.uri)
     entities: Any = importlib.import_module("mlflow.entities")
     if not record.run_id or not _alive(client, record.run_id):
-        record.run_id = _create(client, record)
+        record.run_id = create(client, record)
     stamp = record.ended_ms
     metrics = [entities.Metric(k, v, stamp, 0) for k, v in record.metrics.items()]
     parameters = [entities.Param(k, v) for k, v in record.parameters.items()]
@@ -191,7 +113,7 @@ def client_of(uri: str) -> Any:
     return mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
-def _create(client: Any, record: Record) -> str:
+def create(client: Any, record: Record) -> str:
     found = client.get_experiment_by_name(EXPERIMENT)
     if found is None:
         place = None
@@ -219,7 +141,7 @@ def _alive(client: Any, run_id: str) -> bool:
     return True
 
 
-def _now() -> int:
+def now() -> int:
     return int(time.time() * 1e3)
 
 

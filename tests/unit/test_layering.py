@@ -102,6 +102,18 @@ def test_imports_point_down(path: Path) -> None:
     assert not upward, f"{name_of(path)} (level {own}) imports {sorted(upward)}"
 
 
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Late imports count, too: what needs another module's part, and it ours, is one module or three."""
+    paths = [path for package in ("predictor", "microbench") for path in modules(package)]
+    below = {name_of(path): imports(path) - {name_of(path)} for path in paths}
+    left = set(below)
+    while free := {name for name in left if not below[name] & left}:
+        left -= free
+    while last := {name for name in left if not any(name in below[other] for other in left)}:
+        left -= last
+    assert not left, f"modules in a circle: {sorted(left)}"
+
+
 @pytest.mark.parametrize("path", modules("predictor"), ids=name_of)
 def test_predictor_never_imports_the_harness(path: Path) -> None:
     assert not {name for name in imports(path) if name.split(".")[0] == "microbench"}

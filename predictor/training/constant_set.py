@@ -1,0 +1,65 @@
+"""A set of estimators with one constant efficiency an operator family: what forecasts of whole models have to beat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.estimators.artifact import SCHEMA_VERSION, RooflineOnly
+from predictor.estimators.efficiency import ANY
+from predictor.files import atomic_write
+from predictor.ops import OPERATORS
+from predictor.training.baselines import roofline_ms
+from predictor.training.evaluate import as_json, predict_rows
+from predictor.training.fit import write_estimator
+
+Frame = Any
+FloatArray = npt.NDArray[np.float64]
+
+
+def family_constants(families: npt.NDArray[Any], cold: FloatArray, measured: FloatArray) -> dict[str, float]:
+    """Efficiency in (0, 1] by operator family: the median of cold roofline over latency, each row weighing its latency.
+
+    All of shape (n,), times in one unit. The weight is for whole models, whose time is that of their long kernels: the
+    unweighted median of eager rows is that of launch-bound ones.
+    """
+    found = {}
+    for family in sorted(set(families.tolist())):
+        rows = families == family
+        ratio, weight = cold[rows] / measured[rows], measured[rows]
+        order = np.argsort(ratio, kind="stable")
+        half = np.searchsorted(np.cumsum(weight[order]), 0.5 * weight.sum())
+        found[family] = float(min(1.0, ratio[order][min(int(half), len(order) - 1)]))
+    return found
+
+
+def write_constant_set(frame: Frame, out: Path) -> dict[str, float]:
+    """A set of estimators in ``out`` that knows constant efficiencies alone; returns them by "GPU|family|*".
+
+    One by operator family for each GPU of ``frame`` (rows of the measurement schema, as `dataset.read` gives), and
+    under "*" their median, for a GPU without rows. Each GPU by itself, as one constant for all would be that of the
+    slowest, which takes most of the time.
+    """
+    rows = predict_rows(frame.reset_index(drop=True), RooflineOnly())
+    rows = rows[np.isfinite(rows["roofline_ms"].to_numpy())]
+    families = np.array([OPERATORS[op].family for op in rows["op"].astype(str)], dtype=object)
+    cold, measured = roofline_ms(rows), np.asarray(rows["measured_ms"], dtype=np.float64)
+    gpus = rows["gpu"].astype(str).to_numpy()
+    found: dict[str, float] = {}
+    for gpu in sorted(set(gpus)):
+        own = family_constants(families[gpus == gpu], cold[gpus == gpu], measured[gpus == gpu])
+        found |= {f"{gpu}|{family}|{ANY}": value for family, value in own.items()}
+    known = sorted(set(families))
+    for family in known:
+        values = [value for key, value in found.items() if key.split("|")[1] == family]
+        found[f"{ANY}|{family}|{ANY}"] = float(np.median(values))
+    about = {"kind": "efficiency", "name": "constant", "keys": list(found), "gpus": sorted(set(gpus))}
+    about |= {"families": known, "dtypes": [ANY]}
+    write_estimator(out / "constant", about, {"constants": np.array([[value, 0.0] for value in found.values()])})
+    member = {"folder": "constant", "families": known, "dtypes": [ANY]}
+    manifest = {"schema_version": SCHEMA_VERSION, "name": "constant", "gpus": about["gpus"], "estimators": [member]}
+    atomic_write(out / "manifest.json", as_json(manifest).encode())
+    return found
