@@ -9,9 +9,9 @@ between (a server that dies, a full disk), the work goes on: the run is then kep
                              no server needed
     uri http://, sqlite:///  that store
 
-`record` holds what a run says, `lifecycle` opens and closes it, `store` sends it, `kept` keeps what a store did not take,
-`registry` fetches sets of estimators, `figures` draws. `store` and `registry` alone import MLflow, and only where a run
-is tracked.
+`record` holds what a run says, `lifecycle` opens and closes it, `store` sends it, `kept` keeps what a store did not
+take, `registry` fetches sets of estimators, `figures` draws. `store` and `registry` alone import MLflow, and only where
+a run is tracked.
 """
 
 from predictor.tracking.kept import keep, pending, push_pending
