@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from predictor.aggregate.plan import Point
+from predictor.engines import EAGER, engine
 from predictor.errors import RequestError, UnsupportedError
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.networks import ModelConfig, load_config
@@ -17,8 +18,6 @@ from predictor.precision import TRAINABLE, default_attention, default_dtype, pre
 from predictor.workload import (
     DEFAULT_LAUNCH_OVERHEAD_S,
     DEFAULT_STEP_OVERHEAD_S,
-    NATIVE,
-    NATIVE_LAUNCH_OVERHEAD_S,
     Parallelism,
     Workload,
     launch_overhead_seconds,
@@ -52,7 +51,7 @@ class Request:
     output_len: int = 0
     context_len: int | None = None
     dtype: str | None = None
-    execution: str = "eager"
+    execution: str = EAGER.name
     attention: str | None = None
     optimizer: str = "adam"
     micro_batch: int = 0
@@ -171,8 +170,9 @@ def _launch_overhead(given: str | float | None, gpu: GPUSpec, execution: str) ->
     it, else the default."""
     if given is not None:
         return launch_overhead_seconds(given)
-    if execution in NATIVE:
-        return NATIVE_LAUNCH_OVERHEAD_S
+    native = engine(execution).launch_overhead_s
+    if native is not None:
+        return native
     if gpu.launch_overhead_s is None:
         return DEFAULT_LAUNCH_OVERHEAD_S
     try:

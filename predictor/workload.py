@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from predictor import engines
+from predictor.engines import CAPTURED, Engine
 from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.units import parse_quantity
 
@@ -13,20 +15,6 @@ if TYPE_CHECKING:
     from predictor.hardware.system import SystemSpec
 
 MODES = ("forward", "train", "prefill", "decode", "generate")
-EXECUTIONS = ("eager", "compile", "cuda_graph", "vllm", "sglang", "tensorrt_llm", "fastertransformer")
-#: Executions of the ground-truth suites that are not built yet.
-LATER_EXECUTIONS = ("megatron",)
-#: Executions that serve a model, and the framework whose kernels they run. FasterTransformer became TensorRT-LLM.
-SERVING = {
-    "cuda_graph": "vllm", "vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm", "fastertransformer": "trtllm",
-}  # fmt: skip
-#: What the CPU does while the GPU runs: it makes every framework call of eager PyTorch, it launches every kernel, or
-#: nothing, as the launches were captured in a graph.
-HOSTS = CALLS, LAUNCHES, CAPTURED = "calls", "launches", "captured"
-#: Executions whose decode steps are captured, as these frameworks do by default; FasterTransformer has no CUDA graphs.
-CAPTURED_DECODE = ("vllm", "sglang", "tensorrt_llm")
-#: Executions whose host is C++: a launch costs what the driver takes for it.
-NATIVE = ("tensorrt_llm", "fastertransformer")
 ATTENTIONS = ("math", "flash")
 OPTIMIZERS = ("adam", "adam_fused", "sgd", "none")
 RECOMPUTES = ("none", "selective", "full")
@@ -35,9 +23,6 @@ SHARDS = ("none", "zero1", "zero2", "zero3", "hsdp")
 #: CPU time of one framework call in eager PyTorch: the call from Python, dispatch, allocation, launch. The middle of
 #: what hosts of these GPUs need (4 to 12 microseconds); `microbench launch-overhead` measures a machine's own.
 DEFAULT_LAUNCH_OVERHEAD_S = 6e-6
-#: CPU time of one launch from C++: NVIDIA's "Getting Started with CUDA Graphs" (2019) shows 2 to 4 microseconds a
-#: kernel (unverified here).
-NATIVE_LAUNCH_OVERHEAD_S = 3e-6
 #: A framework call that takes a millisecond is a slip of the keyboard ("6ms").
 LARGEST_LAUNCH_OVERHEAD_S = 1e-3
 #: What an engine's scheduler, sampler and Python add to a step. Zero: SGLang (since 0.4), vLLM (asynchronous
@@ -91,7 +76,7 @@ class Workload:
     decode step, ``output_len`` the tokens that generate makes a sequence, ``micro_batch`` the sequences of one forward
     and backward pass in training (0 = the batch). ``launch_overhead_s`` is the host's CPU time of one framework call,
     which counts in eager execution (and where an engine launches a prefill), ``step_overhead_s`` what an engine's host
-    adds to every prefill and decode step. ``kernels`` is derived from the execution.
+    adds to every prefill and decode step.
 
     ``prompt_lens``: a ragged batch, packed without padding: every sequence's prompt length, or in mode decode the
     tokens that it has in the cache; ``seq_len`` or ``context_len`` is the longest of them. ``system`` joins the GPUs
@@ -124,11 +109,7 @@ class Workload:
                 shown = value if value < 10**18 else f"of {len(str(value))} digits"
                 raise RequestError(f"{flag(name)} {shown}: expected at most {most:,}")
         _one_of("mode", self.mode, MODES)
-        if self.execution in LATER_EXECUTIONS:
-            raise UnsupportedError(
-                f"--execution {self.execution}: not built yet; expected one of {', '.join(EXECUTIONS)}"
-            )
-        _one_of("execution", self.execution, EXECUTIONS)
+        engines.engine(self.execution)  # which says what there is
         _one_of("attention", self.attention, ATTENTIONS)
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
         _one_of("recompute", self.recompute, RECOMPUTES)
@@ -185,28 +166,15 @@ class Workload:
         if max(self.prompt_lens) != longest:
             raise RequestError(f"{longest} tokens: the longest of --prompt-lens has {max(self.prompt_lens)}")
 
-    def host(self, decode: bool) -> str:
-        """What the CPU does during a pass, one of `HOSTS`: engines capture their decode steps alone."""
-        if self.execution == "eager":
-            return CALLS
-        if self.execution in ("compile", "cuda_graph") or (decode and self.execution in CAPTURED_DECODE):
-            return CAPTURED
-        return LAUNCHES
+    @property
+    def engine(self) -> Engine:
+        """What runs the model."""
+        return engines.engine(self.execution)
 
     @property
     def launches(self) -> bool:
         """Whether a pass of this run waits for launches, so that ``launch_overhead_s`` counts."""
-        return self.host(self.mode == "decode") != CAPTURED
-
-    @property
-    def fused(self) -> bool:
-        """Element-wise chains run as one kernel, as torch.compile and serving engines make them."""
-        return self.execution != "eager"
-
-    @property
-    def kernels(self) -> str:
-        """Framework whose kernels run: PyTorch's own in eager and compile, an engine's in serving (`SERVING`)."""
-        return SERVING.get(self.execution, "pytorch")
+        return self.engine.host_of(self.mode == "decode") != CAPTURED
 
 
 def flag(name: str) -> str:

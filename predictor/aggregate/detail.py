@@ -14,6 +14,7 @@ from predictor.aggregate.inference import run_inference
 from predictor.aggregate.passes import Pass, time_graphs
 from predictor.aggregate.plan import plan_passes, sample_contexts
 from predictor.aggregate.training import run_training, training_graphs
+from predictor.engines import CALLS, CAPTURED
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly, load_artifacts
 from predictor.estimators.base import ESTIMATOR, ROOFLINE
 from predictor.graph import OPTIMIZER
@@ -23,7 +24,7 @@ from predictor.ops.base import Op
 from predictor.precision import Precision, precision
 from predictor.prediction import Prediction
 from predictor.roofline import bound_name, peak_for
-from predictor.workload import CAPTURED, Workload
+from predictor.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def parts(run: Run) -> tuple[Part, ...]:
         return _training_parts(run)
     passes = plan_passes(run.config, work, run.numbers)
     timed = time_graphs(
-        passes.graphs, run.gpu, run.selector, kernels=work.kernels, eager_host=passes.hosts,
+        passes.graphs, run.gpu, run.selector, engine=work.engine, eager_host=passes.hosts,
         launch_overhead_s=work.launch_overhead_s,
     )  # fmt: skip
     named = [(work.mode, work.mode)]
@@ -99,9 +100,9 @@ def parts(run: Run) -> tuple[Part, ...]:
 def _training_parts(run: Run) -> tuple[Part, ...]:
     work = run.work
     graphs = training_graphs(run.config, work, run.numbers)
-    eager = work.execution == "eager"
+    eager = work.engine.host == CALLS
     _, _, step, whole = time_graphs(
-        graphs, run.gpu, run.selector, kernels=work.kernels, eager_host=eager, launch_overhead_s=work.launch_overhead_s
+        graphs, run.gpu, run.selector, engine=work.engine, eager_host=eager, launch_overhead_s=work.launch_overhead_s
     )
     times = work.batch // (work.micro_batch or work.batch)
     both = Part("train", "forward and backward", float(times), whole, 0.0, not eager)

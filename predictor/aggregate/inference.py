@@ -58,7 +58,7 @@ def run_inference(
     """Modes forward, prefill, decode and generate."""
     passes = plan_passes(config, work, numbers)
     timed = time_graphs(
-        passes.graphs, gpu, selector, kernels=work.kernels, eager_host=passes.hosts,
+        passes.graphs, gpu, selector, engine=work.engine, eager_host=passes.hosts,
         launch_overhead_s=work.launch_overhead_s,
     )  # fmt: skip
     sums = add_up(work, passes, [one.timeline for one in timed], [graph.flops() for graph in passes.graphs])

@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from predictor.aggregate.passes import Pass
 from predictor.aggregate.timeline import Segment, eager
+from predictor.engines.tensorrt_llm import NATIVE_LAUNCH_OVERHEAD_S
 from predictor.roofline import FloatArray
-from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_OVERHEAD_S
+from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S
 
 #: What a launch costs on the hosts there are, seconds [least, most], by the default that stands for them. Assumed where
 #: the default is taken; a host whose launch overhead is given has no error of it.

@@ -16,14 +16,14 @@ from predictor.aggregate.inference import without_operators
 from predictor.aggregate.passes import segments_of
 from predictor.aggregate.plan import Passes, Point, add_up, plan_passes
 from predictor.aggregate.timeline import Timeline, eager
+from predictor.engines import CAPTURED, Engine
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 from predictor.estimators.base import predict_kernels
-from predictor.estimators.engine import cold_weights_s, kernels_by_op
+from predictor.estimators.cold import cold_weights_s
 from predictor.graph import Graph
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import Op
 from predictor.prediction import Prediction
-from predictor.workload import CAPTURED
 
 #: Points whose kernels are forecast in one call, and the operators that are remembered of all of them.
 CHUNK = 1000
@@ -40,11 +40,11 @@ class _NoIntervals:
 
 
 class _Kernels:
-    """Every operator that ran on one GPU with one framework's kernels, by row: seconds and FLOPs of one call."""
+    """Every operator that one engine ran on one GPU, by row: seconds and FLOPs of one call."""
 
-    def __init__(self, gpu: GPUSpec, kernels: str) -> None:
+    def __init__(self, gpu: GPUSpec, engine: Engine) -> None:
         self.gpu = gpu
-        self.kernels = kernels
+        self.engine = engine
         self.rows: dict[Op, int] = {}
         # By id of a node or a block of this chunk's graphs, which decode steps share: hashing operators takes longer.
         self.seen: dict[int, int] = {}
@@ -76,9 +76,10 @@ class _Kernels:
     def answer(self, selector: ArtifactSet | RooflineOnly) -> None:
         """Forecast what is missing."""
         if self.missing:
-            kernels_of = kernels_by_op(self.kernels, self.gpu)
-            floor_s = cold_weights_s(self.missing, self.gpu) if self.kernels != "pytorch" else None
-            table = predict_kernels(self.missing, self.gpu, _NoIntervals(selector), self.kernels, kernels_of, floor_s)
+            engine, gpu = self.engine, self.gpu
+            floor_s = cold_weights_s(self.missing, gpu) if engine.serves else None
+            library_of = engine.library_of(gpu)
+            table = predict_kernels(self.missing, gpu, _NoIntervals(selector), engine.kernels, library_of, floor_s)
             self.seconds += table.latency_s.tolist()
             self.flops += [op.flops() for op in self.missing]
             self.missing = []
@@ -99,12 +100,12 @@ def no_collector() -> Iterator[None]:
 
 def run_many(points: Sequence[Point], selector: ArtifactSet | RooflineOnly) -> list[Prediction]:
     """The forecast of every point, in order, without operators: no breakdown, interval, provenance and notes."""
-    known: dict[tuple[GPUSpec, str], _Kernels] = {}
+    known: dict[tuple[GPUSpec, Engine], _Kernels] = {}
     found: list[Prediction] = []
     for start in range(0, len(points), CHUNK):
         asked = []
         for point in points[start : start + CHUNK]:
-            key = (point.gpu, point.work.kernels)
+            key = (point.gpu, point.work.engine)
             entry = known.get(key)
             if entry is None:
                 entry = known[key] = _Kernels(*key)

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from predictor.aggregate.timeline import Segment, Timeline, captured, eager
+from predictor.engines import CALLS, CAPTURED, Engine
 from predictor.estimators.base import KernelTable, Selector, predict_kernels
-from predictor.estimators.engine import cold_weights_s, kernels_by_op
+from predictor.estimators.cold import cold_weights_s
 from predictor.graph.graph import Graph
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import Op
 from predictor.roofline import FloatArray
-from predictor.workload import CALLS, CAPTURED, DEFAULT_LAUNCH_OVERHEAD_S
+from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +53,13 @@ def time_graphs(
     gpu: GPUSpec,
     selector: Selector,
     *,
-    kernels: str,
+    engine: Engine,
     eager_host: bool | Sequence[str],
     launch_overhead_s: float = DEFAULT_LAUNCH_OVERHEAD_S,
 ) -> list[Pass]:
-    """Time every graph. Each distinct operator is estimated once, however many graphs and blocks hold it.
+    """Time every graph as ``engine`` runs it. Each distinct operator is estimated once, whatever holds it.
 
-    ``eager_host``: what the CPU does while the GPU runs, for every graph one of `predictor.workload.HOSTS`, or for all
+    ``eager_host``: what the CPU does while the GPU runs, for every graph one of `predictor.engines.HOSTS`, or for all
     of them True (CALLS) or False (CAPTURED). ``launch_overhead_s``: CPU time of one framework call, forward or
     backward, or of one launch.
     """
@@ -71,8 +72,8 @@ def time_graphs(
             tuple(tuple(rows.setdefault(node.op, len(rows)) for node in block.nodes) for block in graph.blocks)
         )
     ops = list(rows)
-    floor_s = cold_weights_s(ops, gpu) if kernels != "pytorch" else None
-    table = predict_kernels(ops, gpu, selector, kernels, kernels_by_op(kernels, gpu), floor_s)
+    floor_s = cold_weights_s(ops, gpu) if engine.serves else None
+    table = predict_kernels(ops, gpu, selector, engine.kernels, engine.library_of(gpu), floor_s)
     passes = []
     for graph, blocks, host in zip(graphs, index, eager_host, strict=True):
         seconds = [table.latency_s[list(rows_of)] for rows_of in blocks]

@@ -13,7 +13,7 @@ from predictor.networks import ModelConfig, Step
 from predictor.ops.attention import Attention
 from predictor.parallel import apply
 from predictor.precision import Precision
-from predictor.workload import SERVING, Workload
+from predictor.workload import Workload
 
 #: Context lengths at which a decode step is forecast; steps between them are interpolated. A step's time is close to
 #: linear in the context, with bends where attention's tiles fill another wave: over 24 random runs of 64 to 700 steps
@@ -56,12 +56,10 @@ def make_step(
     work: Workload, numbers: Precision, mode: str, seq_len: int, context_len: int, batch: int,
     lens: tuple[int, ...] = (),
 ) -> Step:  # fmt: skip
-    """The pass of a workload that a network builds a graph for.
-
-    FasterTransformer's decode step has always had attention in one kernel (its masked multi-head attention).
-    """
+    """The pass of a workload that a network builds a graph for."""
     serving = mode in ("prefill", "decode")
-    one_kernel = mode == "decode" and work.execution == "fastertransformer"
+    engine = work.engine
+    one_kernel = mode == "decode" and engine.decodes_in_one_kernel
     return Step(
         mode=mode,
         batch=batch,
@@ -73,11 +71,11 @@ def make_step(
         expert_quant=numbers.experts,
         kv_dtype=numbers.kv,
         attention="flash" if one_kernel else work.attention,
-        fused=work.fused,
+        fused=engine.fuses,
         logits="last" if serving else "all",
         training=mode == "train",
         lens=lens,
-        engine=work.execution if work.execution in SERVING else "",
+        engine=engine,
     )
 
 
@@ -87,12 +85,12 @@ def plan_passes(config: ModelConfig, work: Workload, numbers: Precision) -> Pass
     generate is a prefill, which gives the first token, then ``output_len - 1`` steps.
     """
     if work.mode == "decode":
-        return Passes(_decode_graphs(config, work, numbers, (0,)), (1.0,), (work.host(True),))
+        return Passes(_decode_graphs(config, work, numbers, (0,)), (1.0,), (work.engine.host_of(True),))
     if work.mode != "generate":
-        return Passes((_whole_graph(config, work, numbers, work.mode),), (1.0,), (work.host(False),))
+        return Passes((_whole_graph(config, work, numbers, work.mode),), (1.0,), (work.engine.host_of(False),))
     grown, weights = sample_contexts(work.output_len - 1)
     graphs = (_whole_graph(config, work, numbers, "prefill"), *_decode_graphs(config, work, numbers, grown))
-    return Passes(graphs, (1.0, *weights), (work.host(False), *(work.host(True) for _ in grown)))
+    return Passes(graphs, (1.0, *weights), (work.engine.host_of(False), *(work.engine.host_of(True) for _ in grown)))
 
 
 def add_up(work: Workload, passes: Passes, lines: list[Timeline], flops: Sequence[float]) -> Sums:

@@ -58,7 +58,8 @@ def _with_gpu(run: Run, parameter: str) -> Run:
 
 def _launches(run: Run) -> bool:
     """Whether any pass waits for launches; the prefill of generate may, where its decode steps do not."""
-    return run.work.launches or (run.work.mode == "generate" and run.work.host(False) != run.work.host(True))
+    engine = run.work.engine
+    return run.work.launches or (run.work.mode == "generate" and engine.host != engine.decode_host)
 
 
 def _larger(work: Workload) -> Workload:

@@ -8,6 +8,7 @@ from predictor.aggregate.interval import range_notes, total_interval
 from predictor.aggregate.memory import training_memory
 from predictor.aggregate.passes import Pass, time_graphs
 from predictor.aggregate.plan import make_step
+from predictor.engines import CALLS
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 from predictor.graph import Graph, backward_graph, optimizer_graph
 from predictor.hardware.gpu import GPUSpec
@@ -33,9 +34,9 @@ def run_training(
     passes_per_step = work.batch // (work.micro_batch or work.batch)
     count = parameters(config)
     graphs = training_graphs(config, work, numbers)
-    eager = work.execution == "eager"
+    eager = work.engine.host == CALLS
     forward, _, step, both = time_graphs(
-        graphs, gpu, selector, kernels=work.kernels, eager_host=eager, launch_overhead_s=work.launch_overhead_s
+        graphs, gpu, selector, engine=work.engine, eager_host=eager, launch_overhead_s=work.launch_overhead_s
     )
     total = both.timeline.total_s * passes_per_step + step.timeline.total_s
     op_times = both.op_times(float(passes_per_step)) + step.op_times()

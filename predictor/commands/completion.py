@@ -82,7 +82,7 @@ def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
 
 def _names() -> dict[str, tuple[str, ...]]:
     """Destination of an argument -> the words that it may have."""
-    from predictor import workload
+    from predictor import engines, workload
     from predictor.hardware.gpu import all_names
     from predictor.hardware.system import list_systems
     from predictor.networks import catalogue
@@ -95,7 +95,7 @@ def _names() -> dict[str, tuple[str, ...]]:
         "system": list_systems(),
         "mode": workload.MODES,
         "dtype": tuple(SUPPORTED),
-        "execution": workload.EXECUTIONS,
+        "execution": engines.names(),
         "attention": workload.ATTENTIONS,
         "optimizer": workload.OPTIMIZERS,
         "source": SOURCES,

@@ -6,9 +6,10 @@ import argparse
 from inspect import signature
 from typing import Any
 
+from predictor import engines
 from predictor.commands.tracked import resolve
 from predictor.precision import SUPPORTED
-from predictor.workload import ATTENTIONS, EXECUTIONS, MODES, OPTIMIZERS
+from predictor.workload import ATTENTIONS, MODES, OPTIMIZERS
 
 EXAMPLES = """examples:
   predict --model gpt3 --gpu h100
@@ -52,7 +53,7 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         metavar="KIND",
         help=f"{', '.join(ATTENTIONS)} (default flash in 16 bit from Ampere on, else math)",
     )
-    add("--execution", default="eager", metavar="HOW", help=f"{', '.join(EXECUTIONS)} (default eager)")
+    add("--execution", default=engines.EAGER.name, metavar="HOW", help=f"{', '.join(engines.names())} (default eager)")
     add("--optimizer", default="adam", metavar="NAME", help=f"{', '.join(OPTIMIZERS)} (train; default adam)")
     add(
         "--micro-batch",

@@ -7,6 +7,7 @@ lie one after the other in memory, which a batch of one never has to do.
 
 from __future__ import annotations
 
+from predictor.engines import DECODE, PREFILL
 from predictor.graph.graph import Node
 from predictor.networks.writer import Writer
 from predictor.ops.attention import Attention
@@ -14,17 +15,13 @@ from predictor.ops.elementwise import Elementwise, Reduce, Rotary
 
 #: What a strided read brings in from DRAM (`predictor.estimators.memory_bound`).
 FETCH_BYTES = 64.0
-FASTERTRANSFORMER = "fastertransformer"
 
 
 def self_attention(w: Writer, window: int, name: str = "attention", causal: bool | None = None) -> None:
     """Attention over the step's own tokens and its cache, from the normed input to the output projection.
 
-    An engine's attention call writes the new keys and values into its cache, and was measured so: vLLM's and SGLang's
-    backends do it before the kernel (`reshape_and_cache_flash`, `set_kv_buffer`), in their forward call; TensorRT-LLM's
-    operator rotates and writes while it takes the heads apart. FasterTransformer has decode attention that adds the
-    bias and writes the cache (`masked_multihead_attention`), and a kernel for the bias before a fused prefill. All as
-    we understand them.
+    An engine's attention call writes the new keys and values into its cache, and was measured so; it may rotate them,
+    too, or add the bias of q, k and v (`predictor.engines`).
     """
     c, step = w.config, w.step
     n, h, q, kv = step.tokens, c.hidden, c.heads * c.head_dim, c.kv_heads * c.head_dim
@@ -40,13 +37,13 @@ def self_attention(w: Writer, window: int, name: str = "attention", causal: bool
     if c.qk_norm:
         w.norm(f"{name} q norm", n * c.heads, c.head_dim)
         w.norm(f"{name} k norm", n * c.kv_heads, c.head_dim)
-    one_call = step.attention == "flash" and bool(step.engine)
-    if step.engine == FASTERTRANSFORMER and one_call and step.mode != "decode" and c.qkv_bias:
+    one_call = step.attention == "flash" and step.engine.serves
+    if step.engine.adds_qkv_bias and one_call and step.mode != "decode" and c.qkv_bias:
         w.each(f"{name} qkv bias", "fused", n * (q + 2 * kv), 1, flops=1.0)
-    if c.position == "rotary" and not (step.engine == "tensorrt_llm" and one_call):
+    if c.position == "rotary" and not (step.engine.rotates and one_call):
         rotary(w, n, c.heads, c.kv_heads, c.rotary_dim or c.head_dim)
     cached = step.cached and c.causal
-    writes = one_call and (step.engine != FASTERTRANSFORMER or step.mode == "decode")
+    writes = one_call and (DECODE if step.mode == "decode" else PREFILL) in step.engine.appends
     if cached and not writes:
         cache_append(w, kv)
     causal = c.causal if causal is None else causal
@@ -160,7 +157,7 @@ def _operand_copies(w: Writer, name: str, s: int, t: int, cached: bool) -> None:
     c, b = w.config, w.step.batch
     q, k, v = b * s * c.heads * c.head_dim, b * t * c.heads * c.head_dim, b * t * c.heads * c.value_dim
     if w.fused:
-        if s > 1 and (b > 1 or w.step.engine == FASTERTRANSFORMER):  # whose kernel adds the bias, too
+        if s > 1 and (b > 1 or w.step.engine.adds_qkv_bias):  # whose kernel adds the bias, too
             w.each(f"{name} split heads", "copy", q + k + v, calls=1)
         return
     if c.model_type == "opt":  # contiguous() whatever the batch

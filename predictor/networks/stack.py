@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from predictor.graph.graph import Block
 from predictor.networks import heads
-from predictor.networks.attention import FASTERTRANSFORMER, cross_attention, self_attention
+from predictor.networks.attention import cross_attention, self_attention
 from predictor.networks.feed_forward import experts, feed_forward, switch_experts
 from predictor.networks.latent import latent_attention
 from predictor.networks.writer import Writer
@@ -16,11 +16,11 @@ def decoder_layer(w: Writer, sparse: bool, window: int) -> None:
     """One layer: attention and feed-forward, each with its norm, dropout and residual sum.
 
     In fused form a sum runs inside the norm that follows; what follows a layer is the first norm of the next one.
-    FasterTransformer's GPT decoders end a layer with a sum of its own (`invokeAddBiasResidual`, as we understand it).
+    An engine may end a layer with a sum of its own.
     """
     c, n = w.config, w.step.tokens
     h = c.hidden
-    apart = w.step.engine == FASTERTRANSFORMER and c.pre_norm
+    apart = w.step.engine.ends_in_sum and c.pre_norm
     if c.pre_norm:
         w.norm("attention norm", n, h, residual=not apart)
     if c.is_mla:
@@ -50,7 +50,7 @@ def _join(w: Writer, name: str, n: int) -> None:
         w.norm(f"{name} post norm", n, c.hidden)
     w.residual(f"{name} residual", n * c.hidden)
     if not c.pre_norm:  # what goes on is the norm's result: an engine's kernel does not write the sum
-        w.norm(f"{name} norm", n, c.hidden, residual=True, sum_kept=not w.step.engine)
+        w.norm(f"{name} norm", n, c.hidden, residual=True, sum_kept=not w.step.engine.serves)
 
 
 def encoder_decoder(w: Writer) -> list[Block]:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from predictor.engines import EAGER, Engine
 from predictor.errors import RequestError
 from predictor.ops.attention import attended_pairs
 
@@ -31,8 +32,7 @@ class Step:
     each one's query tokens; ``context_len`` or ``seq_len`` is then the longest. ``tp`` GPUs of ``system`` share every
     layer: the config that comes with such a step is of one of them (`predictor.parallel.tensor`).
 
-    ``engine``: the serving engine whose kernels run, a word of `predictor.workload.SERVING`, "" for none. Engines join
-    other kernels than a compiler does (`predictor.networks.attention.self_attention`).
+    ``engine``: what runs the pass; serving engines join other kernels than a compiler does (`predictor.engines`).
     """
 
     mode: str = "forward"
@@ -51,7 +51,7 @@ class Step:
     expert_quant: str = ""
     tp: int = 1
     system: SystemSpec | None = None
-    engine: str = ""
+    engine: Engine = EAGER
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from predictor.engines import CALLS
 from predictor.estimators.interval import LEVEL
 from predictor.prediction import Prediction
 from predictor.report.formats import count, gib, given, quantity, rate, seconds, share, span
@@ -82,7 +83,7 @@ def _headline(answer: Prediction, console: Console) -> None:
 def _bound(answer: Prediction) -> str:
     if answer.launch_bound:
         work, busy = answer.workload, f"the GPU is busy for {seconds(answer.gpu_busy_s)}"
-        if work.execution != "eager":
+        if work.engine.host != CALLS:
             return f"the CPU, which needs {seconds(answer.cpu_busy_s)} for launches and steps; {busy}"
         return (
             f"the CPU, which needs {seconds(answer.cpu_busy_s)} to launch ({given(work.launch_overhead_s)}"

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.dtypes import bytes_of
+from predictor.engines import taken_elsewhere
 from predictor.estimators import attention_shapes, serving_attention, serving_gemm, serving_moe
-from predictor.estimators.engine import DECODE_OF
 from predictor.estimators.residual import FRAMEWORKS, Device, FloatArray
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import SCHEMES, activation_bytes, variant, weight_bytes
@@ -77,7 +77,7 @@ def attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]
         ).run_by(framework, gpus[gpu])
         device = Device.of(gpus[gpu], dtype)
         path = f"{framework}|{phase}|{dtype}"
-        own = phase == serving_attention.DECODE and (framework, gpus[gpu].compute_capability or "") in DECODE_OF
+        own = phase == serving_attention.DECODE and taken_elsewhere(framework, gpus[gpu])
         yield Part(gpu, path, phase, device, shapes, FRAMEWORKS[framework], _log_latency(rows), dtype, shared=not own)
 
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from predictor.engines import EAGER
 from predictor.errors import RequestError, TilecastError, UnsupportedError
 from predictor.workload import ragged_lengths
 
@@ -62,7 +63,7 @@ def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None
         context_len=_int(row, "context_len") if mode == "decode" and not lens else None,
         prompt_lens=lens,
         dtype=_text(row, "dtype"),
-        execution=_text(row, "execution") or "eager",
+        execution=_text(row, "execution") or EAGER.name,
         attention=_text(row, "attention") or None,
         optimizer=_text(row, "optimizer") or "none",
         micro_batch=micro if mode == "train" and micro else 0,

@@ -15,9 +15,10 @@ import pytest
 import yaml
 
 import predictor
+from predictor import engines
 from predictor.networks import load_config
 from predictor.precision import SUPPORTED
-from predictor.workload import EXECUTIONS, MODES
+from predictor.workload import MODES
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "diff_predictions"
@@ -240,7 +241,7 @@ def test_the_points_are_different_and_cover_what_can_be_asked() -> None:
     points = read_points()
     assert len({json.dumps(point, sort_keys=True) for point in points}) == len(points) >= 500
     assert {point.get("mode", "forward") for point in points} == set(MODES)
-    assert {point.get("execution", "eager") for point in points} == set(EXECUTIONS)
+    assert {point.get("execution", "eager") for point in points} == set(engines.names())
     assert {point.get("dtype", "bf16") for point in points} >= set(SUPPORTED)
     types = {load_config(path).model_type for path in (ROOT / "predictor" / "networks" / "configs").glob("*.json")}
     asked = {load_config(point["model"]).model_type for point in points if point["model"] != "nosuch"}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import predictor
 from predictor.aggregate.passes import time_graphs
+from predictor.engines import EAGER
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import predict_kernels
 from predictor.graph import Graph, backward_graph
@@ -116,7 +117,7 @@ def test_repeats_cost_what_the_unrolled_graph_costs(model: str) -> None:
         long = graph.unrolled()
         assert long.flops() == pytest.approx(graph.flops())
         for eager_host in (True, False):
-            both = time_graphs([graph, long], gpu, ARTIFACTS, kernels="pytorch", eager_host=eager_host)
+            both = time_graphs([graph, long], gpu, ARTIFACTS, engine=EAGER, eager_host=eager_host)
             assert both[1].timeline.total_s == pytest.approx(both[0].timeline.total_s, rel=1e-9)
             assert both[1].timeline.gpu_s == pytest.approx(both[0].timeline.gpu_s, rel=1e-9)
 

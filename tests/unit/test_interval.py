@@ -13,6 +13,7 @@ import pytest
 import predictor
 from predictor.aggregate.interval import HOST_RANGE_S, spread_of, total_interval
 from predictor.aggregate.passes import Pass, time_graphs
+from predictor.engines import EAGER
 from predictor.errors import SpecError
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import Batch, predict_kernels
@@ -168,7 +169,7 @@ BIG, BATCHED = Gemm("fp32", 1024, 1024, 1024), Gemm("fp32", 512, 512, 512, 8, "b
 
 def timed(nodes: list[Node], selector: Set, eager: bool = False, repeat: int = 1) -> Pass:
     graph = Graph((Block("all", tuple(nodes), repeat),))
-    return time_graphs([graph], GPU, selector, kernels="pytorch", eager_host=eager)[0]
+    return time_graphs([graph], GPU, selector, engine=EAGER, eager_host=eager)[0]
 
 
 def test_no_lower_end_beats_the_roofline() -> None:

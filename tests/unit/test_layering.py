@@ -21,6 +21,7 @@ LEVELS = {
     "predictor.quantization": 0,
     "predictor.hardware": 1,
     "predictor.ops": 1,
+    "predictor.engines": 2,
     "predictor.measurement": 2,
     "predictor.roofline": 2,
     "predictor.tiling": 2,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from predictor.engines import engine
 from predictor.errors import RequestError, UnsupportedError
 from predictor.graph import Graph, backward_graph
 from predictor.networks import (
@@ -114,19 +115,19 @@ def test_an_engines_attention_call_writes_the_cache(mode: str) -> None:
     """A compiler's graph has rotary and cache apart; TensorRT-LLM's operator does both, others write the cache."""
     sizes = (1, 512) if mode == "decode" else (512, 0)
     names = {}
-    for engine in ("", "vllm", "sglang", "tensorrt_llm"):
-        step = Step(mode, 2, *sizes, "bf16", attention="flash", fused=True, engine=engine)
-        names[engine] = layer_names("llama-3.1-8b", step)
-    assert {"rotary", "cache append"} <= set(names[""])
-    for engine in ("vllm", "sglang"):
-        assert names[engine] == [n for n in names[""] if n != "cache append"]
+    for name in ("compile", "vllm", "sglang", "tensorrt_llm"):
+        step = Step(mode, 2, *sizes, "bf16", attention="flash", fused=True, engine=engine(name))
+        names[name] = layer_names("llama-3.1-8b", step)
+    assert {"rotary", "cache append"} <= set(names["compile"])
+    for name in ("vllm", "sglang"):
+        assert names[name] == [n for n in names["compile"] if n != "cache append"]
     assert names["tensorrt_llm"] == [n for n in names["vllm"] if n != "rotary"]
-    unfused = Step(mode, 2, *sizes, "bf16", attention="math", fused=True, engine="vllm")
+    unfused = Step(mode, 2, *sizes, "bf16", attention="math", fused=True, engine=engine("vllm"))
     assert "cache append" in layer_names("llama-3.1-8b", unfused)
 
 
 def test_fastertransformer_has_kernels_for_biases_and_sums_of_their_own() -> None:
-    words = {"fused": True, "engine": "fastertransformer"}
+    words = {"fused": True, "engine": engine("fastertransformer")}
     decode = layer_names("gpt2", Step("decode", 2, 1, 64, "fp16", attention="flash", **words))
     assert decode == [
         "attention norm", "attention qkv", "attention core", "attention out", "mlp norm", "mlp up", "mlp activation",

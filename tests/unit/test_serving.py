@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 import predictor
 from predictor.aggregate.passes import time_graphs
 from predictor.aggregate.plan import sample_contexts
+from predictor.engines import EAGER, engine
 from predictor.errors import RequestError, UnsupportedError
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import predict_kernels
-from predictor.estimators.engine import cold_weights_s
+from predictor.estimators.cold import cold_weights_s
 from predictor.graph import Block, Graph, Node
 from predictor.hardware.gpu import load_gpu
 from predictor.networks import Step, build, kv_bytes_per_token, load_config
@@ -144,7 +145,7 @@ def test_engines_capture_decode_and_launch_prefill(execution: str) -> None:
 
 def test_engines_run_their_own_kernels() -> None:
     kernels = {name: ask(mode="decode", context_len=4096, batch=32, execution=name) for name in ENGINES}
-    assert {name: run.workload.kernels for name, run in kernels.items()} == {
+    assert {name: run.workload.engine.kernels for name, run in kernels.items()} == {
         "cuda_graph": "vllm", "vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm",
         "fastertransformer": "trtllm",
     }  # fmt: skip
@@ -171,8 +172,8 @@ def test_weights_of_a_pass_come_from_memory() -> None:
     graph = Graph((Block("layer", (Node(op, "linear"),), 40),))
     alone = predict_kernels([op], gpu, load_artifacts(), "vllm").latency_s[0]
     needed = 2.0 * op.n * op.k / gpu.memory_bandwidth
-    (served,) = time_graphs([graph], gpu, load_artifacts(), kernels="vllm", eager_host=False)
-    (eager,) = time_graphs([graph], gpu, load_artifacts(), kernels="pytorch", eager_host=False)
+    (served,) = time_graphs([graph], gpu, load_artifacts(), engine=engine("vllm"), eager_host=False)
+    (eager,) = time_graphs([graph], gpu, load_artifacts(), engine=EAGER, eager_host=False)
     assert alone < needed
     assert served.timeline.total_s == pytest.approx(40 * needed)
     assert eager.timeline.total_s == pytest.approx(40 * alone)
@@ -195,7 +196,7 @@ def test_kv_cache_and_experts_of_a_pass_come_from_memory(op: Op, gpu: str) -> No
     """A kernel that reads the same bytes again finds them in a large L2; a pass has all other layers between."""
     board = load_gpu(gpu)
     graph = Graph((Block("layer", (Node(op, "layer"),), 40),))
-    (served,) = time_graphs([graph], board, load_artifacts(), kernels="vllm", eager_host=False)
+    (served,) = time_graphs([graph], board, load_artifacts(), engine=engine("vllm"), eager_host=False)
     assert served.timeline.total_s >= 39.99 * op.bytes_read() / board.memory_bandwidth
 
 

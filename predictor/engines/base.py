@@ -1,0 +1,70 @@
+"""What an engine does with a model, whichever one it is: the fields that every other part reads in place of a name.
+
+Times are in seconds. A field that a file of this folder does not set keeps the default, which is eager PyTorch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from predictor.hardware.gpu import GPUSpec
+from predictor.ops.attention import Attention
+from predictor.ops.base import Op
+
+#: What the CPU does while the GPU runs: it makes every framework call of eager PyTorch, it launches every kernel, or
+#: nothing, as the launches were captured in a graph.
+HOSTS = CALLS, LAUNCHES, CAPTURED = "calls", "launches", "captured"
+
+#: Passes of a model: over whole prompts (forward, train, prefill), or a decode step.
+PREFILL, DECODE = "prefill", "decode"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Engine:
+    """How an execution runs a model: a word of ``--execution``. There is one object an engine, compared by identity.
+
+    ``kernels``: the library whose kernels run, as the measured tables name it. ``host`` and ``decode_host``: what the
+    CPU does in a pass over prompts and in a decode step, one of `HOSTS`. ``launch_overhead_s``: CPU time of one launch
+    where the engine's host is C++; None where it is the Python of the machine at hand. ``fuses``: element-wise chains
+    run as one kernel. ``serves``: a serving engine, which joins more than a compiler does: the attention call is its
+    own, and a norm after a sum does not write the sum.
+
+    Where its attention differs: ``appends``, the passes whose attention call writes new keys and values into the cache;
+    ``rotates``, whether it applies rotary positions, too; ``decodes_in_one_kernel``, whether decode attention is one
+    kernel even where math attention is asked for; ``adds_qkv_bias``, whether a kernel of its own adds the bias of q, k
+    and v before a fused prefill, and splits the heads of a batch of one in an unfused one; ``ends_in_sum``, whether a
+    layer with its norms in front ends with a residual sum of its own. ``decode_attention_of``: compute capability ->
+    library whose decode attention comes nearest to what the engine runs there.
+    """
+
+    name: str
+    kernels: str = "pytorch"
+    host: str = CALLS
+    decode_host: str = CALLS
+    launch_overhead_s: float | None = None
+    fuses: bool = True
+    serves: bool = False
+    appends: tuple[str, ...] = (PREFILL, DECODE)
+    rotates: bool = False
+    decodes_in_one_kernel: bool = False
+    adds_qkv_bias: bool = False
+    ends_in_sum: bool = False
+    decode_attention_of: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def library_of(self, gpu: GPUSpec) -> Callable[[Op], str] | None:
+        """Library of an operator's kernels on ``gpu``; None where it is ``kernels`` for all."""
+        decode = self.decode_attention_of.get(gpu.compute_capability or "")
+        if decode is None:
+            return None
+
+        def choose(op: Op) -> str:
+            one = isinstance(op, Attention) and op.is_decode and not op.shared_kv
+            return decode if one else self.kernels
+
+        return choose
+
+    def host_of(self, decode: bool) -> str:
+        """What the CPU does during a pass, one of `HOSTS`."""
+        return self.decode_host if decode else self.host

@@ -1,0 +1,12 @@
+"""PyTorch without a serving engine: eager, compiled, and a captured graph of serving kernels."""
+
+from predictor.engines.base import CAPTURED, Engine
+
+EAGER = Engine("eager", fuses=False)
+#: torch.compile with its launches captured (mode "reduce-overhead").
+COMPILE = Engine("compile", host=CAPTURED, decode_host=CAPTURED)
+#: The model as a serving engine fuses it, captured whole: no engine's host. Kernels are those of vLLM's tables, whose
+#: unquantized layers call the libraries that PyTorch calls.
+CUDA_GRAPH = Engine("cuda_graph", "vllm", CAPTURED, CAPTURED, serves=True)
+
+ENGINES = (EAGER, COMPILE, CUDA_GRAPH)

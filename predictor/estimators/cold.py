@@ -1,0 +1,34 @@
+"""What a pass of an engine finds in no cache, though the tables of its kernels were measured with it there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from predictor.hardware.gpu import GPUSpec
+from predictor.ops.attention import Attention
+from predictor.ops.base import Op
+from predictor.ops.gemm import Gemm
+from predictor.ops.moe import MoE
+from predictor.quantization import weight_bytes
+from predictor.roofline import FloatArray
+
+
+def cold_weights_s(ops: Sequence[Op], gpu: GPUSpec) -> FloatArray:
+    """Time in which what a pass finds in no cache comes from DRAM at the data sheet's rate, (n,); 0 for other ops.
+
+    That is the weights of linear layers and experts, and the KV cache of a decode step. A table's kernels come back to
+    the same bytes: its GEMMs take turns between some copies of a weight, its decode attention reads one cache again and
+    again. Where those fit L2 they are timed from there. A pass comes back to a layer's bytes after all the others of
+    its model, which L2 does not hold (a model that fits L2 whole is taken for one that does not).
+    """
+    return np.array([_cold_bytes(op) for op in ops]) / gpu.memory_bandwidth
+
+
+def _cold_bytes(op: Op) -> float:
+    if isinstance(op, Gemm):
+        return op.n * op.k * weight_bytes(op.dtype, op.quant) if op.kind == "linear" else 0.0
+    if isinstance(op, MoE) or (isinstance(op, Attention) and op.is_decode):
+        return op.bytes_read()
+    return 0.0
