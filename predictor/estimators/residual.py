@@ -338,12 +338,6 @@ class Corrections:
         return tuple(sorted({key.split("|", 1)[0] for key in self.cores} - {ANY_GPU, MMA_GPUS}))
 
 
-def as_utilization(bound_s: FloatArray, seconds: FloatArray) -> FloatArray:
-    """Share of the roofline in (0, 1] of kernels that take ``seconds``; what claims to beat the bound reaches it."""
-    used: FloatArray = np.clip(bound_s / np.maximum(seconds, 1e-12), 1e-6, 1.0)
-    return used
-
-
 def by_variant(batch: Batch) -> Iterable[tuple[str, str, npt.NDArray[np.int64]]]:
     """(dtype, scheme, rows) of the operators of a batch that one variant of a kernel runs."""
     groups: dict[tuple[str, str], list[int]] = {}
@@ -365,7 +359,7 @@ class ServingEstimator:
         """From an artifact's two files; SpecError where a key is missing."""
         return cls(str(manifest.get("name", manifest.get("kind", ""))), Corrections(manifest, weights))
 
-    def seconds(
+    def _corrected(
         self,
         source: str,
         kind: str,
