@@ -38,6 +38,8 @@ DEFAULT_LAUNCH_OVERHEAD_S = 6e-6
 #: CPU time of one launch from C++: NVIDIA's "Getting Started with CUDA Graphs" (2019) shows 2 to 4 microseconds a
 #: kernel (unverified here).
 NATIVE_LAUNCH_OVERHEAD_S = 3e-6
+#: What these two stand for on the hosts there are, seconds [least, most]; the sources are the same.
+CALL_RANGE_S, NATIVE_LAUNCH_RANGE_S = (4e-6, 12e-6), (2e-6, 4e-6)
 #: A framework call that takes a millisecond is a slip of the keyboard ("6ms").
 LARGEST_LAUNCH_OVERHEAD_S = 1e-3
 #: What an engine's scheduler, sampler and Python add to a step. Zero: SGLang (since 0.4), vLLM (asynchronous
@@ -90,8 +92,9 @@ class Workload:
     ``seq_len`` is the prompt or training length in tokens, ``context_len`` the tokens already in the KV cache of a
     decode step, ``output_len`` the tokens that generate makes a sequence, ``micro_batch`` the sequences of one forward
     and backward pass in training (0 = the batch). ``launch_overhead_s`` is the host's CPU time of one framework call,
-    which counts in eager execution (and where an engine launches a prefill), ``step_overhead_s`` what an engine's host
-    adds to every prefill and decode step. ``kernels`` is derived from the execution.
+    which counts in eager execution (and where an engine launches a prefill); ``launch_overhead_assumed``: it is the
+    default, which nobody asked for or measured. ``step_overhead_s`` is what an engine's host adds to every prefill and
+    decode step. ``kernels`` is derived from the execution.
 
     ``prompt_lens``: a ragged batch, packed without padding: every sequence's prompt length, or in mode decode the
     tokens that it has in the cache; ``seq_len`` or ``context_len`` is the longest of them. ``system`` joins the GPUs
@@ -114,6 +117,7 @@ class Workload:
     prompt_lens: tuple[int, ...] = ()
     step_overhead_s: float = DEFAULT_STEP_OVERHEAD_S
     system: SystemSpec | None = None
+    launch_overhead_assumed: bool = False
 
     def __post_init__(self) -> None:
         for name, most in LARGEST.items():
@@ -197,6 +201,13 @@ class Workload:
     def launches(self) -> bool:
         """Whether a pass of this run waits for launches, so that ``launch_overhead_s`` counts."""
         return self.host(self.mode == "decode") != CAPTURED
+
+    @property
+    def launch_range_s(self) -> tuple[float, float] | None:
+        """What the assumed launch overhead stands for, seconds [least, most]; None where it was given."""
+        if not self.launch_overhead_assumed:
+            return None
+        return NATIVE_LAUNCH_RANGE_S if self.execution in NATIVE else CALL_RANGE_S
 
     @property
     def fused(self) -> bool:

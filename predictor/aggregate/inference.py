@@ -68,7 +68,7 @@ def run_inference(
     answer = without_operators(config, gpu, work, numbers, passes, sums, selector.name)
     return replace(
         answer,
-        interval_s=total_interval(sums.total_s, weighted, work.launch_overhead_s),
+        interval_s=total_interval(sums.total_s, weighted, work),
         breakdown=breakdown,
         nodes=longest_nodes(op_times, timed[0].table, top),
         provenance=provenance(op_times, timed[0]),

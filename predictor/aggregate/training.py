@@ -46,7 +46,7 @@ def run_training(
         gpu=gpu.id,
         workload=work,
         latency_s=total,
-        interval_s=total_interval(total, ((float(passes_per_step), both), (1.0, step)), work.launch_overhead_s),
+        interval_s=total_interval(total, ((float(passes_per_step), both), (1.0, step)), work),
         phases_s=_phases(forward, both, step, passes_per_step),
         gpu_busy_s=both.timeline.gpu_s * passes_per_step + step.timeline.gpu_s,
         cpu_busy_s=both.timeline.cpu_s * passes_per_step + step.timeline.cpu_s,
