@@ -17,6 +17,7 @@ from predictor.errors import SpecError
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import Batch, predict_kernels
 from predictor.estimators.interval import DISTANCES, FILE, Intervals
+from predictor.estimators.stored import FILES, described
 from predictor.graph import Block, Graph, Node
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import Attention, Elementwise, Gemm, Norm, Op
@@ -134,8 +135,8 @@ def test_attention_and_backward_have_classes_of_their_own() -> None:
 def test_a_broken_file_is_one_line(tmp_path: Path, data: dict[str, Any]) -> None:
     (tmp_path / FILE).write_text(json.dumps(data))
     with pytest.raises(SpecError, match=r"intervals\.json"):
-        Intervals.read(tmp_path)
-    assert Intervals.read(tmp_path / "none") is None
+        Intervals.read(tmp_path, {FILES: described(tmp_path)})
+    assert Intervals.read(tmp_path / "none", {}) is None
 
 
 class Half:
