@@ -57,7 +57,7 @@ def run_training(
         parameters=count,
         memory=training_memory(count, graphs[0], numbers, work.optimizer, passes_per_step, gpu),
         breakdown=breakdown,
-        nodes=longest_nodes(op_times, both.table, top),
+        nodes=longest_nodes([op_times], both.table, top),
         provenance=provenance(op_times, both),
         artifacts=selector.name,
         assumed=config.assumed,
