@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy.typing as npt
 
 from predictor.errors import RequestError, SpecError, nearest
-from predictor.estimators.base import Estimator
+from predictor.estimators.base import Estimator, HasCore
 from predictor.estimators.interval import FILE as INTERVALS
 from predictor.estimators.interval import Intervals
 from predictor.estimators.stored import FILES, MANIFEST, WEIGHTS, read_verified, read_weights
@@ -116,6 +116,32 @@ class ArtifactSet:
     def folders(self) -> tuple[str, ...]:
         """Folders of the set's estimators."""
         return tuple(member["folder"] for member in self.manifest["estimators"])
+
+
+class CoresAlone(ArtifactSet):
+    """A set whose estimators answer by their formulas alone, without the trees that correct some of them."""
+
+    def __init__(self, of: ArtifactSet) -> None:
+        super().__init__(of.path, of.manifest)
+        self._of = of
+        self._alone: dict[str, Estimator] = {}
+
+    def select(self, family: str, dtype: str) -> Estimator | None:
+        """The estimator for a family and dtype without its trees, or None where the roofline has to answer."""
+        estimator = self._of.select(family, dtype)
+        if not isinstance(estimator, HasCore):
+            return estimator
+        if estimator.name not in self._alone:
+            self._alone[estimator.name] = estimator.core_alone()
+        return self._alone[estimator.name]
+
+    def measured_on(self, name: str) -> tuple[str, ...]:
+        """GPUs that the estimator ``name`` was fitted on."""
+        return self._of.measured_on(name)
+
+    def intervals(self, name: str) -> Intervals | None:
+        """How far forecasts of the whole estimator ``name`` may be off."""
+        return self._of.intervals(name)
 
 
 class RooflineOnly:

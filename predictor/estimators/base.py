@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -61,6 +61,15 @@ class Estimator(Protocol):
 
     def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         """Seconds of the kernels, positive and finite, of shape (n,); no bound is laid on them here."""
+        ...
+
+
+@runtime_checkable
+class HasCore(Protocol):
+    """An estimator that learned a correction of a formula, and can leave it out."""
+
+    def core_alone(self) -> Estimator:
+        """The estimator that answers by its formula alone."""
         ...
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import Any, Protocol, Self, TypeVar
@@ -236,6 +237,12 @@ class Corrections:
         self._resolved: dict[tuple[GPUSpec, str, tuple[str, ...], str], tuple[str, str, FloatArray]] = {}
         self._runners = {key.split("|")[1] for key in self.cores if key.split("|")[0] in (ANY_GPU, MMA_GPUS)}
 
+    def without_trees(self) -> Self:
+        """The same constants of the cores, with nothing learned on top of them."""
+        result = copy(self)
+        result._boosters, result._adapted, result._trees = {}, {}, {}
+        return result
+
     def core(self, gpu: GPUSpec, framework: str, *path: str) -> tuple[str, FloatArray]:
         """(whose constants: a GPU, "*mma" or "*", constants) of the first key there is.
 
@@ -380,6 +387,12 @@ class ServingEstimator:
             asked, shown = sibling, core_time(sibling)
         factor = self._corrections.factor(f"{source}|{kind}", gpu, lambda: features(asked, shown))
         return core.total * factor
+
+    def core_alone(self) -> Self:
+        """The estimator without its trees: what its formula says."""
+        result = copy(self)
+        result._corrections = self._corrections.without_trees()
+        return result
 
     def covers(self, gpu_id: str) -> bool:
         """Whether the artifact was fitted on measurements of this GPU."""
