@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy.typing as npt
 
 from predictor.errors import RequestError, SpecError, nearest
-from predictor.estimators.base import Estimator, HasCore
+from predictor.estimators.base import Estimator
 from predictor.estimators.interval import FILE as INTERVALS
 from predictor.estimators.interval import Intervals
 from predictor.estimators.stored import FILES, MANIFEST, WEIGHTS, read_verified, read_weights
@@ -111,7 +111,12 @@ class ArtifactSet:
     def roofline_width(self) -> tuple[float, float] | None:
         """Logarithms of measured / roofline that hold 80 % of the measurements; None in a set without intervals."""
         pair = self.manifest.get("roofline_width")
-        return None if pair is None else (float(pair[0]), float(pair[1]))
+        try:
+            return None if pair is None else (float(pair[0]), float(pair[1]))
+        except (TypeError, ValueError, LookupError):
+            raise SpecError(
+                f"{self.path / MANIFEST}: key 'roofline_width' is {pair!r:.60}; expected two numbers"
+            ) from None
 
     def folders(self) -> tuple[str, ...]:
         """Folders of the set's estimators."""
@@ -129,10 +134,11 @@ class CoresAlone(ArtifactSet):
     def select(self, family: str, dtype: str) -> Estimator | None:
         """The estimator for a family and dtype without its trees, or None where the roofline has to answer."""
         estimator = self._of.select(family, dtype)
-        if not isinstance(estimator, HasCore):
+        core_alone: Callable[[], Estimator] | None = getattr(estimator, "core_alone", None)
+        if estimator is None or core_alone is None:
             return estimator
         if estimator.name not in self._alone:
-            self._alone[estimator.name] = estimator.core_alone()
+            self._alone[estimator.name] = core_alone()
         return self._alone[estimator.name]
 
     def measured_on(self, name: str) -> tuple[str, ...]:
@@ -162,18 +168,19 @@ def load_estimator(folder: Path) -> Estimator:
     """One estimator from its folder; SpecError where its files are not those that its manifest names, or are not what
     this version reads."""
     manifest = read_json(folder / MANIFEST)
-    kind = manifest.get("kind")
+    kind = str(manifest.get("kind"))
     if kind not in KINDS:
-        raise SpecError(
-            f"{folder}/manifest.json: unknown kind {kind!r}; nearest: {', '.join(nearest(str(kind), KINDS))}"
-        )
+        raise SpecError(f"{folder}/manifest.json: unknown kind {kind!r}; nearest: {', '.join(nearest(kind, KINDS))}")
     module, _, cls = KINDS[kind].partition(":")
+    for key, form in (("gpus", list), ("calibrated", dict), ("devices", dict)):
+        if not isinstance(manifest.get(key, form()), form):
+            raise SpecError(f"{folder}/{MANIFEST}: key {key!r} is {manifest[key]!r:.60}; expected a {form.__name__}")
     weights = read_weights(folder, manifest)
     try:
         return cast(Estimator, getattr(importlib.import_module(module), cls).from_artifact(manifest, weights))
     except SpecError as error:
         raise SpecError(f"{folder}: {error}") from None
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         said = " ".join(str(error).split())
         raise SpecError(f"{folder}: {WEIGHTS} and {MANIFEST} make no {kind} estimator here ({said})") from None
 
@@ -217,8 +224,8 @@ def _read_set(path: Path) -> ArtifactSet:
     version = manifest.get("schema_version")
     if version != SCHEMA_VERSION:
         raise SpecError(f"{path}/manifest.json: schema_version {version!r}, this version reads {SCHEMA_VERSION}")
-    if "estimators" not in manifest:
-        raise SpecError(f"{path}/manifest.json: key 'estimators' is missing")
+    if not isinstance(manifest.get("estimators"), list):
+        raise SpecError(f"{path}/manifest.json: key 'estimators' is missing, or no list")
     try:
         return ArtifactSet(path, manifest)
     except (KeyError, TypeError) as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
@@ -55,21 +55,12 @@ def _columns_of(ops: Sequence[Op]) -> tuple[str, ...]:
 
 
 class Estimator(Protocol):
-    """What an artifact loads into."""
+    """What an artifact loads into; one that learned a correction of a formula leaves it out in its `core_alone()`."""
 
     name: str
 
     def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         """Seconds of the kernels, positive and finite, of shape (n,); no bound is laid on them here."""
-        ...
-
-
-@runtime_checkable
-class HasCore(Protocol):
-    """An estimator that learned a correction of a formula, and can leave it out."""
-
-    def core_alone(self) -> Estimator:
-        """The estimator that answers by its formula alone."""
         ...
 
 

@@ -148,6 +148,27 @@ def test_what_is_damaged_is_one_line(folder: Path, tmp_path: Path, capsys: pytes
         assert said in err and str(folder) in err and "Traceback" not in err, (name, err)
 
 
+def test_a_manifest_of_another_form_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each key of the set's and the estimators' manifests replaced by what it cannot be: told, or not asked for."""
+    manifests = [folder / MANIFEST, *(folder / name / MANIFEST for name in (MEMBER, "fp32-gemm"))]
+    words = ["predict", *WORDS, "--artifacts", str(folder), "--json"]
+    assert main(words) == 0
+    told = len(capsys.readouterr().err)
+    for path in manifests:
+        content = path.read_text()
+        for key, value in ((k, v) for k in json.loads(content) for v in (None, [[1]], "x")):
+            path.write_text(json.dumps({**json.loads(content), key: value}))
+            status = main(words)
+            out, err = capsys.readouterr()
+            if status == 0:
+                assert key not in ("estimators", "kind", "files", "schema_version"), (path, key, value)
+            else:
+                told += 1
+                assert (status, out, err.count("\n")) == (2, "", 1), (path, key, value, err)
+        path.write_text(content)
+    assert told > 25
+
+
 def test_a_shipped_set_is_what_its_manifests_say() -> None:
     shipped = load_artifacts()
     assert isinstance(shipped, ArtifactSet)
