@@ -87,6 +87,7 @@ class Request:
         degrees = Parallelism(num_gpus, self.tp, self.pp, self.dp, self.cp, self.ep, self.shard)
         lens = () if self.prompt_lens is None else ragged_lengths(self.prompt_lens)
         seq_len, context_len = _lengths(self, config, lens)
+        launch_s, assumed = _launch_overhead(self.launch_overhead, gpu, self.execution)
         work = Workload(
             mode=self.mode,
             batch=self.batch if self.batch is not None else len(lens) or 1,
@@ -99,7 +100,8 @@ class Request:
             micro_batch=self.micro_batch,
             optimizer=self.optimizer,
             recompute=self.recompute,
-            launch_overhead_s=_launch_overhead(self.launch_overhead, gpu, self.execution),
+            launch_overhead_s=launch_s,
+            launch_overhead_assumed=assumed,
             parallelism=degrees,
             prompt_lens=lens,
             step_overhead_s=step_overhead_seconds(self.step_overhead),
@@ -165,18 +167,18 @@ def _check_ragged(config: ModelConfig, mode: str, seq_len: int | None, context_l
         raise UnsupportedError(f"--prompt-lens: not built for an encoder-decoder ({config.name}); expected --seq-len")
 
 
-def _launch_overhead(given: str | float | None, gpu: GPUSpec, execution: str) -> float:
+def _launch_overhead(given: str | float | None, gpu: GPUSpec, execution: str) -> tuple[float, bool]:
     """Seconds of one framework call (of one launch from C++): as asked for, else of the GPU's host where its file names
-    it, else the default."""
+    it, else the default; and whether it is the default, assumed for want of these."""
     if given is not None:
-        return launch_overhead_seconds(given)
+        return launch_overhead_seconds(given), False
     native = engine(execution).launch_overhead_s
     if native is not None:
-        return native
+        return native, True
     if gpu.launch_overhead_s is None:
-        return DEFAULT_LAUNCH_OVERHEAD_S
+        return DEFAULT_LAUNCH_OVERHEAD_S, True
     try:
-        return launch_overhead_seconds(gpu.launch_overhead_s)
+        return launch_overhead_seconds(gpu.launch_overhead_s), False
     except RequestError as error:
         raise RequestError(f"GPU file '{gpu.path}': {error}") from None
 

@@ -90,6 +90,6 @@ def bound_name(compute_s: float, dram_s: float, latency_s: float, link_s: float 
     ceiling = max(compute_s, dram_s, link_s)
     if latency_s > 4.0 * ceiling and latency_s < (100e-6 if link_s > 0.0 else 20e-6):
         return "latency"
-    if link_s > 0.0 and link_s == ceiling:
+    if link_s > 0.0 and link_s >= max(compute_s, dram_s):
         return "link"
     return "compute" if compute_s >= dram_s else "memory"

@@ -75,8 +75,9 @@ class Workload:
     ``seq_len`` is the prompt or training length in tokens, ``context_len`` the tokens already in the KV cache of a
     decode step, ``output_len`` the tokens that generate makes a sequence, ``micro_batch`` the sequences of one forward
     and backward pass in training (0 = the batch). ``launch_overhead_s`` is the host's CPU time of one framework call,
-    which counts in eager execution (and where an engine launches a prefill), ``step_overhead_s`` what an engine's host
-    adds to every prefill and decode step.
+    which counts in eager execution (and where an engine launches a prefill); ``launch_overhead_assumed``: it is the
+    default, which nobody asked for or measured. ``step_overhead_s`` is what an engine's host adds to every prefill and
+    decode step.
 
     ``prompt_lens``: a ragged batch, packed without padding: every sequence's prompt length, or in mode decode the
     tokens that it has in the cache; ``seq_len`` or ``context_len`` is the longest of them. ``system`` joins the GPUs
@@ -99,6 +100,7 @@ class Workload:
     prompt_lens: tuple[int, ...] = ()
     step_overhead_s: float = DEFAULT_STEP_OVERHEAD_S
     system: SystemSpec | None = None
+    launch_overhead_assumed: bool = False
 
     def __post_init__(self) -> None:
         for name, most in LARGEST.items():
@@ -175,6 +177,11 @@ class Workload:
     def launches(self) -> bool:
         """Whether a pass of this run waits for launches, so that ``launch_overhead_s`` counts."""
         return self.engine.host_of(self.mode == "decode") != CAPTURED
+
+    @property
+    def launch_range_s(self) -> tuple[float, float] | None:
+        """What the assumed launch overhead stands for, seconds [least, most]; None where it was given."""
+        return self.engine.launch_range_s if self.launch_overhead_assumed else None
 
 
 def flag(name: str) -> str:

@@ -70,8 +70,8 @@ def bounds_and_forecasts(estimator: Any, rows: Any, family: str, gpu: Any) -> tu
         some = list(ops[indices])
         bound[indices] = roofline(some, gpu).lower_bound_s
         if estimator is not None:
-            use = estimator.utilization(make_batch(family, some, framework), gpu, bound[indices])
-            result[indices] = bound[indices] / use
+            seconds = estimator.seconds(make_batch(family, some, framework), gpu)
+            result[indices] = np.maximum(bound[indices], seconds)
     measured = rows["latency_ms"].to_numpy(dtype=float) * 1e-3
     return bound / measured, result / measured
 

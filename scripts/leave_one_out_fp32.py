@@ -33,13 +33,13 @@ from accuracy_tables import pct, tilecast  # noqa: E402
 
 from predictor import sampling  # noqa: E402
 from predictor.estimators.artifact import load_artifacts  # noqa: E402
+from predictor.estimators.stored import read_weights  # noqa: E402
 from predictor.estimators.tile_gemm import TileGemm  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.training import dataset  # noqa: E402
 from predictor.training.calibrate_gemm import calibrate_gemm  # noqa: E402
 from predictor.training.evaluate import predict_rows  # noqa: E402
 from predictor.training.informative import most_informative  # noqa: E402
-from predictor.training.own_scalars import read_weights  # noqa: E402
 
 GPUS = ("p4", "p100-pcie-16gb", "t4", "v100-pcie-32gb", "a100-pcie-40gb")
 ROWS = (5, 20, 64)
@@ -80,7 +80,8 @@ def errors(rows: Frame, estimator: TileGemm, test: npt.NDArray[np.bool_]) -> lis
 def calibrated(rows: Frame, gpu: str, folder: Path, seeds: int, random: bool) -> list[str]:
     """Lines of the second table for one GPU."""
     base = load_artifacts(folder)
-    manifest, weights = base.member_manifest("fp32-gemm"), read_weights(folder / "fp32-gemm")  # type: ignore[union-attr]
+    manifest = base.member_manifest("fp32-gemm")  # type: ignore[union-attr]
+    weights = read_weights(folder / "fp32-gemm", manifest)
     everything = np.ones(len(rows), dtype=bool)
     none = errors(rows, TileGemm.from_artifact(manifest, weights), everything)
     lines = [f"| {gpu} | 0 | {pct(none[0])} | {pct(none[1])} | {pct(none[2])} | - |"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,8 @@ from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE
 from predictor.prediction import ClassTime, NodeTime
 from predictor.roofline import bound_name
+
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 
 
 @dataclass(slots=True)
@@ -79,24 +82,62 @@ def notes(rows: Sequence[ClassTime], gpu: str, selector: ArtifactSet | RooflineO
     return tuple(found)
 
 
-def longest_nodes(op_times: Sequence[OpTime], table: KernelTable, top: int) -> tuple[NodeTime, ...]:
-    """The ``top`` operators by time in all their runs."""
+def longest_nodes(passes: Sequence[Sequence[OpTime]], table: KernelTable, top: int) -> tuple[NodeTime, ...]:
+    """The ``top`` operators by time in all their runs, each once.
+
+    ``passes`` are the operators of every pass. Passes from the second on that have the same operators in the same
+    places are steps of one kind (the sampled decode steps of generate): one row stands for an operator of all of them,
+    with the range of what grows with the context in its shape.
+    """
     if top < 1:
         return ()
     latency = table.latency_s.tolist()
-    total = sum(latency[item.index] * item.times for item in op_times) or 1.0
-    ranked = sorted(op_times, key=lambda item: -latency[item.index] * item.times)[:top]
-    rows = []
-    for item in ranked:
-        row = table.row(item.index)
-        seconds = row.latency_s * item.times
-        rows.append(
-            NodeTime(
-                item.name or item.op.label, item.op.label, shape_text(item.op), item.phase, item.times, seconds,
-                seconds / total, row.bound, row.source,
-            )
-        )  # fmt: skip
-    return tuple(rows)
+    rows: dict[tuple[str, str, str, tuple[int, ...]], list[OpTime]] = {}
+    for members in _same_places(passes):
+        first = members[0]
+        key = (first.name, first.op.label, first.phase, tuple(dict.fromkeys(item.index for item in members)))
+        rows.setdefault(key, []).extend(members)
+    found = [(sum(latency[item.index] * item.times for item in members), members) for members in rows.values()]
+    total = sum(seconds for seconds, _ in found) or 1.0
+    found.sort(key=lambda row: -row[0])
+    return tuple(_node(members, seconds, seconds / total, table) for seconds, members in found[:top])
+
+
+def _same_places(passes: Sequence[Sequence[OpTime]]) -> list[list[OpTime]]:
+    """Operators that are one: each of the first pass, and those in one place of all later passes of one kind."""
+    groups: list[list[OpTime]] = [[item] for item in passes[0]]
+    places: dict[tuple[int, str, str, str], list[OpTime]] = {}
+    for later in passes[1:]:
+        for place, item in enumerate(later):
+            places.setdefault((place, item.name, item.op.label, item.phase), []).append(item)
+    return groups + list(places.values())
+
+
+def _node(members: Sequence[OpTime], seconds: float, share: float, table: KernelTable) -> NodeTime:
+    """The row of one operator; what bounds it is what bounds most of its time."""
+    times: dict[int, float] = {}
+    for item in members:
+        times[item.index] = times.get(item.index, 0.0) + item.times
+    longest = table.row(max(times, key=lambda i: float(table.latency_s[i]) * times[i]))
+    one, texts = members[0], [shape_text(item.op) for item in members]
+    return NodeTime(
+        one.name or one.op.label, one.op.label, _range_text(texts[0], texts[-1]), one.phase,
+        sum(times.values()), seconds, share, longest.bound, longest.source,
+    )  # fmt: skip
+
+
+def _range_text(first: str, last: str) -> str:
+    """Two shapes as one, numbers that differ as "512 to 640".
+
+    >>> _range_text("batch 1, q 1, kv 512, bf16", "batch 1, q 1, kv 640, bf16")
+    'batch 1, q 1, kv 512 to 640, bf16'
+    """
+    if first == last:
+        return first
+    ours, theirs = _NUMBER.split(first), _NUMBER.split(last)  # words and numbers in turn
+    if ours[::2] != theirs[::2]:
+        return f"{first} to {last}"
+    return "".join(a if a == b else f"{a} to {b}" for a, b in zip(ours, theirs, strict=True))
 
 
 def shape_text(op: Op) -> str:

@@ -63,14 +63,15 @@ def run_inference(
     )  # fmt: skip
     sums = add_up(work, passes, [one.timeline for one in timed], [graph.flops() for graph in passes.graphs])
     weighted = list(zip(passes.weights, timed, strict=True))
-    op_times = [item for weight, one in weighted for item in one.op_times(weight)]
+    by_pass = [one.op_times(weight) for weight, one in weighted]
+    op_times = [item for items in by_pass for item in items]
     breakdown = classes(op_times, timed[0].table)
     answer = without_operators(config, gpu, work, numbers, passes, sums, selector.name)
     return replace(
         answer,
-        interval_s=total_interval(sums.total_s, weighted, work.launch_overhead_s),
+        interval_s=total_interval(sums.total_s, weighted, work),
         breakdown=breakdown,
-        nodes=longest_nodes(op_times, timed[0].table, top),
+        nodes=longest_nodes(by_pass, timed[0].table, top),
         provenance=provenance(op_times, timed[0]),
         notes=notes(breakdown, gpu.id, selector) + range_notes(timed[0]),
     )

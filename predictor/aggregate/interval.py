@@ -19,13 +19,8 @@ import numpy.typing as npt
 
 from predictor.aggregate.passes import Pass
 from predictor.aggregate.timeline import Segment, eager
-from predictor.engines.tensorrt_llm import NATIVE_LAUNCH_OVERHEAD_S
 from predictor.roofline import FloatArray
-from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S
-
-#: What a launch costs on the hosts there are, seconds [least, most], by the default that stands for them. Assumed where
-#: the default is taken; a host whose launch overhead is given has no error of it.
-HOST_RANGE_S = {DEFAULT_LAUNCH_OVERHEAD_S: (4e-6, 12e-6), NATIVE_LAUNCH_OVERHEAD_S: (2e-6, 4e-6)}
+from predictor.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +33,11 @@ class PassSpread:
     host_above: float
 
 
-def spread_of(timed: Pass, launch_overhead_s: float) -> PassSpread | None:
-    """How far one pass may be off; None where a kernel has no interval."""
+def spread_of(timed: Pass, work: Workload) -> PassSpread | None:
+    """How far one pass of ``work`` may be off; None where a kernel has no interval.
+
+    A host whose launch overhead was given has no error of it; one that was assumed may be any in its range.
+    """
     known = timed.table.spread
     if known is None:
         return None
@@ -50,17 +48,16 @@ def spread_of(timed: Pass, launch_overhead_s: float) -> PassSpread | None:
     size = int(known.classes.max(initial=0)) + 1
     classes = [known.classes[own] for own in rows]
     launches = timed.timeline.cpu_s > 0.0
-    host_range = HOST_RANGE_S.get(launch_overhead_s, (launch_overhead_s, launch_overhead_s))
-    by_class, host = [], []
-    for seconds, overhead_s in zip((known.low_s, known.high_s), host_range, strict=True):
+    by_class = []
+    for seconds in (known.low_s, known.high_s):
         ratio = seconds / timed.table.latency_s
         moved = [s.gpu_s * ratio[own] for s, own in zip(timed.segments, rows, strict=True)]
         change = np.zeros(size)
         for s, other, kinds in zip(timed.segments, moved, classes, strict=True):
             change += np.bincount(kinds, weights=np.abs(other - s.gpu_s) * s.repeat, minlength=size)
         by_class.append(change * _felt(timed, moved, float(change.sum())) if launches else change)
-        assumed = launches and overhead_s != launch_overhead_s
-        host.append(_host(timed, overhead_s / launch_overhead_s) if assumed else 0.0)
+    assumed = work.launch_range_s if launches else None
+    host = [0.0, 0.0] if assumed is None else [_host(timed, end_s / work.launch_overhead_s) for end_s in assumed]
     return PassSpread(by_class[0], by_class[1], host[0], host[1])
 
 
@@ -88,14 +85,12 @@ def _host(timed: Pass, factor: float) -> float:
     return abs(eager(moved).total_s - timed.timeline.total_s)
 
 
-def total_interval(
-    total_s: float, passes: Sequence[tuple[float, Pass]], launch_overhead_s: float
-) -> tuple[float, float] | None:
-    """[low, high] in seconds around ``total_s``, the sum of weighted passes of one `time_graphs` call.
+def total_interval(total_s: float, passes: Sequence[tuple[float, Pass]], work: Workload) -> tuple[float, float] | None:
+    """[low, high] in seconds around ``total_s``, the sum of weighted passes of one `time_graphs` call for ``work``.
 
     It always holds the forecast; None where the estimators have no intervals.
     """
-    spreads = [(weight, spread_of(timed, launch_overhead_s)) for weight, timed in passes]
+    spreads = [(weight, spread_of(timed, work)) for weight, timed in passes]
     below = above = np.zeros(1)
     host_below = host_above = 0.0
     for weight, found in spreads:

@@ -42,7 +42,7 @@ def sensitivities(run: Run, latency_s: float) -> tuple[Change, ...]:
         _changed(f"{more} more {name}", latency_s, partial(_with_gpu, run, parameter)) for name, parameter in hardware
     ]
     if _launches(run):
-        half = replace(work, launch_overhead_s=work.launch_overhead_s * LESS)
+        half = replace(work, launch_overhead_s=work.launch_overhead_s * LESS, launch_overhead_assumed=False)
         found.append(_changed("half the launch overhead", latency_s, lambda: replace(run, work=half)))
     what = f"twice the batch ({work.batch * TWICE:,}), a sequence"
     found.append(_changed(what, latency_s, lambda: replace(run, work=_larger(work)), TWICE))

@@ -17,6 +17,8 @@ from predictor.ops.base import Op
 #: nothing, as the launches were captured in a graph.
 HOSTS = CALLS, LAUNCHES, CAPTURED = "calls", "launches", "captured"
 
+#: What a framework call costs on the hosts there are, seconds [least, most]: see `predictor.workload`.
+CALL_RANGE_S = (4e-6, 12e-6)
 #: Passes of a model: over whole prompts (forward, train, prefill), or a decode step.
 PREFILL, DECODE = "prefill", "decode"
 
@@ -27,9 +29,10 @@ class Engine:
 
     ``kernels``: the library whose kernels run, as the measured tables name it. ``host`` and ``decode_host``: what the
     CPU does in a pass over prompts and in a decode step, one of `HOSTS`. ``launch_overhead_s``: CPU time of one launch
-    where the engine's host is C++; None where it is the Python of the machine at hand. ``fuses``: element-wise chains
-    run as one kernel. ``serves``: a serving engine, which joins more than a compiler does: the attention call is its
-    own, and a norm after a sum does not write the sum.
+    where the engine's host is C++; None where it is the Python of the machine at hand. ``launch_range_s``: what a
+    launch (a framework call) that is assumed stands for on the hosts there are, seconds [least, most]. ``fuses``:
+    element-wise chains run as one kernel. ``serves``: a serving engine, which joins more than a compiler does: the
+    attention call is its own, and a norm after a sum does not write the sum.
 
     Where its attention differs: ``appends``, the passes whose attention call writes new keys and values into the cache;
     ``rotates``, whether it applies rotary positions, too; ``decodes_in_one_kernel``, whether decode attention is one
@@ -44,6 +47,7 @@ class Engine:
     host: str = CALLS
     decode_host: str = CALLS
     launch_overhead_s: float | None = None
+    launch_range_s: tuple[float, float] = CALL_RANGE_S
     fuses: bool = True
     serves: bool = False
     appends: tuple[str, ...] = (PREFILL, DECODE)

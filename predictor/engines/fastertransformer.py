@@ -6,11 +6,11 @@ we understand its sources.
 """
 
 from predictor.engines.base import DECODE, LAUNCHES, Engine
-from predictor.engines.tensorrt_llm import NATIVE_LAUNCH_OVERHEAD_S
+from predictor.engines.tensorrt_llm import NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S
 
 ENGINES = (
     Engine(
-        "fastertransformer", "trtllm", LAUNCHES, LAUNCHES, NATIVE_LAUNCH_OVERHEAD_S, serves=True, appends=(DECODE,),
-        decodes_in_one_kernel=True, adds_qkv_bias=True, ends_in_sum=True,
+        "fastertransformer", "trtllm", LAUNCHES, LAUNCHES, NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S, serves=True,
+        appends=(DECODE,), decodes_in_one_kernel=True, adds_qkv_bias=True, ends_in_sum=True,
     ),
 )  # fmt: skip

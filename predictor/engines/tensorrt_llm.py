@@ -7,6 +7,17 @@ from predictor.engines.base import CAPTURED, LAUNCHES, Engine
 
 #: CPU time of one launch from C++: NVIDIA's "Getting Started with CUDA Graphs" (2019) shows 2 to 4 microseconds a
 #: kernel (unverified here).
-NATIVE_LAUNCH_OVERHEAD_S = 3e-6
+NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S = 3e-6, (2e-6, 4e-6)
 
-ENGINES = (Engine("tensorrt_llm", "trtllm", LAUNCHES, CAPTURED, NATIVE_LAUNCH_OVERHEAD_S, serves=True, rotates=True),)
+ENGINES = (
+    Engine(
+        "tensorrt_llm",
+        "trtllm",
+        LAUNCHES,
+        CAPTURED,
+        NATIVE_LAUNCH_OVERHEAD_S,
+        NATIVE_LAUNCH_RANGE_S,
+        serves=True,
+        rotates=True,
+    ),
+)

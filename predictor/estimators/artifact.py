@@ -1,7 +1,8 @@
 """Trained estimators on disk: a folder a set, a folder an estimator, manifests in JSON and weights in NumPy's npz.
 
 <set>/manifest.json              schema_version, name, which estimator answers for which family and dtype
-<set>/<estimator>/manifest.json  kind, features and their order, GPUs and shapes covered, hash of the data, metrics
+<set>/<estimator>/manifest.json  kind, features and their order, GPUs and shapes covered, hash of the data, metrics;
+                                 sizes and hashes of the files beside it (`predictor.estimators.stored`)
 <set>/<estimator>/intervals.json how far its forecasts may be off (optional; `predictor.estimators.interval`)
 <set>/<estimator>/weights.npz    arrays; read with allow_pickle=False, so that no artifact can run code
 """
@@ -9,17 +10,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import RequestError, SpecError, nearest
 from predictor.estimators.base import Estimator
+from predictor.estimators.interval import FILE as INTERVALS
 from predictor.estimators.interval import Intervals
+from predictor.estimators.stored import FILES, MANIFEST, WEIGHTS, read_verified, read_weights
 from predictor.files import read_json
 
 SCHEMA_VERSION = 1
@@ -82,7 +84,15 @@ class ArtifactSet:
 
     def member_manifest(self, folder: str) -> dict[str, Any]:
         """The manifest of one estimator of the set."""
-        return read_json(self.path / folder / "manifest.json")
+        return read_json(self.path / folder / MANIFEST)
+
+    def verify(self) -> None:
+        """Check every file of the set against its manifest; SpecError, one line, for the first that is another."""
+        for folder in self.folders():
+            manifest = self.member_manifest(folder)
+            read_verified(self.path / folder / WEIGHTS, manifest)
+            for name in manifest[FILES]:
+                read_verified(self.path / folder / name, manifest)
 
     def measured_on(self, name: str) -> tuple[str, ...]:
         """GPUs that the estimator ``name`` was fitted on."""
@@ -93,18 +103,51 @@ class ArtifactSet:
     def intervals(self, name: str) -> Intervals | None:
         """How far forecasts of the estimator ``name`` may be off; None in a set that was trained without intervals."""
         if name not in self._intervals:
-            own = self.member_manifest(name).get("calibrated", {}) if self.manifest.get("calibrated") else {}
-            self._intervals[name] = Intervals.read(self.path / name, own)
+            manifest = self.member_manifest(name)
+            own = manifest.get("calibrated", {}) if self.manifest.get("calibrated") else {}
+            self._intervals[name] = Intervals.read(self.path / name, manifest, own)
         return self._intervals[name]
 
     def roofline_width(self) -> tuple[float, float] | None:
         """Logarithms of measured / roofline that hold 80 % of the measurements; None in a set without intervals."""
         pair = self.manifest.get("roofline_width")
-        return None if pair is None else (float(pair[0]), float(pair[1]))
+        try:
+            return None if pair is None else (float(pair[0]), float(pair[1]))
+        except (TypeError, ValueError, LookupError):
+            raise SpecError(
+                f"{self.path / MANIFEST}: key 'roofline_width' is {pair!r:.60}; expected two numbers"
+            ) from None
 
     def folders(self) -> tuple[str, ...]:
         """Folders of the set's estimators."""
         return tuple(member["folder"] for member in self.manifest["estimators"])
+
+
+class CoresAlone(ArtifactSet):
+    """A set whose estimators answer by their formulas alone, without the trees that correct some of them."""
+
+    def __init__(self, of: ArtifactSet) -> None:
+        super().__init__(of.path, of.manifest)
+        self._of = of
+        self._alone: dict[str, Estimator] = {}
+
+    def select(self, family: str, dtype: str) -> Estimator | None:
+        """The estimator for a family and dtype without its trees, or None where the roofline has to answer."""
+        estimator = self._of.select(family, dtype)
+        core_alone: Callable[[], Estimator] | None = getattr(estimator, "core_alone", None)
+        if estimator is None or core_alone is None:
+            return estimator
+        if estimator.name not in self._alone:
+            self._alone[estimator.name] = core_alone()
+        return self._alone[estimator.name]
+
+    def measured_on(self, name: str) -> tuple[str, ...]:
+        """GPUs that the estimator ``name`` was fitted on."""
+        return self._of.measured_on(name)
+
+    def intervals(self, name: str) -> Intervals | None:
+        """How far forecasts of the whole estimator ``name`` may be off."""
+        return self._of.intervals(name)
 
 
 class RooflineOnly:
@@ -122,31 +165,74 @@ class RooflineOnly:
 
 
 def load_estimator(folder: Path) -> Estimator:
-    """One estimator from its folder; SpecError where kind or files are not what this version reads."""
-    manifest = read_json(folder / "manifest.json")
-    kind = manifest.get("kind")
+    """One estimator from its folder; SpecError where its files are not those that its manifest names, or are not what
+    this version reads."""
+    manifest = read_json(folder / MANIFEST)
+    kind = str(manifest.get("kind"))
     if kind not in KINDS:
-        raise SpecError(
-            f"{folder}/manifest.json: unknown kind {kind!r}; nearest: {', '.join(nearest(str(kind), KINDS))}"
-        )
+        raise SpecError(f"{folder}/manifest.json: unknown kind {kind!r}; nearest: {', '.join(nearest(kind, KINDS))}")
     module, _, cls = KINDS[kind].partition(":")
+    for key, form in (("gpus", list), ("calibrated", dict), ("devices", dict)):
+        if not isinstance(manifest.get(key, form()), form):
+            raise SpecError(f"{folder}/{MANIFEST}: key {key!r} is {manifest[key]!r:.60}; expected a {form.__name__}")
+    weights = read_weights(folder, manifest)
     try:
-        with np.load(folder / "weights.npz", allow_pickle=False) as data:
-            weights = {key: data[key] for key in data.files}
-    except (OSError, ValueError, KeyError) as error:
-        raise SpecError(f"{folder}/weights.npz cannot be read ({error})") from None
-    return cast(Estimator, getattr(importlib.import_module(module), cls).from_artifact(manifest, weights))
+        return cast(Estimator, getattr(importlib.import_module(module), cls).from_artifact(manifest, weights))
+    except SpecError as error:
+        raise SpecError(f"{folder}: {error}") from None
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        said = " ".join(str(error).split())
+        raise SpecError(f"{folder}: {WEIGHTS} and {MANIFEST} make no {kind} estimator here ({said})") from None
 
 
-@lru_cache(maxsize=8)
+#: Of a file: whether it is the one that it was.
+Stamp = tuple[int, int, int, int] | None
+
+#: Sets that were loaded, by folder, each with the stamps of its files then; the one asked for last stands last.
+_LOADED: dict[Path, tuple[tuple[Stamp, ...], ArtifactSet]] = {}
+_MOST_LOADED = 8
+
+
+def _stamps(folder: Path, members: tuple[str, ...]) -> tuple[Stamp, ...]:
+    """What tells a set that was written again: inode, size and times of every file; None for one that is not there."""
+    names = (MANIFEST, *(f"{member}/{name}" for member in members for name in (MANIFEST, WEIGHTS, INTERVALS)))
+    found: list[Stamp] = []
+    for name in names:
+        try:
+            of = (folder / name).stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns))
+    return tuple(found)
+
+
 def _load_set(path: Path) -> ArtifactSet:
-    manifest = read_json(path / "manifest.json")
+    """The set at ``path``, the one of before where no file of it is another since."""
+    known = _LOADED.pop(path, None)
+    if known is None or known[0] != _stamps(path, known[1].folders()):
+        found = _read_set(path)
+        known = _stamps(path, found.folders()), found
+    _LOADED[path] = known
+    if len(_LOADED) > _MOST_LOADED:
+        del _LOADED[next(iter(_LOADED))]
+    return known[1]
+
+
+def _read_set(path: Path) -> ArtifactSet:
+    manifest = read_json(path / MANIFEST)
     version = manifest.get("schema_version")
     if version != SCHEMA_VERSION:
         raise SpecError(f"{path}/manifest.json: schema_version {version!r}, this version reads {SCHEMA_VERSION}")
-    if "estimators" not in manifest:
-        raise SpecError(f"{path}/manifest.json: key 'estimators' is missing")
-    return ArtifactSet(path, manifest)
+    if not isinstance(manifest.get("estimators"), list):
+        raise SpecError(f"{path}/manifest.json: key 'estimators' is missing, or no list")
+    try:
+        return ArtifactSet(path, manifest)
+    except (KeyError, TypeError) as error:
+        raise SpecError(
+            f"{path}/manifest.json: key 'estimators' is incomplete ({error}); expected folder, families and dtypes of"
+            " each"
+        ) from None
 
 
 def load_artifacts(path: str | Path | None = None) -> ArtifactSet | RooflineOnly:

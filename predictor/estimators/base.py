@@ -1,7 +1,8 @@
-"""From operators to latencies: one place where utilization becomes time.
+"""From operators to latencies: latency = max(bound, seconds), here and nowhere else.
 
-The roofline law holds by construction. An estimator answers with a utilization in (0, 1]; the latency is the lower
-bound divided by it, here and nowhere else, so no estimator can promise more than the hardware has.
+The roofline law holds by construction. An estimator answers with the seconds that a kernel takes by what it knows; the
+forecast is the lower bound where that claims to beat it, and these seconds as they are elsewhere. Utilization, bound
+over latency, follows from it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,6 @@ from predictor.roofline import FloatArray, bound_name, roofline
 
 ROOFLINE = "roofline"
 ESTIMATOR = "estimator"
-
-#: Latencies above this many times the roofline are nonsense; an estimator's answer is clipped there.
-MAX_SLOWDOWN = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +55,12 @@ def _columns_of(ops: Sequence[Op]) -> tuple[str, ...]:
 
 
 class Estimator(Protocol):
-    """What an artifact loads into."""
+    """What an artifact loads into; one that learned a correction of a formula leaves it out in its `core_alone()`."""
 
     name: str
 
-    def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
-        """Utilization in (0, 1] of shape (n,): the share of the roofline that the kernels reach."""
+    def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
+        """Seconds of the kernels, positive and finite, of shape (n,); no bound is laid on them here."""
         ...
 
 
@@ -138,7 +136,6 @@ def predict_kernels(
     """
     bounds = roofline(ops, gpu)
     floor = bounds.lower_bound_s if floor_s is None else np.maximum(bounds.lower_bound_s, floor_s)
-    slowest = floor * MAX_SLOWDOWN
     latency = np.maximum(bounds.cold_s, floor)
     names = [""] * len(ops)
     groups: dict[tuple[str, tuple[str, ...], int, str], list[int]] = {}
@@ -158,9 +155,7 @@ def predict_kernels(
         assert estimator is not None
         index = np.array(members)
         batch = make_batch(family, [ops[i] for i in members], run_by)
-        lower = floor[index]
-        used = estimator.utilization(batch, gpu, lower)
-        latency[index] = np.minimum(lower / np.clip(used, 1.0 / MAX_SLOWDOWN, 1.0), slowest[index])
+        latency[index] = np.maximum(floor[index], estimator.seconds(batch, gpu))
         answered.append((estimator.name, batch.ops, batch.columns, index))
     intervals = spread(selector, gpu, answered, latency, floor)
     return KernelTable(latency, floor, bounds.compute_s, bounds.dram_s, bounds.link_s, tuple(names), intervals)

@@ -245,7 +245,7 @@ def _with_links(links: Links, gpu: GPUSpec) -> Links:
 
 
 class Collectives:
-    """Utilization of collectives from shared constants and the scalars of measured systems."""
+    """Seconds of collectives from shared constants and the scalars of measured systems."""
 
     def __init__(
         self, name: str, constants: FloatArray, own: Mapping[str, FloatArray], host_s: Mapping[str, float]
@@ -276,13 +276,11 @@ class Collectives:
         floor = self._host.get(gpu, self._host.get("*", 0.0))
         return np.maximum(kernel_s, floor)
 
-    def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
-        """Share of the roofline in (0, 1], shape (n,)."""
+    def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
+        """Kernel time, shape (n,)."""
         links = _with_links(Links.of(batch.columns), gpu)
         unseen = np.zeros(len(OWN))
         own = np.array([self._own.get(getattr(op, "system", ""), unseen) for op in batch.ops])
         board = Board(gpu.boost_clock_hz, gpu.memory_bandwidth)
         library = LIBRARIES.index(batch.kernels) if batch.kernels in LIBRARIES else 0
-        taken = seconds(links, board, self._constants, own, library)
-        result: FloatArray = np.minimum(1.0, bound_s / np.maximum(taken, bound_s))
-        return result
+        return seconds(links, board, self._constants, own, library)

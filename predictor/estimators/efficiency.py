@@ -21,7 +21,7 @@ ANY = "*"
 
 
 class Efficiency:
-    """Utilization from one efficiency and one overhead by (GPU, family, dtype)."""
+    """Seconds from one efficiency and one overhead by (GPU, family, dtype)."""
 
     def __init__(self, name: str, table: Mapping[str, tuple[float, float]]) -> None:
         self.name = name
@@ -46,9 +46,8 @@ class Efficiency:
                 return self._table[key]
         return self._table.get(f"{ANY}|{family}|{ANY}", (1.0, 0.0))
 
-    def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
-        """Share of the roofline in (0, 1], shape (n,)."""
+    def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
+        """Kernel time, shape (n,)."""
         pairs = np.array([self.constants(gpu.id, batch.family, dtype) for dtype in batch.dtypes])
-        seconds = roofline(batch.ops, gpu).cold_s / pairs[:, 0] + pairs[:, 1]
-        result: FloatArray = np.minimum(1.0, bound_s / np.maximum(seconds, bound_s))
+        result: FloatArray = roofline(batch.ops, gpu).cold_s / pairs[:, 0] + pairs[:, 1]
         return result

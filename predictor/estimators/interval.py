@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import SpecError
+from predictor.estimators.stored import FILES, read_verified
 from predictor.files import read_json
 from predictor.hardware.generation import is_among
 from predictor.hardware.gpu import GPUSpec
@@ -133,11 +134,15 @@ class Intervals:
         self._ranges: dict[tuple[str, ...], tuple[FloatArray, FloatArray]] = {}
 
     @classmethod
-    def read(cls, folder: Path, calibrated: Collection[str] = ()) -> Intervals | None:
-        """The widths in an estimator's folder, None where it has none; SpecError where they cannot be read."""
+    def read(cls, folder: Path, manifest: Mapping[str, Any], calibrated: Collection[str] = ()) -> Intervals | None:
+        """The widths in an estimator's folder, None where it has none.
+
+        SpecError where they are not those that its ``manifest`` names, or cannot be read.
+        """
         path = folder / FILE
-        if not path.is_file():
+        if FILE not in manifest.get(FILES, ()) and not path.is_file():
             return None
+        read_verified(path, manifest)
         data = read_json(path)
         if data.get("schema_version") != SCHEMA_VERSION:
             raise SpecError(f"{path}: schema_version {data.get('schema_version')!r}, expected {SCHEMA_VERSION}")

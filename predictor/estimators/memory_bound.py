@@ -355,11 +355,6 @@ class MemoryBound:
         """Kernel time on a busy GPU, shape (n,)."""
         return kernel_seconds(traffic_of(batch, gpu), self.board(gpu), self.const)
 
-    def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
-        """Share of the roofline reached, in (0, 1], of shape (n,)."""
-        result: FloatArray = np.clip(bound_s / self.seconds(batch, gpu), 1e-9, 1.0)
-        return result
-
     def eager_seconds(self, seconds: FloatArray, gpu_id: str, op: str = "elementwise") -> FloatArray:
         """What protocol "eager_events" reads for kernels of ``seconds``; ``op`` is elementwise, softmax or norm."""
         known = self._overhead.get(op, {})

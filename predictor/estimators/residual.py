@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import Any, Protocol, Self, TypeVar
@@ -236,6 +237,12 @@ class Corrections:
         self._resolved: dict[tuple[GPUSpec, str, tuple[str, ...], str], tuple[str, str, FloatArray]] = {}
         self._runners = {key.split("|")[1] for key in self.cores if key.split("|")[0] in (ANY_GPU, MMA_GPUS)}
 
+    def without_trees(self) -> Self:
+        """The same constants of the cores, with nothing learned on top of them."""
+        result = copy(self)
+        result._boosters, result._adapted, result._trees = {}, {}, {}
+        return result
+
     def core(self, gpu: GPUSpec, framework: str, *path: str) -> tuple[str, FloatArray]:
         """(whose constants: a GPU, "*mma" or "*", constants) of the first key there is.
 
@@ -338,12 +345,6 @@ class Corrections:
         return tuple(sorted({key.split("|", 1)[0] for key in self.cores} - {ANY_GPU, MMA_GPUS}))
 
 
-def as_utilization(bound_s: FloatArray, seconds: FloatArray) -> FloatArray:
-    """Share of the roofline in (0, 1] of kernels that take ``seconds``; what claims to beat the bound reaches it."""
-    used: FloatArray = np.clip(bound_s / np.maximum(seconds, 1e-12), 1e-6, 1.0)
-    return used
-
-
 def by_variant(batch: Batch) -> Iterable[tuple[str, str, npt.NDArray[np.int64]]]:
     """(dtype, scheme, rows) of the operators of a batch that one variant of a kernel runs."""
     groups: dict[tuple[str, str], list[int]] = {}
@@ -365,7 +366,7 @@ class ServingEstimator:
         """From an artifact's two files; SpecError where a key is missing."""
         return cls(str(manifest.get("name", manifest.get("kind", ""))), Corrections(manifest, weights))
 
-    def seconds(
+    def _corrected(
         self,
         source: str,
         kind: str,
@@ -386,6 +387,12 @@ class ServingEstimator:
             asked, shown = sibling, core_time(sibling)
         factor = self._corrections.factor(f"{source}|{kind}", gpu, lambda: features(asked, shown))
         return core.total * factor
+
+    def core_alone(self) -> Self:
+        """The estimator without its trees: what its formula says."""
+        result = copy(self)
+        result._corrections = self._corrections.without_trees()
+        return result
 
     def covers(self, gpu_id: str) -> bool:
         """Whether the artifact was fitted on measurements of this GPU."""

@@ -23,7 +23,6 @@ from predictor.estimators.residual import (
     Device,
     FloatArray,
     ServingEstimator,
-    as_utilization,
     framework_name,
 )
 from predictor.hardware.gpu import GPUSpec
@@ -175,14 +174,14 @@ def phase_of(
 
 
 class ServingAttention(ServingEstimator):
-    """Utilization of fused attention with serving kernels; backward as the forward pass times a published factor."""
+    """Seconds of fused attention with serving kernels; backward as the forward pass times a published factor."""
 
     def __init__(self, name: str, corrections: Corrections) -> None:
         super().__init__(name, corrections)
         self._phases = {key.split("|")[2] for key in corrections.cores}
 
-    def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
-        """Share of the roofline in (0, 1], shape (n,)."""
+    def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
+        """Kernel time, shape (n,)."""
         columns = batch.columns
         backward = columns["is_backward"] > 0
         shared = np.array([getattr(op, "shared_kv", False) for op in batch.ops])
@@ -202,7 +201,7 @@ class ServingAttention(ServingEstimator):
             head, value = batch.columns["head_dim"], batch.columns["value_dim"]
             ratio = (3 * head + 2 * value) / (head + value) / BACKWARD_OVER_FORWARD
             seconds = np.where(backward, seconds * ratio, seconds)
-        return as_utilization(bound_s, seconds)
+        return seconds
 
     def _seconds(
         self, batch: Batch, gpu: GPUSpec, dtype: str, phase: str, rows: npt.NDArray[np.int64], shared: FloatArray
@@ -220,7 +219,7 @@ class ServingAttention(ServingEstimator):
         framework, kind = framework_name(batch.kernels), variant(dtype)
         shapes = Shapes.of(list(columns.values()), bytes_of(dtype), sizes, shared).run_by(framework, gpu)
         source, _, constants = self._corrections.resolve(gpu, framework, phase, kind, kernel=phase)
-        seconds = self.seconds(
+        seconds = self._corrected(
             source, phase, gpu, dtype, lambda device: core_time(shapes, device, constants, is_decode(phase)),
             lambda device, core: features(shapes, device, core, FRAMEWORKS[framework]),
         )  # fmt: skip

@@ -19,7 +19,6 @@ from predictor.estimators.residual import (
     Device,
     FloatArray,
     ServingEstimator,
-    as_utilization,
     by_variant,
     framework_name,
 )
@@ -191,14 +190,14 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> 
 
 
 class ServingGemm(ServingEstimator):
-    """Utilization of GEMMs with serving kernels; fp16 is answered as bf16, eager PyTorch as vLLM's linear layer."""
+    """Seconds of GEMMs with serving kernels; fp16 is answered as bf16, eager PyTorch as vLLM's linear layer."""
 
-    def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
-        """Share of the roofline in (0, 1], shape (n,)."""
+    def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
+        """Kernel time, shape (n,)."""
         seconds = np.empty(len(batch.dtypes))
         for dtype, quant, rows in by_variant(batch):
             seconds[rows] = self._seconds(batch, gpu, dtype, quant, rows)
-        return as_utilization(bound_s, seconds)
+        return seconds
 
     def _seconds(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str, rows: npt.NDArray[np.int64]) -> FloatArray:
         count, m, n, k = (batch.columns[name][rows] for name in ("batch", "m", "n", "k"))
@@ -206,7 +205,7 @@ class ServingGemm(ServingEstimator):
         shapes = Shapes(count, m, n, k, *sizes, blocked=quant == BLOCKED)
         framework = framework_name(batch.kernels)
         source, kind, constants = self._corrections.resolve(gpu, framework, variant(dtype, quant))
-        return self.seconds(
+        return self._corrected(
             source, kind, gpu, dtype, lambda device: core_time(shapes, device, constants),
             lambda device, core: features(shapes, device, core, FRAMEWORKS[framework]),
         )  # fmt: skip

@@ -22,7 +22,6 @@ from predictor.estimators.residual import (
     Device,
     FloatArray,
     ServingEstimator,
-    as_utilization,
     by_variant,
     framework_name,
     runs_mma,
@@ -310,14 +309,14 @@ def booster_of(name: str) -> str:
 
 
 class ServingMoE(ServingEstimator):
-    """Utilization of MoE layers with serving kernels, in 16 bit (fp16 as bf16) and quantized."""
+    """Seconds of MoE layers with serving kernels, in 16 bit (fp16 as bf16) and quantized."""
 
-    def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
-        """Share of the roofline in (0, 1], shape (n,)."""
+    def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
+        """Kernel time, shape (n,)."""
         seconds = np.empty(len(batch.dtypes))
         for dtype, quant, rows in by_variant(batch):
             seconds[rows] = self._seconds(batch, gpu, dtype, quant, rows)
-        return as_utilization(bound_s, seconds)
+        return seconds
 
     def _seconds(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str, rows: npt.NDArray[np.int64]) -> FloatArray:
         exponent = np.array([exponent_of(getattr(batch.ops[i], "distribution", "")) for i in rows])
@@ -329,7 +328,7 @@ class ServingMoE(ServingEstimator):
         shapes = Shapes.of(columns, weight_bytes(dtype, quant), tiling_of(framework, kernel, name))
         source, found, constants = self._corrections.resolve(gpu, framework, name, kernel=kernel)
         measured = self._corrections.device(source, variant(dtype))
-        return self.seconds(
+        return self._corrected(
             source, booster_of(found), gpu, dtype,
             lambda device: core_time(shapes, device, on_board(constants, shapes.itemsize, measured, device)),
             lambda device, core: features(shapes, device, core, FRAMEWORKS[framework], found == BLOCKED),

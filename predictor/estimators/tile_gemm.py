@@ -175,11 +175,9 @@ class TileGemm:
         memory = memory_seconds(shape, cand, board, const, traits)
         return join_seconds(compute, memory, shape, cand, board, const)
 
-    def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
-        """Share of the roofline reached, in (0, 1], of shape (n,)."""
-        seconds = self.kernel_seconds(batch.columns, layout_indices(batch.ops), gpu)
-        result: FloatArray = np.clip(bound_s / seconds, 1e-9, 1.0)
-        return result
+    def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
+        """Kernel time, shape (n,)."""
+        return self.kernel_seconds(batch.columns, layout_indices(batch.ops), gpu)
 
     def eager_seconds(self, seconds: FloatArray, gpu_id: str, layout: str = "tn") -> FloatArray:
         """What protocol "eager_events" reads for kernels of ``seconds``: max(host, launch + kernel), shape (n,).

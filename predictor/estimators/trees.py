@@ -47,6 +47,10 @@ class Trees:
         inner = nodes > 0
         if len(nodes) != self.trees + 2 * int(inner.sum()) or len(leaves) != int((~inner).sum()):
             raise ValueError("counts of nodes and leaves do not fit")
+        if nodes.max(initial=0) >= len(split_feature) or len(split_feature) != len(split_threshold):
+            raise ValueError("a node of a split that is not there")
+        if split_feature.max(initial=0) >= self.features:
+            raise ValueError("a split of a feature that is not there")
         self.split_feature, self.split_threshold = split_feature, split_threshold
         self._nodes = nodes
         self._children = np.where(inner, self.trees + 2 * (np.cumsum(inner) - 1), np.arange(len(nodes)))

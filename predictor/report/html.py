@@ -25,7 +25,7 @@ from predictor.report.html_sections import (
     memory_section,
 )
 from predictor.report.html_timeline import timeline_section
-from predictor.workload import flag
+from predictor.workload import Workload, flag
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: What a browser may load for the page: its own style and script, and nothing from anywhere.
@@ -142,15 +142,28 @@ def settings(answer: Prediction) -> list[tuple[str, str]]:
 
 
 def command(answer: Prediction, asked: Asked) -> str:
-    """A command line that makes the forecast again, whatever the defaults will be."""
+    """A command line that makes the forecast again, whatever the defaults will be.
+
+    A launch overhead that was assumed stays out: one that is given has a narrower interval.
+    """
     import shlex
 
     words = ["predict", "--model", asked.model, "--gpu", asked.gpu]
     for name, value in settings(answer):
+        if name == "launch_overhead" and answer.workload.launch_overhead_assumed:
+            continue
         words += [flag(name), asked.system or value if name == "system" else value]
     if asked.artifacts is not None:
         words += ["--artifacts", asked.artifacts]
     return shlex.join(words)
+
+
+def _of_the_host(work: Workload) -> list[str]:
+    """A line on a launch overhead that nobody gave."""
+    if work.launch_range_s is None:
+        return []
+    least, most = (f"{end_s * 1e6:g}" for end_s in work.launch_range_s)
+    return [f"Launch overhead assumed: hosts need {least} to {most} us, and the interval says so."]
 
 
 def _provenance(answer: Prediction, run: Run, typed: str) -> Html:
@@ -159,6 +172,7 @@ def _provenance(answer: Prediction, run: Run, typed: str) -> Html:
         f"{known + fallback} distinct operators: {known} from estimators, {fallback} from the roofline alone (a perfect"
         " kernel with a cold cache).",
         *([f"Assumed, missing in the config: {', '.join(answer.assumed)}."] if answer.assumed else []),
+        *(_of_the_host(answer.workload) if answer.cpu_busy_s else []),
         *answer.notes,
     ]
     names = sorted({name for row in answer.breakdown for name in row.estimators})

@@ -30,7 +30,7 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
         "operators": [_operator(row) for row in answer.nodes],
         "provenance": dict(answer.provenance),
         "artifacts": answer.artifacts,
-        "assumed": list(answer.assumed),
+        "assumed": [*answer.assumed, *_assumed_of_the_host(answer)],
         "notes": list(answer.notes),
     }
 
@@ -54,6 +54,12 @@ def _workload(answer: Prediction) -> dict[str, Any]:
         "optimizer": work.optimizer if work.mode == "train" else None,
         "launch_overhead_us": work.launch_overhead_s * 1e6 if answer.cpu_busy_s else None,
     }
+
+
+def _assumed_of_the_host(answer: Prediction) -> list[str]:
+    work = answer.workload
+    counts = work.launch_overhead_assumed and answer.cpu_busy_s
+    return [f"launch_overhead={work.launch_overhead_s * 1e6:.6g}us"] if counts else []
 
 
 def _times(answer: Prediction) -> dict[str, Any]:

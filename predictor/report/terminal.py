@@ -29,7 +29,8 @@ def first_line(answer: Prediction) -> str:
     if work.mode == "train":
         parts.append(f"optimizer {work.optimizer}")
     if answer.cpu_busy_s:
-        parts.append(f"launch-overhead {given(work.launch_overhead_s)}")
+        assumed = " (assumed)" if work.launch_overhead_assumed else ""
+        parts.append(f"launch-overhead {given(work.launch_overhead_s)}{assumed}")
     if work.step_overhead_s:
         parts.append(f"step-overhead {given(work.step_overhead_s)}")
     return f"{parts[0]} {parts[1]}: {', '.join(parts[2:])}"

@@ -28,6 +28,7 @@ from predictor.errors import RequestError
 from predictor.estimators import memory_bound as mb
 from predictor.estimators.artifact import ArtifactSet, load_artifacts
 from predictor.estimators.base import make_batch
+from predictor.estimators.stored import read_weights
 from predictor.hardware.gpu import GPUSpec
 from predictor.training import calibrate_serving as serving
 from predictor.training import dataset
@@ -41,7 +42,6 @@ from predictor.training.own_scalars import (
     least_squares,
     overheads,
     percent,
-    read_weights,
     without,
 )
 
@@ -86,6 +86,7 @@ def calibrate(gpu: str, data: Path, out: Path, artifacts: Path | None = None) ->
     source = load_artifacts(None if artifacts is None else str(artifacts))
     if not isinstance(source, ArtifactSet):
         raise RequestError("--artifacts roofline: has no estimators to calibrate; expected a folder of them")
+    source.verify()
     own = frame[frame["gpu"].astype(str) == spec.id]
     if not len(own):
         raise RequestError(f"--data {str(data)!r} has no row of {spec.id}: expected {FEWEST} to {MOST}")
@@ -97,7 +98,7 @@ def calibrate(gpu: str, data: Path, out: Path, artifacts: Path | None = None) ->
     fits: dict[str, Fitted] = {}
     for folder, rows in used.items():
         manifest = source.member_manifest(folder)
-        found = FITS[str(manifest["kind"])].fit(rows, spec, manifest, read_weights(source.path / folder))
+        found = FITS[str(manifest["kind"])].fit(rows, spec, manifest, read_weights(source.path / folder, manifest))
         fits[folder] = found
         report.scalars[folder], report.before[folder], report.after[folder] = (
             found.scalars, found.before, found.after,

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from predictor.errors import RequestError, unknown_name
 from predictor.estimators.artifact import SCHEMA_VERSION, ArtifactSet
 from predictor.estimators.interval import FILE as INTERVALS
+from predictor.estimators.stored import FILES, MANIFEST, WEIGHTS, described
 from predictor.files import atomic_write, read_json
 from predictor.hardware.gpu import GPUSpec, load_gpu, parse_gpu
 from predictor.training import dataset
@@ -264,14 +265,14 @@ def _fit_one(
         "frameworks": sorted(rows["framework"].astype(str).unique().tolist()),
         "data_sha256": dataset.digest(rows),
     }
-    write_estimator(folder / recipe.folder, about, weights)
+    widths = None
     if intervals:
         from predictor.training.fit_intervals import Target, fit_intervals
 
         say(f"fitting the intervals of {recipe.folder}")
         found = fit_intervals(Target(recipe.families, fit), rows, gpus, seed)
-        if found["classes"]:
-            atomic_write(folder / recipe.folder / INTERVALS, _json(found).encode())
+        widths = found if found["classes"] else None
+    write_estimator(folder / recipe.folder, about, weights, widths)
     manifest["estimators"].append(
         {"folder": recipe.folder, "families": list(recipe.families), "dtypes": list(recipe.dtypes)}
     )
@@ -285,12 +286,18 @@ def _carries(recipe: Recipe, rows: Frame) -> bool:
     return bool(rows["gpu"].astype(str).value_counts().max() >= recipe.least)
 
 
-def write_estimator(folder: Path, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> None:
-    """An estimator's folder: manifest.json and weights.npz, the same bytes for the same content."""
+def write_estimator(
+    folder: Path, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]],
+    intervals: Mapping[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """An estimator's folder: weights.npz, intervals.json (None: the one that is there stays) and the manifest with
+    their hashes, the same bytes for the same content."""
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **{key: weights[key] for key in sorted(weights)})  # stored: loads 5 x faster
-    atomic_write(folder / "weights.npz", buffer.getvalue())
-    atomic_write(folder / "manifest.json", _json(manifest).encode())
+    atomic_write(folder / WEIGHTS, buffer.getvalue())
+    if intervals is not None:
+        atomic_write(folder / INTERVALS, _json(intervals).encode())
+    atomic_write(folder / MANIFEST, _json({**manifest, FILES: described(folder)}).encode())
 
 
 def _baselines(seen: Frame, manifest: dict[str, Any], gpus: Mapping[str, GPUSpec], intervals: bool) -> None:

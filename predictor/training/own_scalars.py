@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,12 +28,6 @@ class Fitted:
     scalars: dict[str, Any]
     before: float
     after: float
-
-
-def read_weights(folder: Path) -> Weights:
-    """The arrays of an estimator's folder."""
-    with np.load(folder / "weights.npz", allow_pickle=False) as file:
-        return {key: file[key] for key in file.files}
 
 
 def without(manifest: Mapping[str, Any], gpu: str) -> dict[str, Any]:

@@ -13,11 +13,11 @@ import pytest
 from predictor.cli import main
 from predictor.estimators.artifact import default_artifacts, load_artifacts
 from predictor.estimators.calibrated import NOISE
+from predictor.estimators.stored import read_weights
 from predictor.hardware.gpu import load_gpu
 from predictor.training import dataset
 from predictor.training.evaluate import predict_rows
 from predictor.training.informative import covariance, most_informative
-from predictor.training.own_scalars import read_weights
 
 GPU = "rtx-4090"
 NEW = "l4"
@@ -222,7 +222,7 @@ def test_most_informative_rows_read_no_latency_and_follow_the_seed() -> None:
     frame = measured(60, 5).iloc[:60].reset_index(drop=True)
     base = load_artifacts()
     manifest = base.member_manifest("fp32-gemm")  # type: ignore[union-attr]
-    weights = read_weights(default_artifacts() / "fp32-gemm")
+    weights = read_weights(default_artifacts() / "fp32-gemm", manifest)
     groups = np.array_split(np.arange(60), 6)
     chosen = most_informative(frame, groups, load_gpu(GPU), manifest, weights, 0)
     assert [int(np.isin(chosen, group).sum()) for group in groups] == [1] * 6

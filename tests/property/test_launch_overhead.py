@@ -62,6 +62,34 @@ def test_the_default_is_the_same_as_naming_it() -> None:
     assert forecast("gpt2", "h100", "forward", None).latency_s == pytest.approx(named.latency_s)
 
 
+def interval(gpu: str | Path, overhead: str | None, **more: object) -> tuple[float, float]:
+    found = forecast("gpt2", gpu, "forward", overhead, **more).interval_s
+    assert found is not None
+    return found
+
+
+def test_the_interval_asks_whether_the_overhead_was_given_not_which_it_is(tmp_path: Path) -> None:
+    assumed, named, beside = (interval("h100", value) for value in (None, "6us", "6.0000001us"))
+    assert named == pytest.approx(beside, rel=1e-6)
+    assert assumed[0] < 0.8 * named[0] and assumed[1] > 1.5 * named[1]  # hosts need 4 to 12 us
+    path = gpu_file(tmp_path, 'launch_overhead: {value: "6 us", source: "made up"}\n')
+    assert interval(path, None) == pytest.approx(interval("v100-pcie-32gb", "6us"))
+    native = [interval("h100", value, execution="fastertransformer") for value in (None, "3us", "3.0000001us")]
+    assert native[1] == pytest.approx(native[2], rel=1e-6)
+    assert native[0][0] < native[1][0] and native[0][1] > native[1][1]
+
+
+def test_the_answer_says_whether_it_was_assumed(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["predict", "--model", "gpt2", "--gpu", "h100", "--seq-len", "16"]
+    for more, said in (([], ["launch_overhead=6us"]), (["--launch-overhead", "6us"], [])):
+        assert main([*words, *more, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["assumed"] == said
+        assert main([*words, *more]) == 0
+        assert ("launch-overhead 6 us (assumed)" in capsys.readouterr().out.splitlines()[0]) == bool(said)
+    assert main([*words, "--execution", "cuda_graph", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["assumed"] == []
+
+
 def gpu_file(folder: Path, entry: str) -> Path:
     path = folder / "mine.yaml"
     path.write_text((GPU_DIR / "v100-pcie-32gb.yaml").read_text(encoding="utf-8") + entry, encoding="utf-8")

@@ -43,8 +43,8 @@ def _frame(system: str, sizes: range) -> Any:
 
 
 def _forecast(manifest: Any, weights: Any, ops: list[Op]) -> Any:
-    bound = roofline(ops, GPU).lower_bound_s
-    return bound / Collectives.from_artifact(manifest, weights).utilization(make_batch("collective", ops), GPU, bound)
+    seconds = Collectives.from_artifact(manifest, weights).seconds(make_batch("collective", ops), GPU)
+    return np.maximum(roofline(ops, GPU).lower_bound_s, seconds)
 
 
 def test_rows_of_a_pcie_system_bring_its_error_down_and_leave_others() -> None:

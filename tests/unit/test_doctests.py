@@ -9,6 +9,7 @@ import pytest
 
 MODULES = [
     "predictor",
+    "predictor.aggregate.breakdown",
     "predictor.api",
     "predictor.errors",
     "predictor.hardware.gpu",

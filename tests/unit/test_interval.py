@@ -11,21 +11,24 @@ import numpy as np
 import pytest
 
 import predictor
-from predictor.aggregate.interval import HOST_RANGE_S, spread_of, total_interval
+from predictor.aggregate.interval import spread_of, total_interval
 from predictor.aggregate.passes import Pass, time_graphs
 from predictor.engines import EAGER
+from predictor.engines.base import CALL_RANGE_S
 from predictor.errors import SpecError
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import Batch, predict_kernels
 from predictor.estimators.interval import DISTANCES, FILE, Intervals
+from predictor.estimators.stored import FILES, described
 from predictor.graph import Block, Graph, Node
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import Attention, Elementwise, Gemm, Norm, Op
 from predictor.report.formats import span
 from predictor.roofline import roofline
-from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S
+from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
 
-LAUNCH_S = DEFAULT_LAUNCH_OVERHEAD_S
+GIVEN = Workload("forward", 1, 1, "fp32", "eager", "math")
+ASSUMED = replace(GIVEN, launch_overhead_assumed=True)
 
 
 def entry(half: float, sizes: dict[str, list[float]] | None = None, gpus: dict[str, list[float]] | None = None) -> Any:
@@ -134,8 +137,8 @@ def test_attention_and_backward_have_classes_of_their_own() -> None:
 def test_a_broken_file_is_one_line(tmp_path: Path, data: dict[str, Any]) -> None:
     (tmp_path / FILE).write_text(json.dumps(data))
     with pytest.raises(SpecError, match=r"intervals\.json"):
-        Intervals.read(tmp_path)
-    assert Intervals.read(tmp_path / "none") is None
+        Intervals.read(tmp_path, {FILES: described(tmp_path)})
+    assert Intervals.read(tmp_path / "none", {}) is None
 
 
 class Half:
@@ -143,8 +146,8 @@ class Half:
 
     name = "half"
 
-    def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: np.ndarray[Any, Any]) -> Any:
-        return np.full(len(bound_s), 0.5)
+    def seconds(self, batch: Batch, gpu: GPUSpec) -> Any:
+        return 2.0 * roofline(batch.ops, gpu).lower_bound_s
 
 
 class Set:
@@ -186,20 +189,20 @@ def test_a_class_errs_together_and_classes_apart() -> None:
     known = Intervals.from_dict(content(linear=entry(0.1), bmm=entry(0.1)))
     up = float(np.expm1(0.2))
     twice = timed([Node(BIG, "a"), Node(replace(BIG, n=2048), "b")], Set(known), repeat=3)
-    low, high = total_interval(twice.timeline.total_s, [(1.0, twice)], LAUNCH_S) or (0, 0)
+    low, high = total_interval(twice.timeline.total_s, [(1.0, twice)], ASSUMED) or (0, 0)
     assert high / twice.timeline.total_s - 1 == pytest.approx(up)
     assert 1 - low / twice.timeline.total_s == pytest.approx(-np.expm1(-0.1))
     both = timed([Node(BIG, "a"), Node(BATCHED, "b")], Set(known))
     parts = both.table.latency_s * up
-    _, high = total_interval(both.timeline.total_s, [(1.0, both)], LAUNCH_S) or (0, 0)
+    _, high = total_interval(both.timeline.total_s, [(1.0, both)], ASSUMED) or (0, 0)
     assert high - both.timeline.total_s == pytest.approx(float(np.hypot(*parts)))
 
 
 def test_weights_add_up_within_a_class() -> None:
     one = timed([Node(BIG, "a")], Set(Intervals.from_dict(content(linear=entry(0.1)))))
     total = 5 * one.timeline.total_s
-    assert total_interval(total, [(2.0, one), (3.0, one)], LAUNCH_S) == pytest.approx(
-        total_interval(total, [(5.0, one)], LAUNCH_S)
+    assert total_interval(total, [(2.0, one), (3.0, one)], ASSUMED) == pytest.approx(
+        total_interval(total, [(5.0, one)], ASSUMED)
     )
 
 
@@ -209,10 +212,10 @@ def test_kernels_that_hide_behind_the_cpu_do_not_count_but_the_host_does() -> No
     bound = timed([Node(tiny, "a")], Set(known), eager=True, repeat=1000)
     total = bound.timeline.total_s
     assert total > 5 * bound.timeline.gpu_s
-    low, high = total_interval(total, [(1.0, bound)], LAUNCH_S) or (0, 0)
-    assert high == pytest.approx(total * HOST_RANGE_S[LAUNCH_S][1] / LAUNCH_S, rel=0.02)
-    assert low == pytest.approx(total * HOST_RANGE_S[LAUNCH_S][0] / LAUNCH_S, rel=0.02)
-    given = total_interval(total, [(1.0, bound)], 5e-6) or (0, 0)
+    low, high = total_interval(total, [(1.0, bound)], ASSUMED) or (0, 0)
+    assert high == pytest.approx(total * CALL_RANGE_S[1] / DEFAULT_LAUNCH_OVERHEAD_S, rel=0.02)
+    assert low == pytest.approx(total * CALL_RANGE_S[0] / DEFAULT_LAUNCH_OVERHEAD_S, rel=0.02)
+    given = total_interval(total, [(1.0, bound)], GIVEN) or (0, 0)
     assert given == pytest.approx((total, total), rel=0.01)  # a launch overhead that was measured
 
 
@@ -225,11 +228,11 @@ def test_an_answer_of_the_roofline_alone_errs_upward_and_without_widths_there_is
 
     add = [Node(Elementwise("fp32", "add", 10**8), "a")]
     alone = timed(add, Roof(known))
-    low, high = total_interval(alone.timeline.total_s, [(1.0, alone)], LAUNCH_S) or (0, 0)
+    low, high = total_interval(alone.timeline.total_s, [(1.0, alone)], ASSUMED) or (0, 0)
     assert low == pytest.approx(alone.timeline.total_s)
     assert high == pytest.approx(alone.timeline.total_s * np.e)
-    assert total_interval(1.0, [(1.0, timed(add, Roof(known, None)))], LAUNCH_S) is None
-    assert spread_of(timed([Node(BIG, "a")], Set(None)), LAUNCH_S) is None
+    assert total_interval(1.0, [(1.0, timed(add, Roof(known, None)))], ASSUMED) is None
+    assert spread_of(timed([Node(BIG, "a")], Set(None)), ASSUMED) is None
 
 
 @pytest.mark.parametrize("mode", ["forward", "train", "generate"])

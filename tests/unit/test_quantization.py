@@ -164,8 +164,7 @@ def fitted() -> Any:
 
 def _seconds(estimator: Any, op: Op, gpu: str) -> float:
     spec = load_gpu(gpu)
-    bound = roofline([op], spec).lower_bound_s
-    return float((bound / estimator.utilization(make_batch("gemm", [op], "vllm"), spec, bound))[0])
+    return max(float(roofline([op], spec).lower_bound_s[0]), *estimator.seconds(make_batch("gemm", [op], "vllm"), spec))
 
 
 def test_a_scheme_has_constants_of_its_own(fitted: Any) -> None:

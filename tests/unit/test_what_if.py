@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from predictor import predict
+from predictor.aggregate.detail import run_of
+from predictor.aggregate.learned import learned_steps
 from predictor.errors import RequestError
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.what_if import PARAMETERS, vary
@@ -58,9 +60,15 @@ def test_bad_requests_are_one_line() -> None:
 
 def test_example_prints_and_draws(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
-    picture = tmp_path / "what-if.png"
+    picture = tmp_path / "what-if.svg"
     command = [sys.executable, str(ROOT / "examples" / "what_if.py"), "--parameter", "l2", "--out", str(picture)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     lines = done.stdout.splitlines()
-    assert len(lines) == 2 + 17 + 1
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "learned part" in lines[19] and lines[-1] == f"written: {picture}"
+    listed = [float(line.split()[0]) for line in lines[20:-1]]
+    gpu = load_gpu(HYPOTHETICAL)
+    words = {"mode": "decode", "batch": 64, "context_len": 2048, "dtype": "bf16", "execution": "cuda_graph"}
+    run = run_of("llama-3.1-8b", gpu, predict("llama-3.1-8b", gpu, **words).workload)  # type: ignore[arg-type]
+    assert listed == [round(step.factor, 2) for step in learned_steps(run, "l2")] != []
+    text = picture.read_text(encoding="utf-8")
+    assert "step of the learned part" in text and "not physics" in text

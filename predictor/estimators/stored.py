@@ -1,0 +1,119 @@
+"""An estimator's files as they were written: read whole, checked against the hashes that its manifest keeps of them.
+
+"files" of a manifest maps each file beside it to {"bytes": size, "sha256": hash}. Nothing of a file is believed before
+its hash is right, so that a flipped bit, a cut or a file of another set is one line and never another forecast.
+
+SHA-256 of the largest file of the shipped set takes about as long as `np.load` spends on copying its arrays, so these
+are read in place instead: a forecast starts no later than without the check.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.lib.format as npy
+import numpy.typing as npt
+
+from predictor.errors import SpecError
+
+WEIGHTS = "weights.npz"
+MANIFEST = "manifest.json"
+#: Key of a manifest that has the sizes and hashes of the files beside it.
+FILES = "files"
+
+#: Zip's header of a member: its length, and where in it the lengths of what follows (name, extra field) stand.
+_MEMBER_BYTES, _LENGTHS_AT = 30, 26
+
+
+def described(folder: Path) -> dict[str, dict[str, Any]]:
+    """What a manifest keeps under `FILES` of the files in an estimator's folder; the manifest itself is left out."""
+    return {
+        path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        for path in sorted(folder.iterdir())
+        if path.name != MANIFEST
+    }
+
+
+def read_verified(path: Path, manifest: Mapping[str, Any]) -> bytes:
+    """The content of a file beside ``manifest``; SpecError, one line, where it is not what was written."""
+    known = manifest.get(FILES)
+    if not isinstance(known, Mapping):
+        raise SpecError(
+            f"{path.parent / MANIFEST}: key {FILES!r} with the hash of {path.name} is missing (an older version wrote"
+            " the set); run the `tilecast train` or `tilecast calibrate` that made it again"
+        )
+    try:
+        size, sha256 = int(known[path.name]["bytes"]), str(known[path.name]["sha256"])
+    except (KeyError, TypeError, ValueError):
+        raise SpecError(
+            f"{path.parent / MANIFEST}: key {FILES!r} has no bytes and sha256 of {path.name}; run the `tilecast train`"
+            " or `tilecast calibrate` that made the set again"
+        ) from None
+    try:
+        found = path.stat().st_size  # an oversized file is not read
+        data = path.read_bytes() if found == size else b""
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read ({error.strerror or error}); copy the set again") from None
+    if found != size:
+        raise SpecError(f"{path}: {found:,} bytes, expected {size:,} as its manifest says; copy the set again")
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != sha256:
+        raise SpecError(
+            f"{path}: SHA-256 {digest[:16]}..., expected {sha256[:16]}... as its manifest says; copy the set again"
+        )
+    return data
+
+
+def read_weights(folder: Path, manifest: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of an estimator's folder, by name, read-only; SpecError where they are damaged, not a number, or
+    hold anything but numbers."""
+    path = folder / WEIGHTS
+    data = read_verified(path, manifest)
+    try:
+        weights = _arrays(data)
+    except (ValueError, KeyError, EOFError, OSError, struct.error, zipfile.BadZipFile, NotImplementedError) as error:
+        raise SpecError(f"{path}: is no file of arrays ({error}); expected what `tilecast train` writes") from None
+    for name, array in weights.items():
+        if array.dtype.kind not in "iufb":
+            raise SpecError(f"{path}: array {name!r} is of {array.dtype}; expected numbers")
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            raise SpecError(f"{path}: array {name!r} holds NaN; expected numbers: train or calibrate the set again")
+    return weights
+
+
+def _arrays(data: bytes) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of an npz file; those that are stored, not compressed, are views of ``data``."""
+    view = memoryview(data)
+    found = {}
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for member in archive.infolist():
+            if member.compress_type == zipfile.ZIP_STORED:
+                lengths = struct.unpack_from("<HH", data, member.header_offset + _LENGTHS_AT)
+                start = member.header_offset + _MEMBER_BYTES + sum(lengths)
+                content = view[start : start + member.file_size]
+            else:
+                content = memoryview(archive.read(member))
+            found[member.filename.removesuffix(".npy")] = _array(content)
+    return found
+
+
+def _array(content: memoryview) -> npt.NDArray[Any]:
+    """One array in NumPy's npy format, version 1 or 2; ValueError for another content."""
+    head = io.BytesIO(content[: 1 << 14])
+    version = npy.read_magic(head)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"npy version {version}")
+    shape, by_column, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(head)
+    if dtype.hasobject:
+        raise ValueError("an array of objects, which could run code")
+    count = int(np.prod(shape, dtype=np.int64))
+    flat: npt.NDArray[Any] = np.frombuffer(content, dtype=dtype, count=count, offset=head.tell())
+    result = flat.reshape(shape, order="F" if by_column else "C")
+    return result if result.flags.aligned else result.copy()

@@ -1,0 +1,99 @@
+"""Where the learned part of a forecast has steps: a tree's are listed, those of waves and tiles are not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from predictor import predict
+from predictor.aggregate.detail import Run, run_of
+from predictor.aggregate.learned import LEAST, learned_steps
+from predictor.estimators.artifact import ArtifactSet, CoresAlone, RooflineOnly, load_artifacts
+from predictor.estimators.base import Batch, Estimator
+from predictor.hardware.gpu import GPUSpec, load_gpu
+from predictor.hardware.what_if import vary
+from predictor.roofline import roofline
+
+GPU = load_gpu("h100")
+WORDS: dict[str, Any] = {"mode": "decode", "batch": 64, "context_len": 2048, "dtype": "bf16", "execution": "cuda_graph"}
+
+
+def run() -> Run:
+    return run_of("llama-3.1-8b", GPU, predict("llama-3.1-8b", GPU, **WORDS).workload)
+
+
+class Stepped:
+    """A formula that jumps at 0.5 of the bandwidth, and a learned part with the steps ``at``: factor -> change."""
+
+    name = "stepped"
+
+    def __init__(self, at: dict[float, float]) -> None:
+        self.at = at
+
+    def core_alone(self) -> Stepped:
+        return Stepped({})
+
+    def seconds(self, batch: Batch, gpu: GPUSpec) -> Any:
+        factor = gpu.memory_bandwidth / GPU.memory_bandwidth
+        formula = 3.0 * roofline(batch.ops, GPU).cold_s / factor * (1.5 if factor > 0.5 else 1.0)
+        return formula * np.prod([change for at, change in self.at.items() if factor > at])
+
+
+class SteppedSet(ArtifactSet):
+    def __init__(self, at: dict[float, float]) -> None:
+        super().__init__(Path(), {"name": "stepped", "estimators": []})
+        self.estimator = Stepped(at)
+
+    def select(self, family: str, dtype: str) -> Estimator:
+        return self.estimator
+
+    def measured_on(self, name: str) -> tuple[str, ...]:
+        return ()
+
+    def intervals(self, name: str) -> None:
+        return None
+
+
+def test_the_steps_that_were_put_in_are_found_and_the_formulas_are_not() -> None:
+    at = {0.3: 1.05, 1.7: 0.9, 2.6: 1.03, 3.1: 1.0 + LEAST / 3}
+    found = learned_steps(replace(run(), selector=SteppedSet(at)), "memory_bandwidth")
+    assert [step.factor for step in found] == pytest.approx([0.3, 1.7, 2.6], rel=2e-3)
+    assert [step.change for step in found] == pytest.approx([1.05, 0.9, 1.03], rel=1e-6)
+    some = learned_steps(replace(run(), selector=SteppedSet(at)), "memory_bandwidth", 1.0, 2.0)
+    assert [step.factor for step in some] == pytest.approx([1.7], rel=2e-3)
+    assert learned_steps(replace(run(), selector=SteppedSet({})), "memory_bandwidth") == ()
+    assert learned_steps(replace(run(), selector=RooflineOnly()), "memory_bandwidth") == ()
+
+
+def test_the_shipped_trees_jump_where_it_says() -> None:
+    asked, shipped = run(), load_artifacts()
+    assert isinstance(shipped, ArtifactSet)
+    steps = learned_steps(asked, "l2")
+    assert steps
+    for step in steps:
+        taken = []
+        for factor in (step.factor / 1.002, step.factor * 1.002):
+            varied = replace(asked, gpu=vary(GPU, "l2", factor))
+            taken.append(
+                varied.forecast().latency_s / replace(varied, selector=CoresAlone(shipped)).forecast().latency_s
+            )
+        assert taken[1] / taken[0] == pytest.approx(step.change, abs=2e-3)
+        assert abs(step.change - 1.0) > 0.99 * LEAST
+
+
+def test_the_formulas_alone_are_another_forecast_only_where_there_are_trees() -> None:
+    shipped = load_artifacts()
+    assert isinstance(shipped, ArtifactSet)
+    cores = CoresAlone(shipped)
+    for family, dtype in (("gemm", "fp32"), ("norm", "bf16"), ("collective", "bf16")):
+        assert cores.select(family, dtype) is shipped.select(family, dtype)
+    for family in ("gemm", "attention", "moe"):
+        assert cores.select(family, "bf16") is cores.select(family, "fp8") is not shipped.select(family, "bf16")
+    asked = run()
+    before = asked.forecast().latency_s
+    assert replace(asked, selector=cores).forecast().latency_s != pytest.approx(before, rel=1e-3)
+    assert asked.forecast().latency_s == before
