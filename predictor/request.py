@@ -68,6 +68,7 @@ class Request:
     system: str | Path | SystemSpec | None = None
     launch_overhead: str | float | None = None
     step_overhead: str | float = DEFAULT_STEP_OVERHEAD_S
+    memory_fraction: float | None = None
     artifacts: str | Path | None = None
     top: int = 0
 
@@ -105,6 +106,7 @@ class Request:
             prompt_lens=lens,
             step_overhead_s=step_overhead_seconds(self.step_overhead),
             system=_system(self.system, gpu, degrees),
+            memory_fraction=self.memory_fraction,
         )
         _check_length(config, work)
         return Point(config, gpu, work, numbers)

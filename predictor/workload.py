@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from predictor.engine_memory import check_fraction
 from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.units import parse_quantity
 
@@ -95,7 +96,8 @@ class Workload:
 
     ``prompt_lens``: a ragged batch, packed without padding: every sequence's prompt length, or in mode decode the
     tokens that it has in the cache; ``seq_len`` or ``context_len`` is the longest of them. ``system`` joins the GPUs
-    where there is more than one.
+    where there is more than one. ``memory_fraction``: what of the GPU's memory the run may use, as its engine
+    counts it (`predictor.engine_memory`); None: the engine's default.
     """
 
     mode: str
@@ -114,6 +116,7 @@ class Workload:
     prompt_lens: tuple[int, ...] = ()
     step_overhead_s: float = DEFAULT_STEP_OVERHEAD_S
     system: SystemSpec | None = None
+    memory_fraction: float | None = None
 
     def __post_init__(self) -> None:
         for name, most in LARGEST.items():
@@ -151,6 +154,8 @@ class Workload:
         if self.micro_batch and self.batch % self.micro_batch:
             raise RequestError(f"--micro-batch {self.micro_batch}: does not divide --batch {self.batch}")
         _check_launch_overhead(self.launch_overhead_s)
+        if self.memory_fraction is not None:
+            check_fraction(self.memory_fraction)
         self._check_serving()
 
     def _check_serving(self) -> None:

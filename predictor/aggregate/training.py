@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from predictor.aggregate.breakdown import classes, longest_nodes, notes
+from predictor.aggregate.capacity import advised
 from predictor.aggregate.inference import provenance
 from predictor.aggregate.interval import range_notes, total_interval
 from predictor.aggregate.memory import training_memory
@@ -37,6 +38,7 @@ def run_training(
     forward, _, step, both = time_graphs(
         graphs, gpu, selector, kernels=work.kernels, eager_host=eager, launch_overhead_s=work.launch_overhead_s
     )
+    memory = training_memory(count, graphs[0], numbers, work, passes_per_step, gpu)
     total = both.timeline.total_s * passes_per_step + step.timeline.total_s
     op_times = both.op_times(float(passes_per_step)) + step.op_times()
     flops = graphs[3].flops() * passes_per_step
@@ -55,7 +57,7 @@ def run_training(
         tokens=float(work.batch * work.seq_len),
         sequences=float(work.batch),
         parameters=count,
-        memory=training_memory(count, graphs[0], numbers, work.optimizer, passes_per_step, gpu),
+        memory=advised(memory, gpu, work, lambda _: memory),
         breakdown=breakdown,
         nodes=longest_nodes(op_times, both.table, top),
         provenance=provenance(op_times, both),

@@ -74,6 +74,13 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         " one launch where an engine launches (3us from C++)",
     )
     add("--step-overhead", metavar="TIME", default="0", help="what an engine's host adds to a step: 5ms (default 0)")
+    add(
+        "--memory-fraction",
+        type=float,
+        metavar="F",
+        help="what of the GPU's memory the run may use, as the engine counts it (vLLM gpu_memory_utilization, SGLang"
+        " mem_fraction_static, TensorRT-LLM free_gpu_memory_fraction; default: the engine's, 1 without an engine)",
+    )
     add("--artifacts", metavar="DIR", help="estimators to use (default: those that ship; 'roofline': none)")
 
 

@@ -76,6 +76,7 @@ def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None
         shard=_text(row, "shard") or "none",
         launch_overhead=_launch_overhead(row),
         step_overhead=_number(row, "step_overhead_ms") * 1e-3,
+        memory_fraction=_number(row, "memory_fraction") if _text(row, "memory_fraction") else None,
         artifacts=artifacts,
     )
 
