@@ -187,8 +187,17 @@ class Workload:
                 f"--batch {self.batch}: --prompt-lens has {len(self.prompt_lens)} sequences; expected that,"
                 " or no --batch"
             )
+        if min(self.prompt_lens) < 1:
+            raise RequestError(f"--prompt-lens {min(self.prompt_lens)}: a sequence of a workload has 1 token or more")
         if max(self.prompt_lens) != longest:
             raise RequestError(f"{longest} tokens: the longest of --prompt-lens has {max(self.prompt_lens)}")
+
+    @property
+    def longest_sequence(self) -> int:
+        """Positions that the longest sequence of the run takes, the tokens that it makes but the last among them."""
+        if self.mode == "decode":
+            return self.context_len + 1
+        return self.seq_len + max(0, self.output_len - 1)
 
     def host(self, decode: bool) -> str:
         """What the CPU does during a pass, one of `HOSTS`: engines capture their decode steps alone."""
@@ -226,7 +235,10 @@ def choice(name: str, value: str, choices: tuple[str, ...]) -> str:
 
 
 def ragged_lengths(value: str | Sequence[int]) -> tuple[int, ...]:
-    """Lengths of a ragged batch, from text ("12,400,3000", or spaces between) or numbers; RequestError in one line."""
+    """Lengths of a ragged batch, from text ("12,400,3000", or spaces between) or numbers; RequestError in one line.
+
+    A 0 is a slot of the batch that holds no sequence, as padded batches have them; not all may be 0.
+    """
     if not isinstance(value, Iterable):
         raise RequestError(f"--prompt-lens {value!r}: expected lengths such as 12,400,3000")
     items: Sequence[object] = _listed(value) if isinstance(value, str) else list(value)
@@ -240,9 +252,12 @@ def ragged_lengths(value: str | Sequence[int]) -> tuple[int, ...]:
         if isinstance(item, bool) or not text.isascii() or not text.isdigit() or len(text) > 12:
             shown = text[:40] or str(value)[:40]
             raise RequestError(f"--prompt-lens {shown!r}: expected whole numbers of tokens such as 12,400,3000")
-        if not 1 <= int(text) <= LARGEST["seq_len"]:
-            raise RequestError(f"--prompt-lens {text}: expected 1 to {LARGEST['seq_len']:,} tokens")
+        if int(text) > LARGEST["seq_len"]:
+            raise RequestError(f"--prompt-lens {text}: expected at most {LARGEST['seq_len']:,} tokens")
         found.append(int(text))
+    if not any(found):
+        shown = ",".join(map(str, found[:8])) + (",..." if len(found) > 8 else "")
+        raise RequestError(f"--prompt-lens {shown}: every sequence is empty; expected at least one with a token")
     return tuple(found)
 
 

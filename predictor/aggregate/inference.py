@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 
-from predictor.aggregate.breakdown import classes, longest_nodes, notes
+from predictor.aggregate.breakdown import classes, context_notes, longest_nodes, notes
 from predictor.aggregate.capacity import advised
 from predictor.aggregate.interval import range_notes, total_interval
 from predictor.aggregate.memory import Memory, inference_memory
@@ -78,7 +78,7 @@ def run_inference(
         breakdown=breakdown,
         nodes=longest_nodes(op_times, timed[0].table, top),
         provenance=provenance(op_times, timed[0]),
-        notes=notes(breakdown, gpu.id, selector) + range_notes(timed[0]),
+        notes=context_notes(config, work) + notes(breakdown, gpu.id, selector) + range_notes(timed[0]),
     )
 
 

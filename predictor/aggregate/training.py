@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from predictor.aggregate.breakdown import classes, longest_nodes, notes
+from predictor.aggregate.breakdown import classes, context_notes, longest_nodes, notes
 from predictor.aggregate.capacity import advised
 from predictor.aggregate.inference import provenance
 from predictor.aggregate.interval import range_notes, total_interval
@@ -63,7 +63,7 @@ def run_training(
         provenance=provenance(op_times, both),
         artifacts=selector.name,
         assumed=config.assumed,
-        notes=notes(breakdown, gpu.id, selector) + range_notes(both),
+        notes=context_notes(config, work) + notes(breakdown, gpu.id, selector) + range_notes(both),
     )
 
 

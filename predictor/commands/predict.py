@@ -44,7 +44,8 @@ def add_words(parser: argparse.ArgumentParser) -> None:
     add(
         "--prompt-lens",
         metavar="N,N,...",
-        help="a ragged batch, packed without padding: every sequence's prompt length (decode: its tokens in the cache)",
+        help="a ragged batch, packed without padding: every sequence's prompt length (decode: its tokens in the cache);"
+        " a 0 is an empty slot, which costs nothing",
     )
     add("--dtype", help=f"{', '.join(SUPPORTED)} (default bf16 where the GPU has it, else fp16 or fp32)")
     add(

@@ -113,8 +113,9 @@ def _lengths(row: Mapping[str, Any], mode: str) -> tuple[int, ...] | None:
     lens = ragged_lengths(text)
     if mode != "decode" or not _text(row, "context_len"):
         return lens
-    grown = max(0, round(_int(row, "context_len") - sum(lens) / len(lens)))
-    return tuple(n + grown for n in lens)
+    held = [n for n in lens if n]  # an empty slot stays empty
+    grown = max(0, round(_int(row, "context_len") - sum(held) / len(held)))
+    return tuple(n + grown if n else 0 for n in lens)
 
 
 def _launch_overhead(row: Mapping[str, Any]) -> float | None:

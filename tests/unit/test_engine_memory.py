@@ -16,6 +16,7 @@ from predictor.errors import RequestError
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import default_system
 from predictor.report.console import wide_console
+from predictor.report.html import Asked, command
 from predictor.report.html_sections import memory_section
 from predictor.report.json_report import to_dict
 from predictor.report.terminal import print_prediction
@@ -233,3 +234,13 @@ def test_reports_show_the_rows_and_the_share(capsys: Any) -> None:
     assert document["fits"] is False
     asked = to_dict(ask(execution="vllm", memory_fraction=0.5))["memory"]
     assert asked["memory_fraction_default_of"] is None
+
+
+def test_the_page_asks_again_with_the_same_share() -> None:
+    for words, shown in (
+        ({"execution": "vllm"}, "--memory-fraction 0.92"), ({"execution": "eager"}, ""),
+        ({"execution": "sglang", "memory_fraction": 1.0}, "--memory-fraction 1.0"),
+    ):  # fmt: skip
+        typed = command(ask(**words), Asked("llama-3.1-8b", "h100"))
+        assert shown in typed
+        assert ("--memory-fraction" in typed) == bool(shown)
