@@ -131,6 +131,18 @@ def test_fits_is_judged_against_the_share(execution: str, fraction: float | None
     assert beyond.kv_cache > beyond.kv_cache_capacity
 
 
+def test_activations_count_in_the_largest_batch_of_every_engine() -> None:
+    """Prefills, whose activations are as large as their KV cache."""
+    for execution in ("eager", "vllm", "sglang", "tensorrt_llm"):
+        for fraction in (0.3, 0.9):
+            words = {"mode": "prefill", "context_len": None, "seq_len": 2048, "execution": execution,
+                     "memory_fraction": fraction}  # fmt: skip
+            most = ask(batch=3, **words).memory.largest_batch
+            assert most, execution
+            assert ask(batch=most, **words).memory.fits, f"{execution} {fraction}: {most}"
+            assert not ask(batch=most + 1, **words).memory.fits, f"{execution} {fraction}: {most}"
+
+
 def test_static_leaves_the_rest_of_the_gpu_to_activations() -> None:
     """Weights and cache may take a share of 1, and then activations and context have no room."""
     memory = ask(execution="sglang", memory_fraction=1.0, batch=7).memory
