@@ -23,8 +23,9 @@ def predict(asked: Request) -> Prediction:
     of trained estimators (None: the shipped set; "roofline": none). ``launch_overhead`` is the CPU time of one
     framework call in eager execution, "6us" or a number of seconds (None: the GPU file's own, else 6 us), and
     ``step_overhead`` what an engine's host adds to every prefill and decode step. ``prompt_lens`` makes a ragged batch
-    of these lengths, in mode decode of sequences with that many tokens in the cache. ``system`` joins ``tp`` GPUs: a
-    name, a YAML file or a loaded spec (None: the node that this GPU most often comes in).
+    of these lengths (a 0 is an empty slot, which costs nothing), in mode decode of sequences with that many tokens in
+    the cache. ``memory_fraction`` is what of the GPU's memory the run may use, as its engine counts it. ``system``
+    joins ``tp`` GPUs: a name, a YAML file or a loaded spec (None: the node that this GPU most often comes in).
     Raises RequestError (or one of its kinds) for a request that cannot be answered.
 
     >>> answer = predict("llama-3.1-8b", "h200", mode="decode", batch=8, context_len=1024, execution="vllm")
@@ -47,7 +48,8 @@ def predict_many(requests: Iterable[Mapping[str, Any]], *, artifacts: str | Path
     """Forecasts of many runs of inference, in order; a request holds the words of `predict` (model and gpu among them).
 
     Much faster than one after the other, as operators are forecast together and those that runs share once. For that
-    the answers have no breakdown, interval, provenance and notes: ask `predict` for those of the points that matter.
+    the answers have no breakdown, interval, provenance, notes and number of GPUs that hold a run: ask `predict` for
+    those of the points that matter.
     Raises RequestError for the first request that cannot be answered, or that has ``artifacts`` or ``top`` of its own,
     and UnsupportedError for one of training.
     """

@@ -67,6 +67,7 @@ class Request:
     system: str | Path | SystemSpec | None = None
     launch_overhead: str | float | None = None
     step_overhead: str | float = DEFAULT_STEP_OVERHEAD_S
+    memory_fraction: float | None = None
     artifacts: str | Path | None = None
     top: int = 0
 
@@ -85,12 +86,13 @@ class Request:
             raise UnsupportedError(f"--dtype {dtype} is for inference: training runs in {', '.join(TRAINABLE)}")
         num_gpus = self.tp if self.num_gpus is None else self.num_gpus
         degrees = Parallelism(num_gpus, self.tp, self.pp, self.dp, self.cp, self.ep, self.shard)
-        lens = () if self.prompt_lens is None else ragged_lengths(self.prompt_lens)
+        slots = () if self.prompt_lens is None else ragged_lengths(self.prompt_lens)
+        lens = tuple(n for n in slots if n)  # an empty sequence costs nothing
         seq_len, context_len = _lengths(self, config, lens)
         launch_s, assumed = _launch_overhead(self.launch_overhead, gpu, self.execution)
         work = Workload(
             mode=self.mode,
-            batch=self.batch if self.batch is not None else len(lens) or 1,
+            batch=len(lens) or 1 if self.batch is None or (slots and self.batch == len(slots)) else self.batch,
             seq_len=seq_len,
             dtype=dtype,
             execution=self.execution,
@@ -106,6 +108,7 @@ class Request:
             prompt_lens=lens,
             step_overhead_s=step_overhead_seconds(self.step_overhead),
             system=_system(self.system, gpu, degrees),
+            memory_fraction=self.memory_fraction,
         )
         _check_length(config, work)
         return Point(config, gpu, work, numbers)
@@ -185,7 +188,7 @@ def _launch_overhead(given: str | float | None, gpu: GPUSpec, execution: str) ->
 
 def _check_length(config: ModelConfig, work: Workload) -> None:
     """Learned positions end somewhere; rotary and ALiBi models run beyond their training length."""
-    longest = work.context_len + 1 if work.mode == "decode" else work.seq_len + max(0, work.output_len - 1)
+    longest = work.longest_sequence
     if config.position == "learned" and longest > config.max_positions:
         raise RequestError(
             f"{longest} tokens: {config.name} has learned positions for {config.max_positions}; expected at most that"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from predictor import engines
+from predictor.engine_memory import check_fraction
 from predictor.engines import CAPTURED, Engine
 from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.units import parse_quantity
@@ -81,7 +82,8 @@ class Workload:
 
     ``prompt_lens``: a ragged batch, packed without padding: every sequence's prompt length, or in mode decode the
     tokens that it has in the cache; ``seq_len`` or ``context_len`` is the longest of them. ``system`` joins the GPUs
-    where there is more than one.
+    where there is more than one. ``memory_fraction``: what of the GPU's memory the run may use, as its engine
+    counts it (`predictor.engine_memory`); None: the engine's default.
     """
 
     mode: str
@@ -101,6 +103,7 @@ class Workload:
     step_overhead_s: float = DEFAULT_STEP_OVERHEAD_S
     system: SystemSpec | None = None
     launch_overhead_assumed: bool = False
+    memory_fraction: float | None = None
 
     def __post_init__(self) -> None:
         for name, most in LARGEST.items():
@@ -134,6 +137,8 @@ class Workload:
         if self.micro_batch and self.batch % self.micro_batch:
             raise RequestError(f"--micro-batch {self.micro_batch}: does not divide --batch {self.batch}")
         _check_launch_overhead(self.launch_overhead_s)
+        if self.memory_fraction is not None:
+            check_fraction(self.memory_fraction)
         self._check_serving()
 
     def _check_serving(self) -> None:
@@ -165,6 +170,8 @@ class Workload:
                 f"--batch {self.batch}: --prompt-lens has {len(self.prompt_lens)} sequences; expected that,"
                 " or no --batch"
             )
+        if min(self.prompt_lens) < 1:
+            raise RequestError(f"--prompt-lens {min(self.prompt_lens)}: a sequence of a workload has 1 token or more")
         if max(self.prompt_lens) != longest:
             raise RequestError(f"{longest} tokens: the longest of --prompt-lens has {max(self.prompt_lens)}")
 
@@ -172,6 +179,13 @@ class Workload:
     def engine(self) -> Engine:
         """What runs the model."""
         return engines.engine(self.execution)
+
+    @property
+    def longest_sequence(self) -> int:
+        """Positions that the longest sequence of the run takes, the tokens that it makes but the last among them."""
+        if self.mode == "decode":
+            return self.context_len + 1
+        return self.seq_len + max(0, self.output_len - 1)
 
     @property
     def launches(self) -> bool:
@@ -196,7 +210,10 @@ def choice(name: str, value: str, choices: tuple[str, ...]) -> str:
 
 
 def ragged_lengths(value: str | Sequence[int]) -> tuple[int, ...]:
-    """Lengths of a ragged batch, from text ("12,400,3000", or spaces between) or numbers; RequestError in one line."""
+    """Lengths of a ragged batch, from text ("12,400,3000", or spaces between) or numbers; RequestError in one line.
+
+    A 0 is a slot of the batch that holds no sequence, as padded batches have them; not all may be 0.
+    """
     if not isinstance(value, Iterable):
         raise RequestError(f"--prompt-lens {value!r}: expected lengths such as 12,400,3000")
     items: Sequence[object] = _listed(value) if isinstance(value, str) else list(value)
@@ -210,9 +227,12 @@ def ragged_lengths(value: str | Sequence[int]) -> tuple[int, ...]:
         if isinstance(item, bool) or not text.isascii() or not text.isdigit() or len(text) > 12:
             shown = text[:40] or str(value)[:40]
             raise RequestError(f"--prompt-lens {shown!r}: expected whole numbers of tokens such as 12,400,3000")
-        if not 1 <= int(text) <= LARGEST["seq_len"]:
-            raise RequestError(f"--prompt-lens {text}: expected 1 to {LARGEST['seq_len']:,} tokens")
+        if int(text) > LARGEST["seq_len"]:
+            raise RequestError(f"--prompt-lens {text}: expected at most {LARGEST['seq_len']:,} tokens")
         found.append(int(text))
+    if not any(found):
+        shown = ",".join(map(str, found[:8])) + (",..." if len(found) > 8 else "")
+        raise RequestError(f"--prompt-lens {shown}: every sequence is empty; expected at least one with a token")
     return tuple(found)
 
 

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from predictor.aggregate.passes import OpTime
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 from predictor.estimators.base import ESTIMATOR, ROOFLINE, KernelTable
+from predictor.networks import ModelConfig
 from predictor.ops.attention import Attention
 from predictor.ops.base import BACKWARD, Op
 from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE
 from predictor.prediction import ClassTime, NodeTime
 from predictor.roofline import bound_name
+from predictor.workload import Workload
 
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 
@@ -80,6 +82,17 @@ def notes(rows: Sequence[ClassTime], gpu: str, selector: ArtifactSet | RooflineO
     if guessed and used:
         found.append(f"Never measured, at the efficiency of similar kernels: {', '.join(sorted(guessed))}.")
     return tuple(found)
+
+
+def context_notes(config: ModelConfig, work: Workload) -> tuple[str, ...]:
+    """A note where a sequence is longer than those that a model without learned positions was made for."""
+    longest, trained = work.longest_sequence, config.trained_positions
+    if config.position not in ("rotary", "alibi") or longest <= trained:
+        return ()
+    return (
+        f"{longest:,} tokens are beyond the {trained:,} that {config.name} was trained for ({config.position}"
+        " positions): the time is forecast all the same, what the model writes there may be of no use.",
+    )
 
 
 def longest_nodes(passes: Sequence[Sequence[OpTime]], table: KernelTable, top: int) -> tuple[NodeTime, ...]:

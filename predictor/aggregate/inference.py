@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 
-from predictor.aggregate.breakdown import classes, longest_nodes, notes
+from predictor.aggregate.breakdown import classes, context_notes, longest_nodes, notes
+from predictor.aggregate.capacity import advised
 from predictor.aggregate.interval import range_notes, total_interval
 from predictor.aggregate.memory import Memory, inference_memory
 from predictor.aggregate.passes import OpTime, Pass, time_graphs
@@ -44,7 +45,7 @@ def memory_of(config: ModelConfig, gpu: GPUSpec, work: Workload, numbers: Precis
     """What one GPU keeps; ``first`` is the pass with the largest activations."""
     rank = rank_config(config, work.parallelism.tp)
     cache = _cache_bytes(rank, work, numbers)
-    return inference_memory(*_weights(rank), cache, first, numbers, gpu, work.parallelism.num_gpus, work.batch)
+    return inference_memory(*_weights(rank), cache, first, numbers, gpu, work)
 
 
 def run_inference(
@@ -66,14 +67,19 @@ def run_inference(
     by_pass = [one.op_times(weight) for weight, one in weighted]
     op_times = [item for items in by_pass for item in items]
     breakdown = classes(op_times, timed[0].table)
+
+    def memory_at(other: Workload) -> Memory:
+        return memory_of(config, gpu, other, numbers, plan_passes(config, other, numbers).graphs[0])
+
     answer = without_operators(config, gpu, work, numbers, passes, sums, selector.name)
     return replace(
         answer,
+        memory=advised(answer.memory, gpu, work, memory_at),
         interval_s=total_interval(sums.total_s, weighted, work),
         breakdown=breakdown,
         nodes=longest_nodes(by_pass, timed[0].table, top),
         provenance=provenance(op_times, timed[0]),
-        notes=notes(breakdown, gpu.id, selector) + range_notes(timed[0]),
+        notes=context_notes(config, work) + notes(breakdown, gpu.id, selector) + range_notes(timed[0]),
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, field
+from typing import Any, cast
 
+from predictor.dtypes import bytes_of
+from predictor.engine_memory import memory_rule
 from predictor.graph.graph import Graph
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
@@ -14,16 +16,34 @@ from predictor.ops.embedding import CrossEntropy
 from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE
 from predictor.precision import Precision
+from predictor.workload import Workload
 
 #: Bytes of optimizer state a parameter: Adam keeps two fp32 moments, plain SGD none.
 _STATE = {"adam": 8.0, "adam_fused": 8.0, "sgd": 0.0, "none": 0.0}
 
 
+#: MiB of the CUDA context and the modules loaded with it, a process: what AIConfigurator observed beside tensors before
+#: its authors' margin (ai-dynamo/aiconfigurator@095f58a systems/h100_sxm.yaml, `other_mem`: "from 551MB").
+CONTEXT_MIB = 551.0
+#: MiB of NCCL's buffers on each of so many GPUs (the same files, `nccl_mem`: observed).
+NCCL_MIB = {1: 0.0, 2: 342.0, 4: 392.0}
+#: MiB that PyTorch gives cuBLAS to work in: `:4096:8` from Hopper on, `:4096:2:16:8` before (PyTorch notes on CUDA
+#: semantics, cuBLAS workspaces; cuBLAS documentation of cublasSetWorkspace: 32 MiB on Hopper).
+CUBLAS_MIB = {"hopper": 32.0, "blackwell": 32.0, "": 8.125}
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes by class on one GPU, and what that GPU has. CUDA's own context (0.3 to 0.6 GiB) and fragmentation are not
-    counted. ``gpus`` share the model; ``sequences`` is the batch of a forward pass, whose activations and KV cache grow
-    with it (0: training, whose sizes do not tell)."""
+    """Bytes by class on one GPU, what that GPU has, and what of it the run may use.
+
+    ``gpus`` share the model; ``sequences`` is the batch of a forward pass, whose activations and KV cache grow with it
+    (0: training, whose sizes do not tell). ``fraction`` and ``base`` (`predictor.engine_memory.BASES`) say what the run
+    may use, ``setting`` whose default that is ("" where it was asked for, or the run may use all).
+
+    Fragmentation and the memory of CUDA graphs are not counted. ``smallest_gpu_count``: the fewest GPUs that hold the
+    run by a degree that is built, None where none does; ``advice`` says it in words where the run does not fit. Neither
+    is known of a forecast of `predict_many`.
+    """
 
     weights: float
     gradients: float
@@ -33,67 +53,122 @@ class Memory:
     capacity: float
     gpus: int = 1
     sequences: int = 0
+    context: float = 0.0
+    workspaces: float = 0.0
+    fraction: float = 1.0
+    base: str = "total"
+    setting: str = ""
+    smallest_gpu_count: int | None = field(default=None, compare=False)
+    advice: str = field(default="", compare=False)
+
+    @property
+    def own(self) -> float:
+        """Bytes that do not depend on the batch: weights, gradients, optimizer state."""
+        return self.weights + self.gradients + self.optimizer
 
     @property
     def total(self) -> float:
-        """Bytes of all classes."""
-        return self.weights + self.gradients + self.optimizer + self.activations + self.kv_cache
+        """Bytes that the run needs, of all classes."""
+        return self._rest + self.kv_cache
+
+    @property
+    def _rest(self) -> float:
+        return self.own + self.activations + self.context + self.workspaces
+
+    @property
+    def usable(self) -> float:
+        """Bytes that this run may use on the GPU: what the fraction allows, by its base."""
+        share = self.fraction * self.capacity
+        if self.base == "static":
+            return min(self.capacity, share + self._rest - self.own)
+        if self.base == "free":
+            return min(self.capacity, self._rest + self.fraction * max(0.0, self.capacity - self._rest))
+        return share
+
+    @property
+    def kv_cache_capacity(self) -> float:
+        """Bytes that are left for the KV cache: the pool that an engine makes of them."""
+        return max(0.0, self.usable - self._rest)
 
     @property
     def fits(self) -> bool:
-        """Whether the total is within the capacity."""
-        return self.total <= self.capacity
+        """Whether the total is within what the run may use."""
+        return self.total <= self.usable
 
     @property
     def missing(self) -> float:
-        """Bytes by which the total exceeds the capacity; 0 where it fits."""
-        return max(0.0, self.total - self.capacity)
+        """Bytes by which the total exceeds what the run may use; 0 where it fits."""
+        return max(0.0, self.total - self.usable)
 
     @property
-    def smallest_gpu_count(self) -> int:
-        """GPUs of this kind that would hold it if every class were spread evenly over them."""
-        return max(1, math.ceil(self.total * self.gpus / self.capacity))
+    def even_gpu_count(self) -> int:
+        """GPUs of this kind that would hold it if every class but context and workspaces were spread evenly."""
+        each = self.usable - self.context - self.workspaces
+        return max(1, math.ceil((self.total - self.context - self.workspaces) * self.gpus / max(each, 1.0)))
 
     @property
     def largest_batch(self) -> int | None:
-        """Most sequences of this mix of lengths that fit: what the weights leave over what one sequence needs.
+        """Most sequences of this mix of lengths that fit on these GPUs.
 
         None in training. Activations and KV cache are taken as proportional to the batch; 0 where not one fits.
         """
         if not self.sequences:
             return None
-        each = (self.activations + self.kv_cache) / self.sequences
-        left = self.capacity - self.weights - self.gradients - self.optimizer
-        return max(0, math.floor(left / each * (1.0 + 1e-12))) if each else None
+        each, cache = self.activations / self.sequences, self.kv_cache / self.sequences
+        fixed = self.own + self.context + self.workspaces
+        share = self.fraction * self.capacity
+        if self.base == "static":
+            limits = [(cache, share - self.own), (each + cache, self.capacity - fixed)]
+        elif self.base == "free":
+            limits = [(cache + self.fraction * each, self.fraction * (self.capacity - fixed))]
+        else:
+            limits = [(each + cache, share - fixed)]
+        counts = [math.floor(left / need * (1.0 + 1e-12)) for need, left in limits if need]
+        return max(0, min(counts)) if counts else None
 
     @property
     def reason(self) -> str:
         """Why it does not fit, in one sentence; "" where it does."""
         if self.fits:
             return ""
-        fixed = self.weights + self.gradients + self.optimizer
-        what = "weights" if fixed == self.weights else "weights, gradients and optimizer state"
+        what = "weights" if self.own == self.weights else "weights, gradients and optimizer state"
         share = f"a GPU's part of the {what}" if self.gpus > 1 else f"the {what}"
-        if fixed > self.capacity:
+        if self.own > self.capacity:
             return f"{share} alone need more than the GPU has"
         most = self.largest_batch
         if most is None:
             return f"{share} fit, but not with the activations that the backward pass needs"
+        if most == 0 and self.own + self.context + self.workspaces > self.usable:
+            return f"{share}, context and workspaces need more than the run may use"
         cause = "KV cache" if self.kv_cache > self.activations else "activations"
         return f"{share} fit, but the {cause} of {self.sequences} sequences do not; {most} would fit"
 
 
+def _allowed(gpu: GPUSpec, execution: str, asked: float | None, gpus: int) -> dict[str, Any]:
+    """Fields of `Memory` that do not depend on the model: capacity, context, workspaces, and what the run may use."""
+    rule, capacity = memory_rule(execution), float(gpu.memory_capacity)
+    joined = max(n for n in NCCL_MIB if n <= gpus)
+    workspaces = CUBLAS_MIB.get(gpu.architecture, CUBLAS_MIB[""]) + NCCL_MIB[joined]
+    return {
+        "capacity": capacity,
+        "gpus": gpus,
+        "context": CONTEXT_MIB * 2**20,
+        "workspaces": workspaces * 2**20,
+        "fraction": rule.default(capacity, gpus) if asked is None else asked,
+        "base": rule.base,
+        "setting": rule.words if asked is None else "",
+    }
+
+
 def inference_memory(
     linear_parameters: float, other_parameters: float, kv_bytes: float, graph: Graph, precision: Precision,
-    gpu: GPUSpec, gpus: int, sequences: int,
+    gpu: GPUSpec, work: Workload,
 ) -> Memory:  # fmt: skip
-    """A forward pass on one of ``gpus`` GPUs that share the model: its weights, KV cache, and the largest moment of
+    """A forward pass on one of the GPUs that share the model: its weights, KV cache, and the largest moment of
     activations (an operator's inputs and outputs)."""
-    from predictor.dtypes import bytes_of
-
     weights = linear_parameters * precision.weight_bytes + other_parameters * bytes_of(precision.activation)
-    moment, capacity = _largest_moment(graph), float(gpu.memory_capacity)
-    return Memory(weights, 0.0, 0.0, moment, kv_bytes, capacity, gpus, sequences)
+    allowed = _allowed(gpu, work.execution, work.memory_fraction, work.parallelism.num_gpus)
+    return Memory(weights, 0.0, 0.0, _largest_moment(graph), kv_bytes, sequences=work.batch, **allowed)
 
 
 def _largest_moment(graph: Graph) -> float:
@@ -120,18 +195,20 @@ def _activation_bytes(op: Op) -> float:
 
 
 def training_memory(
-    parameters: float, graph: Graph, precision: Precision, optimizer: str, micro_batches: int, gpu: GPUSpec
+    parameters: float, graph: Graph, precision: Precision, work: Workload, micro_batches: int, gpu: GPUSpec
 ) -> Memory:
-    """Training: weights (with an fp32 master copy in 16-bit training), gradients, state, and what autograd keeps.
+    """Training: weights (with an fp32 master copy in 16-bit training), gradients, state, and what autograd keeps, with
+    the gradient of the logits beside it, as when the backward pass begins.
 
     Mixed precision as in Micikevicius et al. (2018): 16-bit weights and gradients, fp32 master weights and moments.
     ``graph`` is the forward graph of one micro-batch.
     """
     mixed = precision.activation in ("bf16", "fp16")
-    weights = parameters * (2.0 + 4.0 if mixed and optimizer != "none" else (2.0 if mixed else 4.0))
+    weights = parameters * (2.0 + 4.0 if mixed and work.optimizer != "none" else (2.0 if mixed else 4.0))
     gradients = parameters * (2.0 if mixed else 4.0)
     if mixed and micro_batches > 1:
         gradients = parameters * 4.0  # accumulated in fp32
     saved = sum(node.saved_bytes * times for node, times in graph.nodes())
     saved += sum(node.op.bytes_written() for node, _ in graph.nodes() if isinstance(node.op, CrossEntropy))
-    return Memory(weights, gradients, parameters * _STATE[optimizer], saved, 0.0, float(gpu.memory_capacity))
+    allowed = _allowed(gpu, work.execution, work.memory_fraction, 1)
+    return Memory(weights, gradients, parameters * _STATE[work.optimizer], saved, 0.0, **allowed)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from predictor.aggregate.breakdown import classes, longest_nodes, notes
+from predictor.aggregate.breakdown import classes, context_notes, longest_nodes, notes
+from predictor.aggregate.capacity import advised
 from predictor.aggregate.inference import provenance
 from predictor.aggregate.interval import range_notes, total_interval
 from predictor.aggregate.memory import training_memory
@@ -38,6 +39,7 @@ def run_training(
     forward, _, step, both = time_graphs(
         graphs, gpu, selector, engine=work.engine, eager_host=eager, launch_overhead_s=work.launch_overhead_s
     )
+    memory = training_memory(count, graphs[0], numbers, work, passes_per_step, gpu)
     total = both.timeline.total_s * passes_per_step + step.timeline.total_s
     op_times = both.op_times(float(passes_per_step)) + step.op_times()
     flops = graphs[3].flops() * passes_per_step
@@ -56,13 +58,13 @@ def run_training(
         tokens=float(work.batch * work.seq_len),
         sequences=float(work.batch),
         parameters=count,
-        memory=training_memory(count, graphs[0], numbers, work.optimizer, passes_per_step, gpu),
+        memory=advised(memory, gpu, work, lambda _: memory),
         breakdown=breakdown,
         nodes=longest_nodes([op_times], both.table, top),
         provenance=provenance(op_times, both),
         artifacts=selector.name,
         assumed=config.assumed,
-        notes=notes(breakdown, gpu.id, selector) + range_notes(both),
+        notes=context_notes(config, work) + notes(breakdown, gpu.id, selector) + range_notes(both),
     )
 
 

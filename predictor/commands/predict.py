@@ -45,7 +45,8 @@ def add_words(parser: argparse.ArgumentParser) -> None:
     add(
         "--prompt-lens",
         metavar="N,N,...",
-        help="a ragged batch, packed without padding: every sequence's prompt length (decode: its tokens in the cache)",
+        help="a ragged batch, packed without padding: every sequence's prompt length (decode: its tokens in the cache);"
+        " a 0 is an empty slot, which costs nothing",
     )
     add("--dtype", help=f"{', '.join(SUPPORTED)} (default bf16 where the GPU has it, else fp16 or fp32)")
     add(
@@ -75,6 +76,13 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         " one launch where an engine launches (3us from C++)",
     )
     add("--step-overhead", metavar="TIME", default="0", help="what an engine's host adds to a step: 5ms (default 0)")
+    add(
+        "--memory-fraction",
+        type=float,
+        metavar="F",
+        help="what of the GPU's memory the run may use, as the engine counts it (vLLM gpu_memory_utilization, SGLang"
+        " mem_fraction_static, TensorRT-LLM free_gpu_memory_fraction; default: the engine's, 1 without an engine)",
+    )
     add("--artifacts", metavar="DIR", help="estimators to use (default: those that ship; 'roofline': none)")
 
 

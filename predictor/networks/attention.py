@@ -103,16 +103,31 @@ def core(w: Writer, name: str, s: int, t: int, causal: bool, window: int, cached
     """Scores, mask, softmax and weighted sum for the heads of the config."""
     c, step = w.config, w.step
     if step.attention == "flash":
-        saved = step.batch * (s * c.heads * (c.head_dim + c.value_dim) + t * c.kv_heads * (c.head_dim + c.value_dim))
         drop = w.training and c.attention_dropout > 0
         kv_dtype = step.kv_dtype if cached else ""
         op = Attention(
             w.high, step.batch, c.heads, c.kv_heads, s, t, c.head_dim, c.v_head_dim, causal, window, kv_dtype,
             "forward", False, drop,
         )  # fmt: skip
-        w.attend(f"{name} core", op, saved)
+        w.attend(f"{name} core", op, _kept(w, s, t))
         return
     math_core(w, name, s, t, causal, cached)
+
+
+def _kept(w: Writer, s: int, t: int) -> float:
+    """Elements that fused attention keeps: q, k, v and the fp32 log-sum-exp of every row.
+
+    Its output is what the projection after it keeps, unless q was joined of parts: its heads then lie apart, the output
+    takes that layout, and the projection's input is a copy. A v that is a slice keeps all of the projection alive.
+    """
+    c = w.config
+    q, k, v = s * c.heads * c.head_dim, t * c.kv_heads * c.head_dim, t * c.kv_heads * c.value_dim
+    kept = q + k + v + s * c.heads * 4 / w.size
+    if not w.fused and c.model_type == "phi3":
+        kept += q + k
+    if not w.fused and (c.model_type == "phi3" or c.is_mla):
+        kept += s * c.heads * c.value_dim
+    return w.step.batch * kept
 
 
 def math_core(w: Writer, name: str, s: int, t: int, causal: bool, cached: bool) -> None:

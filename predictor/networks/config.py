@@ -55,6 +55,7 @@ class ModelConfig:
     final_softcap: float = 0.0
     windows: tuple[int, ...] = ()  # sliding window of every layer, 0 = sees everything; () = no layer has one
     rotary_dim: int = 0
+    scaled_positions: int = 0  # positions that scaled rotary embeddings were stretched to, where beyond max_positions
     experts: int = 0
     top_k: int = 0
     moe_intermediate: int = 0
@@ -83,6 +84,15 @@ class ModelConfig:
     def is_mla(self) -> bool:
         """True for multi-head latent attention."""
         return self.kv_lora_rank > 0
+
+    @property
+    def trained_positions(self) -> int:
+        """Longest sequence that the model was made for: what its config says, or what its RoPE scaling stretches it to.
+
+        As vLLM derives its longest sequence, as we understand it: "linear", "dynamic" and "yarn" multiply
+        (`predictor.networks.families_rotary.scaled_positions`); "llama3" and "longrope" files say the stretched length.
+        """
+        return max(self.max_positions, self.scaled_positions)
 
     @property
     def value_dim(self) -> int:

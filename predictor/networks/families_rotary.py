@@ -48,15 +48,35 @@ def _base(r: Reader, model_type: str, name: str) -> dict[str, Any]:
     gemma = model_type.startswith("gemma")
     head_dim = r.optional("head_dim", default.head_dim, note=default.head_dim > 0)
     layers = r.size("num_hidden_layers")
+    positions = r.integer("max_position_embeddings", default.positions)
     activation = r.word("hidden_activation" if gemma else "hidden_act", default.activation)
     return {
         **common_fields(r, model_type, name), "hidden": hidden, "layers": layers, "heads": heads, "kv_heads": kv_heads,
         "head_dim": head_dim or head_width(r, hidden, heads), "vocab": r.size("vocab_size"),
         "intermediate": r.integer("intermediate_size", default.intermediate), "gated": True,
-        "max_positions": r.integer("max_position_embeddings", default.positions), "activation": activation,
+        "max_positions": positions, "scaled_positions": scaled_positions(r.data, model_type, positions),
+        "activation": activation,
         "tie_embeddings": r.flag("tie_word_embeddings", default.tie), "windows": _windows(r, model_type, layers),
         "attention_dropout": r.number("attention_dropout", 0.0),
     }  # fmt: skip
+
+
+def scaled_positions(data: Mapping[str, Any], model_type: str, positions: int) -> int:
+    """Positions that "rope_scaling" (transformers 5: "rope_parameters") stretches ``positions`` to; 0: it does not.
+
+    "linear" and "dynamic" multiply max_position_embeddings by their factor, "yarn" its original_max_position_embeddings
+    where the file has them. Gemma 3's files say the stretched length, as those of "llama3" and "longrope" do.
+    """
+    scaling = data.get("rope_scaling") or data.get("rope_parameters")
+    if not isinstance(scaling, Mapping) or model_type.startswith("gemma3"):
+        return 0
+    kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
+    number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
+    if kind not in ("linear", "dynamic", "yarn") or not number or not 1.0 <= float(factor) < 1e6:  # type: ignore[arg-type]
+        return 0
+    original = scaling.get("original_max_position_embeddings")
+    whole = isinstance(original, int) and not isinstance(original, bool) and original > 0
+    return round((original if kind == "yarn" and whole else positions) * factor)  # type: ignore[operator]
 
 
 def _windows(r: Reader, model_type: str, layers: int) -> tuple[int, ...]:

@@ -43,7 +43,7 @@ def experts(w: Writer) -> None:
     h, e = c.hidden, c.experts
     if c.model_type.startswith("deepseek") and not w.fused and w.size < 4:
         w.each("router to fp32", "cast", n * h, dtype="fp32", in_dtype=w.act)
-    w.linear("router", n, e, h, saved=0.0, high=True)
+    w.linear("router", n, e, h, saved=n * h, high=True)
     w.fork(n * h)
     routing = Routing(w.act if w.fused else "fp32", n, e, c.top_k)
     w.nodes.append(Node(routing, "routing", 1, "forward", ROUTING_CALLS, n * e * w.keep))

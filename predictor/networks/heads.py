@@ -64,6 +64,7 @@ def masks(w: Writer) -> None:
         table = b * s * (c.qk_rope_dim or c.rotary_dim or c.head_dim)
         w.tiny("rotary angles", "mul_scalar", table // 2, "fp32", calls=6)
         w.tiny("rotary table", "exp", table, "fp32", count=3)  # cat, cos, sin
+        w.keep_more(2 * s * (c.qk_rope_dim or c.rotary_dim or c.head_dim) / 3)  # cos and sin, over the three
         if w.size < 4:
             w.each("rotary table cast", "cast", table, in_dtype="fp32", count=2, trainable=False)
     if c.position == "alibi":
@@ -152,4 +153,6 @@ def loss(w: Writer) -> None:
     if w.size < 4 and not w.fused:
         w.each("logits to fp32", "cast", rows * vocab, dtype="fp32", in_dtype=w.act)
     dtype = w.act if w.fused else "fp32"
-    w.nodes.append(Node(CrossEntropy(dtype, rows, vocab), "loss", 1, "forward", 4, rows * vocab * w.keep))
+    op = CrossEntropy(dtype, rows, vocab)
+    kept = rows * vocab * op.itemsize if w.training else 0.0  # the log-softmax
+    w.nodes.append(Node(op, "loss", 1, "forward", 4, kept))

@@ -66,6 +66,7 @@ def encoder_decoder(w: Writer) -> list[Block]:
             _layer(encoder, sparse, 0, False)
             blocks.append(encoder.block("encoder moe layer" if sparse else "encoder layer", count))
         encoder.norm("encoder norm", encoder.step.tokens, c.hidden)
+        encoder.keep_more(encoder.step.tokens * c.hidden)  # what every layer's cross attention projects
         encoder.dropout("encoder dropout", encoder.step.tokens * c.hidden, c.residual_dropout)
         blocks.append(encoder.block("encoder norm"))
     heads.relative_bias(w, "decoder", step.seq_len, step.kv_len)

@@ -104,6 +104,12 @@ class Writer:
             last = self.nodes[-1]
             self.nodes[-1] = replace(last, grads=(*last.grads, *ops))
 
+    def keep_more(self, elements: float) -> None:
+        """Autograd keeps ``elements`` more with the last node: what is used beside the layers' own tensors."""
+        if self.nodes:
+            last = self.nodes[-1]
+            self.nodes[-1] = replace(last, saved_bytes=last.saved_bytes + elements * self.keep)
+
     def fork(self, elements: int, times: int = 1, dtype: str = "") -> None:
         """The input of the last node feeds ``times`` other nodes: their gradients are added up."""
         self.gradient(*(Elementwise(dtype or self.act, "add", elements) for _ in range(times)))
@@ -130,9 +136,9 @@ class Writer:
         ``residual``: the fused kernel adds a residual first, and writes the sum, too, where it is ``sum_kept``.
         """
         kind = self.config.norm
-        keep = rows * cols * self.keep if saved else 0.0
         if kind == "layer" or self.fused:
             op = Norm(self.act, rows, cols, kind, FORWARD, residual and self.fused, sum_kept)
+            keep = rows * cols * self.keep + op.statistics_bytes if saved and self.training else 0.0
             self.nodes.append(Node(op, name, 1, FORWARD, 1, keep))
             return
         n, cast = rows * cols, self.act != "fp32"
@@ -142,20 +148,23 @@ class Writer:
         self.fork(n, dtype="fp32")  # with the scaled product
         self.nodes.append(Node(Reduce("fp32", rows, cols, 1), f"{name} mean"))
         self.each(f"{name} eps", "add_scalar", rows, dtype="fp32")
-        self.each(f"{name} rsqrt", "rsqrt", rows, dtype="fp32")
+        self.each(f"{name} rsqrt", "rsqrt", rows, dtype="fp32", saved=rows * (4 / self.size))
         self.each(f"{name} scale", "mul", n, 1, rows * 4.0, dtype="fp32")
         self.gradient(Elementwise("fp32", "mul", n), Reduce("fp32", rows, cols, 1))
         if cast:
             self.each(f"{name} from fp32", "cast", n, in_dtype="fp32")
         if self.config.post_norms:  # Gemma multiplies by 1 + weight
             self.tiny(f"{name} weight plus one", "add_scalar", cols)
-        self.each(f"{name} weight", "mul", n, 1, cols * self.size, saved=n)
+        kept = n * 4 / self.size if self.config.post_norms else n  # Gemma casts back after its product
+        self.each(f"{name} weight", "mul", n, 1, cols * self.size, saved=kept)
         self.gradient(Elementwise(self.act, "mul", n), Reduce(self.act, rows, cols))
 
     def softmax(self, name: str, rows: int, cols: int, upcast: bool) -> None:
-        """Softmax; ``upcast`` computes in fp32 and casts back where activations are narrower."""
-        self.nodes.append(Node(Softmax(self.act, rows, cols), name, 1, FORWARD, 1, rows * cols * self.keep))
-        if upcast and self.size < 4 and not self.fused:
+        """Softmax; ``upcast`` computes in fp32 and casts back where activations are narrower: both results are kept."""
+        upcast = upcast and self.size < 4 and not self.fused
+        kept = rows * cols * (4 if upcast else self.size) if self.training else 0.0
+        self.nodes.append(Node(Softmax(self.act, rows, cols), name, 1, FORWARD, 1, kept))
+        if upcast:
             self.each(f"{name} from fp32", "cast", rows * cols, in_dtype="fp32", saved=rows * cols)
 
     def residual(self, name: str, elements: int) -> None:

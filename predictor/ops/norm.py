@@ -40,18 +40,23 @@ class Norm(StreamingOp):
         return 2 if self.kind == "layer" else 1
 
     @property
+    def statistics_bytes(self) -> float:
+        """Bytes of the rows' statistics in fp32, which the backward pass wants again."""
+        return self._statistics * self.rows * 4.0
+
+    @property
     def read_bytes(self) -> float:
         n = self.rows * self.cols
         if self.phase == FORWARD:
             return (n * (2 if self.residual else 1) + self._parameters * self.cols) * self.itemsize
-        return (2 * n + self.cols) * self.itemsize + self._statistics * self.rows * 4
+        return (2 * n + self.cols) * self.itemsize + self.statistics_bytes
 
     @property
     def write_bytes(self) -> float:
         n = self.rows * self.cols
         if self.phase == FORWARD:
             written = 2 if self.residual and self.sum_kept else 1
-            return n * written * self.itemsize + self._statistics * self.rows * 4
+            return n * written * self.itemsize + self.statistics_bytes
         return (n + self._parameters * self.cols) * self.itemsize
 
     def weights(self) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from predictor.aggregate.memory import Memory
+from predictor.engine_memory import BASES
+
 
 def seconds(value: float) -> str:
     """A duration with three significant digits, zeros at the end among them.
@@ -74,6 +77,12 @@ def gib(value: float) -> str:
     if value < 2**30:
         return f"{value / 2**20:.1f} MiB"
     return f"{value / 2**30:.1f} GiB"
+
+
+def may_use(memory: Memory) -> str:
+    """What a run may use of a GPU's memory, and whose rule that is: "14.2 GiB: 0.9 of ... (vLLM 0.24 ...)"."""
+    whose = f" (default of {memory.setting})" if memory.setting else ""
+    return f"{gib(memory.usable)}: {memory.fraction:g} {BASES[memory.base]}{whose}"
 
 
 def rate(value: float) -> str:

@@ -138,6 +138,8 @@ def settings(answer: Prediction) -> list[tuple[str, str]]:
         found.append(("launch_overhead", f"{work.launch_overhead_s * 1e6:.6g}us"))
     if work.step_overhead_s:
         found.append(("step_overhead", f"{work.step_overhead_s * 1e3:.6g}ms"))
+    if work.memory_fraction is not None or answer.memory.fraction < 1.0:
+        found.append(("memory_fraction", repr(answer.memory.fraction)))
     return found
 
 

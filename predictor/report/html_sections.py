@@ -10,7 +10,7 @@ from predictor.aggregate.sensitivity import Change
 from predictor.estimators.interval import LEVEL
 from predictor.hardware.gpu import GPUSpec
 from predictor.prediction import Prediction
-from predictor.report.formats import count, gib, quantity, rate, seconds, share, span
+from predictor.report.formats import count, gib, may_use, quantity, rate, seconds, share, span
 from predictor.report.html_elements import COLOURS, Html, figure, join, legend_of, section, swatch, table, tag
 
 #: Blocks drawn as bars: those that take longest. The table has them all.
@@ -31,9 +31,8 @@ def headline(answer: Prediction) -> Html:
         why = memory.reason or "the sum is too large"
         inside.append(
             tag(
-                "p", tag("strong", f"Does not fit by {gib(memory.missing)}"), f": {why}. It takes at least"
-                f" {memory.smallest_gpu_count} of these GPUs to hold it. The time is what one would take if it had"
-                " the memory.",
+                "p", tag("strong", f"Does not fit by {gib(memory.missing)}"), f": {why}. {memory.advice}."
+                " The time is what one would take if it had the memory.",
                 class_="warning",
             )
         )  # fmt: skip
@@ -203,7 +202,8 @@ def memory_section(answer: Prediction) -> Html:
     memory = answer.memory
     named = [
         ("weights", memory.weights), ("gradients", memory.gradients), ("optimizer state", memory.optimizer),
-        ("activations", memory.activations), ("KV cache", memory.kv_cache),
+        ("activations", memory.activations), ("KV cache", memory.kv_cache), ("CUDA context", memory.context),
+        ("workspaces", memory.workspaces),
     ]  # fmt: skip
     kept = [(name, value) for name, value in named if value > 0]
     full = max(memory.total, memory.capacity) or 1.0
@@ -218,6 +218,8 @@ def memory_section(answer: Prediction) -> Html:
     legend = tag("ul", *(swatch(i, f"{name} {gib(value)}") for i, (name, value) in enumerate(kept)), class_="legend")
     each = " of each GPU" if memory.gpus > 1 else ""
     caption = f"{gib(memory.total)} of {gib(memory.capacity)}{each}; the line is what the GPU has."
+    if memory.fraction < 1.0:
+        caption += f" The run may use {may_use(memory)}."
     if memory.largest_batch:
         caption += f" Up to {memory.largest_batch:,} such sequences fit."
     body = [(name, gib(value), share(value / memory.capacity)) for name, value in kept]
@@ -226,7 +228,7 @@ def memory_section(answer: Prediction) -> Html:
     return section(
         "memory", "Memory", figure(caption, tag("div", words, bar, class_="holds"), legend),
         table("Device memory", heads, body),
-        tag("p", "Not counted: the CUDA context (0.3 to 0.6 GiB), workspaces, fragmentation.", class_="quiet"),
+        tag("p", "Not counted: fragmentation and what CUDA graphs keep.", class_="quiet"),
     )  # fmt: skip
 
 

@@ -89,12 +89,20 @@ def _memory(memory: Memory) -> dict[str, Any]:
         "optimizer_gib": memory.optimizer / _GIB,
         "activations_gib": memory.activations / _GIB,
         "kv_cache_gib": memory.kv_cache / _GIB,
+        "context_gib": memory.context / _GIB,
+        "workspaces_gib": memory.workspaces / _GIB,
         "capacity_gib": memory.capacity / _GIB,
+        "usable_gib": memory.usable / _GIB,
+        "memory_fraction": memory.fraction,
+        "memory_fraction_base": memory.base,
+        "memory_fraction_default_of": memory.setting or None,
+        "kv_cache_capacity_gib": memory.kv_cache_capacity / _GIB,
         "missing_gib": memory.missing / _GIB,
         "kv_cache_bytes": memory.kv_cache,
         "smallest_gpu_count": memory.smallest_gpu_count,
         "largest_batch": memory.largest_batch,
         "reason": memory.reason or None,
+        "advice": memory.advice or None,
     }
 
 

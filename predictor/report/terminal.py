@@ -8,7 +8,7 @@ from rich.table import Table
 from predictor.engines import CALLS
 from predictor.estimators.interval import LEVEL
 from predictor.prediction import Prediction
-from predictor.report.formats import count, gib, given, quantity, rate, seconds, share, span
+from predictor.report.formats import count, gib, given, may_use, quantity, rate, seconds, share, span
 from predictor.workload import Workload
 
 
@@ -97,11 +97,14 @@ def _memory(answer: Prediction, console: Console) -> None:
     memory = answer.memory
     named = {
         "weights": memory.weights, "gradients": memory.gradients, "optimizer": memory.optimizer,
-        "activations": memory.activations, "KV cache": memory.kv_cache,
+        "activations": memory.activations, "KV cache": memory.kv_cache, "CUDA context": memory.context,
+        "workspaces": memory.workspaces,
     }  # fmt: skip
     parts = ", ".join(f"{name} {gib(value)}" for name, value in named.items() if value)
     of = " a GPU" if memory.gpus > 1 else ""
     console.print(f"  memory      {gib(memory.total)} of {gib(memory.capacity)}{of}: {parts}", highlight=False)
+    if memory.fraction < 1.0:
+        console.print(f"  may use     {may_use(memory)}", highlight=False)
     if memory.largest_batch:
         console.print(f"  fits        up to {memory.largest_batch:,} such sequences", highlight=False)
     work = quantity(answer.flops, "FLOP")
@@ -109,8 +112,8 @@ def _memory(answer: Prediction, console: Console) -> None:
     if not memory.fits:
         why = memory.reason or "the sum is too large"
         console.print(
-            f"[bold red]  does not fit by {gib(memory.missing)}: {why}. It takes {memory.smallest_gpu_count} of these"
-            " GPUs to hold it. The time above is what one would take if it had the memory.[/bold red]",
+            f"[bold red]  does not fit by {gib(memory.missing)}: {why}. {memory.advice}. The time above is what"
+            " one would take if it had the memory.[/bold red]",
             highlight=False, soft_wrap=True,
         )  # fmt: skip
 

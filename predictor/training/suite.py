@@ -77,6 +77,7 @@ def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None
         shard=_text(row, "shard") or "none",
         launch_overhead=_launch_overhead(row),
         step_overhead=_number(row, "step_overhead_ms") * 1e-3,
+        memory_fraction=_number(row, "memory_fraction") if _text(row, "memory_fraction") else None,
         artifacts=artifacts,
     )
 
@@ -113,8 +114,9 @@ def _lengths(row: Mapping[str, Any], mode: str) -> tuple[int, ...] | None:
     lens = ragged_lengths(text)
     if mode != "decode" or not _text(row, "context_len"):
         return lens
-    grown = max(0, round(_int(row, "context_len") - sum(lens) / len(lens)))
-    return tuple(n + grown for n in lens)
+    held = [n for n in lens if n]  # an empty slot stays empty
+    grown = max(0, round(_int(row, "context_len") - sum(held) / len(held)))
+    return tuple(n + grown if n else 0 for n in lens)
 
 
 def _launch_overhead(row: Mapping[str, Any]) -> float | None:

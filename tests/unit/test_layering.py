@@ -29,6 +29,7 @@ LEVELS = {
     "predictor.precision": 2,
     "predictor.sampling": 2,
     "predictor.tracking": 2,
+    "predictor.engine_memory": 2,
     "predictor.estimators": 3,
     "predictor.networks": 3,
     "predictor.workload": 3,

@@ -101,7 +101,7 @@ def test_ragged_memory_and_tokens() -> None:
     [
         ({"prompt_lens": "1,a"}, "'a'"),
         ({"prompt_lens": "5,-6"}, "'-6'"),
-        ({"prompt_lens": "5,0"}, "--prompt-lens 0"),
+        ({"prompt_lens": "0,0"}, "--prompt-lens 0,0: every sequence is empty"),
         ({"prompt_lens": ""}, "12,400,3000"),
         ({"prompt_lens": (5, True)}, "'True'"),
         ({"prompt_lens": "5," + "9" * 30}, "--prompt-lens"),

@@ -1,0 +1,67 @@
+"""A 0 among the lengths of a ragged batch: a slot without a sequence, as padded batches have them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import predictor
+from predictor.cli import main
+from predictor.errors import RequestError
+from predictor.request import Request
+from predictor.training.suite import predict_case
+
+MODES: tuple[dict[str, Any], ...] = (
+    {"mode": "forward"}, {"mode": "prefill"}, {"mode": "decode"}, {"mode": "generate", "output_len": 7},
+)  # fmt: skip
+
+
+def test_empty_sequences_cost_nothing_in_any_mode() -> None:
+    for words in MODES:
+        for execution in ("eager", "vllm"):
+            run = {"artifacts": "roofline", "execution": execution, **words}
+            without = predictor.predict("llama-3.2-1b", "h100", prompt_lens=(400, 30), **run)
+            for lens in ((0, 400, 30), (400, 0, 0, 30), "400 30 0"):
+                found = predictor.predict("llama-3.2-1b", "h100", prompt_lens=lens, **run)
+                assert found == without, f"{words} {execution} {lens}"
+
+
+def test_the_batch_may_count_the_slots_or_the_sequences() -> None:
+    for batch in (None, 2, 3):
+        run = Request("gpt2", "h100", mode="prefill", prompt_lens="5,0,7", batch=batch).point()
+        assert (run.work.batch, run.work.prompt_lens, run.work.seq_len) == (2, (5, 7), 7)
+    with pytest.raises(RequestError, match="--batch 4"):
+        Request("gpt2", "h100", mode="prefill", prompt_lens="5,0,7", batch=4).point()
+
+
+def test_a_batch_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for mode in ("forward", "prefill", "decode"):
+        assert main(["predict", "--model", "gpt2", "--gpu", "h100", "--mode", mode, "--prompt-lens", "0,0"]) == 2
+        error = capsys.readouterr().err
+        assert error == "error: --prompt-lens 0,0: every sequence is empty; expected at least one with a token\n"
+    work = Request("gpt2", "h100", mode="prefill", prompt_lens="5,7").point().work
+    with pytest.raises(RequestError, match="--prompt-lens 0"):
+        replace(work, prompt_lens=(0, 7))
+
+
+def test_an_empty_cache_is_a_context_of_zero() -> None:
+    """A sequence whose cache is empty still has its own token: that is --context-len 0, not an empty slot."""
+    step = predictor.predict("llama-3.2-1b", "h100", mode="decode", batch=3, context_len=0, artifacts="roofline")
+    assert step.tokens == 3
+    assert step.latency_s > 0
+    assert step.memory.kv_cache > 0
+
+
+def test_an_empty_slot_of_a_suite_stays_empty(tmp_path: Path) -> None:
+    """Caches grow by what context_len is above the mean of the prompts that are there."""
+    (tmp_path / "m.json").write_text(
+        '{"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,'
+        ' "intermediate_size": 512, "vocab_size": 1000}', encoding="utf-8")  # fmt: skip
+    row = {"case": "x", "config": "m", "mode": "decode", "gpu": "h100", "dtype": "bf16", "measured_ms": 1.0,
+           "execution": "vllm", "prompt_lens": "100 300", "context_len": 250}  # fmt: skip
+    padded = predict_case({**row, "prompt_lens": "100 0 300 0"}, tmp_path, "roofline")
+    assert padded == predict_case(row, tmp_path, "roofline")
+    assert padded["note"] == ""
