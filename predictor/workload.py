@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from predictor.hardware.system import SystemSpec
 
 MODES = ("forward", "train", "prefill", "decode", "generate")
+#: Modes that keep keys and values in a cache.
+CACHED = ("prefill", "decode", "generate")
 EXECUTIONS = ("eager", "compile", "cuda_graph", "vllm", "sglang", "tensorrt_llm", "fastertransformer")
 #: Executions of the ground-truth suites that are not built yet.
 LATER_EXECUTIONS = ("megatron",)
@@ -25,6 +27,10 @@ SERVING = {
 HOSTS = CALLS, LAUNCHES, CAPTURED = "calls", "launches", "captured"
 #: Executions whose decode steps are captured, as these frameworks do by default; FasterTransformer has no CUDA graphs.
 CAPTURED_DECODE = ("vllm", "sglang", "tensorrt_llm")
+#: Executions whose attention reads keys and values of 8 bits; eager PyTorch and FasterTransformer have none such.
+FP8_CACHE = ("cuda_graph", "vllm", "sglang", "tensorrt_llm")
+#: Where a number format of a run comes from: a person's word, the model's checkpoint, the GPU's default.
+SOURCES = ASKED, CHECKPOINT, DEFAULT = "asked", "checkpoint", "default"
 #: Executions whose host is C++: a launch costs what the driver takes for it.
 NATIVE = ("tensorrt_llm", "fastertransformer")
 ATTENTIONS = ("math", "flash")
@@ -95,7 +101,8 @@ class Workload:
 
     ``prompt_lens``: a ragged batch, packed without padding: every sequence's prompt length, or in mode decode the
     tokens that it has in the cache; ``seq_len`` or ``context_len`` is the longest of them. ``system`` joins the GPUs
-    where there is more than one.
+    where there is more than one. ``kv_dtype`` is the KV cache's, "" where the mode keeps none; the sources say where
+    ``dtype`` and ``kv_dtype`` come from (`SOURCES`).
     """
 
     mode: str
@@ -114,6 +121,9 @@ class Workload:
     prompt_lens: tuple[int, ...] = ()
     step_overhead_s: float = DEFAULT_STEP_OVERHEAD_S
     system: SystemSpec | None = None
+    dtype_source: str = ASKED
+    kv_dtype: str = ""
+    kv_dtype_source: str = DEFAULT
 
     def __post_init__(self) -> None:
         for name, most in LARGEST.items():

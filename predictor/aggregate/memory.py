@@ -83,15 +83,9 @@ class Memory:
         return f"{share} fit, but the {cause} of {self.sequences} sequences do not; {most} would fit"
 
 
-def inference_memory(
-    linear_parameters: float, other_parameters: float, kv_bytes: float, graph: Graph, precision: Precision,
-    gpu: GPUSpec, gpus: int, sequences: int,
-) -> Memory:  # fmt: skip
+def inference_memory(weights: float, kv_bytes: float, graph: Graph, gpu: GPUSpec, gpus: int, sequences: int) -> Memory:
     """A forward pass on one of ``gpus`` GPUs that share the model: its weights, KV cache, and the largest moment of
     activations (an operator's inputs and outputs)."""
-    from predictor.dtypes import bytes_of
-
-    weights = linear_parameters * precision.weight_bytes + other_parameters * bytes_of(precision.activation)
     moment, capacity = _largest_moment(graph), float(gpu.memory_capacity)
     return Memory(weights, 0.0, 0.0, moment, kv_bytes, capacity, gpus, sequences)
 

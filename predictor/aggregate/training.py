@@ -61,7 +61,7 @@ def run_training(
         provenance=provenance(op_times, both),
         artifacts=selector.name,
         assumed=config.assumed,
-        notes=notes(breakdown, gpu.id, selector) + range_notes(both),
+        notes=numbers.notes + notes(breakdown, gpu.id, selector) + range_notes(both),
     )
 
 

@@ -86,6 +86,7 @@ def _names() -> dict[str, tuple[str, ...]]:
     from predictor.hardware.gpu import all_names
     from predictor.hardware.system import list_systems
     from predictor.networks import catalogue
+    from predictor.number_formats import KV_DTYPES
     from predictor.precision import SUPPORTED
     from predictor.training.importers import SOURCES
 
@@ -95,6 +96,7 @@ def _names() -> dict[str, tuple[str, ...]]:
         "system": list_systems(),
         "mode": workload.MODES,
         "dtype": tuple(SUPPORTED),
+        "kv_dtype": KV_DTYPES,
         "execution": workload.EXECUTIONS,
         "attention": workload.ATTENTIONS,
         "optimizer": workload.OPTIMIZERS,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from predictor.parts import Checkpoint
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
@@ -74,6 +76,7 @@ class ModelConfig:
     relative_buckets: int = 0
     num_labels: int = 0
     assumed: tuple[str, ...] = ()
+    checkpoint: Checkpoint | None = None  # numbers of a quantized one
 
     @property
     def is_encoder_decoder(self) -> bool:

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from predictor.estimators.interval import LEVEL
 from predictor.prediction import Prediction
-from predictor.report.formats import count, gib, given, quantity, rate, seconds, share, span
+from predictor.report.formats import count, dtype_words, gib, given, kv_words, quantity, rate, seconds, share, span
 from predictor.workload import Workload
 
 
@@ -24,7 +24,10 @@ def first_line(answer: Prediction) -> str:
         parts.append(f"seq-len {work.seq_len}")
     if work.mode == "generate":
         parts.append(f"output-len {work.output_len}")
-    parts += [f"dtype {work.dtype}", f"execution {work.execution}", f"attention {work.attention}", _gpus(work)]
+    parts += [f"dtype {dtype_words(work)}"]
+    if work.kv_dtype:
+        parts.append(f"kv-dtype {kv_words(work)}")
+    parts += [f"execution {work.execution}", f"attention {work.attention}", _gpus(work)]
     if work.mode == "train":
         parts.append(f"optimizer {work.optimizer}")
     if answer.cpu_busy_s:
