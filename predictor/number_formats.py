@@ -39,17 +39,23 @@ def numbers_of(
         assert checkpoint is not None
         if training:
             raise UnsupportedError(f"--dtype {dtype} is for inference: training runs in {', '.join(TRAINABLE)}")
+        if checkpoint.trouble:
+            raise UnsupportedError(f"{checkpoint.trouble}; --dtype overrides the checkpoint")
         return checkpoint_precision(checkpoint, gpu, unpacks=execution not in NATIVE), CHECKPOINT
     numbers = precision(default_dtype(gpu) if dtype is None else dtype, gpu)
     if training and numbers.name not in TRAINABLE:
         raise UnsupportedError(f"--dtype {dtype} is for inference: training runs in {', '.join(TRAINABLE)}")
     if checkpoint is not None and dtype is None:
-        notes = (f"training runs in {numbers.name}, not in the checkpoint's {'+'.join(checkpoint.words)}",)
+        notes = (f"training runs in {numbers.name}, not in the checkpoint's {_named(checkpoint)}",)
         return replace(numbers, notes=notes), DEFAULT
     if checkpoint is not None:
-        notes = (f"--dtype {dtype} overrides the checkpoint's {'+'.join(checkpoint.words)} ({checkpoint.method})",)
+        notes = (f"--dtype {dtype} overrides the checkpoint's {_named(checkpoint)}",)
         return replace(numbers, notes=notes), ASKED
     return numbers, DEFAULT if dtype is None else ASKED
+
+
+def _named(checkpoint: Checkpoint) -> str:
+    return f"{'+'.join(checkpoint.words) or 'quantization'} ({checkpoint.method})"
 
 
 def cached(

@@ -66,7 +66,7 @@ class Checkpoint:
 
     ``scheme``: the word of the parts of the layers, ``own``: the parts that have another, ``layers``:
     those of single layers beyond that, ``kv``: dtype of the KV cache ("": the engine's choice), ``method``: what the
-    file calls the scheme.
+    file calls the scheme, ``trouble``: why that has no word, one line.
     """
 
     scheme: str
@@ -74,6 +74,7 @@ class Checkpoint:
     layers: tuple[tuple[int, tuple[tuple[str, str], ...]], ...] = ()
     kv: str = ""
     method: str = ""
+    trouble: str = ""
 
     @property
     def words(self) -> tuple[str, ...]:

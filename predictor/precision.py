@@ -62,8 +62,8 @@ _WEIGHT_ONLY: Mapping[str, str] = {"fp8": "fp8_wo", "fp8_block": "fp8_wo", "nvfp
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Dtypes of a run. ``name``: the word for it, ``gemm``: what most of the linear layers compute in, whose peak MFU is
-    of, ``formats``: those of every part of the model. ``notes`` are lines for the answer."""
+    """Dtypes of a run. ``name``: the word for it, ``gemm``: what most of the linear layers compute in, whose peak MFU
+    is of, ``formats``: those of every part of the model. ``notes`` are lines for the answer."""
 
     name: str
     gemm: str

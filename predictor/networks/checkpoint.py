@@ -76,8 +76,8 @@ _NESTED = re.compile(r"[+*}]\)+[+*{]")
 def read_checkpoint(data: Mapping[str, Any], config: ModelConfig, where: str) -> Checkpoint | None:
     """What the dictionary of a config.json says of its numbers; None for a checkpoint in 16 bit or more.
 
-    Raises SpecError for what is no such object, and UnsupportedError, one line with the schemes that are known, for
-    one that is not.
+    Raises SpecError for what is no such object. A scheme that is not known is the checkpoint's ``trouble``, one line
+    with those that are, which a run in another dtype does not have.
     """
     text = data.get("text_config")
     inner = text if isinstance(text, Mapping) else {}
@@ -94,7 +94,10 @@ def read_checkpoint(data: Mapping[str, Any], config: ModelConfig, where: str) ->
         return None
     if not isinstance(said[1], Mapping):
         raise SpecError(f"{where}: {said[0]!r} is {said[1]!r}, expected an object or null")
-    rules = _Rules.read(said[1], f"{where}: {said[0]}")
+    try:
+        rules = _Rules.read(said[1], f"{where}: {said[0]}")
+    except UnsupportedError as error:
+        return Checkpoint("", method="unknown", trouble=str(error))
     return None if rules is None else _by_part(rules, config)
 
 
@@ -178,9 +181,7 @@ def _unknown(found: object, where: str, known: Iterable[str] = KNOWN) -> Unsuppo
     """The error for a scheme that has no word."""
     close = nearest(str(found), known, 1)
     tail = f"; nearest: {close[0]}" if close else ""
-    return UnsupportedError(
-        f"{where}: {found!r} is not a scheme that is known: expected one of {', '.join(known)}{tail}"
-    )
+    return UnsupportedError(f"{where}: {found!r} is no scheme that is known: expected one of {', '.join(known)}{tail}")
 
 
 def _fp8(said: Mapping[str, Any], where: str) -> str:
@@ -312,9 +313,7 @@ def _check_patterns(names: Iterable[str], where: str) -> None:
         except (re.error, RecursionError, OverflowError):
             good = False
         if not good:
-            raise SpecError(
-                f"{where} has {name[:80]!r}, expected a regular expression after re:, no repeat of a repeat"
-            )
+            raise SpecError(f"{where} has {name[:80]!r}, expected a regular expression without a repeat of a repeat")
 
 
 def _plain_name(name: str) -> str:
@@ -360,11 +359,9 @@ def _by_part(rules: _Rules, config: ModelConfig) -> Checkpoint:
     own = [(part, word) for part, word in usual.items() if word != scheme]
     if rules.head:
         own.append(("head", rules.of("lm_head") or rules.word))
-    single = [
-        (i, tuple((part, word) for part, word in layer.items() if word != usual[part]))
-        for i, layer in enumerate(layers)
-    ]
-    return Checkpoint(scheme, tuple(own), tuple((i, named) for i, named in single if named), rules.kv, rules.method)
+    apart = (tuple((part, word) for part, word in layer.items() if word != usual[part]) for layer in layers)
+    single = tuple((i, named) for i, named in enumerate(apart) if named)
+    return Checkpoint(scheme, tuple(own), single, rules.kv, rules.method)
 
 
 def _one(words: list[str]) -> str:

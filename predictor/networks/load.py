@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from predictor.errors import SpecError, UnsupportedError, nearest, unknown_name
@@ -20,12 +21,6 @@ from predictor.networks.config import ModelConfig
 from predictor.networks.families import FAMILIES
 
 CONFIGS = Path(__file__).parent / "configs"
-
-#: Other names under which people know a model of the catalogue.
-ALIASES = {
-    "bert-base-uncased": "bert-base", "bert-large-uncased": "bert-large", "gpt3-175b": "gpt3", "gpt3-1.3b": "gpt3-xl",
-    "gpt3-small": "gpt3-125m", "gpt3-medium": "gpt3-350m", "gpt3-large": "gpt3-760m",
-}  # fmt: skip
 
 #: Activation functions that the graph builders know.
 ACTIVATIONS = (
@@ -37,6 +32,20 @@ ACTIVATIONS = (
 def catalogue() -> tuple[str, ...]:
     """Names of the models that come with the package, sorted."""
     return tuple(sorted(path.stem for path in CONFIGS.glob("*.json")))
+
+
+@lru_cache(maxsize=1)
+def aliases() -> Mapping[str, str]:
+    """Other names of the catalogue's models -> their own: those on Hugging Face (of models with the same sizes), and
+    what papers call them."""
+    listed = read_json(Path(__file__).parent / "aliases.json")
+    return MappingProxyType({alias: name for name, others in listed.items() for alias in others})
+
+
+@lru_cache(maxsize=1)
+def _lower() -> Mapping[str, str]:
+    """The aliases in lower case, as names are looked up."""
+    return {alias.lower(): name for alias, name in aliases().items()}
 
 
 def load_config(name_or_path: str | Path) -> ModelConfig:
@@ -59,9 +68,11 @@ def load_config(name_or_path: str | Path) -> ModelConfig:
 def _find(text: str) -> Path:
     """The file of a name or path. UnknownNameError, SpecError; OSError and RuntimeError where the system refuses."""
     name = text.strip().lower()
-    path = CONFIGS / f"{ALIASES.get(name, name)}.json"
+    path = CONFIGS / f"{name}.json"
     if "/" in text or not path.is_file():
         path = Path(text).expanduser()
+        if name in _lower() and not path.exists():  # a file or folder of that name is what is meant
+            return CONFIGS / f"{_lower()[name]}.json"
         if ".py:" in text:
             raise UnsupportedError(
                 f"--model {text!r}: tracing a module is not built yet; expected a name or a config.json"
@@ -71,7 +82,8 @@ def _find(text: str) -> Path:
             if not path.is_file():
                 raise SpecError(f"{text}: no config.json in this folder")
         if not path.is_file():
-            raise unknown_name("model", text, catalogue(), "a name of `tilecast models` or a path to a config.json")
+            known = (*catalogue(), *aliases())
+            raise unknown_name("model", text, known, "a name of `tilecast models` or a path to a config.json")
     return path
 
 

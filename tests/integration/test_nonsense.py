@@ -144,7 +144,13 @@ CONFIGS: list[tuple[str, object, str]] = [
     ("model_type", "lama", "nearest: llama"),
     ("architectures", [None], "nearest: LlamaForCausalLM"),
     ("quantization_config", "fp8", "'quantization_config' is 'fp8'"),
-    ("quantization_config", {"quant_method": "awq"}, "awq"),
+    ("quantization_config", {"quant_method": "aqlm"}, "expected one of fp8, fbgemm_fp8, gptq, awq"),
+    ("quantization_config", {"quant_method": "awq", "bits": 3}, "'3 bits in groups of 128' is no scheme"),
+    ("quantization_config", {"quant_method": "fp8", "ignore": ["re:("]}, "a regular expression"),
+    ("quantization_config", {"quant_method": "fp8", "ignore": ["re:(a+)+"]}, "a repeat of a repeat"),
+    ("quantization_config", {"quant_method": "fp8", "ignore": "lm_head"}, "expected a list of names"),
+    ("quantization_config", {"config_groups": []}, "expected an object of groups"),
+    ("architectures", ["MistralForCausalLM"], "contradict each other"),
     ("tie_word_embeddings", "yes", "expected true or false"),
 ]
 NEEDS_PANDAS = [
