@@ -54,8 +54,9 @@ def layer_parameters(config: ModelConfig, sparse: bool = False, encoder: bool = 
 
 def weight_bytes(config: ModelConfig, formats: Formats) -> float:
     """Bytes of all weights, each part's in its own format; norms and biases are kept as embeddings are."""
-    split = parameter_split(config)
-    total = split.embedding * formats.of("embedding").weight_bytes + split.head * formats.of("head").weight_bytes
+    split, norms = parameter_split(config), _final_norms(config)
+    total = split.embedding * formats.of("embedding").weight_bytes
+    total += stored_bytes({"head": split.head - norms, "": norms}, formats)
     if not config.is_encoder_decoder:
         for sparse, _, count, of in layers_alike(config, formats):
             total += count * stored_bytes(_layer_parts(config, sparse, False), of)
@@ -170,9 +171,7 @@ def _embedding(config: ModelConfig) -> int:
 
 def _head(config: ModelConfig) -> int:
     hidden, width = config.hidden, config.embed_width or config.hidden
-    total = _norm(config, hidden) if config.final_norm else 0
-    if config.is_encoder_decoder:
-        total *= 2
+    total = _final_norms(config)
     if config.embed_width:
         total += hidden * width  # project_out
     if config.model_type == "bert":
@@ -182,6 +181,12 @@ def _head(config: ModelConfig) -> int:
     if config.head == "lm" and not config.tie_embeddings:
         return total + config.vocab * width
     return total
+
+
+def _final_norms(config: ModelConfig) -> int:
+    if not config.final_norm or config.head == "none":
+        return 0
+    return _norm(config, config.hidden) * (2 if config.is_encoder_decoder else 1)
 
 
 def _bert_head(config: ModelConfig) -> int:
