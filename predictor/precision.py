@@ -113,7 +113,7 @@ def checkpoint_precision(checkpoint: Checkpoint, gpu: GPUSpec, unpacks: bool = T
     taken: dict[str, str] = {}
     for word in checkpoint.words:
         lacking = _lacking(word, gpu)
-        taken[word] = _WEIGHT_ONLY.get(word, word) if lacking and unpacks else word
+        taken[word] = _WEIGHT_ONLY.get(word, word) if lacking and unpacks and _runs_marlin(gpu) else word
         if lacking and (taken[word] == word or _lacking(taken[word], gpu)):
             has = [name for name in SUPPORTED if not _lacking(name, gpu)]
             raise UnsupportedError(
@@ -139,6 +139,21 @@ def checkpoint_precision(checkpoint: Checkpoint, gpu: GPUSpec, unpacks: bool = T
     )
     return Precision("+".join(dict.fromkeys(taken.values())), formats.linear.dtype, activation, activation, formats,
                      notes)  # fmt: skip
+
+
+def _runs_marlin(gpu: GPUSpec) -> bool:
+    """Marlin is written for NVIDIA's GPUs from compute capability 8.0 on (github.com/IST-DASLab/marlin, README)."""
+    return gpu.vendor == "nvidia" and float(gpu.compute_capability or 0.0) >= 8.0
+
+
+def computes_in(name: str) -> str:
+    """The dtype whose peak a run's MFU is of, from the name of its `Precision`; "16-bit" where weights are unpacked.
+
+    >>> computes_in("fp8_block"), computes_in("int4_wo"), computes_in("nvfp4+fp8")
+    ('fp8', '16-bit', 'nvfp4')
+    """
+    means = _MEANINGS.get(name.split("+")[0])
+    return name if means is None else means.gemm or "16-bit"
 
 
 def _sixteen_bit(gpu: GPUSpec) -> str:

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from predictor.estimators.interval import LEVEL
+from predictor.precision import computes_in
 from predictor.prediction import Prediction
 from predictor.report.formats import count, dtype_words, gib, given, kv_words, quantity, rate, seconds, share, span
 from predictor.workload import Workload
@@ -78,7 +79,7 @@ def _headline(answer: Prediction, console: Console) -> None:
         f"  throughput  {rate(answer.tokens_per_s)} {what}{each}, {rate(answer.sequences_per_s)} sequences/s",
         highlight=False,
     )
-    console.print(f"  MFU         {answer.mfu:.1%} of the {work.dtype} peak", highlight=False)
+    console.print(f"  MFU         {answer.mfu:.1%} of the {computes_in(work.dtype)} peak", highlight=False)
     console.print(f"  bound by    {_bound(answer)}", highlight=False)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from predictor.aggregate.plan import make_step
 from predictor.api import predict
@@ -23,10 +25,11 @@ from predictor.precision import checkpoint_precision
 from predictor.prediction import Prediction
 from predictor.report.html import settings, settings_shown
 from predictor.report.json_report import to_dict
-from predictor.report.terminal import first_line
+from predictor.report.terminal import first_line, print_prediction
 from predictor.request import Request
 
 GIB = 2.0**30
+V3: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 SERVED: dict[str, Any] = {"mode": "decode", "batch": 4, "context_len": 1000, "execution": "vllm"}
 
 
@@ -235,8 +238,9 @@ def test_a_gpu_without_the_units_unpacks_the_weights_or_says_so() -> None:
         predict(fp8, "a100", **{**SERVED, "execution": "tensorrt_llm"})
     line = str(caught.value)
     assert "fp8_block" in line and "has no fp8 peak; it has" in line and "--dtype overrides" in line
-    with pytest.raises(UnsupportedError, match="--dtype overrides"):
-        predict(quantized("llama-3.1-8b", quant_algo="MXFP8"), "h100", **SERVED)
+    for gpu, algo in (("h100", "MXFP8"), ("v100", "FP8"), ("mi300x", "NVFP4")):  # Marlin: NVIDIA's from Ampere on
+        with pytest.raises(UnsupportedError, match="--dtype overrides"):
+            predict(quantized("llama-3.1-8b", quant_algo=algo), gpu, **SERVED)
 
 
 def test_dtype_overrides_the_checkpoint_with_a_note() -> None:
@@ -257,6 +261,16 @@ def test_dtype_overrides_the_checkpoint_with_a_note() -> None:
     for word in ("'bitsandbytes'", "gptq", "compressed-tensors", "--dtype overrides the checkpoint"):
         assert word in str(caught.value)
     assert predict(unknown, "h100", dtype="int4_wo", **SERVED).workload.dtype == "int4_wo"
+
+
+def test_mfu_names_the_peak_that_it_is_of() -> None:
+    for gpu, words, peak in (("h100", {"quant_method": "gptq", "bits": 4}, "16-bit"), ("h100", V3, "fp8"),
+                             ("a100", V3, "16-bit"), ("b200", {"quant_algo": "NVFP4"}, "nvfp4")):  # fmt: skip
+        answer = predict(quantized("llama-3.1-8b", **words), gpu, **SERVED)
+        assert answer.mfu == answer.flops / answer.latency_s / load_gpu(gpu).peak_flops(peak.replace("16-bit", "bf16"))
+        shown = StringIO()
+        print_prediction(answer, Console(file=shown, width=200))
+        assert f"of the {peak} peak" in shown.getvalue()
 
 
 def test_the_answer_says_which_formats_it_took_and_from_where() -> None:
