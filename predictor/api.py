@@ -24,7 +24,8 @@ def predict(asked: Request) -> Prediction:
     framework call in eager execution, "6us" or a number of seconds (None: the GPU file's own, else 6 us), and
     ``step_overhead`` what an engine's host adds to every prefill and decode step. ``prompt_lens`` makes a ragged batch
     of these lengths, in mode decode of sequences with that many tokens in the cache. ``system`` joins ``tp`` GPUs: a
-    name, a YAML file or a loaded spec (None: the node that this GPU most often comes in).
+    name, a YAML file or a loaded spec (None: the node that this GPU most often comes in). ``dtype`` None is what a
+    quantized checkpoint's config says, else 16 bit; ``kv_dtype`` is the KV cache's: "auto" (the activations'), "fp8".
     Raises RequestError (or one of its kinds) for a request that cannot be answered.
 
     >>> answer = predict("llama-3.1-8b", "h200", mode="decode", batch=8, context_len=1024, execution="vllm")

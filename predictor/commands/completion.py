@@ -95,7 +95,7 @@ def _names() -> dict[str, tuple[str, ...]]:
         "gpu": all_names(),
         "system": list_systems(),
         "mode": workload.MODES,
-        "dtype": tuple(SUPPORTED),
+        "dtype": (*SUPPORTED, workload.CHECKPOINT),
         "kv_dtype": KV_DTYPES,
         "execution": workload.EXECUTIONS,
         "attention": workload.ATTENTIONS,

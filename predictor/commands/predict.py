@@ -49,8 +49,8 @@ def add_words(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--dtype",
-        help=f"{', '.join(SUPPORTED)} (default what a quantized checkpoint's config says, else bf16 where the GPU has"
-        " it, else fp16 or fp32)",
+        help=f"{', '.join(SUPPORTED)} (default checkpoint, what a quantized one's config says, else bf16 where the GPU"
+        " has it, else fp16 or fp32)",
     )
     add(
         "--kv-dtype",

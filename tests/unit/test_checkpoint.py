@@ -179,8 +179,13 @@ def test_modules_that_are_left_out_are_priced_in_16_bit_in_time_and_memory() -> 
     assert found["shared experts down"] == found["attention out"] == ("bf16", "")
     assert found["experts"] == ("fp8", "") and found["mlp down"] == ("fp8", "")  # one scale a tensor, experts too
     # modules of one product that differ: the engine keeps it whole
-    half = formats(graph_of(quantized("qwen3-8b", quant_method="fp8", ignored_layers=["q_proj"]), "h100"))
+    half = formats(graph_of(quantized("qwen3-8b", quant_method="fp8", ignored_layers=["k_proj"]), "h100"))
     assert half["attention qkv"] == ("bf16", "") and half["attention out"] == ("fp8", "")
+    glob = formats(graph_of(quantized("qwen3-8b", quant_method="fp8", ignore=["model.layers.*.self_attn"]), "h100"))
+    assert glob["attention qkv"] == glob["attention out"] == ("bf16", "") and glob["mlp down"] == ("fp8", "")
+    point = Request(config, "b200", mode="prefill", seq_len=64, execution="vllm").point()
+    prefill = formats(apply(point.config, make_step(point.work, point.numbers, "prefill", 64, 0, 1), 1, None))
+    assert (prefill["attention kv_b"], prefill["attention out"]) == (("bf16", ""), ("nvfp4", ""))
     apart = formats(graph_of(quantized("deepseek-v3", quant_method="fp8", ignore=["q_a_proj"]), "h100"))
     assert (apart["attention q_a"], apart["attention kv_a"]) == (("bf16", ""), ("fp8", ""))
 
