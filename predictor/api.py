@@ -26,6 +26,8 @@ def predict(asked: Request) -> Prediction:
     of these lengths (a 0 is an empty slot, which costs nothing), in mode decode of sequences with that many tokens in
     the cache. ``memory_fraction`` is what of the GPU's memory the run may use, as its engine counts it. ``system``
     joins ``tp`` GPUs: a name, a YAML file or a loaded spec (None: the node that this GPU most often comes in).
+    ``dtype`` None is what a quantized checkpoint's config says, else 16 bit; ``kv_dtype`` is the KV cache's: "auto"
+    (the activations'), "fp8".
     Raises RequestError (or one of its kinds) for a request that cannot be answered.
 
     >>> answer = predict("llama-3.1-8b", "h200", mode="decode", batch=8, context_len=1024, execution="vllm")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from predictor.dtypes import ALIASES
+from predictor.dtypes import ALIASES, bytes_of
 from predictor.errors import UnsupportedError, nearest
 from predictor.hardware.gpu import GPUSpec
-from predictor.quantization import weight_bytes
+from predictor.parts import Checkpoint, Format, Formats
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,10 @@ _MEANINGS: Mapping[str, Meaning] = {
     "int8": Meaning("int8", "", "sq", "sq"),
     "int8_wo": Meaning("", "", "int8_wo", "int8_wo"),
     "int4_wo": Meaning("", "", "int4_wo", "int4_wo"),
+    "int4_wo_g64": Meaning("", "", "int4_wo_g64", "int4_wo_g64"),
+    "int4_wo_g32": Meaning("", "", "int4_wo_g32", "int4_wo_g32"),
+    "fp8_wo": Meaning("", "", "fp8_wo", "fp8_wo"),
+    "nvfp4_wo": Meaning("", "", "nvfp4_wo", "nvfp4_wo"),
     "mxfp4": Meaning("", "", "w4a16_mxfp4", "w4a16_mxfp4"),
     "mxfp8": Meaning("mxfp8", "bf16", also=_MICROSCALING),
     "mxfp4_mxfp8": Meaning("mxfp8", "bf16", "w4a8_mxfp4_mxfp8", "w4a8_mxfp4_mxfp8", _MICROSCALING),
@@ -52,30 +56,35 @@ TRAINABLE = ("fp32", "tf32", "fp16", "bf16", "fp8")
 #: dtypes that have a peak on some GPU and no estimator or graph yet
 LATER = ("int4", "fp4", "fp64")
 
+#: The words that run the same weights on a GPU without the units of a word: unpacked to 16 bit.
+_WEIGHT_ONLY: Mapping[str, str] = {"fp8": "fp8_wo", "fp8_block": "fp8_wo", "nvfp4": "nvfp4_wo"}
+
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Dtypes of the linear layers' products, the activations, the stored linear weights and the KV cache.
-
-    ``quant`` and ``experts`` are the quantization schemes of the linear layers and of the experts, "" for none.
-    """
+    """Dtypes of a run. ``name``: the word for it, ``gemm``: what most of the linear layers compute in, whose peak MFU
+    is of, ``formats``: those of every part of the model. ``notes`` are lines for the answer."""
 
     name: str
     gemm: str
     activation: str
-    weight: str
     kv: str
-    quant: str = ""
-    experts: str = ""
-
-    @property
-    def weight_bytes(self) -> float:
-        """Bytes of one stored weight of a linear layer, its scales included."""
-        return weight_bytes(self.weight, self.quant)
+    formats: Formats
+    notes: tuple[str, ...] = ()
 
 
 def precision(dtype: str, gpu: GPUSpec) -> Precision:
     """The precision that ``dtype`` names, checked against what ``gpu`` can do; UnsupportedError otherwise."""
+    means = _meaning(dtype, gpu)
+    activation = means.activation or _sixteen_bit(gpu)
+    linear, experts = _formats(means, activation)
+    high = linear.dtype if bytes_of(linear.dtype) >= 2 else activation
+    own = () if experts == linear else (("experts", experts),)
+    return Precision(dtype, linear.dtype, activation, activation, Formats(Format(high), linear, own))
+
+
+def _meaning(dtype: str, gpu: GPUSpec) -> Meaning:
+    """What a word means; UnsupportedError for one that is none, or that ``gpu`` has no units for."""
     if isinstance(dtype, str) and dtype in LATER:
         raise UnsupportedError(f"dtype {dtype!r} is not built yet: expected one of {', '.join(SUPPORTED)}")
     if not isinstance(dtype, str) or dtype not in _MEANINGS:
@@ -86,10 +95,65 @@ def precision(dtype: str, gpu: GPUSpec) -> Precision:
     if lacking:
         has = [name for name in SUPPORTED if not _lacking(name, gpu)]
         raise UnsupportedError(f"dtype {dtype!r}: {gpu.id} has no {lacking} peak; it has {', '.join(has)}")
-    means = _MEANINGS[dtype]
-    activation = means.activation or _sixteen_bit(gpu)
+    return _MEANINGS[dtype]
+
+
+def _formats(means: Meaning, activation: str) -> tuple[Format, Format]:
+    """The formats of the linear layers and of the experts."""
     gemm = means.gemm or activation
-    return Precision(dtype, gemm, activation, gemm, activation, means.quant, means.experts)
+    return Format(gemm, means.quant), Format(gemm, means.experts)
+
+
+def checkpoint_precision(checkpoint: Checkpoint, gpu: GPUSpec, unpacks: bool = True) -> Precision:
+    """The precision that a checkpoint asks for on ``gpu``.
+
+    Where the GPU lacks the units of its weights they are unpacked to 16 bit on the way to the tensor cores, as Marlin
+    does it, which a note says; UnsupportedError where the engine does not (``unpacks``) or no kernel is known.
+    """
+    taken: dict[str, str] = {}
+    for word in checkpoint.words:
+        lacking = _lacking(word, gpu)
+        taken[word] = _WEIGHT_ONLY.get(word, word) if lacking and unpacks and _runs_marlin(gpu) else word
+        if lacking and (taken[word] == word or _lacking(taken[word], gpu)):
+            has = [name for name in SUPPORTED if not _lacking(name, gpu)]
+            raise UnsupportedError(
+                f"the checkpoint's {word} ({checkpoint.method}): {gpu.id} has no {lacking} peak; it has"
+                f" {', '.join(has)}; --dtype overrides the checkpoint"
+            )
+    activation = _sixteen_bit(gpu)
+
+    def named(words: tuple[tuple[str, str], ...]) -> tuple[tuple[str, Format], ...]:
+        return tuple((part, as_format(word)) for part, word in words)
+
+    def as_format(word: str) -> Format:
+        return _formats(_MEANINGS[taken[word]], activation)[0] if word else Format(activation)
+
+    formats = Formats(
+        Format(activation), as_format(checkpoint.scheme), named(checkpoint.own),
+        tuple((layer, named(words)) for layer, words in checkpoint.layers),
+    )  # fmt: skip
+    notes = tuple(
+        f"{gpu.id} has no units for the checkpoint's {word}: weights stay in it and products run in {activation}"
+        for word, instead in taken.items()
+        if instead != word
+    )
+    return Precision("+".join(dict.fromkeys(taken.values())), formats.linear.dtype, activation, activation, formats,
+                     notes)  # fmt: skip
+
+
+def _runs_marlin(gpu: GPUSpec) -> bool:
+    """Marlin is written for NVIDIA's GPUs from compute capability 8.0 on (github.com/IST-DASLab/marlin, README)."""
+    return gpu.vendor == "nvidia" and float(gpu.compute_capability or 0.0) >= 8.0
+
+
+def computes_in(name: str) -> str:
+    """The dtype whose peak a run's MFU is of, from the name of its `Precision`; "16-bit" where weights are unpacked.
+
+    >>> computes_in("fp8_block"), computes_in("int4_wo"), computes_in("nvfp4+fp8")
+    ('fp8', '16-bit', 'nvfp4')
+    """
+    means = _MEANINGS.get(name.split("+")[0])
+    return name if means is None else means.gemm or "16-bit"
 
 
 def _sixteen_bit(gpu: GPUSpec) -> str:

@@ -41,12 +41,20 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
             Scheme("int8_wo", 8, 0, ("int4_wo", "bf16")),  # one scale a column
             # one 16-bit scale for 128 weights of a column, as GPTQ and AWQ checkpoints have it
             Scheme("int4_wo", 4 + 16 / 128, 0, ("w4a16_mxfp4", "int8_wo", "bf16")),
+            Scheme("int4_wo_g64", 4 + 16 / 64, 0, ("int4_wo", "w4a16_mxfp4", "int8_wo", "bf16")),
+            Scheme("int4_wo_g32", 4 + 16 / 32, 0, ("int4_wo", "w4a16_mxfp4", "int8_wo", "bf16")),
+            # fp8 and nvfp4 weights on units without them: Marlin unpacks them to 16 bit (vLLM, SGLang)
+            Scheme("fp8_wo", 8 + 32 / 128**2, 0, ("int8_wo", "int4_wo", "bf16")),
+            Scheme("nvfp4_wo", 4 + 8 / 16, 0, ("w4a16_mxfp4", "int4_wo", "bf16")),
             # OCP Microscaling Formats 1.0: one 8-bit scale for 32 elements
             Scheme("w4a16_mxfp4", 4 + 8 / 32, 0, ("int4_wo", "bf16")),
             Scheme("w4a8_mxfp4_mxfp8", 4 + 8 / 32, 8 + 8 / 32, ("mxfp8", "nvfp4", "fp8", "bf16")),
         )
     }
 )
+
+#: Weight-only schemes that vLLM and SGLang run with Marlin, experts too.
+MARLIN = ("int4_wo", "int4_wo_g64", "int4_wo_g32", "w4a16_mxfp4", "fp8_wo", "nvfp4_wo")
 
 #: Variants without a scheme whose kernels stand in for a dtype that nobody measured, the nearest first.
 _PLAIN: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -14,8 +14,10 @@ from predictor.engines import EAGER, engine
 from predictor.errors import RequestError, UnsupportedError
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.networks import ModelConfig, load_config
-from predictor.precision import TRAINABLE, default_attention, default_dtype, precision
+from predictor.number_formats import Cache, cached, numbers_of
+from predictor.precision import default_attention
 from predictor.workload import (
+    CACHED,
     DEFAULT_LAUNCH_OVERHEAD_S,
     DEFAULT_STEP_OVERHEAD_S,
     Parallelism,
@@ -51,6 +53,7 @@ class Request:
     output_len: int = 0
     context_len: int | None = None
     dtype: str | None = None
+    kv_dtype: str | None = None
     execution: str = EAGER.name
     attention: str | None = None
     optimizer: str = "adam"
@@ -80,10 +83,10 @@ class Request:
         gpu = self.gpu if isinstance(self.gpu, GPUSpec) else load_gpu(self.gpu)
         if isinstance(self.top, bool) or not isinstance(self.top, int) or self.top < 0:
             raise RequestError(f"--top {self.top!r}: expected 0 or more")
-        dtype = self.dtype or default_dtype(gpu)
-        numbers = precision(dtype, gpu)
-        if self.mode == "train" and dtype not in TRAINABLE:
-            raise UnsupportedError(f"--dtype {dtype} is for inference: training runs in {', '.join(TRAINABLE)}")
+        numbers, source = numbers_of(config.checkpoint, gpu, self.dtype, self.mode, self.execution)
+        attention = self.attention or default_attention(numbers.name, gpu)
+        cache = Cache(self.mode, self.execution, attention, gpu)
+        numbers, kv_source = cached(numbers, config.checkpoint, self.kv_dtype, cache)
         num_gpus = self.tp if self.num_gpus is None else self.num_gpus
         degrees = Parallelism(num_gpus, self.tp, self.pp, self.dp, self.cp, self.ep, self.shard)
         slots = () if self.prompt_lens is None else ragged_lengths(self.prompt_lens)
@@ -94,9 +97,9 @@ class Request:
             mode=self.mode,
             batch=len(lens) or 1 if self.batch is None or (slots and self.batch == len(slots)) else self.batch,
             seq_len=seq_len,
-            dtype=dtype,
+            dtype=numbers.name,
             execution=self.execution,
-            attention=self.attention or default_attention(dtype, gpu),
+            attention=attention,
             output_len=self.output_len,
             context_len=context_len or 0,
             micro_batch=self.micro_batch,
@@ -109,6 +112,9 @@ class Request:
             step_overhead_s=step_overhead_seconds(self.step_overhead),
             system=_system(self.system, gpu, degrees),
             memory_fraction=self.memory_fraction,
+            dtype_source=source,
+            kv_dtype=numbers.kv if self.mode in CACHED else "",
+            kv_dtype_source=kv_source,
         )
         _check_length(config, work)
         return Point(config, gpu, work, numbers)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from predictor import engines
-from predictor.engine_memory import check_fraction
 from predictor.engines import CAPTURED, Engine
+from predictor.engines.memory import check_fraction
 from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.units import parse_quantity
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from predictor.hardware.system import SystemSpec
 
 MODES = ("forward", "train", "prefill", "decode", "generate")
+#: Modes that keep keys and values in a cache.
+CACHED = ("prefill", "decode", "generate")
+#: Where a number format of a run comes from: a person's word, the model's checkpoint, the GPU's default.
+SOURCES = ASKED, CHECKPOINT, DEFAULT = "asked", "checkpoint", "default"
 ATTENTIONS = ("math", "flash")
 OPTIMIZERS = ("adam", "adam_fused", "sgd", "none")
 RECOMPUTES = ("none", "selective", "full")
@@ -82,8 +86,9 @@ class Workload:
 
     ``prompt_lens``: a ragged batch, packed without padding: every sequence's prompt length, or in mode decode the
     tokens that it has in the cache; ``seq_len`` or ``context_len`` is the longest of them. ``system`` joins the GPUs
-    where there is more than one. ``memory_fraction``: what of the GPU's memory the run may use, as its engine
-    counts it (`predictor.engine_memory`); None: the engine's default.
+    where there is more than one. ``memory_fraction``: what of the GPU's memory the run may use, as its engine counts it
+    (`predictor.engines.memory`); None: the engine's default. ``kv_dtype`` is the KV cache's, "" where the mode keeps
+    none; the sources say where ``dtype`` and ``kv_dtype`` come from (`SOURCES`).
     """
 
     mode: str
@@ -104,6 +109,9 @@ class Workload:
     system: SystemSpec | None = None
     launch_overhead_assumed: bool = False
     memory_fraction: float | None = None
+    dtype_source: str = ASKED
+    kv_dtype: str = ""
+    kv_dtype_source: str = DEFAULT
 
     def __post_init__(self) -> None:
         for name, most in LARGEST.items():

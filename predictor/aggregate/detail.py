@@ -20,8 +20,9 @@ from predictor.estimators.base import ESTIMATOR, ROOFLINE
 from predictor.graph import OPTIMIZER
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.networks import ModelConfig, load_config
+from predictor.number_formats import same_numbers
 from predictor.ops.base import Op
-from predictor.precision import Precision, precision
+from predictor.precision import Precision
 from predictor.prediction import Prediction
 from predictor.roofline import bound_name, peak_for
 from predictor.workload import Workload
@@ -49,7 +50,7 @@ def run_of(
     """The run behind a `Prediction` (``work`` is its workload), from the same words that `predictor.predict` took."""
     config = model if isinstance(model, ModelConfig) else load_config(model)
     spec = gpu if isinstance(gpu, GPUSpec) else load_gpu(gpu)
-    return Run(config, spec, work, precision(work.dtype, spec), load_artifacts(artifacts))
+    return Run(config, spec, work, same_numbers(config.checkpoint, spec, work), load_artifacts(artifacts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from predictor.aggregate.plan import Passes, Sums, add_up, plan_passes
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 from predictor.graph import Graph
 from predictor.hardware.gpu import GPUSpec
-from predictor.networks import ModelConfig, kv_cache_bytes, parameter_split
+from predictor.networks import ModelConfig, kv_cache_bytes, parameters, weight_bytes
 from predictor.parallel import rank_config
 from predictor.precision import Precision
 from predictor.prediction import Prediction
@@ -34,18 +34,16 @@ def _cache_bytes(rank: ModelConfig, work: Workload, numbers: Precision) -> float
     return sum(kv_cache_bytes(rank, times, n + makes, numbers.kv) for n, times in Counter(lens).items())
 
 
-@lru_cache(maxsize=1024)
-def _weights(rank: ModelConfig) -> tuple[int, int]:
-    """Parameters of one GPU: (in the layers, beside them)."""
-    split = parameter_split(rank)
-    return split.layers + split.experts, split.embedding + split.head
+#: Asked for every point of a sweep.
+_parameters, _weight_bytes = lru_cache(maxsize=1024)(parameters), lru_cache(maxsize=1024)(weight_bytes)
 
 
 def memory_of(config: ModelConfig, gpu: GPUSpec, work: Workload, numbers: Precision, first: Graph) -> Memory:
     """What one GPU keeps; ``first`` is the pass with the largest activations."""
     rank = rank_config(config, work.parallelism.tp)
     cache = _cache_bytes(rank, work, numbers)
-    return inference_memory(*_weights(rank), cache, first, numbers, gpu, work)
+    weights = _weight_bytes(rank, numbers.formats)
+    return inference_memory(weights, cache, first, gpu, work)
 
 
 def run_inference(
@@ -79,7 +77,7 @@ def run_inference(
         breakdown=breakdown,
         nodes=longest_nodes(by_pass, timed[0].table, top),
         provenance=provenance(op_times, timed[0]),
-        notes=context_notes(config, work) + notes(breakdown, gpu.id, selector) + range_notes(timed[0]),
+        notes=numbers.notes + context_notes(config, work) + notes(breakdown, gpu.id, selector) + range_notes(timed[0]),
     )
 
 
@@ -101,7 +99,7 @@ def without_operators(
         mfu=sums.flops / sums.total_s / gpu.peak_flops(numbers.gemm),
         tokens=sums.tokens,
         sequences=float(work.batch),
-        parameters=sum(_weights(config)),
+        parameters=_parameters(config),
         memory=memory_of(config, gpu, work, numbers, passes.graphs[0]),
         breakdown=(),
         nodes=(),

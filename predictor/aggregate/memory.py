@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from predictor.dtypes import bytes_of
-from predictor.engine_memory import memory_rule
+from predictor.engines import Engine
+from predictor.engines.memory import rule_of
 from predictor.graph.graph import Graph
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
@@ -37,8 +37,8 @@ class Memory:
     """Bytes by class on one GPU, what that GPU has, and what of it the run may use.
 
     ``gpus`` share the model; ``sequences`` is the batch of a forward pass, whose activations and KV cache grow with it
-    (0: training, whose sizes do not tell). ``fraction`` and ``base`` (`predictor.engine_memory.BASES`) say what the run
-    may use, ``setting`` whose default that is ("" where it was asked for, or the run may use all).
+    (0: training, whose sizes do not tell). ``fraction`` and ``base`` (`predictor.engines.memory.BASES`) say what the
+    run may use, ``setting`` whose default that is ("" where it was asked for, or the run may use all).
 
     Fragmentation and the memory of CUDA graphs are not counted. ``smallest_gpu_count``: the fewest GPUs that hold the
     run by a degree that is built, None where none does; ``advice`` says it in words where the run does not fit. Neither
@@ -144,9 +144,9 @@ class Memory:
         return f"{share} fit, but the {cause} of {self.sequences} sequences do not; {most} would fit"
 
 
-def _allowed(gpu: GPUSpec, execution: str, asked: float | None, gpus: int) -> dict[str, Any]:
+def _allowed(gpu: GPUSpec, engine: Engine, asked: float | None, gpus: int) -> dict[str, Any]:
     """Fields of `Memory` that do not depend on the model: capacity, context, workspaces, and what the run may use."""
-    rule, capacity = memory_rule(execution), float(gpu.memory_capacity)
+    rule, capacity = rule_of(engine.memory), float(gpu.memory_capacity)
     joined = max(n for n in NCCL_MIB if n <= gpus)
     workspaces = CUBLAS_MIB.get(gpu.architecture, CUBLAS_MIB[""]) + NCCL_MIB[joined]
     return {
@@ -160,14 +160,10 @@ def _allowed(gpu: GPUSpec, execution: str, asked: float | None, gpus: int) -> di
     }
 
 
-def inference_memory(
-    linear_parameters: float, other_parameters: float, kv_bytes: float, graph: Graph, precision: Precision,
-    gpu: GPUSpec, work: Workload,
-) -> Memory:  # fmt: skip
+def inference_memory(weights: float, kv_bytes: float, graph: Graph, gpu: GPUSpec, work: Workload) -> Memory:
     """A forward pass on one of the GPUs that share the model: its weights, KV cache, and the largest moment of
     activations (an operator's inputs and outputs)."""
-    weights = linear_parameters * precision.weight_bytes + other_parameters * bytes_of(precision.activation)
-    allowed = _allowed(gpu, work.execution, work.memory_fraction, work.parallelism.num_gpus)
+    allowed = _allowed(gpu, work.engine, work.memory_fraction, work.parallelism.num_gpus)
     return Memory(weights, 0.0, 0.0, _largest_moment(graph), kv_bytes, sequences=work.batch, **allowed)
 
 
@@ -210,5 +206,5 @@ def training_memory(
         gradients = parameters * 4.0  # accumulated in fp32
     saved = sum(node.saved_bytes * times for node, times in graph.nodes())
     saved += sum(node.op.bytes_written() for node, _ in graph.nodes() if isinstance(node.op, CrossEntropy))
-    allowed = _allowed(gpu, work.execution, work.memory_fraction, 1)
+    allowed = _allowed(gpu, work.engine, work.memory_fraction, 1)
     return Memory(weights, gradients, parameters * _STATE[work.optimizer], saved, 0.0, **allowed)

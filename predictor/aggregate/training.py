@@ -64,7 +64,7 @@ def run_training(
         provenance=provenance(op_times, both),
         artifacts=selector.name,
         assumed=config.assumed,
-        notes=context_notes(config, work) + notes(breakdown, gpu.id, selector) + range_notes(both),
+        notes=numbers.notes + context_notes(config, work) + notes(breakdown, gpu.id, selector) + range_notes(both),
     )
 
 

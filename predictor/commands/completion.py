@@ -86,6 +86,7 @@ def _names() -> dict[str, tuple[str, ...]]:
     from predictor.hardware.gpu import all_names
     from predictor.hardware.system import list_systems
     from predictor.networks import catalogue
+    from predictor.number_formats import KV_DTYPES
     from predictor.precision import SUPPORTED
     from predictor.training.importers import SOURCES
 
@@ -94,7 +95,8 @@ def _names() -> dict[str, tuple[str, ...]]:
         "gpu": all_names(),
         "system": list_systems(),
         "mode": workload.MODES,
-        "dtype": tuple(SUPPORTED),
+        "dtype": (*SUPPORTED, workload.CHECKPOINT),
+        "kv_dtype": KV_DTYPES,
         "execution": engines.names(),
         "attention": workload.ATTENTIONS,
         "optimizer": workload.OPTIMIZERS,

@@ -51,5 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
 def to_dict(config: ModelConfig) -> dict[str, Any]:
     """One model as JSON: its normalised sizes and its number of parameters."""
     facts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    facts["checkpoint"] = None if config.checkpoint is None else "+".join(config.checkpoint.words) or "unknown"
     facts["parameters"] = parameters(config)
     return json.loads(json.dumps(facts, default=str))  # type: ignore[no-any-return]

@@ -8,6 +8,7 @@ from typing import Any
 
 from predictor import engines
 from predictor.commands.tracked import resolve
+from predictor.number_formats import KV_DTYPES
 from predictor.precision import SUPPORTED
 from predictor.workload import ATTENTIONS, MODES, OPTIMIZERS
 
@@ -48,7 +49,17 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         help="a ragged batch, packed without padding: every sequence's prompt length (decode: its tokens in the cache);"
         " a 0 is an empty slot, which costs nothing",
     )
-    add("--dtype", help=f"{', '.join(SUPPORTED)} (default bf16 where the GPU has it, else fp16 or fp32)")
+    add(
+        "--dtype",
+        help=f"{', '.join(SUPPORTED)} (default checkpoint, what a quantized one's config says, else bf16 where the GPU"
+        " has it, else fp16 or fp32)",
+    )
+    add(
+        "--kv-dtype",
+        metavar="DTYPE",
+        help=f"of the KV cache: {', '.join(KV_DTYPES)} (prefill, decode, generate; default what the checkpoint says,"
+        " else auto, the activations')",
+    )
     add(
         "--attention",
         metavar="KIND",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from predictor.engines.memory import WHOLE, MemoryRule
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
 from predictor.ops.base import Op
@@ -38,8 +39,10 @@ class Engine:
     ``rotates``, whether it applies rotary positions, too; ``decodes_in_one_kernel``, whether decode attention is one
     kernel even where math attention is asked for; ``adds_qkv_bias``, whether a kernel of its own adds the bias of q, k
     and v before a fused prefill, and splits the heads of a batch of one in an unfused one; ``ends_in_sum``, whether a
-    layer with its norms in front ends with a residual sum of its own. ``decode_attention_of``: compute capability ->
-    library whose decode attention comes nearest to what the engine runs there.
+    layer with its norms in front ends with a residual sum of its own; ``fp8_cache``, whether it reads keys and values
+    of 8 bits. ``unpacks``: it has kernels that unpack weights which the GPU has no units for (Marlin). ``memory``: its
+    share of the GPU's memory by version, the oldest first. ``decode_attention_of``: compute capability -> library whose
+    decode attention comes nearest to what the engine runs there.
     """
 
     name: str
@@ -55,6 +58,9 @@ class Engine:
     decodes_in_one_kernel: bool = False
     adds_qkv_bias: bool = False
     ends_in_sum: bool = False
+    fp8_cache: bool = False
+    unpacks: bool = True
+    memory: tuple[MemoryRule, ...] = (WHOLE,)
     decode_attention_of: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def library_of(self, gpu: GPUSpec) -> Callable[[Op], str] | None:

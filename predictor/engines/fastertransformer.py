@@ -11,6 +11,6 @@ from predictor.engines.tensorrt_llm import NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUN
 ENGINES = (
     Engine(
         "fastertransformer", "trtllm", LAUNCHES, LAUNCHES, NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S, serves=True,
-        appends=(DECODE,), decodes_in_one_kernel=True, adds_qkv_bias=True, ends_in_sum=True,
+        appends=(DECODE,), decodes_in_one_kernel=True, adds_qkv_bias=True, ends_in_sum=True, unpacks=False,
     ),
 )  # fmt: skip

@@ -7,6 +7,6 @@ EAGER = Engine("eager", fuses=False)
 COMPILE = Engine("compile", host=CAPTURED, decode_host=CAPTURED)
 #: The model as a serving engine fuses it, captured whole: no engine's host. Kernels are those of vLLM's tables, whose
 #: unquantized layers call the libraries that PyTorch calls.
-CUDA_GRAPH = Engine("cuda_graph", "vllm", CAPTURED, CAPTURED, serves=True)
+CUDA_GRAPH = Engine("cuda_graph", "vllm", CAPTURED, CAPTURED, serves=True, fp8_cache=True)
 
 ENGINES = (EAGER, COMPILE, CUDA_GRAPH)

@@ -12,7 +12,7 @@ from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.hardware.gpu import GPUSpec
 
 #: Modules of this folder that hold no engine.
-_OTHERS = ("base", "registry")
+_OTHERS = ("base", "memory", "registry")
 #: Words that suites use and that are not built yet.
 _LATER = ("megatron",)
 _registered: dict[str, Engine] = {}

@@ -214,7 +214,7 @@ class Intervals:
     def _by_kernel(
         self, ops: Sequence[Op], names: Sequence[str], gpu: GPUSpec
     ) -> tuple[npt.NDArray[np.int64], BoolArray]:
-        """(index into `DISTANCES`, True where the dtype was not measured and decides which kernel runs), (n,) each."""
+        """(index into `DISTANCES`, True where the dtype or scheme picks the kernel and was not measured), (n,) each."""
         if ops[0].family not in BY_DTYPE:
             return np.full(len(ops), self.distance(gpu)), np.zeros(len(ops), dtype=bool)
         known: dict[tuple[str, str, str], tuple[int, bool]] = {}  # a batch has a few kinds of kernel, looked up once
@@ -223,11 +223,17 @@ class Intervals:
             key = (name, op.dtype, getattr(op, "quant", ""))
             if key not in known:
                 entry = self.classes.get(name)
-                foreign = entry is not None and op.dtype not in entry.dtypes
-                known[key] = self._variant_distance(name, variant_of(op), gpu), foreign
+                foreign = entry is not None and (op.dtype not in entry.dtypes or self._unmeasured(entry, key[2]))
+                distance = self._variant_distance(name, variant_of(op), gpu)
+                known[key] = (max(distance, 2) if key[2] and foreign else distance), foreign
             found.append(known[key])
         table = np.array(found)
         return table[:, 0], table[:, 1] > 0
+
+    @staticmethod
+    def _unmeasured(entry: ClassWidths, quant: str) -> bool:
+        """Whether a quantization scheme has no row on any GPU: other schemes' kernels answer for it."""
+        return bool(quant and entry.variants) and quant not in entry.variants
 
     def _alone(self, names: Sequence[str], ops: Sequence[Op], gpu: GPUSpec) -> tuple[str, ...]:
         """One line for each variant whose only generation is not this GPU's."""
@@ -282,7 +288,11 @@ class Intervals:
                 continue
             entry = self.classes[name]
             if foreign[i]:
-                found[name] = f"{name}: {ops[i].dtype} was not measured ({', '.join(entry.dtypes)} were)"
+                quant = getattr(ops[i], "quant", "")
+                what, were = (
+                    (quant, tuple(entry.variants)) if quant and entry.variants else (ops[i].dtype, entry.dtypes)
+                )
+                found[name] = f"{name}: {what} was not measured ({', '.join(were)} were)"
             else:
                 j = int(np.argmax(far[i]))
                 low, high = entry.sizes[sizes[j]]

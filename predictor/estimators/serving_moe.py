@@ -27,7 +27,7 @@ from predictor.estimators.residual import (
     runs_mma,
 )
 from predictor.hardware.gpu import GPUSpec
-from predictor.quantization import variant, weight_bytes
+from predictor.quantization import MARLIN, variant, weight_bytes
 
 #: Constants of the core, in the order in which an artifact holds their logarithms.
 CONSTANTS = (
@@ -246,7 +246,7 @@ def kernel_of(framework: str, name: str, gpu: GPUSpec) -> str:
     block-scaled fp8 in Triton where there is no wgmma. The measured tables name the kernel of every row and agree.
     """
     major = float((gpu.compute_capability or "0").split(".")[0])
-    if framework != "trtllm" and name in ("int4_wo", "w4a16_mxfp4"):
+    if framework != "trtllm" and name in MARLIN:
         return "marlin"
     if gpu.vendor != "nvidia":
         return "triton"

@@ -11,10 +11,12 @@ from predictor.networks.parameters import (
     layer_parameters,
     parameter_split,
     parameters,
+    weight_bytes,
 )
 from predictor.networks.step import Step
 
 __all__ = [
     "ModelConfig", "ParameterSplit", "Step", "active_parameters", "build", "catalogue", "config_from_dict",
     "kv_bytes_per_token", "kv_cache_bytes", "layer_parameters", "load_config", "parameter_split", "parameters",
+    "weight_bytes",
 ]  # fmt: skip

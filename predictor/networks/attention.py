@@ -26,14 +26,14 @@ def self_attention(w: Writer, window: int, name: str = "attention", causal: bool
     c, step = w.config, w.step
     n, h, q, kv = step.tokens, c.hidden, c.heads * c.head_dim, c.kv_heads * c.head_dim
     if w.fused or c.merged_qkv:
-        w.linear(f"{name} qkv", n, q + 2 * kv, h, c.qkv_bias, saved=n * h, views=7)
+        w.linear("attention.qkv", f"{name} qkv", n, q + 2 * kv, h, c.qkv_bias, saved=n * h, views=7)
     else:
-        w.linear(f"{name} q", n, q, h, c.qkv_bias, saved=n * h, views=2)
+        w.linear("attention.qkv", f"{name} q", n, q, h, c.qkv_bias, saved=n * h, views=2)
         w.fork(n * h, 2)
         if c.model_type == "opt" and step.attention == "math":
             w.each(f"{name} q scale", "mul_scalar", n * q)
-        w.linear(f"{name} k", n, kv, h, c.qkv_bias, views=2)
-        w.linear(f"{name} v", n, kv, h, c.qkv_bias, views=2)
+        w.linear("attention.qkv", f"{name} k", n, kv, h, c.qkv_bias, views=2)
+        w.linear("attention.qkv", f"{name} v", n, kv, h, c.qkv_bias, views=2)
     if c.qk_norm:
         w.norm(f"{name} q norm", n * c.heads, c.head_dim)
         w.norm(f"{name} k norm", n * c.kv_heads, c.head_dim)
@@ -48,24 +48,24 @@ def self_attention(w: Writer, window: int, name: str = "attention", causal: bool
         cache_append(w, kv)
     causal = c.causal if causal is None else causal
     core(w, name, step.seq_len, step.kv_len, causal, window, cached)
-    w.linear(f"{name} out", n, h, q, c.out_bias, saved=n * q)
+    w.linear("attention.out", f"{name} out", n, h, q, c.out_bias, saved=n * q)
 
 
 def cross_attention(w: Writer, kv_len: int) -> None:
     """Attention over the encoder's output of ``kv_len`` tokens; its keys and values are made anew except in decode."""
     c, step = w.config, w.step
     n, h, q = step.tokens, c.hidden, c.heads * c.head_dim
-    w.linear("cross q", n, q, h, saved=n * h, views=2)
+    w.linear("attention.qkv", "cross q", n, q, h, saved=n * h, views=2)
     if step.mode != "decode":
         rows = step.batch * kv_len
         if w.fused:
-            w.linear("cross kv", rows, 2 * q, h)
+            w.linear("attention.qkv", "cross kv", rows, 2 * q, h)
         else:
-            w.linear("cross k", rows, q, h, views=2)
+            w.linear("attention.qkv", "cross k", rows, q, h, views=2)
             w.fork(rows * h, 2)  # keys, values, and the layer before
-            w.linear("cross v", rows, q, h, views=2)
+            w.linear("attention.qkv", "cross v", rows, q, h, views=2)
     core(w, "cross", step.seq_len, kv_len, False, 0, step.mode == "decode")
-    w.linear("cross out", n, h, q, saved=n * q)
+    w.linear("attention.out", "cross out", n, h, q, saved=n * q)
 
 
 def rotary(w: Writer, n: int, q_heads: int, kv_heads: int, dim: int) -> None:

@@ -6,8 +6,10 @@ from predictor.errors import UnsupportedError
 from predictor.graph.graph import Block, Graph
 from predictor.networks import heads, stack
 from predictor.networks.config import ModelConfig
+from predictor.networks.layers import layers_alike
 from predictor.networks.step import Step
 from predictor.networks.writer import Writer
+from predictor.parts import Formats
 
 
 def build(config: ModelConfig, step: Step) -> Graph:
@@ -28,9 +30,11 @@ def build(config: ModelConfig, step: Step) -> Graph:
     if config.is_encoder_decoder:
         blocks.extend(stack.encoder_decoder(w))
     else:
-        for sparse, window, count in config.layer_groups():
+        whole = w.formats
+        for sparse, window, count, w.formats in layers_alike(config, whole):
             stack.decoder_layer(w, sparse, window)
-            blocks.append(w.block(_layer_name(config, sparse, window), count))
+            blocks.append(w.block(_layer_name(config, sparse, window, w.formats, whole), count))
+        w.formats = whole
     if config.head != "none":
         heads.head(w)
         blocks.append(w.block("head"))
@@ -40,6 +44,7 @@ def build(config: ModelConfig, step: Step) -> Graph:
     return Graph(tuple(block for block in blocks if block.nodes))
 
 
-def _layer_name(config: ModelConfig, sparse: bool, window: int) -> str:
+def _layer_name(config: ModelConfig, sparse: bool, window: int, formats: Formats, whole: Formats) -> str:
     name = "moe layer" if sparse else "layer"
-    return f"{name} window" if window and len(set(config.windows)) > 1 else name
+    name = f"{name} window" if window and len(set(config.windows)) > 1 else name
+    return f"{name} in other formats" if whole.layers and formats.own != whole.own else name

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from predictor.parts import Checkpoint
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
@@ -75,6 +77,7 @@ class ModelConfig:
     relative_buckets: int = 0
     num_labels: int = 0
     assumed: tuple[str, ...] = ()
+    checkpoint: Checkpoint | None = None  # numbers of a quantized one
 
     @property
     def is_encoder_decoder(self) -> bool:

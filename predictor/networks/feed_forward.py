@@ -22,19 +22,20 @@ def feed_forward(w: Writer, f: int, name: str = "mlp") -> None:
     """The dense feed-forward of width ``f``."""
     c, n = w.config, w.step.tokens
     h = c.hidden
+    up, down = ("mlp.up", "mlp.down") if name == "mlp" else ("shared_experts", "shared_experts")
     if c.gated:
         if w.fused or c.merged_gate_up:
-            w.linear(f"{name} gate_up", n, 2 * f, h, c.mlp_bias, saved=n * h)
+            w.linear(up, f"{name} gate_up", n, 2 * f, h, c.mlp_bias, saved=n * h)
         else:
-            w.linear(f"{name} gate", n, f, h, c.mlp_bias, saved=n * h)
+            w.linear(up, f"{name} gate", n, f, h, c.mlp_bias, saved=n * h)
             w.fork(n * h)
-            w.linear(f"{name} up", n, f, h, c.mlp_bias)
+            w.linear(up, f"{name} up", n, f, h, c.mlp_bias)
         w.gated_activation(f"{name} activation", n * f)
     else:
-        w.linear(f"{name} up", n, f, h, c.mlp_bias, saved=n * h)
+        w.linear(up, f"{name} up", n, f, h, c.mlp_bias, saved=n * h)
         w.activation(f"{name} activation", n * f)
     w.dropout(f"{name} activation dropout", n * f, c.activation_dropout)
-    w.linear(f"{name} down", n, h, f, c.mlp_bias, saved=n * f)
+    w.linear(down, f"{name} down", n, h, f, c.mlp_bias, saved=n * f)
 
 
 def experts(w: Writer) -> None:
@@ -43,14 +44,15 @@ def experts(w: Writer) -> None:
     h, e = c.hidden, c.experts
     if c.model_type.startswith("deepseek") and not w.fused and w.size < 4:
         w.each("router to fp32", "cast", n * h, dtype="fp32", in_dtype=w.act)
-    w.linear("router", n, e, h, saved=n * h, high=True)
+    w.linear("router", "router", n, e, h, saved=n * h)
     w.fork(n * h)
     routing = Routing(w.act if w.fused else "fp32", n, e, c.top_k)
     w.nodes.append(Node(routing, "routing", 1, "forward", ROUTING_CALLS, n * e * w.keep))
     calls = 4 if w.fused else EXPERT_CALLS
     saved = n * c.top_k * (2 * h + (4 if c.gated else 2) * c.moe_intermediate) * w.keep
     tp = w.step.tp  # the config holds one GPU's part of an expert's width, the operator names the whole
-    op = MoE(w.gemm, n, h, c.moe_intermediate * tp, e, c.top_k, c.gated, tp, quant=w.step.expert_quant)
+    dtype, quant = w.formats.of("experts")
+    op = MoE(dtype, n, h, c.moe_intermediate * tp, e, c.top_k, c.gated, tp, quant=quant)
     w.nodes.append(Node(op, "experts", 1, "forward", calls, saved))
     if c.shared_experts:
         feed_forward(w, c.shared_intermediate, "shared experts")
@@ -94,10 +96,11 @@ def _expert_loop(w: Writer, rows: int) -> None:
     w.each("expert gather", "gather", rows * h, count=e, calls=2)
     if c.padded_experts:
         w.each("expert block fill", "copy", rows * h, count=e, calls=2)
-    w.nodes.append(Node(Gemm(w.gemm, rows, f, h, quant=w.quant), "experts up", e, "forward", 3, rows * h * w.keep))
+    dtype, quant = w.formats.of("experts")
+    w.nodes.append(Node(Gemm(dtype, rows, f, h, quant=quant), "experts up", e, "forward", 3, rows * h * w.keep))
     w.each("experts activation", "relu" if c.activation == "relu" else "gelu", rows * f, count=e)
     w.dropout("experts dropout", rows * f, c.activation_dropout, e)
-    w.nodes.append(Node(Gemm(w.gemm, rows, h, f, quant=w.quant), "experts down", e, "forward", 3, rows * f * w.keep))
+    w.nodes.append(Node(Gemm(dtype, rows, h, f, quant=quant), "experts down", e, "forward", 3, rows * f * w.keep))
     w.each("expert scatter", "scatter", rows * h, count=e, calls=4)
 
 

@@ -24,7 +24,7 @@ def embedding(w: Writer) -> None:
     w.nodes.append(Node(Embedding(w.act, n, c.embed_width or h, c.vocab), "token embedding", 1, "forward", 3))
     w.over_ranks("embedding all_reduce", "all_reduce", n * (c.embed_width or h))
     if c.embed_width:
-        w.linear("embedding projection in", n, h, c.embed_width, saved=n * c.embed_width)
+        w.linear("embedding", "embedding projection in", n, h, c.embed_width, saved=n * c.embed_width)
     if c.embed_scale:
         w.each("embedding scale", "mul_scalar", n * h)
     if c.type_vocab:
@@ -110,13 +110,13 @@ def head(w: Writer) -> None:
         if c.tie_embeddings and not w.fused:
             w.each("output scale", "mul_scalar", n * h)
     if c.embed_width:
-        w.linear("projection out", n, c.embed_width, h, saved=n * h)
+        w.linear("head", "projection out", n, c.embed_width, h, saved=n * h)
     width = c.embed_width or h
     rows = step.batch if step.logits == "last" else n
     if c.head == "classifier":
-        w.linear("classifier", n, c.num_labels, width, saved=n * width, high=True)
+        w.linear("head", "classifier", n, c.num_labels, width, saved=n * width)
     elif c.head == "lm":
-        w.linear("lm head", rows, c.vocab, width, saved=rows * width, high=True)
+        w.linear("head", "lm head", rows, c.vocab, width, saved=rows * width)
         if c.final_softcap and not w.fused:
             w.each("logits softcap scale", "div_scalar", rows * c.vocab)
             w.each("logits softcap tanh", "tanh", rows * c.vocab, saved=rows * c.vocab)
@@ -131,19 +131,19 @@ def _bert_head(w: Writer) -> None:
     c, step = w.config, w.step
     b, n, h = step.batch, step.tokens, c.hidden
     if c.head in ("classifier", "base", "pretraining"):
-        w.linear("pooler", b, h, h, True, saved=b * h, views=1, high=True)
+        w.linear("head", "pooler", b, h, h, True, saved=b * h, views=1)
         w.each("pooler activation", "tanh", b * h, saved=b * h)
     if c.head == "classifier":
         w.dropout("pooler dropout", b * h, c.residual_dropout)
-        w.linear("classifier", b, c.num_labels, h, True, saved=b * h, high=True)
+        w.linear("head", "classifier", b, c.num_labels, h, True, saved=b * h)
     if c.head in ("lm", "pretraining"):
-        w.linear("head transform", n, h, h, True, saved=n * h)
+        w.linear("head", "head transform", n, h, h, True, saved=n * h)
         w.activation("head activation", n * h)
         w.norm("head norm", n, h)
-        w.linear("lm head", n, c.vocab, h, True, saved=n * h, high=True)
+        w.linear("head", "lm head", n, c.vocab, h, True, saved=n * h)
         w.over_ranks("logits all_gather", "all_gather", n * c.vocab * step.tp)
     if c.head == "pretraining":
-        w.linear("next sentence", b, 2, h, True, high=True)
+        w.linear("head", "next sentence", b, 2, h, True)
 
 
 def loss(w: Writer) -> None:

@@ -18,17 +18,18 @@ def latent_attention(w: Writer) -> None:
     c, step = w.config, w.step
     n, h, a, latent = step.tokens, c.hidden, c.heads, c.kv_lora_rank + c.qk_rope_dim
     query = a * (c.qk_nope_dim + c.qk_rope_dim)
-    if c.q_lora_rank and w.fused:
-        w.linear("attention q_a kv_a", n, c.q_lora_rank + latent, h, c.qkv_bias, saved=n * h)
+    joined = c.q_lora_rank > 0 and w.fused and w.formats.of("attention.q_a") == w.formats.of("attention.kv_a")
+    if joined:
+        w.linear("attention.q_a", "attention q_a kv_a", n, c.q_lora_rank + latent, h, c.qkv_bias, saved=n * h)
     elif c.q_lora_rank:
-        w.linear("attention q_a", n, c.q_lora_rank, h, c.qkv_bias, saved=n * h)
+        w.linear("attention.q_a", "attention q_a", n, c.q_lora_rank, h, c.qkv_bias, saved=n * h)
     if c.q_lora_rank:
         w.norm("attention q_a norm", n, c.q_lora_rank)
-        w.linear("attention q_b", n, query, c.q_lora_rank, saved=n * c.q_lora_rank)
+        w.linear("attention.q_b", "attention q_b", n, query, c.q_lora_rank, saved=n * c.q_lora_rank)
     else:
-        w.linear("attention q", n, query, h, saved=n * h)
-    if not (c.q_lora_rank and w.fused):
-        w.linear("attention kv_a", n, latent, h, c.qkv_bias)
+        w.linear("attention.q_b", "attention q", n, query, h, saved=n * h)
+    if not joined:
+        w.linear("attention.kv_a", "attention kv_a", n, latent, h, c.qkv_bias)
     w.norm("attention kv_a norm", n, c.kv_lora_rank)
     _rotary(w, n)
     if step.cached:
@@ -37,7 +38,7 @@ def latent_attention(w: Writer) -> None:
         _absorbed(w, n)
     else:
         _expanded(w)
-    w.linear("attention out", n, h, a * c.v_head_dim, c.out_bias, saved=n * a * c.v_head_dim)
+    w.linear("attention.out", "attention out", n, h, a * c.v_head_dim, c.out_bias, saved=n * a * c.v_head_dim)
 
 
 def _rotary(w: Writer, n: int) -> None:
@@ -68,7 +69,7 @@ def _expanded(w: Writer) -> None:
     c, step = w.config, w.step
     rows = step.kv_tokens
     width = c.heads * (c.qk_nope_dim + c.v_head_dim)
-    w.linear("attention kv_b", rows, width, c.kv_lora_rank, saved=rows * c.kv_lora_rank)
+    w.linear("attention.kv_b", "attention kv_b", rows, width, c.kv_lora_rank, saved=rows * c.kv_lora_rank)
     w.each("key assembly", "copy", rows * c.heads * (c.qk_nope_dim + c.qk_rope_dim), calls=5)
     core(w, "attention", step.seq_len, step.kv_len, True, 0, step.cached)
 

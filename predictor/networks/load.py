@@ -6,23 +6,21 @@ key takes the default of the Hugging Face configuration class and is listed in `
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from predictor.errors import SpecError, UnsupportedError, nearest, unknown_name
 from predictor.files import read_json
+from predictor.networks.checkpoint import read_checkpoint
 from predictor.networks.config import ModelConfig
 from predictor.networks.families import FAMILIES
 
 CONFIGS = Path(__file__).parent / "configs"
-
-#: Other names under which people know a model of the catalogue.
-ALIASES = {
-    "bert-base-uncased": "bert-base", "bert-large-uncased": "bert-large", "gpt3-175b": "gpt3", "gpt3-1.3b": "gpt3-xl",
-    "gpt3-small": "gpt3-125m", "gpt3-medium": "gpt3-350m", "gpt3-large": "gpt3-760m",
-}  # fmt: skip
 
 #: Activation functions that the graph builders know.
 ACTIVATIONS = (
@@ -34,6 +32,20 @@ ACTIVATIONS = (
 def catalogue() -> tuple[str, ...]:
     """Names of the models that come with the package, sorted."""
     return tuple(sorted(path.stem for path in CONFIGS.glob("*.json")))
+
+
+@lru_cache(maxsize=1)
+def aliases() -> Mapping[str, str]:
+    """Other names of the catalogue's models -> their own: those on Hugging Face (of models with the same sizes), and
+    what papers call them."""
+    listed = read_json(Path(__file__).parent / "aliases.json")
+    return MappingProxyType({alias: name for name, others in listed.items() for alias in others})
+
+
+@lru_cache(maxsize=1)
+def _lower() -> Mapping[str, str]:
+    """The aliases in lower case, as names are looked up."""
+    return {alias.lower(): name for alias, name in aliases().items()}
 
 
 def load_config(name_or_path: str | Path) -> ModelConfig:
@@ -50,15 +62,17 @@ def load_config(name_or_path: str | Path) -> ModelConfig:
         reason = getattr(error, "strerror", None) or error
         expected = "a name of `tilecast models` or a path to a config.json"
         raise SpecError(f"model {text!r}: cannot be read ({reason}); expected {expected}") from None
-    return _read_config(path, (about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size))
+    return _read_config(path, *_stamped(path, about))
 
 
 def _find(text: str) -> Path:
     """The file of a name or path. UnknownNameError, SpecError; OSError and RuntimeError where the system refuses."""
     name = text.strip().lower()
-    path = CONFIGS / f"{ALIASES.get(name, name)}.json"
+    path = CONFIGS / f"{name}.json"
     if "/" in text or not path.is_file():
         path = Path(text).expanduser()
+        if name in _lower() and not path.exists():  # a file or folder of that name is what is meant
+            return CONFIGS / f"{_lower()[name]}.json"
         if ".py:" in text:
             raise UnsupportedError(
                 f"--model {text!r}: tracing a module is not built yet; expected a name or a config.json"
@@ -68,14 +82,31 @@ def _find(text: str) -> Path:
             if not path.is_file():
                 raise SpecError(f"{text}: no config.json in this folder")
         if not path.is_file():
-            raise unknown_name("model", text, catalogue(), "a name of `tilecast models` or a path to a config.json")
+            known = (*catalogue(), *aliases())
+            raise unknown_name("model", text, known, "a name of `tilecast models` or a path to a config.json")
     return path
 
 
+def _stamped(path: Path, about: os.stat_result) -> tuple[Path | None, tuple[int, ...]]:
+    """The file of ModelOpt beside a config.json (hf_quant_config.json, or X_hf_quant_config.json beside X_config.json),
+    None where there is none, and what tells both from what stood there before."""
+    beside = path.with_name(path.name.removesuffix("config.json") + "hf_quant_config.json")
+    files, found = [about], None
+    if path.name.endswith("config.json") and beside.is_file():
+        files, found = [about, beside.stat()], beside
+    return found, tuple(n for file in files for n in (file.st_dev, file.st_ino, file.st_mtime_ns, file.st_size))
+
+
 @lru_cache(maxsize=256)
-def _read_config(path: Path, stamp: tuple[int, ...]) -> ModelConfig:
+def _read_config(path: Path, beside: Path | None, stamp: tuple[int, ...]) -> ModelConfig:
     """The model of a file, which ``stamp`` tells from what stood there before: one written again is read again."""
-    return config_from_dict(read_json(path), _name_of(path), str(path))
+    data = read_json(path)
+    if beside is not None and data.get("quantization_config") is None:
+        said = read_json(beside).get("quantization")
+        if not isinstance(said, Mapping):
+            raise SpecError(f"{beside}: 'quantization' is {str(said)[:80]}, expected an object")
+        data = {**data, "quantization": said}
+    return config_from_dict(data, _name_of(path), str(path))
 
 
 def config_from_dict(data: Mapping[str, Any], name: str = "model", where: str = "config.json") -> ModelConfig:
@@ -95,17 +126,12 @@ def config_from_dict(data: Mapping[str, Any], name: str = "model", where: str = 
     _check_raw(data, where)
     config = family(data, name, f"{where} ({model_type})")
     check(config, where)
-    return config
+    checkpoint = read_checkpoint(data, config, where)
+    return config if checkpoint is None else replace(config, checkpoint=checkpoint)
 
 
 def _check_raw(data: Mapping[str, Any], where: str) -> None:
-    """Raises for what the normalised fields cannot show: weight-only quantization, counts of zero."""
-    quantization = data.get("quantization_config")
-    if quantization is not None and not isinstance(quantization, Mapping):
-        raise SpecError(f"{where}: 'quantization_config' is {quantization!r}, expected an object or null")
-    if isinstance(quantization, Mapping) and quantization.get("quant_method") != "fp8":
-        method = quantization.get("quant_method")
-        raise UnsupportedError(f"{where}: quantization_config {method!r} is not built yet; expected fp8 or none")
+    """Raises for what the normalised fields cannot show: counts of zero."""
     for key in ("num_key_value_heads", "kv_n_heads"):
         value = data.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 1):

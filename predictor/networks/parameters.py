@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from predictor.dtypes import bytes_of
 from predictor.networks.config import ModelConfig
+from predictor.networks.layers import layers_alike
+from predictor.parts import Formats, stored_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,7 @@ def parameter_split(config: ModelConfig) -> ParameterSplit:
             of_layer = layer_parameters(config, sparse, encoder)
             dense += of_layer[0] * count
             experts += of_layer[1] * count
-    if config.relative_buckets:
-        dense += 2 * config.relative_buckets * config.heads  # the first layer of each stack owns the table
+    dense += _relative_bias(config)
     if config.head == "none":
         return ParameterSplit(0, dense, experts, 0)
     return ParameterSplit(_embedding(config), dense, experts, _head(config))
@@ -45,18 +47,43 @@ def parameter_split(config: ModelConfig) -> ParameterSplit:
 
 def layer_parameters(config: ModelConfig, sparse: bool = False, encoder: bool = False) -> tuple[int, int]:
     """Parameters of one layer: (all but the routed experts, the routed experts)."""
+    counts = _layer_parts(config, sparse, encoder)
+    experts = counts["experts"]
+    return counts.total() - experts, experts
+
+
+def weight_bytes(config: ModelConfig, formats: Formats) -> float:
+    """Bytes of all weights, each part's in its own format; norms and biases are kept as embeddings are."""
+    split, norms = parameter_split(config), _final_norms(config)
+    total = split.embedding * formats.of("embedding").weight_bytes
+    total += stored_bytes({"head": split.head - norms, "": norms}, formats)
+    if not config.is_encoder_decoder:
+        for sparse, _, count, of in layers_alike(config, formats):
+            total += count * stored_bytes(_layer_parts(config, sparse, False), of)
+        return total
+    for encoder in (False, True):
+        for sparse, _, count in config.layer_groups(encoder):
+            total += count * stored_bytes(_layer_parts(config, sparse, encoder), formats)
+    return total + _relative_bias(config) * formats.high.weight_bytes
+
+
+def _layer_parts(config: ModelConfig, sparse: bool, encoder: bool) -> Counter[str]:
+    """Parameters of one layer by part (`predictor.parts`); "" counts norms and biases."""
+    attention = _latent_attention(config) if config.is_mla else _attention(config)
     norms = 4 if config.post_norms else 2
-    total = _attention(config)
     if config.is_encoder_decoder and not encoder:
-        total, norms = 2 * total, 3
-    total += norms * _norm(config, config.hidden)
+        attention, norms = attention + attention, 3
+    counts = attention + Counter({"": norms * _norm(config, config.hidden)})
     if not sparse:
-        return total + _feed_forward(config, config.intermediate), 0
-    total += config.experts * config.hidden  # the router
+        return counts + _feed_forward(config, config.intermediate)
+    counts["router"] = config.experts * config.hidden
     if config.shared_experts:
-        total += _feed_forward(config, config.shared_intermediate)
+        shared = _feed_forward(config, config.shared_intermediate)
+        counts["shared_experts"] = shared["mlp.up"] + shared["mlp.down"]
+        counts[""] += shared[""]
     matrices = 3 if config.gated else 2
-    return total, config.experts * matrices * config.hidden * config.moe_intermediate
+    counts["experts"] = config.experts * matrices * config.hidden * config.moe_intermediate
+    return counts
 
 
 def active_parameters(config: ModelConfig) -> int:
@@ -93,35 +120,45 @@ def _norm(config: ModelConfig, width: int) -> int:
     return width * (2 if config.norm_bias else 1)
 
 
-def _attention(config: ModelConfig) -> int:
+def _relative_bias(config: ModelConfig) -> int:
+    """T5's tables of relative positions: the first layer of each stack owns one."""
+    return 2 * config.relative_buckets * config.heads
+
+
+def _attention(config: ModelConfig) -> Counter[str]:
     hidden, heads = config.hidden, config.heads
-    if config.is_mla:
-        return _latent_attention(config)
     q, kv = heads * config.head_dim, config.kv_heads * config.head_dim
-    total = hidden * (q + 2 * kv) + q * hidden
-    total += (q + 2 * kv) if config.qkv_bias else 0
-    total += hidden if config.out_bias else 0
-    return total + (2 * config.head_dim if config.qk_norm else 0)
+    small = (q + 2 * kv) if config.qkv_bias else 0
+    small += hidden if config.out_bias else 0
+    small += 2 * config.head_dim if config.qk_norm else 0
+    return Counter({"attention.qkv": hidden * (q + 2 * kv), "attention.out": q * hidden, "": small})
 
 
-def _latent_attention(config: ModelConfig) -> int:
+def _latent_attention(config: ModelConfig) -> Counter[str]:
     hidden, heads = config.hidden, config.heads
     q = heads * (config.qk_nope_dim + config.qk_rope_dim)
     latent = config.kv_lora_rank + config.qk_rope_dim
+    small = (latent if config.qkv_bias else 0) + config.kv_lora_rank + (hidden if config.out_bias else 0)
+    counts = Counter(
+        {
+            "attention.q_b": (config.q_lora_rank or hidden) * q,
+            "attention.kv_a": hidden * latent,
+            "attention.kv_b": config.kv_lora_rank * heads * (config.qk_nope_dim + config.v_head_dim),
+            "attention.out": heads * config.v_head_dim * hidden,
+        }
+    )
     if config.q_lora_rank:
-        total = hidden * config.q_lora_rank + config.q_lora_rank + config.q_lora_rank * q
-        total += config.q_lora_rank if config.qkv_bias else 0
-    else:
-        total = hidden * q
-    total += hidden * latent + (latent if config.qkv_bias else 0) + config.kv_lora_rank
-    total += config.kv_lora_rank * heads * (config.qk_nope_dim + config.v_head_dim)
-    return total + heads * config.v_head_dim * hidden + (hidden if config.out_bias else 0)
+        counts["attention.q_a"] = hidden * config.q_lora_rank
+        small += config.q_lora_rank * (2 if config.qkv_bias else 1)
+    counts[""] = small
+    return counts
 
 
-def _feed_forward(config: ModelConfig, width: int) -> int:
-    matrices = 3 if config.gated else 2
-    bias = (matrices - 1) * width + config.hidden if config.mlp_bias else 0
-    return matrices * config.hidden * width + bias
+def _feed_forward(config: ModelConfig, width: int) -> Counter[str]:
+    """By part of a dense layer; "" counts the biases."""
+    into = 2 if config.gated else 1
+    bias = into * width + config.hidden if config.mlp_bias else 0
+    return Counter({"mlp.up": into * config.hidden * width, "mlp.down": config.hidden * width, "": bias})
 
 
 def _embedding(config: ModelConfig) -> int:
@@ -134,9 +171,7 @@ def _embedding(config: ModelConfig) -> int:
 
 def _head(config: ModelConfig) -> int:
     hidden, width = config.hidden, config.embed_width or config.hidden
-    total = _norm(config, hidden) if config.final_norm else 0
-    if config.is_encoder_decoder:
-        total *= 2
+    total = _final_norms(config)
     if config.embed_width:
         total += hidden * width  # project_out
     if config.model_type == "bert":
@@ -146,6 +181,12 @@ def _head(config: ModelConfig) -> int:
     if config.head == "lm" and not config.tie_embeddings:
         return total + config.vocab * width
     return total
+
+
+def _final_norms(config: ModelConfig) -> int:
+    if not config.final_norm or config.head == "none":
+        return 0
+    return _norm(config, config.hidden) * (2 if config.is_encoder_decoder else 1)
 
 
 def _bert_head(config: ModelConfig) -> int:

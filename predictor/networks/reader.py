@@ -128,6 +128,7 @@ def common_fields(reader: Reader, model_type: str, name: str) -> dict[str, Any]:
     else:
         architecture = DEFAULT_ARCHITECTURE[model_type]
         reader.assumed.append(f"architectures={architecture}")
+    _check_family(reader, architecture, model_type)
     head = next((head for suffix, head in _HEADS.items() if architecture.endswith(suffix)), None)
     if head is None or (head == "pretraining" and model_type != "bert"):
         known = DEFAULT_ARCHITECTURE[model_type]
@@ -140,6 +141,26 @@ def common_fields(reader: Reader, model_type: str, name: str) -> dict[str, Any]:
     return {
         "name": name, "model_type": model_type, "architecture": architecture, "head": head, "num_labels": labels,
     }  # fmt: skip
+
+
+def _check_family(reader: Reader, architecture: str, model_type: str) -> None:
+    """RequestError, one line, where a class of another model stands beside the model type: one of the two is wrong."""
+    stems = {kind: _stem(name) for kind, name in DEFAULT_ARCHITECTURE.items()}
+    wanted = architecture.lower()
+    found = max(
+        (kind for kind, stem in stems.items() if wanted.startswith(stem)), key=lambda k: len(stems[k]), default=""
+    )
+    if found == model_type or not wanted.endswith(tuple(end.lower() for end in _HEADS)):
+        return  # what is no class of a model is another error
+    raise SpecError(
+        f"{reader.where}: 'architectures' says {architecture!r} and 'model_type' {model_type!r}, which contradict each"
+        f" other; expected {DEFAULT_ARCHITECTURE[model_type]}" + (f", or model_type {found!r}" if found else "")
+    )
+
+
+def _stem(architecture: str) -> str:
+    """What every class of a model begins with: "llama" of LlamaForCausalLM."""
+    return next(architecture.removesuffix(end) for end in _HEADS if architecture.endswith(end)).lower()
 
 
 def head_width(reader: Reader, hidden: int, heads: int) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from predictor.engines import EAGER, Engine
 from predictor.errors import RequestError
 from predictor.ops.attention import attended_pairs
+from predictor.parts import Formats
 
 if TYPE_CHECKING:
     from predictor.hardware.system import SystemSpec
@@ -22,9 +23,8 @@ _INTERPOLATED = 16
 class Step:
     """One pass: ``batch`` sequences with ``seq_len`` query tokens each, after ``context_len`` tokens in the KV cache.
 
-    ``gemm_dtype`` (of the linear layers; the head, the router and attention stay at 16 bit or more) and ``kv_dtype``
-    are ``act_dtype`` where they are ""; ``gemm_quant`` and ``expert_quant`` are the quantization schemes of the linear
-    layers and of the experts, "" for none. ``attention``: "math" or "flash". ``fused``: what torch.compile or a
+    ``formats`` says what each part of the model computes in and how its weights are kept, None: all in ``act_dtype``;
+    ``kv_dtype`` is ``act_dtype`` where it is "". ``attention``: "math" or "flash". ``fused``: what torch.compile or a
     serving engine runs, in place of the operators of eager PyTorch. ``logits``: of "all" positions or the "last" one
     of every sequence. ``training``: dropout is active and autograd saves tensors.
 
@@ -40,15 +40,13 @@ class Step:
     seq_len: int = 1
     context_len: int = 0
     act_dtype: str = "fp32"
-    gemm_dtype: str = ""
+    formats: Formats | None = None
     kv_dtype: str = ""
     attention: str = "math"
     fused: bool = False
     logits: str = "all"
     training: bool = False
     lens: tuple[int, ...] = ()
-    gemm_quant: str = ""
-    expert_quant: str = ""
     tp: int = 1
     system: SystemSpec | None = None
     engine: Engine = EAGER

@@ -19,6 +19,7 @@ from predictor.ops.collective import over
 from predictor.ops.elementwise import Dropout, Elementwise, Reduce
 from predictor.ops.gemm import Gemm
 from predictor.ops.norm import Norm, Softmax
+from predictor.parts import HIGH_PARTS, plain
 
 # FLOP per element of the activation functions, for the fused form.
 _ACTIVATION_FLOPS = {"relu": 1.0, "silu": 8.0, "gelu": 10.0}
@@ -32,18 +33,18 @@ _KERNEL = {
 class Writer:
     """Collects the nodes of one block for ``config`` under ``step``."""
 
-    __slots__ = ("act", "config", "fused", "gemm", "high", "keep", "nodes", "quant", "size", "step", "training")
+    __slots__ = ("act", "config", "formats", "fused", "high", "keep", "nodes", "size", "step", "training")
 
     def __init__(self, config: ModelConfig, step: Step) -> None:
         self.config = config
         self.step = step
         self.nodes: list[Node] = []
         self.act = step.act_dtype
-        self.gemm = step.gemm_dtype or step.act_dtype
-        self.quant = step.gemm_quant
+        #: of the layer that is being written
+        self.formats = step.formats or plain(step.act_dtype)
         self.size = bytes_of(self.act)
-        #: dtype of products that stay at 16 bit or more when the linear layers are quantized.
-        self.high = self.gemm if bytes_of(self.gemm) >= 2 else self.act
+        #: dtype of products that stay at 16 bit or more when the linear layers are quantized
+        self.high = self.formats.high.dtype
         self.fused = step.fused
         self.training = step.training
         self.keep = self.size if step.training else 0.0
@@ -54,14 +55,14 @@ class Writer:
         return Block(name, nodes, repeat)
 
     def linear(
-        self, name: str, m: int, n: int, k: int, bias: bool = False, saved: float = 0.0, views: int = 0,
-        high: bool = False,
-    ) -> None:  # fmt: skip
-        """(m, k) times a weight (k, n); ``views`` counts the views of the result beyond the layer's own."""
-        conv1d = self.config.conv1d and not high
+        self, part: str, name: str, m: int, n: int, k: int, bias: bool = False, saved: float = 0.0, views: int = 0
+    ) -> None:
+        """(m, k) times a weight (k, n) of a ``part`` (`predictor.parts`), whose format it has; ``views`` counts the
+        views of the result beyond the layer's own."""
+        conv1d = self.config.conv1d and part not in HIGH_PARTS
         layout = "nn" if conv1d else "tn"
         calls = (3 if conv1d else 4) + views  # view, (transposed weight,) product, view
-        dtype, quant = (self.high, "") if high else (self.gemm, self.quant)
+        dtype, quant = self.formats.of(part)
         if bytes_of(dtype) < 2 and not self.fused:  # one scale a token; engines do it in the kernel before the product
             self.each(f"{name} quantize", "quantize", m * k, dtype=dtype, in_dtype=self.act, trainable=False)
         op = Gemm(dtype, m, n, k, 1, "linear", bias, layout, quant)

@@ -17,7 +17,7 @@ from predictor.errors import RequestError, TilecastError
 from predictor.estimators.interval import LEVEL
 from predictor.files import atomic_write
 from predictor.prediction import SCHEMA_VERSION, Prediction
-from predictor.report.formats import gib, rate, seconds, significant, span
+from predictor.report.formats import dtype_words, gib, kv_words, rate, seconds, significant, span
 from predictor.report.json_report import to_dict
 
 #: File endings that a picture may have.
@@ -107,9 +107,10 @@ def print_comparison(entries: Sequence[Entry], console: Console) -> None:
     for note, names in _notes(entries, many_models).items():
         console.print(f"{', '.join(names)}: {note}", highlight=False, soft_wrap=True, markup=False)
     answers = [entry.answer for entry in entries if entry.answer is not None]
-    for what in ("dtype", "attention"):
+    for what in ("dtype", "kv_dtype", "attention"):
         if len({getattr(answer.workload, what) for answer in answers}) > 1:
-            console.print(f"{what} differs between rows: --{what} asks for one", highlight=False, soft_wrap=True)
+            name = what.replace("_", "-")
+            console.print(f"{name} differs between rows: --{name} asks for one", highlight=False, soft_wrap=True)
 
 
 def _notes(entries: Sequence[Entry], many_models: bool) -> dict[str, list[str]]:
@@ -137,8 +138,10 @@ def _first_line(entries: Sequence[Entry]) -> str:
     else:
         names.append("context_len" if works[0].mode == "decode" else "seq_len")
     names += ["output_len"] if works[0].mode == "generate" else []
-    for name in (*names, "dtype", "execution", "attention"):
-        values = sorted({str(getattr(work, name)) for work in works})
+    names += ["dtype", *(["kv_dtype"] if works[0].kv_dtype else []), "execution", "attention"]
+    words = {"dtype": dtype_words, "kv_dtype": kv_words}
+    for name in names:
+        values = sorted({words[name](work) if name in words else str(getattr(work, name)) for work in works})
         parts.append(f"{name.replace('_', '-')} {' or '.join(values)}")
     gpus = works[0].parallelism.num_gpus
     parts.append(f"{gpus} GPU" + "s" * (gpus > 1))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from predictor.aggregate.memory import Memory
-from predictor.engine_memory import BASES
+from predictor.engines.memory import BASES
+from predictor.workload import CHECKPOINT, Workload
 
 
 def seconds(value: float) -> str:
@@ -104,3 +105,13 @@ def count(value: float) -> str:
         if value >= factor:
             return f"{value / factor:.4g} {suffix}"
     return f"{value:.4g}"
+
+
+def dtype_words(work: Workload) -> str:
+    """The dtype of a run, and that it is the checkpoint's where it is."""
+    return f"{work.dtype} (checkpoint)" if work.dtype_source == CHECKPOINT else work.dtype
+
+
+def kv_words(work: Workload) -> str:
+    """The KV cache's dtype, and that it is the checkpoint's where it is."""
+    return f"{work.kv_dtype} (checkpoint)" if work.kv_dtype_source == CHECKPOINT else work.kv_dtype

@@ -13,7 +13,7 @@ from predictor import __version__
 from predictor.aggregate.detail import Run, layers, parts, points
 from predictor.aggregate.sensitivity import sensitivities
 from predictor.prediction import Prediction
-from predictor.report.formats import seconds
+from predictor.report.formats import dtype_words, kv_words, seconds
 from predictor.report.html_elements import Html, join, section, table, tag
 from predictor.report.html_roofline import roofline_section
 from predictor.report.html_sections import (
@@ -25,7 +25,7 @@ from predictor.report.html_sections import (
     memory_section,
 )
 from predictor.report.html_timeline import timeline_section
-from predictor.workload import Workload, flag
+from predictor.workload import CHECKPOINT, Workload, flag
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: What a browser may load for the page: its own style and script, and nothing from anywhere.
@@ -81,7 +81,7 @@ def _run_words(answer: Prediction) -> str:
     """The run in a line: what `settings` has, and the GPUs that share it."""
     work = answer.workload
     gpus = "1 GPU" if work.system is None else f"{work.parallelism.num_gpus} GPUs of {work.system.id}"
-    own = [(name, value) for name, value in settings(answer) if name not in ("tp", "system", "prompt_lens")]
+    own = [(name, value) for name, value in settings_shown(answer) if name not in ("tp", "system", "prompt_lens")]
     ragged = [f"ragged batch of {len(work.prompt_lens)}"] * bool(work.prompt_lens)
     words = [f"{name.replace('_', '-')} {value}" for name, value in own if not (ragged and name == "batch")]
     return ", ".join([gpus, *words[:1], *ragged, *words[1:]])
@@ -127,7 +127,10 @@ def settings(answer: Prediction) -> list[tuple[str, str]]:
         found.append(("seq_len", str(work.seq_len)))
     if work.mode == "generate":
         found.append(("output_len", str(work.output_len)))
-    found += [("dtype", work.dtype), ("execution", work.execution), ("attention", work.attention)]
+    found.append(("dtype", CHECKPOINT if work.dtype_source == CHECKPOINT else work.dtype))
+    if work.kv_dtype:
+        found.append(("kv_dtype", work.kv_dtype))
+    found += [("execution", work.execution), ("attention", work.attention)]
     if work.mode == "train":
         found.append(("optimizer", work.optimizer))
         if work.micro_batch:
@@ -141,6 +144,12 @@ def settings(answer: Prediction) -> list[tuple[str, str]]:
     if work.memory_fraction is not None or answer.memory.fraction < 1.0:
         found.append(("memory_fraction", repr(answer.memory.fraction)))
     return found
+
+
+def settings_shown(answer: Prediction) -> list[tuple[str, str]]:
+    """The same, with the formats that a run took and from where."""
+    said = {"dtype": dtype_words(answer.workload), "kv_dtype": kv_words(answer.workload)}
+    return [(name, said.get(name, value)) for name, value in settings(answer)]
 
 
 def command(answer: Prediction, asked: Asked) -> str:
@@ -209,5 +218,5 @@ def _unbroken(typed: str) -> Html:
 
 
 def _settings_rows(answer: Prediction) -> list[tuple[str, str]]:
-    named = [("model", answer.model), ("gpu", answer.gpu), *settings(answer)]
+    named = [("model", answer.model), ("gpu", answer.gpu), *settings_shown(answer)]
     return [(name.replace("_", " "), value) for name, value in named]

@@ -9,6 +9,7 @@ from predictor.aggregate.detail import Layer
 from predictor.aggregate.sensitivity import Change
 from predictor.estimators.interval import LEVEL
 from predictor.hardware.gpu import GPUSpec
+from predictor.precision import computes_in
 from predictor.prediction import Prediction
 from predictor.report.formats import count, gib, may_use, quantity, rate, seconds, share, span
 from predictor.report.html_elements import COLOURS, Html, figure, join, legend_of, section, swatch, table, tag
@@ -100,7 +101,7 @@ def _figures(answer: Prediction) -> list[tuple[str, str]]:
     each = f" ({rate(answer.tokens_per_s_per_gpu)} a GPU)" if work.parallelism.num_gpus > 1 else ""
     found += [
         ("throughput", f"{rate(answer.tokens_per_s)} tokens/s{each}"),
-        (f"MFU, of the {work.dtype} peak", f"{answer.mfu:.1%}"),
+        (f"MFU, of the {computes_in(work.dtype)} peak", f"{answer.mfu:.1%}"),
         ("memory", f"{gib(memory.total)} of {gib(memory.capacity)}{' a GPU' if memory.gpus > 1 else ''}"),
         ("model", f"{count(answer.parameters)} parameters"),
         ("work", quantity(answer.flops, "FLOP")),

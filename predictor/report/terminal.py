@@ -7,8 +7,21 @@ from rich.table import Table
 
 from predictor.engines import CALLS
 from predictor.estimators.interval import LEVEL
+from predictor.precision import computes_in
 from predictor.prediction import Prediction
-from predictor.report.formats import count, gib, given, may_use, quantity, rate, seconds, share, span
+from predictor.report.formats import (
+    count,
+    dtype_words,
+    gib,
+    given,
+    kv_words,
+    may_use,
+    quantity,
+    rate,
+    seconds,
+    share,
+    span,
+)  # fmt: skip
 from predictor.workload import Workload
 
 
@@ -25,7 +38,10 @@ def first_line(answer: Prediction) -> str:
         parts.append(f"seq-len {work.seq_len}")
     if work.mode == "generate":
         parts.append(f"output-len {work.output_len}")
-    parts += [f"dtype {work.dtype}", f"execution {work.execution}", f"attention {work.attention}", _gpus(work)]
+    parts += [f"dtype {dtype_words(work)}"]
+    if work.kv_dtype:
+        parts.append(f"kv-dtype {kv_words(work)}")
+    parts += [f"execution {work.execution}", f"attention {work.attention}", _gpus(work)]
     if work.mode == "train":
         parts.append(f"optimizer {work.optimizer}")
     if answer.cpu_busy_s:
@@ -77,7 +93,7 @@ def _headline(answer: Prediction, console: Console) -> None:
         f"  throughput  {rate(answer.tokens_per_s)} {what}{each}, {rate(answer.sequences_per_s)} sequences/s",
         highlight=False,
     )
-    console.print(f"  MFU         {answer.mfu:.1%} of the {work.dtype} peak", highlight=False)
+    console.print(f"  MFU         {answer.mfu:.1%} of the {computes_in(work.dtype)} peak", highlight=False)
     console.print(f"  bound by    {_bound(answer)}", highlight=False)
 
 

@@ -44,7 +44,7 @@ def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None
     path = configs / f"{name}.json"
     if not path.is_file():
         raise RequestError(f"no config {str(path)!r}")
-    empty = next((key for key in ("gpu", "mode", "dtype") if not _text(row, key)), None)
+    empty = next((key for key in ("gpu", "mode") if not _text(row, key)), None)
     if empty:
         raise RequestError(f"{empty} is empty; expected a value")
     mode = _text(row, "mode")
@@ -62,7 +62,8 @@ def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None
         output_len=_int(row, "output_len") if mode == "generate" else 0,
         context_len=_int(row, "context_len") if mode == "decode" and not lens else None,
         prompt_lens=lens,
-        dtype=_text(row, "dtype"),
+        dtype=_text(row, "dtype") or None,
+        kv_dtype=_text(row, "kv_dtype") or None,
         execution=_text(row, "execution") or EAGER.name,
         attention=_text(row, "attention") or None,
         optimizer=_text(row, "optimizer") or "none",

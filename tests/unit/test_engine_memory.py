@@ -11,7 +11,8 @@ import pytest
 import predictor
 from predictor.arguments import Parser
 from predictor.commands.predict import add_arguments
-from predictor.engine_memory import ENGINES, memory_rule
+from predictor.engines import engine, names
+from predictor.engines.memory import WHOLE, rule_of
 from predictor.errors import RequestError
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import default_system
@@ -83,17 +84,18 @@ def test_what_leaves_no_room_for_the_context_does_not_fit() -> None:
 def test_defaults_by_engine_and_version(
     execution: str, version: str, gpu: str, tp: int, base: str, fraction: float
 ) -> None:
-    rule = memory_rule(execution, version)
+    rule = rule_of(engine(execution).memory, version)
     assert rule.base == base
     assert rule.default(load_gpu(gpu).memory_capacity, tp) == pytest.approx(fraction, abs=5.1e-4)
 
 
 def test_every_rule_has_a_source_and_rules_are_in_order() -> None:
-    for engine, rules in ENGINES.items():
-        assert all(rule.source and rule.option for rule in rules), engine
-        assert list(rules) == sorted(rules, key=lambda rule: [int(n) for n in rule.version.split(".")]), engine
+    for name in names():
+        rules = engine(name).memory
+        assert all(rule.source and (rule.option or rules == (WHOLE,)) for rule in rules), name
+        assert list(rules) == sorted(rules, key=lambda rule: [int(n) for n in rule.version.split(".") if n]), name
     with pytest.raises(RequestError, match="version 'new'"):
-        memory_rule("vllm", "new")
+        rule_of(engine("vllm").memory, "new")
 
 
 def test_what_each_base_leaves_for_the_kv_cache() -> None:
@@ -204,7 +206,7 @@ def test_the_number_of_gpus_is_a_degree_that_runs_and_fits() -> None:
 
 def test_where_no_degree_holds_it_that_is_said() -> None:
     """DeepSeek-V3 in bf16 is 1.3 TB: a node of eight H100 has 0.64."""
-    memory = ask("deepseek-v3", "h100", execution="vllm").memory
+    memory = ask("deepseek-v3", "h100", execution="vllm", dtype="bf16").memory
     assert memory.smallest_gpu_count is None
     assert "No degree that is built holds it" in memory.advice
     assert f"a node of {default_system(load_gpu('h100')).id}" in memory.advice

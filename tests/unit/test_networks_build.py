@@ -24,6 +24,7 @@ from predictor.networks import (
 from predictor.networks.load import CONFIGS
 from predictor.ops import Attention, CrossEntropy, Dropout, Elementwise, Embedding, Gemm, MoE, Norm, Softmax
 from predictor.ops.attention import attended_pairs
+from predictor.parts import Format, Formats
 
 DECODERS = [n for n in catalogue() if load_config(n).causal and not load_config(n).is_encoder_decoder]
 DENSE = [n for n in DECODERS if load_config(n).experts == 0]
@@ -91,7 +92,8 @@ def gemm_names(graph: Graph) -> list[str]:
 
 def test_fused_llama_is_what_a_serving_engine_launches() -> None:
     config = load_config("llama-3.1-8b")
-    graph = build(config, Step("decode", 8, 1, 1000, "bf16", "fp8", "fp8", "flash", True, "last"))
+    fp8 = Formats(Format("bf16"), Format("fp8"))
+    graph = build(config, Step("decode", 8, 1, 1000, "bf16", fp8, "fp8", "flash", True, "last"))
     layer = next(b for b in graph.blocks if b.name == "layer")
     assert [n.name for n in layer.nodes] == [
         "attention norm", "attention qkv", "rotary", "cache append", "attention core", "attention out", "mlp norm",

@@ -11,7 +11,7 @@ import pytest
 
 from predictor.errors import RequestError, SpecError, UnknownNameError, UnsupportedError
 from predictor.networks import catalogue, config_from_dict, kv_bytes_per_token, load_config, parameters
-from predictor.networks.load import ALIASES, CONFIGS
+from predictor.networks.load import CONFIGS, aliases
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "num_attention_heads": 8,
@@ -26,9 +26,41 @@ def test_the_catalogue_assumes_nothing(name: str) -> None:
     assert config.name == name
 
 
-@pytest.mark.parametrize("alias", ALIASES)
-def test_aliases_name_models_of_the_catalogue(alias: str) -> None:
-    assert load_config(alias.upper()).name in catalogue()
+def test_aliases_name_models_of_the_catalogue() -> None:
+    for alias, name in aliases().items():
+        assert load_config(alias.upper()).name == name, alias
+    public = {name for alias, name in aliases().items() if "/" in alias}
+    assert {name for name in catalogue() if name not in public} == {
+        name for name in catalogue() if name.startswith("gpt3")
+    }  # GPT-3 alone was never published
+    assert aliases()["meta-llama/Llama-3.1-8B"] == "llama-3.1-8b"
+
+
+def test_a_hugging_face_name_is_looked_up_after_files_and_suggested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnknownNameError, match=r"nearest: meta-llama/Llama-3\.1-8B"):
+        load_config("meta-llama/Llama-3.1-9B")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Qwen" / "Qwen3-8B").mkdir(parents=True)
+    with pytest.raises(SpecError, match=r"no config\.json in this folder"):
+        load_config("Qwen/Qwen3-8B")
+    assert load_config("Qwen/Qwen3-4B").name == "qwen3-4b"
+
+
+def test_a_class_and_a_model_type_that_contradict_each_other_are_one_line() -> None:
+    for architecture, model_type, said in (
+        ("MistralForCausalLM", "llama", "expected LlamaForCausalLM, or model_type 'mistral'"),
+        ("Qwen3MoeForCausalLM", "qwen3", "expected Qwen3ForCausalLM, or model_type 'qwen3_moe'"),
+        ("Qwen3ForCausalLM", "qwen3_moe", "or model_type 'qwen3'"),
+        ("FalconForCausalLM", "llama", "expected LlamaForCausalLM"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            config_from_dict({**LLAMA, "architectures": [architecture], "model_type": model_type}, "m", "c.json")
+        line = str(caught.value)
+        assert said in line and "contradict" in line and "c.json" in line and "\n" not in line
+    for architecture in ("LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel", "LlamaForSequenceClassification"):
+        assert config_from_dict({**LLAMA, "architectures": [architecture]}).model_type == "llama"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from predictor.networks import build, load_config
 from predictor.networks.step import Step
 from predictor.ops import Gemm, MoE, Op
 from predictor.ops.attention import Attention
+from predictor.parts import HIGH_PARTS, Format, Formats
 from predictor.precision import SUPPORTED, precision
 from predictor.quantization import SCHEMES, activation_bytes, stand_ins, variant, weight_bytes
 from predictor.roofline import peak_for, roofline
@@ -86,8 +87,10 @@ def test_every_scheme_ends_at_16_bit() -> None:
 )
 def test_what_a_dtype_means(gpu: str, dtype: str, gemm: str, activation: str, quant: str, experts: str) -> None:
     p = precision(dtype, load_gpu(gpu))
-    assert (p.gemm, p.activation, p.quant, p.experts, p.kv) == (gemm, activation, quant, experts, activation)
-    assert p.weight_bytes == weight_bytes(gemm, quant)
+    assert (p.gemm, p.activation, p.kv) == (gemm, activation, activation)
+    assert (p.formats.of("mlp.up"), p.formats.of("experts")) == ((gemm, quant), (gemm, experts))
+    assert p.formats.of("attention.out").weight_bytes == weight_bytes(gemm, quant)
+    assert [p.formats.of(part) for part in HIGH_PARTS] == [(activation, "")] * len(HIGH_PARTS)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +109,8 @@ def test_a_gpu_without_the_units_names_what_it_has(gpu: str, dtype: str) -> None
 
 def test_graph_quantizes_linear_layers_and_experts_and_nothing_else() -> None:
     config = load_config("qwen3-30b-a3b")
-    step = Step("decode", 4, 1, 100, "bf16", "bf16", "", "flash", True, "last", gemm_quant="int4_wo", expert_quant="sq")
+    formats = Formats(Format("bf16"), Format("bf16", "int4_wo"), (("experts", Format("bf16", "sq")),))
+    step = Step("decode", 4, 1, 100, "bf16", formats, "", "flash", True, "last")
     ops = {node.name: node.op for block in build(config, step).blocks for node in block.nodes}
     assert getattr(ops["attention qkv"], "quant") == "int4_wo"  # noqa: B009
     assert getattr(ops["experts"], "quant") == "sq"  # noqa: B009
@@ -118,7 +122,8 @@ def test_eager_fp8_reads_and_writes_the_activations_once_more() -> None:
     config = load_config("llama-3.1-8b")
 
     def quantize(fused: bool, gemm: str, quant: str = "") -> list[Op]:
-        step = Step("prefill", 1, 128, 0, "bf16", gemm, "", "flash", fused, "last", gemm_quant=quant)
+        formats = Formats(Format("bf16"), Format(gemm, quant))
+        step = Step("prefill", 1, 128, 0, "bf16", formats, "", "flash", fused, "last")
         nodes = [node for block in build(config, step).blocks for node in block.nodes]
         return [node.op for node in nodes if node.name.endswith("quantize")]
 
