@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from each import each
 
 import predictor
 
@@ -174,7 +175,7 @@ def test_a_changed_constant_of_this_package(tmp_path: Path) -> None:
     assert result["unchanged"] > 0
 
 
-@pytest.mark.parametrize("point", yaml.safe_load(POINTS.read_text(encoding="utf-8")), ids=str)
+@each("point", yaml.safe_load(POINTS.read_text(encoding="utf-8")), ids=str)
 def test_this_code_forecasts_every_point(point: dict[str, Any]) -> None:
     assert predictor.predict(**point).latency_s > 0
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from each import each
 
 from predictor.errors import RequestError, SpecError, UnknownNameError
 from predictor.estimators.base import make_batch, predict_kernels
@@ -87,8 +88,8 @@ def test_the_link_bounds_a_collective() -> None:
     assert predict_kernels([op], A100, Only(estimator())).row(0).bound == "link"
 
 
-@pytest.mark.parametrize("name", list_systems())
-@pytest.mark.parametrize("kind", KINDS)
+@each("name", list_systems())
+@each("kind", KINDS)
 def test_laws_of_the_formula(name: str, kind: str) -> None:
     """No faster than the bound, longer for a larger buffer, and shorter over a wider link."""
     system = load_system(name)
