@@ -20,7 +20,7 @@ from predictor.estimators.interval import DISTANCES, Intervals
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import load_system
 from predictor.networks import load_config
-from predictor.ops import Attention, Elementwise, Gemm, MoE, OptimizerStep
+from predictor.ops import Attention, Dropout, Elementwise, Gemm, MoE, Norm, OptimizerStep
 from predictor.ops.collective import over
 from predictor.roofline import bound_name, roofline
 
@@ -69,6 +69,30 @@ def test_experts_of_a_gpu_are_its_part_of_their_width() -> None:
     assert whole.flops() == 2 * 64 * 2 * 3 * 1024 * 2048
     assert part.flops() == whole.flops() / 4
     assert MoE("bf16", 64, 1024, 2048, 8, 2, gated=False).flops() == whole.flops() * 2 / 3
+
+
+def test_dropout_writes_a_mask_of_a_byte_an_element() -> None:
+    op = Dropout("bf16", 1000)
+    assert (op.bytes_read(), op.bytes_written()) == (2000, 3000)
+
+
+def test_attention_backward_reads_output_and_gradient_and_writes_three_gradients() -> None:
+    (back,) = Attention("bf16", 2, 8, 4, 128, 128, 64).backward()
+    query, keys = 2 * 8 * 128 * 64 * 2, 2 * 4 * 128 * 128 * 2
+    assert (back.bytes_read(), back.bytes_written()) == (query + keys + 2 * query, query + keys)
+
+
+def test_norm_backward_reads_input_gradient_and_statistics() -> None:
+    (back,) = Norm("bf16", 100, 64).backward()
+    assert back.bytes_read() == (2 * 100 * 64 + 64) * 2 + 2 * 100 * 4
+    assert back.bytes_written() == (100 * 64 + 2 * 64) * 2
+
+
+def test_bytes_between_nodes() -> None:
+    size, system = 1 << 20, load_system("dgx-h100")
+    assert over(system, "all_reduce", "bf16", size, 32).net_bytes() == 2 * size * 3 / 4
+    assert over(system, "all_gather", "bf16", size, 32).net_bytes() == size * 3 / 4
+    assert over(system, "all_reduce", "bf16", size, 8).net_bytes() == 0
 
 
 # ------------------------------------------------------------------------------------------------------------- roofline
@@ -178,6 +202,21 @@ def test_a_step_of_training_is_its_micro_batches_and_one_update() -> None:
     assert four.latency_s == pytest.approx(sum(four.phases_s.values()))
     assert four.flops == pytest.approx(4 * predictor.predict("gpt2", H100, batch=2, **words).flops, rel=1e-2)
     assert four.phases_s["optimizer"] == predictor.predict("gpt2", H100, batch=2, **words).phases_s["optimizer"]
+
+
+def test_totals_of_a_forecast() -> None:
+    words: dict[str, Any] = {"dtype": "bf16", "execution": "cuda_graph", "attention": "flash"}
+    decode = predictor.predict(LLAMA, H100, mode="decode", batch=16, context_len=512, **words)
+    assert (decode.tokens, decode.sequences) == (16, 16)
+    assert decode.tokens_per_s == pytest.approx(16 / decode.latency_s)
+    assert decode.mfu == pytest.approx(decode.flops / decode.latency_s / H100.peak_flops("bf16"))
+    shared = predictor.predict(LLAMA, H100, mode="decode", batch=16, context_len=512, tp=2, **words)
+    assert shared.mfu == pytest.approx(shared.flops / 2 / shared.latency_s / H100.peak_flops("bf16"))
+    whole = predictor.predict(LLAMA, H100, mode="generate", seq_len=512, output_len=8, batch=4, **words)
+    assert whole.memory.kv_cache == 4 * (512 + 7) * 32 * 2 * 8 * 128 * 2  # the last token is not fed back
+    assert whole.phases_s["ttft"] == whole.phases_s["prefill"]
+    slow = predictor.predict(LLAMA, H100, mode="decode", batch=16, context_len=512, step_overhead="3ms", **words)
+    assert slow.latency_s == pytest.approx(decode.latency_s + 3e-3)
 
 
 # ----------------------------------------------------------------------------------------------------------- estimators
