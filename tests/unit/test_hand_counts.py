@@ -289,3 +289,14 @@ def test_errors_by_hand() -> None:
     assert found["p90_ape_pct"] == pytest.approx(50 + 0.7 * 50)  # of 0, 10, 50, 100: rank 2.7
     low = summarise(np.array([2.0]), np.array([1.0]))
     assert (low["mean_signed_pct"], low["mean_ape_pct"]) == (-50.0, 50.0)
+
+
+def test_an_interval_covers_what_lies_between_its_ends() -> None:
+    pandas = pytest.importorskip("pandas", reason="extra 'train'")
+    from predictor.training.metrics import coverage
+
+    measured = [0.9, 1.0, 1.5, 2.0, 2.1]
+    rows = pandas.DataFrame({"measured_ms": measured, "predicted_ms": 1.6, "low_ms": 1.0, "high_ms": 2.0})
+    found = coverage(rows)
+    assert found["interval_coverage_pct"] == pytest.approx(60.0)  # the ends belong to it
+    assert found["interval_width_pct"] == pytest.approx(100 / 1.6)

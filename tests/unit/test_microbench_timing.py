@@ -12,6 +12,7 @@ from microbench.case import Case  # noqa: E402
 from microbench.devices.base import Device, State  # noqa: E402
 from microbench.devices.cpu import CpuDevice  # noqa: E402
 from microbench.measure import Measurer, Settings  # noqa: E402
+from microbench.stopping import StoppingRule  # noqa: E402
 from predictor.ops import Softmax  # noqa: E402
 
 CALL_S = 10e-6
@@ -104,10 +105,10 @@ def test_calls_are_warmed_up_for_as_long_as_asked() -> None:
 
 def test_the_quickest_call_of_the_warm_up_says_how_many_make_a_sample() -> None:
     device = Clocked()
-    first = [50 * CALL_S]
+    calls = iter([CALL_S, 50 * CALL_S])  # the second one was interrupted
 
     def launch() -> None:
-        device.clock += first.pop() if first else CALL_S
+        device.clock += next(calls, CALL_S)
 
     measurer = Measurer(device, Settings(warm_up_s=0.0, max_samples=20))
     found = measurer._time(Case("s", Softmax("fp32", 1, 1), (), "warm", "eager_events"), launch)
@@ -121,3 +122,21 @@ def test_a_processors_flush_runs_before_every_cold_call() -> None:
     device.time_cold(lambda: seen.append(int(device._flush_buffer[0])), 3)
     assert seen == [1, 2, 3]
     assert device._flush_buffer.numel() == 2 * 1024
+
+
+def test_measuring_goes_on_until_the_median_is_known() -> None:
+    noisy = StoppingRule(noise=0.01, min_samples=10, max_samples=100, timeout_s=1.0)
+    noisy.add([1.0, 2.0] * 20)
+    assert not noisy.done(0.9)
+    assert noisy.done(1.0)
+    assert noisy.reason == "timeout"
+    calm = StoppingRule(noise=0.01, min_samples=10, max_samples=100, timeout_s=1.0)
+    calm.add([1.0] * 9)
+    assert not calm.done(0.0)
+    calm.add([1.0])
+    assert calm.done(0.0)
+    assert calm.reason == "precise"
+    endless = StoppingRule(noise=0.01, min_samples=10, max_samples=100, timeout_s=1.0)
+    endless.add([1.0, 2.0] * 50)
+    assert endless.done(0.0)
+    assert endless.reason == "max_samples"
