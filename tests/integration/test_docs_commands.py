@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import data_folder
+from each import each
 
 from microbench.cli import build_parser as harness_parser
 from microbench.cli import main as harness
@@ -39,6 +40,7 @@ NOT_RUN = {
     "scripts/check": "runs in scripts/test",
     "scripts/walk": "the steps of docs/walk.md one by one: more than a minute",
     "scripts/diff_predictions": "tests/integration/test_diff_predictions.py runs it",
+    "scripts/mutate": "minutes; tests/integration/test_mutate.py runs it",
     "scripts/accuracy": "needs the public data and most of an hour",
     "scripts/interval_coverage": "needs the public data and most of an hour",
     "scripts/leave_one_out": "needs the public data and most of an hour",
@@ -124,7 +126,7 @@ def test_there_are_commands() -> None:
     assert any(command.startswith("predict --model gpt3 --gpu h100") for command in ALL)
 
 
-@pytest.mark.parametrize("command", ALL)
+@each("command", ALL)
 def test_is_understood(command: str) -> None:
     """The real parser takes every word; a script of ours names every flag."""
     _, words = split(command)
@@ -143,7 +145,7 @@ def test_is_understood(command: str) -> None:
         assert any(command.startswith(known) for known in NOT_RUN), "neither ours nor said to be left out"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@each("page", PAGES, ids=lambda p: p.name)
 def test_every_flag_in_the_text_exists(page: Path) -> None:
     """A flag in inline code is one of a verb, or of a script of ours."""
     prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)

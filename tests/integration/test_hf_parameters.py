@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import pytest
+from each import each
 
 from predictor.networks.load import CONFIGS, catalogue, config_from_dict, load_config
 from predictor.networks.parameters import parameters
@@ -42,7 +43,7 @@ def with_layers(data: dict[str, Any], layers: int) -> dict[str, Any]:
     return cut
 
 
-@pytest.mark.parametrize("name", catalogue())
+@each("name", catalogue())
 def test_parameters_equal_the_hugging_face_class(name: str) -> None:
     data = json.loads((CONFIGS / f"{name}.json").read_text())
     config = load_config(name)
@@ -85,7 +86,7 @@ _REQUIRED = {
 _PER_TYPE = sorted({load_config(n).model_type: n for n in reversed(catalogue())}.values())
 
 
-@pytest.mark.parametrize("name", _PER_TYPE)
+@each("name", _PER_TYPE)
 def test_a_missing_key_means_the_default_of_the_class(name: str) -> None:
     data = json.loads((CONFIGS / f"{name}.json").read_text())
     data = with_layers(data, 4)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from each import each
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Modules that scripts import; they have no command line.
@@ -28,7 +29,7 @@ def test_a_script_says_what_it_is_for(name: str, tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "scripts").iterdir() if path.is_file()))
+@each("name", sorted(path.name for path in (ROOT / "scripts").iterdir() if path.is_file()))
 def test_a_script_that_docs_call_can_be_called(name: str) -> None:
     path = ROOT / "scripts" / name
     if path.read_text(encoding="utf-8").startswith("#!"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,7 +33,6 @@ from predictor.ops import (
     Routing,
     Softmax,
 )  # fmt: skip
-from predictor.roofline import roofline
 
 ARTIFACTS = load_artifacts()
 size = st.integers(1, 4096)
@@ -70,8 +70,8 @@ def operators(dtype: str) -> st.SearchStrategy[Op]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("gpu", list_gpus())
-@settings(max_examples=15, deadline=None)  # of each of forty GPUs
+@each("gpu", list_gpus())
+@settings(max_examples=6, deadline=None)  # of each of forty GPUs
 @given(data=st.data(), dtype=st.sampled_from(DTYPES))
 def test_no_kernel_beats_the_roofline(gpu: str, data: st.DataObject, dtype: str) -> None:
     spec = load_gpu(gpu)
@@ -80,23 +80,23 @@ def test_no_kernel_beats_the_roofline(gpu: str, data: st.DataObject, dtype: str)
         return
     framework = data.draw(st.sampled_from(["pytorch", "vllm", "sglang", "trtllm"]))
     table = predict_kernels(ops, spec, ARTIFACTS, framework)
-    bound = roofline(ops, spec).lower_bound_s
     assert np.isfinite(table.latency_s).all()
-    assert (table.latency_s >= bound * (1 - 1e-12)).all()
     for i, op in enumerate(ops):
-        row = table.row(i)
-        assert 0 < row.utilization <= 1 + 1e-12
-        if op.unit == "matrix":
-            assert row.latency_s >= op.flops() / spec.peak_flops(op.dtype) * (1 - 1e-9)
+        peak = spec.peak_flops(op.dtype) if op.unit == "matrix" else spec.vector_flops(op.dtype)
+        moved = op.bytes_read() + op.bytes_written()
+        through_l2, beyond_l2 = moved / spec.l2_bandwidth, (moved - spec.l2_bytes) / spec.memory_bandwidth
+        least = max(op.flops() / peak, through_l2, beyond_l2)  # by hand: that what clips has the ceilings right
+        assert table.row(i).latency_s >= least * (1 - 1e-9), op
+        assert table.row(i).utilization == pytest.approx(max(least, 1e-12) / table.row(i).latency_s)
 
 
 def supported(op: Op, gpu: str) -> bool:
     return op.unit == "vector" or load_gpu(gpu).supports(op.dtype)
 
 
-@pytest.mark.parametrize("gpu", ["h100", "a100", "v100", "l4", "b200", "mi300x"])
-@pytest.mark.parametrize("model", ["gpt3", "llama-3.1-8b", "bert-large"])
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@each("gpu", ["h100", "a100", "v100", "l4", "b200", "mi300x"])
+@each("model", ["gpt3", "llama-3.1-8b", "bert-large"])
+@each("dtype", ["fp32", "fp16"])
 def test_latency_grows_with_the_batch(gpu: str, model: str, dtype: str) -> None:
     """Compute-bound shapes: more sequences never take less time."""
     config = load_config(model)
@@ -108,7 +108,7 @@ def test_latency_grows_with_the_batch(gpu: str, model: str, dtype: str) -> None:
         assert times == sorted(times)
 
 
-@pytest.mark.parametrize("model", catalogue())
+@each("model", catalogue())
 def test_repeats_cost_what_the_unrolled_graph_costs(model: str) -> None:
     config = load_config(model)
     gpu = load_gpu("h100")
@@ -126,8 +126,8 @@ DENSE = [name for name in catalogue() if load_config(name).causal and not load_c
          and not load_config(name).is_encoder_decoder]  # fmt: skip
 
 
-@pytest.mark.parametrize("model", DENSE)
-@pytest.mark.parametrize("fused", [False, True])
+@each("model", DENSE)
+@each("fused", [False, True])
 def test_flops_of_a_dense_decoder_are_two_per_parameter_and_token(model: str, fused: bool) -> None:
     config = load_config(model)
     tokens = 512

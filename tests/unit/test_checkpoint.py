@@ -332,7 +332,11 @@ def test_a_kv_dtype_without_a_kernel_is_one_line() -> None:
         ("h100", {**SERVED, "kv_dtype": "fp16"}, "activations are bf16"),
         ("a100", {**SERVED, "kv_dtype": "fp8"}, "a100-sxm-80gb has no fp8 units"),
         ("h100", {**SERVED, "kv_dtype": "fp8", "execution": "eager"}, "--execution eager has no attention kernel"),
-        ("h100", {**SERVED, "kv_dtype": "fp8", "execution": "fastertransformer"}, "expected one of cuda_graph, sglang, tensorrt_llm, vllm"),
+        (
+            "h100",
+            {**SERVED, "kv_dtype": "fp8", "execution": "fastertransformer"},
+            "expected one of cuda_graph, sglang, tensorrt_llm, vllm",
+        ),
         ("h100", {**SERVED, "kv_dtype": "fp8", "attention": "math"}, "--attention math has no kernel"),
         ("h100", {"kv_dtype": "fp8"}, "only --mode prefill, decode, generate"),
         ("h100", {"kv_dtype": "auto", "mode": "train"}, "only --mode prefill, decode, generate"),

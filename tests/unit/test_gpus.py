@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from each import each
 
 from predictor.dtypes import DTYPES
 from predictor.errors import RequestError, SpecError, UnknownNameError, UnsupportedError
@@ -98,17 +99,17 @@ def entries(doc: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-@pytest.fixture(params=IDS)
-def gpu(request: pytest.FixtureRequest) -> GPUSpec:
-    return load_gpu(str(request.param))
+over_gpus = each("gpu", [load_gpu(name) for name in IDS], ids=lambda gpu: gpu.id)
 
 
+@over_gpus
 def test_first_two_lines_are_id_and_aliases(gpu: GPUSpec) -> None:
     first, second = gpu.path.read_text(encoding="utf-8").splitlines()[:2]
     assert first == f"id: {gpu.path.stem}" == f"id: {gpu.id}"
     assert second == f"aliases: [{', '.join(gpu.aliases)}]"
 
 
+@over_gpus
 def test_every_value_has_a_unit_and_a_source(gpu: GPUSpec) -> None:
     doc = document(gpu.id)
     for field, entry in entries(doc).items():
@@ -121,6 +122,7 @@ def test_every_value_has_a_unit_and_a_source(gpu: GPUSpec) -> None:
             assert {"value", "source"} <= set(other), field
 
 
+@over_gpus
 def test_names_are_lower_case_and_known(gpu: GPUSpec) -> None:
     assert gpu.architecture in ARCHITECTURES[gpu.vendor]
     assert gpu.path.is_relative_to(GPU_DIR)
@@ -129,6 +131,7 @@ def test_names_are_lower_case_and_known(gpu: GPUSpec) -> None:
         assert load_gpu(name) == gpu
 
 
+@over_gpus
 def test_vector_fp32_is_cores_times_clock(gpu: GPUSpec) -> None:
     if gpu.vendor != "nvidia":
         lanes_flops = {"amd": (128, 256), "intel": (256,)}[gpu.vendor]  # FLOP a clock and unit, packed or not
@@ -141,6 +144,7 @@ def test_vector_fp32_is_cores_times_clock(gpu: GPUSpec) -> None:
     assert any(abs(stated / rate - 1) < 0.03 for rate in physics) or (explained and stated > min(physics))
 
 
+@over_gpus
 def test_narrower_matrix_dtypes_are_faster(gpu: GPUSpec) -> None:
     peaks = {dtype: rate for (unit, dtype), rate in gpu.peaks.items() if unit == "matrix"}
     notes = {dtype: entry.get("note", "") for dtype, entry in document(gpu.id)["peak_flops"].get("matrix", {}).items()}
@@ -157,6 +161,7 @@ def test_narrower_matrix_dtypes_are_faster(gpu: GPUSpec) -> None:
         assert rate >= gpu.peaks.get(("vector", dtype), 0.0), dtype
 
 
+@over_gpus
 def test_no_dtype_before_its_architecture(gpu: GPUSpec) -> None:
     if gpu.vendor == "nvidia":
         order = ARCHITECTURES["nvidia"]
@@ -166,6 +171,7 @@ def test_no_dtype_before_its_architecture(gpu: GPUSpec) -> None:
         assert ("matrix", "fp32") not in gpu.peaks, "fp32 runs on the CUDA cores; tensor cores take tf32"
 
 
+@over_gpus
 def test_values_are_plausible(gpu: GPUSpec) -> None:
     assert gpu.memory_type is not None
     low, high = BANDWIDTH_GB_S[gpu.memory_type]
@@ -186,6 +192,7 @@ def test_values_are_plausible(gpu: GPUSpec) -> None:
         assert 64 * 2**10 <= gpu.shared_memory_per_sm_bytes <= 228 * 2**10
 
 
+@over_gpus
 def test_integers_are_integers_and_every_peak_has_a_dtype(gpu: GPUSpec) -> None:
     for field in ("sm_count", "memory_capacity", "l2_bytes"):
         assert type(getattr(gpu, field)) is int
@@ -198,13 +205,14 @@ def test_integers_are_integers_and_every_peak_has_a_dtype(gpu: GPUSpec) -> None:
     assert gpu.vector_flops("bf16") >= gpu.vector_flops("fp32")
 
 
+@over_gpus
 def test_hashable_and_can_be_sent_to_a_process(gpu: GPUSpec) -> None:
     again = pickle.loads(pickle.dumps(gpu))
     assert again == gpu
     assert len({gpu, again}) == 1
 
 
-@pytest.mark.parametrize("gpu_id", KNOWN)
+@each("gpu_id", KNOWN)
 def test_data_sheet_values(gpu_id: str) -> None:
     spec = load_gpu(gpu_id)
     fp32, half, bandwidth, watts = KNOWN[gpu_id]

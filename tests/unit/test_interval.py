@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each import each
 
 import predictor
 from predictor.aggregate.interval import spread_of, total_interval
@@ -235,9 +236,9 @@ def test_an_answer_of_the_roofline_alone_errs_upward_and_without_widths_there_is
     assert spread_of(timed([Node(BIG, "a")], Set(None)), ASSUMED) is None
 
 
-@pytest.mark.parametrize("mode", ["forward", "train", "generate"])
-@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
-@pytest.mark.parametrize("gpu", ["v100", "h100", "mi300x"])
+@each("mode", ["forward", "train", "generate"])
+@each("execution", ["eager", "cuda_graph"])
+@each("gpu", ["v100", "h100", "mi300x"])
 def test_the_interval_holds_the_forecast(mode: str, execution: str, gpu: str) -> None:
     artifacts = load_artifacts()
     words: dict[str, Any] = {"output_len": 8} if mode == "generate" else {}

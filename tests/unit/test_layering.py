@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
-import pytest
+from each import each
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,6 +50,8 @@ LEVELS = {
     "predictor.__main__": 12,
 }
 HEAVY = {"torch", "pandas", "sklearn", "lightgbm", "mlflow", "scipy", "pyarrow", "transformers", "ray"}
+#: Of those, what fitting takes.
+FITTING = frozenset({"pandas", "lightgbm", "scipy", "pyarrow"})
 MICROBENCH_MAY = {
     "predictor.errors", "predictor.arguments", "predictor.units", "predictor.dtypes", "predictor.hardware",
     "predictor.ops", "predictor.measurement", "predictor.roofline", "predictor.tiling", "predictor.graph",
@@ -74,7 +77,7 @@ def level(name: str) -> int:
 
 
 @cache
-def imports(path: Path, typing_too: bool = False) -> frozenset[str]:
+def imports(path: Path) -> frozenset[str]:
     """Modules that a file imports, anywhere in it; `if TYPE_CHECKING` blocks are no imports."""
     found: set[str] = set()
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -85,7 +88,7 @@ def imports(path: Path, typing_too: bool = False) -> frozenset[str]:
         for inner in ast.walk(node)
     }
     for node in ast.walk(tree):
-        if id(node) in skipped and not typing_too:
+        if id(node) in skipped:
             continue
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
@@ -98,7 +101,7 @@ def imports(path: Path, typing_too: bool = False) -> frozenset[str]:
     return frozenset(found)
 
 
-@pytest.mark.parametrize("path", modules("predictor"), ids=name_of)
+@each("path", modules("predictor"), ids=name_of)
 def test_imports_point_down(path: Path) -> None:
     own = level(name_of(path))
     upward = {name for name in imports(path) if name.startswith("predictor.") and level(name) > own}
@@ -117,19 +120,34 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     assert not left, f"modules in a circle: {sorted(left)}"
 
 
-@pytest.mark.parametrize("path", modules("predictor"), ids=name_of)
+@each("path", modules("predictor"), ids=name_of)
 def test_predictor_never_imports_the_harness(path: Path) -> None:
     assert not {name for name in imports(path) if name.split(".")[0] == "microbench"}
 
 
-@pytest.mark.parametrize("path", modules("predictor"), ids=name_of)
+@each("path", modules("predictor"), ids=name_of)
 def test_heavy_libraries_stay_in_training(path: Path) -> None:
-    if name_of(path).startswith("predictor.training"):
-        return
-    assert not {name for name in imports(path) if name.split(".")[0] in HEAVY}
+    """Those that fit and read data load in training, and torch, transformers, MLflow and Ray not even there."""
+    own = "predictor.training"
+    allowed = FITTING if name_of(path) == own or name_of(path).startswith(f"{own}.") else frozenset[str]()
+    assert not {name for name in imports(path) if name.split(".")[0] in HEAVY - allowed}
 
 
-@pytest.mark.parametrize("path", modules("microbench"), ids=name_of)
+def test_training_needs_what_it_may_import() -> None:
+    """No library is allowed that training has no use for."""
+    text = "".join(path.read_text(encoding="utf-8") for path in modules("predictor/training"))
+    loaded = set(re.findall(r'(?:^ *(?:import|from) |require\(")(\w+)', text, re.M))
+    assert loaded & HEAVY - {"mlflow"} == FITTING
+
+
+@each("path", modules("predictor/training"), ids=name_of)
+def test_training_is_a_side_branch(path: Path) -> None:
+    """It prints tables like the reports, and knows no other page, picture or command of theirs."""
+    used = {name for name in imports(path) if name.startswith(("predictor.report", "predictor.commands"))}
+    assert used <= {"predictor.report.console"}
+
+
+@each("path", modules("microbench"), ids=name_of)
 def test_the_harness_uses_the_lower_levels_alone(path: Path) -> None:
     used = {name for name in imports(path) if name.split(".")[0] == "predictor"}
     outside = {

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from each import each
 
 from predictor.errors import SpecError
 from predictor.estimators.artifact import load_artifacts
@@ -68,13 +69,16 @@ ONE_OF_EACH: list[Op] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("gpu", [*GPUS, "t4", "p4", "h100-sxm", "rtx-4090", "mi300x", "b60"])
-@pytest.mark.parametrize("op", ONE_OF_EACH, ids=lambda op: f"{op.family}-{op.dtype}")
-def test_no_answer_beats_the_roofline_on_any_gpu(estimator: MemoryBound, gpu: str, op: Op) -> None:
+@each("gpu", [*GPUS, "t4", "p4", "h100-sxm", "rtx-4090", "mi300x", "b60"])
+@each("op", ONE_OF_EACH, ids=lambda op: f"{op.family}-{op.dtype}")
+def test_the_formula_itself_keeps_to_the_hardware(gpu: str, op: Op) -> None:
+    """Before anything is clipped: later than the roofline, and within a hundred times that and 40 microseconds a
+    kernel (three long rows of a softmax leave most of a GPU idle)."""
     spec = load_gpu(gpu)
-    time = latency(estimator, spec, op)
-    assert np.isfinite(time).all()
-    assert (time >= roofline([op], spec).lower_bound_s).all()
+    estimator = MemoryBound.from_artifact(*artifact())
+    seconds = estimator.seconds(make_batch(op.family, [op]), spec)[0]
+    bound = roofline([op], spec).lower_bound_s[0]
+    assert bound < seconds < 100.0 * bound + 40e-6 * op.kernels()
 
 
 def test_every_family_has_an_operator_here() -> None:

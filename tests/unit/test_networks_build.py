@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+from each import each
 
 from predictor.engines import engine
 from predictor.errors import RequestError, UnsupportedError
@@ -49,8 +50,8 @@ def expected_flops(config: ModelConfig, step: Step) -> float:
     return 2.0 * weights * step.tokens + attention
 
 
-@pytest.mark.parametrize(("fused", "attention"), FORMS)
-@pytest.mark.parametrize("name", DECODERS)
+@each(("fused", "attention"), FORMS)
+@each("name", DECODERS)
 def test_flops_are_two_a_weight_and_token(name: str, fused: bool, attention: str) -> None:
     config = load_config(name)
     step = Step("forward", 4, 512, 0, "bf16", attention=attention, fused=fused)
@@ -64,8 +65,8 @@ def test_flops_are_two_a_weight_and_token(name: str, fused: bool, attention: str
 LARGE = [n for n in DENSE if load_config(n).hidden >= 1024 and not load_config(n).model_type.startswith("gemma")]
 
 
-@pytest.mark.parametrize(("fused", "attention"), FORMS)
-@pytest.mark.parametrize("name", catalogue())
+@each(("fused", "attention"), FORMS)
+@each("name", catalogue())
 def test_every_mode_builds_and_repeats_cost_the_same(name: str, fused: bool, attention: str) -> None:
     config = load_config(name)
     modes = ("forward", "train") if not config.causal else ("forward", "prefill", "decode", "train")

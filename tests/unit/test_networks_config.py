@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import each
 
 from predictor.errors import RequestError, SpecError, UnknownNameError, UnsupportedError
 from predictor.networks import catalogue, config_from_dict, kv_bytes_per_token, load_config, parameters
@@ -19,7 +20,7 @@ LLAMA: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", catalogue())
+@each("name", catalogue())
 def test_the_catalogue_assumes_nothing(name: str) -> None:
     config = load_config(name)
     assert config.assumed == ()
@@ -108,7 +109,7 @@ def test_impossible_values_are_errors_of_one_line(change: dict[str, Any], messag
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", sorted({load_config(n).model_type: n for n in catalogue()}.values()))
+@each("name", sorted({load_config(n).model_type: n for n in catalogue()}.values()))
 def test_odd_values_never_end_in_a_traceback(name: str) -> None:
     data = json.loads((CONFIGS / f"{name}.json").read_text())
     odd: tuple[Any, ...] = ("x", -1, 0, 0.5, 1e300, True, [], ["x"], [3.5], {}, {"a": 1}, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from each import each
 
 from predictor.ops import (
     OPERATORS,
@@ -111,7 +112,7 @@ def test_attention_backward_is_two_and_a_half_forwards() -> None:
     assert back.backward() == ()
 
 
-@pytest.mark.parametrize("fn", sorted(FUNCTIONS))
+@each("fn", sorted(FUNCTIONS))
 def test_elementwise_bytes(fn: str) -> None:
     op = Elementwise("fp32", fn, 1000)
     assert op.bytes_read() == FUNCTIONS[fn][0] * 4000

@@ -195,7 +195,7 @@ def test_every_scheme_is_answered_on_every_gpu_and_never_beats_its_roofline(fitt
     ):
         if load_gpu(gpu).supports(dtype):
             op = Gemm(dtype, 64, 4096, 4096, quant=quant)
-            assert _seconds(estimator, op, gpu) >= roofline([op], load_gpu(gpu)).lower_bound_s[0]
+            assert _seconds(estimator, op, gpu) > 1.01 * roofline([op], load_gpu(gpu)).lower_bound_s[0]  # not clipped
 
 
 def test_every_word_is_accepted_somewhere() -> None:

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from each import each
 from hypothesis import given
 from hypothesis import strategies as st
 from report_runs import RUNS, forecast, slices
@@ -145,8 +146,8 @@ def test_every_kernel_is_in_the_trace() -> None:
     assert {f"layer {i}" for i in range(12)} <= layers_written
 
 
-@pytest.mark.parametrize("most", [1, 60, 200, 1000])
-@pytest.mark.parametrize("name", ["forward", "train", "generate", "experts"])
+@each("most", [1, 60, 200, 1000])
+@each("name", ["forward", "train", "generate", "experts"])
 def test_a_trace_is_cut_by_its_rule(name: str, most: int) -> None:
     answer, asked = forecast(name)
     trace = to_trace(answer, asked, most)

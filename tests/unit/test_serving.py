@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,9 +57,9 @@ def test_flops_of_a_ragged_batch_are_those_of_its_sequences(model: str, lens: li
     assert flops(lens, True) == pytest.approx(sum(flops([n], False) for n in lens), rel=1e-9)
 
 
-@pytest.mark.parametrize("mode", ["prefill", "decode", "generate"])
-@pytest.mark.parametrize("execution", [*ENGINES, "eager"])
-@pytest.mark.parametrize("attention", ["flash", "math"])
+@each("mode", ["prefill", "decode", "generate"])
+@each("execution", [*ENGINES, "eager"])
+@each("attention", ["flash", "math"])
 def test_equal_lengths_are_a_plain_batch(mode: str, execution: str, attention: str) -> None:
     words = {"mode": mode, "output_len": 9 if mode == "generate" else 0, "attention": attention}
     ragged = ask(prompt_lens=(640,) * 6, execution=execution, **words)

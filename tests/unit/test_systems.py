@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from each import each
 
 from predictor.errors import RequestError, SpecError, UnknownNameError
 from predictor.hardware.gpu import list_gpus, load_gpu
@@ -23,7 +24,7 @@ pcie_latency: {value: "2 us", source: here}
 """
 
 
-@pytest.mark.parametrize("name", list_systems())
+@each("name", list_systems())
 def test_every_file_says_where_its_values_are_from(name: str) -> None:
     spec = load_system(name)
     assert spec.id == name and spec.link in LINKS
@@ -34,7 +35,7 @@ def test_every_file_says_where_its_values_are_from(name: str) -> None:
     assert {load_gpu(gpu).id for gpu in spec.gpus} == set(spec.gpus)
 
 
-@pytest.mark.parametrize("name", list_gpus())
+@each("name", list_gpus())
 def test_every_gpu_has_a_system(name: str) -> None:
     gpu = load_gpu(name)
     system = default_system(gpu)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from each import each
 
 import predictor
 from predictor.errors import RequestError, UnsupportedError
@@ -40,14 +41,14 @@ def products(config: ModelConfig, step: Step, tp: int = 1) -> float:
     return sum(n.op.flops() * times for n, times in apply(config, step, tp, NODE).nodes() if isinstance(n.op, kinds))
 
 
-@pytest.mark.parametrize("name", catalogue())
+@each("name", catalogue())
 def test_degree_one_changes_nothing(name: str) -> None:
     config = load_config(name)
     assert rank_config(config, 1) == config
     assert apply(config, FORWARD, 1, None) == build(config, FORWARD)
 
 
-@pytest.mark.parametrize(("name", "tp"), CASES)
+@each(("name", "tp"), CASES)
 def test_flops_are_conserved_over_the_gpus(name: str, tp: int) -> None:
     """The GPUs together do what one does, and again what each does for itself: routers, latent projections, KV heads
     that are fewer than the GPUs, poolers, padding of the vocabulary. That is at most what these take on one GPU."""
@@ -88,7 +89,7 @@ def test_experts_are_split_by_width() -> None:
     assert (op.intermediate, op.tp, op.experts) == (config.moe_intermediate, 4, config.experts)
 
 
-@pytest.mark.parametrize(("name", "tp"), [(n, tp) for n, tp in CASES if tp == 4])
+@each(("name", "tp"), [(n, tp) for n, tp in CASES if tp == 4])
 def test_what_a_gpu_holds(name: str, tp: int) -> None:
     config = load_config(name)
     each = parameters(rank_config(config, tp))

@@ -77,7 +77,7 @@ def test_no_answer_beats_the_roofline_on_any_gpu(estimator: TileGemm, gpu: str) 
     spec = load_gpu(gpu)
     times = latency(estimator, spec, *SHAPES)
     assert np.isfinite(times).all()
-    assert (times >= roofline(SHAPES, spec).lower_bound_s).all()
+    assert (times > 1.01 * roofline(SHAPES, spec).lower_bound_s).all()  # not clipped
 
 
 def test_rows_cost_time_where_compute_bounds(estimator: TileGemm) -> None:

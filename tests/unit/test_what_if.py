@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from each import each
 
 from predictor import predict
 from predictor.aggregate.detail import run_of
@@ -38,9 +39,9 @@ def test_peaks_follow_sms_and_clock() -> None:
     assert faster.sm_count == gpu.sm_count
 
 
-@pytest.mark.parametrize("mode", ["prefill", "decode"])
-@pytest.mark.parametrize("parameter", PARAMETERS)
-@pytest.mark.parametrize("board", ["h200", str(HYPOTHETICAL)])
+@each("mode", ["prefill", "decode"])
+@each("parameter", PARAMETERS)
+@each("board", ["h200", str(HYPOTHETICAL)])
 def test_more_of_anything_is_never_much_slower(board: str, parameter: str, mode: str) -> None:
     """Twice of a parameter; 3 % for SM counts that quantize waves worse."""
     gpu = load_gpu(board)
