@@ -32,6 +32,8 @@ LONGEST_CALL_S = {"cuda": 0.05, "cpu": 0.03}
 #: random values takes a processor longer than measuring.
 MEMORY_SHARE = 0.25
 MOST_BYTES = {"cuda": 2.0**36, "cpu": 2.0**28}
+#: Launchers whose first call imports PyTorch's compiler: 3 s on a busy machine.
+_SLOW_START = ("optimizer",)
 #: Cases of a launcher among which its first is chosen.
 _FEW = 8
 _GROUP_KEYS = frozenset(
@@ -99,8 +101,9 @@ def _weave(queues: Iterable[tuple[float, list[Case]]], target: Target) -> list[C
     ]
     woven = [case for _, _, case in sorted(keyed, key=lambda entry: entry[:2])]
 
-    def work(case: Case) -> float:  # no flush of the cache, data to fill, a call
-        return 1e3 * (case.cache == "cold") + _footprint(case.op) / target.bandwidth + target.seconds(case)
+    def work(case: Case) -> tuple[bool, bool, float]:  # the flush of the cache, then data to fill and a call
+        seconds = _footprint(case.op) / target.bandwidth + target.seconds(case)
+        return case.launcher in _SLOW_START, case.cache == "cold", seconds
 
     first = sorted((min(cases[:_FEW], key=work) for _, cases in queues if cases), key=work)
     return list({case.id: case for case in [*first, *woven]}.values())

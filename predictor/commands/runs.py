@@ -33,14 +33,14 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [{"folder": str(p), "kind": r.kind, "status": r.status, "tracking_uri": r.uri} for p, r in kept]
         print(json.dumps({"kept": rows}, indent=2))
         return 1 if left else 0
+    from predictor.report import table
     from predictor.report.console import wide_console
-    from predictor.report.table import say
 
     console = wide_console()
     if not kept:
         own = tracking.resolve_uri(None)
-        say(console, f"no runs are kept here; your own store: mlflow ui --backend-store-uri {own}")
+        table.say(console, f"no runs are kept here; your own store: mlflow ui --backend-store-uri {own}")
     for place, record in kept:
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.started_ms / 1e3))
-        say(console, f"{record.kind:10} {record.status:9} for {record.uri}  ({place})", f"{date}  ")
+        table.say(console, f"{record.kind:10} {record.status:9} for {record.uri}  ({place})", f"{date}  ")
     return 1 if left else 0
