@@ -9,8 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from microbench.case import Case
 from microbench.cli import main as microbench
+from microbench.store import Store
 from predictor.cli import main
+from predictor.ops import Softmax
 from predictor.training import dataset
 
 WIDTHS = (40, 60, 80, 100, 120)
@@ -81,10 +84,21 @@ def test_tables_of_data_sets_too(
     check(capsys, monkeypatch, "evaluate", f"evaluate kernels {path} --baselines --tracking-uri off")
 
 
-def test_the_harness_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for words in ("plan --device cpu --threads 2 --budget 60s", "plan --gpu h100 --ops gemm,norm"):
-        wide = shown(capsys, monkeypatch, f"microbench {words}", None)
-        assert all(len(line) <= 80 for line in wide.splitlines() if line[:1].isalpha() and "  " in line)
+def test_the_harness_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`plan` fits 80 columns; `status`, whose folders have long names, any: a line a folder or a few."""
+    plan = shown(capsys, monkeypatch, "microbench plan --device cpu --threads 2 --budget 60s", None)
+    assert max(map(len, plan.splitlines())) <= 80
+    case = Case("softmax", Softmax("fp32", 8, 8))
+    store = Store(tmp_path, "cpu-some-vendors-processor-of-64-cores-64t", "torch-2.13.0_cpu", {"run": "r"})
+    store.open(0.0)
+    store.add_failure(case, {"kind": "error", "reason": "none"}, "2026-01-01T00:00:00+00:00")
+    store.finish({"stopped_by": "done"})
+    store.close()
+    assert max(map(len, shown(capsys, monkeypatch, f"microbench status {tmp_path}", None).splitlines())) > 120
+    for width in (60, 80, 100):
+        text = shown(capsys, monkeypatch, f"microbench status {tmp_path}", width)
+        assert max(len(line) for line in text.splitlines() if " " in line.strip()) <= width
+        assert "rows 0, in journal 0, failed 1," in text and "last run done" in text
 
 
 def test_every_block_is_a_table_of_the_same_rows(
