@@ -11,13 +11,14 @@ import threading
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from microbench import calibration, ceilings, environment, nvml, sweep
+from microbench.budget import Budget
 from microbench.capability import Target, target_of
 from microbench.case import Case
 from microbench.progress import Progress
@@ -30,13 +31,12 @@ from predictor.errors import RequestError, TilecastError
 _DEATHS = 8
 #: Cases of one kind whose graph capture has to fail before the others of the kind are not tried: each costs a worker.
 _CAPTURES = 2
-#: Share of the budget that the ceilings may take; the few that a device file needs are measured whatever it says.
-_CEILING_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """What is to be collected. `budget_s` None: until every case is done. `settings`: fields of measure.Settings.
+    `begin`: when the budget began, of time.monotonic (None: when the collection is made).
 
     Of the sweeps' cases, `calibration_rows` keeps those that `calibration.choose` takes; `cases` go in their place.
     """
@@ -56,6 +56,7 @@ class Request:
     calibration_rows: int | None = None
     cases: tuple[Case, ...] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    begin: float | None = None
 
 
 @dataclass(slots=True)
@@ -71,13 +72,15 @@ class Lane:
 
 @dataclass(slots=True)
 class Summary:
-    """What a collection did."""
+    """What a collection did. `without_rows`: operators of the plan that have no row yet, of this run or another."""
 
     rows: int = 0
     new_rows: int = 0
     new_failures: int = 0
     cases: int = 0
     left: int = 0
+    ceilings_left: int = 0
+    without_rows: list[str] = field(default_factory=list)
     seconds: float = 0.0
     devices: list[str] = field(default_factory=list)
     stopped_by: str = "done"
@@ -89,7 +92,9 @@ class Collection:
     def __init__(self, request: Request, quiet: bool = False) -> None:
         self.request = request
         self._quiet = quiet
-        self._begin = time.monotonic()
+        self._begin = time.monotonic() if request.begin is None else request.begin
+        self._budget = Budget(request.budget_s, self._begin)
+        self._first_round: Counter[str] = Counter()
         self._stop = threading.Event()
         self._workers: list[Worker] = []
         self._lanes: list[Lane] = []
@@ -105,9 +110,11 @@ class Collection:
             if not self._open():
                 return Summary(stopped_by="interrupt", seconds=time.monotonic() - self._begin)
             summary = Summary(devices=sorted(self._stores))
-            self._ceilings()
             self._queue_cases(summary)
-            error = self._work()
+            error = self._work(first_round=True) if self.request.budget_s is not None else None
+            if error is None:
+                self._ceilings()
+                error = self._work() or self._collectives()
             if not isinstance(error, StorageError):
                 self._close(summary)
             if error is not None:
@@ -130,10 +137,6 @@ class Collection:
     def record(self) -> dict[str, Any]:
         """Settings and environment of every device, for tracking."""
         return {device: store.run for device, store in self._stores.items()}
-
-    def _left_s(self) -> float:
-        budget = self.request.budget_s
-        return float("inf") if budget is None else budget - (time.monotonic() - self._begin)
 
     # --------------------------------------------------------------------------------------------------------- steps
 
@@ -188,18 +191,17 @@ class Collection:
         """The ceilings, by the first worker of each kind of board; then the device file where it is needed."""
         for store in self._stores.values():
             lane = next(lane for lane in self._lanes if lane.store is store)
-            target = target_of(lane.facts, len(self._lanes))
-            needed = True
-            for number, case in enumerate(ceilings.cases(target, int(lane.facts["cache_bytes"]))):
-                spent = time.monotonic() - self._begin
+            ends = self._budget.ceilings_end()
+            for number, case in enumerate(self._ceiling_cases(lane)):
                 needed = number < ceilings.NEEDED
-                if not needed and spent > _CEILING_SHARE * (self.request.budget_s or 1e9):
+                if self._stop.is_set() or not (needed or self._budget.clock() < ends):
                     break
                 if store.wants(case, self.request.retry_failures):
-                    self._one(lane, case)
-                if self._stop.is_set():
-                    break
+                    self._one(lane, case, needed=needed)
             self._write_device(lane)
+
+    def _ceiling_cases(self, lane: Lane) -> list[Case]:
+        return ceilings.cases(target_of(lane.facts, len(self._lanes)), int(lane.facts["cache_bytes"]))
 
     def _write_device(self, lane: Lane) -> None:
         store = lane.store
@@ -221,9 +223,11 @@ class Collection:
                 wanted = [c for c in cases if lane.store.wants(c, self.request.retry_failures)]
                 summary.cases += len(cases)
                 queues[device] = deque(wanted)
+                self._first_round[device] = _distinct(wanted)
             lane.queue = queues[device]
+        self._budget.set_up()
         todo = sum(len(queue) for queue in queues.values())
-        left = None if self.request.budget_s is None else max(0.0, self._left_s())
+        left = None if self.request.budget_s is None else max(0.0, self._budget.left_s())
         self._progress = Progress(todo, left, self._quiet)
         known = summary.cases - todo
         self._progress.note(
@@ -242,27 +246,35 @@ class Collection:
                 cases = calibration.in_turns(calibration.choose(cases, target, request.calibration_rows))
         return [case for case in cases if case.launcher != "collective"][: request.max_cases]
 
-    def _work(self) -> TilecastError | None:
-        """Runs every lane; returns the first error that ended one."""
-        threads = [threading.Thread(target=self._serve, args=(lane,), daemon=True) for lane in self._lanes]
+    def _work(self, first_round: bool = False) -> TilecastError | None:
+        """Runs every lane, or the first round of each; returns the first error that ended one."""
+        serve = self._serve_first if first_round else self._serve
+        threads = [threading.Thread(target=serve, args=(lane,), daemon=True) for lane in self._lanes]
         for thread in threads:
             thread.start()
         for thread in threads:
             while thread.is_alive():
                 thread.join(0.2)  # short, so that a signal is handled
         errors = [lane.error for lane in self._lanes if lane.error is not None]
-        return errors[0] if errors else self._collectives()
+        return errors[0] if errors else None
 
-    def _serve(self, lane: Lane) -> None:
-        """Case after case on one worker, until the queue, the clock or the run ends."""
+    def _serve_first(self, lane: Lane) -> None:
+        """The first round: a quick case of every operator, with the samples that there is time for."""
+        device = lane.store.device
+        self._serve(lane, lambda: self._first_round[device] > 0 and self._budget.first_round_left_s() > 0)
+
+    def _serve(self, lane: Lane, go_on: Callable[[], bool] = lambda: True) -> None:
+        """Case after case on one worker, until the queue, the clock, the run or ``go_on`` ends."""
         deaths = 0
-        while not self._stop.is_set() and self._left_s() > 0:
+        while not self._stop.is_set() and self._budget.left_s() > 0 and go_on():
             try:
                 case = lane.queue.popleft()
             except IndexError:
                 return
             try:
-                deaths = deaths + 1 if self._one(lane, case) else 0
+                samples_s = self._budget.samples_s(self._first_round[lane.store.device])
+                self._first_round[lane.store.device] -= 1
+                deaths = deaths + 1 if self._one(lane, case, samples_s) else 0
                 if deaths >= _DEATHS:
                     raise WorkerError(f"{lane.store.device}: {deaths} workers died one after the other: given up")
             except TilecastError as error:
@@ -275,8 +287,11 @@ class Collection:
                 self._stop.set()
                 return
 
-    def _one(self, lane: Lane, case: Case) -> bool:
-        """Has one case measured and stored; returns whether the worker had to be replaced. Raises StorageError."""
+    def _one(self, lane: Lane, case: Case, samples_s: float | None = None, needed: bool = False) -> bool:
+        """Has one case measured and stored; returns whether the worker had to be replaced. Raises StorageError.
+
+        A case that the budget cuts off has not failed: it stays to be done, unless it is ``needed`` and not cut off.
+        """
         if case.protocol == "cuda_graph" and self._uncaptured[_kind(case)] >= _CAPTURES:
             why = f"{_CAPTURES} cases of its kind could not be captured in a CUDA graph: not tried"
             lane.store.add_failure(case, {"kind": "not_captured", "reason": why}, now())
@@ -284,16 +299,25 @@ class Collection:
             return False
         if not lane.worker.alive and not self._replace(lane):  # it died after its last answer: no fault of this case
             return False
-        answer = lane.worker.ask(case, self.request.case_timeout_s)
+        timeout_s = self.request.case_timeout_s
+        if not needed:
+            timeout_s = min(timeout_s, max(0.1, self._budget.left_s()))
+        answer = lane.worker.ask(case, timeout_s, samples_s)
         if self._stop.is_set() and answer.row is None:
             return False  # the worker was stopped, the case did not fail
+        if answer.failure is not None and answer.failure.get("kind") == "timeout" and self._budget.left_s() <= 0:
+            if case.launcher != "ceiling":
+                lane.queue.appendleft(case)
+            return False
         if answer.row is not None:
             lane.store.add_row(case, answer.row)
-            self._progress.add(rows=1, throttled=int(answer.row.get("throttled_samples", 0)))
+            if case.launcher != "ceiling":
+                self._progress.add(rows=1, throttled=int(answer.row.get("throttled_samples", 0)))
         else:
             assert answer.failure is not None
             lane.store.add_failure(case, answer.failure, now())
-            self._progress.add(failures=1)
+            if case.launcher != "ceiling":
+                self._progress.add(failures=1)
             if answer.failure.get("kind") != "out_of_memory":
                 self._uncaptured[_kind(case)] += "capture failed" in str(answer.failure.get("reason"))
         if answer.dead:
@@ -317,7 +341,9 @@ class Collection:
         request = self.request
         wanted = request.ops is None or "collective" in request.ops
         wanted &= request.cases is None and request.calibration_rows is None
-        if len(self._lanes) < 2 or len(self._stores) > 1 or not wanted or self._stop.is_set() or self._left_s() <= 0:
+        if len(self._lanes) < 2 or len(self._stores) > 1 or not wanted or self._stop.is_set():
+            return None
+        if self._budget.left_s() <= 0:
             return None
         first = self._lanes[0]
         target = target_of(first.facts, len(self._lanes))
@@ -337,7 +363,7 @@ class Collection:
         """Files compacted, ceilings raised to what rows reached, counts."""
         summary.seconds = time.monotonic() - self._begin
         summary.left = sum(len(queue) for queue in {id(lane.queue): lane.queue for lane in self._lanes}.values())
-        over = summary.left and self._left_s() <= 0
+        over = summary.left and self._budget.left_s() <= 0
         summary.stopped_by = "interrupt" if self._stop.is_set() else "budget" if over else "done"
         for store in self._stores.values():
             summary.new_rows += store.new_rows
@@ -345,7 +371,13 @@ class Collection:
             ended = {"ended": now(), "rows": store.new_rows, "failures": store.new_failures}
             store.finish(ended | {"stopped_by": summary.stopped_by})
             raise_ceilings(store)
-            summary.rows += len(store.all_rows())
+            rows = store.all_rows()
+            summary.rows += len(rows)
+            lane = next(lane for lane in self._lanes if lane.store is store)
+            lacking = {case.launcher for case in lane.queue} - {str(row["launcher"]) for row in rows}
+            summary.without_rows = sorted({*summary.without_rows, *lacking})
+            again = self.request.retry_failures
+            summary.ceilings_left += sum(store.wants(case, again) for case in self._ceiling_cases(lane))
 
     def _unlock_clocks(self) -> None:
         if self.request.lock_clocks_hz is None:
@@ -382,6 +414,16 @@ def visible(kind: str) -> Sequence[str]:
     if not found:
         raise RequestError("no NVIDIA GPU is visible here: expected one, or --device cpu for this machine's processor")
     return found
+
+
+def _distinct(cases: Sequence[Case]) -> int:
+    """How many cases at the beginning are each of another launcher."""
+    seen: set[str] = set()
+    for case in cases:
+        if case.launcher in seen:
+            break
+        seen.add(case.launcher)
+    return len(seen)
 
 
 def _kind(case: Case) -> tuple[Any, ...]:

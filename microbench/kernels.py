@@ -40,16 +40,21 @@ def profile(device: Device, launch: Launch) -> dict[str, Any]:
 
 def _profile_one(device: Device, launch: Launch) -> dict[str, Any]:
     """What the trace of one call says."""
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if device.kind == "cuda":
-        activities = [torch.profiler.ProfilerActivity.CUDA]
     try:
-        with torch.profiler.profile(activities=activities) as profiler:
+        with _profiler(device.kind) as profiler:
             launch()
             device.synchronize()
         return from_trace(_events(profiler), device.kind)
     except (RuntimeError, OSError, ValueError, AttributeError, LookupError, TypeError):
         return {}  # no CUPTI, no room for the trace, one of another form: the timing does not depend on it
+
+
+def _profiler(kind: str) -> Any:
+    """`torch.profiler` for a GPU. For a processor the profiler beneath it, which records the same operators: the one
+    above imports the compiler at first, 2 s on a quiet machine and half a minute on a busy one."""
+    if kind == "cuda":
+        return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+    return torch.autograd.profiler.profile(use_kineto=True)
 
 
 def _events(profiler: Any) -> list[dict[str, Any]]:

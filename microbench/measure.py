@@ -69,15 +69,18 @@ class Measurer:
         self._environment = device.environment()
         self._checked: set[tuple[Any, ...]] = set()
 
-    def measure(self, case: Case) -> dict[str, Any]:
-        """The row of ``case``. Raises IllegalCase, WrongResult, MemoryError or what PyTorch raises."""
+    def measure(self, case: Case, samples_s: float | None = None) -> dict[str, Any]:
+        """The row of ``case``, with samples of ``samples_s`` at most, where that is less than the settings say.
+
+        Raises IllegalCase, WrongResult, MemoryError or what PyTorch raises.
+        """
         allow_tf32(case.op.dtype == "tf32", self.device)  # a switch of the process: the case before may have set it
         prepared: Prepared = launchers.load(case.launcher).prepare(case, self.device)
         prepared.launch()
         self.device.synchronize()
         kernel = kernels.profile(self.device, prepared.launch) if self.settings.profile else {}
         error, checked = self._check(case, prepared, kernel.get("kernel_name", ""))
-        timing = self._time(case, prepared.launch)
+        timing = self._time(case, prepared.launch, samples_s)
         row = self._row(case, prepared, timing)
         row |= kernel | {"checked": checked}
         if error is not None:
@@ -112,10 +115,11 @@ class Measurer:
             count += 1
         return max(once, 1e-9)
 
-    def _time(self, case: Case, launch: Launch) -> Timing:
+    def _time(self, case: Case, launch: Launch, samples_s: float | None = None) -> Timing:
         settings = self.settings
         once = self._warm_up(launch)
-        rule = StoppingRule(settings.noise, settings.min_samples, settings.max_samples, settings.case_s)
+        longest_s = min(settings.case_s, samples_s or settings.case_s)
+        rule = StoppingRule(settings.noise, settings.min_samples, settings.max_samples, longest_s)
         if case.cache == "cold":
             return self._rounds(rule, 1, lambda: self.device.time_cold(launch, 5 if once < 0.01 else 1))
         launches = int(min(1000, max(1, np.ceil(settings.sample_s / once))))

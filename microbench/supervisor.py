@@ -87,9 +87,10 @@ class Worker:
         self.facts = reply["ready"]
         return self.facts
 
-    def ask(self, case: Case, timeout_s: float) -> Answer:
-        """Has ``case`` measured. A worker that died or did not answer in time is stopped, and the case has failed."""
-        return self.request({"case": case.to_json()}, timeout_s)
+    def ask(self, case: Case, timeout_s: float, samples_s: float | None = None) -> Answer:
+        """Has ``case`` measured, with samples of ``samples_s`` at most. A worker that died or did not answer in time is
+        stopped, and the case has failed."""
+        return self.request({"case": case.to_json(), "samples_s": samples_s}, timeout_s)
 
     def request(self, document: dict[str, Any], timeout_s: float) -> Answer:
         """`ask` for a document of any kind."""

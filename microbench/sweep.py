@@ -32,6 +32,10 @@ LONGEST_CALL_S = {"cuda": 0.05, "cpu": 0.03}
 #: random values takes a processor longer than measuring.
 MEMORY_SHARE = 0.25
 MOST_BYTES = {"cuda": 2.0**36, "cpu": 2.0**28}
+#: Launchers whose first call imports PyTorch's compiler: 3 s on a busy machine.
+_SLOW_START = ("optimizer",)
+#: Cases of a launcher among which its first is chosen.
+_FEW = 8
 _GROUP_KEYS = frozenset(
     ("name", "op", "dtypes", "fields", "axes", "options", "points", "timed", "device", "longest_call_s", "turns")
 )
@@ -83,19 +87,26 @@ def build(
         except (TypeError, ValueError, LookupError, ZeroDivisionError, AttributeError, OverflowError) as error:
             raise SpecError(f"the sweep {path} makes no cases: {type(error).__name__}: {error}") from None
         queues.append((weight, cases))
-    plan.cases = _weave(queues)
+    plan.cases = _weave(queues, target)
     return plan
 
 
-def _weave(queues: Iterable[tuple[float, list[Case]]]) -> list[Case]:
-    """Cases of all launchers together: a launcher of weight 2 has had two cases where one of weight 1 has had one."""
+def _weave(queues: Iterable[tuple[float, list[Case]]], target: Target) -> list[Case]:
+    """Cases of all launchers together: a quick one of each, the quickest first, so that a short budget has them all;
+    then a launcher of weight 2 has had two cases where one of weight 1 has had one."""
     keyed = [
         ((position + 0.5) / weight, number, case)
         for number, (weight, cases) in enumerate(queues)
         for position, case in enumerate(cases)
     ]
-    unique = {case.id: case for _, _, case in sorted(keyed, key=lambda entry: entry[:2])}
-    return list(unique.values())
+    woven = [case for _, _, case in sorted(keyed, key=lambda entry: entry[:2])]
+
+    def work(case: Case) -> tuple[bool, bool, float]:  # the flush of the cache, then data to fill and a call
+        seconds = _footprint(case.op) / target.bandwidth + target.seconds(case)
+        return case.launcher in _SLOW_START, case.cache == "cold", seconds
+
+    first = sorted((min(cases[:_FEW], key=work) for _, cases in queues if cases), key=work)
+    return list({case.id: case for case in [*first, *woven]}.values())
 
 
 def _launcher_cases(document: Mapping[str, Any], target: Target, kinds: set[str] | None, plan: Plan) -> list[Case]:

@@ -1,7 +1,7 @@
 """The process that owns one device: reads cases from stdin, one JSON line each, and answers on a pipe of its own.
 
-    <- {"case": {...}}            -> {"row": {...}} or {"failure": {...}, "poisoned": false}
-    first of all                  -> {"ready": {facts}} or {"broken": "why"}
+    <- {"case": {...}, "samples_s": 0.4}  -> {"row": {...}} or {"failure": {...}, "poisoned": false}
+    first of all                          -> {"ready": {facts}} or {"broken": "why"}
 
 It ends at the end of its input, and with its parent, however that ended. Whatever libraries print goes to stderr.
 """
@@ -77,7 +77,7 @@ def open_measurer(device: Any, settings: dict[str, Any]) -> Handler:
         count += 1
         case = Case.from_json(document["case"])
         faults.inject(count, case.id)
-        row: dict[str, Any] = measurer.measure(case)
+        row: dict[str, Any] = measurer.measure(case, document.get("samples_s"))
         return row
 
     return handle

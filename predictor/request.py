@@ -35,6 +35,8 @@ Answer = TypeVar("Answer")
 
 #: Longest sequence that is taken where none is asked for.
 DEFAULT_SEQ_LEN = 2048
+#: Tokens that generate makes a sequence where none are asked for: `vllm bench serve` asks for as many by default.
+DEFAULT_OUTPUT_LEN = 128
 
 
 @dataclass(slots=True)  # not frozen: that costs `predict_many` as much as the rest of a request
@@ -50,7 +52,7 @@ class Request:
     mode: str = "forward"
     batch: int | None = None
     seq_len: int | None = None
-    output_len: int = 0
+    output_len: int | None = None
     context_len: int | None = None
     dtype: str | None = None
     kv_dtype: str | None = None
@@ -91,7 +93,8 @@ class Request:
         degrees = Parallelism(num_gpus, self.tp, self.pp, self.dp, self.cp, self.ep, self.shard)
         slots = () if self.prompt_lens is None else ragged_lengths(self.prompt_lens)
         lens = tuple(n for n in slots if n)  # an empty sequence costs nothing
-        seq_len, context_len = _lengths(self, config, lens)
+        output_len = _output_len(self, config, lens)
+        seq_len, context_len = _lengths(self, config, lens, output_len)
         launch_s, assumed = _launch_overhead(self.launch_overhead, gpu, self.execution)
         work = Workload(
             mode=self.mode,
@@ -100,7 +103,7 @@ class Request:
             dtype=numbers.name,
             execution=self.execution,
             attention=attention,
-            output_len=self.output_len,
+            output_len=output_len,
             context_len=context_len or 0,
             micro_batch=self.micro_batch,
             optimizer=self.optimizer,
@@ -138,7 +141,18 @@ def of_words(source: Callable[Words, Request]) -> Callable[[Callable[[Request], 
     return decorate
 
 
-def _lengths(asked: Request, config: ModelConfig, lens: tuple[int, ...]) -> tuple[int, int | None]:
+def _output_len(asked: Request, config: ModelConfig, lens: tuple[int, ...]) -> int:
+    """Tokens to make a sequence: as asked for, else the default, or as many as learned positions leave room for."""
+    if asked.output_len is not None or asked.mode != "generate":
+        return asked.output_len or 0
+    if config.position != "learned":
+        return DEFAULT_OUTPUT_LEN
+    prompt = max(lens) if lens else asked.seq_len
+    room = config.max_positions // 2 if not isinstance(prompt, int) else config.max_positions - prompt + 1
+    return max(1, min(DEFAULT_OUTPUT_LEN, room))
+
+
+def _lengths(asked: Request, config: ModelConfig, lens: tuple[int, ...], output_len: int) -> tuple[int, int | None]:
     """Tokens of a sequence, and those in its KV cache: as asked for, else what the model can take."""
     seq_len, context_len = asked.seq_len, asked.context_len
     if lens:
@@ -150,7 +164,7 @@ def _lengths(asked: Request, config: ModelConfig, lens: tuple[int, ...]) -> tupl
     if asked.mode == "decode" and context_len is None:
         context_len = longest - 1 if seq_len is None else seq_len  # the step's own token is the last that fits
     if seq_len is None:
-        makes = asked.output_len - 1 if asked.mode == "generate" and isinstance(asked.output_len, int) else 0
+        makes = output_len - 1 if asked.mode == "generate" and isinstance(output_len, int) else 0
         seq_len = max(1, longest - max(0, makes)) if config.position == "learned" else longest
     return seq_len, context_len
 

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -99,6 +100,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Collect, say what came of it."""
+    begin = time.monotonic()
     check(arguments)
     if arguments.sweeps != SWEEPS:  # what is wrong with them is said before anything is measured
         target = cpu_target(1, 2**34) if arguments.device == "cpu" else gpu_target(load_gpu("h100-sxm"))
@@ -113,10 +115,10 @@ def run(arguments: argparse.Namespace) -> int:
         max_cases=arguments.max_cases, case_timeout_s=arguments.case_timeout, wait_s=arguments.wait,
         lock_clocks_hz=arguments.lock_clocks, sweeps=arguments.sweeps, calibration_rows=arguments.calibration,
         cases=None if arguments.cases is None else tuple(calibration.read(arguments.cases)),
-        settings={name: value for name, value in given.items() if value is not None},
+        settings={name: value for name, value in given.items() if value is not None}, begin=begin,
     )  # fmt: skip
     with tracking.run("collect", arguments.tracking_uri, say, of=arguments.out.name) as run:
-        collection = Collection(request)  # its budget begins here, not while MLflow loads
+        collection = Collection(request)
         summary = _interruptible(collection)
         log(run, collection.record(), summary, vars(arguments))
     _print(summary, arguments)
@@ -147,3 +149,9 @@ def _print(summary: Summary, arguments: argparse.Namespace) -> None:
         f"in {duration(summary.seconds)}{left}",
         file=sys.stdout,
     )
+    if summary.stopped_by != "budget":
+        return
+    if summary.without_rows:
+        print(f"no time was left for a row of: {', '.join(summary.without_rows)}")
+    if summary.ceilings_left:
+        print(f"{summary.ceilings_left} ceilings left: what {arguments.device} sustains may be more than was measured")

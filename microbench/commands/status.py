@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -31,16 +32,29 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(document, indent=1))
         return 0
-    width = max(len(part["name"]) for part in parts)
-    print(f"{'folder':<{width}}{'rows':>8}{'in journal':>12}{'failed':>8}  last row                   last run")
-    for part in parts:
-        print(
-            f"{part['name']:<{width}}{part['rows']:>8}{part['in_journal']:>12}{part['failures']:>8}  "
-            f"{(part['last_row'] or '-'):<27}{part['last_run']}"
-        )
+    _print_parts(parts)
     print(f"\n{document['rows']} rows, {document['failures']} cases failed", end="")
     print(f" ({', '.join(f'{kind} {count}' for kind, count in kinds.most_common())})" if kinds else "")
     return 0
+
+
+def _print_parts(parts: list[dict[str, Any]]) -> None:
+    """A line a folder; where the terminal is too narrow for it, the folder stands in a line above its numbers."""
+    width = max(len(part["name"]) for part in parts)
+    head = f"{'rows':>8}{'in journal':>12}{'failed':>8}  {'last row':<27}last run"
+    lines = [
+        f"{part['rows']:>8}{part['in_journal']:>12}{part['failures']:>8}  "
+        f"{(part['last_row'] or '-'):<27}{part['last_run']}"
+        for part in parts
+    ]
+    columns = shutil.get_terminal_size((10_000, 24)).columns
+    if width + max(map(len, (head, *lines))) <= columns:
+        for name, line in zip(["folder", *(part["name"] for part in parts)], [head, *lines], strict=True):
+            print(f"{name:<{width}}{line}")
+        return
+    for part in parts:
+        print(f"{part['name']}\n  rows {part['rows']}, in journal {part['in_journal']}, failed {part['failures']},")
+        print(f"  last row {part['last_row'] or '-'}, last run {part['last_run']}")
 
 
 def _describe(part: Part) -> dict[str, Any]:

@@ -82,28 +82,26 @@ def _describe(arguments: argparse.Namespace) -> int:
 
 
 def _print_facts(file: str, facts: dict[str, Any]) -> None:
-    from rich.table import Table
-
     from predictor.report.console import wide_console
     from predictor.report.formats import significant
+    from predictor.report.table import Column, print_table, say
 
     console = wide_console()
-    console.print(f"{file}: {facts['rows']:,} rows", highlight=False)
+    say(console, f"{file}: {facts['rows']:,} rows")
     for column, counts in facts["counts"].items():
         named = ", ".join(f"{name or '(none)'} {n:,}" for name, n in counts.items())
         if list(counts) != [""]:
-            console.print(f"  {column}: {named}", highlight=False, soft_wrap=True)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in ("operator", "field", "lowest", "median", "highest"):
-        table.add_column(head, justify="left" if head in ("operator", "field") else "right")
+            say(console, named, f"  {column}: ")
+    heads, rows = ("operator", "field", "lowest", "median", "highest"), []
     for op, fields in facts["ranges"].items():
         for field, values in fields.items():
             texts = [significant(float(v)) for v in values]
-            table.add_row(op, field, texts[0], texts[1] if len(texts) > 2 else "", texts[-1])
-    console.print(table)
+            rows.append((op, field, texts[0], texts[1] if len(texts) > 2 else "", texts[-1]))
+    words = ("operator", "field")
+    print_table(console, [Column(head, right=head not in words, key=head in words) for head in heads], rows)
     for kind, noise in facts["noise"].items():
         if noise and noise.get("median") is not None:
             n = noise.get("rows", noise.get("cases", 0))
-            console.print(f"  noise by {kind}: median {noise['median']:.2%} over {n:,}", highlight=False)
+            say(console, f"noise by {kind}: median {noise['median']:.2%} over {n:,}", "  ")
     for flag, n in facts["flags"].items():
-        console.print(f"  kept apart: {n:,} x {flag}", highlight=False)
+        say(console, f"kept apart: {n:,} x {flag}", "  ")

@@ -118,6 +118,8 @@ def _show(
     overall: dict[str, Any],
     groups: list[dict[str, Any]],
 ) -> int:
+    from predictor.report.console import wide_console
+    from predictor.report.table import say
     from predictor.training.evaluate import as_json
     from predictor.training.metrics import print_table
 
@@ -134,15 +136,18 @@ def _show(
         )
         return 0
     print_table(f"{arguments.file}: {len(rows):,} rows", overall, groups, keys)
+    console = wide_console()
     if len(worst):
-        print("worst rows:")
+        say(console, "worst rows:")
     for row in worst.to_dict("records"):
-        print(
-            f"  {row['case']} on {row['gpu']}: measured {row['measured_ms']:.4g} ms,"
-            f" forecast {row['predicted_ms']:.4g} ms"
-        )
+        say(
+            console,
+            f"{row['case']} on {row['gpu']}: measured {row['measured_ms']:.4g} ms,"
+            f" forecast {row['predicted_ms']:.4g} ms",
+            "  ", clauses=True,
+        )  # fmt: skip
     for note, count in notes.items():
-        print(f"not predicted: {count:,} x {note}")
+        say(console, f"not predicted: {count:,} x {note}")
     return 0
 
 

@@ -66,41 +66,34 @@ def _best(spec: GPUSpec, dtype: str) -> str:
 
 
 def _print_all(specs: list[GPUSpec]) -> None:
-    from rich.table import Table
-
     from predictor.report.console import wide_console
+    from predictor.report.table import Column, print_table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in ("name", "aliases", "architecture", "SMs", "memory", "bandwidth", "fp32", "bf16", "fp8", "power"):
-        table.add_column(head, no_wrap=True)
-    for spec in specs:
-        table.add_row(
-            spec.id, ", ".join(spec.aliases), spec.architecture, str(spec.sm_count), gib(spec.memory_capacity),
-            quantity(spec.memory_bandwidth, "B/s"), _best(spec, "fp32"), _best(spec, "bf16"), _best(spec, "fp8"),
-            f"{spec.power_limit_w:.0f} W",
-        )  # fmt: skip
-    wide_console().print(table)
+    heads = ("name", "aliases", "architecture", "SMs", "memory", "bandwidth", "fp32", "bf16", "fp8", "power")
+    rows = [
+        (spec.id, ", ".join(spec.aliases), spec.architecture, str(spec.sm_count), gib(spec.memory_capacity),
+         quantity(spec.memory_bandwidth, "B/s"), _best(spec, "fp32"), _best(spec, "bf16"), _best(spec, "fp8"),
+         f"{spec.power_limit_w:.0f} W")
+        for spec in specs
+    ]  # fmt: skip
+    right = ("SMs", "memory", "power")
+    print_table(wide_console(), [Column(head, right=head in right, key=head == "name") for head in heads], rows)
 
 
 def _print_one(spec: GPUSpec) -> None:
-    from rich.table import Table
-
     from predictor.report.console import wide_console
+    from predictor.report.table import Column, print_table, say
 
     console = wide_console()
     names = f" ({', '.join(spec.aliases)})" if spec.aliases else ""
-    console.print(f"[bold]{spec.id}[/bold]{names}: {spec.name}, {spec.vendor} {spec.architecture}", highlight=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in ("field", "value", "source"):
-        table.add_column(head)
-    for field, value in _fields(spec).items():
-        table.add_row(field, value, spec.sources.get(field, ""))
+    say(console, f"{spec.id}{names}: {spec.name}, {spec.vendor} {spec.architecture}", style="bold")
+    rows = [(field, value, spec.sources.get(field, "")) for field, value in _fields(spec).items()]
     for (unit, dtype), peak in sorted(spec.peaks.items()):
         field = f"peak_flops.{unit}.{dtype}"
         suffix = "OP/s" if dtype.startswith("int") else "FLOP/s"
-        table.add_row(field, quantity(peak, suffix), spec.sources.get(field, ""))
-    console.print(table)
-    console.print("Peaks are dense. `unverified`: not checked against the document named.", highlight=False)
+        rows.append((field, quantity(peak, suffix), spec.sources.get(field, "")))
+    print_table(console, [Column("field", key=True), Column("value"), Column("source", wrap=True)], rows)
+    say(console, "Peaks are dense. `unverified`: not checked against the document named.")
 
 
 def _fields(spec: GPUSpec) -> dict[str, str]:

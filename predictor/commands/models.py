@@ -20,31 +20,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the catalogue or one entry."""
+    from predictor.report.console import wide_console
+    from predictor.report.table import Column, print_table, say
+
     if arguments.name is not None:
         facts = to_dict(load_config(arguments.name))
         if arguments.json:
             print(json.dumps(facts, indent=2))
         else:
+            console = wide_console()
             for name, value in facts.items():
-                print(f"{name:24} {value}")
+                say(console, str(value), f"{name:24} ")
         return 0
     configs = [load_config(name) for name in catalogue()]
     if arguments.json:
         print(json.dumps([to_dict(config) for config in configs], indent=2))
         return 0
-    from rich.table import Table
-
-    from predictor.report.console import wide_console
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in ("name", "type", "parameters", "layers", "hidden", "heads", "KV heads", "vocabulary"):
-        table.add_column(head, justify="left" if head in ("name", "type") else "right", no_wrap=True)
-    for config in configs:
-        table.add_row(
-            config.name, config.model_type, count(parameters(config)), str(config.layers), str(config.hidden),
-            str(config.heads), str(config.kv_heads), str(config.vocab),
-        )  # fmt: skip
-    wide_console().print(table)
+    heads = ("name", "type", "parameters", "layers", "hidden", "heads", "KV heads", "vocabulary")
+    columns = [Column(head, right=head not in ("name", "type"), key=head == "name") for head in heads]
+    rows = [
+        (config.name, config.model_type, count(parameters(config)), str(config.layers), str(config.hidden),
+         str(config.heads), str(config.kv_heads), str(config.vocab))
+        for config in configs
+    ]  # fmt: skip
+    print_table(wide_console(), columns, rows)
     return 0
 
 

@@ -41,7 +41,7 @@ def add_words(parser: argparse.ArgumentParser) -> None:
     add("--mode", default="forward", metavar="MODE", help=f"{', '.join(MODES)} (default forward)")
     add("--batch", type=int, help="sequences (default 1, or as many as --prompt-lens has)")
     add("--seq-len", type=int, help="tokens a sequence (default the model's maximum, at most 2048)")
-    add("--output-len", type=int, default=0, help="tokens to generate a sequence (generate)")
+    add("--output-len", type=int, help="tokens to generate a sequence (generate; default 128)")
     add("--context-len", type=int, help="tokens already in the KV cache (decode)")
     add(
         "--prompt-lens",

@@ -32,9 +32,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         rows = [{"folder": str(p), "kind": r.kind, "status": r.status, "tracking_uri": r.uri} for p, r in kept]
         print(json.dumps({"kept": rows}, indent=2))
-    elif not kept:
-        print(f"no runs are kept here; your own store: mlflow ui --backend-store-uri {tracking.resolve_uri(None)}")
-    for place, record in [] if arguments.json else kept:
+        return 1 if left else 0
+    from predictor.report import table
+    from predictor.report.console import wide_console
+
+    console = wide_console()
+    if not kept:
+        own = tracking.resolve_uri(None)
+        table.say(console, f"no runs are kept here; your own store: mlflow ui --backend-store-uri {own}")
+    for place, record in kept:
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.started_ms / 1e3))
-        print(f"{date}  {record.kind:10} {record.status:9} for {record.uri}  ({place})")
+        table.say(console, f"{record.kind:10} {record.status:9} for {record.uri}  ({place})", f"{date}  ")
     return 1 if left else 0

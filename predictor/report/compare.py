@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from predictor.errors import RequestError, TilecastError
 from predictor.estimators.interval import LEVEL
 from predictor.files import atomic_write
 from predictor.prediction import SCHEMA_VERSION, Prediction
-from predictor.report.formats import dtype_words, gib, kv_words, rate, seconds, significant, span
+from predictor.report.formats import dtype_words, gib, gib_of, kv_words, rate, seconds, significant, span
 from predictor.report.json_report import to_dict
+from predictor.report.table import Column, print_table, say
 
 #: File endings that a picture may have.
 PICTURES = (".svg", ".png", ".pdf")
@@ -98,19 +97,19 @@ def bound_by(answer: Prediction) -> str:
 def print_comparison(entries: Sequence[Entry], console: Console) -> None:
     """A line of what was asked, the table, and a line for each entry that cannot run."""
     many_models = _many_models(entries)
-    console.print(_first_line(entries), highlight=False, soft_wrap=True, markup=False)
-    console.print(_table(entries, many_models))
+    say(console, _first_line(entries), clauses=True)
+    _table(entries, many_models, console)
     for entry in entries:
         if entry.trouble:
             name = entry.model if many_models else entry.gpu
-            console.print(f"{name}: {entry.trouble}", highlight=False, soft_wrap=True, markup=False)
+            say(console, f"{name}: {entry.trouble}")
     for note, names in _notes(entries, many_models).items():
-        console.print(f"{', '.join(names)}: {note}", highlight=False, soft_wrap=True, markup=False)
+        say(console, f"{', '.join(names)}: {note}")
     answers = [entry.answer for entry in entries if entry.answer is not None]
     for what in ("dtype", "kv_dtype", "attention"):
         if len({getattr(answer.workload, what) for answer in answers}) > 1:
             name = what.replace("_", "-")
-            console.print(f"{name} differs between rows: --{name} asks for one", highlight=False, soft_wrap=True)
+            say(console, f"{name} differs between rows: --{name} asks for one")
 
 
 def _notes(entries: Sequence[Entry], many_models: bool) -> dict[str, list[str]]:
@@ -148,36 +147,41 @@ def _first_line(entries: Sequence[Entry]) -> str:
     return f"{parts[0]}: {', '.join(parts[1:])}"
 
 
-def _table(entries: Sequence[Entry], many_models: bool) -> Table:
+def _table(entries: Sequence[Entry], many_models: bool, console: Console) -> None:
     priced = any(entry.price is not None for entry in entries)
-    training = _training(entries)
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    training, shared = _training(entries), _shared(entries)
     heads = ["model" if many_models else "GPU", "latency", f"{LEVEL:.0%} interval".replace("%", " %"), "tokens/s",
-             "MFU", "memory", "fits", "bound by", "dtype"]  # fmt: skip
+             *["tokens/s a GPU"] * shared, "MFU", "memory", "fits", "bound by", "dtype"]  # fmt: skip
     if priced:
         heads += ["$/h", "$/M tokens"] + ["$/1000 steps"] * training
-    for head in heads:
-        right = head in ("latency", "tokens/s", "MFU", "memory") or head.startswith("$")
-        table.add_column(head, justify="right" if right else "left", no_wrap=True)
+    words = ("fits", "bound by", "dtype", heads[2])
+    columns = [Column(head, right=i > 0 and head not in words, key=i == 0) for i, head in enumerate(heads)]
+    rows = []
     for entry in entries:
-        cells = [escape(entry.model if many_models else entry.gpu), *_cells(entry.answer)]
+        cells = [entry.model if many_models else entry.gpu, *_cells(entry.answer, shared)]
         if priced:
             cells += [_dollars(entry.price), _dollars(entry.cost_per_million_tokens)]
             cells += [_dollars(entry.cost_per_1000_steps)] * training
-        table.add_row(*cells, style=None if entry.fits else "dim")
-    return table
+        rows.append(cells)
+    print_table(console, columns, rows, ["" if entry.fits else "dim" for entry in entries])
 
 
-def _cells(answer: Prediction | None) -> list[str]:
+def _shared(entries: Sequence[Entry]) -> bool:
+    """Whether runs are on several GPUs each."""
+    return any(entry.answer is not None and entry.answer.workload.parallelism.num_gpus > 1 for entry in entries)
+
+
+def _cells(answer: Prediction | None, shared: bool) -> list[str]:
     if answer is None:
-        return ["cannot run", *["-"] * 7]
+        return ["cannot run", *["-"] * (7 + shared)]
     memory = answer.memory
     return [
         seconds(answer.latency_s),
         "-" if answer.interval_s is None else span(*answer.interval_s),
         rate(answer.tokens_per_s),
+        *[rate(answer.tokens_per_s_per_gpu)] * shared,
         f"{answer.mfu:.1%}",
-        f"{gib(memory.total)} of {gib(memory.capacity)}",
+        gib_of(memory.total, memory.capacity),
         "yes" if memory.fits else "no",
         bound_by(answer),
         answer.workload.dtype,

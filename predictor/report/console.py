@@ -1,11 +1,16 @@
-"""The terminal that tables are printed on: as wide as it is, and wide enough where the output is a pipe or a file."""
+"""The terminal that tables are printed on: as wide as it is, or, where the output is a pipe or file, as they are."""
 
 from __future__ import annotations
 
+import os
+
 from rich.console import Console
 
+#: Columns where there is no terminal to ask and no COLUMNS: more than any line has.
+_WIDE = 10_000
 
-def wide_console(width: int = 150) -> Console:
-    """A console; ``width`` columns where there is no terminal to ask."""
+
+def wide_console() -> Console:
+    """A console of the width of the terminal or of the variable COLUMNS, else of any."""
     console = Console()
-    return console if console.is_terminal else Console(width=width)
+    return console if console.is_terminal or os.environ.get("COLUMNS", "").isdigit() else Console(width=_WIDE)

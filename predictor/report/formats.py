@@ -86,6 +86,17 @@ def may_use(memory: Memory) -> str:
     return f"{gib(memory.usable)}: {memory.fraction:g} {BASES[memory.base]}{whose}"
 
 
+def gib_of(part: float, whole: float) -> str:
+    """A part of a memory, the unit once where it is the same.
+
+    >>> gib_of(23 * 2**30, 80 * 2**30), gib_of(2**20, 2**30)
+    ('23.0 of 80.0 GiB', '1.0 MiB of 1.0 GiB')
+    """
+    first, second = gib(part), gib(whole)
+    unit = second[-4:]
+    return f"{first.removesuffix(unit)} of {second}" if first.endswith(unit) else f"{first} of {second}"
+
+
 def rate(value: float) -> str:
     """A count a second."""
     return significant(value) if value < 1e4 else f"{value:,.0f}"

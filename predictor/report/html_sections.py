@@ -11,8 +11,9 @@ from predictor.estimators.interval import LEVEL
 from predictor.hardware.gpu import GPUSpec
 from predictor.precision import computes_in
 from predictor.prediction import Prediction
-from predictor.report.formats import count, gib, may_use, quantity, rate, seconds, share, span
+from predictor.report.formats import count, gib, gib_of, may_use, quantity, seconds, share, span
 from predictor.report.html_elements import COLOURS, Html, figure, join, legend_of, section, swatch, table, tag
+from predictor.report.throughput import throughput
 
 #: Blocks drawn as bars: those that take longest. The table has them all.
 MOST_LAYERS = 24
@@ -98,11 +99,10 @@ def _figures(answer: Prediction) -> list[tuple[str, str]]:
         found.append(("time per output token", seconds(answer.tpot_s)))
     if work.mode == "train":
         found += [(f"{name}", seconds(answer.phases_s[name])) for name in ("forward", "backward", "optimizer")]
-    each = f" ({rate(answer.tokens_per_s_per_gpu)} a GPU)" if work.parallelism.num_gpus > 1 else ""
     found += [
-        ("throughput", f"{rate(answer.tokens_per_s)} tokens/s{each}"),
+        ("throughput", throughput(answer)),
         (f"MFU, of the {computes_in(work.dtype)} peak", f"{answer.mfu:.1%}"),
-        ("memory", f"{gib(memory.total)} of {gib(memory.capacity)}{' a GPU' if memory.gpus > 1 else ''}"),
+        ("memory", f"{gib_of(memory.total, memory.capacity)}{' a GPU' if memory.gpus > 1 else ''}"),
         ("model", f"{count(answer.parameters)} parameters"),
         ("work", quantity(answer.flops, "FLOP")),
     ]
@@ -218,7 +218,7 @@ def memory_section(answer: Prediction) -> Html:
     bar = tag("div", *pieces, line, class_="stack", aria_hidden="true")
     legend = tag("ul", *(swatch(i, f"{name} {gib(value)}") for i, (name, value) in enumerate(kept)), class_="legend")
     each = " of each GPU" if memory.gpus > 1 else ""
-    caption = f"{gib(memory.total)} of {gib(memory.capacity)}{each}; the line is what the GPU has."
+    caption = f"{gib_of(memory.total, memory.capacity)}{each}; the line is what the GPU has."
     if memory.fraction < 1.0:
         caption += f" The run may use {may_use(memory)}."
     if memory.largest_batch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
 
 from predictor.engines import CALLS
 from predictor.estimators.interval import LEVEL
@@ -13,15 +12,17 @@ from predictor.report.formats import (
     count,
     dtype_words,
     gib,
+    gib_of,
     given,
     kv_words,
     may_use,
     quantity,
-    rate,
     seconds,
     share,
     span,
 )  # fmt: skip
+from predictor.report.table import Column, print_table, say
+from predictor.report.throughput import throughput
 from predictor.workload import Workload
 
 
@@ -60,22 +61,25 @@ def _gpus(work: Workload) -> str:
 
 def print_prediction(answer: Prediction, console: Console) -> None:
     """The answer, its memory, what bounds it, and the breakdown."""
-    console.print(first_line(answer), highlight=False, soft_wrap=True)
+    say(console, first_line(answer), clauses=True)
     _headline(answer, console)
     _memory(answer, console)
-    console.print(_classes(answer))
+    console.print()
+    _classes(answer, console)
     if answer.nodes:
-        console.print(_operators(answer))
+        console.print("\nlongest operators", highlight=False)
+        _operators(answer, console)
+    console.print()
     known, fallback = answer.provenance.get("estimator", 0), answer.provenance.get("roofline", 0)
-    console.print(
+    say(
+        console,
         f"{known + fallback} distinct operators: {known} from estimators ({answer.artifacts}), {fallback} from the"
         " roofline alone (a perfect kernel with a cold cache).",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
+    )
     if answer.assumed:
-        console.print(f"Assumed, missing in the config: {', '.join(answer.assumed)}", highlight=False, soft_wrap=True)
+        say(console, f"Assumed, missing in the config: {', '.join(answer.assumed)}")
     for note in answer.notes:
-        console.print(note, highlight=False, soft_wrap=True)
+        say(console, note)
 
 
 def _headline(answer: Prediction, console: Console) -> None:
@@ -86,15 +90,10 @@ def _headline(answer: Prediction, console: Console) -> None:
     work = answer.workload
     phases = ", ".join(f"{name} {seconds(t)}" for name, t in answer.phases_s.items())
     if len(answer.phases_s) > 1:
-        console.print(f"  phases      {phases}", highlight=False)
-    what = "tokens/s" if work.mode != "decode" else "tokens/s (one a sequence)"
-    each = f" ({rate(answer.tokens_per_s_per_gpu)} a GPU)" if work.parallelism.num_gpus > 1 else ""
-    console.print(
-        f"  throughput  {rate(answer.tokens_per_s)} {what}{each}, {rate(answer.sequences_per_s)} sequences/s",
-        highlight=False,
-    )
-    console.print(f"  MFU         {answer.mfu:.1%} of the {computes_in(work.dtype)} peak", highlight=False)
-    console.print(f"  bound by    {_bound(answer)}", highlight=False)
+        say(console, phases, "  phases      ", clauses=True)
+    say(console, throughput(answer), "  throughput  ", clauses=True)
+    say(console, f"{answer.mfu:.1%} of the {computes_in(work.dtype)} peak", "  MFU         ")
+    say(console, _bound(answer), "  bound by    ")
 
 
 def _bound(answer: Prediction) -> str:
@@ -118,42 +117,47 @@ def _memory(answer: Prediction, console: Console) -> None:
     }  # fmt: skip
     parts = ", ".join(f"{name} {gib(value)}" for name, value in named.items() if value)
     of = " a GPU" if memory.gpus > 1 else ""
-    console.print(f"  memory      {gib(memory.total)} of {gib(memory.capacity)}{of}: {parts}", highlight=False)
+    say(console, f"{gib_of(memory.total, memory.capacity)}{of}: {parts}", "  memory      ", clauses=True)
     if memory.fraction < 1.0:
-        console.print(f"  may use     {may_use(memory)}", highlight=False)
+        say(console, may_use(memory), "  may use     ")
     if memory.largest_batch:
-        console.print(f"  fits        up to {memory.largest_batch:,} such sequences", highlight=False)
+        say(console, f"up to {memory.largest_batch:,} such sequences", "  fits        ")
     work = quantity(answer.flops, "FLOP")
-    console.print(f"  model       {count(answer.parameters)} parameters, {work}", highlight=False)
+    say(console, f"{count(answer.parameters)} parameters, {work}", "  model       ")
     if not memory.fits:
         why = memory.reason or "the sum is too large"
-        console.print(
-            f"[bold red]  does not fit by {gib(memory.missing)}: {why}. {memory.advice}. The time above is what"
-            " one would take if it had the memory.[/bold red]",
-            highlight=False, soft_wrap=True,
+        say(
+            console,
+            f"does not fit by {gib(memory.missing)}: {why}. {memory.advice}. The time above is what one would take if"
+            " it had the memory.",
+            "  ", "bold red",
         )  # fmt: skip
 
 
-def _classes(answer: Prediction) -> Table:
-    table = Table(title=None, box=None, pad_edge=False, header_style="bold")
-    for name in ("operator", "phase", "count", "time", "share", "of roofline", "bound", "source"):
-        table.add_column(name, justify="right" if name in ("count", "time", "share", "of roofline") else "left")
+def _classes(answer: Prediction, console: Console) -> None:
+    columns = [
+        Column("operator", key=True), Column("phase", key=True), Column("count", right=True),
+        Column("time", right=True), Column("share", right=True), Column("of roofline", right=True, wrap=True),
+        Column("bound"), Column("source", wrap=True),
+    ]  # fmt: skip
+    rows = []
     for row in answer.breakdown:
         source = row.source if not row.estimators else f"{row.source}: {', '.join(row.estimators)}"
-        table.add_row(
-            row.op, row.phase, f"{row.count:,.0f}", seconds(row.latency_s), share(row.share),
-            f"{row.utilization:.0%}", row.bound, source,
+        rows.append(
+            (row.op, row.phase, f"{row.count:,.0f}", seconds(row.latency_s), share(row.share), f"{row.utilization:.0%}",
+             row.bound, source)
         )  # fmt: skip
-    return table
+    print_table(console, columns, rows)
 
 
-def _operators(answer: Prediction) -> Table:
-    table = Table(title="longest operators", title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for name in ("operator", "shape", "phase", "count", "time", "share", "bound", "source"):
-        table.add_column(name, justify="right" if name in ("count", "time", "share") else "left")
-    for row in answer.nodes:
-        table.add_row(
-            row.name, row.shape, row.phase, f"{row.count:,.0f}", seconds(row.latency_s), share(row.share),
-            row.bound, row.source,
-        )  # fmt: skip
-    return table
+def _operators(answer: Prediction, console: Console) -> None:
+    columns = [
+        Column("operator", key=True), Column("shape", wrap=True), Column("phase"), Column("count", right=True),
+        Column("time", right=True), Column("share", right=True), Column("bound"), Column("source"),
+    ]  # fmt: skip
+    rows = [
+        (row.name, row.shape, row.phase, f"{row.count:,.0f}", seconds(row.latency_s), share(row.share), row.bound,
+         row.source)
+        for row in answer.nodes
+    ]  # fmt: skip
+    print_table(console, columns, rows)

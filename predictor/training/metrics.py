@@ -67,20 +67,20 @@ def print_table(
     title: str, overall: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], keys: Sequence[str]
 ) -> None:
     """The groups and the whole as a table on the terminal."""
-    from rich.table import Table
-
+    from predictor.report import table
     from predictor.report.console import wide_console
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for key in keys:
-        table.add_column(key)
+    console = wide_console()
     extra = [name for name in overall if name.endswith("_baseline_pct") or name.startswith("interval_")]
     names = ["n", "unpredicted", "mean_ape_pct", "median_ape_pct", "p90_ape_pct", "mean_signed_pct", *extra]
-    for name in names:
-        table.add_column(name.removesuffix("_pct").replace("_", " "), justify="right")
-    for row in [*groups, dict.fromkeys(keys, "") | {keys[0]: "all"} | dict(overall)]:
-        table.add_row(*(str(row.get(key, "")) for key in keys), *(_cell(row.get(name)) for name in names))
-    wide_console().print(table)
+    columns = [table.Column(key, key=True) for key in keys]
+    columns += [table.Column(name.removesuffix("_pct").replace("_", " "), right=True, wrap=True) for name in names]
+    rows = [
+        [*(str(row.get(key, "")) for key in keys), *(_cell(row.get(name)) for name in names)]
+        for row in [*groups, dict.fromkeys(keys, "") | {keys[0]: "all"} | dict(overall)]
+    ]
+    table.say(console, title)
+    table.print_table(console, columns, rows)
 
 
 def _cell(value: Any) -> str:

@@ -382,3 +382,14 @@ def test_plan_needs_no_torch(tmp_path: Path) -> None:
     done = microbench("plan", "--gpu", "h200", "--json", PYTHONPATH=f"{tmp_path}:{environment()['PYTHONPATH']}")
     found = json.loads(done.stdout)
     assert found["cases"] > 10_000 and {row["operator"] for row in found["operators"]} >= {"gemm", "tile", "attention"}
+
+
+def test_a_budget_without_operators_measures_every_operator(tmp_path: Path) -> None:
+    """The first cases of a plan are one of each; all that a processor can run have a row, and the device its file."""
+    plan = json.loads(microbench("plan", "--device", "cpu", "--threads", 1, "--json").stdout)
+    every = {row["operator"] for row in plan["operators"]}
+    microbench("collect", "--device", "cpu", "--threads", 1, "--budget", "300s", "--max-cases", len(every),
+               "--case-seconds", "0.002s", "--tracking-uri", "off", "--out", tmp_path / "out")  # fmt: skip
+    measured = {row["launcher"] for row in rows_of(tmp_path / "out").values()}
+    assert measured == every | {"ceiling"} and len(every) == 15
+    assert report(tmp_path / "out")["valid"]

@@ -32,7 +32,7 @@ PLAIN = [
     (f"{PREDICT} --launch-overhead nan", "nan"),
     (f"{PREDICT} --prompt-lens 0", "--prompt-lens 0"),
     (f"{PREDICT} --prompt-lens 5 --batch 3", "--batch 3"),
-    (f"{PREDICT} --mode generate", "--output-len 0"),
+    (f"{PREDICT} --mode generate --output-len 0", "--output-len 0"),
     (f"{PREDICT} --mode forward --context-len 4", "--context-len 4"),
     (f"{PREDICT} --mode train --batch 4 --micro-batch 3", "--micro-batch 3"),
     (f"{PREDICT} --html file/x.html", "--html"),

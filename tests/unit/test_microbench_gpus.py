@@ -56,7 +56,7 @@ class FakeWorker:
 
     kill = stop
 
-    def ask(self, case: Case, timeout_s: float) -> Answer:
+    def ask(self, case: Case, timeout_s: float, samples_s: float | None = None) -> Answer:
         FakeWorker.asked[self.visible] += 1
         if case.launcher in self.dies_at:
             return Answer(failure={"kind": "worker_died", "reason": "the worker was ended by SIGSEGV"}, dead=True)
@@ -93,11 +93,11 @@ def test_two_gpus_share_a_queue_and_a_folder(
     both = threading.Barrier(2)  # neither begins with the queue before the other does
     begun: set[str] = set()
 
-    def ask(worker: FakeWorker, case: Case, timeout_s: float) -> Answer:
+    def ask(worker: FakeWorker, case: Case, timeout_s: float, samples_s: float | None = None) -> Answer:
         if case.launcher != "ceiling" and worker.visible in "01" and worker.visible not in begun:
             begun.add(worker.visible)
             both.wait(60)
-        return answer(worker, case, timeout_s)
+        return answer(worker, case, timeout_s, samples_s)
 
     answer = gpus.ask
     monkeypatch.setattr(gpus, "ask", ask)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from predictor.errors import RequestError, unknown_name
+from predictor.errors import RequestError, TilecastError, unknown_name
 from predictor.training.importers.base import ImportResult, Skipped
 
 __all__ = ["SOURCES", "ImportResult", "Skipped", "import_source"]
@@ -19,12 +19,17 @@ def import_source(source: str, path: str | Path) -> ImportResult:
 
     Rows that cannot be read are counted and named in the result. Raises UnknownNameError for an unknown source,
     RequestError where `path` is no folder, SpecError, one line, for a folder or a file of another layout, and
-    TilecastError where pandas or pyarrow is not installed.
+    TilecastError where no row could be imported, and where pandas or pyarrow is not installed.
     """
     if source not in SOURCES:
         raise unknown_name("data source", source, SOURCES)
     root = Path(path).absolute()
     if not root.is_dir():
         raise RequestError(f"{path} is not a folder: expected the root of the {source} data")
-    result: ImportResult = importlib.import_module(f"{__name__}.{source}").run(root)
+    module = importlib.import_module(f"{__name__}.{source}")
+    result: ImportResult = module.run(root)
+    if not len(result.frame):
+        skipped = sorted(result.skipped_by_reason().items(), key=lambda item: -item[1])
+        why = "".join(f", {count:,} x {reason}" for reason, count in skipped[:3])
+        raise TilecastError(f"no row was imported from {root}{why}; expected measurements in {module.EXPECTED}")
     return result

@@ -1,0 +1,19 @@
+"""Tokens a second in words, on the terminal and on the page."""
+
+from __future__ import annotations
+
+from predictor.prediction import Prediction
+from predictor.report.formats import rate
+
+
+def throughput(answer: Prediction) -> str:
+    """Tokens a second in all and, on several GPUs, of each; and what counts as one. A decode step makes one a sequence,
+    so there it is the rate of steps times the batch, and no sequence ends."""
+    work = answer.workload
+    made = " made" if work.mode in ("decode", "generate") else ""
+    text = f"{rate(answer.tokens_per_s)} tokens/s{made}"
+    if work.parallelism.num_gpus > 1:
+        text += f" in total, {rate(answer.tokens_per_s_per_gpu)} tokens/s a GPU"
+    if work.mode == "decode":
+        return f"{text}, {rate(1.0 / answer.latency_s)} steps/s of {work.batch:,} token{'s' * (work.batch > 1)}"
+    return f"{text}, {rate(answer.sequences_per_s)} sequences/s"

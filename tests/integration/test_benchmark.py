@@ -1,0 +1,41 @@
+"""scripts/benchmark.py: every figure beside a yardstick of the same machine."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+benchmark = importlib.import_module("benchmark")
+
+
+def run(*words: str) -> str:
+    command = [sys.executable, str(ROOT / "scripts" / "benchmark.py"), "--runs", "1", "--models", "6", "--sweep", "30"]
+    return subprocess.run([*command, *words], check=True, capture_output=True, text=True, cwd="/").stdout
+
+
+def test_every_figure_stands_beside_the_yardstick_and_the_machine() -> None:
+    found = json.loads(run("--json"))
+    assert f"{len(os.sched_getaffinity(0))} cores, Python {sys.version.split()[0]}" in found["machine"]
+    for name in ("warm", "sweep"):
+        assert 0.02 < found[name]["yardstick_ms"] < 200
+        assert 0.1 < found[name]["yardsticks"] < 100
+    text = run()
+    assert text.startswith("machine: ") and text.count(" yardsticks of ") == 2
+
+
+def test_a_multiple_is_of_the_work_and_not_of_the_machine() -> None:
+    """Three yardsticks are three yardsticks, however busy the machine is; a part is its share of the call."""
+    pair = benchmark.Pair()
+    for _ in range(40):
+        pair.time(lambda: [benchmark.yardstick() for _ in range(3)])
+    assert pair.figures()["yardsticks"] == pytest.approx(3.0, rel=0.35)
+    assert pair.figures(3)["yardsticks"] == pytest.approx(pair.figures()["yardsticks"] / 3)
+    assert len(pair.yard_cpu_s) == len(pair.wall_s) == 40
