@@ -13,7 +13,9 @@ from predictor.aggregate.plan import Point
 from predictor.errors import RequestError, UnsupportedError
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.networks import ModelConfig, load_config
+from predictor.ops.routing import RANDOM
 from predictor.precision import TRAINABLE, default_attention, default_dtype, precision
+from predictor.routing import router_of
 from predictor.workload import (
     DEFAULT_LAUNCH_OVERHEAD_S,
     DEFAULT_STEP_OVERHEAD_S,
@@ -58,6 +60,7 @@ class Request:
     micro_batch: int = 0
     recompute: str = "none"
     prompt_lens: str | Sequence[int] | None = None
+    routing: str | Path | Sequence[float] = RANDOM
     num_gpus: int | None = None
     tp: int = 1
     pp: int = 1
@@ -105,6 +108,7 @@ class Request:
             prompt_lens=lens,
             step_overhead_s=step_overhead_seconds(self.step_overhead),
             system=_system(self.system, gpu, degrees),
+            routing=router_of(self.routing, 0 if config.expert_capacity else config.experts, config.top_k),
         )
         _check_length(config, work)
         return Point(config, gpu, work, numbers)

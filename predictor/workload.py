@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from predictor.errors import RequestError, UnsupportedError, nearest
+from predictor.ops.routing import Router
 from predictor.units import parse_quantity
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ class Workload:
 
     ``prompt_lens``: a ragged batch, packed without padding: every sequence's prompt length, or in mode decode the
     tokens that it has in the cache; ``seq_len`` or ``context_len`` is the longest of them. ``system`` joins the GPUs
-    where there is more than one.
+    where there is more than one. ``routing``: how tokens fall on experts, None for a model without any, or with
+    experts of fixed capacity.
     """
 
     mode: str
@@ -114,6 +116,7 @@ class Workload:
     prompt_lens: tuple[int, ...] = ()
     step_overhead_s: float = DEFAULT_STEP_OVERHEAD_S
     system: SystemSpec | None = None
+    routing: Router | None = None
 
     def __post_init__(self) -> None:
         for name, most in LARGEST.items():

@@ -46,6 +46,12 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         metavar="N,N,...",
         help="a ragged batch, packed without padding: every sequence's prompt length (decode: its tokens in the cache)",
     )
+    add(
+        "--routing",
+        default="random",
+        metavar="HOW",
+        help="how tokens fall on experts: random (default), balanced, zipf:ALPHA, or a file with each expert's share",
+    )
     add("--dtype", help=f"{', '.join(SUPPORTED)} (default bf16 where the GPU has it, else fp16 or fp32)")
     add(
         "--attention",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from predictor.errors import RequestError
 from predictor.ops.attention import attended_pairs
+from predictor.ops.routing import RANDOM
 
 if TYPE_CHECKING:
     from predictor.hardware.system import SystemSpec
@@ -32,7 +33,8 @@ class Step:
     layer: the config that comes with such a step is of one of them (`predictor.parallel.tensor`).
 
     ``engine``: the serving engine whose kernels run, a word of `predictor.workload.SERVING`, "" for none. Engines join
-    other kernels than a compiler does (`predictor.networks.attention.self_attention`).
+    other kernels than a compiler does (`predictor.networks.attention.self_attention`). ``routing``: how tokens fall on
+    experts (`predictor.ops.routing`).
     """
 
     mode: str = "forward"
@@ -52,6 +54,7 @@ class Step:
     tp: int = 1
     system: SystemSpec | None = None
     engine: str = ""
+    routing: str = RANDOM
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
