@@ -104,7 +104,7 @@ _MEANINGS: Mapping[str, str] = {
     "vocab": "rows of the table, or width of the logits", "hidden": "width of the model",
     "intermediate": "width of an expert before tensor parallelism", "experts": "experts of the model",
     "top_k": "experts a token", "gated": "whether an expert has a gate matrix", "tp": "tensor parallel GPUs",
-    "ep": "expert parallel GPUs", "distribution": "how tokens fall on experts: balanced, random, zipf:A, power_law_A, shares:S,S,...", "parameters": "parameters stepped over",
+    "ep": "expert parallel GPUs", "distribution": "how tokens fall on experts", "parameters": "parameters stepped over",
     "mixed": "16-bit gradients and weight copies beside fp32 state", "inverse": "whether it rotates back",
     "residual": "whether a residual is added first",
     "ranks": "GPUs that take part in a collective",
