@@ -2,14 +2,18 @@
 """What a decode step of a MoE model costs as the batch grows, under balanced, random and skewed routing.
 
 usage: scripts/moe_routing.py [--gpu h100] [--execution vllm] [--context-len 1024] [--models A,B] [--svg FILE]
+           [--served $TILECAST_DATA/ground_truth/ml_energy_llm.csv]
 
 A table of milliseconds a step (Markdown) for each model, with the experts that a layer's tokens touch; --svg draws the
-costs. docs/routing.md shows both.
+costs. --served adds a table of measured servers of qwen3-30b-a3b on one H100 (the ML.ENERGY benchmark, vLLM, bf16):
+median time between tokens at their mean batch, against a step whose caches hold half of the mean output and a prompt of
+300 tokens (assumed: the table has no prompt lengths). docs/routing.md shows all of it.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 import sys
 from pathlib import Path
@@ -19,6 +23,8 @@ from predictor.files import atomic_write
 from predictor.ops import MoE
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+SERVED = "Qwen/Qwen3-30B-A3B-"
+PROMPT = 300
 ROUTINGS = ("balanced", "random", "zipf:1")
 COLOURS = {"balanced": "#3b6fb6", "random": "#e08b2c", "zipf:1": "#3f9a52"}
 WIDTH, HEIGHT, MARGIN = 420, 300, 50
@@ -46,6 +52,31 @@ def table(model: str, found: dict[str, list[float]]) -> list[str]:
         cells = [f"{found[name][i]:.2f} ms ({touched(model, name, batch):.1f})" for name in ROUTINGS]
         lines.append(f"| {batch} | " + " | ".join(cells) + " |")
     return [*lines, ""]
+
+
+def served(path: Path) -> list[str]:
+    """The Markdown rows of measured servers beside the forecasts, and the mean absolute error of each routing."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if _is_served(row)]
+    lines = ["| batch | measured | " + " | ".join(ROUTINGS) + " |", "| --: | --: |" + " --: |" * len(ROUTINGS)]
+    errors: dict[str, list[float]] = {name: [] for name in ROUTINGS}
+    for row in sorted(rows, key=lambda row: float(row["mean_batch"])):
+        batch, context = round(float(row["mean_batch"])), PROMPT + round(float(row["mean_output_len"]) / 2)
+        about = {"model": "qwen3-30b-a3b", "gpu": "h100", "mode": "decode", "execution": "vllm", "dtype": "bf16"}
+        runs = [{**about, "batch": batch, "context_len": context, "routing": name} for name in ROUTINGS]
+        times = [answer.latency_ms for answer in predict_many(runs)]
+        measured = float(row["median_itl_ms"])
+        for name, time in zip(ROUTINGS, times, strict=True):
+            errors[name].append(abs(time / measured - 1.0))
+        lines.append(f"| {batch} | {measured:.2f} ms | " + " | ".join(f"{time:.2f} ms" for time in times) + " |")
+    means = [f"{100 * sum(values) / len(values):.1f} %" for values in errors.values() if values]
+    return [*lines, "| mean error | | " + " | ".join(means) + " |", ""]
+
+
+def _is_served(row: dict[str, str]) -> bool:
+    one = all(row[name] == "1" for name in ("num_gpus", "tp", "dp", "ep"))
+    text = row["task"] in ("gpqa", "lm-arena-chat")
+    return one and text and row["dtype"] == "bf16" and row["gpu"] == "h100-sxm" and row["model"].startswith(SERVED)
 
 
 def picture(results: dict[str, dict[str, list[float]]]) -> str:
@@ -90,6 +121,7 @@ def main() -> int:
     parser.add_argument("--execution", default="vllm")
     parser.add_argument("--context-len", type=int, default=1024)
     parser.add_argument("--models", default="mixtral-8x7b,qwen3-30b-a3b", metavar="A,B")
+    parser.add_argument("--served", type=Path, metavar="CSV")
     parser.add_argument("--svg", type=Path, metavar="FILE")
     asked = parser.parse_args()
     try:
@@ -97,6 +129,8 @@ def main() -> int:
         results = {name: costs(name, asked.gpu, asked.execution, asked.context_len) for name in models}
         for model, found in results.items():
             print("\n".join(table(model, found)))
+        if asked.served:
+            print("\n".join(served(asked.served)))
     except TilecastError as error:
         print(f"moe_routing: {error}", file=sys.stderr)
         return error.exit_status

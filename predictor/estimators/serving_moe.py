@@ -11,11 +11,10 @@ kept by kernel, not by framework: which rows a kernel touches is the kernel's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from predictor.estimators.base import Batch
 from predictor.estimators.residual import (
@@ -31,7 +30,7 @@ from predictor.estimators.residual import (
 )
 from predictor.estimators.token_curve import KNOTS, between, never_falling
 from predictor.hardware.gpu import GPUSpec
-from predictor.ops.routing import BLOCKS, Loads, expert_loads, exponent_of
+from predictor.ops.routing import BLOCKS, POWER_LAW, Loads, drawn, expert_loads, exponent_of
 from predictor.quantization import variant, weight_bytes
 
 #: Constants of the core, in the order in which an artifact holds their logarithms.
@@ -65,16 +64,19 @@ FEATURES = (
     "log2_active", "log2_compute_s", "log2_memory_s", "log2_compute_over_memory", "log2_weights_over_l2",
     "log2_activations_over_l2", "log2_tiles_16", "log2_tiles_32", "log2_tiles_64", "log2_tiles_128", "log2_experts",
     "log2_rows", "efficiency_16", "efficiency_32", "efficiency_64", "efficiency_128", "fill_16", "fill_32", "fill_64",
-    "fill_128", "pad_width_128", "pad_width_256", "log2_busiest_over_mean", "gated", "tp", "ep", "blocked", "framework",
+    "fill_128", "pad_width_128", "pad_width_256", "exponent", "gated", "tp", "ep", "blocked", "framework",
     "log2_tokens_a_local_expert",
 )  # fmt: skip
 _LOGS = 18
 #: Columns that make a layer, its tokens apart; with the name of its routing.
 _LAYER = ("hidden", "intermediate", "experts", "top_k", "matrices", "tp", "ep")
 Layer = tuple[Any, ...]
+#: The measured routings at both ends: the most and the fewest experts with few tokens, even and uneven rows with many.
+ENDS = ("balanced", f"{POWER_LAW}1.2")
+#: Cores at the ends closer than this (in the logarithm) do not tell where between them a routing lies.
+_SAME_CORE = 1e-3
 #: Curves that are kept for a GPU, framework and variant.
 _CURVES = 4096
-_SKEW = FEATURES.index("log2_busiest_over_mean")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Shapes:
     """n layers; arrays of shape (n,), bytes of a weight. ``matrices`` is 2 or 3.
 
     What the router makes of them (`predictor.ops.routing.Loads`): ``rows`` of this GPU's experts, ``active`` experts
-    with a row, rows of the ``busiest``, and ``blocks`` of rows (n, 4).
+    with a row, and ``blocks`` of rows (n, 4). ``exponent`` is that of a measured power law, else 0.
     """
 
     tokens: FloatArray
@@ -95,17 +97,25 @@ class Shapes:
     ep: FloatArray
     rows: FloatArray
     active: FloatArray
-    busiest: FloatArray
     blocks: FloatArray
+    exponent: FloatArray
     itemsize: float
     tiling: str = FASTEST
 
     @classmethod
-    def of(cls, columns: Sequence[FloatArray], loads: Loads, itemsize: float, tiling: str = FASTEST) -> Shapes:
+    def of(
+        cls, columns: Sequence[FloatArray], loads: Loads, exponent: FloatArray, itemsize: float, tiling: str = FASTEST
+    ) -> Shapes:
         """From the first eight arrays in the order of the fields, and what the router makes of them."""
         tokens, hidden, intermediate, experts, top_k, matrices, tp, ep = columns
-        routed = loads.rows, loads.active, loads.busiest, loads.blocks
-        return cls(tokens, hidden, intermediate, experts, top_k, matrices, tp, ep, *routed, itemsize, tiling)
+        routed = loads.rows, loads.active, loads.blocks
+        return cls(tokens, hidden, intermediate, experts, top_k, matrices, tp, ep, *routed, exponent, itemsize, tiling)
+
+    def first(self, count: int) -> Shapes:
+        """The first ``count`` of the layers."""
+        every = {name: getattr(self, name) for name in self.__slots__}
+        kept: dict[str, Any] = {name: v[:count] for name, v in every.items() if isinstance(v, np.ndarray)}
+        return replace(self, **kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +195,7 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int, blo
     out[:, 22:26] = loaded / (np.ceil(loaded / BLOCKS) * BLOCKS)
     out[:, 26] = width / (np.ceil(width / 128.0) * 128.0)
     out[:, 27] = width / (np.ceil(width / 256.0) * 256.0)
-    out[:, _SKEW] = np.log2(s.busiest * core.active / core.rows)
+    out[:, 28] = s.exponent
     out[:, 29] = s.matrices
     out[:, 30] = s.tp
     out[:, 31] = s.ep
@@ -270,18 +280,9 @@ class ServingMoE(ServingEstimator):
     A layer is forecast at all of `KNOTS` at once and kept, whatever its tokens: a sweep over batches asks once.
     """
 
-    def __init__(self, name: str, corrections: Corrections, skew: str = FEATURES[_SKEW]) -> None:
-        """``skew``: how the trees were told how uneven loads are; "exponent" in sets from before."""
+    def __init__(self, name: str, corrections: Corrections) -> None:
         super().__init__(name, corrections)
-        self._by_exponent = skew == "exponent"
         self._curves: dict[tuple[GPUSpec, str, str, str], dict[Layer, FloatArray]] = {}
-
-    @classmethod
-    def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Self:
-        """From an artifact's two files; SpecError where a key is missing."""
-        name = str(manifest.get("name", manifest.get("kind", "")))
-        told = manifest.get("features", FEATURES)
-        return cls(name, Corrections(manifest, weights), "exponent" if "exponent" in told else FEATURES[_SKEW])
 
     def utilization(self, batch: Batch, gpu: GPUSpec, bound_s: FloatArray) -> FloatArray:
         """Share of the roofline in (0, 1], shape (n,)."""
@@ -307,30 +308,63 @@ class ServingMoE(ServingEstimator):
             known.clear()
             new = list(layers)
         if new:
-            seconds = self._seconds(new, gpu, framework, dtype, quant).reshape(len(new), len(KNOTS))
+            seconds = self._of_routings(new, gpu, framework, dtype, quant).reshape(len(new), len(KNOTS))
             known.update(zip(new, never_falling(np.log(seconds)), strict=True))
         return known
 
-    def _seconds(self, layers: Sequence[Layer], gpu: GPUSpec, framework: str, dtype: str, quant: str) -> FloatArray:
-        """Seconds of each layer at each of `KNOTS`, as core and trees have it, (layers * knots,)."""
+    def _of_routings(self, layers: Sequence[Layer], gpu: GPUSpec, framework: str, dtype: str, quant: str) -> FloatArray:
+        """Seconds of each layer at each of `KNOTS`, (layers * knots,).
+
+        No drawn routing was measured: a layer with one is forecast from itself with the measured routings at both ends
+        (`ENDS`), by a line in the logarithms over the core's seconds, and in proportion to these beyond the ends. Trees
+        are asked about nothing but what they have seen, and the core knows the loads of every routing.
+        """
+        own = [i for i, layer in enumerate(layers) if not drawn(layer[-1])]
+        others = [i for i, layer in enumerate(layers) if drawn(layer[-1])]
+        ends = [[(*layers[i][:-1], end) for i in others] for end in ENDS]
+        asked = [*(layers[i] for i in own), *ends[0], *ends[1], *(layers[i] for i in others)]
+        count = len(KNOTS)
+        answered = (len(own) + 2 * len(others)) * count
+        seconds, cores = self._seconds(asked, answered, gpu, framework, dtype, quant)
+        found = np.empty((len(layers), count))
+        found[own] = seconds[: len(own) * count].reshape(-1, count)
+        first, second = seconds[len(own) * count :].reshape(2, -1)
+        core = cores[len(own) * count :].reshape(3, -1)
+        found[others] = _over_core(first, second, *core).reshape(-1, count)
+        return found.reshape(-1)
+
+    def _seconds(
+        self, layers: Sequence[Layer], answered: int, gpu: GPUSpec, framework: str, dtype: str, quant: str
+    ) -> tuple[FloatArray, FloatArray]:
+        """Seconds as core and trees have it at the first ``answered`` of the layers' knots, and the core's at all."""
         name = variant(dtype, quant)
         kernel = kernel_of(framework, name, gpu)
         shapes = _at_knots(layers, weight_bytes(dtype, quant), tiling_of(framework, kernel, name))
-        exponents = np.repeat([exponent_of(layer[-1]) for layer in layers], len(KNOTS))
+        asked = shapes.first(answered)
         source, found, constants = self._corrections.resolve(gpu, framework, name, kernel=kernel)
         measured = self._corrections.device(source, variant(dtype))
 
-        def describe(device: Device, core: CoreTime) -> FloatArray:
-            table = features(shapes, device, core, FRAMEWORKS[framework], found == BLOCKED)
-            if self._by_exponent:
-                table[:, _SKEW] = exponents
-            return table
+        def core_of(device: Device, layers: Shapes) -> CoreTime:
+            return core_time(layers, device, on_board(constants, shapes.itemsize, measured, device))
 
-        return self.seconds(
+        seconds = self.seconds(
             source, booster_of(found), gpu, dtype,
-            lambda device: core_time(shapes, device, on_board(constants, shapes.itemsize, measured, device)),
-            describe,
+            lambda device: core_of(device, asked),
+            lambda device, core: features(asked, device, core, FRAMEWORKS[framework], found == BLOCKED),
         )  # fmt: skip
+        return seconds, core_of(Device.of(gpu, dtype), shapes).total
+
+
+def _over_core(
+    first: FloatArray, second: FloatArray, core_first: FloatArray, core_second: FloatArray, core: FloatArray
+) -> FloatArray:
+    """Seconds where the core takes ``core``, from those at two ends; all (n,)."""
+    span = np.log(core_first / core_second)
+    share = np.where(np.abs(span) < _SAME_CORE, 0.5, np.log(core / core_second) / np.where(span, span, 1.0))
+    share = np.clip(share, 0.0, 1.0)
+    least, most = np.minimum(core_first, core_second), np.maximum(core_first, core_second)
+    beyond: FloatArray = core / np.clip(core, least, most)
+    return np.exp(share * np.log(first) + (1.0 - share) * np.log(second)) * beyond
 
 
 def _at_knots(layers: Sequence[Layer], itemsize: float, tiling: str) -> Shapes:
@@ -346,4 +380,5 @@ def _at_knots(layers: Sequence[Layer], itemsize: float, tiling: str) -> Shapes:
     for distribution, members in routings.items():
         at = (np.array(members)[:, None] * count + np.arange(count)).reshape(-1)
         parts.append((at, expert_loads(distribution, tokens[at], experts[at], top_k[at], ep[at])))
-    return Shapes.of(columns, Loads.joined(parts), itemsize, tiling)
+    exponents = np.repeat([exponent_of(layer[-1]) for layer in layers], count)
+    return Shapes.of(columns, Loads.joined(parts), exponents, itemsize, tiling)

@@ -169,7 +169,7 @@ def _power_law(exponent: float, tokens: FloatArray, experts: FloatArray, top_k: 
     """Loads drawn from the density x^-exponent, as AIConfigurator's collector deals them out.
 
     Between 1 and 0.8 of the tokens (0.01 and 2 where there are fewer rows than experts), scaled to the routed rows and
-    rounded; rows that rounding loses go one each to the most loaded. It times the rank with the most rows. Quantiles of
+    rounded. It times the rank with the most rows. Quantiles of
     that law stand for the draw; the busiest of ep ranks lies about sqrt(2 ln ep) deviations above the mean.
     """
     local = experts / ep
@@ -192,11 +192,9 @@ def _power_law(exponent: float, tokens: FloatArray, experts: FloatArray, top_k: 
     scale = (above * routed / experts)[:, None]
     load, busiest = np.minimum(draws * scale, tokens[:, None]), np.minimum(largest * scale, tokens[:, None])
     rows = np.maximum(load.mean(axis=1) * local, 1.0)
-    whole = np.round(load)
-    lost = np.minimum(rows - whole.mean(axis=1) * local, local)
-    active = np.maximum(np.maximum((load >= 0.5).mean(axis=1) * local, lost), 1.0)
-    padded = np.ceil(whole[:, :, None] / BLOCKS).mean(axis=1) * local[:, None]
-    return Loads(rows, active, np.maximum(busiest[:, 0], rows / active), np.maximum(padded, active[:, None]))
+    active = np.maximum((load >= 0.5).mean(axis=1) * local, np.minimum(rows, 1.0))
+    padded = np.ceil(np.round(load)[:, :, None] / BLOCKS).mean(axis=1) * local[:, None]
+    return Loads(rows, np.maximum(active, 1.0), np.maximum(busiest[:, 0], 1.0), np.maximum(padded, 1.0))
 
 
 @lru_cache(maxsize=512)

@@ -14,7 +14,7 @@ from predictor.estimators import attention_shapes, serving_attention, serving_ge
 from predictor.estimators.engine import DECODE_OF
 from predictor.estimators.residual import FRAMEWORKS, Device, FloatArray
 from predictor.hardware.gpu import GPUSpec
-from predictor.ops.routing import Loads, expert_loads
+from predictor.ops.routing import Loads, expert_loads, exponent_of
 from predictor.quantization import SCHEMES, activation_bytes, variant, weight_bytes
 
 Frame = Any
@@ -107,7 +107,7 @@ def moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
         columns += [np.where(gated, 3.0, 2.0), _floats(rows, "tp"), _floats(rows, "ep")]
         device, name = Device.of(gpus[gpu], dtype), variant(dtype, quant)
         tiling = serving_moe.tiling_of(framework, serving_moe.kernel_of(framework, name, gpus[gpu]), name)
-        shapes = serving_moe.Shapes.of(columns, _loads(rows), weight_bytes(dtype, quant), tiling)
+        shapes = serving_moe.Shapes.of(columns, _loads(rows), _exponents(rows), weight_bytes(dtype, quant), tiling)
         kind = serving_moe.booster_of(name)
         yield Part(
             gpu, f"{framework}|{name}", kind, device, shapes, FRAMEWORKS[framework], _log_latency(rows), dtype,
@@ -124,6 +124,11 @@ def _loads(rows: Frame) -> Loads:
         at = np.flatnonzero(names == name)
         parts.append((at, expert_loads(name, tokens[at], experts[at], top_k[at], ep[at])))
     return Loads.joined(parts)
+
+
+def _exponents(rows: Frame) -> FloatArray:
+    spread = rows["distribution"].astype(str)
+    return np.asarray(spread.map({name: exponent_of(name) for name in spread.unique()}), dtype=np.float64)
 
 
 def moe_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:

@@ -207,7 +207,7 @@ def _layers(ep: float, matrices: float = 3.0) -> MoEShapes:
     one = np.ones(3)
     tokens = np.array([16.0, 512.0, 8192.0])
     columns = [tokens, one * 4096, one * 1024, one * 64, one * 4, one * matrices, one, one * ep]
-    return MoEShapes.of(columns, expert_loads("balanced", tokens, columns[3], columns[4], columns[7]), 2.0)
+    return MoEShapes.of(columns, expert_loads("balanced", tokens, columns[3], columns[4], columns[7]), one * 0, 2.0)
 
 
 def test_rows_of_other_gpus_cost_the_kernels_that_touch_them() -> None:
@@ -265,7 +265,7 @@ def test_stripes_occupy_every_sm() -> None:
     columns = [np.array([1.0, 4096.0]), one * 4096, one * 1024, one * 8, one, one * 3, one, one]
     loads = expert_loads("balanced", columns[0], columns[3], columns[4], columns[7])
     whole, stripes = (
-        core_time(MoEShapes.of(columns, loads, 0.5, tiling), device, known) for tiling in (FASTEST, STRIPES)
+        core_time(MoEShapes.of(columns, loads, one * 0, 0.5, tiling), device, known) for tiling in (FASTEST, STRIPES)
     )
     assert stripes.compute[0] < 0.5 * whole.compute[0]
     assert stripes.compute[1] == pytest.approx(whole.compute[1])
