@@ -15,7 +15,9 @@ from predictor.errors import RequestError, UnsupportedError
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.networks import ModelConfig, load_config
 from predictor.number_formats import Cache, cached, numbers_of
+from predictor.ops.routing import RANDOM
 from predictor.precision import default_attention
+from predictor.routing import router_of
 from predictor.workload import (
     CACHED,
     DEFAULT_LAUNCH_OVERHEAD_S,
@@ -62,6 +64,7 @@ class Request:
     micro_batch: int = 0
     recompute: str = "none"
     prompt_lens: str | Sequence[int] | None = None
+    routing: str | Path | Sequence[float] = RANDOM
     num_gpus: int | None = None
     tp: int = 1
     pp: int = 1
@@ -118,6 +121,7 @@ class Request:
             dtype_source=source,
             kv_dtype=numbers.kv if self.mode in CACHED else "",
             kv_dtype_source=kv_source,
+            routing=router_of(self.routing, 0 if config.expert_capacity else config.experts, config.top_k),
         )
         _check_length(config, work)
         return Point(config, gpu, work, numbers)

@@ -10,6 +10,7 @@ from predictor import engines
 from predictor.engines import CAPTURED, Engine
 from predictor.engines.memory import check_fraction
 from predictor.errors import RequestError, UnsupportedError, nearest
+from predictor.ops.routing import Router
 from predictor.units import parse_quantity
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ class Workload:
     tokens that it has in the cache; ``seq_len`` or ``context_len`` is the longest of them. ``system`` joins the GPUs
     where there is more than one. ``memory_fraction``: what of the GPU's memory the run may use, as its engine counts it
     (`predictor.engines.memory`); None: the engine's default. ``kv_dtype`` is the KV cache's, "" where the mode keeps
-    none; the sources say where ``dtype`` and ``kv_dtype`` come from (`SOURCES`).
+    none; the sources say where ``dtype`` and ``kv_dtype`` come from (`SOURCES`). ``routing``: how tokens fall on
+    experts, None for a model without any, or with experts of fixed capacity.
     """
 
     mode: str
@@ -112,6 +114,7 @@ class Workload:
     dtype_source: str = ASKED
     kv_dtype: str = ""
     kv_dtype_source: str = DEFAULT
+    routing: Router | None = None
 
     def __post_init__(self) -> None:
         for name, most in LARGEST.items():

@@ -1,7 +1,8 @@
 """The expert layers of a mixture of experts: tokens sorted by expert, grouped products, the weighted sum back.
 
-The tokens' choices are drawn once, before the timing: evenly ("balanced") or by a power law. "loop" runs one product an
-expert, as eager Hugging Face models do; "grouped_mm" runs all experts in one kernel and can be captured in a graph.
+The tokens' choices are made once, before the timing: in turn ("balanced") or drawn ("random", "zipf:1.2"). "loop" runs
+one product an expert, as eager Hugging Face models do; "grouped_mm" runs all experts in one kernel and can be captured
+in a graph.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from microbench.case import Case
 from microbench.devices.base import Device
 from microbench.launchers.base import IllegalCase, Prepared, relative_error
 from predictor.ops import MoE
+from predictor.ops.routing import BALANCED, zipf_exponent
 
 
 def choices(op: MoE, device: Device) -> torch.Tensor:
     """Expert of every (token, choice), of shape (tokens * top_k,)."""
     total = op.tokens * op.top_k
-    if op.distribution == "balanced":
+    if op.distribution == BALANCED:
         return torch.arange(total, device=device.torch_device) % op.experts
-    prefix = "power_law_"
-    if not op.distribution.startswith(prefix):
+    exponent = zipf_exponent(op.distribution)
+    if exponent is None:
         raise IllegalCase(f"no way to draw experts by {op.distribution!r}")
-    exponent = float(op.distribution.removeprefix(prefix))
     share = torch.arange(1, op.experts + 1, device=device.torch_device, dtype=torch.float32).pow(-exponent)
     scores = device.uniform(op.tokens, op.experts, low=1e-6).log() / share  # exponential clocks: no expert twice
     return scores.topk(op.top_k, dim=-1).indices.flatten()

@@ -11,6 +11,7 @@ from predictor.graph import Block, Graph, Node
 from predictor.hardware.gpu import GPUSpec
 from predictor.networks import ModelConfig, Step
 from predictor.ops.attention import Attention
+from predictor.ops.routing import RANDOM
 from predictor.parallel import apply
 from predictor.precision import Precision
 from predictor.workload import Workload
@@ -73,6 +74,7 @@ def make_step(
         logits="last" if serving else "all",
         training=mode == "train",
         lens=lens,
+        routing=RANDOM if work.routing is None else work.routing.distribution,
         engine=engine,
     )
 

@@ -61,6 +61,12 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         " else auto, the activations')",
     )
     add(
+        "--routing",
+        default="random",
+        metavar="HOW",
+        help="how tokens fall on experts: random (default), balanced, zipf:ALPHA, or a file with each expert's share",
+    )
+    add(
         "--attention",
         metavar="KIND",
         help=f"{', '.join(ATTENTIONS)} (default flash in 16 bit from Ampere on, else math)",

@@ -1,7 +1,8 @@
 """Mixture-of-experts layers of serving frameworks: two or three grouped GEMMs over the experts that got a token.
 
 The core: rows padded to a tile for every active expert, the weights of the active experts through DRAM (or L2 where
-they fit), and a fixed number of clock cycles for the kernels around them. Boosted trees correct it.
+they fit), and a fixed number of clock cycles for the kernels around them. Boosted trees correct it. How many experts
+are active, with how many rows, is the routing's (`predictor.ops.routing`).
 
 Three kinds of kernels run under all frameworks (`kernel_of`). What GPUs that nobody measured take from the others is
 kept by kernel, not by framework: which rows a kernel touches is the kernel's.
@@ -9,16 +10,16 @@ kept by kernel, not by framework: which rows a kernel touches is the kernel's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from predictor.estimators.base import Batch
 from predictor.estimators.residual import (
     FRAMEWORKS,
+    Corrections,
     Device,
     FloatArray,
     ServingEstimator,
@@ -26,7 +27,9 @@ from predictor.estimators.residual import (
     framework_name,
     runs_mma,
 )
+from predictor.estimators.token_curve import KNOTS, between, never_falling
 from predictor.hardware.gpu import GPUSpec
+from predictor.ops.routing import BLOCKS, POWER_LAW, Loads, drawn, expert_loads, exponent_of
 from predictor.quantization import MARLIN, variant, weight_bytes
 
 #: Constants of the core, in the order in which an artifact holds their logarithms.
@@ -46,16 +49,12 @@ CONSTANTS = (
 #: Constants of the kernel's code, alike for all variants of it.
 OF_KERNEL = ("supply_bytes", "foreign_traffic", "foreign_rows", "half_lines")
 
-#: Exponent of the power law by which tokens fall on experts; 0 is an even spread.
-_EXPONENT_PREFIX = "power_law_"
 #: NVIDIA's grouped GEMMs (TensorRT-LLM, FlashInfer), Triton's fused_moe, and Marlin for weights of 4 bits.
 KERNELS = ("cutlass", "triton", "marlin")
 #: How a kernel shares out its products (see `tiling_of`): the fastest tile, one of two by the tokens, equal stripes.
 FASTEST, TWO_TILES, STRIPES = "fastest", "two tiles", "stripes"
 BLOCKED = "fp8_block"  # answered by the trees of "fp8", told apart by a feature
-_BLOCKS = np.array([16.0, 32.0, 64.0, 128.0])
 _COLUMNS = 128.0
-_QUANTILES = (np.arange(24) + 0.5) / 24
 _NORM = 3.0
 _WAITS = 0.5
 
@@ -68,21 +67,24 @@ FEATURES = (
     "log2_tokens_a_local_expert",
 )  # fmt: skip
 _LOGS = 18
+#: Columns that make a layer, its tokens apart; with the name of its routing.
+_LAYER = ("hidden", "intermediate", "experts", "top_k", "matrices", "tp", "ep")
+Layer = tuple[Any, ...]
+#: The measured routings at both ends: the most and the fewest experts with few tokens, even and uneven rows with many.
+ENDS = ("balanced", f"{POWER_LAW}1.2")
+#: Cores at the ends closer than this (in the logarithm) do not tell where between them a routing lies.
+_SAME_CORE = 1e-3
+#: Curves that are kept for a GPU, framework and variant.
+_CURVES = 4096
 
 
-def exponent_of(distribution: str) -> float:
-    """Exponent of a distribution's name: 1.2 of "power_law_1.2", 0 of "balanced" and of names nobody measured."""
-    if distribution.startswith(_EXPONENT_PREFIX):
-        try:
-            return float(distribution[len(_EXPONENT_PREFIX) :])
-        except ValueError:
-            return 0.0
-    return 0.0
-
-
-@dataclass(frozen=True, slots=True, eq=False)  # told apart by identity, so that loads are found again
+@dataclass(frozen=True, slots=True)
 class Shapes:
-    """n layers; arrays of shape (n,), bytes of a weight. ``exponent`` is the power law's, ``matrices`` 2 or 3."""
+    """n layers; arrays of shape (n,), bytes of a weight. ``matrices`` is 2 or 3.
+
+    What the router makes of them (`predictor.ops.routing.Loads`): ``rows`` of this GPU's experts, ``active`` experts
+    with a row, and ``blocks`` of rows (n, 4). ``exponent`` is that of a measured power law, else 0.
+    """
 
     tokens: FloatArray
     hidden: FloatArray
@@ -92,15 +94,27 @@ class Shapes:
     matrices: FloatArray
     tp: FloatArray
     ep: FloatArray
+    rows: FloatArray
+    active: FloatArray
+    blocks: FloatArray
     exponent: FloatArray
     itemsize: float
     tiling: str = FASTEST
 
     @classmethod
-    def of(cls, columns: Sequence[FloatArray], itemsize: float, tiling: str = FASTEST) -> Shapes:
-        """From the nine arrays in the order of the fields."""
-        tokens, hidden, intermediate, experts, top_k, matrices, tp, ep, exponent = columns
-        return cls(tokens, hidden, intermediate, experts, top_k, matrices, tp, ep, exponent, itemsize, tiling)
+    def of(
+        cls, columns: Sequence[FloatArray], loads: Loads, exponent: FloatArray, itemsize: float, tiling: str = FASTEST
+    ) -> Shapes:
+        """From the first eight arrays in the order of the fields, and what the router makes of them."""
+        tokens, hidden, intermediate, experts, top_k, matrices, tp, ep = columns
+        routed = loads.rows, loads.active, loads.blocks
+        return cls(tokens, hidden, intermediate, experts, top_k, matrices, tp, ep, *routed, exponent, itemsize, tiling)
+
+    def first(self, count: int) -> Shapes:
+        """The first ``count`` of the layers."""
+        every = {name: getattr(self, name) for name in self.__slots__}
+        kept: dict[str, Any] = {name: v[:count] for name, v in every.items() if isinstance(v, np.ndarray)}
+        return replace(self, **kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,54 +131,6 @@ class CoreTime:
     tiles: FloatArray
 
 
-@dataclass(frozen=True, slots=True)
-class Loads:
-    """What the experts of the busiest GPU get: its rows (n,), experts with a row (n,), blocks of rows (n, blocks)."""
-
-    rows: FloatArray
-    active: FloatArray
-    blocks: FloatArray
-
-
-@lru_cache(maxsize=32)  # a fit asks for those of the same rows at every step
-def expert_loads(shapes: Shapes) -> Loads:
-    """Rows, experts with a row, and blocks of `_BLOCKS` rows, on the GPU with the most rows.
-
-    An even spread reaches min(rows, experts). Under a power law of exponent a, an expert's load is drawn from the
-    density x^-a between 1 and 0.8 of the tokens (0.01 and 2 where there are fewer rows than experts), scaled to the
-    routed rows and rounded: so the measurements do it (AIConfigurator's collector, which times the rank with the most
-    rows). Quantiles of that law stand for the draw; the busiest of ep ranks lies about sqrt(2 ln ep) deviations above
-    the mean.
-    """
-    local = shapes.experts / shapes.ep
-    routed = shapes.tokens * shapes.top_k
-    even = np.maximum(routed / shapes.ep, 1.0)
-    reached = np.minimum(even, local)
-    blocks = reached[:, None] * np.ceil(even[:, None] / reached[:, None] / _BLOCKS)
-    uneven = np.flatnonzero(shapes.exponent > 0)
-    if not len(uneven):
-        return Loads(even, np.maximum(reached, 1.0), blocks)
-    few = (routed <= shapes.experts)[uneven]
-    low, high = np.where(few, 0.01, 1.0), np.where(few, 2.0, np.maximum(0.8 * shapes.tokens[uneven], 1.5))
-    power = 1.0 - shapes.exponent[uneven]
-    power = np.where(np.abs(power) < 1e-3, 1e-3, power)
-    bottom = low**power
-    draws = ((high**power - bottom)[:, None] * _QUANTILES + bottom[:, None]) ** (1.0 / power)[:, None]
-    draws /= draws.mean(axis=1, keepdims=True)
-    ranks, held = shapes.ep[uneven], local[uneven]
-    above = 1.0 + draws.std(axis=1) * np.sqrt(2.0 * np.log(ranks) / held)
-    above = np.minimum(above, ranks)
-    load = draws * (np.minimum(above, ranks) * routed[uneven] / shapes.experts[uneven])[:, None]
-    load = np.minimum(load, shapes.tokens[uneven][:, None])
-    got = load >= 0.5
-    rows, active = even.copy(), reached.copy()
-    rows[uneven] = np.maximum(load.mean(axis=1) * held, 1.0)
-    active[uneven] = np.maximum(got.mean(axis=1) * held, np.minimum(rows[uneven], 1.0))
-    padded = np.ceil(np.round(load)[:, :, None] / _BLOCKS).mean(axis=1) * held[:, None]
-    blocks[uneven] = np.maximum(padded, 1.0)
-    return Loads(rows, np.maximum(active, 1.0), blocks)
-
-
 def core_time(shapes: Shapes, device: Device, log_constants: FloatArray) -> CoreTime:
     """The physical core; ``log_constants`` are the logarithms of ``CONSTANTS``.
 
@@ -176,16 +142,15 @@ def core_time(shapes: Shapes, device: Device, log_constants: FloatArray) -> Core
     )
     ec, ed, traffic, products = min(ec, 1.0), min(ed, 1.0), min(traffic, 1.0), min(products, 1.0)
     width = shapes.intermediate / shapes.tp
-    loads = expert_loads(shapes)
-    rows, active = loads.rows, loads.active
+    rows, active = shapes.rows, shapes.active
     foreign = np.maximum(shapes.tokens * shapes.top_k - rows, 0.0)
-    blocks = loads.blocks + products * foreign[:, None] / _BLOCKS
+    blocks = shapes.blocks + products * foreign[:, None] / BLOCKS
     # Columns of the up and gate products and of the down product, and the K loops behind them.
     up = np.ceil((shapes.matrices - 1) * width / _COLUMNS)
     down = np.ceil(shapes.hidden / _COLUMNS)
-    slowed = device.slowed((_BLOCKS + penalty) / (_BLOCKS * ec))
-    step = np.maximum(128.0 * _COLUMNS * _BLOCKS * slowed * device.sms / device.peak_flops, step_s)
-    step = np.hypot(step, 64.0 * (_COLUMNS + _BLOCKS) * shapes.itemsize / (supply * device.clock_hz))
+    slowed = device.slowed((BLOCKS + penalty) / (BLOCKS * ec))
+    step = np.maximum(128.0 * _COLUMNS * BLOCKS * slowed * device.sms / device.peak_flops, step_s)
+    step = np.hypot(step, 64.0 * (_COLUMNS + BLOCKS) * shapes.itemsize / (supply * device.clock_hz))
     tiles = blocks * up[:, None]
     least = 0.0 if shapes.tiling == STRIPES and np.isfinite(half) else 1.0  # tiles on the busiest SM
     first = np.maximum(tiles / device.sms, least) * step * (shapes.hidden[:, None] / 64.0 + 2.0)
@@ -226,7 +191,7 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int, blo
     np.log2(logs, out=logs)
     out[:, 18:22] = core.tiles / np.ceil(core.tiles)
     loaded = (core.rows / core.active)[:, None]
-    out[:, 22:26] = loaded / (np.ceil(loaded / _BLOCKS) * _BLOCKS)
+    out[:, 22:26] = loaded / (np.ceil(loaded / BLOCKS) * BLOCKS)
     out[:, 26] = width / (np.ceil(width / 128.0) * 128.0)
     out[:, 27] = width / (np.ceil(width / 256.0) * 256.0)
     out[:, 28] = s.exponent
@@ -309,27 +274,110 @@ def booster_of(name: str) -> str:
 
 
 class ServingMoE(ServingEstimator):
-    """Seconds of MoE layers with serving kernels, in 16 bit (fp16 as bf16) and quantized."""
+    """Seconds of MoE layers with serving kernels, in 16 bit (fp16 as bf16) and quantized.
+
+    A layer is forecast at all of `KNOTS` at once and kept, whatever its tokens: a sweep over batches asks once.
+    """
+
+    def __init__(self, name: str, corrections: Corrections) -> None:
+        super().__init__(name, corrections)
+        self._curves: dict[tuple[GPUSpec, str, str, str], dict[Layer, FloatArray]] = {}
 
     def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         """Kernel time, shape (n,)."""
         seconds = np.empty(len(batch.dtypes))
+        sizes = np.stack([batch.columns[name] for name in _LAYER], axis=1).tolist()
         for dtype, quant, rows in by_variant(batch):
-            seconds[rows] = self._seconds(batch, gpu, dtype, quant, rows)
+            layers: dict[Layer, list[int]] = {}
+            for i in rows.tolist():
+                op = batch.ops[i]
+                layers.setdefault((*sizes[i], getattr(op, "distribution", "")), []).append(i)
+            curves = self._curves_of(tuple(layers), gpu, framework_name(batch.kernels), dtype, quant)
+            for layer, members in layers.items():
+                seconds[members] = between(curves[layer], batch.columns["tokens"][members])
         return seconds
 
-    def _seconds(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str, rows: npt.NDArray[np.int64]) -> FloatArray:
-        exponent = np.array([exponent_of(getattr(batch.ops[i], "distribution", "")) for i in rows])
-        names = ("tokens", "hidden", "intermediate", "experts", "top_k", "matrices", "tp", "ep")
-        framework = framework_name(batch.kernels)
+    def _curves_of(
+        self, layers: Sequence[Layer], gpu: GPUSpec, framework: str, dtype: str, quant: str
+    ) -> Mapping[Layer, FloatArray]:
+        """Logarithms of the seconds of each layer at `KNOTS`, rising."""
+        known = self._curves.setdefault((gpu, framework, dtype, quant), {})
+        new = [layer for layer in layers if layer not in known]
+        if len(known) + len(new) > _CURVES:
+            known.clear()
+            new = list(layers)
+        if new:
+            seconds = self._of_routings(new, gpu, framework, dtype, quant).reshape(len(new), len(KNOTS))
+            known.update(zip(new, never_falling(np.log(seconds)), strict=True))
+        return known
+
+    def _of_routings(self, layers: Sequence[Layer], gpu: GPUSpec, framework: str, dtype: str, quant: str) -> FloatArray:
+        """Seconds of each layer at each of `KNOTS`, (layers * knots,).
+
+        No drawn routing was measured: a layer with one is forecast from itself with the measured routings at both ends
+        (`ENDS`), by a line in the logarithms over the core's seconds, and in proportion to these beyond the ends. Trees
+        are asked about nothing but what they have seen, and the core knows the loads of every routing.
+        """
+        own = [i for i, layer in enumerate(layers) if not drawn(layer[-1])]
+        others = [i for i, layer in enumerate(layers) if drawn(layer[-1])]
+        ends = [[(*layers[i][:-1], end) for i in others] for end in ENDS]
+        asked = [*(layers[i] for i in own), *ends[0], *ends[1], *(layers[i] for i in others)]
+        count = len(KNOTS)
+        answered = (len(own) + 2 * len(others)) * count
+        seconds, cores = self._seconds(asked, answered, gpu, framework, dtype, quant)
+        found = np.empty((len(layers), count))
+        found[own] = seconds[: len(own) * count].reshape(-1, count)
+        first, second = seconds[len(own) * count :].reshape(2, -1)
+        core = cores[len(own) * count :].reshape(3, -1)
+        found[others] = _over_core(first, second, *core).reshape(-1, count)
+        return found.reshape(-1)
+
+    def _seconds(
+        self, layers: Sequence[Layer], answered: int, gpu: GPUSpec, framework: str, dtype: str, quant: str
+    ) -> tuple[FloatArray, FloatArray]:
+        """Seconds as core and trees have it at the first ``answered`` of the layers' knots, and the core's at all."""
         name = variant(dtype, quant)
         kernel = kernel_of(framework, name, gpu)
-        columns = [*(batch.columns[column][rows] for column in names), exponent]
-        shapes = Shapes.of(columns, weight_bytes(dtype, quant), tiling_of(framework, kernel, name))
+        shapes = _at_knots(layers, weight_bytes(dtype, quant), tiling_of(framework, kernel, name))
+        asked = shapes.first(answered)
         source, found, constants = self._corrections.resolve(gpu, framework, name, kernel=kernel)
         measured = self._corrections.device(source, variant(dtype))
-        return self._corrected(
+
+        def core_of(device: Device, layers: Shapes) -> CoreTime:
+            return core_time(layers, device, on_board(constants, shapes.itemsize, measured, device))
+
+        seconds = self._corrected(
             source, booster_of(found), gpu, dtype,
-            lambda device: core_time(shapes, device, on_board(constants, shapes.itemsize, measured, device)),
-            lambda device, core: features(shapes, device, core, FRAMEWORKS[framework], found == BLOCKED),
+            lambda device: core_of(device, asked),
+            lambda device, core: features(asked, device, core, FRAMEWORKS[framework], found == BLOCKED),
         )  # fmt: skip
+        return seconds, core_of(Device.of(gpu, dtype), shapes).total
+
+
+def _over_core(
+    first: FloatArray, second: FloatArray, core_first: FloatArray, core_second: FloatArray, core: FloatArray
+) -> FloatArray:
+    """Seconds where the core takes ``core``, from those at two ends; all (n,)."""
+    span = np.log(core_first / core_second)
+    share = np.where(np.abs(span) < _SAME_CORE, 0.5, np.log(core / core_second) / np.where(span, span, 1.0))
+    share = np.clip(share, 0.0, 1.0)
+    least, most = np.minimum(core_first, core_second), np.maximum(core_first, core_second)
+    beyond: FloatArray = core / np.clip(core, least, most)
+    return np.exp(share * np.log(first) + (1.0 - share) * np.log(second)) * beyond
+
+
+def _at_knots(layers: Sequence[Layer], itemsize: float, tiling: str) -> Shapes:
+    """The layers at each of `KNOTS`, each under its own routing."""
+    count = len(KNOTS)
+    tokens = np.tile(KNOTS, len(layers))
+    columns = [tokens, *np.repeat(np.array([layer[:-1] for layer in layers], dtype=np.float64), count, axis=0).T]
+    _, _, _, experts, top_k, _, _, ep = columns
+    routings: dict[str, list[int]] = {}
+    for i, layer in enumerate(layers):
+        routings.setdefault(layer[-1], []).append(i)
+    parts = []
+    for distribution, members in routings.items():
+        at = (np.array(members)[:, None] * count + np.arange(count)).reshape(-1)
+        parts.append((at, expert_loads(distribution, tokens[at], experts[at], top_k[at], ep[at])))
+    exponents = np.repeat([exponent_of(layer[-1]) for layer in layers], count)
+    return Shapes.of(columns, Loads.joined(parts), exponents, itemsize, tiling)

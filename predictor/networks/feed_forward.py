@@ -52,7 +52,9 @@ def experts(w: Writer) -> None:
     saved = n * c.top_k * (2 * h + (4 if c.gated else 2) * c.moe_intermediate) * w.keep
     tp = w.step.tp  # the config holds one GPU's part of an expert's width, the operator names the whole
     dtype, quant = w.formats.of("experts")
-    op = MoE(dtype, n, h, c.moe_intermediate * tp, e, c.top_k, c.gated, tp, quant=quant)
+    op = MoE(
+        dtype, n, h, c.moe_intermediate * tp, e, c.top_k, c.gated, tp, distribution=w.step.routing, quant=quant
+    )  # fmt: skip
     w.nodes.append(Node(op, "experts", 1, "forward", calls, saved))
     if c.shared_experts:
         feed_forward(w, c.shared_intermediate, "shared experts")

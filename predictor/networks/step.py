@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from predictor.engines import EAGER, Engine
 from predictor.errors import RequestError
 from predictor.ops.attention import attended_pairs
+from predictor.ops.routing import RANDOM
 from predictor.parts import Formats
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Step:
     layer: the config that comes with such a step is of one of them (`predictor.parallel.tensor`).
 
     ``engine``: what runs the pass; serving engines join other kernels than a compiler does (`predictor.engines`).
+    ``routing``: how tokens fall on experts (`predictor.ops.routing`).
     """
 
     mode: str = "forward"
@@ -50,6 +52,7 @@ class Step:
     tp: int = 1
     system: SystemSpec | None = None
     engine: Engine = EAGER
+    routing: str = RANDOM
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from predictor.dtypes import bytes_of
 from predictor.ops.base import Op, StreamingOp
 from predictor.ops.gemm import Gemm, output_dtype
+from predictor.ops.routing import BALANCED, drawn, experts_touched
 from predictor.quantization import weight_bytes
 
 
@@ -17,8 +18,8 @@ class MoE(Op):
 
     ``experts`` and ``top_k`` are the model's; ``ep`` GPUs share the experts, ``tp`` GPUs share the width
     ``intermediate`` of each. ``gated`` experts have three matrices (gate, up, down), others two. ``distribution`` says
-    how tokens fall on experts ("balanced", "power_law_1.01", ...). ``quant`` names the experts' quantization scheme
-    (`predictor.quantization`) where the dtype does not say it all.
+    how tokens fall on experts (`predictor.ops.routing`: "random", "zipf:1", "balanced", "power_law_1.01", ...).
+    ``quant`` names the experts' quantization scheme (`predictor.quantization`) where the dtype does not say it all.
     """
 
     tokens: int
@@ -29,7 +30,7 @@ class MoE(Op):
     gated: bool = True
     tp: int = 1
     ep: int = 1
-    distribution: str = "balanced"
+    distribution: str = BALANCED
     quant: str = ""
 
     family: ClassVar[str] = "moe"
@@ -57,10 +58,16 @@ class MoE(Op):
 
     @property
     def active_experts(self) -> float:
-        """Experts of this GPU that see a token: at most one a row, and at least the ``top_k`` of one token."""
-        if self.distribution == "balanced":
+        """Experts of this GPU that see a token, as expected: their weights are what is read.
+
+        At most one a row, and at least the ``top_k`` of one token.
+        """
+        if drawn(self.distribution):
+            touched = experts_touched(self.distribution, self.tokens, self.experts, self.top_k, self.ep)
+            return max(1.0, touched)
+        if self.distribution == BALANCED:
             return max(1.0, min(self.local_experts, self.expert_rows))
-        # A skewed load hits fewer experts; the bound takes the fewest that can be hit.
+        # A benchmark's skewed load hits fewer experts; the bound takes the fewest that can be hit.
         return max(1.0, min(self.local_experts, self.expert_rows, self.top_k / self.ep))
 
     @property

@@ -137,6 +137,8 @@ def settings(answer: Prediction) -> list[tuple[str, str]]:
             found.append(("micro_batch", str(work.micro_batch)))
     if work.parallelism.tp > 1 and work.system is not None:
         found += [("tp", str(work.parallelism.tp)), ("system", work.system.id)]
+    if work.routing is not None:
+        found.append(("routing", str(work.routing)))
     if answer.cpu_busy_s:
         found.append(("launch_overhead", f"{work.launch_overhead_s * 1e6:.6g}us"))
     if work.step_overhead_s:

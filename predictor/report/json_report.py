@@ -47,6 +47,7 @@ def _workload(answer: Prediction) -> dict[str, Any]:
         "output_len": work.output_len,
         "context_len": work.context_len,
         "prompt_lens": list(work.prompt_lens),
+        "routing": None if work.routing is None else str(work.routing),
         "micro_batch": work.micro_batch,
         "dtype": work.dtype,
         "dtype_source": work.dtype_source,

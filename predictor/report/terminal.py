@@ -45,6 +45,8 @@ def first_line(answer: Prediction) -> str:
     parts += [f"execution {work.execution}", f"attention {work.attention}", _gpus(work)]
     if work.mode == "train":
         parts.append(f"optimizer {work.optimizer}")
+    if work.routing is not None:
+        parts.append(f"routing {work.routing}")
     if answer.cpu_busy_s:
         assumed = " (assumed)" if work.launch_overhead_assumed else ""
         parts.append(f"launch-overhead {given(work.launch_overhead_s)}{assumed}")

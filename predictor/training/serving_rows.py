@@ -14,6 +14,7 @@ from predictor.engines import taken_elsewhere
 from predictor.estimators import attention_shapes, serving_attention, serving_gemm, serving_moe
 from predictor.estimators.residual import FRAMEWORKS, Device, FloatArray
 from predictor.hardware.gpu import GPUSpec
+from predictor.ops.routing import Loads, expert_loads, exponent_of
 from predictor.quantization import SCHEMES, activation_bytes, variant, weight_bytes
 
 Frame = Any
@@ -102,19 +103,32 @@ def moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
     for (gpu, framework, dtype, quant), rows in _groups(frame, gpus, {"quant": _quant(frame)}):
         names = ("tokens", "hidden", "intermediate", "experts", "top_k")
         gated = _gated(rows)
-        spread = rows["distribution"].astype(str)
-        exponents = spread.map({name: serving_moe.exponent_of(name) for name in spread.unique()})
         columns = [_floats(rows, name) for name in names]
         columns += [np.where(gated, 3.0, 2.0), _floats(rows, "tp"), _floats(rows, "ep")]
         device, name = Device.of(gpus[gpu], dtype), variant(dtype, quant)
-        columns.append(np.asarray(exponents, dtype=np.float64))
         tiling = serving_moe.tiling_of(framework, serving_moe.kernel_of(framework, name, gpus[gpu]), name)
-        shapes = serving_moe.Shapes.of(columns, weight_bytes(dtype, quant), tiling)
+        shapes = serving_moe.Shapes.of(columns, _loads(rows), _exponents(rows), weight_bytes(dtype, quant), tiling)
         kind = serving_moe.booster_of(name)
         yield Part(
             gpu, f"{framework}|{name}", kind, device, shapes, FRAMEWORKS[framework], _log_latency(rows), dtype,
             name == serving_moe.BLOCKED,
         )  # fmt: skip
+
+
+def _loads(rows: Frame) -> Loads:
+    """What each row's own distribution makes of its tokens."""
+    names = rows["distribution"].astype(str).to_numpy()
+    tokens, experts, top_k, ep = (_floats(rows, name) for name in ("tokens", "experts", "top_k", "ep"))
+    parts = []
+    for name in np.unique(names.astype(str)):
+        at = np.flatnonzero(names == name)
+        parts.append((at, expert_loads(name, tokens[at], experts[at], top_k[at], ep[at])))
+    return Loads.joined(parts)
+
+
+def _exponents(rows: Frame) -> FloatArray:
+    spread = rows["distribution"].astype(str)
+    return np.asarray(spread.map({name: exponent_of(name) for name in spread.unique()}), dtype=np.float64)
 
 
 def moe_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:

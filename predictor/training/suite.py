@@ -10,6 +10,7 @@ from typing import Any
 
 from predictor.engines import EAGER
 from predictor.errors import RequestError, TilecastError, UnsupportedError
+from predictor.ops.routing import RANDOM
 from predictor.workload import ragged_lengths
 
 
@@ -62,6 +63,7 @@ def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None
         output_len=_int(row, "output_len") if mode == "generate" else 0,
         context_len=_int(row, "context_len") if mode == "decode" and not lens else None,
         prompt_lens=lens,
+        routing=_text(row, "routing") or RANDOM,
         dtype=_text(row, "dtype") or None,
         kv_dtype=_text(row, "kv_dtype") or None,
         execution=_text(row, "execution") or EAGER.name,

@@ -29,6 +29,7 @@ LEVELS = {
     "predictor.tiling": 2,
     "predictor.graph": 2,
     "predictor.precision": 2,
+    "predictor.routing": 2,
     "predictor.sampling": 2,
     "predictor.tracking": 2,
     "predictor.estimators": 3,

@@ -64,7 +64,7 @@ def test_every_launcher_computes_what_its_reference_says(device: CpuDevice) -> N
     [
         {"op": "moe", "dtype": "bf16", "tokens": 9, "hidden": 32, "intermediate": 16, "experts": 8, "top_k": 2},
         {"op": "moe", "dtype": "fp32", "tokens": 9, "hidden": 32, "intermediate": 16, "experts": 8, "top_k": 3,
-         "gated": False, "distribution": "power_law_1.2"},
+         "gated": False, "distribution": "zipf:1.2"},
         {"op": "gemm", "dtype": "fp32", "m": 5, "n": 7, "k": 9, "layout": "nt", "bias": True},
         {"op": "gemm", "dtype": "bf16", "m": 5, "n": 8, "k": 16, "batch": 3, "kind": "grouped"},
         {"op": "attention", "dtype": "fp32", "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 1, "kv_len": 33,

@@ -25,8 +25,6 @@ from predictor.estimators.serving_moe import (  # noqa: E402
     TWO_TILES,
     ServingMoE,
     core_time,
-    expert_loads,
-    exponent_of,
     kernel_of,
     on_board,
     tiling_of,
@@ -35,6 +33,7 @@ from predictor.estimators.serving_moe import Shapes as MoEShapes  # noqa: E402
 from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
 from predictor.ops import Attention, Gemm, MoE, Op  # noqa: E402
 from predictor.ops.attention import attended_pairs as pairs_of_one  # noqa: E402
+from predictor.ops.routing import expert_loads  # noqa: E402
 from predictor.roofline import roofline  # noqa: E402
 from predictor.training import fit_serving, serving_rows  # noqa: E402
 
@@ -201,35 +200,13 @@ def test_moe(moe: ServingMoE) -> None:
         seconds = _latency(moe, "moe", ops, load_gpu(name))
         np.testing.assert_allclose(seconds[:3], seconds[3:])
     assert moe.covers("h100-sxm")
-    assert [exponent_of(d) for d in ("balanced", "power_law_1.2", "power_law_x", "other")] == [0.0, 1.2, 0.0, 0.0]
-
-
-def test_loads_of_experts() -> None:
-    tokens = np.array([1.0, 64, 4096, 64, 4096, 4096])
-    exponent = np.array([0.0, 0, 0, 1.2, 1.2, 1.01])
-    one = np.ones(6)
-    for ep in (1.0, 8.0):
-        columns = [tokens, one * 4096, one * 1024, one * 64, one * 4, one * 3, one, one * ep, exponent]
-        loads = expert_loads(MoEShapes.of(columns, 2.0))
-        even = np.maximum(tokens * 4 / ep, 1.0)
-        np.testing.assert_array_equal(loads.rows[:3], even[:3])
-        assert loads.active[:3].tolist() == np.minimum(even, 64 / ep)[:3].tolist()
-        if ep == 1.0:
-            assert (loads.rows[3:] <= even[3:] + 1e-6).all()  # an expert sees a token once
-            assert (loads.rows[3:] > 0.6 * even[3:]).all()
-        else:
-            assert (loads.rows[3:] > even[3:]).all()  # the busiest rank is timed
-        assert ((loads.active >= 1) & (loads.active <= 64 / ep)).all()
-        assert (np.diff(loads.blocks, axis=1) <= 1e-9).all()  # larger blocks, fewer of them
-        assert (loads.blocks[:, 0] * 16 >= 0.9 * loads.rows).all()
 
 
 def _layers(ep: float, matrices: float = 3.0) -> MoEShapes:
     one = np.ones(3)
     tokens = np.array([16.0, 512.0, 8192.0])
-    return MoEShapes.of(
-        [tokens, one * 4096, one * 1024, one * 64, one * 4, one * matrices, one, one * ep, one * 0], 2.0
-    )
+    columns = [tokens, one * 4096, one * 1024, one * 64, one * 4, one * matrices, one, one * ep]
+    return MoEShapes.of(columns, expert_loads("balanced", tokens, columns[3], columns[4], columns[7]), one * 0, 2.0)
 
 
 def test_rows_of_other_gpus_cost_the_kernels_that_touch_them() -> None:
@@ -284,8 +261,11 @@ def test_stripes_occupy_every_sm() -> None:
     device = Device.of(GPUS["h100-sxm"], "bf16")
     known = np.log(np.array([0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02, 0.7]))
     one = np.ones(2)
-    columns = [np.array([1.0, 4096.0]), one * 4096, one * 1024, one * 8, one, one * 3, one, one, one * 0]
-    whole, stripes = (core_time(MoEShapes.of(columns, 0.5, tiling), device, known) for tiling in (FASTEST, STRIPES))
+    columns = [np.array([1.0, 4096.0]), one * 4096, one * 1024, one * 8, one, one * 3, one, one]
+    loads = expert_loads("balanced", columns[0], columns[3], columns[4], columns[7])
+    whole, stripes = (
+        core_time(MoEShapes.of(columns, loads, one * 0, 0.5, tiling), device, known) for tiling in (FASTEST, STRIPES)
+    )
     assert stripes.compute[0] < 0.5 * whole.compute[0]
     assert stripes.compute[1] == pytest.approx(whole.compute[1])
     assert {tiling_of(name, "marlin", "int4_wo") for name in ("vllm", "sglang")} == {STRIPES}
