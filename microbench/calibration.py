@@ -19,6 +19,7 @@ import numpy as np
 from microbench.capability import Target, refusal
 from microbench.case import Case
 from predictor.errors import RequestError, SpecError, TilecastError
+from predictor.files import read_json
 from predictor.ops import Attention, Gemm
 from predictor.sampling import cells, spread_out
 
@@ -143,12 +144,10 @@ def write(path: Path, target: Target, cases: Sequence[Case]) -> None:
 def read(path: Path) -> list[Case]:
     """The cases of a file of `write`. Raises RequestError or SpecError, one line."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path)
         if document["format"] != FORMAT:
             raise KeyError("format")
         cases = [Case.from_json(entry) for entry in document["cases"]]
-    except OSError as error:
-        raise RequestError(f"--cases {path}: {error.strerror}; expected a file of `microbench plan --out`") from None
     except TilecastError as error:
         raise SpecError(f"--cases {path}: {error}") from None
     except (ValueError, LookupError, TypeError, AttributeError):

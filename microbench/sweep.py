@@ -15,8 +15,6 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from microbench.capability import Target, refusal
 from microbench.case import Case, op_from
 from microbench.launchers import LAUNCHERS
@@ -24,6 +22,7 @@ from microbench.own_ops import KNOWN
 from predictor.dtypes import canonical
 from predictor.errors import RequestError, SpecError, unknown_name
 from predictor.ops import Embedding, MoE, Op
+from predictor.yaml_reader import read_yaml_file
 
 SWEEPS = Path(__file__).parent / "sweeps"
 #: A call that is expected to take longer is left out of a sweep: hundreds of them are needed.
@@ -266,12 +265,7 @@ def align(value: float, how: float, multiple: int, low: int, high: int) -> int:
 
 def _load(path: Path) -> dict[str, Any]:
     """One sweep file, checked. Raises SpecError, one line that names the file, the group and what is wrong."""
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RequestError(f"cannot read the sweep {path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise SpecError(f"the sweep {path} is broken YAML: {str(error).splitlines()[0]}") from None
+    document = read_yaml_file(path, "a sweep: a launcher and groups", f"the sweep {path}")
     if not isinstance(document, dict) or "launcher" not in document or not isinstance(document.get("groups"), list):
         raise SpecError(f"the sweep {path} has no launcher or no list of groups")
     if document["launcher"] not in tuple(LAUNCHERS):

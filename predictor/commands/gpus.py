@@ -84,12 +84,13 @@ def _print_all(specs: list[GPUSpec]) -> None:
 
 def _print_one(spec: GPUSpec) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     from predictor.report.console import wide_console
 
     console = wide_console()
     names = f" ({', '.join(spec.aliases)})" if spec.aliases else ""
-    console.print(f"[bold]{spec.id}[/bold]{names}: {spec.name}, {spec.vendor} {spec.architecture}", highlight=False)
+    console.print(Text.assemble((spec.id, "bold"), f"{names}: {spec.name}, {spec.vendor} {spec.architecture}"))
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("field", "value", "source"):
         table.add_column(head)

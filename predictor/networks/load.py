@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from predictor.errors import SpecError, UnsupportedError, nearest, unknown_name
+from predictor.errors import SpecError, UnsupportedError, nearest, printable, unknown_name
 from predictor.files import read_json
 from predictor.networks.config import ModelConfig
 from predictor.networks.families import FAMILIES
@@ -135,4 +135,4 @@ def check(config: ModelConfig, where: str) -> None:
 
 
 def _name_of(path: Path) -> str:
-    return path.parent.name if path.stem == "config" and path.parent.name else path.stem
+    return printable(path.parent.name if path.stem == "config" and path.parent.name else path.stem)

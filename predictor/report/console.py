@@ -7,5 +7,6 @@ from rich.console import Console
 
 def wide_console(width: int = 150) -> Console:
     """A console; ``width`` columns where there is no terminal to ask."""
-    console = Console()
-    return console if console.is_terminal else Console(width=width)
+    plain = {"markup": False, "emoji": False}  # brackets and colons of a name are the name's own
+    console = Console(**plain)
+    return console if console.is_terminal else Console(width=width, **plain)

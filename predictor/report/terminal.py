@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from predictor.estimators.interval import LEVEL
 from predictor.prediction import Prediction
@@ -64,7 +65,7 @@ def _headline(answer: Prediction, console: Console) -> None:
     low_high = ""
     if answer.interval_s is not None:
         low_high = f"  ({LEVEL:.0%} interval {span(*answer.interval_s)})".replace("%", " %", 1)
-    console.print(f"\n[bold]{seconds(answer.latency_s)}[/bold]{low_high}", highlight=False)
+    console.print(Text.assemble("\n", (seconds(answer.latency_s), "bold"), low_high))
     work = answer.workload
     phases = ", ".join(f"{name} {seconds(t)}" for name, t in answer.phases_s.items())
     if len(answer.phases_s) > 1:
@@ -107,9 +108,9 @@ def _memory(answer: Prediction, console: Console) -> None:
     if not memory.fits:
         why = memory.reason or "the sum is too large"
         console.print(
-            f"[bold red]  does not fit by {gib(memory.missing)}: {why}. It takes {memory.smallest_gpu_count} of these"
-            " GPUs to hold it. The time above is what one would take if it had the memory.[/bold red]",
-            highlight=False, soft_wrap=True,
+            f"  does not fit by {gib(memory.missing)}: {why}. It takes {memory.smallest_gpu_count} of these"
+            " GPUs to hold it. The time above is what one would take if it had the memory.",
+            style="bold red", highlight=False, soft_wrap=True,
         )  # fmt: skip
 
 
