@@ -28,6 +28,7 @@ _KINDS = (
     (stat.S_ISDIR, "a folder"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"), (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
 )  # fmt: skip
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 _OTHER_UNICODE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 
 
@@ -51,10 +52,13 @@ def read_text(path: Path, expected: str, named: str = "") -> str:
     """The UTF-8 text of a plain file, without a byte order mark. Raises SpecError, one line, as `check_plain` does."""
     check_plain(path, expected, LARGEST_TEXT, named)
     try:
-        with path.open("rb") as file:  # not read to the end: files of /proc have no size and may have none
-            data = file.read(LARGEST_TEXT + 1)
+        # A file of /proc tells no size, and one such as /proc/kmsg would wait for its next line.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT)) as file:
+            data: bytes | None = file.read(LARGEST_TEXT + 1)  # None: it would wait
     except OSError as error:
         raise _refused(path, expected, named, error.strerror or str(error)) from None
+    if data is None:
+        raise _refused(path, expected, named, "has nothing to read yet")
     if len(data) > LARGEST_TEXT:
         raise _refused(path, expected, named, f"more than {LARGEST_TEXT:,} bytes")
     if data.startswith(_OTHER_UNICODE):

@@ -154,8 +154,10 @@ def _show(
 
 
 def _workloads(arguments: argparse.Namespace) -> Rows:
+    from predictor.estimators.artifact import load_artifacts
     from predictor.training.evaluate import predict_suite, read_suite
 
+    load_artifacts(arguments.artifacts)  # a wrong --artifacts is no row's fault
     frame = read_suite(arguments.file)
     configs = Path(arguments.configs) if arguments.configs else Path(arguments.file).parent / "configs"
     if not configs.is_dir():

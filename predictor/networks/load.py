@@ -24,6 +24,9 @@ ALIASES = {
     "gpt3-small": "gpt3-125m", "gpt3-medium": "gpt3-350m", "gpt3-large": "gpt3-760m",
 }  # fmt: skip
 
+#: A head of 256 is wide; what is far beyond is a slip of the keyboard.
+_WIDEST_HEAD = 2**16
+
 #: Activation functions that the graph builders know.
 ACTIVATIONS = (
     "relu", "gelu", "gelu_new", "gelu_fast", "gelu_bloom", "gelu_python", "gelu_pytorch_tanh", "quick_gelu", "silu",
@@ -106,7 +109,7 @@ def _check_raw(data: Mapping[str, Any], where: str) -> None:
     if isinstance(quantization, Mapping) and quantization.get("quant_method") != "fp8":
         method = quantization.get("quant_method")
         raise UnsupportedError(f"{where}: quantization_config {method!r} is not built yet; expected fp8 or none")
-    for key in ("num_key_value_heads", "kv_n_heads"):
+    for key in ("num_key_value_heads", "kv_n_heads", "head_dim"):
         value = data.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 1):
             raise SpecError(f"{where}: {key!r} is {value!r}, expected an integer of at least 1")
@@ -127,6 +130,8 @@ def check(config: ModelConfig, where: str) -> None:
         raise SpecError(
             f"{where}: unknown activation {config.activation!r}: expected one of {', '.join(ACTIVATIONS)}{tail}"
         )
+    if config.head_dim > _WIDEST_HEAD:
+        raise SpecError(f"{where}: heads of {config.head_dim}, expected at most {_WIDEST_HEAD}")
     if config.rotary_dim > config.head_dim:
         raise SpecError(f"{where}: {config.rotary_dim} rotary dimensions in a head of {config.head_dim}")
     for field in ("residual_dropout", "attention_dropout", "embed_dropout", "activation_dropout"):

@@ -217,7 +217,10 @@ def read_suite(path: str | Path) -> Frame:
     if not text.strip():
         raise SpecError(f"{path}: expected a suite of workloads, found an empty file")
     try:
-        frame = pd.read_csv(io.StringIO(text), dtype={"prompt_lens": str, "gpu": str, "config": str}, low_memory=False)
+        frame = pd.read_csv(
+            io.StringIO(text), dtype={"prompt_lens": str, "gpu": str, "config": str}, low_memory=False,
+            keep_default_na=False, na_values=[""],  # an empty cell says nothing; one that says nan is a mistake
+        )  # fmt: skip
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise SpecError(f"{path}: not a CSV file of a suite ({str(error).splitlines()[0]})") from None
     missing = [name for name in ("case", "config", "mode", "gpu", "dtype", "measured_ms") if name not in frame]
