@@ -90,7 +90,7 @@ def _check_size(events: Iterator[Any]) -> None:
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor in names:
                 raise _composer_error(f"{event.anchor!r} holds itself", event)
-            values[-1] += of.get(event.anchor, 1)
+            values[-1] += of.get(str(event.anchor), 1)
         if len(values) > _DEEPEST:
             raise _composer_error(f"nested more than {_DEEPEST} deep", event)
         if values[-1] > _MOST_VALUES:

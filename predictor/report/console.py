@@ -7,6 +7,5 @@ from rich.console import Console
 
 def wide_console(width: int = 150) -> Console:
     """A console; ``width`` columns where there is no terminal to ask."""
-    plain = {"markup": False, "emoji": False}  # brackets and colons of a name are the name's own
-    console = Console(**plain)
-    return console if console.is_terminal else Console(width=width, **plain)
+    console = Console(markup=False, emoji=False)  # brackets and colons of a name are the name's own
+    return console if console.is_terminal else Console(width=width, markup=False, emoji=False)

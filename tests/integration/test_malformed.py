@@ -1,6 +1,6 @@
-"""Malformed words and files to every verb: one line on stderr that names the value and what was expected, exit status 2
-(1 where the work failed), nothing on stdout, nothing written, no traceback. Each test loops over a table and names every
-case that fails; `test_nonsense` has the cases that were there first."""
+"""Malformed words and files to every verb: one line on stderr that names the value and what was expected, exit status
+2 (1 where the work failed), nothing on stdout, nothing written, no traceback. Each test loops over a table and names
+every case that fails; `test_nonsense` has the cases that were there first."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ import predictor
 from microbench.cli import main as microbench
 from predictor.cli import main
 from tests.integration import malformed_cases as cases
+from tests.integration import malformed_files as files_of
+from tests.integration import malformed_harness as harness_of
 
 PACKAGE = Path(predictor.__file__).parent
 GPU = (PACKAGE / "hardware" / "gpus" / "h100-sxm.yaml").read_text(encoding="utf-8")
@@ -93,10 +95,10 @@ def test_control_characters_are_escaped(world: Path) -> None:
 
 
 def test_gpu_and_system_files(world: Path) -> None:
-    all_refused(("gpus g.yaml", said, {"g.yaml": with_line(GPU, line)}) for line, said in cases.GPU_LINES)
-    all_refused(("gpus g.yaml", said, {"g.yaml": text}) for text, said in cases.GPU_TEXTS)
+    all_refused(("gpus g.yaml", said, {"g.yaml": with_line(GPU, line)}) for line, said in files_of.GPU_LINES)
+    all_refused(("gpus g.yaml", said, {"g.yaml": text}) for text, said in files_of.GPU_TEXTS)
     words = "predict --model llama-3.1-8b --gpu h100 --tp 2 --system s.yaml"
-    all_refused((words, said, {"s.yaml": with_line(SYSTEM, line)}) for line, said in cases.SYSTEM_LINES)
+    all_refused((words, said, {"s.yaml": with_line(SYSTEM, line)}) for line, said in files_of.SYSTEM_LINES)
 
 
 def test_yaml_that_is_nested_or_endless(world: Path) -> None:
@@ -105,9 +107,11 @@ def test_yaml_that_is_nested_or_endless(world: Path) -> None:
     )
     deep = "nested more than 50 deep"
     texts = [
-        ("- " * 20_000 + "x", deep), ("[" * 20_000, deep), ("{a: " * 200_000, deep), ("a: [" + "1," * 200_000 + "]", "100,000 values"),
+        ("- " * 20_000 + "x", deep), ("[" * 20_000, deep), ("{a: " * 200_000, deep),
+        ("a: [" + "1," * 200_000 + "]", "100,000 values"),
         (bomb, "100,000 values"), (GPU + "notes: &n [*n]\n", "'n' holds itself"),
-        (GPU.encode("utf-16"), "UTF-16"), (GPU.encode() + b"\x00", "broken YAML"), (b"#" * (17 * 2**20), "at most 16,777,216 are read"),
+        (GPU.encode("utf-16"), "UTF-16"), (GPU.encode() + b"\x00", "broken YAML"),
+        (b"#" * (17 * 2**20), "at most 16,777,216 are read"),
     ]  # fmt: skip
     all_refused((OWN_GPU, said, {"g.yaml": text}) for text, said in texts)
     all_refused([("compare --model gpt2 --gpu h100 --price p.yaml", deep, {"p.yaml": "[" * 20_000})])
@@ -115,7 +119,7 @@ def test_yaml_that_is_nested_or_endless(world: Path) -> None:
 
 
 def test_model_configs(world: Path) -> None:
-    all_refused(("models m.json", said, {"m.json": text}) for text, said in cases.CONFIG_TEXTS)
+    all_refused(("models m.json", said, {"m.json": text}) for text, said in files_of.CONFIG_TEXTS)
     good = json.loads(LLAMA)
     changed = [
         ({"hidden_size": 10**400}, "expected at most"), ({"hidden_size": [4096]}, "[4096]"),
@@ -136,13 +140,13 @@ def test_model_configs(world: Path) -> None:
 
 
 def test_microbench(world: Path) -> None:
-    all_refused(((words, said, {}) for words, said in cases.MICROBENCH), harness=True)
-    all_refused((("plan --sweeps sw", said, {"sw/gemm.yaml": t}) for t, said in cases.SWEEPS), harness=True)
+    all_refused(((words, said, {}) for words, said in harness_of.MICROBENCH), harness=True)
+    all_refused((("plan --sweeps sw", said, {"sw/gemm.yaml": t}) for t, said in harness_of.SWEEPS), harness=True)
     plan = "collect --device cpu --out new --cases c.json"
-    all_refused(((plan, said, {"c.json": text}) for text, said in cases.CASE_FILES), harness=True)
+    all_refused(((plan, said, {"c.json": text}) for text, said in harness_of.CASE_FILES), harness=True)
     configs = {"configs/gpt2.json": NAMED_GPT2, "configs/two.json": '{"a":1,"a":2}'}
     words = "workload s.csv --device cpu --out x.csv"
-    all_refused(((words, said, {"s.csv": text, **configs}) for text, said in cases.WORKLOADS), harness=True)
+    all_refused(((words, said, {"s.csv": text, **configs}) for text, said in harness_of.WORKLOADS), harness=True)
 
 
 def test_measurements(world: Path) -> None:
