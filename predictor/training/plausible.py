@@ -172,8 +172,9 @@ def refuse_repeats(parts: Sequence[tuple[Path, Frame]]) -> None:
     A row is the same where every column agrees, source file and row included.
     """
     np, pd = require("numpy"), require("pandas")
-    if len(parts) < 2:
-        return
+    origins = [set(frame[["source", "source_file"]].drop_duplicates().itertuples(index=False)) for _, frame in parts]
+    if sum(map(len, origins)) == len(set().union(*origins)):
+        return  # no source file in two of them, and nothing of millions of rows to hash
     whole = dataset.concat([frame for _, frame in parts])
     hashes = pd.util.hash_pandas_object(whole, index=False).to_numpy()
     owner = np.repeat(np.arange(len(parts)), [len(frame) for _, frame in parts])
