@@ -18,7 +18,9 @@ import numpy as np
 
 from microbench.capability import Target, refusal
 from microbench.case import Case
+from microbench.storage import write_atomic
 from predictor.errors import RequestError, SpecError, TilecastError
+from predictor.files import read_json
 from predictor.ops import Attention, Gemm
 from predictor.sampling import cells, spread_out
 
@@ -137,18 +139,16 @@ def _sizes(case: Case) -> list[int]:
 def write(path: Path, target: Target, cases: Sequence[Case]) -> None:
     """The cases as JSON, which `read` takes back."""
     document = {"format": FORMAT, "target": target.id, "cases": [case.to_json() for case in cases]}
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_atomic(path, (json.dumps(document, indent=1) + "\n").encode())
 
 
 def read(path: Path) -> list[Case]:
     """The cases of a file of `write`. Raises RequestError or SpecError, one line."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path)
         if document["format"] != FORMAT:
             raise KeyError("format")
         cases = [Case.from_json(entry) for entry in document["cases"]]
-    except OSError as error:
-        raise RequestError(f"--cases {path}: {error.strerror}; expected a file of `microbench plan --out`") from None
     except TilecastError as error:
         raise SpecError(f"--cases {path}: {error}") from None
     except (ValueError, LookupError, TypeError, AttributeError):

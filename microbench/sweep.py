@@ -15,8 +15,6 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from microbench.capability import Target, refusal
 from microbench.case import Case, op_from
 from microbench.launchers import LAUNCHERS
@@ -24,6 +22,7 @@ from microbench.own_ops import KNOWN
 from predictor.dtypes import canonical
 from predictor.errors import RequestError, SpecError, unknown_name
 from predictor.ops import Embedding, MoE, Op
+from predictor.yaml_reader import read_yaml_file
 
 SWEEPS = Path(__file__).parent / "sweeps"
 #: A call that is expected to take longer is left out of a sweep: hundreds of them are needed.
@@ -277,12 +276,7 @@ def align(value: float, how: float, multiple: int, low: int, high: int) -> int:
 
 def _load(path: Path) -> dict[str, Any]:
     """One sweep file, checked. Raises SpecError, one line that names the file, the group and what is wrong."""
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RequestError(f"cannot read the sweep {path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise SpecError(f"the sweep {path} is broken YAML: {str(error).splitlines()[0]}") from None
+    document = read_yaml_file(path, "a sweep: a launcher and groups", f"the sweep {path}")
     if not isinstance(document, dict) or "launcher" not in document or not isinstance(document.get("groups"), list):
         raise SpecError(f"the sweep {path} has no launcher or no list of groups")
     if document["launcher"] not in tuple(LAUNCHERS):
@@ -301,6 +295,9 @@ def _check_group(path: Path, launcher: str, group: Any) -> None:
     strange = [key for key in group if key not in _GROUP_KEYS]
     if strange:
         raise SpecError(f"{where}: unknown key {strange[0]!r}: expected one of {', '.join(sorted(_GROUP_KEYS))}")
+    for key, kind, such_as in (("dtypes", list, "[bf16]"), ("fields", dict, "{k: 64}"), ("axes", dict, "{m: ...}")):
+        if not isinstance(group.get(key, kind()), kind):
+            raise SpecError(f"{where}: {key} is {group[key]!r}: expected such as {such_as}")
     name = str(group.get("op", launcher))
     if name not in KNOWN:
         raise SpecError(f"{where}: unknown operator {name!r}")
@@ -312,6 +309,20 @@ def _check_group(path: Path, launcher: str, group: Any) -> None:
     missing = [n for n, default in known.items() if default is MISSING and n not in given and n != "dtype"]
     if missing:
         raise SpecError(f"{where}: no value for {', '.join(missing)}")
-    for axis in group.get("axes", {}).values():
+    for field_name, axis in group.get("axes", {}).items():
         if not isinstance(axis, dict) or not {"choice", "same", "divide", "log"} & set(axis):
             raise SpecError(f"{where}: an axis is choice, log, same or divide, not {axis!r}")
+        _check_axis(f"{where}: axis {field_name} is {axis!r}", axis, given)
+
+
+def _check_axis(said: str, axis: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuses bounds that are no sizes, an empty choice, and a reference to a field that the group does not give."""
+    low_high = axis.get("log", [1, 1])
+    plain = isinstance(low_high, list) and all(isinstance(n, int | float) and n > 0 for n in low_high)
+    if not plain or len(low_high) != 2 or low_high[0] > low_high[1]:
+        raise SpecError(f"{said}: expected log: [lowest, highest], both above zero")
+    if axis.get("choice", [1]) in ([], None) or not isinstance(axis.get("choice", []), list):
+        raise SpecError(f"{said}: expected choice: a list of values")
+    other = axis.get("same", axis.get("divide"))
+    if other is not None and other not in given:
+        raise SpecError(f"{said}: {other!r} is no field of the group; expected one of {', '.join(given)}")

@@ -23,7 +23,7 @@ from microbench.case import Case
 from microbench.ceilings import DEVICE_FILE
 from microbench.dataset import Part, read
 from microbench.writer import Row
-from predictor.errors import TilecastError
+from predictor.errors import SpecError, TilecastError
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import roofline
 
@@ -71,7 +71,7 @@ def validate(root: Path) -> Report:
     try:
         parts = read(root)
     except TilecastError as error:
-        if error.exit_status == 2 and "cannot be read" not in str(error) and "is no JSON" not in str(error):
+        if not isinstance(error, SpecError):  # there is no data set at all
             raise
         report.errors.append(str(error))
         return report

@@ -19,6 +19,7 @@ from microbench.storage import FolderLock, make_folder, write_atomic
 from microbench.supervisor import Worker
 from predictor.dtypes import canonical
 from predictor.errors import RequestError, SpecError
+from predictor.files import read_json, read_table_text
 
 #: The ground-truth schema, in its order; the columns from `measured_forward_ms` on are what the harness adds.
 COLUMNS: tuple[str, ...] = (
@@ -48,11 +49,8 @@ class Outcome:
 
 def read_suite(path: Path) -> list[Cell]:
     """The cells of a suite. Raises RequestError for an unreadable file, SpecError, one line, for a wrong cell."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            cells = [{k: (v or "").strip() for k, v in row.items() if k} for row in csv.DictReader(file)]
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"cannot read the suite {path}: {getattr(error, 'strerror', None) or error}") from None
+    text = read_table_text(path, "a CSV file of a suite", COLUMNS)
+    cells = [{k: (v or "").strip() for k, v in row.items() if k} for row in csv.DictReader(io.StringIO(text))]
     if not cells:
         raise SpecError(f"the suite {path} has no rows")
     missing = [name for name in ("config", "mode", "dtype", "global_batch") if name not in cells[0]]
@@ -67,7 +65,10 @@ def _complete(path: Path, number: int, cell: Cell) -> Cell:
     cell = {name: cell.get(name, "") for name in COLUMNS} | {"suite": path.stem}
     cell["execution"] = cell["execution"] or "eager"
     cell["attention"] = cell["attention"] or "math"
-    cell["dtype"] = canonical(cell["dtype"])
+    try:
+        cell["dtype"] = canonical(cell["dtype"])
+    except RequestError as error:
+        raise SpecError(f"{where}: {error}") from None
     if cell["mode"] == "train":
         cell["optimizer"] = cell["optimizer"] or "none"
     for name, choices in (("mode", MODES), ("execution", EXECUTIONS), ("attention", ("math", "flash"))):
@@ -76,7 +77,7 @@ def _complete(path: Path, number: int, cell: Cell) -> Cell:
     if cell["mode"] == "train" and cell["optimizer"] not in ("none", "adam", "adam_fused", "sgd"):
         raise SpecError(f"{where}: optimizer {cell['optimizer']!r}: expected one of none, adam, adam_fused, sgd")
     for name in ("global_batch", "seq_len", "context_len"):
-        if cell[name] and not (cell[name].isdigit() and int(cell[name]) > 0):
+        if cell[name] and not (cell[name].isascii() and cell[name].isdigit() and 0 < int(cell[name]) < 10**9):
             raise SpecError(f"{where}: {name} {cell[name]!r}: expected a whole number above zero")
     if not cell["global_batch"]:
         raise SpecError(f"{where}: no global_batch")
@@ -100,13 +101,8 @@ def name_of(cell: Mapping[str, str]) -> str:
 def read_config(configs: Path, name: str) -> dict[str, Any]:
     """`configs/NAME.json`. Raises RequestError or SpecError, one line."""
     path = configs / f"{name}.json"
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RequestError(f"cannot read the model {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise SpecError(f"the model {path} is no JSON: {error}") from None
-    if not isinstance(document, dict) or not document.get("architectures") or not document.get("model_type"):
+    document = read_json(path)
+    if not document.get("architectures") or not document.get("model_type"):
         raise SpecError(f"the model {path} names no architectures or no model_type: expected a Hugging Face config")
     return document
 

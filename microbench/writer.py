@@ -24,6 +24,7 @@ from microbench.schema import ALL, BY_NAME
 from microbench.storage import Journal, make_folder, read_journal, remove_temporaries, storage_error, write_atomic
 from predictor.errors import SpecError
 from predictor.measurement import SCHEMA_VERSION
+from predictor.yaml_reader import read_yaml_file
 
 MEASUREMENTS, JOURNAL, FAILURES, META = "measurements.parquet", "journal.jsonl", "failures.jsonl", "meta.yaml"
 _KEY = b"tilecast"
@@ -167,10 +168,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
     path = folder / META
     if not path.is_file():
         return {}
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise SpecError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    document = read_yaml_file(path, "a mapping with a list of collections")
     runs = document.get("collections", []) if isinstance(document, dict) else None
     if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
         raise SpecError(f"{path} cannot be read: expected a mapping with a list of collections")

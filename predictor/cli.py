@@ -121,6 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _say(f"{where}{error.strerror or error}", 2 if error.errno in _BAD_PATH else 1)
+    except RecursionError:
+        return _say("an input is nested too deep; expected files as docs/ shows them", 2)
     except KeyboardInterrupt:
         return _say("interrupted", 130)
 

@@ -58,9 +58,16 @@ def nearest(value: str, choices: Iterable[str], n: int = 3) -> tuple[str, ...]:
 _LONGEST = 1200
 
 
+def printable(text: str) -> str:
+    """``text`` with every character that a terminal would obey, or not show, as its escape: ESC becomes "\\x1b"."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 def one_line(text: str) -> str:
-    """``text`` on one line; a very long one without its middle."""
-    line = " ".join(text.split())
+    """``text`` on one line, without control characters; a very long one without its middle."""
+    line = printable(" ".join(text.split()))
     return line if len(line) <= _LONGEST else f"{line[:200]} ... {line[-300:]}"
 
 

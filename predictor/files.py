@@ -1,32 +1,131 @@
-"""Reading JSON and writing files whole or not at all."""
+"""Reading text and JSON, and writing files whole or not at all.
+
+What is read is a plain file of a limited size: a device, a pipe or a folder is refused before it is opened, so that
+nothing hangs. Text is UTF-8; the byte order mark that editors on Windows put before it is dropped.
+"""
 
 from __future__ import annotations
 
+import codecs
+import csv
+import difflib
+import io
 import json
 import os
+import stat
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from predictor.errors import SpecError
 
+#: Bytes that a text (a config.json, a YAML file) may have; a thousand times what any has.
+LARGEST_TEXT = 16 * 2**20
+#: Bytes that a table (a suite, a CSV file of measurements) may have.
+LARGEST_TABLE = 4 * 2**30
+_KINDS = (
+    (stat.S_ISDIR, "a folder"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"), (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)  # fmt: skip
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+_OTHER_UNICODE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
+
+
+def check_plain(path: Path, expected: str, most: int = LARGEST_TEXT, named: str = "") -> None:
+    """Raises SpecError, one line, unless ``path`` is a plain file of at most ``most`` bytes; nothing is opened.
+
+    ``expected`` says in words what should be there, ``named`` what the line calls it (default: the path).
+    """
+    try:
+        about = path.stat()
+    except (OSError, ValueError) as error:  # a zero byte in the name is a ValueError
+        raise _refused(path, expected, named, getattr(error, "strerror", None) or str(error)) from None
+    kind = next((name for is_kind, name in _KINDS if is_kind(about.st_mode)), None)
+    if kind is not None:
+        raise _refused(path, expected, named, f"is {kind}, not a plain file")
+    if about.st_size > most:
+        raise _refused(path, expected, named, f"{about.st_size:,} bytes, at most {most:,} are read")
+
+
+def read_text(path: Path, expected: str, named: str = "") -> str:
+    """The UTF-8 text of a plain file, without a byte order mark. Raises SpecError, one line, as `check_plain` does."""
+    check_plain(path, expected, LARGEST_TEXT, named)
+    try:
+        # A file of /proc tells no size, and one such as /proc/kmsg would wait for its next line.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT)) as file:
+            data: bytes | None = file.read(LARGEST_TEXT + 1)  # None: it would wait
+    except OSError as error:
+        raise _refused(path, expected, named, error.strerror or str(error)) from None
+    if data is None:
+        raise _refused(path, expected, named, "has nothing to read yet")
+    if len(data) > LARGEST_TEXT:
+        raise _refused(path, expected, named, f"more than {LARGEST_TEXT:,} bytes")
+    if data.startswith(_OTHER_UNICODE):
+        raise _refused(path, expected, named, "UTF-16 or UTF-32, not UTF-8 text")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise _refused(path, expected, named, "not UTF-8 text") from None
+
+
+def _refused(path: Path, expected: str, named: str, reason: str) -> SpecError:
+    return SpecError(f"cannot read {named or path}: {reason}; expected {expected}")
+
+
+def parse_json(text: str | bytes, where: str) -> Any:
+    """What a JSON text holds; ``where`` names it in errors. Raises SpecError, one line, for a key that stands twice,
+    too: Python would keep the last in silence."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise SpecError(f"{where}: key {twice!r} stands twice; expected once")
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=once)
+    except json.JSONDecodeError as error:
+        raise SpecError(f"{where}: line {error.lineno}: not valid JSON ({error.msg})") from None
+    except RecursionError:
+        raise SpecError(f"{where}: not valid JSON (nested too deep)") from None
+    except ValueError as error:
+        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "a number of too many digits"
+        raise SpecError(f"{where}: cannot be read as JSON ({reason})") from None
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises SpecError, one line, with the line of a syntax error."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise SpecError(f"{path}: line {error.lineno}: not valid JSON ({error.msg})") from error
-    except RecursionError as error:
-        raise SpecError(f"{path}: not valid JSON (nested too deep)") from error
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read ({error.strerror or error}); expected a JSON file") from error
-    except ValueError as error:
-        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "a number of too many digits"
-        raise SpecError(f"{path}: cannot be read as JSON ({reason})") from error
+    value = parse_json(read_text(path, "a JSON file"), str(path))
     if not isinstance(value, dict):
         raise SpecError(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value
+
+
+def read_table_text(path: Path, expected: str, known: Sequence[str]) -> str:
+    """The text of a CSV file that names each column once and has a cell for every column in every row.
+
+    ``known`` are the columns that are read; others may stand beside them, but not one that is a slip of the keyboard
+    away from a column that is absent. Raises SpecError, one line.
+    """
+    text = read_text(path, expected)
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+    except csv.Error as error:
+        raise SpecError(f"cannot read {path}: {error}; expected {expected}") from None
+    header = [name.strip() for name in rows[0]] if rows else []
+    for name in header:
+        if name and header.count(name) > 1:
+            raise SpecError(f"{path}: column {name!r} stands twice; expected once")
+        close = difflib.get_close_matches(name, [n for n in known if n not in header], n=1, cutoff=0.85)
+        if name not in known and close:
+            raise SpecError(f"{path}: unknown column {name!r}; nearest: {close[0]}")
+    for number, row in enumerate(rows[1:], start=1):
+        if len(row) != len(header):
+            raise SpecError(f"{path}, row {number}: {len(row)} cells; expected {len(header)}, one for every column")
+    return text
 
 
 def atomic_write(path: Path, data: bytes) -> None:

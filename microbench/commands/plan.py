@@ -55,6 +55,8 @@ def case_seconds(case: Case, target: Target, longest: float) -> float:
 def run(arguments: argparse.Namespace) -> int:
     """Print the plan."""
     check(arguments)
+    if arguments.file is not None and arguments.file.exists() and not arguments.file.is_file():
+        raise RequestError(f"--out {arguments.file}: is there, and no plain file; expected a file to write")
     if arguments.device == "cpu":
         units = arguments.threads or max(1, (os.cpu_count() or 1))
         target = cpu_target(units, environment.memory_bytes())

@@ -43,7 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     of = Path(arguments.gpu).stem if arguments.gpu.endswith((".yaml", ".yml")) else arguments.gpu
     with tracking.run("calibrate", arguments.tracking_uri, say, of=of) as run:
         run.parameters(settings(arguments))
-        report = calibrate(arguments.gpu, Path(arguments.data), Path(arguments.out), Path(source) if source else None)
+        report = calibrate(
+            arguments.gpu, Path(arguments.data), Path(arguments.out), Path(source) if source else None, say
+        )
         run.dataset(Path(arguments.data).name, file_sha256(arguments.data), "calibration")
         run.estimators(report.out)
         run.parameters({"gpu": report.gpu, "scalars": report.scalars})

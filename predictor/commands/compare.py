@@ -175,21 +175,15 @@ def _pairs(text: str) -> list[tuple[str, object]]:
 
 
 def _pairs_of_file(path: Path) -> list[tuple[str, object]]:
-    import yaml
+    from predictor.yaml_reader import read_yaml_file
 
-    from predictor.hardware.catalogue import read_yaml
-
-    expected = "expected h100=2.99,a100=1.29, or a YAML file with lines such as 'h100: 2.99'"
+    expected = "h100=2.99,a100=1.29, or a YAML file with lines such as 'h100: 2.99'"
     try:
-        document = read_yaml(path.expanduser().read_text(encoding="utf-8"))
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
-        raise RequestError(f"--price {path}: cannot read it: {reason}; {expected}") from None
-    except yaml.YAMLError as error:
-        reason = f": {error.problem}" if isinstance(error, yaml.MarkedYAMLError) and error.problem else ""
-        raise RequestError(f"--price {path}: broken YAML{reason}; {expected}") from None
+        document = read_yaml_file(path.expanduser(), expected, f"--price {path}")
+    except RuntimeError as error:  # the home of nobody
+        raise RequestError(f"--price {path}: cannot read it: {error}; expected {expected}") from None
     if not isinstance(document, dict) or not document:
-        raise RequestError(f"--price {path}: found no prices; {expected}")
+        raise RequestError(f"--price {path}: found no prices; expected {expected}")
     return [(str(name), value) for name, value in document.items()]
 
 

@@ -15,7 +15,7 @@ from predictor.commands.tracked import (
     settings,
     tracking_argument,
 )
-from predictor.errors import RequestError, unknown_name
+from predictor.errors import RequestError, TilecastError, printable, unknown_name
 
 EXAMPLES = """examples:
   tilecast evaluate workloads $TILECAST_DATA/ground_truth/neusight_e2e.csv
@@ -53,6 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print."""
     if arguments.worst < 0:
         raise RequestError(f"--worst {arguments.worst}: expected 0 or more")
+    if arguments.out is not None and Path(arguments.out).absolute() == Path(arguments.file).absolute():
+        raise RequestError(f"--out {arguments.out}: is the file that is read; expected another one")
     from predictor import tracking
     from predictor.estimators.artifact import default_artifacts
 
@@ -71,7 +73,11 @@ def run(arguments: argparse.Namespace) -> int:
         log_errors(tracked, "Errors of all rows", arguments.what, groups, [], scatter_of(rows))
         if arguments.out:
             tracked.file(Path(arguments.out))
-    return _show(arguments, rows, keys, overall, groups)
+    _show(arguments, rows, keys, overall, groups)
+    if not rows["predicted_ms"].notna().any():
+        why = rows["note"].fillna("").value_counts().index[0]
+        raise TilecastError(f"{arguments.file}: none of {len(rows):,} rows could be predicted; most often: {why}")
+    return 0
 
 
 def _note(overall: dict[str, Any]) -> str:
@@ -94,6 +100,8 @@ def _errors(
     if arguments.by is not None:
         keys = tuple(arguments.by.split(","))
         unknown = [key for key in keys if key not in rows]
+        if len(set(keys)) < len(keys):
+            raise RequestError(f"--by {arguments.by}: a column is named twice; expected each once")
         if unknown:
             raise unknown_name("column", unknown[0], rows.columns, f"in --by {arguments.by} columns of the rows")
     if arguments.out is not None:
@@ -117,7 +125,7 @@ def _show(
     keys: tuple[str, ...],
     overall: dict[str, Any],
     groups: list[dict[str, Any]],
-) -> int:
+) -> None:
     from predictor.report.console import wide_console
     from predictor.report.table import say
     from predictor.training.evaluate import as_json
@@ -134,7 +142,7 @@ def _show(
                 | {"worst": worst[["case", "gpu", "measured_ms", "predicted_ms", "ape_pct"]].to_dict("records")}
             )
         )
-        return 0
+        return
     print_table(f"{arguments.file}: {len(rows):,} rows", overall, groups, keys)
     console = wide_console()
     if len(worst):
@@ -142,18 +150,19 @@ def _show(
     for row in worst.to_dict("records"):
         say(
             console,
-            f"{row['case']} on {row['gpu']}: measured {row['measured_ms']:.4g} ms,"
+            f"{printable(str(row['case']))} on {row['gpu']}: measured {row['measured_ms']:.4g} ms,"
             f" forecast {row['predicted_ms']:.4g} ms",
             "  ", clauses=True,
         )  # fmt: skip
     for note, count in notes.items():
-        say(console, f"not predicted: {count:,} x {note}")
-    return 0
+        say(console, f"not predicted: {count:,} x {printable(str(note))}")
 
 
 def _workloads(arguments: argparse.Namespace) -> Rows:
+    from predictor.estimators.artifact import load_artifacts
     from predictor.training.evaluate import predict_suite, read_suite
 
+    load_artifacts(arguments.artifacts)  # a wrong --artifacts is no row's fault
     frame = read_suite(arguments.file)
     configs = Path(arguments.configs) if arguments.configs else Path(arguments.file).parent / "configs"
     if not configs.is_dir():
@@ -168,10 +177,12 @@ def _kernels(arguments: argparse.Namespace) -> Rows:
     from predictor.training import dataset
     from predictor.training.baselines import constant_efficiency_ms, roofline_ms
     from predictor.training.evaluate import predict_rows
+    from predictor.training.plausible import keep_apart
 
     selector = load_artifacts(arguments.artifacts)
     frame = dataset.read(arguments.file)
     devices = dataset.devices(dataset.read_meta(arguments.file))
+    keep_apart(frame, arguments.file, devices, say)
     if not arguments.flagged:
         frame = frame[frame["flag"].astype(str) == ""]
     if arguments.only_gpu:

@@ -12,14 +12,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import yaml
-
-from predictor.errors import RequestError, SpecError, nearest, unknown_name
+from predictor.errors import RequestError, SpecError, nearest, printable, unknown_name
+from predictor.files import read_text
 from predictor.units import parse_quantity
+from predictor.yaml_reader import parse_yaml
 
 Spec = TypeVar("Spec")
 
-_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a safe loader: it makes plain data only
 #: Lowest and highest value of a dimension: what is beyond is a slip of the keyboard ("3.35 B/s" for TB/s), and numbers
 #: that far apart end in a division by zero.
 _RANGES: Mapping[str, tuple[str, str]] = {
@@ -28,30 +27,6 @@ _RANGES: Mapping[str, tuple[str, str]] = {
     "time": ("0.1 ns", "1 s"),
 }  # fmt: skip
 _FLOATS = ("frequency", "bandwidth", "power", "time")  # dimensions kept as float; counts and bytes become int
-
-
-class _Loader(_SafeLoader):  # type: ignore[misc]
-    """Refuses a key that stands twice in a mapping, of which YAML would keep the last in silence."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"{key.value!r} stands twice, expected once", key.start_mark
-                    )
-                seen.add(key.value)
-        result: dict[Any, Any] = super().construct_mapping(node, deep)
-        return result
-
-
-def read_yaml(text: str) -> Any:
-    """What a YAML text holds, as plain data. Raises YAMLError, for a number or a date that is none, too."""
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except ValueError as error:  # thousands of digits, a 13th month
-        raise yaml.YAMLError("a value that is no number or date") from error
 
 
 @cache
@@ -115,13 +90,12 @@ class Catalogue(Generic[Spec]):
         return self._named[key]
 
     def _read(self, path: Path) -> Spec:
+        named = f"{self.kind} file '{path}'"
         try:
             path = path.expanduser()
-            text = path.read_text(encoding="utf-8")
-        except (OSError, RuntimeError, ValueError) as error:  # no such file, the home of nobody, bytes that are no text
-            reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
-            wanted = f"expected a YAML file of one {self.kind}"
-            raise RequestError(f"cannot read {self.kind} file '{path}': {reason}; {wanted}") from error
+        except RuntimeError as error:  # the home of nobody
+            raise RequestError(f"cannot read {named}: {error}; expected a YAML file of one {self.kind}") from None
+        text = read_text(path, f"a YAML file of one {self.kind}", named)
         return self.parse(text, path)
 
 
@@ -141,15 +115,10 @@ class Document:
         self.problems: list[str] = []
 
     def _mapping(self, text: str, such_as: str) -> dict[Any, Any]:
-        try:
-            loaded = read_yaml(text)
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            line = f" line {mark.line + 1}" if mark is not None else ""
-            reason = getattr(error, "problem", None) or " ".join(map(str, error.args)) or "unreadable"
-            raise SpecError(f"{self.named}{line}: broken YAML: {reason}") from error
+        loaded = parse_yaml(text, self.named)
         if not isinstance(loaded, dict):
-            raise SpecError(f"{self.named}: expected fields such as '{such_as}', found {type(loaded).__name__}")
+            found = "nothing" if loaded is None else type(loaded).__name__
+            raise SpecError(f"{self.named}: expected fields such as '{such_as}', found {found}")
         return loaded
 
     def entry(self, field: str, raw: object) -> object:
@@ -162,7 +131,7 @@ class Document:
                 title = documents.get(document, document) if isinstance(documents, dict) else document
                 source = f"{source}; see {title}"
         if raw is not None:
-            self.sources[field] = str(source) if source is not None else "not stated"
+            self.sources[field] = printable(" ".join(str(source).split())) if source is not None else "not stated"
         return raw
 
     def number(self, field: str, raw: object, dimension: str) -> float | None:

@@ -34,10 +34,19 @@ QUANTITIES: Mapping[str, tuple[str, str, bool]] = {
     "pcie_bandwidth": ("pcie_bandwidth", "bandwidth", False),
     "launch_overhead": ("launch_overhead_s", "time", False),
 }
+#: Generation of chips -> its vendor and, for NVIDIA's, the major numbers of its compute capabilities.
+GENERATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "pascal": ("nvidia", ("6",)), "volta": ("nvidia", ("7",)), "turing": ("nvidia", ("7",)),
+    "ampere": ("nvidia", ("8",)), "ada": ("nvidia", ("8",)), "hopper": ("nvidia", ("9",)),
+    "blackwell": ("nvidia", ("10", "11", "12")), "cdna2": ("amd", ()), "cdna3": ("amd", ()), "xe2": ("intel", ()),
+}  # fmt: skip
+_MEASURED = ("cpu", "unknown")  # what microbench writes of a processor, and of a board that the catalogue lacks
 _TEXTS = ("id", "vendor", "architecture")  # required, plain text
 _LONGEST_TEXT = 100
 _CAPABILITY = re.compile(r"[0-9]{1,3}(\.[0-9]{1,2})?")
-_OTHER = ("aliases", "name", "compute_capability", "documents", "memory_type", "peak_flops", "notes")
+_OTHER = (
+    "aliases", "name", "compute_capability", "documents", "memory_type", "new_generation", "peak_flops", "notes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +192,10 @@ def parse_gpu(text: str, path: Path) -> GPUSpec:
     document = Document("GPU", text, path, such_as="sm_count: ...")
     texts = {field: _text(document, field, required=True) or "" for field in _TEXTS}
     optional = {field: _text(document, field) for field in ("name", "compute_capability")}
+    _check_generation(document, texts["vendor"].lower(), texts["architecture"].lower(), optional["compute_capability"])
     memory_type = document.entry("memory_type", document.fields.get("memory_type"))
+    if memory_type is not None and not _plain(memory_type):
+        document.problems.append(f"memory_type is not plain text of 1 to {_LONGEST_TEXT} characters")
     values = {
         target: document.quantity(field, dimension, required)
         for field, (target, dimension, required) in QUANTITIES.items()
@@ -192,8 +204,8 @@ def parse_gpu(text: str, path: Path) -> GPUSpec:
     if ("vector", "fp32") not in peaks and "peak_flops.vector.fp32" not in document.sources:
         document.missing.append("peak_flops.vector.fp32")
     aliases = document.fields.get("aliases") or []
-    if not isinstance(aliases, list):
-        document.problems.append("aliases is not a list such as [h100]")
+    if not isinstance(aliases, list) or not all(_plain(alias) for alias in aliases):
+        document.problems.append("aliases is not a list of plain names such as [h100]")
         aliases = []
     document.unknown_fields((*_TEXTS, *_OTHER, *QUANTITIES))
     document.raise_problems()
@@ -219,12 +231,44 @@ def _text(document: Document, field: str, required: bool = False) -> str | None:
             document.missing.append(field)
         return None
     text = str(value).strip()
-    if isinstance(value, (dict, list)) or not 1 <= len(text) <= _LONGEST_TEXT or (required and not text.isprintable()):
+    if not _plain(value):
         document.problems.append(f"{field} is not plain text of 1 to {_LONGEST_TEXT} characters")
         return None
     if field == "compute_capability" and not _CAPABILITY.fullmatch(text):
         document.problems.append(f"compute_capability is {text!r}: expected a number such as 9.0")
     return text
+
+
+def _plain(value: object) -> bool:
+    """Whether a value is text, or a number, that can be shown on a line as it is."""
+    text = str(value).strip() if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
+    return 1 <= len(text) <= _LONGEST_TEXT and text.isprintable()
+
+
+def _check_generation(document: Document, vendor: str, architecture: str, capability: str | None) -> None:
+    """Notes a generation that is not known, unless the file says that it is new, and one of another vendor."""
+    new = document.fields.get("new_generation", False)
+    if not isinstance(new, bool):
+        document.problems.append(f"new_generation is {new!r}: expected true or false")
+        return
+    if not architecture or architecture in _MEASURED:
+        return
+    of_vendor, majors = GENERATIONS.get(architecture, ("", ()))
+    if not of_vendor:
+        if not new:
+            close = nearest(architecture, GENERATIONS, n=1)
+            document.problems.append(
+                f"architecture is {architecture!r}: expected one of {', '.join(GENERATIONS)}"
+                + (f" (nearest: {close[0]})" if close else "")
+                + ", or 'new_generation: true' beside a name of your own"
+            )
+    elif new:
+        document.problems.append(f"new_generation is true, and architecture {architecture!r} is known: expected one")
+    elif vendor and vendor != of_vendor:
+        document.problems.append(f"vendor is {vendor!r}: expected {of_vendor}, whose architecture {architecture} is")
+    elif capability and majors and capability.split(".")[0] not in majors:
+        wanted = " or ".join(f"{major}.x" for major in majors)
+        document.problems.append(f"compute_capability is {capability!r}: expected {wanted} of {architecture}")
 
 
 def _peaks(document: Document) -> Iterator[tuple[tuple[str, str], float]]:

@@ -178,20 +178,23 @@ def parse_system(text: str, path: Path) -> SystemSpec:
     identity = document.fields.get("id")
     if not isinstance(identity, str) or not identity.strip():
         document.missing.append("id")
-    elif not identity.isprintable() or len(identity) > 100:
-        document.problems.append("id is not plain text of 1 to 100 characters")
+    for shown in ("id", "name"):
+        text = document.fields.get(shown) or ""
+        if not (isinstance(text, str) and text.isprintable() and len(text) <= 100):
+            document.problems.append(f"{shown} is not plain text of 1 to 100 characters")
+    aliases, gpus = _names(document, "aliases"), _names(document, "gpus")
     document.unknown_fields((*_OTHER, *_QUANTITIES))
     document.raise_problems()
     return SystemSpec(
         id=str(identity), name=str(document.fields.get("name") or identity), link=str(link), network=network,
-        in_switch_reduction=bool(in_switch), by_ranks=by_ranks, aliases=_names(document, "aliases"),
-        gpus=_names(document, "gpus"), sources=document.sources, **values,
+        in_switch_reduction=bool(in_switch), by_ranks=by_ranks, aliases=aliases,
+        gpus=gpus, sources=document.sources, **values,
     )  # fmt: skip
 
 
 def _choice(document: Document, name: str, choices: tuple[str, ...], needed: bool = True) -> str | None:
     value = document.fields.get(name)
-    if value in choices or (value is None and not needed):
+    if (isinstance(value, str) and value in choices) or (value is None and not needed):
         return None if value is None else str(value)
     document.problems.append(f"{name} is {value!r}: expected one of {', '.join(choices)}")
     return None
@@ -199,7 +202,10 @@ def _choice(document: Document, name: str, choices: tuple[str, ...], needed: boo
 
 def _names(document: Document, name: str) -> tuple[str, ...]:
     value = document.fields.get(name) or []
-    return tuple(str(item) for item in value) if isinstance(value, list) else ()
+    if not isinstance(value, list) or not all(isinstance(item, str) and item.isprintable() for item in value):
+        document.problems.append(f"{name} is not a list of plain names such as [h100-sxm]")
+        return ()
+    return tuple(value)
 
 
 def _by_ranks(document: Document, link: str | None) -> dict[int, float]:
@@ -209,7 +215,7 @@ def _by_ranks(document: Document, link: str | None) -> dict[int, float]:
         return {}
     found: dict[int, float] = {}
     for ranks, raw in table.items():
-        if not isinstance(ranks, int) or ranks < 2:
+        if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 2:
             document.problems.append(f"by_ranks.{ranks}: expected a number of GPUs from 2 on")
         elif (value := document.number(f"by_ranks.{ranks}", raw, "bandwidth")) is not None:
             found[ranks] = value

@@ -14,13 +14,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from predictor.errors import SpecError, UnsupportedError, nearest, unknown_name
+from predictor.errors import SpecError, UnsupportedError, nearest, printable, unknown_name
 from predictor.files import read_json
 from predictor.networks.checkpoint import read_checkpoint
 from predictor.networks.config import ModelConfig
 from predictor.networks.families import FAMILIES
 
 CONFIGS = Path(__file__).parent / "configs"
+
+#: A head of 256 is wide; what is far beyond is a slip of the keyboard.
+_WIDEST_HEAD = 2**16
 
 #: Activation functions that the graph builders know.
 ACTIVATIONS = (
@@ -132,7 +135,7 @@ def config_from_dict(data: Mapping[str, Any], name: str = "model", where: str = 
 
 def _check_raw(data: Mapping[str, Any], where: str) -> None:
     """Raises for what the normalised fields cannot show: counts of zero."""
-    for key in ("num_key_value_heads", "kv_n_heads"):
+    for key in ("num_key_value_heads", "kv_n_heads", "head_dim"):
         value = data.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 1):
             raise SpecError(f"{where}: {key!r} is {value!r}, expected an integer of at least 1")
@@ -153,6 +156,8 @@ def check(config: ModelConfig, where: str) -> None:
         raise SpecError(
             f"{where}: unknown activation {config.activation!r}: expected one of {', '.join(ACTIVATIONS)}{tail}"
         )
+    if config.head_dim > _WIDEST_HEAD:
+        raise SpecError(f"{where}: heads of {config.head_dim}, expected at most {_WIDEST_HEAD}")
     if config.rotary_dim > config.head_dim:
         raise SpecError(f"{where}: {config.rotary_dim} rotary dimensions in a head of {config.head_dim}")
     for field in ("residual_dropout", "attention_dropout", "embed_dropout", "activation_dropout"):
@@ -161,4 +166,4 @@ def check(config: ModelConfig, where: str) -> None:
 
 
 def _name_of(path: Path) -> str:
-    return path.parent.name if path.stem == "config" and path.parent.name else path.stem
+    return printable(path.parent.name if path.stem == "config" and path.parent.name else path.stem)

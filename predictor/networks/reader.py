@@ -130,7 +130,7 @@ def common_fields(reader: Reader, model_type: str, name: str) -> dict[str, Any]:
         reader.assumed.append(f"architectures={architecture}")
     _check_family(reader, architecture, model_type)
     head = next((head for suffix, head in _HEADS.items() if architecture.endswith(suffix)), None)
-    if head is None or (head == "pretraining" and model_type != "bert"):
+    if head is None or not architecture.isidentifier() or (head == "pretraining" and model_type != "bert"):
         known = DEFAULT_ARCHITECTURE[model_type]
         close = nearest(architecture, DEFAULT_ARCHITECTURE.values(), 1) or (known,)
         raise UnsupportedError(f"{reader.where}: unknown architecture {architecture!r}; nearest: {close[0]}")

@@ -11,6 +11,11 @@ _WIDE = 10_000
 
 
 def wide_console() -> Console:
-    """A console of the width of the terminal or of the variable COLUMNS, else of any."""
-    console = Console()
-    return console if console.is_terminal or os.environ.get("COLUMNS", "").isdigit() else Console(width=_WIDE)
+    """A console of the width of the terminal or of the variable COLUMNS, else of any.
+
+    Brackets and colons of a name are the name's own.
+    """
+    console = Console(markup=False, emoji=False)
+    if console.is_terminal or os.environ.get("COLUMNS", "").isdigit():
+        return console
+    return Console(width=_WIDE, markup=False, emoji=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.text import Text
 
 from predictor.engines import CALLS
 from predictor.estimators.interval import LEVEL
@@ -88,7 +89,7 @@ def _headline(answer: Prediction, console: Console) -> None:
     low_high = ""
     if answer.interval_s is not None:
         low_high = f"  ({LEVEL:.0%} interval {span(*answer.interval_s)})".replace("%", " %", 1)
-    console.print(f"\n[bold]{seconds(answer.latency_s)}[/bold]{low_high}", highlight=False)
+    console.print(Text.assemble("\n", (seconds(answer.latency_s), "bold"), low_high))
     work = answer.workload
     phases = ", ".join(f"{name} {seconds(t)}" for name, t in answer.phases_s.items())
     if len(answer.phases_s) > 1:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from predictor.errors import TilecastError
+from predictor.errors import SpecError, TilecastError
 from predictor.files import atomic_write, read_json
 from predictor.tracking.record import Record
 from predictor.tracking.store import SET_FOLDER, address, first_line, installed, push, state_folder
@@ -46,9 +46,12 @@ def pending() -> list[tuple[Path, Record]]:
     found = []
     for path in sorted((state_folder() / "pending").glob(f"[!.]*/{PENDING}")):
         known = {entry.name for entry in fields(Record)}
-        record = Record(**{k: v for k, v in read_json(path).items() if k in known})
-        record.folder = str(path.parent / record.folder) if record.folder else ""
-        record.files = [str(path.parent / name) for name in record.files]
+        try:
+            record = Record(**{k: v for k, v in read_json(path).items() if k in known})
+            record.folder = str(path.parent / record.folder) if record.folder else ""
+            record.files = [str(path.parent / name) for name in record.files]
+        except TypeError as error:
+            raise SpecError(f"{path}: expected a run that was kept here ({error}); remove its folder") from None
         found.append((path.parent, record))
     return found
 

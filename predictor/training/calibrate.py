@@ -44,6 +44,7 @@ from predictor.training.own_scalars import (
     percent,
     without,
 )
+from predictor.training.plausible import keep_apart
 
 FloatArray = npt.NDArray[np.float64]
 Frame = Any
@@ -74,7 +75,9 @@ class CalibrateReport:
     unchanged: dict[str, str] = field(default_factory=dict)
 
 
-def calibrate(gpu: str, data: Path, out: Path, artifacts: Path | None = None) -> CalibrateReport:
+def calibrate(
+    gpu: str, data: Path, out: Path, artifacts: Path | None = None, say: Callable[[str], None] = lambda text: None
+) -> CalibrateReport:
     """Write the set at ``artifacts`` (None: the shipped one), adapted to ``gpu``, to ``out``: whole or not at all.
 
     Raises RequestError where the GPU is unknown, the data has fewer than 5 rows of it that an estimator reads or more
@@ -90,6 +93,8 @@ def calibrate(gpu: str, data: Path, out: Path, artifacts: Path | None = None) ->
     own = frame[frame["gpu"].astype(str) == spec.id]
     if not len(own):
         raise RequestError(f"--data {str(data)!r} has no row of {spec.id}: expected {FEWEST} to {MOST}")
+    own = own.reset_index(drop=True)
+    keep_apart(own, f"{data}, rows of {spec.id}", {spec.id: spec}, say)
     own = own[(own["flag"].astype(str) == "").to_numpy()].reset_index(drop=True)
     report = CalibrateReport(out, spec.id)
     used = _choose(source, own, spec, report, data)

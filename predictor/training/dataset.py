@@ -9,6 +9,7 @@ would be empty throughout is left out.
 from __future__ import annotations
 
 import contextlib
+import csv
 import hashlib
 import json
 import math
@@ -19,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import RequestError, SpecError
+from predictor.files import LARGEST_TABLE, check_plain, parse_json, read_text
 from predictor.hardware.gpu import GPUSpec, parse_gpu
 from predictor.measurement import BY_NAME, COLUMNS, REQUIRED, SCHEMA_VERSION, cell, op_class, op_fields
 from predictor.ops import Op
 from predictor.training.extras import require
+from predictor.training.row_values import check_values
 from predictor.training.summary import describe, merge_repeats, same_case
 
 __all__ = [
@@ -70,9 +73,9 @@ def _typed(values: Any, kind: str, rows: int) -> Any:
     if isinstance(values, (int, float)):
         return np.full(rows, values, dtype=dtype)
     array = pd.to_numeric(pd.Series(values)).to_numpy(dtype=np.float64, na_value=np.nan)
-    if kind == "int" and not np.isnan(array).any():
+    if kind == "int" and (np.isfinite(array) & (np.abs(array) < 2.0**63) & (array == np.trunc(array))).all():
         return array.astype(np.int64)
-    return array
+    return array  # with nulls, or with what `validate` refuses
 
 
 def concat(frames: Sequence[Frame]) -> Frame:
@@ -168,23 +171,13 @@ def _field_list(part: Frame, op: str, name: str, kind: str, default: Any) -> lis
 
 def validate(frame: Frame, where: str = "the data") -> None:
     """Raises SpecError, one line that names `where`, for a frame that does not hold the schema."""
-    np = require("numpy")
     unknown = [str(name) for name in frame.columns if name not in BY_NAME]
     if unknown:
         raise SpecError(f"{where} has columns outside the schema: {', '.join(unknown[:5])}; see docs/dataset-format.md")
     missing = [name for name in REQUIRED if name not in frame]
     if missing:
         raise SpecError(f"{where} lacks the columns {', '.join(missing)}; see docs/dataset-format.md")
-    for name in REQUIRED:
-        empty = int(frame[name].isna().sum())
-        if empty:
-            raise SpecError(f"{where} has {empty} rows without {name}: expected a value in every row")
-    latency = frame["latency_ms"].to_numpy(dtype=float)
-    bad = np.flatnonzero(~(np.isfinite(latency) & (latency > 0)))
-    if bad.size:
-        raise SpecError(f"{where}, row {bad[0]}: latency_ms is {latency[bad[0]]}: expected a finite number above zero")
-    for name in frame["op"].unique():
-        op_class(str(name))
+    check_values(frame, where)
 
 
 def digest(frame: Frame) -> str:
@@ -283,8 +276,7 @@ def read(path: str | Path) -> Frame:
     """
     path = Path(path)
     _check_suffix(path)
-    if not path.is_file():
-        raise RequestError(f"{path} is not there: expected a file of measurements")
+    check_plain(path, "a file of measurements", LARGEST_TABLE)
     frame = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
     validate(frame, str(path))
     return frame
@@ -297,8 +289,8 @@ def read_meta(path: str | Path) -> dict[str, Any]:
         if path.suffix == ".parquet":
             raw = (require("pyarrow.parquet").read_schema(path).metadata or {}).get(_KEY)
         else:
-            raw = sidecar(path).read_bytes() if sidecar(path).is_file() else None
-        meta = None if raw is None else json.loads(raw)
+            raw = read_text(sidecar(path), "a sidecar") if sidecar(path).is_file() else None
+        meta = None if raw is None else parse_json(raw, str(sidecar(path)))
     except (OSError, ValueError) as error:
         raise SpecError(f"{path} cannot be read: {_line(error)}") from None
     if not isinstance(meta, dict):
@@ -314,6 +306,8 @@ def read_meta(path: str | Path) -> dict[str, Any]:
 def devices(meta: Mapping[str, Any]) -> dict[str, GPUSpec]:
     """The GPUs (or processors) that a data file brings along because the catalogue lacks them, by id."""
     texts = meta.get("devices") or {}
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        raise SpecError("'devices' of the metadata: expected YAML texts by GPU; import the data again")
     return {name: parse_gpu(text, Path(f"{name}.yaml")) for name, text in texts.items()}
 
 
@@ -340,15 +334,33 @@ def _read_csv(path: Path) -> Frame:
     pd = require("pandas")
     read_meta(path)
     try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header = next(csv.reader(file), [])
+        twice = next((name for name in header if header.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"column {twice!r} stands twice; expected once")
         raw = pd.read_csv(path, dtype=str, keep_default_na=False)
+        uneven = raw.isna().any(axis=1).to_numpy()
+        if not isinstance(raw.index, pd.RangeIndex) or uneven.any():  # cells would slip into their neighbours' columns
+            row = int(uneven.argmax()) + 1 if uneven.any() else 1
+            raise ValueError(f"row {row} has not as many cells as the header; expected one a column")
         columns: dict[str, Any] = {}
         for name in raw.columns:
             kind = BY_NAME[name].type if name in BY_NAME else "text"
             values = raw[name]
             if kind == "bool":
+                strange = ~values.isin(["True", "False", ""])
+                if strange.any():
+                    said = f"{name} is {values[strange].iloc[0]!r}, expected True, False or nothing"
+                    raise ValueError(f"row {strange.argmax() + 1}: {said}")
                 values = values.map({"True": True, "False": False})
             elif kind != "text":
-                values = pd.to_numeric(values.where(values != "", None))
+                values = values.where(values != "", None)
+                number = pd.to_numeric(values, errors="coerce")
+                strange = number.isna() & values.notna()
+                if strange.any():
+                    raise ValueError(f"row {strange.argmax() + 1}: {name} is {values[strange].iloc[0]!r}, not a number")
+                values = number
             elif BY_NAME[name].nullable if name in BY_NAME else False:
                 values = values.where(values != "", None)
             columns[name] = values

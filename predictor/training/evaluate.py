@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from predictor.errors import RequestError, SpecError, TilecastError
 from predictor.estimators.base import KernelTable, Selector, predict_kernels
 from predictor.estimators.interval import LAUNCH, HasIntervals, op_class
-from predictor.files import atomic_write
+from predictor.files import atomic_write, read_table_text
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops.base import Op
 from predictor.ops.gemm import Gemm
@@ -24,6 +23,7 @@ from predictor.precision import LATER
 from predictor.training import dataset
 from predictor.training.extras import require
 from predictor.training.serving_rows import expressible
+from predictor.training.suite import COLUMNS
 
 Frame = Any
 FloatArray = npt.NDArray[np.float64]
@@ -213,11 +213,15 @@ def read_suite(path: str | Path) -> Frame:
     """A suite of measured workloads; SpecError in one line for another schema."""
     pd = require("pandas")
     path = Path(path)
+    text = read_table_text(path, "a CSV file of a suite", COLUMNS)
+    if not text.strip():
+        raise SpecError(f"{path}: expected a suite of workloads, found an empty file")
     try:
-        frame = pd.read_csv(path, dtype={"prompt_lens": str, "gpu": str, "config": str})
-    except FileNotFoundError:
-        raise RequestError(f"no such suite: {str(path)!r}") from None
-    except (OSError, UnicodeDecodeError, csv.Error, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        frame = pd.read_csv(
+            io.StringIO(text), dtype={"prompt_lens": str, "gpu": str, "config": str}, low_memory=False,
+            keep_default_na=False, na_values=[""],  # an empty cell says nothing; one that says nan is a mistake
+        )  # fmt: skip
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise SpecError(f"{path}: not a CSV file of a suite ({str(error).splitlines()[0]})") from None
     missing = [name for name in ("case", "config", "mode", "gpu", "dtype", "measured_ms") if name not in frame]
     if missing:

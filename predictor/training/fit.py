@@ -29,6 +29,7 @@ from predictor.training import dataset
 from predictor.training.baselines import constant_efficiencies
 from predictor.training.evaluate import predict_rows
 from predictor.training.metrics import by_group, summarise
+from predictor.training.plausible import check_gpus, keep_apart, refuse_repeats
 
 Frame = Any
 Fit = Callable[[Frame, Mapping[str, GPUSpec], int], tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]
@@ -123,8 +124,10 @@ def train(
     """
     _check_split(holdout, holdout_by, seed)
     recipes = _recipes(estimators)
+    if not name.isprintable():
+        raise RequestError(f"--name {name!r}: expected text without control characters")
     _check_out(out)
-    frame, sources, devices = _read(files)
+    frame, sources, devices = _read(files, say)
     excluded = [_gpu(g, devices).id for g in exclude]
     frame, gpus, report = _choose(frame, devices, [_gpu(g, devices).id for g in only], excluded, out)
     if estimators:
@@ -186,16 +189,20 @@ def _gpu(name: str, devices: Mapping[str, str]) -> GPUSpec:
     return parse_gpu(devices[name], Path(f"{name}.yaml")) if name in devices else load_gpu(name)
 
 
-def _read(files: Sequence[Path]) -> tuple[Frame, list[dict[str, Any]], dict[str, str]]:
+def _read(files: Sequence[Path], say: Callable[[str], None]) -> tuple[Frame, list[dict[str, Any]], dict[str, str]]:
     """All rows, what the manifest says of each file, and the YAML texts of GPUs that the catalogue lacks."""
     frames, sources = [], []
     devices: dict[str, str] = {}
     for path in files:
         part = dataset.read(path)
+        own = dataset.devices(dataset.read_meta(path))
+        check_gpus(part, str(path), own)
+        keep_apart(part, str(path), own, say)
         frames.append(part)
         names = sorted(part["source"].astype(str).unique().tolist())
         sources.append({"file": path.name, "rows": len(part), "sha256": dataset.digest(part), "sources": names})
         devices |= dataset.read_meta(path).get("devices", {})
+    refuse_repeats(list(zip(files, frames, strict=True)))
     return (frames[0] if len(frames) == 1 else dataset.concat(frames)), sources, devices
 
 

@@ -13,6 +13,13 @@ from predictor.errors import RequestError, TilecastError, UnsupportedError
 from predictor.ops.routing import RANDOM
 from predictor.workload import ragged_lengths
 
+#: Columns of a suite that decide a forecast (docs/suites.md); others are carried along.
+COLUMNS = (
+    "case", "config", "mode", "gpu", "num_gpus", "gpus_per_node", "dtype", "seq_len", "output_len", "context_len",
+    "prompt_lens", "global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "shard", "recompute", "optimizer",
+    "execution", "attention", "step_overhead_ms", "launch_overhead_us", "measured_ms", "measured_forward_ms",
+)  # fmt: skip
+
 
 def predict_case(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None) -> dict[str, Any]:
     """The forecast of one row: predicted_ms, low_ms, high_ms, predicted_forward_ms, predicted_memory_gib and note.
@@ -99,8 +106,8 @@ def _text(row: Mapping[str, Any], key: str) -> str:
 
 def _int(row: Mapping[str, Any], key: str) -> int:
     value = _number(row, key)
-    if value != int(value):
-        raise RequestError(f"{key} {row.get(key)!r}: expected a whole number")
+    if value != int(value) or value < 0:
+        raise RequestError(f"{key} {row.get(key)!r}: expected a whole number of at least 0")
     return int(value)
 
 

@@ -314,7 +314,7 @@ def test_wrong_values(tmp_path: Path, old: str, new: str, said: str) -> None:
 def test_broken_yaml_names_the_line(tmp_path: Path) -> None:
     assert "line 3: broken YAML" in own_file_error(tmp_path, "id: mine\naliases: []\nname: a: b\n")
     assert "found list" in own_file_error(tmp_path, "- id: mine\n")
-    assert "found NoneType" in own_file_error(tmp_path, "")
+    assert "found nothing" in own_file_error(tmp_path, "")
 
 
 def test_missing_file_is_one_line(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ LEVELS = {
     "predictor.errors": 0,
     "predictor.arguments": 0,
     "predictor.files": 0,
+    "predictor.yaml_reader": 0,
     "predictor.units": 0,
     "predictor.dtypes": 0,
     "predictor.parts": 0,
@@ -56,7 +57,7 @@ FITTING = frozenset({"pandas", "lightgbm", "scipy", "pyarrow"})
 MICROBENCH_MAY = {
     "predictor.errors", "predictor.arguments", "predictor.units", "predictor.dtypes", "predictor.hardware",
     "predictor.ops", "predictor.measurement", "predictor.roofline", "predictor.tiling", "predictor.graph",
-    "predictor.sampling", "predictor.tracking", "predictor",
+    "predictor.sampling", "predictor.tracking", "predictor.files", "predictor.yaml_reader", "predictor",
 }  # fmt: skip
 
 

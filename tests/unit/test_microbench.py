@@ -371,17 +371,17 @@ def test_versions_of_cudas_libraries_are_noted_whatever_its_release(monkeypatch:
 @pytest.mark.parametrize(
     ("group", "said"),
     [
-        ("dtypes: 3\n    fields: {rows: 1, cols: 2}", "TypeError"),
+        ("dtypes: 3\n    fields: {rows: 1, cols: 2}", "dtypes is 3: expected such as"),
         ("dtypes: [fp32]\n    fields: {rows: -1, cols: 2}", "above zero"),
-        ("dtypes: [fp32]\n    axes: {rows: {log: [0, 10]}, cols: {log: [1, 5]}}\n    points: 3", "ZeroDivisionError"),
-        ("dtypes: [fp32]\n    axes: {rows: {same: no}, cols: {log: [1, 5]}}\n    points: 3", "KeyError"),
+        ("dtypes: [fp32]\n    axes: {rows: {log: [0, 10]}, cols: {log: [1, 5]}}\n    points: 3", "both above zero"),
+        ("dtypes: [fp32]\n    axes: {rows: {same: no}, cols: {log: [1, 5]}}\n    points: 3", "no field of the group"),
     ],
 )
 def test_a_sweep_that_makes_no_sense_is_one_line(tmp_path: Path, group: str, said: str) -> None:
     (tmp_path / "softmax.yaml").write_text(f"launcher: softmax\ngroups:\n  - name: q\n    {group}\n")
     with pytest.raises(SpecError, match=said) as caught:
         sweep.build(CPU, folder=tmp_path)
-    assert "softmax.yaml makes no cases" in str(caught.value) and "\n" not in str(caught.value)
+    assert "softmax.yaml" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_the_results_of_a_suite_replace_no_other_file(tmp_path: Path) -> None:

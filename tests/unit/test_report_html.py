@@ -205,7 +205,8 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     source = Path(__file__).parents[2] / "examples" / "hypothetical-gpu.yaml"
     board = tmp_path / "gpu.yaml"
     text_of = source.read_text(encoding="utf-8")
-    board.write_text(re.sub(r"(?m)^name:.*$", lambda _: f"name: {json.dumps(HOSTILE)}", text_of), encoding="utf-8")
+    shown = "".join(c for c in HOSTILE if c.isprintable())  # control characters are refused in a GPU's file
+    board.write_text(re.sub(r"(?m)^name:.*$", lambda _: f"name: {json.dumps(shown)}", text_of), encoding="utf-8")
     model = str(folder / "config.json")
     answer = predict(model, str(board), seq_len=32)
     page = to_html(answer, run_of(model, str(board), answer.workload), Asked(model, str(board), HOSTILE, HOSTILE))

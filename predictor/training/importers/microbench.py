@@ -9,12 +9,12 @@ off: run it again, or go on without them.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 from predictor.dtypes import DTYPES
 from predictor.errors import SpecError
+from predictor.files import parse_json
 from predictor.hardware.gpu import list_gpus, load_gpu
 from predictor.measurement import BY_NAME, REQUIRED, SCHEMA_VERSION
 from predictor.ops import OPERATORS
@@ -22,8 +22,9 @@ from predictor.roofline import roofline
 from predictor.training.dataset import Frame, ops_of, to_frame
 from predictor.training.extras import require
 from predictor.training.importers.base import Collector, ImportResult, check_columns, find, not_this_layout
-from predictor.training.importers.bound import FLAG, TOLERANCE, flag_below_bound
+from predictor.training.importers.bound import FLAG, flag_below_bound
 from predictor.training.importers.links import fill_links
+from predictor.training.plausible import TOLERANCE, add_flag
 
 EXPECTED = "<gpu>/<operator>/<software stack>/measurements.parquet"
 DEVICE_FILE = "device.yaml"
@@ -54,11 +55,12 @@ def _import_file(into: Collector, path: Path) -> None:
     pq, pd, pa = require("pyarrow.parquet"), require("pandas"), require("pyarrow")
     try:
         table = pq.ParquetFile(path).read()
-        about = json.loads((table.schema.metadata or {}).get(b"tilecast") or b"{}")
+        about = parse_json((table.schema.metadata or {}).get(b"tilecast") or b"{}", str(path))
     except (OSError, ValueError) as error:
         raise SpecError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
-    if about.get("schema_version") != SCHEMA_VERSION:
-        raise SpecError(f"{path} has schema version {about.get('schema_version')!r}: expected {SCHEMA_VERSION}")
+    version = about.get("schema_version") if isinstance(about, dict) else None
+    if version != SCHEMA_VERSION:
+        raise SpecError(f"{path} has schema version {version!r}: expected {SCHEMA_VERSION}")
     booleans = {pa.bool_(): pd.BooleanDtype()}
     raw = check_columns(path, table.to_pandas(types_mapper=booleans.get), REQUIRED)
     for name in sorted(set(raw["op"]) - set(OPERATORS)):
@@ -82,14 +84,13 @@ def _flag_by_device_file(path: Path, frame: Frame) -> None:
 
     Raises SpecError for a broken device file.
     """
-    np, pd = require("numpy"), require("pandas")
+    np = require("numpy")
     spec = load_gpu(path)
     supported = frame["dtype"].astype(str).isin([name for name in DTYPES if spec.supports(name)]).to_numpy()
     at = np.flatnonzero((frame["gpu"].astype(str) == spec.id).to_numpy() & supported)
     if not at.size:
         return
     bound = roofline(ops_of(frame.iloc[at]), spec).lower_bound_s
-    fast = at[frame["latency_ms"].to_numpy(dtype=float)[at] / 1e3 < TOLERANCE * bound]
-    flags = frame["flag"].astype(object).to_numpy(dtype=object).copy()
-    flags[fast] = [f"{flag};{FLAG}" if flag else FLAG for flag in flags[fast]]
-    frame["flag"] = pd.Categorical(flags)
+    fast = np.zeros(len(frame), dtype=bool)
+    fast[at] = frame["latency_ms"].to_numpy(dtype=float)[at] / 1e3 < TOLERANCE * bound
+    add_flag(frame, fast, FLAG)
