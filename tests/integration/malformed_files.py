@@ -27,7 +27,7 @@ GPU_LINES: list[tuple[str, str]] = [
     ("sm_count: 0x84", "GPU file 'g.yaml': sm_count: '0x84' has the unit 'x84': expected a count such as \"132\""),
     (
         "sm_count: {value: 132, value: 5}",
-        "GPU file 'g.yaml' line 113: broken YAML: 'value' stands twice, expected once",
+        "GPU file 'g.yaml' line 116: broken YAML: 'value' stands twice, expected once",
     ),
     ("sm_count: {source: x}", "GPU file 'g.yaml': missing sm_count"),
     ("l2: 50 MB MB", "GPU file 'g.yaml': l2: '50 MB MB' has the unit 'MB MB': expected a bytes such as \"80"),
