@@ -123,14 +123,12 @@ def train(
     _check_split(holdout, holdout_by, seed)
     recipes = _recipes(estimators)
     _check_out(out)
-    frame, sources, devices = _read(files)
+    frame, sources, devices = _read(files, recipes if estimators else ())
     excluded = [_gpu(g, devices).id for g in exclude]
     frame, gpus, report = _choose(frame, devices, [_gpu(g, devices).id for g in only], excluded, out)
-    if estimators:
-        asked = np.logical_or.reduce([recipe.rows(frame) for recipe in recipes])
-        frame = frame[asked].reset_index(drop=True)
     held = _holdout(frame, holdout, holdout_by, seed)
-    seen = frame[~held & ~frame["gpu"].astype(str).isin(excluded).to_numpy()]
+    fitted = ~held & ~frame["gpu"].astype(str).isin(excluded).to_numpy()
+    seen = frame if fitted.all() else frame[fitted]
     if not len(seen):
         raise RequestError("no rows are left to fit on: check --only-gpu, --exclude-gpu and --holdout")
     manifest: dict[str, Any] = {
@@ -185,16 +183,22 @@ def _gpu(name: str, devices: Mapping[str, str]) -> GPUSpec:
     return parse_gpu(devices[name], Path(f"{name}.yaml")) if name in devices else load_gpu(name)
 
 
-def _read(files: Sequence[Path]) -> tuple[Frame, list[dict[str, Any]], dict[str, str]]:
-    """All rows, what the manifest says of each file, and the YAML texts of GPUs that the catalogue lacks."""
+def _read(files: Sequence[Path], recipes: Sequence[Recipe]) -> tuple[Frame, list[dict[str, Any]], dict[str, str]]:
+    """All rows, what the manifest says of each file, and the YAML texts of GPUs that the catalogue lacks.
+
+    With ``recipes``, of the rows only those that one of them fits.
+    """
     frames, sources = [], []
     devices: dict[str, str] = {}
-    for path in files:
-        part = dataset.read(path)
-        frames.append(part)
-        names = sorted(part["source"].astype(str).unique().tolist())
-        sources.append({"file": path.name, "rows": len(part), "sha256": dataset.digest(part), "sources": names})
-        devices |= dataset.read_meta(path).get("devices", {})
+    for given in files:
+        for path in dataset.data_files(given):
+            part = dataset.read(path)
+            asked = np.logical_or.reduce([recipe.rows(part) for recipe in recipes]) if recipes else slice(None)
+            frames.append(part[asked])
+            names = sorted(part["source"].astype(str).unique().tolist())
+            file = path.relative_to(given).as_posix() if path != given else path.name
+            sources.append({"file": file, "rows": len(part), "sha256": dataset.digest(part), "sources": names})
+            devices |= dataset.read_meta(path).get("devices", {})
     return (frames[0] if len(frames) == 1 else dataset.concat(frames)), sources, devices
 
 

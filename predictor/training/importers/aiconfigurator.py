@@ -25,7 +25,8 @@ What the numbers say of themselves, and the importer therefore writes down:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from predictor.training.importers.base import (
     check_columns,
     drop_bad_latency,
     find,
+    joined,
     not_this_layout,
 )
 from predictor.training.importers.bound import flag_below_bound
@@ -88,14 +90,20 @@ NON_GATED: frozenset[tuple[int, int, int, int]] = frozenset(
 
 def run(root: Path) -> ImportResult:
     """Imports every *_perf.parquet below `root`. Raises SpecError where there is none in this layout."""
+    return joined(list(parts(root)))
+
+
+def parts(root: Path) -> Iterator[ImportResult]:
+    """What `run` gives, one system folder after the other: all of them together need gigabytes."""
     files = [path for path in find(root, ("**/*_perf.parquet",)) if len(path.parts) >= 5]
     if not any(_gpu_of(path) is not None for path in files):
         raise not_this_layout("aiconfigurator", root, EXPECTED)
-    into = Collector("aiconfigurator", root)
-    into.read(files, _import_file)
-    result = into.result()
-    flag_below_bound(result.frame)
-    return result
+    for _, members in groupby(files, key=lambda path: path.parents[3]):
+        into = Collector("aiconfigurator", root)
+        into.read(members, _import_file)
+        result = into.result()
+        flag_below_bound(result.frame)
+        yield result
 
 
 def _gpu_of(path: Path) -> GPUSpec | None:
