@@ -47,9 +47,7 @@ def _add_fetch(actions: Any) -> None:
         " of every file; imports.",
         epilog="example: tilecast dataset fetch vtrain --from ../vTrain --out datasets",
     )
-    load.add_argument(
-        "source", help="one of datasets/sources.yaml: neusight, aiconfigurator, vidur, vtrain, llmcompass"
-    )
+    load.add_argument("source", help="neusight, aiconfigurator, vidur, vtrain or llmcompass (datasets/sources.yaml)")
     load.add_argument("--from", dest="origin", metavar="DIR", help="a git repository or a folder that has the files")
     load.add_argument("--out", required=True, metavar="DIR", help="folder in which a folder SOURCE is made")
     load.add_argument("--json", action="store_true", help="print JSON")

@@ -126,6 +126,7 @@ def train(
     frame, sources, devices = _read(files, recipes if estimators else ())
     excluded = [_gpu(g, devices).id for g in exclude]
     frame, gpus, report = _choose(frame, devices, [_gpu(g, devices).id for g in only], excluded, out)
+    report.rows = sum(source["rows"] for source in sources)
     held = _holdout(frame, holdout, holdout_by, seed)
     fitted = ~held & ~frame["gpu"].astype(str).isin(excluded).to_numpy()
     seen = frame if fitted.all() else frame[fitted]

@@ -94,15 +94,16 @@ def count_rows(path: Path) -> Frame:
 
     Reads three columns, no more. Raises RequestError and SpecError as `dataset.read` does.
     """
-    pd, pq = require("pandas"), require("pyarrow.parquet")
+    pd, pq, pa = require("pandas"), require("pyarrow.parquet"), require("pyarrow")
     parts = []
     for file in dataset.data_files(path):
         if file.suffix == ".parquet":
             dataset.read_meta(file)
-            table = pq.read_table(file, columns=list(_COUNTED)).to_pandas()
+            table = pq.read_table(file, columns=list(_COUNTED))
         else:
-            table = dataset.read(file)[list(_COUNTED)]
-        parts.append(table.astype(str).value_counts().rename("rows").reset_index())
+            table = pa.Table.from_pandas(dataset.read(file)[list(_COUNTED)].astype(str))
+        counts = table.group_by(list(_COUNTED)).aggregate([([], "count_all")]).to_pandas()
+        parts.append(counts.rename(columns={"count_all": "rows"}).astype(dict.fromkeys(_COUNTED, str)))
     return pd.concat(parts).groupby(list(_COUNTED), as_index=False)["rows"].sum()
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from predictor.errors import RequestError, SpecError, unknown_name
+from predictor.errors import RequestError, SpecError, TilecastError, unknown_name
 from predictor.training import shards
 from predictor.training.importers import import_parts
 
@@ -86,8 +86,8 @@ def fetch(name: str, out: Path, origin: Path | None = None) -> Fetched:
     """Gets the files of source ``name``, checks them, and writes their rows as shards to ``out``/``name``.
 
     ``origin``: a git repository or a plain folder of yours to take them from, in place of the source's own address.
-    Raises UnknownNameError for a source that is not listed, RequestError, one line, where git or the network is absent,
-    the commit is not there, or a file is missing or another one.
+    Raises UnknownNameError for a source that is not listed, RequestError where ``origin`` is no folder, TilecastError,
+    one line, where git or the network is absent, the commit is not there, or a file is missing or another one.
     """
     known = read_sources()
     if name not in known:
@@ -115,18 +115,18 @@ def import_to_shards(source: Source, root: Path, folder: Path) -> Fetched:
 
 
 def check(source: Source, root: Path) -> None:
-    """Raises RequestError, which names the file, where one below ``root`` is not what the list says."""
+    """Raises TilecastError, which names the file, where one below ``root`` is not what the list says."""
     for name, expected in source.files.items():
         path = root / name
         if not path.is_file():
-            raise RequestError(f"{source.name}: {name} is not there: expected the files of {source.pinned}")
+            raise TilecastError(f"{source.name}: {name} is not there: expected the files of {source.pinned}")
         data = path.read_bytes()
         found = hashlib.sha256(data).hexdigest()
         if found != expected:
             what = f"has {found[:12]}"
             if data.startswith(_LFS):
                 what = "is a pointer of Git LFS (install git-lfs)"
-            raise RequestError(f"{source.name}: {name} {what}: expected SHA-256 {expected[:12]} of {source.pinned}")
+            raise TilecastError(f"{source.name}: {name} {what}: expected SHA-256 {expected[:12]} of {source.pinned}")
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def _copy(source: Source, origin: Path, root: Path) -> None:
 def _clone(source: Source, origin: Path | None, root: Path) -> None:
     """The listed files at the pinned commit; of a repository elsewhere, no other file's content is downloaded."""
     if shutil.which("git") is None:
-        raise RequestError("git is not installed: expected it on the PATH, or --from with a folder that has the files")
+        raise TilecastError("git is not installed: expected it on the PATH, or --from with a folder that has the files")
     where = str(origin) if origin else source.repository
     lazy = [] if origin else ["--filter=blob:none"]
     _git(f"cannot clone {where}; --from takes a copy that you have", "clone", "--no-checkout", *lazy, where, str(root))
@@ -167,9 +167,9 @@ def _clone(source: Source, origin: Path | None, root: Path) -> None:
 
 
 def _git(failure: str, *words: str, feed: str = "") -> None:
-    """Runs git quietly; where it fails, RequestError with ``failure`` and git's last line."""
+    """Runs git quietly; where it fails, TilecastError with ``failure`` and git's last line."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | {"GIT_TERMINAL_PROMPT": "0"}
     done = subprocess.run(["git", *words], input=feed, capture_output=True, text=True, check=False, env=env)
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise RequestError(f"{failure}: {said[-1].removeprefix('fatal: ').removeprefix('error: ')}")
+        raise TilecastError(f"{failure}: {said[-1].removeprefix('fatal: ').removeprefix('error: ')}")
