@@ -19,7 +19,7 @@ from predictor.errors import RequestError, unknown_name
 
 EXAMPLES = """examples:
   tilecast evaluate workloads $TILECAST_DATA/ground_truth/neusight_e2e.csv
-  tilecast evaluate kernels neusight.parquet --split test --baselines
+  tilecast evaluate kernels datasets/neusight --split test --baselines
 """
 KERNEL_KEYS = ("gpu", "operator", "scheme", "framework")
 WORKLOAD_KEYS = ("gpu", "mode", "execution")

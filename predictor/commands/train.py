@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from predictor.training.fit import TrainReport
 
 EXAMPLES = """examples:
-  tilecast train --data datasets/ --out models/default --name default
-  tilecast train --data neusight.parquet aiconfigurator.parquet vidur.parquet --holdout 0.2 --seed 0 --out my-set
-  tilecast train --data aiconfigurator.parquet --exclude-gpu h100,h200 --out without-hopper
+  tilecast train --data datasets/ --name default --out rebuilt
+  tilecast train --data datasets/neusight my-rows.parquet --holdout 0.2 --seed 0 --out my-set
+  tilecast train --data datasets/aiconfigurator --exclude-gpu h100,h200 --out without-hopper
 """
 
 

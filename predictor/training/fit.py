@@ -223,9 +223,19 @@ def _choose(
         if test.any():
             report.kept_apart["the data set's own test split"] = int((test & keep).sum())
         keep &= ~test
-    frame = frame[keep].reset_index(drop=True)
+    clocked = _clocked(frame) & keep
+    if clocked.any():
+        report.kept_apart["timed by the host's clock, its launch and wait within"] = int(clocked.sum())
+    frame = frame[keep & ~clocked].reset_index(drop=True)
     gpus = {name: _gpu(name, devices) for name in sorted(frame["gpu"].astype(str).unique())}
     return frame, gpus, report
+
+
+def _clocked(frame: Frame) -> npt.NDArray[np.bool_]:
+    """(n,) True for rows by a host's clock of operators that other rows time without the host: they teach nothing."""
+    clocked = (frame["protocol"].astype(str) == "host_clock").to_numpy()
+    ops = frame["op"].astype(str)
+    return np.asarray(clocked & ops.isin(set(ops[~clocked])).to_numpy(), dtype=bool)
 
 
 def _holdout(frame: Frame, fraction: float, by: str, seed: int) -> npt.NDArray[np.bool_]:

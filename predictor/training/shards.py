@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from predictor.measurement import BY_NAME, COLUMNS, OPERATORS, SCHEMA_VERSION
+from predictor.measurement import BY_NAME, COLUMNS, SCHEMA_VERSION
+from predictor.ops import OPERATORS
 from predictor.training import dataset
 from predictor.training.extras import require
 

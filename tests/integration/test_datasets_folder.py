@@ -12,12 +12,14 @@ import yaml
 pd = pytest.importorskip("pandas")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from predictor.cli import main  # noqa: E402
+from microbench.cli import build_parser as harness_parser  # noqa: E402
+from predictor.cli import build_parser, main  # noqa: E402
 from predictor.dtypes import DTYPES  # noqa: E402
 from predictor.hardware.gpu import list_gpus  # noqa: E402
 from predictor.measurement import BY_NAME, CACHE_STATES, OPERATORS, PROTOCOLS, REQUIRED, SCHEMA_VERSION  # noqa: E402
 from predictor.training import dataset  # noqa: E402
 from predictor.training.card import card_sources  # noqa: E402
+from predictor.training.fit import train  # noqa: E402
 from predictor.training.importers import SOURCES, import_source  # noqa: E402
 from predictor.training.shards import LARGEST  # noqa: E402
 from predictor.training.sources import check, read_sources  # noqa: E402
@@ -156,6 +158,30 @@ def test_estimators_are_trained_evaluated_and_calibrated_on_a_folder(
     words = ["--gpu", "t4", "--data", str(few), "--artifacts", str(out), "--out", str(tmp_path / "calibrated")]
     assert main(["calibrate", *words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"]["memory-bound"] > 0
+
+
+def test_the_commands_of_the_readme_are_understood() -> None:
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^(tilecast|microbench) (.+?)(?:\s+#.*)?$", re.sub(r"\\\n\s*", "", text), re.M)
+    assert len(lines) > 6
+    for program, words in lines:
+        parser = build_parser() if program == "tilecast" else harness_parser()
+        parser.parse_args(words.split())
+
+
+def test_rows_by_a_hosts_clock_are_in_no_fit_where_others_are_timed_without_it(tmp_path: Path) -> None:
+    rows = dataset.read(FOLDER / "neusight" / "t4.parquet").iloc[::300].reset_index(drop=True)
+    dataset.write(rows, tmp_path / "rows" / "t4.parquet")
+    llmcompass = dataset.read(FOLDER / "llmcompass")
+    dataset.write(llmcompass, tmp_path / "rows" / "llmcompass.parquet")
+    report = train([tmp_path / "rows"], tmp_path / "both", estimators=["memory-bound"], intervals=False)
+    alone = train([tmp_path / "rows" / "t4.parquet"], tmp_path / "one", estimators=["memory-bound"], intervals=False)
+    assert report.fitted == alone.fitted
+    clocked = int((llmcompass["op"].astype(str) != "gemm").sum())
+    assert report.kept_apart["timed by the host's clock, its launch and wait within"] == clocked
+    assert json.loads((tmp_path / "both" / "manifest.json").read_text(encoding="utf-8"))["gpus"] == ["t4"]
+    only = train([tmp_path / "rows" / "llmcompass.parquet"], tmp_path / "only", estimators=["memory-bound"])
+    assert only.fitted["memory-bound"] == clocked  # where there is nothing else, they are all there is
 
 
 def test_a_folder_without_shards_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
