@@ -28,7 +28,7 @@ _COUNTED = ("source", "gpu", "op")
 
 
 def write_shards(frames: Iterable[Frame], folder: Path, about: Mapping[str, Any]) -> list[Path]:
-    """Writes the rows of one source to ``folder``, by GPU, in place of the shards that are there; returns the files.
+    """Writes the rows of one source to ``folder``, by GPU; returns the files.
 
     ``frames``: its rows, those of a GPU in one frame. ``about``: facts for the files' metadata. Raises SpecError for
     rows outside the schema, RequestError where the folder cannot be written.
@@ -39,8 +39,6 @@ def write_shards(frames: Iterable[Frame], folder: Path, about: Mapping[str, Any]
         gpus = frame["gpu"].astype(str).to_numpy()
         for gpu in sorted(set(gpus)):
             written += _of_gpu(frame[gpus == gpu], folder / f"{gpu}.parquet", about)
-    for old in set(folder.glob("*.parquet")) - set(written):
-        old.unlink()
     return written
 
 

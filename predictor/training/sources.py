@@ -99,7 +99,10 @@ def fetch(name: str, out: Path, origin: Path | None = None) -> Fetched:
 
 
 def import_to_shards(source: Source, root: Path, folder: Path) -> Fetched:
-    """Imports the source that lies in ``root``, whose layout is its own, to shards in ``folder``."""
+    """Imports the source that lies in ``root``, in its own layout, to shards in ``folder``, in place of older ones.
+
+    They are moved there once all are written. Raises RequestError where that cannot be.
+    """
     rows, skipped = 0, dict[str, int]()
 
     def frames() -> Iterator[Any]:
@@ -111,7 +114,17 @@ def import_to_shards(source: Source, root: Path, folder: Path) -> Fetched:
             yield part.frame
 
     about = {"source": source.name, "origin": source.short}
-    return Fetched(tuple(shards.write_shards(frames(), folder, about)), rows, skipped)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as temporary:
+            written = [
+                path.replace(folder / path.name) for path in list(shards.write_shards(frames(), Path(temporary), about))
+            ]
+        for old in set(folder.glob("*.parquet")) - set(written):
+            old.unlink()
+    except OSError as error:
+        raise RequestError(f"cannot write {folder}: {error.strerror or error}") from None
+    return Fetched(tuple(written), rows, skipped)
 
 
 def check(source: Source, root: Path) -> None:

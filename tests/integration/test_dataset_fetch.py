@@ -63,6 +63,9 @@ def fetch(*words: object) -> int:
 def test_the_pinned_commit_is_fetched_whatever_came_after(upstream: Path, pinned: str, tmp_path: Path) -> None:
     (upstream / LUT).write_text("later", encoding="utf-8")
     git(upstream, "commit", "-qam", "later")
+    old = tmp_path / "out" / "vtrain" / "of-before.parquet"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(b"")
     assert fetch("vtrain", "--from", upstream, "--out", tmp_path / "out") == 0
     (shard,) = (tmp_path / "out" / "vtrain").glob("*")
     assert shard.name == "a100-sxm-80gb.parquet"

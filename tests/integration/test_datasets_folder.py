@@ -21,8 +21,8 @@ from predictor.training import dataset  # noqa: E402
 from predictor.training.card import card_sources  # noqa: E402
 from predictor.training.fit import train  # noqa: E402
 from predictor.training.importers import SOURCES, import_source  # noqa: E402
-from predictor.training.shards import LARGEST  # noqa: E402
-from predictor.training.sources import check, read_sources  # noqa: E402
+from predictor.training.shards import LARGEST, write_shards  # noqa: E402
+from predictor.training.sources import check, import_to_shards, read_sources  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "datasets"
@@ -59,6 +59,35 @@ def test_every_source_is_named_whole_with_its_licence() -> None:
 def test_the_hashes_are_those_of_the_public_data(data: Path) -> None:
     for source in read_sources().values():
         check(source, data / source.name)
+
+
+def test_the_shards_are_made_again_from_the_public_data(data: Path, tmp_path: Path) -> None:
+    """Row by row; and byte by byte with the release of pyarrow that wrote them."""
+    for name in ("vtrain", "llmcompass", "neusight"):
+        done = import_to_shards(read_sources()[name], data / name, tmp_path / name)
+        assert [path.name for path in done.shards] == sorted(path.name for path in (FOLDER / name).iterdir())
+        for path in done.shards:
+            kept = FOLDER / name / path.name
+            assert dataset.read_meta(path) == dataset.read_meta(kept), path.name  # the hash of the rows is in it
+            if pq.read_metadata(path).created_by == pq.read_metadata(kept).created_by:
+                assert path.read_bytes() == kept.read_bytes(), path.name
+
+
+def test_shards_are_cut_where_one_would_be_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = dataset.read(FOLDER / "neusight" / "t4.parquet").iloc[:4000].reset_index(drop=True)
+    (whole,) = write_shards([frame], tmp_path / "whole", {})
+    monkeypatch.setattr("predictor.training.shards.LARGEST", whole.stat().st_size // 2)
+    monkeypatch.setattr("predictor.training.shards._FULL", whole.stat().st_size // 2)
+    pieces = write_shards([frame], tmp_path / "cut", {})
+    assert len(pieces) > 1
+    assert sorted((tmp_path / "cut").iterdir()) == sorted(pieces)
+    assert all(path.stat().st_size <= whole.stat().st_size // 2 for path in pieces)
+    assert dataset.digest(dataset.read(tmp_path / "cut")) == dataset.digest(frame.assign(latency_ms=_single(frame)))
+
+
+def _single(frame: object) -> object:
+    """Latencies as a shard keeps them: in 32 bit."""
+    return frame["latency_ms"].astype("float32").astype("float64")  # type: ignore[index]
 
 
 def test_shards_are_small_and_of_listed_sources_alone(shards: list[Path]) -> None:
