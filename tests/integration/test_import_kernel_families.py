@@ -105,3 +105,17 @@ def test_convolutions_that_take_equally_long_for_every_model(
     table(tmp_path, "l40s/linear_attention/vllm/1.0", "gdn_perf", **rows.to_dict("list"))
     result, _ = imported(tmp_path)
     assert result.frame["flag"].tolist() == flags * 4
+
+
+def test_of_two_kernels_for_a_shape_the_engines_default_is_kept(tmp_path: Path) -> None:
+    shape = {"batch_size": 1, "isl": [64, 64, 128, 1, 1], "num_heads": 8, "num_key_value_heads": 8, "head_dim": 64,
+             "attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "step": 0, "latency": 0.5}  # fmt: skip
+    kernels = ["triton", "trtllm_mha", "triton", "triton", "trtllm_mha"]
+    place = "b200_sxm/attention/{}/1.0"
+    table(tmp_path, place.format("sglang"), "context_attention_perf", **shape, kernel_source=kernels)
+    table(tmp_path, place.format("vllm"), "context_attention_perf", **shape, kernel_source=kernels)
+    result, _ = imported(tmp_path)
+    flags = result.frame.groupby("framework", observed=True)["flag"].apply(list)
+    # 128 is Triton's alone; of the prompts of one token, which are flagged anyway, one has both reasons.
+    assert flags["sglang"] == ["not_default", "", "", "one_token_prompt;not_default", "one_token_prompt"]
+    assert flags["vllm"] == ["", "", "", "one_token_prompt", "one_token_prompt"]

@@ -19,6 +19,9 @@ What the numbers say of themselves, and the importer therefore writes down:
 * Experts of the shapes in `NON_GATED` have no gate: with one, they would be faster than memory in all frameworks.
 * TensorRT-LLM 1.0.0 on A100, decode with fewer KV heads than heads, cache above 128 MiB: up to 3.4 TB/s, twice what
   the memory gives and twice its own rate without grouping. Flagged "kv_read_short".
+* B200 and GB200 have shapes with two kernels of one framework, 1.4 to 1.7 times apart (median): attention in SGLang,
+  nvfp4 experts in TensorRT-LLM. One forecast cannot be both: those that the engine does not run by default are flagged
+  "not_default".
 * "balanced" routing of 256 experts of 7168 x 2048 (grouped top-k) hits about half of the experts that an even spread
   would hit; rows that pass the bound for it are flagged "beats_roofline" as everywhere.
 """
@@ -62,6 +65,10 @@ DTYPES = {
     "w4a16_mxfp4": ("bf16", "w4a16_mxfp4"),
     "w4a8_mxfp4_mxfp8": ("mxfp8", "w4a8_mxfp4_mxfp8"),
 }
+
+#: Framework -> kernels in the order in which it takes them; the others come last. SGLang 0.5.9, server_args.py:1785:
+#: fa3 on compute capability 9, trtllm_mha on 10, else flashinfer. TensorRT-LLM, MoeConfig: CUTLASS, others by choice.
+DEFAULT_KERNELS = {"sglang": ("fa3", "trtllm_mha", "flashinfer"), "trtllm": ("moe_torch_flow_cutlass",)}
 
 #: No kernel takes so long for the smallest shape of a table: where the fastest row does, the rows show the host.
 HOST_FLOOR_MS = 0.04
@@ -147,11 +154,26 @@ def _import_file(into: Collector, path: Path) -> None:
         "gpu": gpu.id, "framework": framework, "framework_version": raw["version"],
         "kernel_source": raw["kernel_source"], "protocol": "cuda_graph" if _has_graphs(gpu) else "unknown",
         "cache_state": _cache_state(path.stem, gpu), "latency_ms": raw["latency"], **shape_of(raw),
-        "flag": _flag(path.stem, raw, gpu, framework),
+        "flag": _joined(_flag(path.stem, raw, gpu, framework), _not_default(raw, framework, needed)),
     }  # fmt: skip
     if "attn_dtype" in raw and framework == "sglang":
         columns["v_head_dim"] = raw["head_dim"].map({192: 128}).fillna(0)
     into.frames.append(to_frame(columns, len(raw)))
+
+
+def _joined(flags: Any, more: Any) -> Any:
+    """Two flags of every row in one."""
+    return more if isinstance(flags, str) else (flags + ";" + more).str.strip(";")
+
+
+def _not_default(raw: Frame, framework: str, needed: tuple[str, ...]) -> Any:
+    """The flag of rows whose shape the same table also times with a kernel that the engine takes first."""
+    order = DEFAULT_KERNELS.get(framework, ())
+    names = raw["kernel_source"].astype(str)
+    rank = names.map({name: order.index(name) if name in order else len(order) for name in names.unique()})
+    shape = [name for name in (*needed, "window_size") if name in raw]
+    first = rank.groupby([raw[name] for name in shape]).transform("min")
+    return (rank > first).map({True: "not_default", False: ""})
 
 
 def _has_graphs(gpu: GPUSpec) -> bool:
