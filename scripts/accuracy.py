@@ -111,11 +111,12 @@ def main() -> int:
     arguments.work.mkdir(parents=True, exist_ok=True)
     data, work = arguments.data.resolve(), arguments.work.resolve()
     files = {source: ROOT / "datasets" / source for source in SOURCES}
-    lines = ["# Accuracy: tables", "", f"Written by `scripts/accuracy.py` on {time.strftime('%Y-%m-%d')}.", ""]
+    lines = ["# Accuracy: tables", "", "Written by `scripts/accuracy.py`; every section names the day of its run.", ""]
     for name, section in SECTIONS.items():
         kept = work / f"{name}.md"
         if name in arguments.redo.split(",") or not kept.is_file():
-            kept.write_text("\n".join(section(files, data, work)), encoding="utf-8")
+            head, *rest = section(files, data, work)
+            kept.write_text("\n".join([head, "", f"Run on {time.strftime('%Y-%m-%d')}.", *rest]), encoding="utf-8")
         lines += [kept.read_text(encoding="utf-8"), ""]
     arguments.out.write_text("\n".join(lines), encoding="utf-8")
     return 0
