@@ -19,7 +19,8 @@ SCHEMA_VERSION = 1
 #: "eager_events": CUDA events around an eager PyTorch call, so host launch time stands inside small rows;
 #: "cuda_graph": the kernel replayed in a CUDA graph; "profiler": kernel time from a profiler's trace;
 #: "host_clock": wall clock around an eager call and a synchronization.
-PROTOCOLS = ("eager_events", "cuda_graph", "profiler", "host_clock", "unknown")
+CUDA_GRAPH = "cuda_graph"
+PROTOCOLS = ("eager_events", CUDA_GRAPH, "profiler", "host_clock", "unknown")
 
 #: What of the operands lies in L2 when a call begins: everything that fits ("warm"), nothing ("cold"), or what is left
 #: after a few other copies of the weights were used ("rotating").
