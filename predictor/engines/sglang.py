@@ -44,7 +44,7 @@ EXPERTS = (
         "0.5.10", two_tiles=("bf16",), foreign_products=True, gate_costs=True,
         source="get_default_config of fused_moe_triton (unverified here); tables of SGLang 0.5.10 on A100",
     ),
-    TritonExperts("0.5.14", two_tiles=("bf16",), source="tables of SGLang 0.5.14 on six boards"),
+    TritonExperts("0.5.14", two_tiles=("bf16",), source="tables of SGLang 0.5.14 on H100, H200, L40S, RTX PRO 6000"),
 )  # fmt: skip
 
 #: Norms: FlashInfer's norm.cuh. all_reduce: its copy of vLLM's, up to 16 MiB (0.5.9 says 8 on NVIDIA).

@@ -38,7 +38,7 @@ EXPERTS = (
         "0.14", two_tiles=("bf16",), gate_costs=True,
         source="get_default_config of fused_moe.py (unverified here); tables of vLLM 0.14.0 on A100",
     ),
-    TritonExperts("0.20", source="tables of vLLM 0.24.0 on six boards"),
+    TritonExperts("0.20", source="tables of vLLM 0.24.0 on H100, H200, L40S and RTX PRO 6000"),
 )  # fmt: skip
 
 
