@@ -44,10 +44,13 @@ def is_version(text: str) -> bool:
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    """ "0.24.0" and "0.6.6.post1" as numbers."""
+    """ "0.24" and "0.6.6.post1" as numbers; "0.24.0" is 0.24."""
     if not version:
         return ()
     found = _VERSION.fullmatch(version)
     if found is None:
         raise RequestError(f"version {version!r}: expected numbers with points between them, such as 0.24.0")
-    return tuple(int(word) for word in found[1].split("."))
+    numbers = [int(word) for word in found[1].split(".")]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)

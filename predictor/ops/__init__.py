@@ -9,9 +9,10 @@ from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE, Routing
 from predictor.ops.norm import Norm, Softmax
 from predictor.ops.optimizer import OptimizerStep
-from predictor.ops.registry import FAMILIES, OPERATORS
+from predictor.ops.registry import FAMILIES, OPERATORS, register
 
 __all__ = [
     "BACKWARD", "FAMILIES", "FORWARD", "OPERATORS", "Attention", "Collective", "Copy", "CrossEntropy", "Dropout",
     "Elementwise", "Embedding", "Gemm", "MoE", "Norm", "Op", "OptimizerStep", "Reduce", "Rotary", "Routing", "Softmax",
+    "register",
 ]  # fmt: skip
