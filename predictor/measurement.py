@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 from predictor.errors import SpecError, unknown_name
@@ -19,7 +20,8 @@ SCHEMA_VERSION = 1
 #: "eager_events": CUDA events around an eager PyTorch call, so host launch time stands inside small rows;
 #: "cuda_graph": the kernel replayed in a CUDA graph; "profiler": kernel time from a profiler's trace;
 #: "host_clock": wall clock around an eager call and a synchronization.
-PROTOCOLS = ("eager_events", "cuda_graph", "profiler", "host_clock", "unknown")
+CUDA_GRAPH = "cuda_graph"
+PROTOCOLS = ("eager_events", CUDA_GRAPH, "profiler", "host_clock", "unknown")
 
 #: What of the operands lies in L2 when a call begins: everything that fits ("warm"), nothing ("cold"), or what is left
 #: after a few other copies of the weights were used ("rotating").
@@ -128,14 +130,11 @@ _TYPES: Mapping[str, str] = {"str": "text", "int": "int", "float": "float", "boo
 #: (name, column type, default or MISSING) of one field of an operator class.
 Field = tuple[str, str, Any]
 
-_FIELDS: Mapping[type[Op], tuple[Field, ...]] = {
-    cls: tuple((f.name, _TYPES[str(f.type)], f.default) for f in fields(cls)) for cls in OPERATORS.values()
-}
 
-
+@lru_cache(maxsize=256)
 def op_fields(cls: type[Op]) -> tuple[Field, ...]:
     """The fields of an operator class of the registry, in its constructor's order."""
-    return _FIELDS[cls]
+    return tuple((f.name, _TYPES[str(f.type)], f.default) for f in fields(cls))
 
 
 def _op_columns() -> tuple[Column, ...]:
@@ -153,8 +152,6 @@ OP_COLUMNS: tuple[Column, ...] = _op_columns()
 COLUMNS: tuple[Column, ...] = (*_BEFORE, *OP_COLUMNS, *_AFTER)
 BY_NAME: Mapping[str, Column] = {column.name: column for column in COLUMNS}
 REQUIRED: tuple[str, ...] = tuple(column.name for column in COLUMNS if not column.nullable)
-
-_NAMES: Mapping[type[Op], str] = {cls: name for name, cls in OPERATORS.items()}
 
 
 def op_class(name: str) -> type[Op]:
@@ -210,9 +207,11 @@ _EXPECTED: Mapping[str, str] = {"int": "a whole number", "float": "a number", "b
 
 def from_op(op: Op) -> dict[str, Any]:
     """The cells that describe `op`: `op`, `dtype`, `quant` and every field of its class."""
-    name = _NAMES.get(type(op))
+    name = next((name for name, cls in OPERATORS.items() if cls is type(op)), None)
     if name is None:
         raise unknown_name("operator", type(op).__name__, OPERATORS)
+    if unknown := [field for field, _, _ in op_fields(type(op)) if field not in BY_NAME]:
+        raise SpecError(f"operator {name!r} has a field {unknown[0]!r}: expected columns of the measurement schema")
     return {"op": name, "quant": "", **{f: getattr(op, f) for f, _, _ in op_fields(type(op))}}
 
 

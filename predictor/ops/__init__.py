@@ -11,10 +11,10 @@ from predictor.ops.moe import MoE, Routing
 from predictor.ops.norm import Norm, Softmax
 from predictor.ops.optimizer import OptimizerStep
 from predictor.ops.quantize import Quantize
-from predictor.ops.registry import FAMILIES, OPERATORS
+from predictor.ops.registry import FAMILIES, OPERATORS, register
 
 __all__ = [
     "BACKWARD", "FAMILIES", "FORWARD", "OPERATORS", "Attention", "CausalConv1d", "Collective", "Copy", "CrossEntropy",
     "DeltaRule", "Dropout", "Elementwise", "Embedding", "Gemm", "MoE", "Norm", "Op", "OptimizerStep", "Quantize",
-    "Reduce", "Rotary", "Routing", "Softmax",
+    "Reduce", "Rotary", "Routing", "Softmax", "register",
 ]  # fmt: skip

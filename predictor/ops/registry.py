@@ -1,4 +1,8 @@
-"""Operator names of data sets and the classes behind them. A new operator is one file and one entry here."""
+"""Operator names of data sets and the classes behind them. A new operator is one file and one entry here.
+
+`register` adds one from outside the package. A forecast needs no more than the class: an estimator answers for its
+``family`` where the set has one, else the roofline. The name is what rows of it are read and written by.
+"""
 
 from __future__ import annotations
 
@@ -35,5 +39,17 @@ OPERATORS: dict[str, type[Op]] = {
     "causal_conv1d": CausalConv1d,
     "delta_rule": DeltaRule,
 }
+
+
+def register(name: str, cls: type[Op]) -> None:
+    """Adds an operator from outside the package, under the name of it in the measurement schema's ``op`` column.
+
+    Rows hold the fields that are columns of the schema (`predictor.measurement.COLUMNS`), no others. ValueError where
+    the name or the class is taken.
+    """
+    if name in OPERATORS or cls in OPERATORS.values():
+        raise ValueError(f"an operator called {name!r}, or one of class {cls.__name__}, exists")
+    OPERATORS[name] = cls
+
 
 FAMILIES: tuple[str, ...] = tuple(sorted({cls.family for cls in OPERATORS.values()}))
