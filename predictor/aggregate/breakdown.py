@@ -1,4 +1,4 @@
-"""Where the time goes: operators of all passes gathered into classes, and the longest of them one by one."""
+"""Where the time goes: operators of all stages gathered into classes, and the longest of them one by one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from predictor.aggregate.passes import OpTime
+from predictor.aggregate.times import OpTime
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 from predictor.estimators.base import ESTIMATOR, ROOFLINE, KernelTable
 from predictor.networks import ModelConfig
@@ -95,10 +95,10 @@ def context_notes(config: ModelConfig, work: Workload) -> tuple[str, ...]:
     )
 
 
-def longest_nodes(passes: Sequence[Sequence[OpTime]], table: KernelTable, top: int) -> tuple[NodeTime, ...]:
+def longest_nodes(stages: Sequence[Sequence[OpTime]], table: KernelTable, top: int) -> tuple[NodeTime, ...]:
     """The ``top`` operators by time in all their runs, each once.
 
-    ``passes`` are the operators of every pass. Passes from the second on that have the same operators in the same
+    ``stages`` are the operators of every stage. Stages from the second on that have the same operators in the same
     places are steps of one kind (the sampled decode steps of generate): one row stands for an operator of all of them,
     with the range of what grows with the context in its shape.
     """
@@ -106,7 +106,7 @@ def longest_nodes(passes: Sequence[Sequence[OpTime]], table: KernelTable, top: i
         return ()
     latency = table.latency_s.tolist()
     rows: dict[tuple[str, str, str, tuple[int, ...]], list[OpTime]] = {}
-    for members in _same_places(passes):
+    for members in _same_places(stages):
         first = members[0]
         key = (first.name, first.op.label, first.phase, tuple(dict.fromkeys(item.index for item in members)))
         rows.setdefault(key, []).extend(members)
@@ -116,11 +116,11 @@ def longest_nodes(passes: Sequence[Sequence[OpTime]], table: KernelTable, top: i
     return tuple(_node(members, seconds, seconds / total, table) for seconds, members in found[:top])
 
 
-def _same_places(passes: Sequence[Sequence[OpTime]]) -> list[list[OpTime]]:
-    """Operators that are one: each of the first pass, and those in one place of all later passes of one kind."""
-    groups: list[list[OpTime]] = [[item] for item in passes[0]]
+def _same_places(stages: Sequence[Sequence[OpTime]]) -> list[list[OpTime]]:
+    """Operators that are one: each of the first stage, and those in one place of all later stages of one kind."""
+    groups: list[list[OpTime]] = [[item] for item in stages[0]]
     places: dict[tuple[int, str, str, str], list[OpTime]] = {}
-    for later in passes[1:]:
+    for later in stages[1:]:
         for place, item in enumerate(later):
             places.setdefault((place, item.name, item.op.label, item.phase), []).append(item)
     return groups + list(places.values())

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from predictor.aggregate.memory import Memory
+from predictor.aggregate.memory import Memory, memory_of
+from predictor.aggregate.plan import plan_of
 from predictor.errors import TilecastError
 from predictor.hardware.gpu import GPUSpec
+from predictor.run import Run
 from predictor.workload import Parallelism, Workload
 
 
-def advised(memory: Memory, gpu: GPUSpec, work: Workload, memory_at: Callable[[Workload], Memory]) -> Memory:
-    """``memory`` with the smallest number of GPUs that hold the run, and words for it where the run does not fit.
-
-    ``memory_at`` builds the plan of a workload and says what one of its GPUs keeps; a degree that does not divide the
-    model raises a TilecastError there.
-    """
+def advised(memory: Memory, run: Run) -> Memory:
+    """``memory``, what a GPU keeps during ``run``, with the smallest number of GPUs that hold the run, and words for it
+    where the run does not fit."""
+    gpu, work = run.gpu, run.work
     if memory.fits and memory.gpus == 1:
         return replace(memory, smallest_gpu_count=1)
     if work.mode == "train":
         return replace(memory, advice=f"Training on several GPUs is not built; {_spread(memory)}")
-    held = _smallest(gpu, work, memory_at)
+    held = _smallest(run, memory)
     if memory.fits:
         return replace(memory, smallest_gpu_count=held)
     if held is None:
@@ -30,22 +29,27 @@ def advised(memory: Memory, gpu: GPUSpec, work: Workload, memory_at: Callable[[W
     return replace(memory, smallest_gpu_count=held, advice=words)
 
 
-def _smallest(gpu: GPUSpec, work: Workload, memory_at: Callable[[Workload], Memory]) -> int | None:
-    """The smallest tensor-parallel degree within a node at which the run fits."""
+def _smallest(run: Run, memory: Memory) -> int | None:
+    """The smallest tensor-parallel degree within a node at which the run fits; at its own it keeps ``memory``."""
     from predictor.hardware.system import default_system  # a run of one GPU that fits starts without it
 
     try:
-        system = work.system or default_system(gpu)
+        system = run.work.system or default_system(run.gpu)
     except TilecastError:  # a GPU whose file has no links
         system = None
     for degree in range(1, 1 + (system.gpus_per_node if system is not None else 1)):
-        joined = None if degree == 1 else system
-        at = replace(work, parallelism=Parallelism(degree, degree), system=joined)
-        try:
-            if memory_at(at).fits:
-                return degree
-        except TilecastError:
-            continue
+        if degree == memory.gpus:
+            held = memory
+        else:
+            joined = None if degree == 1 else system
+            work = replace(run.work, parallelism=Parallelism(degree, degree), system=joined)
+            at = replace(run, work=work)
+            try:
+                held = memory_of(at, plan_of(at))
+            except TilecastError:  # a degree that does not divide the model
+                continue
+        if held.fits:
+            return degree
     return None
 
 

@@ -17,14 +17,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.aggregate.passes import Pass
 from predictor.aggregate.timeline import Segment, eager
+from predictor.aggregate.times import TimedStage
+from predictor.estimators.base import KernelTable
 from predictor.roofline import FloatArray
 from predictor.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class PassSpread:
+class StageSpread:
     """By how many seconds a pass may be off below and above, by class (classes,), and for the host's sake."""
 
     below: FloatArray
@@ -33,15 +34,15 @@ class PassSpread:
     host_above: float
 
 
-def spread_of(timed: Pass, work: Workload) -> PassSpread | None:
-    """How far one pass of ``work`` may be off; None where a kernel has no interval.
+def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
+    """How far one pass of a stage of ``work`` may be off; None where a kernel has no interval.
 
     A host whose launch overhead was given has no error of it; one that was assumed may be any in its range.
     """
     known = timed.table.spread
     if known is None:
         return None
-    used = [row for rows in timed.index for row in rows]
+    used = [row for block in timed.blocks for row in block.rows]
     if not np.isfinite(known.high_s[used]).all():
         return None
     rows = _rows(timed)
@@ -58,20 +59,19 @@ def spread_of(timed: Pass, work: Workload) -> PassSpread | None:
         by_class.append(change * _felt(timed, moved, float(change.sum())) if launches else change)
     assumed = work.launch_range_s if launches else None
     host = [0.0, 0.0] if assumed is None else [_host(timed, end_s / work.launch_overhead_s) for end_s in assumed]
-    return PassSpread(by_class[0], by_class[1], host[0], host[1])
+    return StageSpread(by_class[0], by_class[1], host[0], host[1])
 
 
-def _rows(timed: Pass) -> list[npt.NDArray[np.int64]]:
+def _rows(timed: TimedStage) -> list[npt.NDArray[np.int64]]:
     """Rows of the table that a segment's kernels are, block by block; a node that runs n times stands n times."""
     result = []
-    for block, rows in zip(timed.graph.blocks, timed.index, strict=True):
-        index = np.array(rows, dtype=np.int64)
-        many = any(node.count > 1 for node in block.nodes)
-        result.append(np.repeat(index, [node.count for node in block.nodes]) if many else index)
+    for at in timed.blocks:
+        index, nodes = np.array(at.rows, dtype=np.int64), at.block.nodes
+        result.append(np.repeat(index, [node.count for node in nodes]) if len(at.gpu_s) > len(nodes) else index)
     return result
 
 
-def _felt(timed: Pass, gpu_s: Sequence[FloatArray], change_s: float) -> float:
+def _felt(timed: TimedStage, gpu_s: Sequence[FloatArray], change_s: float) -> float:
     """Share of the kernels' ``change_s`` that the total of the two timelines changes by."""
     if change_s <= 0.0:
         return 0.0
@@ -79,18 +79,18 @@ def _felt(timed: Pass, gpu_s: Sequence[FloatArray], change_s: float) -> float:
     return min(abs(eager(moved).total_s - timed.timeline.total_s) / change_s, 1.0)
 
 
-def _host(timed: Pass, factor: float) -> float:
+def _host(timed: TimedStage, factor: float) -> float:
     """Seconds by which the total changes where every call costs the CPU ``factor`` times as much."""
     moved = [Segment(s.gpu_s, s.cpu_s * factor, s.repeat) for s in timed.segments]
     return abs(eager(moved).total_s - timed.timeline.total_s)
 
 
-def total_interval(total_s: float, passes: Sequence[tuple[float, Pass]], work: Workload) -> tuple[float, float] | None:
-    """[low, high] in seconds around ``total_s``, the sum of weighted passes of one `time_graphs` call for ``work``.
+def total_interval(total_s: float, stages: Sequence[TimedStage], work: Workload) -> tuple[float, float] | None:
+    """[low, high] in seconds around ``total_s``, the sum of the stages of one plan for ``work``.
 
     It always holds the forecast; None where the estimators have no intervals.
     """
-    spreads = [(weight, spread_of(timed, work)) for weight, timed in passes]
+    spreads = [(timed.stage.weight, spread_of(timed, work)) for timed in stages]
     below = above = np.zeros(1)
     host_below = host_above = 0.0
     for weight, found in spreads:
@@ -102,9 +102,9 @@ def total_interval(total_s: float, passes: Sequence[tuple[float, Pass]], work: W
     return low, total_s + float(np.sqrt((above**2).sum() + host_above**2))
 
 
-def range_notes(timed: Pass) -> tuple[str, ...]:
-    """A line that names the operator classes outside what was measured, of all graphs timed with this one."""
-    known = timed.table.spread
+def range_notes(table: KernelTable) -> tuple[str, ...]:
+    """A line that names the operator classes outside what was measured."""
+    known = table.spread
     if known is None:
         return ()
     return (f"Outside the measured range, so the interval is wider: {'; '.join(known.notes)}.",) if known.notes else ()

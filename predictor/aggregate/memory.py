@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, cast
 
+from predictor.aggregate.plan import Plan
 from predictor.engines import Engine
 from predictor.engines.memory import rule_of
 from predictor.graph.graph import Graph
 from predictor.hardware.gpu import GPUSpec
+from predictor.networks import ModelConfig, kv_cache_bytes, parameters, weight_bytes
 from predictor.ops.attention import Attention
 from predictor.ops.base import Op
 from predictor.ops.embedding import CrossEntropy
 from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE
+from predictor.parallel import rank_config
 from predictor.precision import Precision
+from predictor.run import Run
 from predictor.workload import Workload
 
 #: Bytes of optimizer state a parameter: Adam keeps two fp32 moments, plain SGD none.
@@ -160,11 +166,32 @@ def _allowed(gpu: GPUSpec, engine: Engine, asked: float | None, gpus: int) -> di
     }
 
 
-def inference_memory(weights: float, kv_bytes: float, graph: Graph, gpu: GPUSpec, work: Workload) -> Memory:
-    """A forward pass on one of the GPUs that share the model: its weights, KV cache, and the largest moment of
-    activations (an operator's inputs and outputs)."""
-    allowed = _allowed(gpu, work.engine, work.memory_fraction, work.parallelism.num_gpus)
-    return Memory(weights, 0.0, 0.0, _largest_moment(graph), kv_bytes, sequences=work.batch, **allowed)
+#: Asked for every point of a sweep.
+_parameters, _weight_bytes = lru_cache(maxsize=1024)(parameters), lru_cache(maxsize=1024)(weight_bytes)
+
+
+def memory_of(run: Run, plan: Plan) -> Memory:
+    """What one GPU keeps during a run; how many GPUs hold it is `predictor.aggregate.capacity`'s to say."""
+    work = run.work
+    allowed = _allowed(run.gpu, work.engine, work.memory_fraction, work.parallelism.num_gpus)
+    if work.mode == "train":
+        return Memory(*_of_training(run, plan), 0.0, **allowed)
+    rank = rank_config(run.config, work.parallelism.tp)
+    weights = _weight_bytes(rank, run.numbers.formats)
+    cache = _cache_bytes(rank, work, run.numbers)
+    return Memory(weights, 0.0, 0.0, _largest_moment(plan.first), cache, sequences=work.batch, **allowed)
+
+
+def _cache_bytes(rank: ModelConfig, work: Workload, numbers: Precision) -> float:
+    """Bytes of one GPU's KV cache at the end of a run; 0 in mode forward, which keeps none."""
+    if work.mode == "forward":
+        return 0.0
+    makes = {"prefill": 0, "decode": 1, "generate": work.output_len - 1}[work.mode]
+    prompt = work.context_len if work.mode == "decode" else work.seq_len
+    lens = work.prompt_lens
+    if not lens:
+        return kv_cache_bytes(rank, work.batch, prompt + makes, numbers.kv)
+    return sum(kv_cache_bytes(rank, times, n + makes, numbers.kv) for n, times in Counter(lens).items())
 
 
 def _largest_moment(graph: Graph) -> float:
@@ -190,21 +217,18 @@ def _activation_bytes(op: Op) -> float:
     return op.bytes_moved()
 
 
-def training_memory(
-    parameters: float, graph: Graph, precision: Precision, work: Workload, micro_batches: int, gpu: GPUSpec
-) -> Memory:
-    """Training: weights (with an fp32 master copy in 16-bit training), gradients, state, and what autograd keeps, with
-    the gradient of the logits beside it, as when the backward pass begins.
+def _of_training(run: Run, plan: Plan) -> tuple[float, float, float, float]:
+    """Bytes of weights (with an fp32 master copy in 16-bit training), gradients, optimizer state, and of what autograd
+    keeps, with the gradient of the logits beside it, as when the backward pass begins.
 
     Mixed precision as in Micikevicius et al. (2018): 16-bit weights and gradients, fp32 master weights and moments.
-    ``graph`` is the forward graph of one micro-batch.
     """
-    mixed = precision.activation in ("bf16", "fp16")
-    weights = parameters * (2.0 + 4.0 if mixed and work.optimizer != "none" else (2.0 if mixed else 4.0))
-    gradients = parameters * (2.0 if mixed else 4.0)
-    if mixed and micro_batches > 1:
-        gradients = parameters * 4.0  # accumulated in fp32
-    saved = sum(node.saved_bytes * times for node, times in graph.nodes())
-    saved += sum(node.op.bytes_written() for node, _ in graph.nodes() if isinstance(node.op, CrossEntropy))
-    allowed = _allowed(gpu, work.engine, work.memory_fraction, 1)
-    return Memory(weights, gradients, parameters * _STATE[work.optimizer], saved, 0.0, **allowed)
+    count, mixed, optimizer = _parameters(run.config), run.numbers.mixed, run.work.optimizer
+    weights = count * (2.0 + 4.0 if mixed and optimizer != "none" else (2.0 if mixed else 4.0))
+    gradients = count * (2.0 if mixed else 4.0)
+    if mixed and plan.stages[0].weight > 1:
+        gradients = count * 4.0  # accumulated in fp32
+    nodes = list(plan.first.nodes())
+    saved = sum(node.saved_bytes * times for node, times in nodes)
+    saved += sum(node.op.bytes_written() for node, _ in nodes if isinstance(node.op, CrossEntropy))
+    return weights, gradients, count * _STATE[optimizer], saved

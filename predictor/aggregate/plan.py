@@ -1,20 +1,19 @@
-"""Which passes a run of inference makes: a forward pass, a prefill, decode steps with a KV cache that grows."""
+"""What a run does, in every mode: stages one after the other, each of passes that are alike."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, cast
 
-from predictor.aggregate.timeline import Timeline
-from predictor.graph import Block, Graph, Node
-from predictor.hardware.gpu import GPUSpec
-from predictor.networks import ModelConfig, Step
+from predictor.engines import CALLS, CAPTURED
+from predictor.graph import OPTIMIZER, Block, Graph, Node, backward_graph, optimizer_graph
+from predictor.networks import ModelConfig, Step, parameters
 from predictor.ops.attention import Attention
 from predictor.ops.routing import RANDOM
 from predictor.parallel import apply
 from predictor.precision import Precision
-from predictor.workload import Workload
+from predictor.run import Run
+from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
 
 #: Context lengths at which a decode step is forecast; steps between them are interpolated. A step's time is close to
 #: linear in the context, with bends where attention's tiles fill another wave: over 24 random runs of 64 to 700 steps
@@ -22,35 +21,95 @@ from predictor.workload import Workload
 DECODE_SAMPLES = 4
 
 
-class Point(NamedTuple):
-    """One run, checked."""
+class Stage(NamedTuple):
+    """Passes that are alike: ``graph``, run ``weight`` times.
 
-    config: ModelConfig
-    gpu: GPUSpec
-    work: Workload
-    numbers: Precision
-
-
-class Passes(NamedTuple):
-    """The passes of a run, in order; ``weights``: for how many passes each stands, ``hosts``: what the CPU does in it.
-
-    The first has the largest activations.
+    ``host`` is what the CPU does in each (`predictor.engines.HOSTS`), ``launch_s`` its time of one call or launch,
+    ``overhead_s`` what the engine adds after each. ``phase`` is what the pass is to the run: a mode, or the optimizer's
+    step. ``context``: tokens in the cache of a decode step that stands for others. ``forward``: the blocks that are the
+    forward pass of training, whose backward pass follows.
     """
 
-    graphs: tuple[Graph, ...]
-    weights: tuple[float, ...]
-    hosts: tuple[str, ...]
+    graph: Graph
+    phase: str
+    weight: float = 1.0
+    host: str = CAPTURED
+    launch_s: float = DEFAULT_LAUNCH_OVERHEAD_S
+    overhead_s: float = 0.0
+    context: int = 0
+    forward: int = 0
+
+    @property
+    def captured(self) -> bool:
+        """No launches: the CPU is free while the GPU runs."""
+        return self.host == CAPTURED
+
+    @property
+    def label(self) -> str:
+        """The stage in words."""
+        if self.forward:
+            return "forward and backward"
+        if self.phase == OPTIMIZER:
+            return "optimizer step"
+        return f"decode step, {self.context:,} tokens in the cache" if self.context else self.phase
 
 
-class Sums(NamedTuple):
-    """Totals of a run in seconds; ``flops`` of one GPU; ``tokens`` processed, or made in decode and generate."""
+class Plan(NamedTuple):
+    """The stages of a run in order. The first holds the forward pass with the largest activations."""
 
-    total_s: float
-    gpu_s: float
-    cpu_s: float
-    phases: dict[str, float]
-    flops: float
-    tokens: float
+    stages: tuple[Stage, ...]
+
+    @property
+    def first(self) -> Graph:
+        """That forward pass."""
+        stage = self.stages[0]
+        return Graph(stage.graph.blocks[: stage.forward]) if stage.forward else stage.graph
+
+
+def plan_of(run: Run) -> Plan:
+    """The stages of a run on one of its GPUs.
+
+    generate is a prefill, which gives the first token, then ``output_len - 1`` decode steps; training one stage of
+    ``batch / micro_batch`` passes forward and backward, then one step of the optimizer (none of it, where there is no
+    optimizer). RequestError where a degree does not divide the model.
+    """
+    config, work, numbers = run.config, run.work, run.numbers
+    if work.mode == "train":
+        return _training(config, work, numbers)
+    engine, launch_s, overhead_s = work.engine, work.launch_overhead_s, work.step_overhead_s
+    host, mode = engine.host_of(work.mode == "decode"), work.mode
+    if mode == "decode":
+        (graph,) = _decode_graphs(config, work, numbers, (0,))
+        return Plan((Stage(graph, mode, 1.0, host, launch_s, overhead_s),))
+    first = mode if mode != "generate" else "prefill"
+    stages = [Stage(_whole_graph(config, work, numbers, first), first, 1.0, host, launch_s, overhead_s)]
+    if mode == "generate":
+        grown, weights = sample_contexts(work.output_len - 1)
+        graphs, host = _decode_graphs(config, work, numbers, grown), engine.host_of(True)
+        stages += [
+            Stage(graph, "decode", weight, host, launch_s, overhead_s, work.seq_len + more)
+            for graph, weight, more in zip(graphs, weights, grown, strict=True)
+        ]
+    return Plan(tuple(stages))
+
+
+def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
+    """Micro-batches and the update.
+
+    Gradients add up over the passes of a step; optimizer "none" never clears them, so every pass adds to the last one.
+    """
+    micro = work.micro_batch or work.batch
+    host, launch_s = CALLS if work.engine.host == CALLS else CAPTURED, work.launch_overhead_s
+    forward = _whole_graph(config, work, numbers, "train", micro)
+    backward = backward_graph(forward, accumulate=work.batch > micro or work.optimizer == "none")
+    both = Graph(forward.blocks + backward.blocks)
+    step = optimizer_graph(parameters(config), work.optimizer, numbers.mixed)
+    return Plan(
+        (
+            Stage(both, "train", float(work.batch // micro), host, launch_s, forward=len(forward.blocks)),
+            Stage(step, OPTIMIZER, 1.0, host, launch_s),
+        )
+    )
 
 
 def make_step(
@@ -79,40 +138,6 @@ def make_step(
     )
 
 
-def plan_passes(config: ModelConfig, work: Workload, numbers: Precision) -> Passes:
-    """The passes of modes forward, prefill, decode and generate on one of the GPUs.
-
-    generate is a prefill, which gives the first token, then ``output_len - 1`` steps.
-    """
-    if work.mode == "decode":
-        return Passes(_decode_graphs(config, work, numbers, (0,)), (1.0,), (work.engine.host_of(True),))
-    if work.mode != "generate":
-        return Passes((_whole_graph(config, work, numbers, work.mode),), (1.0,), (work.engine.host_of(False),))
-    grown, weights = sample_contexts(work.output_len - 1)
-    graphs = (_whole_graph(config, work, numbers, "prefill"), *_decode_graphs(config, work, numbers, grown))
-    return Passes(graphs, (1.0, *weights), (work.engine.host_of(False), *(work.engine.host_of(True) for _ in grown)))
-
-
-def add_up(work: Workload, passes: Passes, lines: list[Timeline], flops: Sequence[float]) -> Sums:
-    """The run from the timelines and FLOPs of its passes, the host's time of a step included."""
-    overhead_s = work.step_overhead_s
-    totals = [line.total_s + overhead_s for line in lines]
-    weights = passes.weights
-    total_s = sum(w * t for w, t in zip(weights, totals, strict=True))
-    gpu_s = sum(w * line.gpu_s for w, line in zip(weights, lines, strict=True))
-    cpu_s = sum(w * (line.cpu_s + overhead_s) for w, line in zip(weights, lines, strict=True))
-    all_flops = sum(w * f for w, f in zip(weights, flops, strict=True))
-    if work.mode != "generate":
-        tokens = work.batch if work.mode == "decode" else sum(work.prompt_lens) or work.batch * work.seq_len
-        return Sums(total_s, gpu_s, cpu_s, {work.mode: total_s}, all_flops, float(tokens))
-    steps = work.output_len - 1
-    decode_s = total_s - totals[0] if steps else 0.0
-    phases = {"prefill": totals[0], "decode": decode_s, "ttft": totals[0]}
-    if steps:
-        phases["tpot"] = decode_s / steps
-    return Sums(total_s, gpu_s, cpu_s, phases, all_flops, float(work.batch * work.output_len))
-
-
 def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Decode steps to forecast, and how many steps each stands for: a line between them (they sum to ``steps``).
 
@@ -130,9 +155,9 @@ def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
     return tuple(picked), tuple(share)
 
 
-def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: str) -> Graph:
-    """A pass over all tokens of the prompts."""
-    step = make_step(work, numbers, mode, work.seq_len, 0, work.batch, work.prompt_lens)
+def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: str, micro: int = 0) -> Graph:
+    """A pass over all tokens of the prompts, or of ``micro`` of the sequences."""
+    step = make_step(work, numbers, mode, work.seq_len, 0, micro or work.batch, work.prompt_lens)
     return apply(config, step, work.parallelism.tp, work.system)
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from predictor.aggregate.passes import Pass
 from predictor.aggregate.timeline import Segment
+from predictor.aggregate.times import TimedStage
 from predictor.graph import Block
 from predictor.roofline import FloatArray
 
@@ -73,15 +73,15 @@ def _before(gpu_s: FloatArray) -> FloatArray:
     return np.cumsum(gpu_s) - gpu_s
 
 
-def schedule(timed: Pass) -> tuple[BlockSchedule, ...]:
-    """The blocks of a pass in time; blocks without kernels are left out."""
+def schedule(timed: TimedStage) -> tuple[BlockSchedule, ...]:
+    """The blocks of one pass of a stage in time; blocks without kernels are left out."""
     found = []
     issued = done = 0.0
-    for block, rows, segment in zip(timed.graph.blocks, timed.index, timed.segments, strict=True):
-        nodes = tuple(j for j, node in enumerate(block.nodes) for _ in range(node.count))
+    for at, segment in zip(timed.blocks, timed.segments, strict=True):
+        nodes = tuple(j for j, node in enumerate(at.block.nodes) for _ in range(node.count))
         if not nodes:
             continue
-        entry = BlockSchedule(block, segment, nodes, tuple(rows[j] for j in nodes), issued, done)
+        entry = BlockSchedule(at.block, segment, nodes, tuple(at.rows[j] for j in nodes), issued, done)
         found.append(entry)
         issued, done = entry.state(segment.repeat)
     return tuple(found)

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 
-from predictor.aggregate.detail import Run
 from predictor.estimators.artifact import ArtifactSet, CoresAlone
+from predictor.forecast import forecast
 from predictor.hardware.what_if import vary
+from predictor.run import Run
 
 #: A step is at least so large, as a share of the forecast, ...
 LEAST = 0.01
@@ -45,7 +46,8 @@ def learned_steps(run: Run, parameter: str, least: float = 0.25, most: float = 4
     def learned(log_factor: float) -> float:
         """Logarithm of forecast over the formulas' forecast."""
         varied = replace(run, gpu=vary(run.gpu, parameter, math.exp(log_factor)))
-        return math.log(varied.forecast().latency_s / replace(varied, selector=cores).forecast().latency_s)
+        taken = [forecast(one, intervals=False).latency_s for one in (varied, replace(varied, selector=cores))]
+        return math.log(taken[0] / taken[1])
 
     count = max(1, math.ceil(_A_DOUBLING * math.log2(most / least)))
     edges = [math.log(least) + i / count * math.log(most / least) for i in range(count + 1)]

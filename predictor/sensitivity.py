@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from predictor.aggregate.detail import Run
 from predictor.errors import RequestError
 from predictor.estimators.residual import NEED_EXPONENT
+from predictor.forecast import Forecast, forecast
 from predictor.hardware.what_if import vary
+from predictor.run import Run
 from predictor.workload import Workload
 
 #: Factors of each change.
@@ -30,12 +31,9 @@ class Change:
     note: str = ""
 
 
-def sensitivities(run: Run, latency_s: float) -> tuple[Change, ...]:
-    """A tenth more bandwidth, a tenth more FLOP/s, half the launch overhead (where launches count), twice the batch.
-
-    ``latency_s`` is the forecast of ``run``.
-    """
-    work = run.work
+def sensitivities(of: Forecast) -> tuple[Change, ...]:
+    """A tenth more bandwidth, a tenth more FLOP/s, half the launch overhead (where launches count), twice the batch."""
+    run, work, latency_s = of.run, of.run.work, of.latency_s
     more = f"{MORE - 1:.0%}".replace("%", " %")
     hardware = (("memory bandwidth", "memory_bandwidth"), ("FLOP/s", "peak_flops"))
     found = [
@@ -70,7 +68,7 @@ def _larger(work: Workload) -> Workload:
 def _changed(what: str, before_s: float, make: Callable[[], Run], work: int = 1) -> Change:
     """The forecast of ``make()``, which does ``work`` times as much."""
     try:
-        answer = make().forecast()
+        answer = forecast(make(), intervals=False)
     except RequestError as error:
         return Change(what, before_s, None, None, str(error))
     note = "" if answer.memory.fits else "does not fit in memory"
