@@ -85,7 +85,7 @@ _AFTER = (
 _MEANINGS: Mapping[str, str] = {
     "m": "rows of A and C", "n": "columns of B and C", "k": "columns of A, rows of B",
     "batch": "independent products, or sequences of attention", "bias": "whether a bias is added",
-    "kind": "form of the operator (gemm: linear, bmm, grouped; norm: layer, rms; ...)",
+    "kind": "form of the operator (gemm: linear, bmm, grouped; norm: layer, rms; quantize: scale, cast; ...)",
     "layout": "gemm: how A and B lie in memory, in BLAS words (tn, nn, nt)",
     "heads": "query heads (rotary: query and key heads)", "kv_heads": "key and value heads",
     "q_len": "queries a sequence; 1 is a decode step", "kv_len": "keys a sequence, those of the queries included",
@@ -109,6 +109,8 @@ _MEANINGS: Mapping[str, str] = {
     "ep": "expert parallel GPUs", "distribution": "how tokens fall on experts", "parameters": "parameters stepped over",
     "mixed": "16-bit gradients and weight copies beside fp32 state", "inverse": "whether it rotates back",
     "residual": "whether a residual is added first",
+    "channels": "channels of a convolution", "taps": "positions that a convolution sees",
+    "cached": "whether it goes on from a state kept of earlier tokens", "v_heads": "value heads of linear attention",
     "ranks": "GPUs that take part in a collective",
     "ranks_per_node": "those of them in one node, 0 for all",
     "link": "collective: kind of link within a node (nvswitch, mesh, pair, pcie)",

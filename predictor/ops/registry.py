@@ -12,9 +12,11 @@ from predictor.ops.collective import Collective
 from predictor.ops.elementwise import Copy, Dropout, Elementwise, Reduce, Rotary
 from predictor.ops.embedding import CrossEntropy, Embedding
 from predictor.ops.gemm import Gemm
+from predictor.ops.linear_attention import CausalConv1d, DeltaRule
 from predictor.ops.moe import MoE, Routing
 from predictor.ops.norm import Norm, Softmax
 from predictor.ops.optimizer import OptimizerStep
+from predictor.ops.quantize import Quantize
 
 #: Operator name in a measurement -> class. The names are those of the measurement schema's ``op`` column.
 OPERATORS: dict[str, type[Op]] = {
@@ -33,6 +35,9 @@ OPERATORS: dict[str, type[Op]] = {
     "moe": MoE,
     "routing": Routing,
     "collective": Collective,
+    "quantize": Quantize,
+    "causal_conv1d": CausalConv1d,
+    "delta_rule": DeltaRule,
 }
 
 
