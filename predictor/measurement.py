@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
 from typing import Any
 
+from predictor.engines import libraries
 from predictor.errors import SpecError, unknown_name
 from predictor.ops import OPERATORS, Op
 
@@ -48,7 +49,7 @@ _BEFORE = (
     Column("source_row", "int", "", "row of that file, the first below the header being 1", False),
     Column("split", "text", "", '"train" or "test" where the source itself divides its data, else empty', False),
     Column("gpu", "text", "", "id of the GPU in the catalogue", False),
-    Column("framework", "text", "", "whose kernels ran: pytorch, vllm, sglang, trtllm, sarathi", False),
+    Column("framework", "text", "", "whose kernels ran: " + ", ".join(libraries()), False),
     Column("framework_version", "text", "", "its version", False),
     Column("kernel_source", "text", "", "the library or code path within the framework, as the source names it", False),
     Column("protocol", "text", "", "how it was timed: " + ", ".join(PROTOCOLS), False),

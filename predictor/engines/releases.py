@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 
 from predictor.errors import RequestError
 
-#: "0.24.0", "0.6.6.post1", "1.3.0rc20": numbers with points between them; a pre-release counts as the release.
-_VERSION = re.compile(r"(\d+(?:\.\d+)*)(?:\.?(?:post|dev|rc)\d*)?", re.ASCII)
+#: "0.24.0", "0.6.6.post1", "1.3.0rc20", "0.20.1.dev3+gabc": numbers with points between; a pre-release is the release.
+_VERSION = re.compile(r"(\d+(?:\.\d+)*)(?:\.?(?:post|dev|rc)\d*)?(?:\+[\w.]+)?", re.ASCII)
 
 
 class Release(Protocol):
