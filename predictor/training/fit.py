@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from predictor.errors import RequestError, unknown_name
 from predictor.estimators.artifact import SCHEMA_VERSION, ArtifactSet
-from predictor.files import atomic_write
+from predictor.files import atomic_write, read_json
 from predictor.hardware.gpu import GPUSpec, load_gpu, parse_gpu
 from predictor.training import dataset
 from predictor.training.baselines import constant_efficiencies
