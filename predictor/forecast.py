@@ -91,8 +91,7 @@ class Forecast:
 
     def summary(self) -> Prediction:
         """The answer as a whole: no interval, breakdown, provenance, notes and number of GPUs that hold the run."""
-        run, work, flops = self.run, self.run.work, self.flops
-        weighted = [(timed.stage.weight, timed.timeline, timed.stage.overhead_s) for timed in self.stages]
+        run, work, flops, stages = self.run, self.run.work, self.flops, self.stages
         return Prediction(
             model=run.config.name,
             gpu=run.gpu.id,
@@ -100,8 +99,8 @@ class Forecast:
             latency_s=self.latency_s,
             interval_s=None,
             phases_s=self.phases_s,
-            gpu_busy_s=sum(weight * line.gpu_s for weight, line, _ in weighted),
-            cpu_busy_s=sum(weight * (line.cpu_s + overhead_s) for weight, line, overhead_s in weighted),
+            gpu_busy_s=sum(timed.stage.weight * timed.timeline.gpu_s for timed in stages),
+            cpu_busy_s=sum(timed.stage.weight * (timed.timeline.cpu_s + timed.stage.overhead_s) for timed in stages),
             flops=flops * work.parallelism.num_gpus,
             mfu=flops / self.latency_s / run.gpu.peak_flops(run.numbers.gemm),
             tokens=self.tokens,
