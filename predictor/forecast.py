@@ -166,5 +166,5 @@ def forecasts(runs: Sequence[Run], *, intervals: bool = False) -> Iterator[Forec
                 known[key] = Operators(run.gpu, run.work.engine, selector)
             timed |= zip(members, known[key].time([plans[place][1] for place in members]), strict=True)
         for place, (run, plan) in enumerate(plans):
-            yield Forecast(run, plan, timed[place])
+            yield Forecast(run, plan, timed.pop(place))
         known = {key: operators for key, operators in known.items() if len(operators.rows) <= REMEMBERED}

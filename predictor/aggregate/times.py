@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain
 
 import numpy as np
 
 from predictor.aggregate.plan import Plan, Stage
 from predictor.aggregate.timeline import Segment, Timeline, eager, in_a_row
-from predictor.engines import CALLS, Engine
+from predictor.engines import CALLS, CAPTURED, Engine
 from predictor.estimators.base import KernelTable, Selector, predict_kernels
 from predictor.estimators.cold import cold_weights_s
 from predictor.graph import Block, Graph
@@ -36,30 +36,31 @@ class OpTime:
 
 
 class TimedBlock:
-    """A block whose nodes' rows are known: ``rows`` of `Operators`, node by node, ``times`` how often each runs in all.
+    """A block whose nodes' rows are known: ``rows`` of `Operators`, node by node. ``plain``: every node is one whole
+    kernel.
 
     ``gpu_s``: GPU time of its kernels in one repetition, of shape (kernels,); ``flops`` of all runs of each node.
     """
 
-    __slots__ = ("_plain", "_sum_s", "block", "flops", "gpu_s", "rows", "times")
+    __slots__ = ("_sum_s", "block", "flops", "gpu_s", "plain", "rows")
 
     def __init__(self, block: Block, rows: list[int], plain: bool) -> None:
         self.block = block
         self.rows = rows
-        self.times = [float(block.repeat)] * len(rows)
-        if not plain:
-            self.times = [node.count * block.repeat * node.share for node in block.nodes]
-        self.flops: list[float] = []
-        self.gpu_s: FloatArray = np.zeros(0)
-        self._plain = plain  # every node is one whole kernel
-        self._sum_s: float | None = None
+        self.plain = plain
+
+    @property
+    def times(self) -> list[float]:
+        """How often each node runs in all."""
+        return [node.count * self.block.repeat * node.share for node in self.block.nodes]
 
     def fill(self, gpu_s: FloatArray, flops: list[float]) -> None:
         """Take the times of the nodes' operators, which are those of the kernels where a node is one kernel."""
-        self.gpu_s, self.flops = gpu_s, flops
-        if not self._plain:
+        if not self.plain:
             part_s = gpu_s * np.array([node.share for node in self.block.nodes])
-            self.gpu_s = np.repeat(part_s, [node.count for node in self.block.nodes])
+            gpu_s = np.repeat(part_s, [node.count for node in self.block.nodes])
+        self.gpu_s, self.flops = gpu_s, flops
+        self._sum_s: float | None = None
 
     @property
     def sum_s(self) -> float:
@@ -71,7 +72,7 @@ class TimedBlock:
     def segment(self, stage: Stage) -> Segment:
         """The block on the timelines of ``stage``."""
         nodes = self.block.nodes
-        if stage.captured:
+        if stage.host == CAPTURED:
             return Segment(self.gpu_s, np.zeros(len(self.gpu_s)), self.block.repeat)
         if stage.host == CALLS:
             cpu_s = np.array([node.host_calls * stage.launch_s for node in nodes])
@@ -103,8 +104,8 @@ class TimedStage:
 
     def up_to(self, blocks: int) -> Timeline:
         """One pass as far as the first ``blocks`` go."""
-        if self.stage.captured:
-            return in_a_row((block.sum_s, block.block.repeat) for block in self.blocks[:blocks])
+        if self.stage.host == CAPTURED:
+            return in_a_row([(block.sum_s, block.block.repeat) for block in self.blocks[:blocks]])
         return eager(self.segments[:blocks])
 
     @property
@@ -198,12 +199,15 @@ class Operators:
             self._tables.append(table)
             self.seconds = np.concatenate((self.seconds, table.latency_s))
             self.flops = np.concatenate((self.flops, [op.flops() for op in ops]))
-        blocks = [block for block in self._blocks.values() if block.rows]
-        sizes = np.array([len(block.rows) for block in blocks], dtype=np.int64)
-        index = np.fromiter(chain.from_iterable(block.rows for block in blocks), np.int64, sizes.sum())
-        times = np.fromiter(chain.from_iterable(block.times for block in blocks), np.float64, len(index))
+        blocks = list(self._blocks.values())
+        sizes = [len(block.rows) for block in blocks]
+        index = np.fromiter(chain.from_iterable(block.rows for block in blocks), np.int64, sum(sizes))
+        times = np.repeat([float(block.block.repeat) for block in blocks], sizes)
+        ends = list(accumulate(sizes))
+        for block, end in zip(blocks, ends, strict=True):
+            if not block.plain:
+                times[end - len(block.rows) : end] = block.times
         seconds, flops = self.seconds[index], (self.flops[index] * times).tolist()
-        for block, end in zip(blocks, np.cumsum(sizes).tolist(), strict=True):
-            start = end - len(block.rows)
-            block.fill(seconds[start:end], flops[start:end])
+        for block, size, end in zip(blocks, sizes, ends, strict=True):
+            block.fill(seconds[end - size : end], flops[end - size : end])
         self._missing, self._nodes, self._blocks = [], {}, {}
