@@ -77,6 +77,15 @@ class Forecast:
         return found | ({"tpot": decode_s / (self.run.work.output_len - 1)} if rest else {})
 
     @property
+    def busy_s(self) -> dict[str, float]:
+        """Seconds of the run in which each stream of a GPU is busy: compute, and every network by its links."""
+        found: dict[str, float] = {}
+        for timed in self.stages:
+            for stream, seconds in timed.busy_s.items():
+                found[stream] = found.get(stream, 0.0) + timed.stage.weight * seconds
+        return found
+
+    @property
     def flops(self) -> float:
         """FLOPs of one GPU. The optimizer's are left out, as PaLM's MFU counts the model's, forward and backward."""
         return sum(timed.stage.weight * timed.flops for timed in self.stages if timed.stage.phase != OPTIMIZER)

@@ -20,7 +20,7 @@ from predictor.estimators.base import KernelTable, Selector, predict_kernels
 from predictor.estimators.cold import cold_weights_s
 from predictor.graph import Block, Graph
 from predictor.hardware.gpu import GPUSpec
-from predictor.ops.base import Op
+from predictor.ops.base import COMPUTE, Op
 from predictor.roofline import FloatArray
 
 
@@ -107,6 +107,16 @@ class TimedStage:
         if self.stage.host == CAPTURED:
             return in_a_row([(block.sum_s, block.block.repeat) for block in self.blocks[:blocks]])
         return eager(self.segments[:blocks])
+
+    @property
+    def busy_s(self) -> dict[str, float]:
+        """Seconds of one pass in which each stream of the GPU is busy: compute, and every network by its links."""
+        found: dict[str, float] = {COMPUTE: 0.0}
+        for at in self.blocks:
+            for node, times, row in zip(at.block.nodes, at.times, at.rows, strict=True):
+                stream = node.op.stream
+                found[stream] = found.get(stream, 0.0) + float(self.operators.seconds[row]) * times
+        return found
 
     @property
     def each_s(self) -> float:
