@@ -60,7 +60,7 @@ def test_reports_plan_and_time_nothing_again(planned: list[Run], monkeypatch: py
 
 
 def test_the_degree_of_the_run_is_not_planned_again(planned: list[Run]) -> None:
-    """A run that does not fit is looked at with 1, 3 and 4 of its GPUs; what 2 keep, the degree of the run, is known."""
+    """A run that does not fit is looked at with 1, 3 and 4 GPUs; what it keeps on its own 2 is known."""
     found = of("llama-3.1-70b", "l40s", mode="prefill", seq_len=128, execution="vllm", tp=2)
     memory = found.prediction.memory
     assert (memory.fits, memory.smallest_gpu_count) == (False, 4)
