@@ -172,10 +172,7 @@ def main() -> int:
     arguments = parser.parse_args()
     work, data = arguments.work.resolve(), arguments.data.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    files = {name: work / f"{name}.parquet" for name in ("neusight", "aiconfigurator")}
-    for name, path in files.items():
-        if not path.is_file():
-            tilecast("dataset", "import", name, data / name, "--out", path)
+    files = {name: ROOT / "datasets" / name for name in ("neusight", "aiconfigurator")}
     lines: list[str] = []
     if arguments.only != "serving":
         lines += [*fp32(files["neusight"], data / "ground_truth" / "neusight_e2e.csv", work), ""]

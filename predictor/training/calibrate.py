@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor.engines import EAGER
 from predictor.errors import RequestError
 from predictor.estimators import memory_bound as mb
 from predictor.estimators.artifact import ArtifactSet, load_artifacts
@@ -172,7 +173,7 @@ def _write(source: ArtifactSet, fits: Mapping[str, Fitted], about: dict[str, Any
 def memory_rows(frame: Frame, gpu: GPUSpec) -> npt.NDArray[np.bool_]:
     """Which rows calibrate the memory-bound operators."""
     keep = frame["op"].astype(str).isin(MEMORY_OPS) & (frame["dtype"].astype(str) == "fp32")
-    return np.asarray(keep & (frame["framework"].astype(str) == "pytorch"), dtype=bool)
+    return np.asarray(keep & (frame["framework"].astype(str) == EAGER.kernels), dtype=bool)
 
 
 def calibrate_memory(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:

@@ -127,14 +127,13 @@ def train(
     if not name.isprintable():
         raise RequestError(f"--name {name!r}: expected text without control characters")
     _check_out(out)
-    frame, sources, devices = _read(files, say)
+    frame, sources, devices = _read(files, recipes if estimators else (), say)
     excluded = [_gpu(g, devices).id for g in exclude]
     frame, gpus, report = _choose(frame, devices, [_gpu(g, devices).id for g in only], excluded, out)
-    if estimators:
-        asked = np.logical_or.reduce([recipe.rows(frame) for recipe in recipes])
-        frame = frame[asked].reset_index(drop=True)
+    report.rows = sum(source["rows"] for source in sources)
     held = _holdout(frame, holdout, holdout_by, seed)
-    seen = frame[~held & ~frame["gpu"].astype(str).isin(excluded).to_numpy()]
+    fitted = ~held & ~frame["gpu"].astype(str).isin(excluded).to_numpy()
+    seen = frame if fitted.all() else frame[fitted]
     if not len(seen):
         raise RequestError("no rows are left to fit on: check --only-gpu, --exclude-gpu and --holdout")
     manifest: dict[str, Any] = {
@@ -189,20 +188,28 @@ def _gpu(name: str, devices: Mapping[str, str]) -> GPUSpec:
     return parse_gpu(devices[name], Path(f"{name}.yaml")) if name in devices else load_gpu(name)
 
 
-def _read(files: Sequence[Path], say: Callable[[str], None]) -> tuple[Frame, list[dict[str, Any]], dict[str, str]]:
-    """All rows, what the manifest says of each file, and the YAML texts of GPUs that the catalogue lacks."""
+def _read(
+    files: Sequence[Path], recipes: Sequence[Recipe], say: Callable[[str], None]
+) -> tuple[Frame, list[dict[str, Any]], dict[str, str]]:
+    """All rows, what the manifest says of each file, and the YAML texts of GPUs that the catalogue lacks.
+
+    With ``recipes``, of the rows only those that one of them fits.
+    """
     frames, sources = [], []
     devices: dict[str, str] = {}
-    for path in files:
+    paths = [(given, path) for given in files for path in dataset.data_files(given)]
+    for given, path in paths:
         part = dataset.read(path)
         own = dataset.devices(dataset.read_meta(path))
         check_gpus(part, str(path), own)
         keep_apart(part, str(path), own, say)
-        frames.append(part)
+        asked = np.logical_or.reduce([recipe.rows(part) for recipe in recipes]) if recipes else slice(None)
+        frames.append(part[asked])
         names = sorted(part["source"].astype(str).unique().tolist())
-        sources.append({"file": path.name, "rows": len(part), "sha256": dataset.digest(part), "sources": names})
+        file = path.relative_to(given).as_posix() if path != given else path.name
+        sources.append({"file": file, "rows": len(part), "sha256": dataset.digest(part), "sources": names})
         devices |= dataset.read_meta(path).get("devices", {})
-    refuse_repeats(list(zip(files, frames, strict=True)))
+    refuse_repeats(list(zip([path for _, path in paths], frames, strict=True)))
     return (frames[0] if len(frames) == 1 else dataset.concat(frames)), sources, devices
 
 
@@ -226,9 +233,19 @@ def _choose(
         if test.any():
             report.kept_apart["the data set's own test split"] = int((test & keep).sum())
         keep &= ~test
-    frame = frame[keep].reset_index(drop=True)
+    clocked = _clocked(frame) & keep
+    if clocked.any():
+        report.kept_apart["timed by the host's clock, its launch and wait within"] = int(clocked.sum())
+    frame = frame[keep & ~clocked].reset_index(drop=True)
     gpus = {name: _gpu(name, devices) for name in sorted(frame["gpu"].astype(str).unique())}
     return frame, gpus, report
+
+
+def _clocked(frame: Frame) -> npt.NDArray[np.bool_]:
+    """(n,) True for rows by a host's clock of operators that other rows time without the host: they teach nothing."""
+    clocked = (frame["protocol"].astype(str) == "host_clock").to_numpy()
+    ops = frame["op"].astype(str)
+    return np.asarray(clocked & ops.isin(set(ops[~clocked])).to_numpy(), dtype=bool)
 
 
 def _holdout(frame: Frame, fraction: float, by: str, seed: int) -> npt.NDArray[np.bool_]:
