@@ -77,6 +77,15 @@ class Forecast:
         return found | ({"tpot": decode_s / (self.run.work.output_len - 1)} if rest else {})
 
     @property
+    def busy_s(self) -> dict[str, float]:
+        """Seconds of the run in which each stream of a GPU is busy: compute, and every network by its links."""
+        found: dict[str, float] = {}
+        for timed in self.stages:
+            for stream, seconds in timed.busy_s.items():
+                found[stream] = found.get(stream, 0.0) + timed.stage.weight * seconds
+        return found
+
+    @property
     def flops(self) -> float:
         """FLOPs of one GPU. The optimizer's are left out, as PaLM's MFU counts the model's, forward and backward."""
         return sum(timed.stage.weight * timed.flops for timed in self.stages if timed.stage.phase != OPTIMIZER)
@@ -91,8 +100,7 @@ class Forecast:
 
     def summary(self) -> Prediction:
         """The answer as a whole: no interval, breakdown, provenance, notes and number of GPUs that hold the run."""
-        run, work, flops = self.run, self.run.work, self.flops
-        weighted = [(timed.stage.weight, timed.timeline, timed.stage.overhead_s) for timed in self.stages]
+        run, work, flops, stages = self.run, self.run.work, self.flops, self.stages
         return Prediction(
             model=run.config.name,
             gpu=run.gpu.id,
@@ -100,8 +108,8 @@ class Forecast:
             latency_s=self.latency_s,
             interval_s=None,
             phases_s=self.phases_s,
-            gpu_busy_s=sum(weight * line.gpu_s for weight, line, _ in weighted),
-            cpu_busy_s=sum(weight * (line.cpu_s + overhead_s) for weight, line, overhead_s in weighted),
+            gpu_busy_s=sum(timed.stage.weight * timed.timeline.gpu_s for timed in stages),
+            cpu_busy_s=sum(timed.stage.weight * (timed.timeline.cpu_s + timed.stage.overhead_s) for timed in stages),
             flops=flops * work.parallelism.num_gpus,
             mfu=flops / self.latency_s / run.gpu.peak_flops(run.numbers.gemm),
             tokens=self.tokens,
@@ -167,5 +175,5 @@ def forecasts(runs: Sequence[Run], *, intervals: bool = False) -> Iterator[Forec
                 known[key] = Operators(run.gpu, run.work.engine, selector)
             timed |= zip(members, known[key].time([plans[place][1] for place in members]), strict=True)
         for place, (run, plan) in enumerate(plans):
-            yield Forecast(run, plan, timed[place])
+            yield Forecast(run, plan, timed.pop(place))
         known = {key: operators for key, operators in known.items() if len(operators.rows) <= REMEMBERED}

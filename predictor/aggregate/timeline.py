@@ -10,6 +10,10 @@ repetition, so its maximum lies in the first or the last one: a 96-layer model c
 What one call costs is the launch overhead of the host, a parameter of the workload (`Workload.launch_overhead_s`).
 
 A captured graph (cuda_graph, compile with graphs) has no CPU timeline: kernels follow each other.
+
+The GPU has a stream that computes and one for every network that its collectives use (`Op.stream`). The streams run in
+the order of the graph: a collective waits for the compute before it, and the compute after it waits for the collective,
+so that communication is exposed whole. `eager` and `in_a_row` alone know of this order.
 """
 
 from __future__ import annotations

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, chain
 
 import numpy as np
 
 from predictor.aggregate.plan import Plan, Stage
 from predictor.aggregate.timeline import Segment, Timeline, eager, in_a_row
-from predictor.engines import CALLS, Engine
+from predictor.engines import CALLS, CAPTURED, Engine
 from predictor.estimators.base import KernelTable, Selector, predict_kernels
 from predictor.estimators.cold import cold_weights_s
-from predictor.graph import Block, Graph, Node
+from predictor.graph import Block, Graph
 from predictor.hardware.gpu import GPUSpec
-from predictor.ops.base import Op
+from predictor.ops.base import COMPUTE, Op
 from predictor.roofline import FloatArray
 
 
@@ -35,41 +36,43 @@ class OpTime:
 
 
 class TimedBlock:
-    """A block whose nodes' rows are known: ``rows`` of `Operators`, node by node.
+    """A block whose nodes' rows are known: ``rows`` of `Operators`, node by node. ``plain``: every node is one whole
+    kernel.
 
-    ``gpu_s``: GPU time of each node's kernel, of shape (nodes,), ``sum_s`` of one repetition; ``flops`` of all runs of
-    each node.
+    ``gpu_s``: GPU time of its kernels in one repetition, of shape (kernels,); ``flops`` of all runs of each node.
     """
 
-    __slots__ = ("block", "flops", "gpu_s", "rows", "sum_s")
+    __slots__ = ("_sum_s", "block", "flops", "gpu_s", "plain", "rows")
 
-    def __init__(self, block: Block, rows: tuple[int, ...]) -> None:
+    def __init__(self, block: Block, rows: list[int], plain: bool) -> None:
         self.block = block
         self.rows = rows
-        self.flops: list[float] = []
-        self.gpu_s: FloatArray = np.zeros(0)
-        self.sum_s = 0.0
+        self.plain = plain
 
-    def answer(self, seconds: Sequence[float], flops: Sequence[float]) -> None:
-        """Fill in the times, from those of all operators."""
-        block, rows = self.block, self.rows
-        gpu_s = np.array([seconds[row] for row in rows])
-        self.flops = []
-        shared = many = False
-        for node, row in zip(block.nodes, rows, strict=True):
-            self.flops.append(flops[row] * (node.count * block.repeat * node.share))
-            shared = shared or node.share != 1.0
-            many = many or node.count > 1
-        if shared:
-            gpu_s = gpu_s * np.array([node.share for node in block.nodes])
-        if many:
-            gpu_s = np.repeat(gpu_s, [node.count for node in block.nodes])
-        self.gpu_s, self.sum_s = gpu_s, float(gpu_s.sum())
+    @property
+    def times(self) -> list[float]:
+        """How often each node runs in all."""
+        return [node.count * self.block.repeat * node.share for node in self.block.nodes]
+
+    def fill(self, gpu_s: FloatArray, flops: list[float]) -> None:
+        """Take the times of the nodes' operators, which are those of the kernels where a node is one kernel."""
+        if not self.plain:
+            part_s = gpu_s * np.array([node.share for node in self.block.nodes])
+            gpu_s = np.repeat(part_s, [node.count for node in self.block.nodes])
+        self.gpu_s, self.flops = gpu_s, flops
+        self._sum_s: float | None = None
+
+    @property
+    def sum_s(self) -> float:
+        """GPU time of one repetition."""
+        if self._sum_s is None:
+            self._sum_s = float(np.add.reduce(self.gpu_s))
+        return self._sum_s
 
     def segment(self, stage: Stage) -> Segment:
         """The block on the timelines of ``stage``."""
         nodes = self.block.nodes
-        if stage.captured:
+        if stage.host == CAPTURED:
             return Segment(self.gpu_s, np.zeros(len(self.gpu_s)), self.block.repeat)
         if stage.host == CALLS:
             cpu_s = np.array([node.host_calls * stage.launch_s for node in nodes])
@@ -101,9 +104,19 @@ class TimedStage:
 
     def up_to(self, blocks: int) -> Timeline:
         """One pass as far as the first ``blocks`` go."""
-        if self.stage.captured:
-            return in_a_row((block.sum_s, block.block.repeat) for block in self.blocks[:blocks])
+        if self.stage.host == CAPTURED:
+            return in_a_row([(block.sum_s, block.block.repeat) for block in self.blocks[:blocks]])
         return eager(self.segments[:blocks])
+
+    @property
+    def busy_s(self) -> dict[str, float]:
+        """Seconds of one pass in which each stream of the GPU is busy: compute, and every network by its links."""
+        found: dict[str, float] = {COMPUTE: 0.0}
+        for at in self.blocks:
+            for node, times, row in zip(at.block.nodes, at.times, at.rows, strict=True):
+                stream = node.op.stream
+                found[stream] = found.get(stream, 0.0) + float(self.operators.seconds[row]) * times
+        return found
 
     @property
     def each_s(self) -> float:
@@ -118,15 +131,15 @@ class TimedStage:
     @property
     def flops(self) -> float:
         """FLOPs of one pass."""
-        return sum(flops for block in self.blocks for flops in block.flops)
+        return sum(chain.from_iterable(block.flops for block in self.blocks))
 
     def op_times(self) -> list[OpTime]:
         """Every node with how often it runs in all passes."""
         weight = self.stage.weight
         return [
-            OpTime(node.op, node.name, node.phase, node.count * at.block.repeat * node.share * weight, row)
+            OpTime(node.op, node.name, node.phase, times * weight, row)
             for at in self.blocks
-            for node, row in zip(at.block.nodes, at.rows, strict=True)
+            for node, times, row in zip(at.block.nodes, at.times, at.rows, strict=True)
         ]
 
 
@@ -138,8 +151,8 @@ class Operators:
         self.engine = engine
         self.selector = selector
         self.rows: dict[Op, int] = {}
-        self.seconds: list[float] = []
-        self.flops: list[float] = []
+        self.seconds: FloatArray = np.zeros(0)
+        self.flops: FloatArray = np.zeros(0)
         self._tables: list[KernelTable] = []
         self._missing: list[Op] = []
         # By id, while graphs are asked for: decode steps share nodes and blocks, and hashing operators takes longer.
@@ -167,19 +180,25 @@ class Operators:
         for block in graph.blocks:
             timed = self._blocks.get(id(block))
             if timed is None:
-                timed = self._blocks[id(block)] = TimedBlock(block, tuple(map(self._row, block.nodes)))
+                timed = self._blocks[id(block)] = self._timed(block)
             found.append(timed)
         return found
 
-    def _row(self, node: Node) -> int:
-        row = self._nodes.get(id(node))
-        if row is None:
-            row = self.rows.get(node.op)
+    def _timed(self, block: Block) -> TimedBlock:
+        rows, nodes = self.rows, self._nodes
+        index, plain = [], True
+        for node in block.nodes:
+            row = nodes.get(id(node))
             if row is None:
-                row = self.rows[node.op] = len(self.rows)
-                self._missing.append(node.op)
-            self._nodes[id(node)] = row
-        return row
+                row = rows.get(node.op)
+                if row is None:
+                    row = rows[node.op] = len(rows)
+                    self._missing.append(node.op)
+                nodes[id(node)] = row
+            index.append(row)
+            if node.count != 1 or node.share != 1.0:
+                plain = False
+        return TimedBlock(block, index, plain)
 
     def _answer(self) -> None:
         """Forecast what is missing, then fill in the blocks."""
@@ -188,8 +207,17 @@ class Operators:
             floor_s = cold_weights_s(ops, gpu) if engine.serves else None
             table = predict_kernels(ops, gpu, self.selector, engine.kernels, engine.library_of(gpu), floor_s)
             self._tables.append(table)
-            self.seconds += table.latency_s.tolist()
-            self.flops += [op.flops() for op in ops]
-        for block in self._blocks.values():
-            block.answer(self.seconds, self.flops)
+            self.seconds = np.concatenate((self.seconds, table.latency_s))
+            self.flops = np.concatenate((self.flops, [op.flops() for op in ops]))
+        blocks = list(self._blocks.values())
+        sizes = [len(block.rows) for block in blocks]
+        index = np.fromiter(chain.from_iterable(block.rows for block in blocks), np.int64, sum(sizes))
+        times = np.repeat([float(block.block.repeat) for block in blocks], sizes)
+        ends = list(accumulate(sizes))
+        for block, end in zip(blocks, ends, strict=True):
+            if not block.plain:
+                times[end - len(block.rows) : end] = block.times
+        seconds, flops = self.seconds[index], (self.flops[index] * times).tolist()
+        for block, size, end in zip(blocks, sizes, ends, strict=True):
+            block.fill(seconds[end - size : end], flops[end - size : end])
         self._missing, self._nodes, self._blocks = [], {}, {}
