@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple, cast
 
 from predictor.aggregate.timeline import Timeline
-from predictor.graph import Block, Graph, Node
+from predictor.graph import Block, Graph
 from predictor.hardware.gpu import GPUSpec
 from predictor.networks import ModelConfig, Step
 from predictor.ops.attention import Attention
@@ -164,7 +165,7 @@ def _with_context(graph: Graph, context: int) -> Graph:
         for i, node in enumerate(block.nodes):
             if node.op.family == Attention.family:  # once a layer
                 op = _seeing(cast(Attention, node.op), context + 1)
-                other = Node(op, node.name, host_calls=node.host_calls)
+                other = replace(node, op=op)
                 blocks[b] = Block(block.name, (*block.nodes[:i], other, *block.nodes[i + 1 :]), block.repeat)
                 break
     return Graph(tuple(blocks))

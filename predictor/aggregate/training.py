@@ -11,9 +11,10 @@ from predictor.aggregate.passes import Pass, time_graphs
 from predictor.aggregate.plan import make_step
 from predictor.engines import CALLS
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
-from predictor.graph import Graph, backward_graph, optimizer_graph
+from predictor.graph import Graph
 from predictor.hardware.gpu import GPUSpec
 from predictor.networks import ModelConfig, build, parameters
+from predictor.passes.autograd import backward_graph, optimizer_graph
 from predictor.precision import Precision
 from predictor.prediction import Prediction
 from predictor.workload import Workload
