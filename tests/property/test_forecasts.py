@@ -14,7 +14,7 @@ from predictor.aggregate.times import Operators
 from predictor.engines import EAGER, HOSTS
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import predict_kernels
-from predictor.graph import Graph, backward_graph
+from predictor.graph import Graph
 from predictor.hardware.gpu import list_gpus, load_gpu
 from predictor.networks import Step, build, catalogue, load_config, parameter_split
 from predictor.ops import (
@@ -34,6 +34,7 @@ from predictor.ops import (
     Routing,
     Softmax,
 )  # fmt: skip
+from predictor.passes.autograd import backward_graph
 
 ARTIFACTS = load_artifacts()
 size = st.integers(1, 4096)
