@@ -35,7 +35,7 @@ from predictor.training import calibrate_serving as serving
 from predictor.training import dataset
 from predictor.training.calibrate_collective import calibrate_collective, collective_rows
 from predictor.training.calibrate_gemm import calibrate_gemm, gemm_rows
-from predictor.training.fit import _check_out, _gpu, _json, published, write_estimator
+from predictor.training.fit import _check_out, _gpu
 from predictor.training.own_scalars import (
     Fitted,
     Weights,
@@ -46,6 +46,7 @@ from predictor.training.own_scalars import (
     without,
 )
 from predictor.training.plausible import keep_apart
+from predictor.training.publish import as_manifest, published, write_estimator
 
 FloatArray = npt.NDArray[np.float64]
 Frame = Any
@@ -159,7 +160,7 @@ def _write(source: ArtifactSet, fits: Mapping[str, Fitted], about: dict[str, Any
         manifest = dict(source.manifest)
         manifest["name"] = out.name
         manifest["calibrated"] = [e for e in manifest.get("calibrated", []) if e["gpu"] != about["gpu"]] + [about]
-        (temporary / "manifest.json").write_text(_json(manifest), encoding="utf-8")
+        (temporary / "manifest.json").write_text(as_manifest(manifest), encoding="utf-8")
         text = (
             f"# Estimators `{out.name}`\n\n`{source.name}`, calibrated by `tilecast calibrate` to {about['gpu']} with"
         )

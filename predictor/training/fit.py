@@ -6,12 +6,8 @@ groups -> fit one estimator a recipe -> export -> score the held-out rows. Same 
 
 from __future__ import annotations
 
-import io
-import json
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,8 +17,6 @@ import numpy.typing as npt
 
 from predictor.errors import RequestError, unknown_name
 from predictor.estimators.artifact import SCHEMA_VERSION, ArtifactSet
-from predictor.estimators.interval import FILE as INTERVALS
-from predictor.estimators.stored import FILES, MANIFEST, WEIGHTS, described
 from predictor.files import atomic_write, read_json
 from predictor.hardware.gpu import GPUSpec, load_gpu, parse_gpu
 from predictor.training import dataset
@@ -30,64 +24,11 @@ from predictor.training.baselines import constant_efficiencies
 from predictor.training.evaluate import predict_rows
 from predictor.training.metrics import by_group, summarise
 from predictor.training.plausible import check_gpus, keep_apart, refuse_repeats
+from predictor.training.publish import as_manifest, published, write_estimator
+from predictor.training.recipes import FEW_ROWS, RECIPES, Recipe
 
 Frame = Any
 Fit = Callable[[Frame, Mapping[str, GPUSpec], int], tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]
-
-FEW_ROWS = "fit_efficiency:fit_efficiency"
-MEMORY_BOUND = (
-    "elementwise", "norm", "softmax", "embedding", "cross_entropy", "rotary", "optimizer", "copy", "routing",
-)  # fmt: skip
-SIXTEEN_BIT = ("bf16", "fp16", "fp8", "tf32")
-QUANTIZED = ("int8", "mxfp8", "nvfp4")
-QUANTIZED_ROWS = ("bf16", "fp8", *QUANTIZED)
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """One estimator of a set: the rows it is fitted on, and what it answers for. ``fit`` is "module:function".
-
-    It takes ``least`` rows on a GPU, with ``needs`` filled in; fewer are fitted as `Efficiency`, two numbers a family.
-    """
-
-    folder: str
-    fit: str
-    families: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    ops: tuple[str, ...]
-    row_dtypes: tuple[str, ...]  # dtypes of the rows; () = all
-    least: int = 200
-    needs: tuple[str, ...] = ()
-
-    def rows(self, frame: Frame) -> npt.NDArray[np.bool_]:
-        """Which rows of the frame the recipe fits."""
-        keep = frame["op"].astype(str).isin(self.ops)
-        if self.row_dtypes:
-            keep &= frame["dtype"].astype(str).isin(self.row_dtypes)
-        return np.asarray(keep, dtype=bool)
-
-
-RECIPES = (
-    Recipe(
-        "fp32-gemm", "fit_tile_gemm:fit_tile_gemm", ("gemm",), ("fp32",), ("gemm",), ("fp32",), 1000,
-        ("kernel_name", "grid_x"),
-    ),
-    Recipe(
-        "memory-bound", "fit_memory_bound:fit_memory_bound", MEMORY_BOUND, ("*",),
-        (
-            "elementwise", "dropout", "reduce", "norm", "softmax", "embedding", "rotary", "copy", "cross_entropy",
-            "optimizer", "routing",
-        ),
-        (), 1000,
-    ),
-    Recipe("gemm", "fit_serving:fit_gemm", ("gemm",), (*SIXTEEN_BIT, *QUANTIZED), ("gemm",), QUANTIZED_ROWS),
-    Recipe(
-        "attention", "fit_serving:fit_attention", ("attention",), ("bf16", "fp16", "fp8"), ("attention",),
-        ("bf16", "fp8"),
-    ),
-    Recipe("moe", "fit_serving:fit_moe", ("moe",), ("bf16", "fp16", "fp8", *QUANTIZED), ("moe",), QUANTIZED_ROWS),
-    Recipe("collective", "fit_collective:fit_collective", ("collective",), ("*",), ("collective",), (), 40),
-)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -145,7 +86,7 @@ def train(
         for recipe in recipes:
             _fit_one(recipe, seen, gpus, seed, temporary, manifest, report, say, intervals)
         _baselines(seen, manifest, gpus, intervals)
-        (temporary / "manifest.json").write_text(_json(manifest), encoding="utf-8")
+        (temporary / "manifest.json").write_text(as_manifest(manifest), encoding="utf-8")
         say("scoring what was held out")
         for device, text in devices.items():
             atomic_write(temporary / "gpus" / f"{device}.yaml", text.encode())
@@ -310,20 +251,6 @@ def _carries(recipe: Recipe, rows: Frame) -> bool:
     return bool(rows["gpu"].astype(str).value_counts().max() >= recipe.least)
 
 
-def write_estimator(
-    folder: Path, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]],
-    intervals: Mapping[str, Any] | None = None,
-) -> None:  # fmt: skip
-    """An estimator's folder: weights.npz, intervals.json (None: the one that is there stays) and the manifest with
-    their hashes, the same bytes for the same content."""
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **{key: weights[key] for key in sorted(weights)})  # stored: loads 5 x faster
-    atomic_write(folder / WEIGHTS, buffer.getvalue())
-    if intervals is not None:
-        atomic_write(folder / INTERVALS, _json(intervals).encode())
-    atomic_write(folder / MANIFEST, _json({**manifest, FILES: described(folder)}).encode())
-
-
 def _baselines(seen: Frame, manifest: dict[str, Any], gpus: Mapping[str, GPUSpec], intervals: bool) -> None:
     """The constant efficiency by operator and dtype, and how far the roofline is off, from a sample of the rows."""
     from predictor.estimators.artifact import RooflineOnly
@@ -372,44 +299,8 @@ def _describe(folder: Path, manifest: Mapping[str, Any], report: TrainReport) ->
     from predictor.training.card import card
 
     metrics = {"heldout_shapes": report.heldout_shapes, "heldout_gpus": report.heldout_gpus}
-    (folder / "metrics.json").write_text(_json(metrics), encoding="utf-8")
+    (folder / "metrics.json").write_text(as_manifest(metrics), encoding="utf-8")
     (folder / "README.md").write_text(card(manifest, report), encoding="utf-8")
-
-
-@contextmanager
-def published(out: Path) -> Iterator[Path]:
-    """A new folder that takes the place of ``out`` once it is finished; where it is not, ``out`` stays as it was."""
-    temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
-    try:
-        yield temporary
-        _publish(temporary, out)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-
-
-def _publish(temporary: Path, out: Path) -> None:
-    """Put the finished set in place of an older one."""
-    temporary.chmod(0o755)
-    old = None
-    if out.exists():
-        old = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.old."))
-        out.rename(old / "set")
-    temporary.rename(out)
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=1, sort_keys=False, default=_plain) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} does not go into a manifest")
 
 
 def names(text: str | None) -> list[str]:
