@@ -13,8 +13,6 @@ import pytest
 
 import predictor
 from predictor import ops
-from predictor.aggregate.plan import Plan, Stage
-from predictor.aggregate.times import Operators
 from predictor.engines import EAGER
 from predictor.errors import SpecError, UnknownNameError, UnsupportedError
 from predictor.estimators.artifact import load_artifacts
@@ -26,6 +24,8 @@ from predictor.networks import ModelConfig, config_from_dict, register_family
 from predictor.networks.families import FAMILIES
 from predictor.networks.reader import DEFAULT_ARCHITECTURE, Reader, common_fields, head_width
 from predictor.ops import OPERATORS, Gemm, Op
+from predictor.simulate.plan import Plan, Stage
+from predictor.simulate.times import Operators
 
 H100 = load_gpu("h100")
 
