@@ -6,12 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 
-from predictor.aggregate.breakdown import classes, context_notes, longest_nodes, notes
-from predictor.aggregate.capacity import advised
-from predictor.aggregate.interval import range_notes, total_interval
-from predictor.aggregate.memory import Memory, memory_of
-from predictor.aggregate.plan import Plan, plan_of
-from predictor.aggregate.times import Operators, OpTime, TimedStage
 from predictor.engines import Engine
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 from predictor.graph import OPTIMIZER
@@ -19,6 +13,12 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.networks import parameters
 from predictor.prediction import Prediction
 from predictor.run import Run
+from predictor.simulate.breakdown import classes, context_notes, longest_nodes, notes
+from predictor.simulate.capacity import advised
+from predictor.simulate.interval import range_notes, total_interval
+from predictor.simulate.memory import Memory, memory_of
+from predictor.simulate.plan import Plan, plan_of
+from predictor.simulate.times import Operators, OpTime, TimedStage
 
 #: Runs whose operators are forecast in one call, and the operators that are remembered of all of them.
 CHUNK = 1000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from predictor.aggregate.breakdown import shape_text
 from predictor.estimators.base import ESTIMATOR, ROOFLINE
 from predictor.forecast import Forecast
 from predictor.ops.base import Op
 from predictor.roofline import bound_name, peak_for
+from predictor.simulate.breakdown import shape_text
 
 
 @dataclass(frozen=True, slots=True)

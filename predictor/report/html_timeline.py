@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from predictor.aggregate.plan import Stage
-from predictor.aggregate.schedule import BlockSchedule, schedule
-from predictor.aggregate.times import TimedStage
 from predictor.report.formats import seconds, significant
 from predictor.report.html_elements import (
     COLOURS,
@@ -23,6 +20,9 @@ from predictor.report.html_elements import (
     ticks,
 )
 from predictor.report.html_roofline import Size
+from predictor.simulate.plan import Stage
+from predictor.simulate.schedule import BlockSchedule, schedule
+from predictor.simulate.times import TimedStage
 
 #: Repetitions of a block that are drawn one by one, in the whole chart; beyond them a block is one bar.
 MOST_SLICES = 160

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from predictor import __version__
-from predictor.aggregate.breakdown import shape_text
-from predictor.aggregate.schedule import BlockSchedule, schedule
-from predictor.aggregate.times import TimedStage
 from predictor.estimators.base import KernelTable
 from predictor.forecast import Forecast
 from predictor.prediction import Prediction
+from predictor.simulate.breakdown import shape_text
+from predictor.simulate.schedule import BlockSchedule, schedule
+from predictor.simulate.times import TimedStage
 
 #: Kernels that are written out at most; each may have a launch beside it.
 MAX_KERNELS = 20_000

@@ -9,8 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import predictor
-from predictor.aggregate.plan import Plan, Stage
-from predictor.aggregate.times import Operators
 from predictor.engines import EAGER, HOSTS
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import predict_kernels
@@ -35,6 +33,8 @@ from predictor.ops import (
     Softmax,
 )  # fmt: skip
 from predictor.passes.autograd import backward_graph
+from predictor.simulate.plan import Plan, Stage
+from predictor.simulate.times import Operators
 
 ARTIFACTS = load_artifacts()
 size = st.integers(1, 4096)

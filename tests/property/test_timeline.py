@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.aggregate.timeline import Segment, eager, in_a_row
+from predictor.simulate.timeline import Segment, eager, in_a_row
 
 times = st.floats(min_value=0.0, max_value=5.0, allow_nan=False)
 node = st.tuples(times, times)

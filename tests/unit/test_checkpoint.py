@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from predictor.aggregate.plan import make_step
 from predictor.api import predict
 from predictor.errors import RequestError, TilecastError, UnsupportedError
 from predictor.graph import Graph
@@ -26,6 +25,7 @@ from predictor.report.html import settings, settings_shown
 from predictor.report.json_report import to_dict
 from predictor.report.terminal import first_line, print_prediction
 from predictor.request import Request
+from predictor.simulate.plan import make_step
 
 GIB = 2.0**30
 V3: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [128, 128]}

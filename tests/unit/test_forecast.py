@@ -10,8 +10,6 @@ from report_runs import RUNS, forecast, of
 
 import predictor
 from predictor import forecast as forecasting
-from predictor.aggregate import capacity, times
-from predictor.aggregate.plan import Plan, plan_of
 from predictor.engines import CALLS, CAPTURED, LAUNCHES
 from predictor.graph import Graph, backward_graph
 from predictor.ops.collective import Collective
@@ -20,6 +18,8 @@ from predictor.report.trace import to_trace
 from predictor.request import Request
 from predictor.run import Run
 from predictor.sensitivity import sensitivities
+from predictor.simulate import capacity, times
+from predictor.simulate.plan import Plan, plan_of
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import pytest
 
 import predictor
 from predictor import ops
-from predictor.aggregate.passes import time_graphs
 from predictor.engines import EAGER
 from predictor.errors import SpecError, UnknownNameError, UnsupportedError
 from predictor.estimators.artifact import load_artifacts
@@ -25,6 +24,8 @@ from predictor.networks import ModelConfig, config_from_dict, register_family
 from predictor.networks.families import FAMILIES
 from predictor.networks.reader import DEFAULT_ARCHITECTURE, Reader, common_fields, head_width
 from predictor.ops import OPERATORS, Gemm, Op
+from predictor.simulate.plan import Plan, Stage
+from predictor.simulate.times import Operators
 
 H100 = load_gpu("h100")
 
@@ -77,7 +78,7 @@ def test_an_operator_from_outside_is_forecast_by_the_roofline(tables: None) -> N
     assert (row.source, row.bound) == (ROOFLINE, "memory")
     product = Gemm("bf16", 4096, 4096, 4096)
     graph = Graph((Block("layer", (Node(product), Node(scan, count=2)), repeat=3),))
-    (done,) = time_graphs([graph], H100, load_artifacts(), engine=EAGER, eager_host=False)
+    ((done,),) = Operators(H100, EAGER, load_artifacts()).time([Plan((Stage(graph, "forward"),))])
     alone = predict_kernels([product], H100, load_artifacts()).row(0)
     assert alone.source == ESTIMATOR
     assert done.timeline.total_s == pytest.approx(3 * (alone.latency_s + 2 * row.latency_s))

@@ -12,9 +12,6 @@ import pytest
 from each import each
 
 import predictor
-from predictor.aggregate.interval import spread_of, total_interval
-from predictor.aggregate.plan import Plan, Stage
-from predictor.aggregate.times import Operators, TimedStage
 from predictor.engines import CALLS, CAPTURED, EAGER
 from predictor.engines.base import CALL_RANGE_S
 from predictor.errors import SpecError
@@ -27,6 +24,9 @@ from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import Attention, Elementwise, Gemm, Norm, Op
 from predictor.report.formats import span
 from predictor.roofline import roofline
+from predictor.simulate.interval import spread_of, total_interval
+from predictor.simulate.plan import Plan, Stage
+from predictor.simulate.times import Operators, TimedStage
 from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
 
 GIVEN = Workload("forward", 1, 1, "fp32", "eager", "math")

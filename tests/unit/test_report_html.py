@@ -308,7 +308,7 @@ def test_one_file_for_two_reports_is_refused(tmp_path: Path, capsys: pytest.Capt
 def test_a_plain_forecast_does_none_of_this() -> None:
     code = (
         "import sys; from predictor.cli import main; main(['predict', '--model', 'gpt2', '--gpu', 'h100', '--json']);"
-        "late = ('predictor.report.detail', 'predictor.aggregate.schedule', 'predictor.report.html', 'html');"
+        "late = ('predictor.report.detail', 'predictor.simulate.schedule', 'predictor.report.html', 'html');"
         "print([m for m in late if m in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

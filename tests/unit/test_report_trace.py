@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_runs import RUNS, forecast, of, slices
 
-from predictor.aggregate.schedule import BlockSchedule, schedule
-from predictor.aggregate.timeline import Segment, eager
 from predictor.forecast import Forecast
 from predictor.graph import Block, Node
 from predictor.ops import Elementwise
 from predictor.report.detail import layers, points
 from predictor.report.trace import MAX_KERNELS, to_trace
+from predictor.simulate.schedule import BlockSchedule, schedule
+from predictor.simulate.timeline import Segment, eager
 
 
 @pytest.fixture(params=RUNS)

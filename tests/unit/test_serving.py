@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import predictor
-from predictor.aggregate.plan import Plan, Stage, sample_contexts
-from predictor.aggregate.times import Operators, TimedStage
 from predictor.engines import EAGER, Engine, engine
 from predictor.errors import RequestError, UnsupportedError
 from predictor.estimators.artifact import load_artifacts
@@ -26,6 +24,8 @@ from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE
 from predictor.prediction import Prediction
 from predictor.report.json_report import to_dict
+from predictor.simulate.plan import Plan, Stage, sample_contexts
+from predictor.simulate.times import Operators, TimedStage
 from predictor.training.suite import predict_case
 from predictor.workload import ragged_lengths
 

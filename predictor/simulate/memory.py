@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
 
-from predictor.aggregate.plan import Plan
 from predictor.engines import Engine
 from predictor.engines.memory import rule_of
 from predictor.graph.graph import Graph
@@ -22,6 +21,7 @@ from predictor.ops.moe import MoE
 from predictor.parallel import rank_config
 from predictor.precision import Precision
 from predictor.run import Run
+from predictor.simulate.plan import Plan
 from predictor.workload import Workload
 
 #: Bytes of optimizer state a parameter: Adam keeps two fp32 moments, plain SGD none.
@@ -171,7 +171,7 @@ _parameters, _weight_bytes = lru_cache(maxsize=1024)(parameters), lru_cache(maxs
 
 
 def memory_of(run: Run, plan: Plan) -> Memory:
-    """What one GPU keeps during a run; how many GPUs hold it is `predictor.aggregate.capacity`'s to say."""
+    """What one GPU keeps during a run; how many GPUs hold it is `predictor.simulate.capacity`'s to say."""
     work = run.work
     allowed = _allowed(run.gpu, work.engine, work.memory_fraction, work.parallelism.num_gpus)
     if work.mode == "train":

@@ -1,4 +1,4 @@
-"""When every kernel of a pass is launched and runs: the two timelines of `predictor.aggregate.timeline`, written out.
+"""When every kernel of a pass is launched and runs: the two timelines of `predictor.simulate.timeline`, written out.
 
 Kernel j of a pass starts when the CPU has issued it and the kernel before it is done. In a block that repeats, the
 state before repetition r is known without the repetitions before it. With C the CPU time and G the GPU time of one
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from predictor.aggregate.timeline import Segment
-from predictor.aggregate.times import TimedStage
 from predictor.graph import Block
 from predictor.roofline import FloatArray
+from predictor.simulate.timeline import Segment
+from predictor.simulate.times import TimedStage
 
 
 @dataclass(frozen=True, slots=True)

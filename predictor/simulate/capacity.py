@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from predictor.aggregate.memory import Memory, memory_of
-from predictor.aggregate.plan import plan_of
 from predictor.errors import TilecastError
 from predictor.hardware.gpu import GPUSpec
 from predictor.run import Run
+from predictor.simulate.memory import Memory, memory_of
+from predictor.simulate.plan import plan_of
 from predictor.workload import Parallelism, Workload
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from predictor.aggregate.times import OpTime
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 from predictor.estimators.base import ESTIMATOR, ROOFLINE, KernelTable
 from predictor.networks import ModelConfig
@@ -16,6 +15,7 @@ from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE
 from predictor.prediction import ClassTime, NodeTime
 from predictor.roofline import bound_name
+from predictor.simulate.times import OpTime
 from predictor.workload import Workload
 
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)")

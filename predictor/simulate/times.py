@@ -13,8 +13,6 @@ from itertools import accumulate, chain
 
 import numpy as np
 
-from predictor.aggregate.plan import Plan, Stage
-from predictor.aggregate.timeline import Segment, Timeline, eager, in_a_row
 from predictor.engines import CALLS, CAPTURED, Engine
 from predictor.estimators.base import KernelTable, Selector, predict_kernels
 from predictor.estimators.cold import cold_weights_s
@@ -22,6 +20,8 @@ from predictor.graph import Block, Graph
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import COMPUTE, Op
 from predictor.roofline import FloatArray
+from predictor.simulate.plan import Plan, Stage
+from predictor.simulate.timeline import Segment, Timeline, eager, in_a_row
 
 
 @dataclass(frozen=True, slots=True)

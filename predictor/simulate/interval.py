@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.aggregate.timeline import Segment, eager
-from predictor.aggregate.times import TimedStage
 from predictor.estimators.base import KernelTable
 from predictor.roofline import FloatArray
+from predictor.simulate.timeline import Segment, eager
+from predictor.simulate.times import TimedStage
 from predictor.workload import Workload
 
 
