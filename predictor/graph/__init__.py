@@ -1,6 +1,6 @@
-"""Graphs: blocks of operators, their backward pass, their fused form."""
+"""Graphs: blocks of operators on tensors."""
 
-from predictor.graph.backward import backward_graph, optimizer_graph
 from predictor.graph.graph import OPTIMIZER, Block, Graph, Node
+from predictor.graph.tensor import Tensor
 
-__all__ = ["OPTIMIZER", "Block", "Graph", "Node", "backward_graph", "optimizer_graph"]
+__all__ = ["OPTIMIZER", "Block", "Graph", "Node", "Tensor"]

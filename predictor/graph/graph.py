@@ -1,51 +1,58 @@
-"""A model as operators: blocks that repeat, each a sequence of nodes. Layers are structure, never found by name."""
+"""A model as operators on tensors: blocks that repeat, each a sequence of nodes. Layers are structure, never found by
+name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
+from predictor.graph.tensor import Tensor
 from predictor.ops.base import FORWARD, Op
 
 OPTIMIZER = "optimizer"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a graph of a sweep's point makes them in a loop
 class Node:
     """One operator of a block, run ``count`` times in a row.
 
-    ``host_calls`` is the number of framework calls on the CPU that come with it in eager execution, views included.
-    ``saved_bytes`` is what autograd keeps of its inputs and outputs until the backward pass. ``trainable`` is False
-    where no gradient flows through. ``grads`` are operators that the backward pass runs after the node's own: sums of
-    gradients where the node's input feeds others, too, copies into the layout that a view needs. ``share`` is how much
-    of the operator's work one run does: below 1 where several nodes are one kernel together (a ragged batch).
+    ``inputs`` and ``outputs``: the tensors it reads and makes. ``host_calls`` is the number of framework calls on the
+    CPU that come with it in eager execution, views included. ``saved_bytes`` is what autograd keeps of its inputs and
+    outputs until the backward pass. ``share`` is how much of the operator's work one run does: below 1 where several
+    nodes are one kernel together (a ragged batch).
     """
 
     op: Op
     name: str = ""
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
     count: int = 1
     phase: str = FORWARD
     host_calls: int = 1
     saved_bytes: float = 0.0
-    trainable: bool = True
-    grads: tuple[Op, ...] = ()
     share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A sequence of nodes that runs ``repeat`` times (a transformer layer, the embedding, the head)."""
+    """A sequence of nodes that runs ``repeat`` times (a transformer layer, the embedding, the head).
+
+    ``carried`` goes from one run to the next: a run's second tensor is the next one's first. None: nothing does.
+    """
 
     name: str
     nodes: tuple[Node, ...]
     repeat: int = 1
+    carried: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Blocks in the order in which they run."""
+    """Blocks in the order in which they run. ``fused``: chains of its operators run as one kernel."""
 
     blocks: tuple[Block, ...]
+    fused: bool = False
 
     def nodes(self) -> Iterator[tuple[Node, float]]:
         """Every node with how often it runs in all (its own count and share times its block's repeats)."""
@@ -58,9 +65,34 @@ class Graph:
         return sum(node.op.flops() * times for node, times in self.nodes())
 
     def unrolled(self) -> Graph:
-        """The same graph with every repeat written out; it must cost the same."""
+        """The same graph with every repeat written out, on tensors of its own; it must cost the same."""
         blocks: list[Block] = []
+        stands_for: dict[int, Tensor] = {}  # by id of a tensor, the one that the run at hand has in its place
         for block in self.blocks:
-            single = tuple(replace(n, count=1) for n in block.nodes for _ in range(n.count))
-            blocks.extend(Block(f"{block.name}.{i}", single) for i in range(block.repeat))
-        return Graph(tuple(blocks))
+            single = [replace(n, count=1) for n in block.nodes for _ in range(n.count)]
+            for i in range(block.repeat):
+                found: dict[int, Tensor] = {}
+                made = {id(t) for n in single for t in n.outputs}
+                new = partial(_copied, found, stands_for, made)
+                nodes = tuple(
+                    replace(n, inputs=tuple(map(new, n.inputs)), outputs=tuple(map(new, n.outputs))) for n in single
+                )
+                carried = (new(block.carried[0]), new(block.carried[1])) if block.carried else None
+                blocks.append(Block(f"{block.name}.{i}", nodes, 1, carried))
+                stands_for.update({key: found[key] for key in made if key in found})
+                if block.carried and carried:
+                    stands_for[id(block.carried[0])] = carried[1]
+        return Graph(tuple(blocks), self.fused)
+
+
+def _copied(found: dict[int, Tensor], stands_for: dict[int, Tensor], made: set[int], tensor: Tensor) -> Tensor:
+    """A tensor as one run of a block has it: what the block makes is new, and so are views of it."""
+    key = id(tensor)
+    if key not in found:
+        if key in made:
+            found[key] = tensor.like(None)
+        elif key in stands_for or tensor.base is None:
+            found[key] = stands_for.get(key, tensor)
+        else:
+            found[key] = tensor.like(_copied(found, stands_for, made, tensor.base))
+    return found[key]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from predictor.engines import DECODE, PREFILL
 from predictor.graph.graph import Node
+from predictor.graph.tensor import Tensor
 from predictor.networks.writer import Writer
 from predictor.ops.attention import Attention
 from predictor.ops.elementwise import Elementwise, Reduce, Rotary
@@ -17,90 +18,139 @@ from predictor.ops.elementwise import Elementwise, Reduce, Rotary
 FETCH_BYTES = 64.0
 
 
-def self_attention(w: Writer, window: int, name: str = "attention", causal: bool | None = None) -> None:
+def self_attention(
+    w: Writer, x: Tensor, window: int, name: str = "attention", causal: bool | None = None, bias: Tensor | None = None
+) -> Tensor:
     """Attention over the step's own tokens and its cache, from the normed input to the output projection.
 
     An engine's attention call writes the new keys and values into its cache, and was measured so; it may rotate them,
-    too, or add the bias of q, k and v (`predictor.engines`).
+    too, or add the bias of q, k and v (`predictor.engines`). ``bias``: of relative positions, added to the scores.
     """
     c, step = w.config, w.step
-    n, h, q, kv = step.tokens, c.hidden, c.heads * c.head_dim, c.kv_heads * c.head_dim
-    if w.fused or c.merged_qkv:
-        w.linear("attention.qkv", f"{name} qkv", n, q + 2 * kv, h, c.qkv_bias, saved=n * h, views=7)
-    else:
-        w.linear("attention.qkv", f"{name} q", n, q, h, c.qkv_bias, saved=n * h, views=2)
-        w.fork(n * h, 2)
-        if c.model_type == "opt" and step.attention == "math":
-            w.each(f"{name} q scale", "mul_scalar", n * q)
-        w.linear("attention.qkv", f"{name} k", n, kv, h, c.qkv_bias, views=2)
-        w.linear("attention.qkv", f"{name} v", n, kv, h, c.qkv_bias, views=2)
+    n, h, width = step.tokens, c.hidden, c.heads * c.head_dim
+    q, k, v = _projections(w, x, name)
     if c.qk_norm:
-        w.norm(f"{name} q norm", n * c.heads, c.head_dim)
-        w.norm(f"{name} k norm", n * c.kv_heads, c.head_dim)
+        q, k = w.norm(f"{name} q norm", q), w.norm(f"{name} k norm", k)
     one_call = step.attention == "flash" and step.engine.serves
     if step.engine.adds_qkv_bias and one_call and step.mode != "decode" and c.qkv_bias:
-        w.each(f"{name} qkv bias", "fused", n * (q + 2 * kv), 1, flops=1.0)
+        merged = Tensor(f"{name} qkv bias", (*w.axes, "heads"), (*w.shape, width + 2 * c.kv_heads * c.head_dim), w.act)
+        w.each(f"{name} qkv bias", "fused", q, k, v, out=merged, inputs=1, flops=1.0)
     if c.position == "rotary" and not (step.engine.rotates and one_call):
-        rotary(w, n, c.heads, c.kv_heads, c.rotary_dim or c.head_dim)
+        q, k = rotary(w, q, k, c.rotary_dim or c.head_dim)
     cached = step.cached and c.causal
     writes = one_call and (DECODE if step.mode == "decode" else PREFILL) in step.engine.appends
     if cached and not writes:
-        cache_append(w, kv)
+        k, v = cache_append(w, k, v)
     causal = c.causal if causal is None else causal
-    core(w, name, step.seq_len, step.kv_len, causal, window, cached)
-    w.linear("attention.out", f"{name} out", n, h, q, c.out_bias, saved=n * q)
+    y = core(w, name, (q, k, v), step.seq_len, step.kv_len, causal, window, cached, bias)
+    return w.linear("attention.out", f"{name} out", y, h, "hidden", c.out_bias, saved=n * width)
 
 
-def cross_attention(w: Writer, kv_len: int) -> None:
+def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v of every head, from one projection or three."""
+    c, step = w.config, w.step
+    n, h, q, kv = step.tokens, c.hidden, c.heads * c.head_dim, c.kv_heads * c.head_dim
+    if w.fused or c.merged_qkv:
+        axis = "heads | kv_heads | kv_heads"
+        merged = w.linear("attention.qkv", f"{name} qkv", x, q + 2 * kv, axis, c.qkv_bias, saved=n * h, views=7)
+        merged = merged.view(at=f"{name} scores", gradient=_join_of_gradients(w, merged))
+        return (
+            _heads(w, merged, "heads", c.heads, part=True),
+            _heads(w, merged, "kv_heads", c.kv_heads, part=True),
+            _heads(w, merged, "kv_heads", c.kv_heads, part=True),
+        )
+    query = w.linear("attention.qkv", f"{name} q", x, q, "heads", c.qkv_bias, saved=n * h, views=2)
+    if c.model_type == "opt" and step.attention == "math":
+        query = w.each(f"{name} q scale", "mul_scalar", query)
+    key = w.linear("attention.qkv", f"{name} k", x, kv, "kv_heads", c.qkv_bias, views=2)
+    value = w.linear("attention.qkv", f"{name} v", x, kv, "kv_heads", c.qkv_bias, views=2)
+    return (
+        _heads(w, query, "heads", c.heads),
+        _heads(w, key, "kv_heads", c.kv_heads),
+        _heads(w, value, "kv_heads", c.kv_heads),
+    )
+
+
+def _join_of_gradients(w: Writer, merged: Tensor) -> tuple[Elementwise, ...]:
+    """Of q, k and v that are slices of one projection: unfused attention leaves them apart."""
+    if w.step.attention == "flash" or not w.training:
+        return ()
+    return (Elementwise(w.act, "copy", merged.elements),)
+
+
+def _heads(w: Writer, x: Tensor, axis: str, heads: int, part: bool = False) -> Tensor:
+    """(..., heads, head_dim) of (..., width)."""
+    return x.view((*x.axes[:-1], axis, "head_dim"), (*x.shape[:-1], heads, w.config.head_dim), part=part)
+
+
+def cross_attention(w: Writer, x: Tensor, encoded: Tensor, kv_len: int) -> Tensor:
     """Attention over the encoder's output of ``kv_len`` tokens; its keys and values are made anew except in decode."""
     c, step = w.config, w.step
-    n, h, q = step.tokens, c.hidden, c.heads * c.head_dim
-    w.linear("attention.qkv", "cross q", n, q, h, saved=n * h, views=2)
-    if step.mode != "decode":
-        rows = step.batch * kv_len
-        if w.fused:
-            w.linear("attention.qkv", "cross kv", rows, 2 * q, h)
-        else:
-            w.linear("attention.qkv", "cross k", rows, q, h, views=2)
-            w.fork(rows * h, 2)  # keys, values, and the layer before
-            w.linear("attention.qkv", "cross v", rows, q, h, views=2)
-    core(w, "cross", step.seq_len, kv_len, False, 0, step.mode == "decode")
-    w.linear("attention.out", "cross out", n, h, q, saved=n * q)
+    n, h, width = step.tokens, c.hidden, c.heads * c.head_dim
+    q = w.linear("attention.qkv", "cross q", x, width, "heads", saved=n * h, views=2)
+    if step.mode == "decode":
+        k = v = w.table("cross cache", step.batch * kv_len * width)
+    elif w.fused:
+        both = w.linear("attention.qkv", "cross kv", encoded, 2 * width, "kv_heads | kv_heads")
+        k, v = (_heads(w, both, "kv_heads", c.heads, part=True) for _ in range(2))
+    else:
+        k, v = (
+            _heads(w, w.linear("attention.qkv", name, encoded, width, "kv_heads", views=2), "kv_heads", c.heads)
+            for name in ("cross k", "cross v")
+        )
+    y = core(w, "cross", (_heads(w, q, "heads", c.heads), k, v), step.seq_len, kv_len, False, 0, step.mode == "decode")
+    return w.linear("attention.out", "cross out", y, h, "hidden", saved=n * width)
 
 
-def rotary(w: Writer, n: int, q_heads: int, kv_heads: int, dim: int) -> None:
+def rotary(w: Writer, q: Tensor, k: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Rotary positions on q and k: one kernel, or x cos + rotate_half(x) sin in five each."""
     if w.fused:
-        w.nodes.append(Node(Rotary(w.act, n, q_heads + kv_heads, dim), "rotary"))
-        return
-    table = n * dim * w.size
-    for which, heads in (("q", q_heads), ("k", kv_heads)):
-        elements = n * heads * dim
-        w.each(f"rotary {which} cos", "mul", elements, 1, table, calls=3)
-        w.each(f"rotary {which} neg", "neg", elements // 2, calls=3)
-        # Each half of the input is a slice, whose gradient is copied into zeros; then three gradients are added up.
-        halves = (Elementwise(w.act, "fill", elements), Elementwise(w.act, "copy", elements // 2))
-        w.gradient(*halves, *halves)
-        w.fork(elements, 2)
-        w.each(f"rotary {which} cat", "copy", elements, calls=1, trainable=False)
-        w.each(f"rotary {which} sin", "mul", elements, 1, table)
-        w.each(f"rotary {which} sum", "add", elements)
-        if w.config.model_type == "phi3":  # the part that is not rotated, empty or not, is joined on
-            w.each(f"rotary {which} join", "copy", n * heads * w.config.head_dim, trainable=False)
+        outs = tuple(Tensor("rotary", x.axes, x.shape, w.act) for x in (q, k))
+        op = Rotary(w.act, w.step.tokens, q.shape[-2] + k.shape[-2], dim)
+        w.nodes.append(Node(op, "rotary", (q, k), outs))
+        return outs[0], outs[1]
+    return _rotated(w, "q", q, dim), _rotated(w, "k", k, dim)
 
 
-def cache_append(w: Writer, kv_width: int) -> None:
+def _rotated(w: Writer, which: str, x: Tensor, dim: int) -> Tensor:
+    """x cos + rotate_half(x) sin, for the first ``dim`` of every head."""
+    shape = (*x.shape[:-1], dim)
+    x = x.view(x.axes, shape, at=f"rotary {which} neg")
+    n, table = x.elements, w.step.tokens * dim * w.size
+    cos = sin = w.table("rotary table", w.step.tokens * dim)
+    y = w.each(f"rotary {which} cos", "mul", x, cos, inputs=1, extra=table, calls=3)
+    # Each half of the input is a slice, whose gradient is copied into zeros and then added to that of the other.
+    each = (Elementwise(w.act, "fill", n), Elementwise(w.act, "copy", n // 2)) if w.training else ()
+    halves = x.view(gradient=(*each, *each), at=f"rotary {which} neg")
+    turned = Tensor(f"rotary {which} neg", x.axes, (*x.shape[:-1], dim // 2), w.act)
+    w.each(f"rotary {which} neg", "neg", halves, out=turned, calls=3)
+    turned = w.each(f"rotary {which} cat", "copy", turned, halves, out=Tensor("cat", x.axes, shape, w.act), grad=False)
+    turned = w.each(f"rotary {which} sin", "mul", turned, sin, inputs=1, extra=table)
+    y = w.each(f"rotary {which} sum", "add", y, turned)
+    if w.config.model_type == "phi3":  # the part that is not rotated, empty or not, is joined on
+        whole = Tensor("join", x.axes, (*x.shape[:-1], w.config.head_dim), w.act)
+        y = w.each(f"rotary {which} join", "copy", y, out=whole, grad=False)
+    return y
+
+
+def cache_append(w: Writer, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """New keys and values into the cache: a serving engine writes them in place, eager PyTorch concatenates anew."""
-    step = w.step
+    step, kv_width = w.step, w.config.kv_heads * w.config.head_dim
     dtype = step.kv_dtype or w.act
     if w.fused:
-        w.each("cache append", "copy", 2 * step.tokens * kv_width, dtype=dtype, in_dtype=w.act, trainable=False)
-    else:
-        w.each("cache append", "copy", step.kv_tokens * kv_width, dtype=dtype, count=2, trainable=False)
+        out = w.table("cache", 2 * step.tokens * kv_width, dtype)
+        w.each("cache append", "copy", k, v, out=out, dtype=dtype, in_dtype=w.act)
+        return k, v
+    out = w.table("cache", step.kv_tokens * kv_width, dtype)
+    w.each("cache append", "copy", k, v, out=out, dtype=dtype, count=2)
+    return out, out
 
 
-def core(w: Writer, name: str, s: int, t: int, causal: bool, window: int, cached: bool) -> None:
-    """Scores, mask, softmax and weighted sum for the heads of the config."""
+def core(
+    w: Writer, name: str, qkv: tuple[Tensor, Tensor, Tensor], s: int, t: int, causal: bool, window: int, cached: bool,
+    bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Scores, mask, softmax and weighted sum for the heads of the config; the heads' results side by side."""
     c, step = w.config, w.step
     if step.attention == "flash":
         drop = w.training and c.attention_dropout > 0
@@ -109,9 +159,10 @@ def core(w: Writer, name: str, s: int, t: int, causal: bool, window: int, cached
             w.high, step.batch, c.heads, c.kv_heads, s, t, c.head_dim, c.v_head_dim, causal, window, kv_dtype,
             "forward", False, drop,
         )  # fmt: skip
-        w.attend(f"{name} core", op, _kept(w, s, t))
-        return
-    math_core(w, name, s, t, causal, cached)
+        y = w.attend(f"{name} core", op, qkv, _kept(w, s, t))
+    else:
+        y = math_core(w, name, qkv, s, t, causal, cached, bias)
+    return y.view((*w.axes, "heads"), (*w.shape, c.heads * c.value_dim))
 
 
 def _kept(w: Writer, s: int, t: int) -> float:
@@ -130,70 +181,95 @@ def _kept(w: Writer, s: int, t: int) -> float:
     return w.step.batch * kept
 
 
-def math_core(w: Writer, name: str, s: int, t: int, causal: bool, cached: bool) -> None:
+def math_core(
+    w: Writer, name: str, qkv: tuple[Tensor, Tensor, Tensor], s: int, t: int, causal: bool, cached: bool,
+    bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """The unfused chain: bmm, scale, mask, softmax, dropout, bmm, heads merged."""
     c, b = w.config, w.step.batch
     a, d, dv = c.heads, c.head_dim, c.value_dim
     scores = b * a * s * t
-    _operand_copies(w, name, s, t, cached)
+    q, k, v = _operand_copies(w, name, _head_views(w, name, qkv, s, t), s, t, cached)
     copied = b > 1 or c.model_type == "opt"
-    w.bmm(f"{name} scores", b * a, s, t, d, "tn", saved=b * a * (s + t) * d, calls=3 if copied else 7)
-    _gradient_copies(w, s, t)
+    x = Tensor(f"{name} scores", ("batch", "heads", "sequence", "kv"), (b, a, s, t), w.act)
+    x = w.bmm(x.name, q, k, x, b * a, d, "tn", saved=b * a * (s + t) * d, calls=3 if copied else 7)
     if not w.fused:
-        _scale_and_mask(w, name, s, t, causal)
-    w.softmax(f"{name} softmax", b * a * s, t, upcast=c.model_type not in ("gpt2", "bert"))
-    w.dropout(f"{name} dropout", scores, c.attention_dropout)
+        x = _scale_and_mask(w, name, x, s, t, causal, bias)
+    x = w.softmax(f"{name} softmax", x, upcast=c.model_type not in ("gpt2", "bert"))
+    x = w.dropout(f"{name} dropout", x, c.attention_dropout)
     dropped = scores if w.training and c.attention_dropout > 0 else 0
-    w.bmm(f"{name} context", b * a, s, dv, t, "nn", saved=b * a * t * dv + dropped, calls=4 if copied else 6)
+    y = Tensor(f"{name} context", ("batch", "heads", "sequence", "head_dim"), (b, a, s, dv), w.act)
+    y = w.bmm(y.name, x, v, y, b * a, t, "nn", saved=b * a * t * dv + dropped, calls=4 if copied else 6)
     if s > 1:
         # Its gradient is a view again; only a batch of two or more has to be copied for the product.
-        w.each(f"{name} merge heads", "copy", b * s * a * dv, calls=3, trainable=b > 1)
+        y = w.each(f"{name} merge heads", "copy", y, calls=3, grad=b > 1)
+    return y
 
 
-def _gradient_copies(w: Writer, s: int, t: int) -> None:
-    """Copies of the gradients of q, k and v from (b, a, rows, d) to (b, rows, a d), where the views need them.
+def _head_views(w: Writer, name: str, qkv: tuple[Tensor, Tensor, Tensor], s: int, t: int) -> tuple[Tensor, ...]:
+    """q, k and v as (b, heads, rows, d). Their gradients are copied back to (b, rows, heads d) where views need that.
 
-    The product leaves dK transposed, which a batch of one can take as it is. Where q, k and v are parts of one
-    projection their gradients are joined; where heads share keys and values, the heads' gradients are summed first.
+    The product leaves dK transposed, which a batch of one can take as it is. Where heads share keys and values, the
+    heads' gradients are summed first.
     """
     c, b = w.config, w.step.batch
-    q, k, v = b * s * c.heads * c.head_dim, b * t * c.kv_heads * c.head_dim, b * t * c.kv_heads * c.value_dim
-    if c.kv_heads < c.heads:
-        w.gradient(*(Reduce(w.act, c.heads // c.kv_heads, n) for n in (k, v)))
-    elif b == 1 or c.merged_qkv:
-        k = 0
-    w.gradient(*(Elementwise(w.act, "copy", n) for n in (q, k, v) if n))
-    if c.merged_qkv:
-        w.gradient(Elementwise(w.act, "copy", q + v + b * t * c.kv_heads * c.head_dim))
+    found = []
+    for i, (x, axis, heads, rows, width) in enumerate(
+        zip(
+            qkv, ("heads", "kv_heads", "kv_heads"), (c.heads, c.kv_heads, c.kv_heads), (s, t, t),
+            (c.head_dim, c.head_dim, c.value_dim), strict=True,
+        )
+    ):  # fmt: skip
+        free = i == 1 and c.kv_heads == c.heads and (b == 1 or c.merged_qkv)
+        copy = (Elementwise(w.act, "copy", b * rows * heads * width),) if w.training and not free else ()
+        at = f"{name} scores"
+        x = x.view(("batch", axis, "sequence" if i == 0 else "kv", "head_dim"), (b, heads, rows, width), copy, at=at)
+        if heads < c.heads:
+            sums = (Reduce(w.act, c.heads // heads, x.elements),) if w.training else ()
+            x = x.view(("batch", "heads", "kv", "head_dim"), (b, c.heads, rows, width), sums, at=at)
+        found.append(x)
+    return tuple(found)
 
 
-def _operand_copies(w: Writer, name: str, s: int, t: int, cached: bool) -> None:
+def _operand_copies(
+    w: Writer, name: str, qkv: tuple[Tensor, ...], s: int, t: int, cached: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """Copies that bring q, k and v into (b a, rows, d) before the products."""
     c, b = w.config, w.step.batch
-    q, k, v = b * s * c.heads * c.head_dim, b * t * c.heads * c.head_dim, b * t * c.heads * c.value_dim
+    q, k, v = qkv
     if w.fused:
         if s > 1 and (b > 1 or w.step.engine.adds_qkv_bias):  # whose kernel adds the bias, too
-            w.each(f"{name} split heads", "copy", q + k + v, calls=1)
-        return
+            total = Tensor(f"{name} split heads", ("tokens",), (q.elements + k.elements + v.elements,), w.act)
+            w.each(total.name, "copy", q, k, v, out=total)
+            q, k, v = (total.view(x.axes, x.shape, part=True) for x in qkv)
+        return q, k, v
     if c.model_type == "opt":  # contiguous() whatever the batch
-        for which, elements in (("k", k), ("v", v), ("q", q)):
-            w.each(f"{name} {which} contiguous", "copy", elements, calls=4, trainable=False)
-        return
+        k, v, q = (
+            w.each(f"{name} {which} contiguous", "copy", x, calls=4, grad=False)
+            for which, x in (("k", k), ("v", v), ("q", q))
+        )
+        return q, k, v
     if c.kv_heads < c.heads:  # repeat_kv
-        w.each(f"{name} repeat k", "copy", k, calls=5, trainable=False)
-        w.each(f"{name} repeat v", "copy", v, calls=5, trainable=False)
+        k = w.each(f"{name} repeat k", "copy", k, calls=5, grad=False)
+        v = w.each(f"{name} repeat v", "copy", v, calls=5, grad=False)
     if b == 1:
-        return
+        return q, k, v
     joined = c.model_type == "phi3"  # its rotary part ends in a concatenation
     if s > 1 and not joined:
-        w.each(f"{name} q copy", "copy", q, calls=3, trainable=False)
+        q = w.each(f"{name} q copy", "copy", q, calls=3, grad=False)
     if c.kv_heads == c.heads and not cached:
         if not joined:
-            w.each(f"{name} k copy", "copy", k, calls=3, trainable=False)
-        w.each(f"{name} v copy", "copy", v, calls=3, trainable=False)
+            k = w.each(f"{name} k copy", "copy", k, calls=3, grad=False)
+        v = w.each(f"{name} v copy", "copy", v, calls=3, grad=False)
+    return q, k, v
 
 
-def _scale_and_mask(w: Writer, name: str, s: int, t: int, causal: bool) -> None:
+def _masked(w: Writer, name: str, fn: str, x: Tensor, mask: Tensor, again: float = 0.0, reuse: float = 0.0) -> Tensor:
+    """``fn`` of the scores and a smaller mask, of which ``again`` bytes are read again after ``reuse`` others."""
+    return w.each(f"{name} mask", fn, x, mask, inputs=1, extra=mask.nbytes, again=again, reuse=reuse)
+
+
+def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: bool, bias: Tensor | None) -> Tensor:
     """What happens to the scores between the product and the softmax, by architecture."""
     c, b = w.config, w.step.batch
     scores, kind = b * c.heads * s * t, c.model_type
@@ -201,37 +277,39 @@ def _scale_and_mask(w: Writer, name: str, s: int, t: int, causal: bool) -> None:
     again, reuse = (scores - b * s * t) * w.size, 3.0 * s * t * w.size
     if kind == "gpt2":  # scores / full(sqrt d); where(mask, scores, full(min))
         w.tiny(f"{name} scale value", dtype=w.act)
-        w.each(f"{name} scale", "div_scalar", scores)
+        x = w.each(f"{name} scale", "div_scalar", x)
         w.tiny(f"{name} mask value", dtype=w.act, calls=2)
-        w.each(f"{name} mask", "where", scores, 1, s * t)  # a mask of bytes stays in L2 from head to head
+        x = _masked(w, name, "where", x, w.table("mask", s * t, "bool"))  # stays in L2 from head to head
     elif kind == "bert":
-        w.each(f"{name} scale", "div_scalar", scores)
-        w.each(f"{name} mask", "add", scores, 1, b * t * w.size)
+        x = w.each(f"{name} scale", "div_scalar", x)
+        x = _masked(w, name, "add", x, w.table("mask", b * t))
     elif kind == "opt":  # the mask is added, then max(scores, finfo.min) guards against overflow
-        w.each(f"{name} mask", "add", scores, 1, b * s * t * w.size, again=again, reuse=reuse)
+        x = _masked(w, name, "add", x, w.table("mask", b * s * t), again, reuse)
         w.tiny(f"{name} lowest value", dtype=w.act)
-        w.each(f"{name} lowest", "max_scalar", scores)
+        x = w.each(f"{name} lowest", "max_scalar", x)
     elif kind in ("t5", "switch_transformers"):  # no scaling; the bias holds the mask
         if name == "cross":  # a bias of zeros, made in order, that learns nothing
-            w.each(f"{name} position bias", "add_", scores)
-            return
+            return w.each(f"{name} position bias", "add_", x, w.table("zeros", scores))
         # The bias of self attention is a look-up of (s, t, heads), permuted: along t, heads lie between neighbours, and
         # the next head's values are wanted after a whole head.
         passing = s * t * (2.0 * w.size + FETCH_BYTES)
-        w.each(f"{name} position bias", "add_", scores, reuse=passing, stride=c.heads * w.size)
-        w.fork(scores)  # every layer adds the same bias
+        assert bias is not None  # every layer adds the same
+        x = w.each(f"{name} position bias", "add_", x, bias, reuse=passing, stride=c.heads * w.size)
     elif kind == "bloom":  # baddbmm starts from the alibi bias, copied out to the scores' shape
-        w.each(f"{name} alibi", "copy", scores, 0, b * c.heads * t * w.size, trainable=False)
-        w.each(f"{name} mask", "add", scores, 1, b * s * t * w.size, again=again, reuse=reuse)
+        slopes = w.table("alibi", b * c.heads * t)
+        w.each(f"{name} alibi", "copy", slopes, out=w.table("alibi", scores), inputs=0, extra=slopes.nbytes)
+        x = _masked(w, name, "add", x, w.table("mask", b * s * t), again, reuse)
     else:
-        w.each(f"{name} scale", "mul_scalar", scores)
+        x = w.each(f"{name} scale", "mul_scalar", x)
         if c.attention_softcap:
-            w.each(f"{name} softcap scale", "div_scalar", scores)
-            w.each(f"{name} softcap tanh", "tanh", scores, saved=scores)
-            w.each(f"{name} softcap unscale", "mul_scalar", scores)
+            x = w.each(f"{name} softcap scale", "div_scalar", x)
+            x = w.each(f"{name} softcap tanh", "tanh", x, saved=scores)
+            x = w.each(f"{name} softcap unscale", "mul_scalar", x)
         if c.position == "alibi":
-            w.each(f"{name} alibi", "add", scores, 1, c.heads * t * w.size)
+            alibi = w.table("alibi", c.heads * t)
+            x = w.each(f"{name} alibi", "add", x, alibi, inputs=1, extra=alibi.nbytes)
         if kind == "mpt":
-            w.each(f"{name} mask", "masked_fill", scores, 1, b * s * t)
+            x = _masked(w, name, "masked_fill", x, w.table("mask", b * s * t, "bool"))
         elif causal:
-            w.each(f"{name} mask", "add", scores, 1, b * s * t * w.size, again=again, reuse=reuse)
+            x = _masked(w, name, "add", x, w.table("mask", b * s * t), again, reuse)
+    return x

@@ -22,26 +22,28 @@ def build(config: ModelConfig, step: Step) -> Graph:
         raise UnsupportedError(f"{config.name} ({config.model_type}) has no {step.mode}: expected forward or train")
     w = Writer(config, step)
     blocks: list[Block] = []
+    x = encoded = w.hidden("input")
     if config.head != "none":
-        heads.embedding(w)
+        x, encoded = heads.embedding(w)
         if not config.is_encoder_decoder:
             heads.masks(w)
         blocks.append(w.block("embedding"))
     if config.is_encoder_decoder:
-        blocks.extend(stack.encoder_decoder(w))
+        stacks, x = stack.encoder_decoder(w, encoded, x)
+        blocks.extend(stacks)
     else:
         whole = w.formats
         for sparse, window, count, w.formats in layers_alike(config, whole):
-            stack.decoder_layer(w, sparse, window)
-            blocks.append(w.block(_layer_name(config, sparse, window, w.formats, whole), count))
+            before, x = x, stack.decoder_layer(w, x, sparse, window)
+            blocks.append(w.block(_layer_name(config, sparse, window, w.formats, whole), count, (before, x)))
         w.formats = whole
     if config.head != "none":
-        heads.head(w)
-        blocks.append(w.block("head"))
+        before, x = x, heads.head(w, x)
+        blocks.append(w.block("head", 1, (before, x)))
     if step.mode == "train" and config.head not in ("none", "base"):
-        heads.loss(w)
+        heads.loss(w, x)
         blocks.append(w.block("loss"))
-    return Graph(tuple(block for block in blocks if block.nodes))
+    return Graph(tuple(block for block in blocks if block.nodes), step.fused)
 
 
 def _layer_name(config: ModelConfig, sparse: bool, window: int, formats: Formats, whole: Formats) -> str:

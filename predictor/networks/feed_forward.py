@@ -5,7 +5,7 @@ Shape legend: n tokens, h width, f width of the feed-forward, e experts.
 
 from __future__ import annotations
 
-from predictor.graph.graph import Node
+from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.networks.writer import Writer
 from predictor.ops.elementwise import Elementwise, Reduce
 from predictor.ops.gemm import Gemm
@@ -18,36 +18,39 @@ EXPERT_CALLS = 26
 ROUTING_CALLS = 7
 
 
-def feed_forward(w: Writer, f: int, name: str = "mlp") -> None:
+def feed_forward(w: Writer, x: Tensor, f: int, name: str = "mlp") -> Tensor:
     """The dense feed-forward of width ``f``."""
     c, n = w.config, w.step.tokens
     h = c.hidden
     up, down = ("mlp.up", "mlp.down") if name == "mlp" else ("shared_experts", "shared_experts")
     if c.gated:
         if w.fused or c.merged_gate_up:
-            w.linear(up, f"{name} gate_up", n, 2 * f, h, c.mlp_bias, saved=n * h)
+            both = w.linear(up, f"{name} gate_up", x, 2 * f, "mlp | mlp", c.mlp_bias, saved=n * h)
+            axes, shape = (*x.axes[:-1], "mlp"), (*x.shape[:-1], f)
+            first, second = both.view(axes, shape, part=True), both.view(axes, shape, part=True)
         else:
-            w.linear(up, f"{name} gate", n, f, h, c.mlp_bias, saved=n * h)
-            w.fork(n * h)
-            w.linear(up, f"{name} up", n, f, h, c.mlp_bias)
-        w.gated_activation(f"{name} activation", n * f)
+            first = w.linear(up, f"{name} gate", x, f, "mlp", c.mlp_bias, saved=n * h)
+            second = w.linear(up, f"{name} up", x, f, "mlp", c.mlp_bias)
+        y = w.gated_activation(f"{name} activation", first, second)
     else:
-        w.linear(up, f"{name} up", n, f, h, c.mlp_bias, saved=n * h)
-        w.activation(f"{name} activation", n * f)
-    w.dropout(f"{name} activation dropout", n * f, c.activation_dropout)
-    w.linear(down, f"{name} down", n, h, f, c.mlp_bias, saved=n * f)
+        y = w.linear(up, f"{name} up", x, f, "mlp", c.mlp_bias, saved=n * h)
+        y = w.activation(f"{name} activation", y)
+    y = w.dropout(f"{name} activation dropout", y, c.activation_dropout)
+    return w.linear(down, f"{name} down", y, h, "hidden", c.mlp_bias, saved=n * f)
 
 
-def experts(w: Writer) -> None:
+def experts(w: Writer, x: Tensor) -> Tensor:
     """Router, routing, the routed experts as one operator, and the shared experts beside them."""
     c, n = w.config, w.step.tokens
     h, e = c.hidden, c.experts
+    x = x.view(at="router")
+    wide = x
     if c.model_type.startswith("deepseek") and not w.fused and w.size < 4:
-        w.each("router to fp32", "cast", n * h, dtype="fp32", in_dtype=w.act)
-    w.linear("router", "router", n, e, h, saved=n * h)
-    w.fork(n * h)
+        wide = w.each("router to fp32", "cast", x, dtype="fp32", in_dtype=w.act)
+    scores = w.linear("router", "router", wide, e, "expert", saved=n * h)
     routing = Routing(w.act if w.fused else "fp32", n, e, c.top_k)
-    w.nodes.append(Node(routing, "routing", 1, "forward", ROUTING_CALLS, n * e * w.keep))
+    chosen = Tensor("routing", (*w.axes, "expert"), (*w.shape, c.top_k), "fp32")
+    w.put(routing, "routing", (scores,), chosen, 1, ROUTING_CALLS, n * e * w.keep)
     calls = 4 if w.fused else EXPERT_CALLS
     saved = n * c.top_k * (2 * h + (4 if c.gated else 2) * c.moe_intermediate) * w.keep
     tp = w.step.tp  # the config holds one GPU's part of an expert's width, the operator names the whole
@@ -55,13 +58,29 @@ def experts(w: Writer) -> None:
     op = MoE(
         dtype, n, h, c.moe_intermediate * tp, e, c.top_k, c.gated, tp, distribution=w.step.routing, quant=quant
     )  # fmt: skip
-    w.nodes.append(Node(op, "experts", 1, "forward", calls, saved))
+    y = w.put(op, "experts", (x, chosen, *_expert_weights(w, dtype)), w.hidden("experts"), 1, calls, saved)
     if c.shared_experts:
-        feed_forward(w, c.shared_intermediate, "shared experts")
-        w.each("shared experts sum", "add", n * h)
+        # The gradient that the shared experts give back is not added to that of the routed ones.
+        shared = feed_forward(w, x.view(gradient=None), c.shared_intermediate, "shared experts")
+        y = w.each("shared experts sum", "add", y, shared)
+    return y
 
 
-def switch_experts(w: Writer) -> None:
+def _expert_weights(w: Writer, dtype: str) -> tuple[Tensor, Tensor]:
+    """The matrices of all experts, into their width and out of it."""
+    c = w.config
+    f, into = c.moe_intermediate, 2 if c.gated else 1
+    up = Tensor(
+        "experts up",
+        ("expert", "mlp | mlp" if c.gated else "mlp", "hidden"),
+        (c.experts, into * f, c.hidden),
+        dtype,
+        WEIGHT,
+    )
+    return up, Tensor("experts down", ("expert", "hidden", "mlp"), (c.experts, c.hidden, f), dtype, WEIGHT)
+
+
+def switch_experts(w: Writer, x: Tensor) -> Tensor:
     """The sparse feed-forward of SwitchTransformers in eager PyTorch: one expert after the other, a gather before it.
 
     An expert takes at most ``expert_capacity`` tokens of each sequence. With ``padded_experts`` every expert runs on a
@@ -69,41 +88,56 @@ def switch_experts(w: Writer) -> None:
     """
     c, step = w.config, w.step
     n, h, e = step.tokens, c.hidden, c.experts
-    if w.size < 4:
-        w.each("router to fp32", "cast", n * h, dtype="fp32", in_dtype=w.act)
-    w.nodes.append(Node(Gemm("fp32" if w.high in ("bf16", "fp16") else w.high, n, e, h), "router", 1, "forward", 3))
-    w.fork(n * h)
-    w.nodes.append(Node(Softmax("fp32", n, e), "router softmax", 1, "forward", 1, 4.0 * n * e if w.training else 0.0))
+    x = x.view(at="router")
+    wide = w.each("router to fp32", "cast", x, dtype="fp32", in_dtype=w.act) if w.size < 4 else x
+    axes, shape = (*w.axes, "expert"), (*w.shape, e)
+    router = Gemm("fp32" if w.high in ("bf16", "fp16") else w.high, n, e, h)
+    weight = Tensor("router", ("expert", "hidden"), (e, h), router.dtype, WEIGHT)
+    scores = w.put(router, "router", (wide, weight), Tensor("router", axes, shape, "fp32"), 1, 3)
+    kept = 4.0 * n * e if w.training else 0.0
+    scores = w.put(
+        Softmax("fp32", n, e), "router softmax", (scores,), Tensor("router softmax", axes, shape, "fp32"), 1, 1, kept
+    )
     for part in ("argmax", "argmax again"):
-        w.nodes.append(Node(Reduce("fp32", n, e, 1), f"router {part}", 1, "forward", 1, 0.0, False))
+        w.put(Reduce("fp32", n, e, 1), f"router {part}", (scores,), w.table(part, n, "int64"))
     w.tiny("router one hot", "scatter", n * e, "int64", calls=4)
-    w.tiny("router priority", "cumsum", n * e, "int64")
-    w.each("router within capacity", "max_scalar", n * e, dtype="bool", in_dtype="int64", trainable=False)
-    w.tiny("router kept", "mul", n * e, "int64")
-    w.nodes.append(Node(Reduce("fp32", n, e, 1), "router probability", 1, "forward", 2))
-    w.each("experts output", "copy", n * h)
-    _expert_loop(w, _expert_rows(w))
-    w.each("experts weighting", "mul", n * h, 1, n * w.size, saved=n * h)
-    w.gradient(Elementwise(w.act, "mul", n * h), Reduce(w.act, n, h, 1))
+    kept_tokens = w.tiny("router priority", "cumsum", n * e, "int64")
+    within = w.table("router within capacity", n * e, "bool")
+    w.each("router within capacity", "max_scalar", kept_tokens, out=within, dtype="bool", in_dtype="int64")
+    mask = w.tiny("router kept", "mul", n * e, "int64")
+    chance = Tensor("router probability", w.axes, w.shape, "fp32")
+    w.put(Reduce("fp32", n, e, 1), "router probability", (scores,), chance, 1, 2)
+    y = w.each("experts output", "copy", x.view(part=True))  # rows that no expert takes keep it
+    y = _expert_loop(w, x.view(part=True), y, mask, _expert_rows(w))
+    return w.each("experts weighting", "mul", y, chance, inputs=1, extra=n * w.size, saved=n * h)
 
 
-def _expert_loop(w: Writer, rows: int) -> None:
+def _expert_loop(w: Writer, x: Tensor, out: Tensor, mask: Tensor, rows: int) -> Tensor:
     """Every expert on ``rows`` rows: choice, gather, two products, scatter. A boolean index costs a nonzero first."""
     c, n, e = w.config, w.step.tokens, w.config.experts
     h, f = c.hidden, c.intermediate
-    w.each("expert choice", "cast", n, dtype="bool", in_dtype="int64", trainable=False, count=e, calls=3)
+    chosen = w.table("expert choice", n, "bool")
+    w.each("expert choice", "cast", mask, out=chosen, dtype="bool", in_dtype="int64", count=e, calls=3)
     if c.padded_experts:
         w.tiny("expert block", "fill", rows * h, w.act, count=e, calls=2)
     w.tiny("expert rows", "cumsum", n, "int64", count=e, calls=4)
-    w.each("expert gather", "gather", rows * h, count=e, calls=2)
+    axes = ("tokens", "hidden")
+    y = w.each(
+        "expert gather", "gather", x, chosen, out=Tensor("expert gather", axes, (rows, h), w.act), count=e, calls=2
+    )
     if c.padded_experts:
-        w.each("expert block fill", "copy", rows * h, count=e, calls=2)
+        y = w.each("expert block fill", "copy", y, count=e, calls=2)
     dtype, quant = w.formats.of("experts")
-    w.nodes.append(Node(Gemm(dtype, rows, f, h, quant=quant), "experts up", e, "forward", 3, rows * h * w.keep))
-    w.each("experts activation", "relu" if c.activation == "relu" else "gelu", rows * f, count=e)
-    w.dropout("experts dropout", rows * f, c.activation_dropout, e)
-    w.nodes.append(Node(Gemm(dtype, rows, h, f, quant=quant), "experts down", e, "forward", 3, rows * f * w.keep))
-    w.each("expert scatter", "scatter", rows * h, count=e, calls=4)
+    for name, k, width, axis in (("experts up", h, f, "mlp"), ("experts down", f, h, "hidden")):
+        weight = Tensor(name, ("expert", axis, y.axes[-1]), (e, width, k), dtype, WEIGHT)
+        made = Tensor(name, ("tokens", axis), (rows, width), w.act)
+        y = w.put(Gemm(dtype, rows, width, k, quant=quant), name, (y, weight), made, e, 3, rows * k * w.keep)
+        if axis == "mlp":
+            y = w.each("experts activation", "relu" if c.activation == "relu" else "gelu", y, count=e)
+            y = w.dropout("experts dropout", y, c.activation_dropout, e)
+    made = Tensor("expert scatter", out.axes, out.shape, w.act)
+    op = Elementwise(w.act, "scatter", rows * h)
+    return w.put(op, "expert scatter", (y, out, chosen), made, e, 4)
 
 
 def _expert_rows(w: Writer) -> int:

@@ -6,43 +6,65 @@ Shape legend: b sequences, s query tokens, t key positions, h width, n = b s tok
 from __future__ import annotations
 
 from predictor.graph.graph import Node
+from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.networks.writer import Writer
+from predictor.ops.base import FORWARD
 from predictor.ops.embedding import CrossEntropy, Embedding
 
 
-def embedding(w: Writer) -> None:
-    """Token, type and position embeddings, their sum, norm and dropout."""
+def embedding(w: Writer) -> tuple[Tensor, Tensor]:
+    """Token, type and position embeddings, their sum, norm and dropout: of the decoder's tokens, and of the encoder's
+    where there is one."""
     c, step = w.config, w.step
     n, h, s = step.tokens, c.hidden, step.seq_len
     if c.is_encoder_decoder:
-        times = 1 if step.mode == "decode" else 2  # the encoder's tokens and the decoder's
-        w.nodes.append(Node(Embedding(w.act, n, h, c.vocab), "token embedding", times, "forward", 2))
-        for _ in range(times):
-            w.over_ranks("embedding all_reduce", "all_reduce", n * h)
-            w.dropout("embedding dropout", n * h, c.embed_dropout)
-        return
-    w.nodes.append(Node(Embedding(w.act, n, c.embed_width or h, c.vocab), "token embedding", 1, "forward", 3))
-    w.over_ranks("embedding all_reduce", "all_reduce", n * (c.embed_width or h))
+        return _two_embeddings(w)
+    width = c.embed_width or h
+    x = _look_up(w, "token embedding", w.hidden("token embedding", width), c.vocab, "vocab", 3)
+    x = w.over_ranks("embedding all_reduce", "all_reduce", x)
     if c.embed_width:
-        w.linear("embedding", "embedding projection in", n, h, c.embed_width, saved=n * c.embed_width)
+        x = w.linear("embedding", "embedding projection in", x, h, "hidden", saved=n * c.embed_width)
     if c.embed_scale:
-        w.each("embedding scale", "mul_scalar", n * h)
+        x = w.each("embedding scale", "mul_scalar", x)
     if c.type_vocab:
-        w.nodes.append(Node(Embedding(w.act, n, h, c.type_vocab), "type embedding", 1, "forward", 3))
-        w.each("embedding type sum", "add", n * h)
+        types = _look_up(w, "type embedding", w.hidden("type embedding"), c.type_vocab, "type", 3)
+        x = w.each("embedding type sum", "add", x, types)
     if c.position == "learned":
-        shared = c.model_type != "opt"  # OPT looks positions up for every sequence, the others once
-        rows = s if shared else n
         if not w.fused:
             w.tiny("position ids", "fill", s, "int64", calls=3)
-        w.nodes.append(Node(Embedding(w.act, rows, h, c.position_rows), "position embedding", 1, "forward", 1))
-        if shared:
-            w.each("embedding position sum", "add", n * h, 1, s * h * w.size)
+        name = "embedding position sum"
+        if c.model_type == "opt":  # it looks positions up for every sequence, the others once
+            rows = _look_up(w, "position embedding", w.hidden("position embedding"), c.position_rows, "position", 1)
+            x = w.each(name, "add", x, rows)
         else:
-            w.each("embedding position sum", "add", n * h)
+            rows = Tensor("position embedding", ("sequence", "hidden"), (s, h), w.act)
+            rows = _look_up(w, "position embedding", rows, c.position_rows, "position", 1)
+            x = w.each(name, "add", x, rows, inputs=1, extra=s * h * w.size)
     if c.embed_norm:
-        w.norm("embedding norm", n, h)
-    w.dropout("embedding dropout", n * h, c.embed_dropout)
+        x = w.norm("embedding norm", x)
+    x = w.dropout("embedding dropout", x, c.embed_dropout)
+    return x, x
+
+
+def _look_up(w: Writer, name: str, out: Tensor, rows: int, axis: str, calls: int) -> Tensor:
+    """A row of a table of ``rows`` for every token of ``out``."""
+    width = out.shape[-1]
+    table = Tensor(name, (axis, out.axes[-1]), (rows, width), w.act, WEIGHT)
+    return w.put(Embedding(w.act, out.elements // width, width, rows), name, (table,), out, 1, calls)
+
+
+def _two_embeddings(w: Writer) -> tuple[Tensor, Tensor]:
+    """The decoder's tokens and the encoder's in one table; in decode the encoder has run already."""
+    c, step = w.config, w.step
+    times = 1 if step.mode == "decode" else 2
+    outs = [w.hidden("token embedding") for _ in range(times)]
+    table = Tensor("token embedding", ("vocab", "hidden"), (c.vocab, c.hidden), w.act, WEIGHT)
+    op = Embedding(w.act, step.tokens, c.hidden, c.vocab)
+    w.nodes.append(Node(op, "token embedding", (table,), tuple(outs), times, FORWARD, 2))
+    for i, x in enumerate(outs):
+        x = w.over_ranks("embedding all_reduce", "all_reduce", x)
+        outs[i] = w.dropout("embedding dropout", x, c.embed_dropout)
+    return outs[0], outs[-1]
 
 
 def masks(w: Writer) -> None:
@@ -63,96 +85,109 @@ def masks(w: Writer) -> None:
     if c.position == "rotary":
         table = b * s * (c.qk_rope_dim or c.rotary_dim or c.head_dim)
         w.tiny("rotary angles", "mul_scalar", table // 2, "fp32", calls=6)
-        w.tiny("rotary table", "exp", table, "fp32", count=3)  # cat, cos, sin
-        w.keep_more(2 * s * (c.qk_rope_dim or c.rotary_dim or c.head_dim) / 3)  # cos and sin, over the three
+        kept = 2 * s * (c.qk_rope_dim or c.rotary_dim or c.head_dim) / 3  # cos and sin, over the three
+        angles = w.tiny("rotary table", "exp", table, "fp32", count=3, saved=kept)  # cat, cos, sin
         if w.size < 4:
-            w.each("rotary table cast", "cast", table, in_dtype="fp32", count=2, trainable=False)
+            out = w.table("rotary table cast", table)
+            w.each("rotary table cast", "cast", angles, out=out, in_dtype="fp32", count=2)
     if c.position == "alibi":
         w.tiny("alibi slopes", "mul_scalar", b * c.heads * t, "fp32", calls=6)
 
 
 def _opt_masks(w: Writer, b: int, s: int, t: int) -> None:
     """OPT of transformers 4.28: a causal and a padding mask, both expanded to (b, 1, s, t), and position ids."""
-    w.tiny("mask ones", "fill", b * t, w.act)
-    w.tiny("causal fill", "fill", s * s, w.act)
-    w.tiny("causal positions", "add_scalar", s, "int64", calls=3)
-    w.each("causal compare", "max_scalar", s * s, 0, 16.0 * s, dtype="bool", trainable=False)
-    w.each("causal masked fill", "masked_fill", s * s, 1, s * s, trainable=False)
+    ones = w.tiny("mask ones", "fill", b * t, w.act)
+    causal = w.tiny("causal fill", "fill", s * s, w.act)
+    positions = w.tiny("causal positions", "add_scalar", s, "int64", calls=3)
+    later = w.table("causal compare", s * s, "bool")
+    w.each("causal compare", "max_scalar", positions, out=later, inputs=0, extra=16.0 * s, dtype="bool")
+    out = w.table("causal masked fill", s * s)
+    causal = w.each("causal masked fill", "masked_fill", causal, later, out=out, inputs=1, extra=s * s)
     full = b * s * t
-    w.each("padding invert", "add_scalar", full, trainable=False, calls=5)
-    for part in ("padding", "causal"):
-        w.each(f"{part} to bool", "cast", full, dtype="bool", in_dtype=w.act, trainable=False)
-        w.each(f"{part} masked fill", "masked_fill", full, 1, full, trainable=False, calls=2)
+    padding = w.each("padding invert", "add_scalar", ones, out=w.table("padding invert", full), calls=5)
+    for part, mask in (("padding", padding), ("causal", causal)):
+        out = w.table(f"{part} to bool", full, "bool")
+        chosen = w.each(f"{part} to bool", "cast", mask, out=out, dtype="bool", in_dtype=w.act)
+        out = w.table(f"{part} masked fill", full)
+        w.each(f"{part} masked fill", "masked_fill", mask, chosen, out=out, inputs=1, extra=full, calls=2)
     w.tiny("positions", "cumsum", b * s, "int64", count=5)
 
 
-def relative_bias(w: Writer, name: str, s: int, t: int) -> None:
+def relative_bias(w: Writer, name: str, s: int, t: int) -> Tensor:
     """T5's relative position bias: about a dozen kernels on (s, t) indices, a look-up, and the mask added."""
     c, b = w.config, w.step.batch
     w.tiny(f"{name} relative buckets", "add", s * t, "int64", count=8)
     w.tiny(f"{name} relative distance", "cast", s * t, "fp32", count=4)
-    bias = Embedding(w.act, s * t, c.heads, c.relative_buckets)
-    w.nodes.append(Node(bias, f"{name} position bias", 1, "forward", 4))
-    w.each(f"{name} bias mask", "add", b * c.heads * s * t, 0, (c.heads + b) * s * t * w.size)
+    looked_up = Tensor(f"{name} position bias", ("sequence", "kv", "heads"), (s, t, c.heads), w.act)
+    looked_up = _look_up(w, f"{name} position bias", looked_up, c.relative_buckets, "bucket", 4)
+    bias = Tensor(f"{name} bias mask", ("batch", "heads", "sequence", "kv"), (b, c.heads, s, t), w.act)
+    extra = (c.heads + b) * s * t * w.size
+    return w.each(f"{name} bias mask", "add", looked_up, out=bias, inputs=0, extra=extra)
 
 
-def head(w: Writer) -> None:
+def head(w: Writer, x: Tensor) -> Tensor:
     """Final norm, and the projection to the vocabulary or to labels."""
     c, step = w.config, w.step
     n, h = step.tokens, c.hidden
     if c.model_type == "bert":
-        _bert_head(w)
-        return
+        return _bert_head(w, x)
     if c.final_norm:
-        w.norm("final norm", n, h)
+        x = w.norm("final norm", x)
     if c.is_encoder_decoder:
-        w.dropout("decoder dropout", n * h, c.residual_dropout)
+        x = w.dropout("decoder dropout", x, c.residual_dropout)
         if c.tie_embeddings and not w.fused:
-            w.each("output scale", "mul_scalar", n * h)
+            x = w.each("output scale", "mul_scalar", x)
     if c.embed_width:
-        w.linear("head", "projection out", n, c.embed_width, h, saved=n * h)
+        x = w.linear("head", "projection out", x, c.embed_width, "hidden", saved=n * h)
     width = c.embed_width or h
     rows = step.batch if step.logits == "last" else n
     if c.head == "classifier":
-        w.linear("head", "classifier", n, c.num_labels, width, saved=n * width)
-    elif c.head == "lm":
-        w.linear("head", "lm head", rows, c.vocab, width, saved=rows * width)
+        return w.linear("head", "classifier", x, c.num_labels, "label", saved=n * width)
+    if c.head == "lm":
+        x = x.view(("batch", "hidden"), (rows, width)) if step.logits == "last" else x
+        x = w.linear("head", "lm head", x, c.vocab, "vocab", saved=rows * width)
         if c.final_softcap and not w.fused:
-            w.each("logits softcap scale", "div_scalar", rows * c.vocab)
-            w.each("logits softcap tanh", "tanh", rows * c.vocab, saved=rows * c.vocab)
-            w.each("logits softcap unscale", "mul_scalar", rows * c.vocab)
+            x = w.each("logits softcap scale", "div_scalar", x)
+            x = w.each("logits softcap tanh", "tanh", x, saved=rows * c.vocab)
+            x = w.each("logits softcap unscale", "mul_scalar", x)
         elif c.final_softcap:
-            w.each("logits softcap", "fused", rows * c.vocab, 1, flops=10.0)
-        w.over_ranks("logits all_gather", "all_gather", rows * c.vocab * step.tp)
+            x = w.each("logits softcap", "fused", x, inputs=1, flops=10.0)
+        x = w.over_ranks("logits all_gather", "all_gather", x)
+    return x
 
 
-def _bert_head(w: Writer) -> None:
+def _bert_head(w: Writer, x: Tensor) -> Tensor:
     """Pooler, classifier, and the masked-language-model head with its transform."""
     c, step = w.config, w.step
     b, n, h = step.batch, step.tokens, c.hidden
+    pooled = x
     if c.head in ("classifier", "base", "pretraining"):
-        w.linear("head", "pooler", b, h, h, True, saved=b * h, views=1)
-        w.each("pooler activation", "tanh", b * h, saved=b * h)
+        # The gradient that the pooler gives back beside the language model's head is not added to that.
+        first = x.view(("batch", "hidden"), (b, h), gradient=None if c.head == "pretraining" else ())
+        pooled = w.linear("head", "pooler", first, h, "hidden", True, saved=b * h, views=1)
+        pooled = w.each("pooler activation", "tanh", pooled, saved=b * h)
     if c.head == "classifier":
-        w.dropout("pooler dropout", b * h, c.residual_dropout)
-        w.linear("head", "classifier", b, c.num_labels, h, True, saved=b * h)
+        pooled = w.dropout("pooler dropout", pooled, c.residual_dropout)
+        return w.linear("head", "classifier", pooled, c.num_labels, "label", True, saved=b * h)
     if c.head in ("lm", "pretraining"):
-        w.linear("head", "head transform", n, h, h, True, saved=n * h)
-        w.activation("head activation", n * h)
-        w.norm("head norm", n, h)
-        w.linear("head", "lm head", n, c.vocab, h, True, saved=n * h)
-        w.over_ranks("logits all_gather", "all_gather", n * c.vocab * step.tp)
+        x = w.linear("head", "head transform", x, h, "hidden", True, saved=n * h)
+        x = w.activation("head activation", x)
+        x = w.norm("head norm", x)
+        x = w.linear("head", "lm head", x, c.vocab, "vocab", True, saved=n * h)
+        x = w.over_ranks("logits all_gather", "all_gather", x)
     if c.head == "pretraining":
-        w.linear("head", "next sentence", b, 2, h, True)
+        w.linear("head", "next sentence", pooled, 2, "label", True)
+    return x
 
 
-def loss(w: Writer) -> None:
+def loss(w: Writer, logits: Tensor) -> None:
     """Cross-entropy over the logits, in fp32."""
     c, step = w.config, w.step
     rows, vocab = (step.batch, c.num_labels) if c.head == "classifier" else (step.tokens, c.vocab)
     if w.size < 4 and not w.fused:
-        w.each("logits to fp32", "cast", rows * vocab, dtype="fp32", in_dtype=w.act)
+        wide = Tensor("logits to fp32", ("tokens", "vocab"), (rows, vocab), "fp32")
+        logits = w.each("logits to fp32", "cast", logits, out=wide, dtype="fp32", in_dtype=w.act)
     dtype = w.act if w.fused else "fp32"
     op = CrossEntropy(dtype, rows, vocab)
     kept = rows * vocab * op.itemsize if w.training else 0.0  # the log-softmax
-    w.nodes.append(Node(op, "loss", 1, "forward", 4, kept))
+    w.put(op, "loss", (logits,), Tensor("loss", (), (), dtype), 1, 4, kept)

@@ -7,87 +7,115 @@ into the query and the value up-projection into the output: all heads share one 
 from __future__ import annotations
 
 from predictor.graph.graph import Node
+from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.networks.attention import core
 from predictor.networks.writer import Writer
 from predictor.ops.attention import Attention
 from predictor.ops.elementwise import Rotary
 
 
-def latent_attention(w: Writer) -> None:
+def latent_attention(w: Writer, x: Tensor) -> Tensor:
     """From the normed input to the output projection."""
     c, step = w.config, w.step
     n, h, a, latent = step.tokens, c.hidden, c.heads, c.kv_lora_rank + c.qk_rope_dim
-    query = a * (c.qk_nope_dim + c.qk_rope_dim)
+    width = c.qk_nope_dim + c.qk_rope_dim
     joined = c.q_lora_rank > 0 and w.fused and w.formats.of("attention.q_a") == w.formats.of("attention.kv_a")
+    kv = None
     if joined:
-        w.linear("attention.q_a", "attention q_a kv_a", n, c.q_lora_rank + latent, h, c.qkv_bias, saved=n * h)
+        both = w.linear(
+            "attention.q_a", "attention q_a kv_a", x, c.q_lora_rank + latent, "latent | latent", c.qkv_bias, saved=n * h
+        )
+        q, kv = (_slice(both, "latent", size, part=True) for size in (c.q_lora_rank, latent))
     elif c.q_lora_rank:
-        w.linear("attention.q_a", "attention q_a", n, c.q_lora_rank, h, c.qkv_bias, saved=n * h)
+        q = w.linear("attention.q_a", "attention q_a", x, c.q_lora_rank, "latent", c.qkv_bias, saved=n * h)
     if c.q_lora_rank:
-        w.norm("attention q_a norm", n, c.q_lora_rank)
-        w.linear("attention.q_b", "attention q_b", n, query, c.q_lora_rank, saved=n * c.q_lora_rank)
+        q = w.norm("attention q_a norm", q)
+        q = w.linear("attention.q_b", "attention q_b", q, a * width, "heads", saved=n * c.q_lora_rank)
     else:
-        w.linear("attention.q_b", "attention q", n, query, h, saved=n * h)
-    if not joined:
-        w.linear("attention.kv_a", "attention kv_a", n, latent, h, c.qkv_bias)
-    w.norm("attention kv_a norm", n, c.kv_lora_rank)
-    _rotary(w, n)
+        q = w.linear("attention.q_b", "attention q", x, a * width, "heads", saved=n * h)
+    if kv is None:  # what it gives back is not added to the gradient that the query gives
+        kv = w.linear("attention.kv_a", "attention kv_a", x.view(gradient=None), latent, "latent", c.qkv_bias)
+    c_kv = w.norm("attention kv_a norm", _slice(kv, "latent", c.kv_lora_rank, part=True))
+    q = q.view((*q.axes[:-1], "heads", "head_dim"), (*q.shape[:-1], a, width))
+    q, rope = _rotary(w, q, _slice(kv, "head_dim", c.qk_rope_dim, part=True))
     if step.cached:
-        _append(w, latent)
-    if step.mode == "decode":
-        _absorbed(w, n)
-    else:
-        _expanded(w)
-    w.linear("attention.out", "attention out", n, h, a * c.v_head_dim, c.out_bias, saved=n * a * c.v_head_dim)
+        c_kv = _append(w, c_kv, rope, latent)
+    y = _absorbed(w, q, c_kv) if step.mode == "decode" else _expanded(w, q, c_kv, rope)
+    return w.linear("attention.out", "attention out", y, h, "hidden", c.out_bias, saved=n * a * c.v_head_dim)
 
 
-def _rotary(w: Writer, n: int) -> None:
+def _slice(x: Tensor, axis: str, size: int, part: bool = False) -> Tensor:
+    """``size`` entries of the last axis."""
+    return x.view((*x.axes[:-1], axis), (*x.shape[:-1], size), part=part)
+
+
+def _rotary(w: Writer, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """The rotary part of every query head and of the one shared key."""
-    c = w.config
+    c, n = w.config, w.step.tokens
     if w.fused:
-        w.nodes.append(Node(Rotary(w.act, n, c.heads + 1, c.qk_rope_dim), "rotary"))
-        return
-    table = n * c.qk_rope_dim * w.size
-    for which, heads in (("q", c.heads), ("k", 1)):
-        elements = n * heads * c.qk_rope_dim
-        w.each(f"rotary {which} products", "mul", elements // 2, 1, table, count=4, calls=2)
-        w.each(f"rotary {which} sums", "add", elements // 2, count=2)
-        w.each(f"rotary {which} cat", "copy", elements)
-    w.each("query cat", "copy", n * c.heads * (c.qk_nope_dim + c.qk_rope_dim))
+        outs = tuple(Tensor("rotary", x.axes, x.shape, w.act) for x in (q, k))
+        w.nodes.append(Node(Rotary(w.act, n, c.heads + 1, c.qk_rope_dim), "rotary", (q, k), outs))
+        return outs[0], outs[1]
+    table = w.table("rotary table", n * c.qk_rope_dim)
+    found = []
+    for which, x, heads in (("q", q, c.heads), ("k", k, 1)):
+        part = _slice(x, "head_dim", c.qk_rope_dim, part=True)
+        half = Tensor("half", ("tokens", "heads", "head_dim"), (n, heads, c.qk_rope_dim // 2), w.act)
+        y = w.each(
+            f"rotary {which} products", "mul", part, table, out=half, inputs=1, extra=table.nbytes, count=4, calls=2
+        )
+        y = w.each(f"rotary {which} sums", "add", y, y.detached(), count=2)
+        whole = Tensor("rotated", part.axes, part.shape, w.act)
+        found.append(w.each(f"rotary {which} cat", "copy", y, out=whole))
+    query = Tensor("query cat", q.axes, q.shape, w.act)
+    return w.each("query cat", "copy", found[0], _slice(q, "head_dim", c.qk_nope_dim, part=True), out=query), found[1]
 
 
-def _append(w: Writer, latent: int) -> None:
+def _append(w: Writer, latent: Tensor, rope: Tensor, width: int) -> Tensor:
     """The new latent vectors into the cache: in place, or by concatenation in eager PyTorch."""
     step = w.step
     tokens = step.tokens if w.fused else step.kv_tokens
     dtype = step.kv_dtype or w.act
-    w.each("cache append", "copy", tokens * latent, dtype=dtype, in_dtype=w.act, calls=2, trainable=False)
+    out = w.table("cache", tokens * width, dtype)
+    return w.each("cache append", "copy", latent, rope, out=out, dtype=dtype, in_dtype=w.act, calls=2)
 
 
-def _expanded(w: Writer) -> None:
+def _expanded(w: Writer, q: Tensor, latent: Tensor, rope: Tensor) -> Tensor:
     """Keys and values of every head from the latent vectors of all positions."""
     c, step = w.config, w.step
-    rows = step.kv_tokens
-    width = c.heads * (c.qk_nope_dim + c.v_head_dim)
-    w.linear("attention.kv_b", "attention kv_b", rows, width, c.kv_lora_rank, saved=rows * c.kv_lora_rank)
-    w.each("key assembly", "copy", rows * c.heads * (c.qk_nope_dim + c.qk_rope_dim), calls=5)
-    core(w, "attention", step.seq_len, step.kv_len, True, 0, step.cached)
+    rows, a = step.kv_tokens, c.heads
+    kept = latent.view(("kv", "latent"), (rows, c.kv_lora_rank))
+    width = c.qk_nope_dim + c.v_head_dim
+    kv = w.linear("attention.kv_b", "attention kv_b", kept, a * width, "heads", saved=rows * c.kv_lora_rank)
+    kv = kv.view(("kv", "heads", "head_dim"), (rows, a, width))
+    key = Tensor("key assembly", ("kv", "heads", "head_dim"), (rows, a, c.qk_nope_dim + c.qk_rope_dim), w.act)
+    w.each("key assembly", "copy", _slice(kv, "head_dim", c.qk_nope_dim, part=True), rope, out=key, calls=5)
+    value = _slice(kv, "head_dim", c.v_head_dim, part=True)
+    return core(w, "attention", (q, key, value), step.seq_len, step.kv_len, True, 0, step.cached)
 
 
-def _absorbed(w: Writer, n: int) -> None:
+def _absorbed(w: Writer, q: Tensor, cache: Tensor) -> Tensor:
     """One latent vector a token serves every head: (a, r + rope) queries against it, values are its first r entries."""
     c, step = w.config, w.step
-    a, r, t = c.heads, c.kv_lora_rank, step.kv_len
-    w.bmm("attention absorb key", a, n, r, c.qk_nope_dim, "nn")
+    n, a, r, t = step.tokens, c.heads, c.kv_lora_rank, step.kv_len
+    axes = ("heads", "tokens", "latent")
+    key, value = (Tensor(name, ("heads", "latent", "head_dim"), (a, r, width), w.high, WEIGHT)
+                  for name, width in (("absorb key", c.qk_nope_dim), ("absorb value", c.v_head_dim)))  # fmt: skip
+    y = Tensor("attention absorb key", axes, (a, n, r), w.act)
+    q = w.bmm("attention absorb key", q, key, y, a, c.qk_nope_dim, "nn")
     if step.attention == "flash":
         op = Attention(
             w.high, step.batch, a, 1, 1, t, r + c.qk_rope_dim, r, True, 0, step.kv_dtype, "forward", True, False
         )
-        w.attend("attention core", op)
+        y = w.attend("attention core", op, (q, cache))
     else:
-        w.bmm("attention scores", step.batch, a, t, r + c.qk_rope_dim, "tn")
+        scores = Tensor("attention scores", ("batch", "heads", "kv"), (step.batch, a, t), w.act)
+        x = w.bmm("attention scores", q, cache, scores, step.batch, r + c.qk_rope_dim, "tn")
         if not w.fused:
-            w.each("attention scale", "mul_scalar", step.batch * a * t)
-        w.softmax("attention softmax", step.batch * a, t, upcast=True)
-        w.bmm("attention context", step.batch, a, r, t, "nn")
-    w.bmm("attention absorb value", a, n, c.v_head_dim, r, "nn")
+            x = w.each("attention scale", "mul_scalar", x)
+        x = w.softmax("attention softmax", x, upcast=True)
+        y = Tensor("attention context", ("batch", "heads", "latent"), (step.batch, a, r), w.act)
+        y = w.bmm("attention context", x, cache, y, step.batch, t, "nn")
+    out = Tensor("attention absorb value", ("heads", "tokens", "head_dim"), (a, n, c.v_head_dim), w.act)
+    y = w.bmm("attention absorb value", y, value, out, a, r, "nn")
+    return y.view((*w.axes, "heads"), (*w.shape, a * c.v_head_dim))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.graph.graph import Block
+from predictor.graph.tensor import Tensor
 from predictor.networks import heads
 from predictor.networks.attention import cross_attention, self_attention
 from predictor.networks.feed_forward import experts, feed_forward, switch_experts
@@ -12,92 +13,92 @@ from predictor.networks.latent import latent_attention
 from predictor.networks.writer import Writer
 
 
-def decoder_layer(w: Writer, sparse: bool, window: int) -> None:
+def decoder_layer(w: Writer, x: Tensor, sparse: bool, window: int) -> Tensor:
     """One layer: attention and feed-forward, each with its norm, dropout and residual sum.
 
     In fused form a sum runs inside the norm that follows; what follows a layer is the first norm of the next one.
     An engine may end a layer with a sum of its own.
     """
-    c, n = w.config, w.step.tokens
-    h = c.hidden
+    c = w.config
     apart = w.step.engine.ends_in_sum and c.pre_norm
-    if c.pre_norm:
-        w.norm("attention norm", n, h, residual=not apart)
-    if c.is_mla:
-        latent_attention(w)
-    else:
-        self_attention(w, window)
-    w.over_ranks("attention all_reduce", "all_reduce", n * h)
-    w.dropout("attention out dropout", n * h, c.residual_dropout)
-    _join(w, "attention", n)
-    if c.pre_norm:
-        w.norm("mlp norm", n, h, residual=True)
-    if sparse:
-        experts(w)
-    else:
-        feed_forward(w, c.intermediate)
-    w.over_ranks("mlp all_reduce", "all_reduce", n * h)
-    w.dropout("mlp dropout", n * h, c.residual_dropout)
-    _join(w, "mlp", n)
-    if apart:
-        w.each("mlp residual", "add", n * h)
+    x = x.view(at="attention residual")
+    y = w.norm("attention norm", x, residual=not apart) if c.pre_norm else x.view()
+    y = latent_attention(w, y) if c.is_mla else self_attention(w, y, window)
+    y = w.over_ranks("attention all_reduce", "all_reduce", y)
+    y = w.dropout("attention out dropout", y, c.residual_dropout)
+    x = _join(w, "attention", x, y).view(at="mlp residual")
+    y = w.norm("mlp norm", x, residual=True) if c.pre_norm else x
+    y = experts(w, y) if sparse else feed_forward(w, y, c.intermediate)
+    y = w.over_ranks("mlp all_reduce", "all_reduce", y)
+    y = w.dropout("mlp dropout", y, c.residual_dropout)
+    y = _join(w, "mlp", x, y)
+    return w.each("mlp residual", "add", x, y) if apart else y
 
 
-def _join(w: Writer, name: str, n: int) -> None:
+def _join(w: Writer, name: str, x: Tensor, y: Tensor) -> Tensor:
     """The residual sum, with the norm after it (BERT) or before it (Gemma)."""
     c = w.config
     if c.post_norms:
-        w.norm(f"{name} post norm", n, c.hidden)
-    w.residual(f"{name} residual", n * c.hidden)
+        y = w.norm(f"{name} post norm", y)
+    y = w.residual(f"{name} residual", x, y)
     if not c.pre_norm:  # what goes on is the norm's result: an engine's kernel does not write the sum
-        w.norm(f"{name} norm", n, c.hidden, residual=True, sum_kept=not w.step.engine.serves)
+        y = w.norm(f"{name} norm", y, residual=True, sum_kept=not w.step.engine.serves)
+    return y
 
 
-def encoder_decoder(w: Writer) -> list[Block]:
-    """Encoder and decoder of T5 and Switch; both see the step's tokens. In decode the encoder has run already."""
+def encoder_decoder(w: Writer, encoded: Tensor, x: Tensor) -> tuple[list[Block], Tensor]:
+    """Encoder and decoder of T5 and Switch, which read the embeddings ``encoded`` and ``x``, and the decoder's output.
+
+    Both see the step's tokens. In decode the encoder has run already.
+    """
     c, step = w.config, w.step
     blocks = []
     source = max(1, step.context_len) if step.mode == "decode" else step.seq_len
     if step.mode != "decode":
-        heads.relative_bias(w, "encoder", source, source)
+        bias = heads.relative_bias(w, "encoder", source, source)
         blocks.append(w.block("encoder positions"))
         encoder = Writer(c, replace(step, mode="forward", context_len=0) if step.cached else step)
         for sparse, _, count in c.layer_groups(encoder=True):
-            _layer(encoder, sparse, 0, False)
-            blocks.append(encoder.block("encoder moe layer" if sparse else "encoder layer", count))
-        encoder.norm("encoder norm", encoder.step.tokens, c.hidden)
-        encoder.keep_more(encoder.step.tokens * c.hidden)  # what every layer's cross attention projects
-        encoder.dropout("encoder dropout", encoder.step.tokens * c.hidden, c.residual_dropout)
-        blocks.append(encoder.block("encoder norm"))
-    heads.relative_bias(w, "decoder", step.seq_len, step.kv_len)
+            before, encoded = encoded, _layer(encoder, encoded, bias, sparse)
+            name = "encoder moe layer" if sparse else "encoder layer"
+            blocks.append(encoder.block(name, count, (before, encoded)))
+        before, encoded = encoded, encoder.norm("encoder norm", encoded)
+        # what every layer's cross attention projects
+        encoder.keep_more(encoder.step.tokens * c.hidden)
+        encoded = encoder.dropout("encoder dropout", encoded, c.residual_dropout)
+        blocks.append(encoder.block("encoder norm", 1, (before, encoded)))
+    bias = heads.relative_bias(w, "decoder", step.seq_len, step.kv_len)
     blocks.append(w.block("decoder positions"))
     for sparse, _, count in c.layer_groups():
-        _layer(w, sparse, source, True)
-        blocks.append(w.block("decoder moe layer" if sparse else "decoder layer", count))
-    return blocks
+        before, x = x, _layer(w, x, bias, sparse, encoded, source)
+        blocks.append(w.block("decoder moe layer" if sparse else "decoder layer", count, (before, x)))
+    return blocks, x
 
 
-def _layer(w: Writer, sparse: bool, source: int, decoder: bool) -> None:
-    """One layer of an encoder (``source`` 0) or of a decoder that looks at ``source`` encoder tokens."""
-    c, n = w.config, w.step.tokens
-    w.norm("attention norm", n, c.hidden, residual=True)
-    self_attention(w, 0, causal=decoder)
-    w.over_ranks("attention all_reduce", "all_reduce", n * c.hidden)
-    w.dropout("attention out dropout", n * c.hidden, c.residual_dropout)
-    w.residual("attention residual", n * c.hidden)
-    if decoder:
-        w.norm("cross norm", n, c.hidden, residual=True)
-        cross_attention(w, source)
-        w.over_ranks("cross all_reduce", "all_reduce", n * c.hidden)
-        w.dropout("cross out dropout", n * c.hidden, c.residual_dropout)
-        w.residual("cross residual", n * c.hidden)
-    w.norm("mlp norm", n, c.hidden, residual=True)
+def _layer(w: Writer, x: Tensor, bias: Tensor, sparse: bool, encoded: Tensor | None = None, source: int = 0) -> Tensor:
+    """One layer of an encoder, or of a decoder that looks at the ``source`` tokens that were ``encoded``."""
+    c = w.config
+    x = x.view(at="attention residual")
+    y = w.norm("attention norm", x, residual=True)
+    y = self_attention(w, y, 0, causal=encoded is not None, bias=bias)
+    y = w.over_ranks("attention all_reduce", "all_reduce", y)
+    y = w.dropout("attention out dropout", y, c.residual_dropout)
+    x = w.residual("attention residual", x, y)
+    if encoded is not None:
+        x = x.view(at="cross residual")
+        y = w.norm("cross norm", x, residual=True)
+        y = cross_attention(w, y, encoded, source)
+        y = w.over_ranks("cross all_reduce", "all_reduce", y)
+        y = w.dropout("cross out dropout", y, c.residual_dropout)
+        x = w.residual("cross residual", x, y)
+    x = x.view(at="mlp residual")
+    y = w.norm("mlp norm", x, residual=True)
     if sparse and w.fused and not c.padded_experts:
-        experts(w)
+        y = experts(w, y)
     elif sparse:
-        switch_experts(w)
+        y = switch_experts(w, y)
     else:
-        feed_forward(w, c.intermediate)
-    w.over_ranks("mlp all_reduce", "all_reduce", n * c.hidden)
-    w.dropout("mlp dropout", n * c.hidden, c.residual_dropout)
-    w.residual("mlp residual", n * c.hidden)
+        y = feed_forward(w, y, c.intermediate)
+    y = w.over_ranks("mlp all_reduce", "all_reduce", y)
+    y = w.dropout("mlp dropout", y, c.residual_dropout)
+    return w.residual("mlp residual", x, y)

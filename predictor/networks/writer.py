@@ -1,8 +1,9 @@
 """Writes the nodes of a block: the few building pieces that every architecture shares, eager or fused.
 
 Shape legend: b sequences, s query tokens a sequence, t key positions, h width, a heads, d head width, n = b s tokens.
-``calls`` are dispatcher calls on the CPU that come with a node in eager PyTorch, views included; ``saved`` counts
-elements that autograd keeps, each tensor once, at the node that makes it necessary.
+Methods take tensors and return those that the nodes make. ``calls`` are dispatcher calls on the CPU that come with a
+node in eager PyTorch, views included; ``saved`` counts elements that autograd keeps, each tensor once, at the node that
+makes it necessary.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import replace
 
 from predictor.dtypes import bytes_of
 from predictor.graph.graph import Block, Node
+from predictor.graph.tensor import STATE, WEIGHT, Tensor
 from predictor.networks.config import ModelConfig
 from predictor.networks.step import Step
 from predictor.ops.attention import Attention
@@ -33,7 +35,9 @@ _KERNEL = {
 class Writer:
     """Collects the nodes of one block for ``config`` under ``step``."""
 
-    __slots__ = ("act", "config", "formats", "fused", "high", "keep", "nodes", "size", "step", "training")
+    __slots__ = (
+        "act", "axes", "config", "formats", "fused", "high", "keep", "nodes", "shape", "size", "step", "training",
+    )  # fmt: skip
 
     def __init__(self, config: ModelConfig, step: Step) -> None:
         self.config = config
@@ -48,62 +52,94 @@ class Writer:
         self.fused = step.fused
         self.training = step.training
         self.keep = self.size if step.training else 0.0
+        packed = bool(step.lens) and step.mode != "decode"
+        #: axes of the tokens, and their sizes
+        self.axes: tuple[str, ...] = ("tokens",) if packed else ("batch", "sequence")
+        self.shape: tuple[int, ...] = (step.tokens,) if packed else (step.batch, step.seq_len)
 
-    def block(self, name: str, repeat: int = 1) -> Block:
+    def block(self, name: str, repeat: int = 1, carried: tuple[Tensor, Tensor] | None = None) -> Block:
         """The nodes so far as a block; the writer starts afresh."""
         nodes, self.nodes = tuple(self.nodes), []
-        return Block(name, nodes, repeat)
+        return Block(name, nodes, repeat, carried)
+
+    def hidden(self, name: str, width: int = 0) -> Tensor:
+        """An activation of the model's width (or of ``width``) for every token."""
+        return Tensor(name, (*self.axes, "hidden"), (*self.shape, width or self.config.hidden), self.act)
+
+    def table(self, name: str, elements: int, dtype: str = "") -> Tensor:
+        """A table or mask that no gradient flows into."""
+        return Tensor(name, ("index",), (elements,), dtype or self.act, STATE)
+
+    def put(
+        self, op: Op, name: str, inputs: tuple[Tensor, ...], out: Tensor, count: int = 1, calls: int = 1,
+        saved: float = 0.0, share: float = 1.0,
+    ) -> Tensor:  # fmt: skip
+        """A node that makes ``out``, which is returned; ``saved`` in bytes."""
+        self.nodes.append(Node(op, name, inputs, (out,), count, FORWARD, calls, saved, share))
+        return out
 
     def linear(
-        self, part: str, name: str, m: int, n: int, k: int, bias: bool = False, saved: float = 0.0, views: int = 0
-    ) -> None:
-        """(m, k) times a weight (k, n) of a ``part`` (`predictor.parts`), whose format it has; ``views`` counts the
-        views of the result beyond the layer's own."""
+        self, part: str, name: str, x: Tensor, n: int, axis: str, bias: bool = False, saved: float = 0.0, views: int = 0
+    ) -> Tensor:
+        """``x`` of shape (..., k) times a weight (n, k) of a ``part`` (`predictor.parts`), whose format it has;
+        ``axis`` names the result's last axis. ``views`` counts the views of the result beyond the layer's own."""
         conv1d = self.config.conv1d and part not in HIGH_PARTS
         layout = "nn" if conv1d else "tn"
         calls = (3 if conv1d else 4) + views  # view, (transposed weight,) product, view
         dtype, quant = self.formats.of(part)
-        if bytes_of(dtype) < 2 and not self.fused:  # one scale a token; engines do it in the kernel before the product
-            self.each(f"{name} quantize", "quantize", m * k, dtype=dtype, in_dtype=self.act, trainable=False)
-        op = Gemm(dtype, m, n, k, 1, "linear", bias, layout, quant)
-        self.nodes.append(Node(op, name, 1, FORWARD, calls, saved * self.keep))
+        elements, k = x.elements, x.shape[-1]
+        if not self.fused and bytes_of(dtype) < 2:  # one scale a token; engines do it in the kernel before the product
+            x = self.each(f"{name} quantize", "quantize", x, dtype=dtype, in_dtype=self.act, grad=False)
+        weight = Tensor(name, (axis, x.axes[-1]), (n, k), dtype, WEIGHT)
+        inputs = (x, weight, Tensor(name, (axis,), (n,), self.act, WEIGHT)) if bias else (x, weight)
+        out = Tensor(name, (*x.axes[:-1], axis), (*x.shape[:-1], n), self.act)
+        op = Gemm(dtype, elements // k, n, k, 1, "linear", bias, layout, quant)
+        self.nodes.append(Node(op, name, inputs, (out,), 1, FORWARD, calls, saved * self.keep))
+        return out
 
     def bmm(
-        self, name: str, batch: int, m: int, n: int, k: int, layout: str, saved: float = 0.0, calls: int = 6
-    ) -> None:
-        """``batch`` products of activations."""
-        op = Gemm(self.high, m, n, k, batch, "bmm", False, layout)
-        self.nodes.append(Node(op, name, 1, FORWARD, calls, saved * self.keep))
+        self, name: str, a: Tensor, b: Tensor, out: Tensor, batch: int, k: int, layout: str, saved: float = 0.0,
+        calls: int = 6,
+    ) -> Tensor:  # fmt: skip
+        """``batch`` products of activations over ``k``, to ``out`` of shape (..., m, n)."""
+        n = out.shape[-1]
+        op = Gemm(self.high, out.elements // (batch * n), n, k, batch, "bmm", False, layout)
+        return self.put(op, name, (a, b), out, 1, calls, saved * self.keep)
 
-    def attend(self, name: str, op: Attention, saved: float = 0.0) -> None:
+    def attend(self, name: str, op: Attention, inputs: tuple[Tensor, ...], saved: float = 0.0) -> Tensor:
         """Fused attention as one kernel; of a ragged batch as one node for each length, which share that kernel."""
+        out = Tensor(name, (*self.axes, "heads", "head_dim"), (*self.shape, op.heads, op.value_dim), self.act)
         parts = self.step.parts(op.q_len, op.kv_len, op.causal, op.window)
         for i, (batch, q_len, kv_len, share) in enumerate(parts):
             part = replace(op, batch=batch, q_len=q_len, kv_len=kv_len) if self.step.lens else op
-            calls = 4 if i == 0 else 0
-            self.nodes.append(Node(part, name, 1, FORWARD, calls, saved * self.keep, share=share))
+            self.put(part, name, inputs, out, 1, 4 if i == 0 else 0, saved * self.keep, share)
+        return out
 
-    def over_ranks(self, name: str, kind: str, elements: int) -> None:
-        """A collective on ``elements`` activations over the GPUs that share a layer; nothing where one has it all."""
+    def over_ranks(self, name: str, kind: str, x: Tensor) -> Tensor:
+        """A collective on an activation over the GPUs that share a layer; nothing where one has it all."""
         step = self.step
-        if step.tp > 1 and step.system is not None:
-            op = over(step.system, kind, self.act, round(elements * self.size), step.tp)
-            self.nodes.append(Node(op, name, trainable=False))
+        if step.tp == 1 or step.system is None:
+            return x
+        shape = (*x.shape[:-1], x.shape[-1] * step.tp) if kind == "all_gather" else x.shape
+        out = Tensor(name, x.axes, shape, x.dtype)
+        return self.put(over(step.system, kind, self.act, round(out.elements * self.size), step.tp), name, (x,), out)
 
     def each(
-        self, name: str, fn: str, elements: int, inputs: int = -1, extra: float = 0.0, *, saved: float = 0.0,
-        calls: int = 1, dtype: str = "", in_dtype: str = "", trainable: bool = True, grad: bool = True,
-        flops: float = 0.0, count: int = 1, again: float = 0.0, reuse: float = 0.0, stride: float = 0.0,
-    ) -> None:  # fmt: skip
-        """An element-wise kernel of ``elements`` outputs; ``extra``, ``again``, ``reuse`` and ``stride`` in bytes."""
-        op = Elementwise(dtype or self.act, fn, elements, inputs, extra, in_dtype, flops, grad, again, reuse, stride)
-        self.nodes.append(Node(op, name, count, FORWARD, calls, saved * self.keep, trainable))
+        self, name: str, fn: str, x: Tensor, *others: Tensor, out: Tensor | None = None, inputs: int = -1,
+        extra: float = 0.0, saved: float = 0.0, calls: int = 1, dtype: str = "", in_dtype: str = "",
+        grad: bool = True, flops: float = 0.0, count: int = 1, again: float = 0.0, reuse: float = 0.0,
+        stride: float = 0.0,
+    ) -> Tensor:  # fmt: skip
+        """An element-wise kernel; ``extra``, ``again``, ``reuse`` and ``stride`` in bytes, ``saved`` in elements.
 
-    def gradient(self, *ops: Op) -> None:
-        """Operators that eager autograd runs beside those of the last node (`Node.grads`); a compiler fuses them."""
-        if self.training and not self.fused and self.nodes:
-            last = self.nodes[-1]
-            self.nodes[-1] = replace(last, grads=(*last.grads, *ops))
+        The result is ``out``, or shaped like ``x``. ``grad`` False: its gradient is a view, no kernel makes it.
+        """
+        dtype = dtype or self.act
+        if out is None:
+            out = Tensor(name, x.axes, x.shape, dtype)
+        op = Elementwise(dtype, fn, out.elements, inputs, extra, in_dtype, flops, grad, again, reuse, stride)
+        self.nodes.append(Node(op, name, (x, *others), (out,), count, FORWARD, calls, saved * self.keep))
+        return out
 
     def keep_more(self, elements: float) -> None:
         """Autograd keeps ``elements`` more with the last node: what is used beside the layers' own tensors."""
@@ -111,101 +147,115 @@ class Writer:
             last = self.nodes[-1]
             self.nodes[-1] = replace(last, saved_bytes=last.saved_bytes + elements * self.keep)
 
-    def fork(self, elements: int, times: int = 1, dtype: str = "") -> None:
-        """The input of the last node feeds ``times`` other nodes: their gradients are added up."""
-        self.gradient(*(Elementwise(dtype or self.act, "add", elements) for _ in range(times)))
-
     def tiny(
-        self, name: str, fn: str = "fill", elements: int = 1, dtype: str = "fp32", count: int = 1, calls: int = 1
-    ) -> None:
+        self, name: str, fn: str = "fill", elements: int = 1, dtype: str = "fp32", count: int = 1, calls: int = 1,
+        saved: float = 0.0,
+    ) -> Tensor:  # fmt: skip
         """A small kernel on indices or masks that no gradient flows through."""
-        op = Elementwise(dtype, fn, elements)
-        self.nodes.append(Node(op, name, count, FORWARD, calls, 0.0, False))
+        out = self.table(name, elements, dtype)
+        return self.put(Elementwise(dtype, fn, elements), name, (), out, count, calls, saved * self.keep)
 
-    def dropout(self, name: str, elements: int, probability: float, count: int = 1) -> None:
+    def dropout(self, name: str, x: Tensor, probability: float, count: int = 1) -> Tensor:
         """Dropout where it is active: eager inference launches nothing, but still calls."""
         if not self.training or probability <= 0.0:
-            return
+            return x
+        out, elements = Tensor(name, x.axes, x.shape, self.act), x.elements
         saved = elements if self.keep else 0.0  # a mask of one byte an element
-        self.nodes.append(Node(Dropout(self.act, elements), name, count, FORWARD, 1, saved))
+        return self.put(Dropout(self.act, elements), name, (x,), out, count, 1, saved)
 
-    def norm(
-        self, name: str, rows: int, cols: int, residual: bool = False, saved: bool = True, sum_kept: bool = True
-    ) -> None:
+    def norm(self, name: str, x: Tensor, residual: bool = False, sum_kept: bool = True) -> Tensor:
         """Layer norm is one kernel; RMS norm is one when fused, else the chain that the Hugging Face class runs.
 
         ``residual``: the fused kernel adds a residual first, and writes the sum, too, where it is ``sum_kept``.
         """
-        kind = self.config.norm
+        kind, cols = self.config.norm, x.shape[-1]
+        n = x.elements
+        weight = Tensor(name, x.axes[-1:], x.shape[-1:], self.act, WEIGHT)
         if kind == "layer" or self.fused:
-            op = Norm(self.act, rows, cols, kind, FORWARD, residual and self.fused, sum_kept)
-            keep = rows * cols * self.keep + op.statistics_bytes if saved and self.training else 0.0
-            self.nodes.append(Node(op, name, 1, FORWARD, 1, keep))
-            return
-        n, cast = rows * cols, self.act != "fp32"
+            op = Norm(self.act, n // cols, cols, kind, FORWARD, residual and self.fused, sum_kept)
+            keep = n * self.keep + op.statistics_bytes if self.training else 0.0
+            inputs = (
+                (x, weight, Tensor(name, x.axes[-1:], x.shape[-1:], self.act, WEIGHT))
+                if kind == "layer"
+                else (x, weight)
+            )
+            return self.put(op, name, inputs, Tensor(name, x.axes, x.shape, self.act), 1, 1, keep)
+        return self._rms_norm(name, x, weight)
+
+    def _rms_norm(self, name: str, x: Tensor, weight: Tensor) -> Tensor:
+        """x / sqrt(mean(x^2) + eps) in fp32, times the weight."""
+        cols, n, cast = x.shape[-1], x.elements, self.act != "fp32"
+        rows = n // cols
+        wide = self.each(f"{name} to fp32", "cast", x, dtype="fp32", in_dtype=self.act) if cast else x.view()
+        square = self.each(f"{name} square", "pow_scalar", wide, dtype="fp32", saved=n * (4 / self.size))
+        mean = Tensor(f"{name} mean", x.axes[:-1], x.shape[:-1], "fp32")
+        self.put(Reduce("fp32", rows, cols, 1), f"{name} mean", (square,), mean)
+        eps = self.each(f"{name} eps", "add_scalar", mean, dtype="fp32")
+        root = self.each(f"{name} rsqrt", "rsqrt", eps, dtype="fp32", saved=rows * (4 / self.size))
+        y = self.each(f"{name} scale", "mul", wide, root, inputs=1, extra=rows * 4.0, dtype="fp32")
         if cast:
-            self.each(f"{name} to fp32", "cast", n, dtype="fp32", in_dtype=self.act)
-        self.each(f"{name} square", "pow_scalar", n, dtype="fp32", saved=n * (4 / self.size))
-        self.fork(n, dtype="fp32")  # with the scaled product
-        self.nodes.append(Node(Reduce("fp32", rows, cols, 1), f"{name} mean"))
-        self.each(f"{name} eps", "add_scalar", rows, dtype="fp32")
-        self.each(f"{name} rsqrt", "rsqrt", rows, dtype="fp32", saved=rows * (4 / self.size))
-        self.each(f"{name} scale", "mul", n, 1, rows * 4.0, dtype="fp32")
-        self.gradient(Elementwise("fp32", "mul", n), Reduce("fp32", rows, cols, 1))
-        if cast:
-            self.each(f"{name} from fp32", "cast", n, in_dtype="fp32")
+            y = self.each(f"{name} from fp32", "cast", y, in_dtype="fp32")
         if self.config.post_norms:  # Gemma multiplies by 1 + weight
             self.tiny(f"{name} weight plus one", "add_scalar", cols)
         kept = n * 4 / self.size if self.config.post_norms else n  # Gemma casts back after its product
-        self.each(f"{name} weight", "mul", n, 1, cols * self.size, saved=kept)
-        self.gradient(Elementwise(self.act, "mul", n), Reduce(self.act, rows, cols))
+        return self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * self.size, saved=kept)
 
-    def softmax(self, name: str, rows: int, cols: int, upcast: bool) -> None:
+    def softmax(self, name: str, x: Tensor, upcast: bool) -> Tensor:
         """Softmax; ``upcast`` computes in fp32 and casts back where activations are narrower: both results are kept."""
+        cols = x.shape[-1]
+        n = x.elements
         upcast = upcast and self.size < 4 and not self.fused
-        kept = rows * cols * (4 if upcast else self.size) if self.training else 0.0
-        self.nodes.append(Node(Softmax(self.act, rows, cols), name, 1, FORWARD, 1, kept))
-        if upcast:
-            self.each(f"{name} from fp32", "cast", rows * cols, in_dtype="fp32", saved=rows * cols)
+        kept = n * (4 if upcast else self.size) if self.training else 0.0
+        out = Tensor(name, x.axes, x.shape, "fp32" if upcast else self.act)
+        self.put(Softmax(self.act, n // cols, cols), name, (x,), out, 1, 1, kept)
+        return self.each(f"{name} from fp32", "cast", out, in_dtype="fp32", saved=n) if upcast else out
 
-    def residual(self, name: str, elements: int) -> None:
+    def residual(self, name: str, x: Tensor, branch: Tensor) -> Tensor:
         """The residual sum; in fused form the next norm does it."""
-        if not self.fused:
-            self.each(name, "add", elements)
-            self.fork(elements)
-
-    def activation(self, name: str, n: int) -> None:
-        """The activation function over ``n`` elements: one kernel, or the chain that eager PyTorch runs."""
-        kind = self.config.activation
         if self.fused:
-            self.each(name, "fused", n, 1, flops=_ACTIVATION_FLOPS.get(_KERNEL.get(kind, "gelu"), 10.0), saved=n)
-        elif kind == "gelu_new":  # 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
-            self.each(f"{name} half", "mul_scalar", n, saved=2 * n)  # x for the cube, and half of x
-            self.fork(n, 2)
-            self.each(f"{name} cube", "pow_scalar", n)
-            self.each(f"{name} cube scale", "mul_scalar", n)
-            self.each(f"{name} inner sum", "add", n)
-            self.each(f"{name} inner scale", "mul_scalar", n)
-            self.each(f"{name} tanh", "tanh", n, saved=n)
-            self.each(f"{name} plus one", "add_scalar", n, saved=n)
-            self.each(f"{name} product", "mul", n)
-        elif kind == "gelu_bloom":  # x 0.5 (1 + tanh(0.79788456 x (1 + 0.044715 x x))), nine kernels
-            for part in ("half", "scale", "cube scale"):
-                self.each(f"{name} {part}", "mul_scalar", n, trainable=False)
-            self.each(f"{name} square", "mul", n, trainable=False)
-            self.each(f"{name} inner sum", "add_scalar", n, trainable=False)
-            self.each(f"{name} inner", "mul", n, trainable=False)
-            self.each(f"{name} tanh", "tanh", n, trainable=False)
-            self.each(f"{name} plus one", "add_scalar", n, trainable=False)
-            self.each(f"{name} product", "mul", n, saved=n)
-        else:
-            self.each(name, _KERNEL.get(kind, "gelu"), n, saved=0.0 if kind == "relu" else n)
+            return branch
+        return self.each(name, "add", x, branch)
 
-    def gated_activation(self, name: str, n: int) -> None:
-        """activation(gate) times up, over ``n`` outputs."""
+    def activation(self, name: str, x: Tensor) -> Tensor:
+        """The activation function: one kernel, or the chain that eager PyTorch runs."""
+        kind, n = self.config.activation, x.elements
+        if self.fused:
+            flops = _ACTIVATION_FLOPS.get(_KERNEL.get(kind, "gelu"), 10.0)
+            return self.each(name, "fused", x, inputs=1, flops=flops, saved=n)
+        if kind == "gelu_new":
+            return self._tanh_gelu(name, x)
+        if kind == "gelu_bloom":
+            return self._bloom_gelu(name, x)
+        return self.each(name, _KERNEL.get(kind, "gelu"), x, saved=0.0 if kind == "relu" else n)
+
+    def _tanh_gelu(self, name: str, x: Tensor) -> Tensor:
+        """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
+        n = x.elements
+        half = self.each(f"{name} half", "mul_scalar", x, saved=2 * n)  # x for the cube, and half of x
+        cube = self.each(f"{name} cube", "pow_scalar", x)
+        cube = self.each(f"{name} cube scale", "mul_scalar", cube)
+        inner = self.each(f"{name} inner sum", "add", x, cube)
+        inner = self.each(f"{name} inner scale", "mul_scalar", inner)
+        tanh = self.each(f"{name} tanh", "tanh", inner, saved=n)
+        one = self.each(f"{name} plus one", "add_scalar", tanh, saved=n)
+        return self.each(f"{name} product", "mul", half, one)
+
+    def _bloom_gelu(self, name: str, x: Tensor) -> Tensor:
+        """x 0.5 (1 + tanh(0.79788456 x (1 + 0.044715 x x))), nine kernels; its class writes the gradient by hand."""
+        y, n = x.detached(), x.elements
+        _, scale, cube = (self.each(f"{name} {part}", "mul_scalar", y) for part in ("half", "scale", "cube scale"))
+        square = self.each(f"{name} square", "mul", cube, y)
+        inner = self.each(f"{name} inner sum", "add_scalar", square)
+        inner = self.each(f"{name} inner", "mul", scale, inner)
+        tanh = self.each(f"{name} tanh", "tanh", inner)
+        one = self.each(f"{name} plus one", "add_scalar", tanh)
+        return self.each(f"{name} product", "mul", x, one, saved=n)
+
+    def gated_activation(self, name: str, gate: Tensor, up: Tensor) -> Tensor:
+        """activation(gate) times up."""
+        n = gate.elements
         if self.fused:
             fn = "swiglu" if _KERNEL.get(self.config.activation) == "silu" else "geglu"
-            self.each(name, fn, n, saved=2 * n)
-            return
-        self.activation(f"{name} gate", n)
-        self.each(f"{name} product", "mul", n, saved=2 * n)
+            return self.each(name, fn, gate, up, saved=2 * n)
+        gate = self.activation(f"{name} gate", gate)
+        return self.each(f"{name} product", "mul", gate, up, saved=2 * n)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple, cast
 
 from predictor.engines import CALLS, CAPTURED
-from predictor.graph import OPTIMIZER, Block, Graph, Node, backward_graph, optimizer_graph
+from predictor.graph import OPTIMIZER, Block, Graph
 from predictor.networks import ModelConfig, Step, parameters
 from predictor.ops.attention import Attention
 from predictor.ops.routing import RANDOM
 from predictor.parallel import apply
+from predictor.passes.autograd import backward_graph, optimizer_graph
 from predictor.precision import Precision
 from predictor.run import Run
 from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
@@ -189,7 +191,7 @@ def _with_context(graph: Graph, context: int) -> Graph:
         for i, node in enumerate(block.nodes):
             if node.op.family == Attention.family:  # once a layer
                 op = _seeing(cast(Attention, node.op), context + 1)
-                other = Node(op, node.name, host_calls=node.host_calls)
+                other = replace(node, op=op)
                 blocks[b] = Block(block.name, (*block.nodes[:i], other, *block.nodes[i + 1 :]), block.repeat)
                 break
     return Graph(tuple(blocks))

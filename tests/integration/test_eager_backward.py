@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from predictor.graph import Graph, backward_graph
+from predictor.graph import Graph
 from predictor.networks import Step, build, config_from_dict
 from predictor.networks.load import CONFIGS
 from predictor.ops import Elementwise, Gemm, Reduce
+from predictor.passes.autograd import backward_graph
 
 torch = pytest.importorskip("torch", reason="the test extra (torch, transformers) is not installed")
 transformers = pytest.importorskip("transformers", reason="the test extra (torch, transformers) is not installed")

@@ -12,7 +12,7 @@ import predictor
 from predictor.engines import EAGER, HOSTS
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import predict_kernels
-from predictor.graph import Graph, backward_graph
+from predictor.graph import Graph
 from predictor.hardware.gpu import list_gpus, load_gpu
 from predictor.networks import Step, build, catalogue, load_config, parameter_split
 from predictor.ops import (
@@ -32,6 +32,7 @@ from predictor.ops import (
     Routing,
     Softmax,
 )  # fmt: skip
+from predictor.passes.autograd import backward_graph
 from predictor.simulate.plan import Plan, Stage
 from predictor.simulate.times import Operators
 

@@ -35,6 +35,7 @@ LEVELS = {
     "predictor.tracking": 2,
     "predictor.estimators": 3,
     "predictor.networks": 3,
+    "predictor.passes": 3,
     "predictor.workload": 3,
     "predictor.parallel": 4,
     "predictor.number_formats": 4,

@@ -1,0 +1,96 @@
+"""Tensors: what flows along the edges of a graph, with a logical name for each axis.
+
+Axis names: batch, sequence, tokens (of a ragged batch, packed), hidden, heads, kv_heads, head_dim, kv (positions that
+attention sees), mlp, vocab, expert, latent. An axis that holds several segments side by side names them all: "heads |
+kv_heads | kv_heads" is the merged projection of q, k and v.
+"""
+
+from __future__ import annotations
+
+import math
+
+from predictor.dtypes import bytes_of
+from predictor.ops.base import Op
+
+#: What a tensor is to the model.
+ROLES = WEIGHT, ACTIVATION, STATE, INDEX = "weight", "activation", "state", "index"
+
+
+class Tensor:
+    """One tensor; two are the same only if they are one object. Nothing writes to one after it was made.
+
+    ``axes`` names the axes, ``shape`` has their sizes. ``role`` is one of `ROLES`; gradients flow through weights and
+    activations, not through an index or a state (a mask, a table, a cache).
+
+    A view has a ``base``, whose storage it shares. ``gradient`` are the operators that bring its gradient into the
+    layout of the base: none for a view whose gradient is a view again, None where nothing is added to the base's.
+    ``part``: it is one of the slices that make up the base, so that their gradients are joined, not added.
+    ``at``: name of the node of the block after whose gradients those operators run, and the sums of this tensor's
+    gradients (where the block has none: the first that reads it, which is the last that gives it one).
+    """
+
+    __slots__ = ("at", "axes", "base", "dtype", "gradient", "name", "part", "role", "shape")
+
+    def __init__(
+        self,
+        name: str,
+        axes: tuple[str, ...],
+        shape: tuple[int, ...],
+        dtype: str,
+        role: str = ACTIVATION,
+        base: Tensor | None = None,
+        gradient: tuple[Op, ...] | None = (),
+        part: bool = False,
+        at: str = "",
+    ) -> None:
+        self.name = name
+        self.axes = axes
+        self.shape = shape
+        self.dtype = dtype
+        self.role = role
+        self.base = base
+        self.gradient = gradient
+        self.part = part
+        self.at = at
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{name}={size}" for name, size in zip(self.axes, self.shape, strict=True))
+        return f"Tensor({self.name!r}, {axes}, {self.dtype}, {self.role})"
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes of its elements."""
+        return math.prod(self.shape) * bytes_of(self.dtype)
+
+    @property
+    def storage(self) -> Tensor:
+        """The tensor that holds the memory: itself, or what it is a view of in the end."""
+        found = self
+        while found.base is not None:
+            found = found.base
+        return found
+
+    def view(
+        self,
+        axes: tuple[str, ...] = (),
+        shape: tuple[int, ...] = (),
+        gradient: tuple[Op, ...] | None = (),
+        part: bool = False,
+        at: str = "",
+    ) -> Tensor:
+        """A view of this tensor: other axes, a slice, another order; the same axes where none are given."""
+        axes, shape = (axes, shape) if axes else (self.axes, self.shape)
+        return Tensor(self.name, axes, shape, self.dtype, self.role, self, gradient, part, at)
+
+    def like(self, base: Tensor | None) -> Tensor:
+        """Another tensor that says the same of itself, as a view of ``base``."""
+        return Tensor(self.name, self.axes, self.shape, self.dtype, self.role, base, self.gradient, self.part, self.at)
+
+    def detached(self) -> Tensor:
+        """A view that autograd does not follow."""
+        return Tensor(self.name, self.axes, self.shape, self.dtype, STATE, self, None)
