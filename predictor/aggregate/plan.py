@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple, cast
 
 from predictor.aggregate.timeline import Timeline
-from predictor.graph import Block, Graph
+from predictor.graph import Block, Graph, Node
 from predictor.hardware.gpu import GPUSpec
 from predictor.networks import ModelConfig, Step
 from predictor.ops.attention import Attention
@@ -75,8 +74,10 @@ def make_step(
         logits="last" if serving else "all",
         training=mode == "train",
         lens=lens,
-        routing=RANDOM if work.routing is None else work.routing.distribution,
+        tp=work.parallelism.tp,
+        system=work.system,
         engine=engine,
+        routing=RANDOM if work.routing is None else work.routing.distribution,
     )
 
 
@@ -165,7 +166,7 @@ def _with_context(graph: Graph, context: int) -> Graph:
         for i, node in enumerate(block.nodes):
             if node.op.family == Attention.family:  # once a layer
                 op = _seeing(cast(Attention, node.op), context + 1)
-                other = replace(node, op=op)
+                other = Node(op, node.name, node.inputs, node.outputs, host_calls=node.host_calls)
                 blocks[b] = Block(block.name, (*block.nodes[:i], other, *block.nodes[i + 1 :]), block.repeat)
                 break
     return Graph(tuple(blocks))

@@ -90,9 +90,9 @@ def _copied(found: dict[int, Tensor], stands_for: dict[int, Tensor], made: set[i
     key = id(tensor)
     if key not in found:
         if key in made:
-            found[key] = tensor.like(None)
+            found[key] = tensor.copied()
         elif key in stands_for or tensor.base is None:
             found[key] = stands_for.get(key, tensor)
         else:
-            found[key] = tensor.like(_copied(found, stands_for, made, tensor.base))
+            found[key] = tensor.copied(_copied(found, stands_for, made, tensor.base))
     return found[key]

@@ -17,6 +17,8 @@ def embedding(w: Writer) -> tuple[Tensor, Tensor]:
     where there is one."""
     c, step = w.config, w.step
     n, h, s = step.tokens, c.hidden, step.seq_len
+    if c.head == "none":  # the layers alone
+        return w.hidden("input"), w.hidden("input")
     if c.is_encoder_decoder:
         return _two_embeddings(w)
     width = c.embed_width or h

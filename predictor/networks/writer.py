@@ -8,6 +8,7 @@ makes it necessary.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from predictor.dtypes import bytes_of
@@ -87,13 +88,14 @@ class Writer:
         layout = "nn" if conv1d else "tn"
         calls = (3 if conv1d else 4) + views  # view, (transposed weight,) product, view
         dtype, quant = self.formats.of(part)
-        elements, k = x.elements, x.shape[-1]
+        *rows, k = x.shape
+        m = math.prod(rows)
         if not self.fused and bytes_of(dtype) < 2:  # one scale a token; engines do it in the kernel before the product
             x = self.each(f"{name} quantize", "quantize", x, dtype=dtype, in_dtype=self.act, grad=False)
         weight = Tensor(name, (axis, x.axes[-1]), (n, k), dtype, WEIGHT)
         inputs = (x, weight, Tensor(name, (axis,), (n,), self.act, WEIGHT)) if bias else (x, weight)
-        out = Tensor(name, (*x.axes[:-1], axis), (*x.shape[:-1], n), self.act)
-        op = Gemm(dtype, elements // k, n, k, 1, "linear", bias, layout, quant)
+        out = Tensor(name, (*x.axes[:-1], axis), (*rows, n), self.act)
+        op = Gemm(dtype, m, n, k, 1, "linear", bias, layout, quant)
         self.nodes.append(Node(op, name, inputs, (out,), 1, FORWARD, calls, saved * self.keep))
         return out
 

@@ -30,9 +30,9 @@ def apply(config: ModelConfig, step: Step, tp: int, system: SystemSpec | None) -
 
     Raises RequestError, one line with the nearest degree that works, where ``tp`` does not divide the model.
     """
-    if tp == 1:
-        return build(config, step)
-    return build(rank_config(config, tp), replace(step, tp=tp, system=system))
+    if (step.tp, step.system) != (tp, system):
+        step = replace(step, tp=tp, system=system)
+    return build(rank_config(config, tp) if tp > 1 else config, step)
 
 
 @lru_cache(maxsize=256)
