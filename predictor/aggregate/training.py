@@ -13,7 +13,8 @@ from predictor.engines import CALLS
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 from predictor.graph import Graph
 from predictor.hardware.gpu import GPUSpec
-from predictor.networks import ModelConfig, build, parameters
+from predictor.networks import ModelConfig, parameters
+from predictor.parallel import apply
 from predictor.passes.autograd import backward_graph, optimizer_graph
 from predictor.precision import Precision
 from predictor.prediction import Prediction
@@ -82,7 +83,7 @@ def _phases(forward: Pass, both: Pass, step: Pass, passes_per_step: int) -> dict
 def training_graphs(config: ModelConfig, work: Workload, numbers: Precision) -> tuple[Graph, Graph, Graph, Graph]:
     """Of one micro-batch: the forward pass, the backward pass, the optimizer's step, and both passes as one graph."""
     micro = work.micro_batch or work.batch
-    forward = build(config, make_step(work, numbers, "train", work.seq_len, 0, micro))
+    forward = apply(config, make_step(work, numbers, "train", work.seq_len, 0, micro), 1, None)
     backward = backward_graph(forward, accumulate=work.batch > micro or work.optimizer == "none")
     mixed = numbers.activation in ("bf16", "fp16")
     step = optimizer_graph(parameters(config), work.optimizer, mixed)

@@ -90,8 +90,6 @@ class Writer:
         dtype, quant = self.formats.of(part)
         *rows, k = x.shape
         m = math.prod(rows)
-        if not self.fused and bytes_of(dtype) < 2:  # one scale a token; engines do it in the kernel before the product
-            x = self.each(f"{name} quantize", "quantize", x, dtype=dtype, in_dtype=self.act, grad=False)
         weight = Tensor(name, (axis, x.axes[-1]), (n, k), dtype, WEIGHT)
         inputs = (x, weight, Tensor(name, (axis,), (n,), self.act, WEIGHT)) if bias else (x, weight)
         out = Tensor(name, (*x.axes[:-1], axis), (*rows, n), self.act)
