@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from predictor import predict
-from predictor.aggregate.detail import run_of
-from predictor.aggregate.learned import LEAST, LearnedStep, learned_steps
 from predictor.errors import TilecastError
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.hardware.what_if import PARAMETERS, vary
+from predictor.learned_steps import LEAST, LearnedStep, learned_steps
+from predictor.request import Request
 
 BOUNDS = ("compute", "memory", "latency")
 ALL_OPERATORS = 1_000_000
@@ -40,8 +40,7 @@ def split_by_bound(model: str, gpu: object, words: dict[str, object]) -> dict[st
 
 def steps_of(model: str, gpu: GPUSpec, words: dict[str, object], parameter: str) -> tuple[LearnedStep, ...]:
     """Where the learned part of the forecast has steps between a quarter of the parameter and four times it."""
-    work = predict(model, gpu, **words).workload  # type: ignore[arg-type]
-    return learned_steps(run_of(model, gpu, work), parameter)
+    return learned_steps(Request(model, gpu, **words).run(), parameter)  # type: ignore[arg-type]
 
 
 def draw(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from predictor.tracking import Run, flat
 
 if TYPE_CHECKING:
-    from microbench.collect import Summary
+    from microbench.request import Summary
 
 _NOT_SETTINGS = ("verb", "json", "tracking_uri")
 

@@ -1,15 +1,16 @@
-"""predict(): the whole data flow on one screen."""
+"""predict(): words become a run, the run a forecast, the forecast an answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import gc
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from predictor.aggregate.inference import run_inference
-from predictor.aggregate.training import run_training
-from predictor.errors import RequestError, UnsupportedError
+from predictor.errors import RequestError
 from predictor.estimators.artifact import load_artifacts
+from predictor.forecast import forecast, forecasts
 from predictor.prediction import Prediction
 from predictor.request import Request, of_words
 
@@ -39,29 +40,32 @@ def predict(asked: Request) -> Prediction:
     Traceback (most recent call last):
     predictor.errors.UnsupportedError: dtype 'bf16': t4 has no bf16 peak; it has fp32, fp16, ...
     """
-    run = asked.point()
-    selector = load_artifacts(asked.artifacts)
-    if run.work.mode == "train":
-        return run_training(run.config, run.gpu, run.work, run.numbers, selector, asked.top)
-    return run_inference(run.config, run.gpu, run.work, run.numbers, selector, asked.top)
+    return forecast(asked.run()).prediction
 
 
 def predict_many(requests: Iterable[Mapping[str, Any]], *, artifacts: str | Path | None = None) -> list[Prediction]:
-    """Forecasts of many runs of inference, in order; a request holds the words of `predict` (model and gpu among them).
+    """Forecasts of many runs, in order; a request holds the words of `predict` (model and gpu among them).
 
     Much faster than one after the other, as operators are forecast together and those that runs share once. For that
     the answers have no breakdown, interval, provenance, notes and number of GPUs that hold a run: ask `predict` for
     those of the points that matter.
-    Raises RequestError for the first request that cannot be answered, or that has ``artifacts`` or ``top`` of its own,
-    and UnsupportedError for one of training.
+    Raises RequestError for the first request that cannot be answered, or that has ``artifacts`` or ``top`` of its own.
     """
-    from predictor.aggregate.many import no_collector, run_many  # one forecast starts without it
-
-    with no_collector():
+    with _no_collector():
         asked = [Request(**words) for words in requests]
         if any(one.artifacts is not None or one.top for one in asked):
             raise RequestError("predict_many: a request has artifacts or top; expected artifacts once, for all of them")
-        runs = [one.point() for one in asked]
-        if any(run.work.mode == "train" for run in runs):
-            raise UnsupportedError("predict_many: --mode train is not built yet; expected a mode of inference")
-        return run_many(runs, load_artifacts(artifacts))
+        selector = load_artifacts(artifacts)
+        return [one.summary() for one in forecasts([one.run(selector) for one in asked])]
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Python's cycle collector waits: nothing here makes cycles, and it would walk all answers again and again."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import lru_cache
 from typing import Any
 
+from predictor.engines import libraries
 from predictor.errors import SpecError, unknown_name
 from predictor.ops import OPERATORS, Op
 
@@ -19,7 +21,8 @@ SCHEMA_VERSION = 1
 #: "eager_events": CUDA events around an eager PyTorch call, so host launch time stands inside small rows;
 #: "cuda_graph": the kernel replayed in a CUDA graph; "profiler": kernel time from a profiler's trace;
 #: "host_clock": wall clock around an eager call and a synchronization.
-PROTOCOLS = ("eager_events", "cuda_graph", "profiler", "host_clock", "unknown")
+CUDA_GRAPH = "cuda_graph"
+PROTOCOLS = ("eager_events", CUDA_GRAPH, "profiler", "host_clock", "unknown")
 
 #: What of the operands lies in L2 when a call begins: everything that fits ("warm"), nothing ("cold"), or what is left
 #: after a few other copies of the weights were used ("rotating").
@@ -46,7 +49,7 @@ _BEFORE = (
     Column("source_row", "int", "", "row of that file, the first below the header being 1", False),
     Column("split", "text", "", '"train" or "test" where the source itself divides its data, else empty', False),
     Column("gpu", "text", "", "id of the GPU in the catalogue", False),
-    Column("framework", "text", "", "whose kernels ran: pytorch, vllm, sglang, trtllm, sarathi", False),
+    Column("framework", "text", "", "whose kernels ran: " + ", ".join(libraries()), False),
     Column("framework_version", "text", "", "its version", False),
     Column("kernel_source", "text", "", "the library or code path within the framework, as the source names it", False),
     Column("protocol", "text", "", "how it was timed: " + ", ".join(PROTOCOLS), False),
@@ -83,7 +86,7 @@ _AFTER = (
 _MEANINGS: Mapping[str, str] = {
     "m": "rows of A and C", "n": "columns of B and C", "k": "columns of A, rows of B",
     "batch": "independent products, or sequences of attention", "bias": "whether a bias is added",
-    "kind": "form of the operator (gemm: linear, bmm, grouped; norm: layer, rms; ...)",
+    "kind": "form of the operator (gemm: linear, bmm, grouped; norm: layer, rms; quantize: scale, cast; ...)",
     "layout": "gemm: how A and B lie in memory, in BLAS words (tn, nn, nt)",
     "heads": "query heads (rotary: query and key heads)", "kv_heads": "key and value heads",
     "q_len": "queries a sequence; 1 is a decode step", "kv_len": "keys a sequence, those of the queries included",
@@ -107,6 +110,8 @@ _MEANINGS: Mapping[str, str] = {
     "ep": "expert parallel GPUs", "distribution": "how tokens fall on experts", "parameters": "parameters stepped over",
     "mixed": "16-bit gradients and weight copies beside fp32 state", "inverse": "whether it rotates back",
     "residual": "whether a residual is added first",
+    "channels": "channels of a convolution", "taps": "positions that a convolution sees",
+    "cached": "whether it goes on from a state kept of earlier tokens", "v_heads": "value heads of linear attention",
     "ranks": "GPUs that take part in a collective",
     "ranks_per_node": "those of them in one node, 0 for all",
     "link": "collective: kind of link within a node (nvswitch, mesh, pair, pcie)",
@@ -126,14 +131,11 @@ _TYPES: Mapping[str, str] = {"str": "text", "int": "int", "float": "float", "boo
 #: (name, column type, default or MISSING) of one field of an operator class.
 Field = tuple[str, str, Any]
 
-_FIELDS: Mapping[type[Op], tuple[Field, ...]] = {
-    cls: tuple((f.name, _TYPES[str(f.type)], f.default) for f in fields(cls)) for cls in OPERATORS.values()
-}
 
-
+@lru_cache(maxsize=256)
 def op_fields(cls: type[Op]) -> tuple[Field, ...]:
     """The fields of an operator class of the registry, in its constructor's order."""
-    return _FIELDS[cls]
+    return tuple((f.name, _TYPES[str(f.type)], f.default) for f in fields(cls))
 
 
 def _op_columns() -> tuple[Column, ...]:
@@ -151,8 +153,6 @@ OP_COLUMNS: tuple[Column, ...] = _op_columns()
 COLUMNS: tuple[Column, ...] = (*_BEFORE, *OP_COLUMNS, *_AFTER)
 BY_NAME: Mapping[str, Column] = {column.name: column for column in COLUMNS}
 REQUIRED: tuple[str, ...] = tuple(column.name for column in COLUMNS if not column.nullable)
-
-_NAMES: Mapping[type[Op], str] = {cls: name for name, cls in OPERATORS.items()}
 
 
 def op_class(name: str) -> type[Op]:
@@ -208,9 +208,11 @@ _EXPECTED: Mapping[str, str] = {"int": "a whole number", "float": "a number", "b
 
 def from_op(op: Op) -> dict[str, Any]:
     """The cells that describe `op`: `op`, `dtype`, `quant` and every field of its class."""
-    name = _NAMES.get(type(op))
+    name = next((name for name, cls in OPERATORS.items() if cls is type(op)), None)
     if name is None:
         raise unknown_name("operator", type(op).__name__, OPERATORS)
+    if unknown := [field for field, _, _ in op_fields(type(op)) if field not in BY_NAME]:
+        raise SpecError(f"operator {name!r} has a field {unknown[0]!r}: expected columns of the measurement schema")
     return {"op": name, "quant": "", **{f: getattr(op, f) for f, _, _ in op_fields(type(op))}}
 
 

@@ -11,7 +11,7 @@ from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.hardware.gpu import GPUSpec
 from predictor.parts import Checkpoint
 from predictor.precision import TRAINABLE, Precision, checkpoint_precision, default_dtype, precision
-from predictor.workload import ASKED, CACHED, CHECKPOINT, DEFAULT, Workload
+from predictor.workload import ASKED, CACHED, CHECKPOINT, DEFAULT
 
 #: What a KV cache may be asked to be: "auto" is the activations' dtype. Nothing is known of kernels for others.
 KV_DTYPES = ("auto", "fp8", "bf16", "fp16", "fp32")
@@ -82,13 +82,6 @@ def cached(
         note = f"the checkpoint's KV cache in {checkpoint.kv} is taken as {numbers.kv}: {reason}"
         return replace(numbers, notes=(*numbers.notes, note)), DEFAULT
     return replace(numbers, kv=checkpoint.kv), CHECKPOINT
-
-
-def same_numbers(checkpoint: Checkpoint | None, gpu: GPUSpec, work: Workload) -> Precision:
-    """The formats of a run that was answered before."""
-    dtype = CHECKPOINT if work.dtype_source == CHECKPOINT else work.dtype
-    numbers, _ = numbers_of(checkpoint, gpu, dtype, work.mode, work.execution)
-    return replace(numbers, kv=work.kv_dtype or numbers.kv)
 
 
 def kv_word(value: str) -> str:

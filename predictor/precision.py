@@ -72,6 +72,11 @@ class Precision:
     formats: Formats
     notes: tuple[str, ...] = ()
 
+    @property
+    def mixed(self) -> bool:
+        """Whether training keeps 32-bit weights beside those that it computes with."""
+        return self.activation in ("bf16", "fp16")
+
 
 def precision(dtype: str, gpu: GPUSpec) -> Precision:
     """The precision that ``dtype`` names, checked against what ``gpu`` can do; UnsupportedError otherwise."""

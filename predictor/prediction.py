@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from predictor.aggregate.memory import Memory
+from predictor.simulate.memory import Memory
 from predictor.workload import Workload
 
 SCHEMA_VERSION = 1

@@ -1,4 +1,4 @@
-"""What was asked, with its defaults filled in and checked: names become specs, words a Workload."""
+"""What was asked, with its defaults filled in and checked: words become a `Run`, once."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from predictor.aggregate.plan import Point
 from predictor.engines import EAGER, engine
 from predictor.errors import RequestError, UnsupportedError
+from predictor.estimators.artifact import ArtifactSet, RooflineOnly, load_artifacts
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.networks import ModelConfig, load_config
 from predictor.number_formats import Cache, cached, numbers_of
 from predictor.ops.routing import RANDOM
 from predictor.precision import default_attention
 from predictor.routing import router_of
+from predictor.run import Run
 from predictor.workload import (
     CACHED,
     DEFAULT_LAUNCH_OVERHEAD_S,
@@ -79,10 +80,11 @@ class Request:
     artifacts: str | Path | None = None
     top: int = 0
 
-    def point(self) -> Point:
+    def run(self, selector: ArtifactSet | RooflineOnly | None = None) -> Run:
         """The run, checked: names are specs and words a Workload, with the defaults filled in.
 
-        Raises RequestError (or one of its kinds), one line, for a request that cannot be answered.
+        ``selector``: the estimators, in place of those of ``artifacts``. Raises RequestError (or one of its kinds), one
+        line, for a request that cannot be answered.
         """
         config = self.model if isinstance(self.model, ModelConfig) else load_config(self.model)
         gpu = self.gpu if isinstance(self.gpu, GPUSpec) else load_gpu(self.gpu)
@@ -124,7 +126,8 @@ class Request:
             routing=router_of(self.routing, 0 if config.expert_capacity else config.experts, config.top_k),
         )
         _check_length(config, work)
-        return Point(config, gpu, work, numbers)
+        chosen = load_artifacts(self.artifacts) if selector is None else selector
+        return Run(config, gpu, work, numbers, chosen, self.top)
 
 
 def of_words(source: Callable[Words, Request]) -> Callable[[Callable[[Request], Answer]], Callable[Words, Answer]]:

@@ -3,7 +3,7 @@
 
 usage: scripts/accuracy.py --data $TILECAST_DATA --work DIR [--out docs/accuracy-tables.md] [--redo fp32,shapes]
 
-Imports neusight, aiconfigurator, vidur and vtrain into DIR (where not there already), then writes a section each:
+Fits on the rows of datasets/ and judges whole models on --data's ground_truth; writes a section each:
 
 fp32         trains on NeuSight's training tables alone; its test tables and the end-to-end suite, cell by cell, beside
              a roofline, a constant efficiency and NeuSight (accuracy_fp32.py)
@@ -29,16 +29,6 @@ from accuracy_tables import HEAD, ROOT, RULE, figures, tilecast
 
 SOURCES = ("neusight", "aiconfigurator", "vidur", "vtrain", "llmcompass")
 MODEL_SEEDS = (0, 1, 2, 3)
-
-
-def import_all(data: Path, work: Path) -> dict[str, Path]:
-    """The imported files by source."""
-    files = {}
-    for source in SOURCES:
-        files[source] = work / f"{source}.parquet"
-        if not files[source].is_file():
-            tilecast("dataset", "import", source, data / source, "--out", files[source])
-    return files
 
 
 def shapes(files: dict[str, Path], data: Path, work: Path) -> list[str]:
@@ -120,12 +110,13 @@ def main() -> int:
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     data, work = arguments.data.resolve(), arguments.work.resolve()
-    files = import_all(data, work)
-    lines = ["# Accuracy: tables", "", f"Written by `scripts/accuracy.py` on {time.strftime('%Y-%m-%d')}.", ""]
+    files = {source: ROOT / "datasets" / source for source in SOURCES}
+    lines = ["# Accuracy: tables", "", "Written by `scripts/accuracy.py`; every section names the day of its run.", ""]
     for name, section in SECTIONS.items():
         kept = work / f"{name}.md"
         if name in arguments.redo.split(",") or not kept.is_file():
-            kept.write_text("\n".join(section(files, data, work)), encoding="utf-8")
+            head, *rest = section(files, data, work)
+            kept.write_text("\n".join([head, "", f"Run on {time.strftime('%Y-%m-%d')}.", *rest]), encoding="utf-8")
         lines += [kept.read_text(encoding="utf-8"), ""]
     arguments.out.write_text("\n".join(lines), encoding="utf-8")
     return 0

@@ -36,7 +36,7 @@ def fp32(files: dict[str, Path], data: Path, work: Path) -> list[str]:
     rows, groups = forecast_suite(suite, sets, work)
     kernels = forecast_kernels(files["neusight"], sets, work)
     lines = ["## fp32, eager PyTorch: fitted on NeuSight's training tables alone", ""]
-    lines += [f"`tilecast train --data neusight.parquet --only-gpu {','.join(GPUS)} --out fp32`, then", ""]
+    lines += [f"`tilecast train --data datasets/neusight --only-gpu {','.join(GPUS)} --out fp32`, then", ""]
     lines += ["`tilecast evaluate workloads neusight_e2e.csv --artifacts fp32`. Errors are means of absolute errors."]
     lines += ["", *summary(rows, kernels), "", *cell_table(rows), ""]
     lines += ["Forward and backward apart, train cells (signed errors):", "", *backward_table(rows), ""]

@@ -29,8 +29,8 @@ from predictor.estimators.interval import Intervals  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.training import dataset, fit_serving  # noqa: E402
 from predictor.training.evaluate import predict_rows  # noqa: E402
-from predictor.training.fit import RECIPES  # noqa: E402
 from predictor.training.fit_intervals import Target, draw, fit_intervals  # noqa: E402
+from predictor.training.recipes import RECIPES  # noqa: E402
 
 FP32 = ("p4", "p100-pcie-16gb", "t4", "v100-pcie-32gb", "a100-pcie-40gb")
 FITS = {"gemm": fit_serving.fit_gemm, "attention": fit_serving.fit_attention, "moe": fit_serving.fit_moe}
@@ -172,10 +172,7 @@ def main() -> int:
     arguments = parser.parse_args()
     work, data = arguments.work.resolve(), arguments.data.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    files = {name: work / f"{name}.parquet" for name in ("neusight", "aiconfigurator")}
-    for name, path in files.items():
-        if not path.is_file():
-            tilecast("dataset", "import", name, data / name, "--out", path)
+    files = {name: ROOT / "datasets" / name for name in ("neusight", "aiconfigurator")}
     lines: list[str] = []
     if arguments.only != "serving":
         lines += [*fp32(files["neusight"], data / "ground_truth" / "neusight_e2e.csv", work), ""]

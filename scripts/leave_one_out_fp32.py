@@ -160,9 +160,7 @@ def main() -> int:
     arguments = parser.parse_args()
     work, data = arguments.work.resolve(), arguments.data.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    file = work / "neusight.parquet"
-    if not file.is_file():
-        tilecast("dataset", "import", "neusight", data / "neusight", "--out", file)
+    file = ROOT / "datasets" / "neusight"
     frame = dataset.read(file)
     keep = (frame["op"].astype(str) == "gemm") & (frame["split"].astype(str) == "train")
     frame = frame[(keep & (frame["flag"].astype(str) == "")).to_numpy()]

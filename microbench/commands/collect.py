@@ -15,8 +15,9 @@ from types import FrameType
 from microbench import arguments as words
 from microbench import calibration
 from microbench.capability import cpu_target, gpu_target
-from microbench.collect import Collection, Request, Summary
+from microbench.collect import Collection
 from microbench.progress import duration
+from microbench.request import Request, Summary
 from microbench.sweep import SWEEPS, build, check_names
 from microbench.tracking import log, say
 from predictor import tracking

@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `calibrate`."""
     parser.epilog = EXAMPLES
     parser.add_argument("--gpu", required=True, metavar="NAME", help="the GPU that was measured: a name or a YAML file")
-    parser.add_argument("--data", required=True, metavar="FILE", help="its rows; those of other GPUs are not read")
+    parser.add_argument(
+        "--data", required=True, metavar="FILE", help="its rows, a file or a folder; those of other GPUs are not read"
+    )
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write the adapted set to")
     parser.add_argument("--artifacts", metavar="DIR", help="the set to adapt (default: the one that ships)")
     tracking_argument(parser)

@@ -1,4 +1,4 @@
-"""`tilecast dataset import|describe`: public measurements into the measurement schema, and what a file holds."""
+"""`tilecast dataset import|fetch|describe`: public measurements into the measurement schema, and what a file holds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 EXAMPLES = """examples:
   tilecast dataset import neusight $TILECAST_DATA/neusight --out neusight.parquet
+  tilecast dataset fetch neusight --out datasets
   tilecast dataset describe neusight.parquet
 """
 
@@ -27,18 +28,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("path", help="the folder that holds it")
     load.add_argument("--out", required=True, metavar="FILE", help="a .parquet or .csv file to write")
     load.add_argument("--json", action="store_true", help="print JSON")
+    _add_fetch(actions)
     describe = actions.add_parser(
         "describe",
         help="counts by GPU, operator, dtype and framework; ranges; noise",
         epilog="example: tilecast dataset describe neusight.parquet",
     )
-    describe.add_argument("file", help="a data set of the measurement schema")
+    describe.add_argument("file", help="a data set of the measurement schema: a file, or a folder of shards")
+    describe.add_argument("--table", action="store_true", help="print rows by source, GPU, operator (Markdown) alone")
     describe.add_argument("--json", action="store_true", help="print JSON")
 
 
+def _add_fetch(actions: Any) -> None:
+    load = actions.add_parser(
+        "fetch",
+        help="a public source at its pinned commit, checked, as shards of the measurement schema",
+        description="Clones the source at the commit of datasets/sources.yaml, or takes it from --from; checks the hash"
+        " of every file; imports.",
+        epilog="example: tilecast dataset fetch vtrain --from ../vTrain --out datasets",
+    )
+    load.add_argument("source", help="neusight, aiconfigurator, vidur, vtrain or llmcompass (datasets/sources.yaml)")
+    load.add_argument("--from", dest="origin", metavar="DIR", help="a git repository or a folder that has the files")
+    load.add_argument("--out", required=True, metavar="DIR", help="folder in which a folder SOURCE is made")
+    load.add_argument("--json", action="store_true", help="print JSON")
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Import or describe."""
-    return _import(arguments) if arguments.action == "import" else _describe(arguments)
+    """Import, fetch or describe."""
+    return {"import": _import, "fetch": _fetch, "describe": _describe}[arguments.action](arguments)
+
+
+def _fetch(arguments: argparse.Namespace) -> int:
+    from predictor.training.sources import fetch
+
+    origin = Path(arguments.origin) if arguments.origin else None
+    done = fetch(arguments.source, Path(arguments.out), origin)
+    summary = {
+        "rows": done.rows, "skipped": sum(done.skipped.values()), "skipped_by_reason": dict(done.skipped),
+        "shards": [str(path) for path in done.shards],
+    }  # fmt: skip
+    if arguments.json:
+        print(json.dumps(summary, indent=2))
+        return 0
+    print(f"{done.rows:,} rows in {len(done.shards)} shards of {Path(arguments.out) / arguments.source}")
+    for reason, count in done.skipped.items():
+        print(f"  not imported: {count:,} x {reason}")
+    return 0
 
 
 def _import(arguments: argparse.Namespace) -> int:
@@ -73,11 +108,21 @@ def _counts(column: Any) -> dict[str, int]:
 def _describe(arguments: argparse.Namespace) -> int:
     from predictor.training import dataset
 
+    if arguments.table:
+        return _table(arguments)
     facts = dataset.describe(dataset.read(arguments.file))
     if arguments.json:
         print(json.dumps(facts, indent=2))
         return 0
     _print_facts(arguments.file, facts)
+    return 0
+
+
+def _table(arguments: argparse.Namespace) -> int:
+    from predictor.training.shards import count_rows, rows_markdown
+
+    path = Path(arguments.file)
+    print(json.dumps(count_rows(path).to_dict("records"), indent=2) if arguments.json else rows_markdown(path))
     return 0
 
 

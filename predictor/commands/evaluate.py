@@ -19,7 +19,7 @@ from predictor.errors import RequestError, TilecastError, printable, unknown_nam
 
 EXAMPLES = """examples:
   tilecast evaluate workloads $TILECAST_DATA/ground_truth/neusight_e2e.csv
-  tilecast evaluate kernels neusight.parquet --split test --baselines
+  tilecast evaluate kernels datasets/neusight --split test --baselines
 """
 KERNEL_KEYS = ("gpu", "operator", "scheme", "framework")
 WORKLOAD_KEYS = ("gpu", "mode", "execution")
@@ -31,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     for name, text in (("kernels", "the rows of a data set"), ("workloads", "end-to-end latencies of a suite (CSV)")):
         sub = actions.add_parser(name, help=text, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-        sub.add_argument("file", help=text)
+        folder = ": a file, or a folder of shards" if name == "kernels" else ""
+        sub.add_argument("file", help=text + folder)
         sub.add_argument("--artifacts", metavar="DIR", help="estimators to use (default: those that ship)")
         sub.add_argument("--out", metavar="FILE", help="write every row with its forecast (.csv or .parquet)")
         sub.add_argument("--by", metavar="A,B", help="columns to group by")

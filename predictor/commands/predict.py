@@ -105,10 +105,10 @@ def add_words(parser: argparse.ArgumentParser) -> None:
 
 def asked_words(arguments: argparse.Namespace) -> dict[str, Any]:
     """What `add_words` read, as keyword arguments of `predictor.predict`."""
-    from predictor.api import predict
+    from predictor.request import Request
 
     own = {"model", "gpu", "top"}
-    words = {name: getattr(arguments, name) for name in signature(predict).parameters if name not in own}
+    words = {name: getattr(arguments, name) for name in signature(Request).parameters if name not in own}
     return words | {"artifacts": resolve(arguments.artifacts)}
 
 
@@ -118,16 +118,17 @@ def run(arguments: argparse.Namespace) -> int:
         from predictor.report.files import check_paths
 
         check_paths(arguments.html, arguments.trace)
-    from predictor.api import predict
+    from predictor.forecast import forecast
+    from predictor.request import Request
 
-    words = asked_words(arguments)
-    answer = predict(arguments.model, arguments.gpu, **words, top=arguments.top)
+    found = forecast(Request(arguments.model, arguments.gpu, **asked_words(arguments), top=arguments.top).run())
+    answer = found.prediction
     if arguments.html is not None or arguments.trace is not None:
         from predictor.report.files import write_reports
 
         write_reports(
-            answer, arguments.model, arguments.gpu, words["artifacts"], arguments.system,
-            html=arguments.html, trace=arguments.trace, typed=arguments.artifacts,
+            found, arguments.model, arguments.gpu, arguments.artifacts, arguments.system,
+            html=arguments.html, trace=arguments.trace,
         )  # fmt: skip
     if arguments.json:
         from predictor.report.json_report import to_json

@@ -32,7 +32,11 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def file_sha256(path: str) -> str:
-    """The hash of a file's bytes."""
+    """The hash of a file's bytes; of a folder, that of the hashes of its shards."""
+    if Path(path).is_dir():
+        from predictor.training.dataset import data_files
+
+        return hashlib.sha256(" ".join(file_sha256(str(file)) for file in data_files(path)).encode()).hexdigest()
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from predictor.training.fit import TrainReport
 
 EXAMPLES = """examples:
-  tilecast train --data neusight.parquet aiconfigurator.parquet vidur.parquet --holdout 0.2 --seed 0 --out my-set
-  tilecast train --data aiconfigurator.parquet --exclude-gpu h100,h200 --out without-hopper
+  tilecast train --data datasets/ --name default --out rebuilt
+  tilecast train --data datasets/neusight my-rows.parquet --holdout 0.2 --seed 0 --out my-set
+  tilecast train --data datasets/aiconfigurator --exclude-gpu h100,h200 --out without-hopper
 """
 
 
@@ -23,7 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `train`."""
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "--data", nargs="+", action="extend", required=True, metavar="FILE", help="data sets of the measurement schema"
+        "--data",
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="FILE",
+        help="data sets of the measurement schema: files, or folders of shards",
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write the estimators to")
     parser.add_argument("--only-gpu", metavar="A,B", help="fit on these GPUs alone")

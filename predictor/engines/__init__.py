@@ -1,13 +1,25 @@
-"""Engines: how a model is run, a file an engine. Every module of this folder that has ``ENGINES`` is one.
+"""Engines, and the libraries whose kernels they run, a file each.
 
-`engine("vllm")` gives one by its name, `names()` lists them, `register` adds one of your own.
+Every module of this folder that has ``ENGINES`` or ``LIBRARIES`` is one. `engine("vllm")` gives an engine by its name,
+`library("vllm")` a library of kernels by the name that measured tables have for it; `names()` and `libraries()` list
+them, `register` adds one of your own.
 """
 
 from predictor.engines.base import CALLS, CAPTURED, DECODE, HOSTS, LAUNCHES, PREFILL, Engine
+from predictor.engines.library import Library
 from predictor.engines.pytorch import EAGER
-from predictor.engines.registry import engine, names, register, taken_elsewhere
+from predictor.engines.registry import (
+    answering,
+    engine,
+    libraries,
+    library,
+    measured,
+    names,
+    register,
+    taken_elsewhere,
+)
 
 __all__ = [
-    "CALLS", "CAPTURED", "DECODE", "EAGER", "HOSTS", "LAUNCHES", "PREFILL", "Engine", "engine", "names", "register",
-    "taken_elsewhere",
+    "CALLS", "CAPTURED", "DECODE", "EAGER", "HOSTS", "LAUNCHES", "PREFILL", "Engine", "Library", "answering", "engine",
+    "libraries", "library", "measured", "names", "register", "taken_elsewhere",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from predictor.engines.releases import as_of
 from predictor.errors import RequestError
 
 #: What a fraction is of, and what has to stay within it.
@@ -49,28 +50,8 @@ WHOLE = MemoryRule("", "", "", "total", 1.0, "nothing is set aside")
 
 
 def rule_of(rules: Sequence[MemoryRule], version: str = "") -> MemoryRule:
-    """The rule of ``rules``, the oldest first, as of ``version`` ("0.19.1"; "": the newest listed).
-
-    A version before the first that is listed takes the first. RequestError for a version that is none.
-    """
-    if not version:
-        return rules[-1]
-    asked = _parts(version)
-    return max((rule for rule in rules if _parts(rule.version) <= asked), default=rules[0], key=_order)
-
-
-def _order(rule: MemoryRule) -> tuple[int, ...]:
-    return _parts(rule.version)
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    """ "0.24.0" and "0.6.6.post1" as numbers."""
-    words = [word for word in version.split(".") if not word.startswith(("post", "dev", "rc"))]
-    if not all(word.isascii() and word.isdigit() for word in words):
-        if not version:
-            return ()
-        raise RequestError(f"version {version!r}: expected numbers with points between them, such as 0.24.0")
-    return tuple(int(word) for word in words)
+    """The rule of ``rules`` as of ``version``: `predictor.engines.releases.as_of`."""
+    return as_of(rules, version)
 
 
 def check_fraction(value: object) -> None:

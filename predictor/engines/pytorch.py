@@ -1,7 +1,15 @@
 """PyTorch without a serving engine: eager, compiled, and a captured graph of serving kernels."""
 
-from predictor.engines.base import CAPTURED, Engine
+from dataclasses import replace
 
+from predictor.engines.base import CAPTURED, Engine
+from predictor.engines.vllm import VLLM
+
+#: Eager PyTorch runs the kernels of vLLM's unquantized path; its norms are its own, its collectives NCCL's. What no
+#: file of this folder describes is taken for it.
+PYTORCH = replace(VLLM, name="pytorch", code=-1, runs=VLLM.name, norms=(), all_reduce=None)
+
+LIBRARIES = (PYTORCH,)
 EAGER = Engine("eager", fuses=False)
 #: torch.compile with its launches captured (mode "reduce-overhead").
 COMPILE = Engine("compile", host=CAPTURED, decode_host=CAPTURED)

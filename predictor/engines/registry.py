@@ -1,4 +1,4 @@
-"""The engines that there are: those of this folder, and those that somebody registered."""
+"""The engines and libraries of kernels that there are: those of this folder, and those that somebody registered."""
 
 from __future__ import annotations
 
@@ -8,30 +8,35 @@ from functools import lru_cache
 from pathlib import Path
 
 from predictor.engines.base import Engine
+from predictor.engines.library import Library
+from predictor.engines.pytorch import PYTORCH
 from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.hardware.gpu import GPUSpec
 
-#: Modules of this folder that hold no engine.
-_OTHERS = ("base", "memory", "registry")
+#: Modules of this folder that hold neither.
+_OTHERS = ("base", "library", "memory", "registry", "releases")
 #: Words that suites use and that are not built yet.
 _LATER = ("megatron",)
 _registered: dict[str, Engine] = {}
+_libraries: dict[str, Library] = {}
 
 
 @lru_cache(maxsize=1)
-def _built_in() -> dict[str, Engine]:
-    found: dict[str, Engine] = {}
+def _built_in() -> tuple[dict[str, Engine], dict[str, Library]]:
+    engines: dict[str, Engine] = {}
+    libraries: dict[str, Library] = {}
     modules = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])]
     for name in sorted(modules, key=lambda name: (name != "pytorch", name)):  # PyTorch's own first
         if name not in _OTHERS:
-            engines = importlib.import_module(f"{__package__}.{name}").ENGINES
-            found |= {each.name: each for each in engines}
-    return found
+            module = importlib.import_module(f"{__package__}.{name}")
+            engines |= {each.name: each for each in getattr(module, "ENGINES", ())}
+            libraries |= {each.name: each for each in getattr(module, "LIBRARIES", ())}
+    return engines, libraries
 
 
 def names() -> tuple[str, ...]:
     """Words of ``--execution``."""
-    return (*_built_in(), *_registered)
+    return (*_built_in()[0], *_registered)
 
 
 def engine(name: str) -> Engine:
@@ -39,7 +44,7 @@ def engine(name: str) -> Engine:
     where it is not built yet."""
     if name in _LATER:
         raise UnsupportedError(f"--execution {name}: not built yet; expected one of {', '.join(names())}")
-    found = _built_in().get(name) or _registered.get(name) if isinstance(name, str) else None
+    found = _built_in()[0].get(name) or _registered.get(name) if isinstance(name, str) else None
     if found is None:
         close = nearest(name, names()) if isinstance(name, str) else ()
         tail = f"; nearest: {close[0]}" if close else ""
@@ -53,8 +58,45 @@ def taken_elsewhere(library: str, gpu: GPUSpec) -> bool:
     return any(capability in engine(name).decode_attention_of for name in names() if engine(name).kernels == library)
 
 
-def register(added: Engine) -> None:
-    """Adds an engine from outside the package. ValueError where its name is taken."""
-    if added.name in names():
-        raise ValueError(f"an engine called {added.name!r} exists")
-    _registered[added.name] = added
+def libraries() -> tuple[str, ...]:
+    """Names of the libraries of kernels that are described, as tables and engines (`Engine.kernels`) say them."""
+    return (*_built_in()[1], *_libraries)
+
+
+def library(name: str) -> Library:
+    """The library called ``name``; PyTorch's kernels for a name that rows use and that is described nowhere."""
+    return _built_in()[1].get(name) or _libraries.get(name) or PYTORCH
+
+
+def measured() -> tuple[Library, ...]:
+    """The libraries that estimators were trained on, in the order in which they answer for others (`Library.turn`)."""
+    found = (library(name) for name in libraries())
+    return tuple(sorted((each for each in found if each.code >= 0), key=lambda each: each.turn))
+
+
+def answering(name: str) -> Library:
+    """The measured library whose constants and trees answer for the kernels of ``name``."""
+    asked = library(name)
+    if asked.code >= 0:
+        return asked
+    return library(asked.runs) if asked.runs else measured()[0]
+
+
+def register(added: Engine | Library) -> None:
+    """Adds an engine, or a library of kernels, from outside the package.
+
+    ValueError where its name is taken, or it runs kernels of a library that is described nowhere.
+    """
+    if isinstance(added, Library):
+        _check(added.name, libraries(), "a library", added.runs)
+        _libraries[added.name] = added
+    else:
+        _check(added.name, names(), "an engine", added.kernels)
+        _registered[added.name] = added
+
+
+def _check(name: str, taken: tuple[str, ...], kind: str, runs: str) -> None:
+    if name in taken:
+        raise ValueError(f"{kind} called {name!r} exists")
+    if runs and runs not in libraries():
+        raise ValueError(f"{name!r} runs kernels of {runs!r}: expected one of {', '.join(libraries())}")

@@ -12,6 +12,7 @@ FlashInfer do elsewhere (1.17, 1.12 and 1.23): what was measured stays.
 """
 
 from predictor.engines.base import CAPTURED, LAUNCHES, Engine
+from predictor.engines.library import AllReduce, Library, TritonExperts
 from predictor.engines.memory import MemoryRule
 
 
@@ -36,6 +37,22 @@ MEMORY = (
         "SGLang", "0.5", "mem_fraction_static", "static", _sglang_0_5, "SGLang 0.5.9 server_args.py:1020-1066, 935-1000"
     ),
 )
+
+#: Triton's default tiles are two in all releases. Those up to 0.5.10 multiply the rows of other GPUs' experts, too.
+EXPERTS = (
+    TritonExperts(
+        "0.5.10", two_tiles=("bf16",), foreign_products=True, gate_costs=True,
+        source="get_default_config of fused_moe_triton (unverified here); tables of SGLang 0.5.10 on A100",
+    ),
+    TritonExperts("0.5.14", two_tiles=("bf16",), source="tables of SGLang 0.5.14 on H100, H200, L40S, RTX PRO 6000"),
+)  # fmt: skip
+
+#: Norms: FlashInfer's norm.cuh. all_reduce: its copy of vLLM's, up to 16 MiB (0.5.9 says 8 on NVIDIA).
+LIBRARIES = (
+    Library(
+        "sglang", code=1, turn=2, norms=("rms",), all_reduce=AllReduce(16 * 2**20, place=1), experts=EXPERTS,
+    ),
+)  # fmt: skip
 
 ENGINES = (
     Engine(

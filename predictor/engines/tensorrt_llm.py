@@ -1,14 +1,23 @@
 """TensorRT-LLM: C++ launches the kernels of a prompt, decode steps are captured.
 
 Its attention operator rotates queries and keys and writes the cache while it takes the heads apart.
+
+The word of ``--execution`` is ``tensorrt_llm``; the measured tables name its kernels ``trtllm``.
 """
 
+import numpy as np
+
 from predictor.engines.base import CAPTURED, LAUNCHES, Engine
+from predictor.engines.library import CUTLASS, TRITON, AllReduce, AttentionCalls, Library, Sharing
 from predictor.engines.memory import MemoryRule
+from predictor.hardware.generation import runs_mma
+from predictor.hardware.gpu import GPUSpec
 
 #: CPU time of one launch from C++: NVIDIA's "Getting Started with CUDA Graphs" (2019) shows 2 to 4 microseconds a
 #: kernel (unverified here).
 NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S = 3e-6, (2e-6, 4e-6)
+#: Query heads a KV head that the XQA kernel takes at most; more run the older masked kernel.
+_XQA_GROUP = 32
 MEMORY = (
     MemoryRule(
         "TensorRT-LLM", "1.0", "free_gpu_memory_fraction", "free", 0.90,
@@ -16,6 +25,34 @@ MEMORY = (
     ),
 )  # fmt: skip
 
+
+def share_attention(calls: AttentionCalls, gpu: GPUSpec) -> Sharing:
+    """FMHA, which packs no query heads in prefill, and XQA.
+
+    XQA takes groups of up to 32; wider ones run a block a query head, except on the GPUs whose kernels are generated
+    (compute capability 10). On boards with mma.sync a sequence's cache stays whole, to one block, in latent attention
+    and in decode over a grouped cache of 8 bits. On Hopper and later it splits both.
+    """
+    group, mma, one = calls.group, runs_mma(gpu), np.ones(calls.group.size)
+    plain, narrow = calls.shared == 0, calls.kv_itemsize < 2
+    older = mma or (gpu.compute_capability or "").startswith("9.")
+    copies = np.where(plain & (group > _XQA_GROUP), group, 1.0) if older else one
+    whole = ~plain | (narrow & (group > 1) & (group <= _XQA_GROUP)) if mma else one == 0
+    return Sharing(one, copies, whole.astype(np.float64))
+
+
+def expert_kernel(variant: str, gpu: GPUSpec) -> str:
+    """CUTLASS, but Triton for block-scaled fp8 where there is no wgmma."""
+    return TRITON if variant == "fp8_block" and runs_mma(gpu) else CUTLASS
+
+
+#: all_reduce: up to 8 MiB over the GPUs (unverified; workspaces of allreduceOp.cpp hold 8 MB).
+TRTLLM = Library(
+    "trtllm", code=0, turn=1, norms=("rms", "layer"), all_reduce=AllReduce(8 * 2**20, over_ranks=True, place=2),
+    share_attention=share_attention, unpacks_experts=False, expert_kernel=expert_kernel,
+)  # fmt: skip
+
+LIBRARIES = (TRTLLM,)
 ENGINES = (
     Engine(
         "tensorrt_llm", "trtllm", LAUNCHES, CAPTURED, NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S, serves=True,

@@ -4,8 +4,24 @@ Its backends write new keys and values before the attention kernel, in the same 
 vllm/v1/attention/backends/flash_attn.py, 0.14): the measured call holds both.
 """
 
+from dataclasses import replace
+
+import numpy as np
+
 from predictor.engines.base import CAPTURED, LAUNCHES, Engine
+from predictor.engines.library import (
+    CUTLASS,
+    TRITON,
+    AllReduce,
+    AttentionCalls,
+    Library,
+    Sharing,
+    TritonExperts,
+    packed_groups,
+)
 from predictor.engines.memory import MemoryRule
+from predictor.hardware.generation import runs_mma
+from predictor.hardware.gpu import GPUSpec
 
 #: The memory of CUDA graphs counts within the fraction from 0.24 on, before that it came on top.
 MEMORY = (
@@ -16,4 +32,40 @@ MEMORY = (
     ),
 )  # fmt: skip
 
+#: Two default tiles in early releases, long steps in those that were measured later. "0.20" is the first of these.
+EXPERTS = (
+    TritonExperts(
+        "0.14", two_tiles=("bf16",), gate_costs=True,
+        source="get_default_config of fused_moe.py (unverified here); tables of vLLM 0.14.0 on A100",
+    ),
+    TritonExperts("0.20", source="tables of vLLM 0.24.0 on H100, H200, L40S and RTX PRO 6000"),
+)  # fmt: skip
+
+
+def share_attention(calls: AttentionCalls, gpu: GPUSpec) -> Sharing:
+    """FlashAttention-3 or FlashInfer, and FlashAttention-2 on boards with mma.sync.
+
+    FlashAttention-2 does not pack the query heads of a KV head in prefill. In decode it does not group them either
+    where a window is set: every query head reads the cache.
+    """
+    packed = packed_groups(calls, gpu)
+    if not runs_mma(gpu):
+        return packed
+    alone = (calls.shared == 0) & (calls.kv_itemsize >= 2) & (calls.window > 0)
+    return replace(packed, packed=np.ones(calls.group.size), copies=np.where(alone, calls.group, 1.0))
+
+
+def expert_kernel(variant: str, gpu: GPUSpec) -> str:
+    """FlashInfer's CUTLASS kernels for bf16 on Blackwell, for narrower variants from Hopper on; Triton's elsewhere."""
+    major = float((gpu.compute_capability or "0").split(".")[0])
+    return CUTLASS if major >= (10 if variant == "bf16" else 9) else TRITON
+
+
+#: Norms: layernorm_kernels.cu. all_reduce: custom_all_reduce.py (0.6.6), less than 8 MiB.
+VLLM = Library(
+    "vllm", code=2, turn=0, norms=("rms",), all_reduce=AllReduce(8 * 2**20 - 1, place=0),
+    share_attention=share_attention, expert_kernel=expert_kernel, experts=EXPERTS,
+)  # fmt: skip
+
+LIBRARIES = (VLLM,)
 ENGINES = (Engine("vllm", "vllm", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY),)

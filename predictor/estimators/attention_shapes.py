@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from predictor.estimators.residual import FloatArray, runs_mma
+from predictor import engines
+from predictor.engines.library import AttentionCalls
+from predictor.estimators.residual import FloatArray
 from predictor.hardware.gpu import GPUSpec
-
-#: Query heads a KV head that TensorRT-LLM's XQA kernel takes at most; more run its older masked kernel.
-_XQA_GROUP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +49,15 @@ class Shapes:
             one, one, zero,
         )  # fmt: skip
 
-    def run_by(self, framework: str, gpu: GPUSpec) -> Shapes:
-        """These calls as the kernels of a framework share them out on a GPU, which its instruction set decides.
+    def run_by(self, library: str, gpu: GPUSpec) -> Shapes:
+        """These calls as the kernels of a library share them out on a GPU, which its instruction set decides.
 
-        What is told here is written in the kernels' sources, and seen in the tables as factors of 2 to 60:
-
-        - FlashAttention-3 and FlashInfer pack the query heads of a KV head into one tile in prefill; FlashAttention-2,
-          which vLLM runs on boards with mma.sync, and TensorRT-LLM do not.
-        - FlashAttention-2 does not group them in decode either where a window is set: every query head reads the cache.
-        - TensorRT-LLM's XQA takes groups of up to 32; wider ones run a block a query head, except on the GPUs whose
-          kernels are generated (compute capability 10).
-        - On boards with mma.sync TensorRT-LLM leaves a sequence's cache whole, to one block, in latent attention and in
-          decode over a grouped cache of 8 bits. On Hopper and later it splits both.
+        What libraries say of it (`predictor.engines.library.Sharing`) is written in their kernels' sources, and seen in
+        the tables as factors of 2 to 60.
         """
-        group, mma = self.heads / self.kv_heads, runs_mma(gpu)
-        plain, narrow, one = self.shared == 0, self.kv_itemsize < 2, np.ones(self.batch.size)
-        if framework == "trtllm":
-            older = mma or (gpu.compute_capability or "").startswith("9.")
-            copies = np.where(plain & (group > _XQA_GROUP), group, 1.0) if older else one
-            whole = ~plain | (narrow & (group > 1) & (group <= _XQA_GROUP)) if mma else one == 0
-            return replace(self, copies=copies, whole=whole.astype(np.float64))
-        if framework == "vllm" and mma:
-            return replace(self, copies=np.where(plain & ~narrow & (self.window > 0), group, 1.0))
-        return replace(self, packed=group)
+        calls = AttentionCalls(self.heads / self.kv_heads, self.window, self.kv_itemsize, self.shared)
+        sharing = engines.library(library).share_attention(calls, gpu)
+        return replace(self, packed=sharing.packed, copies=sharing.copies, whole=sharing.whole)
 
 
 def attended_pairs(shapes: Shapes) -> FloatArray:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from predictor.engines import EAGER
 from predictor.estimators.interval import Group, Spread, spread
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import Op
@@ -28,17 +29,17 @@ class Batch:
     """n operators of one family, as the family's estimator reads them.
 
     ``columns`` holds an array of shape (n,) for each name in the operator class's ``columns``; ``kernels`` names the
-    framework whose kernels run ("pytorch", "vllm", "sglang", "trtllm").
+    library whose kernels run (`predictor.engines.libraries`).
     """
 
     family: str
     ops: tuple[Op, ...]
     columns: Mapping[str, FloatArray]
     dtypes: tuple[str, ...]
-    kernels: str = "pytorch"
+    kernels: str = EAGER.kernels
 
 
-def make_batch(family: str, ops: Sequence[Op], kernels: str = "pytorch") -> Batch:
+def make_batch(family: str, ops: Sequence[Op], kernels: str = EAGER.kernels) -> Batch:
     """Operators of one family as a batch."""
     names = _columns_of(ops)
     if len(names) == 1:
@@ -126,12 +127,12 @@ class KernelTable:
 
 
 def predict_kernels(
-    ops: Sequence[Op], gpu: GPUSpec, selector: Selector, kernels: str = "pytorch",
+    ops: Sequence[Op], gpu: GPUSpec, selector: Selector, kernels: str = EAGER.kernels,
     kernels_of: Callable[[Op], str] | None = None, floor_s: FloatArray | None = None,
 ) -> KernelTable:  # fmt: skip
     """Latency of every operator: grouped by family and estimator, each group in one vectorised call.
 
-    ``kernels`` names the framework whose kernels run; ``kernels_of``, where given, says it of each operator.
+    ``kernels`` names the library whose kernels run; ``kernels_of``, where given, says it of each operator.
     ``floor_s`` (n,) is a bound beside the roofline's, of where the operators run.
     """
     bounds = roofline(ops, gpu)

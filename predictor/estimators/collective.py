@@ -12,8 +12,9 @@ A hop takes the link's own latency and some cycles of the GPU's clock: A100 and 
 small collectives as their clocks do. ``local`` is the work on a rank's own shard, which no link hides: bytes / memory
 bandwidth.
 
-vllm, sglang and trtllm reduce small buffers by kernels of their own, which read the peers' memory: all of it at once
-(one shot, (n - 1) S) or a shard and then the sums (two shots, 2 (n - 1) / n S), where NVLink joins the GPUs.
+Serving libraries reduce small buffers by kernels of their own (`Library.all_reduce`), which read the peers' memory: all
+of it at once (one shot, (n - 1) S) or a shard and then the sums (two shots, 2 (n - 1) / n S), where NVLink joins the
+GPUs.
 
 Constants are shared by all systems of a kind of link. A system that was measured has scalars of its own beside them:
 a factor on latency, and one on bandwidth for 2, 4 and 8 GPUs (what PCIe switches and sockets share is nobody's
@@ -22,19 +23,30 @@ data sheet).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from predictor import engines
 from predictor.errors import SpecError
 from predictor.estimators.base import Batch
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import LINKS, default_system
 from predictor.ops.collective import KINDS
 from predictor.roofline import FloatArray
+
+#: Libraries whose own all_reduce has a fitted launch, in the order of their constants.
+LAUNCHED: tuple[str, ...] = tuple(
+    name
+    for _, name in sorted(
+        (one.all_reduce.place, one.name)
+        for one in map(engines.library, engines.libraries())
+        if one.all_reduce is not None and one.all_reduce.place is not None
+    )
+)
 
 #: Name -> start of every shared constant, toward which the fit pulls it (round numbers). LL and NVLS are from NCCL's
 #: tuning model (src/graph/tuning.cc; unverified here): LL half the bandwidth; NVLS 25 microseconds (at 2 GHz), and
@@ -61,9 +73,7 @@ START: Mapping[str, float] = {
     "exchange_cycles": 1e3,
     "share_exchange": 0.9,
     "share_scatter": 1.0,
-    "launch_cycles_vllm": 6e3,
-    "launch_cycles_sglang": 6e3,
-    "launch_cycles_trtllm": 6e3,
+    **{f"launch_cycles_{name}": 6e3 for name in LAUNCHED},
     "own_hop_cycles": 1e3,
     "share_own": 0.6,
 }
@@ -71,11 +81,6 @@ CONSTANTS = tuple(START)
 #: Scalars of a measured system, as logarithms: latency, bandwidth for 2, 4 and 8 GPUs of a node (and more).
 OWN = ("latency", "bandwidth_2", "bandwidth_4", "bandwidth_8")
 _OWN_RANKS = np.log2([2.0, 4.0, 8.0])
-
-#: Libraries by code, and the largest buffer in bytes that a framework's own all_reduce takes (trtllm's: over n).
-LIBRARIES = ("nccl", "vllm", "sglang", "trtllm")
-OWN_LIMIT = np.array([0.0, 8 * 2**20 - 1, 16 * 2**20, 8 * 2**20])
-_TRTLLM = LIBRARIES.index("trtllm")
 
 _NVSWITCH, _MESH, _PCIE = (LINKS.index(name) for name in ("nvswitch", "mesh", "pcie"))
 _ALL_REDUCE = KINDS.index("all_reduce")
@@ -119,15 +124,40 @@ class Board:
     memory: FloatArray | float
 
 
+@dataclass(frozen=True, slots=True)
+class OwnKernels:
+    """What the libraries of n collectives have of their own for all_reduce; each of shape (n,).
+
+    ``launch``: place in `LAUNCHED` of the constant of its launch; ``limit``: the largest buffer that it takes, bytes,
+    negative where there is none.
+    """
+
+    launch: npt.NDArray[np.int64]
+    limit: FloatArray
+
+    @classmethod
+    def of(cls, libraries: Sequence[str], ranks: FloatArray) -> OwnKernels:
+        """Of the libraries called so, (n,), over so many GPUs; one without a fitted launch has its stand-in's."""
+        launch, limit = np.zeros(len(ranks), dtype=np.int64), np.full(len(ranks), -1.0)
+        for name in dict.fromkeys(libraries):
+            own = engines.library(name).all_reduce
+            if own is not None:
+                rows = np.array([library == name for library in libraries])
+                fitted = (LAUNCHED.index(one) for one in (name, engines.answering(name).name) if one in LAUNCHED)
+                launch[rows] = next(fitted, 0)
+                limit[rows] = own.limit(ranks[rows])
+        return cls(launch, limit)
+
+
 def seconds(
     links: Links,
     board: Board,
     constants: FloatArray,
     own: FloatArray | None = None,
-    library: npt.NDArray[np.int64] | int = 0,
+    kernels: OwnKernels | None = None,
 ) -> FloatArray:
     """Latency (n,) in seconds. ``constants``: logarithms in the order of `CONSTANTS`; ``own``: (n, 4), logarithms of
-    `OWN`, for systems that were measured; ``library``: places in `LIBRARIES`, (n,) or one for all.
+    `OWN`, for systems that were measured; ``kernels``: None where NCCL runs alone.
     """
     k = dict(zip(CONSTANTS, np.exp(constants), strict=True))
     slower, wider = _own_factors(links, own)
@@ -161,7 +191,7 @@ def seconds(
     exchange = np.isin(links.kind, _EXCHANGES)
     if exchange.any():
         total = np.where(exchange, launch * slower + _exchange(links, board, k, rate, net, slower), total)
-    return _with_own_kernels(links, board, k, rate, slower, total, np.broadcast_to(library, len(size)))
+    return total if kernels is None else _with_own_kernels(links, board, k, rate, slower, total, kernels)
 
 
 def _own_factors(links: Links, own: FloatArray | None) -> tuple[FloatArray, FloatArray]:
@@ -207,19 +237,18 @@ def _with_own_kernels(
     rate: FloatArray,
     slower: FloatArray,
     nccl: FloatArray,
-    library: npt.NDArray[np.int64],
+    kernels: OwnKernels,
 ) -> FloatArray:
     """NCCL's time, or that of the framework's own all_reduce where it runs and is shorter, (n,).
 
     It runs for small buffers in one node, over NVLink or between two GPUs.
     """
-    limit = OWN_LIMIT[library] / np.where(library == _TRTLLM, links.ranks, 1.0)
     near = (links.ranks == links.local) & ((links.link == _NVSWITCH) | (links.link == _MESH) | (links.ranks == 2))
-    runs = (library > 0) & (links.kind == _ALL_REDUCE) & near & (links.size <= limit)
+    runs = (links.kind == _ALL_REDUCE) & near & (links.size <= kernels.limit)
     if not runs.any():
         return nccl
     n, size = links.ranks, links.size
-    launches = np.array([np.inf, *(k[f"launch_cycles_{name}"] for name in LIBRARIES[1:])])[library]
+    launches = np.array([k[f"launch_cycles_{name}"] for name in LAUNCHED])[kernels.launch]
     hop = links.latency + k["own_hop_cycles"] / board.clock
     speed = rate * k["share_own"]
     once = hop + (n - 1.0) * size / speed
@@ -282,5 +311,5 @@ class Collectives:
         unseen = np.zeros(len(OWN))
         own = np.array([self._own.get(getattr(op, "system", ""), unseen) for op in batch.ops])
         board = Board(gpu.boost_clock_hz, gpu.memory_bandwidth)
-        library = LIBRARIES.index(batch.kernels) if batch.kernels in LIBRARIES else 0
-        return seconds(links, board, self._constants, own, library)
+        kernels = OwnKernels.of([batch.kernels] * len(batch.ops), links.ranks)
+        return seconds(links, board, self._constants, own, kernels)

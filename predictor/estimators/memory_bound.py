@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor import engines
 from predictor.errors import SpecError
 from predictor.estimators.base import Batch
 from predictor.hardware.gpu import GPUSpec
@@ -45,13 +46,8 @@ WARP_COLUMNS = 1024
 #: Threads of a block of PyTorch's vectorized layer norm: (32, 4).
 NORM_THREADS = 128
 MAX_BLOCKS_PER_SM = 32.0
-#: Frameworks whose 16-bit row kernels move one element a thread, and the functions that they have: Sarathi-Serve, a
-#: fork of vLLM as it was in 2023. Engines of today load 16 bytes a thread (vLLM's vectorized norms and activations,
-#: the FlashInfer kernels that SGLang and TensorRT-LLM ship), as PyTorch does: bytes over bandwidth.
-SCALAR_FRAMEWORKS = ("sarathi",)
+#: The functions that libraries whose 16-bit row kernels move one element a thread (`Library.scalar`) have kernels for.
 SCALAR_FUNCTIONS = ("swiglu", "geglu")
-#: Engines and the norms that they have kernels of their own for, in 16 bit; other norms are PyTorch's.
-ENGINE_NORMS: Mapping[str, tuple[str, ...]] = {"vllm": ("rms",), "sglang": ("rms",), "trtllm": ("rms", "layer")}
 ROWS_TO_FILL = 2.0
 DEFAULT_THREADS_PER_SM = 2048
 #: L2 hands out sectors of 32 bytes and fetches two at a time from DRAM (CUDA C++ programming guide, device memory
@@ -146,7 +142,7 @@ def _again(batch: Batch, zero: FloatArray) -> tuple[FloatArray, FloatArray, Floa
 
 def _narrow(batch: Batch) -> FloatArray:
     """1 where kernels move one element of at most 16 bits a thread: only then does that cost more than DRAM does."""
-    if batch.kernels not in SCALAR_FRAMEWORKS:
+    if not engines.library(batch.kernels).scalar:
         return np.zeros(len(batch.ops))
     return np.array([op.itemsize <= 2.0 for op in batch.ops], dtype=np.float64)
 
@@ -246,7 +242,7 @@ def norm_traffic(batch: Batch, gpu: GPUSpec) -> Traffic:
 
 def _engine_norm(batch: Batch) -> FloatArray:
     """(n,) 1 where an engine's own 16-bit kernel runs, 0 elsewhere."""
-    kinds = ENGINE_NORMS.get(batch.kernels, ())
+    kinds = engines.library(batch.kernels).norms
     ops = [getattr(op, "phase", "") != BACKWARD and getattr(op, "kind", "") in kinds for op in batch.ops]
     narrow = [op.itemsize <= 2.0 for op in batch.ops]
     return np.asarray(np.logical_and(ops, narrow), dtype=np.float64)

@@ -21,29 +21,25 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from predictor import engines
 from predictor.dtypes import bytes_of
 from predictor.errors import SpecError, UnsupportedError
 from predictor.estimators.base import Batch
 from predictor.estimators.trees import Trees
-from predictor.hardware.generation import is_among
+from predictor.hardware.generation import is_among, runs_mma
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import stand_ins, variant
 
 FloatArray = npt.NDArray[np.float64]
 
 ANY_GPU = "*"
-#: All measured boards whose tensor cores take mma.sync from registers. Libraries run the same kernels on Turing,
-#: Ampere, Ada and the Blackwell of graphics cards (compute capability 7, 8 and 12), and others on Hopper and B200.
+#: All measured boards whose tensor cores take mma.sync from registers (`runs_mma`): libraries run the same kernels on
+#: them, and others on Hopper and B200.
 MMA_GPUS = "*mma"
-_MMA_CAPABILITIES = ("7", "8", "12")
 #: Standard deviation of the offset that all rows of a calibrated GPU share.
 _OFFSET = 0.05
 #: A sibling has as many SMs, up to this factor.
 _SIBLING_SMS = 1.25
-
-#: Framework -> number in the features. Eager PyTorch runs the kernels of vLLM's unquantized path.
-FRAMEWORKS: Mapping[str, int] = {"trtllm": 0, "sglang": 1, "vllm": 2}
-_ALIASES: Mapping[str, str] = {"pytorch": "vllm"}
 
 #: Watts per SM and GHz from which on a board holds its boost clock under tensor-core load, at 1024 dense 16-bit FLOPs
 #: a clock and SM; below it the sustained clock falls in proportion. L40S has 1.0, RTX PRO 6000 1.3. Chosen on the
@@ -70,12 +66,6 @@ class HasTotal(Protocol):
 
 
 C = TypeVar("C", bound=HasTotal)
-
-
-def framework_name(kernels: str) -> str:
-    """The framework whose measured kernels answer for ``kernels``; an unknown one is taken as vLLM."""
-    name = _ALIASES.get(kernels, kernels)
-    return name if name in FRAMEWORKS else "vllm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +139,6 @@ def _computed_as(gpu: GPUSpec, dtype: str) -> str:
             continue
         return name
     return ""
-
-
-def runs_mma(gpu: GPUSpec) -> bool:
-    """Whether the board is one of those that share `MMA_GPUS`."""
-    return gpu.vendor == "nvidia" and (gpu.compute_capability or "").split(".")[0] in _MMA_CAPABILITIES
 
 
 def describe_device(gpu: GPUSpec, dtypes: Iterable[str]) -> dict[str, Any]:
@@ -264,7 +249,8 @@ class Corrections:
         return found
 
     def _resolve(self, gpu: GPUSpec, framework: str, path: tuple[str, ...], kernel: str) -> tuple[str, str, FloatArray]:
-        frameworks = (framework, *(name for name in ("vllm", "trtllm", "sglang") if name != framework))
+        measured = (library.name for library in engines.measured())
+        frameworks = (framework, *(name for name in measured if name != framework))
         others = (*frameworks, *sorted(self._runners.difference(frameworks)))
         for shared in ((kernel,), others) if kernel in self._runners else (frameworks, others):
             for variant_ in stand_ins(path[-1]):

@@ -12,18 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from predictor import engines
 from predictor.dtypes import bytes_of
 from predictor.estimators import attention_cycles
 from predictor.estimators.attention_shapes import Shapes, attended_pairs, moved_bytes, visible_keys
 from predictor.estimators.base import Batch
 from predictor.estimators.residual import (
     ANY_GPU,
-    FRAMEWORKS,
     Corrections,
     Device,
     FloatArray,
     ServingEstimator,
-    framework_name,
 )
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import variant
@@ -216,12 +215,12 @@ class ServingAttention(ServingEstimator):
             columns["kv_len"] = np.maximum(columns["kv_len"], _FEWEST_DECODE_KEYS)
             if bytes_of(dtype) < 2:
                 dtype = "bf16"  # no table has decode kernels with queries so narrow; the cache stays as it is
-        framework, kind = framework_name(batch.kernels), variant(dtype)
-        shapes = Shapes.of(list(columns.values()), bytes_of(dtype), sizes, shared).run_by(framework, gpu)
-        source, _, constants = self._corrections.resolve(gpu, framework, phase, kind, kernel=phase)
+        library, kind = engines.answering(batch.kernels), variant(dtype)
+        shapes = Shapes.of(list(columns.values()), bytes_of(dtype), sizes, shared).run_by(batch.kernels, gpu)
+        source, _, constants = self._corrections.resolve(gpu, library.name, phase, kind, kernel=phase)
         seconds = self._corrected(
             source, phase, gpu, dtype, lambda device: core_time(shapes, device, constants, is_decode(phase)),
-            lambda device, core: features(shapes, device, core, FRAMEWORKS[framework]),
+            lambda device, core: features(shapes, device, core, library.code),
         )  # fmt: skip
         if source == ANY_GPU and gpu.vendor == "nvidia" and not is_decode(phase):
             return np.maximum(seconds, attention_cycles.softmax_floor(shapes, Device.of(gpu, dtype)))

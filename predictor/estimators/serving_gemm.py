@@ -13,14 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from predictor import engines
 from predictor.estimators.base import Batch
 from predictor.estimators.residual import (
-    FRAMEWORKS,
     Device,
     FloatArray,
     ServingEstimator,
     by_variant,
-    framework_name,
 )
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import activation_bytes, variant, weight_bytes
@@ -203,9 +202,9 @@ class ServingGemm(ServingEstimator):
         count, m, n, k = (batch.columns[name][rows] for name in ("batch", "m", "n", "k"))
         sizes = activation_bytes(dtype, quant), weight_bytes(dtype, quant)
         shapes = Shapes(count, m, n, k, *sizes, blocked=quant == BLOCKED)
-        framework = framework_name(batch.kernels)
-        source, kind, constants = self._corrections.resolve(gpu, framework, variant(dtype, quant))
+        library = engines.answering(batch.kernels)
+        source, kind, constants = self._corrections.resolve(gpu, library.name, variant(dtype, quant))
         return self._corrected(
             source, kind, gpu, dtype, lambda device: core_time(shapes, device, constants),
-            lambda device, core: features(shapes, device, core, FRAMEWORKS[framework]),
+            lambda device, core: features(shapes, device, core, library.code),
         )  # fmt: skip

@@ -4,8 +4,8 @@ The core: rows padded to a tile for every active expert, the weights of the acti
 they fit), and a fixed number of clock cycles for the kernels around them. Boosted trees correct it. How many experts
 are active, with how many rows, is the routing's (`predictor.ops.routing`).
 
-Three kinds of kernels run under all frameworks (`kernel_of`). What GPUs that nobody measured take from the others is
-kept by kernel, not by framework: which rows a kernel touches is the kernel's.
+Three kinds of kernels run under all frameworks (`predictor.engines.Library.moe_kernel`). What GPUs that nobody measured
+take from the others is kept by kernel, not by framework: which rows a kernel touches is the kernel's.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from typing import Any
 
 import numpy as np
 
+from predictor import engines
+from predictor.engines.library import FASTEST, STRIPES, TWO_TILES
 from predictor.estimators.base import Batch
 from predictor.estimators.residual import (
-    FRAMEWORKS,
     Corrections,
     Device,
     FloatArray,
     ServingEstimator,
     by_variant,
-    framework_name,
-    runs_mma,
 )
 from predictor.estimators.token_curve import KNOTS, between, never_falling
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.routing import BLOCKS, POWER_LAW, Loads, drawn, expert_loads, exponent_of
-from predictor.quantization import MARLIN, variant, weight_bytes
+from predictor.quantization import variant, weight_bytes
 
 #: Constants of the core, in the order in which an artifact holds their logarithms.
 CONSTANTS = (
@@ -49,10 +48,6 @@ CONSTANTS = (
 #: Constants of the kernel's code, alike for all variants of it.
 OF_KERNEL = ("supply_bytes", "foreign_traffic", "foreign_rows", "half_lines")
 
-#: NVIDIA's grouped GEMMs (TensorRT-LLM, FlashInfer), Triton's fused_moe, and Marlin for weights of 4 bits.
-KERNELS = ("cutlass", "triton", "marlin")
-#: How a kernel shares out its products (see `tiling_of`): the fastest tile, one of two by the tokens, equal stripes.
-FASTEST, TWO_TILES, STRIPES = "fastest", "two tiles", "stripes"
 BLOCKED = "fp8_block"  # answered by the trees of "fp8", told apart by a feature
 _COLUMNS = 128.0
 _NORM = 3.0
@@ -74,7 +69,7 @@ Layer = tuple[Any, ...]
 ENDS = ("balanced", f"{POWER_LAW}1.2")
 #: Cores at the ends closer than this (in the logarithm) do not tell where between them a routing lies.
 _SAME_CORE = 1e-3
-#: Curves that are kept for a GPU, framework and variant.
+#: Curves that are kept for a GPU, library and variant.
 _CURVES = 4096
 
 
@@ -204,26 +199,6 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int, blo
     return out
 
 
-def kernel_of(framework: str, name: str, gpu: GPUSpec) -> str:
-    """The kind of kernel that a framework runs a variant with, as its releases of 2026 choose (one of `KERNELS`).
-
-    vLLM took FlashInfer's CUTLASS kernels for fp8 from Hopper on and for bf16 on Blackwell; TensorRT-LLM runs
-    block-scaled fp8 in Triton where there is no wgmma. The measured tables name the kernel of every row and agree.
-    """
-    major = float((gpu.compute_capability or "0").split(".")[0])
-    if framework != "trtllm" and name in MARLIN:
-        return "marlin"
-    if gpu.vendor != "nvidia":
-        return "triton"
-    if name in ("nvfp4", "mxfp8", "w4a8_mxfp4_mxfp8"):
-        return "cutlass"
-    if framework == "trtllm":
-        return "triton" if name == BLOCKED and runs_mma(gpu) else "cutlass"
-    if framework == "sglang":
-        return "triton"
-    return "cutlass" if major >= (10 if name == "bf16" else 9) else "triton"
-
-
 def aligned(log_constants: FloatArray) -> FloatArray:
     """The logarithms of `CONSTANTS`, and of the shortest time of 64 steps of a tile's K loop, 0 s today.
 
@@ -237,22 +212,6 @@ def aligned(log_constants: FloatArray) -> FloatArray:
         return np.concatenate([log_constants, [np.inf, -np.inf]])
     unknown = [np.inf, -np.inf, -np.inf, np.inf]
     return np.concatenate([log_constants[:5], log_constants[6:], unknown, log_constants[5:6]])
-
-
-def tiling_of(framework: str, kernel: str, name: str, early: bool = False) -> str:
-    """How a kernel shares out its products: `FASTEST`, `TWO_TILES` or `STRIPES`.
-
-    Triton's fused_moe in SGLang, and in ``early`` releases of vLLM, has two default tiles for bf16. Up to as many
-    tokens as experts on this GPU: 16 rows x 32 columns, K in steps of 64. From there on, whatever an expert gets: 64 x
-    64 in steps of 32, which reads weights 64 bytes at a time, at about 0.75 of the rate on every board. vLLM 0.24 keeps
-    long steps. Tuned tiles, which both ship for some boards and widths, are not told apart.
-
-    Marlin cuts all tiles and their K loops into stripes of equal length, one for each SM.
-    """
-    if kernel == "marlin":
-        return STRIPES
-    default = kernel == "triton" and name == "bf16" and (framework == "sglang" or (framework == "vllm" and early))
-    return TWO_TILES if default else FASTEST
 
 
 def on_board(log_constants: FloatArray, itemsize: float, measured: Device | None, device: Device) -> FloatArray:
@@ -292,26 +251,26 @@ class ServingMoE(ServingEstimator):
             for i in rows.tolist():
                 op = batch.ops[i]
                 layers.setdefault((*sizes[i], getattr(op, "distribution", "")), []).append(i)
-            curves = self._curves_of(tuple(layers), gpu, framework_name(batch.kernels), dtype, quant)
+            curves = self._curves_of(tuple(layers), gpu, batch.kernels, dtype, quant)
             for layer, members in layers.items():
                 seconds[members] = between(curves[layer], batch.columns["tokens"][members])
         return seconds
 
     def _curves_of(
-        self, layers: Sequence[Layer], gpu: GPUSpec, framework: str, dtype: str, quant: str
+        self, layers: Sequence[Layer], gpu: GPUSpec, kernels: str, dtype: str, quant: str
     ) -> Mapping[Layer, FloatArray]:
         """Logarithms of the seconds of each layer at `KNOTS`, rising."""
-        known = self._curves.setdefault((gpu, framework, dtype, quant), {})
+        known = self._curves.setdefault((gpu, kernels, dtype, quant), {})
         new = [layer for layer in layers if layer not in known]
         if len(known) + len(new) > _CURVES:
             known.clear()
             new = list(layers)
         if new:
-            seconds = self._of_routings(new, gpu, framework, dtype, quant).reshape(len(new), len(KNOTS))
+            seconds = self._of_routings(new, gpu, kernels, dtype, quant).reshape(len(new), len(KNOTS))
             known.update(zip(new, never_falling(np.log(seconds)), strict=True))
         return known
 
-    def _of_routings(self, layers: Sequence[Layer], gpu: GPUSpec, framework: str, dtype: str, quant: str) -> FloatArray:
+    def _of_routings(self, layers: Sequence[Layer], gpu: GPUSpec, kernels: str, dtype: str, quant: str) -> FloatArray:
         """Seconds of each layer at each of `KNOTS`, (layers * knots,).
 
         No drawn routing was measured: a layer with one is forecast from itself with the measured routings at both ends
@@ -324,7 +283,7 @@ class ServingMoE(ServingEstimator):
         asked = [*(layers[i] for i in own), *ends[0], *ends[1], *(layers[i] for i in others)]
         count = len(KNOTS)
         answered = (len(own) + 2 * len(others)) * count
-        seconds, cores = self._seconds(asked, answered, gpu, framework, dtype, quant)
+        seconds, cores = self._seconds(asked, answered, gpu, kernels, dtype, quant)
         found = np.empty((len(layers), count))
         found[own] = seconds[: len(own) * count].reshape(-1, count)
         first, second = seconds[len(own) * count :].reshape(2, -1)
@@ -333,14 +292,15 @@ class ServingMoE(ServingEstimator):
         return found.reshape(-1)
 
     def _seconds(
-        self, layers: Sequence[Layer], answered: int, gpu: GPUSpec, framework: str, dtype: str, quant: str
+        self, layers: Sequence[Layer], answered: int, gpu: GPUSpec, kernels: str, dtype: str, quant: str
     ) -> tuple[FloatArray, FloatArray]:
         """Seconds as core and trees have it at the first ``answered`` of the layers' knots, and the core's at all."""
         name = variant(dtype, quant)
-        kernel = kernel_of(framework, name, gpu)
-        shapes = _at_knots(layers, weight_bytes(dtype, quant), tiling_of(framework, kernel, name))
+        known, library = engines.answering(kernels), engines.library(kernels)
+        kernel = library.moe_kernel(name, gpu)
+        shapes = _at_knots(layers, weight_bytes(dtype, quant), library.moe_tiling(kernel, name))
         asked = shapes.first(answered)
-        source, found, constants = self._corrections.resolve(gpu, framework, name, kernel=kernel)
+        source, found, constants = self._corrections.resolve(gpu, known.name, name, kernel=kernel)
         measured = self._corrections.device(source, variant(dtype))
 
         def core_of(device: Device, layers: Shapes) -> CoreTime:
@@ -349,7 +309,7 @@ class ServingMoE(ServingEstimator):
         seconds = self._corrected(
             source, booster_of(found), gpu, dtype,
             lambda device: core_of(device, asked),
-            lambda device, core: features(asked, device, core, FRAMEWORKS[framework], found == BLOCKED),
+            lambda device, core: features(asked, device, core, known.code, found == BLOCKED),
         )  # fmt: skip
         return seconds, core_of(Device.of(gpu, dtype), shapes).total
 

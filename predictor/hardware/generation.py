@@ -6,6 +6,9 @@ from collections.abc import Collection
 
 from predictor.hardware.gpu import GPUSpec
 
+#: Libraries run the same kernels, with mma.sync, on Turing, Ampere, Ada and the Blackwell of graphics cards.
+_MMA_CAPABILITIES = ("7", "8", "12")
+
 
 def generation(gpu: GPUSpec) -> str:
     """Architecture and, for NVIDIA's, the major number of the compute capability: "hopper 9", "blackwell 12", "cdna3".
@@ -25,3 +28,8 @@ def generation(gpu: GPUSpec) -> str:
 def is_among(gpu: GPUSpec, generations: Collection[str]) -> bool:
     """Whether a GPU is of one of these generations; sets trained before there were any name architectures alone."""
     return generation(gpu) in generations or gpu.architecture in generations
+
+
+def runs_mma(gpu: GPUSpec) -> bool:
+    """Whether tensor cores take mma.sync from registers alone: no wgmma (Hopper), no tensor memory (B200)."""
+    return gpu.vendor == "nvidia" and (gpu.compute_capability or "").split(".")[0] in _MMA_CAPABILITIES

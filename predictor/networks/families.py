@@ -11,8 +11,9 @@ from typing import Any
 from predictor.errors import UnsupportedError
 from predictor.networks import families_rotary as rotary
 from predictor.networks.config import ModelConfig
-from predictor.networks.reader import DEFAULT_ARCHITECTURE, Reader, common_fields, head_width
+from predictor.networks.reader import DEFAULT_ARCHITECTURE, HEADS, Reader, common_fields, head_width
 
+#: (the dictionary of a config.json, the model's name, what names the file in an error) -> its ModelConfig.
 Family = Callable[[Mapping[str, Any], str, str], ModelConfig]
 
 
@@ -154,3 +155,17 @@ FAMILIES: dict[str, Family] = {
     "deepseek_v3": rotary.deepseek_v3, "phi3": rotary.phi3, "gemma2": rotary.gemma2, "gemma3": rotary.gemma3,
     "gemma3_text": rotary.gemma3,
 }  # fmt: skip
+
+
+def register_family(model_type: str, read: Family, architecture: str) -> None:
+    """Adds a ``model_type`` from outside the package, whose config.json ``read`` makes a ModelConfig of.
+
+    ``architecture`` is the class that a file without ``architectures`` is of ("LlamaForCausalLM"): its end says which
+    head the model has. ValueError where the model type is taken, or no head is known for the class.
+    """
+    if model_type in FAMILIES:
+        raise ValueError(f"a reader of model_type {model_type!r} exists")
+    if not architecture.endswith(tuple(HEADS)):
+        raise ValueError(f"architecture {architecture!r}: expected a name that ends with one of {', '.join(HEADS)}")
+    FAMILIES[model_type] = read
+    DEFAULT_ARCHITECTURE[model_type] = architecture

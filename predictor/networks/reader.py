@@ -103,8 +103,8 @@ class Reader:
         return value
 
 
-# End of an architecture's class name -> head.
-_HEADS = {
+#: End of an architecture's class name -> head.
+HEADS = {
     "ForCausalLM": "lm", "LMHeadModel": "lm", "ForConditionalGeneration": "lm", "ForMaskedLM": "lm",
     "ForPreTraining": "pretraining", "ForSequenceClassification": "classifier", "Model": "base", "Block": "none",
     "Encoder": "none", "DecoderLayer": "none",
@@ -129,7 +129,7 @@ def common_fields(reader: Reader, model_type: str, name: str) -> dict[str, Any]:
         architecture = DEFAULT_ARCHITECTURE[model_type]
         reader.assumed.append(f"architectures={architecture}")
     _check_family(reader, architecture, model_type)
-    head = next((head for suffix, head in _HEADS.items() if architecture.endswith(suffix)), None)
+    head = next((head for suffix, head in HEADS.items() if architecture.endswith(suffix)), None)
     if head is None or not architecture.isidentifier() or (head == "pretraining" and model_type != "bert"):
         known = DEFAULT_ARCHITECTURE[model_type]
         close = nearest(architecture, DEFAULT_ARCHITECTURE.values(), 1) or (known,)
@@ -150,7 +150,7 @@ def _check_family(reader: Reader, architecture: str, model_type: str) -> None:
     found = max(
         (kind for kind, stem in stems.items() if wanted.startswith(stem)), key=lambda k: len(stems[k]), default=""
     )
-    if found == model_type or not wanted.endswith(tuple(end.lower() for end in _HEADS)):
+    if found == model_type or not wanted.endswith(tuple(end.lower() for end in HEADS)):
         return  # what is no class of a model is another error
     raise SpecError(
         f"{reader.where}: 'architectures' says {architecture!r} and 'model_type' {model_type!r}, which contradict each"
@@ -160,7 +160,7 @@ def _check_family(reader: Reader, architecture: str, model_type: str) -> None:
 
 def _stem(architecture: str) -> str:
     """What every class of a model begins with: "llama" of LlamaForCausalLM."""
-    return next(architecture.removesuffix(end) for end in _HEADS if architecture.endswith(end)).lower()
+    return next(architecture.removesuffix(end) for end in HEADS if architecture.endswith(end)).lower()
 
 
 def head_width(reader: Reader, hidden: int, heads: int) -> int:

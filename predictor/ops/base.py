@@ -15,6 +15,9 @@ from predictor.dtypes import bytes_of
 FORWARD = "forward"
 BACKWARD = "backward"
 
+#: The stream of a GPU that computes; every network has one of its own.
+COMPUTE = "compute"
+
 
 @dataclass(frozen=True, slots=True)
 class Op(ABC):
@@ -35,6 +38,11 @@ class Op(ABC):
     def label(self) -> str:
         """The operator class a reader sees in a breakdown ("linear", "softmax", ...)."""
         return self.family
+
+    @property
+    def stream(self) -> str:
+        """What of a GPU it keeps busy: `COMPUTE`, or a network, named by its links."""
+        return COMPUTE
 
     @property
     def itemsize(self) -> float:

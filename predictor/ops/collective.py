@@ -58,6 +58,11 @@ class Collective(Op):
         return self.kind
 
     @property
+    def stream(self) -> str:
+        """The links within a node, or what joins nodes, "network"."""
+        return self.link if self.local_ranks == self.ranks else "network"
+
+    @property
     def kind_code(self) -> int:
         """Place of the kind in `KINDS`."""
         return KINDS.index(self.kind)

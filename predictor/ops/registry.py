@@ -1,4 +1,8 @@
-"""Operator names of data sets and the classes behind them. A new operator is one file and one entry here."""
+"""Operator names of data sets and the classes behind them. A new operator is one file and one entry here.
+
+`register` adds one from outside the package. A forecast needs no more than the class: an estimator answers for its
+``family`` where the set has one, else the roofline. The name is what rows of it are read and written by.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,11 @@ from predictor.ops.collective import Collective
 from predictor.ops.elementwise import Copy, Dropout, Elementwise, Reduce, Rotary
 from predictor.ops.embedding import CrossEntropy, Embedding
 from predictor.ops.gemm import Gemm
+from predictor.ops.linear_attention import CausalConv1d, DeltaRule
 from predictor.ops.moe import MoE, Routing
 from predictor.ops.norm import Norm, Softmax
 from predictor.ops.optimizer import OptimizerStep
+from predictor.ops.quantize import Quantize
 
 #: Operator name in a measurement -> class. The names are those of the measurement schema's ``op`` column.
 OPERATORS: dict[str, type[Op]] = {
@@ -29,6 +35,21 @@ OPERATORS: dict[str, type[Op]] = {
     "moe": MoE,
     "routing": Routing,
     "collective": Collective,
+    "quantize": Quantize,
+    "causal_conv1d": CausalConv1d,
+    "delta_rule": DeltaRule,
 }
+
+
+def register(name: str, cls: type[Op]) -> None:
+    """Adds an operator from outside the package, under the name of it in the measurement schema's ``op`` column.
+
+    Rows hold the fields that are columns of the schema (`predictor.measurement.COLUMNS`), no others. ValueError where
+    the name or the class is taken.
+    """
+    if name in OPERATORS or cls in OPERATORS.values():
+        raise ValueError(f"an operator called {name!r}, or one of class {cls.__name__}, exists")
+    OPERATORS[name] = cls
+
 
 FAMILIES: tuple[str, ...] = tuple(sorted({cls.family for cls in OPERATORS.values()}))

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from predictor.aggregate.detail import run_of
 from predictor.errors import RequestError
 from predictor.files import atomic_write
-from predictor.prediction import Prediction
+from predictor.forecast import Forecast
 
 
 def check_paths(html: str | None, trace: str | None) -> None:
@@ -35,25 +34,24 @@ def _replaceable(path: str) -> bool:
 
 
 def write_reports(
-    answer: Prediction, model: str, gpu: str, artifacts: str | None = None, system: str | None = None, *,
-    html: str | None = None, trace: str | None = None, typed: str | None = None,
+    forecast: Forecast, model: str | None = None, gpu: str | None = None, artifacts: str | None = None,
+    system: str | None = None, *, html: str | None = None, trace: str | None = None,
 ) -> None:  # fmt: skip
-    """Write the page and the trace of ``answer`` where they are asked for.
+    """Write the page and the trace of a forecast where they are asked for.
 
-    ``model``, ``gpu``, ``artifacts``, ``system``: the words that `predictor.predict` was given; ``typed``: the name
-    that ``artifacts`` has on the command line, where it is another (a set of a registry). RequestError, one line, for
-    a path that cannot be written.
+    ``model``, ``gpu``, ``artifacts``, ``system``: the words of the command line that makes it again, which the page
+    shows (None: the catalogue's names). RequestError, one line, for a path that cannot be written.
     """
     check_paths(html, trace)
-    run = run_of(model, gpu, answer.workload, artifacts)
     if html is not None:
         from predictor.report.html import Asked, to_html
 
-        _write("--html", html, to_html(answer, run, Asked(model, gpu, typed or artifacts, system)))
+        asked = Asked(model or forecast.run.config.name, gpu or forecast.run.gpu.id, artifacts, system)
+        _write("--html", html, to_html(forecast, asked))
     if trace is not None:
         from predictor.report.trace import to_trace
 
-        _write("--trace", trace, to_trace(answer, run))
+        _write("--trace", trace, to_trace(forecast))
 
 
 def _write(name: str, path: str, content: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from predictor.aggregate.memory import Memory
 from predictor.engines.memory import BASES
+from predictor.simulate.memory import Memory
 from predictor.workload import CHECKPOINT, Workload
 
 

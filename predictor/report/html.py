@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from predictor import __version__
-from predictor.aggregate.detail import Run, layers, parts, points
-from predictor.aggregate.sensitivity import sensitivities
+from predictor.forecast import Forecast
 from predictor.prediction import Prediction
+from predictor.report.detail import layers, points
 from predictor.report.formats import dtype_words, kv_words, seconds
 from predictor.report.html_elements import Html, join, section, table, tag
 from predictor.report.html_roofline import roofline_section
@@ -25,6 +25,8 @@ from predictor.report.html_sections import (
     memory_section,
 )
 from predictor.report.html_timeline import timeline_section
+from predictor.run import Run
+from predictor.sensitivity import sensitivities
 from predictor.workload import CHECKPOINT, Workload, flag
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -47,10 +49,9 @@ class Asked:
     system: str | None = None
 
 
-def to_html(answer: Prediction, run: Run, asked: Asked | None = None) -> str:
-    """The page of ``answer``, the forecast of ``run``; ``asked``: how (None: by the catalogue's names)."""
-    whole = parts(run)
-    operators = points(whole, run.gpu)
+def to_html(forecast: Forecast, asked: Asked | None = None) -> str:
+    """The page of a forecast; ``asked``: how (None: by the catalogue's names)."""
+    answer, run = forecast.prediction, forecast.run
     totals: dict[str, float] = {}
     for row in answer.breakdown:
         totals[row.op] = totals.get(row.op, 0.0) + row.latency_s
@@ -66,11 +67,11 @@ def to_html(answer: Prediction, run: Run, asked: Asked | None = None) -> str:
             "main",
             headline(answer),
             classes_section(answer, classes),
-            layers_section(layers(whole), classes),
-            roofline_section(operators, run.gpu),
-            timeline_section(whole, classes),
+            layers_section(layers(forecast), classes),
+            roofline_section(points(forecast), run.gpu),
+            timeline_section(forecast.ran, classes),
             memory_section(answer),
-            changes_section(sensitivities(run, answer.latency_s)),
+            changes_section(sensitivities(forecast)),
             _provenance(answer, run, command(answer, asked or Asked(answer.model, answer.gpu))),
         ),
     ]  # fmt: skip

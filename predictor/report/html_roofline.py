@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from predictor.aggregate.detail import OperatorPoint
 from predictor.hardware.gpu import GPUSpec
+from predictor.report.detail import OperatorPoint
 from predictor.report.formats import quantity, seconds, share, significant
 from predictor.report.html_elements import Html, figure, folded, mark, section, table, tag
 

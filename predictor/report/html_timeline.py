@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from predictor.aggregate.detail import Part
-from predictor.aggregate.schedule import BlockSchedule, schedule
 from predictor.report.formats import seconds, significant
 from predictor.report.html_elements import (
     COLOURS,
@@ -22,6 +20,9 @@ from predictor.report.html_elements import (
     ticks,
 )
 from predictor.report.html_roofline import Size
+from predictor.simulate.plan import Stage
+from predictor.simulate.schedule import BlockSchedule, schedule
+from predictor.simulate.times import TimedStage
 
 #: Repetitions of a block that are drawn one by one, in the whole chart; beyond them a block is one bar.
 MOST_SLICES = 160
@@ -47,33 +48,33 @@ class Slice:
     end_s: float
 
 
-def timeline_section(parts: Sequence[Part], classes: Sequence[str]) -> Html:
+def timeline_section(stages: Sequence[TimedStage], classes: Sequence[str]) -> Html:
     """Both charts. ``classes``: operator classes in the order of their colours."""
-    scheduled = [schedule(part.timed) for part in parts]
-    inside = [_whole(parts, scheduled)]
-    main = max(range(len(parts)), key=lambda i: parts[i].total_s)
+    scheduled = [schedule(timed) for timed in stages]
+    inside = [_whole(stages, scheduled)]
+    main = max(range(len(stages)), key=lambda i: stages[i].total_s)
     if scheduled[main]:
-        inside.append(_layer(parts[main], scheduled[main], classes))
+        inside.append(_layer(stages[main].stage, scheduled[main], classes))
     return section("timeline", "Timeline", *inside)
 
 
-def _whole(parts: Sequence[Part], scheduled: Sequence[Sequence[BlockSchedule]]) -> Html:
-    names = _by_time(parts, scheduled)
+def _whole(stages: Sequence[TimedStage], scheduled: Sequence[Sequence[BlockSchedule]]) -> Html:
+    names = _by_time(stages, scheduled)
     slices: list[Slice] = []
     rows = []
     at = 0.0
-    for part, blocks in zip(parts, scheduled, strict=True):
-        budget = MOST_SLICES // len(parts)
+    for timed, blocks in zip(stages, scheduled, strict=True):
+        stage, budget = timed.stage, MOST_SLICES // len(stages)
         for entry in blocks:
             slices += _slices(entry, names.index(entry.block.name), at, budget)
-            rows.append(_row(entry, part, at))
-        more = part.weight - 1.0
+            rows.append(_row(entry, stage, at))
+        more = stage.weight - 1.0
         if more > 1e-9 and blocks:
-            name, start = f"{part.label}: {more:,.0f} more", at + part.each_s
+            name, start = f"{stage.label}: {more:,.0f} more", at + timed.each_s
             colour = names.index(max(blocks, key=_gpu_s).block.name)
-            slices.append(Slice(1, name, colour, start, at + part.total_s))
-            rows.append((name, seconds(start), seconds(at + part.total_s), part.label))
-        at += part.total_s
+            slices.append(Slice(1, name, colour, start, at + timed.total_s))
+            rows.append((name, seconds(start), seconds(at + timed.total_s), stage.label))
+        at += timed.total_s
     where = any(item.lane == 0 for item in slices)
     caption = "The whole run; of passes that are alike the first one is drawn in its blocks."
     if where:
@@ -89,12 +90,12 @@ def _whole(parts: Sequence[Part], scheduled: Sequence[Sequence[BlockSchedule]]) 
     )  # fmt: skip
 
 
-def _by_time(parts: Sequence[Part], scheduled: Sequence[Sequence[BlockSchedule]]) -> list[str]:
+def _by_time(stages: Sequence[TimedStage], scheduled: Sequence[Sequence[BlockSchedule]]) -> list[str]:
     """Names of all blocks, that with most GPU time first."""
     totals: dict[str, float] = {}
-    for part, blocks in zip(parts, scheduled, strict=True):
+    for timed, blocks in zip(stages, scheduled, strict=True):
         for entry in blocks:
-            totals[entry.block.name] = totals.get(entry.block.name, 0.0) + _gpu_s(entry) * part.weight
+            totals[entry.block.name] = totals.get(entry.block.name, 0.0) + _gpu_s(entry) * timed.stage.weight
     return sorted(totals, key=lambda name: -totals[name])
 
 
@@ -102,11 +103,11 @@ def _gpu_s(entry: BlockSchedule) -> float:
     return float(entry.segment.gpu_s.sum()) * entry.segment.repeat
 
 
-def _row(entry: BlockSchedule, part: Part, at: float) -> tuple[str, str, str, str]:
+def _row(entry: BlockSchedule, stage: Stage, at: float) -> tuple[str, str, str, str]:
     repeat = entry.segment.repeat
     name = entry.block.name if repeat == 1 else f"{entry.block.name} x {repeat}"
     start = float(entry.kernels(0).start_s[0])
-    return name, seconds(at + start), seconds(at + entry.state(repeat)[1]), part.label
+    return name, seconds(at + start), seconds(at + entry.state(repeat)[1]), stage.label
 
 
 def _slices(entry: BlockSchedule, colour: int, at: float, budget: int) -> list[Slice]:
@@ -129,7 +130,7 @@ def _slices(entry: BlockSchedule, colour: int, at: float, budget: int) -> list[S
     return found
 
 
-def _layer(part: Part, blocks: Sequence[BlockSchedule], classes: Sequence[str]) -> Html:
+def _layer(stage: Stage, blocks: Sequence[BlockSchedule], classes: Sequence[str]) -> Html:
     """One repetition of the block that takes most of a pass: a middle one."""
     entry = max(blocks, key=_gpu_s)
     repetition = entry.segment.repeat // 2
@@ -142,7 +143,7 @@ def _layer(part: Part, blocks: Sequence[BlockSchedule], classes: Sequence[str]) 
         name, kind = node.name or node.op.label, node.op.label
         start, end = float(times.start_s[j]) - zero, float(times.end_s[j]) - zero
         waited = start + zero - float(times.issued_s[j])
-        after = "-" if part.captured else seconds(max(0.0, waited))
+        after = "-" if stage.captured else seconds(max(0.0, waited))
         rows.append((name, kind, seconds(max(0.0, start)), seconds(end - start), after))
         if j < MOST_KERNELS:
             colour = classes.index(kind) if kind in classes else COLOURS - 1
@@ -151,8 +152,8 @@ def _layer(part: Part, blocks: Sequence[BlockSchedule], classes: Sequence[str]) 
                 slices.append(Slice(0, name, colour, float(times.issue_s[j]) - zero, float(times.issued_s[j]) - zero))
     repeat = entry.segment.repeat
     name = entry.block.name if repeat == 1 else f"{entry.block.name} {repetition} of {repeat}"
-    caption = f"One block, kernel by kernel: {name}, in {part.label}."
-    if not part.captured and ahead > 0:
+    caption = f"One block, kernel by kernel: {name}, in {stage.label}."
+    if not stage.captured and ahead > 0:
         caption += f" The CPU had launched all of it {seconds(ahead)} before the GPU came to it."
     if len(entry.nodes) > MOST_KERNELS:
         caption += f" The first {MOST_KERNELS} of {len(entry.nodes):,} kernels are drawn."

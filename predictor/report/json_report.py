@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from predictor.aggregate.memory import Memory
 from predictor.estimators.interval import LEVEL
 from predictor.prediction import SCHEMA_VERSION, ClassTime, NodeTime, Prediction
+from predictor.simulate.memory import Memory
 
 _GIB = 2.0**30
 

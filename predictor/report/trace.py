@@ -18,10 +18,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from predictor import __version__
-from predictor.aggregate.breakdown import shape_text
-from predictor.aggregate.detail import Part, Run, parts
-from predictor.aggregate.schedule import BlockSchedule, schedule
+from predictor.estimators.base import KernelTable
+from predictor.forecast import Forecast
 from predictor.prediction import Prediction
+from predictor.simulate.breakdown import shape_text
+from predictor.simulate.schedule import BlockSchedule, schedule
+from predictor.simulate.times import TimedStage
 
 #: Kernels that are written out at most; each may have a launch beside it.
 MAX_KERNELS = 20_000
@@ -30,14 +32,14 @@ CPU, GPU = 1, 2
 Event = dict[str, Any]
 
 
-def to_trace(answer: Prediction, run: Run, most: int = MAX_KERNELS) -> str:
-    """The JSON text of the trace of ``answer``, the forecast of ``run``, with at most ``most`` kernels written out."""
-    whole = parts(run)
-    scheduled = [schedule(part.timed) for part in whole]
+def to_trace(forecast: Forecast, most: int = MAX_KERNELS) -> str:
+    """The JSON text of the trace of a forecast, with at most ``most`` kernels written out."""
+    answer, whole = forecast.prediction, forecast.ran
+    scheduled = [schedule(timed) for timed in whole]
     writer = _Writer(repetitions_written([entry for blocks in scheduled for entry in blocks], most), most)
     at = 0.0
-    for part, blocks in zip(whole, scheduled, strict=True):
-        at = writer.part(part, blocks, at)
+    for timed, blocks in zip(whole, scheduled, strict=True):
+        at = writer.stage(timed, blocks, at)
     events = [*_metadata(answer), *sorted(writer.events, key=lambda e: (e["ts"], -e["dur"]))]
     document = {
         "traceEvents": events,
@@ -91,23 +93,24 @@ class _Writer:
         self.kernels = 0
         self.events: list[Event] = []
 
-    def part(self, part: Part, blocks: Sequence[BlockSchedule], at: float) -> float:
-        """The passes of a part, the first of them written out; returns when the last one ends."""
-        end = at + part.timed.timeline.total_s
-        args = {"phase": part.phase, "stands for": _number(part.weight)}
-        self._slice(GPU, part.label, "pass", at, end, args)
+    def stage(self, timed: TimedStage, blocks: Sequence[BlockSchedule], at: float) -> float:
+        """The passes of a stage, the first of them written out; returns when the last one ends."""
+        stage, each_s = timed.stage, timed.each_s
+        end = at + timed.timeline.total_s
+        args = {"phase": stage.phase, "stands for": _number(stage.weight)}
+        self._slice(GPU, stage.label, "pass", at, end, args)
         for entry in blocks:
-            self._block(part, entry, at)
-        if part.overhead_s:
-            self._slice(CPU, "step overhead", "host", end, at + part.each_s, {})
-        at += part.each_s
-        more = part.weight - 1.0
+            self._block(timed.table, entry, at)
+        if stage.overhead_s:
+            self._slice(CPU, "step overhead", "host", end, at + each_s, {})
+        at += each_s
+        more = stage.weight - 1.0
         if more > 1e-9:
-            self._slice(GPU, f"{part.label}: {_number(more)} more", "more", at, at + more * part.each_s, {})
-            at += more * part.each_s
+            self._slice(GPU, f"{stage.label}: {_number(more)} more", "more", at, at + more * each_s, {})
+            at += more * each_s
         return at
 
-    def _block(self, part: Part, entry: BlockSchedule, at: float) -> None:
+    def _block(self, table: KernelTable, entry: BlockSchedule, at: float) -> None:
         repeat = entry.segment.repeat
         room = (self.most - self.kernels) // len(entry.nodes)
         if repeat <= min(self.repetitions, room):
@@ -116,11 +119,11 @@ class _Writer:
             first = max(0, min(self.repetitions, room) - 1)
             last = room > first
         for repetition in range(first):
-            self._repetition(part, entry, repetition, at)
+            self._repetition(table, entry, repetition, at)
         if repeat - last > first:
             self._between(entry, first, repeat - last, at)
         if last:
-            self._repetition(part, entry, repeat - 1, at)
+            self._repetition(table, entry, repeat - 1, at)
 
     def _between(self, entry: BlockSchedule, first: int, end: int, at: float) -> None:
         """One slice for the repetitions from ``first`` up to ``end``, not written out."""
@@ -132,8 +135,8 @@ class _Writer:
         start = float(entry.kernels(first).start_s[0])
         self._slice(GPU, name, "more", at + max(start, done), at + all_done, kernels)
 
-    def _repetition(self, part: Part, entry: BlockSchedule, repetition: int, at: float) -> None:
-        block, table, times = entry.block, part.timed.table, entry.kernels(repetition)
+    def _repetition(self, table: KernelTable, entry: BlockSchedule, repetition: int, at: float) -> None:
+        block, times = entry.block, entry.kernels(repetition)
         name = block.name if entry.segment.repeat == 1 else f"{block.name} {repetition}"
         issue, issued = (at + times.issue_s).tolist(), (at + times.issued_s).tolist()
         start, end = (at + times.start_s).tolist(), (at + times.end_s).tolist()

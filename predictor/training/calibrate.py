@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor.engines import EAGER
 from predictor.errors import RequestError
 from predictor.estimators import memory_bound as mb
 from predictor.estimators.artifact import ArtifactSet, load_artifacts
@@ -34,7 +35,7 @@ from predictor.training import calibrate_serving as serving
 from predictor.training import dataset
 from predictor.training.calibrate_collective import calibrate_collective, collective_rows
 from predictor.training.calibrate_gemm import calibrate_gemm, gemm_rows
-from predictor.training.fit import _check_out, _gpu, _json, published, write_estimator
+from predictor.training.fit import _check_out, _gpu
 from predictor.training.own_scalars import (
     Fitted,
     Weights,
@@ -45,6 +46,7 @@ from predictor.training.own_scalars import (
     without,
 )
 from predictor.training.plausible import keep_apart
+from predictor.training.publish import as_manifest, published, write_estimator
 
 FloatArray = npt.NDArray[np.float64]
 Frame = Any
@@ -158,7 +160,7 @@ def _write(source: ArtifactSet, fits: Mapping[str, Fitted], about: dict[str, Any
         manifest = dict(source.manifest)
         manifest["name"] = out.name
         manifest["calibrated"] = [e for e in manifest.get("calibrated", []) if e["gpu"] != about["gpu"]] + [about]
-        (temporary / "manifest.json").write_text(_json(manifest), encoding="utf-8")
+        (temporary / "manifest.json").write_text(as_manifest(manifest), encoding="utf-8")
         text = (
             f"# Estimators `{out.name}`\n\n`{source.name}`, calibrated by `tilecast calibrate` to {about['gpu']} with"
         )
@@ -172,7 +174,7 @@ def _write(source: ArtifactSet, fits: Mapping[str, Fitted], about: dict[str, Any
 def memory_rows(frame: Frame, gpu: GPUSpec) -> npt.NDArray[np.bool_]:
     """Which rows calibrate the memory-bound operators."""
     keep = frame["op"].astype(str).isin(MEMORY_OPS) & (frame["dtype"].astype(str) == "fp32")
-    return np.asarray(keep & (frame["framework"].astype(str) == "pytorch"), dtype=bool)
+    return np.asarray(keep & (frame["framework"].astype(str) == EAGER.kernels), dtype=bool)
 
 
 def calibrate_memory(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:

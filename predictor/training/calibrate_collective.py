@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.estimators.collective import LIBRARIES, OWN
+from predictor import engines
+from predictor.estimators.collective import OWN
 from predictor.hardware.gpu import GPUSpec
 from predictor.training import fit_collective
 from predictor.training.own_scalars import Fitted, Frame, Weights, percent
@@ -24,7 +25,7 @@ def collective_rows(frame: Frame, gpu: GPUSpec) -> npt.NDArray[np.bool_]:
     if not {"link", "system"} <= set(frame.columns):
         return np.zeros(len(frame), dtype=bool)
     keep = (frame["op"].astype(str) == "collective") & (frame["link"].astype(str) == "pcie")
-    keep &= frame["framework"].astype(str).isin(["pytorch", *LIBRARIES])
+    keep &= frame["framework"].astype(str).isin(engines.libraries())
     system = _systems(frame, gpu)
     names, counts = np.unique(system[keep], return_counts=True)
     return np.asarray(keep & np.isin(system, names[counts >= FEWEST]), dtype=bool)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor.engines import EAGER
 from predictor.estimators import calibrated, sgemm
 from predictor.estimators.base import make_batch
 from predictor.estimators.tile_gemm import TileGemm
@@ -52,7 +53,7 @@ LAYOUTS, COUNT = len(sgemm.LAYOUTS), len(sgemm.TILES)
 def gemm_rows(frame: Frame) -> BoolArray:
     """Which rows calibrate the fp32 GEMM."""
     keep = (frame["op"].astype(str) == "gemm") & (frame["dtype"].astype(str) == "fp32")
-    return np.asarray(keep & (frame["framework"].astype(str) == "pytorch"), dtype=bool)
+    return np.asarray(keep & (frame["framework"].astype(str) == EAGER.kernels), dtype=bool)
 
 
 class Vector:

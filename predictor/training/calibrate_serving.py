@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor import engines
+from predictor.engines import EAGER
 from predictor.errors import RequestError
 from predictor.estimators.residual import (
     ANY_GPU,
-    FRAMEWORKS,
     MMA_GPUS,
     Adapted,
     Corrections,
@@ -28,6 +29,7 @@ from predictor.estimators.residual import (
     covariance,
 )
 from predictor.hardware.gpu import GPUSpec
+from predictor.measurement import CUDA_GRAPH
 from predictor.sampling import cells, one_of_each, spread_out
 from predictor.training.fit_serving import ATTENTION, GEMM, MOE, Family
 from predictor.training.own_scalars import Fitted, Frame, Weights, percent
@@ -93,17 +95,18 @@ def moe_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
     return _rows(frame, gpu, "moe", np.zeros(len(frame), dtype=bool))
 
 
-def _rows(frame: Frame, gpu: GPUSpec, op: str, pytorch: BoolArray) -> BoolArray:
+def _rows(frame: Frame, gpu: GPUSpec, op: str, eager: BoolArray) -> BoolArray:
     framework = _text(frame, "framework")
     supported = np.isin(_text(frame, "dtype"), [name for name in ROW_DTYPES if gpu.supports(name)])
-    served = np.isin(framework, list(FRAMEWORKS)) | ((framework == "pytorch") & pytorch)
+    measured = np.isin(framework, [library.name for library in engines.measured()])
+    served = measured | ((framework == EAGER.kernels) & eager)
     return np.asarray((_text(frame, "op") == op) & supported & served & expressible(frame), dtype=bool)
 
 
 def _kernel_alone(frame: Frame) -> BoolArray:
     """(n,) True for warm rows without the host's time in them: replayed graphs, and calls far longer than a launch."""
     long = _number(frame, "latency_ms") * 1e-3 >= ABOVE_HOST_S
-    alone: BoolArray = (_text(frame, "cache_state") == "warm") & ((_text(frame, "protocol") == "cuda_graph") | long)
+    alone: BoolArray = (_text(frame, "cache_state") == "warm") & ((_text(frame, "protocol") == CUDA_GRAPH) | long)
     return alone
 
 
@@ -123,10 +126,11 @@ def _number(frame: Frame, name: str) -> FloatArray:
 def calibrate(family: Family, rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
     """The estimator of ``family`` adapted to ``gpu``; an earlier calibration of it is replaced.
 
-    PyTorch's rows count as vLLM's, as the estimators answer them. RequestError where no row is one that it reads.
+    PyTorch's rows count as those of the library that answers for it. RequestError where no row is one that it reads.
     """
     missing = {name: value for name, value in ABSENT.items() if name not in rows}  # a file without them is whole, too
-    rows = rows.assign(framework=rows["framework"].astype(str).replace("pytorch", "vllm"), **missing)
+    alike = {EAGER.kernels: engines.answering(EAGER.kernels).name}
+    rows = rows.assign(framework=rows["framework"].astype(str).replace(alike), **missing)
     parts = [part for part in family.parts(rows, {gpu.id: gpu}) if part.size]
     if not parts:
         raise RequestError(f"no row of {gpu.id} that {family.kind} reads: expected bf16 or fp8 of a serving framework")

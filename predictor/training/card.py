@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: Source in a data set -> what the card says of it.
-SOURCES = {
-    "neusight": "sitar-lab/NeuSight@6945927, MIT: fp32 operators of eager PyTorch 2.1",
-    "aiconfigurator": "ai-dynamo/aiconfigurator@095f58a, Apache-2.0: serving kernels of vLLM, SGLang and TensorRT-LLM",
-    "vidur": "microsoft/vidur@7d47513, MIT: operators of transformer layers in fp16",
-    "vtrain": "VIA-Research/vTrain, MIT: NCCL all_reduce on A100 and V100",
-    "llmcompass": "PrincetonUniversity/LLMCompass@2e015fd, BSD-3-Clause: fp16 matmul",
-}
+from predictor.training.sources import read_sources
+
+
+def card_sources() -> dict[str, str]:
+    """Source in a data set -> what the card says of it."""
+    return {name: f"{source.short}: {source.holds}" for name, source in read_sources().items()}
 
 
 def card(manifest: Mapping[str, Any], report: Any) -> str:
@@ -20,7 +18,8 @@ def card(manifest: Mapping[str, Any], report: Any) -> str:
     names = sorted({name for item in manifest["data"] for name in item["sources"]})
     lines = [f"# Estimators `{manifest['name']}`", "", "Written by `tilecast train`; loads without pickle.", ""]
     lines += ["## Data", ""]
-    lines += [f"- {SOURCES.get(name, name)}" for name in names]
+    known = card_sources()
+    lines += [f"- {known.get(name, name)}" for name in names]
     lines += ["", "| file | rows | SHA-256 of the rows |", "| --- | --: | --- |"]
     lines += [f"| {item['file']} | {item['rows']:,} | `{item['sha256'][:16]}` |" for item in manifest["data"]]
     lines += ["", f"GPUs: {', '.join(manifest['gpus'])}."]

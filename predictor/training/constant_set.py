@@ -14,7 +14,7 @@ from predictor.files import atomic_write
 from predictor.ops import OPERATORS
 from predictor.training.baselines import roofline_ms
 from predictor.training.evaluate import as_json, predict_rows
-from predictor.training.fit import write_estimator
+from predictor.training.publish import write_estimator
 
 Frame = Any
 FloatArray = npt.NDArray[np.float64]

@@ -29,13 +29,14 @@ from predictor.training.row_values import check_values
 from predictor.training.summary import describe, merge_repeats, same_case
 
 __all__ = [
-    "Frame", "concat", "describe", "digest", "merge_repeats", "ops_of", "read", "read_meta", "same_case", "sidecar",
-    "to_frame", "validate", "write",
+    "Frame", "concat", "data_files", "describe", "digest", "merge_repeats", "ops_of", "read", "read_meta",
+    "replace_file", "same_case", "sidecar", "to_frame", "to_table", "validate", "write",
 ]  # fmt: skip
 
 Frame = Any  # pandas.DataFrame; pandas is imported where it is used
 _KEY = b"tilecast"
 _SUFFIXES = (".parquet", ".csv")
+_HARNESS = "measurements.parquet"  # the harness' own rows, which `tilecast dataset import microbench` reads
 
 
 # -------------------------------------------------------------------------------------------------- frames in memory
@@ -223,12 +224,12 @@ def write(frame: Frame, path: str | Path, about: Mapping[str, Any] | None = None
         **(about or {}),
     }  # fmt: skip
     if path.suffix == ".csv":
-        _replace(path, lambda name: kept.to_csv(name, index=False))
+        replace_file(path, lambda name: kept.to_csv(name, index=False))
     else:
         pq = require("pyarrow.parquet")
-        table = _table(kept).replace_schema_metadata({_KEY: json.dumps(meta).encode()})
-        _replace(path, lambda name: pq.write_table(table, name, compression="zstd"))
-    _replace(sidecar(path), lambda name: name.write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8"))
+        table = to_table(kept).replace_schema_metadata({_KEY: json.dumps(meta).encode()})
+        replace_file(path, lambda name: pq.write_table(table, name, compression="zstd"))
+    replace_file(sidecar(path), lambda name: name.write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8"))
     return meta
 
 
@@ -237,7 +238,7 @@ def _check_suffix(path: Path) -> None:
         raise RequestError(f"{path} has the suffix {path.suffix!r}: expected {' or '.join(_SUFFIXES)}")
 
 
-def _replace(path: Path, write_to: Any) -> None:
+def replace_file(path: Path, write_to: Any) -> None:
     """Writes beside `path` under another name, then renames, so that no reader ever sees half a file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     try:
@@ -252,7 +253,8 @@ def _replace(path: Path, write_to: Any) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _table(frame: Frame) -> Any:
+def to_table(frame: Frame) -> Any:
+    """`frame` as a pyarrow table in the types that a file has."""
     pa = require("pyarrow")
     types = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
     arrays, names = [], []
@@ -269,12 +271,29 @@ def _table(frame: Frame) -> Any:
     return pa.table(arrays, names=names)
 
 
+def data_files(path: str | Path) -> list[Path]:
+    """The files of measurements that `path` stands for: itself, or every shard (.parquet) below a folder, sorted.
+
+    What the harness wrote there (measurements.parquet) is none: it has to be imported. Raises RequestError where a
+    folder holds no shard.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return [path]
+    found = [file for file in path.rglob("*.parquet") if file.name != _HARNESS and not file.name.startswith(".")]
+    if not found:
+        raise RequestError(f"{path} holds no .parquet file: expected a file of measurements, or a folder of them")
+    return sorted(found, key=lambda file: file.relative_to(path).as_posix())
+
+
 def read(path: str | Path) -> Frame:
-    """The measurements in `path` (.parquet or .csv), checked.
+    """The measurements in `path` (.parquet, .csv, or a folder with shards), checked.
 
     Raises RequestError where there is no such file and SpecError, one line, where it is no dataset of this schema.
     """
     path = Path(path)
+    if path.is_dir():
+        return concat([read(file) for file in data_files(path)])
     _check_suffix(path)
     check_plain(path, "a file of measurements", LARGEST_TABLE)
     frame = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
@@ -283,8 +302,15 @@ def read(path: str | Path) -> Frame:
 
 
 def read_meta(path: str | Path) -> dict[str, Any]:
-    """The facts that stand in the metadata of a parquet file or in the sidecar of a CSV file. Raises SpecError."""
+    """The facts that stand in the metadata of a parquet file or in the sidecar of a CSV file. Raises SpecError.
+
+    Of a folder: the GPUs ("devices") that its files bring along.
+    """
     path = Path(path)
+    if path.is_dir():
+        parts = [read_meta(file).get("devices") or {} for file in data_files(path)]
+        devices = {name: text for part in parts for name, text in part.items()}
+        return {"schema_version": SCHEMA_VERSION, "devices": devices}
     try:
         if path.suffix == ".parquet":
             raw = (require("pyarrow.parquet").read_schema(path).metadata or {}).get(_KEY)

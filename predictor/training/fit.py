@@ -6,12 +6,8 @@ groups -> fit one estimator a recipe -> export -> score the held-out rows. Same 
 
 from __future__ import annotations
 
-import io
-import json
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,8 +17,6 @@ import numpy.typing as npt
 
 from predictor.errors import RequestError, unknown_name
 from predictor.estimators.artifact import SCHEMA_VERSION, ArtifactSet
-from predictor.estimators.interval import FILE as INTERVALS
-from predictor.estimators.stored import FILES, MANIFEST, WEIGHTS, described
 from predictor.files import atomic_write, read_json
 from predictor.hardware.gpu import GPUSpec, load_gpu, parse_gpu
 from predictor.training import dataset
@@ -30,64 +24,11 @@ from predictor.training.baselines import constant_efficiencies
 from predictor.training.evaluate import predict_rows
 from predictor.training.metrics import by_group, summarise
 from predictor.training.plausible import check_gpus, keep_apart, refuse_repeats
+from predictor.training.publish import as_manifest, published, write_estimator
+from predictor.training.recipes import FEW_ROWS, RECIPES, Recipe
 
 Frame = Any
 Fit = Callable[[Frame, Mapping[str, GPUSpec], int], tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]
-
-FEW_ROWS = "fit_efficiency:fit_efficiency"
-MEMORY_BOUND = (
-    "elementwise", "norm", "softmax", "embedding", "cross_entropy", "rotary", "optimizer", "copy", "routing",
-)  # fmt: skip
-SIXTEEN_BIT = ("bf16", "fp16", "fp8", "tf32")
-QUANTIZED = ("int8", "mxfp8", "nvfp4")
-QUANTIZED_ROWS = ("bf16", "fp8", *QUANTIZED)
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """One estimator of a set: the rows it is fitted on, and what it answers for. ``fit`` is "module:function".
-
-    It takes ``least`` rows on a GPU, with ``needs`` filled in; fewer are fitted as `Efficiency`, two numbers a family.
-    """
-
-    folder: str
-    fit: str
-    families: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    ops: tuple[str, ...]
-    row_dtypes: tuple[str, ...]  # dtypes of the rows; () = all
-    least: int = 200
-    needs: tuple[str, ...] = ()
-
-    def rows(self, frame: Frame) -> npt.NDArray[np.bool_]:
-        """Which rows of the frame the recipe fits."""
-        keep = frame["op"].astype(str).isin(self.ops)
-        if self.row_dtypes:
-            keep &= frame["dtype"].astype(str).isin(self.row_dtypes)
-        return np.asarray(keep, dtype=bool)
-
-
-RECIPES = (
-    Recipe(
-        "fp32-gemm", "fit_tile_gemm:fit_tile_gemm", ("gemm",), ("fp32",), ("gemm",), ("fp32",), 1000,
-        ("kernel_name", "grid_x"),
-    ),
-    Recipe(
-        "memory-bound", "fit_memory_bound:fit_memory_bound", MEMORY_BOUND, ("*",),
-        (
-            "elementwise", "dropout", "reduce", "norm", "softmax", "embedding", "rotary", "copy", "cross_entropy",
-            "optimizer", "routing",
-        ),
-        (), 1000,
-    ),
-    Recipe("gemm", "fit_serving:fit_gemm", ("gemm",), (*SIXTEEN_BIT, *QUANTIZED), ("gemm",), QUANTIZED_ROWS),
-    Recipe(
-        "attention", "fit_serving:fit_attention", ("attention",), ("bf16", "fp16", "fp8"), ("attention",),
-        ("bf16", "fp8"),
-    ),
-    Recipe("moe", "fit_serving:fit_moe", ("moe",), ("bf16", "fp16", "fp8", *QUANTIZED), ("moe",), QUANTIZED_ROWS),
-    Recipe("collective", "fit_collective:fit_collective", ("collective",), ("*",), ("collective",), (), 40),
-)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -127,14 +68,13 @@ def train(
     if not name.isprintable():
         raise RequestError(f"--name {name!r}: expected text without control characters")
     _check_out(out)
-    frame, sources, devices = _read(files, say)
+    frame, sources, devices = _read(files, recipes if estimators else (), say)
     excluded = [_gpu(g, devices).id for g in exclude]
     frame, gpus, report = _choose(frame, devices, [_gpu(g, devices).id for g in only], excluded, out)
-    if estimators:
-        asked = np.logical_or.reduce([recipe.rows(frame) for recipe in recipes])
-        frame = frame[asked].reset_index(drop=True)
+    report.rows = sum(source["rows"] for source in sources)
     held = _holdout(frame, holdout, holdout_by, seed)
-    seen = frame[~held & ~frame["gpu"].astype(str).isin(excluded).to_numpy()]
+    fitted = ~held & ~frame["gpu"].astype(str).isin(excluded).to_numpy()
+    seen = frame if fitted.all() else frame[fitted]
     if not len(seen):
         raise RequestError("no rows are left to fit on: check --only-gpu, --exclude-gpu and --holdout")
     manifest: dict[str, Any] = {
@@ -146,7 +86,7 @@ def train(
         for recipe in recipes:
             _fit_one(recipe, seen, gpus, seed, temporary, manifest, report, say, intervals)
         _baselines(seen, manifest, gpus, intervals)
-        (temporary / "manifest.json").write_text(_json(manifest), encoding="utf-8")
+        (temporary / "manifest.json").write_text(as_manifest(manifest), encoding="utf-8")
         say("scoring what was held out")
         for device, text in devices.items():
             atomic_write(temporary / "gpus" / f"{device}.yaml", text.encode())
@@ -189,20 +129,28 @@ def _gpu(name: str, devices: Mapping[str, str]) -> GPUSpec:
     return parse_gpu(devices[name], Path(f"{name}.yaml")) if name in devices else load_gpu(name)
 
 
-def _read(files: Sequence[Path], say: Callable[[str], None]) -> tuple[Frame, list[dict[str, Any]], dict[str, str]]:
-    """All rows, what the manifest says of each file, and the YAML texts of GPUs that the catalogue lacks."""
+def _read(
+    files: Sequence[Path], recipes: Sequence[Recipe], say: Callable[[str], None]
+) -> tuple[Frame, list[dict[str, Any]], dict[str, str]]:
+    """All rows, what the manifest says of each file, and the YAML texts of GPUs that the catalogue lacks.
+
+    With ``recipes``, of the rows only those that one of them fits.
+    """
     frames, sources = [], []
     devices: dict[str, str] = {}
-    for path in files:
+    paths = [(given, path) for given in files for path in dataset.data_files(given)]
+    for given, path in paths:
         part = dataset.read(path)
         own = dataset.devices(dataset.read_meta(path))
         check_gpus(part, str(path), own)
         keep_apart(part, str(path), own, say)
-        frames.append(part)
+        asked = np.logical_or.reduce([recipe.rows(part) for recipe in recipes]) if recipes else slice(None)
+        frames.append(part[asked])
         names = sorted(part["source"].astype(str).unique().tolist())
-        sources.append({"file": path.name, "rows": len(part), "sha256": dataset.digest(part), "sources": names})
+        file = path.relative_to(given).as_posix() if path != given else path.name
+        sources.append({"file": file, "rows": len(part), "sha256": dataset.digest(part), "sources": names})
         devices |= dataset.read_meta(path).get("devices", {})
-    refuse_repeats(list(zip(files, frames, strict=True)))
+    refuse_repeats(list(zip([path for _, path in paths], frames, strict=True)))
     return (frames[0] if len(frames) == 1 else dataset.concat(frames)), sources, devices
 
 
@@ -226,9 +174,19 @@ def _choose(
         if test.any():
             report.kept_apart["the data set's own test split"] = int((test & keep).sum())
         keep &= ~test
-    frame = frame[keep].reset_index(drop=True)
+    clocked = _clocked(frame) & keep
+    if clocked.any():
+        report.kept_apart["timed by the host's clock, its launch and wait within"] = int(clocked.sum())
+    frame = frame[keep & ~clocked].reset_index(drop=True)
     gpus = {name: _gpu(name, devices) for name in sorted(frame["gpu"].astype(str).unique())}
     return frame, gpus, report
+
+
+def _clocked(frame: Frame) -> npt.NDArray[np.bool_]:
+    """(n,) True for rows by a host's clock of operators that other rows time without the host: they teach nothing."""
+    clocked = (frame["protocol"].astype(str) == "host_clock").to_numpy()
+    ops = frame["op"].astype(str)
+    return np.asarray(clocked & ops.isin(set(ops[~clocked])).to_numpy(), dtype=bool)
 
 
 def _holdout(frame: Frame, fraction: float, by: str, seed: int) -> npt.NDArray[np.bool_]:
@@ -293,20 +251,6 @@ def _carries(recipe: Recipe, rows: Frame) -> bool:
     return bool(rows["gpu"].astype(str).value_counts().max() >= recipe.least)
 
 
-def write_estimator(
-    folder: Path, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]],
-    intervals: Mapping[str, Any] | None = None,
-) -> None:  # fmt: skip
-    """An estimator's folder: weights.npz, intervals.json (None: the one that is there stays) and the manifest with
-    their hashes, the same bytes for the same content."""
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **{key: weights[key] for key in sorted(weights)})  # stored: loads 5 x faster
-    atomic_write(folder / WEIGHTS, buffer.getvalue())
-    if intervals is not None:
-        atomic_write(folder / INTERVALS, _json(intervals).encode())
-    atomic_write(folder / MANIFEST, _json({**manifest, FILES: described(folder)}).encode())
-
-
 def _baselines(seen: Frame, manifest: dict[str, Any], gpus: Mapping[str, GPUSpec], intervals: bool) -> None:
     """The constant efficiency by operator and dtype, and how far the roofline is off, from a sample of the rows."""
     from predictor.estimators.artifact import RooflineOnly
@@ -355,44 +299,8 @@ def _describe(folder: Path, manifest: Mapping[str, Any], report: TrainReport) ->
     from predictor.training.card import card
 
     metrics = {"heldout_shapes": report.heldout_shapes, "heldout_gpus": report.heldout_gpus}
-    (folder / "metrics.json").write_text(_json(metrics), encoding="utf-8")
+    (folder / "metrics.json").write_text(as_manifest(metrics), encoding="utf-8")
     (folder / "README.md").write_text(card(manifest, report), encoding="utf-8")
-
-
-@contextmanager
-def published(out: Path) -> Iterator[Path]:
-    """A new folder that takes the place of ``out`` once it is finished; where it is not, ``out`` stays as it was."""
-    temporary = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
-    try:
-        yield temporary
-        _publish(temporary, out)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-
-
-def _publish(temporary: Path, out: Path) -> None:
-    """Put the finished set in place of an older one."""
-    temporary.chmod(0o755)
-    old = None
-    if out.exists():
-        old = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.old."))
-        out.rename(old / "set")
-    temporary.rename(out)
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=1, sort_keys=False, default=_plain) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} does not go into a manifest")
 
 
 def names(text: str | None) -> list[str]:

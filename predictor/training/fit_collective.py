@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from predictor.engines import EAGER
 from predictor.errors import RequestError
 from predictor.estimators.base import make_batch
-from predictor.estimators.collective import CONSTANTS, LIBRARIES, OWN, START, Board, Links, seconds
+from predictor.estimators.collective import CONSTANTS, OWN, START, Board, Links, OwnKernels, seconds
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import LINKS
 from predictor.roofline import FloatArray
@@ -25,7 +26,7 @@ from predictor.training.extras import require
 
 Frame = Any
 IntArray = npt.NDArray[np.int64]
-_T = TypeVar("_T", Links, Board)
+_T = TypeVar("_T", Links, Board, OwnKernels)
 
 #: Rows of a group (source, GPU, library, kind, GPUs, dtype) that are fitted: the first of every third of an octave.
 _BINS_AN_OCTAVE = 3
@@ -48,7 +49,7 @@ class Rows:
 
     links: Links
     board: Board
-    library: IntArray
+    kernels: OwnKernels
     log_latency: FloatArray
     system: npt.NDArray[Any]
     weight: FloatArray
@@ -60,13 +61,13 @@ class Rows:
     def take(self, index: IntArray) -> Rows:
         """The rows of `index`."""
         return Rows(
-            _take(self.links, index), _take(self.board, index), self.library[index], self.log_latency[index],
+            _take(self.links, index), _take(self.board, index), _take(self.kernels, index), self.log_latency[index],
             self.system[index], self.weight[index],
         )  # fmt: skip
 
     def errors(self, constants: FloatArray, own: FloatArray) -> FloatArray:
         """Log of forecast over measured, (n,); ``own`` of shape (n, 4)."""
-        forecast = seconds(self.links, self.board, constants, own, self.library)
+        forecast = seconds(self.links, self.board, constants, own, self.kernels)
         result: FloatArray = np.log(forecast) - self.log_latency
         return result
 
@@ -81,10 +82,11 @@ def rows_of(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Rows:
     gpu = frame["gpu"].astype(str).to_numpy()
     clock = np.array([gpus[name].boost_clock_hz for name in gpu])
     memory = np.array([gpus[name].memory_bandwidth for name in gpu])
-    library = np.array([LIBRARIES.index(name) if name in LIBRARIES else 0 for name in frame["framework"].astype(str)])
+    links = Links.of(batch.columns)
+    kernels = OwnKernels.of(frame["framework"].astype(str).tolist(), links.ranks)
     system = frame["system"].astype(object).fillna("").astype(str).to_numpy()
     return Rows(
-        Links.of(batch.columns), Board(clock, memory), library,
+        links, Board(clock, memory), kernels,
         np.log(np.asarray(frame["latency_ms"], dtype=np.float64) / 1e3),
         np.where(system == "", np.char.add(gpu.astype(str), "-node"), system), _weights(frame),
     )  # fmt: skip
@@ -105,7 +107,8 @@ def _weights(frame: Frame) -> FloatArray:
 
 def usable(frame: Frame) -> Frame:
     """Rows to fit on: no own kernels launched one by one (they show the host), dense sizes thinned out."""
-    eager = frame["kernel_source"].astype(str).str.endswith("_eager") & (frame["framework"].astype(str) != "pytorch")
+    served = frame["framework"].astype(str) != EAGER.kernels
+    eager = served & frame["kernel_source"].astype(str).str.endswith("_eager")
     frame = frame[~eager.to_numpy()].reset_index(drop=True)
     keep = np.zeros(len(frame), dtype=bool)
     octave = np.log2(np.asarray(frame["size"], dtype=np.float64))

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor import engines
 from predictor.estimators import attention_cycles, serving_attention, serving_gemm, serving_moe
-from predictor.estimators.residual import ANY_GPU, MMA_GPUS, FloatArray, describe_device, runs_mma
-from predictor.hardware.generation import generation
+from predictor.estimators.residual import ANY_GPU, MMA_GPUS, FloatArray, describe_device
+from predictor.hardware.generation import generation, runs_mma
 from predictor.hardware.gpu import GPUSpec
 from predictor.training.boosting import Settings, boost
 from predictor.training.serving_rows import (
@@ -61,7 +62,7 @@ class Family:
     pulls: tuple[float, ...] = ()  # of every constant toward its start, against the usual pull; all 1 where empty
     searches: tuple[Mapping[str, float], ...] = ({},)  # in what the constants from which a fit sets out differ
     by_kernel: Callable[[Frame, Mapping[str, GPUSpec]], Iterator[Part]] | None = None  # parts of what GPUs share
-    kernel_of: Callable[[str, str, GPUSpec], str] | None = None  # the kernel of a framework, variant and GPU
+    kernel_of: Callable[[str, str, GPUSpec], str] | None = None  # the kernel of a library, variant and GPU
     of_kernel: tuple[str, ...] = ()  # constants that all variants of a kernel have in common
     common: Callable[[str], Family] | None = None  # by kind of rows: core, trees for what GPUs share; else as measured
     from_plain: bool = False  # what GPUs share of a variant is pulled toward the framework's plain products (bf16)
@@ -346,6 +347,6 @@ MOE = Family(
     alike_shrink=1.0,
     unseen_clip=0.8,
     by_kernel=moe_by_kernel,
-    kernel_of=serving_moe.kernel_of,
+    kernel_of=lambda library, name, gpu: engines.library(library).moe_kernel(name, gpu),
     of_kernel=serving_moe.OF_KERNEL,
 )

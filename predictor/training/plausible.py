@@ -9,6 +9,7 @@ file is refused with the unit that it seems to be in.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -169,25 +170,24 @@ def _shape(frame: Frame, row: int) -> str:
 def refuse_repeats(parts: Sequence[tuple[Path, Frame]]) -> None:
     """Raises SpecError, one line, where a row of one file stands in another, too: it would count twice.
 
-    A row is the same where every column agrees, source file and row included.
+    A row is the same where every column agrees, source file and row included. Only rows of a source file that stands in
+    several of ``parts`` are compared.
     """
     np, pd = require("numpy"), require("pandas")
-    origins = [set(frame[["source", "source_file"]].drop_duplicates().itertuples(index=False)) for _, frame in parts]
-    if sum(map(len, origins)) == len(set().union(*origins)):
-        return  # no source file in two of them, and nothing of millions of rows to hash
-    whole = dataset.concat([frame for _, frame in parts])
-    hashes = pd.util.hash_pandas_object(whole, index=False).to_numpy()
-    owner = np.repeat(np.arange(len(parts)), [len(frame) for _, frame in parts])
-    start = np.cumsum([0, *(len(frame) for _, frame in parts)])
-    for i in range(1, len(parts)):
-        before, own = hashes[: start[i]], hashes[start[i] : start[i + 1]]
-        again = np.isin(own, before)
-        if again.any():
-            row = int(again.argmax())
-            other = int((before == own[row]).argmax())
-            first = int(owner[other])
-            its = other - int(start[first]) + 1
+    keys = ["source", "source_file"]
+    origins = Counter(row for _, frame in parts for row in set(frame[keys].drop_duplicates().itertuples(index=False)))
+    shared = pd.DataFrame([row for row, files in origins.items() if files > 1], columns=keys)
+    seen: dict[int, tuple[Path, int]] = {}
+    for path, frame in parts if len(shared) else ():
+        alike = frame[keys].astype(str).merge(shared.astype(str).assign(shared=True), on=keys, how="left")["shared"]
+        rows = np.flatnonzero(alike.notna().to_numpy())
+        part = frame.iloc[rows].astype({name: str for name in frame.columns if frame[name].dtype == "category"})
+        hashes = pd.util.hash_pandas_object(part, index=False).tolist()
+        again = [i for i, value in enumerate(hashes) if value in seen]
+        if again:
+            other, its = seen[hashes[again[0]]]
             raise SpecError(
-                f"--data {parts[i][0]}, row {row + 1}: stands in {parts[first][0]}, row {its},"
-                f" too, as {int(again.sum()):,} rows do; expected every row once"
+                f"--data {path}, row {int(part.index[again[0]]) + 1}: stands in {other}, row {its + 1},"
+                f" too, as {len(again):,} rows do; expected every row once"
             )
+        seen |= {value: (path, int(row)) for value, row in zip(hashes, part.index, strict=True)}

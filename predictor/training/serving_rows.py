@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor import engines
 from predictor.dtypes import bytes_of
-from predictor.engines import taken_elsewhere
+from predictor.engines.library import EXPERT_KERNELS, TRITON
+from predictor.engines.releases import age, is_version
 from predictor.estimators import attention_shapes, serving_attention, serving_gemm, serving_moe
-from predictor.estimators.residual import FRAMEWORKS, Device, FloatArray
+from predictor.estimators.residual import Device, FloatArray
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.routing import Loads, expert_loads, exponent_of
 from predictor.quantization import SCHEMES, activation_bytes, variant, weight_bytes
@@ -21,8 +23,6 @@ Frame = Any
 
 #: dtypes whose rows the serving estimators are fitted on.
 ROW_DTYPES = ("bf16", "fp8", "int8", "mxfp8", "nvfp4")
-#: Releases (framework, version) whose Triton experts are not today's: see `moe_by_kernel`.
-EARLY = (("sglang", "0.5.10"), ("vllm", "0.14.0"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ def gemm_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
         sizes = activation_bytes(dtype, quant), weight_bytes(dtype, quant)
         blocked = quant == serving_gemm.BLOCKED
         shapes = serving_gemm.Shapes(np.nan_to_num(batch, nan=1.0), m, n, k, *sizes, blocked)
-        device, kind = Device.of(gpus[gpu], dtype), variant(dtype, quant)
-        yield Part(gpu, f"{framework}|{kind}", kind, device, shapes, FRAMEWORKS[framework], _log_latency(rows), dtype)
+        device, kind, code = Device.of(gpus[gpu], dtype), variant(dtype, quant), engines.library(framework).code
+        yield Part(gpu, f"{framework}|{kind}", kind, device, shapes, code, _log_latency(rows), dtype)
 
 
 def attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
@@ -78,8 +78,9 @@ def attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]
         ).run_by(framework, gpus[gpu])
         device = Device.of(gpus[gpu], dtype)
         path = f"{framework}|{phase}|{dtype}"
-        own = phase == serving_attention.DECODE and taken_elsewhere(framework, gpus[gpu])
-        yield Part(gpu, path, phase, device, shapes, FRAMEWORKS[framework], _log_latency(rows), dtype, shared=not own)
+        own = phase == serving_attention.DECODE and engines.taken_elsewhere(framework, gpus[gpu])
+        code = engines.library(framework).code
+        yield Part(gpu, path, phase, device, shapes, code, _log_latency(rows), dtype, shared=not own)
 
 
 def attention_for_all(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
@@ -106,11 +107,12 @@ def moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
         columns = [_floats(rows, name) for name in names]
         columns += [np.where(gated, 3.0, 2.0), _floats(rows, "tp"), _floats(rows, "ep")]
         device, name = Device.of(gpus[gpu], dtype), variant(dtype, quant)
-        tiling = serving_moe.tiling_of(framework, serving_moe.kernel_of(framework, name, gpus[gpu]), name)
+        library = engines.library(framework)
+        tiling = library.moe_tiling(library.moe_kernel(name, gpus[gpu]), name)
         shapes = serving_moe.Shapes.of(columns, _loads(rows), _exponents(rows), weight_bytes(dtype, quant), tiling)
         kind = serving_moe.booster_of(name)
         yield Part(
-            gpu, f"{framework}|{name}", kind, device, shapes, FRAMEWORKS[framework], _log_latency(rows), dtype,
+            gpu, f"{framework}|{name}", kind, device, shapes, library.code, _log_latency(rows), dtype,
             name == serving_moe.BLOCKED,
         )  # fmt: skip
 
@@ -134,35 +136,41 @@ def _exponents(rows: Frame) -> FloatArray:
 def moe_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
     """The parts of `moe_parts`, split by kernel, whose name takes the framework's place in the path.
 
-    The rows name the kernel; where they do not, it is the one that the framework runs. Of `EARLY` releases, Triton's
-    rows teach what today's do alike: SGLang's multiplied the rows of other GPUs' experts, too, and layers without a
-    gate take as long in these tables as with one.
+    The rows name the kernel; where they do not, it is the one that the framework runs. Of earlier releases, Triton's
+    rows teach what today's do alike: some multiplied the rows of other GPUs' experts, too, or have layers without a
+    gate take as long as with one (`TritonExperts`).
     """
     names = frame["kernel_source"].astype(object).fillna("").astype(str) if "kernel_source" in frame else None
     kernels = np.full(len(frame), "", dtype=object)
     if names is not None:
-        found = {name: next((k for k in serving_moe.KERNELS if k in name), "") for name in names.unique()}
+        found = {name: next((k for k in EXPERT_KERNELS if k in name), "") for name in names.unique()}
         kernels = names.map(found).to_numpy(dtype=object)
-    early = _early(frame)
-    theirs = (_floats(frame, "ep") > 1) & (frame["framework"].astype(str) == "sglang").to_numpy()
-    alike = ~(early & np.isin(kernels.astype(str), ["triton", ""]) & (theirs | ~_gated(frame)))  # "": vLLM's fused_moe
-    for known, is_early in sorted(set(zip(kernels.astype(str), early.tolist(), strict=True))):
-        for part in moe_parts(frame[(kernels == known) & (early == is_early) & alike], gpus):
+    ages, alike = _releases(frame)
+    alike |= ~np.isin(kernels.astype(str), [TRITON, ""])  # a plain "fused_moe" is Triton's
+    for known, behind in sorted(set(zip(kernels.astype(str), ages.tolist(), strict=True))):
+        for part in moe_parts(frame[(kernels == known) & (ages == behind) & alike], gpus):
             framework, name = part.path.split("|")
-            kernel = known or serving_moe.kernel_of(framework, name, gpus[part.gpu])
-            tiling = serving_moe.tiling_of(framework, kernel, name, is_early)
+            library = engines.library(framework)
+            kernel = known or library.moe_kernel(name, gpus[part.gpu])
+            tiling = library.moe_tiling(kernel, name, library.experts[-1 - behind].version)
             yield replace(part, path=f"{kernel}|{name}", shapes=replace(part.shapes, tiling=tiling))
 
 
-def _early(frame: Frame) -> npt.NDArray[np.bool_]:
-    """(n,) True for rows of `EARLY` releases."""
+def _releases(frame: Frame) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """(how many releases behind today's experts each row is, whether Triton's do in it what today's do); (n,) each."""
+    behind = np.zeros(len(frame), dtype=np.int64)
+    alike: npt.NDArray[np.bool_] = np.ones(len(frame), dtype=bool)
     if "framework_version" not in frame:
-        return np.zeros(len(frame), dtype=bool)
+        return behind, alike
     names, versions = (frame[name].astype(str).to_numpy() for name in ("framework", "framework_version"))
-    found: npt.NDArray[np.bool_] = np.zeros(len(frame), dtype=bool)
-    for name, version in EARLY:
-        found |= (names == name) & (versions == version)
-    return found
+    elsewhere, gated = _floats(frame, "ep") > 1, _gated(frame)
+    for name, version in set(zip(names.tolist(), versions.tolist(), strict=True)):
+        experts = engines.library(name).experts
+        late = age(experts, version) if is_version(version) else 0
+        then, rows = experts[-1 - late], (names == name) & (versions == version)
+        behind[rows] = late
+        alike[rows & ((then.foreign_products & elsewhere) | (then.gate_costs & ~gated))] = False
+    return behind, alike
 
 
 def _gated(frame: Frame) -> npt.NDArray[np.bool_]:
@@ -199,9 +207,10 @@ def _groups(frame: Frame, gpus: Mapping[str, GPUSpec], extra: Mapping[str, Any])
     """((gpu, framework, dtype, *extra), rows) of the groups that a data sheet has a peak for, in sorted order."""
     keys = {name: frame[name].astype(str).to_numpy() for name in ("gpu", "framework", "dtype")}
     table = type(frame)({**keys, **extra})
+    measured = [library.name for library in engines.measured()]
     for key, rows in sorted(table.groupby(list(table.columns), sort=True).indices.items()):
         gpu, framework, dtype = key[:3]
-        if framework in FRAMEWORKS and gpu in gpus and gpus[gpu].supports(dtype):
+        if framework in measured and gpu in gpus and gpus[gpu].supports(dtype):
             yield key, frame.iloc[np.sort(rows)]
 
 

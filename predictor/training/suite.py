@@ -17,7 +17,8 @@ from predictor.workload import ragged_lengths
 COLUMNS = (
     "case", "config", "mode", "gpu", "num_gpus", "gpus_per_node", "dtype", "seq_len", "output_len", "context_len",
     "prompt_lens", "global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "shard", "recompute", "optimizer",
-    "execution", "attention", "step_overhead_ms", "launch_overhead_us", "measured_ms", "measured_forward_ms",
+    "execution", "attention", "kv_dtype", "routing", "memory_fraction", "step_overhead_ms", "launch_overhead_us",
+    "measured_ms", "measured_forward_ms",
 )  # fmt: skip
 
 

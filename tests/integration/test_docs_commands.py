@@ -52,9 +52,9 @@ NOT_RUN = {
         f"tilecast dataset import {source}": "needs the public data, and minutes; test_importers_data.py imports"
         for source in ("neusight", "aiconfigurator", "vidur", "vtrain", "llmcompass")
     },
-    "tilecast train --data neusight.parquet": "the public data, minutes; the words of tracking.md train a set",
-    "tilecast train --data aiconfigurator.parquet": "the public data, minutes",
-    "tilecast evaluate kernels neusight.parquet": "the public data, imported",
+    "tilecast train --data datasets/": "minutes; tests/integration/test_datasets_folder.py trains on a slice",
+    "tilecast evaluate kernels datasets/": "minutes; the same test evaluates a slice",
+    "tilecast dataset fetch": "the network; tests/integration/test_dataset_fetch.py fetches from a local repository",
     "tilecast dataset describe neusight.parquet": "the public data, imported",
     "microbench plan --calibration": "tests of the harness run it",
     "microbench collect --budget": "needs a GPU",

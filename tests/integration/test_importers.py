@@ -158,7 +158,7 @@ def test_aiconfigurator(aiconfigurator: Path) -> None:
         "table mla_context_module_perf times a whole attention module, no operator": 3,
         "latency is no number above zero": 1,
         "gemm_dtype 'q9' has no dtype here": 1,
-        "system 'z9' has no catalogue id here": 1,
+        "system 'z9' is no GPU of the catalogue": 1,
     }
     ops = dict(zip(frame["source_file"].astype(str) + ":" + frame["source_row"].astype(str), dataset.ops_of(frame),
                    strict=True))  # fmt: skip

@@ -15,6 +15,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+SOURCES = """
+from predictor.training.sources import SOURCES_FILE, read_sources
+found = read_sources()
+print("_datasets" in str(SOURCES_FILE), ",".join(found), len(found["neusight"].files))
+"""
 ASK = ["predict", "--model", "gpt2", "--gpu", "h100", "--json"]
 
 
@@ -54,6 +59,12 @@ def test_wheel(built: Path, tmp_path: Path) -> None:
     assert "predictor/networks/configs/gpt3.json" in names
     assert "predictor/py.typed" in names
     check_answer(run([sys.executable, "-m", "predictor", *ASK], PYTHONPATH=str(tmp_path)))
+    # The rows stay out; where they are from, and under which licence, goes along.
+    assert not [name for name in names if name.endswith(".parquet")]
+    licences = {f"datasets/licences/{path.name}" for path in (ROOT / "datasets" / "licences").glob("*.txt")}
+    assert {"NOTICE", "LICENSE", *licences} <= {name.partition(".dist-info/licenses/")[2] for name in names}
+    said = run([sys.executable, "-c", SOURCES], PYTHONPATH=str(tmp_path))
+    assert said.split() == ["True", "neusight,aiconfigurator,vidur,vtrain,llmcompass", "86"]
 
 
 def test_sdist(built: Path) -> None:
@@ -62,6 +73,8 @@ def test_sdist(built: Path) -> None:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert {f"models/default/{name}" for name in shipped()} <= names
     assert "tests/conftest.py" in names
+    assert {"NOTICE", "datasets/sources.yaml", "datasets/README.md"} <= names
+    assert not [name for name in names if name.endswith(".parquet")]
 
 
 def test_editable_install(tmp_path: Path) -> None:

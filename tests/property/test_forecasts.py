@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import predictor
-from predictor.aggregate.passes import time_graphs
-from predictor.engines import EAGER
+from predictor.engines import EAGER, HOSTS
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import predict_kernels
 from predictor.graph import Graph
@@ -34,6 +33,8 @@ from predictor.ops import (
     Softmax,
 )  # fmt: skip
 from predictor.passes.autograd import backward_graph
+from predictor.simulate.plan import Plan, Stage
+from predictor.simulate.times import Operators
 
 ARTIFACTS = load_artifacts()
 size = st.integers(1, 4096)
@@ -117,8 +118,9 @@ def test_repeats_cost_what_the_unrolled_graph_costs(model: str) -> None:
     for graph in (forward, backward_graph(forward)):
         long = graph.unrolled()
         assert long.flops() == pytest.approx(graph.flops())
-        for eager_host in (True, False):
-            both = time_graphs([graph, long], gpu, ARTIFACTS, engine=EAGER, eager_host=eager_host)
+        for host in HOSTS:
+            plan = Plan((Stage(graph, "train", host=host), Stage(long, "train", host=host)))
+            (both,) = Operators(gpu, EAGER, ARTIFACTS).time([plan])
             assert both[1].timeline.total_s == pytest.approx(both[0].timeline.total_s, rel=1e-9)
             assert both[1].timeline.gpu_s == pytest.approx(both[0].timeline.gpu_s, rel=1e-9)
 

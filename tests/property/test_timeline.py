@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.aggregate.timeline import Segment, captured, eager
+from predictor.simulate.timeline import Segment, eager, in_a_row
 
 times = st.floats(min_value=0.0, max_value=5.0, allow_nan=False)
 node = st.tuples(times, times)
@@ -40,7 +40,7 @@ def test_bounds_of_the_eager_timeline(blocks: list[tuple[list[tuple[float, float
     line = eager(segments(blocks))
     assert line.total_s >= max(line.gpu_s, line.cpu_s) - 1e-9
     assert line.total_s <= line.gpu_s + line.cpu_s + 1e-9
-    assert np.isclose(captured(segments(blocks)).total_s, line.gpu_s)
+    assert np.isclose(in_a_row((s.gpu_s.sum(), s.repeat) for s in segments(blocks)).total_s, line.gpu_s)
 
 
 def test_a_free_cpu_leaves_the_gpu_time() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from functools import cache
 
-from predictor import Prediction, predict
-from predictor.aggregate.detail import Run, run_of
+from predictor.forecast import Forecast
+from predictor.forecast import forecast as forecast_of
+from predictor.request import Request
 
 Words = dict[str, object]
 RUNS: dict[str, tuple[str, str, Words]] = {
@@ -27,10 +28,14 @@ RUNS: dict[str, tuple[str, str, Words]] = {
 
 
 @cache
-def forecast(name: str) -> tuple[Prediction, Run]:
+def forecast(name: str) -> Forecast:
     model, gpu, words = RUNS[name]
-    answer = predict(model, gpu, **words)  # type: ignore[arg-type]
-    return answer, run_of(model, gpu, answer.workload, words.get("artifacts"))  # type: ignore[arg-type]
+    return of(model, gpu, **words)
+
+
+def of(model: str, gpu: str, **words: object) -> Forecast:
+    """The forecast of the words that `predict` takes."""
+    return forecast_of(Request(model, gpu, **words).run())  # type: ignore[arg-type]
 
 
 def slices(trace: str) -> list[dict[str, object]]:

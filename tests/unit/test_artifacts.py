@@ -17,7 +17,7 @@ from predictor.cli import main
 from predictor.errors import SpecError
 from predictor.estimators.artifact import ArtifactSet, default_artifacts, load_artifacts, load_estimator
 from predictor.estimators.stored import FILES, MANIFEST, WEIGHTS, described, read_weights
-from predictor.training.fit import write_estimator
+from predictor.training.publish import write_estimator
 
 MEMBER = "memory-bound"
 WORDS = ["--model", "gpt2", "--gpu", "v100-pcie-32gb", "--seq-len", "32", "--dtype", "fp32"]

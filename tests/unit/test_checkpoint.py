@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from predictor.aggregate.plan import make_step
 from predictor.api import predict
 from predictor.errors import RequestError, TilecastError, UnsupportedError
 from predictor.graph import Graph
 from predictor.hardware.gpu import load_gpu
 from predictor.networks import config_from_dict, kv_cache_bytes, load_config, weight_bytes
 from predictor.networks.load import CONFIGS
-from predictor.number_formats import same_numbers
 from predictor.ops import Attention, Gemm, MoE
 from predictor.parallel import apply
 from predictor.precision import checkpoint_precision
@@ -27,6 +25,7 @@ from predictor.report.html import settings, settings_shown
 from predictor.report.json_report import to_dict
 from predictor.report.terminal import first_line, print_prediction
 from predictor.request import Request
+from predictor.simulate.plan import make_step
 
 GIB = 2.0**30
 V3: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
@@ -43,7 +42,7 @@ def quantized(name: str, **said: Any) -> Any:
 
 
 def graph_of(model: Any, gpu: str, **words: Any) -> Graph:
-    point = Request(model, gpu, **{**SERVED, **words}).point()
+    point = Request(model, gpu, **{**SERVED, **words}).run()
     step = make_step(point.work, point.numbers, "decode", 1, 1000, 4)
     return apply(point.config, step, 1, None)
 
@@ -183,7 +182,7 @@ def test_modules_that_are_left_out_are_priced_in_16_bit_in_time_and_memory() -> 
     assert half["attention qkv"] == ("bf16", "") and half["attention out"] == ("fp8", "")
     glob = formats(graph_of(quantized("qwen3-8b", quant_method="fp8", ignore=["model.layers.*.self_attn"]), "h100"))
     assert glob["attention qkv"] == glob["attention out"] == ("bf16", "") and glob["mlp down"] == ("fp8", "")
-    point = Request(config, "b200", mode="prefill", seq_len=64, execution="vllm").point()
+    point = Request(config, "b200", mode="prefill", seq_len=64, execution="vllm").run()
     prefill = formats(apply(point.config, make_step(point.work, point.numbers, "prefill", 64, 0, 1), 1, None))
     assert (prefill["attention kv_b"], prefill["attention out"]) == (("bf16", ""), ("nvfp4", ""))
     apart = formats(graph_of(quantized("deepseek-v3", quant_method="fp8", ignore=["q_a_proj"]), "h100"))
@@ -288,10 +287,8 @@ def test_the_answer_says_which_formats_it_took_and_from_where() -> None:
     assert dict(settings_shown(answer))["dtype"] == "fp8 (checkpoint)"
     words = {name: value for name, value in settings(answer) if name in ("dtype", "kv_dtype")}
     assert predict(fp8, "h100", **SERVED, **words).latency_s == answer.latency_s  # the page's command
-    assert (
-        same_numbers(fp8.checkpoint, load_gpu("h100"), answer.workload).formats
-        == checkpoint_precision(fp8.checkpoint, load_gpu("h100")).formats
-    )
+    run = Request(fp8, "h100", **SERVED).run()
+    assert run.numbers.formats == checkpoint_precision(fp8.checkpoint, load_gpu("h100")).formats
     plain = predict("gpt2", "h100")
     assert "kv-dtype" not in first_line(plain) and to_dict(plain)["kv_dtype"] is None
 

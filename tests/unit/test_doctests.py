@@ -9,7 +9,7 @@ import pytest
 
 MODULES = [
     "predictor",
-    "predictor.aggregate.breakdown",
+    "predictor.simulate.breakdown",
     "predictor.api",
     "predictor.errors",
     "predictor.hardware.gpu",

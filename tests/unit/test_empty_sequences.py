@@ -31,10 +31,10 @@ def test_empty_sequences_cost_nothing_in_any_mode() -> None:
 
 def test_the_batch_may_count_the_slots_or_the_sequences() -> None:
     for batch in (None, 2, 3):
-        run = Request("gpt2", "h100", mode="prefill", prompt_lens="5,0,7", batch=batch).point()
+        run = Request("gpt2", "h100", mode="prefill", prompt_lens="5,0,7", batch=batch).run()
         assert (run.work.batch, run.work.prompt_lens, run.work.seq_len) == (2, (5, 7), 7)
     with pytest.raises(RequestError, match="--batch 4"):
-        Request("gpt2", "h100", mode="prefill", prompt_lens="5,0,7", batch=4).point()
+        Request("gpt2", "h100", mode="prefill", prompt_lens="5,0,7", batch=4).run()
 
 
 def test_a_batch_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,7 +42,7 @@ def test_a_batch_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> No
         assert main(["predict", "--model", "gpt2", "--gpu", "h100", "--mode", mode, "--prompt-lens", "0,0"]) == 2
         error = capsys.readouterr().err
         assert error == "error: --prompt-lens 0,0: every sequence is empty; expected at least one with a token\n"
-    work = Request("gpt2", "h100", mode="prefill", prompt_lens="5,7").point().work
+    work = Request("gpt2", "h100", mode="prefill", prompt_lens="5,7").run().work
     with pytest.raises(RequestError, match="--prompt-lens 0"):
         replace(work, prompt_lens=(0, 7))
 

@@ -12,9 +12,7 @@ import pytest
 from each import each
 
 import predictor
-from predictor.aggregate.interval import spread_of, total_interval
-from predictor.aggregate.passes import Pass, time_graphs
-from predictor.engines import EAGER
+from predictor.engines import CALLS, CAPTURED, EAGER
 from predictor.engines.base import CALL_RANGE_S
 from predictor.errors import SpecError
 from predictor.estimators.artifact import load_artifacts
@@ -26,6 +24,9 @@ from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import Attention, Elementwise, Gemm, Norm, Op
 from predictor.report.formats import span
 from predictor.roofline import roofline
+from predictor.simulate.interval import spread_of, total_interval
+from predictor.simulate.plan import Plan, Stage
+from predictor.simulate.times import Operators, TimedStage
 from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
 
 GIVEN = Workload("forward", 1, 1, "fp32", "eager", "math")
@@ -171,9 +172,12 @@ GPU = replace(load_gpu("h100"), id="v100-pcie-32gb", architecture="volta")
 BIG, BATCHED = Gemm("fp32", 1024, 1024, 1024), Gemm("fp32", 512, 512, 512, 8, "bmm")
 
 
-def timed(nodes: list[Node], selector: Set, eager: bool = False, repeat: int = 1) -> Pass:
+def timed(
+    nodes: list[Node], selector: Set, host: str = CAPTURED, repeat: int = 1, weights: tuple[float, ...] = (1.0,)
+) -> tuple[TimedStage, ...]:
     graph = Graph((Block("all", tuple(nodes), repeat),))
-    return time_graphs([graph], GPU, selector, engine=EAGER, eager_host=eager)[0]
+    plan = Plan(tuple(Stage(graph, "forward", weight, host) for weight in weights))
+    return Operators(GPU, EAGER, selector).time([plan])[0]
 
 
 def test_no_lower_end_beats_the_roofline() -> None:
@@ -189,34 +193,33 @@ def test_no_lower_end_beats_the_roofline() -> None:
 def test_a_class_errs_together_and_classes_apart() -> None:
     known = Intervals.from_dict(content(linear=entry(0.1), bmm=entry(0.1)))
     up = float(np.expm1(0.2))
-    twice = timed([Node(BIG, "a"), Node(replace(BIG, n=2048), "b")], Set(known), repeat=3)
-    low, high = total_interval(twice.timeline.total_s, [(1.0, twice)], ASSUMED) or (0, 0)
+    (twice,) = timed([Node(BIG, "a"), Node(replace(BIG, n=2048), "b")], Set(known), repeat=3)
+    low, high = total_interval(twice.timeline.total_s, [twice], ASSUMED) or (0, 0)
     assert high / twice.timeline.total_s - 1 == pytest.approx(up)
     assert 1 - low / twice.timeline.total_s == pytest.approx(-np.expm1(-0.1))
-    both = timed([Node(BIG, "a"), Node(BATCHED, "b")], Set(known))
+    (both,) = timed([Node(BIG, "a"), Node(BATCHED, "b")], Set(known))
     parts = both.table.latency_s * up
-    _, high = total_interval(both.timeline.total_s, [(1.0, both)], ASSUMED) or (0, 0)
+    _, high = total_interval(both.timeline.total_s, [both], ASSUMED) or (0, 0)
     assert high - both.timeline.total_s == pytest.approx(float(np.hypot(*parts)))
 
 
 def test_weights_add_up_within_a_class() -> None:
-    one = timed([Node(BIG, "a")], Set(Intervals.from_dict(content(linear=entry(0.1)))))
-    total = 5 * one.timeline.total_s
-    assert total_interval(total, [(2.0, one), (3.0, one)], ASSUMED) == pytest.approx(
-        total_interval(total, [(5.0, one)], ASSUMED)
-    )
+    nodes, known = [Node(BIG, "a")], Set(Intervals.from_dict(content(linear=entry(0.1))))
+    apart, one = timed(nodes, known, weights=(2.0, 3.0)), timed(nodes, known, weights=(5.0,))
+    total = 5 * one[0].timeline.total_s
+    assert total_interval(total, apart, ASSUMED) == pytest.approx(total_interval(total, one, ASSUMED))
 
 
 def test_kernels_that_hide_behind_the_cpu_do_not_count_but_the_host_does() -> None:
     known = Intervals.from_dict(content(linear=entry(0.1)))
     tiny = Gemm("fp32", 8, 8, 8)
-    bound = timed([Node(tiny, "a")], Set(known), eager=True, repeat=1000)
+    (bound,) = timed([Node(tiny, "a")], Set(known), CALLS, repeat=1000)
     total = bound.timeline.total_s
     assert total > 5 * bound.timeline.gpu_s
-    low, high = total_interval(total, [(1.0, bound)], ASSUMED) or (0, 0)
+    low, high = total_interval(total, [bound], ASSUMED) or (0, 0)
     assert high == pytest.approx(total * CALL_RANGE_S[1] / DEFAULT_LAUNCH_OVERHEAD_S, rel=0.02)
     assert low == pytest.approx(total * CALL_RANGE_S[0] / DEFAULT_LAUNCH_OVERHEAD_S, rel=0.02)
-    given = total_interval(total, [(1.0, bound)], GIVEN) or (0, 0)
+    given = total_interval(total, [bound], GIVEN) or (0, 0)
     assert given == pytest.approx((total, total), rel=0.01)  # a launch overhead that was measured
 
 
@@ -228,12 +231,12 @@ def test_an_answer_of_the_roofline_alone_errs_upward_and_without_widths_there_is
             return None if family == "elementwise" else Half()
 
     add = [Node(Elementwise("fp32", "add", 10**8), "a")]
-    alone = timed(add, Roof(known))
-    low, high = total_interval(alone.timeline.total_s, [(1.0, alone)], ASSUMED) or (0, 0)
+    (alone,) = timed(add, Roof(known))
+    low, high = total_interval(alone.timeline.total_s, [alone], ASSUMED) or (0, 0)
     assert low == pytest.approx(alone.timeline.total_s)
     assert high == pytest.approx(alone.timeline.total_s * np.e)
-    assert total_interval(1.0, [(1.0, timed(add, Roof(known, None)))], ASSUMED) is None
-    assert spread_of(timed([Node(BIG, "a")], Set(None)), ASSUMED) is None
+    assert total_interval(1.0, timed(add, Roof(known, None)), ASSUMED) is None
+    assert spread_of(timed([Node(BIG, "a")], Set(None))[0], ASSUMED) is None
 
 
 @each("mode", ["forward", "train", "generate"])

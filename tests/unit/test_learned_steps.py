@@ -9,21 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from predictor import predict
-from predictor.aggregate.detail import Run, run_of
-from predictor.aggregate.learned import LEAST, learned_steps
 from predictor.estimators.artifact import ArtifactSet, CoresAlone, RooflineOnly, load_artifacts
 from predictor.estimators.base import Batch, Estimator
+from predictor.forecast import forecast
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.hardware.what_if import vary
+from predictor.learned_steps import LEAST, learned_steps
+from predictor.request import Request
 from predictor.roofline import roofline
+from predictor.run import Run
 
 GPU = load_gpu("h100")
 WORDS: dict[str, Any] = {"mode": "decode", "batch": 64, "context_len": 2048, "dtype": "bf16", "execution": "cuda_graph"}
 
 
 def run() -> Run:
-    return run_of("llama-3.1-8b", GPU, predict("llama-3.1-8b", GPU, **WORDS).workload)
+    return Request("llama-3.1-8b", GPU, **WORDS).run()
 
 
 class Stepped:
@@ -78,9 +79,8 @@ def test_the_shipped_trees_jump_where_it_says() -> None:
         taken = []
         for factor in (step.factor / 1.002, step.factor * 1.002):
             varied = replace(asked, gpu=vary(GPU, "l2", factor))
-            taken.append(
-                varied.forecast().latency_s / replace(varied, selector=CoresAlone(shipped)).forecast().latency_s
-            )
+            cores = replace(varied, selector=CoresAlone(shipped))
+            taken.append(forecast(varied).latency_s / forecast(cores).latency_s)
         assert taken[1] / taken[0] == pytest.approx(step.change, abs=2e-3)
         assert abs(step.change - 1.0) > 0.99 * LEAST
 
@@ -94,6 +94,6 @@ def test_the_formulas_alone_are_another_forecast_only_where_there_are_trees() ->
     for family in ("gemm", "attention", "moe"):
         assert cores.select(family, "bf16") is cores.select(family, "fp8") is not shipped.select(family, "bf16")
     asked = run()
-    before = asked.forecast().latency_s
-    assert replace(asked, selector=cores).forecast().latency_s != pytest.approx(before, rel=1e-3)
-    assert asked.forecast().latency_s == before
+    before = forecast(asked).latency_s
+    assert forecast(replace(asked, selector=cores)).latency_s != pytest.approx(before, rel=1e-3)
+    assert forecast(asked).latency_s == before

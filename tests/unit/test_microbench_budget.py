@@ -15,8 +15,9 @@ from microbench import collect, sweep
 from microbench.budget import Budget
 from microbench.capability import cpu_target, gpu_target
 from microbench.case import Case
-from microbench.collect import Collection, Request
+from microbench.collect import Collection
 from microbench.dataset import read
+from microbench.request import Request
 from microbench.supervisor import Answer
 from predictor.hardware.gpu import load_gpu
 

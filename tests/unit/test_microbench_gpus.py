@@ -12,9 +12,10 @@ import pytest
 
 from microbench import collect, supervisor
 from microbench.case import Case
-from microbench.collect import Collection, Request
+from microbench.collect import Collection
 from microbench.dataset import read
 from microbench.measure_rows import shape_cells
+from microbench.request import Request
 from microbench.supervisor import Answer
 from microbench.validate import validate
 from predictor.hardware.gpu import load_gpu

@@ -12,10 +12,10 @@ from microbench_cases import CASE, row_of, softmax
 
 from microbench import arguments, ceilings, cli, tracking, workload
 from microbench.case import Case, op_cells
-from microbench.collect import Summary
 from microbench.compare import compare
 from microbench.own_ops import Ceiling
 from microbench.progress import Progress
+from microbench.request import Summary
 from microbench.schema import ALL, problems
 from microbench.validate import row_problems, validate
 from microbench.writer import MEASUREMENTS, OpFolder, to_parquet

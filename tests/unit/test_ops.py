@@ -10,9 +10,11 @@ from each import each
 from predictor.ops import (
     OPERATORS,
     Attention,
+    CausalConv1d,
     Collective,
     Copy,
     CrossEntropy,
+    DeltaRule,
     Dropout,
     Elementwise,
     Embedding,
@@ -20,6 +22,7 @@ from predictor.ops import (
     MoE,
     Norm,
     OptimizerStep,
+    Quantize,
     Reduce,
     Rotary,
     Routing,
@@ -216,7 +219,8 @@ def test_every_operator_of_the_registry_has_the_columns_that_it_names() -> None:
         Gemm("bf16", 1, 2, 3), Attention("bf16", 1, 1, 1, 1, 1, 8), Elementwise("bf16", "add", 4), Dropout("bf16", 4),
         Reduce("bf16", 2, 2), Rotary("bf16", 1, 1, 8), Copy("bf16", 8), Norm("bf16", 2, 2), Softmax("bf16", 2, 2),
         Embedding("bf16", 1, 2, 3), CrossEntropy("bf16", 1, 2), OptimizerStep("fp32", 3), MoE("bf16", 1, 2, 3, 4, 1),
-        Routing("bf16", 1, 2, 1), Collective("bf16", "all_reduce", 64, 2),
+        Routing("bf16", 1, 2, 1), Collective("bf16", "all_reduce", 64, 2), Quantize("fp8", 2, 3),
+        CausalConv1d("bf16", 1, 2, 3), DeltaRule("bf16", 1, 2, 1, 2, 3, 4),
     ]  # fmt: skip
     assert {type(op) for op in examples} == set(OPERATORS.values())
     for op in examples:

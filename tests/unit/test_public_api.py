@@ -22,10 +22,10 @@ import pytest
 
 import predictor
 from microbench.cli import build_parser as harness_parser
-from predictor.aggregate.memory import Memory
 from predictor.cli import build_parser
 from predictor.prediction import ClassTime, NodeTime, Prediction
 from predictor.report.json_report import to_dict
+from predictor.simulate.memory import Memory
 from predictor.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,21 +12,21 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report_runs import RUNS, Words, forecast, slices
+from report_runs import RUNS, Words, forecast, of, slices
 
-from predictor import Prediction, predict
-from predictor.aggregate.detail import Run, layers, parts, points, run_of
-from predictor.aggregate.sensitivity import sensitivities
 from predictor.cli import main
+from predictor.forecast import Forecast
 from predictor.hardware.what_if import vary
+from predictor.report.detail import layers, points
 from predictor.report.formats import given, seconds, share
 from predictor.report.html import POLICY, TEMPLATES, Asked, command, to_html
 from predictor.report.html_elements import Html, legend_of, tag, text, ticks
 from predictor.report.html_sections import faster
+from predictor.sensitivity import sensitivities
 
 
 @pytest.fixture(params=RUNS)
-def run(request: pytest.FixtureRequest) -> tuple[Prediction, Run]:
+def found(request: pytest.FixtureRequest) -> Forecast:
     return forecast(request.param)
 
 
@@ -36,8 +36,7 @@ def run(request: pytest.FixtureRequest) -> tuple[Prediction, Run]:
 def test_bandwidth_alone_makes_a_roofline_of_memory_faster() -> None:
     """Decode of one sequence without estimators is memory alone: a tenth more bandwidth, a tenth faster."""
     words: Words = {"mode": "decode", "execution": "cuda_graph", "artifacts": "roofline"}
-    answer = predict("llama-3.1-8b", "h100", **words)  # type: ignore[arg-type]
-    changes = sensitivities(run_of("llama-3.1-8b", "h100", answer.workload, "roofline"), answer.latency_s)
+    changes = sensitivities(of("llama-3.1-8b", "h100", **words))
     said = [f"{change.what}: {faster(change)}" for change in changes]
     assert said[0] == "10 % more memory bandwidth: 10.0 % faster"
     assert said[1] == "10 % more FLOP/s: no change"
@@ -47,25 +46,24 @@ def test_bandwidth_alone_makes_a_roofline_of_memory_faster() -> None:
 
 
 def test_launches_count_where_the_cpu_is_slower() -> None:
-    answer = predict("gpt2", "h100", seq_len=16)
-    assert answer.launch_bound
-    by_name = {c.what: c.speed for c in sensitivities(run_of("gpt2", "h100", answer.workload), answer.latency_s)}
+    found = of("gpt2", "h100", seq_len=16)
+    assert found.prediction.launch_bound
+    by_name = {c.what: c.speed for c in sensitivities(found)}
     assert by_name["half the launch overhead"] == pytest.approx(2.0, rel=0.05)
     assert by_name["10 % more FLOP/s"] == pytest.approx(1.0, abs=0.01)
 
 
 def test_a_change_without_a_forecast_says_why() -> None:
-    answer = predict("gpt2", "h100", seq_len=1, batch=10**7)
-    change = sensitivities(run_of("gpt2", "h100", answer.workload), answer.latency_s)[-1]
+    change = sensitivities(of("gpt2", "h100", seq_len=1, batch=10**7))[-1]
     assert change.speed is None
     assert "--batch 20000000" in faster(change)
 
 
 def test_more_peak_changes_peaks_alone() -> None:
-    _, asked = forecast("forward")
-    more = vary(asked.gpu, "peak_flops", 1.1)
-    assert more.peak_flops("fp16") == pytest.approx(1.1 * asked.gpu.peak_flops("fp16"))
-    assert (more.sm_count, more.boost_clock_hz) == (asked.gpu.sm_count, asked.gpu.boost_clock_hz)
+    gpu = forecast("forward").run.gpu
+    more = vary(gpu, "peak_flops", 1.1)
+    assert more.peak_flops("fp16") == pytest.approx(1.1 * gpu.peak_flops("fp16"))
+    assert (more.sm_count, more.boost_clock_hz) == (gpu.sm_count, gpu.boost_clock_hz)
 
 
 # --------------------------------------------------------------------------------------------------------- the page
@@ -104,9 +102,8 @@ class Page(HTMLParser):
         return [attrs for _, attrs in self.elements if word in (attrs.get("class") or "").split()]
 
 
-def test_page_is_sound(run: tuple[Prediction, Run]) -> None:
-    answer, asked = run
-    page = Page(to_html(answer, asked))
+def test_page_is_sound(found: Forecast) -> None:
+    page = Page(to_html(found))
     ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
     assert len(ids) == len(set(ids))
     for _, attrs in page.elements:
@@ -122,9 +119,9 @@ def test_page_is_sound(run: tuple[Prediction, Run]) -> None:
     assert page.elements[0][1]["lang"] == "en"
 
 
-def test_page_asks_for_nothing(run: tuple[Prediction, Run]) -> None:
+def test_page_asks_for_nothing(found: Forecast) -> None:
     """No address in it but those of namespaces, nothing that loads; the policy forbids what a mistake would bring."""
-    page = to_html(*run)
+    page = to_html(found)
     assert POLICY.startswith("default-src 'none'")
     for name, attrs in Page(page).elements:
         assert "src" not in attrs
@@ -135,10 +132,9 @@ def test_page_asks_for_nothing(run: tuple[Prediction, Run]) -> None:
     assert "@import" not in page
 
 
-def test_page_holds_the_figures(run: tuple[Prediction, Run]) -> None:
-    answer, asked = run
-    page = Page(to_html(answer, asked))
-    drawn = [p for p in points(parts(asked), asked.gpu) if p.flops > 0]
+def test_page_holds_the_figures(found: Forecast) -> None:
+    answer, page = found.prediction, Page(to_html(found))
+    drawn = [p for p in points(found) if p.flops > 0]
     labels = [attrs["aria-label"] or "" for attrs in page.having("mark")]
     assert sum("FLOP a byte" in label for label in labels) == 2 * len(drawn), "on wide and on narrow screens"
     for kind in ("CPU, ", "GPU, "):
@@ -153,21 +149,24 @@ def test_page_holds_the_figures(run: tuple[Prediction, Run]) -> None:
 
 
 def test_interval_is_drawn_where_there_is_one() -> None:
+    from copy import copy
     from dataclasses import replace
 
-    answer, asked = forecast("decode")
-    without = Page(to_html(replace(answer, interval_s=None), asked))
+    found = copy(forecast("decode"))
+    answer = found.prediction
+    found.prediction = replace(answer, interval_s=None)
+    without = Page(to_html(found))
     assert not without.having("range")
-    known = Page(to_html(replace(answer, interval_s=(answer.latency_s * 0.9, answer.latency_s * 1.2)), asked))
+    found.prediction = replace(answer, interval_s=(answer.latency_s * 0.9, answer.latency_s * 1.2))
+    known = Page(to_html(found))
     low, width = re.findall(r"([\d.]+)%", known.having("range")[0]["style"] or "")[:2]
     point = re.findall(r"left:([\d.]+)%", known.having("point")[0]["style"] or "")[0]
     assert 0 < float(low) < float(point) < float(width) < 100
 
 
-def test_head_says_what_was_asked(run: tuple[Prediction, Run]) -> None:
+def test_head_says_what_was_asked(found: Forecast) -> None:
     """Dtype, execution and the number of GPUs stand at the top, not in the provenance alone."""
-    answer, asked = run
-    page = to_html(answer, asked)
+    page, answer = to_html(found), found.prediction
     (line,) = re.findall(r'<p class="run">(.*?)</p>', page)
     work = answer.workload
     assert line.startswith("1 GPU," if work.parallelism.tp == 1 else f"{work.parallelism.tp} GPUs of ")
@@ -175,12 +174,12 @@ def test_head_says_what_was_asked(run: tuple[Prediction, Run]) -> None:
         assert word in line
 
 
-def test_no_bar_and_no_share_is_a_naked_zero(run: tuple[Prediction, Run]) -> None:
+def test_no_bar_and_no_share_is_a_naked_zero(found: Forecast) -> None:
     """What is small is said to be small, and every block has a bar."""
-    page = Page(to_html(*run))
+    page = Page(to_html(found))
     assert not [text for text in page.data if text == "0.0%" or text.endswith(", 0.0%")]
-    blocks = sum(layer.total_s > 0 for layer in layers(parts(run[1])))
-    assert len(page.having("piece")) >= min(blocks, 24) + len(run[0].breakdown)
+    blocks = sum(layer.total_s > 0 for layer in layers(found))
+    assert len(page.having("piece")) >= min(blocks, 24) + len(found.prediction.breakdown)
 
 
 def test_numbers_read_well() -> None:
@@ -190,7 +189,8 @@ def test_numbers_read_well() -> None:
 
 
 def test_page_is_the_same_twice() -> None:
-    assert to_html(*forecast("train")) == to_html(*forecast("train"))
+    model, gpu, words = RUNS["train"]
+    assert to_html(forecast("train")) == to_html(of(model, gpu, **words))
 
 
 HOSTILE = "</title><script>alert('x')</script><img src=x onerror=\"alert(1)\">&amp;\x07"
@@ -208,10 +208,8 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     shown = "".join(c for c in HOSTILE if c.isprintable())  # control characters are refused in a GPU's file
     board.write_text(re.sub(r"(?m)^name:.*$", lambda _: f"name: {json.dumps(shown)}", text_of), encoding="utf-8")
     model = str(folder / "config.json")
-    answer = predict(model, str(board), seq_len=32)
-    page = to_html(answer, run_of(model, str(board), answer.workload), Asked(model, str(board), HOSTILE, HOSTILE))
-    plain = predict("gpt2", "h100", seq_len=32)
-    clean = Page(to_html(plain, run_of("gpt2", "h100", plain.workload)))
+    page = to_html(of(model, str(board), seq_len=32), Asked(model, str(board), HOSTILE, HOSTILE))
+    clean = Page(to_html(of("gpt2", "h100", seq_len=32)))
     read = Page(page)
     assert {name for name, _ in read.elements} == {name for name, _ in clean.elements}
     assert [name for name, _ in read.elements].count("script") == 1
@@ -227,10 +225,10 @@ def test_text_is_escaped_once() -> None:
 
 
 def test_command_of_the_page_makes_the_forecast_again(
-    run: tuple[Prediction, Run], capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+    found: Forecast, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
-    answer, _ = run
-    model, gpu, words = RUNS[request.node.callspec.params["run"]]
+    answer = found.prediction
+    model, gpu, words = RUNS[request.node.callspec.params["found"]]
     typed = shlex.split(command(answer, Asked(model, gpu, words.get("artifacts"))))  # type: ignore[arg-type]
     assert main([*typed, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["latency_ms"] == pytest.approx(answer.latency_ms, rel=1e-12)
@@ -310,7 +308,7 @@ def test_one_file_for_two_reports_is_refused(tmp_path: Path, capsys: pytest.Capt
 def test_a_plain_forecast_does_none_of_this() -> None:
     code = (
         "import sys; from predictor.cli import main; main(['predict', '--model', 'gpt2', '--gpu', 'h100', '--json']);"
-        "late = ('predictor.aggregate.detail', 'predictor.aggregate.schedule', 'predictor.report.html', 'html');"
+        "late = ('predictor.report.detail', 'predictor.simulate.schedule', 'predictor.report.html', 'html');"
         "print([m for m in late if m in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

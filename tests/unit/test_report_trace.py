@@ -9,52 +9,50 @@ import pytest
 from each import each
 from hypothesis import given
 from hypothesis import strategies as st
-from report_runs import RUNS, forecast, slices
+from report_runs import RUNS, forecast, of, slices
 
-from predictor import Prediction, predict
-from predictor.aggregate.detail import Part, Run, layers, parts, points, run_of
-from predictor.aggregate.schedule import BlockSchedule, schedule
-from predictor.aggregate.timeline import Segment, eager
+from predictor.forecast import Forecast
 from predictor.graph import Block, Node
 from predictor.ops import Elementwise
+from predictor.report.detail import layers, points
 from predictor.report.trace import MAX_KERNELS, to_trace
+from predictor.simulate.schedule import BlockSchedule, schedule
+from predictor.simulate.timeline import Segment, eager
 
 
 @pytest.fixture(params=RUNS)
-def run(request: pytest.FixtureRequest) -> tuple[Prediction, Run]:
+def found(request: pytest.FixtureRequest) -> Forecast:
     return forecast(request.param)
 
 
 # ------------------------------------------------------------------------------------------- a forecast taken apart
 
 
-def test_parts_add_up_to_the_forecast(run: tuple[Prediction, Run]) -> None:
-    answer, asked = run
-    whole = parts(asked)
-    assert sum(part.total_s for part in whole) == pytest.approx(answer.latency_s, rel=1e-9)
-    assert sum(point.total_s for point in points(whole, asked.gpu)) == pytest.approx(answer.gpu_busy_s, rel=1e-9)
-    assert sum(point.share for point in points(whole, asked.gpu)) == pytest.approx(1.0)
-    assert sum(layer.total_s for layer in layers(whole)) == pytest.approx(answer.gpu_busy_s, rel=1e-9)
-    flops = sum(p.flops * p.count for p in points(whole, asked.gpu) if p.op != "optimizer")  # MFU leaves the step out
+def test_stages_add_up_to_the_forecast(found: Forecast) -> None:
+    answer, asked = found.prediction, found.run
+    assert sum(timed.total_s for timed in found.stages) == pytest.approx(answer.latency_s, rel=1e-9)
+    assert sum(point.total_s for point in points(found)) == pytest.approx(answer.gpu_busy_s, rel=1e-9)
+    assert sum(point.share for point in points(found)) == pytest.approx(1.0)
+    assert sum(layer.total_s for layer in layers(found)) == pytest.approx(answer.gpu_busy_s, rel=1e-9)
+    flops = sum(p.flops * p.count for p in points(found) if p.op != "optimizer")  # MFU leaves the step out
     assert flops * asked.work.parallelism.num_gpus == pytest.approx(answer.flops, rel=1e-9)
-    assert sum(answer.provenance.values()) == len(points(whole, asked.gpu))
+    assert sum(answer.provenance.values()) == len(points(found))
 
 
-def test_points_lie_under_the_roof(run: tuple[Prediction, Run]) -> None:
+def test_points_lie_under_the_roof(found: Forecast) -> None:
     """No operator is above its peak; none but those that the L2 cache can hold is above the bandwidth."""
-    _, asked = run
-    for point in points(parts(asked), asked.gpu):
+    asked = found.run
+    for point in points(found):
         assert point.achieved_flops <= point.peak_flops * (1 + 1e-9)
         if point.bytes > 2 * asked.gpu.l2_bytes:
             assert point.bytes / point.latency_s <= 2 * asked.gpu.memory_bandwidth
 
 
-def test_schedule_ends_when_the_forecast_does(run: tuple[Prediction, Run]) -> None:
-    _, asked = run
-    for part in parts(asked):
-        blocks = schedule(part.timed)
+def test_schedule_ends_when_the_forecast_does(found: Forecast) -> None:
+    for timed in found.ran:
+        blocks = schedule(timed)
         last = blocks[-1]
-        assert max(last.state(last.segment.repeat)) == pytest.approx(part.timed.timeline.total_s, rel=1e-9)
+        assert max(last.state(last.segment.repeat)) == pytest.approx(timed.timeline.total_s, rel=1e-9)
 
 
 @given(
@@ -91,14 +89,21 @@ def test_any_repetition_is_as_if_all_before_it_were_simulated(
     assert max(issued, done) == pytest.approx(eager(segments).total_s, abs=1e-9)
 
 
-def test_parts_know_what_they_stand_for() -> None:
-    _, asked = forecast("generate")
-    whole = parts(asked)
-    assert isinstance(whole[0], Part)
-    assert [part.phase for part in whole] == ["prefill", *["decode"] * (len(whole) - 1)]
-    assert sum(part.weight for part in whole) == asked.work.output_len
+def test_stages_know_what_they_stand_for() -> None:
+    found = forecast("generate")
+    whole = [timed.stage for timed in found.stages]
+    assert [stage.phase for stage in whole] == ["prefill", *["decode"] * (len(whole) - 1)]
+    assert sum(stage.weight for stage in whole) == found.run.work.output_len
     assert not whole[0].captured
     assert whole[1].captured
+    assert [stage.label for stage in whole[:2]] == ["prefill", "decode step, 64 tokens in the cache"]
+
+
+def test_an_update_without_operators_is_in_no_report() -> None:
+    assert [timed.stage.label for timed in forecast("train").ran] == ["forward and backward", "optimizer step"]
+    none = forecast("no optimizer")
+    assert [timed.stage.label for timed in none.ran] == ["forward and backward"]
+    assert none.prediction.phases_s["optimizer"] == 0.0
 
 
 # --------------------------------------------------------------------------------------------------------- the trace
@@ -117,9 +122,9 @@ def check_nesting(events: list[dict[str, object]]) -> None:
             around.append(end)
 
 
-def test_trace_is_the_whole_run(run: tuple[Prediction, Run]) -> None:
-    answer, asked = run
-    document = json.loads(to_trace(answer, asked))
+def test_trace_is_the_whole_run(found: Forecast) -> None:
+    answer = found.prediction
+    document = json.loads(to_trace(found))
     events = [event for event in document["traceEvents"] if event["ph"] == "X"]
     assert max(e["ts"] + e["dur"] for e in events) / 1e3 == pytest.approx(answer.latency_ms, abs=1e-5)
     assert [e["ts"] for e in events] == sorted(e["ts"] for e in events)
@@ -134,11 +139,11 @@ def test_trace_is_the_whole_run(run: tuple[Prediction, Run]) -> None:
 
 def test_every_kernel_is_in_the_trace() -> None:
     """A forward pass in eager: every kernel of every layer, its time, and its launch before it."""
-    answer, asked = forecast("forward")
-    events = slices(to_trace(answer, asked))
-    (part,) = parts(asked)
+    found = forecast("forward")
+    answer, events = found.prediction, slices(to_trace(found))
+    (timed,) = found.stages
     kernels = [e for e in events if e["pid"] == 2 and "shape" in e["args"]]  # type: ignore[operator]
-    assert len(kernels) == sum(n.count * b.repeat for b in part.timed.graph.blocks for n in b.nodes)
+    assert len(kernels) == sum(n.count * b.repeat for b in timed.stage.graph.blocks for n in b.nodes)
     assert sum(e["dur"] for e in kernels) / 1e6 == pytest.approx(answer.gpu_busy_s, rel=1e-3)  # type: ignore[misc]
     launches = [e for e in events if e["cat"] == "launch"]
     assert sum(e["dur"] for e in launches) / 1e6 == pytest.approx(answer.cpu_busy_s, rel=1e-3)  # type: ignore[misc]
@@ -149,8 +154,8 @@ def test_every_kernel_is_in_the_trace() -> None:
 @each("most", [1, 60, 200, 1000])
 @each("name", ["forward", "train", "generate", "experts"])
 def test_a_trace_is_cut_by_its_rule(name: str, most: int) -> None:
-    answer, asked = forecast(name)
-    trace = to_trace(answer, asked, most)
+    found = forecast(name)
+    answer, trace = found.prediction, to_trace(found, most)
     document = json.loads(trace)
     events = slices(trace)
     written = [e for e in events if e["pid"] == 2 and "shape" in e["args"]]  # type: ignore[operator]
@@ -159,14 +164,13 @@ def test_a_trace_is_cut_by_its_rule(name: str, most: int) -> None:
     check_nesting(events)
     more = [e for e in events if e["cat"] == "more" and "kernels" in e["args"] and e["pid"] == 2]  # type: ignore[operator]
     left_out = sum(e["args"]["kernels"] for e in more)  # type: ignore[index]
-    total = sum(n.count * b.repeat for p in parts(asked) for b in p.timed.graph.blocks for n in b.nodes)
+    total = sum(n.count * b.repeat for s in found.plan.stages for b in s.graph.blocks for n in b.nodes)
     assert len(written) + left_out == total, "what is not written is counted"
 
 
 def test_a_deep_model_is_written_from_both_ends() -> None:
-    answer = predict("gpt3", "h100", seq_len=128)
-    asked = run_of("gpt3", "h100", answer.workload)
-    names = [str(e["name"]) for e in slices(to_trace(answer, asked, 300)) if e["cat"] == "block" and e["pid"] == 2]
+    events = slices(to_trace(of("gpt3", "h100", seq_len=128), 300))
+    names = [str(e["name"]) for e in events if e["cat"] == "block" and e["pid"] == 2]
     assert "layer 0" in names
     assert "layer 95" in names
     assert "layer 50" not in names

@@ -10,15 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import predictor
-from predictor.aggregate.passes import time_graphs
-from predictor.aggregate.plan import sample_contexts
-from predictor.engines import EAGER, engine
+from predictor.engines import EAGER, Engine, engine
 from predictor.errors import RequestError, UnsupportedError
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import predict_kernels
 from predictor.estimators.cold import cold_weights_s
 from predictor.graph import Block, Graph, Node
-from predictor.hardware.gpu import load_gpu
+from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.networks import Step, build, kv_bytes_per_token, load_config
 from predictor.ops.attention import Attention
 from predictor.ops.base import Op
@@ -26,6 +24,8 @@ from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE
 from predictor.prediction import Prediction
 from predictor.report.json_report import to_dict
+from predictor.simulate.plan import Plan, Stage, sample_contexts
+from predictor.simulate.times import Operators, TimedStage
 from predictor.training.suite import predict_case
 from predictor.workload import ragged_lengths
 
@@ -167,14 +167,19 @@ def test_sglang_decodes_on_an_a100_with_the_kernels_nearest_to_flashinfers() -> 
     assert attention("h100", "sglang", "decode") != attention("h100", "vllm", "decode")
 
 
+def timed(graph: Graph, gpu: GPUSpec, runs: Engine) -> TimedStage:
+    """A captured pass on an engine."""
+    ((found,),) = Operators(gpu, runs, load_artifacts()).time([Plan((Stage(graph, "forward"),))])
+    return found
+
+
 def test_weights_of_a_pass_come_from_memory() -> None:
     """8 MiB fit an L40S' L2 twelve times, and are timed from there; in a model every layer has others."""
     gpu, op = load_gpu("l40s"), Gemm("bf16", 1, 2048, 2048)
     graph = Graph((Block("layer", (Node(op, "linear"),), 40),))
     alone = predict_kernels([op], gpu, load_artifacts(), "vllm").latency_s[0]
     needed = 2.0 * op.n * op.k / gpu.memory_bandwidth
-    (served,) = time_graphs([graph], gpu, load_artifacts(), engine=engine("vllm"), eager_host=False)
-    (eager,) = time_graphs([graph], gpu, load_artifacts(), engine=EAGER, eager_host=False)
+    served, eager = timed(graph, gpu, engine("vllm")), timed(graph, gpu, EAGER)
     assert alone < needed
     assert served.timeline.total_s == pytest.approx(40 * needed)
     assert eager.timeline.total_s == pytest.approx(40 * alone)
@@ -197,7 +202,7 @@ def test_kv_cache_and_experts_of_a_pass_come_from_memory(op: Op, gpu: str) -> No
     """A kernel that reads the same bytes again finds them in a large L2; a pass has all other layers between."""
     board = load_gpu(gpu)
     graph = Graph((Block("layer", (Node(op, "layer"),), 40),))
-    (served,) = time_graphs([graph], board, load_artifacts(), engine=engine("vllm"), eager_host=False)
+    served = timed(graph, board, engine("vllm"))
     assert served.timeline.total_s >= 39.99 * op.bytes_read() / board.memory_bandwidth
 
 
@@ -312,6 +317,12 @@ def test_many_at_once_are_the_same_forecasts() -> None:
             {"mode": "forward", "seq_len": 128},
         )
     ]
+    requests += [
+        {"model": model, "gpu": "h100", "mode": "train", "batch": 8, "seq_len": 64, "execution": execution, **words}
+        for model in ("gpt2", "switch-base-16")
+        for execution in ("eager", "compile", "cuda_graph")
+        for words in ({}, {"micro_batch": 2}, {"optimizer": "none"}, {"optimizer": "sgd", "dtype": "fp32"})
+    ]
     for one, words in zip(predictor.predict_many(requests), requests, strict=True):
         same = predictor.predict(**words)
         for field in ("latency_s", "gpu_busy_s", "cpu_busy_s", "flops", "mfu", "tokens"):
@@ -323,8 +334,8 @@ def test_many_at_once_are_the_same_forecasts() -> None:
 def test_many_refuse_what_one_refuses() -> None:
     with pytest.raises(RequestError, match="--batch 0"):
         predictor.predict_many([{"model": "gpt2", "gpu": "h100", "batch": 0}])
-    with pytest.raises(UnsupportedError, match="train"):
-        predictor.predict_many([{"model": "gpt2", "gpu": "h100", "mode": "train"}])
+    with pytest.raises(UnsupportedError, match="--tp 2: not built yet for --mode train"):
+        predictor.predict_many([{"model": "gpt2", "gpu": "h100", "mode": "train", "tp": 2}])
     assert predictor.predict_many([]) == []
 
 

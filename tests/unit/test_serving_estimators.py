@@ -13,6 +13,8 @@ pd = pytest.importorskip("pandas", reason='pandas is not installed: pip install 
 pytest.importorskip("lightgbm", reason='LightGBM is not installed: pip install "tilecast[train]"')
 pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
 
+from predictor.engines import library  # noqa: E402
+from predictor.engines.library import FASTEST, STRIPES, TWO_TILES  # noqa: E402
 from predictor.errors import SpecError  # noqa: E402
 from predictor.estimators.base import make_batch  # noqa: E402
 from predictor.estimators.residual import Corrections, Device  # noqa: E402
@@ -20,14 +22,9 @@ from predictor.estimators.serving_attention import BACKWARD_OVER_FORWARD, Servin
 from predictor.estimators.serving_attention import Shapes as AttentionShapes  # noqa: E402
 from predictor.estimators.serving_gemm import ServingGemm  # noqa: E402
 from predictor.estimators.serving_moe import (  # noqa: E402
-    FASTEST,
-    STRIPES,
-    TWO_TILES,
     ServingMoE,
     core_time,
-    kernel_of,
     on_board,
-    tiling_of,
 )
 from predictor.estimators.serving_moe import Shapes as MoEShapes  # noqa: E402
 from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
@@ -246,14 +243,16 @@ def test_default_tiles_of_sglang_change_where_tokens_outnumber_local_experts() -
         assert (two.compute >= best.compute).all()
         before = core_time(replace(_layers(ep), tiling=TWO_TILES), device, known[:-1])  # a set that knows no half lines
         np.testing.assert_array_equal(before.total, core_time(_layers(ep), device, known[:-1]).total)
-    assert [tiling_of("sglang", "triton", "bf16"), tiling_of("vllm", "triton", "bf16", early=True)] == [TWO_TILES] * 2
+    for framework, version in (("sglang", ""), ("sglang", "0.5.10"), ("vllm", "0.14.0"), ("vllm", "0.10")):
+        assert library(framework).moe_tiling("triton", "bf16", version) == TWO_TILES, (framework, version)
+    assert library("vllm").moe_tiling("triton", "bf16", "0.24.0") == FASTEST
     for framework, kernel, name in (
         ("vllm", "triton", "bf16"),
         ("sglang", "cutlass", "bf16"),
         ("sglang", "triton", "fp8_block"),
         ("trtllm", "triton", "fp8"),
     ):
-        assert tiling_of(framework, kernel, name) == FASTEST
+        assert library(framework).moe_tiling(kernel, name) == FASTEST
 
 
 def test_stripes_occupy_every_sm() -> None:
@@ -268,7 +267,7 @@ def test_stripes_occupy_every_sm() -> None:
     )
     assert stripes.compute[0] < 0.5 * whole.compute[0]
     assert stripes.compute[1] == pytest.approx(whole.compute[1])
-    assert {tiling_of(name, "marlin", "int4_wo") for name in ("vllm", "sglang")} == {STRIPES}
+    assert {library(name).moe_tiling("marlin", "int4_wo") for name in ("vllm", "sglang")} == {STRIPES}
 
 
 def test_a_kernel_that_does_not_wait_for_memory_gains_nothing_from_a_faster_one() -> None:
@@ -322,7 +321,7 @@ def test_what_gpus_share_of_moe_goes_by_kernel() -> None:
     for gpu, faster in ((a100, "vllm"), (load_gpu("a100-pcie-40gb"), "vllm")):
         times = {name: float(_latency(estimator, "moe", large, gpu, name)[0]) for name in ("vllm", "trtllm")}
         assert min(times, key=lambda name: times[name]) == faster
-    assert [kernel_of("vllm", "bf16", gpu) for gpu in (a100, b200)] == ["triton", "cutlass"]
+    assert [library("vllm").moe_kernel("bf16", gpu) for gpu in (a100, b200)] == ["triton", "cutlass"]
     times = {name: float(_latency(estimator, "moe", large, b200, name)[0]) for name in ("vllm", "trtllm")}
     assert times["vllm"] == pytest.approx(times["trtllm"], rel=0.3)
 

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 import predictor
-from predictor.aggregate.detail import run_of
 from predictor.commands.compare import compare
+from predictor.forecast import forecast
 from predictor.networks.load import CONFIGS, config_from_dict, load_config
 from predictor.report.compare import print_comparison
 from predictor.report.console import wide_console
 from predictor.report.html import to_html
 from predictor.report.json_report import to_dict
 from predictor.report.terminal import print_prediction
+from predictor.request import Request
 
 NOTE = "tokens are beyond the"
 _LLAMA = {
@@ -101,8 +102,8 @@ def test_terminal_json_page_and_comparison_show_it(capsys: pytest.CaptureFixture
     print_prediction(answer, wide_console())
     assert said in capsys.readouterr().out
     assert any(said in note for note in to_dict(answer)["notes"])
-    words = {"mode": "prefill", "seq_len": 5000, "artifacts": "roofline"}
+    words: dict[str, Any] = {"mode": "prefill", "seq_len": 5000, "artifacts": "roofline"}
     print_comparison(compare(["llama-2-7b"], ["h100", "a100"], words, None), wide_console())
     assert capsys.readouterr().out.count(said) == 1
-    page = to_html(answer, run_of("llama-2-7b", "h100", answer.workload, "roofline"))
+    page = to_html(forecast(Request("llama-2-7b", "h100", **words).run()))
     assert said in page

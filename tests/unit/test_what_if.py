@@ -10,11 +10,11 @@ import pytest
 from each import each
 
 from predictor import predict
-from predictor.aggregate.detail import run_of
-from predictor.aggregate.learned import learned_steps
 from predictor.errors import RequestError
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.what_if import PARAMETERS, vary
+from predictor.learned_steps import learned_steps
+from predictor.request import Request
 
 ROOT = Path(__file__).resolve().parents[2]
 HYPOTHETICAL = ROOT / "examples" / "hypothetical-gpu.yaml"
@@ -69,7 +69,7 @@ def test_example_prints_and_draws(tmp_path: Path) -> None:
     listed = [float(line.split()[0]) for line in lines[20:-1]]
     gpu = load_gpu(HYPOTHETICAL)
     words = {"mode": "decode", "batch": 64, "context_len": 2048, "dtype": "bf16", "execution": "cuda_graph"}
-    run = run_of("llama-3.1-8b", gpu, predict("llama-3.1-8b", gpu, **words).workload)  # type: ignore[arg-type]
+    run = Request("llama-3.1-8b", gpu, **words).run()  # type: ignore[arg-type]
     assert listed == [round(step.factor, 2) for step in learned_steps(run, "l2")] != []
     text = picture.read_text(encoding="utf-8")
     assert "step of the learned part" in text and "not physics" in text

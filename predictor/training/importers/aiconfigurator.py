@@ -19,40 +19,37 @@ What the numbers say of themselves, and the importer therefore writes down:
 * Experts of the shapes in `NON_GATED` have no gate: with one, they would be faster than memory in all frameworks.
 * TensorRT-LLM 1.0.0 on A100, decode with fewer KV heads than heads, cache above 128 MiB: up to 3.4 TB/s, twice what
   the memory gives and twice its own rate without grouping. Flagged "kv_read_short".
+* B200 and GB200 have shapes with two kernels of one framework, 1.4 to 1.7 times apart (median): attention in SGLang,
+  nvfp4 experts in TensorRT-LLM. One forecast cannot be both: those that the engine does not run by default are flagged
+  "not_default".
 * "balanced" routing of 256 experts of 7168 x 2048 (grouped top-k) hits about half of the experts that an even spread
   would hit; rows that pass the bound for it are flagged "beats_roofline" as everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from predictor.errors import SpecError
+from predictor.errors import SpecError, UnknownNameError
+from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.training.dataset import Frame, to_frame
 from predictor.training.extras import require
-from predictor.training.importers import aiconfigurator_comm
+from predictor.training.importers import aiconfigurator_comm, aiconfigurator_linear
 from predictor.training.importers.base import (
     Collector,
     ImportResult,
     check_columns,
     drop_bad_latency,
     find,
+    joined,
     not_this_layout,
 )
 from predictor.training.importers.bound import flag_below_bound
 
 EXPECTED = "systems/data/<gpu>/<family>/<framework>/<version>/<table>_perf.parquet"
-
-GPUS = {
-    "a100_sxm": "a100-sxm-80gb",
-    "h100_sxm": "h100-sxm",
-    "h200_sxm": "h200-sxm",
-    "l40s": "l40s",
-    "rtx_pro_6000_server": "rtx-pro-6000-server",
-    "b60": "b60",
-}
 
 #: Their dtype -> (dtype of the arithmetic, quantization scheme where that does not say it all). Weight-only schemes
 #: (w4a16, int8_wo) compute in bf16; "sq" is SmoothQuant, int8 by int8.
@@ -68,6 +65,10 @@ DTYPES = {
     "w4a16_mxfp4": ("bf16", "w4a16_mxfp4"),
     "w4a8_mxfp4_mxfp8": ("mxfp8", "w4a8_mxfp4_mxfp8"),
 }
+
+#: Framework -> kernels in the order in which it takes them; the others come last. SGLang 0.5.9, server_args.py:1785:
+#: fa3 on compute capability 9, trtllm_mha on 10, else flashinfer. TensorRT-LLM, MoeConfig: CUTLASS, others by choice.
+DEFAULT_KERNELS = {"sglang": ("fa3", "trtllm_mha", "flashinfer"), "trtllm": ("moe_torch_flow_cutlass",)}
 
 #: No kernel takes so long for the smallest shape of a table: where the fastest row does, the rows show the host.
 HOST_FLOOR_MS = 0.04
@@ -96,14 +97,28 @@ NON_GATED: frozenset[tuple[int, int, int, int]] = frozenset(
 
 def run(root: Path) -> ImportResult:
     """Imports every *_perf.parquet below `root`. Raises SpecError where there is none in this layout."""
+    return joined(list(parts(root)))
+
+
+def parts(root: Path) -> Iterator[ImportResult]:
+    """What `run` gives, one system folder after the other: all of them together need gigabytes."""
     files = [path for path in find(root, ("**/*_perf.parquet",)) if len(path.parts) >= 5]
-    if not any(path.parts[-5] in GPUS for path in files):
+    if not any(_gpu_of(path) is not None for path in files):
         raise not_this_layout("aiconfigurator", root, EXPECTED)
-    into = Collector("aiconfigurator", root)
-    into.read(files, _import_file)
-    result = into.result()
-    flag_below_bound(result.frame)
-    return result
+    for _, members in groupby(files, key=lambda path: path.parents[3]):
+        into = Collector("aiconfigurator", root)
+        into.read(members, _import_file)
+        result = into.result()
+        flag_below_bound(result.frame)
+        yield result
+
+
+def _gpu_of(path: Path) -> GPUSpec | None:
+    """The GPU that a table's system folder names, such as b200_sxm; None where the catalogue has none of that name."""
+    try:
+        return load_gpu(path.parts[-5])
+    except UnknownNameError:
+        return None
 
 
 def _import_file(into: Collector, path: Path) -> None:
@@ -116,9 +131,9 @@ def _import_file(into: Collector, path: Path) -> None:
             why = "times a whole attention module, no operator" if path.stem in _MODULES else "has no operator yet"
             into.skip_file(path, rows, f"table {path.stem} {why}")
             return
-        gpu = GPUS.get(path.parts[-5])
+        gpu = _gpu_of(path)
         if gpu is None:
-            into.skip_file(path, rows, f"system {path.parts[-5]!r} has no catalogue id here")
+            into.skip_file(path, rows, f"system {path.parts[-5]!r} is no GPU of the catalogue")
             return
         raw = pq.read_table(path).to_pandas()
     except (OSError, ValueError) as error:
@@ -130,25 +145,55 @@ def _import_file(into: Collector, path: Path) -> None:
     needed, shape_of = table
     check_columns(path, raw, (*_COMMON, *needed))
     raw = drop_bad_latency(into, path, raw, "latency")
-    raw = _drop_unknown_dtypes(into, path, raw)
+    raw = _drop_unknown(into, path, raw)
     if not len(raw):
         return
     framework = path.parts[-3]
     columns = {
         "source": "aiconfigurator", "source_file": into.relative(path), "source_row": raw.index.to_numpy() + 1,
-        "gpu": gpu, "framework": framework, "framework_version": raw["version"], "kernel_source": raw["kernel_source"],
-        "protocol": "unknown" if gpu == "b60" else "cuda_graph", "cache_state": _cache_state(path.stem, gpu),
-        "latency_ms": raw["latency"], **shape_of(raw),
+        "gpu": gpu.id, "framework": framework, "framework_version": raw["version"],
+        "kernel_source": raw["kernel_source"], "protocol": "cuda_graph" if _has_graphs(gpu) else "unknown",
+        "cache_state": _cache_state(path.stem, gpu), "latency_ms": raw["latency"], **shape_of(raw),
+        "flag": _joined(_flag(path.stem, raw, gpu, framework), _not_default(raw, framework, needed)),
     }  # fmt: skip
-    if columns["op"] == "attention" and framework == "sglang" and "head_dim" in raw:
+    if "attn_dtype" in raw and framework == "sglang":
         columns["v_head_dim"] = raw["head_dim"].map({192: 128}).fillna(0)
-    if path.stem == "generation_attention_perf" and gpu == "a100-sxm-80gb" and framework == "trtllm":
-        columns["flag"] = _short_reads(raw)
-    if path.stem in PROMPT_TABLES:
-        columns["flag"] = (raw["isl"] == 1).map({True: "one_token_prompt", False: ""})
-    if columns["op"] == "gemm" and framework == "vllm":
-        columns["flag"] = _host_bound(raw)
     into.frames.append(to_frame(columns, len(raw)))
+
+
+def _joined(flags: Any, more: Any) -> Any:
+    """Two flags of every row in one."""
+    return more if isinstance(flags, str) else (flags + ";" + more).str.strip(";")
+
+
+def _not_default(raw: Frame, framework: str, needed: tuple[str, ...]) -> Any:
+    """The flag of rows whose shape the same table also times with a kernel that the engine takes first."""
+    order = DEFAULT_KERNELS.get(framework, ())
+    names = raw["kernel_source"].astype(str)
+    rank = names.map({name: order.index(name) if name in order else len(order) for name in names.unique()})
+    shape = [name for name in (*needed, "window_size") if name in raw]
+    first = rank.groupby([raw[name] for name in shape]).transform("min")
+    return (rank > first).map({True: "not_default", False: ""})
+
+
+def _has_graphs(gpu: GPUSpec) -> bool:
+    """Whether kernels are replayed in a CUDA graph; on Intel's GPUs launches stand inside the times."""
+    return gpu.vendor == "nvidia"
+
+
+def _flag(table: str, raw: Frame, gpu: GPUSpec, framework: str) -> Any:
+    """The flag of every row of a table: why it is kept apart, or nothing."""
+    if table == "generation_attention_perf" and gpu.id == "a100-sxm-80gb" and framework == "trtllm":
+        return _short_reads(raw)
+    if table in PROMPT_TABLES:
+        return (raw["isl"] == 1).map({True: "one_token_prompt", False: ""})
+    if table == "gemm_perf" and framework == "vllm":
+        return _host_bound(raw)
+    if table == "mla_bmm_perf":
+        return raw["kernel_source"].astype(str).str.contains("dequant").map({True: "dequantized", False: ""})
+    if table == "gdn_perf":
+        return aiconfigurator_linear.channels_unknown(raw)
+    return aiconfigurator_linear.differences(raw) if table == "computescale_perf" else ""
 
 
 #: Tables of prefill kernels. Their prompts of one token have the shape of a decode step over one key, which they are
@@ -170,19 +215,23 @@ def _host_bound(raw: Frame) -> Any:
     return (blocked & (fastest > HOST_FLOOR_MS)).map({True: "host_bound", False: ""})
 
 
-def _cache_state(table: str, gpu: str) -> str:
-    """GEMMs cycle through copies of the weight; of the other tables, and of B60, it is not known."""
-    return "rotating" if table == "gemm_perf" and gpu != "b60" else "unknown"
+def _cache_state(table: str, gpu: GPUSpec) -> str:
+    """GEMMs cycle through copies of the weight; of the other tables, and without CUDA graphs, it is not known."""
+    return "rotating" if table == "gemm_perf" and _has_graphs(gpu) else "unknown"
 
 
-def _drop_unknown_dtypes(into: Collector, path: Path, raw: Frame) -> Frame:
-    for column in ("gemm_dtype", "moe_dtype", "attn_dtype", "mla_dtype", "kv_cache_dtype"):
+def _drop_unknown(into: Collector, path: Path, raw: Frame) -> Frame:
+    for column in ("gemm_dtype", "moe_dtype", "attn_dtype", "mla_dtype", "kv_cache_dtype", "bmm_dtype", "quant_dtype"):
         if column not in raw:
             continue
         for name in sorted(set(raw[column].unique()) - set(DTYPES)):
             bad = (raw[column] == name).to_numpy()
             into.skip_where(path, raw, bad, f"{column} {name!r} has no dtype here")
             raw = raw[~bad]
+    if "d_conv" in raw:
+        bad = aiconfigurator_linear.unknown_kernels(raw)
+        into.skip_where(path, raw, bad, "kernel of linear attention that is no operator")
+        raw = raw[~bad]
     return raw
 
 
@@ -256,6 +305,16 @@ def _latent_decode(raw: Frame) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _latent_bmm(raw: Frame) -> dict[str, Any]:
+    """What decode folds into query and output, a product a head: (tokens, 128) x (128, 512), and back."""
+    before = raw["op_name"].astype(str) == "mla_gen_pre"
+    return {
+        "op": "gemm", "kind": "bmm", "layout": "nn", "bias": False, "batch": raw["num_heads"], "m": raw["num_tokens"],
+        "n": before.map({True: 512, False: 128}), "k": before.map({True: 128, False: 512}),
+        **_dtypes(raw["bmm_dtype"]),
+    }  # fmt: skip
+
+
 #: Table -> (columns that it must have beside the common ones, their rows -> the operator's cells).
 TABLES: dict[str, tuple[tuple[str, ...], Callable[[Frame], dict[str, Any]]]] = {
     "gemm_perf": (("gemm_dtype", "m", "n", "k"), _gemm),
@@ -265,4 +324,9 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[[Frame], dict[str, Any]]]] = {
     "moe_perf": (_MOE, _moe),
     "context_mla_perf": (_MLA, _latent_prefill),
     "generation_mla_perf": (_MLA, _latent_decode),
+    "mla_bmm_perf": (("op_name", "bmm_dtype", "num_tokens", "num_heads"), _latent_bmm),
+    "computescale_perf": (aiconfigurator_linear.QUANTIZE, aiconfigurator_linear.quantize),
+    "scale_matrix_perf": (aiconfigurator_linear.QUANTIZE, aiconfigurator_linear.quantize),
+    "gdn_perf": (aiconfigurator_linear.GDN, aiconfigurator_linear.gdn),
+    "mamba2_perf": (aiconfigurator_linear.MAMBA2, aiconfigurator_linear.mamba2),
 }

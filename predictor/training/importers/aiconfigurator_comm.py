@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from predictor.hardware.gpu import load_gpu
+from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import default_system
 from predictor.training.dataset import Frame, to_frame
 from predictor.training.extras import require
@@ -26,7 +26,7 @@ _DTYPES = {"half": ("fp16", 2), "int8": ("int8", 1), "bfloat16": ("bf16", 2)}
 _NEEDED = ("version", "kernel_source", "op_name", "num_gpus", "message_size", "latency")
 
 
-def import_rows(into: Collector, path: Path, raw: Frame, gpu: str) -> None:
+def import_rows(into: Collector, path: Path, raw: Frame, gpu: GPUSpec) -> None:
     """Adds the collectives of one table (rows with a good latency, indexed from 0 in file order)."""
     np = require("numpy")
     column = TABLES[path.stem]
@@ -45,14 +45,15 @@ def import_rows(into: Collector, path: Path, raw: Frame, gpu: str) -> None:
         sizes = sizes * np.where(kinds == "all_gather", ranks, 1)
     own = path.stem == "custom_allreduce_perf"
     eager = raw["kernel_source"].astype(str).str.endswith("_eager").reset_index(drop=True)
-    graph = "unknown" if gpu == "b60" else "cuda_graph"
+    graph = "cuda_graph" if gpu.vendor == "nvidia" else "unknown"
     cells = {
         "source": "aiconfigurator", "source_file": into.relative(path), "source_row": raw.index.to_numpy() + 1,
-        "gpu": gpu, "framework": path.parts[-3] if own else "pytorch", "framework_version": raw["version"].to_numpy(),
+        "gpu": gpu.id, "framework": path.parts[-3] if own else "pytorch",
+        "framework_version": raw["version"].to_numpy(),
         "kernel_source": raw["kernel_source"].astype(str).str.lower().to_numpy(),
         "protocol": eager.map({True: "eager_events", False: graph}), "cache_state": "unknown",
         "dtype": raw[column].map({name: dtype for name, (dtype, _) in _DTYPES.items()}).to_numpy(),
         "latency_ms": raw["latency"].to_numpy(),
-        **collective_cells(default_system(load_gpu(gpu)), kinds, sizes, ranks, ranks),
+        **collective_cells(default_system(gpu), kinds, sizes, ranks, ranks),
     }  # fmt: skip
     into.frames.append(to_frame(cells, len(raw)))

@@ -60,6 +60,17 @@ class ImportResult:
         }  # fmt: skip
 
 
+def joined(parts: Sequence[ImportResult]) -> ImportResult:
+    """One result of the parts of a data set."""
+    return ImportResult(
+        parts[0].source,
+        concat([part.frame for part in parts]),
+        tuple(entry for part in parts for entry in part.skipped),
+        sum(part.files for part in parts),
+        {name: text for part in parts for name, text in part.devices.items()},
+    )
+
+
 @dataclass(slots=True)
 class Collector:
     """Gathers frames and skipped rows file by file; `result` joins them."""

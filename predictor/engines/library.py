@@ -1,0 +1,154 @@
+"""What a library of kernels does with the calls that it is given, whichever one it is.
+
+A library is what the measured tables call a framework: its kernels run under one engine or several. Estimators hold the
+cores, in which a library's name means nothing; how its kernels share out their work is told by the fields here. Arrays
+have shape (n,), one entry a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.engines.releases import as_of
+from predictor.hardware.gpu import GPUSpec
+from predictor.quantization import MARLIN as MARLIN_SCHEMES
+
+FloatArray = npt.NDArray[np.float64]
+
+#: Kernels of experts: NVIDIA's grouped GEMMs (TensorRT-LLM, FlashInfer), Triton's fused_moe, and Marlin for weights of
+#: 4 bits.
+EXPERT_KERNELS = CUTLASS, TRITON, MARLIN = "cutlass", "triton", "marlin"
+#: How they share out their products: the fastest tile, one of two by the tokens, equal stripes for all SMs.
+TILINGS = FASTEST, TWO_TILES, STRIPES = "fastest", "two tiles", "stripes"
+#: Variants that Triton has no kernels for.
+_CUTLASS_ALONE = ("nvfp4", "mxfp8", "w4a8_mxfp4_mxfp8")
+_LAST = 99
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCalls:
+    """n attention calls, as far as kernels decide by them.
+
+    ``group``: query heads a KV head; ``window`` in tokens, 0 for none; ``kv_itemsize`` in bytes; ``shared`` 1 where
+    the values are a slice of the keys.
+    """
+
+    group: FloatArray
+    window: FloatArray
+    kv_itemsize: FloatArray
+    shared: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How kernels share n attention calls out over blocks.
+
+    ``packed``: query heads of a KV head that share a tile's rows in prefill; ``copies``: times that a decode step reads
+    the cache, once for every so many blocks of query heads; ``whole``: 1 where a decode kernel does not split a
+    sequence's cache over the SMs.
+    """
+
+    packed: FloatArray
+    copies: FloatArray
+    whole: FloatArray
+
+
+def packed_groups(calls: AttentionCalls, gpu: GPUSpec) -> Sharing:
+    """FlashAttention-3 and FlashInfer: the query heads of a KV head in one tile, a cache read once and split."""
+    return Sharing(calls.group, np.ones(calls.group.size), np.zeros(calls.group.size))
+
+
+def triton_everywhere(variant: str, gpu: GPUSpec) -> str:
+    """Triton's kernels for whatever Marlin and CUTLASS alone do not take."""
+    return TRITON
+
+
+@dataclass(frozen=True, slots=True)
+class TritonExperts:
+    """Triton's fused_moe as a library has it from ``version`` on.
+
+    ``two_tiles``: the variants for which it has two default tiles, one for few tokens; ``foreign_products``: it
+    multiplies the rows of other GPUs' experts, too; ``gate_costs``: layers without a gate take as long as with one in
+    the tables of these versions. ``source`` is where it was read or seen.
+    """
+
+    version: str = ""
+    two_tiles: tuple[str, ...] = ()
+    foreign_products: bool = False
+    gate_costs: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """A library's own all_reduce, which reads the peers' memory: for buffers of up to ``largest_bytes``, of which the
+    GPUs have a share each where it is ``over_ranks``.
+
+    ``place``: of its launch among the constants that were fitted for such kernels; None where nobody measured them:
+    then the library's that answers for this one.
+    """
+
+    largest_bytes: float
+    over_ranks: bool = False
+    place: int | None = None
+
+    def limit(self, ranks: FloatArray) -> FloatArray:
+        """Bytes of the largest buffer that it takes over so many GPUs, (n,)."""
+        return self.largest_bytes / (ranks if self.over_ranks else np.ones(ranks.size))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Library:
+    """A library of kernels, as the measured tables name it (column ``framework``). There is one object a library.
+
+    ``code``: its number in the features of trees, negative for one that nobody measured; ``turn``: where a GPU was not
+    measured with a library, that with the lowest one answers first. Both stand in trained sets: a number that one has
+    had is never another's. ``runs``: the measured library whose kernels it calls, "" for its own; one that was not
+    measured and calls its own is answered by the measured one with the lowest ``turn``.
+
+    ``norms``: the kinds of norms that it has kernels of its own for in 16 bit, others are PyTorch's; ``scalar``:
+    its 16-bit row kernels move one element a thread, not 16 bytes; ``all_reduce``: its own, None where it calls NCCL's
+    alone; ``share_attention``: how its attention kernels share out their work on a GPU. ``unpacks_experts``: experts in
+    weight-only schemes run in Marlin; ``expert_kernel``: one of `EXPERT_KERNELS` for another (variant, GPU);
+    ``experts``: its Triton experts by version, the oldest first.
+    """
+
+    name: str
+    code: int = -1
+    turn: int = _LAST
+    runs: str = ""
+    norms: tuple[str, ...] = ()
+    scalar: bool = False
+    all_reduce: AllReduce | None = None
+    share_attention: Callable[[AttentionCalls, GPUSpec], Sharing] = packed_groups
+    unpacks_experts: bool = True
+    expert_kernel: Callable[[str, GPUSpec], str] = triton_everywhere
+    experts: tuple[TritonExperts, ...] = (TritonExperts(),)
+
+    def moe_kernel(self, variant: str, gpu: GPUSpec) -> str:
+        """The kind of kernel that experts of a variant run with on ``gpu``, as its releases of 2026 choose.
+
+        The measured tables name the kernel of every row and agree.
+        """
+        if self.unpacks_experts and variant in MARLIN_SCHEMES:
+            return MARLIN
+        if gpu.vendor != "nvidia":
+            return TRITON
+        return CUTLASS if variant in _CUTLASS_ALONE else self.expert_kernel(variant, gpu)
+
+    def moe_tiling(self, kernel: str, variant: str, version: str = "") -> str:
+        """How a kernel of experts shares out its products, one of `TILINGS`, as of ``version`` ("": the newest listed).
+
+        Two default tiles of Triton's: up to as many tokens as experts on this GPU, 16 rows x 32 columns, K in steps of
+        64. From there on, whatever an expert gets: 64 x 64 in steps of 32, which reads weights 64 bytes at a time, at
+        about 0.75 of the rate on every board. Tuned tiles, which libraries ship for some boards and widths, are not
+        told apart. Marlin cuts all tiles and their K loops into stripes of equal length, one for each SM.
+        """
+        if kernel == MARLIN:
+            return STRIPES
+        two = kernel == TRITON and variant in as_of(self.experts, version).two_tiles
+        return TWO_TILES if two else FASTEST

@@ -1,0 +1,179 @@
+"""Runs -> forecasts: each holds its run, its plan and the times, and every report reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+
+from predictor.engines import Engine
+from predictor.estimators.artifact import ArtifactSet, RooflineOnly
+from predictor.graph import OPTIMIZER
+from predictor.hardware.gpu import GPUSpec
+from predictor.networks import parameters
+from predictor.prediction import Prediction
+from predictor.run import Run
+from predictor.simulate.breakdown import classes, context_notes, longest_nodes, notes
+from predictor.simulate.capacity import advised
+from predictor.simulate.interval import range_notes, total_interval
+from predictor.simulate.memory import Memory, memory_of
+from predictor.simulate.plan import Plan, plan_of
+from predictor.simulate.times import Operators, OpTime, TimedStage
+
+#: Runs whose operators are forecast in one call, and the operators that are remembered of all of them.
+CHUNK = 1000
+REMEMBERED = 200_000
+
+#: Asked for every point of a sweep.
+_parameters = lru_cache(maxsize=1024)(parameters)
+
+
+class WithoutIntervals:
+    """A set of estimators without its intervals, which cost as much as the forecasts."""
+
+    def __init__(self, selector: ArtifactSet | RooflineOnly) -> None:
+        self.select = selector.select
+
+
+class Forecast:
+    """A run, its plan, and the times of the plan's ``stages``; what follows from them is worked out when it is asked
+    for. Times in seconds."""
+
+    def __init__(self, run: Run, plan: Plan, stages: tuple[TimedStage, ...]) -> None:
+        self.run = run
+        self.plan = plan
+        self.stages = stages
+        self.latency_s: float = sum(timed.total_s for timed in stages)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """What one GPU keeps; how many GPUs hold the run is left to `prediction`."""
+        return memory_of(self.run, self.plan)
+
+    @property
+    def ran(self) -> tuple[TimedStage, ...]:
+        """The stages that have operators: "none" is an optimizer without any."""
+        return tuple(timed for timed in self.stages if timed.blocks)
+
+    @property
+    def phases_s(self) -> dict[str, float]:
+        """Seconds of the parts of a run, which `Prediction.phases_s` describes.
+
+        In training the forward pass is timed alone, and the backward pass takes what both take beyond it.
+        """
+        first, *rest = self.stages
+        mode = self.run.work.mode
+        if mode == "train":
+            forward_s, passes = first.up_to(first.stage.forward).total_s, first.stage.weight
+            return {
+                "forward": forward_s * passes,
+                "backward": (first.timeline.total_s - forward_s) * passes,
+                OPTIMIZER: sum(timed.total_s for timed in rest),
+            }
+        if mode != "generate":
+            return {mode: self.latency_s}
+        decode_s = self.latency_s - first.each_s if rest else 0.0
+        found = {"prefill": first.each_s, "decode": decode_s, "ttft": first.each_s}
+        return found | ({"tpot": decode_s / (self.run.work.output_len - 1)} if rest else {})
+
+    @property
+    def busy_s(self) -> dict[str, float]:
+        """Seconds of the run in which each stream of a GPU is busy: compute, and every network by its links."""
+        found: dict[str, float] = {}
+        for timed in self.stages:
+            for stream, seconds in timed.busy_s.items():
+                found[stream] = found.get(stream, 0.0) + timed.stage.weight * seconds
+        return found
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of one GPU. The optimizer's are left out, as PaLM's MFU counts the model's, forward and backward."""
+        return sum(timed.stage.weight * timed.flops for timed in self.stages if timed.stage.phase != OPTIMIZER)
+
+    @property
+    def tokens(self) -> float:
+        """Tokens processed, or made in decode and generate."""
+        work = self.run.work
+        if work.mode == "generate":
+            return float(work.batch * work.output_len)
+        return float(work.batch if work.mode == "decode" else sum(work.prompt_lens) or work.batch * work.seq_len)
+
+    def summary(self) -> Prediction:
+        """The answer as a whole: no interval, breakdown, provenance, notes and number of GPUs that hold the run."""
+        run, work, flops, stages = self.run, self.run.work, self.flops, self.stages
+        return Prediction(
+            model=run.config.name,
+            gpu=run.gpu.id,
+            workload=work,
+            latency_s=self.latency_s,
+            interval_s=None,
+            phases_s=self.phases_s,
+            gpu_busy_s=sum(timed.stage.weight * timed.timeline.gpu_s for timed in stages),
+            cpu_busy_s=sum(timed.stage.weight * (timed.timeline.cpu_s + timed.stage.overhead_s) for timed in stages),
+            flops=flops * work.parallelism.num_gpus,
+            mfu=flops / self.latency_s / run.gpu.peak_flops(run.numbers.gemm),
+            tokens=self.tokens,
+            sequences=float(work.batch),
+            parameters=_parameters(run.config),
+            memory=self.memory,
+            breakdown=(),
+            nodes=(),
+            provenance={},
+            artifacts=run.selector.name,
+            assumed=run.config.assumed,
+        )
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """The answer with all that is known of it."""
+        run, table = self.run, self.stages[0].table
+        by_stage = [timed.op_times() for timed in self.stages]
+        op_times = [item for items in by_stage for item in items]
+        breakdown = classes(op_times, table)
+        known = run.numbers.notes + context_notes(run.config, run.work)
+        return replace(
+            self.summary(),
+            memory=advised(self.memory, run),
+            interval_s=total_interval(self.latency_s, self.stages, run.work),
+            breakdown=breakdown,
+            nodes=longest_nodes(by_stage, table, run.top),
+            provenance=_provenance(op_times, table.estimators),
+            notes=known + notes(breakdown, run.gpu.id, run.selector) + range_notes(table),
+        )
+
+
+def _provenance(op_times: Sequence[OpTime], estimators: Sequence[str]) -> dict[str, int]:
+    """Distinct operators by where their number came from."""
+    rows = {item.index for item in op_times}
+    known = sum(1 for i in rows if estimators[i])
+    return {"estimator": known, "roofline": len(rows) - known}
+
+
+def forecast(run: Run, *, intervals: bool = True) -> Forecast:
+    """The forecast of one run; RequestError where it cannot be answered."""
+    (found,) = forecasts([run], intervals=intervals)
+    return found
+
+
+def forecasts(runs: Sequence[Run], *, intervals: bool = False) -> Iterator[Forecast]:
+    """The forecast of every run, in order.
+
+    Operators of all runs on a GPU are forecast together, and what any earlier run had is known. ``intervals``: with the
+    errors of the operators, which is half of the work.
+    """
+    known: dict[tuple[GPUSpec, Engine, int], Operators] = {}
+    for start in range(0, len(runs), CHUNK):
+        plans = [(run, plan_of(run)) for run in runs[start : start + CHUNK]]
+        places: dict[tuple[GPUSpec, Engine, int], list[int]] = {}
+        for place, (run, _) in enumerate(plans):
+            places.setdefault((run.gpu, run.work.engine, id(run.selector)), []).append(place)
+        timed: dict[int, tuple[TimedStage, ...]] = {}
+        for key, members in places.items():
+            run = plans[members[0]][0]
+            if key not in known:
+                selector = run.selector if intervals else WithoutIntervals(run.selector)
+                known[key] = Operators(run.gpu, run.work.engine, selector)
+            timed |= zip(members, known[key].time([plans[place][1] for place in members]), strict=True)
+        for place, (run, plan) in enumerate(plans):
+            yield Forecast(run, plan, timed.pop(place))
+        known = {key: operators for key, operators in known.items() if len(operators.rows) <= REMEMBERED}

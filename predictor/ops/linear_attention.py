@@ -1,0 +1,106 @@
+"""Linear attention: the short causal convolution in front of it, and the gated delta rule's recurrence.
+
+Gated delta nets (Yang et al., arXiv:2412.06464) keep one matrix of (head_dim, v_head_dim) a value head and sequence
+instead of a KV cache; Mamba2 has the same convolution in front of its scan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from predictor.ops.base import Op, StreamingOp
+
+STATE_BYTES = 4  # the recurrence's state is kept in fp32
+
+
+@dataclass(frozen=True, slots=True)
+class CausalConv1d(StreamingOp):
+    """A depthwise convolution of ``taps`` positions over ``batch`` sequences of ``q_len`` tokens, ``channels`` wide.
+
+    ``cached``: it goes on from the last taps - 1 inputs of every sequence, which it reads and writes back (decode).
+    """
+
+    batch: int
+    q_len: int
+    channels: int
+    taps: int = 4
+    cached: bool = False
+
+    family: ClassVar[str] = "linear_attention"
+    columns: ClassVar[tuple[str, ...]] = ("batch", "q_len", "channels", "read_bytes", "write_bytes")
+
+    @property
+    def label(self) -> str:
+        return "causal convolution"
+
+    @property
+    def _tokens(self) -> float:
+        return self.batch * self.q_len * self.channels * self.itemsize
+
+    @property
+    def _state(self) -> float:
+        return self.batch * (self.taps - 1) * self.channels * self.itemsize if self.cached else 0.0
+
+    @property
+    def read_bytes(self) -> float:
+        return self._tokens + self._state + self.taps * self.channels * self.itemsize
+
+    @property
+    def write_bytes(self) -> float:
+        return self._tokens + self._state
+
+    def weights(self) -> int:
+        """The taps of every channel."""
+        return self.taps * self.channels
+
+    def flops(self) -> float:
+        return 2.0 * self.taps * self.batch * self.q_len * self.channels
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaRule(Op):
+    """The gated delta rule over ``batch`` sequences of ``q_len`` tokens: S <- g S (I - b k k^T) + b v k^T, o = S q.
+
+    ``heads`` query and key heads of width ``head_dim`` serve ``v_heads`` value heads of width ``v_head_dim``, each of
+    which has a state S and, a token, a decay g and a step b. ``cached``: it goes on from the states of earlier tokens.
+    """
+
+    batch: int
+    q_len: int
+    heads: int
+    v_heads: int
+    head_dim: int
+    v_head_dim: int
+    cached: bool = False
+
+    family: ClassVar[str] = "linear_attention"
+    columns: ClassVar[tuple[str, ...]] = ("batch", "q_len", "heads", "v_heads", "head_dim", "v_head_dim")
+    unit: ClassVar[str] = "matrix"
+
+    @property
+    def label(self) -> str:
+        return "gated delta rule"
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.q_len
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of all states."""
+        return float(self.batch * self.v_heads * self.head_dim * self.v_head_dim * STATE_BYTES)
+
+    def flops(self) -> float:
+        """S k, the rank-one update and S q, an FMA an entry of the state each: the recurrence, the least there is.
+
+        Chunked kernels spend more, to have large products.
+        """
+        return 6.0 * self.tokens * self.v_heads * self.head_dim * self.v_head_dim
+
+    def bytes_read(self) -> float:
+        widths = 2 * self.heads * self.head_dim + self.v_heads * (self.v_head_dim + 2)
+        return self.tokens * widths * self.itemsize + (self.state_bytes if self.cached else 0.0)
+
+    def bytes_written(self) -> float:
+        return self.tokens * self.v_heads * self.v_head_dim * self.itemsize + self.state_bytes

@@ -1,0 +1,46 @@
+"""Quantization of activations: the kernels that run before a product of narrow operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from predictor.dtypes import bytes_of
+from predictor.ops.base import StreamingOp
+
+SCALE_BYTES = 4  # scales are fp32
+
+
+@dataclass(frozen=True, slots=True)
+class Quantize(StreamingOp):
+    """(rows, cols) of ``in_dtype`` to ``dtype``, one scale a row.
+
+    ``kind`` is "scale" (the largest magnitude of every row, and the scale from it), "cast" (divide by scales that are
+    known, round, write) or "dynamic" (both in one kernel).
+    """
+
+    rows: int
+    cols: int
+    kind: str = "dynamic"
+    in_dtype: str = "bf16"
+
+    family: ClassVar[str] = "quantize"
+    columns: ClassVar[tuple[str, ...]] = ("rows", "cols", "read_bytes", "write_bytes")
+
+    @property
+    def label(self) -> str:
+        return "quantize"
+
+    @property
+    def read_bytes(self) -> float:
+        known = self.rows * SCALE_BYTES if self.kind == "cast" else 0
+        return self.rows * self.cols * bytes_of(self.in_dtype) + known
+
+    @property
+    def write_bytes(self) -> float:
+        found = 0 if self.kind == "cast" else self.rows * SCALE_BYTES
+        return found + (0.0 if self.kind == "scale" else self.rows * self.cols * self.itemsize)
+
+    def flops(self) -> float:
+        """A magnitude and a maximum an element to find the scale; a product and a rounding to apply it."""
+        return (4.0 if self.kind == "dynamic" else 2.0) * self.rows * self.cols

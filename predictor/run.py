@@ -1,0 +1,27 @@
+"""A run, checked: what every part after the request reads. Names are specs here, and words numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.estimators.artifact import ArtifactSet, RooflineOnly
+from predictor.hardware.gpu import GPUSpec
+from predictor.networks import ModelConfig
+from predictor.precision import Precision
+from predictor.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run; `predictor.request.Request.run` makes it of words, `dataclasses.replace` another one of it.
+
+    ``numbers`` are the formats of its weights, activations and KV cache; ``selector`` the estimators; ``top`` the
+    operators that the answer lists.
+    """
+
+    config: ModelConfig
+    gpu: GPUSpec
+    work: Workload
+    numbers: Precision
+    selector: ArtifactSet | RooflineOnly
+    top: int = 0

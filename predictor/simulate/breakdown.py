@@ -1,0 +1,167 @@
+"""Where the time goes: operators of all stages gathered into classes, and the longest of them one by one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from predictor.estimators.artifact import ArtifactSet, RooflineOnly
+from predictor.estimators.base import ESTIMATOR, ROOFLINE, KernelTable
+from predictor.networks import ModelConfig
+from predictor.ops.attention import Attention
+from predictor.ops.base import BACKWARD, Op
+from predictor.ops.gemm import Gemm
+from predictor.ops.moe import MoE
+from predictor.prediction import ClassTime, NodeTime
+from predictor.roofline import bound_name
+from predictor.simulate.times import OpTime
+from predictor.workload import Workload
+
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
+
+
+@dataclass(slots=True)
+class _Sum:
+    count: float = 0.0
+    latency: float = 0.0
+    roofline: float = 0.0
+    bounds: dict[str, float] = field(default_factory=dict)
+    sources: set[str] = field(default_factory=set)
+    estimators: set[str] = field(default_factory=set)
+
+
+def classes(op_times: Sequence[OpTime], table: KernelTable) -> tuple[ClassTime, ...]:
+    """The breakdown by operator class and phase, the longest first."""
+    latency = table.latency_s.tolist()
+    compute = table.compute_s.tolist()
+    dram = table.dram_s.tolist()
+    link = table.link_s.tolist()
+    sums: dict[tuple[str, str], _Sum] = {}
+    for item in op_times:
+        i = item.index
+        entry = sums.get((item.op.label, item.phase))
+        if entry is None:
+            entry = sums[(item.op.label, item.phase)] = _Sum()
+        seconds = latency[i] * item.times
+        entry.count += item.times
+        entry.latency += seconds
+        entry.roofline += max(compute[i], dram[i], link[i]) * item.times
+        bound = bound_name(compute[i], dram[i], latency[i], link[i])
+        entry.bounds[bound] = entry.bounds.get(bound, 0.0) + seconds
+        name = table.estimators[i]
+        entry.sources.add(ESTIMATOR if name else ROOFLINE)
+        if name:
+            entry.estimators.add(name)
+    total = sum(s.latency for s in sums.values()) or 1.0
+    rows = [
+        ClassTime(
+            op, phase, s.count, s.latency, s.latency / total, min(1.0, s.roofline / s.latency),
+            max(s.bounds, key=lambda b: s.bounds[b]), s.sources.pop() if len(s.sources) == 1 else "mixed",
+            tuple(sorted(s.estimators)), s.bounds,
+        )
+        for (op, phase), s in sums.items()
+    ]  # fmt: skip
+    return tuple(sorted(rows, key=lambda row: -row.latency_s))
+
+
+#: Operator classes that no data set here measures: their time is bytes and FLOPs at the efficiency of a sibling.
+UNMEASURED = ("optimizer", "cross-entropy", "moe routing")
+
+
+def notes(rows: Sequence[ClassTime], gpu: str, selector: ArtifactSet | RooflineOnly) -> tuple[str, ...]:
+    """What a reader should know of where the numbers are from: a GPU or operators that nobody measured."""
+    found = []
+    used = sorted({name for row in rows for name in row.estimators})
+    unseen = [name for name in used if gpu not in selector.measured_on(name)]
+    if unseen:
+        found.append(f"{gpu} is in no measurement behind {', '.join(unseen)}: carried over from other GPUs.")
+    guessed = {row.op for row in rows if row.op in UNMEASURED}
+    if any(row.phase == BACKWARD for row in rows):
+        guessed.add("backward kernels other than GEMM")
+    if guessed and used:
+        found.append(f"Never measured, at the efficiency of similar kernels: {', '.join(sorted(guessed))}.")
+    return tuple(found)
+
+
+def context_notes(config: ModelConfig, work: Workload) -> tuple[str, ...]:
+    """A note where a sequence is longer than those that a model without learned positions was made for."""
+    longest, trained = work.longest_sequence, config.trained_positions
+    if config.position not in ("rotary", "alibi") or longest <= trained:
+        return ()
+    return (
+        f"{longest:,} tokens are beyond the {trained:,} that {config.name} was trained for ({config.position}"
+        " positions): the time is forecast all the same, what the model writes there may be of no use.",
+    )
+
+
+def longest_nodes(stages: Sequence[Sequence[OpTime]], table: KernelTable, top: int) -> tuple[NodeTime, ...]:
+    """The ``top`` operators by time in all their runs, each once.
+
+    ``stages`` are the operators of every stage. Stages from the second on that have the same operators in the same
+    places are steps of one kind (the sampled decode steps of generate): one row stands for an operator of all of them,
+    with the range of what grows with the context in its shape.
+    """
+    if top < 1:
+        return ()
+    latency = table.latency_s.tolist()
+    rows: dict[tuple[str, str, str, tuple[int, ...]], list[OpTime]] = {}
+    for members in _same_places(stages):
+        first = members[0]
+        key = (first.name, first.op.label, first.phase, tuple(dict.fromkeys(item.index for item in members)))
+        rows.setdefault(key, []).extend(members)
+    found = [(sum(latency[item.index] * item.times for item in members), members) for members in rows.values()]
+    total = sum(seconds for seconds, _ in found) or 1.0
+    found.sort(key=lambda row: -row[0])
+    return tuple(_node(members, seconds, seconds / total, table) for seconds, members in found[:top])
+
+
+def _same_places(stages: Sequence[Sequence[OpTime]]) -> list[list[OpTime]]:
+    """Operators that are one: each of the first stage, and those in one place of all later stages of one kind."""
+    groups: list[list[OpTime]] = [[item] for item in stages[0]]
+    places: dict[tuple[int, str, str, str], list[OpTime]] = {}
+    for later in stages[1:]:
+        for place, item in enumerate(later):
+            places.setdefault((place, item.name, item.op.label, item.phase), []).append(item)
+    return groups + list(places.values())
+
+
+def _node(members: Sequence[OpTime], seconds: float, share: float, table: KernelTable) -> NodeTime:
+    """The row of one operator; what bounds it is what bounds most of its time."""
+    times: dict[int, float] = {}
+    for item in members:
+        times[item.index] = times.get(item.index, 0.0) + item.times
+    longest = table.row(max(times, key=lambda i: float(table.latency_s[i]) * times[i]))
+    one, texts = members[0], [shape_text(item.op) for item in members]
+    return NodeTime(
+        one.name or one.op.label, one.op.label, _range_text(texts[0], texts[-1]), one.phase,
+        sum(times.values()), seconds, share, longest.bound, longest.source,
+    )  # fmt: skip
+
+
+def _range_text(first: str, last: str) -> str:
+    """Two shapes as one, numbers that differ as "512 to 640".
+
+    >>> _range_text("batch 1, q 1, kv 512, bf16", "batch 1, q 1, kv 640, bf16")
+    'batch 1, q 1, kv 512 to 640, bf16'
+    """
+    if first == last:
+        return first
+    ours, theirs = _NUMBER.split(first), _NUMBER.split(last)  # words and numbers in turn
+    if ours[::2] != theirs[::2]:
+        return f"{first} to {last}"
+    return "".join(a if a == b else f"{a} to {b}" for a, b in zip(ours, theirs, strict=True))
+
+
+def shape_text(op: Op) -> str:
+    """An operator's shape in a few words."""
+    if isinstance(op, Gemm):
+        batch = f"{op.batch} x " if op.batch > 1 else ""
+        return f"{batch}{op.m} x {op.n} x {op.k} {op.dtype}"
+    if isinstance(op, Attention):
+        return f"batch {op.batch}, heads {op.heads}/{op.kv_heads}, q {op.q_len}, kv {op.kv_len}, {op.dtype}"
+    if isinstance(op, MoE):
+        return f"{op.tokens} tokens, {op.experts} experts, top {op.top_k}, {op.dtype}"
+    moved = op.bytes_moved()
+    factor, unit = next((f, u) for f, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0.0, "B")) if moved >= f)
+    return f"{moved / (factor or 1.0):.4g} {unit} {op.dtype}"

@@ -1,0 +1,110 @@
+"""The interval of a whole forecast, from those of its kernels and of the CPU's launches.
+
+Errors of one operator class are taken as fully correlated (the same estimator errs on the same GPU in the same
+direction), those of different classes and of the CPU as independent: the half-widths of a class add up, and the classes
+join as the root of the sum of squares, above and below the forecast apart.
+
+Where the CPU is slower than the GPU, kernels that take longer hide behind it. The timeline is run again with every
+kernel at its upper (lower) end, and with every call at the host's; each class counts with the part of its seconds that
+the total felt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.estimators.base import KernelTable
+from predictor.roofline import FloatArray
+from predictor.simulate.timeline import Segment, eager
+from predictor.simulate.times import TimedStage
+from predictor.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpread:
+    """By how many seconds a pass may be off below and above, by class (classes,), and for the host's sake."""
+
+    below: FloatArray
+    above: FloatArray
+    host_below: float
+    host_above: float
+
+
+def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
+    """How far one pass of a stage of ``work`` may be off; None where a kernel has no interval.
+
+    A host whose launch overhead was given has no error of it; one that was assumed may be any in its range.
+    """
+    known = timed.table.spread
+    if known is None:
+        return None
+    used = [row for block in timed.blocks for row in block.rows]
+    if not np.isfinite(known.high_s[used]).all():
+        return None
+    rows = _rows(timed)
+    size = int(known.classes.max(initial=0)) + 1
+    classes = [known.classes[own] for own in rows]
+    launches = timed.timeline.cpu_s > 0.0
+    by_class = []
+    for seconds in (known.low_s, known.high_s):
+        ratio = seconds / timed.table.latency_s
+        moved = [s.gpu_s * ratio[own] for s, own in zip(timed.segments, rows, strict=True)]
+        change = np.zeros(size)
+        for s, other, kinds in zip(timed.segments, moved, classes, strict=True):
+            change += np.bincount(kinds, weights=np.abs(other - s.gpu_s) * s.repeat, minlength=size)
+        by_class.append(change * _felt(timed, moved, float(change.sum())) if launches else change)
+    assumed = work.launch_range_s if launches else None
+    host = [0.0, 0.0] if assumed is None else [_host(timed, end_s / work.launch_overhead_s) for end_s in assumed]
+    return StageSpread(by_class[0], by_class[1], host[0], host[1])
+
+
+def _rows(timed: TimedStage) -> list[npt.NDArray[np.int64]]:
+    """Rows of the table that a segment's kernels are, block by block; a node that runs n times stands n times."""
+    result = []
+    for at in timed.blocks:
+        index, nodes = np.array(at.rows, dtype=np.int64), at.block.nodes
+        result.append(np.repeat(index, [node.count for node in nodes]) if len(at.gpu_s) > len(nodes) else index)
+    return result
+
+
+def _felt(timed: TimedStage, gpu_s: Sequence[FloatArray], change_s: float) -> float:
+    """Share of the kernels' ``change_s`` that the total of the two timelines changes by."""
+    if change_s <= 0.0:
+        return 0.0
+    moved = [Segment(own, s.cpu_s, s.repeat) for own, s in zip(gpu_s, timed.segments, strict=True)]
+    return min(abs(eager(moved).total_s - timed.timeline.total_s) / change_s, 1.0)
+
+
+def _host(timed: TimedStage, factor: float) -> float:
+    """Seconds by which the total changes where every call costs the CPU ``factor`` times as much."""
+    moved = [Segment(s.gpu_s, s.cpu_s * factor, s.repeat) for s in timed.segments]
+    return abs(eager(moved).total_s - timed.timeline.total_s)
+
+
+def total_interval(total_s: float, stages: Sequence[TimedStage], work: Workload) -> tuple[float, float] | None:
+    """[low, high] in seconds around ``total_s``, the sum of the stages of one plan for ``work``.
+
+    It always holds the forecast; None where the estimators have no intervals.
+    """
+    spreads = [(timed.stage.weight, spread_of(timed, work)) for timed in stages]
+    below = above = np.zeros(1)
+    host_below = host_above = 0.0
+    for weight, found in spreads:
+        if found is None:
+            return None
+        below, above = below + weight * found.below, above + weight * found.above
+        host_below, host_above = host_below + weight * found.host_below, host_above + weight * found.host_above
+    low = total_s - float(np.sqrt((below**2).sum() + host_below**2))
+    return low, total_s + float(np.sqrt((above**2).sum() + host_above**2))
+
+
+def range_notes(table: KernelTable) -> tuple[str, ...]:
+    """A line that names the operator classes outside what was measured."""
+    known = table.spread
+    if known is None:
+        return ()
+    return (f"Outside the measured range, so the interval is wider: {'; '.join(known.notes)}.",) if known.notes else ()

@@ -1,0 +1,229 @@
+"""What a run keeps in device memory: weights, gradients, optimizer state, activations, KV cache."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from predictor.engines import Engine
+from predictor.engines.memory import rule_of
+from predictor.graph.graph import Graph
+from predictor.hardware.gpu import GPUSpec
+from predictor.networks import ModelConfig, kv_cache_bytes, parameters, weight_bytes
+from predictor.ops.attention import Attention
+from predictor.ops.base import Op
+from predictor.ops.embedding import CrossEntropy, Embedding
+from predictor.ops.gemm import Gemm
+from predictor.ops.moe import MoE
+from predictor.parallel import rank_config
+from predictor.precision import Precision
+from predictor.run import Run
+from predictor.simulate.plan import Plan
+from predictor.workload import Workload
+
+#: Bytes of optimizer state a parameter: Adam keeps two fp32 moments, plain SGD none.
+_STATE = {"adam": 8.0, "adam_fused": 8.0, "sgd": 0.0, "none": 0.0}
+
+
+#: MiB of the CUDA context and the modules loaded with it, a process: what AIConfigurator observed beside tensors before
+#: its authors' margin (ai-dynamo/aiconfigurator@095f58a systems/h100_sxm.yaml, `other_mem`: "from 551MB").
+CONTEXT_MIB = 551.0
+#: MiB of NCCL's buffers on each of so many GPUs (the same files, `nccl_mem`: observed).
+NCCL_MIB = {1: 0.0, 2: 342.0, 4: 392.0}
+#: MiB that PyTorch gives cuBLAS to work in: `:4096:8` from Hopper on, `:4096:2:16:8` before (PyTorch notes on CUDA
+#: semantics, cuBLAS workspaces; cuBLAS documentation of cublasSetWorkspace: 32 MiB on Hopper).
+CUBLAS_MIB = {"hopper": 32.0, "blackwell": 32.0, "": 8.125}
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes by class on one GPU, what that GPU has, and what of it the run may use.
+
+    ``gpus`` share the model; ``sequences`` is the batch of a forward pass, whose activations and KV cache grow with it
+    (0: training, whose sizes do not tell). ``fraction`` and ``base`` (`predictor.engines.memory.BASES`) say what the
+    run may use, ``setting`` whose default that is ("" where it was asked for, or the run may use all).
+
+    Fragmentation and the memory of CUDA graphs are not counted. ``smallest_gpu_count``: the fewest GPUs that hold the
+    run by a degree that is built, None where none does; ``advice`` says it in words where the run does not fit. Neither
+    is known of a forecast of `predict_many`.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    kv_cache: float
+    capacity: float
+    gpus: int = 1
+    sequences: int = 0
+    context: float = 0.0
+    workspaces: float = 0.0
+    fraction: float = 1.0
+    base: str = "total"
+    setting: str = ""
+    smallest_gpu_count: int | None = field(default=None, compare=False)
+    advice: str = field(default="", compare=False)
+
+    @property
+    def own(self) -> float:
+        """Bytes that do not depend on the batch: weights, gradients, optimizer state."""
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def total(self) -> float:
+        """Bytes that the run needs, of all classes."""
+        return self._rest + self.kv_cache
+
+    @property
+    def _rest(self) -> float:
+        return self.own + self.activations + self.context + self.workspaces
+
+    @property
+    def usable(self) -> float:
+        """Bytes that this run may use on the GPU: what the fraction allows, by its base."""
+        share = self.fraction * self.capacity
+        if self.base == "static":
+            return min(self.capacity, share + self._rest - self.own)
+        if self.base == "free":
+            return min(self.capacity, self._rest + self.fraction * max(0.0, self.capacity - self._rest))
+        return share
+
+    @property
+    def kv_cache_capacity(self) -> float:
+        """Bytes that are left for the KV cache: the pool that an engine makes of them."""
+        return max(0.0, self.usable - self._rest)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the total is within what the run may use."""
+        return self.total <= self.usable
+
+    @property
+    def missing(self) -> float:
+        """Bytes by which the total exceeds what the run may use; 0 where it fits."""
+        return max(0.0, self.total - self.usable)
+
+    @property
+    def even_gpu_count(self) -> int:
+        """GPUs of this kind that would hold it if every class but context and workspaces were spread evenly."""
+        each = self.usable - self.context - self.workspaces
+        return max(1, math.ceil((self.total - self.context - self.workspaces) * self.gpus / max(each, 1.0)))
+
+    @property
+    def largest_batch(self) -> int | None:
+        """Most sequences of this mix of lengths that fit on these GPUs.
+
+        None in training. Activations and KV cache are taken as proportional to the batch; 0 where not one fits.
+        """
+        if not self.sequences:
+            return None
+        each, cache = self.activations / self.sequences, self.kv_cache / self.sequences
+        fixed = self.own + self.context + self.workspaces
+        share = self.fraction * self.capacity
+        if self.base == "static":
+            limits = [(cache, share - self.own), (each + cache, self.capacity - fixed)]
+        elif self.base == "free":
+            limits = [(cache + self.fraction * each, self.fraction * (self.capacity - fixed))]
+        else:
+            limits = [(each + cache, share - fixed)]
+        counts = [math.floor(left / need * (1.0 + 1e-12)) for need, left in limits if need]
+        return max(0, min(counts)) if counts else None
+
+    @property
+    def reason(self) -> str:
+        """Why it does not fit, in one sentence; "" where it does."""
+        if self.fits:
+            return ""
+        what = "weights" if self.own == self.weights else "weights, gradients and optimizer state"
+        share = f"a GPU's part of the {what}" if self.gpus > 1 else f"the {what}"
+        if self.own > self.capacity:
+            return f"{share} alone need more than the GPU has"
+        most = self.largest_batch
+        if most is None:
+            return f"{share} fit, but not with the activations that the backward pass needs"
+        if most == 0 and self.own + self.context + self.workspaces > self.usable:
+            return f"{share}, context and workspaces need more than the run may use"
+        cause = "KV cache" if self.kv_cache > self.activations else "activations"
+        return f"{share} fit, but the {cause} of {self.sequences} sequences do not; {most} would fit"
+
+
+def _allowed(gpu: GPUSpec, engine: Engine, asked: float | None, gpus: int) -> dict[str, Any]:
+    """Fields of `Memory` that do not depend on the model: capacity, context, workspaces, and what the run may use."""
+    rule, capacity = rule_of(engine.memory), float(gpu.memory_capacity)
+    joined = max(n for n in NCCL_MIB if n <= gpus)
+    workspaces = CUBLAS_MIB.get(gpu.architecture, CUBLAS_MIB[""]) + NCCL_MIB[joined]
+    return {
+        "capacity": capacity,
+        "gpus": gpus,
+        "context": CONTEXT_MIB * 2**20,
+        "workspaces": workspaces * 2**20,
+        "fraction": rule.default(capacity, gpus) if asked is None else asked,
+        "base": rule.base,
+        "setting": rule.words if asked is None else "",
+    }
+
+
+#: Asked for every point of a sweep.
+_parameters, _weight_bytes = lru_cache(maxsize=1024)(parameters), lru_cache(maxsize=1024)(weight_bytes)
+
+
+def memory_of(run: Run, plan: Plan) -> Memory:
+    """What one GPU keeps during a run; how many GPUs hold it is `predictor.simulate.capacity`'s to say."""
+    work = run.work
+    allowed = _allowed(run.gpu, work.engine, work.memory_fraction, work.parallelism.num_gpus)
+    if work.mode == "train":
+        return Memory(*_of_training(run, plan), 0.0, **allowed)
+    rank = rank_config(run.config, work.parallelism.tp)
+    weights = _weight_bytes(rank, run.numbers.formats)
+    cache = _cache_bytes(rank, work, run.numbers)
+    return Memory(weights, 0.0, 0.0, _largest_moment(plan.first), cache, sequences=work.batch, **allowed)
+
+
+def _cache_bytes(rank: ModelConfig, work: Workload, numbers: Precision) -> float:
+    """Bytes of one GPU's KV cache at the end of a run; 0 in mode forward, which keeps none."""
+    if work.mode == "forward":
+        return 0.0
+    makes = {"prefill": 0, "decode": 1, "generate": work.output_len - 1}[work.mode]
+    prompt = work.context_len if work.mode == "decode" else work.seq_len
+    lens = work.prompt_lens
+    if not lens:
+        return kv_cache_bytes(rank, work.batch, prompt + makes, numbers.kv)
+    return sum(kv_cache_bytes(rank, times, n + makes, numbers.kv) for n, times in Counter(lens).items())
+
+
+def _largest_moment(graph: Graph) -> float:
+    """Largest traffic of activations that one operator needs at once."""
+    return max((_activation_bytes(node.op) * node.share for block in graph.blocks for node in block.nodes), default=0.0)
+
+
+def _activation_bytes(op: Op) -> float:
+    if isinstance(op, Gemm):
+        if op.kind == "linear":
+            return op.m * op.k * op.itemsize + op.bytes_written()
+    elif isinstance(op, MoE):
+        return op.expert_rows * (op.hidden + op.intermediate / op.tp) * 2.0
+    elif isinstance(op, Embedding):
+        return op.bytes_written()
+    elif isinstance(op, Attention) and op.is_decode:  # keys and values are the cache's
+        return op.batch * op.heads * (op.head_dim + op.value_dim) * op.itemsize
+    return op.bytes_moved()
+
+
+def _of_training(run: Run, plan: Plan) -> tuple[float, float, float, float]:
+    """Bytes of weights (with an fp32 master copy in 16-bit training), gradients, optimizer state, and of what autograd
+    keeps, with the gradient of the logits beside it, as when the backward pass begins.
+
+    Mixed precision as in Micikevicius et al. (2018): 16-bit weights and gradients, fp32 master weights and moments.
+    """
+    count, mixed, optimizer = _parameters(run.config), run.numbers.mixed, run.work.optimizer
+    weights = count * (2.0 + 4.0 if mixed and optimizer != "none" else (2.0 if mixed else 4.0))
+    gradients = count * (2.0 if mixed else 4.0)
+    if mixed and plan.stages[0].weight > 1:
+        gradients = count * 4.0  # accumulated in fp32
+    nodes = list(plan.first.nodes())
+    saved = sum(node.saved_bytes * times for node, times in nodes)
+    saved += sum(node.op.bytes_written() for node, _ in nodes if isinstance(node.op, CrossEntropy))
+    return weights, gradients, count * _STATE[optimizer], saved

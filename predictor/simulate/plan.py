@@ -1,0 +1,206 @@
+"""What a run does, in every mode: stages one after the other, each of passes that are alike."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple, cast
+
+from predictor.engines import CALLS, CAPTURED
+from predictor.graph import OPTIMIZER, Block, Graph, Node
+from predictor.networks import ModelConfig, Step, parameters
+from predictor.ops.attention import Attention
+from predictor.ops.routing import RANDOM
+from predictor.parallel import apply
+from predictor.passes.autograd import backward_graph, optimizer_graph
+from predictor.precision import Precision
+from predictor.run import Run
+from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
+
+#: Context lengths at which a decode step is forecast; steps between them are interpolated. A step's time is close to
+#: linear in the context, with bends where attention's tiles fill another wave: over 24 random runs of 64 to 700 steps
+#: the sum differs from that of every step by 0.07 % on average, 0.6 % at most.
+DECODE_SAMPLES = 4
+
+
+class Stage(NamedTuple):
+    """Passes that are alike: ``graph``, run ``weight`` times.
+
+    ``host`` is what the CPU does in each (`predictor.engines.HOSTS`), ``launch_s`` its time of one call or launch,
+    ``overhead_s`` what the engine adds after each. ``phase`` is what the pass is to the run: a mode, or the optimizer's
+    step. ``context``: tokens in the cache of a decode step that stands for others. ``forward``: the blocks that are the
+    forward pass of training, whose backward pass follows.
+    """
+
+    graph: Graph
+    phase: str
+    weight: float = 1.0
+    host: str = CAPTURED
+    launch_s: float = DEFAULT_LAUNCH_OVERHEAD_S
+    overhead_s: float = 0.0
+    context: int = 0
+    forward: int = 0
+
+    @property
+    def captured(self) -> bool:
+        """No launches: the CPU is free while the GPU runs."""
+        return self.host == CAPTURED
+
+    @property
+    def label(self) -> str:
+        """The stage in words."""
+        if self.forward:
+            return "forward and backward"
+        if self.phase == OPTIMIZER:
+            return "optimizer step"
+        return f"decode step, {self.context:,} tokens in the cache" if self.context else self.phase
+
+
+class Plan(NamedTuple):
+    """The stages of a run in order. The first holds the forward pass with the largest activations."""
+
+    stages: tuple[Stage, ...]
+
+    @property
+    def first(self) -> Graph:
+        """That forward pass."""
+        stage = self.stages[0]
+        return Graph(stage.graph.blocks[: stage.forward]) if stage.forward else stage.graph
+
+
+def plan_of(run: Run) -> Plan:
+    """The stages of a run on one of its GPUs.
+
+    generate is a prefill, which gives the first token, then ``output_len - 1`` decode steps; training one stage of
+    ``batch / micro_batch`` passes forward and backward, then one step of the optimizer (none of it, where there is no
+    optimizer). RequestError where a degree does not divide the model.
+    """
+    config, work, numbers = run.config, run.work, run.numbers
+    if work.mode == "train":
+        return _training(config, work, numbers)
+    engine, launch_s, overhead_s = work.engine, work.launch_overhead_s, work.step_overhead_s
+    host, mode = engine.host_of(work.mode == "decode"), work.mode
+    if mode == "decode":
+        (graph,) = _decode_graphs(config, work, numbers, (0,))
+        return Plan((Stage(graph, mode, 1.0, host, launch_s, overhead_s),))
+    first = mode if mode != "generate" else "prefill"
+    stages = [Stage(_whole_graph(config, work, numbers, first), first, 1.0, host, launch_s, overhead_s)]
+    if mode == "generate":
+        grown, weights = sample_contexts(work.output_len - 1)
+        graphs, host = _decode_graphs(config, work, numbers, grown), engine.host_of(True)
+        stages += [
+            Stage(graph, "decode", weight, host, launch_s, overhead_s, work.seq_len + more)
+            for graph, weight, more in zip(graphs, weights, grown, strict=True)
+        ]
+    return Plan(tuple(stages))
+
+
+def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
+    """Micro-batches and the update.
+
+    Gradients add up over the passes of a step; optimizer "none" never clears them, so every pass adds to the last one.
+    """
+    micro = work.micro_batch or work.batch
+    host, launch_s = CALLS if work.engine.host == CALLS else CAPTURED, work.launch_overhead_s
+    forward = _whole_graph(config, work, numbers, "train", micro)
+    backward = backward_graph(forward, accumulate=work.batch > micro or work.optimizer == "none")
+    both = Graph(forward.blocks + backward.blocks)
+    step = optimizer_graph(parameters(config), work.optimizer, numbers.mixed)
+    return Plan(
+        (
+            Stage(both, "train", float(work.batch // micro), host, launch_s, forward=len(forward.blocks)),
+            Stage(step, OPTIMIZER, 1.0, host, launch_s),
+        )
+    )
+
+
+def make_step(
+    work: Workload, numbers: Precision, mode: str, seq_len: int, context_len: int, batch: int,
+    lens: tuple[int, ...] = (),
+) -> Step:  # fmt: skip
+    """The pass of a workload that a network builds a graph for."""
+    serving = mode in ("prefill", "decode")
+    engine = work.engine
+    one_kernel = mode == "decode" and engine.decodes_in_one_kernel
+    return Step(
+        mode=mode,
+        batch=batch,
+        seq_len=seq_len,
+        context_len=context_len,
+        act_dtype=numbers.activation,
+        formats=numbers.formats,
+        kv_dtype=numbers.kv,
+        attention="flash" if one_kernel else work.attention,
+        fused=engine.fuses,
+        logits="last" if serving else "all",
+        training=mode == "train",
+        lens=lens,
+        tp=work.parallelism.tp,
+        system=work.system,
+        engine=engine,
+        routing=RANDOM if work.routing is None else work.routing.distribution,
+    )
+
+
+def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Decode steps to forecast, and how many steps each stands for: a line between them (they sum to ``steps``).
+
+    Step i of ``steps`` finds i tokens more in the cache than the prompt has.
+    """
+    if steps <= DECODE_SAMPLES:
+        return tuple(range(steps)), (1.0,) * steps
+    picked = [round(i * (steps - 1) / (DECODE_SAMPLES - 1)) for i in range(DECODE_SAMPLES)]
+    share = [0.0] * DECODE_SAMPLES
+    share[-1] = 1.0
+    for i in range(DECODE_SAMPLES - 1):  # the steps from picked[i] up to, not including, picked[i + 1]
+        gap = picked[i + 1] - picked[i]
+        share[i] += (gap + 1) / 2.0
+        share[i + 1] += (gap - 1) / 2.0
+    return tuple(picked), tuple(share)
+
+
+def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: str, micro: int = 0) -> Graph:
+    """A pass over all tokens of the prompts, or of ``micro`` of the sequences."""
+    step = make_step(work, numbers, mode, work.seq_len, 0, micro or work.batch, work.prompt_lens)
+    return apply(config, step, work.parallelism.tp, work.system)
+
+
+def _decode_graphs(
+    config: ModelConfig, work: Workload, numbers: Precision, grown: tuple[int, ...]
+) -> tuple[Graph, ...]:
+    """Decode steps that find ``grown`` tokens in the cache beside the workload's own, one for each."""
+    before, tp = work.context_len if work.mode == "decode" else work.seq_len, work.parallelism.tp
+    first = make_step(work, numbers, "decode", 1, 1, work.batch)
+    if first.fused and first.attention == "flash" and not work.prompt_lens and not config.is_encoder_decoder:
+        # Attention alone knows how long the context is: the rest of the step is built once.
+        graph = _built(config, first, tp, work.system)
+        return tuple(_with_context(graph, before + more) for more in grown)
+    steps = (
+        make_step(work, numbers, "decode", 1, before + more, work.batch, tuple(n + more for n in work.prompt_lens))
+        for more in grown
+    )
+    return tuple(apply(config, step, tp, work.system) for step in steps)
+
+
+#: A system's hash is its id, its equality every field: a what-if system never meets another one's graph.
+_built = lru_cache(maxsize=1024)(apply)
+
+
+def _with_context(graph: Graph, context: int) -> Graph:
+    """A fused decode step with ``context`` tokens in the cache, from one with another number."""
+    blocks = list(graph.blocks)
+    for b, block in enumerate(blocks):
+        for i, node in enumerate(block.nodes):
+            if node.op.family == Attention.family:  # once a layer
+                op = _seeing(cast(Attention, node.op), context + 1)
+                other = Node(op, node.name, node.inputs, node.outputs, host_calls=node.host_calls)
+                blocks[b] = Block(block.name, (*block.nodes[:i], other, *block.nodes[i + 1 :]), block.repeat)
+                break
+    return Graph(tuple(blocks))
+
+
+def _seeing(op: Attention, kv_len: int) -> Attention:
+    """The same decode step over another number of positions; written out, as `dataclasses.replace` is slow."""
+    return Attention(
+        op.dtype, op.batch, op.heads, op.kv_heads, op.q_len, kv_len, op.head_dim, op.v_head_dim, op.causal, op.window,
+        op.kv_dtype, op.phase, op.shared_kv, op.dropout,
+    )  # fmt: skip

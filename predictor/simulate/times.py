@@ -1,0 +1,223 @@
+"""Times of plans: each distinct operator is estimated once, whatever holds it, and a timeline made of every stage.
+
+One plan or a thousand, it is the same: the operators of all plans together are one vectorised call a family; what
+earlier plans had costs a look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, chain
+
+import numpy as np
+
+from predictor.engines import CALLS, CAPTURED, Engine
+from predictor.estimators.base import KernelTable, Selector, predict_kernels
+from predictor.estimators.cold import cold_weights_s
+from predictor.graph import Block, Graph
+from predictor.hardware.gpu import GPUSpec
+from predictor.ops.base import COMPUTE, Op
+from predictor.roofline import FloatArray
+from predictor.simulate.plan import Plan, Stage
+from predictor.simulate.timeline import Segment, Timeline, eager, in_a_row
+
+
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """One node of a stage: its operator, how often it ran in all, and the operator's row of the table."""
+
+    op: Op
+    name: str
+    phase: str
+    times: float
+    index: int
+
+
+class TimedBlock:
+    """A block whose nodes' rows are known: ``rows`` of `Operators`, node by node. ``plain``: every node is one whole
+    kernel.
+
+    ``gpu_s``: GPU time of its kernels in one repetition, of shape (kernels,); ``flops`` of all runs of each node.
+    """
+
+    __slots__ = ("_sum_s", "block", "flops", "gpu_s", "plain", "rows")
+
+    def __init__(self, block: Block, rows: list[int], plain: bool) -> None:
+        self.block = block
+        self.rows = rows
+        self.plain = plain
+
+    @property
+    def times(self) -> list[float]:
+        """How often each node runs in all."""
+        return [node.count * self.block.repeat * node.share for node in self.block.nodes]
+
+    def fill(self, gpu_s: FloatArray, flops: list[float]) -> None:
+        """Take the times of the nodes' operators, which are those of the kernels where a node is one kernel."""
+        if not self.plain:
+            part_s = gpu_s * np.array([node.share for node in self.block.nodes])
+            gpu_s = np.repeat(part_s, [node.count for node in self.block.nodes])
+        self.gpu_s, self.flops = gpu_s, flops
+        self._sum_s: float | None = None
+
+    @property
+    def sum_s(self) -> float:
+        """GPU time of one repetition."""
+        if self._sum_s is None:
+            self._sum_s = float(np.add.reduce(self.gpu_s))
+        return self._sum_s
+
+    def segment(self, stage: Stage) -> Segment:
+        """The block on the timelines of ``stage``."""
+        nodes = self.block.nodes
+        if stage.host == CAPTURED:
+            return Segment(self.gpu_s, np.zeros(len(self.gpu_s)), self.block.repeat)
+        if stage.host == CALLS:
+            cpu_s = np.array([node.host_calls * stage.launch_s for node in nodes])
+        else:  # one launch a kernel; nodes that are one kernel together have one node that calls
+            cpu_s = np.array([node.op.kernels() if node.host_calls else 0 for node in nodes]) * stage.launch_s
+        if len(self.gpu_s) > len(nodes):
+            cpu_s = np.repeat(cpu_s, [node.count for node in nodes])
+        return Segment(self.gpu_s, cpu_s, self.block.repeat)
+
+
+class TimedStage:
+    """A stage of a plan with its times. ``blocks``: those of its graph, in order; ``operators``: what they ran."""
+
+    def __init__(self, stage: Stage, blocks: list[TimedBlock], operators: Operators) -> None:
+        self.stage = stage
+        self.blocks = blocks
+        self.operators = operators
+        self.timeline = self.up_to(len(blocks))
+
+    @property
+    def table(self) -> KernelTable:
+        """What was forecast of every operator, by row."""
+        return self.operators.table
+
+    @cached_property
+    def segments(self) -> list[Segment]:
+        """The blocks as the timeline runs them."""
+        return [block.segment(self.stage) for block in self.blocks]
+
+    def up_to(self, blocks: int) -> Timeline:
+        """One pass as far as the first ``blocks`` go."""
+        if self.stage.host == CAPTURED:
+            return in_a_row([(block.sum_s, block.block.repeat) for block in self.blocks[:blocks]])
+        return eager(self.segments[:blocks])
+
+    @property
+    def busy_s(self) -> dict[str, float]:
+        """Seconds of one pass in which each stream of the GPU is busy: compute, and every network by its links."""
+        found: dict[str, float] = {COMPUTE: 0.0}
+        for at in self.blocks:
+            for node, times, row in zip(at.block.nodes, at.times, at.rows, strict=True):
+                stream = node.op.stream
+                found[stream] = found.get(stream, 0.0) + float(self.operators.seconds[row]) * times
+        return found
+
+    @property
+    def each_s(self) -> float:
+        """Seconds of one pass, the engine's overhead with it."""
+        return self.timeline.total_s + self.stage.overhead_s
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of all passes that the stage stands for."""
+        return self.stage.weight * self.each_s
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of one pass."""
+        return sum(chain.from_iterable(block.flops for block in self.blocks))
+
+    def op_times(self) -> list[OpTime]:
+        """Every node with how often it runs in all passes."""
+        weight = self.stage.weight
+        return [
+            OpTime(node.op, node.name, node.phase, times * weight, row)
+            for at in self.blocks
+            for node, times, row in zip(at.block.nodes, at.times, at.rows, strict=True)
+        ]
+
+
+class Operators:
+    """Every operator that one engine ran on one GPU, by row: its seconds and FLOPs, those of one call."""
+
+    def __init__(self, gpu: GPUSpec, engine: Engine, selector: Selector) -> None:
+        self.gpu = gpu
+        self.engine = engine
+        self.selector = selector
+        self.rows: dict[Op, int] = {}
+        self.seconds: FloatArray = np.zeros(0)
+        self.flops: FloatArray = np.zeros(0)
+        self._tables: list[KernelTable] = []
+        self._missing: list[Op] = []
+        # By id, while graphs are asked for: decode steps share nodes and blocks, and hashing operators takes longer.
+        self._nodes: dict[int, int] = {}
+        self._blocks: dict[int, TimedBlock] = {}
+
+    @property
+    def table(self) -> KernelTable:
+        """What was forecast of every operator, where one call did it."""
+        (table,) = self._tables
+        return table
+
+    def time(self, plans: Sequence[Plan]) -> list[tuple[TimedStage, ...]]:
+        """The stages of every plan, timed."""
+        asked = [[self._blocks_of(stage.graph) for stage in plan.stages] for plan in plans]
+        self._answer()
+        return [
+            tuple(TimedStage(stage, blocks, self) for stage, blocks in zip(plan.stages, whole, strict=True))
+            for plan, whole in zip(plans, asked, strict=True)
+        ]
+
+    def _blocks_of(self, graph: Graph) -> list[TimedBlock]:
+        """The blocks of a graph, which have no times before `_answer`."""
+        found = []
+        for block in graph.blocks:
+            timed = self._blocks.get(id(block))
+            if timed is None:
+                timed = self._blocks[id(block)] = self._timed(block)
+            found.append(timed)
+        return found
+
+    def _timed(self, block: Block) -> TimedBlock:
+        rows, nodes = self.rows, self._nodes
+        index, plain = [], True
+        for node in block.nodes:
+            row = nodes.get(id(node))
+            if row is None:
+                row = rows.get(node.op)
+                if row is None:
+                    row = rows[node.op] = len(rows)
+                    self._missing.append(node.op)
+                nodes[id(node)] = row
+            index.append(row)
+            if node.count != 1 or node.share != 1.0:
+                plain = False
+        return TimedBlock(block, index, plain)
+
+    def _answer(self) -> None:
+        """Forecast what is missing, then fill in the blocks."""
+        if self._missing:
+            engine, gpu, ops = self.engine, self.gpu, self._missing
+            floor_s = cold_weights_s(ops, gpu) if engine.serves else None
+            table = predict_kernels(ops, gpu, self.selector, engine.kernels, engine.library_of(gpu), floor_s)
+            self._tables.append(table)
+            self.seconds = np.concatenate((self.seconds, table.latency_s))
+            self.flops = np.concatenate((self.flops, [op.flops() for op in ops]))
+        blocks = list(self._blocks.values())
+        sizes = [len(block.rows) for block in blocks]
+        index = np.fromiter(chain.from_iterable(block.rows for block in blocks), np.int64, sum(sizes))
+        times = np.repeat([float(block.block.repeat) for block in blocks], sizes)
+        ends = list(accumulate(sizes))
+        for block, end in zip(blocks, ends, strict=True):
+            if not block.plain:
+                times[end - len(block.rows) : end] = block.times
+        seconds, flops = self.seconds[index], (self.flops[index] * times).tolist()
+        for block, size, end in zip(blocks, sizes, ends, strict=True):
+            block.fill(seconds[end - size : end], flops[end - size : end])
+        self._missing, self._nodes, self._blocks = [], {}, {}

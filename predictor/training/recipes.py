@@ -1,0 +1,66 @@
+"""The estimators of a set: which rows each is fitted on, by which function, and what it answers for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Frame = Any
+
+FEW_ROWS = "fit_efficiency:fit_efficiency"
+MEMORY_BOUND = (
+    "elementwise", "norm", "softmax", "embedding", "cross_entropy", "rotary", "optimizer", "copy", "routing",
+)  # fmt: skip
+SIXTEEN_BIT = ("bf16", "fp16", "fp8", "tf32")
+QUANTIZED = ("int8", "mxfp8", "nvfp4")
+QUANTIZED_ROWS = ("bf16", "fp8", *QUANTIZED)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One estimator of a set: the rows it is fitted on, and what it answers for. ``fit`` is "module:function".
+
+    It takes ``least`` rows on a GPU, with ``needs`` filled in; fewer are fitted as `Efficiency`, two numbers a family.
+    """
+
+    folder: str
+    fit: str
+    families: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    ops: tuple[str, ...]
+    row_dtypes: tuple[str, ...]  # dtypes of the rows; () = all
+    least: int = 200
+    needs: tuple[str, ...] = ()
+
+    def rows(self, frame: Frame) -> npt.NDArray[np.bool_]:
+        """Which rows of the frame the recipe fits."""
+        keep = frame["op"].astype(str).isin(self.ops)
+        if self.row_dtypes:
+            keep &= frame["dtype"].astype(str).isin(self.row_dtypes)
+        return np.asarray(keep, dtype=bool)
+
+
+RECIPES = (
+    Recipe(
+        "fp32-gemm", "fit_tile_gemm:fit_tile_gemm", ("gemm",), ("fp32",), ("gemm",), ("fp32",), 1000,
+        ("kernel_name", "grid_x"),
+    ),
+    Recipe(
+        "memory-bound", "fit_memory_bound:fit_memory_bound", MEMORY_BOUND, ("*",),
+        (
+            "elementwise", "dropout", "reduce", "norm", "softmax", "embedding", "rotary", "copy", "cross_entropy",
+            "optimizer", "routing",
+        ),
+        (), 1000,
+    ),
+    Recipe("gemm", "fit_serving:fit_gemm", ("gemm",), (*SIXTEEN_BIT, *QUANTIZED), ("gemm",), QUANTIZED_ROWS),
+    Recipe(
+        "attention", "fit_serving:fit_attention", ("attention",), ("bf16", "fp16", "fp8"), ("attention",),
+        ("bf16", "fp8"),
+    ),
+    Recipe("moe", "fit_serving:fit_moe", ("moe",), ("bf16", "fp16", "fp8", *QUANTIZED), ("moe",), QUANTIZED_ROWS),
+    Recipe("collective", "fit_collective:fit_collective", ("collective",), ("*",), ("collective",), (), 40),
+)  # fmt: skip
