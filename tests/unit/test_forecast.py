@@ -11,8 +11,9 @@ from report_runs import RUNS, forecast, of
 import predictor
 from predictor import forecast as forecasting
 from predictor.engines import CALLS, CAPTURED, LAUNCHES
-from predictor.graph import Graph, backward_graph
+from predictor.graph import Graph
 from predictor.ops.collective import Collective
+from predictor.passes.autograd import backward_graph
 from predictor.report.html import to_html
 from predictor.report.trace import to_trace
 from predictor.request import Request
