@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from predictor.graph.tensor import Tensor
+from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.ops.base import FORWARD, Op
 
 OPTIMIZER = "optimizer"
@@ -64,6 +64,20 @@ class Graph:
         """FLOPs of one run."""
         return sum(node.op.flops() * times for node, times in self.nodes())
 
+    def weights(self) -> Iterator[tuple[Tensor, int]]:
+        """Every weight once, with how many of it there are: one for each run of its block."""
+        seen: set[int] = set()
+        for block in self.blocks:
+            for node in block.nodes:
+                for t in node.inputs:
+                    if t.role == WEIGHT and id(t) not in seen:
+                        seen.add(id(t))
+                        yield t, block.repeat
+
+    def parameters(self) -> int:
+        """Elements of all weights."""
+        return sum(weight.elements * count for weight, count in self.weights())
+
     def unrolled(self) -> Graph:
         """The same graph with every repeat written out, on tensors of its own; it must cost the same."""
         blocks: list[Block] = []
@@ -90,9 +104,9 @@ def _copied(found: dict[int, Tensor], stands_for: dict[int, Tensor], made: set[i
     key = id(tensor)
     if key not in found:
         if key in made:
-            found[key] = tensor.like(None)
+            found[key] = tensor.copied()
         elif key in stands_for or tensor.base is None:
             found[key] = stands_for.get(key, tensor)
         else:
-            found[key] = tensor.like(_copied(found, stands_for, made, tensor.base))
+            found[key] = tensor.copied(_copied(found, stands_for, made, tensor.base))
     return found[key]

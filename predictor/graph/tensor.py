@@ -21,37 +21,24 @@ class Tensor:
 
     ``axes`` names the axes, ``shape`` has their sizes. ``role`` is one of `ROLES`; gradients flow through weights and
     activations, not through an index or a state (a mask, a table, a cache).
-
-    A view has a ``base``, whose storage it shares. ``gradient`` are the operators that bring its gradient into the
-    layout of the base: none for a view whose gradient is a view again, None where nothing is added to the base's.
-    ``part``: it is one of the slices that make up the base, so that their gradients are joined, not added.
-    ``at``: name of the node of the block after whose gradients those operators run, and the sums of this tensor's
-    gradients (where the block has none: the first that reads it, which is the last that gives it one).
     """
 
-    __slots__ = ("at", "axes", "base", "dtype", "gradient", "name", "part", "role", "shape")
+    __slots__ = ("axes", "dtype", "name", "role", "shape")
+
+    #: What a `View` says beside that.
+    base: Tensor | None = None
+    gradient: tuple[Op, ...] | None = ()
+    part: bool = False
+    at: str = ""
 
     def __init__(
-        self,
-        name: str,
-        axes: tuple[str, ...],
-        shape: tuple[int, ...],
-        dtype: str,
-        role: str = ACTIVATION,
-        base: Tensor | None = None,
-        gradient: tuple[Op, ...] | None = (),
-        part: bool = False,
-        at: str = "",
+        self, name: str, axes: tuple[str, ...], shape: tuple[int, ...], dtype: str, role: str = ACTIVATION
     ) -> None:
         self.name = name
         self.axes = axes
         self.shape = shape
         self.dtype = dtype
         self.role = role
-        self.base = base
-        self.gradient = gradient
-        self.part = part
-        self.at = at
 
     def __repr__(self) -> str:
         axes = ", ".join(f"{name}={size}" for name, size in zip(self.axes, self.shape, strict=True))
@@ -75,6 +62,11 @@ class Tensor:
             found = found.base
         return found
 
+    @property
+    def depth(self) -> int:
+        """How many views lie between it and its storage."""
+        return 0 if self.base is None else 1 + self.base.depth
+
     def view(
         self,
         axes: tuple[str, ...] = (),
@@ -85,12 +77,47 @@ class Tensor:
     ) -> Tensor:
         """A view of this tensor: other axes, a slice, another order; the same axes where none are given."""
         axes, shape = (axes, shape) if axes else (self.axes, self.shape)
-        return Tensor(self.name, axes, shape, self.dtype, self.role, self, gradient, part, at)
-
-    def like(self, base: Tensor | None) -> Tensor:
-        """Another tensor that says the same of itself, as a view of ``base``."""
-        return Tensor(self.name, self.axes, self.shape, self.dtype, self.role, base, self.gradient, self.part, self.at)
+        return View(self, axes, shape, self.role, gradient, part, at)
 
     def detached(self) -> Tensor:
         """A view that autograd does not follow."""
-        return Tensor(self.name, self.axes, self.shape, self.dtype, STATE, self, None)
+        return View(self, self.axes, self.shape, STATE, None)
+
+    def copied(self, base: Tensor | None = None) -> Tensor:
+        """Another tensor that says the same of itself; of a view, one of ``base``."""
+        if base is None:
+            return Tensor(self.name, self.axes, self.shape, self.dtype, self.role)
+        return View(base, self.axes, self.shape, self.role, self.gradient, self.part, self.at)
+
+
+class View(Tensor):
+    """Another look at a ``base``, whose storage it shares.
+
+    ``gradient`` are the operators that bring its gradient into the layout of the base: none for a view whose gradient
+    is a view again, None where nothing is added to the base's. ``part``: it is one of the slices that make up the base,
+    so that their gradients are joined, not added.
+    ``at``: name of the node of the block after whose gradients those operators run, and the sums of this tensor's
+    gradients (where the block has none: the first that reads it, which is the last that gives it one).
+    """
+
+    __slots__ = ("at", "base", "gradient", "part")
+
+    def __init__(
+        self,
+        base: Tensor,
+        axes: tuple[str, ...],
+        shape: tuple[int, ...],
+        role: str,
+        gradient: tuple[Op, ...] | None = (),
+        part: bool = False,
+        at: str = "",
+    ) -> None:
+        self.name = base.name
+        self.axes = axes
+        self.shape = shape
+        self.dtype = base.dtype
+        self.role = role
+        self.base = base
+        self.gradient = gradient
+        self.part = part
+        self.at = at

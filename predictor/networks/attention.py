@@ -53,7 +53,9 @@ def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tenso
     if w.fused or c.merged_qkv:
         axis = "heads | kv_heads | kv_heads"
         merged = w.linear("attention.qkv", f"{name} qkv", x, q + 2 * kv, axis, c.qkv_bias, saved=n * h, views=7)
-        merged = merged.view(at=f"{name} scores", gradient=_join_of_gradients(w, merged))
+        if w.training and step.attention == "math":  # which leaves their gradients apart
+            joined = (Elementwise(w.act, "copy", merged.elements),)
+            merged = merged.view(at=f"{name} scores", gradient=joined)
         return (
             _heads(w, merged, "heads", c.heads, part=True),
             _heads(w, merged, "kv_heads", c.kv_heads, part=True),
@@ -71,16 +73,9 @@ def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tenso
     )
 
 
-def _join_of_gradients(w: Writer, merged: Tensor) -> tuple[Elementwise, ...]:
-    """Of q, k and v that are slices of one projection: unfused attention leaves them apart."""
-    if w.step.attention == "flash" or not w.training:
-        return ()
-    return (Elementwise(w.act, "copy", merged.elements),)
-
-
 def _heads(w: Writer, x: Tensor, axis: str, heads: int, part: bool = False) -> Tensor:
     """(..., heads, head_dim) of (..., width)."""
-    return x.view((*x.axes[:-1], axis, "head_dim"), (*x.shape[:-1], heads, w.config.head_dim), part=part)
+    return x.view((*w.axes, axis, "head_dim"), (*w.shape, heads, w.config.head_dim), part=part)
 
 
 def cross_attention(w: Writer, x: Tensor, encoded: Tensor, kv_len: int) -> Tensor:

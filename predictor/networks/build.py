@@ -22,9 +22,8 @@ def build(config: ModelConfig, step: Step) -> Graph:
         raise UnsupportedError(f"{config.name} ({config.model_type}) has no {step.mode}: expected forward or train")
     w = Writer(config, step)
     blocks: list[Block] = []
-    x = encoded = w.hidden("input")
+    x, encoded = heads.embedding(w)
     if config.head != "none":
-        x, encoded = heads.embedding(w)
         if not config.is_encoder_decoder:
             heads.masks(w)
         blocks.append(w.block("embedding"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from predictor.parts import Checkpoint
 
@@ -79,6 +80,9 @@ class ModelConfig:
     assumed: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None  # numbers of a quantized one
 
+    def __hash__(self) -> int:  # of a few fields that tell models apart: caches ask for it at every point of a sweep
+        return hash((self.name, self.heads, self.intermediate, self.layers))
+
     @property
     def is_encoder_decoder(self) -> bool:
         return self.encoder_layers > 0
@@ -128,8 +132,13 @@ class ModelConfig:
         count = self.encoder_layers if encoder else self.layers
         if not self.experts and not self.windows:
             return ((False, 0, count),)
-        groups: dict[tuple[bool, int], int] = {}
-        for layer in range(count):
-            key = (self.is_sparse(layer, encoder), self.windows[layer] if self.windows else 0)
-            groups[key] = groups.get(key, 0) + 1
-        return tuple((sparse, window, n) for (sparse, window), n in groups.items())
+        return _groups(self, encoder, count)
+
+
+@lru_cache(maxsize=1024)
+def _groups(config: ModelConfig, encoder: bool, count: int) -> tuple[tuple[bool, int, int], ...]:
+    groups: dict[tuple[bool, int], int] = {}
+    for layer in range(count):
+        key = (config.is_sparse(layer, encoder), config.windows[layer] if config.windows else 0)
+        groups[key] = groups.get(key, 0) + 1
+    return tuple((sparse, window, n) for (sparse, window), n in groups.items())

@@ -17,6 +17,8 @@ def embedding(w: Writer) -> tuple[Tensor, Tensor]:
     where there is one."""
     c, step = w.config, w.step
     n, h, s = step.tokens, c.hidden, step.seq_len
+    if c.head == "none":  # the layers alone
+        return w.hidden("input"), w.hidden("input")
     if c.is_encoder_decoder:
         return _two_embeddings(w)
     width = c.embed_width or h
@@ -50,6 +52,8 @@ def _look_up(w: Writer, name: str, out: Tensor, rows: int, axis: str, calls: int
     """A row of a table of ``rows`` for every token of ``out``."""
     width = out.shape[-1]
     table = Tensor(name, (axis, out.axes[-1]), (rows, width), w.act, WEIGHT)
+    if axis == "vocab" and w.config.tie_embeddings:
+        w.tied = table
     return w.put(Embedding(w.act, out.elements // width, width, rows), name, (table,), out, 1, calls)
 
 
@@ -59,6 +63,7 @@ def _two_embeddings(w: Writer) -> tuple[Tensor, Tensor]:
     times = 1 if step.mode == "decode" else 2
     outs = [w.hidden("token embedding") for _ in range(times)]
     table = Tensor("token embedding", ("vocab", "hidden"), (c.vocab, c.hidden), w.act, WEIGHT)
+    w.tied = table if c.tie_embeddings else None
     op = Embedding(w.act, step.tokens, c.hidden, c.vocab)
     w.nodes.append(Node(op, "token embedding", (table,), tuple(outs), times, FORWARD, 2))
     for i, x in enumerate(outs):
@@ -145,7 +150,7 @@ def head(w: Writer, x: Tensor) -> Tensor:
         return w.linear("head", "classifier", x, c.num_labels, "label", saved=n * width)
     if c.head == "lm":
         x = x.view(("batch", "hidden"), (rows, width)) if step.logits == "last" else x
-        x = w.linear("head", "lm head", x, c.vocab, "vocab", saved=rows * width)
+        x = w.linear("head", "lm head", x, c.vocab, "vocab", saved=rows * width, weight=w.tied)
         if c.final_softcap and not w.fused:
             x = w.each("logits softcap scale", "div_scalar", x)
             x = w.each("logits softcap tanh", "tanh", x, saved=rows * c.vocab)
@@ -173,7 +178,7 @@ def _bert_head(w: Writer, x: Tensor) -> Tensor:
         x = w.linear("head", "head transform", x, h, "hidden", True, saved=n * h)
         x = w.activation("head activation", x)
         x = w.norm("head norm", x)
-        x = w.linear("head", "lm head", x, c.vocab, "vocab", True, saved=n * h)
+        x = w.linear("head", "lm head", x, c.vocab, "vocab", True, saved=n * h, weight=w.tied)
         x = w.over_ranks("logits all_gather", "all_gather", x)
     if c.head == "pretraining":
         w.linear("head", "next sentence", pooled, 2, "label", True)

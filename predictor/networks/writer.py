@@ -8,6 +8,7 @@ makes it necessary.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from predictor.dtypes import bytes_of
@@ -36,7 +37,8 @@ class Writer:
     """Collects the nodes of one block for ``config`` under ``step``."""
 
     __slots__ = (
-        "act", "axes", "config", "formats", "fused", "high", "keep", "nodes", "shape", "size", "step", "training",
+        "act", "axes", "config", "formats", "fused", "high", "keep", "nodes", "shape", "size", "step", "tied",
+        "training",
     )  # fmt: skip
 
     def __init__(self, config: ModelConfig, step: Step) -> None:
@@ -52,6 +54,8 @@ class Writer:
         self.fused = step.fused
         self.training = step.training
         self.keep = self.size if step.training else 0.0
+        #: the table of token embeddings where the head reads it, too
+        self.tied: Tensor | None = None
         packed = bool(step.lens) and step.mode != "decode"
         #: axes of the tokens, and their sizes
         self.axes: tuple[str, ...] = ("tokens",) if packed else ("batch", "sequence")
@@ -79,21 +83,25 @@ class Writer:
         return out
 
     def linear(
-        self, part: str, name: str, x: Tensor, n: int, axis: str, bias: bool = False, saved: float = 0.0, views: int = 0
-    ) -> Tensor:
-        """``x`` of shape (..., k) times a weight (n, k) of a ``part`` (`predictor.parts`), whose format it has;
-        ``axis`` names the result's last axis. ``views`` counts the views of the result beyond the layer's own."""
+        self, part: str, name: str, x: Tensor, n: int, axis: str, bias: bool = False, saved: float = 0.0,
+        views: int = 0, weight: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """``x`` of shape (..., k) times a weight (n, k) of a ``part`` (`predictor.parts`), whose format it has.
+
+        ``axis`` names the result's last axis. ``views`` counts the views of the result beyond the layer's own.
+        ``weight``: one that something else reads, too.
+        """
         conv1d = self.config.conv1d and part not in HIGH_PARTS
         layout = "nn" if conv1d else "tn"
         calls = (3 if conv1d else 4) + views  # view, (transposed weight,) product, view
         dtype, quant = self.formats.of(part)
-        elements, k = x.elements, x.shape[-1]
-        if not self.fused and bytes_of(dtype) < 2:  # one scale a token; engines do it in the kernel before the product
-            x = self.each(f"{name} quantize", "quantize", x, dtype=dtype, in_dtype=self.act, grad=False)
-        weight = Tensor(name, (axis, x.axes[-1]), (n, k), dtype, WEIGHT)
+        *rows, k = x.shape
+        m = math.prod(rows)
+        if weight is None:
+            weight = Tensor(name, (axis, x.axes[-1]), (n, k), dtype, WEIGHT)
         inputs = (x, weight, Tensor(name, (axis,), (n,), self.act, WEIGHT)) if bias else (x, weight)
-        out = Tensor(name, (*x.axes[:-1], axis), (*x.shape[:-1], n), self.act)
-        op = Gemm(dtype, elements // k, n, k, 1, "linear", bias, layout, quant)
+        out = Tensor(name, (*x.axes[:-1], axis), (*rows, n), self.act)
+        op = Gemm(dtype, m, n, k, 1, "linear", bias, layout, quant)
         self.nodes.append(Node(op, name, inputs, (out,), 1, FORWARD, calls, saved * self.keep))
         return out
 
@@ -174,11 +182,9 @@ class Writer:
         if kind == "layer" or self.fused:
             op = Norm(self.act, n // cols, cols, kind, FORWARD, residual and self.fused, sum_kept)
             keep = n * self.keep + op.statistics_bytes if self.training else 0.0
-            inputs = (
-                (x, weight, Tensor(name, x.axes[-1:], x.shape[-1:], self.act, WEIGHT))
-                if kind == "layer"
-                else (x, weight)
-            )
+            inputs: tuple[Tensor, ...] = (x, weight)
+            if self.config.norm_bias:
+                inputs = (x, weight, Tensor(name, x.axes[-1:], x.shape[-1:], self.act, WEIGHT))
             return self.put(op, name, inputs, Tensor(name, x.axes, x.shape, self.act), 1, 1, keep)
         return self._rms_norm(name, x, weight)
 

@@ -20,19 +20,20 @@ from typing import TYPE_CHECKING
 from predictor.errors import RequestError
 from predictor.graph.graph import Graph
 from predictor.networks import ModelConfig, Step, build
+from predictor.passes.quantize import quantize
 
 if TYPE_CHECKING:
     from predictor.hardware.system import SystemSpec
 
 
 def apply(config: ModelConfig, step: Step, tp: int, system: SystemSpec | None) -> Graph:
-    """The graph of one of ``tp`` GPUs of ``system``, collectives included; that of `build` where tp is 1.
+    """The graph of one of ``tp`` GPUs of ``system``, inputs quantized and collectives included.
 
     Raises RequestError, one line with the nearest degree that works, where ``tp`` does not divide the model.
     """
-    if tp == 1:
-        return build(config, step)
-    return build(rank_config(config, tp), replace(step, tp=tp, system=system))
+    if (step.tp, step.system) != (tp, system):
+        step = replace(step, tp=tp, system=system)
+    return quantize(build(rank_config(config, tp) if tp > 1 else config, step))
 
 
 @lru_cache(maxsize=256)

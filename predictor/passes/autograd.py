@@ -9,10 +9,9 @@ its gradients added to what the others gave it: n sums in each.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
 
 from predictor.graph.graph import OPTIMIZER, Block, Graph, Node
-from predictor.graph.tensor import ACTIVATION, STATE, WEIGHT, Tensor
+from predictor.graph.tensor import ACTIVATION, WEIGHT, Tensor
 from predictor.ops.base import BACKWARD, Op
 from predictor.ops.elementwise import Elementwise, Reduce
 from predictor.ops.gemm import output_dtype
@@ -26,118 +25,109 @@ def backward_graph(forward: Graph, accumulate: bool = False) -> Graph:
     With ``accumulate`` the parameters have a gradient already, and the new one is added to it (AccumulateGrad): in
     every pass but the first after the gradients were cleared. Fused graphs sum and copy gradients within other kernels.
     """
-    live = _live(forward)
-    shared = _shared(forward, live)
+    read, shared = _flow(forward)
     blocks = []
-    for block in reversed(forward.blocks):
-        beside = {} if forward.fused else _beside(block, live, shared)
-        nodes = [
-            Node(op, node.name, count=node.count, phase=BACKWARD)
-            for i, node in reversed(list(enumerate(block.nodes)))
-            if _gets_gradient(node, live)
-            for op in (*_of_node(node, live, forward.fused), *beside.get(i, ()), *_accumulated(node, accumulate))
-        ]
+    for b in range(len(forward.blocks) - 1, -1, -1):
+        block = forward.blocks[b]
+        beside = {} if forward.fused else _beside(block, read[b], shared)
+        nodes = []
+        for i in range(len(block.nodes) - 1, -1, -1):
+            node, live = block.nodes[i], read[b][i]
+            if live is None:
+                continue
+            ops = node.op.backward() if forward.fused else _of_node(node, live)
+            for op in (*ops, *beside.get(i, ()), *(_accumulated(node) if accumulate else ())):
+                nodes.append(Node(op, node.name, (), (), node.count, BACKWARD))
         if nodes:
             blocks.append(Block(f"{block.name} backward", tuple(nodes), block.repeat))
     return Graph(tuple(blocks), forward.fused)
 
 
-class _Live:
-    """The tensors that gradients flow into."""
-
-    def __init__(self) -> None:
-        self._made: set[int] = set()
-
-    def add(self, tensors: Iterable[Tensor]) -> None:
-        self._made.update(id(t) for t in tensors if t.role == ACTIVATION)
-
-    def __contains__(self, tensor: Tensor) -> bool:
-        if tensor.base is not None:
-            return tensor.role != STATE and tensor.base in self
-        return tensor.role == WEIGHT or id(tensor) in self._made
+#: By node of a block, the activations that it reads and hands a gradient to; None where it gets none itself.
+Read = list[list[Tensor] | None]
 
 
-def _live(graph: Graph) -> _Live:
-    """What depends on a weight."""
-    live = _Live()
-    for block in graph.blocks:
-        for node in block.nodes:
-            if any(t in live for t in node.inputs):
-                live.add(node.outputs)
-        if block.repeat > 1 and block.carried:
-            live.add(block.carried[:1])
-    return live
-
-
-def _gets_gradient(node: Node, live: _Live) -> bool:
-    return any(t in live for t in node.outputs)
-
-
-def _chain(tensor: Tensor) -> Iterator[Tensor]:
-    """A tensor, what it is a view of, and so on, as far as gradients go back."""
-    found: Tensor | None = tensor
-    while found is not None:
-        yield found
-        found = found.base if found.gradient is not None else None
-
-
-def _read(block: Block, live: _Live) -> Iterator[tuple[int, Tensor]]:
-    """The activations that get gradients from nodes of a block, once for each time of reading, with the node's index:
-    that of the next one where the node itself hands its gradient on as it is (what quantizes, joins or copies)."""
-    for i, node in enumerate(block.nodes):
-        if _gets_gradient(node, live):
-            site = i + 1 if isinstance(node.op, Elementwise) and not node.op.grad else i
-            yield from ((site, t) for t in node.inputs if t.role != WEIGHT and t in live)
-
-
-def _shared(graph: Graph, live: _Live) -> set[int]:
-    """Tensors (by id) that several blocks or repetitions read from outside, and that no block hands on."""
+def _flow(graph: Graph) -> tuple[list[Read], set[int]]:
+    """What gradients flow through: what depends on a weight. Beside it, by id, the tensors that several blocks or
+    repetitions read from outside, and that no block hands on."""
+    live: set[int] = set()
     times: Counter[int] = Counter()
+    blocks = []
     for block in graph.blocks:
-        made = {id(t) for node in block.nodes for t in node.outputs}
-        read = {id(t.storage) for _, t in _read(block, live)} - made
+        made: set[int] = set()
+        outside: set[int] = set()
+        rows: Read = []
+        for node in block.nodes:
+            read, through = [], False
+            for t in node.inputs:
+                if t.role == WEIGHT:
+                    through = True
+                elif t.role == ACTIVATION:
+                    key = id(t.storage)
+                    if key in live:
+                        read.append(t)
+                        if key not in made:
+                            outside.add(key)
+            outputs = [id(t) for t in node.outputs if t.role == ACTIVATION] if through or read else ()
+            made.update(outputs)
+            live.update(outputs)
+            rows.append(read if outputs else None)
+        blocks.append(rows)
+        if block.carried and block.repeat > 1:
+            live.add(id(block.carried[0]))
         handed = id(block.carried[0].storage) if block.carried else 0
-        times.update({key: 1 if key == handed else block.repeat for key in read})
-    return {key for key, count in times.items() if count > 1}
+        times.update({key: 1 if key == handed else block.repeat for key in outside})
+    return blocks, {key for key, count in times.items() if count > 1}
 
 
-def _beside(block: Block, live: _Live, shared: set[int]) -> dict[int, list[Op]]:
+def _beside(block: Block, rows: Read, shared: set[int]) -> dict[int, list[Op]]:
     """By the index of a node, what autograd runs after the node's own gradients: copies of gradients into the layout
     of a base, and sums."""
-    gradients: Counter[int] = Counter()
+    gradients: dict[int, int] = {}
     parts: set[int] = set()
-    first: dict[int, tuple[int, int, Tensor]] = {}
-    for i, read in _read(block, live):
-        chain = list(_chain(read))
-        for depth, t in zip(range(len(chain), 0, -1), chain, strict=True):
-            gradients[id(t)] += 1
-            if id(t) in first:
-                break  # its own base has been told of it
-            first[id(t)] = (i, depth, t)
-            if t.part:  # with the other slices it gives one gradient
-                assert t.base is not None
-                if id(t.base) in parts:
-                    break
-                parts.add(id(t.base))
-    names = {node.name: i for i, node in reversed(list(enumerate(block.nodes)))}
+    first: list[tuple[int, Tensor]] = []
+    for i, read in enumerate(rows):
+        for seen in read or ():
+            t: Tensor | None = seen
+            while t is not None:
+                gradients[id(t)] = gradients.get(id(t), 0) + 1
+                if gradients[id(t)] > 1:
+                    break  # its own base has been told of it
+                first.append((i, t))
+                if t.part:  # with the other slices it gives one gradient
+                    if id(t.base) in parts:
+                        break
+                    parts.add(id(t.base))
+                t = t.base if t.gradient is not None else None
+    busy = [(i, t) for i, t in first if t.gradient or gradients[id(t)] > 1 or id(t) in shared]
     found: dict[int, list[Op]] = {}
-    for i, _, t in sorted(first.values(), key=lambda entry: -entry[1]):
-        ops = found.setdefault(names.get(t.at, i), [])
+    for i, t in sorted(busy, key=lambda entry: -entry[1].depth):
+        ops = found.setdefault(_site(block, i, t), [])
         ops.extend(t.gradient or ())
         sums = gradients[id(t)] - (0 if id(t) in shared else 1)
         ops.extend([Elementwise(t.dtype, "add", t.elements)] * sums)
     return found
 
 
-def _of_node(node: Node, live: _Live, fused: bool) -> tuple[Op, ...]:
+def _site(block: Block, first: int, tensor: Tensor) -> int:
+    """Index of the node after which a tensor's gradients are copied and summed: the one that it names, or the ``first``
+    that reads it; the next one where that hands its gradient on as it is (what quantizes, joins or copies)."""
+    for i, node in enumerate(block.nodes if tensor.at else ()):
+        if node.name == tensor.at:
+            return i
+    op = block.nodes[first].op
+    return first + 1 if isinstance(op, Elementwise) and not op.grad else first
+
+
+def _of_node(node: Node, read: list[Tensor]) -> tuple[Op, ...]:
     """What autograd runs for one operator. A factor that was broadcast has the gradient's product with the other one
     summed over the axes that it lacks."""
     op = node.op
     own = op.backward()
-    if fused or not isinstance(op, Elementwise) or op.fn != "mul" or op.inputs != 1 or len(node.inputs) < 2:
+    if not isinstance(op, Elementwise) or op.fn != "mul" or op.inputs != 1 or len(node.inputs) < 2:
         return own
     factor = node.inputs[1]
-    if factor not in live:
+    if factor.role != WEIGHT and factor not in read:
         return own
     product = Elementwise(op.dtype, "mul", op.elements)
     size = factor.elements
@@ -146,9 +136,9 @@ def _of_node(node: Node, live: _Live, fused: bool) -> tuple[Op, ...]:
     return (*own, product, Reduce(op.dtype, rows, cols, 0 if last else 1))
 
 
-def _accumulated(node: Node, accumulate: bool) -> tuple[Op, ...]:
+def _accumulated(node: Node) -> tuple[Op, ...]:
     """The sum into the gradient that a node's parameters have already."""
-    weights = node.op.weights() if accumulate else 0
+    weights = node.op.weights()
     return (Elementwise(output_dtype(node.op.dtype), "add_", weights),) if weights else ()
 
 

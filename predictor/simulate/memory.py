@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 from predictor.engines import Engine
 from predictor.engines.memory import rule_of
@@ -15,7 +15,7 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.networks import ModelConfig, kv_cache_bytes, parameters, weight_bytes
 from predictor.ops.attention import Attention
 from predictor.ops.base import Op
-from predictor.ops.embedding import CrossEntropy
+from predictor.ops.embedding import CrossEntropy, Embedding
 from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE
 from predictor.parallel import rank_config
@@ -200,20 +200,15 @@ def _largest_moment(graph: Graph) -> float:
 
 
 def _activation_bytes(op: Op) -> float:
-    if op.family == "gemm":
-        gemm = cast(Gemm, op)
-        if gemm.kind == "linear":
-            return gemm.m * gemm.k * gemm.itemsize + gemm.bytes_written()
-    elif op.family == "moe":
-        moe = cast(MoE, op)
-        return moe.expert_rows * (moe.hidden + moe.intermediate / moe.tp) * 2.0
-    elif op.family == "embedding":
+    if isinstance(op, Gemm):
+        if op.kind == "linear":
+            return op.m * op.k * op.itemsize + op.bytes_written()
+    elif isinstance(op, MoE):
+        return op.expert_rows * (op.hidden + op.intermediate / op.tp) * 2.0
+    elif isinstance(op, Embedding):
         return op.bytes_written()
-    elif op.family == "attention":
-        attention = cast(Attention, op)
-        if attention.is_decode:  # keys and values are the cache's
-            width = attention.head_dim + attention.value_dim
-            return attention.batch * attention.heads * width * attention.itemsize
+    elif isinstance(op, Attention) and op.is_decode:  # keys and values are the cache's
+        return op.batch * op.heads * (op.head_dim + op.value_dim) * op.itemsize
     return op.bytes_moved()
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple, cast
 
 from predictor.engines import CALLS, CAPTURED
-from predictor.graph import OPTIMIZER, Block, Graph
+from predictor.graph import OPTIMIZER, Block, Graph, Node
 from predictor.networks import ModelConfig, Step, parameters
 from predictor.ops.attention import Attention
 from predictor.ops.routing import RANDOM
@@ -135,8 +134,10 @@ def make_step(
         logits="last" if serving else "all",
         training=mode == "train",
         lens=lens,
-        routing=RANDOM if work.routing is None else work.routing.distribution,
+        tp=work.parallelism.tp,
+        system=work.system,
         engine=engine,
+        routing=RANDOM if work.routing is None else work.routing.distribution,
     )
 
 
@@ -191,7 +192,7 @@ def _with_context(graph: Graph, context: int) -> Graph:
         for i, node in enumerate(block.nodes):
             if node.op.family == Attention.family:  # once a layer
                 op = _seeing(cast(Attention, node.op), context + 1)
-                other = replace(node, op=op)
+                other = Node(op, node.name, node.inputs, node.outputs, host_calls=node.host_calls)
                 blocks[b] = Block(block.name, (*block.nodes[:i], other, *block.nodes[i + 1 :]), block.repeat)
                 break
     return Graph(tuple(blocks))
