@@ -91,7 +91,7 @@ def test_editable_install(tmp_path: Path) -> None:
 def test_the_shipped_set_is_small_and_holds_no_pickle() -> None:
     folder = ROOT / "models" / "default"
     files = [path for path in folder.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) <= 25 * 2**20
+    assert sum(path.stat().st_size for path in files) <= 30 * 2**20  # about 3 MiB a board with all schemes
     for path in files:
         assert path.suffix in {".json", ".npz", ".md", ".parquet"}
         if path.suffix == ".npz":
