@@ -43,7 +43,7 @@ def experts(w: Writer, x: Tensor) -> Tensor:
     """Router, routing, the routed experts as one operator, and the shared experts beside them."""
     c, n = w.config, w.step.tokens
     h, e = c.hidden, c.experts
-    x = x.view(at="router")
+    x = w.summed_at("router", x)
     wide = x
     if c.model_type.startswith("deepseek") and not w.fused and w.size < 4:
         wide = w.each("router to fp32", "cast", x, dtype="fp32", in_dtype=w.act)
@@ -88,7 +88,7 @@ def switch_experts(w: Writer, x: Tensor) -> Tensor:
     """
     c, step = w.config, w.step
     n, h, e = step.tokens, c.hidden, c.experts
-    x = x.view(at="router")
+    x = w.summed_at("router", x)
     wide = w.each("router to fp32", "cast", x, dtype="fp32", in_dtype=w.act) if w.size < 4 else x
     axes, shape = (*w.axes, "expert"), (*w.shape, e)
     router = Gemm("fp32" if w.high in ("bf16", "fp16") else w.high, n, e, h)

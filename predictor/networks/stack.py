@@ -21,12 +21,12 @@ def decoder_layer(w: Writer, x: Tensor, sparse: bool, window: int) -> Tensor:
     """
     c = w.config
     apart = w.step.engine.ends_in_sum and c.pre_norm
-    x = x.view(at="attention residual")
+    x = w.summed_at("attention residual", x)
     y = w.norm("attention norm", x, residual=not apart) if c.pre_norm else x.view()
     y = latent_attention(w, y) if c.is_mla else self_attention(w, y, window)
     y = w.over_ranks("attention all_reduce", "all_reduce", y)
     y = w.dropout("attention out dropout", y, c.residual_dropout)
-    x = _join(w, "attention", x, y).view(at="mlp residual")
+    x = w.summed_at("mlp residual", _join(w, "attention", x, y))
     y = w.norm("mlp norm", x, residual=True) if c.pre_norm else x
     y = experts(w, y) if sparse else feed_forward(w, y, c.intermediate)
     y = w.over_ranks("mlp all_reduce", "all_reduce", y)
@@ -78,20 +78,20 @@ def encoder_decoder(w: Writer, encoded: Tensor, x: Tensor) -> tuple[list[Block],
 def _layer(w: Writer, x: Tensor, bias: Tensor, sparse: bool, encoded: Tensor | None = None, source: int = 0) -> Tensor:
     """One layer of an encoder, or of a decoder that looks at the ``source`` tokens that were ``encoded``."""
     c = w.config
-    x = x.view(at="attention residual")
+    x = w.summed_at("attention residual", x)
     y = w.norm("attention norm", x, residual=True)
     y = self_attention(w, y, 0, causal=encoded is not None, bias=bias)
     y = w.over_ranks("attention all_reduce", "all_reduce", y)
     y = w.dropout("attention out dropout", y, c.residual_dropout)
     x = w.residual("attention residual", x, y)
     if encoded is not None:
-        x = x.view(at="cross residual")
+        x = w.summed_at("cross residual", x)
         y = w.norm("cross norm", x, residual=True)
         y = cross_attention(w, y, encoded, source)
         y = w.over_ranks("cross all_reduce", "all_reduce", y)
         y = w.dropout("cross out dropout", y, c.residual_dropout)
         x = w.residual("cross residual", x, y)
-    x = x.view(at="mlp residual")
+    x = w.summed_at("mlp residual", x)
     y = w.norm("mlp norm", x, residual=True)
     if sparse and w.fused and not c.padded_experts:
         y = experts(w, y)

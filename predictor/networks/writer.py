@@ -66,6 +66,10 @@ class Writer:
         nodes, self.nodes = tuple(self.nodes), []
         return Block(name, nodes, repeat, carried)
 
+    def summed_at(self, name: str, x: Tensor) -> Tensor:
+        """``x``, of which training sums the gradients with those of the node called ``name`` (`View.at`)."""
+        return x.view(at=name) if self.training else x
+
     def hidden(self, name: str, width: int = 0) -> Tensor:
         """An activation of the model's width (or of ``width``) for every token."""
         return Tensor(name, (*self.axes, "hidden"), (*self.shape, width or self.config.hidden), self.act)
