@@ -159,7 +159,7 @@ def test_a_library_from_outside_shares_out_its_work_its_own_way(toy_kernels: eng
     assert engines.answering(name) is engines.library("vllm")
     gemm = Gemm("bf16", 1, 64, 4096, 4096)
     assert seconds(name, gemm) == seconds("vllm", gemm)
-    for keys, least in ((256, 1.0), (1024, 1.5), (65536, 10.0)):  # H20, which nobody measured: 78 SMs
+    for keys, least in ((256, 1.0), (1024, 1.5), (65536, 8.0)):  # H20, which nobody measured: 78 SMs
         decode = Attention("bf16", 1, 8, 8, 1, keys, 128)
         assert seconds(name, decode, gpu="h20") >= least * seconds("vllm", decode, gpu="h20"), keys
     norm = Norm("bf16", 8192, 4096, "layer")
