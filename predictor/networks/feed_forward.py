@@ -58,7 +58,9 @@ def experts(w: Writer, x: Tensor) -> Tensor:
     op = MoE(
         dtype, n, h, c.moe_intermediate * tp, e, c.top_k, c.gated, tp, distribution=w.step.routing, quant=quant
     )  # fmt: skip
-    y = w.put(op, "experts", (x, chosen, *_expert_weights(w, dtype)), w.hidden("experts"), 1, calls, saved)
+    y = w.put(
+        op, "experts", (x, chosen, *_expert_weights(w, dtype)), w.hidden("experts"), 1, calls, saved, part="experts"
+    )
     if c.shared_experts:
         # The gradient that the shared experts give back is not added to that of the routed ones.
         shared = feed_forward(w, x.view(gradient=None), c.shared_intermediate, "shared experts")
@@ -93,7 +95,7 @@ def switch_experts(w: Writer, x: Tensor) -> Tensor:
     axes, shape = (*w.axes, "expert"), (*w.shape, e)
     router = Gemm("fp32" if w.high in ("bf16", "fp16") else w.high, n, e, h)
     weight = Tensor("router", ("expert", "hidden"), (e, h), router.dtype, WEIGHT)
-    scores = w.put(router, "router", (wide, weight), Tensor("router", axes, shape, "fp32"), 1, 3)
+    scores = w.put(router, "router", (wide, weight), Tensor("router", axes, shape, "fp32"), 1, 3, part="router")
     kept = 4.0 * n * e if w.training else 0.0
     scores = w.put(
         Softmax("fp32", n, e), "router softmax", (scores,), Tensor("router softmax", axes, shape, "fp32"), 1, 1, kept
@@ -131,7 +133,9 @@ def _expert_loop(w: Writer, x: Tensor, out: Tensor, mask: Tensor, rows: int) -> 
     for name, k, width, axis in (("experts up", h, f, "mlp"), ("experts down", f, h, "hidden")):
         weight = Tensor(name, ("expert", axis, y.axes[-1]), (e, width, k), dtype, WEIGHT)
         made = Tensor(name, ("tokens", axis), (rows, width), w.act)
-        y = w.put(Gemm(dtype, rows, width, k, quant=quant), name, (y, weight), made, e, 3, rows * k * w.keep)
+        y = w.put(
+            Gemm(dtype, rows, width, k, quant=quant), name, (y, weight), made, e, 3, rows * k * w.keep, part="experts"
+        )
         if axis == "mlp":
             y = w.each("experts activation", "relu" if c.activation == "relu" else "gelu", y, count=e)
             y = w.dropout("experts dropout", y, c.activation_dropout, e)

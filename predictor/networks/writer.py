@@ -37,7 +37,7 @@ class Writer:
     """Collects the nodes of one block for ``config`` under ``step``."""
 
     __slots__ = (
-        "act", "axes", "config", "formats", "fused", "high", "keep", "nodes", "shape", "size", "step", "tied",
+        "act", "axes", "config", "formats", "fused", "high", "keep", "nodes", "scope", "shape", "size", "step", "tied",
         "training",
     )  # fmt: skip
 
@@ -45,6 +45,8 @@ class Writer:
         self.config = config
         self.step = step
         self.nodes: list[Node] = []
+        #: of the nodes that are being written
+        self.scope = ""
         self.act = step.act_dtype
         #: of the layer that is being written
         self.formats = step.formats or plain(step.act_dtype)
@@ -80,10 +82,10 @@ class Writer:
 
     def put(
         self, op: Op, name: str, inputs: tuple[Tensor, ...], out: Tensor, count: int = 1, calls: int = 1,
-        saved: float = 0.0, share: float = 1.0,
+        saved: float = 0.0, share: float = 1.0, part: str = "",
     ) -> Tensor:  # fmt: skip
         """A node that makes ``out``, which is returned; ``saved`` in bytes."""
-        self.nodes.append(Node(op, name, inputs, (out,), count, FORWARD, calls, saved, share))
+        self.nodes.append(Node(op, name, inputs, (out,), count, FORWARD, calls, saved, share, part, self.scope))
         return out
 
     def linear(
@@ -106,7 +108,8 @@ class Writer:
         inputs = (x, weight, Tensor(name, (axis,), (n,), self.act, WEIGHT)) if bias else (x, weight)
         out = Tensor(name, (*x.axes[:-1], axis), (*rows, n), self.act)
         op = Gemm(dtype, m, n, k, 1, "linear", bias, layout, quant)
-        self.nodes.append(Node(op, name, inputs, (out,), 1, FORWARD, calls, saved * self.keep))
+        node = Node(op, name, inputs, (out,), 1, FORWARD, calls, saved * self.keep, 1.0, part, self.scope)
+        self.nodes.append(node)
         return out
 
     def bmm(
@@ -150,7 +153,8 @@ class Writer:
         if out is None:
             out = Tensor(name, x.axes, x.shape, dtype)
         op = Elementwise(dtype, fn, out.elements, inputs, extra, in_dtype, flops, grad, again, reuse, stride)
-        self.nodes.append(Node(op, name, (x, *others), (out,), count, FORWARD, calls, saved * self.keep))
+        node = Node(op, name, (x, *others), (out,), count, FORWARD, calls, saved * self.keep, 1.0, "", self.scope)
+        self.nodes.append(node)
         return out
 
     def keep_more(self, elements: float) -> None:

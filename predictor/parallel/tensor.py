@@ -15,25 +15,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from predictor.errors import RequestError
-from predictor.graph.graph import Graph
-from predictor.networks import ModelConfig, Step, build
-from predictor.passes.quantize import quantize
-
-if TYPE_CHECKING:
-    from predictor.hardware.system import SystemSpec
-
-
-def apply(config: ModelConfig, step: Step, tp: int, system: SystemSpec | None) -> Graph:
-    """The graph of one of ``tp`` GPUs of ``system``, inputs quantized and collectives included.
-
-    Raises RequestError, one line with the nearest degree that works, where ``tp`` does not divide the model.
-    """
-    if (step.tp, step.system) != (tp, system):
-        step = replace(step, tp=tp, system=system)
-    return quantize(build(rank_config(config, tp) if tp > 1 else config, step))
+from predictor.networks import ModelConfig
 
 
 @lru_cache(maxsize=256)

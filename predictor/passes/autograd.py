@@ -37,7 +37,7 @@ def backward_graph(forward: Graph, accumulate: bool = False) -> Graph:
                 continue
             ops = node.op.backward() if forward.fused else _of_node(node, live)
             for op in (*ops, *beside.get(i, ()), *(_accumulated(node) if accumulate else ())):
-                nodes.append(Node(op, node.name, (), (), node.count, BACKWARD))
+                nodes.append(Node(op, node.name, (), (), node.count, BACKWARD, part=node.part, scope=node.scope))
         if nodes:
             blocks.append(Block(f"{block.name} backward", tuple(nodes), block.repeat))
     return Graph(tuple(blocks), forward.fused)

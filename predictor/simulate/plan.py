@@ -10,10 +10,10 @@ from predictor.graph import OPTIMIZER, Block, Graph, Node
 from predictor.networks import ModelConfig, Step, parameters
 from predictor.ops.attention import Attention
 from predictor.ops.routing import RANDOM
-from predictor.parallel import apply
 from predictor.passes.autograd import backward_graph, optimizer_graph
 from predictor.precision import Precision
 from predictor.run import Run
+from predictor.simulate.lower import lower
 from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
 
 #: Context lengths at which a decode step is forecast; steps between them are interpolated. A step's time is close to
@@ -161,7 +161,7 @@ def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
 def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: str, micro: int = 0) -> Graph:
     """A pass over all tokens of the prompts, or of ``micro`` of the sequences."""
     step = make_step(work, numbers, mode, work.seq_len, 0, micro or work.batch, work.prompt_lens)
-    return apply(config, step, work.parallelism.tp, work.system)
+    return lower(config, step, work.parallelism.tp, work.system)
 
 
 def _decode_graphs(
@@ -178,11 +178,11 @@ def _decode_graphs(
         make_step(work, numbers, "decode", 1, before + more, work.batch, tuple(n + more for n in work.prompt_lens))
         for more in grown
     )
-    return tuple(apply(config, step, tp, work.system) for step in steps)
+    return tuple(lower(config, step, tp, work.system) for step in steps)
 
 
 #: A system's hash is its id, its equality every field: a what-if system never meets another one's graph.
-_built = lru_cache(maxsize=1024)(apply)
+_built = lru_cache(maxsize=1024)(lower)
 
 
 def _with_context(graph: Graph, context: int) -> Graph:

@@ -18,13 +18,13 @@ from predictor.hardware.gpu import load_gpu
 from predictor.networks import config_from_dict, kv_cache_bytes, load_config, weight_bytes
 from predictor.networks.load import CONFIGS
 from predictor.ops import Attention, Gemm, MoE
-from predictor.parallel import apply
 from predictor.precision import checkpoint_precision
 from predictor.prediction import Prediction
 from predictor.report.html import settings, settings_shown
 from predictor.report.json_report import to_dict
 from predictor.report.terminal import first_line, print_prediction
 from predictor.request import Request
+from predictor.simulate.lower import lower
 from predictor.simulate.plan import make_step
 
 GIB = 2.0**30
@@ -44,7 +44,7 @@ def quantized(name: str, **said: Any) -> Any:
 def graph_of(model: Any, gpu: str, **words: Any) -> Graph:
     point = Request(model, gpu, **{**SERVED, **words}).run()
     step = make_step(point.work, point.numbers, "decode", 1, 1000, 4)
-    return apply(point.config, step, 1, None)
+    return lower(point.config, step, 1, None)
 
 
 def formats(graph: Graph) -> dict[str, tuple[str, str]]:
@@ -183,7 +183,7 @@ def test_modules_that_are_left_out_are_priced_in_16_bit_in_time_and_memory() -> 
     glob = formats(graph_of(quantized("qwen3-8b", quant_method="fp8", ignore=["model.layers.*.self_attn"]), "h100"))
     assert glob["attention qkv"] == glob["attention out"] == ("bf16", "") and glob["mlp down"] == ("fp8", "")
     point = Request(config, "b200", mode="prefill", seq_len=64, execution="vllm").run()
-    prefill = formats(apply(point.config, make_step(point.work, point.numbers, "prefill", 64, 0, 1), 1, None))
+    prefill = formats(lower(point.config, make_step(point.work, point.numbers, "prefill", 64, 0, 1), 1, None))
     assert (prefill["attention kv_b"], prefill["attention out"]) == (("bf16", ""), ("nvfp4", ""))
     apart = formats(graph_of(quantized("deepseek-v3", quant_method="fp8", ignore=["q_a_proj"]), "h100"))
     assert (apart["attention q_a"], apart["attention kv_a"]) == (("bf16", ""), ("fp8", ""))

@@ -15,11 +15,11 @@ from predictor.networks import build, load_config
 from predictor.networks.step import Step
 from predictor.ops import Gemm, MoE, Op
 from predictor.ops.attention import Attention
-from predictor.parallel import apply
 from predictor.parts import HIGH_PARTS, Format, Formats
 from predictor.precision import SUPPORTED, precision
 from predictor.quantization import SCHEMES, activation_bytes, stand_ins, variant, weight_bytes
 from predictor.roofline import peak_for, roofline
+from predictor.simulate.lower import lower
 
 M, N, K = 16, 512, 1024
 
@@ -125,7 +125,7 @@ def test_eager_fp8_reads_and_writes_the_activations_once_more() -> None:
     def quantize(fused: bool, gemm: str, quant: str = "") -> list[Op]:
         formats = Formats(Format("bf16"), Format(gemm, quant))
         step = Step("prefill", 1, 128, 0, "bf16", formats, "", "flash", fused, "last")
-        nodes = [node for block in apply(config, step, 1, None).blocks for node in block.nodes]
+        nodes = [node for block in lower(config, step, 1, None).blocks for node in block.nodes]
         return [node.op for node in nodes if node.name.endswith("quantize")]
 
     eager = quantize(False, "fp8")

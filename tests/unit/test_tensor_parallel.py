@@ -15,8 +15,9 @@ from predictor.hardware.system import default_system
 from predictor.networks import ModelConfig, Step, build, catalogue, load_config, parameters
 from predictor.ops import Attention, Gemm, MoE
 from predictor.ops.collective import Collective
-from predictor.parallel import apply, rank_config
+from predictor.parallel import rank_config
 from predictor.parallel.tensor import check_tensor
+from predictor.simulate.lower import lower
 
 H100 = load_gpu("h100")
 NODE = default_system(H100)
@@ -39,7 +40,7 @@ CASES = [(name, tp) for name in catalogue() for tp in (2, 4, 8) if works(load_co
 def products(config: ModelConfig, step: Step, tp: int = 1) -> float:
     """FLOPs of matrix products on one GPU."""
     kinds = (Gemm, Attention, MoE)
-    return sum(n.op.flops() * times for n, times in apply(config, step, tp, NODE).nodes() if isinstance(n.op, kinds))
+    return sum(n.op.flops() * times for n, times in lower(config, step, tp, NODE).nodes() if isinstance(n.op, kinds))
 
 
 def written(graph: Graph) -> list[object]:
@@ -57,7 +58,7 @@ def written(graph: Graph) -> list[object]:
 def test_degree_one_changes_nothing(name: str) -> None:
     config = load_config(name)
     assert rank_config(config, 1) == config
-    assert written(apply(config, FORWARD, 1, None)) == written(build(config, FORWARD))
+    assert written(lower(config, FORWARD, 1, None)) == written(build(config, FORWARD))
 
 
 @each(("name", "tp"), CASES)
@@ -80,7 +81,7 @@ def test_collectives_of_a_decoder(step: Step) -> None:
     """An all_reduce of tokens x hidden after attention and feed-forward of every layer and after the embedding, and an
     all_gather of the logits of the last tokens."""
     config = load_config("llama-3.1-70b")
-    found = [(n.op, times) for n, times in apply(config, step, 4, NODE).nodes() if isinstance(n.op, Collective)]
+    found = [(n.op, times) for n, times in lower(config, step, 4, NODE).nodes() if isinstance(n.op, Collective)]
     reduces = [(op, times) for op, times in found if op.kind == "all_reduce"]
     assert {op.size for op, _ in reduces} == {step.tokens * config.hidden * 2}
     assert sum(times for _, times in reduces) == 2 * config.layers + 1
@@ -91,13 +92,13 @@ def test_collectives_of_a_decoder(step: Step) -> None:
 
 def test_few_kv_heads_are_copied() -> None:
     config = replace(load_config("llama-3.1-8b"), kv_heads=2)
-    op = next(n.op for n, _ in apply(config, DECODE, 8, NODE).nodes() if isinstance(n.op, Attention))
+    op = next(n.op for n, _ in lower(config, DECODE, 8, NODE).nodes() if isinstance(n.op, Attention))
     assert (op.heads, op.kv_heads) == (4, 1)
 
 
 def test_experts_are_split_by_width() -> None:
     config = load_config("mixtral-8x7b")
-    op = next(n.op for n, _ in apply(config, PREFILL, 4, NODE).nodes() if isinstance(n.op, MoE))
+    op = next(n.op for n, _ in lower(config, PREFILL, 4, NODE).nodes() if isinstance(n.op, MoE))
     assert (op.intermediate, op.tp, op.experts) == (config.moe_intermediate, 4, config.experts)
 
 
