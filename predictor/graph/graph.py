@@ -43,12 +43,14 @@ class Block:
     """A sequence of nodes that runs ``repeat`` times (a transformer layer, the embedding, the head).
 
     ``carried`` goes from one run to the next: a run's second tensor is the next one's first. None: nothing does.
+    ``branch``: what goes on beside it, to be added to it by the kernel that reads both first.
     """
 
     name: str
     nodes: tuple[Node, ...]
     repeat: int = 1
     carried: tuple[Tensor, Tensor] | None = None
+    branch: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +97,13 @@ class Graph:
                 nodes = tuple(
                     replace(n, inputs=tuple(map(new, n.inputs)), outputs=tuple(map(new, n.outputs))) for n in single
                 )
-                carried = (new(block.carried[0]), new(block.carried[1])) if block.carried else None
-                blocks.append(Block(f"{block.name}.{i}", nodes, 1, carried))
+                carried, branch = ((new(pair[0]), new(pair[1])) if pair else None
+                                   for pair in (block.carried, block.branch))  # fmt: skip
+                blocks.append(Block(f"{block.name}.{i}", nodes, 1, carried, branch))
                 stands_for.update({key: found[key] for key in made if key in found})
-                if block.carried and carried:
-                    stands_for[id(block.carried[0])] = carried[1]
+                for before, after in ((block.carried, carried), (block.branch, branch)):
+                    if before and after:
+                        stands_for[id(before[0])] = after[1]
         return Graph(tuple(blocks), self.fused)
 
 

@@ -7,12 +7,11 @@ lie one after the other in memory, which a batch of one never has to do.
 
 from __future__ import annotations
 
-from predictor.engines import DECODE, PREFILL
 from predictor.graph.graph import Node
 from predictor.graph.tensor import Tensor
 from predictor.networks.writer import Writer
 from predictor.ops.attention import Attention
-from predictor.ops.elementwise import Elementwise, Reduce, Rotary
+from predictor.ops.elementwise import Elementwise, Reduce
 
 #: What a strided read brings in from DRAM (`predictor.estimators.memory_bound`).
 FETCH_BYTES = 64.0
@@ -23,24 +22,21 @@ def self_attention(
 ) -> Tensor:
     """Attention over the step's own tokens and its cache, from the normed input to the output projection.
 
-    An engine's attention call writes the new keys and values into its cache, and was measured so; it may rotate them,
-    too, or add the bias of q, k and v (`predictor.engines`). ``bias``: of relative positions, added to the scores.
+    ``bias``: of relative positions, added to the scores.
     """
     c, step = w.config, w.step
     n, h, width = step.tokens, c.hidden, c.heads * c.head_dim
     q, k, v = _projections(w, x, name)
     if c.qk_norm:
         q, k = w.norm(f"{name} q norm", q), w.norm(f"{name} k norm", k)
-    one_call = step.attention == "flash" and step.engine.serves
-    if step.engine.adds_qkv_bias and one_call and step.mode != "decode" and c.qkv_bias:
-        merged = Tensor(f"{name} qkv bias", (*w.axes, "heads"), (*w.shape, width + 2 * c.kv_heads * c.head_dim), w.act)
-        w.each(f"{name} qkv bias", "fused", q, k, v, out=merged, inputs=1, flops=1.0)
-    if c.position == "rotary" and not (step.engine.rotates and one_call):
-        q, k = rotary(w, q, k, c.rotary_dim or c.head_dim)
+    if c.position == "rotary":
+        w.scope, dim = f"{name} rotary", c.rotary_dim or c.head_dim
+        q, k = _rotated(w, "q", q, dim), _rotated(w, "k", k, dim)
+    w.scope = f"{name} cache"
     cached = step.cached and c.causal
-    writes = one_call and (DECODE if step.mode == "decode" else PREFILL) in step.engine.appends
-    if cached and not writes:
+    if cached:
         k, v = cache_append(w, k, v)
+    w.scope = ""
     causal = c.causal if causal is None else causal
     y = core(w, name, (q, k, v), step.seq_len, step.kv_len, causal, window, cached, bias)
     return w.linear("attention.out", f"{name} out", y, h, "hidden", c.out_bias, saved=n * width)
@@ -50,7 +46,8 @@ def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tenso
     """q, k and v of every head, from one projection or three."""
     c, step = w.config, w.step
     n, h, q, kv = step.tokens, c.hidden, c.heads * c.head_dim, c.kv_heads * c.head_dim
-    if w.fused or c.merged_qkv:
+    scope = f"{name} qkv"
+    if c.merged_qkv:
         axis = "heads | kv_heads | kv_heads"
         merged = w.linear("attention.qkv", f"{name} qkv", x, q + 2 * kv, axis, c.qkv_bias, saved=n * h, views=7)
         if w.training and step.attention == "math":  # which leaves their gradients apart
@@ -61,11 +58,13 @@ def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tenso
             _heads(w, merged, "kv_heads", c.kv_heads, part=True),
             _heads(w, merged, "kv_heads", c.kv_heads, part=True),
         )
-    query = w.linear("attention.qkv", f"{name} q", x, q, "heads", c.qkv_bias, saved=n * h, views=2)
+    query = w.linear("attention.qkv", f"{name} q", x, q, "heads", c.qkv_bias, saved=n * h, views=2, scope=scope)
     if c.model_type == "opt" and step.attention == "math":
+        w.scope = f"{name} q scaling"
         query = w.each(f"{name} q scale", "mul_scalar", query)
-    key = w.linear("attention.qkv", f"{name} k", x, kv, "kv_heads", c.qkv_bias, views=2)
-    value = w.linear("attention.qkv", f"{name} v", x, kv, "kv_heads", c.qkv_bias, views=2)
+        w.scope = ""
+    key = w.linear("attention.qkv", f"{name} k", x, kv, "kv_heads", c.qkv_bias, views=2, scope=scope)
+    value = w.linear("attention.qkv", f"{name} v", x, kv, "kv_heads", c.qkv_bias, views=2, scope=scope)
     return (
         _heads(w, query, "heads", c.heads),
         _heads(w, key, "kv_heads", c.kv_heads),
@@ -85,26 +84,15 @@ def cross_attention(w: Writer, x: Tensor, encoded: Tensor, kv_len: int) -> Tenso
     q = w.linear("attention.qkv", "cross q", x, width, "heads", saved=n * h, views=2)
     if step.mode == "decode":
         k = v = w.table("cross cache", step.batch * kv_len * width)
-    elif w.fused:
-        both = w.linear("attention.qkv", "cross kv", encoded, 2 * width, "kv_heads | kv_heads")
-        k, v = (_heads(w, both, "kv_heads", c.heads, part=True) for _ in range(2))
     else:
+        w.scope = "cross kv"
         k, v = (
             _heads(w, w.linear("attention.qkv", name, encoded, width, "kv_heads", views=2), "kv_heads", c.heads)
             for name in ("cross k", "cross v")
         )
+        w.scope = ""
     y = core(w, "cross", (_heads(w, q, "heads", c.heads), k, v), step.seq_len, kv_len, False, 0, step.mode == "decode")
     return w.linear("attention.out", "cross out", y, h, "hidden", saved=n * width)
-
-
-def rotary(w: Writer, q: Tensor, k: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Rotary positions on q and k: one kernel, or x cos + rotate_half(x) sin in five each."""
-    if w.fused:
-        outs = tuple(Tensor("rotary", x.axes, x.shape, w.act) for x in (q, k))
-        op = Rotary(w.act, w.step.tokens, q.shape[-2] + k.shape[-2], dim)
-        w.nodes.append(Node(op, "rotary", (q, k), outs))
-        return outs[0], outs[1]
-    return _rotated(w, "q", q, dim), _rotated(w, "k", k, dim)
 
 
 def _rotated(w: Writer, which: str, x: Tensor, dim: int) -> Tensor:
@@ -129,16 +117,13 @@ def _rotated(w: Writer, which: str, x: Tensor, dim: int) -> Tensor:
 
 
 def cache_append(w: Writer, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """New keys and values into the cache: a serving engine writes them in place, eager PyTorch concatenates anew."""
+    """New keys and values joined to the cached ones: both are concatenated anew."""
     step, kv_width = w.step, w.config.kv_heads * w.config.head_dim
     dtype = step.kv_dtype or w.act
-    if w.fused:
-        out = w.table("cache", 2 * step.tokens * kv_width, dtype)
-        w.each("cache append", "copy", k, v, out=out, dtype=dtype, in_dtype=w.act)
-        return k, v
-    out = w.table("cache", step.kv_tokens * kv_width, dtype)
-    w.each("cache append", "copy", k, v, out=out, dtype=dtype, count=2)
-    return out, out
+    keys, values = (w.table(name, step.kv_tokens * kv_width, dtype) for name in ("key cache", "value cache"))
+    op = Elementwise(dtype, "copy", keys.elements)
+    w.nodes.append(Node(op, "cache append", (k, v), (keys, values), 2, scope=w.scope))
+    return keys, values
 
 
 def core(
@@ -147,6 +132,7 @@ def core(
 ) -> Tensor:  # fmt: skip
     """Scores, mask, softmax and weighted sum for the heads of the config; the heads' results side by side."""
     c, step = w.config, w.step
+    w.scope = f"{name} core"
     if step.attention == "flash":
         drop = w.training and c.attention_dropout > 0
         kv_dtype = step.kv_dtype if cached else ""
@@ -157,6 +143,7 @@ def core(
         y = w.attend(f"{name} core", op, qkv, _kept(w, s, t))
     else:
         y = math_core(w, name, qkv, s, t, causal, cached, bias)
+    w.scope = ""
     return y.view((*w.axes, "heads"), (*w.shape, c.heads * c.value_dim))
 
 
@@ -169,9 +156,9 @@ def _kept(w: Writer, s: int, t: int) -> float:
     c = w.config
     q, k, v = s * c.heads * c.head_dim, t * c.kv_heads * c.head_dim, t * c.kv_heads * c.value_dim
     kept = q + k + v + s * c.heads * 4 / w.size
-    if not w.fused and c.model_type == "phi3":
+    if c.model_type == "phi3":
         kept += q + k
-    if not w.fused and (c.model_type == "phi3" or c.is_mla):
+    if c.model_type == "phi3" or c.is_mla:
         kept += s * c.heads * c.value_dim
     return w.step.batch * kept
 
@@ -188,8 +175,7 @@ def math_core(
     copied = b > 1 or c.model_type == "opt"
     x = Tensor(f"{name} scores", ("batch", "heads", "sequence", "kv"), (b, a, s, t), w.act)
     x = w.bmm(x.name, q, k, x, b * a, d, "tn", saved=b * a * (s + t) * d, calls=3 if copied else 7)
-    if not w.fused:
-        x = _scale_and_mask(w, name, x, s, t, causal, bias)
+    x = _scale_and_mask(w, name, x, s, t, causal, bias)
     x = w.softmax(f"{name} softmax", x, upcast=c.model_type not in ("gpt2", "bert"))
     x = w.dropout(f"{name} dropout", x, c.attention_dropout)
     dropped = scores if w.training and c.attention_dropout > 0 else 0
@@ -232,12 +218,6 @@ def _operand_copies(
     """Copies that bring q, k and v into (b a, rows, d) before the products."""
     c, b = w.config, w.step.batch
     q, k, v = qkv
-    if w.fused:
-        if s > 1 and (b > 1 or w.step.engine.adds_qkv_bias):  # whose kernel adds the bias, too
-            total = Tensor(f"{name} split heads", ("tokens",), (q.elements + k.elements + v.elements,), w.act)
-            w.each(total.name, "copy", q, k, v, out=total)
-            q, k, v = (total.view(x.axes, x.shape, part=True) for x in qkv)
-        return q, k, v
     if c.model_type == "opt":  # contiguous() whatever the batch
         k, v, q = (
             w.each(f"{name} {which} contiguous", "copy", x, calls=4, grad=False)

@@ -42,7 +42,7 @@ def build(config: ModelConfig, step: Step) -> Graph:
     if step.mode == "train" and config.head not in ("none", "base"):
         heads.loss(w, x)
         blocks.append(w.block("loss"))
-    return Graph(tuple(block for block in blocks if block.nodes), step.fused)
+    return Graph(tuple(block for block in blocks if block.nodes))
 
 
 def _layer_name(config: ModelConfig, sparse: bool, window: int, formats: Formats, whole: Formats) -> str:

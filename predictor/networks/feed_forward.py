@@ -24,13 +24,14 @@ def feed_forward(w: Writer, x: Tensor, f: int, name: str = "mlp") -> Tensor:
     h = c.hidden
     up, down = ("mlp.up", "mlp.down") if name == "mlp" else ("shared_experts", "shared_experts")
     if c.gated:
-        if w.fused or c.merged_gate_up:
+        scope = f"{name} gate_up"
+        if c.merged_gate_up:
             both = w.linear(up, f"{name} gate_up", x, 2 * f, "mlp | mlp", c.mlp_bias, saved=n * h)
             axes, shape = (*x.axes[:-1], "mlp"), (*x.shape[:-1], f)
             first, second = both.view(axes, shape, part=True), both.view(axes, shape, part=True)
         else:
-            first = w.linear(up, f"{name} gate", x, f, "mlp", c.mlp_bias, saved=n * h)
-            second = w.linear(up, f"{name} up", x, f, "mlp", c.mlp_bias)
+            first = w.linear(up, f"{name} gate", x, f, "mlp", c.mlp_bias, saved=n * h, scope=scope)
+            second = w.linear(up, f"{name} up", x, f, "mlp", c.mlp_bias, scope=scope)
         y = w.gated_activation(f"{name} activation", first, second)
     else:
         y = w.linear(up, f"{name} up", x, f, "mlp", c.mlp_bias, saved=n * h)
@@ -44,14 +45,14 @@ def experts(w: Writer, x: Tensor) -> Tensor:
     c, n = w.config, w.step.tokens
     h, e = c.hidden, c.experts
     x = w.summed_at("router", x)
-    wide = x
-    if c.model_type.startswith("deepseek") and not w.fused and w.size < 4:
+    wide, w.scope = x, "router"
+    if c.model_type.startswith("deepseek") and w.size < 4:
         wide = w.each("router to fp32", "cast", x, dtype="fp32", in_dtype=w.act)
     scores = w.linear("router", "router", wide, e, "expert", saved=n * h)
-    routing = Routing(w.act if w.fused else "fp32", n, e, c.top_k)
+    routing = Routing("fp32", n, e, c.top_k)
     chosen = Tensor("routing", (*w.axes, "expert"), (*w.shape, c.top_k), "fp32")
     w.put(routing, "routing", (scores,), chosen, 1, ROUTING_CALLS, n * e * w.keep)
-    calls = 4 if w.fused else EXPERT_CALLS
+    w.scope = ""
     saved = n * c.top_k * (2 * h + (4 if c.gated else 2) * c.moe_intermediate) * w.keep
     tp = w.step.tp  # the config holds one GPU's part of an expert's width, the operator names the whole
     dtype, quant = w.formats.of("experts")
@@ -59,7 +60,14 @@ def experts(w: Writer, x: Tensor) -> Tensor:
         dtype, n, h, c.moe_intermediate * tp, e, c.top_k, c.gated, tp, distribution=w.step.routing, quant=quant
     )  # fmt: skip
     y = w.put(
-        op, "experts", (x, chosen, *_expert_weights(w, dtype)), w.hidden("experts"), 1, calls, saved, part="experts"
+        op,
+        "experts",
+        (x, chosen, *_expert_weights(w, dtype)),
+        w.hidden("experts"),
+        1,
+        EXPERT_CALLS,
+        saved,
+        part="experts",
     )
     if c.shared_experts:
         # The gradient that the shared experts give back is not added to that of the routed ones.
@@ -91,6 +99,7 @@ def switch_experts(w: Writer, x: Tensor) -> Tensor:
     c, step = w.config, w.step
     n, h, e = step.tokens, c.hidden, c.experts
     x = w.summed_at("router", x)
+    w.scope = "experts"
     wide = w.each("router to fp32", "cast", x, dtype="fp32", in_dtype=w.act) if w.size < 4 else x
     axes, shape = (*w.axes, "expert"), (*w.shape, e)
     router = Gemm("fp32" if w.high in ("bf16", "fp16") else w.high, n, e, h)
@@ -111,7 +120,9 @@ def switch_experts(w: Writer, x: Tensor) -> Tensor:
     w.put(Reduce("fp32", n, e, 1), "router probability", (scores,), chance, 1, 2)
     y = w.each("experts output", "copy", x.view(part=True))  # rows that no expert takes keep it
     y = _expert_loop(w, x.view(part=True), y, mask, _expert_rows(w))
-    return w.each("experts weighting", "mul", y, chance, inputs=1, extra=n * w.size, saved=n * h)
+    y = w.each("experts weighting", "mul", y, chance, inputs=1, extra=n * w.size, saved=n * h)
+    w.scope = ""
+    return y
 
 
 def _expert_loop(w: Writer, x: Tensor, out: Tensor, mask: Tensor, rows: int) -> Tensor:

@@ -32,8 +32,9 @@ def embedding(w: Writer) -> tuple[Tensor, Tensor]:
         types = _look_up(w, "type embedding", w.hidden("type embedding"), c.type_vocab, "type", 3)
         x = w.each("embedding type sum", "add", x, types)
     if c.position == "learned":
-        if not w.fused:
-            w.tiny("position ids", "fill", s, "int64", calls=3)
+        w.scope = "position tables"
+        w.tiny("position ids", "fill", s, "int64", calls=3)
+        w.scope = ""
         name = "embedding position sum"
         if c.model_type == "opt":  # it looks positions up for every sequence, the others once
             rows = _look_up(w, "position embedding", w.hidden("position embedding"), c.position_rows, "position", 1)
@@ -65,7 +66,7 @@ def _two_embeddings(w: Writer) -> tuple[Tensor, Tensor]:
     table = Tensor("token embedding", ("vocab", "hidden"), (c.vocab, c.hidden), w.act, WEIGHT)
     w.tied = table if c.tie_embeddings else None
     op = Embedding(w.act, step.tokens, c.hidden, c.vocab)
-    w.nodes.append(Node(op, "token embedding", (table,), tuple(outs), times, FORWARD, 2))
+    w.nodes.append(Node(op, "token embedding", (table,), tuple(outs), times, FORWARD, 2, scope="token embedding"))
     for i, x in enumerate(outs):
         x = w.over_ranks("embedding all_reduce", "all_reduce", x)
         outs[i] = w.dropout("embedding dropout", x, c.embed_dropout)
@@ -75,9 +76,8 @@ def _two_embeddings(w: Writer) -> tuple[Tensor, Tensor]:
 def masks(w: Writer) -> None:
     """Masks and position tables that eager PyTorch makes once a pass."""
     c, step = w.config, w.step
-    if w.fused:
-        return
     b, s, t = step.batch, step.seq_len, step.kv_len
+    w.scope = "mask tables"
     if c.model_type == "bert":
         w.tiny("mask ones", "fill", b * t, w.act, calls=6)
         w.tiny("mask invert", "add_scalar", b * t, w.act)
@@ -97,6 +97,7 @@ def masks(w: Writer) -> None:
             w.each("rotary table cast", "cast", angles, out=out, in_dtype="fp32", count=2)
     if c.position == "alibi":
         w.tiny("alibi slopes", "mul_scalar", b * c.heads * t, "fp32", calls=6)
+    w.scope = ""
 
 
 def _opt_masks(w: Writer, b: int, s: int, t: int) -> None:
@@ -140,8 +141,10 @@ def head(w: Writer, x: Tensor) -> Tensor:
         x = w.norm("final norm", x)
     if c.is_encoder_decoder:
         x = w.dropout("decoder dropout", x, c.residual_dropout)
-        if c.tie_embeddings and not w.fused:
+        if c.tie_embeddings:
+            w.scope = "head scaling"
             x = w.each("output scale", "mul_scalar", x)
+            w.scope = ""
     if c.embed_width:
         x = w.linear("head", "projection out", x, c.embed_width, "hidden", saved=n * h)
     width = c.embed_width or h
@@ -151,12 +154,12 @@ def head(w: Writer, x: Tensor) -> Tensor:
     if c.head == "lm":
         x = x.view(("batch", "hidden"), (rows, width)) if step.logits == "last" else x
         x = w.linear("head", "lm head", x, c.vocab, "vocab", saved=rows * width, weight=w.tied)
-        if c.final_softcap and not w.fused:
+        if c.final_softcap:
+            w.scope = "logits softcap"
             x = w.each("logits softcap scale", "div_scalar", x)
             x = w.each("logits softcap tanh", "tanh", x, saved=rows * c.vocab)
             x = w.each("logits softcap unscale", "mul_scalar", x)
-        elif c.final_softcap:
-            x = w.each("logits softcap", "fused", x, inputs=1, flops=10.0)
+            w.scope = ""
         x = w.over_ranks("logits all_gather", "all_gather", x)
     return x
 
@@ -189,10 +192,10 @@ def loss(w: Writer, logits: Tensor) -> None:
     """Cross-entropy over the logits, in fp32."""
     c, step = w.config, w.step
     rows, vocab = (step.batch, c.num_labels) if c.head == "classifier" else (step.tokens, c.vocab)
-    if w.size < 4 and not w.fused:
+    w.scope = "loss"
+    if w.size < 4:
         wide = Tensor("logits to fp32", ("tokens", "vocab"), (rows, vocab), "fp32")
         logits = w.each("logits to fp32", "cast", logits, out=wide, dtype="fp32", in_dtype=w.act)
-    dtype = w.act if w.fused else "fp32"
-    op = CrossEntropy(dtype, rows, vocab)
-    kept = rows * vocab * op.itemsize if w.training else 0.0  # the log-softmax
-    w.put(op, "loss", (logits,), Tensor("loss", (), (), dtype), 1, 4, kept)
+    kept = rows * vocab * 4.0 if w.training else 0.0  # the log-softmax
+    w.put(CrossEntropy("fp32", rows, vocab), "loss", (logits,), Tensor("loss", (), (), "fp32"), 1, 4, kept)
+    w.scope = ""

@@ -1,4 +1,4 @@
-"""Writes the nodes of a block: the few building pieces that every architecture shares, eager or fused.
+"""Writes the nodes of a block: the few building pieces that every architecture shares, as eager PyTorch runs them.
 
 Shape legend: b sequences, s query tokens a sequence, t key positions, h width, a heads, d head width, n = b s tokens.
 Methods take tensors and return those that the nodes make. ``calls`` are dispatcher calls on the CPU that come with a
@@ -24,8 +24,6 @@ from predictor.ops.gemm import Gemm
 from predictor.ops.norm import Norm, Softmax
 from predictor.parts import HIGH_PARTS, plain
 
-# FLOP per element of the activation functions, for the fused form.
-_ACTIVATION_FLOPS = {"relu": 1.0, "silu": 8.0, "gelu": 10.0}
 # Names that config files use for the same kernels.
 _KERNEL = {
     "relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu",
@@ -37,7 +35,7 @@ class Writer:
     """Collects the nodes of one block for ``config`` under ``step``."""
 
     __slots__ = (
-        "act", "axes", "config", "formats", "fused", "high", "keep", "nodes", "scope", "shape", "size", "step", "tied",
+        "act", "axes", "config", "formats", "high", "keep", "nodes", "scope", "shape", "size", "step", "tied",
         "training",
     )  # fmt: skip
 
@@ -45,7 +43,7 @@ class Writer:
         self.config = config
         self.step = step
         self.nodes: list[Node] = []
-        #: of the nodes that are being written
+        #: module of the nodes that are being written; "": each is one by itself, of its own name
         self.scope = ""
         self.act = step.act_dtype
         #: of the layer that is being written
@@ -53,7 +51,6 @@ class Writer:
         self.size = bytes_of(self.act)
         #: dtype of products that stay at 16 bit or more when the linear layers are quantized
         self.high = self.formats.high.dtype
-        self.fused = step.fused
         self.training = step.training
         self.keep = self.size if step.training else 0.0
         #: the table of token embeddings where the head reads it, too
@@ -85,17 +82,18 @@ class Writer:
         saved: float = 0.0, share: float = 1.0, part: str = "",
     ) -> Tensor:  # fmt: skip
         """A node that makes ``out``, which is returned; ``saved`` in bytes."""
-        self.nodes.append(Node(op, name, inputs, (out,), count, FORWARD, calls, saved, share, part, self.scope))
+        scope = self.scope or name
+        self.nodes.append(Node(op, name, inputs, (out,), count, FORWARD, calls, saved, share, part, scope))
         return out
 
     def linear(
         self, part: str, name: str, x: Tensor, n: int, axis: str, bias: bool = False, saved: float = 0.0,
-        views: int = 0, weight: Tensor | None = None,
+        views: int = 0, weight: Tensor | None = None, scope: str = "",
     ) -> Tensor:  # fmt: skip
         """``x`` of shape (..., k) times a weight (n, k) of a ``part`` (`predictor.parts`), whose format it has.
 
         ``axis`` names the result's last axis. ``views`` counts the views of the result beyond the layer's own.
-        ``weight``: one that something else reads, too.
+        ``weight``: one that something else reads, too. ``scope``: the module that it is a part of.
         """
         conv1d = self.config.conv1d and part not in HIGH_PARTS
         layout = "nn" if conv1d else "tn"
@@ -108,7 +106,8 @@ class Writer:
         inputs = (x, weight, Tensor(name, (axis,), (n,), self.act, WEIGHT)) if bias else (x, weight)
         out = Tensor(name, (*x.axes[:-1], axis), (*rows, n), self.act)
         op = Gemm(dtype, m, n, k, 1, "linear", bias, layout, quant)
-        node = Node(op, name, inputs, (out,), 1, FORWARD, calls, saved * self.keep, 1.0, part, self.scope)
+        scope = scope or self.scope or name
+        node = Node(op, name, inputs, (out,), 1, FORWARD, calls, saved * self.keep, 1.0, part, scope)
         self.nodes.append(node)
         return out
 
@@ -153,7 +152,8 @@ class Writer:
         if out is None:
             out = Tensor(name, x.axes, x.shape, dtype)
         op = Elementwise(dtype, fn, out.elements, inputs, extra, in_dtype, flops, grad, again, reuse, stride)
-        node = Node(op, name, (x, *others), (out,), count, FORWARD, calls, saved * self.keep, 1.0, "", self.scope)
+        scope = self.scope or name
+        node = Node(op, name, (x, *others), (out,), count, FORWARD, calls, saved * self.keep, 1.0, "", scope)
         self.nodes.append(node)
         return out
 
@@ -179,27 +179,23 @@ class Writer:
         saved = elements if self.keep else 0.0  # a mask of one byte an element
         return self.put(Dropout(self.act, elements), name, (x,), out, count, 1, saved)
 
-    def norm(self, name: str, x: Tensor, residual: bool = False, sum_kept: bool = True) -> Tensor:
-        """Layer norm is one kernel; RMS norm is one when fused, else the chain that the Hugging Face class runs.
-
-        ``residual``: the fused kernel adds a residual first, and writes the sum, too, where it is ``sum_kept``.
-        """
-        kind, cols = self.config.norm, x.shape[-1]
-        n = x.elements
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        """Layer norm is one kernel, RMS norm the chain that the Hugging Face class runs."""
+        cols, n = x.shape[-1], x.elements
         weight = Tensor(name, x.axes[-1:], x.shape[-1:], self.act, WEIGHT)
-        if kind == "layer" or self.fused:
-            op = Norm(self.act, n // cols, cols, kind, FORWARD, residual and self.fused, sum_kept)
-            keep = n * self.keep + op.statistics_bytes if self.training else 0.0
-            inputs: tuple[Tensor, ...] = (x, weight)
-            if self.config.norm_bias:
-                inputs = (x, weight, Tensor(name, x.axes[-1:], x.shape[-1:], self.act, WEIGHT))
-            return self.put(op, name, inputs, Tensor(name, x.axes, x.shape, self.act), 1, 1, keep)
-        return self._rms_norm(name, x, weight)
+        if self.config.norm == "rms":
+            return self._rms_norm(name, x, weight)
+        op = Norm(self.act, n // cols, cols, "layer")
+        keep = n * self.keep + op.statistics_bytes if self.training else 0.0
+        inputs: tuple[Tensor, ...] = (x, weight)
+        if self.config.norm_bias:
+            inputs = (x, weight, Tensor(name, x.axes[-1:], x.shape[-1:], self.act, WEIGHT))
+        return self.put(op, name, inputs, Tensor(name, x.axes, x.shape, self.act), 1, 1, keep)
 
     def _rms_norm(self, name: str, x: Tensor, weight: Tensor) -> Tensor:
         """x / sqrt(mean(x^2) + eps) in fp32, times the weight."""
         cols, n, cast = x.shape[-1], x.elements, self.act != "fp32"
-        rows = n // cols
+        rows, self.scope = n // cols, name
         wide = self.each(f"{name} to fp32", "cast", x, dtype="fp32", in_dtype=self.act) if cast else x.view()
         square = self.each(f"{name} square", "pow_scalar", wide, dtype="fp32", saved=n * (4 / self.size))
         mean = Tensor(f"{name} mean", x.axes[:-1], x.shape[:-1], "fp32")
@@ -212,35 +208,32 @@ class Writer:
         if self.config.post_norms:  # Gemma multiplies by 1 + weight
             self.tiny(f"{name} weight plus one", "add_scalar", cols)
         kept = n * 4 / self.size if self.config.post_norms else n  # Gemma casts back after its product
-        return self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * self.size, saved=kept)
+        y = self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * self.size, saved=kept)
+        self.scope = ""
+        return y
 
     def softmax(self, name: str, x: Tensor, upcast: bool) -> Tensor:
         """Softmax; ``upcast`` computes in fp32 and casts back where activations are narrower: both results are kept."""
         cols = x.shape[-1]
         n = x.elements
-        upcast = upcast and self.size < 4 and not self.fused
+        upcast = upcast and self.size < 4
         kept = n * (4 if upcast else self.size) if self.training else 0.0
         out = Tensor(name, x.axes, x.shape, "fp32" if upcast else self.act)
         self.put(Softmax(self.act, n // cols, cols), name, (x,), out, 1, 1, kept)
         return self.each(f"{name} from fp32", "cast", out, in_dtype="fp32", saved=n) if upcast else out
 
-    def residual(self, name: str, x: Tensor, branch: Tensor) -> Tensor:
-        """The residual sum; in fused form the next norm does it."""
-        if self.fused:
-            return branch
-        return self.each(name, "add", x, branch)
-
-    def activation(self, name: str, x: Tensor) -> Tensor:
-        """The activation function: one kernel, or the chain that eager PyTorch runs."""
+    def activation(self, name: str, x: Tensor, gate: bool = False) -> Tensor:
+        """The activation function, as one kernel or a chain; of a ``gate``, whose product belongs to it, too."""
         kind, n = self.config.activation, x.elements
-        if self.fused:
-            flops = _ACTIVATION_FLOPS.get(_KERNEL.get(kind, "gelu"), 10.0)
-            return self.each(name, "fused", x, inputs=1, flops=flops, saved=n)
+        self.scope, name = name, f"{name} gate" if gate else name
         if kind == "gelu_new":
-            return self._tanh_gelu(name, x)
-        if kind == "gelu_bloom":
-            return self._bloom_gelu(name, x)
-        return self.each(name, _KERNEL.get(kind, "gelu"), x, saved=0.0 if kind == "relu" else n)
+            y = self._tanh_gelu(name, x)
+        elif kind == "gelu_bloom":
+            y = self._bloom_gelu(name, x)
+        else:
+            y = self.each(name, _KERNEL.get(kind, "gelu"), x, saved=0.0 if kind == "relu" else n)
+        self.scope = ""
+        return y
 
     def _tanh_gelu(self, name: str, x: Tensor) -> Tensor:
         """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
@@ -267,9 +260,8 @@ class Writer:
 
     def gated_activation(self, name: str, gate: Tensor, up: Tensor) -> Tensor:
         """activation(gate) times up."""
-        n = gate.elements
-        if self.fused:
-            fn = "swiglu" if _KERNEL.get(self.config.activation) == "silu" else "geglu"
-            return self.each(name, fn, gate, up, saved=2 * n)
-        gate = self.activation(f"{name} gate", gate)
-        return self.each(f"{name} product", "mul", gate, up, saved=2 * n)
+        y = self.activation(name, gate, gate=True)
+        self.scope = name
+        y = self.each(f"{name} product", "mul", y, up, saved=2 * gate.elements)
+        self.scope = ""
+        return y

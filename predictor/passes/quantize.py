@@ -1,6 +1,6 @@
 """What eager PyTorch runs beside a linear layer in a narrow dtype: a kernel that quantizes its input, a scale a token.
 
-Engines quantize in the kernel before the product: a graph of fused kernels stays as it is.
+Engines quantize in the kernel before the product: `predictor.passes.fuse` takes these nodes away again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from predictor.ops.gemm import Gemm
 
 def quantize(graph: Graph) -> Graph:
     """``graph`` with a node before every linear layer of less than 16 bits, whose input it brings into its dtype."""
-    if graph.fused or not any(_is_narrow(node) for block in graph.blocks for node in block.nodes):
+    if not any(_is_narrow(node) for block in graph.blocks for node in block.nodes):
         return graph
     return Graph(tuple(replace(block, nodes=_with_inputs_quantized(block)) for block in graph.blocks))
 

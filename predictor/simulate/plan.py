@@ -130,14 +130,13 @@ def make_step(
         formats=numbers.formats,
         kv_dtype=numbers.kv,
         attention="flash" if one_kernel else work.attention,
-        fused=engine.fuses,
         logits="last" if serving else "all",
         training=mode == "train",
         lens=lens,
         tp=work.parallelism.tp,
         system=work.system,
-        engine=engine,
         routing=RANDOM if work.routing is None else work.routing.distribution,
+        experts="whole" if engine.fuses else "loop",
     )
 
 
@@ -161,7 +160,7 @@ def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
 def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: str, micro: int = 0) -> Graph:
     """A pass over all tokens of the prompts, or of ``micro`` of the sequences."""
     step = make_step(work, numbers, mode, work.seq_len, 0, micro or work.batch, work.prompt_lens)
-    return lower(config, step, work.parallelism.tp, work.system)
+    return lower(config, step, work.parallelism.tp, work.system, work.engine)
 
 
 def _decode_graphs(
@@ -169,16 +168,17 @@ def _decode_graphs(
 ) -> tuple[Graph, ...]:
     """Decode steps that find ``grown`` tokens in the cache beside the workload's own, one for each."""
     before, tp = work.context_len if work.mode == "decode" else work.seq_len, work.parallelism.tp
+    engine = work.engine
     first = make_step(work, numbers, "decode", 1, 1, work.batch)
-    if first.fused and first.attention == "flash" and not work.prompt_lens and not config.is_encoder_decoder:
+    if engine.fuses and first.attention == "flash" and not work.prompt_lens and not config.is_encoder_decoder:
         # Attention alone knows how long the context is: the rest of the step is built once.
-        graph = _built(config, first, tp, work.system)
+        graph = _built(config, first, tp, work.system, engine)
         return tuple(_with_context(graph, before + more) for more in grown)
     steps = (
         make_step(work, numbers, "decode", 1, before + more, work.batch, tuple(n + more for n in work.prompt_lens))
         for more in grown
     )
-    return tuple(lower(config, step, tp, work.system) for step in steps)
+    return tuple(lower(config, step, tp, work.system, engine) for step in steps)
 
 
 #: A system's hash is its id, its equality every field: a what-if system never meets another one's graph.

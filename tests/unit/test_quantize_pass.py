@@ -9,9 +9,9 @@ from predictor.parts import Format, Formats
 from predictor.passes.quantize import quantize
 
 
-def built(model: str, dtype: str, fused: bool = False) -> Graph:
+def built(model: str, dtype: str) -> Graph:
     formats = Formats(Format("bf16"), Format(dtype))
-    return build(load_config(model), Step("forward", 2, 16, act_dtype="bf16", formats=formats, fused=fused))
+    return build(load_config(model), Step("forward", 2, 16, act_dtype="bf16", formats=formats))
 
 
 def nodes_of(graph: Graph) -> list[Node]:
@@ -32,9 +32,9 @@ def test_a_narrow_product_reads_what_was_quantized_for_it() -> None:
     assert queries[0] is queries[1]  # one tensor, quantized for each of its readers
 
 
-def test_where_nothing_is_narrow_or_kernels_are_fused_the_graph_stays() -> None:
-    for graph in (built("qwen2.5-0.5b", "bf16"), built("qwen2.5-0.5b", "fp8", fused=True)):
-        assert quantize(graph) is graph
+def test_where_nothing_is_narrow_the_graph_stays() -> None:
+    graph = built("qwen2.5-0.5b", "bf16")
+    assert quantize(graph) is graph
 
 
 def test_experts_take_their_tokens_as_they_come() -> None:

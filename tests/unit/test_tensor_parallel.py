@@ -21,8 +21,8 @@ from predictor.simulate.lower import lower
 
 H100 = load_gpu("h100")
 NODE = default_system(H100)
-PREFILL = Step("prefill", 2, 96, act_dtype="bf16", attention="flash", fused=True, logits="last")
-DECODE = Step("decode", 8, 1, 700, act_dtype="bf16", attention="flash", fused=True, logits="last")
+PREFILL = Step("prefill", 2, 96, act_dtype="bf16", attention="flash", logits="last", experts="whole")
+DECODE = Step("decode", 8, 1, 700, act_dtype="bf16", attention="flash", logits="last", experts="whole")
 FORWARD = Step("forward", 2, 96, act_dtype="bf16", attention="math")
 
 
