@@ -99,7 +99,7 @@ class Graph:
                 )
                 carried, branch = ((new(pair[0]), new(pair[1])) if pair else None
                                    for pair in (block.carried, block.branch))  # fmt: skip
-                blocks.append(Block(f"{block.name}.{i}", nodes, 1, carried, branch))
+                blocks.append(Block(f"{block.name}.{i}", nodes, 1, carried, branch=branch))
                 stands_for.update({key: found[key] for key in made if key in found})
                 for before, after in ((block.carried, carried), (block.branch, branch)):
                     if before and after:

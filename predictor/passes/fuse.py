@@ -9,6 +9,7 @@ tensor in the same format are one product. Which of them hold is told by the fie
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from predictor.engines import Engine
 from predictor.graph.graph import Block, Graph, Node
@@ -18,7 +19,7 @@ from predictor.ops.base import BACKWARD, FORWARD
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import Gemm
 from predictor.passes.fuse_attention import cache, core, qkv, rotary
-from predictor.passes.fuse_backward import Modules, backward_block, modules_of
+from predictor.passes.fuse_backward import Modules, accumulates, backward_nodes, modules_of
 from predictor.passes.fuse_edges import Fusion
 from predictor.passes.fuse_modules import activation, loss, norm, router, scaling, softcap, tables
 
@@ -34,22 +35,25 @@ _LAYERS, _SUBLAYERS = _SUMS = "residual", "sublayer"
 def fuse(graph: Graph, engine: Engine) -> Graph:
     """``graph`` in the kernels of ``engine``; itself where that fuses nothing.
 
-    Backward blocks ("X backward", nodes with the scopes of X) follow their forward blocks: a module that became one
-    kernel has that kernel's gradients, and sums and copies of gradients are done within kernels.
+    Backward blocks ("X backward", nodes with the scopes of X) come after the forward ones, in reverse order: a module
+    that became one kernel has that kernel's gradients, and sums and copies of gradients are done within kernels.
     """
     if not engine.fuses:
         return graph
     training = any(node.saved_bytes for block in graph.blocks for node in block.nodes)
+    backward = [block for block in graph.blocks if block.nodes and block.nodes[0].phase == BACKWARD]
     on = Fusion(engine, training)
-    blocks = []
-    modules: Modules = {}
+    blocks: list[Block] = []
+    accumulate = training and any(map(accumulates, backward))
+    forward: dict[str, list[Modules]] = {}  # by name of a block, as several may have one
     for block in graph.blocks:
-        if block.nodes and block.nodes[0].phase == BACKWARD:
-            blocks.append(backward_block(block, modules))
-            continue
-        fused = _fused(block, on)
-        if training:
-            modules_of(fused, modules)
+        if block.nodes[0].phase == BACKWARD:
+            modules = forward[block.name.replace(" backward", "")].pop()
+            fused = replace(block, nodes=backward_nodes(block.nodes, modules, accumulate))
+        else:
+            fused = _fused(block, on)
+            if training:
+                forward.setdefault(block.name, []).append(modules_of(fused))
         if fused.nodes:
             blocks.append(fused)
     return Graph(tuple(blocks), True)
@@ -156,9 +160,9 @@ class _Stream:
         if self.before and self.after and block.carried:
             del on.stands_for[id(block.carried[0].storage)]
             (first, left), (last, right) = self.before, self.after
-            return Block(block.name, tuple(nodes), block.repeat, (first, last), (left, right))
+            return replace(block, nodes=tuple(nodes), carried=(first, last), branch=(left, right))
         carried = block.carried and (on.of(block.carried[0]), on.of(block.carried[1]))
-        return Block(block.name, tuple(nodes), block.repeat, carried)
+        return replace(block, nodes=tuple(nodes), carried=carried)
 
 
 def _look_through(nodes: tuple[Node, ...], on: Fusion) -> tuple[tuple[Node, ...], dict[int, list[Node]]]:

@@ -20,6 +20,7 @@ from predictor.networks import Step, build, catalogue, load_config
 from predictor.ops import Attention, Gemm, MoE, Norm
 from predictor.ops.base import Op
 from predictor.parts import Format, Formats
+from predictor.passes.autograd import backward_graph
 from predictor.passes.fuse import fuse
 from predictor.passes.quantize import quantize
 
@@ -38,9 +39,13 @@ MODELS = (
 )  # fmt: skip
 
 
-def graphs(model: str) -> list[Graph]:
-    """The eager graphs of a model in every mode that it has."""
+def graphs(model: str, layers: int = 0) -> list[Graph]:
+    """The eager graphs of a model in every mode that it has; with no more than so many layers."""
     config = load_config(model)
+    if layers:
+        config = replace(
+            config, layers=layers, encoder_layers=min(layers, config.encoder_layers), windows=config.windows[:layers]
+        )
     return [build(config, step) for mode, step in STEPS.items() if config.causal or step.mode in ("forward", "train")]
 
 
@@ -119,7 +124,7 @@ def unmade(graph: Graph) -> list[str]:
 @each("of", ["compile", "vllm", "fastertransformer"])
 @each("model", MODELS)
 def test_fusion_commutes_with_unrolling(model: str, of: str) -> None:
-    for graph in graphs(model):
+    for graph in graphs(model, layers=4):
         first, second = fuse(graph, engine(of)).unrolled(), fuse(graph.unrolled(), engine(of))
         assert ops_of(first) == ops_of(second)
         assert [n.name for n in nodes_of(first)] == [n.name for n in nodes_of(second)]
@@ -232,3 +237,23 @@ def test_builders_know_of_no_engine() -> None:
             words = [getattr(node, field, None) for field in ("id", "attr", "arg", "module", "name")]
             said = [word for word in words if isinstance(word, str)]
             assert not [w for w in said if w in ("fused", "engine") or "engines" in w.split(".")], f"{path}: {said}"
+
+
+@each("accumulate", [False, True])
+@each("attention", ["math", "flash"])
+@each("model", MODELS)
+def test_fusion_after_autograd_is_autograd_after_fusion(model: str, attention: str, accumulate: bool) -> None:
+    """A module that is one kernel has that kernel's gradients, wherever the backward pass was written."""
+    forward = build(load_config(model), Step("train", 2, 16, act_dtype="bf16", attention=attention, training=True))
+    eager = backward_graph(forward, accumulate)
+    both = fuse(Graph(forward.blocks + eager.blocks), COMPILE)
+    ahead = fuse(forward, COMPILE)
+    after = backward_graph(ahead, accumulate)
+    assert [(n.op, n.name, n.scope) for n in nodes_of(Graph(both.blocks[: len(ahead.blocks)]))] == [
+        (n.op, n.name, n.scope) for n in nodes_of(ahead)
+    ]
+    back = Graph(both.blocks[len(ahead.blocks) :])
+    assert ops_of(back) == ops_of(after)
+    assert Counter(n.name for n in nodes_of(back)) == Counter(n.name for n in nodes_of(after))
+    assert back.flops() == pytest.approx(after.flops(), rel=1e-12)
+    assert len(nodes_of(back)) < len(nodes_of(eager)) and moved(back) < moved(eager)
