@@ -34,21 +34,20 @@ def rotary(nodes: list[Node], on: Fusion) -> list[Node]:
     scope = nodes[0].scope
     read = {id(t.storage) for node in nodes for t in node.inputs}
     outputs = tuple(t for node in nodes for t in node.outputs if id(t) not in read)
-    inputs, turned, table = [], 0, 0
+    inputs, turned = [], 0
     for node in nodes:
         op = node.op
         assert isinstance(op, Elementwise)
         if op.fn == "mul" and node.inputs[0].base is not None:  # of what comes from outside, the part that is rotated
             inputs.append(node.inputs[0].base)
-            table = node.inputs[1].elements
         elif op.fn == "add":
             turned += op.elements * node.count
     if on.engine.rotates and _served(scope.rpartition(" ")[0], on):
         on.stands_for.update({id(made): x for made, x in zip(outputs, inputs, strict=True)})
         return []
     tokens = math.prod(inputs[0].shape[:-2])
-    width = table // tokens
-    fused = Rotary(nodes[0].op.dtype, tokens, turned // table, width)
+    heads = sum(x.elements // (tokens * x.shape[-1]) for x in inputs)
+    fused = Rotary(nodes[0].op.dtype, tokens, heads, turned // (tokens * heads))
     return [Node(fused, "rotary", tuple(map(on.of, inputs)), outputs, scope=scope)]
 
 

@@ -7,7 +7,7 @@ tensors, so that its readers need not know.
 from __future__ import annotations
 
 from predictor.graph.graph import Node
-from predictor.graph.tensor import Tensor
+from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.ops.base import FORWARD
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.embedding import CrossEntropy
@@ -29,12 +29,11 @@ def norm(nodes: list[Node], on: Fusion, terms: tuple[Tensor, Tensor, Tensor] | N
     op, saved, made = first.op, last.saved_bytes, last.outputs[0]
     outputs: tuple[Tensor, ...]
     if isinstance(op, Norm):
-        reads = first.inputs[1:]
         kind, rows, cols = op.kind, op.rows, op.cols
     else:
-        reads = last.inputs[1:]
         kind, cols = "rms", made.shape[-1]
         rows = made.elements // cols
+    reads = tuple(t for node in nodes for t in node.inputs if t.role == WEIGHT)
     op = Norm(last.op.dtype, rows, cols, kind, FORWARD, terms is not None, kept)
     if on.training and kind == "rms":
         plus_one = any(not node.inputs for node in nodes)  # whose weights are kept less one: the product is in fp32
