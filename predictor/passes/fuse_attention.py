@@ -34,14 +34,16 @@ def rotary(nodes: list[Node], on: Fusion) -> list[Node]:
     scope = nodes[0].scope
     read = {id(t.storage) for node in nodes for t in node.inputs}
     outputs = tuple(t for node in nodes for t in node.outputs if id(t) not in read)
-    inputs, turned = [], 0
+    rotated: dict[int, Tensor] = {}
+    turned = 0
     for node in nodes:
         op = node.op
         assert isinstance(op, Elementwise)
         if op.fn == "mul" and node.inputs[0].base is not None:  # of what comes from outside, the part that is rotated
-            inputs.append(node.inputs[0].base)
+            rotated[id(node.inputs[0].base)] = node.inputs[0].base
         elif op.fn == "add":
             turned += op.elements * node.count
+    inputs = tuple(rotated.values())
     if on.engine.rotates and _served(scope.rpartition(" ")[0], on):
         on.stands_for.update({id(made): x for made, x in zip(outputs, inputs, strict=True)})
         return []
