@@ -43,12 +43,16 @@ class Block:
     """A sequence of nodes that runs ``repeat`` times (a transformer layer, the embedding, the head).
 
     ``carried`` goes from one run to the next: a run's second tensor is the next one's first. None: nothing does.
+    ``backward_of``: place in the graph of the block whose backward pass it is; its first run belongs to that block's
+    last. ``running``: sums of gradients, which go from one run to the next as well.
     """
 
     name: str
     nodes: tuple[Node, ...]
     repeat: int = 1
     carried: tuple[Tensor, Tensor] | None = None
+    backward_of: int | None = None
+    running: tuple[tuple[Tensor, Tensor], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
