@@ -56,14 +56,13 @@ def _rotary(w: Writer, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         outs = tuple(Tensor("rotary", x.axes, x.shape, w.act) for x in (q, k))
         w.nodes.append(Node(Rotary(w.act, n, c.heads + 1, c.qk_rope_dim), "rotary", (q, k), outs))
         return outs[0], outs[1]
-    table = w.table("rotary table", n * c.qk_rope_dim)
+    cos, sin = w.rotations or (w.table("rotary table", n * c.qk_rope_dim),) * 2
+    size = n * c.qk_rope_dim * w.size
     found = []
     for which, x, heads in (("q", q, c.heads), ("k", k, 1)):
         part = _slice(x, "head_dim", c.qk_rope_dim, part=True)
         half = Tensor("half", ("tokens", "heads", "head_dim"), (n, heads, c.qk_rope_dim // 2), w.act)
-        y = w.each(
-            f"rotary {which} products", "mul", part, table, out=half, inputs=1, extra=table.nbytes, count=4, calls=2
-        )
+        y = w.each(f"rotary {which} products", "mul", part, cos, sin, out=half, inputs=1, extra=size, count=4, calls=2)
         y = w.each(f"rotary {which} sums", "add", y, y.detached(), count=2)
         whole = Tensor("rotated", part.axes, part.shape, w.act)
         found.append(w.each(f"rotary {which} cat", "copy", y, out=whole))

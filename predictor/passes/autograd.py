@@ -228,7 +228,7 @@ class _Reverse:
                 elif t.role == ACTIVATION:
                     made.append(self._target(t))
                     self.arrived.setdefault(id(t), []).append((made[-1],))
-            if not rule.makes:
+            if not made:
                 made.append(_gradient_of(node.outputs[own + rule.like if rule.like >= 0 else 0]))
                 before = (made[-1],)
             self._put(op, node, tuple(read), tuple(made))
