@@ -175,8 +175,9 @@ def _bert_head(w: Writer, x: Tensor) -> Tensor:
     b, n, h = step.batch, step.tokens, c.hidden
     pooled = x
     if c.head in ("classifier", "base", "pretraining"):
-        # The gradient that the pooler gives back beside the language model's head is not added to that.
-        first = x.view(("batch", "hidden"), (b, h), gradient=None if c.head == "pretraining" else ())
+        # The gradient of its first tokens is copied into zeros.
+        zeros = (Elementwise(w.act, "fill", n * h), Elementwise(w.act, "copy", b * h)) if w.training else ()
+        first = x.view(("batch", "hidden"), (b, h), zeros)
         pooled = w.linear("head", "pooler", first, h, "hidden", True, saved=b * h, views=1)
         pooled = w.each("pooler activation", "tanh", pooled, saved=b * h)
     if c.head == "classifier":

@@ -33,8 +33,8 @@ def latent_attention(w: Writer, x: Tensor) -> Tensor:
         q = w.linear("attention.q_b", "attention q_b", q, a * width, "heads", saved=n * c.q_lora_rank)
     else:
         q = w.linear("attention.q_b", "attention q", x, a * width, "heads", saved=n * h)
-    if kv is None:  # what it gives back is not added to the gradient that the query gives
-        kv = w.linear("attention.kv_a", "attention kv_a", x.view(gradient=None), latent, "latent", c.qkv_bias)
+    if kv is None:
+        kv = w.linear("attention.kv_a", "attention kv_a", x, latent, "latent", c.qkv_bias)
     c_kv = w.norm("attention kv_a norm", _slice(kv, "latent", c.kv_lora_rank, part=True))
     q = q.view((*q.axes[:-1], "heads", "head_dim"), (*q.shape[:-1], a, width))
     q, rope = _rotary(w, q, _slice(kv, "head_dim", c.qk_rope_dim, part=True))

@@ -179,7 +179,7 @@ class _Reverse:
         names: dict[str, int] = {}
         for first, t in order:
             name_of = self._named(names, first, t)
-            at = min(end.get(id(t), first), first, name_of)
+            at = min(end.get(id(t), first), first)
             ends.setdefault(at, []).append((t, name_of))
             if t.base is not None and t.gradient is not None:
                 end[id(t.base)] = min(end.get(id(t.base), at), at)
@@ -206,7 +206,7 @@ class _Reverse:
         ops = node.op.backward()
         if not ops:
             for t in live:
-                self.arrived.setdefault(id(t), []).append(_reshaped(incoming, t))
+                self.arrived.setdefault(id(t), []).append(self._passed_on(node, incoming, t))
         rules = node.op.gradients() if ops else ()
         if not self.fused:
             more, said = _of_factor(node, live)
@@ -235,6 +235,16 @@ class _Reverse:
         if self.accumulate:
             for op in _accumulated(node):
                 self._put(op, node, tuple(weights), tuple(map(_gradient_of, weights)))
+
+    def _passed_on(self, node: Node, incoming: Gradients, t: Tensor) -> Gradients:
+        """The result's gradient as that of ``t``, with no kernel, but for a term of a sum that was broadcast over the
+        first axis: its gradient is summed over that."""
+        op, size = node.op, t.elements
+        if self.fused or not isinstance(op, Elementwise) or op.fn not in ("add", "sub") or op.elements == size:
+            return _reshaped(incoming, t)
+        made = self._target(t)
+        self._put(Reduce(op.dtype, op.elements // size, size), node, incoming, (made,))
+        return (made,)
 
     def _put(self, op: Op, node: Node, inputs: Gradients, outputs: Gradients) -> None:
         self.nodes.append(
