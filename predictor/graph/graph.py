@@ -44,12 +44,16 @@ class Block:
 
     ``carried`` goes from one run to the next: a run's second tensor is the next one's first. None: nothing does.
     ``branch``: what goes on beside it, to be added to it by the kernel that reads both first.
+    ``backward_of``: place in the graph of the block whose backward pass it is; its first run belongs to that block's
+    last. ``running``: sums of gradients, which go from one run to the next as well.
     """
 
     name: str
     nodes: tuple[Node, ...]
     repeat: int = 1
     carried: tuple[Tensor, Tensor] | None = None
+    backward_of: int | None = None
+    running: tuple[tuple[Tensor, Tensor], ...] = ()
     branch: tuple[Tensor, Tensor] | None = None
 
 
@@ -85,25 +89,38 @@ class Graph:
         return sum(weight.elements * count for weight, count in self.weights())
 
     def unrolled(self) -> Graph:
-        """The same graph with every repeat written out, on tensors of its own; it must cost the same."""
+        """The same graph with every repeat written out, on tensors of its own; it must cost the same.
+
+        The first run of a backward block reads what the last run of its forward block made, and so on back.
+        """
         blocks: list[Block] = []
         stands_for: dict[int, Tensor] = {}  # by id of a tensor, the one that the run at hand has in its place
+        starts: list[int] = []
+        runs: list[list[dict[int, Tensor]]] = []  # of every block, what its runs had in place of what
         for block in self.blocks:
             single = [replace(n, count=1) for n in block.nodes for _ in range(n.count)]
+            made = {id(t.storage) for n in single for t in n.outputs}
+            pairs = (*(pair for pair in (block.carried, block.branch) if pair), *block.running)
+            starts.append(len(blocks))
+            runs.append([])
             for i in range(block.repeat):
                 found: dict[int, Tensor] = {}
-                made = {id(t) for n in single for t in n.outputs}
-                new = partial(_copied, found, stands_for, made)
+                before, of = stands_for, block.backward_of
+                if of is not None:
+                    before = {**stands_for, **runs[of][block.repeat - 1 - i]}
+                    of = starts[of] + block.repeat - 1 - i
+                new = partial(_copied, found, before, made)
                 nodes = tuple(
                     replace(n, inputs=tuple(map(new, n.inputs)), outputs=tuple(map(new, n.outputs))) for n in single
                 )
                 carried, branch = ((new(pair[0]), new(pair[1])) if pair else None
                                    for pair in (block.carried, block.branch))  # fmt: skip
-                blocks.append(Block(f"{block.name}.{i}", nodes, 1, carried, branch=branch))
-                stands_for.update({key: found[key] for key in made if key in found})
-                for before, after in ((block.carried, carried), (block.branch, branch)):
-                    if before and after:
-                        stands_for[id(before[0])] = after[1]
+                running = tuple((new(start), new(end)) for start, end in block.running)
+                blocks.append(Block(f"{block.name}.{i}", nodes, 1, carried, of, running, branch))
+                own = {key: found[key] for key in made if key in found}
+                runs[-1].append({**own, **{id(start): new(start) for start, _ in pairs}})
+                stands_for.update(own)
+                stands_for.update({id(start): new(end) for start, end in pairs})
         return Graph(tuple(blocks), self.fused)
 
 

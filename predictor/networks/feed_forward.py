@@ -70,8 +70,7 @@ def experts(w: Writer, x: Tensor) -> Tensor:
         part="experts",
     )
     if c.shared_experts:
-        # The gradient that the shared experts give back is not added to that of the routed ones.
-        shared = feed_forward(w, x.view(gradient=None), c.shared_intermediate, "shared experts")
+        shared = feed_forward(w, x, c.shared_intermediate, "shared experts")
         y = w.each("shared experts sum", "add", y, shared)
     return y
 

@@ -24,7 +24,6 @@ def latent_attention(w: Writer, x: Tensor) -> Tensor:
         q = w.linear("attention.q_b", "attention q_b", q, a * width, "heads", saved=n * c.q_lora_rank)
     else:
         q = w.linear("attention.q_b", "attention q", x, a * width, "heads", saved=n * h)
-    x = x.view(gradient=None)  # what it gets back is not added to the gradient that the query gives
     kv = w.linear("attention.kv_a", "attention kv_a", x, latent, "latent", c.qkv_bias, scope=down)
     c_kv = w.norm("attention kv_a norm", _slice(kv, "latent", c.kv_lora_rank, part=True))
     q = q.view((*q.axes[:-1], "heads", "head_dim"), (*q.shape[:-1], a, width))
@@ -44,14 +43,13 @@ def _rotary(w: Writer, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """The rotary part of every query head and of the one shared key."""
     c, n = w.config, w.step.tokens
     w.scope = "latent rotary"
-    table = w.table("rotary table", n * c.qk_rope_dim)
+    cos, sin = w.rotations or (w.table("rotary table", n * c.qk_rope_dim),) * 2
+    size = n * c.qk_rope_dim * w.size
     found = []
     for which, x, heads in (("q", q, c.heads), ("k", k, 1)):
         part = _slice(x, "head_dim", c.qk_rope_dim, part=True)
         half = Tensor("half", ("tokens", "heads", "head_dim"), (n, heads, c.qk_rope_dim // 2), w.act)
-        y = w.each(
-            f"rotary {which} products", "mul", part, table, out=half, inputs=1, extra=table.nbytes, count=4, calls=2
-        )
+        y = w.each(f"rotary {which} products", "mul", part, cos, sin, out=half, inputs=1, extra=size, count=4, calls=2)
         y = w.each(f"rotary {which} sums", "add", y, y.detached(), count=2)
         whole = Tensor("rotated", part.axes, part.shape, w.act)
         found.append(w.each(f"rotary {which} cat", "copy", y, out=whole))

@@ -84,7 +84,7 @@ def core(nodes: list[Node], on: Fusion) -> list[Node]:
     """From queries, keys and values to the heads' results: one call, or two products with a softmax between them."""
     if isinstance(nodes[0].op, Attention):
         made = [on.kept(node) for node in nodes]
-        return [_keeping(node) for node in made] if on.training else made
+        return [_keeping(node, on) for node in made] if on.training else made
     made, products = [], [node for node in nodes if isinstance(node.op, Gemm)]
     i = nodes.index(products[0])
     for node in nodes[:i]:  # copies of operands
@@ -106,15 +106,18 @@ def core(nodes: list[Node], on: Fusion) -> list[Node]:
     return made
 
 
-def _keeping(node: Node) -> Node:
-    """With what autograd keeps of it: q, k, v and the fp32 log-sum-exp of every row. The output is the next layer's."""
-    op = node.op
+def _keeping(node: Node, on: Fusion) -> Node:
+    """With what autograd keeps of it: q, k, v and the fp32 log-sum-exp of every row. The output is the next layer's,
+    without a copy of it."""
+    op, out = node.op, node.outputs[0]
+    for copy in node.outputs[1:]:
+        on.stands_for[id(copy)] = out
     assert isinstance(op, Attention)
     rows, width = op.q_len * op.heads, op.head_dim + op.value_dim
-    kept = (rows * op.head_dim + op.kv_len * op.kv_heads * width) * node.outputs[0].nbytes / node.outputs[0].elements
+    kept = (rows * op.head_dim + op.kv_len * op.kv_heads * width) * out.nbytes / out.elements
     saved = op.batch * (kept + rows * 4.0)
     return Node(
-        op, node.name, node.inputs, node.outputs, node.count, FORWARD, node.host_calls, saved, node.share, node.part,
+        op, node.name, node.inputs, (out,), node.count, FORWARD, node.host_calls, saved, node.share, node.part,
         node.scope,
     )  # fmt: skip
 
