@@ -9,6 +9,7 @@ its gradients added to what the others gave it: n sums in each, the first of the
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from predictor.graph.graph import OPTIMIZER, Block, Graph, Node
 from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor
@@ -30,7 +31,7 @@ def joint(forward: Graph, accumulate: bool = False) -> Graph:
     every pass but the first after the gradients were cleared. Fused graphs sum and copy gradients within other kernels.
     """
     read, shared = _flow(forward)
-    ahead = [_with_kept(block, rows) for block, rows in zip(forward.blocks, read, strict=True)]
+    ahead = [with_kept(block, rows) for block, rows in zip(forward.blocks, read, strict=True)]
     outer: dict[int, Gradients] = {}
     back = []
     for b in range(len(ahead) - 1, -1, -1):
@@ -86,7 +87,7 @@ def _flow(graph: Graph) -> tuple[list[Read], set[int]]:
 Gradients = tuple[Tensor, ...]
 
 
-def _with_kept(block: Block, rows: Read) -> Block:
+def with_kept(block: Block, rows: Read) -> Block:
     """The block with what its operators write for the backward pass as outputs of the nodes."""
     nodes = list(block.nodes)
     for i, node in enumerate(nodes):
@@ -102,7 +103,7 @@ def _with_kept(block: Block, rows: Read) -> Block:
                 node.op, node.name, node.inputs, tuple(made), node.count, node.phase, node.host_calls,
                 node.saved_bytes, node.share, node.part, node.scope,
             )  # fmt: skip
-    return Block(block.name, tuple(nodes), block.repeat, block.carried)
+    return replace(block, nodes=tuple(nodes))
 
 
 def _gradient_of(t: Tensor) -> Tensor:

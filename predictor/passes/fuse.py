@@ -15,11 +15,12 @@ from predictor.engines import Engine
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.ops.attention import Attention
-from predictor.ops.base import BACKWARD, FORWARD
+from predictor.ops.base import FORWARD
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import Gemm
+from predictor.passes.autograd import with_kept
 from predictor.passes.fuse_attention import cache, core, qkv, rotary
-from predictor.passes.fuse_backward import Modules, accumulates, backward_nodes, modules_of
+from predictor.passes.fuse_backward import Terms, accumulates, backward_block, is_live, modules_of
 from predictor.passes.fuse_edges import Fusion
 from predictor.passes.fuse_modules import activation, loss, norm, router, scaling, softcap, tables
 
@@ -41,22 +42,35 @@ def fuse(graph: Graph, engine: Engine) -> Graph:
     if not engine.fuses:
         return graph
     training = any(node.saved_bytes for block in graph.blocks for node in block.nodes)
-    backward = [block for block in graph.blocks if block.nodes and block.nodes[0].phase == BACKWARD]
+    backward = [block for block in graph.blocks if block.backward_of is not None]
     on = Fusion(engine, training)
     blocks: list[Block] = []
-    accumulate = training and any(map(accumulates, backward))
-    forward: dict[str, list[Modules]] = {}  # by name of a block, as several may have one
+    accumulate, terms = any(map(accumulates, backward)), Terms()
+    places: list[int] = []  # of every block, its place among those that are left
     for block in graph.blocks:
-        if block.nodes[0].phase == BACKWARD:
-            modules = forward[block.name.replace(" backward", "")].pop()
-            fused = replace(block, nodes=backward_nodes(block.nodes, modules, accumulate))
+        places.append(len(blocks))
+        if block.backward_of is None:
+            fused = _fused(_without_kept(block), on) if backward else _fused(block, on)
+            if backward:
+                fused = with_kept(fused, [[] if is_live(node) else None for node in fused.nodes])
         else:
-            fused = _fused(block, on)
-            if training:
-                forward.setdefault(block.name, []).append(modules_of(fused))
+            place = places[block.backward_of]
+            fused = backward_block(block, modules_of(blocks[place].nodes), terms, accumulate)
+            fused = replace(fused, backward_of=place)
         if fused.nodes:
             blocks.append(fused)
     return Graph(tuple(blocks), True)
+
+
+def _without_kept(block: Block) -> Block:
+    """A forward block without what its operators write for the eager backward pass."""
+    nodes = []
+    for node in block.nodes:
+        kept = node.op.kept()
+        if kept and node.outputs[-1].name == f"{node.name} {kept[-1].name}":
+            node = replace(node, outputs=node.outputs[: -len(kept)])
+        nodes.append(node)
+    return replace(block, nodes=tuple(nodes))
 
 
 def _fused(block: Block, on: Fusion) -> Block:

@@ -1,14 +1,17 @@
 """The backward pass of what was fused: a kernel's gradients in place of those of the nodes that it stands for.
 
 A module's nodes carry its scope there, too. Sums of gradients and copies into the layout of what a view is of are done
-within kernels.
+within the kernels that read them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from predictor.graph.graph import Block, Node
-from predictor.graph.tensor import ACTIVATION, WEIGHT, Tensor
-from predictor.ops.base import BACKWARD, Op
+from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor
+from predictor.ops.base import BACKWARD, COMPUTE, EVERY, Gradient, Op
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import output_dtype
 
@@ -16,12 +19,17 @@ from predictor.ops.gemm import output_dtype
 Modules = dict[str, list[Node]]
 
 
-def modules_of(block: Block) -> Modules:
+def modules_of(nodes: Iterable[Node]) -> Modules:
     """The modules of a fused forward block."""
     found: Modules = {}
-    for node in block.nodes:
+    for node in nodes:
         found.setdefault(node.scope, []).append(node)
     return found
+
+
+def is_live(node: Node) -> bool:
+    """Whether gradients flow through a node: not if it works on tables and indices alone."""
+    return any(t.role in (WEIGHT, ACTIVATION) for t in node.inputs) and any(t.role == ACTIVATION for t in node.outputs)
 
 
 def accumulates(block: Block) -> bool:
@@ -29,58 +37,164 @@ def accumulates(block: Block) -> bool:
     return any(isinstance(node.op, Elementwise) and node.op.fn == "add_" for node in block.nodes)
 
 
-def backward_nodes(nodes: tuple[Node, ...], modules: Modules, accumulate: bool) -> tuple[Node, ...]:
+def gradient_of(t: Tensor) -> Tensor:
+    """A gradient with the name, axes and shape of ``t``."""
+    return Tensor(t.name, t.axes, t.shape, output_dtype(t.dtype), GRADIENT)
+
+
+def _is_sum(node: Node) -> bool:
+    """A sum of two gradients of one tensor."""
+    return isinstance(node.op, Elementwise) and node.op.fn == "add"
+
+
+class Terms:
+    """By id of a gradient that no kernel makes any more, what its readers read in its place."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[Tensor, ...]] = {}
+
+    def put(self, gone: Tensor, terms: tuple[Tensor, ...]) -> None:
+        """``terms`` are read where ``gone`` was, and where the tensor was that it is another look at, or a part of."""
+        self._found[id(gone)] = terms
+        if gone.base is not None:
+            storage = gone.storage
+            rest = self._found.get(id(storage), (storage,) if gone.part else ())
+            self._found[id(storage)] = (*rest, *terms)
+
+    def of(self, t: Tensor) -> tuple[Tensor, ...]:
+        """What is there of ``t``: itself, where a kernel makes it."""
+        terms = self._found.get(id(t))
+        if terms is None and t.base is not None:
+            terms = self._found.get(id(t.storage))
+        if terms is None:
+            return (t,)
+        return tuple({id(s): s for term in terms for s in ((t,) if term is t else self.of(term))}.values())
+
+
+def backward_block(block: Block, modules: Modules, terms: Terms, accumulate: bool) -> Block:
     """The backward pass of a block, of whose forward pass these are the fused ``modules``.
 
     A module's stands where the last of its gradients is worked out: before that, those of its results are not all
-    there.
+    there. Collectives stay.
     """
     groups: dict[str, list[Node]] = {}
     place: dict[str, int] = {}
-    for i, node in enumerate(nodes):
-        groups.setdefault(node.scope, []).append(node)
-        if node.scope not in place or not _is_sum(node.op):
+    readers: dict[int, set[str]] = {}
+    for start, _ in block.running:
+        terms.put(start, ())
+    for i, node in enumerate(block.nodes):
+        summed = _is_sum(node)
+        for t in node.inputs:
+            if t.role == GRADIENT:
+                readers.setdefault(id(t.storage), set()).add("" if summed else node.scope)
+        if summed:
+            terms.put(node.outputs[0], node.inputs)
+            place.setdefault(node.scope, i)
+        elif node.op.stream == COMPUTE:
+            groups.setdefault(node.scope, []).append(node)
             place[node.scope] = i
     out: list[Node] = []
-    for i, node in enumerate(nodes):
-        if place[node.scope] == i:
-            out.extend(_of_module(modules.get(node.scope, []), groups[node.scope], accumulate))
-    return tuple(out)
+    for i, node in enumerate(block.nodes):
+        if node.op.stream != COMPUTE:
+            out.append(replace(node, inputs=tuple(s for t in node.inputs for s in terms.of(t))))
+        elif place[node.scope] == i:
+            eager = groups.get(node.scope, [])
+            out += _Module(node.scope, eager, readers, terms).run(modules.get(node.scope, []), accumulate)
+    carried = block.carried and (terms.of(block.carried[0])[0], terms.of(block.carried[1])[0])
+    return replace(block, nodes=tuple(out), carried=carried, running=())
 
 
-def _is_sum(op: Op) -> bool:
-    """A sum of two gradients of one tensor."""
-    return isinstance(op, Elementwise) and op.fn == "add"
+class _Module:
+    """One module's backward pass.
 
+    ``incoming``: the gradients of its results. ``leaving``: those that it made for others, and still has to make.
+    """
 
-def _of_module(forward: list[Node], eager: list[Node], accumulate: bool) -> list[Node]:
-    """What runs in place of a module's ``eager`` backward nodes."""
-    found = []
-    for node in reversed(forward):
-        if not _is_live(node):
-            continue
-        ops = node.op.backward()
-        weights = node.op.weights() if accumulate else 0
+    __slots__ = ("arrived", "incoming", "leaving", "terms")
+
+    def __init__(self, scope: str, eager: list[Node], readers: dict[int, set[str]], terms: Terms) -> None:
+        made = {id(t.storage) for node in eager for t in node.outputs}
+        self.terms = terms
+        found = [s for n in eager for t in n.inputs if t.role == GRADIENT and id(t.storage) not in made
+                 for s in terms.of(t)]  # fmt: skip
+        self.incoming = tuple({id(t): t for t in found}.values())
+        left = [t for n in eager for t in n.outputs if readers.get(id(t.storage), set()) != {scope}]
+        self.leaving = list({id(t): t for t in left}.values())
+        #: by id of a tensor of the module, the gradients that it has got
+        self.arrived: dict[int, tuple[Tensor, ...]] = {}
+
+    def run(self, forward: list[Node], accumulate: bool) -> list[Node]:
+        """The gradients of the module's ``forward`` kernels."""
+        inside = {id(t) for node in forward for t in node.outputs}
+        found: list[Node] = []
+        for node in reversed(forward):
+            if is_live(node):
+                found += self._of_node(node, inside, accumulate)
+        weights = {(t.axes, t.shape) for node in forward for t in node.inputs if t.role == WEIGHT}
+        left = [t for t in self.leaving if (t.axes, t.shape) not in weights]
+        if found and left:
+            found[-1].outputs += tuple(left)
+        for t in () if found else left:
+            self.terms.put(t, self.incoming)
+        return found
+
+    def _of_node(self, node: Node, inside: set[int], accumulate: bool) -> list[Node]:
+        op, own = node.op, len(node.outputs) - len(node.op.kept())
+        incoming: tuple[Tensor, ...] = ()
+        for t in node.outputs[:own]:
+            incoming += self.arrived.get(id(t), ())
+        incoming = incoming or self.incoming
+        ops = op.backward()
+        found: list[Node] = []
+        before: tuple[Tensor, ...] = ()
+        for each, rule in zip(ops, op.gradients() if ops else (), strict=True):
+            read = self._read(node, own, rule, incoming, before)
+            made = self._made(node, rule, inside)
+            if not made:
+                made = before = (gradient_of(node.outputs[own + rule.like if rule.like >= 0 else 0]),)
+            found.append(_backward(each, node, read, made))
+        if not ops:
+            for t in node.inputs:
+                if t.role == ACTIVATION and id(t.storage) in inside:
+                    self.arrived[id(t.storage)] = self.arrived.get(id(t.storage), ()) + incoming
+        weights = op.weights() if accumulate else 0
         if weights:
-            ops = (*ops, Elementwise(output_dtype(node.op.dtype), "add_", weights))
-        found += [Node(op, node.name, (), (), node.count, BACKWARD, part=node.part, scope=node.scope) for op in ops]
-    inputs, outputs = _edges(eager)
-    if found and (inputs or outputs):
-        found = [
-            Node(n.op, n.name, inputs, outputs if n is found[-1] else (), n.count, BACKWARD, part=n.part, scope=n.scope)
-            for n in found
-        ]
-    return found
+            sizes = {(t.axes, t.shape) for t in node.inputs if t.role == WEIGHT}
+            made = tuple(t for each in found for t in each.outputs if (t.axes, t.shape) in sizes)
+            add = Elementwise(output_dtype(op.dtype), "add_", weights)
+            found.append(_backward(add, node, made, tuple(t.copied() for t in made)))
+        return found
+
+    def _read(
+        self, node: Node, own: int, rule: Gradient, incoming: tuple[Tensor, ...], before: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        inputs, read = node.inputs, incoming if rule.incoming else ()
+        if rule.before:
+            read += before
+        read += inputs if rule.inputs is EVERY else tuple(inputs[p] for p in rule.inputs if p < len(inputs))
+        return (*read, *(node.outputs[p] for p in rule.outputs), *(node.outputs[own + p] for p in rule.kept))
+
+    def _made(self, node: Node, rule: Gradient, inside: set[int]) -> tuple[Tensor, ...]:
+        inputs = node.inputs
+        made: list[Tensor] = []
+        for t in inputs if rule.makes is EVERY else [inputs[p] for p in rule.makes if p < len(inputs)]:
+            key = id(t.storage)
+            if t.role == ACTIVATION and key in inside:
+                made.append(gradient_of(t))
+                self.arrived[key] = (*self.arrived.get(key, ()), made[-1])
+                continue
+            if t.role not in (WEIGHT, ACTIVATION):
+                continue
+            at = next((g for g in self.leaving if (g.axes, g.shape) == (t.axes, t.shape)), None)
+            if at is not None:
+                self.leaving = [g for g in self.leaving if g is not at]
+                made.append(at)
+            elif t.role == WEIGHT or not made:
+                made.append(gradient_of(t))
+        return tuple(made)
 
 
-def _is_live(node: Node) -> bool:
-    """Whether gradients flow through a node: not if it works on tables and indices alone."""
-    return any(t.role in (WEIGHT, ACTIVATION) for t in node.inputs) and any(t.role == ACTIVATION for t in node.outputs)
-
-
-def _edges(nodes: list[Node]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """What nodes read together and do not make, and what they make and do not read."""
-    read = {id(t.storage): t for node in nodes for t in node.inputs}
-    made = {id(t.storage): t for node in nodes for t in node.outputs}
-    inputs = tuple(t for key, t in read.items() if key not in made)
-    return inputs, tuple(t for key, t in made.items() if key not in read)
+def _backward(op: Op, node: Node, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> Node:
+    return Node(op, node.name, inputs, outputs, node.count, BACKWARD, 1, 0.0, 1.0, node.part, node.scope)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple, cast
 
-from predictor.engines import CALLS, CAPTURED
+from predictor.engines import CALLS, CAPTURED, EAGER
 from predictor.graph import OPTIMIZER, Block, Graph, Node
 from predictor.networks import ModelConfig, Step, parameters
 from predictor.ops.attention import Attention
 from predictor.ops.routing import RANDOM
 from predictor.passes.autograd import joint, optimizer_graph
+from predictor.passes.fuse import fuse
 from predictor.passes.recompute import recompute
 from predictor.precision import Precision
 from predictor.run import Run
@@ -104,11 +105,12 @@ def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
     host, launch_s = CALLS if work.engine.host == CALLS else CAPTURED, work.launch_overhead_s
     forward = _whole_graph(config, work, numbers, "train", micro)
     both = joint(forward, accumulate=work.batch > micro or work.optimizer == "none")
-    both = recompute(both, work.recompute)
+    both = fuse(recompute(both, work.recompute), work.engine)
+    ahead = sum(block.backward_of is None for block in both.blocks)
     step = optimizer_graph(parameters(config), work.optimizer, numbers.mixed)
     return Plan(
         (
-            Stage(both, "train", float(work.batch // micro), host, launch_s, forward=len(forward.blocks)),
+            Stage(both, "train", float(work.batch // micro), host, launch_s, forward=ahead),
             Stage(step, OPTIMIZER, 1.0, host, launch_s),
         )
     )
@@ -161,7 +163,8 @@ def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
 def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: str, micro: int = 0) -> Graph:
     """A pass over all tokens of the prompts, or of ``micro`` of the sequences."""
     step = make_step(work, numbers, mode, work.seq_len, 0, micro or work.batch, work.prompt_lens)
-    return lower(config, step, work.parallelism.tp, work.system, work.engine)
+    engine = work.engine if mode != "train" else EAGER  # what a training step runs is fused after autograd
+    return lower(config, step, work.parallelism.tp, work.system, engine)
 
 
 def _decode_graphs(

@@ -15,12 +15,13 @@ import predictor
 from predictor.engines import DECODE, EAGER, PREFILL, Engine, engine, names
 from predictor.engines.pytorch import COMPILE
 from predictor.graph import Graph, Node
-from predictor.graph.tensor import ACTIVATION
+from predictor.graph.saved import saved_tensors
+from predictor.graph.tensor import ACTIVATION, GRADIENT
 from predictor.networks import Step, build, catalogue, load_config
 from predictor.ops import Attention, Gemm, MoE, Norm
 from predictor.ops.base import Op
 from predictor.parts import Format, Formats
-from predictor.passes.autograd import backward_graph
+from predictor.passes.autograd import joint
 from predictor.passes.fuse import fuse
 from predictor.passes.quantize import quantize
 
@@ -245,15 +246,27 @@ def test_builders_know_of_no_engine() -> None:
 def test_fusion_after_autograd_is_autograd_after_fusion(model: str, attention: str, accumulate: bool) -> None:
     """A module that is one kernel has that kernel's gradients, wherever the backward pass was written."""
     forward = build(load_config(model), Step("train", 2, 16, act_dtype="bf16", attention=attention, training=True))
-    eager = backward_graph(forward, accumulate)
-    both = fuse(Graph(forward.blocks + eager.blocks), COMPILE)
-    ahead = fuse(forward, COMPILE)
-    after = backward_graph(ahead, accumulate)
-    assert [(n.op, n.name, n.scope) for n in nodes_of(Graph(both.blocks[: len(ahead.blocks)]))] == [
-        (n.op, n.name, n.scope) for n in nodes_of(ahead)
+    eager = joint(forward, accumulate)
+    first, second = fuse(eager, COMPILE), joint(fuse(forward, COMPILE), accumulate)
+    assert [(n.op, n.name, n.scope) for n in nodes_of(first) if n.phase == "forward"] == [
+        (n.op, n.name, n.scope) for n in nodes_of(second) if n.phase == "forward"
     ]
-    back = Graph(both.blocks[len(ahead.blocks) :])
-    assert ops_of(back) == ops_of(after)
-    assert Counter(n.name for n in nodes_of(back)) == Counter(n.name for n in nodes_of(after))
-    assert back.flops() == pytest.approx(after.flops(), rel=1e-12)
-    assert len(nodes_of(back)) < len(nodes_of(eager)) and moved(back) < moved(eager)
+    assert ops_of(first) == ops_of(second)
+    assert Counter(n.name for n in nodes_of(first)) == Counter(n.name for n in nodes_of(second))
+    assert len(nodes_of(first)) < len(nodes_of(eager)) and moved(first) < moved(eager)
+    kept = [sum(entry.nbytes for entry in saved_tensors(graph)) for graph in (first, second)]
+    assert kept[0] == pytest.approx(kept[1], rel=1e-12)
+    assert unmade(first) == [] and set(lost(first)) <= set(lost(eager))  # what the backward pass starts from
+
+
+def lost(graph: Graph) -> list[str]:
+    """What backward nodes read and no node makes: the gradients that the backward pass starts from."""
+    made = {id(t.storage) for node in nodes_of(graph) for t in node.outputs}
+    handed = {id(p[0].storage) for b in graph.blocks for p in (b.carried, b.branch) if p}
+    found = []
+    for block in graph.blocks:
+        for node in block.nodes if block.backward_of is not None else ():
+            for t in node.inputs:
+                if t.role in (ACTIVATION, GRADIENT) and id(t.storage) not in made | handed:
+                    found.append(repr(t))
+    return found
