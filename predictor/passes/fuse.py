@@ -15,12 +15,12 @@ from predictor.engines import Engine
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.ops.attention import Attention
-from predictor.ops.base import FORWARD
+from predictor.ops.base import BACKWARD, FORWARD
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import Gemm
 from predictor.passes.autograd import with_kept
 from predictor.passes.fuse_attention import cache, core, qkv, rotary
-from predictor.passes.fuse_backward import Terms, accumulates, backward_block, is_live, modules_of
+from predictor.passes.fuse_backward import Terms, accumulates, backward_block, is_live, modules_of, reading, runs_again
 from predictor.passes.fuse_edges import Fusion
 from predictor.passes.fuse_modules import activation, loss, norm, router, scaling, softcap, tables
 
@@ -50,16 +50,34 @@ def fuse(graph: Graph, engine: Engine) -> Graph:
     for block in graph.blocks:
         places.append(len(blocks))
         if block.backward_of is None:
-            fused = _fused(_without_kept(block), on) if backward else _fused(block, on)
-            if backward:
-                fused = with_kept(fused, [[] if is_live(node) else None for node in fused.nodes])
+            fused = _keeping(_fused(_without_kept(block), on)) if backward else _fused(block, on)
         else:
             place = places[block.backward_of]
-            fused = backward_block(block, modules_of(blocks[place].nodes), terms, accumulate)
-            fused = replace(fused, backward_of=place)
+            again = _again(block, graph.blocks[block.backward_of], blocks[place], on)
+            modules = modules_of(reading(blocks[place].nodes, again))
+            fused = replace(backward_block(block, modules, terms, accumulate, again), backward_of=place)
         if fused.nodes:
             blocks.append(fused)
     return Graph(tuple(blocks), True)
+
+
+def _keeping(block: Block) -> Block:
+    """A forward block with what its operators write for the backward pass of the fused graph."""
+    return with_kept(block, [[] if is_live(node) else None for node in block.nodes])
+
+
+def _again(block: Block, eager: Block, forward: Block, on: Fusion) -> tuple[Node, ...]:
+    """What a backward block runs again of its ``eager`` forward block, fused as in the ``forward`` one."""
+    nodes = tuple(node for node in block.nodes if runs_again(node))
+    if not nodes:
+        return ()
+    carried = None
+    if eager.carried and forward.carried and forward.branch:
+        carried = (eager.carried[0], nodes[-1].outputs[0])
+        on.open_sums[id(carried[0].storage)] = (forward.carried[0], forward.branch[0])
+    found = _keeping(_fused(_without_kept(Block(block.name, nodes, block.repeat, carried)), on))
+    on.open_sums.clear()
+    return tuple(replace(node, phase=BACKWARD, saved_bytes=0.0) for node in found.nodes)
 
 
 def _without_kept(block: Block) -> Block:
@@ -183,6 +201,7 @@ def _look_through(nodes: tuple[Node, ...], on: Fusion) -> tuple[tuple[Node, ...]
     """The nodes without those that quantize the input of a product, which the kernel before does; and by id of a linear
     layer, those that it is one product with, itself included. Notes attention that is one call."""
     on.calls.clear()
+    on.views.clear()
     dropped = False
     found: dict[tuple[str, str, str, int], list[Node]] = {}
     for node in nodes:

@@ -89,7 +89,8 @@ def core(nodes: list[Node], on: Fusion) -> list[Node]:
     i = nodes.index(products[0])
     for node in nodes[:i]:  # copies of operands
         on.gone(node)
-    made += _heads_split(products, on)
+    if len(products) == 2:
+        made += _heads_split(products, on)
     made.append(on.kept(nodes[i]))
     start = i + 1
     while not isinstance(nodes[i].op, Softmax):

@@ -14,6 +14,7 @@ from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor
 from predictor.ops.base import BACKWARD, COMPUTE, EVERY, Gradient, Op
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import output_dtype
+from predictor.passes.recompute import instead
 
 #: By scope, a block's fused nodes in order.
 Modules = dict[str, list[Node]]
@@ -34,7 +35,7 @@ def is_live(node: Node) -> bool:
 
 def accumulates(block: Block) -> bool:
     """Whether a backward block adds the gradients of its weights to those that are there."""
-    return any(isinstance(node.op, Elementwise) and node.op.fn == "add_" for node in block.nodes)
+    return any(isinstance(n.op, Elementwise) and n.op.fn == "add_" and not runs_again(n) for n in block.nodes)
 
 
 def gradient_of(t: Tensor) -> Tensor:
@@ -73,8 +74,30 @@ class Terms:
         return tuple({id(s): s for term in terms for s in ((t,) if term is t else self.of(term))}.values())
 
 
-def backward_block(block: Block, modules: Modules, terms: Terms, accumulate: bool) -> Block:
-    """The backward pass of a block, of whose forward pass these are the fused ``modules``.
+def runs_again(node: Node) -> bool:
+    """Whether a node of a backward block is one of the forward pass that runs again."""
+    return not any(t.role == GRADIENT for t in node.outputs)
+
+
+def reading(nodes: tuple[Node, ...], again: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Forward ``nodes`` on the tensors of those that run ``again``, in place of their own."""
+    if not again:
+        return nodes
+    made = {(node.scope, node.name): node.outputs for node in again}
+    found = {
+        id(t): new for n in nodes for t, new in zip(n.outputs, made.get((n.scope, n.name), n.outputs), strict=True)
+    }
+    return tuple(
+        replace(n, inputs=tuple(instead(found, t) for t in n.inputs), outputs=tuple(found[id(t)] for t in n.outputs))
+        for n in nodes
+    )
+
+
+def backward_block(
+    block: Block, modules: Modules, terms: Terms, accumulate: bool, again: tuple[Node, ...] = ()
+) -> Block:
+    """The backward pass of a block, of whose forward pass these are the fused ``modules``; before the first gradient
+    that reads them, it runs some nodes ``again``.
 
     A module's stands where the last of its gradients is worked out: before that, those of its results are not all
     there. Collectives stay.
@@ -82,21 +105,32 @@ def backward_block(block: Block, modules: Modules, terms: Terms, accumulate: boo
     groups: dict[str, list[Node]] = {}
     place: dict[str, int] = {}
     readers: dict[int, set[str]] = {}
-    for start, _ in block.running:
-        terms.put(start, ())
-    for i, node in enumerate(block.nodes):
-        summed = _is_sum(node)
+    for zeros, _ in block.running:
+        terms.put(zeros, ())
+    nodes = [node for node in block.nodes if not runs_again(node)]
+    start = next((i for i, node in enumerate(block.nodes) if runs_again(node)), 0)
+    made: dict[int, str] = {}
+    for i, node in enumerate(nodes):
+        scope, summed = node.scope, _is_sum(node)
+        if summed:
+            origins = {made.get(id(t.storage), "") for t in node.inputs}
+            within = origins.pop() if len(origins) == 1 else ""
+            place.setdefault(scope, i)
+            scope, summed = (within, False) if within else (scope, True)
+        elif node.op.stream == COMPUTE:
+            place[scope] = i
         for t in node.inputs:
             if t.role == GRADIENT:
-                readers.setdefault(id(t.storage), set()).add("" if summed else node.scope)
+                readers.setdefault(id(t.storage), set()).add("" if summed else scope)
         if summed:
             terms.put(node.outputs[0], node.inputs)
-            place.setdefault(node.scope, i)
         elif node.op.stream == COMPUTE:
-            groups.setdefault(node.scope, []).append(node)
-            place[node.scope] = i
+            groups.setdefault(scope, []).append(node)
+            made.update({id(t.storage): scope for t in node.outputs})
     out: list[Node] = []
-    for i, node in enumerate(block.nodes):
+    for i, node in enumerate(nodes):
+        if i == start:
+            out += again
         if node.op.stream != COMPUTE:
             out.append(replace(node, inputs=tuple(s for t in node.inputs for s in terms.of(t))))
         elif place[node.scope] == i:

@@ -15,7 +15,7 @@ class Fusion:
     hand that is one call. ``open_sums``: by id of a sum that the kernel does which reads it, its two terms.
     """
 
-    __slots__ = ("calls", "engine", "open_sums", "stands_for", "training")
+    __slots__ = ("calls", "engine", "open_sums", "stands_for", "training", "views")
 
     def __init__(self, engine: Engine, training: bool) -> None:
         self.engine = engine
@@ -24,6 +24,8 @@ class Fusion:
         self.open_sums: dict[int, tuple[Tensor, Tensor]] = {}
         #: by id of a tensor that no kernel makes any more, the one in its place
         self.stands_for: dict[int, Tensor] = {}
+        #: of the block at hand, by id of a view of such a tensor, that of the one in its place
+        self.views: dict[int, Tensor] = {}
 
     def of(self, tensor: Tensor) -> Tensor:
         """The tensor in its place: itself, where it is made as before; a view of what stands for its base."""
@@ -35,7 +37,9 @@ class Fusion:
         base = self.of(tensor.base)
         if base is tensor.base:
             return tensor
-        found = self.stands_for[id(tensor)] = tensor.copied(base)
+        found = self.views.get(id(tensor))
+        if found is None:
+            found = self.views[id(tensor)] = tensor.copied(base)
         return found
 
     def inputs(self, node: Node) -> tuple[Tensor, ...]:

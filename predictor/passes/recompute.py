@@ -63,7 +63,7 @@ def _with_again(backward: tuple[Node, ...], forward: list[Node]) -> tuple[Node, 
     first: list[Node] = []
     made: set[int] = set()
     for node in forward:
-        inputs = tuple(_instead(again, t) for t in node.inputs)
+        inputs = tuple(instead(again, t) for t in node.inputs)
         for t in node.outputs:
             again[id(t)] = t.copied()
             made.add(id(t))
@@ -77,7 +77,7 @@ def _with_again(backward: tuple[Node, ...], forward: list[Node]) -> tuple[Node, 
     at = next((i for i, node in enumerate(backward) if any(id(t.storage) in made for t in node.inputs)), len(backward))
     rest = [
         Node(
-            node.op, node.name, tuple(_instead(again, t) for t in node.inputs), node.outputs, node.count, node.phase,
+            node.op, node.name, tuple(instead(again, t) for t in node.inputs), node.outputs, node.count, node.phase,
             node.host_calls, 0.0, node.share, node.part, node.scope,
         )
         for node in backward[at:]
@@ -85,13 +85,13 @@ def _with_again(backward: tuple[Node, ...], forward: list[Node]) -> tuple[Node, 
     return (*backward[:at], *first, *rest)
 
 
-def _instead(again: dict[int, Tensor], tensor: Tensor) -> Tensor:
+def instead(again: dict[int, Tensor], tensor: Tensor) -> Tensor:
     """What stands for a tensor that was made again, or for a view of one; else the tensor itself."""
     found = again.get(id(tensor))
     if found is None:
         found = tensor
         if tensor.base is not None:
-            base = _instead(again, tensor.base)
+            base = instead(again, tensor.base)
             found = tensor if base is tensor.base else tensor.copied(base)
         again[id(tensor)] = found
     return found

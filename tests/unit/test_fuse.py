@@ -24,6 +24,7 @@ from predictor.parts import Format, Formats
 from predictor.passes.autograd import joint
 from predictor.passes.fuse import fuse
 from predictor.passes.quantize import quantize
+from predictor.passes.recompute import recompute
 
 STEPS = {
     "forward": Step("forward", 2, 16, act_dtype="bf16"),
@@ -270,3 +271,23 @@ def lost(graph: Graph) -> list[str]:
                 if t.role in (ACTIVATION, GRADIENT) and id(t.storage) not in made | handed:
                     found.append(repr(t))
     return found
+
+
+@each("attention", ["math", "flash"])
+@each("kind", ["full", "selective"])
+@each("model", ["gpt2", "llama-3.2-1b", "bert-base", "t5-small", "deepseek-v3"])
+def test_what_runs_again_is_fused_as_it_was(model: str, kind: str, attention: str) -> None:
+    forward = build(load_config(model), Step("train", 2, 16, act_dtype="bf16", attention=attention, training=True))
+    eager = recompute(joint(forward), kind)
+    first, second = fuse(eager, COMPILE), recompute(joint(fuse(forward, COMPILE)), kind)
+    if kind == "full":
+        assert Counter(n.name for n in nodes_of(first)) == Counter(n.name for n in nodes_of(second))
+        assert ops_of(first) == ops_of(second)
+    assert first.flops() <= eager.flops()
+    ahead = fuse(joint(forward), COMPILE)
+    more = first.flops() - ahead.flops()
+    if kind == "full" or attention == "math":
+        assert 0 < more < sum(n.op.flops() * t for n, t in ahead.nodes() if n.phase == "forward")
+    kept = [sum(entry.nbytes for entry in saved_tensors(graph)) for graph in (first, second, ahead)]
+    assert kept[0] == pytest.approx(kept[1], rel=1e-12) and kept[0] <= kept[2]
+    assert set(lost(first)) <= set(lost(eager))
