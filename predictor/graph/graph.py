@@ -43,12 +43,14 @@ class Block:
     """A sequence of nodes that runs ``repeat`` times (a transformer layer, the embedding, the head).
 
     ``carried`` goes from one run to the next: a run's second tensor is the next one's first. None: nothing does.
+    ``layers``: which layers of the model its runs are, where they have numbers.
     """
 
     name: str
     nodes: tuple[Node, ...]
     repeat: int = 1
     carried: tuple[Tensor, Tensor] | None = None
+    layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +93,23 @@ class Graph:
             for i in range(block.repeat):
                 found: dict[int, Tensor] = {}
                 made = {id(t) for n in single for t in n.outputs}
-                new = partial(_copied, found, stands_for, made)
+                new = partial(renewed, found, stands_for, made)
                 nodes = tuple(
                     replace(n, inputs=tuple(map(new, n.inputs)), outputs=tuple(map(new, n.outputs))) for n in single
                 )
                 carried = (new(block.carried[0]), new(block.carried[1])) if block.carried else None
-                blocks.append(Block(f"{block.name}.{i}", nodes, 1, carried))
+                blocks.append(Block(f"{block.name}.{i}", nodes, 1, carried, block.layers[i : i + 1]))
                 stands_for.update({key: found[key] for key in made if key in found})
                 if block.carried and carried:
                     stands_for[id(block.carried[0])] = carried[1]
         return Graph(tuple(blocks), self.fused)
 
 
-def _copied(found: dict[int, Tensor], stands_for: dict[int, Tensor], made: set[int], tensor: Tensor) -> Tensor:
-    """A tensor as one run of a block has it: what the block makes is new, and so are views of it."""
+def renewed(found: dict[int, Tensor], stands_for: dict[int, Tensor], made: set[int], tensor: Tensor) -> Tensor:
+    """A tensor as another copy of a block has it: what is ``made`` there is new, and so are views of it.
+
+    ``found`` holds what the copy has so far, ``stands_for`` what other tensors are elsewhere, both by id of a tensor.
+    """
     key = id(tensor)
     if key not in found:
         if key in made:
@@ -112,5 +117,5 @@ def _copied(found: dict[int, Tensor], stands_for: dict[int, Tensor], made: set[i
         elif key in stands_for or tensor.base is None:
             found[key] = stands_for.get(key, tensor)
         else:
-            found[key] = tensor.copied(_copied(found, stands_for, made, tensor.base))
+            found[key] = tensor.copied(renewed(found, stands_for, made, tensor.base))
     return found[key]

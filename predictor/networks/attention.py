@@ -151,7 +151,7 @@ def core(
         drop = w.training and c.attention_dropout > 0
         kv_dtype = step.kv_dtype if cached else ""
         op = Attention(
-            w.high, step.batch, c.heads, c.kv_heads, s, t, c.head_dim, c.v_head_dim, causal, window, kv_dtype,
+            w.act, step.batch, c.heads, c.kv_heads, s, t, c.head_dim, c.v_head_dim, causal, window, kv_dtype,
             "forward", False, drop,
         )  # fmt: skip
         y = w.attend(f"{name} core", op, qkv, _kept(w, s, t))

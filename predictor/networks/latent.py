@@ -19,7 +19,7 @@ def latent_attention(w: Writer, x: Tensor) -> Tensor:
     c, step = w.config, w.step
     n, h, a, latent = step.tokens, c.hidden, c.heads, c.kv_lora_rank + c.qk_rope_dim
     width = c.qk_nope_dim + c.qk_rope_dim
-    joined = c.q_lora_rank > 0 and w.fused and w.formats.of("attention.q_a") == w.formats.of("attention.kv_a")
+    joined = c.q_lora_rank > 0 and w.fused and not step.latents_apart
     kv = None
     if joined:
         both = w.linear(
@@ -99,13 +99,13 @@ def _absorbed(w: Writer, q: Tensor, cache: Tensor) -> Tensor:
     c, step = w.config, w.step
     n, a, r, t = step.tokens, c.heads, c.kv_lora_rank, step.kv_len
     axes = ("heads", "tokens", "latent")
-    key, value = (Tensor(name, ("heads", "latent", "head_dim"), (a, r, width), w.high, WEIGHT)
+    key, value = (Tensor(name, ("heads", "latent", "head_dim"), (a, r, width), w.act, WEIGHT)
                   for name, width in (("absorb key", c.qk_nope_dim), ("absorb value", c.v_head_dim)))  # fmt: skip
     y = Tensor("attention absorb key", axes, (a, n, r), w.act)
-    q = w.bmm("attention absorb key", q, key, y, a, c.qk_nope_dim, "nn")
+    q = w.bmm("attention absorb key", q, key, y, a, c.qk_nope_dim, "nn", part="attention.kv_b")
     if step.attention == "flash":
         op = Attention(
-            w.high, step.batch, a, 1, 1, t, r + c.qk_rope_dim, r, True, 0, step.kv_dtype, "forward", True, False
+            w.act, step.batch, a, 1, 1, t, r + c.qk_rope_dim, r, True, 0, step.kv_dtype, "forward", True, False
         )
         y = w.attend("attention core", op, (q, cache))
     else:
@@ -117,5 +117,5 @@ def _absorbed(w: Writer, q: Tensor, cache: Tensor) -> Tensor:
         y = Tensor("attention context", ("batch", "heads", "latent"), (step.batch, a, r), w.act)
         y = w.bmm("attention context", x, cache, y, step.batch, t, "nn")
     out = Tensor("attention absorb value", ("heads", "tokens", "head_dim"), (a, n, c.v_head_dim), w.act)
-    y = w.bmm("attention absorb value", y, value, out, a, r, "nn")
+    y = w.bmm("attention absorb value", y, value, out, a, r, "nn", part="attention.kv_b")
     return y.view((*w.axes, "heads"), (*w.shape, a * c.v_head_dim))

@@ -22,7 +22,7 @@ from predictor.ops.collective import over
 from predictor.ops.elementwise import Dropout, Elementwise, Reduce
 from predictor.ops.gemm import Gemm
 from predictor.ops.norm import Norm, Softmax
-from predictor.parts import HIGH_PARTS, plain
+from predictor.parts import HIGH_PARTS
 
 # FLOP per element of the activation functions, for the fused form.
 _ACTIVATION_FLOPS = {"relu": 1.0, "silu": 8.0, "gelu": 10.0}
@@ -37,8 +37,7 @@ class Writer:
     """Collects the nodes of one block for ``config`` under ``step``."""
 
     __slots__ = (
-        "act", "axes", "config", "formats", "fused", "high", "keep", "nodes", "scope", "shape", "size", "step", "tied",
-        "training",
+        "act", "axes", "config", "fused", "keep", "nodes", "scope", "shape", "size", "step", "tied", "training",
     )  # fmt: skip
 
     def __init__(self, config: ModelConfig, step: Step) -> None:
@@ -48,11 +47,7 @@ class Writer:
         #: of the nodes that are being written
         self.scope = ""
         self.act = step.act_dtype
-        #: of the layer that is being written
-        self.formats = step.formats or plain(step.act_dtype)
         self.size = bytes_of(self.act)
-        #: dtype of products that stay at 16 bit or more when the linear layers are quantized
-        self.high = self.formats.high.dtype
         self.fused = step.fused
         self.training = step.training
         self.keep = self.size if step.training else 0.0
@@ -63,10 +58,12 @@ class Writer:
         self.axes: tuple[str, ...] = ("tokens",) if packed else ("batch", "sequence")
         self.shape: tuple[int, ...] = (step.tokens,) if packed else (step.batch, step.seq_len)
 
-    def block(self, name: str, repeat: int = 1, carried: tuple[Tensor, Tensor] | None = None) -> Block:
+    def block(
+        self, name: str, repeat: int = 1, carried: tuple[Tensor, Tensor] | None = None, layers: tuple[int, ...] = ()
+    ) -> Block:
         """The nodes so far as a block; the writer starts afresh."""
         nodes, self.nodes = tuple(self.nodes), []
-        return Block(name, nodes, repeat, carried)
+        return Block(name, nodes, repeat, carried, layers)
 
     def summed_at(self, name: str, x: Tensor) -> Tensor:
         """``x``, of which training sums the gradients with those of the node called ``name`` (`View.at`)."""
@@ -92,7 +89,7 @@ class Writer:
         self, part: str, name: str, x: Tensor, n: int, axis: str, bias: bool = False, saved: float = 0.0,
         views: int = 0, weight: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """``x`` of shape (..., k) times a weight (n, k) of a ``part`` (`predictor.parts`), whose format it has.
+        """``x`` of shape (..., k) times a weight (n, k) of a ``part`` (`predictor.parts`).
 
         ``axis`` names the result's last axis. ``views`` counts the views of the result beyond the layer's own.
         ``weight``: one that something else reads, too.
@@ -100,26 +97,25 @@ class Writer:
         conv1d = self.config.conv1d and part not in HIGH_PARTS
         layout = "nn" if conv1d else "tn"
         calls = (3 if conv1d else 4) + views  # view, (transposed weight,) product, view
-        dtype, quant = self.formats.of(part)
         *rows, k = x.shape
         m = math.prod(rows)
         if weight is None:
-            weight = Tensor(name, (axis, x.axes[-1]), (n, k), dtype, WEIGHT)
+            weight = Tensor(name, (axis, x.axes[-1]), (n, k), self.act, WEIGHT)
         inputs = (x, weight, Tensor(name, (axis,), (n,), self.act, WEIGHT)) if bias else (x, weight)
         out = Tensor(name, (*x.axes[:-1], axis), (*rows, n), self.act)
-        op = Gemm(dtype, m, n, k, 1, "linear", bias, layout, quant)
+        op = Gemm(self.act, m, n, k, 1, "linear", bias, layout)
         node = Node(op, name, inputs, (out,), 1, FORWARD, calls, saved * self.keep, 1.0, part, self.scope)
         self.nodes.append(node)
         return out
 
     def bmm(
         self, name: str, a: Tensor, b: Tensor, out: Tensor, batch: int, k: int, layout: str, saved: float = 0.0,
-        calls: int = 6,
+        calls: int = 6, part: str = "",
     ) -> Tensor:  # fmt: skip
-        """``batch`` products of activations over ``k``, to ``out`` of shape (..., m, n)."""
+        """``batch`` products over ``k``, to ``out`` of shape (..., m, n): activations, or with a ``part``'s weight."""
         n = out.shape[-1]
-        op = Gemm(self.high, out.elements // (batch * n), n, k, batch, "bmm", False, layout)
-        return self.put(op, name, (a, b), out, 1, calls, saved * self.keep)
+        op = Gemm(self.act, out.elements // (batch * n), n, k, batch, "bmm", False, layout)
+        return self.put(op, name, (a, b), out, 1, calls, saved * self.keep, part=part)
 
     def attend(self, name: str, op: Attention, inputs: tuple[Tensor, ...], saved: float = 0.0) -> Tensor:
         """Fused attention as one kernel; of a ragged batch as one node for each length, which share that kernel."""

@@ -127,7 +127,6 @@ def make_step(
         seq_len=seq_len,
         context_len=context_len,
         act_dtype=numbers.activation,
-        formats=numbers.formats,
         kv_dtype=numbers.kv,
         attention="flash" if one_kernel else work.attention,
         fused=engine.fuses,
@@ -161,7 +160,7 @@ def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
 def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: str, micro: int = 0) -> Graph:
     """A pass over all tokens of the prompts, or of ``micro`` of the sequences."""
     step = make_step(work, numbers, mode, work.seq_len, 0, micro or work.batch, work.prompt_lens)
-    return lower(config, step, work.parallelism.tp, work.system)
+    return lower(config, step, work.parallelism.tp, work.system, numbers.formats)
 
 
 def _decode_graphs(
@@ -172,13 +171,13 @@ def _decode_graphs(
     first = make_step(work, numbers, "decode", 1, 1, work.batch)
     if first.fused and first.attention == "flash" and not work.prompt_lens and not config.is_encoder_decoder:
         # Attention alone knows how long the context is: the rest of the step is built once.
-        graph = _built(config, first, tp, work.system)
+        graph = _built(config, first, tp, work.system, numbers.formats)
         return tuple(_with_context(graph, before + more) for more in grown)
     steps = (
         make_step(work, numbers, "decode", 1, before + more, work.batch, tuple(n + more for n in work.prompt_lens))
         for more in grown
     )
-    return tuple(lower(config, step, tp, work.system) for step in steps)
+    return tuple(lower(config, step, tp, work.system, numbers.formats) for step in steps)
 
 
 #: A system's hash is its id, its equality every field: a what-if system never meets another one's graph.
