@@ -44,6 +44,8 @@ class Block:
 
     ``carried`` goes from one run to the next: a run's second tensor is the next one's first. None: nothing does.
     ``layers``: which layers of the model its runs are, where they have numbers.
+    ``backward_of``: place in the graph of the block whose backward pass it is; its first run belongs to that block's
+    last. ``running``: sums of gradients, which go from one run to the next as well.
     """
 
     name: str
@@ -51,6 +53,8 @@ class Block:
     repeat: int = 1
     carried: tuple[Tensor, Tensor] | None = None
     layers: tuple[int, ...] = ()
+    backward_of: int | None = None
+    running: tuple[tuple[Tensor, Tensor], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,15 @@ from predictor.dtypes import bytes_of
 from predictor.ops.base import Op
 
 #: What a tensor is to the model.
-ROLES = WEIGHT, ACTIVATION, STATE, INDEX = "weight", "activation", "state", "index"
+ROLES = WEIGHT, ACTIVATION, STATE, INDEX, GRADIENT = "weight", "activation", "state", "index", "gradient"
 
 
 class Tensor:
     """One tensor; two are the same only if they are one object. Nothing writes to one after it was made.
 
     ``axes`` names the axes, ``shape`` has their sizes. ``role`` is one of `ROLES`; gradients flow through weights and
-    activations, not through an index or a state (a mask, a table, a cache).
+    activations, not through an index or a state (a mask, a table, a cache). A gradient has the name, the axes and the
+    shape of the tensor that it is the gradient of.
     """
 
     __slots__ = ("axes", "dtype", "name", "role", "shape")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from predictor.dtypes import bytes_of
-from predictor.ops.base import BACKWARD, FORWARD, Op
+from predictor.ops.base import BACKWARD, FORWARD, Gradient, Kept, Op
 
 
 def attended_pairs(q_len: int, kv_len: int, causal: bool, window: int) -> float:
@@ -125,5 +125,16 @@ class Attention(Op):
             ),
         )  # fmt: skip
 
+    def gradients(self) -> tuple[Gradient, ...]:
+        return () if self.is_backward else _GRADIENTS
+
+    def kept(self) -> tuple[Kept, ...]:
+        """The log-sum-exp of every row of scores, by which they are made again."""
+        return () if self.is_backward else _KEPT
+
     def kernels(self) -> int:
         return 3 if self.is_backward else 1
+
+
+_GRADIENTS = (Gradient((0, 1, 2), (0, 1, 2), (0,), (0,)),)
+_KEPT = (Kept("log-sum-exp", "fp32", drop=1),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from predictor.ops.base import BACKWARD, FORWARD, Op, StreamingOp
+from predictor.ops.base import BACKWARD, FORWARD, Gradient, Kept, Op, StreamingOp
 
 INDEX_BYTES = 8  # PyTorch indexes with int64
 
@@ -48,6 +48,10 @@ class Embedding(StreamingOp):
             return ()
         return (Embedding(self.dtype, self.tokens, self.width, self.vocab, BACKWARD),)
 
+    def gradients(self) -> tuple[Gradient, ...]:
+        """The table's."""
+        return () if self.phase == BACKWARD else (Gradient((0,)),)
+
     def kernels(self) -> int:
         return 1 if self.phase == FORWARD else 2  # fill with zeros, then add
 
@@ -83,6 +87,13 @@ class CrossEntropy(StreamingOp):
         if self.phase == BACKWARD:
             return ()
         return (CrossEntropy(self.dtype, self.rows, self.vocab, BACKWARD),)
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        return () if self.phase == BACKWARD else (Gradient((0,), kept=(0,)),)
+
+    def kept(self) -> tuple[Kept, ...]:
+        """The log-softmax of the logits."""
+        return () if self.phase == BACKWARD else (Kept("log-softmax", self.dtype, of_input=True),)
 
     def kernels(self) -> int:
         return 2

@@ -10,7 +10,7 @@ from predictor.graph import OPTIMIZER, Block, Graph, Node
 from predictor.networks import ModelConfig, Step, parameters
 from predictor.ops.attention import Attention
 from predictor.ops.routing import RANDOM
-from predictor.passes.autograd import backward_graph, optimizer_graph
+from predictor.passes.autograd import joint, optimizer_graph
 from predictor.precision import Precision
 from predictor.run import Run
 from predictor.simulate.lower import lower
@@ -102,8 +102,7 @@ def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
     micro = work.micro_batch or work.batch
     host, launch_s = CALLS if work.engine.host == CALLS else CAPTURED, work.launch_overhead_s
     forward = _whole_graph(config, work, numbers, "train", micro)
-    backward = backward_graph(forward, accumulate=work.batch > micro or work.optimizer == "none")
-    both = Graph(forward.blocks + backward.blocks)
+    both = joint(forward, accumulate=work.batch > micro or work.optimizer == "none")
     step = optimizer_graph(parameters(config), work.optimizer, numbers.mixed)
     return Plan(
         (
