@@ -40,7 +40,7 @@ from predictor.engines.vintage import (
 )
 
 KIB, MIB = 2**10, 2**20
-#: Compute capability of the A100, which 0.14 and later know by its name and treat as a small GPU.
+#: Compute capability of the A100, which 0.14 and later know by its name and take for a small GPU; its kin are small.
 _A100 = "8.0"
 _LARGE_GIB = 70
 
@@ -336,7 +336,10 @@ _FIRST = Vintage(
     "0.2", "0.2.7", _HOST_BEFORE_0_2_6, _scheduler_0_2, _CACHE_0_2, _graphs_before_0_2_6, _KERNELS_0_2,
     collectives=_COLLECTIVES_0_2,
 )  # fmt: skip
-_CAPTURING = replace(_FIRST, version="0.2.6", host=_HOST_0_2, graphs=_graphs_0_2)
+_CAPTURING = replace(
+    _FIRST, version="0.2.6", host=replace(_HOST_0_2, unverified="that 0.2.6 is the first to capture"),
+    graphs=_graphs_0_2,
+)  # fmt: skip
 _REDUCING = replace(
     _CAPTURING, version="0.3", host=replace(_HOST_0_2, times=_TIMES_0_3),
     collectives=replace(_COLLECTIVES_0_6, unverified="the custom all_reduce comes with 0.3"),

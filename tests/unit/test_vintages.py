@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from each import each
 
+import predictor
 from predictor import engines
 from predictor.engines import CALLS, CAPTURED, DECODE, HOSTS, LAUNCHES, PREFILL, Engine, registry
 from predictor.engines import defaults as d
@@ -51,6 +55,7 @@ from predictor.engines.vintage import (
 from predictor.errors import RequestError
 from predictor.hardware.gpu import list_gpus, load_gpu
 
+ROOT = Path(__file__).resolve().parents[2]
 KIB, MIB = 2**10, 2**20
 H100 = Setting(load_gpu("h100"))
 SETTINGS = [
@@ -445,6 +450,27 @@ def test_quantizing_and_sampling() -> None:
     assert [one.truncates if one else None for one in samplers] == [None, "a sort in PyTorch", "FlashInfer"]
 
 
+def test_an_early_release_in_a_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decode step that nobody captured waits for its launches; kernels are the same."""
+    monkeypatch.setattr(registry, "_registered", {})
+    engines.register(replace(of("vllm", "0.2"), name="early"))
+    asked = {"mode": "decode", "batch": 1, "context_len": 512, "artifacts": "roofline"}
+    early, newest = (predictor.predict("gpt2", "h100", execution=name, **asked) for name in ("early", "vllm"))
+    assert early.gpu_busy_s == newest.gpu_busy_s
+    assert early.cpu_busy_s > newest.cpu_busy_s == 0.0
+    assert early.latency_s > newest.latency_s
+
+
+def test_the_limit_of_the_kernels_times() -> None:
+    """What the library of vLLM's kernels takes for its own is what its newest release does on boards before Hopper."""
+    own = engines.library("vllm").all_reduce
+    assert own is not None
+    limit = own.limit(np.array([2.0, 8.0]))
+    for size, ranks in zip(limit, (2, 8), strict=True):
+        assert d.all_reduce_algorithm(of("vllm"), size, ranks, "8.0") != NCCL
+        assert d.all_reduce_algorithm(of("vllm"), size + 1, ranks, "8.0") == NCCL
+
+
 # ------------------------------------------------------------------------------------------------ from outside
 
 
@@ -482,6 +508,21 @@ def test_an_engine_from_outside_has_releases(toy: Engine) -> None:
     assert d.all_reduce_algorithm(toy, 99, 2, "8.0") == d.all_reduce_algorithm(toy, 100, 2, "9.0") == NCCL
     with pytest.raises(RequestError, match=r"^version 'two': expected numbers"):
         toy.as_of("two")
+
+
+def test_the_page_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its examples run, its tables are those of today's releases."""
+    monkeypatch.setattr(registry, "_registered", {})
+    spec = importlib.util.spec_from_file_location("engine_tables", ROOT / "scripts" / "engine_tables.py")
+    assert spec and spec.loader
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    text = script.PAGE.read_text(encoding="utf-8")
+    assert text == script.page(), "docs/engines.md: run scripts/engine_tables.py"
+    examples = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    assert len(examples) == 2
+    for example in examples:
+        exec(compile(example, "docs/engines.md", "exec"), {})
 
 
 def test_a_reserve_of_no_steps_stays() -> None:
