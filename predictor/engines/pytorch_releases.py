@@ -19,7 +19,8 @@ _TIMES = (
 
 EAGER_VINTAGES = (
     Vintage(
-        "", "", Host(CALLS, CALLS, overlaps=(), source="PyTorch calls a kernel an operator", times=_TIMES),
+        "", "",
+        Host(CALLS, CALLS, overlaps=(), source="PyTorch, eager: a framework call for each operator", times=_TIMES),
         collectives=_COLLECTIVES,
     ),
 )  # fmt: skip
