@@ -57,8 +57,7 @@ def experts(w: Writer, x: Tensor) -> Tensor:
     op = MoE(w.act, n, h, c.moe_intermediate * tp, e, c.top_k, c.gated, tp, distribution=w.step.routing)
     y = w.put(op, "experts", (x, chosen, *_expert_weights(w)), w.hidden("experts"), 1, calls, saved, part="experts")
     if c.shared_experts:
-        # The gradient that the shared experts give back is not added to that of the routed ones.
-        shared = feed_forward(w, x.view(gradient=None), c.shared_intermediate, "shared experts")
+        shared = feed_forward(w, x, c.shared_intermediate, "shared experts")
         y = w.each("shared experts sum", "add", y, shared)
     return y
 

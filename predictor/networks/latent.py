@@ -33,8 +33,8 @@ def latent_attention(w: Writer, x: Tensor) -> Tensor:
         q = w.linear("attention.q_b", "attention q_b", q, a * width, "heads", saved=n * c.q_lora_rank)
     else:
         q = w.linear("attention.q_b", "attention q", x, a * width, "heads", saved=n * h)
-    if kv is None:  # what it gives back is not added to the gradient that the query gives
-        kv = w.linear("attention.kv_a", "attention kv_a", x.view(gradient=None), latent, "latent", c.qkv_bias)
+    if kv is None:
+        kv = w.linear("attention.kv_a", "attention kv_a", x, latent, "latent", c.qkv_bias)
     c_kv = w.norm("attention kv_a norm", _slice(kv, "latent", c.kv_lora_rank, part=True))
     q = q.view((*q.axes[:-1], "heads", "head_dim"), (*q.shape[:-1], a, width))
     q, rope = _rotary(w, q, _slice(kv, "head_dim", c.qk_rope_dim, part=True))
@@ -56,14 +56,13 @@ def _rotary(w: Writer, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         outs = tuple(Tensor("rotary", x.axes, x.shape, w.act) for x in (q, k))
         w.nodes.append(Node(Rotary(w.act, n, c.heads + 1, c.qk_rope_dim), "rotary", (q, k), outs))
         return outs[0], outs[1]
-    table = w.table("rotary table", n * c.qk_rope_dim)
+    cos, sin = w.rotations or (w.table("rotary table", n * c.qk_rope_dim),) * 2
+    size = n * c.qk_rope_dim * w.size
     found = []
     for which, x, heads in (("q", q, c.heads), ("k", k, 1)):
         part = _slice(x, "head_dim", c.qk_rope_dim, part=True)
         half = Tensor("half", ("tokens", "heads", "head_dim"), (n, heads, c.qk_rope_dim // 2), w.act)
-        y = w.each(
-            f"rotary {which} products", "mul", part, table, out=half, inputs=1, extra=table.nbytes, count=4, calls=2
-        )
+        y = w.each(f"rotary {which} products", "mul", part, cos, sin, out=half, inputs=1, extra=size, count=4, calls=2)
         y = w.each(f"rotary {which} sums", "add", y, y.detached(), count=2)
         whole = Tensor("rotated", part.axes, part.shape, w.act)
         found.append(w.each(f"rotary {which} cat", "copy", y, out=whole))

@@ -37,7 +37,8 @@ class Writer:
     """Collects the nodes of one block for ``config`` under ``step``."""
 
     __slots__ = (
-        "act", "axes", "config", "fused", "keep", "nodes", "scope", "shape", "size", "step", "tied", "training",
+        "act", "axes", "config", "fused", "keep", "nodes", "rotations", "scope", "shape", "size", "step", "tied",
+        "training",
     )  # fmt: skip
 
     def __init__(self, config: ModelConfig, step: Step) -> None:
@@ -53,6 +54,8 @@ class Writer:
         self.keep = self.size if step.training else 0.0
         #: the table of token embeddings where the head reads it, too
         self.tied: Tensor | None = None
+        #: cosines and sines of every position, where the pass makes them
+        self.rotations: tuple[Tensor, Tensor] | None = None
         packed = bool(step.lens) and step.mode != "decode"
         #: axes of the tokens, and their sizes
         self.axes: tuple[str, ...] = ("tokens",) if packed else ("batch", "sequence")
@@ -117,14 +120,21 @@ class Writer:
         op = Gemm(self.act, out.elements // (batch * n), n, k, batch, "bmm", False, layout)
         return self.put(op, name, (a, b), out, 1, calls, saved * self.keep, part=part)
 
-    def attend(self, name: str, op: Attention, inputs: tuple[Tensor, ...], saved: float = 0.0) -> Tensor:
-        """Fused attention as one kernel; of a ragged batch as one node for each length, which share that kernel."""
+    def attend(
+        self, name: str, op: Attention, inputs: tuple[Tensor, ...], saved: float = 0.0, copied: bool = False
+    ) -> Tensor:
+        """Fused attention as one kernel; of a ragged batch as one node for each length, which share that kernel.
+
+        ``copied``: what goes on is a copy of its result, heads side by side, that comes with it.
+        """
         out = Tensor(name, (*self.axes, "heads", "head_dim"), (*self.shape, op.heads, op.value_dim), self.act)
         parts = self.step.parts(op.q_len, op.kv_len, op.causal, op.window)
         for i, (batch, q_len, kv_len, share) in enumerate(parts):
             part = replace(op, batch=batch, q_len=q_len, kv_len=kv_len) if self.step.lens else op
             self.put(part, name, inputs, out, 1, 4 if i == 0 else 0, saved * self.keep, share)
-        return out
+        if copied:
+            self.nodes[-1].outputs = (out, out.copied())
+        return self.nodes[-1].outputs[-1]
 
     def over_ranks(self, name: str, kind: str, x: Tensor) -> Tensor:
         """A collective on an activation over the GPUs that share a layer; nothing where one has it all."""
@@ -203,12 +213,15 @@ class Writer:
         eps = self.each(f"{name} eps", "add_scalar", mean, dtype="fp32")
         root = self.each(f"{name} rsqrt", "rsqrt", eps, dtype="fp32", saved=rows * (4 / self.size))
         y = self.each(f"{name} scale", "mul", wide, root, inputs=1, extra=rows * 4.0, dtype="fp32")
+        if self.config.post_norms:  # Gemma multiplies by 1 + weight, and casts back after that
+            self.tiny(f"{name} weight plus one", "add_scalar", cols)
+            product = Tensor(f"{name} weight", y.axes, y.shape, "fp32")
+            kept = n * 4 / self.size
+            y = self.each(product.name, "mul", y, weight, out=product, inputs=1, extra=cols * self.size, saved=kept)
+            return self.each(f"{name} from fp32", "cast", y, in_dtype="fp32") if cast else y
         if cast:
             y = self.each(f"{name} from fp32", "cast", y, in_dtype="fp32")
-        if self.config.post_norms:  # Gemma multiplies by 1 + weight
-            self.tiny(f"{name} weight plus one", "add_scalar", cols)
-        kept = n * 4 / self.size if self.config.post_norms else n  # Gemma casts back after its product
-        return self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * self.size, saved=kept)
+        return self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * self.size, saved=n)
 
     def softmax(self, name: str, x: Tensor, upcast: bool) -> Tensor:
         """Softmax; ``upcast`` computes in fp32 and casts back where activations are narrower: both results are kept."""
@@ -259,7 +272,7 @@ class Writer:
         inner = self.each(f"{name} inner", "mul", scale, inner)
         tanh = self.each(f"{name} tanh", "tanh", inner)
         one = self.each(f"{name} plus one", "add_scalar", tanh)
-        return self.each(f"{name} product", "mul", x, one, saved=n)
+        return self.each(f"{name} product", "mul", x, y, one, saved=n)  # that gradient reads x alone
 
     def gated_activation(self, name: str, gate: Tensor, up: Tensor) -> Tensor:
         """activation(gate) times up."""

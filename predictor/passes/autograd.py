@@ -114,7 +114,8 @@ class _Reverse:
 
     ``outer``: by id of a tensor, the gradients that blocks after this one gave it. ``reads``: by id of a tensor, how
     many gradients it gets here. ``ends``: by the index of a node, the tensors whose gradients have all arrived when the
-    node's own backward pass is done, and the node that their copies and sums are named after.
+    node's own backward pass is done, and the first node that reads each; those alone with whose gradients something
+    happens then.
     """
 
     def __init__(
@@ -146,15 +147,15 @@ class _Reverse:
         for i in range(len(forward.nodes) - 1, -1, -1):
             if self.rows[i] is not None:
                 self._node(i)
-            for t, name_of in self.ends.get(i, ()):
-                self._end(t, forward.nodes[name_of])
+            for t, first in self.ends.get(i, ()):
+                self._end(t, first)
         made = {id(t) for node in self.plain.nodes for t in node.outputs}
         for key, groups in self.arrived.items():
             if key not in made:
                 self.outer[key] = sum(groups, self.outer.get(key, ()))
         if forward.carried:
-            first = self.arrived.get(id(forward.carried[0].storage))
-            carried = (entry[0], first[0][0]) if first and entry else None
+            start = self.arrived.get(id(forward.carried[0].storage))
+            carried = (entry[0], start[0][0]) if start and entry else None
         return Block(
             f"{forward.name} backward", tuple(self.nodes), forward.repeat, carried, (), place, tuple(self.running)
         )
@@ -176,72 +177,84 @@ class _Reverse:
                             break
                         parts.add(id(t.base))
                     t = t.base if t.gradient is not None else None
-        order.sort(key=lambda entry: -entry[1].depth)
         ends: dict[int, list[tuple[Tensor, int]]] = {}
-        names: dict[str, int] = {}
+        order.sort(key=lambda entry: -entry[1].depth)
         for first, t in order:
-            name_of = self._named(names, first, t)
-            at = min(end.get(id(t), first), first, name_of)
-            ends.setdefault(at, []).append((t, name_of))
-            if t.base is not None and t.gradient is not None:
-                end[id(t.base)] = min(end.get(id(t.base), at), at)
+            base, key = t.base, id(t)
+            if base is None and reads[key] == 1 and key not in parts and key not in self.shared:
+                continue
+            at = min(end.get(key, first), first)
+            ends.setdefault(at, []).append((t, first))
+            if base is not None and t.gradient is not None:
+                end[id(base)] = min(end.get(id(base), at), at)
         return ends
 
-    def _named(self, names: dict[str, int], first: int, tensor: Tensor) -> int:
-        """Index of the node that a tensor's copies and sums are named after: the one that it names, or the ``first``
-        that reads it; the next one where that hands its gradient on as it is (what quantizes, joins or copies)."""
+    def _named(self, t: Tensor, first: int) -> Node:
+        """The node that a tensor's copies and sums are named after: the one that it names, or the ``first`` that reads
+        it; the next one where that hands its gradient on as it is (what quantizes, joins or copies)."""
         nodes = self.forward.nodes
-        if tensor.at:
-            if not names:
-                for i in range(len(nodes) - 1, -1, -1):
-                    names[nodes[i].name] = i
-            if tensor.at in names:
-                return names[tensor.at]
+        if t.at:
+            for node in nodes:
+                if node.name == t.at:
+                    return node
         op = nodes[first].op
-        return first + 1 if isinstance(op, Elementwise) and not op.grad else first
+        return nodes[first + 1] if isinstance(op, Elementwise) and not op.grad else nodes[first]
 
     def _node(self, i: int) -> None:
         """What autograd runs for one node."""
         node, own = self.forward.nodes[i], len(self.plain.nodes[i].outputs)
         live, inputs = self.rows[i] or (), node.inputs
         incoming = self._incoming(node.outputs[:own])
-        ops = node.op.backward()
+        arrived, ops = self.arrived, node.op.backward()
         if not ops:
             for t in live:
-                self.arrived.setdefault(id(t), []).append(_reshaped(incoming, t))
+                arrived.setdefault(id(t), []).append(self._passed_on(node, incoming, t))
         rules = node.op.gradients() if ops else ()
-        if not self.fused:
-            more, said = _of_factor(node, live)
+        if not self.fused and isinstance(node.op, Elementwise) and node.op.fn == "mul":
+            more, said = _of_factor(node, node.op, live)
             ops, rules = (*ops, *more), (*rules, *said)
         before: Gradients = ()
         weights = []
         for op, rule in zip(ops, rules, strict=True):
-            read = [*incoming] if rule.incoming else []
-            if rule.before:
-                read.extend(before)
-            read.extend(inputs if rule.inputs is EVERY else [inputs[p] for p in rule.inputs if p < len(inputs)])
-            read.extend([node.outputs[p] for p in rule.outputs])
-            read.extend([node.outputs[own + p] for p in rule.kept])
-            made = []
-            for t in inputs if rule.makes is EVERY else [inputs[p] for p in rule.makes if p < len(inputs)]:
+            makes, reads, outputs, kept, from_result, from_before, like = rule
+            read = incoming if from_result else ()
+            if from_before:
+                read += before
+            if reads:
+                read += inputs if reads is EVERY else tuple([inputs[p] for p in reads if p < len(inputs)])
+            for p in outputs:
+                read += (node.outputs[p],)
+            for p in kept:
+                read += (node.outputs[own + p],)
+            made: Gradients = ()
+            for t in inputs if makes is EVERY else [inputs[p] for p in makes if p < len(inputs)]:
                 if t.role == WEIGHT:
-                    made.append(_gradient_of(t))
+                    made += (_gradient_of(t),)
                     weights.append(made[-1])
                 elif t.role == ACTIVATION:
-                    made.append(self._target(t))
-                    self.arrived.setdefault(id(t), []).append((made[-1],))
-            if not rule.makes:
-                made.append(_gradient_of(node.outputs[own + rule.like if rule.like >= 0 else 0]))
-                before = (made[-1],)
-            self._put(op, node, tuple(read), tuple(made))
+                    made += (self._target(t),)
+                    arrived.setdefault(id(t), []).append(made[-1:])
+            if not made:
+                made = before = (_gradient_of(node.outputs[own + like if like >= 0 else 0]),)
+            self._put(op, node, read, made)
         if self.accumulate:
             for op in _accumulated(node):
                 self._put(op, node, tuple(weights), tuple(map(_gradient_of, weights)))
 
+    def _passed_on(self, node: Node, incoming: Gradients, t: Tensor) -> Gradients:
+        """The result's gradient as that of ``t``, with no kernel, but for a term of a sum that was broadcast over the
+        first axis: its gradient is summed over that."""
+        op, size = node.op, t.elements
+        if self.fused or not isinstance(op, Elementwise) or op.fn not in ("add", "sub") or op.elements == size:
+            return _reshaped(incoming, t)
+        made = self._target(t)
+        self._put(Reduce(op.dtype, op.elements // size, size), node, incoming, (made,))
+        return (made,)
+
     def _put(self, op: Op, node: Node, inputs: Gradients, outputs: Gradients) -> None:
         self.nodes.append(
-            Node(op, node.name, inputs, outputs, node.count, BACKWARD, part=node.part, scope=node.scope)
-        )  # fmt: skip
+            Node(op, node.name, inputs, outputs, node.count, BACKWARD, 1, 0.0, 1.0, node.part, node.scope)
+        )
 
     def _incoming(self, outputs: tuple[Tensor, ...]) -> Gradients:
         """The gradients of a node's results; of one that nothing reads, from outside."""
@@ -268,7 +281,7 @@ class _Reverse:
             self.wholes[id(base)] = self._target(base)
         return self.wholes[id(base)].view(t.axes, t.shape, part=True)
 
-    def _end(self, t: Tensor, node: Node) -> None:
+    def _end(self, t: Tensor, first: int) -> None:
         """Copies and sums of the gradients of a tensor that has got them all, and how its base gets them."""
         key, base = id(t), t.base
         groups = self.arrived.pop(key, [])
@@ -276,7 +289,10 @@ class _Reverse:
             groups.insert(0, _joined(self.slices.pop(key), self.wholes.get(key)))
         if self.fused:
             result: Gradients = sum(groups, ())
+        elif self.reads[key] == 1 and not t.gradient and key not in self.shared:
+            result = groups[0] if groups else ()
         else:
+            node = self._named(t, first)
             groups = self._copied(t, groups, node) if t.gradient else groups
             if key in self.shared:
                 self._add_up(t, groups, node)
@@ -347,11 +363,12 @@ def _joined(slices: list[Tensor], whole: Tensor | None) -> Gradients:
     return tuple(slices)
 
 
-def _of_factor(node: Node, read: list[Tensor] | tuple[Tensor, ...]) -> tuple[tuple[Op, ...], tuple[Gradient, ...]]:
+def _of_factor(
+    node: Node, op: Elementwise, read: list[Tensor] | tuple[Tensor, ...]
+) -> tuple[tuple[Op, ...], tuple[Gradient, ...]]:
     """What is run for a factor that was broadcast: the gradient's product with the other factor, summed over the axes
     that it lacks."""
-    op = node.op
-    if not isinstance(op, Elementwise) or op.fn != "mul" or op.inputs != 1 or len(node.inputs) < 2:
+    if op.inputs != 1 or len(node.inputs) < 2:
         return (), ()
     factor = node.inputs[1]
     if factor.role != WEIGHT and factor not in read:

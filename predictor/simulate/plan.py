@@ -11,6 +11,7 @@ from predictor.networks import ModelConfig, Step, parameters
 from predictor.ops.attention import Attention
 from predictor.ops.routing import RANDOM
 from predictor.passes.autograd import joint, optimizer_graph
+from predictor.passes.recompute import recompute
 from predictor.precision import Precision
 from predictor.run import Run
 from predictor.simulate.lower import lower
@@ -103,6 +104,7 @@ def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
     host, launch_s = CALLS if work.engine.host == CALLS else CAPTURED, work.launch_overhead_s
     forward = _whole_graph(config, work, numbers, "train", micro)
     both = joint(forward, accumulate=work.batch > micro or work.optimizer == "none")
+    both = recompute(both, work.recompute)
     step = optimizer_graph(parameters(config), work.optimizer, numbers.mixed)
     return Plan(
         (
