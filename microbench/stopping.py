@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-#: Quantile of the normal distribution for a two-sided interval of 95 %.
+#: Quantile of the normal distribution for a two-sided interval of 95 %, by definition.
 _Z = 1.959964
 
 

@@ -80,7 +80,7 @@ START: Mapping[str, float] = {
 CONSTANTS = tuple(START)
 #: Scalars of a measured system, as logarithms: latency, bandwidth for 2, 4 and 8 GPUs of a node (and more).
 OWN = ("latency", "bandwidth_2", "bandwidth_4", "bandwidth_8")
-_OWN_RANKS = np.log2([2.0, 4.0, 8.0])
+_OWN_RANKS = np.log2([2.0, 4.0, 8.0])  # by definition: the numbers in the names of `OWN`
 
 _NVSWITCH, _MESH, _PCIE = (LINKS.index(name) for name in ("nvswitch", "mesh", "pcie"))
 _ALL_REDUCE = KINDS.index("all_reduce")

@@ -43,6 +43,7 @@ class Recipe:
         return np.asarray(keep, dtype=bool)
 
 
+#: How many rows of a GPU a form needs was chosen by hand, not from data.
 RECIPES = (
     Recipe(
         "fp32-gemm", "fit_tile_gemm:fit_tile_gemm", ("gemm",), ("fp32",), ("gemm",), ("fp32",), 1000,
