@@ -41,6 +41,7 @@ class Size:
     width: float
     height: float
     left: float
+    #: Margins, chosen by looking at pages.
     right: float = 24.0
     top: float = 16.0
     bottom: float = 44.0

@@ -32,7 +32,7 @@ class Recipe:
     dtypes: tuple[str, ...]
     ops: tuple[str, ...]
     row_dtypes: tuple[str, ...]  # dtypes of the rows; () = all
-    least: int = 200
+    least: int = 200  # rows that tell more than two numbers a family: chosen by hand, not from data
     needs: tuple[str, ...] = ()
 
     def rows(self, frame: Frame) -> npt.NDArray[np.bool_]:

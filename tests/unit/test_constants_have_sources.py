@@ -1,8 +1,9 @@
-"""Every module-level number of the product says where it is from, in a comment on its lines or directly above.
+"""Every number that a module or a class names says where it is from, in a comment on its lines or directly above.
 
 Structural numbers (-1, 0, 1, 2) and values without a number need no comment, numbers inside functions are not looked
-at. A comment names one of the origins below, each with its marker, and says more than the marker. Assignments that
-follow each other without a blank line may share the comment above the first. As a command, it counts them:
+at; defaults of a class's fields are. A comment names one of the origins below, each with its marker, and says more than
+the marker. Assignments that follow each other without a blank line may share the comment above the first. As a command,
+it counts them:
 
     python tests/unit/test_constants_have_sources.py [--list KIND] [ROOT]
 """
@@ -50,7 +51,7 @@ NOT_COVERED = (
 
 @dataclass(frozen=True)
 class Constant:
-    """A module-level assignment of numbers, and the comments that belong to it."""
+    """An assignment of numbers in a module or in the body of a class, and the comments that belong to it."""
 
     path: str
     line: int
@@ -80,11 +81,11 @@ def numbers(value: ast.expr) -> list[float]:
 
 
 def assignments(body: list[ast.stmt]) -> Iterator[ast.Assign | ast.AnnAssign]:
-    """Assignments of a module, also those under an `if` or a `try`."""
+    """Assignments of a module and of its classes, also those under an `if` or a `try`."""
     for node in body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             yield node
-        elif isinstance(node, ast.If | ast.Try | ast.With):
+        elif isinstance(node, ast.If | ast.Try | ast.With | ast.ClassDef):
             yield from assignments([n for n in ast.iter_child_nodes(node) if isinstance(n, ast.stmt)])
 
 
@@ -137,7 +138,8 @@ def test_files_not_covered_exist() -> None:
 
 def test_what_counts_as_a_constant() -> None:
     text = "A = 3\nB = {'x': 1, 'y': 2.5}\nC = 'text'\nD = -1\nE: int = 7\nF = [0, 1, 2]\nG = True\nif A:\n    H = 4\n"
-    assert [c.names for c in constants(text)] == ["A", "B", "E", "H"]
+    text += "class I:\n    j: int = 5\n    k: int = 0\n    def f(self, x=6):\n        y = 7\n"
+    assert [c.names for c in constants(text)] == ["A", "B", "E", "H", "j"]
 
 
 def test_what_counts_as_an_origin() -> None:
