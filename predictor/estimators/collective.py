@@ -48,9 +48,10 @@ LAUNCHED: tuple[str, ...] = tuple(
     )
 )
 
-#: Name -> start of every shared constant, toward which the fit pulls it (round numbers). LL and NVLS are from NCCL's
-#: tuning model (src/graph/tuning.cc; unverified here): LL half the bandwidth; NVLS 25 microseconds (at 2 GHz), and
-#: 0.85 x 5/6 of the ring's bandwidth for S bytes, which is 0.8 for the 9/8 S that eight GPUs send.
+#: Name -> start of every shared constant, toward which the fit pulls it: round numbers, chosen by hand, not from data,
+#: but for LL and NVLS, which are from NCCL's tuning model (src/graph/tuning.cc of 5067397c): LL half the bandwidth;
+#: NVLS 25 microseconds (at 2 GHz), and 0.85 (Hopper; Blackwell 0.74) x 5/6 of the ring's bandwidth for S bytes, which
+#: is 0.8 for the 9/8 S that eight GPUs send.
 START: Mapping[str, float] = {
     "launch_cycles": 9e3,
     "hop_cycles_ll": 8e2,
