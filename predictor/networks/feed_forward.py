@@ -25,7 +25,8 @@ def feed_forward(w: Writer, x: Tensor, f: int, name: str = "mlp") -> Tensor:
     up, down = ("mlp.up", "mlp.down") if name == "mlp" else ("shared_experts", "shared_experts")
     if c.gated:
         if w.fused or c.merged_gate_up:
-            both = w.linear(up, f"{name} gate_up", x, 2 * f, "mlp | mlp", c.mlp_bias, saved=n * h)
+            halves = (f, 1), (f, 1)
+            both = w.linear(up, f"{name} gate_up", x, 2 * f, "mlp | mlp", c.mlp_bias, saved=n * h, segments=halves)
             axes, shape = (*x.axes[:-1], "mlp"), (*x.shape[:-1], f)
             first, second = both.view(axes, shape, part=True), both.view(axes, shape, part=True)
         else:
@@ -53,11 +54,8 @@ def experts(w: Writer, x: Tensor) -> Tensor:
     w.put(routing, "routing", (scores,), chosen, 1, ROUTING_CALLS, n * e * w.keep)
     calls = 4 if w.fused else EXPERT_CALLS
     saved = n * c.top_k * (2 * h + (4 if c.gated else 2) * c.moe_intermediate) * w.keep
-    tp = w.step.tp  # the config holds one GPU's part of an expert's width, the operator names the whole
     dtype, quant = w.formats.of("experts")
-    op = MoE(
-        dtype, n, h, c.moe_intermediate * tp, e, c.top_k, c.gated, tp, distribution=w.step.routing, quant=quant
-    )  # fmt: skip
+    op = MoE(dtype, n, h, c.moe_intermediate, e, c.top_k, c.gated, distribution=w.step.routing, quant=quant)
     y = w.put(
         op, "experts", (x, chosen, *_expert_weights(w, dtype)), w.hidden("experts"), 1, calls, saved, part="experts"
     )
@@ -78,6 +76,7 @@ def _expert_weights(w: Writer, dtype: str) -> tuple[Tensor, Tensor]:
         (c.experts, into * f, c.hidden),
         dtype,
         WEIGHT,
+        {"mlp | mlp": ((f, 1), (f, 1))} if c.gated else {},
     )
     return up, Tensor("experts down", ("expert", "hidden", "mlp"), (c.experts, c.hidden, f), dtype, WEIGHT)
 

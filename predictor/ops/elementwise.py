@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from predictor.dtypes import bytes_of
-from predictor.ops.base import Op, StreamingOp
+from predictor.ops.base import Op, Piece, StreamingOp
 
 # fn -> (full-size inputs, FLOP per element). The output is one full-size tensor. FLOP of a transcendental function are
 # nominal: the memory traffic decides, and the table exists so that the count is the same everywhere.
@@ -105,6 +106,32 @@ class Elementwise(StreamingOp):
             )  # fmt: skip
         return (Elementwise(dt, self.fn if self.fn in ("mul_scalar", "div_scalar") else "copy", n),)
 
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Elementwise:
+        """Its outputs, and what the rank has of the operands beside the full-size ones."""
+        out = outputs[0]
+        elements, extra, again, stride = out.share(self.elements), self.extra_bytes, self.again_bytes, self.stride_bytes
+        if extra or stride:
+            full = FUNCTIONS[self.fn][0] if self.inputs < 0 else self.inputs
+            missing = 0.0  # bytes of those operands that other ranks have
+            for piece in inputs[full:] if extra else ():
+                if piece.split:
+                    missing += piece.whole.nbytes - piece.local.nbytes
+            extra -= missing
+            if again:
+                again -= out.whole.nbytes - out.local.nbytes - missing
+            if stride and len(inputs) > 1:
+                stride *= inputs[1].local.elements / inputs[1].whole.elements
+        return Elementwise(
+            self.dtype, self.fn, elements, self.inputs, extra, self.in_dtype, self.chain_flops, self.grad, again,
+            self.reuse_bytes, stride,
+        )  # fmt: skip
+
+    def stays_partial(self, partial: Sequence[bool]) -> bool:
+        """A sum of partial sums; rows of one that are weighted, or written in their places, one by one."""
+        if self.fn in ("add", "add_"):
+            return all(partial)
+        return (self.fn == "scatter" or (self.fn == "mul" and self.inputs == 1)) and list(partial[:2]) == [True, False]
+
 
 @dataclass(frozen=True, slots=True)
 class _PlainElementwise(StreamingOp):
@@ -157,6 +184,9 @@ class Dropout(_PlainElementwise):
             Elementwise(dt, "cast", n, in_dtype="bool"), Elementwise(dt, "mul_scalar", n), Elementwise(dt, "mul", n),
         )  # fmt: skip
 
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Dropout:
+        return Dropout(self.dtype, outputs[0].share(self.elements))
+
 
 @dataclass(frozen=True, slots=True)
 class Rotary(StreamingOp):
@@ -169,6 +199,7 @@ class Rotary(StreamingOp):
 
     family: ClassVar[str] = "rotary"
     columns: ClassVar[tuple[str, ...]] = ("tokens", "heads", "head_dim", "read_bytes", "write_bytes")
+    apart: ClassVar[bool] = True
 
     @property
     def read_bytes(self) -> float:
@@ -184,6 +215,19 @@ class Rotary(StreamingOp):
 
     def backward(self) -> tuple[Op, ...]:
         return (Rotary(self.dtype, self.tokens, self.heads, self.head_dim, True),)
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Rotary:
+        """Its heads of q and of k, and its tokens."""
+        tokens, heads = self.tokens, self.heads
+        for axis in ("heads", "kv_heads"):
+            for piece in outputs:
+                if axis in piece.split:
+                    part, whole = piece.split[axis]
+                    heads -= whole - part
+        for axis, (part, whole) in outputs[0].split.items():
+            if axis not in ("heads", "kv_heads"):
+                tokens = tokens * part // whole
+        return Rotary(self.dtype, tokens, heads, self.head_dim, self.inverse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +262,13 @@ class Reduce(_PlainElementwise):
 
     def backward(self) -> tuple[Op, ...]:
         return (Elementwise(self.dtype, "copy", self.rows * self.cols, inputs=0),)
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Reduce:
+        """What the result keeps is split as that, what is summed as the rest of the input."""
+        kept, summed = (self.cols, self.rows) if self.axis == 0 else (self.rows, self.cols)
+        elements, kept = inputs[0].share(kept * summed), outputs[0].share(kept)
+        summed = elements // kept
+        return Reduce(self.dtype, *((summed, kept) if self.axis == 0 else (kept, summed)), self.axis)
 
 
 @dataclass(frozen=True, slots=True)

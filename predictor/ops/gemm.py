@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from predictor.dtypes import bytes_of
-from predictor.ops.base import Op
+from predictor.ops.base import Op, Piece
 from predictor.quantization import activation_bytes, weight_bytes
 
 
@@ -52,6 +53,22 @@ class Gemm(Op):
 
     def bytes_written(self) -> float:
         return self.batch * self.m * self.n * bytes_of(output_dtype(self.dtype))
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Gemm:
+        """An axis of both operands and the result is one of the batch; of both operands alone, the contracted one."""
+        a, b, c = inputs[0].split, inputs[1].split, outputs[0].split
+        m, n, k, batch = self.m, self.n, self.k, self.batch
+        for axis, (part, whole) in c.items():
+            if axis not in a:
+                n = n * part // whole
+            elif axis in b:
+                batch = batch * part // whole
+            else:
+                m = m * part // whole
+        for axis, (part, whole) in a.items():
+            if axis not in c and axis in b:
+                k = k * part // whole
+        return Gemm(self.dtype, m, n, k, batch, self.kind, self.bias, self.layout, self.quant)
 
     def weights(self) -> int:
         """A linear layer's weight and bias; the operands of another product are activations, or an expert's."""

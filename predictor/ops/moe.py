@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from predictor.dtypes import bytes_of
-from predictor.ops.base import Op, StreamingOp
+from predictor.ops.base import Op, Piece, StreamingOp
 from predictor.ops.gemm import Gemm, output_dtype
 from predictor.ops.routing import BALANCED, drawn, experts_touched
 from predictor.quantization import weight_bytes
@@ -97,6 +98,16 @@ class MoE(Op):
         down = Gemm(self.dtype, rows, self.hidden, width, groups, "grouped")
         return (*down.backward(), *up.backward())
 
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> MoE:
+        """``tp`` and ``ep`` of those who share the weights (the operator names the whole width), and its tokens."""
+        tp, ep, down = self.tp, self.ep, inputs[-1].split
+        for axis, (part, whole) in down.items():
+            if axis == "expert":
+                ep *= whole // part
+            else:
+                tp *= whole // part
+        return replace(self, tokens=outputs[0].share(self.tokens), tp=tp, ep=ep)
+
     def kernels(self) -> int:
         return 4  # permute, two grouped GEMMs with the activation fused, un-permute
 
@@ -131,3 +142,7 @@ class Routing(StreamingOp):
         from predictor.ops.norm import Softmax
 
         return (Softmax(self.dtype, self.tokens, self.experts, "backward"),)
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Routing:
+        """Its tokens: every rank scores all experts."""
+        return Routing(self.dtype, inputs[0].share(self.tokens), self.experts, self.top_k)

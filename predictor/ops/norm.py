@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from predictor.ops.base import BACKWARD, FORWARD, Op, StreamingOp
+from predictor.ops.base import BACKWARD, FORWARD, Op, Piece, StreamingOp
 from predictor.ops.elementwise import Elementwise
 
 
@@ -72,6 +73,11 @@ class Norm(StreamingOp):
             return ()
         return (Norm(self.dtype, self.rows, self.cols, self.kind, BACKWARD, self.residual),)
 
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Norm:
+        """Its rows: a row is never split."""
+        rows = outputs[0].share(self.rows)
+        return Norm(self.dtype, rows, self.cols, self.kind, self.phase, self.residual, self.sum_kept)
+
     def kernels(self) -> int:
         return 1 if self.phase == FORWARD else 2  # the input's gradient, and the parameters'
 
@@ -106,3 +112,7 @@ class Softmax(StreamingOp):
             Elementwise(self.dtype, "mul", self.rows * self.cols),
             Softmax(self.dtype, self.rows, self.cols, BACKWARD),
         )
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Softmax:
+        """Its rows: a row is never split."""
+        return Softmax(self.dtype, outputs[0].share(self.rows), self.cols, self.phase)

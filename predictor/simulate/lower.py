@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step, build
-from predictor.parallel import rank_config
 from predictor.passes.quantize import quantize
 
 if TYPE_CHECKING:
-    from predictor.hardware.system import SystemSpec
+    from predictor.hardware.mesh import Mesh
 
 
-def lower(config: ModelConfig, step: Step, tp: int, system: SystemSpec | None) -> Graph:
-    """The graph of one of ``tp`` GPUs of ``system``, inputs quantized and collectives included.
+def lower(config: ModelConfig, step: Step, mesh: Mesh | None = None) -> Graph:
+    """The graph of one GPU, or of one rank of ``mesh``: inputs quantized, collectives included.
 
-    Raises RequestError, one line with the nearest degree that works, where ``tp`` does not divide the model.
+    Raises RequestError, one line with the nearest degree that works, where a degree does not divide the model.
     """
-    if (step.tp, step.system) != (tp, system):
-        step = replace(step, tp=tp, system=system)
-    return quantize(build(rank_config(config, tp) if tp > 1 else config, step))
+    if mesh is None:
+        return quantize(build(config, step))
+    from predictor.passes.shard import shard  # a forecast of one GPU starts without it
+    from predictor.passes.tensor_parallel import TENSOR, check_tensor
+
+    check_tensor(config, mesh.degree("tp"))
+    return shard(quantize(build(config, step)), mesh, TENSOR)

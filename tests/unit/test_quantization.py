@@ -125,7 +125,7 @@ def test_eager_fp8_reads_and_writes_the_activations_once_more() -> None:
     def quantize(fused: bool, gemm: str, quant: str = "") -> list[Op]:
         formats = Formats(Format("bf16"), Format(gemm, quant))
         step = Step("prefill", 1, 128, 0, "bf16", formats, "", "flash", fused, "last")
-        nodes = [node for block in lower(config, step, 1, None).blocks for node in block.nodes]
+        nodes = [node for block in lower(config, step).blocks for node in block.nodes]
         return [node.op for node in nodes if node.name.endswith("quantize")]
 
     eager = quantize(False, "fp8")
