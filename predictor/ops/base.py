@@ -66,8 +66,6 @@ class Op(ABC):
     columns: ClassVar[tuple[str, ...]] = ()
     #: "matrix" where the tensor cores (or matrix cores) can do the work, "vector" where the CUDA cores do.
     unit: ClassVar[str] = "vector"
-    #: Whether each output is made of the input in its place alone.
-    apart: ClassVar[bool] = False
 
     @property
     def label(self) -> str:
@@ -108,6 +106,10 @@ class Op(ABC):
         """This operator on what one rank has of its node's tensors, some of which are split."""
         name = inputs[0].whole.name if inputs else self.label
         raise UnsupportedError(f"{type(self).__name__} on a part of {name!r}: expected an operator with a rule `local`")
+
+    def made_of(self, output: int) -> Sequence[int] | None:
+        """The places of the inputs that an output is made of; None: of all."""
+        return None
 
     def stays_partial(self, partial: Sequence[bool]) -> bool:
         """Whether the result is a partial sum where those of the inputs are: a sum of partial sums is one."""

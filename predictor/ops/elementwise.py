@@ -112,10 +112,11 @@ class Elementwise(StreamingOp):
         elements, extra, again, stride = out.share(self.elements), self.extra_bytes, self.again_bytes, self.stride_bytes
         if extra or stride:
             full = FUNCTIONS[self.fn][0] if self.inputs < 0 else self.inputs
-            missing = 0.0  # bytes of those operands that other ranks have
-            for piece in inputs[full:] if extra else ():
-                if piece.split:
-                    missing += piece.whole.nbytes - piece.local.nbytes
+            beside = inputs[full:] if extra else ()
+            if sum(piece.whole.nbytes for piece in beside) == extra:
+                missing = sum(piece.whole.nbytes - piece.local.nbytes for piece in beside if piece.split)
+            else:  # something that grows with the result
+                missing = extra * (1.0 - elements / self.elements)
             extra -= missing
             if again:
                 again -= out.whole.nbytes - out.local.nbytes - missing
@@ -199,7 +200,6 @@ class Rotary(StreamingOp):
 
     family: ClassVar[str] = "rotary"
     columns: ClassVar[tuple[str, ...]] = ("tokens", "heads", "head_dim", "read_bytes", "write_bytes")
-    apart: ClassVar[bool] = True
 
     @property
     def read_bytes(self) -> float:
@@ -228,6 +228,10 @@ class Rotary(StreamingOp):
             if axis not in ("heads", "kv_heads"):
                 tokens = tokens * part // whole
         return Rotary(self.dtype, tokens, heads, self.head_dim, self.inverse)
+
+    def made_of(self, output: int) -> Sequence[int]:
+        """q of q, k of k."""
+        return (output,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,18 +55,20 @@ class Gemm(Op):
         return self.batch * self.m * self.n * bytes_of(output_dtype(self.dtype))
 
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Gemm:
-        """An axis of both operands and the result is one of the batch; of both operands alone, the contracted one."""
+        """An axis of both operands and the result is one of the batch; of the operands alone, the contracted one. The
+        operands come first, in any order: sizes tell rows from columns where they differ."""
         a, b, c = inputs[0].split, inputs[1].split, outputs[0].split
         m, n, k, batch = self.m, self.n, self.k, self.batch
         for axis, (part, whole) in c.items():
-            if axis not in a:
-                n = n * part // whole
-            elif axis in b:
+            if axis in a and axis in b:
                 batch = batch * part // whole
-            else:
+            elif whole == self.m if (whole == self.m) != (whole == self.n) else axis in a:
                 m = m * part // whole
-        for axis, (part, whole) in a.items():
-            if axis not in c and axis in b:
+            else:
+                n = n * part // whole
+        summed = {axis: of for piece in inputs for axis, of in piece.split.items() if axis not in c}
+        for axis, (part, whole) in summed.items():
+            if whole == self.k or (axis in a and axis in b):
                 k = k * part // whole
         return Gemm(self.dtype, m, n, k, batch, self.kind, self.bias, self.layout, self.quant)
 

@@ -108,6 +108,10 @@ class MoE(Op):
                 tp *= whole // part
         return replace(self, tokens=outputs[0].share(self.tokens), tp=tp, ep=ep)
 
+    def made_of(self, output: int) -> Sequence[int] | None:
+        """The result of all; what is kept beside it sums nothing over the ranks."""
+        return (0,) if output else None
+
     def kernels(self) -> int:
         return 4  # permute, two grouped GEMMs with the activation fused, un-permute
 

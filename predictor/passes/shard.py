@@ -180,7 +180,8 @@ class _Rank:
                 piece = known(id(t)) or cut(t)
                 outputs.append(piece)
                 over, result = piece.over, piece.local
-                mixed = inputs[j].over if node.op.apart else split
+                of = node.op.made_of(j) if split else None
+                mixed = split if of is None else _union((), *(inputs[place].over for place in of))
                 if mixed and mixed is not over and (lacking := tuple(axis for axis in mixed if axis not in over)):
                     result = result.copied()
                     sum_ = partial[id(t)] = _Made(after, i, node, piece, lacking, result)
@@ -303,7 +304,7 @@ class _Rank:
         return piece
 
 
-def _union(axes: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    if not axes or axes == more:
-        return more
-    return (*axes, *(axis for axis in more if axis not in axes))
+def _union(axes: tuple[str, ...], *others: tuple[str, ...]) -> tuple[str, ...]:
+    for more in others:
+        axes = (*axes, *(axis for axis in more if axis not in axes)) if axes else more
+    return axes
