@@ -66,10 +66,13 @@ class Gemm(Op):
                 m = m * part // whole
             else:
                 n = n * part // whole
-        summed = {axis: of for piece in inputs for axis, of in piece.split.items() if axis not in c}
-        for axis, (part, whole) in summed.items():
-            if whole == self.k or (axis in a and axis in b):
-                k = k * part // whole
+        summed: dict[str, tuple[int, int]] = {}  # by axis of the mesh
+        for piece in inputs:
+            for of, over in zip(piece.split.values(), piece.over, strict=True):
+                if over not in outputs[0].over and (over not in summed or of[1] == self.k):
+                    summed[over] = of
+        for part, whole in summed.values():
+            k = k * part // whole
         return Gemm(self.dtype, m, n, k, batch, self.kind, self.bias, self.layout, self.quant)
 
     def weights(self) -> int:
