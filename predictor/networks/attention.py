@@ -10,12 +10,15 @@ from __future__ import annotations
 from predictor.engines import DECODE, PREFILL
 from predictor.graph.graph import Node
 from predictor.graph.tensor import Tensor
+from predictor.networks.config import ModelConfig
 from predictor.networks.writer import Writer
 from predictor.ops.attention import Attention
 from predictor.ops.elementwise import Elementwise, Reduce, Rotary
 
 #: What a strided read brings in from DRAM (`predictor.estimators.memory_bound`).
 FETCH_BYTES = 64.0
+#: The axis of the merged projection of q, k and v.
+MERGED = "heads | kv_heads | kv_heads"
 
 
 def self_attention(
@@ -33,8 +36,10 @@ def self_attention(
         q, k = w.norm(f"{name} q norm", q), w.norm(f"{name} k norm", k)
     one_call = step.attention == "flash" and step.engine.serves
     if step.engine.adds_qkv_bias and one_call and step.mode != "decode" and c.qkv_bias:
-        merged = Tensor(f"{name} qkv bias", (*w.axes, "heads"), (*w.shape, width + 2 * c.kv_heads * c.head_dim), w.act)
-        w.each(f"{name} qkv bias", "fused", q, k, v, out=merged, inputs=1, flops=1.0)
+        axes, shape = (*w.axes, MERGED), (*w.shape, width + 2 * c.kv_heads * c.head_dim)
+        biased = Tensor(f"{name} qkv bias", axes, shape, w.act, segments={MERGED: _merged_segments(c)})
+        w.each(f"{name} qkv bias", "fused", q, k, v, out=biased, inputs=1, flops=1.0)
+        q, k, v = (biased.view(x.axes, x.shape, part=True) for x in (q, k, v))
     if c.position == "rotary" and not (step.engine.rotates and one_call):
         q, k = rotary(w, q, k, c.rotary_dim or c.head_dim)
     cached = step.cached and c.causal
@@ -51,8 +56,10 @@ def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tenso
     c, step = w.config, w.step
     n, h, q, kv = step.tokens, c.hidden, c.heads * c.head_dim, c.kv_heads * c.head_dim
     if w.fused or c.merged_qkv:
-        axis = "heads | kv_heads | kv_heads"
-        merged = w.linear("attention.qkv", f"{name} qkv", x, q + 2 * kv, axis, c.qkv_bias, saved=n * h, views=7)
+        merged = w.linear(
+            "attention.qkv", f"{name} qkv", x, q + 2 * kv, MERGED, c.qkv_bias, saved=n * h, views=7,
+            segments=_merged_segments(c),
+        )  # fmt: skip
         if w.training and step.attention == "math":  # which leaves their gradients apart
             joined = (Elementwise(w.act, "copy", merged.elements),)
             merged = merged.view(at=f"{name} scores", gradient=joined)
@@ -61,16 +68,22 @@ def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tenso
             _heads(w, merged, "kv_heads", c.kv_heads, part=True),
             _heads(w, merged, "kv_heads", c.kv_heads, part=True),
         )
-    query = w.linear("attention.qkv", f"{name} q", x, q, "heads", c.qkv_bias, saved=n * h, views=2)
+    of_q, of_kv = ((c.heads, c.head_dim),), ((c.kv_heads, c.head_dim),)
+    query = w.linear("attention.qkv", f"{name} q", x, q, "heads", c.qkv_bias, saved=n * h, views=2, segments=of_q)
     if c.model_type == "opt" and step.attention == "math":
         query = w.each(f"{name} q scale", "mul_scalar", query)
-    key = w.linear("attention.qkv", f"{name} k", x, kv, "kv_heads", c.qkv_bias, views=2)
-    value = w.linear("attention.qkv", f"{name} v", x, kv, "kv_heads", c.qkv_bias, views=2)
+    key = w.linear("attention.qkv", f"{name} k", x, kv, "kv_heads", c.qkv_bias, views=2, segments=of_kv)
+    value = w.linear("attention.qkv", f"{name} v", x, kv, "kv_heads", c.qkv_bias, views=2, segments=of_kv)
     return (
         _heads(w, query, "heads", c.heads),
         _heads(w, key, "kv_heads", c.kv_heads),
         _heads(w, value, "kv_heads", c.kv_heads),
     )
+
+
+def _merged_segments(c: ModelConfig) -> tuple[tuple[int, int], ...]:
+    """What `MERGED` is made of: heads, how many and how wide."""
+    return (c.heads, c.head_dim), (c.kv_heads, c.head_dim), (c.kv_heads, c.head_dim)
 
 
 def _heads(w: Writer, x: Tensor, axis: str, heads: int, part: bool = False) -> Tensor:
@@ -84,7 +97,7 @@ def cross_attention(w: Writer, x: Tensor, encoded: Tensor, kv_len: int) -> Tenso
     n, h, width = step.tokens, c.hidden, c.heads * c.head_dim
     q = w.linear("attention.qkv", "cross q", x, width, "heads", saved=n * h, views=2)
     if step.mode == "decode":
-        k = v = w.table("cross cache", step.batch * kv_len * width)
+        k = v = w.state("cross cache", batch=step.batch, kv=kv_len, kv_heads=c.heads, head_dim=c.head_dim)
     elif w.fused:
         both = w.linear("attention.qkv", "cross kv", encoded, 2 * width, "kv_heads | kv_heads")
         k, v = (_heads(w, both, "kv_heads", c.heads, part=True) for _ in range(2))
@@ -130,13 +143,13 @@ def _rotated(w: Writer, which: str, x: Tensor, dim: int) -> Tensor:
 
 def cache_append(w: Writer, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """New keys and values into the cache: a serving engine writes them in place, eager PyTorch concatenates anew."""
-    step, kv_width = w.step, w.config.kv_heads * w.config.head_dim
+    step, c = w.step, w.config
     dtype = step.kv_dtype or w.act
     if w.fused:
-        out = w.table("cache", 2 * step.tokens * kv_width, dtype)
+        out = w.state("cache", dtype, kv=2 * step.tokens, kv_heads=c.kv_heads, head_dim=c.head_dim)
         w.each("cache append", "copy", k, v, out=out, dtype=dtype, in_dtype=w.act)
         return k, v
-    out = w.table("cache", step.kv_tokens * kv_width, dtype)
+    out = w.state("cache", dtype, kv=step.kv_tokens, kv_heads=c.kv_heads, head_dim=c.head_dim)
     w.each("cache append", "copy", k, v, out=out, dtype=dtype, count=2)
     return out, out
 
@@ -220,7 +233,8 @@ def _head_views(w: Writer, name: str, qkv: tuple[Tensor, Tensor, Tensor], s: int
         free = i == 1 and c.kv_heads == c.heads and (b == 1 or c.merged_qkv)
         copy = (Elementwise(w.act, "copy", b * rows * heads * width),) if w.training and not free else ()
         at = f"{name} scores"
-        x = x.view(("batch", axis, "sequence" if i == 0 else "kv", "head_dim"), (b, heads, rows, width), copy, at=at)
+        own = "heads" if heads == c.heads else axis
+        x = x.view(("batch", own, "sequence" if i == 0 else "kv", "head_dim"), (b, heads, rows, width), copy, at=at)
         if heads < c.heads:
             sums = (Reduce(w.act, c.heads // heads, x.elements),) if w.training else ()
             x = x.view(("batch", "heads", "kv", "head_dim"), (b, c.heads, rows, width), sums, at=at)
@@ -236,7 +250,8 @@ def _operand_copies(
     q, k, v = qkv
     if w.fused:
         if s > 1 and (b > 1 or w.step.engine.adds_qkv_bias):  # whose kernel adds the bias, too
-            total = Tensor(f"{name} split heads", ("tokens",), (q.elements + k.elements + v.elements,), w.act)
+            each = sum(x.elements for x in (q, k, v)) // c.heads
+            total = Tensor(f"{name} split heads", ("heads", "head_dim"), (c.heads, each), w.act)
             w.each(total.name, "copy", q, k, v, out=total)
             q, k, v = (total.view(x.axes, x.shape, part=True) for x in qkv)
         return q, k, v
@@ -286,15 +301,17 @@ def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: boo
         x = w.each(f"{name} lowest", "max_scalar", x)
     elif kind in ("t5", "switch_transformers"):  # no scaling; the bias holds the mask
         if name == "cross":  # a bias of zeros, made in order, that learns nothing
-            return w.each(f"{name} position bias", "add_", x, w.table("zeros", scores))
+            zeros = w.state("zeros", batch=b, heads=c.heads, sequence=s, kv=t)
+            return w.each(f"{name} position bias", "add_", x, zeros)
         # The bias of self attention is a look-up of (s, t, heads), permuted: along t, heads lie between neighbours, and
         # the next head's values are wanted after a whole head.
         passing = s * t * (2.0 * w.size + FETCH_BYTES)
         assert bias is not None  # every layer adds the same
         x = w.each(f"{name} position bias", "add_", x, bias, reuse=passing, stride=c.heads * w.size)
     elif kind == "bloom":  # baddbmm starts from the alibi bias, copied out to the scores' shape
-        slopes = w.table("alibi", b * c.heads * t)
-        w.each(f"{name} alibi", "copy", slopes, out=w.table("alibi", scores), inputs=0, extra=slopes.nbytes)
+        slopes = w.state("alibi", batch=b, heads=c.heads, kv=t)
+        out = w.state("alibi", batch=b, heads=c.heads, sequence=s, kv=t)
+        w.each(f"{name} alibi", "copy", slopes, out=out, inputs=0, extra=slopes.nbytes)
         x = _masked(w, name, "add", x, w.table("mask", b * s * t), again, reuse)
     else:
         x = w.each(f"{name} scale", "mul_scalar", x)
@@ -303,7 +320,7 @@ def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: boo
             x = w.each(f"{name} softcap tanh", "tanh", x, saved=scores)
             x = w.each(f"{name} softcap unscale", "mul_scalar", x)
         if c.position == "alibi":
-            alibi = w.table("alibi", c.heads * t)
+            alibi = w.state("alibi", heads=c.heads, kv=t)
             x = w.each(f"{name} alibi", "add", x, alibi, inputs=1, extra=alibi.nbytes)
         if kind == "mpt":
             x = _masked(w, name, "masked_fill", x, w.table("mask", b * s * t, "bool"))

@@ -25,7 +25,8 @@ def feed_forward(w: Writer, x: Tensor, f: int, name: str = "mlp") -> Tensor:
     up, down = ("mlp.up", "mlp.down") if name == "mlp" else ("shared_experts", "shared_experts")
     if c.gated:
         if w.fused or c.merged_gate_up:
-            both = w.linear(up, f"{name} gate_up", x, 2 * f, "mlp | mlp", c.mlp_bias, saved=n * h)
+            halves = (f, 1), (f, 1)
+            both = w.linear(up, f"{name} gate_up", x, 2 * f, "mlp | mlp", c.mlp_bias, saved=n * h, segments=halves)
             axes, shape = (*x.axes[:-1], "mlp"), (*x.shape[:-1], f)
             first, second = both.view(axes, shape, part=True), both.view(axes, shape, part=True)
         else:
@@ -53,8 +54,7 @@ def experts(w: Writer, x: Tensor) -> Tensor:
     w.put(routing, "routing", (scores,), chosen, 1, ROUTING_CALLS, n * e * w.keep)
     calls = 4 if w.fused else EXPERT_CALLS
     saved = n * c.top_k * (2 * h + (4 if c.gated else 2) * c.moe_intermediate) * w.keep
-    tp = w.step.tp  # the config holds one GPU's part of an expert's width, the operator names the whole
-    op = MoE(w.act, n, h, c.moe_intermediate * tp, e, c.top_k, c.gated, tp, distribution=w.step.routing)
+    op = MoE(w.act, n, h, c.moe_intermediate, e, c.top_k, c.gated, distribution=w.step.routing)
     y = w.put(op, "experts", (x, chosen, *_expert_weights(w)), w.hidden("experts"), 1, calls, saved, part="experts")
     if c.shared_experts:
         shared = feed_forward(w, x, c.shared_intermediate, "shared experts")
@@ -67,8 +67,9 @@ def _expert_weights(w: Writer) -> tuple[Tensor, Tensor]:
     c = w.config
     f, into = c.moe_intermediate, 2 if c.gated else 1
     axis = "mlp | mlp" if c.gated else "mlp"
+    segments = {axis: ((f, 1), (f, 1))} if c.gated else {}
     return (
-        Tensor("experts up", ("expert", axis, "hidden"), (c.experts, into * f, c.hidden), w.act, WEIGHT),
+        Tensor("experts up", ("expert", axis, "hidden"), (c.experts, into * f, c.hidden), w.act, WEIGHT, segments),
         Tensor("experts down", ("expert", "hidden", "mlp"), (c.experts, c.hidden, f), w.act, WEIGHT),
     )
 

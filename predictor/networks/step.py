@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from predictor.engines import EAGER, Engine
 from predictor.errors import RequestError
 from predictor.ops.attention import attended_pairs
 from predictor.ops.routing import RANDOM
-
-if TYPE_CHECKING:
-    from predictor.hardware.system import SystemSpec
 
 MODES = ("forward", "prefill", "decode", "train")
 #: Batches of a ragged batch's parts below this are a line between whole ones, others are rounded.
@@ -29,8 +25,7 @@ class Step:
     projections of latent attention are kept in formats of their own, so that they are never one product.
 
     ``lens``: a ragged batch, packed without padding: in decode the tokens that each sequence has in the cache, else
-    each one's query tokens; ``context_len`` or ``seq_len`` is then the longest. ``tp`` GPUs of ``system`` share every
-    layer: the config that comes with such a step is of one of them (`predictor.parallel.tensor`).
+    each one's query tokens; ``context_len`` or ``seq_len`` is then the longest.
 
     ``engine``: what runs the pass; serving engines join other kernels than a compiler does (`predictor.engines`).
     ``routing``: how tokens fall on experts (`predictor.ops.routing`).
@@ -47,8 +42,6 @@ class Step:
     logits: str = "all"
     training: bool = False
     lens: tuple[int, ...] = ()
-    tp: int = 1
-    system: SystemSpec | None = None
     engine: Engine = EAGER
     routing: str = RANDOM
     latents_apart: bool = False
@@ -75,8 +68,6 @@ class Step:
                 raise RequestError(f"lengths {self.lens}: expected {self.batch}, the longest of {longest}")
             if self.mode == "train" or (self.mode != "decode" and self.context_len):
                 raise RequestError(f"lengths in {self.mode} after {self.context_len} tokens: expected none")
-        if self.tp > 1 and self.system is None:
-            raise RequestError(f"tp {self.tp}: expected a system, whose links join the GPUs")
 
     @property
     def tokens(self) -> int:

@@ -13,12 +13,11 @@ from dataclasses import replace
 
 from predictor.dtypes import bytes_of
 from predictor.graph.graph import Block, Node
-from predictor.graph.tensor import STATE, WEIGHT, Tensor
+from predictor.graph.tensor import STATE, WEIGHT, Segments, Tensor
 from predictor.networks.config import ModelConfig
 from predictor.networks.step import Step
 from predictor.ops.attention import Attention
 from predictor.ops.base import FORWARD, Op
-from predictor.ops.collective import over
 from predictor.ops.elementwise import Dropout, Elementwise, Reduce
 from predictor.ops.gemm import Gemm
 from predictor.ops.norm import Norm, Softmax
@@ -80,6 +79,10 @@ class Writer:
         """A table or mask that no gradient flows into."""
         return Tensor(name, ("index",), (elements,), dtype or self.act, STATE)
 
+    def state(self, name: str, dtype: str = "", **axes: int) -> Tensor:
+        """A table or cache with axes that mean something (name=size), into which no gradient flows."""
+        return Tensor(name, tuple(axes), tuple(axes.values()), dtype or self.act, STATE)
+
     def put(
         self, op: Op, name: str, inputs: tuple[Tensor, ...], out: Tensor, count: int = 1, calls: int = 1,
         saved: float = 0.0, share: float = 1.0, part: str = "",
@@ -90,22 +93,23 @@ class Writer:
 
     def linear(
         self, part: str, name: str, x: Tensor, n: int, axis: str, bias: bool = False, saved: float = 0.0,
-        views: int = 0, weight: Tensor | None = None,
+        views: int = 0, weight: Tensor | None = None, segments: tuple[tuple[int, int], ...] = (),
     ) -> Tensor:  # fmt: skip
         """``x`` of shape (..., k) times a weight (n, k) of a ``part`` (`predictor.parts`).
 
-        ``axis`` names the result's last axis. ``views`` counts the views of the result beyond the layer's own.
-        ``weight``: one that something else reads, too.
+        ``axis`` names the result's last axis, ``segments`` are what it is made of (`Tensor.segments`). ``views`` counts
+        the views of the result beyond the layer's own. ``weight``: one that something else reads, too.
         """
         conv1d = self.config.conv1d and part not in HIGH_PARTS
         layout = "nn" if conv1d else "tn"
         calls = (3 if conv1d else 4) + views  # view, (transposed weight,) product, view
         *rows, k = x.shape
         m = math.prod(rows)
+        made: Segments = {axis: segments} if segments else {}
         if weight is None:
-            weight = Tensor(name, (axis, x.axes[-1]), (n, k), self.act, WEIGHT)
-        inputs = (x, weight, Tensor(name, (axis,), (n,), self.act, WEIGHT)) if bias else (x, weight)
-        out = Tensor(name, (*x.axes[:-1], axis), (*rows, n), self.act)
+            weight = Tensor(name, (axis, x.axes[-1]), (n, k), self.act, WEIGHT, made)
+        inputs = (x, weight, Tensor(name, (axis,), (n,), self.act, WEIGHT, made)) if bias else (x, weight)
+        out = Tensor(name, (*x.axes[:-1], axis), (*rows, n), self.act, segments=made)
         op = Gemm(self.act, m, n, k, 1, "linear", bias, layout)
         node = Node(op, name, inputs, (out,), 1, FORWARD, calls, saved * self.keep, 1.0, part, self.scope)
         self.nodes.append(node)
@@ -136,15 +140,6 @@ class Writer:
             self.nodes[-1].outputs = (out, out.copied())
         return self.nodes[-1].outputs[-1]
 
-    def over_ranks(self, name: str, kind: str, x: Tensor) -> Tensor:
-        """A collective on an activation over the GPUs that share a layer; nothing where one has it all."""
-        step = self.step
-        if step.tp == 1 or step.system is None:
-            return x
-        shape = (*x.shape[:-1], x.shape[-1] * step.tp) if kind == "all_gather" else x.shape
-        out = Tensor(name, x.axes, shape, x.dtype)
-        return self.put(over(step.system, kind, self.act, round(out.elements * self.size), step.tp), name, (x,), out)
-
     def each(
         self, name: str, fn: str, x: Tensor, *others: Tensor, out: Tensor | None = None, inputs: int = -1,
         extra: float = 0.0, saved: float = 0.0, calls: int = 1, dtype: str = "", in_dtype: str = "",
@@ -157,7 +152,7 @@ class Writer:
         """
         dtype = dtype or self.act
         if out is None:
-            out = Tensor(name, x.axes, x.shape, dtype)
+            out = Tensor(name, x.axes, x.shape, dtype, segments=x.segments)
         op = Elementwise(dtype, fn, out.elements, inputs, extra, in_dtype, flops, grad, again, reuse, stride)
         node = Node(op, name, (x, *others), (out,), count, FORWARD, calls, saved * self.keep, 1.0, "", self.scope)
         self.nodes.append(node)
@@ -171,11 +166,11 @@ class Writer:
 
     def tiny(
         self, name: str, fn: str = "fill", elements: int = 1, dtype: str = "fp32", count: int = 1, calls: int = 1,
-        saved: float = 0.0,
+        saved: float = 0.0, out: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """A small kernel on indices or masks that no gradient flows through."""
-        out = self.table(name, elements, dtype)
-        return self.put(Elementwise(dtype, fn, elements), name, (), out, count, calls, saved * self.keep)
+        out = out or self.table(name, elements, dtype)
+        return self.put(Elementwise(dtype, fn, out.elements), name, (), out, count, calls, saved * self.keep)
 
     def dropout(self, name: str, x: Tensor, probability: float, count: int = 1) -> Tensor:
         """Dropout where it is active: eager inference launches nothing, but still calls."""

@@ -7,24 +7,30 @@ from typing import TYPE_CHECKING
 
 from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step, build
-from predictor.parallel import rank_config
 from predictor.parts import Formats, plain
 from predictor.passes.quantize import quantize
 
 if TYPE_CHECKING:
-    from predictor.hardware.system import SystemSpec
+    from predictor.hardware.mesh import Mesh
 
 
-def lower(config: ModelConfig, step: Step, tp: int, system: SystemSpec | None, formats: Formats | None = None) -> Graph:
-    """The graph of one of ``tp`` GPUs of ``system``, in ``formats`` (None: all in the dtype of its activations).
+def lower(config: ModelConfig, step: Step, mesh: Mesh | None = None, formats: Formats | None = None) -> Graph:
+    """The graph of one GPU, or of one rank of ``mesh``, in ``formats`` (None: all in the dtype of its activations).
 
-    Raises RequestError, one line with the nearest degree that works, where ``tp`` does not divide the model.
+    Raises RequestError, one line with the nearest degree that works, where a degree does not divide the model.
     """
     formats = formats or plain(step.act_dtype)
     apart = config.is_mla and _latents_apart(config, formats)
-    if (step.tp, step.system, step.latents_apart) != (tp, system, apart):
-        step = replace(step, tp=tp, system=system, latents_apart=apart)
-    return quantize(build(rank_config(config, tp) if tp > 1 else config, step), formats)
+    if step.latents_apart != apart:
+        step = replace(step, latents_apart=apart)
+    graph = quantize(build(config, step), formats)
+    if mesh is None:
+        return graph
+    from predictor.passes.shard import shard  # a forecast of one GPU starts without it
+    from predictor.passes.tensor_parallel import TENSOR, check_tensor
+
+    check_tensor(config, mesh.degree("tp"))
+    return shard(graph, mesh, TENSOR)
 
 
 def _latents_apart(config: ModelConfig, formats: Formats) -> bool:

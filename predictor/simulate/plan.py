@@ -134,8 +134,6 @@ def make_step(
         logits="last" if serving else "all",
         training=mode == "train",
         lens=lens,
-        tp=work.parallelism.tp,
-        system=work.system,
         engine=engine,
         routing=RANDOM if work.routing is None else work.routing.distribution,
     )
@@ -161,27 +159,27 @@ def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
 def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: str, micro: int = 0) -> Graph:
     """A pass over all tokens of the prompts, or of ``micro`` of the sequences."""
     step = make_step(work, numbers, mode, work.seq_len, 0, micro or work.batch, work.prompt_lens)
-    return lower(config, step, work.parallelism.tp, work.system, numbers.formats)
+    return lower(config, step, work.mesh, numbers.formats)
 
 
 def _decode_graphs(
     config: ModelConfig, work: Workload, numbers: Precision, grown: tuple[int, ...]
 ) -> tuple[Graph, ...]:
     """Decode steps that find ``grown`` tokens in the cache beside the workload's own, one for each."""
-    before, tp = work.context_len if work.mode == "decode" else work.seq_len, work.parallelism.tp
+    before, mesh = work.context_len if work.mode == "decode" else work.seq_len, work.mesh
     first = make_step(work, numbers, "decode", 1, 1, work.batch)
     if first.fused and first.attention == "flash" and not work.prompt_lens and not config.is_encoder_decoder:
         # Attention alone knows how long the context is: the rest of the step is built once.
-        graph = _built(config, first, tp, work.system, numbers.formats)
+        graph = _built(config, first, mesh, numbers.formats)
         return tuple(_with_context(graph, before + more) for more in grown)
     steps = (
         make_step(work, numbers, "decode", 1, before + more, work.batch, tuple(n + more for n in work.prompt_lens))
         for more in grown
     )
-    return tuple(lower(config, step, tp, work.system, numbers.formats) for step in steps)
+    return tuple(lower(config, step, mesh, numbers.formats) for step in steps)
 
 
-#: A system's hash is its id, its equality every field: a what-if system never meets another one's graph.
+#: A system's hash is its id, its equality every field: a what-if system's mesh never meets another one's graph.
 _built = lru_cache(maxsize=1024)(lower)
 
 
