@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from predictor import engines
@@ -14,6 +15,7 @@ from predictor.ops.routing import Router
 from predictor.units import parse_quantity
 
 if TYPE_CHECKING:
+    from predictor.hardware.mesh import Mesh
     from predictor.hardware.system import SystemSpec
 
 MODES = ("forward", "train", "prefill", "decode", "generate")
@@ -26,8 +28,8 @@ OPTIMIZERS = ("adam", "adam_fused", "sgd", "none")
 RECOMPUTES = ("none", "selective", "full")
 SHARDS = ("none", "zero1", "zero2", "zero3", "hsdp")
 
-#: CPU time of one framework call in eager PyTorch: the call from Python, dispatch, allocation, launch. The middle of
-#: what hosts of these GPUs need (4 to 12 microseconds); `microbench launch-overhead` measures a machine's own.
+#: CPU time of one framework call in eager PyTorch: the call from Python, dispatch, allocation, launch. Chosen by
+#: looking at launch-bound runs, which show 4 to 12 microseconds; `microbench launch-overhead` measures a machine's own.
 DEFAULT_LAUNCH_OVERHEAD_S = 6e-6
 #: A framework call that takes a millisecond is a slip of the keyboard ("6ms").
 LARGEST_LAUNCH_OVERHEAD_S = 1e-3
@@ -35,13 +37,14 @@ LARGEST_LAUNCH_OVERHEAD_S = 1e-3
 #: scheduling) and TensorRT-LLM (overlap scheduler) state that they plan the next step while the GPU works on this one.
 #: Older versions needed milliseconds; `--step-overhead` names them.
 DEFAULT_STEP_OVERHEAD_S = 0.0
+#: An engine that takes longer for a step is a slip of the keyboard.
 LARGEST_STEP_OVERHEAD_S = 10.0
 
 #: Sizes beyond which a request is a slip of the keyboard: no GPU holds them, and sums of them leave exact integers.
 LARGEST = {
     "batch": 10**7, "micro_batch": 10**7, "seq_len": 10**8, "context_len": 10**8, "output_len": 10**6,
 }  # fmt: skip
-#: Sequences of a ragged batch.
+#: Sequences of a ragged batch: more are a slip of the keyboard.
 LARGEST_RAGGED = 10_000
 
 
@@ -192,6 +195,11 @@ class Workload:
         return engines.engine(self.execution)
 
     @property
+    def mesh(self) -> Mesh | None:
+        """The GPUs of the run, an axis a parallelism; None for one GPU."""
+        return None if self.system is None else _mesh(self.parallelism, self.system)
+
+    @property
     def longest_sequence(self) -> int:
         """Positions that the longest sequence of the run takes, the tokens that it makes but the last among them."""
         if self.mode == "decode":
@@ -207,6 +215,15 @@ class Workload:
     def launch_range_s(self) -> tuple[float, float] | None:
         """What the assumed launch overhead stands for, seconds [least, most]; None where it was given."""
         return self.engine.launch_range_s if self.launch_overhead_assumed else None
+
+
+@lru_cache(maxsize=256)
+def _mesh(degrees: Parallelism, system: SystemSpec) -> Mesh | None:
+    if degrees.num_gpus == 1:
+        return None
+    from predictor.hardware.mesh import Mesh  # a forecast of one GPU starts without it
+
+    return Mesh((("tp", degrees.tp),), system)
 
 
 def flag(name: str) -> str:

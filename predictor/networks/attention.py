@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from predictor.graph.graph import Node
 from predictor.graph.tensor import Tensor
+from predictor.networks.config import ModelConfig
 from predictor.networks.writer import Writer
 from predictor.ops.attention import Attention
 from predictor.ops.elementwise import Elementwise, Reduce
 
 #: What a strided read brings in from DRAM (`predictor.estimators.memory_bound`).
 FETCH_BYTES = 64.0
+#: The axis of the merged projection of q, k and v.
+MERGED = "heads | kv_heads | kv_heads"
 
 
 def self_attention(
@@ -48,8 +51,10 @@ def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tenso
     n, h, q, kv = step.tokens, c.hidden, c.heads * c.head_dim, c.kv_heads * c.head_dim
     scope = f"{name} qkv"
     if c.merged_qkv:
-        axis = "heads | kv_heads | kv_heads"
-        merged = w.linear("attention.qkv", f"{name} qkv", x, q + 2 * kv, axis, c.qkv_bias, saved=n * h, views=7)
+        merged = w.linear(
+            "attention.qkv", scope, x, q + 2 * kv, MERGED, c.qkv_bias, saved=n * h, views=7,
+            segments=_merged_segments(c),
+        )  # fmt: skip
         if w.training and step.attention == "math":  # which leaves their gradients apart
             joined = (Elementwise(w.act, "copy", merged.elements),)
             merged = merged.view(at=f"{name} scores", gradient=joined)
@@ -58,18 +63,28 @@ def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tenso
             _heads(w, merged, "kv_heads", c.kv_heads, part=True),
             _heads(w, merged, "kv_heads", c.kv_heads, part=True),
         )
-    query = w.linear("attention.qkv", f"{name} q", x, q, "heads", c.qkv_bias, saved=n * h, views=2, scope=scope)
+    of_q, of_kv = ((c.heads, c.head_dim),), ((c.kv_heads, c.head_dim),)
+    query = w.linear(
+        "attention.qkv", f"{name} q", x, q, "heads", c.qkv_bias, saved=n * h, views=2, segments=of_q, scope=scope
+    )
     if c.model_type == "opt" and step.attention == "math":
         w.scope = f"{name} q scaling"
         query = w.each(f"{name} q scale", "mul_scalar", query)
         w.scope = ""
-    key = w.linear("attention.qkv", f"{name} k", x, kv, "kv_heads", c.qkv_bias, views=2, scope=scope)
-    value = w.linear("attention.qkv", f"{name} v", x, kv, "kv_heads", c.qkv_bias, views=2, scope=scope)
+    key, value = (
+        w.linear("attention.qkv", each, x, kv, "kv_heads", c.qkv_bias, views=2, segments=of_kv, scope=scope)
+        for each in (f"{name} k", f"{name} v")
+    )
     return (
         _heads(w, query, "heads", c.heads),
         _heads(w, key, "kv_heads", c.kv_heads),
         _heads(w, value, "kv_heads", c.kv_heads),
     )
+
+
+def _merged_segments(c: ModelConfig) -> tuple[tuple[int, int], ...]:
+    """What `MERGED` is made of: heads, how many and how wide."""
+    return (c.heads, c.head_dim), (c.kv_heads, c.head_dim), (c.kv_heads, c.head_dim)
 
 
 def _heads(w: Writer, x: Tensor, axis: str, heads: int, part: bool = False) -> Tensor:
@@ -83,7 +98,7 @@ def cross_attention(w: Writer, x: Tensor, encoded: Tensor, kv_len: int) -> Tenso
     n, h, width = step.tokens, c.hidden, c.heads * c.head_dim
     q = w.linear("attention.qkv", "cross q", x, width, "heads", saved=n * h, views=2)
     if step.mode == "decode":
-        k = v = w.table("cross cache", step.batch * kv_len * width)
+        k = v = w.state("cross cache", batch=step.batch, kv=kv_len, kv_heads=c.heads, head_dim=c.head_dim)
     else:
         w.scope = "cross kv"
         k, v = (
@@ -118,9 +133,12 @@ def _rotated(w: Writer, which: str, x: Tensor, dim: int) -> Tensor:
 
 def cache_append(w: Writer, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """New keys and values joined to the cached ones: both are concatenated anew."""
-    step, kv_width = w.step, w.config.kv_heads * w.config.head_dim
+    step, c = w.step, w.config
     dtype = step.kv_dtype or w.act
-    keys, values = (w.table(name, step.kv_tokens * kv_width, dtype) for name in ("key cache", "value cache"))
+    keys, values = (
+        w.state(name, dtype, kv=step.kv_tokens, kv_heads=c.kv_heads, head_dim=c.head_dim)
+        for name in ("key cache", "value cache")
+    )
     op = Elementwise(dtype, "copy", keys.elements)
     w.nodes.append(Node(op, "cache append", (k, v), (keys, values), 2, scope=w.scope))
     return keys, values
@@ -137,7 +155,7 @@ def core(
         drop = w.training and c.attention_dropout > 0
         kv_dtype = step.kv_dtype if cached else ""
         op = Attention(
-            w.high, step.batch, c.heads, c.kv_heads, s, t, c.head_dim, c.v_head_dim, causal, window, kv_dtype,
+            w.act, step.batch, c.heads, c.kv_heads, s, t, c.head_dim, c.v_head_dim, causal, window, kv_dtype,
             "forward", False, drop,
         )  # fmt: skip
         # Of a q that was joined of parts the heads lie apart, and so do those of the result.
@@ -206,7 +224,8 @@ def _head_views(w: Writer, name: str, qkv: tuple[Tensor, Tensor, Tensor], s: int
         free = i == 1 and c.kv_heads == c.heads and (b == 1 or c.merged_qkv)
         copy = (Elementwise(w.act, "copy", b * rows * heads * width),) if w.training and not free else ()
         at = f"{name} scores"
-        x = x.view(("batch", axis, "sequence" if i == 0 else "kv", "head_dim"), (b, heads, rows, width), copy, at=at)
+        own = "heads" if heads == c.heads else axis
+        x = x.view(("batch", own, "sequence" if i == 0 else "kv", "head_dim"), (b, heads, rows, width), copy, at=at)
         if heads < c.heads:
             sums = (Reduce(w.act, c.heads // heads, x.elements),) if w.training else ()
             x = x.view(("batch", "heads", "kv", "head_dim"), (b, c.heads, rows, width), sums, at=at)
@@ -266,15 +285,17 @@ def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: boo
         x = w.each(f"{name} lowest", "max_scalar", x)
     elif kind in ("t5", "switch_transformers"):  # no scaling; the bias holds the mask
         if name == "cross":  # a bias of zeros, made in order, that learns nothing
-            return w.each(f"{name} position bias", "add_", x, w.table("zeros", scores))
+            zeros = w.state("zeros", batch=b, heads=c.heads, sequence=s, kv=t)
+            return w.each(f"{name} position bias", "add_", x, zeros)
         # The bias of self attention is a look-up of (s, t, heads), permuted: along t, heads lie between neighbours, and
         # the next head's values are wanted after a whole head.
         passing = s * t * (2.0 * w.size + FETCH_BYTES)
         assert bias is not None  # every layer adds the same
         x = w.each(f"{name} position bias", "add_", x, bias, reuse=passing, stride=c.heads * w.size)
     elif kind == "bloom":  # baddbmm starts from the alibi bias, copied out to the scores' shape
-        slopes = w.table("alibi", b * c.heads * t)
-        w.each(f"{name} alibi", "copy", slopes, out=w.table("alibi", scores), inputs=0, extra=slopes.nbytes)
+        slopes = w.state("alibi", batch=b, heads=c.heads, kv=t)
+        out = w.state("alibi", batch=b, heads=c.heads, sequence=s, kv=t)
+        w.each(f"{name} alibi", "copy", slopes, out=out, inputs=0, extra=slopes.nbytes)
         x = _masked(w, name, "add", x, w.table("mask", b * s * t), again, reuse)
     else:
         x = w.each(f"{name} scale", "mul_scalar", x)
@@ -283,7 +304,7 @@ def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: boo
             x = w.each(f"{name} softcap tanh", "tanh", x, saved=scores)
             x = w.each(f"{name} softcap unscale", "mul_scalar", x)
         if c.position == "alibi":
-            alibi = w.table("alibi", c.heads * t)
+            alibi = w.state("alibi", heads=c.heads, kv=t)
             x = w.each(f"{name} alibi", "add", x, alibi, inputs=1, extra=alibi.nbytes)
         if kind == "mpt":
             x = _masked(w, name, "masked_fill", x, w.table("mask", b * s * t, "bool"))

@@ -22,7 +22,6 @@ def embedding(w: Writer) -> tuple[Tensor, Tensor]:
         return _two_embeddings(w)
     width = c.embed_width or h
     x = _look_up(w, "token embedding", w.hidden("token embedding", width), c.vocab, "vocab", 3)
-    x = w.over_ranks("embedding all_reduce", "all_reduce", x)
     if c.embed_width:
         x = w.linear("embedding", "embedding projection in", x, h, "hidden", saved=n * c.embed_width)
     if c.embed_scale:
@@ -68,7 +67,6 @@ def _two_embeddings(w: Writer) -> tuple[Tensor, Tensor]:
     for x in outs:
         w.put(op, "token embedding", (table,), x, calls=2)
     for i, x in enumerate(outs):
-        x = w.over_ranks("embedding all_reduce", "all_reduce", x)
         outs[i] = w.dropout("embedding dropout", x, c.embed_dropout)
     return outs[0], outs[-1]
 
@@ -92,7 +90,7 @@ def masks(w: Writer) -> None:
         w.tiny("rotary angles", "mul_scalar", table // 2, "fp32", calls=6)
         _rotations(w, table, s * (c.qk_rope_dim or c.rotary_dim or c.head_dim))
     if c.position == "alibi":
-        w.tiny("alibi slopes", "mul_scalar", b * c.heads * t, "fp32", calls=6)
+        w.tiny("alibi slopes", "mul_scalar", calls=6, out=w.state("alibi slopes", "fp32", batch=b, heads=c.heads, kv=t))
     w.scope = ""
 
 
@@ -135,8 +133,9 @@ def relative_bias(w: Writer, name: str, s: int, t: int) -> Tensor:
     looked_up = Tensor(f"{name} position bias", ("sequence", "kv", "heads"), (s, t, c.heads), w.act)
     looked_up = _look_up(w, f"{name} position bias", looked_up, c.relative_buckets, "bucket", 4)
     bias = Tensor(f"{name} bias mask", ("batch", "heads", "sequence", "kv"), (b, c.heads, s, t), w.act)
-    extra = (c.heads + b) * s * t * w.size
-    return w.each(f"{name} bias mask", "add", looked_up, out=bias, inputs=0, extra=extra)
+    mask = w.table("mask", b * s * t)
+    extra = looked_up.nbytes + mask.nbytes
+    return w.each(f"{name} bias mask", "add", looked_up, mask, out=bias, inputs=0, extra=extra)
 
 
 def head(w: Writer, x: Tensor) -> Tensor:
@@ -168,7 +167,6 @@ def head(w: Writer, x: Tensor) -> Tensor:
             x = w.each("logits softcap tanh", "tanh", x, saved=rows * c.vocab)
             x = w.each("logits softcap unscale", "mul_scalar", x)
             w.scope = ""
-        x = w.over_ranks("logits all_gather", "all_gather", x)
     return x
 
 
@@ -191,7 +189,6 @@ def _bert_head(w: Writer, x: Tensor) -> Tensor:
         x = w.activation("head activation", x)
         x = w.norm("head norm", x)
         x = w.linear("head", "lm head", x, c.vocab, "vocab", True, saved=n * h, weight=w.tied)
-        x = w.over_ranks("logits all_gather", "all_gather", x)
     if c.head == "pretraining":
         w.linear("head", "next sentence", pooled, 2, "label", True)
     return x

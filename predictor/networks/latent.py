@@ -87,14 +87,14 @@ def _absorbed(w: Writer, q: Tensor, cache: Tensor) -> Tensor:
     c, step = w.config, w.step
     n, a, r, t = step.tokens, c.heads, c.kv_lora_rank, step.kv_len
     axes = ("heads", "tokens", "latent")
-    key, value = (Tensor(name, ("heads", "latent", "head_dim"), (a, r, width), w.high, WEIGHT)
+    key, value = (Tensor(name, ("heads", "latent", "head_dim"), (a, r, width), w.act, WEIGHT)
                   for name, width in (("absorb key", c.qk_nope_dim), ("absorb value", c.v_head_dim)))  # fmt: skip
     y = Tensor("attention absorb key", axes, (a, n, r), w.act)
-    q = w.bmm("attention absorb key", q, key, y, a, c.qk_nope_dim, "nn")
+    q = w.bmm("attention absorb key", q, key, y, a, c.qk_nope_dim, "nn", part="attention.kv_b")
     w.scope = "attention core"
     if step.attention == "flash":
         op = Attention(
-            w.high, step.batch, a, 1, 1, t, r + c.qk_rope_dim, r, True, 0, step.kv_dtype, "forward", True, False
+            w.act, step.batch, a, 1, 1, t, r + c.qk_rope_dim, r, True, 0, step.kv_dtype, "forward", True, False
         )
         y = w.attend("attention core", op, (q, cache))
     else:
@@ -106,5 +106,5 @@ def _absorbed(w: Writer, q: Tensor, cache: Tensor) -> Tensor:
         y = w.bmm("attention context", x, cache, y, step.batch, t, "nn")
     w.scope = ""
     out = Tensor("attention absorb value", ("heads", "tokens", "head_dim"), (a, n, c.v_head_dim), w.act)
-    y = w.bmm("attention absorb value", y, value, out, a, r, "nn")
+    y = w.bmm("attention absorb value", y, value, out, a, r, "nn", part="attention.kv_b")
     return y.view((*w.axes, "heads"), (*w.shape, a * c.v_head_dim))

@@ -19,12 +19,10 @@ def decoder_layer(w: Writer, x: Tensor, sparse: bool, window: int) -> Tensor:
     x = w.summed_at("attention residual", x)
     y = w.norm("attention norm", x) if c.pre_norm else x.view()
     y = latent_attention(w, y) if c.is_mla else self_attention(w, y, window)
-    y = w.over_ranks("attention all_reduce", "all_reduce", y)
     y = w.dropout("attention out dropout", y, c.residual_dropout)
     x = w.summed_at("mlp residual", _join(w, "attention", x, y))
     y = w.norm("mlp norm", x) if c.pre_norm else x
     y = experts(w, y) if sparse else feed_forward(w, y, c.intermediate)
-    y = w.over_ranks("mlp all_reduce", "all_reduce", y)
     y = w.dropout("mlp dropout", y, c.residual_dropout)
     return _join(w, "mlp", x, y)
 
@@ -74,14 +72,12 @@ def _layer(w: Writer, x: Tensor, bias: Tensor, sparse: bool, encoded: Tensor | N
     x = w.summed_at("attention residual", x)
     y = w.norm("attention norm", x)
     y = self_attention(w, y, 0, causal=encoded is not None, bias=bias)
-    y = w.over_ranks("attention all_reduce", "all_reduce", y)
     y = w.dropout("attention out dropout", y, c.residual_dropout)
     x = _sublayer(w, "attention", x, y)
     if encoded is not None:
         x = w.summed_at("cross residual", x)
         y = w.norm("cross norm", x)
         y = cross_attention(w, y, encoded, source)
-        y = w.over_ranks("cross all_reduce", "all_reduce", y)
         y = w.dropout("cross out dropout", y, c.residual_dropout)
         x = _sublayer(w, "cross", x, y)
     x = w.summed_at("mlp residual", x)
@@ -92,7 +88,6 @@ def _layer(w: Writer, x: Tensor, bias: Tensor, sparse: bool, encoded: Tensor | N
         y = switch_experts(w, y)
     else:
         y = feed_forward(w, y, c.intermediate)
-    y = w.over_ranks("mlp all_reduce", "all_reduce", y)
     y = w.dropout("mlp dropout", y, c.residual_dropout)
     return _sublayer(w, "mlp", x, y)
 

@@ -13,16 +13,15 @@ from dataclasses import replace
 
 from predictor.dtypes import bytes_of
 from predictor.graph.graph import Block, Node
-from predictor.graph.tensor import STATE, WEIGHT, Tensor
+from predictor.graph.tensor import STATE, WEIGHT, Segments, Tensor
 from predictor.networks.config import ModelConfig
 from predictor.networks.step import Step
 from predictor.ops.attention import Attention
 from predictor.ops.base import FORWARD, Op
-from predictor.ops.collective import over
 from predictor.ops.elementwise import Dropout, Elementwise, Reduce
 from predictor.ops.gemm import Gemm
 from predictor.ops.norm import Norm, Softmax
-from predictor.parts import HIGH_PARTS, plain
+from predictor.parts import HIGH_PARTS
 
 # Names that config files use for the same kernels.
 _KERNEL = {
@@ -35,8 +34,7 @@ class Writer:
     """Collects the nodes of one block for ``config`` under ``step``."""
 
     __slots__ = (
-        "act", "axes", "config", "formats", "high", "keep", "nodes", "rotations", "scope", "shape", "size", "step",
-        "tied", "training",
+        "act", "axes", "config", "keep", "nodes", "rotations", "scope", "shape", "size", "step", "tied", "training",
     )  # fmt: skip
 
     def __init__(self, config: ModelConfig, step: Step) -> None:
@@ -46,11 +44,7 @@ class Writer:
         #: module of the nodes that are being written; "": each is one by itself, of its own name
         self.scope = ""
         self.act = step.act_dtype
-        #: of the layer that is being written
-        self.formats = step.formats or plain(step.act_dtype)
         self.size = bytes_of(self.act)
-        #: dtype of products that stay at 16 bit or more when the linear layers are quantized
-        self.high = self.formats.high.dtype
         self.training = step.training
         self.keep = self.size if step.training else 0.0
         #: the table of token embeddings where the head reads it, too
@@ -62,10 +56,12 @@ class Writer:
         self.axes: tuple[str, ...] = ("tokens",) if packed else ("batch", "sequence")
         self.shape: tuple[int, ...] = (step.tokens,) if packed else (step.batch, step.seq_len)
 
-    def block(self, name: str, repeat: int = 1, carried: tuple[Tensor, Tensor] | None = None) -> Block:
+    def block(
+        self, name: str, repeat: int = 1, carried: tuple[Tensor, Tensor] | None = None, layers: tuple[int, ...] = ()
+    ) -> Block:
         """The nodes so far as a block; the writer starts afresh."""
         nodes, self.nodes = tuple(self.nodes), []
-        return Block(name, nodes, repeat, carried)
+        return Block(name, nodes, repeat, carried, layers)
 
     def summed_at(self, name: str, x: Tensor) -> Tensor:
         """``x``, of which training sums the gradients with those of the node called ``name`` (`View.at`)."""
@@ -79,6 +75,10 @@ class Writer:
         """A table or mask that no gradient flows into."""
         return Tensor(name, ("index",), (elements,), dtype or self.act, STATE)
 
+    def state(self, name: str, dtype: str = "", **axes: int) -> Tensor:
+        """A table or cache with axes that mean something (name=size), into which no gradient flows."""
+        return Tensor(name, tuple(axes), tuple(axes.values()), dtype or self.act, STATE)
+
     def put(
         self, op: Op, name: str, inputs: tuple[Tensor, ...], out: Tensor, count: int = 1, calls: int = 1,
         saved: float = 0.0, share: float = 1.0, part: str = "",
@@ -90,24 +90,25 @@ class Writer:
 
     def linear(
         self, part: str, name: str, x: Tensor, n: int, axis: str, bias: bool = False, saved: float = 0.0,
-        views: int = 0, weight: Tensor | None = None, scope: str = "",
+        views: int = 0, weight: Tensor | None = None, segments: tuple[tuple[int, int], ...] = (), scope: str = "",
     ) -> Tensor:  # fmt: skip
-        """``x`` of shape (..., k) times a weight (n, k) of a ``part`` (`predictor.parts`), whose format it has.
+        """``x`` of shape (..., k) times a weight (n, k) of a ``part`` (`predictor.parts`).
 
-        ``axis`` names the result's last axis. ``views`` counts the views of the result beyond the layer's own.
-        ``weight``: one that something else reads, too. ``scope``: the module that it is a part of.
+        ``axis`` names the result's last axis, ``segments`` are what it is made of (`Tensor.segments`). ``views`` counts
+        the views of the result beyond the layer's own. ``weight``: one that something else reads, too. ``scope``: the
+        module that it is a part of.
         """
         conv1d = self.config.conv1d and part not in HIGH_PARTS
         layout = "nn" if conv1d else "tn"
         calls = (3 if conv1d else 4) + views  # view, (transposed weight,) product, view
-        dtype, quant = self.formats.of(part)
         *rows, k = x.shape
         m = math.prod(rows)
+        made: Segments = {axis: segments} if segments else {}
         if weight is None:
-            weight = Tensor(name, (axis, x.axes[-1]), (n, k), dtype, WEIGHT)
-        inputs = (x, weight, Tensor(name, (axis,), (n,), self.act, WEIGHT)) if bias else (x, weight)
-        out = Tensor(name, (*x.axes[:-1], axis), (*rows, n), self.act)
-        op = Gemm(dtype, m, n, k, 1, "linear", bias, layout, quant)
+            weight = Tensor(name, (axis, x.axes[-1]), (n, k), self.act, WEIGHT, made)
+        inputs = (x, weight, Tensor(name, (axis,), (n,), self.act, WEIGHT, made)) if bias else (x, weight)
+        out = Tensor(name, (*x.axes[:-1], axis), (*rows, n), self.act, segments=made)
+        op = Gemm(self.act, m, n, k, 1, "linear", bias, layout)
         scope = scope or self.scope or name
         node = Node(op, name, inputs, (out,), 1, FORWARD, calls, saved * self.keep, 1.0, part, scope)
         self.nodes.append(node)
@@ -115,12 +116,12 @@ class Writer:
 
     def bmm(
         self, name: str, a: Tensor, b: Tensor, out: Tensor, batch: int, k: int, layout: str, saved: float = 0.0,
-        calls: int = 6,
+        calls: int = 6, part: str = "",
     ) -> Tensor:  # fmt: skip
-        """``batch`` products of activations over ``k``, to ``out`` of shape (..., m, n)."""
+        """``batch`` products over ``k``, to ``out`` of shape (..., m, n): activations, or with a ``part``'s weight."""
         n = out.shape[-1]
-        op = Gemm(self.high, out.elements // (batch * n), n, k, batch, "bmm", False, layout)
-        return self.put(op, name, (a, b), out, 1, calls, saved * self.keep)
+        op = Gemm(self.act, out.elements // (batch * n), n, k, batch, "bmm", False, layout)
+        return self.put(op, name, (a, b), out, 1, calls, saved * self.keep, part=part)
 
     def attend(
         self, name: str, op: Attention, inputs: tuple[Tensor, ...], saved: float = 0.0, copied: bool = False
@@ -138,15 +139,6 @@ class Writer:
             self.nodes[-1].outputs = (out, out.copied())
         return self.nodes[-1].outputs[-1]
 
-    def over_ranks(self, name: str, kind: str, x: Tensor) -> Tensor:
-        """A collective on an activation over the GPUs that share a layer; nothing where one has it all."""
-        step = self.step
-        if step.tp == 1 or step.system is None:
-            return x
-        shape = (*x.shape[:-1], x.shape[-1] * step.tp) if kind == "all_gather" else x.shape
-        out = Tensor(name, x.axes, shape, x.dtype)
-        return self.put(over(step.system, kind, self.act, round(out.elements * self.size), step.tp), name, (x,), out)
-
     def each(
         self, name: str, fn: str, x: Tensor, *others: Tensor, out: Tensor | None = None, inputs: int = -1,
         extra: float = 0.0, saved: float = 0.0, calls: int = 1, dtype: str = "", in_dtype: str = "",
@@ -159,7 +151,7 @@ class Writer:
         """
         dtype = dtype or self.act
         if out is None:
-            out = Tensor(name, x.axes, x.shape, dtype)
+            out = Tensor(name, x.axes, x.shape, dtype, segments=x.segments)
         op = Elementwise(dtype, fn, out.elements, inputs, extra, in_dtype, flops, grad, again, reuse, stride)
         scope = self.scope or name
         node = Node(op, name, (x, *others), (out,), count, FORWARD, calls, saved * self.keep, 1.0, "", scope)
@@ -174,11 +166,11 @@ class Writer:
 
     def tiny(
         self, name: str, fn: str = "fill", elements: int = 1, dtype: str = "fp32", count: int = 1, calls: int = 1,
-        saved: float = 0.0,
+        saved: float = 0.0, out: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """A small kernel on indices or masks that no gradient flows through."""
-        out = self.table(name, elements, dtype)
-        return self.put(Elementwise(dtype, fn, elements), name, (), out, count, calls, saved * self.keep)
+        out = out or self.table(name, elements, dtype)
+        return self.put(Elementwise(dtype, fn, out.elements), name, (), out, count, calls, saved * self.keep)
 
     def dropout(self, name: str, x: Tensor, probability: float, count: int = 1) -> Tensor:
         """Dropout where it is active: eager inference launches nothing, but still calls."""

@@ -7,10 +7,15 @@ once; what a kernel reads again is the business of an estimator, never of the bo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from predictor.dtypes import bytes_of
+from predictor.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from predictor.graph.tensor import Tensor
 
 FORWARD = "forward"
 BACKWARD = "backward"
@@ -54,6 +59,34 @@ class Kept(NamedTuple):
     drop: int = 0
     axes: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
+
+
+class Piece:
+    """A ``whole`` tensor of a node and the ``local`` one that a rank has of it, the very same where nothing splits it.
+
+    ``split``: name of an axis that is split -> (entries on this rank, entries of all). ``over``: the axes of the mesh
+    that it is split over.
+    """
+
+    __slots__ = ("local", "over", "split", "whole")
+
+    def __init__(
+        self, whole: Tensor, local: Tensor, split: Mapping[str, tuple[int, int]], over: tuple[str, ...]
+    ) -> None:
+        self.whole = whole
+        self.local = local
+        self.split = split
+        self.over = over
+
+    def share(self, count: int, *axes: str) -> int:
+        """The rank's part of a ``count`` that grows with this tensor; with ``axes``, with those of its axes."""
+        if not axes:
+            return count * self.local.elements // self.whole.elements if self.split else count
+        for axis in axes:
+            if axis in self.split:
+                part, whole = self.split[axis]
+                count = count * part // whole
+        return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +151,19 @@ class Op(ABC):
     def kept(self) -> tuple[Kept, ...]:
         """What it writes for its backward pass beside its outputs."""
         return ()
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Op:
+        """This operator on what one rank has of its node's tensors, some of which are split."""
+        name = inputs[0].whole.name if inputs else self.label
+        raise UnsupportedError(f"{type(self).__name__} on a part of {name!r}: expected an operator with a rule `local`")
+
+    def made_of(self, output: int) -> Sequence[int] | None:
+        """The places of the inputs that an output is made of; None: of all."""
+        return None
+
+    def stays_partial(self, partial: Sequence[bool]) -> bool:
+        """Whether the result is a partial sum where those of the inputs are: a sum of partial sums is one."""
+        return False
 
     def weights(self) -> int:
         """Elements of the parameters that the operator owns, whose gradients it makes; 0 where it owns none."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from predictor.dtypes import bytes_of
-from predictor.ops.base import EVERY, Gradient, Kept, Op, StreamingOp
+from predictor.ops.base import EVERY, Gradient, Kept, Op, Piece, StreamingOp
 from predictor.ops.gemm import Gemm, output_dtype
 from predictor.ops.routing import BALANCED, drawn, experts_touched
 from predictor.quantization import weight_bytes
@@ -122,6 +123,20 @@ class MoE(Op):
         every = (("gathered", hidden, whole), *inner, ("result", hidden, whole))
         return tuple(Kept(name, dtype, drop=-1, axes=axes, shape=shape) for name, axes, shape in every)
 
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> MoE:
+        """``tp`` and ``ep`` of those who share the weights (the operator names the whole width), and its tokens."""
+        tp, ep, down = self.tp, self.ep, inputs[-1].split
+        for axis, (part, whole) in down.items():
+            if axis == "expert":
+                ep *= whole // part
+            else:
+                tp *= whole // part
+        return replace(self, tokens=outputs[0].share(self.tokens), tp=tp, ep=ep)
+
+    def made_of(self, output: int) -> Sequence[int] | None:
+        """The result of all; what is kept beside it sums nothing over the ranks."""
+        return (0,) if output else None
+
     def kernels(self) -> int:
         return 4  # permute, two grouped GEMMs with the activation fused, un-permute
 
@@ -163,3 +178,7 @@ class Routing(StreamingOp):
     def kept(self) -> tuple[Kept, ...]:
         """The probabilities."""
         return (Kept("probabilities", self.dtype, of_input=True),)
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Routing:
+        """Its tokens: every rank scores all experts."""
+        return Routing(self.dtype, inputs[0].share(self.tokens), self.experts, self.top_k)

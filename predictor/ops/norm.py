@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from predictor.ops.base import BACKWARD, FORWARD, Gradient, Kept, Op, StreamingOp
+from predictor.ops.base import BACKWARD, FORWARD, Gradient, Kept, Op, Piece, StreamingOp
 from predictor.ops.elementwise import Elementwise
 
 
@@ -87,6 +88,11 @@ class Norm(StreamingOp):
         statistics = Kept("statistics", "fp32", drop=1, axes=("statistic",), shape=(self._statistics,))
         return (statistics, Kept("sum")) if self.residual and not self.sum_kept else (statistics,)
 
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Norm:
+        """Its rows: a row is never split."""
+        rows = outputs[0].share(self.rows)
+        return Norm(self.dtype, rows, self.cols, self.kind, self.phase, self.residual, self.sum_kept)
+
     def kernels(self) -> int:
         return 1 if self.phase == FORWARD else 2  # the input's gradient, and the parameters'
 
@@ -129,6 +135,10 @@ class Softmax(StreamingOp):
 
     def gradients(self) -> tuple[Gradient, ...]:
         return () if self.phase == BACKWARD else _OF_OUTPUT
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Softmax:
+        """Its rows: a row is never split."""
+        return Softmax(self.dtype, outputs[0].share(self.rows), self.cols, self.phase)
 
 
 _OF_OUTPUT = (Gradient(outputs=(0,)), Gradient((0,), outputs=(0,), incoming=False, before=True))

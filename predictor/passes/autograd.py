@@ -157,7 +157,9 @@ class _Reverse:
         if forward.carried:
             start = self.arrived.get(id(forward.carried[0].storage))
             carried = (entry[0], start[0][0]) if start and entry else None
-        return Block(f"{forward.name} backward", tuple(self.nodes), forward.repeat, carried, place, tuple(self.running))
+        return Block(
+            f"{forward.name} backward", tuple(self.nodes), forward.repeat, carried, (), place, tuple(self.running)
+        )
 
     def _ends(self) -> dict[int, list[tuple[Tensor, int]]]:
         reads, parts, order = self.reads, set(), []

@@ -36,8 +36,8 @@ def recompute(graph: Graph, kind: str) -> Graph:
         if nodes:
             changed = True
             blocks[b] = Block(
-                block.name, _with_again(block.nodes, nodes), block.repeat, block.carried, block.backward_of,
-                block.running,
+                block.name, _with_again(block.nodes, nodes), block.repeat, block.carried, block.layers,
+                block.backward_of, block.running,
             )  # fmt: skip
     return Graph(tuple(blocks), graph.fused) if changed else graph
 

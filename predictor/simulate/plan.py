@@ -130,14 +130,11 @@ def make_step(
         seq_len=seq_len,
         context_len=context_len,
         act_dtype=numbers.activation,
-        formats=numbers.formats,
         kv_dtype=numbers.kv,
         attention="flash" if one_kernel else work.attention,
         logits="last" if serving else "all",
         training=mode == "train",
         lens=lens,
-        tp=work.parallelism.tp,
-        system=work.system,
         routing=RANDOM if work.routing is None else work.routing.distribution,
         experts="whole" if engine.fuses else "loop",
     )
@@ -164,28 +161,28 @@ def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: 
     """A pass over all tokens of the prompts, or of ``micro`` of the sequences."""
     step = make_step(work, numbers, mode, work.seq_len, 0, micro or work.batch, work.prompt_lens)
     engine = work.engine if mode != "train" else EAGER  # what a training step runs is fused after autograd
-    return lower(config, step, work.parallelism.tp, work.system, engine)
+    return lower(config, step, work.mesh, numbers.formats, engine)
 
 
 def _decode_graphs(
     config: ModelConfig, work: Workload, numbers: Precision, grown: tuple[int, ...]
 ) -> tuple[Graph, ...]:
     """Decode steps that find ``grown`` tokens in the cache beside the workload's own, one for each."""
-    before, tp = work.context_len if work.mode == "decode" else work.seq_len, work.parallelism.tp
-    engine = work.engine
+    before, mesh = work.context_len if work.mode == "decode" else work.seq_len, work.mesh
+    formats, engine = numbers.formats, work.engine
     first = make_step(work, numbers, "decode", 1, 1, work.batch)
     if engine.fuses and first.attention == "flash" and not work.prompt_lens and not config.is_encoder_decoder:
         # Attention alone knows how long the context is: the rest of the step is built once.
-        graph = _built(config, first, tp, work.system, engine)
+        graph = _built(config, first, mesh, formats, engine)
         return tuple(_with_context(graph, before + more) for more in grown)
     steps = (
         make_step(work, numbers, "decode", 1, before + more, work.batch, tuple(n + more for n in work.prompt_lens))
         for more in grown
     )
-    return tuple(lower(config, step, tp, work.system, engine) for step in steps)
+    return tuple(lower(config, step, mesh, formats, engine) for step in steps)
 
 
-#: A system's hash is its id, its equality every field: a what-if system never meets another one's graph.
+#: A system's hash is its id, its equality every field: a what-if system's mesh never meets another one's graph.
 _built = lru_cache(maxsize=1024)(lower)
 
 

@@ -37,7 +37,6 @@ LEVELS = {
     "predictor.networks": 3,
     "predictor.passes": 3,
     "predictor.workload": 3,
-    "predictor.parallel": 4,
     "predictor.number_formats": 4,
     "predictor.run": 4,
     "predictor.simulate.lower": 5,

@@ -113,8 +113,9 @@ def test_a_gpu_without_the_units_names_what_it_has(gpu: str, dtype: str) -> None
 def test_graph_quantizes_linear_layers_and_experts_and_nothing_else() -> None:
     config = load_config("qwen3-30b-a3b")
     formats = Formats(Format("bf16"), Format("bf16", "int4_wo"), (("experts", Format("bf16", "sq")),))
-    step = Step("decode", 4, 1, 100, "bf16", formats, "", "flash", "last")
-    ops = {node.name: node.op for block in lower(config, step, 1, None, COMPILE).blocks for node in block.nodes}
+    step = Step("decode", 4, 1, 100, "bf16", "", "flash", "last")
+    graph = lower(config, step, formats=formats, engine=COMPILE)
+    ops = {node.name: node.op for block in graph.blocks for node in block.nodes}
     assert getattr(ops["attention qkv"], "quant") == "int4_wo"  # noqa: B009
     assert getattr(ops["experts"], "quant") == "sq"  # noqa: B009
     assert getattr(ops["router"], "quant") == ""  # noqa: B009
@@ -126,8 +127,9 @@ def test_eager_fp8_reads_and_writes_the_activations_once_more() -> None:
 
     def quantize(engine: Engine, gemm: str, quant: str = "") -> list[Op]:
         formats = Formats(Format("bf16"), Format(gemm, quant))
-        step = Step("prefill", 1, 128, 0, "bf16", formats, "", "flash", "last")
-        nodes = [node for block in lower(config, step, 1, None, engine).blocks for node in block.nodes]
+        step = Step("prefill", 1, 128, 0, "bf16", "", "flash", "last")
+        graph = lower(config, step, formats=formats, engine=engine)
+        nodes = [node for block in graph.blocks for node in block.nodes]
         return [node.op for node in nodes if node.name.endswith("quantize")]
 
     eager = quantize(EAGER, "fp8")
