@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step, build
 from predictor.passes.quantize import quantize
+from predictor.workload import Parallelism, Workload
 
 if TYPE_CHECKING:
     from predictor.hardware.mesh import Mesh
+    from predictor.hardware.system import SystemSpec
+
+
+def mesh_of(work: Workload) -> Mesh | None:
+    """The GPUs of a run, an axis a parallelism; None for one GPU."""
+    degrees = work.parallelism
+    return None if degrees.num_gpus == 1 or work.system is None else _mesh(degrees, work.system)
+
+
+@lru_cache(maxsize=256)
+def _mesh(degrees: Parallelism, system: SystemSpec) -> Mesh:
+    from predictor.hardware.mesh import Mesh  # a forecast of one GPU starts without it
+
+    return Mesh((("tp", degrees.tp),), system)
 
 
 def lower(config: ModelConfig, step: Step, mesh: Mesh | None = None) -> Graph:

@@ -13,7 +13,7 @@ from predictor.ops.routing import RANDOM
 from predictor.passes.autograd import backward_graph, optimizer_graph
 from predictor.precision import Precision
 from predictor.run import Run
-from predictor.simulate.lower import lower
+from predictor.simulate.lower import lower, mesh_of
 from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
 
 #: Context lengths at which a decode step is forecast; steps between them are interpolated. A step's time is close to
@@ -159,14 +159,14 @@ def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
 def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: str, micro: int = 0) -> Graph:
     """A pass over all tokens of the prompts, or of ``micro`` of the sequences."""
     step = make_step(work, numbers, mode, work.seq_len, 0, micro or work.batch, work.prompt_lens)
-    return lower(config, step, work.mesh)
+    return lower(config, step, mesh_of(work))
 
 
 def _decode_graphs(
     config: ModelConfig, work: Workload, numbers: Precision, grown: tuple[int, ...]
 ) -> tuple[Graph, ...]:
     """Decode steps that find ``grown`` tokens in the cache beside the workload's own, one for each."""
-    before, mesh = work.context_len if work.mode == "decode" else work.seq_len, work.mesh
+    before, mesh = work.context_len if work.mode == "decode" else work.seq_len, mesh_of(work)
     first = make_step(work, numbers, "decode", 1, 1, work.batch)
     if first.fused and first.attention == "flash" and not work.prompt_lens and not config.is_encoder_decoder:
         # Attention alone knows how long the context is: the rest of the step is built once.
