@@ -16,7 +16,7 @@ from predictor.dtypes import bytes_of
 from predictor.ops.base import Op
 
 #: What a tensor is to the model.
-ROLES = WEIGHT, ACTIVATION, STATE, INDEX = "weight", "activation", "state", "index"
+ROLES = WEIGHT, ACTIVATION, STATE, INDEX, GRADIENT = "weight", "activation", "state", "index", "gradient"
 
 
 #: Name of an axis -> (how many, how wide each) of its segments.
@@ -28,9 +28,10 @@ class Tensor:
     """One tensor; two are the same only if they are one object. Nothing writes to one after it was made.
 
     ``axes`` names the axes, ``shape`` has their sizes. ``role`` is one of `ROLES`; gradients flow through weights and
-    activations, not through an index or a state (a mask, a table, a cache). ``segments`` of an axis are what it is made
-    of where that is more than entries side by side: (how many, how wide each), as ((32, 128), (8, 128), (8, 128)) of
-    the merged projection of q, k and v.
+    activations, not through an index or a state (a mask, a table, a cache). A gradient has the name, the axes and the
+    shape of the tensor that it is the gradient of. ``segments`` of an axis are what it is made of where that is more
+    than entries side by side: (how many, how wide each), as ((32, 128), (8, 128), (8, 128)) of the merged projection of
+    q, k and v.
     """
 
     __slots__ = ("axes", "dtype", "name", "role", "segments", "shape")

@@ -125,7 +125,7 @@ def _rotated(w: Writer, which: str, x: Tensor, dim: int) -> Tensor:
     shape = (*x.shape[:-1], dim)
     x = x.view(x.axes, shape, at=f"rotary {which} neg")
     n, table = x.elements, w.step.tokens * dim * w.size
-    cos = sin = w.table("rotary table", w.step.tokens * dim)
+    cos, sin = w.rotations or (w.table("rotary table", w.step.tokens * dim),) * 2
     y = w.each(f"rotary {which} cos", "mul", x, cos, inputs=1, extra=table, calls=3)
     # Each half of the input is a slice, whose gradient is copied into zeros and then added to that of the other.
     each = (Elementwise(w.act, "fill", n), Elementwise(w.act, "copy", n // 2)) if w.training else ()
@@ -164,10 +164,12 @@ def core(
         drop = w.training and c.attention_dropout > 0
         kv_dtype = step.kv_dtype if cached else ""
         op = Attention(
-            w.high, step.batch, c.heads, c.kv_heads, s, t, c.head_dim, c.v_head_dim, causal, window, kv_dtype,
+            w.act, step.batch, c.heads, c.kv_heads, s, t, c.head_dim, c.v_head_dim, causal, window, kv_dtype,
             "forward", False, drop,
         )  # fmt: skip
-        y = w.attend(f"{name} core", op, qkv, _kept(w, s, t))
+        # Of a q that was joined of parts the heads lie apart, and so do those of the result.
+        copied = w.training and not w.fused and (c.model_type == "phi3" or c.is_mla)
+        y = w.attend(f"{name} core", op, qkv, _kept(w, s, t), copied)
     else:
         y = math_core(w, name, qkv, s, t, causal, cached, bias)
     return y.view((*w.axes, "heads"), (*w.shape, c.heads * c.value_dim))

@@ -5,10 +5,9 @@ Shape legend: b sequences, s query tokens, t key positions, h width, n = b s tok
 
 from __future__ import annotations
 
-from predictor.graph.graph import Node
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.networks.writer import Writer
-from predictor.ops.base import FORWARD
+from predictor.ops.elementwise import Elementwise
 from predictor.ops.embedding import CrossEntropy, Embedding
 
 
@@ -64,7 +63,8 @@ def _two_embeddings(w: Writer) -> tuple[Tensor, Tensor]:
     table = Tensor("token embedding", ("vocab", "hidden"), (c.vocab, c.hidden), w.act, WEIGHT)
     w.tied = table if c.tie_embeddings else None
     op = Embedding(w.act, step.tokens, c.hidden, c.vocab)
-    w.nodes.append(Node(op, "token embedding", (table,), tuple(outs), times, FORWARD, 2))
+    for x in outs:
+        w.put(op, "token embedding", (table,), x, calls=2)
     for i, x in enumerate(outs):
         outs[i] = w.dropout("embedding dropout", x, c.embed_dropout)
     return outs[0], outs[-1]
@@ -88,13 +88,21 @@ def masks(w: Writer) -> None:
     if c.position == "rotary":
         table = b * s * (c.qk_rope_dim or c.rotary_dim or c.head_dim)
         w.tiny("rotary angles", "mul_scalar", table // 2, "fp32", calls=6)
-        kept = 2 * s * (c.qk_rope_dim or c.rotary_dim or c.head_dim) / 3  # cos and sin, over the three
-        angles = w.tiny("rotary table", "exp", table, "fp32", count=3, saved=kept)  # cat, cos, sin
-        if w.size < 4:
-            out = w.table("rotary table cast", table)
-            w.each("rotary table cast", "cast", angles, out=out, in_dtype="fp32", count=2)
+        _rotations(w, table, s * (c.qk_rope_dim or c.rotary_dim or c.head_dim))
     if c.position == "alibi":
         w.tiny("alibi slopes", "mul_scalar", calls=6, out=w.state("alibi slopes", "fp32", batch=b, heads=c.heads, kv=t))
+
+
+def _rotations(w: Writer, elements: int, kept: int) -> None:
+    """Cosines and sines of the angles: kernels of so many ``elements``, one row of ``kept`` for all sequences."""
+    name = "rotary table"
+    angles = w.tiny(name, "exp", elements, "fp32", saved=2 * kept / 3)  # cat
+    op = Elementwise("fp32", "exp", elements)
+    both = [w.put(op, name, (angles,), w.table(name, kept, "fp32"), saved=2 * kept * w.keep / 3) for _ in range(2)]
+    if w.size < 4:
+        cast = Elementwise(w.act, "cast", elements, in_dtype="fp32")
+        both = [w.put(cast, f"{name} cast", (x,), w.table(f"{name} cast", kept)) for x in both]
+    w.rotations = both[0], both[1]
 
 
 def _opt_masks(w: Writer, b: int, s: int, t: int) -> None:
@@ -165,8 +173,9 @@ def _bert_head(w: Writer, x: Tensor) -> Tensor:
     b, n, h = step.batch, step.tokens, c.hidden
     pooled = x
     if c.head in ("classifier", "base", "pretraining"):
-        # The gradient that the pooler gives back beside the language model's head is not added to that.
-        first = x.view(("batch", "hidden"), (b, h), gradient=None if c.head == "pretraining" else ())
+        # The gradient of its first tokens is copied into zeros.
+        zeros = (Elementwise(w.act, "fill", n * h), Elementwise(w.act, "copy", b * h)) if w.training else ()
+        first = x.view(("batch", "hidden"), (b, h), zeros)
         pooled = w.linear("head", "pooler", first, h, "hidden", True, saved=b * h, views=1)
         pooled = w.each("pooler activation", "tanh", pooled, saved=b * h)
     if c.head == "classifier":

@@ -19,7 +19,7 @@ def latent_attention(w: Writer, x: Tensor) -> Tensor:
     c, step = w.config, w.step
     n, h, a, latent = step.tokens, c.hidden, c.heads, c.kv_lora_rank + c.qk_rope_dim
     width = c.qk_nope_dim + c.qk_rope_dim
-    joined = c.q_lora_rank > 0 and w.fused and w.formats.of("attention.q_a") == w.formats.of("attention.kv_a")
+    joined = c.q_lora_rank > 0 and w.fused and not step.latents_apart
     kv = None
     if joined:
         both = w.linear(
@@ -33,8 +33,8 @@ def latent_attention(w: Writer, x: Tensor) -> Tensor:
         q = w.linear("attention.q_b", "attention q_b", q, a * width, "heads", saved=n * c.q_lora_rank)
     else:
         q = w.linear("attention.q_b", "attention q", x, a * width, "heads", saved=n * h)
-    if kv is None:  # what it gives back is not added to the gradient that the query gives
-        kv = w.linear("attention.kv_a", "attention kv_a", x.view(gradient=None), latent, "latent", c.qkv_bias)
+    if kv is None:
+        kv = w.linear("attention.kv_a", "attention kv_a", x, latent, "latent", c.qkv_bias)
     c_kv = w.norm("attention kv_a norm", _slice(kv, "latent", c.kv_lora_rank, part=True))
     q = q.view((*q.axes[:-1], "heads", "head_dim"), (*q.shape[:-1], a, width))
     q, rope = _rotary(w, q, _slice(kv, "head_dim", c.qk_rope_dim, part=True))
@@ -56,14 +56,13 @@ def _rotary(w: Writer, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         outs = tuple(Tensor("rotary", x.axes, x.shape, w.act) for x in (q, k))
         w.nodes.append(Node(Rotary(w.act, n, c.heads + 1, c.qk_rope_dim), "rotary", (q, k), outs))
         return outs[0], outs[1]
-    table = w.table("rotary table", n * c.qk_rope_dim)
+    cos, sin = w.rotations or (w.table("rotary table", n * c.qk_rope_dim),) * 2
+    size = n * c.qk_rope_dim * w.size
     found = []
     for which, x, heads in (("q", q, c.heads), ("k", k, 1)):
         part = _slice(x, "head_dim", c.qk_rope_dim, part=True)
         half = Tensor("half", ("tokens", "heads", "head_dim"), (n, heads, c.qk_rope_dim // 2), w.act)
-        y = w.each(
-            f"rotary {which} products", "mul", part, table, out=half, inputs=1, extra=table.nbytes, count=4, calls=2
-        )
+        y = w.each(f"rotary {which} products", "mul", part, cos, sin, out=half, inputs=1, extra=size, count=4, calls=2)
         y = w.each(f"rotary {which} sums", "add", y, y.detached(), count=2)
         whole = Tensor("rotated", part.axes, part.shape, w.act)
         found.append(w.each(f"rotary {which} cat", "copy", y, out=whole))
@@ -99,13 +98,13 @@ def _absorbed(w: Writer, q: Tensor, cache: Tensor) -> Tensor:
     c, step = w.config, w.step
     n, a, r, t = step.tokens, c.heads, c.kv_lora_rank, step.kv_len
     axes = ("heads", "tokens", "latent")
-    key, value = (Tensor(name, ("heads", "latent", "head_dim"), (a, r, width), w.high, WEIGHT)
+    key, value = (Tensor(name, ("heads", "latent", "head_dim"), (a, r, width), w.act, WEIGHT)
                   for name, width in (("absorb key", c.qk_nope_dim), ("absorb value", c.v_head_dim)))  # fmt: skip
     y = Tensor("attention absorb key", axes, (a, n, r), w.act)
-    q = w.bmm("attention absorb key", q, key, y, a, c.qk_nope_dim, "nn")
+    q = w.bmm("attention absorb key", q, key, y, a, c.qk_nope_dim, "nn", part="attention.kv_b")
     if step.attention == "flash":
         op = Attention(
-            w.high, step.batch, a, 1, 1, t, r + c.qk_rope_dim, r, True, 0, step.kv_dtype, "forward", True, False
+            w.act, step.batch, a, 1, 1, t, r + c.qk_rope_dim, r, True, 0, step.kv_dtype, "forward", True, False
         )
         y = w.attend("attention core", op, (q, cache))
     else:
@@ -117,5 +116,5 @@ def _absorbed(w: Writer, q: Tensor, cache: Tensor) -> Tensor:
         y = Tensor("attention context", ("batch", "heads", "latent"), (step.batch, a, r), w.act)
         y = w.bmm("attention context", x, cache, y, step.batch, t, "nn")
     out = Tensor("attention absorb value", ("heads", "tokens", "head_dim"), (a, n, c.v_head_dim), w.act)
-    y = w.bmm("attention absorb value", y, value, out, a, r, "nn")
+    y = w.bmm("attention absorb value", y, value, out, a, r, "nn", part="attention.kv_b")
     return y.view((*w.axes, "heads"), (*w.shape, a * c.v_head_dim))

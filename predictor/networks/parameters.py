@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from predictor.dtypes import bytes_of
 from predictor.networks.config import ModelConfig
-from predictor.networks.layers import layers_alike
 from predictor.parts import Formats, stored_bytes
 
 #: (logical axis, size) -> what one GPU of a mesh has of it (`predictor.passes.shard.local_size`).
@@ -69,8 +68,9 @@ def weight_bytes(config: ModelConfig, formats: Formats, local: Local = whole) ->
     total = split.embedding * formats.of("embedding").weight_bytes
     total += stored_bytes({"head": split.head - norms, "": norms}, formats)
     if not config.is_encoder_decoder:
-        for sparse, _, count, of in layers_alike(config, formats):
-            total += count * stored_bytes(_layer_parts(config, sparse, False, local), of)
+        for sparse, _, layers in config.layers_alike():
+            counts = _layer_parts(config, sparse, False, local)
+            total += sum(len(alike) * stored_bytes(counts, of) for of, alike in formats.among(layers))
         return total
     for encoder in (False, True):
         for sparse, _, count in config.layer_groups(encoder):

@@ -9,7 +9,6 @@ from predictor.engines import EAGER, Engine
 from predictor.errors import RequestError
 from predictor.ops.attention import attended_pairs
 from predictor.ops.routing import RANDOM
-from predictor.parts import Formats
 
 MODES = ("forward", "prefill", "decode", "train")
 #: Batches of a ragged batch's parts below this are a line between whole ones, others are rounded.
@@ -20,10 +19,10 @@ _INTERPOLATED = 16
 class Step:
     """One pass: ``batch`` sequences with ``seq_len`` query tokens each, after ``context_len`` tokens in the KV cache.
 
-    ``formats`` says what each part of the model computes in and how its weights are kept, None: all in ``act_dtype``;
     ``kv_dtype`` is ``act_dtype`` where it is "". ``attention``: "math" or "flash". ``fused``: what torch.compile or a
     serving engine runs, in place of the operators of eager PyTorch. ``logits``: of "all" positions or the "last" one
-    of every sequence. ``training``: dropout is active and autograd saves tensors.
+    of every sequence. ``training``: dropout is active and autograd saves tensors. ``latents_apart``: the first
+    projections of latent attention are kept in formats of their own, so that they are never one product.
 
     ``lens``: a ragged batch, packed without padding: in decode the tokens that each sequence has in the cache, else
     each one's query tokens; ``context_len`` or ``seq_len`` is then the longest.
@@ -37,7 +36,6 @@ class Step:
     seq_len: int = 1
     context_len: int = 0
     act_dtype: str = "fp32"
-    formats: Formats | None = None
     kv_dtype: str = ""
     attention: str = "math"
     fused: bool = False
@@ -46,6 +44,7 @@ class Step:
     lens: tuple[int, ...] = ()
     engine: Engine = EAGER
     routing: str = RANDOM
+    latents_apart: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

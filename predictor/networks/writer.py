@@ -21,7 +21,7 @@ from predictor.ops.base import FORWARD, Op
 from predictor.ops.elementwise import Dropout, Elementwise, Reduce
 from predictor.ops.gemm import Gemm
 from predictor.ops.norm import Norm, Softmax
-from predictor.parts import HIGH_PARTS, plain
+from predictor.parts import HIGH_PARTS
 
 # FLOP per element of the activation functions, for the fused form.
 _ACTIVATION_FLOPS = {"relu": 1.0, "silu": 8.0, "gelu": 10.0}
@@ -36,7 +36,7 @@ class Writer:
     """Collects the nodes of one block for ``config`` under ``step``."""
 
     __slots__ = (
-        "act", "axes", "config", "formats", "fused", "high", "keep", "nodes", "scope", "shape", "size", "step", "tied",
+        "act", "axes", "config", "fused", "keep", "nodes", "rotations", "scope", "shape", "size", "step", "tied",
         "training",
     )  # fmt: skip
 
@@ -47,25 +47,25 @@ class Writer:
         #: of the nodes that are being written
         self.scope = ""
         self.act = step.act_dtype
-        #: of the layer that is being written
-        self.formats = step.formats or plain(step.act_dtype)
         self.size = bytes_of(self.act)
-        #: dtype of products that stay at 16 bit or more when the linear layers are quantized
-        self.high = self.formats.high.dtype
         self.fused = step.fused
         self.training = step.training
         self.keep = self.size if step.training else 0.0
         #: the table of token embeddings where the head reads it, too
         self.tied: Tensor | None = None
+        #: cosines and sines of every position, where the pass makes them
+        self.rotations: tuple[Tensor, Tensor] | None = None
         packed = bool(step.lens) and step.mode != "decode"
         #: axes of the tokens, and their sizes
         self.axes: tuple[str, ...] = ("tokens",) if packed else ("batch", "sequence")
         self.shape: tuple[int, ...] = (step.tokens,) if packed else (step.batch, step.seq_len)
 
-    def block(self, name: str, repeat: int = 1, carried: tuple[Tensor, Tensor] | None = None) -> Block:
+    def block(
+        self, name: str, repeat: int = 1, carried: tuple[Tensor, Tensor] | None = None, layers: tuple[int, ...] = ()
+    ) -> Block:
         """The nodes so far as a block; the writer starts afresh."""
         nodes, self.nodes = tuple(self.nodes), []
-        return Block(name, nodes, repeat, carried)
+        return Block(name, nodes, repeat, carried, layers)
 
     def summed_at(self, name: str, x: Tensor) -> Tensor:
         """``x``, of which training sums the gradients with those of the node called ``name`` (`View.at`)."""
@@ -95,7 +95,7 @@ class Writer:
         self, part: str, name: str, x: Tensor, n: int, axis: str, bias: bool = False, saved: float = 0.0,
         views: int = 0, weight: Tensor | None = None, segments: tuple[tuple[int, int], ...] = (),
     ) -> Tensor:  # fmt: skip
-        """``x`` of shape (..., k) times a weight (n, k) of a ``part`` (`predictor.parts`), whose format it has.
+        """``x`` of shape (..., k) times a weight (n, k) of a ``part`` (`predictor.parts`).
 
         ``axis`` names the result's last axis, ``segments`` are what it is made of (`Tensor.segments`). ``views`` counts
         the views of the result beyond the layer's own. ``weight``: one that something else reads, too.
@@ -103,36 +103,42 @@ class Writer:
         conv1d = self.config.conv1d and part not in HIGH_PARTS
         layout = "nn" if conv1d else "tn"
         calls = (3 if conv1d else 4) + views  # view, (transposed weight,) product, view
-        dtype, quant = self.formats.of(part)
         *rows, k = x.shape
         m = math.prod(rows)
         made: Segments = {axis: segments} if segments else {}
         if weight is None:
-            weight = Tensor(name, (axis, x.axes[-1]), (n, k), dtype, WEIGHT, made)
+            weight = Tensor(name, (axis, x.axes[-1]), (n, k), self.act, WEIGHT, made)
         inputs = (x, weight, Tensor(name, (axis,), (n,), self.act, WEIGHT, made)) if bias else (x, weight)
         out = Tensor(name, (*x.axes[:-1], axis), (*rows, n), self.act, segments=made)
-        op = Gemm(dtype, m, n, k, 1, "linear", bias, layout, quant)
+        op = Gemm(self.act, m, n, k, 1, "linear", bias, layout)
         node = Node(op, name, inputs, (out,), 1, FORWARD, calls, saved * self.keep, 1.0, part, self.scope)
         self.nodes.append(node)
         return out
 
     def bmm(
         self, name: str, a: Tensor, b: Tensor, out: Tensor, batch: int, k: int, layout: str, saved: float = 0.0,
-        calls: int = 6,
+        calls: int = 6, part: str = "",
     ) -> Tensor:  # fmt: skip
-        """``batch`` products of activations over ``k``, to ``out`` of shape (..., m, n)."""
+        """``batch`` products over ``k``, to ``out`` of shape (..., m, n): activations, or with a ``part``'s weight."""
         n = out.shape[-1]
-        op = Gemm(self.high, out.elements // (batch * n), n, k, batch, "bmm", False, layout)
-        return self.put(op, name, (a, b), out, 1, calls, saved * self.keep)
+        op = Gemm(self.act, out.elements // (batch * n), n, k, batch, "bmm", False, layout)
+        return self.put(op, name, (a, b), out, 1, calls, saved * self.keep, part=part)
 
-    def attend(self, name: str, op: Attention, inputs: tuple[Tensor, ...], saved: float = 0.0) -> Tensor:
-        """Fused attention as one kernel; of a ragged batch as one node for each length, which share that kernel."""
+    def attend(
+        self, name: str, op: Attention, inputs: tuple[Tensor, ...], saved: float = 0.0, copied: bool = False
+    ) -> Tensor:
+        """Fused attention as one kernel; of a ragged batch as one node for each length, which share that kernel.
+
+        ``copied``: what goes on is a copy of its result, heads side by side, that comes with it.
+        """
         out = Tensor(name, (*self.axes, "heads", "head_dim"), (*self.shape, op.heads, op.value_dim), self.act)
         parts = self.step.parts(op.q_len, op.kv_len, op.causal, op.window)
         for i, (batch, q_len, kv_len, share) in enumerate(parts):
             part = replace(op, batch=batch, q_len=q_len, kv_len=kv_len) if self.step.lens else op
             self.put(part, name, inputs, out, 1, 4 if i == 0 else 0, saved * self.keep, share)
-        return out
+        if copied:
+            self.nodes[-1].outputs = (out, out.copied())
+        return self.nodes[-1].outputs[-1]
 
     def each(
         self, name: str, fn: str, x: Tensor, *others: Tensor, out: Tensor | None = None, inputs: int = -1,
@@ -202,12 +208,15 @@ class Writer:
         eps = self.each(f"{name} eps", "add_scalar", mean, dtype="fp32")
         root = self.each(f"{name} rsqrt", "rsqrt", eps, dtype="fp32", saved=rows * (4 / self.size))
         y = self.each(f"{name} scale", "mul", wide, root, inputs=1, extra=rows * 4.0, dtype="fp32")
+        if self.config.post_norms:  # Gemma multiplies by 1 + weight, and casts back after that
+            self.tiny(f"{name} weight plus one", "add_scalar", cols)
+            product = Tensor(f"{name} weight", y.axes, y.shape, "fp32")
+            kept = n * 4 / self.size
+            y = self.each(product.name, "mul", y, weight, out=product, inputs=1, extra=cols * self.size, saved=kept)
+            return self.each(f"{name} from fp32", "cast", y, in_dtype="fp32") if cast else y
         if cast:
             y = self.each(f"{name} from fp32", "cast", y, in_dtype="fp32")
-        if self.config.post_norms:  # Gemma multiplies by 1 + weight
-            self.tiny(f"{name} weight plus one", "add_scalar", cols)
-        kept = n * 4 / self.size if self.config.post_norms else n  # Gemma casts back after its product
-        return self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * self.size, saved=kept)
+        return self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * self.size, saved=n)
 
     def softmax(self, name: str, x: Tensor, upcast: bool) -> Tensor:
         """Softmax; ``upcast`` computes in fp32 and casts back where activations are narrower: both results are kept."""
@@ -258,7 +267,7 @@ class Writer:
         inner = self.each(f"{name} inner", "mul", scale, inner)
         tanh = self.each(f"{name} tanh", "tanh", inner)
         one = self.each(f"{name} plus one", "add_scalar", tanh)
-        return self.each(f"{name} product", "mul", x, one, saved=n)
+        return self.each(f"{name} product", "mul", x, y, one, saved=n)  # that gradient reads x alone
 
     def gated_activation(self, name: str, gate: Tensor, up: Tensor) -> Tensor:
         """activation(gate) times up."""

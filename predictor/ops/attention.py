@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from predictor.dtypes import bytes_of
-from predictor.ops.base import BACKWARD, FORWARD, Op, Piece
+from predictor.ops.base import BACKWARD, FORWARD, Gradient, Kept, Op, Piece
 
 
 def attended_pairs(q_len: int, kv_len: int, causal: bool, window: int) -> float:
@@ -126,6 +126,13 @@ class Attention(Op):
             ),
         )  # fmt: skip
 
+    def gradients(self) -> tuple[Gradient, ...]:
+        return () if self.is_backward else _GRADIENTS
+
+    def kept(self) -> tuple[Kept, ...]:
+        """The log-sum-exp of every row of scores, by which they are made again."""
+        return () if self.is_backward else _KEPT
+
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Attention:
         """Its heads and sequences; keys and values that other heads share are split by their own heads, or not."""
         heads, kv_heads, batch = self.heads, self.kv_heads, self.batch
@@ -145,3 +152,7 @@ class Attention(Op):
 
     def kernels(self) -> int:
         return 3 if self.is_backward else 1
+
+
+_GRADIENTS = (Gradient((0, 1, 2), (0, 1, 2), (0,), (0,)),)
+_KEPT = (Kept("log-sum-exp", "fp32", drop=1),)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from predictor.dtypes import bytes_of
 from predictor.errors import UnsupportedError
@@ -22,6 +22,43 @@ BACKWARD = "backward"
 
 #: The stream of a GPU that computes; every network has one of its own.
 COMPUTE = "compute"
+
+
+#: In place of positions: every input.
+EVERY = (-1,)
+
+
+class Gradient(NamedTuple):
+    """What one operator of a backward pass makes and reads; by position, as the forward operator has its tensors.
+
+    ``makes``: the inputs whose gradients it makes; none where what it makes is for those after it alone, which say
+    ``before``: they read it. That has the shape of the operator's result, or that of the tensor ``like`` of `Op.kept`.
+    ``incoming``: it reads the gradient of the result. ``inputs``, ``outputs`` and ``kept``: what it reads of the
+    forward pass, so that autograd saves it.
+    """
+
+    makes: tuple[int, ...] = ()
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
+    incoming: bool = True
+    before: bool = False
+    like: int = -1
+
+
+class Kept(NamedTuple):
+    """A tensor that an operator writes in training for its backward pass alone.
+
+    Its axes and shape are those of the first output, or of the first input (``of_input``), but for the last ``drop``
+    axes (-1: for all), which ``axes`` of ``shape`` follow. ``dtype`` "": that of the other tensor.
+    """
+
+    name: str
+    dtype: str = ""
+    of_input: bool = False
+    drop: int = 0
+    axes: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
 
 
 class Piece:
@@ -100,6 +137,19 @@ class Op(ABC):
 
     def backward(self) -> tuple[Op, ...]:
         """The operators that eager autograd runs for this one, in order; empty where it runs none."""
+        return ()
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        """For each operator of `backward`, what it reads and makes. Where an operator does not say: the first reads
+        the result's gradient and all inputs, each what the one before it made, and the last makes all gradients."""
+        ops = len(self.backward())
+        return tuple(
+            Gradient(EVERY if i == ops - 1 else (), () if i else EVERY, incoming=not i, before=i > 0)
+            for i in range(ops)
+        )
+
+    def kept(self) -> tuple[Kept, ...]:
+        """What it writes for its backward pass beside its outputs."""
         return ()
 
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Op:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from predictor.ops.base import BACKWARD, FORWARD, Op, Piece, StreamingOp
+from predictor.ops.base import BACKWARD, FORWARD, Gradient, Kept, Op, Piece, StreamingOp
 
 INDEX_BYTES = 8  # PyTorch indexes with int64
 
@@ -48,6 +48,10 @@ class Embedding(StreamingOp):
         if self.phase == BACKWARD:
             return ()
         return (Embedding(self.dtype, self.tokens, self.width, self.vocab, BACKWARD),)
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        """The table's."""
+        return () if self.phase == BACKWARD else (Gradient((0,)),)
 
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Embedding:
         """Its rows of the table, or its columns; all tokens are looked up, and found where their rows are."""
@@ -92,6 +96,13 @@ class CrossEntropy(StreamingOp):
         if self.phase == BACKWARD:
             return ()
         return (CrossEntropy(self.dtype, self.rows, self.vocab, BACKWARD),)
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        return () if self.phase == BACKWARD else (Gradient((0,), kept=(0,)),)
+
+    def kept(self) -> tuple[Kept, ...]:
+        """The log-softmax of the logits."""
+        return () if self.phase == BACKWARD else (Kept("log-softmax", self.dtype, of_input=True),)
 
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> CrossEntropy:
         """Its rows, and its part of the vocabulary."""

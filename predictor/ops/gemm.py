@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from predictor.dtypes import bytes_of
-from predictor.ops.base import Op, Piece
+from predictor.ops.base import Gradient, Op, Piece
 from predictor.quantization import activation_bytes, weight_bytes
 
 
@@ -91,3 +91,9 @@ class Gemm(Op):
         from predictor.ops.elementwise import Reduce
 
         return (grad_a, grad_b, Reduce(output_dtype(self.dtype), self.m, self.n))
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        return _GRADIENTS if self.bias else _GRADIENTS[:2]
+
+
+_GRADIENTS = (Gradient((0,), (1,)), Gradient((1,), (0,)), Gradient((2,)))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from predictor.ops.base import BACKWARD, FORWARD, Op, Piece, StreamingOp
+from predictor.ops.base import BACKWARD, FORWARD, Gradient, Kept, Op, Piece, StreamingOp
 from predictor.ops.elementwise import Elementwise
 
 
@@ -73,6 +73,19 @@ class Norm(StreamingOp):
             return ()
         return (Norm(self.dtype, self.rows, self.cols, self.kind, BACKWARD, self.residual),)
 
+    def gradients(self) -> tuple[Gradient, ...]:
+        """The input's, the weight's and the bias's in one operator; of a residual form, from the sum."""
+        if self.phase == BACKWARD:
+            return ()
+        return _OF_SUM if self.residual else _OF_INPUT
+
+    def kept(self) -> tuple[Kept, ...]:
+        """Mean and deviation of every row ("rms": the deviation alone), and a sum that is made within the kernel."""
+        if self.phase == BACKWARD:
+            return ()
+        statistics = Kept("statistics", "fp32", drop=1, axes=("statistic",), shape=(self._statistics,))
+        return (statistics, Kept("sum")) if self.residual else (statistics,)
+
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Norm:
         """Its rows: a row is never split."""
         rows = outputs[0].share(self.rows)
@@ -80,6 +93,10 @@ class Norm(StreamingOp):
 
     def kernels(self) -> int:
         return 1 if self.phase == FORWARD else 2  # the input's gradient, and the parameters'
+
+
+_OF_INPUT = (Gradient((0, 1, 2), (0, 1), kept=(0,)),)
+_OF_SUM = (Gradient((0, 1, 2), (1,), kept=(0, 1)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +130,12 @@ class Softmax(StreamingOp):
             Softmax(self.dtype, self.rows, self.cols, BACKWARD),
         )
 
+    def gradients(self) -> tuple[Gradient, ...]:
+        return () if self.phase == BACKWARD else _OF_OUTPUT
+
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Softmax:
         """Its rows: a row is never split."""
         return Softmax(self.dtype, outputs[0].share(self.rows), self.cols, self.phase)
+
+
+_OF_OUTPUT = (Gradient(outputs=(0,)), Gradient((0,), outputs=(0,), incoming=False, before=True))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step, build
+from predictor.parts import Formats, plain
 from predictor.passes.quantize import quantize
 from predictor.workload import Parallelism, Workload
 
@@ -28,15 +30,25 @@ def _mesh(degrees: Parallelism, system: SystemSpec) -> Mesh:
     return Mesh((("tp", degrees.tp),), system)
 
 
-def lower(config: ModelConfig, step: Step, mesh: Mesh | None = None) -> Graph:
-    """The graph of one GPU, or of one rank of ``mesh``: inputs quantized, collectives included.
+def lower(config: ModelConfig, step: Step, mesh: Mesh | None = None, formats: Formats | None = None) -> Graph:
+    """The graph of one GPU, or of one rank of ``mesh``, in ``formats`` (None: all in the dtype of its activations).
 
     Raises RequestError, one line with the nearest degree that works, where a degree does not divide the model.
     """
+    formats = formats or plain(step.act_dtype)
+    apart = config.is_mla and _latents_apart(config, formats)
+    if step.latents_apart != apart:
+        step = replace(step, latents_apart=apart)
+    graph = quantize(build(config, step), formats)
     if mesh is None:
-        return quantize(build(config, step))
+        return graph
     from predictor.passes.shard import shard  # a forecast of one GPU starts without it
     from predictor.passes.tensor_parallel import TENSOR, check_tensor
 
     check_tensor(config, mesh.degree("tp"))
-    return shard(quantize(build(config, step)), mesh, TENSOR)
+    return shard(graph, mesh, TENSOR)
+
+
+def _latents_apart(config: ModelConfig, formats: Formats) -> bool:
+    """Whether the first projections of latent attention differ in format in some layer."""
+    return any(of.of("attention.q_a") != of.of("attention.kv_a") for of, _ in formats.among(range(config.layers)))

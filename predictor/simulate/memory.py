@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from predictor.engines import Engine
 from predictor.engines.memory import rule_of
 from predictor.graph.graph import Graph
+from predictor.graph.saved import saved_tensors
 from predictor.hardware.gpu import GPUSpec
 from predictor.networks import ModelConfig, kv_cache_bytes, parameters, weight_bytes
 from predictor.networks.parameters import Local, whole
@@ -243,7 +244,6 @@ def _of_training(run: Run, plan: Plan) -> tuple[float, float, float, float]:
     gradients = count * (2.0 if mixed else 4.0)
     if mixed and plan.stages[0].weight > 1:
         gradients = count * 4.0  # accumulated in fp32
-    nodes = list(plan.first.nodes())
-    saved = sum(node.saved_bytes * times for node, times in nodes)
-    saved += sum(node.op.bytes_written() for node, _ in nodes if isinstance(node.op, CrossEntropy))
+    saved = sum(entry.nbytes for entry in saved_tensors(plan.stages[0].graph))
+    saved += sum(node.op.bytes_written() for node, _ in plan.first.nodes() if isinstance(node.op, CrossEntropy))
     return weights, gradients, count * _STATE[optimizer], saved

@@ -10,7 +10,8 @@ from predictor.graph import OPTIMIZER, Block, Graph, Node
 from predictor.networks import ModelConfig, Step, parameters
 from predictor.ops.attention import Attention
 from predictor.ops.routing import RANDOM
-from predictor.passes.autograd import backward_graph, optimizer_graph
+from predictor.passes.autograd import joint, optimizer_graph
+from predictor.passes.recompute import recompute
 from predictor.precision import Precision
 from predictor.run import Run
 from predictor.simulate.lower import lower, mesh_of
@@ -102,8 +103,8 @@ def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
     micro = work.micro_batch or work.batch
     host, launch_s = CALLS if work.engine.host == CALLS else CAPTURED, work.launch_overhead_s
     forward = _whole_graph(config, work, numbers, "train", micro)
-    backward = backward_graph(forward, accumulate=work.batch > micro or work.optimizer == "none")
-    both = Graph(forward.blocks + backward.blocks)
+    both = joint(forward, accumulate=work.batch > micro or work.optimizer == "none")
+    both = recompute(both, work.recompute)
     step = optimizer_graph(parameters(config), work.optimizer, numbers.mixed)
     return Plan(
         (
@@ -127,7 +128,6 @@ def make_step(
         seq_len=seq_len,
         context_len=context_len,
         act_dtype=numbers.activation,
-        formats=numbers.formats,
         kv_dtype=numbers.kv,
         attention="flash" if one_kernel else work.attention,
         fused=engine.fuses,
@@ -159,7 +159,7 @@ def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
 def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: str, micro: int = 0) -> Graph:
     """A pass over all tokens of the prompts, or of ``micro`` of the sequences."""
     step = make_step(work, numbers, mode, work.seq_len, 0, micro or work.batch, work.prompt_lens)
-    return lower(config, step, mesh_of(work))
+    return lower(config, step, mesh_of(work), numbers.formats)
 
 
 def _decode_graphs(
@@ -170,13 +170,13 @@ def _decode_graphs(
     first = make_step(work, numbers, "decode", 1, 1, work.batch)
     if first.fused and first.attention == "flash" and not work.prompt_lens and not config.is_encoder_decoder:
         # Attention alone knows how long the context is: the rest of the step is built once.
-        graph = _built(config, first, mesh)
+        graph = _built(config, first, mesh, numbers.formats)
         return tuple(_with_context(graph, before + more) for more in grown)
     steps = (
         make_step(work, numbers, "decode", 1, before + more, work.batch, tuple(n + more for n in work.prompt_lens))
         for more in grown
     )
-    return tuple(lower(config, step, mesh) for step in steps)
+    return tuple(lower(config, step, mesh, numbers.formats) for step in steps)
 
 
 #: A system's hash is its id, its equality every field: a what-if system's mesh never meets another one's graph.

@@ -27,6 +27,7 @@ from predictor.ops import Attention, CrossEntropy, Dropout, Elementwise, Embeddi
 from predictor.ops.attention import attended_pairs
 from predictor.parts import Format, Formats
 from predictor.passes.autograd import backward_graph
+from predictor.passes.quantize import quantize
 
 DECODERS = [n for n in catalogue() if load_config(n).causal and not load_config(n).is_encoder_decoder]
 DENSE = [n for n in DECODERS if load_config(n).experts == 0]
@@ -95,7 +96,7 @@ def gemm_names(graph: Graph) -> list[str]:
 def test_fused_llama_is_what_a_serving_engine_launches() -> None:
     config = load_config("llama-3.1-8b")
     fp8 = Formats(Format("bf16"), Format("fp8"))
-    graph = build(config, Step("decode", 8, 1, 1000, "bf16", fp8, "fp8", "flash", True, "last"))
+    graph = quantize(build(config, Step("decode", 8, 1, 1000, "bf16", "fp8", "flash", True, "last")), fp8)
     layer = next(b for b in graph.blocks if b.name == "layer")
     assert [n.name for n in layer.nodes] == [
         "attention norm", "attention qkv", "rotary", "cache append", "attention core", "attention out", "mlp norm",
