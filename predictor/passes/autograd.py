@@ -33,9 +33,9 @@ def joint(forward: Graph, accumulate: bool = False) -> Graph:
     outer: dict[int, Gradients] = {}
     back = []
     for b in range(len(ahead) - 1, -1, -1):
-        block = _Reverse(ahead[b], forward.blocks[b], read[b], shared, outer, forward.fused, accumulate).block(b)
-        if block.nodes:
-            back.append(block)
+        if any(rows is not None for rows in read[b]):
+            walk = _Reverse(ahead[b], forward.blocks[b], read[b], shared, outer, forward.fused, accumulate)
+            back.append(walk.block(b))
     return Graph((*ahead, *back), forward.fused)
 
 
@@ -145,11 +145,13 @@ class _Reverse:
                         parts.add(id(t.base))
                     t = t.base if t.gradient is not None else None
         ends: dict[int, list[tuple[Tensor, int]]] = {}
-        order.sort(key=lambda entry: -entry[1].depth)
-        for first, t in order:
+        views = [entry for entry in order if entry[1].base is not None]
+        views.sort(key=lambda entry: -entry[1].depth)
+        shared = self.shared
+        whole = [(first, t) for first, t in order if t.base is None
+                 and (reads[id(t)] > 1 or id(t) in parts or id(t) in shared)]  # fmt: skip
+        for first, t in (*views, *whole):
             base, key = t.base, id(t)
-            if base is None and reads[key] == 1 and key not in parts and key not in self.shared:
-                continue
             at = min(end.get(key, first), first)
             ends.setdefault(at, []).append((t, first))
             if base is not None and t.gradient is not None:
