@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from predictor import engines
@@ -15,7 +14,6 @@ from predictor.ops.routing import Router
 from predictor.units import parse_quantity
 
 if TYPE_CHECKING:
-    from predictor.hardware.mesh import Mesh
     from predictor.hardware.system import SystemSpec
 
 MODES = ("forward", "train", "prefill", "decode", "generate")
@@ -195,11 +193,6 @@ class Workload:
         return engines.engine(self.execution)
 
     @property
-    def mesh(self) -> Mesh | None:
-        """The GPUs of the run, an axis a parallelism; None for one GPU."""
-        return None if self.system is None else _mesh(self.parallelism, self.system)
-
-    @property
     def longest_sequence(self) -> int:
         """Positions that the longest sequence of the run takes, the tokens that it makes but the last among them."""
         if self.mode == "decode":
@@ -215,15 +208,6 @@ class Workload:
     def launch_range_s(self) -> tuple[float, float] | None:
         """What the assumed launch overhead stands for, seconds [least, most]; None where it was given."""
         return self.engine.launch_range_s if self.launch_overhead_assumed else None
-
-
-@lru_cache(maxsize=256)
-def _mesh(degrees: Parallelism, system: SystemSpec) -> Mesh | None:
-    if degrees.num_gpus == 1:
-        return None
-    from predictor.hardware.mesh import Mesh  # a forecast of one GPU starts without it
-
-    return Mesh((("tp", degrees.tp),), system)
 
 
 def flag(name: str) -> str:

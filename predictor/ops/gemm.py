@@ -55,14 +55,16 @@ class Gemm(Op):
         return self.batch * self.m * self.n * bytes_of(output_dtype(self.dtype))
 
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Gemm:
-        """An axis of both operands and the result is one of the batch; of the operands alone, the contracted one. The
-        operands come first, in any order: sizes tell rows from columns where they differ."""
+        """An axis of both operands and the result is one of the batch; of the operands alone, the contracted one.
+
+        Of gradients of grouped products, whose operands come in another order, sizes tell rows from columns.
+        """
         a, b, c = inputs[0].split, inputs[1].split, outputs[0].split
         m, n, k, batch = self.m, self.n, self.k, self.batch
         for axis, (part, whole) in c.items():
             if axis in a and axis in b:
                 batch = batch * part // whole
-            elif whole == self.m if (whole == self.m) != (whole == self.n) else axis in a:
+            elif whole == self.m if self.kind == "grouped" and (whole == self.m) != (whole == self.n) else axis in a:
                 m = m * part // whole
             else:
                 n = n * part // whole

@@ -110,13 +110,14 @@ def router(nodes: list[Node], on: Fusion) -> list[Node]:
 
 
 def loss(nodes: list[Node], on: Fusion) -> list[Node]:
-    """Cross-entropy reads the logits as they are, and widens them within."""
+    """Cross-entropy reads the logits as they are, and widens them within, unless they are gathered in between."""
     *casts, node = nodes
+    op = node.op
+    if not isinstance(op, CrossEntropy):
+        return [on.kept(node) for node in nodes]
     for cast in casts:
         on.gone(cast)
     inputs = on.inputs(node)
-    op = node.op
-    assert isinstance(op, CrossEntropy)
     op = CrossEntropy(inputs[0].dtype, op.rows, op.vocab)
     saved = op.rows * op.vocab * op.itemsize if on.training else 0.0
     return [Node(op, node.name, inputs, node.outputs, 1, FORWARD, node.host_calls, saved, 1.0, "", node.scope)]

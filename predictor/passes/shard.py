@@ -23,7 +23,7 @@ from predictor.errors import RequestError
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import ACTIVATION, Tensor, View
 from predictor.hardware.mesh import Mesh
-from predictor.ops.base import FORWARD, Op, Piece
+from predictor.ops.base import FORWARD, Piece
 
 #: Logical axis -> axis of the mesh.
 Rules = Mapping[str, str]
@@ -41,7 +41,7 @@ def shard(graph: Graph, mesh: Mesh, rules: Rules) -> Graph:
     Raises RequestError, one line, where rules split a tensor twice over one axis of the mesh, and UnsupportedError for
     an operator that does not say what it is on a part.
     """
-    layout = _layout(mesh, tuple(rules.items()))
+    layout = _layout(mesh.axes, tuple(rules.items()))
     return _Rank(mesh, layout).graph(graph) if layout.degrees else graph
 
 
@@ -70,8 +70,9 @@ class _Cut(NamedTuple):
 class _Layout:
     """What rules do to the axes of tensors, kept from graph to graph."""
 
-    def __init__(self, mesh: Mesh, rules: tuple[tuple[str, str], ...]) -> None:
-        self.degrees = {axis: (mesh.degree(to), to) for axis, to in rules if mesh.degree(to) > 1}
+    def __init__(self, axes: tuple[tuple[str, int], ...], rules: tuple[tuple[str, str], ...]) -> None:
+        degrees = dict(axes)
+        self.degrees = {axis: (degrees[to], to) for axis, to in rules if to in degrees}
         self.known: dict[tuple[str, ...], tuple[_Cut, ...]] = {}
 
     def cuts(self, axes: tuple[str, ...]) -> tuple[_Cut, ...]:
@@ -125,7 +126,6 @@ class _Rank:
         self.partial: dict[int, _Made] = {}
         #: split results that nothing has read yet
         self.unread: dict[int, _Made] = {}
-        self.collectives: dict[tuple[str, str, str, int], Op] = {}
 
     def graph(self, graph: Graph) -> Graph:
         found = [self._nodes(block) for block in graph.blocks]
@@ -144,7 +144,8 @@ class _Rank:
         carried = block.carried
         if carried:
             carried = (self._piece(carried[0]).local, self._piece(carried[1]).local)
-        return Block(block.name, tuple(nodes), block.repeat, carried)
+        running = tuple((self._piece(start).local, self._piece(end).local) for start, end in block.running)
+        return replace(block, nodes=tuple(nodes), carried=carried, running=running)
 
     def _nodes(self, block: Block) -> tuple[list[Node] | None, dict[int, list[Node]]]:
         """The nodes of a block on this rank, None where they are the block's own, and the collectives that follow
@@ -252,11 +253,7 @@ class _Rank:
 
     def _join(self, made: _Made, kind: str, axis: str, x: Tensor, out: Tensor) -> None:
         node = made.node
-        size = round(out.nbytes)
-        op = self.collectives.get((kind, axis, out.dtype, size))
-        if op is None:
-            op = self.mesh.collective(kind, axis, out.dtype, size)
-            self.collectives[kind, axis, out.dtype, size] = op
+        op = self.mesh.collective(kind, axis, out.dtype, round(out.nbytes))
         first = node.name.split(" ", 1)[0]
         name = f"{_CALLED.get(first, first)} {kind}"
         count = max(1, node.count // len(node.outputs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from predictor.engines import EAGER, Engine
@@ -10,9 +11,24 @@ from predictor.networks import ModelConfig, Step, build
 from predictor.parts import Formats, plain
 from predictor.passes.fuse import fuse
 from predictor.passes.quantize import quantize
+from predictor.workload import Parallelism, Workload
 
 if TYPE_CHECKING:
     from predictor.hardware.mesh import Mesh
+    from predictor.hardware.system import SystemSpec
+
+
+def mesh_of(work: Workload) -> Mesh | None:
+    """The GPUs of a run, an axis a parallelism; None for one GPU."""
+    degrees = work.parallelism
+    return None if degrees.num_gpus == 1 or work.system is None else _mesh(degrees, work.system)
+
+
+@lru_cache(maxsize=256)
+def _mesh(degrees: Parallelism, system: SystemSpec) -> Mesh:
+    from predictor.hardware.mesh import Mesh  # a forecast of one GPU starts without it
+
+    return Mesh((("tp", degrees.tp),), system)
 
 
 def lower(

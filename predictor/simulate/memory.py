@@ -23,6 +23,7 @@ from predictor.ops.moe import MoE
 from predictor.parts import Formats
 from predictor.precision import Precision
 from predictor.run import Run
+from predictor.simulate.lower import mesh_of
 from predictor.simulate.plan import Plan
 from predictor.workload import Workload
 
@@ -197,7 +198,7 @@ def memory_of(run: Run, plan: Plan) -> Memory:
     allowed = _allowed(run.gpu, work.engine, work.memory_fraction, work.parallelism.num_gpus)
     if work.mode == "train":
         return Memory(*_of_training(run, plan), 0.0, **allowed)
-    weights = _weight_bytes(run.config, run.numbers.formats, work.mesh)
+    weights = _weight_bytes(run.config, run.numbers.formats, mesh_of(work))
     cache = _cache_bytes(run.config, work, run.numbers)
     return Memory(weights, 0.0, 0.0, _largest_moment(plan.first), cache, sequences=work.batch, **allowed)
 
@@ -208,7 +209,7 @@ def _cache_bytes(config: ModelConfig, work: Workload, numbers: Precision) -> flo
         return 0.0
     makes = {"prefill": 0, "decode": 1, "generate": work.output_len - 1}[work.mode]
     prompt = work.context_len if work.mode == "decode" else work.seq_len
-    lens, local = work.prompt_lens, _local(work.mesh)
+    lens, local = work.prompt_lens, _local(mesh_of(work))
     if not lens:
         return kv_cache_bytes(config, work.batch, prompt + makes, numbers.kv, local)
     return sum(kv_cache_bytes(config, times, n + makes, numbers.kv, local) for n, times in Counter(lens).items())

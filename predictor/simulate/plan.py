@@ -15,7 +15,7 @@ from predictor.passes.fuse import fuse
 from predictor.passes.recompute import recompute
 from predictor.precision import Precision
 from predictor.run import Run
-from predictor.simulate.lower import lower
+from predictor.simulate.lower import lower, mesh_of
 from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
 
 #: Context lengths at which a decode step is forecast; steps between them are interpolated. A step's time is close to
@@ -161,14 +161,14 @@ def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: 
     """A pass over all tokens of the prompts, or of ``micro`` of the sequences."""
     step = make_step(work, numbers, mode, work.seq_len, 0, micro or work.batch, work.prompt_lens)
     engine = work.engine if mode != "train" else EAGER  # what a training step runs is fused after autograd
-    return lower(config, step, work.mesh, numbers.formats, engine)
+    return lower(config, step, mesh_of(work), numbers.formats, engine)
 
 
 def _decode_graphs(
     config: ModelConfig, work: Workload, numbers: Precision, grown: tuple[int, ...]
 ) -> tuple[Graph, ...]:
     """Decode steps that find ``grown`` tokens in the cache beside the workload's own, one for each."""
-    before, mesh = work.context_len if work.mode == "decode" else work.seq_len, work.mesh
+    before, mesh = work.context_len if work.mode == "decode" else work.seq_len, mesh_of(work)
     formats, engine = numbers.formats, work.engine
     first = make_step(work, numbers, "decode", 1, 1, work.batch)
     if engine.fuses and first.attention == "flash" and not work.prompt_lens and not config.is_encoder_decoder:
