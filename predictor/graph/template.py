@@ -3,7 +3,7 @@ makes the operators for other sizes, so that builders and passes cost nothing at
 
 What a graph is made of is `given` by name: sizes (batch, tokens), and objects that are read (a system of GPUs). While
 it is made, each of them is a `Size`, which passes for what it holds and records arithmetic, attributes and calls. What
-cannot be recorded (an index, a hash, text) ends the attempt: such graphs are made directly, as all are the first time.
+cannot be recorded (an index, a hash, text) ends the attempt.
 Every comparison is a guard: a template answers for values that compare as those did that it was made from.
 
 The function has two halves. The ``early`` one has all that does not depend on the last of the given values, and what it
@@ -14,32 +14,28 @@ from __future__ import annotations
 
 import math
 import operator
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 from predictor.graph.graph import Graph
 from predictor.graph.tensor import Tensor
 
 #: When a line of the function is run: once, when the values before the last are known, when the last is.
 ONCE, EARLY, LATE = range(3)
+#: Types of what stands in the function's source as it is.
+_PLAIN = {int, float, str, bool, type(None)}
 #: Results of the early half that a template remembers.
 REMEMBERED = 64
-#: Templates of one structure: one for each way in which its guards may go.
-VARIANTS = 8
-#: How often a structure has come when its template is made, which costs about as much as making it five times.
-AGAIN = 2
 
 
 class Untraceable(Exception):
     """Something was asked of a `Size` that cannot be recorded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One line of the function: what ``name`` stands for, or a guard ("" as name).
 
     ``needs``: the names in its text; ``when``: one of ONCE, EARLY, LATE.
@@ -58,45 +54,46 @@ class Trace:
         self.given = tuple(given)
         self.lines: list[Line] = []
         self.names: dict[str, Any] = {"UNBOUND": UNBOUND}
-        self._known: dict[str, Line] = {}
-        self._when = dict.fromkeys(given, EARLY) | {self.given[-1]: LATE}
-        self.sizes = {name: Size(self, value, name) for name, value in given.items()}
+        self._sizes: dict[str, Size] = {}
+        self._asked: set[str] = set()
+        self._made_of: dict[str, Line] = {}
+        self.sizes = {
+            name: Size(self, value, name, LATE if name == self.given[-1] else EARLY) for name, value in given.items()
+        }
 
-    def line(self, text: str, needs: Sequence[str]) -> str:
-        """The name of what ``text`` works out."""
-        known = self._known.get(text)
-        if known is None:
-            when = max((self._when[name] for name in needs), default=ONCE)
-            known = self._known[text] = Line(f"v{len(self._known)}", text, tuple(needs), when)
-            self._when[known.name] = when
-            self.lines.append(known)
-        return known.name
+    def size(self, text: str, operands: Sequence[Size], work: Callable[[], object]) -> Size:
+        """What ``text`` works out of ``operands``; ``work`` gives its value."""
+        found = self._sizes.get(text)
+        if found is None:
+            line = self._line(text, [each._name for each in operands], max(each._when for each in operands))
+            found = self._sizes[text] = Size(self, work(), line.name, line.when)
+        return found
 
-    def guard(self, text: str, needs: Sequence[str], outcome: bool) -> bool:
+    def guard(self, text: str, operands: Sequence[Size], outcome: bool) -> bool:
         """Records how a question came out."""
         text = f"not ({text})" if outcome else text
-        if text not in self._known:
-            line = self._known[text] = Line("", text, tuple(needs), max(self._when[name] for name in needs))
-            self.lines.append(line)
+        if text not in self._asked:
+            self._asked.add(text)
+            names = tuple(each._name for each in operands)
+            self.lines.append(Line("", text, names, max(each._when for each in operands)))
         return outcome
 
-    def text(self, value: object, needs: list[str]) -> str:
-        """``value`` in the function's source; the names in that are added to ``needs``."""
+    def text(self, value: Any, operands: list[Size]) -> str:
+        """A number or the like in the function's source; a size is added to ``operands``."""
         kind = type(value)
         if kind is Size:
-            needs.append(_name(value))
-            return needs[-1]
-        if value is None or kind in (int, bool, str) or (kind is float and math.isfinite(value)):  # type: ignore[arg-type]
-            return f"({value!r})" if kind in (int, float) and value < 0 else repr(value)  # type: ignore[operator]
-        if kind is tuple:
-            if value and any(isinstance(item, Tensor) for item in value):  # type: ignore[attr-defined]
-                return "UNBOUND"
-            if all(type(item) is int for item in value):  # type: ignore[attr-defined]
-                return self._constant(value)
-            return f"({''.join(f'{self.text(item, needs)}, ' for item in value)})"  # type: ignore[attr-defined]
-        if is_dataclass(kind):
-            return self._made(value, needs)
+            operands.append(value)
+            return str(value._name)
+        if kind is int or (kind is float and math.isfinite(value)):
+            return repr(value) if value >= 0 else f"({value!r})"
+        if kind is str or kind is bool or value is None:
+            return repr(value)
         raise Untraceable(f"a {kind.__name__}")
+
+    def _line(self, text: str, needs: Sequence[str], when: int) -> Line:
+        line = Line(f"v{len(self.lines)}", text, tuple(needs), when)
+        self.lines.append(line)
+        return line
 
     def _constant(self, value: object) -> str:
         """The name of a value that is the same in all graphs of the structure."""
@@ -104,25 +101,48 @@ class Trace:
         self.names[name] = value
         return name
 
-    def _made(self, value: object, needs: list[str]) -> str:
-        """A dataclass of operators, nodes, blocks, as the name of a line that makes it."""
+    def _part(self, value: Any, needs: list[Line | Size]) -> str:
+        """Part of a graph in the function's source; what that refers to is added to ``needs``."""
         kind = type(value)
+        if kind in _PLAIN or kind is Size:
+            operands: list[Size] = []
+            text = self.text(value, operands)
+            needs.extend(operands)
+            return text
+        if kind is tuple:
+            if value and isinstance(value[0], Tensor):
+                return "UNBOUND"
+            if value and all(type(item) is int for item in value):
+                return self._constant(value)
+            return f"({''.join([f'{self._part(item, needs)}, ' for item in value])})"
+        line = self._made(value)
+        needs.append(line)
+        return line.name
+
+    def _made(self, value: Any) -> Line:
+        """The line that makes a dataclass: an operator, a node, a block, the graph."""
+        kind: Any = type(value)
+        names, defaults = _arguments(kind)
         if self.names.setdefault(kind.__name__, kind) is not kind:
             raise Untraceable(f"two classes called {kind.__name__}")
-        own: list[str] = []
-        names, defaults = _arguments(kind)
         values = [getattr(value, name) for name in names]
-        while (
-            values and type(values[-1]) is type(defaults[len(values) - 1]) and values[-1] == defaults[len(values) - 1]
-        ):
+        while values and _alike(values[-1], defaults[len(values) - 1]):
             values.pop()
-        parts = [self.text(item, own) for item in values]
-        needs.append(self.line(f"{kind.__name__}({', '.join(parts)})", own))
-        return needs[-1]
+        needs: list[Line | Size] = []
+        text = f"{kind.__name__}({', '.join([self._part(item, needs) for item in values])})"
+        found = self._made_of.get(text)
+        if found is None:
+            operands, when = [], ONCE
+            for each in needs:
+                name, known = (each._name, each._when) if type(each) is Size else (each.name, each.when)
+                operands.append(name)
+                when = max(when, known)
+            found = self._made_of[text] = self._line(text, operands, when)
+        return found
 
     def source(self, graph: Graph) -> str:
         """The function that makes ``graph``, or None where a guard fails, in two halves."""
-        result = self.text(graph, [])
+        result = self._made(graph).name
         wanted, live = {result}, []
         for line in reversed(self.lines):
             if not line.name or line.name in wanted:
@@ -149,9 +169,14 @@ class Trace:
 @lru_cache(maxsize=256)
 def _arguments(kind: Any) -> tuple[tuple[str, ...], tuple[object, ...]]:
     """The fields of a dataclass in the order in which it takes them, and their defaults, MISSING for none."""
-    if not all(item.init and not item.kw_only for item in fields(kind)):
+    if not is_dataclass(kind) or not all(item.init and not item.kw_only for item in fields(kind)):
         raise Untraceable(f"how a {kind.__name__} is made")
     return tuple(item.name for item in fields(kind)), tuple(item.default for item in fields(kind))
+
+
+def _alike(value: object, default: object) -> bool:
+    """Whether a field has its default, which needs not be said."""
+    return value is default or (type(value) in _PLAIN and type(value) is type(default) and value == default)
 
 
 def _written(lines: list[Line], when: int, indent: str) -> Iterator[str]:
@@ -161,17 +186,12 @@ def _written(lines: list[Line], when: int, indent: str) -> Iterator[str]:
             yield f"{indent}{line.name} = {line.text}" if line.name else f"{indent}if {line.text}: return None"
 
 
-def _plain(value: object) -> Any:
+def _plain(value: Any) -> Any:
     """What a size holds; any other value as it is."""
-    return object.__getattribute__(value, "_value") if type(value) is Size else value
+    return value._value if type(value) is Size else value
 
 
-def _name(value: object) -> str:
-    """What a size is called in the function."""
-    return str(object.__getattribute__(value, "_name"))
-
-
-Method = Callable[["Size", object], "Size"]
+Method = Callable[["Size", object], Any]
 
 
 def _operator(symbol: str, work: Callable[[Any, Any], Any], either: bool = False) -> tuple[Method, Method]:
@@ -180,17 +200,17 @@ def _operator(symbol: str, work: Callable[[Any, Any], Any], either: bool = False
     def ahead(self: Size, other: object) -> Any:
         if symbol == "*" and type(other) in (int, float):
             if other == 0:
-                return work(_plain(self), other) * 0  # sizes are finite
-            if type(other) is int and other == 1 and type(_plain(self)) is int:
+                return self._value * other * 0  # sizes are finite
+            if other == 1 and type(other) is type(self._value):
                 return self
-        needs: list[str] = []
-        text = f"{self._trace.text(self, needs)} {symbol} {self._trace.text(other, needs)}"
-        return Size(self._trace, work(_plain(self), _plain(other)), self._trace.line(text, needs))
+        operands = [self]
+        text = f"{self._name} {symbol} {self._trace.text(other, operands)}"
+        return self._trace.size(text, operands, lambda: work(self._value, _plain(other)))
 
-    def behind(self: Size, other: object) -> Size:
-        needs: list[str] = []
-        text = f"{self._trace.text(other, needs)} {symbol} {self._trace.text(self, needs)}"
-        return Size(self._trace, work(_plain(other), _plain(self)), self._trace.line(text, needs))
+    def behind(self: Size, other: object) -> Any:
+        operands = [self]
+        text = f"{self._trace.text(other, operands)} {symbol} {self._name}"
+        return self._trace.size(text, operands, lambda: work(_plain(other), self._value))
 
     return ahead, ahead if either else behind
 
@@ -199,9 +219,9 @@ def _question(symbol: str, work: Callable[[Any, Any], Any]) -> Callable[[Size, o
     """The method of a comparison."""
 
     def asked(self: Size, other: object) -> bool:
-        needs: list[str] = []
-        text = f"{self._trace.text(self, needs)} {symbol} {self._trace.text(other, needs)}"
-        return self._trace.guard(text, needs, bool(work(_plain(self), _plain(other))))
+        operands = [self]
+        text = f"{self._name} {symbol} {self._trace.text(other, operands)}"
+        return self._trace.guard(text, operands, bool(work(self._value, _plain(other))))
 
     return asked
 
@@ -210,10 +230,7 @@ def _call(name: str, work: Callable[[Any], Any]) -> Callable[[Size], Any]:
     """The method of a function of one value."""
 
     def called(self: Size) -> Size:
-        needs: list[str] = []
-        return Size(
-            self._trace, work(_plain(self)), self._trace.line(f"{name}({self._trace.text(self, needs)})", needs)
-        )
+        return self._trace.size(f"{name}({self._name})", (self,), lambda: work(self._value))
 
     return called
 
@@ -225,12 +242,13 @@ def _refused(self: object, *_: object) -> Any:
 class Size:
     """A number or an object whose use is recorded; it passes for what it holds, but for C code that wants a number."""
 
-    __slots__ = ("_name", "_trace", "_value")
+    __slots__ = ("_name", "_trace", "_value", "_when")
 
-    def __init__(self, trace: Trace, value: object, name: str) -> None:
+    def __init__(self, trace: Trace, value: Any, name: str, when: int) -> None:
         self._trace = trace
         self._value = value
         self._name = name
+        self._when = when
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -240,23 +258,19 @@ class Size:
         """An attribute of an object; None itself where it is None, which is a guard."""
         if name.startswith("__"):
             raise AttributeError(name)
-        value = getattr(self._value, name)
-        needs: list[str] = []
-        text = f"{self._trace.text(self, needs)}.{name}"
-        if not callable(value) and self._trace.guard(f"{text} is None", needs, value is None):
+        value, text = getattr(self._value, name), f"{self._name}.{name}"
+        if not callable(value) and self._trace.guard(f"{text} is None", (self,), value is None):
             return None
-        return Size(self._trace, value, self._trace.line(text, needs))
+        return self._trace.size(text, (self,), lambda: value)
 
     def __call__(self, *values: object) -> Size:
         """A method of an object, which has to answer alike whenever it is asked."""
-        needs: list[str] = []
-        words = ", ".join(self._trace.text(value, needs) for value in values)
-        text = f"{self._trace.text(self, needs)}({words})"
-        return Size(self._trace, self._value(*map(_plain, values)), self._trace.line(text, needs))  # type: ignore[operator]
+        operands = [self]
+        words = ", ".join(self._trace.text(value, operands) for value in values)
+        return self._trace.size(f"{self._name}({words})", operands, lambda: self._value(*map(_plain, values)))
 
     def __bool__(self) -> bool:
-        needs: list[str] = []
-        return self._trace.guard(self._trace.text(self, needs), needs, bool(self._value))
+        return self._trace.guard(self._name, (self,), bool(self._value))
 
     __add__, __radd__ = _operator("+", operator.add, either=True)
     __sub__, __rsub__ = _operator("-", operator.sub)
@@ -302,11 +316,12 @@ class Template:
         self.late: Callable[..., Graph | None] = names["late"]
 
     def graph(self, values: tuple[Any, ...]) -> Graph | None:
-        """The graph for ``values``, in the order in which they were given; None where a guard fails."""
+        """The graph for ``values``, in the order in which they were given; None where it has to be made directly, as a
+        guard or an operator does not take them."""
         try:
             held = self.early(*values[:-1])
             return None if held is None else self.late(held, *values)
-        except (ArithmeticError, AttributeError):  # beyond what a guard would have kept out
+        except Exception:  # whoever makes it directly is told
             return None
 
 
@@ -317,59 +332,3 @@ def template_of(make: Callable[..., Graph], given: Mapping[str, object]) -> Temp
     """
     trace = Trace(given)
     return Template(trace.source(make(**trace.sizes)), trace.names)
-
-
-@dataclass(slots=True)
-class _Seen:
-    """A structure: the templates that it has, and how often none fitted since the last was made."""
-
-    templates: list[Template] = field(default_factory=list)
-    missed: int = 0
-    closed: bool = False
-
-
-class Templates:
-    """Templates by structure, the ``most`` that were used last.
-
-    One is made when a structure comes again: what comes once is made directly, and costs no more than that.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._seen: OrderedDict[Hashable, _Seen] = OrderedDict()
-
-    def graphs(
-        self, structure: Hashable, names: tuple[str, ...], points: Sequence[tuple[Any, ...]], make: Callable[..., Graph]
-    ) -> list[Graph] | None:
-        """The graphs of ``structure`` for each of ``points``, values for ``names``; None where they are to be made
-        directly. ``structure`` has to name all that ``make`` reads beside them."""
-        seen = self._seen.get(structure)
-        if seen is None:
-            seen = self._seen[structure] = _Seen()
-            if len(self._seen) > self.most:
-                self._seen.popitem(last=False)
-        else:
-            self._seen.move_to_end(structure)
-        found = [_fitting(seen, values) for values in points]
-        if None not in found:
-            return found  # type: ignore[return-value]
-        seen.missed += 1
-        if seen.missed < AGAIN or seen.closed:
-            return None
-        seen.missed = 0
-        try:
-            seen.templates.append(template_of(make, dict(zip(names, points[found.index(None)], strict=True))))
-        except Exception:  # whatever it is: making it directly is what says so
-            seen.closed = True
-            return None
-        seen.closed = len(seen.templates) >= VARIANTS
-        found = [graph or _fitting(seen, values) for graph, values in zip(found, points, strict=True)]
-        return None if None in found else found  # type: ignore[return-value]
-
-
-def _fitting(seen: _Seen, values: tuple[Any, ...]) -> Graph | None:
-    for template in seen.templates:
-        graph = template.graph(values)
-        if graph is not None:
-            return graph
-    return None

@@ -13,7 +13,8 @@ from predictor.ops.routing import RANDOM
 from predictor.passes.autograd import backward_graph, optimizer_graph
 from predictor.precision import Precision
 from predictor.run import Run
-from predictor.simulate.lower import lower, lower_alike
+from predictor.simulate.lower import lower
+from predictor.simulate.templates import lower_alike
 from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
 
 #: Context lengths at which a decode step is forecast; steps between them are interpolated. A step's time is close to

@@ -13,7 +13,7 @@ from each import each
 from predictor.engines import engine, names
 from predictor.errors import RequestError
 from predictor.graph import Block, Graph, Node
-from predictor.graph.template import AGAIN, UNBOUND, VARIANTS, Size, Templates, Trace, Untraceable, template_of
+from predictor.graph.template import UNBOUND, Size, Trace, Untraceable, template_of
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import SystemSpec, load_system
 from predictor.networks import Step, load_config
@@ -21,8 +21,9 @@ from predictor.ops import Gemm
 from predictor.ops.routing import RANDOM
 from predictor.precision import SUPPORTED, precision
 from predictor.request import Request
-from predictor.simulate.lower import lower, lower_alike
+from predictor.simulate.lower import lower
 from predictor.simulate.plan import make_step, plan_of
+from predictor.simulate.templates import AGAIN, VARIANTS, Templates, lower_alike
 
 GPU = load_gpu("b200")
 SYSTEMS = [load_system(name) for name in ("dgx-h100", "pcie-gen4", "dgx-1-v100", "a100-nvlink-pairs")]
@@ -177,7 +178,8 @@ def traced(work: Callable[[Any], Any], value: object) -> Any:
     "work",
     [
         lambda n: n + 3, lambda n: 3 - n, lambda n: n * 2.5, lambda n: 3 * n * 1, lambda n: n * 0, lambda n: 0.0 * n,
-        lambda n: n / 3, lambda n: 3 / n, lambda n: n // 2, lambda n: 100 // n, lambda n: n % 4, lambda n: 100 % n,
+        lambda n: n * 1.0, lambda n: n / 3, lambda n: 3 / n, lambda n: n // 2, lambda n: 100 // n,
+        lambda n: n % 4, lambda n: 100 % n,
         lambda n: -(-n // 4), lambda n: abs(3 - n), lambda n: round(n * 0.7), lambda n: max(4, n), lambda n: min(n, 6),
         lambda n: n if n else 1, lambda n: (n - 20) * -1, lambda n: n * n + n * n, lambda n: n.bit_length(),
     ],
@@ -245,3 +247,29 @@ def test_plans_hold_the_graphs_that_are_lowered_directly() -> None:
             assert_alike(stage.graph, lower(run.config, step, tp, run.work.system, run.numbers.formats))
             bound += stage.graph.blocks[0].nodes[0].outputs is UNBOUND
     assert bound > 60  # of 160
+
+
+def test_what_lowering_reads_tells_structures_apart() -> None:
+    """Passes of one size that differ in something else, asked for in turn."""
+    vllm, flash = engine("vllm"), {"act_dtype": "bf16", "attention": "flash", "fused": True}
+    steps = [
+        Step("prefill", 2, 40, engine=vllm, **flash), Step("prefill", 2, 40, engine=engine("sglang"), **flash),
+        Step("prefill", 2, 40, kv_dtype="fp8", **flash), Step("prefill", 2, 40, logits="last", **flash),
+        Step("prefill", 2, 40, act_dtype="bf16"), Step("forward", 2, 40, act_dtype="bf16"),
+        Step("forward", 2, 40, 7, act_dtype="bf16"), Step("prefill", 2, 40, routing="zipf:1", **flash),
+    ]  # fmt: skip
+    cases = [
+        (config, step, tp, SYSTEMS[0] if tp > 1 else None, precision(dtype, GPU).formats)
+        for config in map(load_config, ("qwen3-30b-a3b", "mixtral-8x7b"))
+        for step in steps
+        for tp in (1, 2)
+        for dtype in ("bf16", "fp8", "int4_wo")
+    ]
+    bound = 0
+    for turn in range(AGAIN + 1):
+        for config, step, tp, system, formats in cases:
+            found = lower_alike(config, step, (40 + turn,), tp, system, formats)
+            bound += found is not None
+            if found and turn == AGAIN:
+                assert_alike(found[0], lower(config, replace(step, seq_len=40 + turn), tp, system, formats))
+    assert bound >= len(cases)
