@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from predictor.graph.template import Template
     from predictor.hardware.system import SystemSpec
 
-#: How often a structure has come when its template is made, which costs about as much as making it five times.
-AGAIN = 2
+#: How often a structure has come when its template is made, which costs about as much as making it eight times.
+AGAIN = 3
 #: Templates of one structure: one for each way in which its guards may go.
 VARIANTS = 8
 
@@ -37,7 +37,7 @@ class _Seen:
 class Templates:
     """Templates by structure, the ``most`` that were used last.
 
-    One is made when a structure comes again: what comes once is made directly, and costs no more than that.
+    One is made when a structure comes again: what comes once or twice is made directly, and costs no more than that.
     """
 
     def __init__(self, most: int) -> None:

@@ -23,9 +23,6 @@ from predictor.roofline import FloatArray
 from predictor.simulate.plan import Plan, Stage
 from predictor.simulate.timeline import Segment, Timeline, eager, in_a_row
 
-#: (count, share) of a node that is one whole kernel.
-_ONCE = {(1, 1.0)}
-
 
 @dataclass(frozen=True, slots=True)
 class OpTime:
@@ -199,8 +196,8 @@ class Operators:
                         row = rows[op] = len(rows)
                         self._missing.append(op)
                     index[i] = known[id(op)] = row
-        runs = {(node.count, node.share) for node in block.nodes}
-        return TimedBlock(block, index, runs <= _ONCE)
+        several = [node for node in block.nodes if node.count != 1 or node.share != 1.0]
+        return TimedBlock(block, index, not several)
 
     def _answer(self) -> None:
         """Forecast what is missing, then fill in the blocks."""
