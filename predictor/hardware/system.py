@@ -111,6 +111,10 @@ class SystemSpec:
         bandwidth = self.by_ranks[known[0]] if known else self.link_bandwidth
         return Link(self.link, bandwidth, self.link_latency_s)
 
+    def adds_within(self, ranks: int) -> bool:
+        """Whether what joins `ranks` GPUs of one node adds what they send."""
+        return self.in_switch_reduction and self.within(ranks).kind == "nvswitch"
+
     def across(self, ranks_per_node: int) -> tuple[float, float]:
         """(bytes/s in one direction that a node gives to `ranks_per_node` of its GPUs, seconds of one hop).
 

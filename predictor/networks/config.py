@@ -140,6 +140,8 @@ class ModelConfig:
 
 @lru_cache(maxsize=1024)
 def _alike(config: ModelConfig, encoder: bool, count: int) -> tuple[tuple[bool, int, tuple[int, ...]], ...]:
+    if not config.experts and not config.windows:
+        return ((False, 0, tuple(range(count))),)
     groups: dict[tuple[bool, int], list[int]] = {}
     for layer in range(count):
         key = (config.is_sparse(layer, encoder), config.windows[layer] if config.windows else 0)

@@ -157,6 +157,6 @@ def over(
     link = system.within(local)
     net_bandwidth, net_latency = system.across(local) if ranks > local else (0.0, 0.0)
     return Collective(
-        dtype, kind, int(size), ranks, local, link.kind, link.bandwidth, link.latency_s,
-        system.in_switch_reduction and link.kind == "nvswitch", net_bandwidth, net_latency, system.id,
+        dtype, kind, size, ranks, local, link.kind, link.bandwidth, link.latency_s,
+        system.adds_within(local), net_bandwidth, net_latency, system.id,
     )  # fmt: skip

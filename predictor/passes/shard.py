@@ -141,11 +141,8 @@ class _Rank:
             return block
         if after:
             nodes = [new for i, node in enumerate(nodes) for new in (node, *after.get(i, ()))]
-        carried = block.carried
-        if carried:
-            carried = (self._piece(carried[0]).local, self._piece(carried[1]).local)
-        running = tuple((self._piece(start).local, self._piece(end).local) for start, end in block.running)
-        return replace(block, nodes=tuple(nodes), carried=carried, running=running)
+        carried = self._pair(block.carried) if block.carried else None
+        return replace(block, nodes=tuple(nodes), carried=carried, running=tuple(map(self._pair, block.running)))
 
     def _nodes(self, block: Block) -> tuple[list[Node] | None, dict[int, list[Node]]]:
         """The nodes of a block on this rank, None where they are the block's own, and the collectives that follow
@@ -205,10 +202,11 @@ class _Rank:
             )  # fmt: skip
             nodes.append(new)
         if made:
-            carried = id(block.carried[1].storage) if block.carried else 0
+            pairs = (block.carried, *block.running) if block.carried else block.running
+            handed = {id(pair[1].storage) for pair in pairs}
             for sum_ in made:
                 key = id(sum_.piece.whole)
-                if key in self.partial and (key == carried or not sum_.kept):
+                if key in self.partial and (key in handed or not sum_.kept):
                     self._reduce(self.partial.pop(key))
         return nodes if changed else None, after
 
@@ -260,8 +258,9 @@ class _Rank:
         new = Node(op, name, (x,), (out,), count, node.phase, scope=name)
         made.after.setdefault(made.index, []).append(new)
 
-    def _piece(self, t: Tensor) -> Piece:
-        return self.pieces.get(id(t)) or self._cut(t)
+    def _pair(self, tensors: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        first, last = (self.pieces.get(id(t)) or self._cut(t) for t in tensors)
+        return first.local, last.local
 
     def _cut(self, t: Tensor) -> Piece:
         """What this rank has of a tensor that it meets for the first time."""

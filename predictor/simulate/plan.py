@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import NamedTuple, cast
+from dataclasses import replace
+from typing import NamedTuple
 
 from predictor.engines import CALLS, CAPTURED, EAGER
-from predictor.graph import OPTIMIZER, Block, Graph, Node
+from predictor.graph import OPTIMIZER, Graph
 from predictor.networks import ModelConfig, Step, parameters
 from predictor.ops.attention import Attention
 from predictor.ops.routing import RANDOM
@@ -16,6 +16,7 @@ from predictor.passes.recompute import recompute
 from predictor.precision import Precision
 from predictor.run import Run
 from predictor.simulate.lower import lower, mesh_of
+from predictor.simulate.templates import lower_alike
 from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
 
 #: Context lengths at which a decode step is forecast; steps between them are interpolated. A step's time is close to
@@ -159,9 +160,10 @@ def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
 
 def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: str, micro: int = 0) -> Graph:
     """A pass over all tokens of the prompts, or of ``micro`` of the sequences."""
-    step = make_step(work, numbers, mode, work.seq_len, 0, micro or work.batch, work.prompt_lens)
+    step, mesh = make_step(work, numbers, mode, work.seq_len, 0, micro or work.batch, work.prompt_lens), mesh_of(work)
     engine = work.engine if mode != "train" else EAGER  # what a training step runs is fused after autograd
-    return lower(config, step, mesh_of(work), numbers.formats, engine)
+    found = lower_alike(config, step, (work.seq_len,), mesh, numbers.formats, engine)
+    return found[0] if found else lower(config, step, mesh, numbers.formats, engine)
 
 
 def _decode_graphs(
@@ -171,9 +173,13 @@ def _decode_graphs(
     before, mesh = work.context_len if work.mode == "decode" else work.seq_len, mesh_of(work)
     formats, engine = numbers.formats, work.engine
     first = make_step(work, numbers, "decode", 1, 1, work.batch)
+    if not work.prompt_lens:
+        found = lower_alike(config, first, [before + more for more in grown], mesh, formats, engine)
+        if found:
+            return tuple(found)
     if engine.fuses and first.attention == "flash" and not work.prompt_lens and not config.is_encoder_decoder:
         # Attention alone knows how long the context is: the rest of the step is built once.
-        graph = _built(config, first, mesh, formats, engine)
+        graph = lower(config, first, mesh, formats, engine)
         return tuple(_with_context(graph, before + more) for more in grown)
     steps = (
         make_step(work, numbers, "decode", 1, before + more, work.batch, tuple(n + more for n in work.prompt_lens))
@@ -182,26 +188,13 @@ def _decode_graphs(
     return tuple(lower(config, step, mesh, formats, engine) for step in steps)
 
 
-#: A system's hash is its id, its equality every field: a what-if system's mesh never meets another one's graph.
-_built = lru_cache(maxsize=1024)(lower)
-
-
 def _with_context(graph: Graph, context: int) -> Graph:
     """A fused decode step with ``context`` tokens in the cache, from one with another number."""
     blocks = list(graph.blocks)
     for b, block in enumerate(blocks):
         for i, node in enumerate(block.nodes):
-            if node.op.family == Attention.family:  # once a layer
-                op = _seeing(cast(Attention, node.op), context + 1)
-                other = Node(op, node.name, node.inputs, node.outputs, host_calls=node.host_calls)
-                blocks[b] = Block(block.name, (*block.nodes[:i], other, *block.nodes[i + 1 :]), block.repeat)
+            if isinstance(node.op, Attention):  # once a layer
+                other = replace(node, op=replace(node.op, kv_len=context + 1))
+                blocks[b] = replace(block, nodes=(*block.nodes[:i], other, *block.nodes[i + 1 :]))
                 break
-    return Graph(tuple(blocks))
-
-
-def _seeing(op: Attention, kv_len: int) -> Attention:
-    """The same decode step over another number of positions; written out, as `dataclasses.replace` is slow."""
-    return Attention(
-        op.dtype, op.batch, op.heads, op.kv_heads, op.q_len, kv_len, op.head_dim, op.v_head_dim, op.causal, op.window,
-        op.kv_dtype, op.phase, op.shared_kv, op.dropout,
-    )  # fmt: skip
+    return replace(graph, blocks=tuple(blocks))

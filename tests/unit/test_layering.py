@@ -40,6 +40,7 @@ LEVELS = {
     "predictor.number_formats": 4,
     "predictor.run": 4,
     "predictor.simulate.lower": 5,
+    "predictor.simulate.templates": 5,
     "predictor.simulate.plan": 6,
     "predictor.simulate.memory": 6,
     "predictor.prediction": 7,

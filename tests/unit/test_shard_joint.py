@@ -6,7 +6,7 @@ import pytest
 from each import each
 
 from predictor.engines.pytorch import COMPILE
-from predictor.graph import Graph
+from predictor.graph import Block, Graph, Tensor
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.mesh import Mesh
 from predictor.hardware.system import default_system
@@ -39,6 +39,11 @@ def flops(graph: Graph, phase: str) -> float:
     return sum(
         n.op.flops() * t for n, t in graph.nodes() if n.phase == phase and isinstance(n.op, (Gemm, Attention, MoE))
     )
+
+
+def handed_on(block: Block) -> list[Tensor]:
+    """What one run of a block hands to the next."""
+    return [last for _, last in (*block.running, *([block.carried] if block.carried else []))]
 
 
 def reduced(graph: Graph, phase: str) -> dict[str, int]:
@@ -102,3 +107,27 @@ def test_gradients_are_those_of_the_weights_of_the_rank(model: str) -> None:
     }
     assert made <= weights
     assert len(made) > len(weights) / 2
+
+
+@each(("model", "fused"), [(m, f) for m in ("llama-3.1-8b", "t5-small", "mixtral-8x7b") for f in (False, True)])
+def test_what_blocks_say_of_themselves_stays(model: str, fused: bool) -> None:
+    """Whose backward pass they are, which layers, what goes from run to run: in the rank's tensors."""
+    graph = whole(model, "flash", fused)
+    part = local(graph, 2)
+    for old, new in zip(graph.blocks, part.blocks, strict=True):
+        for name in ("name", "repeat", "layers", "backward_of"):
+            assert getattr(new, name) == getattr(old, name)
+        assert len(handed_on(new)) == len(handed_on(old))
+        made_before, made = ({id(t) for n in block.nodes for t in n.outputs} for block in (old, new))
+        for before, after in zip(handed_on(old), handed_on(new), strict=True):
+            assert (id(after.storage) in made) == (id(before.storage) in made_before), new.name
+
+
+@each(("model", "fused"), [(m, f) for m in ("llama-3.1-8b", "t5-small") for f in (False, True)])
+def test_unrolled_is_repeated(model: str, fused: bool) -> None:
+    graph = whole(model, "flash", fused)
+    one, other = (
+        sorted((n.name, repr(n.op)) for n, _ in written.nodes())
+        for written in (local(graph, 2).unrolled(), local(graph.unrolled(), 2))
+    )
+    assert one == other
