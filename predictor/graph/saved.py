@@ -9,11 +9,16 @@ from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor
 
 
 class Saved(NamedTuple):
-    """A tensor of the forward pass that the backward pass reads, how many of it are kept at once, and bytes of all."""
+    """A tensor of the forward pass that the backward pass reads, how many of it are kept at once, and bytes of all.
+
+    ``copies`` of them are of one run of its block: more than one where nodes that run several times in a row make it
+    and read it.
+    """
 
     tensor: Tensor
     times: int
     nbytes: float
+    copies: int = 1
 
 
 def saved_tensors(graph: Graph) -> tuple[Saved, ...]:
@@ -40,51 +45,53 @@ def saved_tensors(graph: Graph) -> tuple[Saved, ...]:
         forward = graph.blocks[block.backward_of]
         first, last = (t.storage for t in forward.carried) if forward.carried else (None, None)
         made = {id(t.storage) for node in block.nodes for t in node.outputs}
-        seen: set[int] = set()
+        seen: set[tuple[int, int]] = set()
         for node in block.nodes:
             for t in node.inputs:
                 if t.role in (GRADIENT, WEIGHT):
                     continue
                 storage = t.storage
                 key = id(storage)
-                if id(t) in seen or key in made:
+                if key in made or (id(t), node.count) in seen:
                     continue
-                seen.add(id(t))
+                seen.add((id(t), node.count))
                 found = maker.get(key)
                 if found is None and storage.role != ACTIVATION:
                     continue
                 runs = kept.get(key)
                 if runs is None:
                     runs = kept[key] = _Runs(storage, found[1] if found else 1)
-                runs.read(t, graph.fused)
+                runs.read(t, node.count, graph.fused)
                 if found is not None and found[0] == block.backward_of:
                     runs.every = forward.repeat
                     continue
                 runs.last = True
                 if storage is first and last is not None and forward.repeat > 1:
                     runs = kept.get(id(last)) or _Runs(last, maker[id(last)][1])
-                    runs.read(t, graph.fused)
+                    runs.read(t, node.count, graph.fused)
                     runs.before = forward.repeat - 1
                     kept[id(last)] = runs
-    return tuple(Saved(runs.storage, runs.times, runs.nbytes * runs.times) for runs in kept.values())
+    return tuple(Saved(runs.storage, runs.times, runs.nbytes * runs.times, runs.count) for runs in kept.values())
 
 
 class _Runs:
     """Which runs of a block a storage is kept of: every one, all ``before`` the last, the last."""
 
-    __slots__ = ("before", "count", "every", "last", "parts", "storage", "whole")
+    __slots__ = ("before", "count", "every", "last", "makes", "parts", "storage", "whole")
 
-    def __init__(self, storage: Tensor, count: int) -> None:
+    def __init__(self, storage: Tensor, makes: int) -> None:
         self.storage = storage
-        self.count = count
+        self.makes = makes
+        self.count = 1
         self.every = 0
         self.before = 0
         self.last = False
         self.whole = False
         self.parts: dict[int, float] = {}
 
-    def read(self, tensor: Tensor, fused: bool) -> None:
-        """``tensor``, a view of the storage or it, is read by a graph that is ``fused`` or not."""
+    def read(self, tensor: Tensor, count: int, fused: bool) -> None:
+        """``tensor``, a view of the storage or it, is read ``count`` times by a graph that is ``fused`` or not."""
+        self.count = max(self.count, min(count, self.makes))
         part: Tensor | None = tensor if fused else None
         while part is not None and not part.part:
             part = part.base

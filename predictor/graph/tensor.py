@@ -109,8 +109,8 @@ class View(Tensor):
     ``gradient`` are the operators that bring its gradient into the layout of the base: none for a view whose gradient
     is a view again, None where nothing is added to the base's. ``part``: it is one of the slices that make up the base,
     so that their gradients are joined, not added.
-    ``at``: name of the node of the block after whose gradients those operators run, and the sums of this tensor's
-    gradients (where the block has none: the first that reads it, which is the last that gives it one).
+    ``at``: the node of the block whose name those operators have, and the sums of this tensor's gradients (where the
+    block has none: the first that reads it). They run when the last gradient has arrived, whatever their name.
     """
 
     __slots__ = ("at", "base", "gradient", "part")

@@ -8,14 +8,13 @@ its gradients added to what the others gave it: n sums in each, the first of the
 
 from __future__ import annotations
 
-from collections import Counter
-
 from predictor.graph.graph import OPTIMIZER, Block, Graph, Node
 from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor
 from predictor.ops.base import BACKWARD, EVERY, Gradient, Op
 from predictor.ops.elementwise import Elementwise, Reduce
 from predictor.ops.gemm import output_dtype
 from predictor.ops.optimizer import OptimizerStep
+from predictor.passes.flow import Read, gradient_flow
 
 
 def joint(forward: Graph, accumulate: bool = False) -> Graph:
@@ -29,57 +28,21 @@ def joint(forward: Graph, accumulate: bool = False) -> Graph:
     With ``accumulate`` the parameters have a gradient already, and the new one is added to it (AccumulateGrad): in
     every pass but the first after the gradients were cleared. Fused graphs sum and copy gradients within other kernels.
     """
-    read, shared = _flow(forward)
+    read, shared = gradient_flow(forward)
     ahead = [_with_kept(block, rows) for block, rows in zip(forward.blocks, read, strict=True)]
     outer: dict[int, Gradients] = {}
     back = []
     for b in range(len(ahead) - 1, -1, -1):
-        block = _Reverse(ahead[b], forward.blocks[b], read[b], shared, outer, forward.fused, accumulate).block(b)
-        if block.nodes:
-            back.append(block)
+        if any(rows is not None for rows in read[b]):
+            walk = _Reverse(ahead[b], forward.blocks[b], read[b], shared, outer, forward.fused, accumulate)
+            back.append(walk.block(b))
     return Graph((*ahead, *back), forward.fused)
 
 
 def backward_graph(forward: Graph, accumulate: bool = False) -> Graph:
-    """The blocks of `joint` that are the backward pass."""
-    return Graph(joint(forward, accumulate).blocks[len(forward.blocks) :], forward.fused)
-
-
-#: By node of a block, the activations that it reads and hands a gradient to; None where it gets none itself.
-Read = list[list[Tensor] | None]
-
-
-def _flow(graph: Graph) -> tuple[list[Read], set[int]]:
-    """What gradients flow through: what depends on a weight. Beside it, by id, the tensors that several blocks or
-    repetitions read from outside, and that no block hands on."""
-    live: set[int] = set()
-    times: Counter[int] = Counter()
-    blocks = []
-    for block in graph.blocks:
-        made: set[int] = set()
-        outside: set[int] = set()
-        rows: Read = []
-        for node in block.nodes:
-            read, through = [], False
-            for t in node.inputs:
-                if t.role == WEIGHT:
-                    through = True
-                elif t.role == ACTIVATION:
-                    key = id(t.storage)
-                    if key in live:
-                        read.append(t)
-                        if key not in made:
-                            outside.add(key)
-            outputs = [id(t) for t in node.outputs if t.role == ACTIVATION] if through or read else ()
-            made.update(outputs)
-            live.update(outputs)
-            rows.append(read if outputs else None)
-        blocks.append(rows)
-        if block.carried and block.repeat > 1:
-            live.add(id(block.carried[0]))
-        handed = id(block.carried[0].storage) if block.carried else 0
-        times.update({key: 1 if key == handed else block.repeat for key in outside})
-    return blocks, {key for key, count in times.items() if count > 1}
+    """The backward pass of `joint` as a graph by itself."""
+    blocks = joint(forward, accumulate).blocks[len(forward.blocks) :]
+    return Graph(tuple(Block(b.name, b.nodes, b.repeat, b.carried) for b in blocks), forward.fused)
 
 
 #: The gradient of a tensor: one tensor, or several that a fused kernel sums or that are its slices.
@@ -105,8 +68,13 @@ def _with_kept(block: Block, rows: Read) -> Block:
     return Block(block.name, tuple(nodes), block.repeat, block.carried, block.layers)
 
 
+#: Dtypes whose gradients have the same; looked up for every node.
+_WIDE = frozenset({"fp32", "bf16", "fp16", "tf32"})
+
+
 def _gradient_of(t: Tensor) -> Tensor:
-    return Tensor(t.name, t.axes, t.shape, output_dtype(t.dtype), GRADIENT, t.segments)
+    dtype = t.dtype if t.dtype in _WIDE else output_dtype(t.dtype)
+    return Tensor(t.name, t.axes, t.shape, dtype, GRADIENT, t.segments)
 
 
 class _Reverse:
@@ -144,11 +112,13 @@ class _Reverse:
         if last is not None and id(last) not in self.outer:
             self.outer[id(last)] = (_gradient_of(last),)
         entry = self.outer[id(last)] if last is not None else ()
+        ends = self.ends
         for i in range(len(forward.nodes) - 1, -1, -1):
             if self.rows[i] is not None:
                 self._node(i)
-            for t, first in self.ends.get(i, ()):
-                self._end(t, first)
+            if i in ends:
+                for t, first in ends[i]:
+                    self._end(t, first)
         made = {id(t) for node in self.plain.nodes for t in node.outputs}
         for key, groups in self.arrived.items():
             if key not in made:
@@ -178,11 +148,13 @@ class _Reverse:
                         parts.add(id(t.base))
                     t = t.base if t.gradient is not None else None
         ends: dict[int, list[tuple[Tensor, int]]] = {}
-        order.sort(key=lambda entry: -entry[1].depth)
-        for first, t in order:
+        views = [entry for entry in order if entry[1].base is not None]
+        views.sort(key=lambda entry: -entry[1].depth)
+        shared = self.shared
+        whole = [(first, t) for first, t in order if t.base is None
+                 and (reads[id(t)] > 1 or id(t) in parts or id(t) in shared)]  # fmt: skip
+        for first, t in (*views, *whole):
             base, key = t.base, id(t)
-            if base is None and reads[key] == 1 and key not in parts and key not in self.shared:
-                continue
             at = min(end.get(key, first), first)
             ends.setdefault(at, []).append((t, first))
             if base is not None and t.gradient is not None:
@@ -204,8 +176,8 @@ class _Reverse:
         """What autograd runs for one node."""
         node, own = self.forward.nodes[i], len(self.plain.nodes[i].outputs)
         live, inputs = self.rows[i] or (), node.inputs
-        incoming = self._incoming(node.outputs[:own])
-        arrived, ops = self.arrived, node.op.backward()
+        arrived, ops, whole = self.arrived, node.op.backward(), node.outputs
+        incoming = self._incoming(whole if len(whole) == own else whole[:own])
         if not ops:
             for t in live:
                 arrived.setdefault(id(t), []).append(self._passed_on(node, incoming, t))
@@ -214,7 +186,8 @@ class _Reverse:
             more, said = _of_factor(node, node.op, live)
             ops, rules = (*ops, *more), (*rules, *said)
         before: Gradients = ()
-        weights = []
+        weights: list[Tensor] = []
+        put = self.nodes.append
         for op, rule in zip(ops, rules, strict=True):
             makes, reads, outputs, kept, from_result, from_before, like = rule
             read = incoming if from_result else ()
@@ -223,20 +196,25 @@ class _Reverse:
             if reads:
                 read += inputs if reads is EVERY else tuple([inputs[p] for p in reads if p < len(inputs)])
             for p in outputs:
-                read += (node.outputs[p],)
+                read += (whole[p],)
             for p in kept:
-                read += (node.outputs[own + p],)
+                read += (whole[own + p],)
             made: Gradients = ()
             for t in inputs if makes is EVERY else [inputs[p] for p in makes if p < len(inputs)]:
-                if t.role == WEIGHT:
+                role = t.role
+                if role == ACTIVATION:
+                    gradient = (_gradient_of(t) if t.base is None else self._target(t),)
+                    made += gradient
+                    if id(t) in arrived:
+                        arrived[id(t)].append(gradient)
+                    else:
+                        arrived[id(t)] = [gradient]
+                elif role == WEIGHT:
                     made += (_gradient_of(t),)
                     weights.append(made[-1])
-                elif t.role == ACTIVATION:
-                    made += (self._target(t),)
-                    arrived.setdefault(id(t), []).append(made[-1:])
             if not made:
-                made = before = (_gradient_of(node.outputs[own + like if like >= 0 else 0]),)
-            self._put(op, node, read, made)
+                made = before = (_gradient_of(whole[own + like if like >= 0 else 0]),)
+            put(Node(op, node.name, read, made, node.count, BACKWARD, 1, 0.0, 1.0, node.part, node.scope))
         if self.accumulate:
             for op in _accumulated(node):
                 self._put(op, node, tuple(weights), tuple(map(_gradient_of, weights)))
@@ -260,9 +238,12 @@ class _Reverse:
         """The gradients of a node's results; of one that nothing reads, from outside."""
         found: Gradients = ()
         for t in outputs:
-            for group in self.arrived.get(id(t), ()):
-                found += group
-            found += self.outer.get(id(t), ())
+            key = id(t)
+            if key in self.arrived:
+                for group in self.arrived[key]:
+                    found += group
+            if key in self.outer:
+                found += self.outer[key]
         return found or (_gradient_of(outputs[0]),)
 
     def _target(self, t: Tensor, whole: bool = False) -> Tensor:

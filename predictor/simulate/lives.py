@@ -107,12 +107,12 @@ def _lives(graph: Graph) -> Iterator[_Life]:
             for t in node.outputs:
                 made.setdefault(id(t.storage), (b, i, t.storage))
     usual, last = _ends(blocks, made)
-    kept = {id(entry.tensor): entry.nbytes / entry.times for entry in saved_tensors(graph)}
+    kept = {id(entry.tensor): (entry.nbytes / entry.times, entry.copies) for entry in saved_tensors(graph)}
     for key, (b, i, t) in made.items():
-        runs, count = (blocks[b].repeat, blocks[b].nodes[i].count) if b >= 0 else (1, 1)
+        runs = blocks[b].repeat if b >= 0 else 1
         here = _End(b, 0, 1, i)
         end = usual.get(key, here)
-        nbytes = kept.get(key, t.nbytes)
+        nbytes, count = kept.get(key, (t.nbytes, 1))
         if runs > 1:
             yield _Life(nbytes * count if end.block != b else nbytes, b, i, 0, runs - 1, end)
         end = last.get(key) or _End(b, runs - 1, 0, i)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 
@@ -9,7 +10,8 @@ from each import each
 
 from predictor.graph import Block, Graph, Node, Tensor
 from predictor.graph.tensor import GRADIENT, WEIGHT
-from predictor.networks import Step, build, load_config
+from predictor.networks import Step, build, config_from_dict, load_config
+from predictor.networks.load import CONFIGS
 from predictor.ops import (
     Attention,
     CrossEntropy,
@@ -129,6 +131,17 @@ def test_a_run_of_a_backward_block_reads_its_own_forward_run() -> None:
         assert at is not None
         read = {maker[id(t.storage)] for n in block.nodes for t in n.inputs if t.role == "activation"}
         assert read == {at - 1, at}, "its own run, and the input that the run before made"
+
+
+def test_layers_alone_hand_their_gradient_on() -> None:
+    """Two residuals a layer, and x twice more in tanh-gelu; the first layer's input needs none when it stands apart."""
+    data = json.loads((CONFIGS / "gpt2.json").read_text())
+    config = config_from_dict({**data, "architectures": ["GPT2Block"]}, "gpt2")
+    graph = joint(build(config, Step("train", 2, 16, training=True)))
+    (layer,) = (b for b in graph.blocks if b.backward_of is not None)
+    assert layer.carried is not None
+    assert [(t.shape, t.role) for t in layer.carried] == [((2, 16, config.hidden), GRADIENT)] * 2
+    assert sum(isinstance(n.op, Elementwise) and n.op.fn == "add" for n in layer.nodes) == 4
 
 
 def tensors(*sizes: int, role: str = "activation") -> tuple[Tensor, ...]:

@@ -120,6 +120,21 @@ def test_of_what_layers_hand_on_each_keeps_its_input() -> None:
     assert {entry.tensor.name: entry.times for entry in saved_tensors(graph)} == {"x": 1, "y": 5}
 
 
+def test_of_a_loop_every_turn_is_kept_and_its_result_once() -> None:
+    """Four experts, one after the other, each with an activation; they write into one result, which is scaled."""
+    first, x = linear(activation("input"), "x")
+    up, active, result, out = (activation(name) for name in ("up", "active", "result", "out"))
+    factor = Tensor("factor", ("tokens", "hidden"), (2, 4), "fp32", WEIGHT)
+    nodes = [
+        first,
+        Node(Gemm("fp32", 2, 4, 4), "up", (x, weight("up")), (up,), 4),
+        Node(Elementwise("fp32", "gelu", 8), "gelu", (up,), (active,), 4),
+        Node(Elementwise("fp32", "scatter", 8), "scatter", (active,), (result,), 4),
+        Node(Elementwise("fp32", "mul", 8), "scaled", (result, factor), (out,)),
+    ]
+    assert names(nodes) == {"input": 32.0, "x": 32.0, "up": 4 * 32.0, "result": 32.0}
+
+
 def test_the_encoders_output_is_kept_once_for_all_layers_of_the_decoder() -> None:
     kept = [entry for entry in saved_tensors(joint(trained("t5-small"))) if entry.tensor.name == "encoder dropout"]
     assert [entry.times for entry in kept] == [1]
