@@ -9,7 +9,6 @@ from predictor.engines import EAGER, Engine
 from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step, build
 from predictor.parts import Formats, plain
-from predictor.passes.fuse import fuse
 from predictor.passes.quantize import quantize
 from predictor.workload import Parallelism, Workload
 
@@ -46,4 +45,13 @@ def lower(
 
         check_tensor(config, mesh.degree("tp"))
         graph = shard(graph, mesh, TENSOR)
+    return in_kernels_of(engine, graph)
+
+
+def in_kernels_of(engine: Engine, graph: Graph) -> Graph:
+    """``graph`` as ``engine`` fuses it."""
+    if not engine.fuses:
+        return graph
+    from predictor.passes.fuse import fuse  # a forecast of eager PyTorch starts without it
+
     return fuse(graph, engine)

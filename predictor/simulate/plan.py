@@ -11,11 +11,10 @@ from predictor.networks import ModelConfig, Step, parameters
 from predictor.ops.attention import Attention
 from predictor.ops.routing import RANDOM
 from predictor.passes.autograd import joint, optimizer_graph
-from predictor.passes.fuse import fuse
 from predictor.passes.recompute import recompute
 from predictor.precision import Precision
 from predictor.run import Run
-from predictor.simulate.lower import lower, mesh_of
+from predictor.simulate.lower import in_kernels_of, lower, mesh_of
 from predictor.simulate.templates import lower_alike
 from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
 
@@ -106,7 +105,7 @@ def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
     host, launch_s = CALLS if work.engine.host == CALLS else CAPTURED, work.launch_overhead_s
     forward = _whole_graph(config, work, numbers, "train", micro)
     both = joint(forward, accumulate=work.batch > micro or work.optimizer == "none")
-    both = fuse(recompute(both, work.recompute), work.engine)
+    both = in_kernels_of(work.engine, recompute(both, work.recompute))
     ahead = sum(block.backward_of is None for block in both.blocks)
     step = optimizer_graph(parameters(config), work.optimizer, numbers.mixed)
     return Plan(
