@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from predictor.hardware.mesh import Mesh
     from predictor.hardware.system import SystemSpec
 
-#: How often a structure has come when its template is made, which costs about as much as making it eight times.
+#: How often a structure has come when its template is made, which costs about as much as making it eight times. Chosen
+#: by hand, not from data: 2 and 3 took the same time in `scripts/benchmark.py`.
 AGAIN = 3
-#: Templates of one structure: one for each way in which its guards may go.
+#: Templates of one structure: one for each way in which its guards may go. At most so many: guards against endless ones.
 VARIANTS = 8
 
 
@@ -88,6 +89,7 @@ def _fitting(seen: _Seen, values: tuple[Any, ...]) -> Graph | None:
 #: What of a step a template leaves open: sizes.
 _OPEN = ("batch", "seq_len", "context_len")
 _structure_of = attrgetter(*(each.name for each in fields(Step) if each.name not in _OPEN))
+#: Chosen by hand, not from data: a sweep over a few models, engines and degrees has some hundred structures.
 _TEMPLATES = Templates(most=512)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from each import each
 
-from predictor.engines import engine, names
+from predictor.engines import EAGER, Engine, engine, names
 from predictor.errors import RequestError
 from predictor.graph import Block, Graph, Node
 from predictor.graph.template import UNBOUND, Size, Trace, Untraceable, template_of
@@ -46,6 +46,7 @@ class Structure:
     step: Step
     dtype: str
     tp: int
+    engine: Engine = EAGER
 
     @property
     def last(self) -> str:
@@ -54,7 +55,7 @@ class Structure:
     def make(self, batch: int, system: SystemSpec | None = None, **sizes: int) -> Graph:
         step = replace(self.step, batch=batch, **sizes)
         mesh = Mesh((("tp", self.tp),), system) if self.tp > 1 and system is not None else None
-        return lower(load_config(self.model), step, mesh, precision(self.dtype, GPU).formats)
+        return lower(load_config(self.model), step, mesh, precision(self.dtype, GPU).formats, self.engine)
 
     def given(self, batch: int, system: SystemSpec, tokens: int) -> dict[str, Any]:
         more = {"system": system} if self.tp > 1 else {}
@@ -70,10 +71,10 @@ def structure(rng: random.Random, model: str, mode: str = "") -> Structure:
         numbers, tp = precision(dtype, GPU), rng.choice((1, 2, 4))
         step = Step(
             mode_here, 3, 1 if mode_here == "decode" else 40, 40 if mode_here == "decode" else 0, numbers.activation,
-            numbers.kv, rng.choice(("math", "flash")), runs.fuses, rng.choice(("all", "last")), mode_here == "train",
-            engine=runs, routing=rng.choice((RANDOM, "zipf:1")),
+            numbers.kv, rng.choice(("math", "flash")), rng.choice(("all", "last")), mode_here == "train",
+            routing=rng.choice((RANDOM, "zipf:1")), experts="whole" if runs.fuses else "loop",
         )  # fmt: skip
-        found = Structure(model, step, dtype, tp)
+        found = Structure(model, step, dtype, tp, runs)
         try:
             found.make(3, SYSTEMS[0])
         except RequestError:
@@ -89,7 +90,7 @@ def assert_alike(found: Graph, wanted: Graph) -> None:
     """Every field of every operator, node and block, and its type, but for tensors."""
     assert_fields(found, wanted, ("blocks",))
     for block, other in zip(found.blocks, wanted.blocks, strict=True):
-        assert_fields(block, other, ("nodes", "carried"))
+        assert_fields(block, other, ("nodes", "carried", "branch"))
         for node, direct in zip(block.nodes, other.nodes, strict=True):
             assert_fields(node, direct, ("op", "inputs", "outputs"))
             assert node.op == direct.op and hash(node.op) == hash(direct.op)
@@ -234,7 +235,7 @@ def test_a_bound_graph_says_that_it_has_no_tensors() -> None:
 def test_training_and_ragged_batches_are_lowered_directly() -> None:
     config, formats = load_config("gpt2"), precision("bf16", GPU).formats
     for step in (Step("train", 2, 8, training=True), Step("prefill", 2, 8, lens=(8, 3))):
-        assert all(lower_alike(config, step, (8,), None, formats) is None for _ in range(AGAIN + 2))
+        assert all(lower_alike(config, step, (8,), None, formats, EAGER) is None for _ in range(AGAIN + 2))
 
 
 def test_plans_hold_the_graphs_that_are_lowered_directly() -> None:
@@ -246,32 +247,33 @@ def test_plans_hold_the_graphs_that_are_lowered_directly() -> None:
         for stage in plan_of(run).stages:
             decode = stage.context > 0
             step = make_step(run.work, run.numbers, stage.phase, 1 if decode else seq_len, stage.context, batch)
-            assert_alike(stage.graph, lower(run.config, step, mesh_of(run.work), run.numbers.formats))
+            assert_alike(stage.graph, lower(run.config, step, mesh_of(run.work), run.numbers.formats, run.work.engine))
             bound += stage.graph.blocks[0].nodes[0].outputs is UNBOUND
     assert bound > 60  # of 160
 
 
 def test_what_lowering_reads_tells_structures_apart() -> None:
     """Passes of one size that differ in something else, asked for in turn."""
-    vllm, flash = engine("vllm"), {"act_dtype": "bf16", "attention": "flash", "fused": True}
+    flash = {"act_dtype": "bf16", "attention": "flash"}
     steps = [
-        Step("prefill", 2, 40, engine=vllm, **flash), Step("prefill", 2, 40, engine=engine("sglang"), **flash),
+        Step("prefill", 2, 40, **flash), Step("prefill", 2, 40, 7, **flash),
         Step("prefill", 2, 40, kv_dtype="fp8", **flash), Step("prefill", 2, 40, logits="last", **flash),
         Step("prefill", 2, 40, act_dtype="bf16"), Step("forward", 2, 40, act_dtype="bf16"),
         Step("forward", 2, 40, 7, act_dtype="bf16"), Step("prefill", 2, 40, routing="zipf:1", **flash),
     ]  # fmt: skip
     cases = [
-        (config, step, Mesh((("tp", tp),), SYSTEMS[0]) if tp > 1 else None, precision(dtype, GPU).formats)
+        (config, step, Mesh((("tp", tp),), SYSTEMS[0]) if tp > 1 else None, precision(dtype, GPU).formats, runs)
         for config in map(load_config, ("qwen3-30b-a3b", "mixtral-8x7b"))
         for step in steps
         for tp in (1, 2)
         for dtype in ("bf16", "fp8", "int4_wo")
+        for runs in (engine("vllm"), engine("tensorrt_llm"))
     ]
     bound = 0
     for turn in range(AGAIN + 1):
-        for config, step, mesh, formats in cases:
-            found = lower_alike(config, step, (40 + turn,), mesh, formats)
+        for config, step, mesh, formats, runs in cases:
+            found = lower_alike(config, step, (40 + turn,), mesh, formats, runs)
             bound += found is not None
             if found and turn == AGAIN:
-                assert_alike(found[0], lower(config, replace(step, seq_len=40 + turn), mesh, formats))
+                assert_alike(found[0], lower(config, replace(step, seq_len=40 + turn), mesh, formats, runs))
     assert bound >= len(cases)

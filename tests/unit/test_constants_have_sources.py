@@ -44,7 +44,7 @@ LEAST_WORDS = 3
 #: Files, or folders ("/" at the end), that this test does not cover yet.
 NOT_COVERED = (
     "predictor/networks/", "predictor/passes/", "predictor/graph/", "predictor/ops/", "predictor/engines/",
-    "predictor/parallel/", "predictor/simulate/lower.py", "predictor/simulate/plan.py", "predictor/simulate/memory.py",
+    "predictor/simulate/lower.py", "predictor/simulate/plan.py", "predictor/simulate/memory.py",
     "predictor/estimators/serving_gemm.py", "microbench/launchers/tile", "predictor/training/calibrate",
 )  # fmt: skip
 

@@ -109,10 +109,10 @@ def test_gradients_are_those_of_the_weights_of_the_rank(model: str) -> None:
     assert len(made) > len(weights) / 2
 
 
-@each(("model", "fused"), [(m, f) for m in ("llama-3.1-8b", "t5-small", "mixtral-8x7b") for f in (False, True)])
-def test_what_blocks_say_of_themselves_stays(model: str, fused: bool) -> None:
+@each("model", ["llama-3.1-8b", "t5-small", "mixtral-8x7b"])
+def test_what_blocks_say_of_themselves_stays(model: str) -> None:
     """Whose backward pass they are, which layers, what goes from run to run: in the rank's tensors."""
-    graph = whole(model, "flash", fused)
+    graph = whole(model, "flash")
     part = local(graph, 2)
     for old, new in zip(graph.blocks, part.blocks, strict=True):
         for name in ("name", "repeat", "layers", "backward_of"):
@@ -123,9 +123,9 @@ def test_what_blocks_say_of_themselves_stays(model: str, fused: bool) -> None:
             assert (id(after.storage) in made) == (id(before.storage) in made_before), new.name
 
 
-@each(("model", "fused"), [(m, f) for m in ("llama-3.1-8b", "t5-small") for f in (False, True)])
-def test_unrolled_is_repeated(model: str, fused: bool) -> None:
-    graph = whole(model, "flash", fused)
+@each("model", ["llama-3.1-8b", "t5-small"])
+def test_unrolled_is_repeated(model: str) -> None:
+    graph = whole(model, "flash")
     one, other = (
         sorted((n.name, repr(n.op)) for n, _ in written.nodes())
         for written in (local(graph, 2).unrolled(), local(graph.unrolled(), 2))
