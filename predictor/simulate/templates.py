@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 #: How often a structure has come when its template is made, which costs about as much as making it eight times. Chosen
 #: by hand, not from data: 2 and 3 took the same time in `scripts/benchmark.py`.
 AGAIN = 3
-#: Templates of one structure: one for each way in which its guards may go. At most so many: guards against endless ones.
+#: Templates of one structure, one for each way in which its guards may go: at most so many, which guards against
+#: endless ones.
 VARIANTS = 8
 
 
