@@ -161,7 +161,7 @@ def _ends(
 
 def _handed_on(block: Block) -> dict[int, int]:
     """By id of a storage that a run gets from the run before, that of the one which it is there."""
-    pairs = (*((block.carried,) if block.carried else ()), *block.running)
+    pairs = (*(pair for pair in (block.carried, block.branch) if pair), *block.running)
     return {id(start.storage): id(end.storage) for start, end in pairs}
 
 

@@ -27,9 +27,11 @@ def trained(model: str, fused: bool, attention: str = "math") -> Graph:
 
 
 @each("kind", ["none", "selective", "full"])
+@each("fused", [False, True])
 @each("model", MODELS)
-def test_a_run_of_a_repeat_is_what_the_unrolled_graph_has_there(model: str, kind: str) -> None:
+def test_a_run_of_a_repeat_is_what_the_unrolled_graph_has_there(model: str, fused: bool, kind: str) -> None:
     graph = recompute(joint(trained(model, False), accumulate=True), kind)
+    graph = fuse(graph, COMPILE) if fused else graph
     short, long = Lives(graph), Lives(graph.unrolled())
     at = 0
     for b, block in enumerate(graph.blocks):
