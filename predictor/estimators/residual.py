@@ -171,11 +171,16 @@ class Points:
         return result
 
 
+#: A process that was measured at no point and says nothing.
+NO_POINTS = Points(np.zeros((0, 0)), np.zeros(0), 0.0, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Adapted:
     """A calibrated GPU: how much of whose trees, and a process over the features ``columns`` for what is left.
 
-    ``others`` are trees of measured GPUs and how much of each; with them comes an ``offset`` of the log.
+    ``others`` are trees of measured GPUs and how much of each; with them comes an ``offset`` of the log. A GPU that
+    tile probes alone were measured on has `NO_POINTS`.
     """
 
     trees: str
@@ -192,12 +197,16 @@ class Adapted:
             "deviation": self.points.deviation, "length": self.points.length,
             "others": dict(self.others), "offset": self.offset,
         }  # fmt: skip
+        if not len(self.points.weights):
+            return about, {}
         return about, {prefix + "at": self.points.at, prefix + "weights": self.points.weights}
 
     @classmethod
     def from_manifest(cls, about: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Adapted:
         """What `to_manifest` wrote; KeyError where something is missing."""
-        at, own = (weights[about["prefix"] + name] for name in ("at", "weights"))
+        at, own = np.zeros((0, len(about["columns"]))), np.zeros(0)
+        if about["length"]:
+            at, own = (weights[about["prefix"] + name] for name in ("at", "weights"))
         points = Points(at, own, float(about["deviation"]), float(about["length"]))
         others = tuple((str(key), float(share)) for key, share in about.get("others", {}).items())
         offset = float(about.get("offset", 0.0))
@@ -304,7 +313,9 @@ class Corrections:
         adapted = self._adapted.get(key)
         if adapted is not None:
             x = features()
-            result = adapted.points.predict(x[:, adapted.columns]) + adapted.offset
+            result: FloatArray | float = adapted.offset
+            if len(adapted.points.weights):
+                result = adapted.points.predict(x[:, adapted.columns]) + adapted.offset
             for trees, share in ((adapted.trees, adapted.strength), *adapted.others):
                 if share:
                     result = result + share * self.log_factor(trees, gpu, lambda: x, whole=True)
@@ -316,9 +327,16 @@ class Corrections:
         if trees_of is None:
             trees_of = self._trees[key] = Trees.unpack(self._weights, booster["prefix"])
         low, high = booster["clip"]
-        shrink = 1.0 if whole or is_among(gpu, booster["architectures"]) else booster["shrink"]
+        shrink = 1.0 if whole else self.strength(key, gpu)
         answer: FloatArray = shrink * np.clip(trees_of.predict(features()), low, high)
         return answer
+
+    def strength(self, key: str, gpu: GPUSpec) -> float:
+        """How far the trees under ``key`` are trusted for ``gpu``; 0 where there are none."""
+        booster = self._boosters.get(key)
+        if booster is None:
+            return 0.0
+        return 1.0 if is_among(gpu, booster["architectures"]) else float(booster["shrink"])
 
     def measured(self, kind: str) -> tuple[str, ...]:
         """Keys of the trees that measured NVIDIA GPUs have for rows of ``kind``, sorted; without calibrated GPUs."""
