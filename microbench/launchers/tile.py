@@ -1,7 +1,11 @@
-"""GEMM of our own with the tile fixed, in Triton: what one tile and one wave take, measured and not inferred.
+"""GEMM of our own with the tile fixed: what one tile and one wave take, measured and not inferred.
 
 C (m, n) = A (m, k) B (k, n), B stored as (n, k). m and n are multiples of the tile, so that every program of the grid
 computes one whole tile and the number of waves is tiles / SMs (at one program a SM; the row says how many fit).
+
+A GPU runs a kernel in Triton. A processor runs a blocked product: a wave is as many tiles as PyTorch has threads, and
+each turn of its loop over K loads their blocks of A and B and adds the products to the wave's tiles, in one batched
+call of PyTorch's library. What the call itself takes is in the row, once a turn; no library's own loop has that.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import torch
 from microbench.case import Case
 from microbench.devices.base import TORCH_DTYPES, Device
 from microbench.launchers.base import IllegalCase, Prepared, relative_error, some_rows
+from predictor.measurement import TILE_PROBE
 from predictor.ops import Gemm
 
 _kernel: Any = None
@@ -46,8 +51,8 @@ def prepare(case: Case, device: Device) -> Prepared:
         raise IllegalCase("m and n are no multiples of the tile")
     if op.k % tile_k:
         raise IllegalCase("k is no multiple of the tile's depth")
-    if device.kind != "cuda":
-        raise IllegalCase("tile probes need a GPU and Triton")
+    if device.kind == "cpu":
+        return _blocked(op, (tile_m, tile_n, tile_k), device)
     kernel = _load()
     a = device.randn(op.m, op.k, dtype=op.dtype)
     b = device.randn(op.n, op.k, dtype=op.dtype, scale=op.k**-0.5)
@@ -67,5 +72,38 @@ def prepare(case: Case, device: Device) -> Prepared:
         rows = some_rows(op.m).to(a.device)
         return relative_error(launch()[rows], a[rows].double() @ b.double().t())
 
-    tile = {"tile_m": tile_m, "tile_n": tile_n, "tile_k": tile_k}
-    return Prepared(launch, check, kernel_source="triton_tile", flag="tile_probe", extra=tile)
+    return _prepared(launch, check, "triton_tile", (tile_m, tile_n, tile_k))
+
+
+def _prepared(launch: Any, check: Any, source: str, tile: tuple[int, int, int]) -> Prepared:
+    named = dict(zip(("tile_m", "tile_n", "tile_k"), tile, strict=True))
+    return Prepared(launch, check, kernel_source=source, flag=TILE_PROBE, extra=named)
+
+
+def _blocked(op: Gemm, tile: tuple[int, int, int], device: Device) -> Prepared:
+    """The processor's probe: A, B and C lie tile by tile, as a library packs them."""
+    tile_m, tile_n, tile_k = tile
+    rows, columns, turns = op.m // tile_m, op.n // tile_n, op.k // tile_k
+    a = device.randn(turns, rows, tile_m, tile_k, dtype=op.dtype)
+    b = device.randn(turns, columns, tile_k, tile_n, dtype=op.dtype, scale=op.k**-0.5)
+    c = torch.empty(rows * columns, tile_m, tile_n, dtype=TORCH_DTYPES[op.dtype])
+    numbers = torch.arange(rows * columns)
+    places = torch.div(numbers, columns, rounding_mode="floor"), numbers % columns
+    wave = torch.get_num_threads()
+    waves = [(c[i : i + wave], *(place[i : i + wave] for place in places)) for i in range(0, len(c), wave)]
+
+    def launch() -> torch.Tensor:
+        for into, down, across in waves:
+            for turn in range(turns):
+                left, right = a[turn].index_select(0, down), b[turn].index_select(0, across)
+                torch.baddbmm(into, left, right, beta=1.0 if turn else 0.0, out=into)
+        return c
+
+    def check() -> float:
+        whole = launch().view(rows, columns, tile_m, tile_n).transpose(1, 2).reshape(op.m, op.n)
+        left = a.permute(1, 2, 0, 3).reshape(op.m, op.k)
+        right = b.permute(0, 2, 1, 3).reshape(op.k, op.n)
+        some = some_rows(op.m)
+        return relative_error(whole[some], left[some].double() @ right.double())
+
+    return _prepared(launch, check, "blocked", tile)

@@ -42,8 +42,8 @@ HELD = 0.5
 class Constants:
     """Constants of the core. Artifacts hold their logarithms in this order.
 
-    Older ones end after ``split_cycles`` or ``smallest_tile``; where there is no ``quantize_cycles``, a shortest step is
-    64 elements of K, however wide an element.
+    Older ones end after ``split_cycles`` or ``smallest_tile``; where there is no ``quantize_cycles``, a turn of the K
+    loop is 64 elements deep, however wide an element.
     """
 
     compute_efficiency: float  # of the peak, for an endless tile; beyond 1 counts as 1
@@ -74,7 +74,7 @@ class Tiles:
     """The tile that ran each of n products, where it is known: rows and columns of C, and K of one turn of the loop.
 
     ``rate``, ``call_cycles`` and ``prologue`` are of the kernel that ran them: its rate over the library's; cycles that
-    a turn of its loop takes beyond the arithmetic (a processor calls its library for every turn); steps of its prologue.
+    a turn of its loop takes beyond the arithmetic (a processor calls its library for every turn); its prologue's steps.
     """
 
     m: FloatArray  # (n,)
@@ -151,7 +151,7 @@ class Loops:
 
     def times(self, k: FloatArray) -> FloatArray:
         """Seconds of the K loops over all waves with each split, (n, s), of the best tile; ``k`` (n,)."""
-        times = (self.waves * self.step).min(axis=2) * self.loop + self.split_s
+        times: FloatArray = (self.waves * self.step).min(axis=2) * self.loop + self.split_s
         times[:, 1:][k[:, None] < _LEAST_K * self.splits[1:]] = np.inf
         return times
 

@@ -40,10 +40,9 @@ TAUGHT = (
 _PREFERRED = ("bf16", "fp16", "fp32", "tf32")
 #: How far (standard deviation of the log) a constant of a board may lie from its start; a probe's rate from 1; the
 #: cycles of a call from `_CALL_CYCLES`. Wide: a board is probed because nothing like it was.
-SPREAD, RATE_SPREAD, CALL_SPREAD = 0.7, 0.3, 1.5
+SPREAD, RATE_SPREAD, CALL_SPREAD = 1.0, 0.3, 1.5
 _CALL_CYCLES = 2e4  # 10 us, what PyTorch takes to call a product
 _ROW_ERROR = 0.05  # log error of one row that counts as usual
-_MOST = 3000  # rows of a part that are read
 _BELOW_PEAK = 0.95  # where an efficiency starts at the most: from 1 on it has no slope
 
 
@@ -68,9 +67,9 @@ def tile_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
             continue
         rows = frame[here & (dtypes == dtype)]
         sizes = ("batch", "m", "n", "k", "tile_m", "tile_n", "tile_k")
-        batch, m, n, k, *tile = (np.asarray(rows[s].astype(float), dtype=np.float64) for s in sizes)
+        batch, m, n, k, tm, tn, tk = (np.asarray(rows[s].astype(float), dtype=np.float64) for s in sizes)
         called = (rows["kernel_source"].astype(str) == BLOCKED_SOURCE).all()
-        tiles = Tiles(*tile, call_cycles=_CALL_CYCLES if called else 0.0, prologue=0.0 if called else PROLOGUE)
+        tiles = Tiles(tm, tn, tk, call_cycles=_CALL_CYCLES if called else 0.0, prologue=0.0 if called else PROLOGUE)
         shapes = Shapes(
             np.nan_to_num(batch, nan=1.0), m, n, k, activation_bytes(dtype), weight_bytes(dtype), tiles=tiles
         )
@@ -143,9 +142,32 @@ def teach(
             found.append((np.log(core) - library.log_latency) / _ROW_ERROR)
         return np.concatenate(found)
 
-    x = least_squares(errors, begin, loss="soft_l1", diff_step=1e-3, max_nfev=100).x
+    found = [
+        least_squares(errors, first, loss="soft_l1", diff_step=1e-3, max_nfev=100)
+        for first in _beginnings(part, names, start, free, begin)
+    ]
+    x = min(found, key=lambda answer: answer.cost).x
     whole, speed, call = read(np.asarray(x, dtype=np.float64))
     return Taught(whole, speed, call, gaps(part, start, rate, _CALL_CYCLES), gaps(part, whole, speed, call))
+
+
+def _beginnings(
+    part: Part, names: Sequence[str], start: FloatArray, free: BoolArray, begin: FloatArray
+) -> Iterator[FloatArray]:
+    """Where searches set out: where the rows show that a rate is, and with turns of the loop that are felt or not.
+
+    A shortest turn that is never felt, or an L2 that is no faster than DRAM, has no slope to find another by.
+    """
+    flops = np.log(2.0 * part.shapes.batch * part.shapes.m * part.shapes.n * part.shapes.k) - part.log_latency
+    seen = {
+        "compute_efficiency": min(float(flops.max() - np.log(part.device.peak_flops)) + 0.1, np.log(_BELOW_PEAK)),
+        "l2_bytes_per_s_per_sm": np.log(3.0 * part.device.bandwidth / part.device.sms),
+        "overhead_cycles": float(part.log_latency.min() + np.log(0.8 * part.device.clock_hz)),
+    }
+    for longer in (1.0, 1.5, 2.5, 4.0):
+        logs = np.array([seen.get(name, value) for name, value in zip(names, start, strict=True)])
+        logs[names.index("step_cycles")] += np.log(longer)
+        yield np.concatenate([np.where(free, logs, start)[free], begin[int(free.sum()) :]])
 
 
 def shared_rate(probes: Mapping[str, Mapping[str, Any]], kind: str) -> float:
@@ -155,9 +177,3 @@ def shared_rate(probes: Mapping[str, Mapping[str, Any]], kind: str) -> float:
     """
     known = [float(p["rate"]) for key, p in probes.items() if key.split("|")[1] == kind and p["library_rows"]]
     return float(np.median(known)) if known else 1.0
-
-
-def shared_constants(found: Sequence[FloatArray]) -> FloatArray:
-    """Logarithms of the constants for a GPU that no probe ran on: the medians of those that one did."""
-    result: FloatArray = np.median(np.array(found), axis=0)
-    return result
