@@ -222,13 +222,13 @@ def _fit_one(
 
     rows = seen[recipe.rows(seen)].reset_index(drop=True)
     own = probes[recipe.rows(probes)].reset_index(drop=True)
-    if own["gpu"].astype(str).value_counts().max() < FEWEST or not len(own):
+    if not len(own) or own["gpu"].astype(str).value_counts().max() < FEWEST:
         own = own.iloc[:0]
     if not len(rows) and not len(own):
         report.skipped[recipe.folder] = "no rows that it is fitted on: the roofline answers"
         return
     simple = len(rows) > 0 and not _carries(recipe, rows)
-    tiles = len(own) > 0 and (simple or not len(rows))
+    tiles = len(own) > 0 and len(rows) < FEWEST
     how = " (few: an efficiency and an overhead)" if simple else ""
     say(f"fitting {recipe.folder} on {len(rows) + tiles * len(own):,} rows" + (" (tile probes)" if tiles else how))
     module, _, function = (TILE_ROWS if tiles else FEW_ROWS if simple else recipe.fit).partition(":")
