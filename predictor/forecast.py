@@ -15,6 +15,7 @@ from predictor.prediction import Prediction
 from predictor.run import Run
 from predictor.simulate.breakdown import classes, context_notes, longest_nodes, notes
 from predictor.simulate.capacity import advised
+from predictor.simulate.explain import explained
 from predictor.simulate.interval import range_notes, total_interval
 from predictor.simulate.memory import Memory, memory_of
 from predictor.simulate.plan import Plan, plan_of
@@ -139,6 +140,7 @@ class Forecast:
             nodes=longest_nodes(by_stage, table, run.top),
             provenance=_provenance(op_times, table.estimators),
             notes=known + notes(breakdown, run.gpu.id, run.selector) + range_notes(table),
+            explained=None if run.explain is None else explained(self.stages, run.explain),
         )
 
 

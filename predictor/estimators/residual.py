@@ -26,6 +26,7 @@ from predictor.dtypes import bytes_of
 from predictor.errors import SpecError, UnsupportedError
 from predictor.estimators.adapted import Adapted
 from predictor.estimators.base import Batch
+from predictor.estimators.explanation import COUNT, Explanation, terms
 from predictor.estimators.trees import Trees
 from predictor.hardware.generation import is_among, runs_mma
 from predictor.hardware.gpu import GPUSpec
@@ -156,6 +157,7 @@ class Corrections:
             self.cores = {key: np.array(values, dtype=np.float64) for key, values in manifest["cores"].items()}
             self._boosters = dict(manifest["boosters"])
             self._devices: Mapping[str, Any] = manifest.get("devices", {})
+            self._about = {key: manifest.get(key) for key in ("rows", "gpus", "calibration", "calibrated", "probes")}
             self._adapted = {
                 key: Adapted.from_manifest(about, weights) for key, about in manifest.get("adapted", {}).items()
             }
@@ -279,6 +281,22 @@ class Corrections:
         keys = (f"{name}|{kind}" for name in own)
         return tuple(sorted(key for key in keys if key in self._boosters and key not in self._adapted))
 
+    def rests_on(self, source: str, gpu: GPUSpec, kind: str) -> str:
+        """Whose rows the constants of ``source`` rest on, for ``gpu`` and rows of ``kind``, in words."""
+        about, told = self._about, (self._about["probes"] or {}).get(f"{source}|{kind}")
+        many = f"{about['rows']:,} rows" if about["rows"] else "rows"
+        if source in (about["calibrated"] or {}):
+            probes = f" and {told['rows']:,} tile probes" if told else ""
+            return f"calibrated to {source}: {(about['calibration'] or {}).get('rows', 'some')} rows of it{probes}"
+        if told and not told["library_rows"]:
+            return f"{told['rows']:,} tile probes of {source}; the library's choices as all boards share them"
+        if source in (ANY_GPU, MMA_GPUS):
+            alike = "whose tensor cores work alike" if source == MMA_GPUS else "measured"
+            measured = ", ".join(sorted(self._devices))
+            return f"shared by the boards {alike}, none of them {gpu.id}: of {many} of {measured}"
+        sibling = "" if source == gpu.id else f", its sibling: {gpu.id} was not measured"
+        return f"rows of {source}{sibling} (of {many} of all boards)"
+
     def runners(self, kind: str) -> tuple[str, ...]:
         """Libraries whose constants of ``kind`` all GPUs share, sorted."""
         keys = (key.split("|") for key in self.cores)
@@ -331,6 +349,17 @@ class ServingEstimator:
             asked, shown = sibling, core_time(sibling)
         factor = self._corrections.factor(f"{source}|{kind}", gpu, lambda: features(asked, shown))
         return core.total * factor
+
+    def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
+        """What the formula says of the only operator of ``batch``, and the factor of the trees over it."""
+        seconds, core = (float(e.seconds(batch, gpu)[0]) for e in (self, self.core_alone()))  # type: ignore[attr-defined]
+        found = terms("residual", [
+            ("core", core, "s", "what the formula says"),
+            ("factor", seconds / core, COUNT, "exp(r): what the trees, or a calibration, say of this shape"),
+            ("kernel", seconds, "s", "core x factor"),
+        ])  # fmt: skip
+        own = f"rows of {gpu.id} among them" if self.covers(gpu.id) else f"none of them of {gpu.id}"
+        return Explanation(tuple(found), "", f"rows of {', '.join(sorted(self._gpus))}; {own}")
 
     def core_alone(self) -> Self:
         """The estimator without its trees: what its formula says."""

@@ -9,12 +9,16 @@ see `quantize_time` there.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
 from predictor.estimators.base import Batch
+from predictor.estimators.explanation import COUNT, WORD, Explanation, terms
 from predictor.estimators.gemm_core import CONSTANTS, CoreTime, Shapes, core_time
+from predictor.estimators.gemm_explained import constant_terms, core_terms
 from predictor.estimators.residual import (
     Device,
     FloatArray,
@@ -79,6 +83,11 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> 
     return out
 
 
+def _whole(size: float, multiple: float) -> float:
+    """``size`` rounded up to a multiple."""
+    return float(np.ceil(size / multiple) * multiple)
+
+
 class ServingGemm(ServingEstimator):
     """Seconds of GEMMs with serving kernels; fp16 is answered as bf16, eager PyTorch as vLLM's linear layer."""
 
@@ -89,12 +98,42 @@ class ServingGemm(ServingEstimator):
             seconds[rows] = self._seconds(batch, gpu, dtype, quant, rows)
         return seconds
 
-    def _seconds(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str, rows: npt.NDArray[np.int64]) -> FloatArray:
+    def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
+        """The core's grid and times for the only product of ``batch``, its constants, and what the trees make of it."""
+        op, columns = batch.ops[0], batch.columns
+        dtype, quant = op.dtype, getattr(op, "quant", "")
+        source, _, constants = self._constants(batch, gpu, dtype, quant)
+        shapes, device = self._shapes(batch, dtype, quant, np.array([0])), Device.of(gpu, dtype)
+        found, bound = core_terms(shapes, device, constants)
+        seconds, core = float(self.seconds(batch, gpu)[0]), float(core_time(shapes, device, constants).total[0])
+        found += terms("residual", [
+            ("factor", seconds / core, COUNT, "exp(r): what the trees, or a calibration, say of this shape"),
+            ("kernel", seconds, "s", "core x factor"),
+        ])  # fmt: skip
+        m, n, k = (float(columns[name][0]) for name in ("m", "n", "k"))
+        m, n, k = _whole(m, 8.0 if m < 64 else 64.0), _whole(n, 64.0), _whole(k, 64.0)
+        aligned = {**columns, "m": np.array([m]), "n": np.array([n]), "k": np.array([k])}
+        at = float(self.seconds(replace(batch, columns=aligned), gpu)[0])
+        found += terms("alignment", [
+            ("aligned", f"{m:.0f} x {n:.0f} x {k:.0f}", WORD, "the next multiples of 64, of 8 for few rows"),
+            ("aligned kernel", at, "s", "what the larger, aligned product takes"),
+        ])  # fmt: skip
+        found += constant_terms(constants, shapes.itemsize < 2)
+        return Explanation(tuple(found), bound, self._corrections.rests_on(source, gpu, variant(dtype, quant)))
+
+    def _constants(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str) -> tuple[str, str, FloatArray]:
+        """(whose, of which variant, logarithms of the constants)."""
+        library = engines.answering(batch.kernels)
+        return self._corrections.resolve(gpu, library.name, variant(dtype, quant))
+
+    def _shapes(self, batch: Batch, dtype: str, quant: str, rows: npt.NDArray[np.int64]) -> Shapes:
         count, m, n, k = (batch.columns[name][rows] for name in ("batch", "m", "n", "k"))
         sizes = activation_bytes(dtype, quant), weight_bytes(dtype, quant)
-        shapes = Shapes(count, m, n, k, *sizes, blocked=quant == BLOCKED)
-        library = engines.answering(batch.kernels)
-        source, kind, constants = self._corrections.resolve(gpu, library.name, variant(dtype, quant))
+        return Shapes(count, m, n, k, *sizes, blocked=quant == BLOCKED)
+
+    def _seconds(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str, rows: npt.NDArray[np.int64]) -> FloatArray:
+        shapes, library = self._shapes(batch, dtype, quant, rows), engines.answering(batch.kernels)
+        source, kind, constants = self._constants(batch, gpu, dtype, quant)
         return self._corrected(
             source, kind, gpu, dtype, lambda device: core_time(shapes, device, constants),
             lambda device, core: features(shapes, device, core, library.code),

@@ -13,6 +13,7 @@ from predictor import __version__
 from predictor.forecast import Forecast
 from predictor.prediction import Prediction
 from predictor.report.detail import layers, points
+from predictor.report.explain import explain_section
 from predictor.report.formats import dtype_words, kv_words, seconds
 from predictor.report.html_elements import Html, join, section, table, tag
 from predictor.report.html_roofline import roofline_section
@@ -68,6 +69,7 @@ def to_html(forecast: Forecast, asked: Asked | None = None) -> str:
             headline(answer),
             classes_section(answer, classes),
             layers_section(layers(forecast), classes),
+            *([] if answer.explained is None else [explain_section(answer.explained)]),
             roofline_section(points(forecast), run.gpu),
             timeline_section(forecast.ran, classes),
             memory_section(answer),

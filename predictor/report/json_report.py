@@ -7,6 +7,7 @@ from typing import Any
 
 from predictor.estimators.interval import LEVEL
 from predictor.prediction import SCHEMA_VERSION, ClassTime, NodeTime, Prediction
+from predictor.report.explain import to_dict as explained
 from predictor.simulate.memory import Memory
 
 _GIB = 2.0**30
@@ -32,6 +33,7 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
         "artifacts": answer.artifacts,
         "assumed": [*answer.assumed, *_assumed_of_the_host(answer)],
         "notes": list(answer.notes),
+        **({} if answer.explained is None else {"explain": explained(answer.explained)}),
     }
 
 
