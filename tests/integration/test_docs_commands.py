@@ -64,6 +64,7 @@ NOT_RUN = {
     "tilecast dataset import microbench board": "what these collect; the same test imports it",
     "tilecast calibrate --gpu h100 --data board.parquet": "the same test calibrates with it",
     "predict --model llama-3.1-8b --gpu h100 --artifacts h100-set": "the set of that calibration",
+    "tilecast calibrate --gpu rtx-4090 --data tiles.parquet": "rows of a GPU; test_tiles_on_cpu.py has a processor's",
     "microbench collect --device cpu": "the fixture `world` runs it, with a few cases; what it wrote is read here",
     "microbench workload": "needs a GPU and an hour",
     "microbench launch-overhead": "wants a GPU; tests/integration/test_microbench_launch.py runs it on the processor",
