@@ -89,7 +89,9 @@ def commands(block: str) -> Iterator[str]:
         program = next((word for word in words if "=" not in word), "")
         if program.split("/")[0] in PROGRAMS:
             words = words[: words.index(">")] if ">" in words else words
-            yield " ".join(words).replace("python3 -m microbench", "microbench")
+            yield " ".join(shlex.quote(word) if " " in word else word for word in words).replace(
+                "python3 -m microbench", "microbench"
+            )
 
 
 def helped() -> list[str]:
