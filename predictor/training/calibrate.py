@@ -134,7 +134,9 @@ def _choose(
         elif not len(rows):
             report.unchanged[folder] = f"no {fit.reads} rows in the data"
         elif probes == len(rows) and gpu.id in manifest.get("devices", {}):
-            report.unchanged[folder] = f"{gpu.id} was measured with its libraries: tile probes alone tell no more"
+            report.unchanged[folder] = (
+                f"{probes} tile probes: {gpu.id} was measured with its libraries, expected rows of them"
+            )
             report.rows[folder] = 0
         elif len(rows) < fit.fewest:
             report.unchanged[folder] = f"{len(rows)} {fit.reads} rows: expected {fit.fewest} or more"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +18,16 @@ from each import each  # noqa: E402
 
 from microbench import sweep  # noqa: E402
 from microbench.capability import gpu_target  # noqa: E402
+from predictor.cli import main  # noqa: E402
+from predictor.estimators.artifact import default_artifacts  # noqa: E402
 from predictor.estimators.base import make_batch  # noqa: E402
 from predictor.estimators.gemm_core import CONSTANTS, Constants  # noqa: E402
 from predictor.estimators.serving_gemm import ServingGemm  # noqa: E402
 from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
 from predictor.ops import Gemm, Op  # noqa: E402
-from predictor.training import fit_serving  # noqa: E402
+from predictor.training import dataset, fit_serving  # noqa: E402
 from predictor.training.calibrate_serving import calibrate_gemm, gemm_rows  # noqa: E402
+from predictor.training.fit_tiles import add_tiles, fit_tiles  # noqa: E402
 from predictor.training.tile_rows import TAUGHT, is_probe, teach, tile_parts  # noqa: E402
 
 BASE = load_gpu("a100-sxm-80gb")
@@ -206,6 +211,53 @@ def test_a_few_products_tell_how_fast_a_librarys_kernel_is_beside_the_probes(fit
         assert error((third.manifest, third.weights), "next") < 0.03
     finally:
         del BOARDS["next"], LAW["next"]
+
+
+def test_training_takes_probes_of_boards_without_other_rows(fitted: Any) -> None:
+    """Of a board that has both, they say how fast the probe's kernel is; the libraries' trees and constants stay."""
+    probes = pd.concat([probe_rows("small", 0.02, slower=1.25), probe_rows("middle", 0.02, slower=1.25)])
+    files = add_tiles(fitted, probes.reset_index(drop=True), BOARDS)
+    manifest = files[0]
+    assert manifest["probes"]["small|bf16"]["rate"] == pytest.approx(0.8, rel=0.05)
+    assert error(files, "middle") < 0.03
+    assert all(manifest["cores"][key] == values for key, values in fitted[0]["cores"].items())
+    assert error(files, "large") == error(fitted, "large")
+
+
+def test_probes_alone_make_an_estimator() -> None:
+    manifest, weights = fit_tiles(probe_rows("large", 0.02), BOARDS, 0)
+    assert set(manifest["cores"]) == {"large|vllm|bf16", "*|vllm|bf16"}
+    assert error((manifest, weights), "large") < 0.05  # what a split of K costs is the usual, not this law's
+    few = probe_rows("large", 0.02).iloc[:10]
+    assert not fit_tiles(few, BOARDS, 0)[0]["cores"]
+
+
+def schema_rows(gpu: str, count: int) -> Any:
+    """Rows of probes as a data file has them."""
+    rng = np.random.default_rng(0)
+    m, n, k = (np.exp2(rng.integers(7, 13, count)) for _ in range(3))
+    common = {
+        "source": "made-up", "source_file": "none", "source_row": np.arange(count), "gpu": gpu, "framework": "pytorch",
+        "framework_version": "0", "kernel_source": "triton_tile", "protocol": "cuda_graph", "cache_state": "warm",
+        "dtype": "bf16", "quant": "", "flag": "tile_probe", "op": "gemm", "batch": 1, "kind": "linear", "bias": False,
+        "layout": "tn", "m": m, "n": n, "k": k, "tile_m": 128, "tile_n": 128, "tile_k": 64,
+        "latency_ms": 2e3 * m * n * k / 1e14 + 8e-3,
+    }  # fmt: skip
+    return dataset.to_frame(common, count)
+
+
+@pytest.mark.skipif(not (default_artifacts() / "manifest.json").is_file(), reason="no shipped estimators here")
+def test_the_command_takes_probes_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for gpu, status in (("rtx-4090", 0), ("h100-sxm", 2)):
+        file, out = tmp_path / f"{gpu}.parquet", tmp_path / gpu
+        dataset.write(schema_rows(gpu, 300), file)  # more than a library's rows may be
+        assert main(["calibrate", "--gpu", gpu, "--data", str(file), "--out", str(out)]) == status
+    assert "was measured with its libraries, expected rows of them" in capsys.readouterr().err
+    words = ["predict", "--model", "gpt2", "--gpu", "rtx-4090", "--explain", "mlp up", "--json"]
+    assert main([*words, "--artifacts", str(tmp_path / "rtx-4090")]) == 0
+    answer = json.loads(capsys.readouterr().out)["explain"]
+    assert answer["rests_on"].startswith("300 tile probes of rtx-4090")
+    assert answer["estimator"] == "gemm"
 
 
 def test_a_librarys_rows_are_fitted_without_tile_probes(fitted: Any) -> None:
