@@ -15,7 +15,6 @@ from predictor.prediction import Prediction
 from predictor.run import Run
 from predictor.simulate.breakdown import classes, context_notes, longest_nodes, notes
 from predictor.simulate.capacity import advised
-from predictor.simulate.explain import explained
 from predictor.simulate.interval import range_notes, total_interval
 from predictor.simulate.memory import Memory, memory_of
 from predictor.simulate.plan import Plan, plan_of
@@ -131,6 +130,11 @@ class Forecast:
         by_stage = [timed.op_times() for timed in self.stages]
         op_times = [item for items in by_stage for item in items]
         breakdown = classes(op_times, table)
+        why = None
+        if run.explain is not None:
+            from predictor.simulate.explain import explained  # nothing else starts with it
+
+            why = explained(self.stages, run.explain)
         known = run.numbers.notes + context_notes(run.config, run.work)
         return replace(
             self.summary(),
@@ -140,7 +144,7 @@ class Forecast:
             nodes=longest_nodes(by_stage, table, run.top),
             provenance=_provenance(op_times, table.estimators),
             notes=known + notes(breakdown, run.gpu.id, run.selector) + range_notes(table),
-            explained=None if run.explain is None else explained(self.stages, run.explain),
+            explained=why,
         )
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from predictor.estimators.explanation import Term
 from predictor.simulate.memory import Memory
 from predictor.workload import Workload
+
+if TYPE_CHECKING:
+    from predictor.estimators.explanation import Term
 
 SCHEMA_VERSION = 1
 

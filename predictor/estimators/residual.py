@@ -157,7 +157,8 @@ class Corrections:
             self.cores = {key: np.array(values, dtype=np.float64) for key, values in manifest["cores"].items()}
             self._boosters = dict(manifest["boosters"])
             self._devices: Mapping[str, Any] = manifest.get("devices", {})
-            self._about = {key: manifest.get(key) for key in ("rows", "gpus", "calibration", "calibrated", "probes")}
+            known = ("rows", "gpus", "calibration", "calibrated", "probes", "core_rows")
+            self._about = {key: manifest.get(key) for key in known}
             self._adapted = {
                 key: Adapted.from_manifest(about, weights) for key, about in manifest.get("adapted", {}).items()
             }
@@ -281,10 +282,11 @@ class Corrections:
         keys = (f"{name}|{kind}" for name in own)
         return tuple(sorted(key for key in keys if key in self._boosters and key not in self._adapted))
 
-    def rests_on(self, source: str, gpu: GPUSpec, kind: str) -> str:
-        """Whose rows the constants of ``source`` rest on, for ``gpu`` and rows of ``kind``, in words."""
-        about, told = self._about, (self._about["probes"] or {}).get(f"{source}|{kind}")
-        many = f"{about['rows']:,} rows" if about["rows"] else "rows"
+    def rests_on(self, source: str, gpu: GPUSpec, *path: str) -> str:
+        """Whose rows the constants of ``source`` under ``path`` rest on, for ``gpu``, in words."""
+        about, told = self._about, (self._about["probes"] or {}).get(f"{source}|{path[-1]}")
+        own = (about["core_rows"] or {}).get("|".join((source, *path)))
+        many = f"{own or about['rows']:,} rows" if own or about["rows"] else "rows"
         if source in (about["calibrated"] or {}):
             probes = f" and {told['rows']:,} tile probes" if told else ""
             return f"calibrated to {source}: {(about['calibration'] or {}).get('rows', 'some')} rows of it{probes}"
@@ -295,7 +297,7 @@ class Corrections:
             measured = ", ".join(sorted(self._devices))
             return f"shared by the boards {alike}, none of them {gpu.id}: of {many} of {measured}"
         sibling = "" if source == gpu.id else f", its sibling: {gpu.id} was not measured"
-        return f"rows of {source}{sibling} (of {many} of all boards)"
+        return f"{many} of {source}{sibling}" if own else f"rows of {source}{sibling} (of {many} of all boards)"
 
     def runners(self, kind: str) -> tuple[str, ...]:
         """Libraries whose constants of ``kind`` all GPUs share, sorted."""

@@ -18,7 +18,6 @@ from predictor import engines
 from predictor.estimators.base import Batch
 from predictor.estimators.explanation import COUNT, WORD, Explanation, terms
 from predictor.estimators.gemm_core import CONSTANTS, CoreTime, Shapes, core_time
-from predictor.estimators.gemm_explained import constant_terms, core_terms
 from predictor.estimators.residual import (
     Device,
     FloatArray,
@@ -100,9 +99,11 @@ class ServingGemm(ServingEstimator):
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """The core's grid and times for the only product of ``batch``, its constants, and what the trees make of it."""
+        from predictor.estimators.gemm_explained import constant_terms, core_terms  # a forecast starts without it
+
         op, columns = batch.ops[0], batch.columns
         dtype, quant = op.dtype, getattr(op, "quant", "")
-        source, _, constants = self._constants(batch, gpu, dtype, quant)
+        source, kind, constants = self._constants(batch, gpu, dtype, quant)
         shapes, device = self._shapes(batch, dtype, quant, np.array([0])), Device.of(gpu, dtype)
         found, bound = core_terms(shapes, device, constants)
         seconds, core = float(self.seconds(batch, gpu)[0]), float(core_time(shapes, device, constants).total[0])
@@ -119,7 +120,8 @@ class ServingGemm(ServingEstimator):
             ("aligned kernel", at, "s", "what the larger, aligned product takes"),
         ])  # fmt: skip
         found += constant_terms(constants, shapes.itemsize < 2)
-        return Explanation(tuple(found), bound, self._corrections.rests_on(source, gpu, variant(dtype, quant)))
+        rests = self._corrections.rests_on(source, gpu, engines.answering(batch.kernels).name, kind)
+        return Explanation(tuple(found), bound, rests)
 
     def _constants(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str) -> tuple[str, str, FloatArray]:
         """(whose, of which variant, logarithms of the constants)."""

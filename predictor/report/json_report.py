@@ -7,7 +7,6 @@ from typing import Any
 
 from predictor.estimators.interval import LEVEL
 from predictor.prediction import SCHEMA_VERSION, ClassTime, NodeTime, Prediction
-from predictor.report.explain import to_dict as explained
 from predictor.simulate.memory import Memory
 
 _GIB = 2.0**30
@@ -33,8 +32,16 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
         "artifacts": answer.artifacts,
         "assumed": [*answer.assumed, *_assumed_of_the_host(answer)],
         "notes": list(answer.notes),
-        **({} if answer.explained is None else {"explain": explained(answer.explained)}),
+        **_explain(answer),
     }
+
+
+def _explain(answer: Prediction) -> dict[str, Any]:
+    if answer.explained is None:
+        return {}
+    from predictor.report.explain import to_dict as explained
+
+    return {"explain": explained(answer.explained)}
 
 
 def _workload(answer: Prediction) -> dict[str, Any]:
