@@ -34,7 +34,8 @@ _LEAST_K = 256.0  # elements of K that a split keeps to itself
 NORM = 3.0  # compute and memory time join as a p-norm: softer than the larger, harder than the sum
 STEP = 64.0  # elements of K
 PROLOGUE = 2.0  # steps that fill a tile's pipeline and drain it
-#: Share of L2 that a call finds as the call before left it: all of it was written last, half by what comes first.
+#: Share of L2 that a call finds as the call before left it: what passed through it since has taken the rest. Chosen,
+#: not fitted; a tile probe, which is run again and again on the same operands, finds as much of its weights there.
 HELD = 0.5
 
 

@@ -164,6 +164,9 @@ class Corrections:
             }
         except KeyError as error:
             raise SpecError(f"manifest lacks {error}; expected what tilecast train writes") from None
+        self._names: tuple[str, ...] = tuple(manifest.get("constants", ()))
+        #: What was resolved: (path, source, constants) of each; kept by sets without trees alone.
+        self.answers: list[tuple[tuple[str, ...], str, FloatArray]] | None = None
         self._weights = weights
         self._trees: dict[str, Trees] = {}
         self._resolved: dict[tuple[GPUSpec, str, tuple[str, ...], str], tuple[str, str, FloatArray]] = {}
@@ -173,6 +176,7 @@ class Corrections:
         """The same constants of the cores, with nothing learned on top of them."""
         result = copy(self)
         result._boosters, result._adapted, result._trees = {}, {}, {}
+        result.answers = []
         return result
 
     def core(self, gpu: GPUSpec, framework: str, *path: str) -> tuple[str, FloatArray]:
@@ -193,6 +197,8 @@ class Corrections:
         found = self._resolved.get((gpu, framework, path, kernel))
         if found is None:
             found = self._resolved[(gpu, framework, path, kernel)] = self._resolve(gpu, framework, path, kernel)
+        if self.answers is not None:
+            self.answers.append(((framework, *path[:-1], found[1]), found[0], found[2]))
         return found
 
     def _resolve(self, gpu: GPUSpec, framework: str, path: tuple[str, ...], kernel: str) -> tuple[str, str, FloatArray]:
@@ -282,6 +288,11 @@ class Corrections:
         keys = (f"{name}|{kind}" for name in own)
         return tuple(sorted(key for key in keys if key in self._boosters and key not in self._adapted))
 
+    def named(self, constants: FloatArray) -> list[tuple[str, float]]:
+        """Constants by name, of their logarithms; none where they are of another form than the measured GPUs'."""
+        same = len(constants) == len(self._names)
+        return list(zip(self._names, np.exp(constants).tolist(), strict=True)) if same else []
+
     def rests_on(self, source: str, gpu: GPUSpec, *path: str) -> str:
         """Whose rows the constants of ``source`` under ``path`` rest on, for ``gpu``, in words."""
         about, told = self._about, (self._about["probes"] or {}).get(f"{source}|{path[-1]}")
@@ -354,14 +365,16 @@ class ServingEstimator:
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """What the formula says of the only operator of ``batch``, and the factor of the trees over it."""
-        seconds, core = (float(e.seconds(batch, gpu)[0]) for e in (self, self.core_alone()))  # type: ignore[attr-defined]
+        alone = self.core_alone()
+        seconds, core = (float(e.seconds(batch, gpu)[0]) for e in (self, alone))  # type: ignore[attr-defined]
         found = terms("residual", [
             ("core", core, "s", "what the formula says"),
             ("factor", seconds / core, COUNT, "exp(r): what the trees, or a calibration, say of this shape"),
             ("kernel", seconds, "s", "core x factor"),
         ])  # fmt: skip
-        own = f"rows of {gpu.id} among them" if self.covers(gpu.id) else f"none of them of {gpu.id}"
-        return Explanation(tuple(found), "", f"rows of {', '.join(sorted(self._gpus))}; {own}")
+        path, source, constants = (alone._corrections.answers or [((), ANY_GPU, np.zeros(0))])[0]
+        found += terms("constants", [(*named, COUNT, "") for named in self._corrections.named(constants)])
+        return Explanation(tuple(found), "", self._corrections.rests_on(source, gpu, *path))
 
     def core_alone(self) -> Self:
         """The estimator without its trees: what its formula says."""

@@ -62,7 +62,7 @@ def to_html(forecast: Forecast, asked: Asked | None = None) -> str:
         tag("a", "Skip to the answer", href="#answer", class_="skip"),
         tag(
             "header", tag("h1", title), tag("p", _run_words(answer), class_="run"), tag("p", _BYLINE, class_="quiet"),
-            _contents(),
+            _contents(answer),
         ),
         tag(
             "main",
@@ -108,13 +108,15 @@ def _document(title: str, description: str, body: Sequence[str]) -> str:
 
 
 _CONTENTS = (
-    ("answer", "Answer"), ("classes", "Classes"), ("layers", "Layers"), ("roofline", "Roofline"),
-    ("timeline", "Timeline"), ("memory", "Memory"), ("changes", "What would change it"), ("provenance", "Provenance"),
+    ("answer", "Answer"), ("classes", "Classes"), ("layers", "Layers"), ("explain", "Explained"),
+    ("roofline", "Roofline"), ("timeline", "Timeline"), ("memory", "Memory"), ("changes", "What would change it"),
+    ("provenance", "Provenance"),
 )  # fmt: skip
 
 
-def _contents() -> Html:
-    links = (tag("li", tag("a", name, href=f"#{key}")) for key, name in _CONTENTS)
+def _contents(answer: Prediction) -> Html:
+    shown = [(key, name) for key, name in _CONTENTS if key != "explain" or answer.explained is not None]
+    links = (tag("li", tag("a", name, href=f"#{key}")) for key, name in shown)
     return tag("nav", tag("ul", *links), aria_label="Contents")
 
 

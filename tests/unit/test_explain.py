@@ -81,6 +81,19 @@ def test_the_tile_that_is_named_is_the_one_that_the_core_takes() -> None:
                 assert alone == pytest.approx(found.compute_s, rel=1e-12)
 
 
+def test_what_the_trees_of_experts_and_attention_say() -> None:
+    """A layer of experts keeps its curves; without its trees it has others."""
+    found = forecast(Request("mixtral-8x7b", "h100", mode="prefill", seq_len=512, execution="vllm").run())
+    for name, estimator in (("experts", "moe"), ("attention core", "attention")):
+        of = explained(found.stages, name)
+        assert of.estimator == estimator
+        v = values(of)
+        assert v["residual", "factor"] != 1.0
+        assert v["residual", "core"] * v["residual", "factor"] == pytest.approx(v["residual", "kernel"])
+        assert len([key for key in v if key[0] == "constants"]) > 3
+        assert "h100-sxm" in of.rests_on
+
+
 @each(
     "words",
     [
@@ -113,7 +126,8 @@ def test_text_json_and_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     answer = json.loads(capsys.readouterr().out)["explain"]
     assert answer["name"] == "mlp up"
     assert {term["group"] for term in answer["terms"]} >= {"tile grid", "one tile", "core", "residual", "constants"}
-    assert "Why mlp up takes that long" in page.read_text(encoding="utf-8")
+    html = page.read_text(encoding="utf-8")
+    assert "Why mlp up takes that long" in html and html.count('href="#explain"') == 1
     assert main([*words[:-2], "--json"]) == 0
     assert "explain" not in json.loads(capsys.readouterr().out)
 
