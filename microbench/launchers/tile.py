@@ -4,13 +4,13 @@ C (m, n) = A (m, k) B (k, n), B stored as (n, k). m and n are multiples of the t
 computes one whole tile and the number of waves is tiles / SMs (at one program a SM; the row says how many fit).
 
 A GPU runs a kernel in Triton. A processor runs a blocked product: a wave is as many tiles as PyTorch has threads, and
-each turn of its loop over K loads their blocks of A and B and adds the products to the wave's tiles, in one batched
-call of PyTorch's library. What the call itself takes is in the row, once a turn; no library's own loop has that.
+each turn of its loop over K adds the products of their blocks of A and B to the wave's tiles, in one batched call of
+PyTorch's library. What the call itself takes is in the row, once a turn; no library's own loop has that.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -80,6 +80,31 @@ def _prepared(launch: Any, check: Any, source: str, tile: tuple[int, int, int]) 
     return Prepared(launch, check, kernel_source=source, flag=TILE_PROBE, extra=named)
 
 
+Places: TypeAlias = tuple[int, int] | torch.Tensor
+
+
+def _waves(rows: int, columns: int, units: int) -> list[tuple[int, int, Places, Places]]:
+    """(first and last tile, rows of tiles, columns of tiles) of every wave; (which, how many) where they are alike."""
+    found: list[tuple[int, int, Places, Places]] = []
+    for first in range(0, rows * columns, units):
+        last = min(first + units, rows * columns)
+        row, column = divmod(first, columns)
+        if (last - 1) // columns == row:
+            found.append((first, last, (row, first - last), (column, last - first)))
+        else:
+            numbers = torch.arange(first, last)
+            found.append((first, last, torch.div(numbers, columns, rounding_mode="floor"), numbers % columns))
+    return found
+
+
+def _blocks(of: torch.Tensor, places: Places) -> torch.Tensor:
+    """The blocks of a wave: one for all of its tiles (a negative count), those side by side, or copies of any."""
+    if isinstance(places, torch.Tensor):
+        return of.index_select(0, places)
+    at, count = places
+    return of[at].expand(-count, -1, -1) if count < 0 else of[at : at + count]
+
+
 def _blocked(op: Gemm, tile: tuple[int, int, int], device: Device) -> Prepared:
     """The processor's probe: A, B and C lie tile by tile, as a library packs them."""
     tile_m, tile_n, tile_k = tile
@@ -87,15 +112,13 @@ def _blocked(op: Gemm, tile: tuple[int, int, int], device: Device) -> Prepared:
     a = device.randn(turns, rows, tile_m, tile_k, dtype=op.dtype)
     b = device.randn(turns, columns, tile_k, tile_n, dtype=op.dtype, scale=op.k**-0.5)
     c = torch.empty(rows * columns, tile_m, tile_n, dtype=TORCH_DTYPES[op.dtype])
-    numbers = torch.arange(rows * columns)
-    places = torch.div(numbers, columns, rounding_mode="floor"), numbers % columns
-    wave = torch.get_num_threads()
-    waves = [(c[i : i + wave], *(place[i : i + wave] for place in places)) for i in range(0, len(c), wave)]
+    waves = _waves(rows, columns, torch.get_num_threads())
 
     def launch() -> torch.Tensor:
-        for into, down, across in waves:
+        for first, last, down, across in waves:
+            into = c[first:last]
             for turn in range(turns):
-                left, right = a[turn].index_select(0, down), b[turn].index_select(0, across)
+                left, right = _blocks(a[turn], down), _blocks(b[turn], across)
                 torch.baddbmm(into, left, right, beta=1.0 if turn else 0.0, out=into)
         return c
 

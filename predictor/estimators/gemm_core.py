@@ -33,7 +33,6 @@ _ONE_SPLIT = np.array([1.0])
 _LEAST_K = 256.0  # elements of K that a split keeps to itself
 NORM = 3.0  # compute and memory time join as a p-norm: softer than the larger, harder than the sum
 STEP = 64.0  # elements of K
-PROLOGUE = 2.0  # steps that fill a tile's pipeline and drain it
 #: Share of L2 that a call finds as the call before left it: what passed through it since has taken the rest. Chosen,
 #: not fitted; a tile probe, which is run again and again on the same operands, finds as much of its weights there.
 HELD = 0.5
@@ -74,8 +73,8 @@ CONSTANTS = tuple(field.name for field in fields(Constants))
 class Tiles:
     """The tile that ran each of n products, where it is known: rows and columns of C, and K of one turn of the loop.
 
-    ``rate``, ``call_cycles`` and ``prologue`` are of the kernel that ran them: its rate over the library's; cycles that
-    a turn of its loop takes beyond the arithmetic (a processor calls its library for every turn); its prologue's steps.
+    ``rate`` and ``call_cycles`` are of the kernel that ran them: its rate over the library's, and the cycles that a
+    turn of its loop takes beyond the arithmetic (a processor calls its library for every turn).
     """
 
     m: FloatArray  # (n,)
@@ -83,7 +82,6 @@ class Tiles:
     k: FloatArray  # (n,)
     rate: float = 1.0
     call_cycles: float = 0.0
-    prologue: float = PROLOGUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +163,10 @@ def loops(shapes: Shapes, device: Device, constants: Constants) -> Loops:
         tm, tn, splits = _TILES[:, 0], _TILES[:, 1], _SPLITS
         # older artifacts count 64 elements of K, however wide
         turns = shapes.step if constants.quantize_cycles is not None else 1.0
-        smallest, prologue = constants.smallest_tile, PROLOGUE
+        smallest = constants.smallest_tile
     else:
         tm, tn, splits = tiles.m[:, None], tiles.n[:, None], _ONE_SPLIT
-        turns, smallest, prologue = (STEP / tiles.k)[:, None], 0.0, tiles.prologue
+        turns, smallest = (STEP / tiles.k)[:, None], 0.0
         efficiency = efficiency * tiles.rate
     slowed = device.slowed((1 + constants.tile_penalty * (1 / tm + 1 / tn)) / efficiency)
     elements = np.maximum(tm * tn * slowed, smallest)
@@ -179,7 +177,7 @@ def loops(shapes: Shapes, device: Device, constants: Constants) -> Loops:
         step = (step + turns * (tiles.call_cycles * cycle))[:, None, :]
     grid = TileGrid.cover(shapes.m[:, None], shapes.n[:, None], tm, tn, shapes.batch[:, None])
     waves = np.ceil(np.asarray(grid.blocks)[:, None, :] * (splits[:, None] / device.sms))
-    loop = shapes.k[:, None] / (STEP * splits) + prologue
+    loop = shapes.k[:, None] / (STEP * splits) + device.prologue
     return Loops(
         tm, tn, splits, grid, waves, step, floor, loop, constants.split_cycles / device.clock_hz * np.log2(splits)
     )

@@ -11,7 +11,6 @@ from predictor.estimators.explanation import COUNT, SHARE, WORD, Term, terms
 from predictor.estimators.gemm_core import (
     HELD,
     NORM,
-    PROLOGUE,
     STEP,
     Constants,
     Shapes,
@@ -113,7 +112,7 @@ def core_terms(shapes: Shapes, device: Device, log_constants: FloatArray) -> tup
     found += terms("one tile", [
         ("step", c.step_s, "s", f"{STEP:.0f} elements of K, set by {felt}"),
         ("steps", k / STEP / c.splits, COUNT, f"K {k:.0f} / {STEP:.0f} / splits"),
-        ("prologue", PROLOGUE, COUNT, "steps that fill the pipeline and drain it"),
+        ("prologue", device.prologue, COUNT, "steps that fill the pipeline and drain it"),
         ("tile latency", c.tile_s, "s", "(steps + prologue) x step: one wave"),
     ])  # fmt: skip
     found += terms("core", [

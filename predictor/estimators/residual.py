@@ -38,6 +38,8 @@ ANY_GPU = "*"
 #: All measured boards whose tensor cores take mma.sync from registers (`runs_mma`): libraries run the same kernels on
 #: them, and others on Hopper and B200.
 MMA_GPUS = "*mma"
+#: Architecture of a device file that the harness wrote for a processor.
+PROCESSOR = "cpu"
 #: A sibling has as many SMs, up to this factor.
 _SIBLING_SMS = 1.25
 
@@ -73,6 +75,8 @@ class Device:
     """The scalars of a GPU that a core reads: FLOP/s of one dtype (already cut by power), bytes/s, bytes, SMs, Hz.
 
     ``tensor_rate`` is 0.5 where tensor cores of that dtype run at half of what their generation can, else 1.
+    ``prologue``: steps of 64 elements of K in which a tile's pipeline of copies is filled and drained; a processor,
+    whose caches fetch ahead by themselves, has none.
     """
 
     peak_flops: float
@@ -81,6 +85,7 @@ class Device:
     sms: float
     clock_hz: float
     tensor_rate: float = 1.0
+    prologue: float = 2.0
 
     @staticmethod
     @lru_cache(maxsize=4096)
@@ -88,7 +93,8 @@ class Device:
         """From a GPU's data sheet; a dtype without a peak computes as bf16, fp16 or fp32, the first that there is."""
         peak = _peak(gpu, dtype) * sustained_share(gpu)
         sms, clock, rate = float(gpu.sm_count), gpu.boost_clock_hz, tensor_rate(gpu, dtype)
-        return Device(peak, gpu.memory_bandwidth, float(gpu.l2_bytes), sms, clock, rate)
+        prologue = 0.0 if gpu.architecture == PROCESSOR else 2.0
+        return Device(peak, gpu.memory_bandwidth, float(gpu.l2_bytes), sms, clock, rate, prologue)
 
     def slowed(self, factor: FloatArray | float) -> FloatArray | float:
         """How many times the time at peak some products take, where at full tensor rate it would be ``factor`` times.

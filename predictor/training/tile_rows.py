@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from predictor import engines
 from predictor.engines import EAGER
-from predictor.estimators.gemm_core import CONSTANTS, PROLOGUE, Shapes, Tiles, core_time
+from predictor.estimators.gemm_core import CONSTANTS, Shapes, Tiles, core_time
 from predictor.estimators.residual import Device, FloatArray
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import TILE_PROBE
@@ -28,7 +28,7 @@ from predictor.training.serving_rows import Part
 Frame = Any
 BoolArray = npt.NDArray[np.bool_]
 
-#: A probe whose loop over K calls a product of the processor's library for every turn, and copies nothing ahead.
+#: A probe whose loop over K calls a product of the processor's library for every turn.
 BLOCKED_SOURCE = "blocked"
 #: Fewest rows of a board and variant.
 FEWEST = 16
@@ -39,10 +39,13 @@ TAUGHT = (
 #: Of the dtypes that one variant answers for, the one whose rows are read where a board has several.
 _PREFERRED = ("bf16", "fp16", "fp32", "tf32")
 #: How far (standard deviation of the log) a constant of a board may lie from its start; a probe's rate from 1; the
-#: cycles of a call from `_CALL_CYCLES`. Wide: a board is probed because nothing like it was.
+#: cycles of a call from `_CALL_CYCLES`. Chosen wide, as a board is probed because nothing like it was; but DRAM gives
+#: 0.6 to 0.85 of its bandwidth on all boards of models/default, and few rows of a noisy machine say more than that.
 SPREAD, RATE_SPREAD, CALL_SPREAD = 1.0, 0.3, 1.5
+_CLOSER = {"dram_efficiency": 0.25}
 _CALL_CYCLES = 2e4  # 10 us, what PyTorch takes to call a product
-_ROW_ERROR = 0.05  # log error of one row that counts as usual
+_ROW_ERROR = 0.05  # log error of one row that counts as usual, at the least
+_USUAL = 1.5  # what is usual of rows, over the median of their errors: that of a normal distribution
 _BELOW_PEAK = 0.95  # where an efficiency starts at the most: from 1 on it has no slope
 
 
@@ -69,7 +72,7 @@ def tile_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
         sizes = ("batch", "m", "n", "k", "tile_m", "tile_n", "tile_k")
         batch, m, n, k, tm, tn, tk = (np.asarray(rows[s].astype(float), dtype=np.float64) for s in sizes)
         called = (rows["kernel_source"].astype(str) == BLOCKED_SOURCE).all()
-        tiles = Tiles(tm, tn, tk, call_cycles=_CALL_CYCLES if called else 0.0, prologue=0.0 if called else PROLOGUE)
+        tiles = Tiles(tm, tn, tk, call_cycles=_CALL_CYCLES if called else 0.0)
         shapes = Shapes(
             np.nan_to_num(batch, nan=1.0), m, n, k, activation_bytes(dtype), weight_bytes(dtype), tiles=tiles
         )
@@ -119,7 +122,7 @@ def teach(
     at = names.index("compute_efficiency")
     start[at] = min(start[at], np.log(_BELOW_PEAK))
     free = np.array([library is not None or name in TAUGHT for name in names])
-    spread = np.full(len(start), SPREAD) if apart is None else apart
+    spread = np.array([_CLOSER.get(name, SPREAD) for name in names]) if apart is None else apart
     called = part.shapes.tiles.call_cycles > 0.0
     own = [*((np.log(rate), RATE_SPREAD) for _ in range(library is not None))]
     own += [*((np.log(_CALL_CYCLES), CALL_SPREAD) for _ in range(called))]
@@ -134,19 +137,22 @@ def teach(
         found = rest.pop(0) if library is not None else rate
         return whole, found, rest.pop(0) if called else 0.0
 
-    def errors(x: FloatArray) -> FloatArray:
+    def errors(x: FloatArray, usual: float) -> FloatArray:
         whole, speed, call = read(x)
-        found = [gaps(part, whole, speed, call) / _ROW_ERROR, (x - begin) / widths]
+        found = [gaps(part, whole, speed, call) / usual, (x - begin) / widths]
         if library is not None:
             core = core_time(library.shapes, library.device, whole).total
-            found.append((np.log(core) - library.log_latency) / _ROW_ERROR)
+            found.append((np.log(core) - library.log_latency) / usual)
         return np.concatenate(found)
 
-    found = [
-        least_squares(errors, first, loss="soft_l1", diff_step=1e-3, max_nfev=100)
-        for first in _beginnings(part, names, start, free, begin)
-    ]
+    def search(first: FloatArray, usual: float) -> Any:
+        return least_squares(errors, first, loss="soft_l1", diff_step=1e-3, max_nfev=100, args=(usual,))
+
+    found = [search(first, _ROW_ERROR) for first in _beginnings(part, names, start, free, begin)]
     x = min(found, key=lambda answer: answer.cost).x
+    usual = _USUAL * float(np.median(np.abs(gaps(part, *read(x)))))
+    if usual > _ROW_ERROR:  # a machine that had other work: its rows say less
+        x = search(x, usual).x
     whole, speed, call = read(np.asarray(x, dtype=np.float64))
     return Taught(whole, speed, call, gaps(part, start, rate, _CALL_CYCLES), gaps(part, whole, speed, call))
 
