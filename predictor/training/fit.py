@@ -228,7 +228,7 @@ def _fit_one(
         report.skipped[recipe.folder] = "no rows that it is fitted on: the roofline answers"
         return
     simple = len(rows) > 0 and not _carries(recipe, rows)
-    tiles = len(own) > 0 and len(rows) < FEWEST
+    tiles = len(own) > 0 and (simple or not len(rows))
     how = " (few: an efficiency and an overhead)" if simple else ""
     say(f"fitting {recipe.folder} on {len(rows) + tiles * len(own):,} rows" + (" (tile probes)" if tiles else how))
     module, _, function = (TILE_ROWS if tiles else FEW_ROWS if simple else recipe.fit).partition(":")
