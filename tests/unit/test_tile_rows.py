@@ -158,6 +158,8 @@ def test_constants_come_back(name: str, noise: float, limit: float) -> None:
     for constant in TAUGHT:
         near = limit if constant in ("tile_penalty", "l2_bytes_per_s_per_sm") else 0.05
         assert getattr(found, constant) == pytest.approx(getattr(LAW[name], constant), rel=near), constant
+    step = [(1 + c.tile_penalty / 64) / c.compute_efficiency for c in (found, LAW[name])]
+    assert step[0] == pytest.approx(step[1], rel=0.01)  # of a tile of 128 x 128: what both constants make together
 
 
 def test_what_probes_cannot_tell_stays() -> None:
