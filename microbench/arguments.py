@@ -8,6 +8,7 @@ from pathlib import Path
 from predictor.dtypes import canonical
 from predictor.errors import RequestError
 
+#: Seconds of a unit, by definition.
 _UNITS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 

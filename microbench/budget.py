@@ -7,15 +7,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-#: Shares of the time left after set-up, at most: of the first round (its rest comes after the ceilings), and of
-#: the ceilings; the few that a device file cannot be made without are measured whatever it says.
+#: Shares of the time left after set-up, at most: of the first round (its rest comes after the ceilings), and of the
+#: ceilings; the few that a device file cannot be made without are measured whatever it says. Chosen by hand, not from
+#: data.
 FIRST_ROUND_SHARE = 0.75
 CEILING_SHARE = 0.25
-#: Kept for the end, when files are compacted: a second or two on the machines seen, less where the budget is short.
+#: Kept for the end, when files are compacted: measured on the machines seen, a second or two; less where the budget is
+#: short, a share chosen by hand, not from data.
 _END_S, _END_SHARE = 1.5, 0.1
-#: Of the budget, what is left for measuring on a machine so busy that its set-up takes longer than the rest.
+#: Of the budget, what is left for measuring on a machine so busy that its set-up takes longer than the rest. Chosen by
+#: hand, not from data.
 _LEAST_SHARE = 0.5
 #: Of the time that falls to a case of the first round, what may go to its samples: the rest is its data and its check.
+#: Chosen by hand, not from data.
 _SAMPLE_SHARE = 0.25
 
 

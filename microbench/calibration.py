@@ -25,8 +25,10 @@ from predictor.ops import Attention, Gemm
 from predictor.sampling import cells, spread_out
 
 FORMAT = "microbench-cases"
-FEWEST, MOST = 16, 256  # rows of an estimator that `tilecast calibrate` takes
-#: A call of a device without CUDA graphs has to be expected to take so long that the host's part does not show.
+#: Rows of an estimator, within what `tilecast calibrate` takes of any: chosen by hand, not from data.
+FEWEST, MOST = 16, 256
+#: A call of a device without CUDA graphs has to be expected to take so long that the host's part does not show. Chosen
+#: by hand, not from data.
 _LONG_CALL_S = 2e-4
 _SEED = 0
 

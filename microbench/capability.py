@@ -14,7 +14,8 @@ from predictor.errors import TilecastError
 from predictor.hardware.gpu import GPUSpec, load_gpu
 
 _CPU_DTYPES = frozenset(("fp64", "fp32", "bf16", "fp16", "int8", "int32", "int64", "bool"))
-# First compute capability whose PyTorch kernels take the dtype on tensor cores.
+# First compute capability whose PyTorch kernels take the dtype on tensor cores. Source: CUDA Programming Guide, table
+# of input types of the tensor cores.
 _FIRST: dict[str, tuple[int, int]] = {"bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
 
 

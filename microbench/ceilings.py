@@ -24,13 +24,16 @@ from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
 from predictor.roofline import roofline
 
 DEVICE_FILE = "device.yaml"
-#: What is added to the fastest sample of a rate: a later row may catch a quieter moment.
+#: What is added to the fastest sample of a rate, and to a row that raised one: a later row may catch a quieter moment.
+#: Chosen by hand, not from data.
 MARGIN = 1.10
 LIFT_MARGIN = 1.05
 #: How far a row may raise a ceiling that was measured on a busy machine. Beyond it the row is wrong, not the ceiling.
+#: Chosen by hand, not from data.
 RAISE_LIMIT = 4.0
 #: The first so many of `cases` are what a device file cannot be made without: memory's bandwidth and a rate in fp32.
 NEEDED = 2
+#: Sizes of a square product: chosen by hand, not from data, so that the largest fills a device.
 _MATMUL = {"cpu": (512, 1024, 2048), "cuda": (4096, 8192, 16384)}
 _DTYPES = {"cpu": ("fp32", "bf16", "fp16", "fp64"), "cuda": ("bf16", "fp16", "tf32", "fp32", "fp8", "fp64")}
 

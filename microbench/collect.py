@@ -27,7 +27,7 @@ from microbench.store import Store
 from microbench.supervisor import Worker, WorkerError
 from predictor.errors import RequestError, TilecastError
 
-#: Worker deaths in a row, with no row between them, after which a device is given up.
+#: Worker deaths in a row, with no row between them, after which a device is given up: chosen by hand, not from data.
 _DEATHS = 8
 #: Cases of one kind whose graph capture has to fail before the others of the kind are not tried: each costs a worker.
 _CAPTURES = 2

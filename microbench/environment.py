@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_SUFFIX = {"K": 2**10, "M": 2**20, "G": 2**30, "": 1}
+_SUFFIX = {"K": 2**10, "M": 2**20, "G": 2**30, "": 1}  # of Linux' cacheinfo files, by definition
 
 
 @lru_cache(maxsize=1)

@@ -38,6 +38,7 @@ class Settings:
     A sample is a batch of launches of at least ``sample_s``; ``case_s`` bounds the measuring of one case.
     """
 
+    #: All of these were chosen by hand, not from data (docs/measuring.md says what they do).
     noise: float = 0.01
     min_samples: int = 10
     max_samples: int = 500

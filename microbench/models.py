@@ -25,7 +25,7 @@ from microbench.measure import POWER_CAP, Settings
 from microbench.stopping import StoppingRule, median_half_width
 
 Call = Callable[[], Any]
-#: A whole model may take longer than an operator: this many times `case_s` for a cell.
+#: A whole model may take longer than an operator: this many times `case_s` for a cell. Chosen by hand, not from data.
 _CELL_TIMES = 10.0
 
 

@@ -26,7 +26,7 @@ class Request:
     threads: int = 0
     retry_failures: bool = False
     max_cases: int | None = None
-    case_timeout_s: float = 60.0
+    case_timeout_s: float = 60.0  # guards against a worker that hangs; chosen by hand, not from data
     wait_s: float = 0.0
     lock_clocks_hz: float | None = None
     sweeps: Path = sweep.SWEEPS

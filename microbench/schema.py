@@ -34,7 +34,8 @@ ALL: tuple[Column, ...] = (*COLUMNS, *HARNESS)
 BY_NAME: dict[str, Column] = {column.name: column for column in ALL}
 REQUIRED: tuple[str, ...] = tuple(column.name for column in ALL if not column.nullable)
 
-#: What a clock or a sensor can read, in the units of its column; what is beyond is a broken sensor, or another unit.
+#: What a clock or a sensor can read, in the units of its column; what is beyond is a broken sensor, or another unit:
+#: guards against both, wider than any board of the catalogue.
 SENSOR_LIMITS: dict[str, tuple[float, float]] = {
     "sm_clock_hz": (1e8, 1e10), "memory_clock_hz": (1e8, 2e10), "temperature_c": (-20.0, 130.0), "power_w": (0.0, 3e3),
 }  # fmt: skip

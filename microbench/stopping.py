@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-#: Quantile of the normal distribution for a two-sided interval of 95 %.
+#: Quantile of the normal distribution for a two-sided interval of 95 %, by definition.
 _Z = 1.959964
 
 
@@ -37,6 +37,7 @@ class StoppingRule:
     few nanoseconds. ``reason`` is "" until `done`, then "precise", "timeout" or "max_samples".
     """
 
+    #: As those of `microbench.measure.Settings`, which every case brings: chosen by hand, not from data.
     noise: float = 0.01
     min_samples: int = 10
     max_samples: int = 1000

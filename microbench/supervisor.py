@@ -18,8 +18,10 @@ from typing import Any
 from microbench.case import Case
 from predictor.errors import TilecastError
 
+#: How long a worker may take to end, and to begin (torch on a busy machine, CUDA's first touch): guards against hangs,
+#: chosen by hand, not from data.
 _END_S = 60.0
-_START_S = 180.0  # importing torch on a busy machine, and CUDA's first touch
+_START_S = 180.0
 
 
 class WorkerError(TilecastError):

@@ -25,19 +25,21 @@ from predictor.ops import Embedding, MoE, Op
 from predictor.yaml_reader import read_yaml_file
 
 SWEEPS = Path(__file__).parent / "sweeps"
-#: A call that is expected to take longer is left out of a sweep: hundreds of them are needed.
+#: A call that is expected to take longer is left out of a sweep: hundreds of them are needed. Chosen by hand, not from
+#: data.
 LONGEST_CALL_S = {"cuda": 0.05, "cpu": 0.03}
 #: Share of the device's memory that the bytes of a call may take, and the most that they may be: filling them with
-#: random values takes a processor longer than measuring.
+#: random values takes a processor longer than measuring. Chosen by hand, not from data.
 MEMORY_SHARE = 0.25
 MOST_BYTES = {"cuda": 2.0**36, "cpu": 2.0**28}
 #: Launchers whose first call imports PyTorch's compiler: 3 s on a busy machine.
 _SLOW_START = ("optimizer",)
-#: Cases of a launcher among which its first is chosen.
+#: Cases of a launcher among which its first is chosen: so many, by hand, not from data.
 _FEW = 8
 _GROUP_KEYS = frozenset(
     ("name", "op", "dtypes", "fields", "axes", "options", "points", "timed", "device", "longest_call_s", "turns")
 )
+#: (cache, protocol, share of the shapes) of a group that names none: chosen by hand, not from data.
 _DEFAULT_TIMED = [["warm", "cuda_graph", 1.0], ["cold", "eager_events", 0.35], ["warm", "eager_events", 0.15]]
 
 

@@ -27,12 +27,15 @@ from predictor.errors import SpecError, TilecastError
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import roofline
 
-#: A row counts as faster than its bound from this ratio of measured time to bound downwards.
+#: A row counts as faster than its bound from this ratio of measured time to bound downwards: chosen by hand, not from
+#: data.
 TOLERANCE = 0.98
-#: Noise (half-width of the median's 95 % interval) above which a row is counted as noisy.
+#: Noise (half-width of the median's 95 % interval) above which a row is counted as noisy: chosen by hand, not from
+#: data.
 NOISY = 0.05
 #: Noise from which the median says next to nothing: the machine did something else meanwhile.
 UNKNOWN = 1.0
+#: Ends of what a row may hold; guard against other units, as those of the sensors.
 _LIMITS: dict[str, tuple[float, float]] = schema.SENSOR_LIMITS | {
     "samples": (1, 1e9), "launches": (1, 1e9), "throttled_samples": (0, 1e9), "latency_ms": (1e-6, 1e7),
 }  # fmt: skip

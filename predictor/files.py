@@ -20,9 +20,10 @@ from typing import Any
 
 from predictor.errors import SpecError
 
-#: Bytes that a text (a config.json, a YAML file) may have; a thousand times what any has.
+#: Bytes that a text (a config.json, a YAML file) may have: guards against files of another kind, a thousand times what
+#: any has.
 LARGEST_TEXT = 16 * 2**20
-#: Bytes that a table (a suite, a CSV file of measurements) may have.
+#: Bytes that a table (a suite, a CSV file of measurements) may have: guards against one that memory cannot hold.
 LARGEST_TABLE = 4 * 2**30
 _KINDS = (
     (stat.S_ISDIR, "a folder"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"), (stat.S_ISFIFO, "a pipe"),

@@ -20,11 +20,12 @@ from predictor.simulate.memory import Memory, memory_of
 from predictor.simulate.plan import Plan, plan_of
 from predictor.simulate.times import Operators, OpTime, TimedStage
 
-#: Runs whose operators are forecast in one call, and the operators that are remembered of all of them.
+#: Runs whose operators are forecast in one call, and the operators that are remembered of all of them: chosen by hand,
+#: not from data, and a guard against memory without end.
 CHUNK = 1000
 REMEMBERED = 200_000
 
-#: Asked for every point of a sweep.
+#: Asked for every point of a sweep. How many models are kept was chosen by hand, not from data.
 _parameters = lru_cache(maxsize=1024)(parameters)
 
 

@@ -18,12 +18,10 @@ from predictor.forecast import forecast
 from predictor.hardware.what_if import vary
 from predictor.run import Run
 
-#: A step is at least so large, as a share of the forecast, ...
+#: A step is at least so large, as a share of the forecast, ... These three were chosen by hand, not from data.
 LEAST = 0.01
-#: ... over a change of the parameter by this factor: what changes more slowly is a slope.
-_WITHIN = 1.002
-#: Intervals a factor of two that are looked into; a step and its reverse within one of them are not seen.
-_A_DOUBLING = 4
+_WITHIN = 1.002  # ... over a change of the parameter by this factor: what changes more slowly is a slope
+_A_DOUBLING = 4  # intervals a factor of two that are looked into; a step and its reverse within one are not seen
 
 
 @dataclass(frozen=True, slots=True)

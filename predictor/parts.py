@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -58,6 +58,16 @@ class Formats:
             if number == layer:
                 return replace(self, own=tuple((dict(self.own) | dict(named)).items()), layers=())
         return replace(self, layers=()) if self.layers else self
+
+    def among(self, layers: Sequence[int]) -> tuple[tuple[Formats, tuple[int, ...]], ...]:
+        """The formats that ``layers`` have, in order of first appearance, each with the numbers of its layers."""
+        if not self.layers:
+            return ((self, tuple(layers)),)
+        apart, rest = {number for number, _ in self.layers}, self.at(-1)
+        found: dict[Formats, list[int]] = {}
+        for layer in layers:
+            found.setdefault(self.at(layer) if layer in apart else rest, []).append(layer)
+        return tuple((formats, tuple(alike)) for formats, alike in found.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 Words = ParamSpec("Words")
 Answer = TypeVar("Answer")
 
-#: Longest sequence that is taken where none is asked for.
+#: Longest sequence that is taken where none is asked for: chosen by hand, not from data.
 DEFAULT_SEQ_LEN = 2048
-#: Tokens that generate makes a sequence where none are asked for: `vllm bench serve` asks for as many by default.
+#: Tokens that generate makes a sequence where none are asked for: `vllm bench serve` asks for as many by default
+#: (source: its --random-output-len).
 DEFAULT_OUTPUT_LEN = 128
 
 

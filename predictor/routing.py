@@ -11,7 +11,7 @@ from predictor.errors import RequestError, nearest
 from predictor.ops.routing import BALANCED, RANDOM, SHARES, Router, shares_of, word_of
 
 EXPECTED = f'{BALANCED}, {RANDOM}, zipf:ALPHA (such as "zipf:1", 0 to 5) or a file with a number for every expert'
-#: Bytes of a file of shares: thousands of experts at ten digits each are less.
+#: Bytes of a file of shares: guards against files of another kind; thousands of experts at ten digits each are less.
 _LARGEST_FILE = 2**20
 
 

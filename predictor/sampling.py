@@ -16,7 +16,8 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-#: Log latencies of shapes so many octaves apart, in all sizes together, say little of each other; a row's own error.
+#: Log latencies of shapes so many octaves apart, in all sizes together, say little of each other; a row's own error;
+#: candidates of a cell, shapes of interest, rounds of the choice. Chosen by hand, not from data.
 LENGTH_OCTAVES, NOISE = 3.0, 0.3
 CANDIDATES, INTEREST, ROUNDS = 12, 300, 2
 

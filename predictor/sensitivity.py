@@ -13,7 +13,7 @@ from predictor.hardware.what_if import vary
 from predictor.run import Run
 from predictor.workload import Workload
 
-#: Factors of each change.
+#: Factors of each change: the question that is asked, by definition.
 MORE = 1.1
 LESS = 0.5
 TWICE = 2

@@ -11,6 +11,7 @@ import re
 
 from predictor.errors import RequestError
 
+#: What prefixes stand for, by definition (SI; IEC 80000-13).
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _SMALL = {"": 1.0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "\u03bc": 1e-6, "n": 1e-9}  # the micro sign and the Greek letter

@@ -26,8 +26,8 @@ OPTIMIZERS = ("adam", "adam_fused", "sgd", "none")
 RECOMPUTES = ("none", "selective", "full")
 SHARDS = ("none", "zero1", "zero2", "zero3", "hsdp")
 
-#: CPU time of one framework call in eager PyTorch: the call from Python, dispatch, allocation, launch. The middle of
-#: what hosts of these GPUs need (4 to 12 microseconds); `microbench launch-overhead` measures a machine's own.
+#: CPU time of one framework call in eager PyTorch: the call from Python, dispatch, allocation, launch. Chosen by
+#: looking at launch-bound runs, which show 4 to 12 microseconds; `microbench launch-overhead` measures a machine's own.
 DEFAULT_LAUNCH_OVERHEAD_S = 6e-6
 #: A framework call that takes a millisecond is a slip of the keyboard ("6ms").
 LARGEST_LAUNCH_OVERHEAD_S = 1e-3
@@ -35,13 +35,14 @@ LARGEST_LAUNCH_OVERHEAD_S = 1e-3
 #: scheduling) and TensorRT-LLM (overlap scheduler) state that they plan the next step while the GPU works on this one.
 #: Older versions needed milliseconds; `--step-overhead` names them.
 DEFAULT_STEP_OVERHEAD_S = 0.0
+#: An engine that takes longer for a step is a slip of the keyboard.
 LARGEST_STEP_OVERHEAD_S = 10.0
 
 #: Sizes beyond which a request is a slip of the keyboard: no GPU holds them, and sums of them leave exact integers.
 LARGEST = {
     "batch": 10**7, "micro_batch": 10**7, "seq_len": 10**8, "context_len": 10**8, "output_len": 10**6,
 }  # fmt: skip
-#: Sequences of a ragged batch.
+#: Sequences of a ragged batch: more are a slip of the keyboard.
 LARGEST_RAGGED = 10_000
 
 

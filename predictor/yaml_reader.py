@@ -13,8 +13,9 @@ from predictor.errors import SpecError
 from predictor.files import read_text
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a safe loader: it makes plain data only
-#: How deep collections may be nested, and how many values a text may stand for with every alias written out; files of
-#: ours have 5 levels and hundreds of values. libyaml nests its C stack as deep as the text does.
+#: How deep collections may be nested, and how many values a text may stand for with every alias written out: guards
+#: against bombs. Files of ours have 5 levels and hundreds of values. libyaml nests its C stack as deep as the text
+#: does.
 _DEEPEST, _MOST_VALUES = 50, 100_000
 _INT = "tag:yaml.org,2002:int"
 

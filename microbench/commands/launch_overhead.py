@@ -18,7 +18,7 @@ from microbench.storage import make_folder, write_atomic
 from microbench.supervisor import Worker
 from predictor.errors import RequestError, TilecastError
 
-_SECONDS = 3.0
+_SECONDS = 3.0  # of measuring where --budget does not say: chosen by hand, not from data
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

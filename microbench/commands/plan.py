@@ -18,12 +18,11 @@ from microbench.progress import duration
 from predictor.errors import RequestError
 from predictor.hardware.gpu import load_gpu
 
-#: Seconds of a case beside its measuring: allocation, random data, profile, check. From collections on a processor;
-#: `collect` says how long is really left.
+#: Seconds of a case beside its measuring: allocation, random data, profile, check. Measured by collections on a
+#: processor; `collect` says how long is really left.
 _AROUND_S = 0.06
 
-
-#: Rows of an estimator where --rows does not say.
+#: Rows of an estimator where --rows does not say: those of docs/measuring.md, chosen by hand, not from data.
 ROWS = 64
 
 

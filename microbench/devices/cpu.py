@@ -12,7 +12,9 @@ import torch
 from microbench.devices.base import Device, Launch, State
 from microbench.environment import cpu_clock_hz, cpu_name, last_level_cache_bytes, memory_bytes, slug
 
-_BLOCK = 1_000_003  # a prime: rows of a matrix are not repeated in step with its columns
+#: Random values, repeated: a prime, so that rows of a matrix are not repeated in step with its columns. Chosen by hand,
+#: not from data.
+_BLOCK = 1_000_003
 
 
 class CpuDevice(Device):

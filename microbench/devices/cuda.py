@@ -14,9 +14,11 @@ from microbench.boards import catalogue_id
 from microbench.devices.base import Device, Launch, State
 
 #: The GPU spins this many clocks (about 0.1 ms) first, so that the host has queued behind it what is timed; and longer
-#: where the host took longer for the launch before, up to 20 ms.
+#: where the host took longer for the launch before, up to 20 ms. The clocks of a second are those of a fast board.
+#: Chosen by hand, not from data.
 _HEAD_START_CLOCKS, _MOST_CLOCKS, _CLOCKS_A_SECOND = 200_000, 40_000_000, 2e9
-#: A pause after a throttled round: the power that a cap acts on is an average over some tens of milliseconds.
+#: A pause after a throttled round: the power that a cap acts on is an average over some tens of milliseconds. Chosen by
+#: hand, not from data.
 _REST_S = 0.03
 #: Errors of cuBLAS that refuse a call and leave the context as it was.
 _HARMLESS = ("CUBLAS_STATUS_NOT_SUPPORTED", "CUBLAS_STATUS_INVALID_VALUE", "CUBLAS_STATUS_ALLOC_FAILED")

@@ -17,6 +17,7 @@ from microbench.launchers.base import IllegalCase, Prepared, relative_error
 from predictor.ops import Attention
 
 #: Scores of one head beyond which the reference would not fit; a smaller shape of the same kernel is checked instead.
+#: Guards against references of more than 32 MiB a head in float64.
 _CHECK_SCORES = 2**22
 
 

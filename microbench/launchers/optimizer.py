@@ -11,7 +11,8 @@ from microbench.devices.base import Device
 from microbench.launchers.base import IllegalCase, Prepared, relative_error
 from predictor.ops import OptimizerStep
 
-#: Elements of one parameter tensor: a 1024 x 1024 weight. What is left over is one more tensor.
+#: Elements of one parameter tensor: a 1024 x 1024 weight. What is left over is one more tensor. Chosen by hand, not
+#: from data.
 _TENSOR = 2**20
 
 

@@ -6,13 +6,19 @@ Times are in seconds. A field that a file of this folder does not set keeps the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from predictor.engines.memory import WHOLE, MemoryRule
+from predictor.engines.releases import age
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
 from predictor.ops.base import Op
+
+if TYPE_CHECKING:
+    from predictor.engines.vintage import Vintage
 
 #: What the CPU does while the GPU runs: it makes every framework call of eager PyTorch, it launches every kernel, or
 #: nothing, as the launches were captured in a graph.
@@ -42,7 +48,8 @@ class Engine:
     layer with its norms in front ends with a residual sum of its own; ``fp8_cache``, whether it reads keys and values
     of 8 bits. ``unpacks``: it has kernels that unpack weights which the GPU has no units for (Marlin). ``memory``: its
     share of the GPU's memory by version, the oldest first. ``decode_attention_of``: compute capability -> library whose
-    decode attention comes nearest to what the engine runs there.
+    decode attention comes nearest to what the engine runs there. ``vintages``: gives its releases, the oldest first; a
+    function, so that a forecast of the newest one reads none.
     """
 
     name: str
@@ -62,6 +69,23 @@ class Engine:
     unpacks: bool = True
     memory: tuple[MemoryRule, ...] = (WHOLE,)
     decode_attention_of: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    vintages: Callable[[], tuple[Vintage, ...]] = tuple
+
+    def as_of(self, version: str = "") -> Engine:
+        """The engine in its release of ``version`` ("": the newest listed, which is this one): one object a release.
+
+        It has that release's host, captured steps and memory; its `vintage` tells the rest. RequestError for a version
+        that is none.
+        """
+        if not version:
+            return self
+        releases = self.vintages()
+        return _older(self, max(0, age(releases, version)), age(self.memory, version))
+
+    def vintage(self) -> Vintage | None:
+        """What is known of the release that this is; None where the engine's file lists none."""
+        releases = self.vintages()
+        return releases[-1] if releases else None
 
     def library_of(self, gpu: GPUSpec) -> Callable[[Op], str] | None:
         """Library of an operator's kernels on ``gpu``; None where it is ``kernels`` for all."""
@@ -78,3 +102,20 @@ class Engine:
     def host_of(self, decode: bool) -> str:
         """What the CPU does during a pass, one of `HOSTS`."""
         return self.decode_host if decode else self.host
+
+
+@lru_cache(maxsize=64)
+def _older(engine: Engine, ago: int, memory_ago: int) -> Engine:
+    """``engine`` in the release before the last ``ago``, with the memory rule before the last ``memory_ago``."""
+    if not ago and not memory_ago:
+        return engine
+    memory = engine.memory[: len(engine.memory) - memory_ago]
+    releases = engine.vintages()
+    if not releases:
+        return replace(engine, memory=memory)
+    kept = releases[: len(releases) - ago]
+    host, cache = kept[-1].host, kept[-1].cache
+    return replace(
+        engine, host=host.prompts, decode_host=host.decode, memory=memory,
+        fp8_cache=engine.fp8_cache and (cache is None or cache.eight_bit), vintages=lambda: kept,
+    )  # fmt: skip

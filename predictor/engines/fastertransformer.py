@@ -5,12 +5,28 @@ of its own adds the bias before a fused prefill. GPT decoders end a layer with a
 we understand its sources.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from predictor.engines.base import DECODE, LAUNCHES, Engine
 from predictor.engines.tensorrt_llm import NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S
+
+if TYPE_CHECKING:
+    from predictor.engines.vintage import Vintage
+
+
+def vintages() -> tuple[Vintage, ...]:
+    """Its one release, the last of the project."""
+    from predictor.engines.fastertransformer_releases import VINTAGES
+
+    return VINTAGES
+
 
 ENGINES = (
     Engine(
         "fastertransformer", "trtllm", LAUNCHES, LAUNCHES, NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S, serves=True,
         appends=(DECODE,), decodes_in_one_kernel=True, adds_qkv_bias=True, ends_in_sum=True, unpacks=False,
+        vintages=vintages,
     ),
 )  # fmt: skip

@@ -1,18 +1,38 @@
 """PyTorch without a serving engine: eager, compiled, and a captured graph of serving kernels."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from predictor.engines.base import CAPTURED, Engine
 from predictor.engines.vllm import VLLM
+
+if TYPE_CHECKING:
+    from predictor.engines.vintage import Vintage
 
 #: Eager PyTorch runs the kernels of vLLM's unquantized path; its norms are its own, its collectives NCCL's. What no
 #: file of this folder describes is taken for it.
 PYTORCH = replace(VLLM, name="pytorch", code=-1, runs=VLLM.name, norms=(), all_reduce=None)
 
 LIBRARIES = (PYTORCH,)
-EAGER = Engine("eager", fuses=False)
+
+
+def _eager() -> tuple[Vintage, ...]:
+    from predictor.engines.pytorch_releases import EAGER_VINTAGES
+
+    return EAGER_VINTAGES
+
+
+def _compiled() -> tuple[Vintage, ...]:
+    from predictor.engines.pytorch_releases import COMPILE_VINTAGES
+
+    return COMPILE_VINTAGES
+
+
+EAGER = Engine("eager", fuses=False, vintages=_eager)
 #: torch.compile with its launches captured (mode "reduce-overhead").
-COMPILE = Engine("compile", host=CAPTURED, decode_host=CAPTURED)
+COMPILE = Engine("compile", host=CAPTURED, decode_host=CAPTURED, vintages=_compiled)
 #: The model as a serving engine fuses it, captured whole: no engine's host. Kernels are those of vLLM's tables, whose
 #: unquantized layers call the libraries that PyTorch calls.
 CUDA_GRAPH = Engine("cuda_graph", "vllm", CAPTURED, CAPTURED, serves=True, fp8_cache=True)

@@ -14,7 +14,9 @@ from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.hardware.gpu import GPUSpec
 
 #: Modules of this folder that hold neither.
-_OTHERS = ("base", "library", "memory", "registry", "releases")
+_OTHERS = ("base", "defaults", "library", "memory", "registry", "releases", "vintage")
+#: The end of the names of those that hold an engine's vintages: read when somebody asks for one.
+_RELEASES = "_releases"
 #: Words that suites use and that are not built yet.
 _LATER = ("megatron",)
 _registered: dict[str, Engine] = {}
@@ -27,7 +29,7 @@ def _built_in() -> tuple[dict[str, Engine], dict[str, Library]]:
     libraries: dict[str, Library] = {}
     modules = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])]
     for name in sorted(modules, key=lambda name: (name != "pytorch", name)):  # PyTorch's own first
-        if name not in _OTHERS:
+        if name not in _OTHERS and not name.endswith(_RELEASES):
             module = importlib.import_module(f"{__package__}.{name}")
             engines |= {each.name: each for each in getattr(module, "ENGINES", ())}
             libraries |= {each.name: each for each in getattr(module, "LIBRARIES", ())}

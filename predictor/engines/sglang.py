@@ -11,32 +11,16 @@ over grouped queries, heads of 128). So vLLM's rows come nearer. In prefill the 
 FlashInfer do elsewhere (1.17, 1.12 and 1.23): what was measured stays.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from predictor.engines.base import CAPTURED, LAUNCHES, Engine
 from predictor.engines.library import AllReduce, Library, TritonExperts
-from predictor.engines.memory import MemoryRule
+from predictor.engines.sglang_memory import MEMORY
 
-
-def _sglang_0_4(memory_mib: float, tp: int) -> float:
-    """By the tensor-parallel degree alone."""
-    return 0.79 if tp >= 16 else 0.81 if tp >= 8 else 0.85 if tp >= 4 else 0.87 if tp >= 2 else 0.88
-
-
-def _sglang_0_5(memory_mib: float, tp: int) -> float:
-    """1 - reserved / memory: 512 MB, 1.5 MB a token of a prefill chunk, 2 MB a sequence of the largest CUDA graph, and
-    128 MB a rank, where chunk and graph are chosen by the GPU's memory."""
-    gb = memory_mib / 1024
-    chunk = 2048 if gb < 35 else 4096 if gb < 60 else 8192 if gb < 160 else 16384
-    largest_graph = 24 if gb < 35 else 32 if gb < 60 else 256 if tp < 4 else 512
-    reserved = 512 + 1.5 * max(chunk, 2048) + 2 * largest_graph + 128 * tp
-    return max(0.0, round(1.0 - reserved / memory_mib, 3))
-
-
-MEMORY = (
-    MemoryRule("SGLang", "0.4", "mem_fraction_static", "static", _sglang_0_4, "SGLang 0.4.0 server_args.py:158-168"),
-    MemoryRule(
-        "SGLang", "0.5", "mem_fraction_static", "static", _sglang_0_5, "SGLang 0.5.9 server_args.py:1020-1066, 935-1000"
-    ),
-)
+if TYPE_CHECKING:
+    from predictor.engines.vintage import Vintage
 
 #: Triton's default tiles are two in all releases. Those up to 0.5.10 multiply the rows of other GPUs' experts, too.
 EXPERTS = (
@@ -54,9 +38,17 @@ LIBRARIES = (
     ),
 )  # fmt: skip
 
+
+def vintages() -> tuple[Vintage, ...]:
+    """Its releases, the oldest first."""
+    from predictor.engines.sglang_releases import VINTAGES
+
+    return VINTAGES
+
+
 ENGINES = (
     Engine(
         "sglang", "sglang", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY,
-        decode_attention_of={"8.0": "vllm"},
+        decode_attention_of={"8.0": "vllm"}, vintages=vintages,
     ),
 )  # fmt: skip

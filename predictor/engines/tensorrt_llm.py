@@ -5,6 +5,10 @@ Its attention operator rotates queries and keys and writes the cache while it ta
 The word of ``--execution`` is ``tensorrt_llm``; the measured tables name its kernels ``trtllm``.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from predictor.engines.base import CAPTURED, LAUNCHES, Engine
@@ -12,6 +16,9 @@ from predictor.engines.library import CUTLASS, TRITON, AllReduce, AttentionCalls
 from predictor.engines.memory import MemoryRule
 from predictor.hardware.generation import runs_mma
 from predictor.hardware.gpu import GPUSpec
+
+if TYPE_CHECKING:
+    from predictor.engines.vintage import Vintage
 
 #: CPU time of one launch from C++: NVIDIA's "Getting Started with CUDA Graphs" (2019) shows 2 to 4 microseconds a
 #: kernel (unverified here).
@@ -52,10 +59,18 @@ TRTLLM = Library(
     share_attention=share_attention, unpacks_experts=False, expert_kernel=expert_kernel,
 )  # fmt: skip
 
+
+def vintages() -> tuple[Vintage, ...]:
+    """Its releases, the oldest first."""
+    from predictor.engines.tensorrt_llm_releases import VINTAGES
+
+    return VINTAGES
+
+
 LIBRARIES = (TRTLLM,)
 ENGINES = (
     Engine(
         "tensorrt_llm", "trtllm", LAUNCHES, CAPTURED, NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S, serves=True,
-        rotates=True, fp8_cache=True, unpacks=False, memory=MEMORY,
+        rotates=True, fp8_cache=True, unpacks=False, memory=MEMORY, vintages=vintages,
     ),
 )  # fmt: skip

@@ -4,7 +4,10 @@ Its backends write new keys and values before the attention kernel, in the same 
 vllm/v1/attention/backends/flash_attn.py, 0.14): the measured call holds both.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +25,9 @@ from predictor.engines.library import (
 from predictor.engines.memory import MemoryRule
 from predictor.hardware.generation import runs_mma
 from predictor.hardware.gpu import GPUSpec
+
+if TYPE_CHECKING:
+    from predictor.engines.vintage import Vintage
 
 #: The memory of CUDA graphs counts within the fraction from 0.24 on, before that it came on top.
 MEMORY = (
@@ -67,5 +73,13 @@ VLLM = Library(
     share_attention=share_attention, expert_kernel=expert_kernel, experts=EXPERTS,
 )  # fmt: skip
 
+
+def vintages() -> tuple[Vintage, ...]:
+    """Its releases, the oldest first."""
+    from predictor.engines.vllm_releases import VINTAGES
+
+    return VINTAGES
+
+
 LIBRARIES = (VLLM,)
-ENGINES = (Engine("vllm", "vllm", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY),)
+ENGINES = (Engine("vllm", "vllm", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY, vintages=vintages),)

@@ -190,7 +190,7 @@ Stamp = tuple[int, int, int, int] | None
 
 #: Sets that were loaded, by folder, each with the stamps of its files then; the one asked for last stands last.
 _LOADED: dict[Path, tuple[tuple[Stamp, ...], ArtifactSet]] = {}
-_MOST_LOADED = 8
+_MOST_LOADED = 8  # sets in memory at a time: chosen by hand, not from data
 
 
 def _stamps(folder: Path, members: tuple[str, ...]) -> tuple[Stamp, ...]:

@@ -18,7 +18,8 @@ import numpy as np
 from predictor.estimators.attention_shapes import Shapes, attended_pairs, moved_bytes, visible_keys
 from predictor.estimators.residual import Device, FloatArray
 
-#: Constants, in the order in which an artifact holds their logarithms, and where their fit starts.
+#: Constants, in the order in which an artifact holds their logarithms, and where their fit starts: overheads and bytes
+#: a cycle near what A100, H100, H200 and RTX PRO 6000 show (above), the others chosen by hand, not from data.
 PREFILL_CONSTANTS = {
     "compute_efficiency": 0.8,
     "dram_efficiency": 0.8,
@@ -28,7 +29,7 @@ PREFILL_CONSTANTS = {
     "sm_bytes_a_cycle": 6.0,  # queries in and output out, which no kernel hides behind the products
     "second_pass": 0.5,  # of the operands, before the attention: rotary, the cache's layout, scales
 }
-DECODE_CONSTANTS = {
+DECODE_CONSTANTS = {  # as those of prefill
     "compute_efficiency": 0.6,
     "dram_efficiency": 0.85,
     "l2_bytes_a_cycle": 10.0,  # an SM's, where the cache lies in L2
@@ -46,24 +47,29 @@ FEATURES = (
     "kv_itemsize", "framework",
 )  # fmt: skip
 
-_QUERIES = 128.0  # queries of a tile
+#: Queries of a tile and keys of a step: FlashAttention-2 on A100 at head width 128 (flash_fwd_launch_template.h).
+_QUERIES = 128.0
+_KEYS = 64.0
 #: A tile that has few keys waits for memory, one load after the other, and a faster clock hurries none of them: 16
-#: queries of a head take FlashAttention-2 about as many nanoseconds at the 1.4 GHz of an A100 as at 2.5 GHz.
+#: queries of a head take FlashAttention-2 about as many nanoseconds at the 1.4 GHz of an A100 as at 2.5 GHz. The unit
+#: of the fitted `block_cycles`, by definition: twice of both is the same wait.
 _WAIT_HZ = 2e9
-_KEYS = 64.0  # keys of a step
-_ROWS = 16.0  # rows of the smallest tensor-core product
-_LATENT_ROWS = 64.0  # query heads of a block in latent attention's decode (FlashMLA's tile), however few there are
+_ROWS = 16.0  # rows of the smallest tensor-core product; source: PTX ISA, mma.m16n8k16
+#: Query heads of a block in latent attention's decode, however few there are (FlashMLA, flash_fwd_mla_kernel.h).
+_LATENT_ROWS = 64.0
+#: How blocks share an SM and L2, and how sharply the core's parts meet (p of the p-norms): chosen by hand, not from
+#: data, but for the two blocks, which docs/accuracy.md has tried on GPUs left out.
 _DECODE_CHUNK = 256.0  # keys of a block where a decode kernel splits the cache
 _RESIDENT = 2.0  # such blocks on an SM at a time
 _LONGEST = 0.5  # of the longest tile, that runs while others are done
 _IN_L2_PREFILL, _IN_L2_DECODE = 0.5, 0.9  # operands below this share of L2 stay there
 _PREFILL_L2_BYTES = 16.0  # a cycle and SM
+_NORM = 3.0
+_OVERHEAD_NORM = 1.5  # a call's fixed cost is hidden in part where the work is long
 #: Exponentials of an SM in a clock (CUDA C++ Programming Guide, throughput of native arithmetic instructions, special
 #: functions), and the largest share of them that is known: FlashAttention-4's authors report 1.6 PFLOP/s in bf16 at
 #: head width 128 on B200, with part of the exponentials computed in the FMA units. Measured boards reach 0.58.
 _EXPONENTIALS = 16.0 * 0.68
-_NORM = 3.0
-_OVERHEAD_NORM = 1.5  # a call's fixed cost is hidden in part where the work is long
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,9 +48,10 @@ LAUNCHED: tuple[str, ...] = tuple(
     )
 )
 
-#: Name -> start of every shared constant, toward which the fit pulls it (round numbers). LL and NVLS are from NCCL's
-#: tuning model (src/graph/tuning.cc; unverified here): LL half the bandwidth; NVLS 25 microseconds (at 2 GHz), and
-#: 0.85 x 5/6 of the ring's bandwidth for S bytes, which is 0.8 for the 9/8 S that eight GPUs send.
+#: Name -> start of every shared constant, toward which the fit pulls it: round numbers, chosen by hand, not from data,
+#: but for LL and NVLS, which are from NCCL's tuning model (src/graph/tuning.cc of 5067397c): LL half the bandwidth;
+#: NVLS 25 microseconds (at 2 GHz), and 0.85 (Hopper; Blackwell 0.74) x 5/6 of the ring's bandwidth for S bytes, which
+#: is 0.8 for the 9/8 S that eight GPUs send.
 START: Mapping[str, float] = {
     "launch_cycles": 9e3,
     "hop_cycles_ll": 8e2,
@@ -80,7 +81,7 @@ START: Mapping[str, float] = {
 CONSTANTS = tuple(START)
 #: Scalars of a measured system, as logarithms: latency, bandwidth for 2, 4 and 8 GPUs of a node (and more).
 OWN = ("latency", "bandwidth_2", "bandwidth_4", "bandwidth_8")
-_OWN_RANKS = np.log2([2.0, 4.0, 8.0])
+_OWN_RANKS = np.log2([2.0, 4.0, 8.0])  # by definition: the numbers in the names of `OWN`
 
 _NVSWITCH, _MESH, _PCIE = (LINKS.index(name) for name in ("nvswitch", "mesh", "pcie"))
 _ALL_REDUCE = KINDS.index("all_reduce")

@@ -43,7 +43,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 FILE = "intervals.json"
 SCHEMA_VERSION = 1
-#: Share of the measurements that an interval is meant to hold; half of the rest lies below it, half above.
+#: Share of the measurements that an interval is meant to hold, by definition; half of the rest lies below it, half
+#: above.
 LEVEL = 0.8
 DISTANCES = ("seen", "sibling", "new", "beyond")
 #: How far beyond the largest (below the smallest) measured size counts as inside.

@@ -44,18 +44,20 @@ DTYPES = ("*",)
 
 #: Columns up to which PyTorch's softmax keeps a row in one warp's registers (dim_size <= 1024 in SoftMax.cu).
 WARP_COLUMNS = 1024
-#: Threads of a block of PyTorch's vectorized layer norm: (32, 4).
+#: Threads of a block of PyTorch's vectorized layer norm: (32, 4) in layer_norm_kernel.cu.
 NORM_THREADS = 128
+#: Source: CUDA Programming Guide, compute capabilities 7.0, 8.0, 9.0 and 10.0; others hold 16 or 24.
 MAX_BLOCKS_PER_SM = 32.0
 #: The functions that libraries whose 16-bit row kernels move one element a thread (`Library.scalar`) have kernels for.
 SCALAR_FUNCTIONS = ("swiglu", "geglu")
-ROWS_TO_FILL = 2.0
+ROWS_TO_FILL = 2.0  # an SM's; chosen by looking at Vidur's rows (docs/accuracy.md)
+#: Source: CUDA Programming Guide, compute capabilities 6.0 to 7.0, 8.0, 9.0 and 10.0; others hold 1024 or 1536.
 DEFAULT_THREADS_PER_SM = 2048
-#: L2 hands out sectors of 32 bytes and fetches two at a time from DRAM (CUDA C++ programming guide, device memory
+#: L2 hands out sectors of 32 bytes and fetches two at a time from DRAM (CUDA C++ Programming Guide, device memory
 #: accesses; cudaLimitMaxL2FetchGranularity, 64 bytes unless set).
 SECTOR_BYTES = 32.0
 FETCH_BYTES = 64.0
-#: Bytes a clock of an SM's port to L2, as `GPUSpec.l2_bandwidth` counts them.
+#: Bytes a clock of an SM's port to L2: the definition by which `GPUSpec.l2_bandwidth` counts them.
 L2_PORT_BYTES = 64.0
 
 #: Memory types in the order of the artifact's fallback shares.

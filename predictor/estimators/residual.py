@@ -40,7 +40,7 @@ ANY_GPU = "*"
 MMA_GPUS = "*mma"
 #: Architecture of a device file that the harness wrote for a processor.
 PROCESSOR = "cpu"
-#: A sibling has as many SMs, up to this factor.
+#: A sibling has as many SMs, up to this factor. Chosen by hand, not from data.
 _SIBLING_SMS = 1.25
 
 #: Watts per SM and GHz from which on a board holds its boost clock under tensor-core load, at 1024 dense 16-bit FLOPs
@@ -51,10 +51,11 @@ _WATTS_AT_FLOPS = 1024.0
 #: How the need grows with the tensor cores' FLOPs a clock and SM. A multiplier array takes operands through its edge,
 #: the square root of its size, and much of its power moves them; arithmetic grows with the size itself. This is the
 #: largest exponent that leaves H100 and H200 (3784 FLOPs a clock, 2.7 W) their clock: 0.6 takes some of it, and H100
-#: left out comes out worse. What B200 gets depends on it (0.96 at 0.5, 0.79 at 0.6, 0.87 here), and published matmul
-#: ceilings of other boards were in view when it was chosen.
+#: left out comes out worse. What B200 gets depends on it (0.96 at 0.5, 0.79 at 0.6, 0.87 here). Chosen by looking at
+#: H100 left out, with published matmul ceilings of other boards in view.
 NEED_EXPONENT = 0.55
 #: Dense 16-bit FLOPs a clock and SM, sums in fp32, of the generations (compute capability) whose boards differ in it.
+#: Source: NVIDIA's white papers of Turing, GA102, AD102 and RTX Blackwell, as xla's cuda_core_info_table.cc has them.
 _FULL_RATE: Mapping[str, float] = {"7.5": 1024.0, "8.6": 1024.0, "8.9": 1024.0, "12.0": 1024.0}
 
 

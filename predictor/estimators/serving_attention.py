@@ -47,13 +47,14 @@ CONSTANTS = (
     "block_cycles",  # what a block costs beside its keys
 )
 
-_QUERIES = 128.0  # queries of a tile
-_KEYS = 64.0  # keys of a step
-_DECODE_CHUNK = 256.0  # keys of a block where a decode kernel splits the cache
+#: Queries of a tile and keys of a step: FlashAttention-2 on A100 at head width 128 (flash_fwd_launch_template.h).
+_QUERIES = 128.0
+_KEYS = 64.0
+_DECODE_CHUNK = 256.0  # keys of a block where a decode kernel splits the cache: chosen by hand, not from data
 #: Fewest keys of a decode step in the tables. What they hold of one query and one key was run by prefill kernels (the
 #: tables of prompts, at a length of 1): with TensorRT-LLM 2.5 times as slow (median) as decode kernels over two keys.
 _FEWEST_DECODE_KEYS = 2.0
-_NORM = 3.0
+_NORM = 3.0  # p of the p-norm of compute and memory: chosen by hand, not from data
 
 FEATURES = (
     "log2_batch", "log2_heads", "log2_kv_heads", "log2_group", "log2_q_len", "log2_kv_len", "log2_visible",
@@ -62,7 +63,7 @@ FEATURES = (
     "efficiency_tiles_64", "efficiency_tiles_128", "efficiency_kv_blocks", "pad_kv_64", "pad_kv_256", "pad_q_128",
     "causal", "window", "itemsize", "kv_itemsize", "framework",
 )  # fmt: skip
-_LOGS = 18
+_LOGS = 18  # by definition: how many of `FEATURES` are logarithms
 
 
 @dataclass(frozen=True, slots=True)

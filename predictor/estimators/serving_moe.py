@@ -49,9 +49,9 @@ CONSTANTS = (
 OF_KERNEL = ("supply_bytes", "foreign_traffic", "foreign_rows", "half_lines")
 
 BLOCKED = "fp8_block"  # answered by the trees of "fp8", told apart by a feature
-_COLUMNS = 128.0
-_NORM = 3.0
-_WAITS = 0.5
+_COLUMNS = 128.0  # of a tile: chosen by hand, not from data
+_NORM = 3.0  # p of the p-norm of compute and memory: chosen by hand, not from data
+_WAITS = 0.5  # chosen by looking at H100 and H200, each forecast from the other (see `on_board`)
 
 FEATURES = (
     "log2_tokens", "log2_hidden", "log2_width", "log2_local_experts", "log2_top_k", "log2_rows_an_expert",
@@ -61,15 +61,17 @@ FEATURES = (
     "fill_128", "pad_width_128", "pad_width_256", "exponent", "gated", "tp", "ep", "blocked", "framework",
     "log2_tokens_a_local_expert",
 )  # fmt: skip
-_LOGS = 18
+_LOGS = 18  # by definition: how many of `FEATURES` are logarithms, the last one apart
 #: Columns that make a layer, its tokens apart; with the name of its routing.
 _LAYER = ("hidden", "intermediate", "experts", "top_k", "matrices", "tp", "ep")
 Layer = tuple[Any, ...]
 #: The measured routings at both ends: the most and the fewest experts with few tokens, even and uneven rows with many.
 ENDS = ("balanced", f"{POWER_LAW}1.2")
-#: Cores at the ends closer than this (in the logarithm) do not tell where between them a routing lies.
+#: Cores at the ends closer than this (in the logarithm) do not tell where between them a routing lies. Chosen by hand,
+#: not from data.
 _SAME_CORE = 1e-3
-#: Curves that are kept for a GPU, library and variant.
+#: Curves that are kept for a GPU, library and variant: guards against memory without end, chosen by hand, not from
+#: data.
 _CURVES = 4096
 
 

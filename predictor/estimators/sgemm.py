@@ -26,13 +26,13 @@ from predictor.hardware.gpu import GPUSpec
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-BYTES = 4.0  # an fp32 element
+BYTES = 4.0  # of an fp32 element, by definition
 
 #: Generations of cuBLAS' fp32 kernels, by the architecture they were written for. Newer GPUs run the last one's.
 LIBRARIES = ("maxwell", "volta", "ampere")
 _LIBRARY = {"kepler": 0, "maxwell": 0, "pascal": 0, "volta": 1, "turing": 1}
 #: Stands for a library that nobody measured, and how surely it is taken to pick its fastest kernel: the exponent of a
-#: candidate's odds in its time. Chosen with one library at a time left out.
+#: candidate's odds in its time. Chosen by leaving one library out at a time (docs/accuracy.md).
 UNSEEN = -1
 UNSEEN_SHARPNESS = 10.0
 #: BLAS layouts that pick different kernels: "tn" (a linear layer forward), everything else ("nn").
@@ -50,20 +50,27 @@ class KernelTile:
 
 
 #: Tiles of cuBLAS' sgemm kernels, named as in the kernel's name; "s": sliced, four warps share one tile's K loop.
+#: Source: the kernels that NeuSight's tables name. How many blocks fit an SM was chosen by hand, not from data.
 TILES: tuple[KernelTile, ...] = (
     KernelTile("128x128", 128, 128, 2), KernelTile("128x64", 128, 64, 4), KernelTile("64x64", 64, 64, 6),
     KernelTile("128x32", 128, 32, 5), KernelTile("32x128", 32, 128, 5), KernelTile("128x32s", 128, 32, 4),
     KernelTile("64x32s", 64, 32, 6), KernelTile("32x32s", 32, 32, 8),
 )  # fmt: skip
+#: Split-K factors; a measured one counts as the nearest. Chosen by hand, not from data: NeuSight's grids show others,
+#: too.
 SPLITS = (1, 2, 3, 4, 6, 9, 16)
-#: Elements of K that one turn of a kernel's main loop takes.
+#: Elements of K that one turn of a kernel's main loop takes: the 8 of sgemm_128x128x8 (source: the kernels of P4 in
+#: NeuSight's tables).
 K_STEP = 8.0
-#: Rows of this many elements are half way to costing the full `Constants.narrow`: short ones share DRAM pages.
+#: Rows of this many elements are half way to costing the full `Constants.narrow`: short ones share DRAM pages. Chosen
+#: by hand, not from data.
 LONG_K = 256.0
 #: Two operands of this many bytes (their harmonic mean) are half way to costing the full `Constants.strain`. Pascal's
 #: kernels run at a third of their rate far beyond it, however K and the output share it: too many pages for the TLB.
+#: Chosen by looking at P100's linear layers (docs/accuracy.md, operands far beyond 300 MB).
 REACH = 3e8
-#: A split keeps at least this much of K to itself.
+#: A split keeps at least this much of K to itself. Chosen by hand, not from data: in NeuSight's tables 9 in 10 keep at
+#: least 184.
 MIN_SPLIT_K = 256
 
 

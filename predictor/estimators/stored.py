@@ -28,7 +28,8 @@ MANIFEST = "manifest.json"
 #: Key of a manifest that has the sizes and hashes of the files beside it.
 FILES = "files"
 
-#: Zip's header of a member: its length, and where in it the lengths of what follows (name, extra field) stand.
+#: Zip's header of a member: its length, and where in it the lengths of what follows (name, extra field) stand. By
+#: definition (PKWARE's APPNOTE.TXT, section 4.3.7).
 _MEMBER_BYTES, _LENGTHS_AT = 30, 26
 
 

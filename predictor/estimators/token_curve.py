@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
 
-#: Token counts of the tables that MoE layers are fitted on.
+#: Token counts of the tables that MoE layers are fitted on. Source: AIConfigurator's moe_perf tables, all that they
+#: hold.
 KNOTS = np.array([
     1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144,
     8192, 12288, 16384, 20480, 32768, 65536,

@@ -20,10 +20,11 @@ from predictor.errors import SpecError
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-#: Rows that go down the trees together: more of them leave the processor's cache, and take a third longer each.
+#: Rows that go down the trees together, chosen by timing: more of them leave the processor's cache, and take a third
+#: longer each.
 _ROWS_AT_ONCE = 256
 
-_LEAF_LEVELS = 32767  # leaf values are stored as 16-bit multiples of the largest
+_LEAF_LEVELS = 32767  # by definition the largest int16: leaf values are stored as 16-bit multiples of the largest
 
 
 class Trees:

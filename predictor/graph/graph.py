@@ -43,12 +43,20 @@ class Block:
     """A sequence of nodes that runs ``repeat`` times (a transformer layer, the embedding, the head).
 
     ``carried`` goes from one run to the next: a run's second tensor is the next one's first. None: nothing does.
+    ``branch``: what goes on beside it, to be added to it by the kernel that reads both first.
+    ``layers``: which layers of the model its runs are, where they have numbers.
+    ``backward_of``: place in the graph of the block whose backward pass it is; its first run belongs to that block's
+    last. ``running``: sums of gradients, which go from one run to the next as well.
     """
 
     name: str
     nodes: tuple[Node, ...]
     repeat: int = 1
     carried: tuple[Tensor, Tensor] | None = None
+    layers: tuple[int, ...] = ()
+    backward_of: int | None = None
+    running: tuple[tuple[Tensor, Tensor], ...] = ()
+    branch: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,28 +91,48 @@ class Graph:
         return sum(weight.elements * count for weight, count in self.weights())
 
     def unrolled(self) -> Graph:
-        """The same graph with every repeat written out, on tensors of its own; it must cost the same."""
+        """The same graph with every repeat written out, on tensors of its own; it must cost the same.
+
+        The first run of a backward block reads what the last run of its forward block made, and so on back.
+        """
         blocks: list[Block] = []
         stands_for: dict[int, Tensor] = {}  # by id of a tensor, the one that the run at hand has in its place
+        starts: list[int] = []
+        runs: list[list[dict[int, Tensor]]] = []  # of every block, what its runs had in place of what
         for block in self.blocks:
             single = [replace(n, count=1) for n in block.nodes for _ in range(n.count)]
+            made = {id(t.storage) for n in single for t in n.outputs}
+            pairs = (*(pair for pair in (block.carried, block.branch) if pair), *block.running)
+            starts.append(len(blocks))
+            runs.append([])
             for i in range(block.repeat):
                 found: dict[int, Tensor] = {}
-                made = {id(t) for n in single for t in n.outputs}
-                new = partial(_copied, found, stands_for, made)
+                before, of = stands_for, block.backward_of
+                if of is not None:
+                    before = {**stands_for, **runs[of][block.repeat - 1 - i]}
+                    of = starts[of] + block.repeat - 1 - i
+                new = partial(renewed, found, before, made)
                 nodes = tuple(
                     replace(n, inputs=tuple(map(new, n.inputs)), outputs=tuple(map(new, n.outputs))) for n in single
                 )
-                carried = (new(block.carried[0]), new(block.carried[1])) if block.carried else None
-                blocks.append(Block(f"{block.name}.{i}", nodes, 1, carried))
-                stands_for.update({key: found[key] for key in made if key in found})
-                if block.carried and carried:
-                    stands_for[id(block.carried[0])] = carried[1]
+                carried, branch = ((new(pair[0]), new(pair[1])) if pair else None
+                                   for pair in (block.carried, block.branch))  # fmt: skip
+                running = tuple((new(start), new(end)) for start, end in block.running)
+                blocks.append(
+                    Block(f"{block.name}.{i}", nodes, 1, carried, block.layers[i : i + 1], of, running, branch)
+                )
+                own = {key: found[key] for key in made if key in found}
+                runs[-1].append({**own, **{id(start): new(start) for start, _ in pairs}})
+                stands_for.update(own)
+                stands_for.update({id(start): new(end) for start, end in pairs})
         return Graph(tuple(blocks), self.fused)
 
 
-def _copied(found: dict[int, Tensor], stands_for: dict[int, Tensor], made: set[int], tensor: Tensor) -> Tensor:
-    """A tensor as one run of a block has it: what the block makes is new, and so are views of it."""
+def renewed(found: dict[int, Tensor], stands_for: dict[int, Tensor], made: set[int], tensor: Tensor) -> Tensor:
+    """A tensor as another copy of a block has it: what is ``made`` there is new, and so are views of it.
+
+    ``found`` holds what the copy has so far, ``stands_for`` what other tensors are elsewhere, both by id of a tensor.
+    """
     key = id(tensor)
     if key not in found:
         if key in made:
@@ -112,5 +140,5 @@ def _copied(found: dict[int, Tensor], stands_for: dict[int, Tensor], made: set[i
         elif key in stands_for or tensor.base is None:
             found[key] = stands_for.get(key, tensor)
         else:
-            found[key] = tensor.copied(_copied(found, stands_for, made, tensor.base))
+            found[key] = tensor.copied(renewed(found, stands_for, made, tensor.base))
     return found[key]

@@ -42,7 +42,7 @@ GENERATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }  # fmt: skip
 _MEASURED = ("cpu", "unknown")  # what microbench writes of a processor, and of a board that the catalogue lacks
 _TEXTS = ("id", "vendor", "architecture")  # required, plain text
-_LONGEST_TEXT = 100
+_LONGEST_TEXT = 100  # characters; guards against names that no table has room for
 _CAPABILITY = re.compile(r"[0-9]{1,3}(\.[0-9]{1,2})?")
 _OTHER = (
     "aliases", "name", "compute_capability", "documents", "memory_type", "new_generation", "peak_flops", "notes",

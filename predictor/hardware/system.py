@@ -30,7 +30,8 @@ SYSTEM_DIR = Path(__file__).parent / "systems"
 LINKS = ("nvswitch", "mesh", "pair", "pcie")
 NETWORKS = ("infiniband", "roce", "ethernet")
 
-#: Time of one hop where nobody measured it: what NCCL's tuning model takes for its LL protocol (src/graph/tuning.cc).
+#: Time of one hop where nobody measured it: what NCCL's tuning model takes for its LL protocol, over a network that of
+#: its tree, 2.7 us for a ring (src/graph/tuning.cc of 5067397c).
 LATENCY_S: Mapping[str, float] = {"nvlink": 0.6e-6, "pcie": 1.0e-6, "network": 5.0e-6}
 
 # Field of the file -> (field of SystemSpec, dimension).
@@ -109,6 +110,10 @@ class SystemSpec:
         known = [n for n in sorted(self.by_ranks) if n >= ranks]
         bandwidth = self.by_ranks[known[0]] if known else self.link_bandwidth
         return Link(self.link, bandwidth, self.link_latency_s)
+
+    def adds_within(self, ranks: int) -> bool:
+        """Whether what joins `ranks` GPUs of one node adds what they send."""
+        return self.in_switch_reduction and self.within(ranks).kind == "nvswitch"
 
     def across(self, ranks_per_node: int) -> tuple[float, float]:
         """(bytes/s in one direction that a node gives to `ranks_per_node` of its GPUs, seconds of one hop).

@@ -7,15 +7,17 @@ lie one after the other in memory, which a batch of one never has to do.
 
 from __future__ import annotations
 
-from predictor.engines import DECODE, PREFILL
 from predictor.graph.graph import Node
 from predictor.graph.tensor import Tensor
+from predictor.networks.config import ModelConfig
 from predictor.networks.writer import Writer
 from predictor.ops.attention import Attention
-from predictor.ops.elementwise import Elementwise, Reduce, Rotary
+from predictor.ops.elementwise import Elementwise, Reduce
 
 #: What a strided read brings in from DRAM (`predictor.estimators.memory_bound`).
 FETCH_BYTES = 64.0
+#: The axis of the merged projection of q, k and v.
+MERGED = "heads | kv_heads | kv_heads"
 
 
 def self_attention(
@@ -23,24 +25,21 @@ def self_attention(
 ) -> Tensor:
     """Attention over the step's own tokens and its cache, from the normed input to the output projection.
 
-    An engine's attention call writes the new keys and values into its cache, and was measured so; it may rotate them,
-    too, or add the bias of q, k and v (`predictor.engines`). ``bias``: of relative positions, added to the scores.
+    ``bias``: of relative positions, added to the scores.
     """
     c, step = w.config, w.step
     n, h, width = step.tokens, c.hidden, c.heads * c.head_dim
     q, k, v = _projections(w, x, name)
     if c.qk_norm:
         q, k = w.norm(f"{name} q norm", q), w.norm(f"{name} k norm", k)
-    one_call = step.attention == "flash" and step.engine.serves
-    if step.engine.adds_qkv_bias and one_call and step.mode != "decode" and c.qkv_bias:
-        merged = Tensor(f"{name} qkv bias", (*w.axes, "heads"), (*w.shape, width + 2 * c.kv_heads * c.head_dim), w.act)
-        w.each(f"{name} qkv bias", "fused", q, k, v, out=merged, inputs=1, flops=1.0)
-    if c.position == "rotary" and not (step.engine.rotates and one_call):
-        q, k = rotary(w, q, k, c.rotary_dim or c.head_dim)
+    if c.position == "rotary":
+        w.scope, dim = f"{name} rotary", c.rotary_dim or c.head_dim
+        q, k = _rotated(w, "q", q, dim), _rotated(w, "k", k, dim)
+    w.scope = f"{name} cache"
     cached = step.cached and c.causal
-    writes = one_call and (DECODE if step.mode == "decode" else PREFILL) in step.engine.appends
-    if cached and not writes:
+    if cached:
         k, v = cache_append(w, k, v)
+    w.scope = ""
     causal = c.causal if causal is None else causal
     y = core(w, name, (q, k, v), step.seq_len, step.kv_len, causal, window, cached, bias)
     return w.linear("attention.out", f"{name} out", y, h, "hidden", c.out_bias, saved=n * width)
@@ -50,9 +49,12 @@ def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tenso
     """q, k and v of every head, from one projection or three."""
     c, step = w.config, w.step
     n, h, q, kv = step.tokens, c.hidden, c.heads * c.head_dim, c.kv_heads * c.head_dim
-    if w.fused or c.merged_qkv:
-        axis = "heads | kv_heads | kv_heads"
-        merged = w.linear("attention.qkv", f"{name} qkv", x, q + 2 * kv, axis, c.qkv_bias, saved=n * h, views=7)
+    scope = f"{name} qkv"
+    if c.merged_qkv:
+        merged = w.linear(
+            "attention.qkv", scope, x, q + 2 * kv, MERGED, c.qkv_bias, saved=n * h, views=7,
+            segments=_merged_segments(c),
+        )  # fmt: skip
         if w.training and step.attention == "math":  # which leaves their gradients apart
             joined = (Elementwise(w.act, "copy", merged.elements),)
             merged = merged.view(at=f"{name} scores", gradient=joined)
@@ -61,16 +63,28 @@ def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tenso
             _heads(w, merged, "kv_heads", c.kv_heads, part=True),
             _heads(w, merged, "kv_heads", c.kv_heads, part=True),
         )
-    query = w.linear("attention.qkv", f"{name} q", x, q, "heads", c.qkv_bias, saved=n * h, views=2)
+    of_q, of_kv = ((c.heads, c.head_dim),), ((c.kv_heads, c.head_dim),)
+    query = w.linear(
+        "attention.qkv", f"{name} q", x, q, "heads", c.qkv_bias, saved=n * h, views=2, segments=of_q, scope=scope
+    )
     if c.model_type == "opt" and step.attention == "math":
+        w.scope = f"{name} q scaling"
         query = w.each(f"{name} q scale", "mul_scalar", query)
-    key = w.linear("attention.qkv", f"{name} k", x, kv, "kv_heads", c.qkv_bias, views=2)
-    value = w.linear("attention.qkv", f"{name} v", x, kv, "kv_heads", c.qkv_bias, views=2)
+        w.scope = ""
+    key, value = (
+        w.linear("attention.qkv", each, x, kv, "kv_heads", c.qkv_bias, views=2, segments=of_kv, scope=scope)
+        for each in (f"{name} k", f"{name} v")
+    )
     return (
         _heads(w, query, "heads", c.heads),
         _heads(w, key, "kv_heads", c.kv_heads),
         _heads(w, value, "kv_heads", c.kv_heads),
     )
+
+
+def _merged_segments(c: ModelConfig) -> tuple[tuple[int, int], ...]:
+    """What `MERGED` is made of: heads, how many and how wide."""
+    return (c.heads, c.head_dim), (c.kv_heads, c.head_dim), (c.kv_heads, c.head_dim)
 
 
 def _heads(w: Writer, x: Tensor, axis: str, heads: int, part: bool = False) -> Tensor:
@@ -84,27 +98,16 @@ def cross_attention(w: Writer, x: Tensor, encoded: Tensor, kv_len: int) -> Tenso
     n, h, width = step.tokens, c.hidden, c.heads * c.head_dim
     q = w.linear("attention.qkv", "cross q", x, width, "heads", saved=n * h, views=2)
     if step.mode == "decode":
-        k = v = w.table("cross cache", step.batch * kv_len * width)
-    elif w.fused:
-        both = w.linear("attention.qkv", "cross kv", encoded, 2 * width, "kv_heads | kv_heads")
-        k, v = (_heads(w, both, "kv_heads", c.heads, part=True) for _ in range(2))
+        k = v = w.state("cross cache", batch=step.batch, kv=kv_len, kv_heads=c.heads, head_dim=c.head_dim)
     else:
+        w.scope = "cross kv"
         k, v = (
             _heads(w, w.linear("attention.qkv", name, encoded, width, "kv_heads", views=2), "kv_heads", c.heads)
             for name in ("cross k", "cross v")
         )
+        w.scope = ""
     y = core(w, "cross", (_heads(w, q, "heads", c.heads), k, v), step.seq_len, kv_len, False, 0, step.mode == "decode")
     return w.linear("attention.out", "cross out", y, h, "hidden", saved=n * width)
-
-
-def rotary(w: Writer, q: Tensor, k: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Rotary positions on q and k: one kernel, or x cos + rotate_half(x) sin in five each."""
-    if w.fused:
-        outs = tuple(Tensor("rotary", x.axes, x.shape, w.act) for x in (q, k))
-        op = Rotary(w.act, w.step.tokens, q.shape[-2] + k.shape[-2], dim)
-        w.nodes.append(Node(op, "rotary", (q, k), outs))
-        return outs[0], outs[1]
-    return _rotated(w, "q", q, dim), _rotated(w, "k", k, dim)
 
 
 def _rotated(w: Writer, which: str, x: Tensor, dim: int) -> Tensor:
@@ -112,7 +115,7 @@ def _rotated(w: Writer, which: str, x: Tensor, dim: int) -> Tensor:
     shape = (*x.shape[:-1], dim)
     x = x.view(x.axes, shape, at=f"rotary {which} neg")
     n, table = x.elements, w.step.tokens * dim * w.size
-    cos = sin = w.table("rotary table", w.step.tokens * dim)
+    cos, sin = w.rotations or (w.table("rotary table", w.step.tokens * dim),) * 2
     y = w.each(f"rotary {which} cos", "mul", x, cos, inputs=1, extra=table, calls=3)
     # Each half of the input is a slice, whose gradient is copied into zeros and then added to that of the other.
     each = (Elementwise(w.act, "fill", n), Elementwise(w.act, "copy", n // 2)) if w.training else ()
@@ -129,16 +132,16 @@ def _rotated(w: Writer, which: str, x: Tensor, dim: int) -> Tensor:
 
 
 def cache_append(w: Writer, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """New keys and values into the cache: a serving engine writes them in place, eager PyTorch concatenates anew."""
-    step, kv_width = w.step, w.config.kv_heads * w.config.head_dim
+    """New keys and values joined to the cached ones: both are concatenated anew."""
+    step, c = w.step, w.config
     dtype = step.kv_dtype or w.act
-    if w.fused:
-        out = w.table("cache", 2 * step.tokens * kv_width, dtype)
-        w.each("cache append", "copy", k, v, out=out, dtype=dtype, in_dtype=w.act)
-        return k, v
-    out = w.table("cache", step.kv_tokens * kv_width, dtype)
-    w.each("cache append", "copy", k, v, out=out, dtype=dtype, count=2)
-    return out, out
+    keys, values = (
+        w.state(name, dtype, kv=step.kv_tokens, kv_heads=c.kv_heads, head_dim=c.head_dim)
+        for name in ("key cache", "value cache")
+    )
+    op = Elementwise(dtype, "copy", keys.elements)
+    w.nodes.append(Node(op, "cache append", (k, v), (keys, values), 2, scope=w.scope))
+    return keys, values
 
 
 def core(
@@ -147,16 +150,20 @@ def core(
 ) -> Tensor:  # fmt: skip
     """Scores, mask, softmax and weighted sum for the heads of the config; the heads' results side by side."""
     c, step = w.config, w.step
+    w.scope = f"{name} core"
     if step.attention == "flash":
         drop = w.training and c.attention_dropout > 0
         kv_dtype = step.kv_dtype if cached else ""
         op = Attention(
-            w.high, step.batch, c.heads, c.kv_heads, s, t, c.head_dim, c.v_head_dim, causal, window, kv_dtype,
+            w.act, step.batch, c.heads, c.kv_heads, s, t, c.head_dim, c.v_head_dim, causal, window, kv_dtype,
             "forward", False, drop,
         )  # fmt: skip
-        y = w.attend(f"{name} core", op, qkv, _kept(w, s, t))
+        # Of a q that was joined of parts the heads lie apart, and so do those of the result.
+        copied = w.training and (c.model_type == "phi3" or c.is_mla)
+        y = w.attend(f"{name} core", op, qkv, _kept(w, s, t), copied)
     else:
         y = math_core(w, name, qkv, s, t, causal, cached, bias)
+    w.scope = ""
     return y.view((*w.axes, "heads"), (*w.shape, c.heads * c.value_dim))
 
 
@@ -169,9 +176,9 @@ def _kept(w: Writer, s: int, t: int) -> float:
     c = w.config
     q, k, v = s * c.heads * c.head_dim, t * c.kv_heads * c.head_dim, t * c.kv_heads * c.value_dim
     kept = q + k + v + s * c.heads * 4 / w.size
-    if not w.fused and c.model_type == "phi3":
+    if c.model_type == "phi3":
         kept += q + k
-    if not w.fused and (c.model_type == "phi3" or c.is_mla):
+    if c.model_type == "phi3" or c.is_mla:
         kept += s * c.heads * c.value_dim
     return w.step.batch * kept
 
@@ -188,8 +195,7 @@ def math_core(
     copied = b > 1 or c.model_type == "opt"
     x = Tensor(f"{name} scores", ("batch", "heads", "sequence", "kv"), (b, a, s, t), w.act)
     x = w.bmm(x.name, q, k, x, b * a, d, "tn", saved=b * a * (s + t) * d, calls=3 if copied else 7)
-    if not w.fused:
-        x = _scale_and_mask(w, name, x, s, t, causal, bias)
+    x = _scale_and_mask(w, name, x, s, t, causal, bias)
     x = w.softmax(f"{name} softmax", x, upcast=c.model_type not in ("gpt2", "bert"))
     x = w.dropout(f"{name} dropout", x, c.attention_dropout)
     dropped = scores if w.training and c.attention_dropout > 0 else 0
@@ -218,7 +224,8 @@ def _head_views(w: Writer, name: str, qkv: tuple[Tensor, Tensor, Tensor], s: int
         free = i == 1 and c.kv_heads == c.heads and (b == 1 or c.merged_qkv)
         copy = (Elementwise(w.act, "copy", b * rows * heads * width),) if w.training and not free else ()
         at = f"{name} scores"
-        x = x.view(("batch", axis, "sequence" if i == 0 else "kv", "head_dim"), (b, heads, rows, width), copy, at=at)
+        own = "heads" if heads == c.heads else axis
+        x = x.view(("batch", own, "sequence" if i == 0 else "kv", "head_dim"), (b, heads, rows, width), copy, at=at)
         if heads < c.heads:
             sums = (Reduce(w.act, c.heads // heads, x.elements),) if w.training else ()
             x = x.view(("batch", "heads", "kv", "head_dim"), (b, c.heads, rows, width), sums, at=at)
@@ -232,12 +239,6 @@ def _operand_copies(
     """Copies that bring q, k and v into (b a, rows, d) before the products."""
     c, b = w.config, w.step.batch
     q, k, v = qkv
-    if w.fused:
-        if s > 1 and (b > 1 or w.step.engine.adds_qkv_bias):  # whose kernel adds the bias, too
-            total = Tensor(f"{name} split heads", ("tokens",), (q.elements + k.elements + v.elements,), w.act)
-            w.each(total.name, "copy", q, k, v, out=total)
-            q, k, v = (total.view(x.axes, x.shape, part=True) for x in qkv)
-        return q, k, v
     if c.model_type == "opt":  # contiguous() whatever the batch
         k, v, q = (
             w.each(f"{name} {which} contiguous", "copy", x, calls=4, grad=False)
@@ -284,15 +285,17 @@ def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: boo
         x = w.each(f"{name} lowest", "max_scalar", x)
     elif kind in ("t5", "switch_transformers"):  # no scaling; the bias holds the mask
         if name == "cross":  # a bias of zeros, made in order, that learns nothing
-            return w.each(f"{name} position bias", "add_", x, w.table("zeros", scores))
+            zeros = w.state("zeros", batch=b, heads=c.heads, sequence=s, kv=t)
+            return w.each(f"{name} position bias", "add_", x, zeros)
         # The bias of self attention is a look-up of (s, t, heads), permuted: along t, heads lie between neighbours, and
         # the next head's values are wanted after a whole head.
         passing = s * t * (2.0 * w.size + FETCH_BYTES)
         assert bias is not None  # every layer adds the same
         x = w.each(f"{name} position bias", "add_", x, bias, reuse=passing, stride=c.heads * w.size)
     elif kind == "bloom":  # baddbmm starts from the alibi bias, copied out to the scores' shape
-        slopes = w.table("alibi", b * c.heads * t)
-        w.each(f"{name} alibi", "copy", slopes, out=w.table("alibi", scores), inputs=0, extra=slopes.nbytes)
+        slopes = w.state("alibi", batch=b, heads=c.heads, kv=t)
+        out = w.state("alibi", batch=b, heads=c.heads, sequence=s, kv=t)
+        w.each(f"{name} alibi", "copy", slopes, out=out, inputs=0, extra=slopes.nbytes)
         x = _masked(w, name, "add", x, w.table("mask", b * s * t), again, reuse)
     else:
         x = w.each(f"{name} scale", "mul_scalar", x)
@@ -301,7 +304,7 @@ def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: boo
             x = w.each(f"{name} softcap tanh", "tanh", x, saved=scores)
             x = w.each(f"{name} softcap unscale", "mul_scalar", x)
         if c.position == "alibi":
-            alibi = w.table("alibi", c.heads * t)
+            alibi = w.state("alibi", heads=c.heads, kv=t)
             x = w.each(f"{name} alibi", "add", x, alibi, inputs=1, extra=alibi.nbytes)
         if kind == "mpt":
             x = _masked(w, name, "masked_fill", x, w.table("mask", b * s * t, "bool"))

@@ -6,14 +6,12 @@ from predictor.errors import UnsupportedError
 from predictor.graph.graph import Block, Graph
 from predictor.networks import heads, stack
 from predictor.networks.config import ModelConfig
-from predictor.networks.layers import layers_alike
 from predictor.networks.step import Step
 from predictor.networks.writer import Writer
-from predictor.parts import Formats
 
 
 def build(config: ModelConfig, step: Step) -> Graph:
-    """The forward graph of one pass, with the loss in mode "train".
+    """The forward graph of one pass in the step's dtype of activations, with the loss in mode "train".
 
     Layers that are alike are one block that repeats, so a graph costs the same whatever its depth. Raises
     UnsupportedError for a pass that the architecture has not (decode of an encoder).
@@ -31,21 +29,18 @@ def build(config: ModelConfig, step: Step) -> Graph:
         stacks, x = stack.encoder_decoder(w, encoded, x)
         blocks.extend(stacks)
     else:
-        whole = w.formats
-        for sparse, window, count, w.formats in layers_alike(config, whole):
+        for sparse, window, layers in config.layers_alike():
             before, x = x, stack.decoder_layer(w, x, sparse, window)
-            blocks.append(w.block(_layer_name(config, sparse, window, w.formats, whole), count, (before, x)))
-        w.formats = whole
+            blocks.append(w.block(_layer_name(config, sparse, window), len(layers), (before, x), layers))
     if config.head != "none":
         before, x = x, heads.head(w, x)
         blocks.append(w.block("head", 1, (before, x)))
     if step.mode == "train" and config.head not in ("none", "base"):
         heads.loss(w, x)
         blocks.append(w.block("loss"))
-    return Graph(tuple(block for block in blocks if block.nodes), step.fused)
+    return Graph(tuple(block for block in blocks if block.nodes))
 
 
-def _layer_name(config: ModelConfig, sparse: bool, window: int, formats: Formats, whole: Formats) -> str:
+def _layer_name(config: ModelConfig, sparse: bool, window: int) -> str:
     name = "moe layer" if sparse else "layer"
-    name = f"{name} window" if window and len(set(config.windows)) > 1 else name
-    return f"{name} in other formats" if whole.layers and formats.own != whole.own else name
+    return f"{name} window" if window and len(set(config.windows)) > 1 else name

@@ -129,16 +129,21 @@ class ModelConfig:
 
     def layer_groups(self, encoder: bool = False) -> tuple[tuple[bool, int, int], ...]:
         """Layers that differ, in order of first appearance: (sparse, window, how many of them)."""
-        count = self.encoder_layers if encoder else self.layers
         if not self.experts and not self.windows:
-            return ((False, 0, count),)
-        return _groups(self, encoder, count)
+            return ((False, 0, self.encoder_layers if encoder else self.layers),)
+        return tuple((sparse, window, len(layers)) for sparse, window, layers in self.layers_alike(encoder))
+
+    def layers_alike(self, encoder: bool = False) -> tuple[tuple[bool, int, tuple[int, ...]], ...]:
+        """Layers that differ, in order of first appearance: (sparse, window, their numbers)."""
+        return _alike(self, encoder, self.encoder_layers if encoder else self.layers)
 
 
 @lru_cache(maxsize=1024)
-def _groups(config: ModelConfig, encoder: bool, count: int) -> tuple[tuple[bool, int, int], ...]:
-    groups: dict[tuple[bool, int], int] = {}
+def _alike(config: ModelConfig, encoder: bool, count: int) -> tuple[tuple[bool, int, tuple[int, ...]], ...]:
+    if not config.experts and not config.windows:
+        return ((False, 0, tuple(range(count))),)
+    groups: dict[tuple[bool, int], list[int]] = {}
     for layer in range(count):
         key = (config.is_sparse(layer, encoder), config.windows[layer] if config.windows else 0)
-        groups[key] = groups.get(key, 0) + 1
-    return tuple((sparse, window, n) for (sparse, window), n in groups.items())
+        groups.setdefault(key, []).append(layer)
+    return tuple((sparse, window, tuple(layers)) for (sparse, window), layers in groups.items())

@@ -24,13 +24,15 @@ def feed_forward(w: Writer, x: Tensor, f: int, name: str = "mlp") -> Tensor:
     h = c.hidden
     up, down = ("mlp.up", "mlp.down") if name == "mlp" else ("shared_experts", "shared_experts")
     if c.gated:
-        if w.fused or c.merged_gate_up:
-            both = w.linear(up, f"{name} gate_up", x, 2 * f, "mlp | mlp", c.mlp_bias, saved=n * h)
+        scope = f"{name} gate_up"
+        if c.merged_gate_up:
+            halves = (f, 1), (f, 1)
+            both = w.linear(up, scope, x, 2 * f, "mlp | mlp", c.mlp_bias, saved=n * h, segments=halves)
             axes, shape = (*x.axes[:-1], "mlp"), (*x.shape[:-1], f)
             first, second = both.view(axes, shape, part=True), both.view(axes, shape, part=True)
         else:
-            first = w.linear(up, f"{name} gate", x, f, "mlp", c.mlp_bias, saved=n * h)
-            second = w.linear(up, f"{name} up", x, f, "mlp", c.mlp_bias)
+            first = w.linear(up, f"{name} gate", x, f, "mlp", c.mlp_bias, saved=n * h, scope=scope)
+            second = w.linear(up, f"{name} up", x, f, "mlp", c.mlp_bias, scope=scope)
         y = w.gated_activation(f"{name} activation", first, second)
     else:
         y = w.linear(up, f"{name} up", x, f, "mlp", c.mlp_bias, saved=n * h)
@@ -44,42 +46,34 @@ def experts(w: Writer, x: Tensor) -> Tensor:
     c, n = w.config, w.step.tokens
     h, e = c.hidden, c.experts
     x = w.summed_at("router", x)
-    wide = x
-    if c.model_type.startswith("deepseek") and not w.fused and w.size < 4:
+    wide, w.scope = x, "router"
+    if c.model_type.startswith("deepseek") and w.size < 4:
         wide = w.each("router to fp32", "cast", x, dtype="fp32", in_dtype=w.act)
     scores = w.linear("router", "router", wide, e, "expert", saved=n * h)
-    routing = Routing(w.act if w.fused else "fp32", n, e, c.top_k)
+    routing = Routing("fp32", n, e, c.top_k)
     chosen = Tensor("routing", (*w.axes, "expert"), (*w.shape, c.top_k), "fp32")
     w.put(routing, "routing", (scores,), chosen, 1, ROUTING_CALLS, n * e * w.keep)
-    calls = 4 if w.fused else EXPERT_CALLS
+    w.scope = ""
     saved = n * c.top_k * (2 * h + (4 if c.gated else 2) * c.moe_intermediate) * w.keep
-    tp = w.step.tp  # the config holds one GPU's part of an expert's width, the operator names the whole
-    dtype, quant = w.formats.of("experts")
-    op = MoE(
-        dtype, n, h, c.moe_intermediate * tp, e, c.top_k, c.gated, tp, distribution=w.step.routing, quant=quant
-    )  # fmt: skip
-    y = w.put(
-        op, "experts", (x, chosen, *_expert_weights(w, dtype)), w.hidden("experts"), 1, calls, saved, part="experts"
-    )
+    op = MoE(w.act, n, h, c.moe_intermediate, e, c.top_k, c.gated, distribution=w.step.routing)
+    inputs = (x, chosen, *_expert_weights(w))
+    y = w.put(op, "experts", inputs, w.hidden("experts"), 1, EXPERT_CALLS, saved, part="experts")
     if c.shared_experts:
-        # The gradient that the shared experts give back is not added to that of the routed ones.
-        shared = feed_forward(w, x.view(gradient=None), c.shared_intermediate, "shared experts")
+        shared = feed_forward(w, x, c.shared_intermediate, "shared experts")
         y = w.each("shared experts sum", "add", y, shared)
     return y
 
 
-def _expert_weights(w: Writer, dtype: str) -> tuple[Tensor, Tensor]:
+def _expert_weights(w: Writer) -> tuple[Tensor, Tensor]:
     """The matrices of all experts, into their width and out of it."""
     c = w.config
     f, into = c.moe_intermediate, 2 if c.gated else 1
-    up = Tensor(
-        "experts up",
-        ("expert", "mlp | mlp" if c.gated else "mlp", "hidden"),
-        (c.experts, into * f, c.hidden),
-        dtype,
-        WEIGHT,
+    axis = "mlp | mlp" if c.gated else "mlp"
+    segments = {axis: ((f, 1), (f, 1))} if c.gated else {}
+    return (
+        Tensor("experts up", ("expert", axis, "hidden"), (c.experts, into * f, c.hidden), w.act, WEIGHT, segments),
+        Tensor("experts down", ("expert", "hidden", "mlp"), (c.experts, c.hidden, f), w.act, WEIGHT),
     )
-    return up, Tensor("experts down", ("expert", "hidden", "mlp"), (c.experts, c.hidden, f), dtype, WEIGHT)
 
 
 def switch_experts(w: Writer, x: Tensor) -> Tensor:
@@ -91,11 +85,13 @@ def switch_experts(w: Writer, x: Tensor) -> Tensor:
     c, step = w.config, w.step
     n, h, e = step.tokens, c.hidden, c.experts
     x = w.summed_at("router", x)
+    w.scope = "experts"
     wide = w.each("router to fp32", "cast", x, dtype="fp32", in_dtype=w.act) if w.size < 4 else x
     axes, shape = (*w.axes, "expert"), (*w.shape, e)
-    router = Gemm("fp32" if w.high in ("bf16", "fp16") else w.high, n, e, h)
-    weight = Tensor("router", ("expert", "hidden"), (e, h), router.dtype, WEIGHT)
-    scores = w.put(router, "router", (wide, weight), Tensor("router", axes, shape, "fp32"), 1, 3, part="router")
+    weight = Tensor("router", ("expert", "hidden"), (e, h), "fp32", WEIGHT)  # whatever the rest computes in
+    scores = w.put(
+        Gemm("fp32", n, e, h), "router", (wide, weight), Tensor("router", axes, shape, "fp32"), 1, 3, part="router"
+    )
     kept = 4.0 * n * e if w.training else 0.0
     scores = w.put(
         Softmax("fp32", n, e), "router softmax", (scores,), Tensor("router softmax", axes, shape, "fp32"), 1, 1, kept
@@ -111,7 +107,9 @@ def switch_experts(w: Writer, x: Tensor) -> Tensor:
     w.put(Reduce("fp32", n, e, 1), "router probability", (scores,), chance, 1, 2)
     y = w.each("experts output", "copy", x.view(part=True))  # rows that no expert takes keep it
     y = _expert_loop(w, x.view(part=True), y, mask, _expert_rows(w))
-    return w.each("experts weighting", "mul", y, chance, inputs=1, extra=n * w.size, saved=n * h)
+    y = w.each("experts weighting", "mul", y, chance, inputs=1, extra=n * w.size, saved=n * h)
+    w.scope = ""
+    return y
 
 
 def _expert_loop(w: Writer, x: Tensor, out: Tensor, mask: Tensor, rows: int) -> Tensor:
@@ -129,13 +127,10 @@ def _expert_loop(w: Writer, x: Tensor, out: Tensor, mask: Tensor, rows: int) -> 
     )
     if c.padded_experts:
         y = w.each("expert block fill", "copy", y, count=e, calls=2)
-    dtype, quant = w.formats.of("experts")
     for name, k, width, axis in (("experts up", h, f, "mlp"), ("experts down", f, h, "hidden")):
-        weight = Tensor(name, ("expert", axis, y.axes[-1]), (e, width, k), dtype, WEIGHT)
+        weight = Tensor(name, ("expert", axis, y.axes[-1]), (e, width, k), w.act, WEIGHT)
         made = Tensor(name, ("tokens", axis), (rows, width), w.act)
-        y = w.put(
-            Gemm(dtype, rows, width, k, quant=quant), name, (y, weight), made, e, 3, rows * k * w.keep, part="experts"
-        )
+        y = w.put(Gemm(w.act, rows, width, k), name, (y, weight), made, e, 3, rows * k * w.keep, part="experts")
         if axis == "mlp":
             y = w.each("experts activation", "relu" if c.activation == "relu" else "gelu", y, count=e)
             y = w.dropout("experts dropout", y, c.activation_dropout, e)

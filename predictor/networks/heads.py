@@ -5,10 +5,9 @@ Shape legend: b sequences, s query tokens, t key positions, h width, n = b s tok
 
 from __future__ import annotations
 
-from predictor.graph.graph import Node
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.networks.writer import Writer
-from predictor.ops.base import FORWARD
+from predictor.ops.elementwise import Elementwise
 from predictor.ops.embedding import CrossEntropy, Embedding
 
 
@@ -23,7 +22,6 @@ def embedding(w: Writer) -> tuple[Tensor, Tensor]:
         return _two_embeddings(w)
     width = c.embed_width or h
     x = _look_up(w, "token embedding", w.hidden("token embedding", width), c.vocab, "vocab", 3)
-    x = w.over_ranks("embedding all_reduce", "all_reduce", x)
     if c.embed_width:
         x = w.linear("embedding", "embedding projection in", x, h, "hidden", saved=n * c.embed_width)
     if c.embed_scale:
@@ -32,8 +30,9 @@ def embedding(w: Writer) -> tuple[Tensor, Tensor]:
         types = _look_up(w, "type embedding", w.hidden("type embedding"), c.type_vocab, "type", 3)
         x = w.each("embedding type sum", "add", x, types)
     if c.position == "learned":
-        if not w.fused:
-            w.tiny("position ids", "fill", s, "int64", calls=3)
+        w.scope = "position tables"
+        w.tiny("position ids", "fill", s, "int64", calls=3)
+        w.scope = ""
         name = "embedding position sum"
         if c.model_type == "opt":  # it looks positions up for every sequence, the others once
             rows = _look_up(w, "position embedding", w.hidden("position embedding"), c.position_rows, "position", 1)
@@ -65,9 +64,9 @@ def _two_embeddings(w: Writer) -> tuple[Tensor, Tensor]:
     table = Tensor("token embedding", ("vocab", "hidden"), (c.vocab, c.hidden), w.act, WEIGHT)
     w.tied = table if c.tie_embeddings else None
     op = Embedding(w.act, step.tokens, c.hidden, c.vocab)
-    w.nodes.append(Node(op, "token embedding", (table,), tuple(outs), times, FORWARD, 2))
+    for x in outs:
+        w.put(op, "token embedding", (table,), x, calls=2)
     for i, x in enumerate(outs):
-        x = w.over_ranks("embedding all_reduce", "all_reduce", x)
         outs[i] = w.dropout("embedding dropout", x, c.embed_dropout)
     return outs[0], outs[-1]
 
@@ -75,9 +74,8 @@ def _two_embeddings(w: Writer) -> tuple[Tensor, Tensor]:
 def masks(w: Writer) -> None:
     """Masks and position tables that eager PyTorch makes once a pass."""
     c, step = w.config, w.step
-    if w.fused:
-        return
     b, s, t = step.batch, step.seq_len, step.kv_len
+    w.scope = "mask tables"
     if c.model_type == "bert":
         w.tiny("mask ones", "fill", b * t, w.act, calls=6)
         w.tiny("mask invert", "add_scalar", b * t, w.act)
@@ -90,13 +88,22 @@ def masks(w: Writer) -> None:
     if c.position == "rotary":
         table = b * s * (c.qk_rope_dim or c.rotary_dim or c.head_dim)
         w.tiny("rotary angles", "mul_scalar", table // 2, "fp32", calls=6)
-        kept = 2 * s * (c.qk_rope_dim or c.rotary_dim or c.head_dim) / 3  # cos and sin, over the three
-        angles = w.tiny("rotary table", "exp", table, "fp32", count=3, saved=kept)  # cat, cos, sin
-        if w.size < 4:
-            out = w.table("rotary table cast", table)
-            w.each("rotary table cast", "cast", angles, out=out, in_dtype="fp32", count=2)
+        _rotations(w, table, s * (c.qk_rope_dim or c.rotary_dim or c.head_dim))
     if c.position == "alibi":
-        w.tiny("alibi slopes", "mul_scalar", b * c.heads * t, "fp32", calls=6)
+        w.tiny("alibi slopes", "mul_scalar", calls=6, out=w.state("alibi slopes", "fp32", batch=b, heads=c.heads, kv=t))
+    w.scope = ""
+
+
+def _rotations(w: Writer, elements: int, kept: int) -> None:
+    """Cosines and sines of the angles: kernels of so many ``elements``, one row of ``kept`` for all sequences."""
+    name = "rotary table"
+    angles = w.tiny(name, "exp", elements, "fp32", saved=2 * kept / 3)  # cat
+    op = Elementwise("fp32", "exp", elements)
+    both = [w.put(op, name, (angles,), w.table(name, kept, "fp32"), saved=2 * kept * w.keep / 3) for _ in range(2)]
+    if w.size < 4:
+        cast = Elementwise(w.act, "cast", elements, in_dtype="fp32")
+        both = [w.put(cast, f"{name} cast", (x,), w.table(f"{name} cast", kept)) for x in both]
+    w.rotations = both[0], both[1]
 
 
 def _opt_masks(w: Writer, b: int, s: int, t: int) -> None:
@@ -126,8 +133,9 @@ def relative_bias(w: Writer, name: str, s: int, t: int) -> Tensor:
     looked_up = Tensor(f"{name} position bias", ("sequence", "kv", "heads"), (s, t, c.heads), w.act)
     looked_up = _look_up(w, f"{name} position bias", looked_up, c.relative_buckets, "bucket", 4)
     bias = Tensor(f"{name} bias mask", ("batch", "heads", "sequence", "kv"), (b, c.heads, s, t), w.act)
-    extra = (c.heads + b) * s * t * w.size
-    return w.each(f"{name} bias mask", "add", looked_up, out=bias, inputs=0, extra=extra)
+    mask = w.table("mask", b * s * t)
+    extra = looked_up.nbytes + mask.nbytes
+    return w.each(f"{name} bias mask", "add", looked_up, mask, out=bias, inputs=0, extra=extra)
 
 
 def head(w: Writer, x: Tensor) -> Tensor:
@@ -140,8 +148,10 @@ def head(w: Writer, x: Tensor) -> Tensor:
         x = w.norm("final norm", x)
     if c.is_encoder_decoder:
         x = w.dropout("decoder dropout", x, c.residual_dropout)
-        if c.tie_embeddings and not w.fused:
+        if c.tie_embeddings:
+            w.scope = "head scaling"
             x = w.each("output scale", "mul_scalar", x)
+            w.scope = ""
     if c.embed_width:
         x = w.linear("head", "projection out", x, c.embed_width, "hidden", saved=n * h)
     width = c.embed_width or h
@@ -151,13 +161,12 @@ def head(w: Writer, x: Tensor) -> Tensor:
     if c.head == "lm":
         x = x.view(("batch", "hidden"), (rows, width)) if step.logits == "last" else x
         x = w.linear("head", "lm head", x, c.vocab, "vocab", saved=rows * width, weight=w.tied)
-        if c.final_softcap and not w.fused:
+        if c.final_softcap:
+            w.scope = "logits softcap"
             x = w.each("logits softcap scale", "div_scalar", x)
             x = w.each("logits softcap tanh", "tanh", x, saved=rows * c.vocab)
             x = w.each("logits softcap unscale", "mul_scalar", x)
-        elif c.final_softcap:
-            x = w.each("logits softcap", "fused", x, inputs=1, flops=10.0)
-        x = w.over_ranks("logits all_gather", "all_gather", x)
+            w.scope = ""
     return x
 
 
@@ -167,8 +176,9 @@ def _bert_head(w: Writer, x: Tensor) -> Tensor:
     b, n, h = step.batch, step.tokens, c.hidden
     pooled = x
     if c.head in ("classifier", "base", "pretraining"):
-        # The gradient that the pooler gives back beside the language model's head is not added to that.
-        first = x.view(("batch", "hidden"), (b, h), gradient=None if c.head == "pretraining" else ())
+        # The gradient of its first tokens is copied into zeros.
+        zeros = (Elementwise(w.act, "fill", n * h), Elementwise(w.act, "copy", b * h)) if w.training else ()
+        first = x.view(("batch", "hidden"), (b, h), zeros)
         pooled = w.linear("head", "pooler", first, h, "hidden", True, saved=b * h, views=1)
         pooled = w.each("pooler activation", "tanh", pooled, saved=b * h)
     if c.head == "classifier":
@@ -179,7 +189,6 @@ def _bert_head(w: Writer, x: Tensor) -> Tensor:
         x = w.activation("head activation", x)
         x = w.norm("head norm", x)
         x = w.linear("head", "lm head", x, c.vocab, "vocab", True, saved=n * h, weight=w.tied)
-        x = w.over_ranks("logits all_gather", "all_gather", x)
     if c.head == "pretraining":
         w.linear("head", "next sentence", pooled, 2, "label", True)
     return x
@@ -189,10 +198,10 @@ def loss(w: Writer, logits: Tensor) -> None:
     """Cross-entropy over the logits, in fp32."""
     c, step = w.config, w.step
     rows, vocab = (step.batch, c.num_labels) if c.head == "classifier" else (step.tokens, c.vocab)
-    if w.size < 4 and not w.fused:
+    w.scope = "loss"
+    if w.size < 4:
         wide = Tensor("logits to fp32", ("tokens", "vocab"), (rows, vocab), "fp32")
         logits = w.each("logits to fp32", "cast", logits, out=wide, dtype="fp32", in_dtype=w.act)
-    dtype = w.act if w.fused else "fp32"
-    op = CrossEntropy(dtype, rows, vocab)
-    kept = rows * vocab * op.itemsize if w.training else 0.0  # the log-softmax
-    w.put(op, "loss", (logits,), Tensor("loss", (), (), dtype), 1, 4, kept)
+    kept = rows * vocab * 4.0 if w.training else 0.0  # the log-softmax
+    w.put(CrossEntropy("fp32", rows, vocab), "loss", (logits,), Tensor("loss", (), (), "fp32"), 1, 4, kept)
+    w.scope = ""

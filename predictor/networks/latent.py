@@ -6,12 +6,10 @@ into the query and the value up-projection into the output: all heads share one 
 
 from __future__ import annotations
 
-from predictor.graph.graph import Node
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.networks.attention import core
 from predictor.networks.writer import Writer
 from predictor.ops.attention import Attention
-from predictor.ops.elementwise import Rotary
 
 
 def latent_attention(w: Writer, x: Tensor) -> Tensor:
@@ -19,22 +17,14 @@ def latent_attention(w: Writer, x: Tensor) -> Tensor:
     c, step = w.config, w.step
     n, h, a, latent = step.tokens, c.hidden, c.heads, c.kv_lora_rank + c.qk_rope_dim
     width = c.qk_nope_dim + c.qk_rope_dim
-    joined = c.q_lora_rank > 0 and w.fused and w.formats.of("attention.q_a") == w.formats.of("attention.kv_a")
-    kv = None
-    if joined:
-        both = w.linear(
-            "attention.q_a", "attention q_a kv_a", x, c.q_lora_rank + latent, "latent | latent", c.qkv_bias, saved=n * h
-        )
-        q, kv = (_slice(both, "latent", size, part=True) for size in (c.q_lora_rank, latent))
-    elif c.q_lora_rank:
-        q = w.linear("attention.q_a", "attention q_a", x, c.q_lora_rank, "latent", c.qkv_bias, saved=n * h)
+    down = "attention q_a kv_a" if c.q_lora_rank else ""
     if c.q_lora_rank:
+        q = w.linear("attention.q_a", "attention q_a", x, c.q_lora_rank, "latent", c.qkv_bias, saved=n * h, scope=down)
         q = w.norm("attention q_a norm", q)
         q = w.linear("attention.q_b", "attention q_b", q, a * width, "heads", saved=n * c.q_lora_rank)
     else:
         q = w.linear("attention.q_b", "attention q", x, a * width, "heads", saved=n * h)
-    if kv is None:  # what it gives back is not added to the gradient that the query gives
-        kv = w.linear("attention.kv_a", "attention kv_a", x.view(gradient=None), latent, "latent", c.qkv_bias)
+    kv = w.linear("attention.kv_a", "attention kv_a", x, latent, "latent", c.qkv_bias, scope=down)
     c_kv = w.norm("attention kv_a norm", _slice(kv, "latent", c.kv_lora_rank, part=True))
     q = q.view((*q.axes[:-1], "heads", "head_dim"), (*q.shape[:-1], a, width))
     q, rope = _rotary(w, q, _slice(kv, "head_dim", c.qk_rope_dim, part=True))
@@ -52,32 +42,30 @@ def _slice(x: Tensor, axis: str, size: int, part: bool = False) -> Tensor:
 def _rotary(w: Writer, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """The rotary part of every query head and of the one shared key."""
     c, n = w.config, w.step.tokens
-    if w.fused:
-        outs = tuple(Tensor("rotary", x.axes, x.shape, w.act) for x in (q, k))
-        w.nodes.append(Node(Rotary(w.act, n, c.heads + 1, c.qk_rope_dim), "rotary", (q, k), outs))
-        return outs[0], outs[1]
-    table = w.table("rotary table", n * c.qk_rope_dim)
+    w.scope = "latent rotary"
+    cos, sin = w.rotations or (w.table("rotary table", n * c.qk_rope_dim),) * 2
+    size = n * c.qk_rope_dim * w.size
     found = []
     for which, x, heads in (("q", q, c.heads), ("k", k, 1)):
         part = _slice(x, "head_dim", c.qk_rope_dim, part=True)
         half = Tensor("half", ("tokens", "heads", "head_dim"), (n, heads, c.qk_rope_dim // 2), w.act)
-        y = w.each(
-            f"rotary {which} products", "mul", part, table, out=half, inputs=1, extra=table.nbytes, count=4, calls=2
-        )
+        y = w.each(f"rotary {which} products", "mul", part, cos, sin, out=half, inputs=1, extra=size, count=4, calls=2)
         y = w.each(f"rotary {which} sums", "add", y, y.detached(), count=2)
         whole = Tensor("rotated", part.axes, part.shape, w.act)
         found.append(w.each(f"rotary {which} cat", "copy", y, out=whole))
     query = Tensor("query cat", q.axes, q.shape, w.act)
-    return w.each("query cat", "copy", found[0], _slice(q, "head_dim", c.qk_nope_dim, part=True), out=query), found[1]
+    w.each("query cat", "copy", found[0], _slice(q, "head_dim", c.qk_nope_dim, part=True), out=query)
+    w.scope = ""
+    return query, found[1]
 
 
 def _append(w: Writer, latent: Tensor, rope: Tensor, width: int) -> Tensor:
-    """The new latent vectors into the cache: in place, or by concatenation in eager PyTorch."""
-    step = w.step
-    tokens = step.tokens if w.fused else step.kv_tokens
-    dtype = step.kv_dtype or w.act
-    out = w.table("cache", tokens * width, dtype)
-    return w.each("cache append", "copy", latent, rope, out=out, dtype=dtype, in_dtype=w.act, calls=2)
+    """The new latent vectors joined to the cached ones, by concatenation."""
+    dtype = w.step.kv_dtype or w.act
+    w.scope, out = "latent cache", w.table("cache", w.step.kv_tokens * width, dtype)
+    w.each("cache append", "copy", latent, rope, out=out, dtype=dtype, in_dtype=w.act, calls=2)
+    w.scope = ""
+    return out
 
 
 def _expanded(w: Writer, q: Tensor, latent: Tensor, rope: Tensor) -> Tensor:
@@ -99,23 +87,24 @@ def _absorbed(w: Writer, q: Tensor, cache: Tensor) -> Tensor:
     c, step = w.config, w.step
     n, a, r, t = step.tokens, c.heads, c.kv_lora_rank, step.kv_len
     axes = ("heads", "tokens", "latent")
-    key, value = (Tensor(name, ("heads", "latent", "head_dim"), (a, r, width), w.high, WEIGHT)
+    key, value = (Tensor(name, ("heads", "latent", "head_dim"), (a, r, width), w.act, WEIGHT)
                   for name, width in (("absorb key", c.qk_nope_dim), ("absorb value", c.v_head_dim)))  # fmt: skip
     y = Tensor("attention absorb key", axes, (a, n, r), w.act)
-    q = w.bmm("attention absorb key", q, key, y, a, c.qk_nope_dim, "nn")
+    q = w.bmm("attention absorb key", q, key, y, a, c.qk_nope_dim, "nn", part="attention.kv_b")
+    w.scope = "attention core"
     if step.attention == "flash":
         op = Attention(
-            w.high, step.batch, a, 1, 1, t, r + c.qk_rope_dim, r, True, 0, step.kv_dtype, "forward", True, False
+            w.act, step.batch, a, 1, 1, t, r + c.qk_rope_dim, r, True, 0, step.kv_dtype, "forward", True, False
         )
         y = w.attend("attention core", op, (q, cache))
     else:
         scores = Tensor("attention scores", ("batch", "heads", "kv"), (step.batch, a, t), w.act)
         x = w.bmm("attention scores", q, cache, scores, step.batch, r + c.qk_rope_dim, "tn")
-        if not w.fused:
-            x = w.each("attention scale", "mul_scalar", x)
+        x = w.each("attention scale", "mul_scalar", x)
         x = w.softmax("attention softmax", x, upcast=True)
         y = Tensor("attention context", ("batch", "heads", "latent"), (step.batch, a, r), w.act)
         y = w.bmm("attention context", x, cache, y, step.batch, t, "nn")
+    w.scope = ""
     out = Tensor("attention absorb value", ("heads", "tokens", "head_dim"), (a, n, c.v_head_dim), w.act)
-    y = w.bmm("attention absorb value", y, value, out, a, r, "nn")
+    y = w.bmm("attention absorb value", y, value, out, a, r, "nn", part="attention.kv_b")
     return y.view((*w.axes, "heads"), (*w.shape, a * c.v_head_dim))

@@ -14,25 +14,17 @@ from predictor.networks.writer import Writer
 
 
 def decoder_layer(w: Writer, x: Tensor, sparse: bool, window: int) -> Tensor:
-    """One layer: attention and feed-forward, each with its norm, dropout and residual sum.
-
-    In fused form a sum runs inside the norm that follows; what follows a layer is the first norm of the next one.
-    An engine may end a layer with a sum of its own.
-    """
+    """One layer: attention and feed-forward, each with its norm, dropout and residual sum."""
     c = w.config
-    apart = w.step.engine.ends_in_sum and c.pre_norm
     x = w.summed_at("attention residual", x)
-    y = w.norm("attention norm", x, residual=not apart) if c.pre_norm else x.view()
+    y = w.norm("attention norm", x) if c.pre_norm else x.view()
     y = latent_attention(w, y) if c.is_mla else self_attention(w, y, window)
-    y = w.over_ranks("attention all_reduce", "all_reduce", y)
     y = w.dropout("attention out dropout", y, c.residual_dropout)
     x = w.summed_at("mlp residual", _join(w, "attention", x, y))
-    y = w.norm("mlp norm", x, residual=True) if c.pre_norm else x
+    y = w.norm("mlp norm", x) if c.pre_norm else x
     y = experts(w, y) if sparse else feed_forward(w, y, c.intermediate)
-    y = w.over_ranks("mlp all_reduce", "all_reduce", y)
     y = w.dropout("mlp dropout", y, c.residual_dropout)
-    y = _join(w, "mlp", x, y)
-    return w.each("mlp residual", "add", x, y) if apart else y
+    return _join(w, "mlp", x, y)
 
 
 def _join(w: Writer, name: str, x: Tensor, y: Tensor) -> Tensor:
@@ -40,10 +32,8 @@ def _join(w: Writer, name: str, x: Tensor, y: Tensor) -> Tensor:
     c = w.config
     if c.post_norms:
         y = w.norm(f"{name} post norm", y)
-    y = w.residual(f"{name} residual", x, y)
-    if not c.pre_norm:  # what goes on is the norm's result: an engine's kernel does not write the sum
-        y = w.norm(f"{name} norm", y, residual=True, sum_kept=not w.step.engine.serves)
-    return y
+    y = w.each(f"{name} residual", "add", x, y)
+    return y if c.pre_norm else w.norm(f"{name} norm", y)
 
 
 def encoder_decoder(w: Writer, encoded: Tensor, x: Tensor) -> tuple[list[Block], Tensor]:
@@ -76,29 +66,35 @@ def encoder_decoder(w: Writer, encoded: Tensor, x: Tensor) -> tuple[list[Block],
 
 
 def _layer(w: Writer, x: Tensor, bias: Tensor, sparse: bool, encoded: Tensor | None = None, source: int = 0) -> Tensor:
-    """One layer of an encoder, or of a decoder that looks at the ``source`` tokens that were ``encoded``."""
+    """One layer of an encoder, or of a decoder that looks at the ``source`` tokens that were ``encoded``: sublayers,
+    each with its norm in front and its residual sum."""
     c = w.config
     x = w.summed_at("attention residual", x)
-    y = w.norm("attention norm", x, residual=True)
+    y = w.norm("attention norm", x)
     y = self_attention(w, y, 0, causal=encoded is not None, bias=bias)
-    y = w.over_ranks("attention all_reduce", "all_reduce", y)
     y = w.dropout("attention out dropout", y, c.residual_dropout)
-    x = w.residual("attention residual", x, y)
+    x = _sublayer(w, "attention", x, y)
     if encoded is not None:
         x = w.summed_at("cross residual", x)
-        y = w.norm("cross norm", x, residual=True)
+        y = w.norm("cross norm", x)
         y = cross_attention(w, y, encoded, source)
-        y = w.over_ranks("cross all_reduce", "all_reduce", y)
         y = w.dropout("cross out dropout", y, c.residual_dropout)
-        x = w.residual("cross residual", x, y)
+        x = _sublayer(w, "cross", x, y)
     x = w.summed_at("mlp residual", x)
-    y = w.norm("mlp norm", x, residual=True)
-    if sparse and w.fused and not c.padded_experts:
+    y = w.norm("mlp norm", x)
+    if sparse and w.step.experts == "whole" and not c.padded_experts:
         y = experts(w, y)
     elif sparse:
         y = switch_experts(w, y)
     else:
         y = feed_forward(w, y, c.intermediate)
-    y = w.over_ranks("mlp all_reduce", "all_reduce", y)
     y = w.dropout("mlp dropout", y, c.residual_dropout)
-    return w.residual("mlp residual", x, y)
+    return _sublayer(w, "mlp", x, y)
+
+
+def _sublayer(w: Writer, name: str, x: Tensor, y: Tensor) -> Tensor:
+    """The residual sum that ends a sublayer."""
+    w.scope = f"{name} sublayer"
+    y = w.each(f"{name} residual", "add", x, y)
+    w.scope = ""
+    return y

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from predictor.engines import EAGER, Engine
 from predictor.errors import RequestError
 from predictor.ops.attention import attended_pairs
 from predictor.ops.routing import RANDOM
-from predictor.parts import Formats
-
-if TYPE_CHECKING:
-    from predictor.hardware.system import SystemSpec
 
 MODES = ("forward", "prefill", "decode", "train")
 #: Batches of a ragged batch's parts below this are a line between whole ones, others are rounded.
@@ -24,16 +18,13 @@ _INTERPOLATED = 16
 class Step:
     """One pass: ``batch`` sequences with ``seq_len`` query tokens each, after ``context_len`` tokens in the KV cache.
 
-    ``formats`` says what each part of the model computes in and how its weights are kept, None: all in ``act_dtype``;
-    ``kv_dtype`` is ``act_dtype`` where it is "". ``attention``: "math" or "flash". ``fused``: what torch.compile or a
-    serving engine runs, in place of the operators of eager PyTorch. ``logits``: of "all" positions or the "last" one
-    of every sequence. ``training``: dropout is active and autograd saves tensors.
+    ``kv_dtype`` is ``act_dtype`` where it is "". What an engine runs whole is chosen here: ``attention`` is
+    "math" or "flash", ``experts`` that are a loop in eager PyTorch are "loop" or "whole". ``logits``: of "all"
+    positions or the "last" one of every sequence. ``training``: dropout is active and autograd saves tensors.
 
     ``lens``: a ragged batch, packed without padding: in decode the tokens that each sequence has in the cache, else
-    each one's query tokens; ``context_len`` or ``seq_len`` is then the longest. ``tp`` GPUs of ``system`` share every
-    layer: the config that comes with such a step is of one of them (`predictor.parallel.tensor`).
+    each one's query tokens; ``context_len`` or ``seq_len`` is then the longest.
 
-    ``engine``: what runs the pass; serving engines join other kernels than a compiler does (`predictor.engines`).
     ``routing``: how tokens fall on experts (`predictor.ops.routing`).
     """
 
@@ -42,23 +33,21 @@ class Step:
     seq_len: int = 1
     context_len: int = 0
     act_dtype: str = "fp32"
-    formats: Formats | None = None
     kv_dtype: str = ""
     attention: str = "math"
-    fused: bool = False
     logits: str = "all"
     training: bool = False
     lens: tuple[int, ...] = ()
-    tp: int = 1
-    system: SystemSpec | None = None
-    engine: Engine = EAGER
     routing: str = RANDOM
+    experts: str = "loop"
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise RequestError(f"unknown mode {self.mode!r}: expected one of {', '.join(MODES)}")
         if self.attention not in ("math", "flash"):
             raise RequestError(f"unknown attention {self.attention!r}: expected math or flash")
+        if self.experts not in ("loop", "whole"):
+            raise RequestError(f"unknown experts {self.experts!r}: expected loop or whole")
         if self.logits not in ("all", "last"):
             raise RequestError(f"unknown logits {self.logits!r}: expected all or last")
         if self.batch < 1 or self.seq_len < 1 or self.context_len < 0:
@@ -76,8 +65,6 @@ class Step:
                 raise RequestError(f"lengths {self.lens}: expected {self.batch}, the longest of {longest}")
             if self.mode == "train" or (self.mode != "decode" and self.context_len):
                 raise RequestError(f"lengths in {self.mode} after {self.context_len} tokens: expected none")
-        if self.tp > 1 and self.system is None:
-            raise RequestError(f"tp {self.tp}: expected a system, whose links join the GPUs")
 
     @property
     def tokens(self) -> int:

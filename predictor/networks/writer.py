@@ -1,4 +1,4 @@
-"""Writes the nodes of a block: the few building pieces that every architecture shares, eager or fused.
+"""Writes the nodes of a block: the few building pieces that every architecture shares, as eager PyTorch runs them.
 
 Shape legend: b sequences, s query tokens a sequence, t key positions, h width, a heads, d head width, n = b s tokens.
 Methods take tensors and return those that the nodes make. ``calls`` are dispatcher calls on the CPU that come with a
@@ -13,19 +13,16 @@ from dataclasses import replace
 
 from predictor.dtypes import bytes_of
 from predictor.graph.graph import Block, Node
-from predictor.graph.tensor import STATE, WEIGHT, Tensor
+from predictor.graph.tensor import STATE, WEIGHT, Segments, Tensor
 from predictor.networks.config import ModelConfig
 from predictor.networks.step import Step
 from predictor.ops.attention import Attention
 from predictor.ops.base import FORWARD, Op
-from predictor.ops.collective import over
 from predictor.ops.elementwise import Dropout, Elementwise, Reduce
 from predictor.ops.gemm import Gemm
 from predictor.ops.norm import Norm, Softmax
-from predictor.parts import HIGH_PARTS, plain
+from predictor.parts import HIGH_PARTS
 
-# FLOP per element of the activation functions, for the fused form.
-_ACTIVATION_FLOPS = {"relu": 1.0, "silu": 8.0, "gelu": 10.0}
 # Names that config files use for the same kernels.
 _KERNEL = {
     "relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu",
@@ -37,36 +34,34 @@ class Writer:
     """Collects the nodes of one block for ``config`` under ``step``."""
 
     __slots__ = (
-        "act", "axes", "config", "formats", "fused", "high", "keep", "nodes", "scope", "shape", "size", "step", "tied",
-        "training",
+        "act", "axes", "config", "keep", "nodes", "rotations", "scope", "shape", "size", "step", "tied", "training",
     )  # fmt: skip
 
     def __init__(self, config: ModelConfig, step: Step) -> None:
         self.config = config
         self.step = step
         self.nodes: list[Node] = []
-        #: of the nodes that are being written
+        #: module of the nodes that are being written; "": each is one by itself, of its own name
         self.scope = ""
         self.act = step.act_dtype
-        #: of the layer that is being written
-        self.formats = step.formats or plain(step.act_dtype)
         self.size = bytes_of(self.act)
-        #: dtype of products that stay at 16 bit or more when the linear layers are quantized
-        self.high = self.formats.high.dtype
-        self.fused = step.fused
         self.training = step.training
         self.keep = self.size if step.training else 0.0
         #: the table of token embeddings where the head reads it, too
         self.tied: Tensor | None = None
+        #: cosines and sines of every position, where the pass makes them
+        self.rotations: tuple[Tensor, Tensor] | None = None
         packed = bool(step.lens) and step.mode != "decode"
         #: axes of the tokens, and their sizes
         self.axes: tuple[str, ...] = ("tokens",) if packed else ("batch", "sequence")
         self.shape: tuple[int, ...] = (step.tokens,) if packed else (step.batch, step.seq_len)
 
-    def block(self, name: str, repeat: int = 1, carried: tuple[Tensor, Tensor] | None = None) -> Block:
+    def block(
+        self, name: str, repeat: int = 1, carried: tuple[Tensor, Tensor] | None = None, layers: tuple[int, ...] = ()
+    ) -> Block:
         """The nodes so far as a block; the writer starts afresh."""
         nodes, self.nodes = tuple(self.nodes), []
-        return Block(name, nodes, repeat, carried)
+        return Block(name, nodes, repeat, carried, layers)
 
     def summed_at(self, name: str, x: Tensor) -> Tensor:
         """``x``, of which training sums the gradients with those of the node called ``name`` (`View.at`)."""
@@ -80,64 +75,69 @@ class Writer:
         """A table or mask that no gradient flows into."""
         return Tensor(name, ("index",), (elements,), dtype or self.act, STATE)
 
+    def state(self, name: str, dtype: str = "", **axes: int) -> Tensor:
+        """A table or cache with axes that mean something (name=size), into which no gradient flows."""
+        return Tensor(name, tuple(axes), tuple(axes.values()), dtype or self.act, STATE)
+
     def put(
         self, op: Op, name: str, inputs: tuple[Tensor, ...], out: Tensor, count: int = 1, calls: int = 1,
         saved: float = 0.0, share: float = 1.0, part: str = "",
     ) -> Tensor:  # fmt: skip
         """A node that makes ``out``, which is returned; ``saved`` in bytes."""
-        self.nodes.append(Node(op, name, inputs, (out,), count, FORWARD, calls, saved, share, part, self.scope))
+        scope = self.scope or name
+        self.nodes.append(Node(op, name, inputs, (out,), count, FORWARD, calls, saved, share, part, scope))
         return out
 
     def linear(
         self, part: str, name: str, x: Tensor, n: int, axis: str, bias: bool = False, saved: float = 0.0,
-        views: int = 0, weight: Tensor | None = None,
+        views: int = 0, weight: Tensor | None = None, segments: tuple[tuple[int, int], ...] = (), scope: str = "",
     ) -> Tensor:  # fmt: skip
-        """``x`` of shape (..., k) times a weight (n, k) of a ``part`` (`predictor.parts`), whose format it has.
+        """``x`` of shape (..., k) times a weight (n, k) of a ``part`` (`predictor.parts`).
 
-        ``axis`` names the result's last axis. ``views`` counts the views of the result beyond the layer's own.
-        ``weight``: one that something else reads, too.
+        ``axis`` names the result's last axis, ``segments`` are what it is made of (`Tensor.segments`). ``views`` counts
+        the views of the result beyond the layer's own. ``weight``: one that something else reads, too. ``scope``: the
+        module that it is a part of.
         """
         conv1d = self.config.conv1d and part not in HIGH_PARTS
         layout = "nn" if conv1d else "tn"
         calls = (3 if conv1d else 4) + views  # view, (transposed weight,) product, view
-        dtype, quant = self.formats.of(part)
         *rows, k = x.shape
         m = math.prod(rows)
+        made: Segments = {axis: segments} if segments else {}
         if weight is None:
-            weight = Tensor(name, (axis, x.axes[-1]), (n, k), dtype, WEIGHT)
-        inputs = (x, weight, Tensor(name, (axis,), (n,), self.act, WEIGHT)) if bias else (x, weight)
-        out = Tensor(name, (*x.axes[:-1], axis), (*rows, n), self.act)
-        op = Gemm(dtype, m, n, k, 1, "linear", bias, layout, quant)
-        node = Node(op, name, inputs, (out,), 1, FORWARD, calls, saved * self.keep, 1.0, part, self.scope)
+            weight = Tensor(name, (axis, x.axes[-1]), (n, k), self.act, WEIGHT, made)
+        inputs = (x, weight, Tensor(name, (axis,), (n,), self.act, WEIGHT, made)) if bias else (x, weight)
+        out = Tensor(name, (*x.axes[:-1], axis), (*rows, n), self.act, segments=made)
+        op = Gemm(self.act, m, n, k, 1, "linear", bias, layout)
+        scope = scope or self.scope or name
+        node = Node(op, name, inputs, (out,), 1, FORWARD, calls, saved * self.keep, 1.0, part, scope)
         self.nodes.append(node)
         return out
 
     def bmm(
         self, name: str, a: Tensor, b: Tensor, out: Tensor, batch: int, k: int, layout: str, saved: float = 0.0,
-        calls: int = 6,
+        calls: int = 6, part: str = "",
     ) -> Tensor:  # fmt: skip
-        """``batch`` products of activations over ``k``, to ``out`` of shape (..., m, n)."""
+        """``batch`` products over ``k``, to ``out`` of shape (..., m, n): activations, or with a ``part``'s weight."""
         n = out.shape[-1]
-        op = Gemm(self.high, out.elements // (batch * n), n, k, batch, "bmm", False, layout)
-        return self.put(op, name, (a, b), out, 1, calls, saved * self.keep)
+        op = Gemm(self.act, out.elements // (batch * n), n, k, batch, "bmm", False, layout)
+        return self.put(op, name, (a, b), out, 1, calls, saved * self.keep, part=part)
 
-    def attend(self, name: str, op: Attention, inputs: tuple[Tensor, ...], saved: float = 0.0) -> Tensor:
-        """Fused attention as one kernel; of a ragged batch as one node for each length, which share that kernel."""
+    def attend(
+        self, name: str, op: Attention, inputs: tuple[Tensor, ...], saved: float = 0.0, copied: bool = False
+    ) -> Tensor:
+        """Fused attention as one kernel; of a ragged batch as one node for each length, which share that kernel.
+
+        ``copied``: what goes on is a copy of its result, heads side by side, that comes with it.
+        """
         out = Tensor(name, (*self.axes, "heads", "head_dim"), (*self.shape, op.heads, op.value_dim), self.act)
         parts = self.step.parts(op.q_len, op.kv_len, op.causal, op.window)
         for i, (batch, q_len, kv_len, share) in enumerate(parts):
             part = replace(op, batch=batch, q_len=q_len, kv_len=kv_len) if self.step.lens else op
             self.put(part, name, inputs, out, 1, 4 if i == 0 else 0, saved * self.keep, share)
-        return out
-
-    def over_ranks(self, name: str, kind: str, x: Tensor) -> Tensor:
-        """A collective on an activation over the GPUs that share a layer; nothing where one has it all."""
-        step = self.step
-        if step.tp == 1 or step.system is None:
-            return x
-        shape = (*x.shape[:-1], x.shape[-1] * step.tp) if kind == "all_gather" else x.shape
-        out = Tensor(name, x.axes, shape, x.dtype)
-        return self.put(over(step.system, kind, self.act, round(out.elements * self.size), step.tp), name, (x,), out)
+        if copied:
+            self.nodes[-1].outputs = (out, out.copied())
+        return self.nodes[-1].outputs[-1]
 
     def each(
         self, name: str, fn: str, x: Tensor, *others: Tensor, out: Tensor | None = None, inputs: int = -1,
@@ -151,9 +151,10 @@ class Writer:
         """
         dtype = dtype or self.act
         if out is None:
-            out = Tensor(name, x.axes, x.shape, dtype)
+            out = Tensor(name, x.axes, x.shape, dtype, segments=x.segments)
         op = Elementwise(dtype, fn, out.elements, inputs, extra, in_dtype, flops, grad, again, reuse, stride)
-        node = Node(op, name, (x, *others), (out,), count, FORWARD, calls, saved * self.keep, 1.0, "", self.scope)
+        scope = self.scope or name
+        node = Node(op, name, (x, *others), (out,), count, FORWARD, calls, saved * self.keep, 1.0, "", scope)
         self.nodes.append(node)
         return out
 
@@ -165,11 +166,11 @@ class Writer:
 
     def tiny(
         self, name: str, fn: str = "fill", elements: int = 1, dtype: str = "fp32", count: int = 1, calls: int = 1,
-        saved: float = 0.0,
+        saved: float = 0.0, out: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """A small kernel on indices or masks that no gradient flows through."""
-        out = self.table(name, elements, dtype)
-        return self.put(Elementwise(dtype, fn, elements), name, (), out, count, calls, saved * self.keep)
+        out = out or self.table(name, elements, dtype)
+        return self.put(Elementwise(dtype, fn, out.elements), name, (), out, count, calls, saved * self.keep)
 
     def dropout(self, name: str, x: Tensor, probability: float, count: int = 1) -> Tensor:
         """Dropout where it is active: eager inference launches nothing, but still calls."""
@@ -179,27 +180,23 @@ class Writer:
         saved = elements if self.keep else 0.0  # a mask of one byte an element
         return self.put(Dropout(self.act, elements), name, (x,), out, count, 1, saved)
 
-    def norm(self, name: str, x: Tensor, residual: bool = False, sum_kept: bool = True) -> Tensor:
-        """Layer norm is one kernel; RMS norm is one when fused, else the chain that the Hugging Face class runs.
-
-        ``residual``: the fused kernel adds a residual first, and writes the sum, too, where it is ``sum_kept``.
-        """
-        kind, cols = self.config.norm, x.shape[-1]
-        n = x.elements
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        """Layer norm is one kernel, RMS norm the chain that the Hugging Face class runs."""
+        cols, n = x.shape[-1], x.elements
         weight = Tensor(name, x.axes[-1:], x.shape[-1:], self.act, WEIGHT)
-        if kind == "layer" or self.fused:
-            op = Norm(self.act, n // cols, cols, kind, FORWARD, residual and self.fused, sum_kept)
-            keep = n * self.keep + op.statistics_bytes if self.training else 0.0
-            inputs: tuple[Tensor, ...] = (x, weight)
-            if self.config.norm_bias:
-                inputs = (x, weight, Tensor(name, x.axes[-1:], x.shape[-1:], self.act, WEIGHT))
-            return self.put(op, name, inputs, Tensor(name, x.axes, x.shape, self.act), 1, 1, keep)
-        return self._rms_norm(name, x, weight)
+        if self.config.norm == "rms":
+            return self._rms_norm(name, x, weight)
+        op = Norm(self.act, n // cols, cols, "layer")
+        keep = n * self.keep + op.statistics_bytes if self.training else 0.0
+        inputs: tuple[Tensor, ...] = (x, weight)
+        if self.config.norm_bias:
+            inputs = (x, weight, Tensor(name, x.axes[-1:], x.shape[-1:], self.act, WEIGHT))
+        return self.put(op, name, inputs, Tensor(name, x.axes, x.shape, self.act), 1, 1, keep)
 
     def _rms_norm(self, name: str, x: Tensor, weight: Tensor) -> Tensor:
         """x / sqrt(mean(x^2) + eps) in fp32, times the weight."""
         cols, n, cast = x.shape[-1], x.elements, self.act != "fp32"
-        rows = n // cols
+        rows, self.scope = n // cols, name
         wide = self.each(f"{name} to fp32", "cast", x, dtype="fp32", in_dtype=self.act) if cast else x.view()
         square = self.each(f"{name} square", "pow_scalar", wide, dtype="fp32", saved=n * (4 / self.size))
         mean = Tensor(f"{name} mean", x.axes[:-1], x.shape[:-1], "fp32")
@@ -207,40 +204,42 @@ class Writer:
         eps = self.each(f"{name} eps", "add_scalar", mean, dtype="fp32")
         root = self.each(f"{name} rsqrt", "rsqrt", eps, dtype="fp32", saved=rows * (4 / self.size))
         y = self.each(f"{name} scale", "mul", wide, root, inputs=1, extra=rows * 4.0, dtype="fp32")
+        if self.config.post_norms:  # Gemma multiplies by 1 + weight, and casts back after that
+            self.tiny(f"{name} weight plus one", "add_scalar", cols)
+            product = Tensor(f"{name} weight", y.axes, y.shape, "fp32")
+            kept = n * 4 / self.size
+            y = self.each(product.name, "mul", y, weight, out=product, inputs=1, extra=cols * self.size, saved=kept)
+            y = self.each(f"{name} from fp32", "cast", y, in_dtype="fp32") if cast else y
+            self.scope = ""
+            return y
         if cast:
             y = self.each(f"{name} from fp32", "cast", y, in_dtype="fp32")
-        if self.config.post_norms:  # Gemma multiplies by 1 + weight
-            self.tiny(f"{name} weight plus one", "add_scalar", cols)
-        kept = n * 4 / self.size if self.config.post_norms else n  # Gemma casts back after its product
-        return self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * self.size, saved=kept)
+        y = self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * self.size, saved=n)
+        self.scope = ""
+        return y
 
     def softmax(self, name: str, x: Tensor, upcast: bool) -> Tensor:
         """Softmax; ``upcast`` computes in fp32 and casts back where activations are narrower: both results are kept."""
         cols = x.shape[-1]
         n = x.elements
-        upcast = upcast and self.size < 4 and not self.fused
+        upcast = upcast and self.size < 4
         kept = n * (4 if upcast else self.size) if self.training else 0.0
         out = Tensor(name, x.axes, x.shape, "fp32" if upcast else self.act)
         self.put(Softmax(self.act, n // cols, cols), name, (x,), out, 1, 1, kept)
         return self.each(f"{name} from fp32", "cast", out, in_dtype="fp32", saved=n) if upcast else out
 
-    def residual(self, name: str, x: Tensor, branch: Tensor) -> Tensor:
-        """The residual sum; in fused form the next norm does it."""
-        if self.fused:
-            return branch
-        return self.each(name, "add", x, branch)
-
-    def activation(self, name: str, x: Tensor) -> Tensor:
-        """The activation function: one kernel, or the chain that eager PyTorch runs."""
+    def activation(self, name: str, x: Tensor, gate: bool = False) -> Tensor:
+        """The activation function, as one kernel or a chain; of a ``gate``, whose product belongs to it, too."""
         kind, n = self.config.activation, x.elements
-        if self.fused:
-            flops = _ACTIVATION_FLOPS.get(_KERNEL.get(kind, "gelu"), 10.0)
-            return self.each(name, "fused", x, inputs=1, flops=flops, saved=n)
+        self.scope, name = name, f"{name} gate" if gate else name
         if kind == "gelu_new":
-            return self._tanh_gelu(name, x)
-        if kind == "gelu_bloom":
-            return self._bloom_gelu(name, x)
-        return self.each(name, _KERNEL.get(kind, "gelu"), x, saved=0.0 if kind == "relu" else n)
+            y = self._tanh_gelu(name, x)
+        elif kind == "gelu_bloom":
+            y = self._bloom_gelu(name, x)
+        else:
+            y = self.each(name, _KERNEL.get(kind, "gelu"), x, saved=0.0 if kind == "relu" else n)
+        self.scope = ""
+        return y
 
     def _tanh_gelu(self, name: str, x: Tensor) -> Tensor:
         """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
@@ -263,13 +262,12 @@ class Writer:
         inner = self.each(f"{name} inner", "mul", scale, inner)
         tanh = self.each(f"{name} tanh", "tanh", inner)
         one = self.each(f"{name} plus one", "add_scalar", tanh)
-        return self.each(f"{name} product", "mul", x, one, saved=n)
+        return self.each(f"{name} product", "mul", x, y, one, saved=n)  # that gradient reads x alone
 
     def gated_activation(self, name: str, gate: Tensor, up: Tensor) -> Tensor:
         """activation(gate) times up."""
-        n = gate.elements
-        if self.fused:
-            fn = "swiglu" if _KERNEL.get(self.config.activation) == "silu" else "geglu"
-            return self.each(name, fn, gate, up, saved=2 * n)
-        gate = self.activation(f"{name} gate", gate)
-        return self.each(f"{name} product", "mul", gate, up, saved=2 * n)
+        y = self.activation(name, gate, gate=True)
+        self.scope = name
+        y = self.each(f"{name} product", "mul", y, up, saved=2 * gate.elements)
+        self.scope = ""
+        return y

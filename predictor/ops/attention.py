@@ -6,11 +6,12 @@ Shapes: q (batch, heads, q_len, head_dim), k (batch, kv_heads, kv_len, head_dim)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from predictor.dtypes import bytes_of
-from predictor.ops.base import BACKWARD, FORWARD, Op
+from predictor.ops.base import BACKWARD, FORWARD, Gradient, Kept, Op, Piece
 
 
 def attended_pairs(q_len: int, kv_len: int, causal: bool, window: int) -> float:
@@ -125,5 +126,33 @@ class Attention(Op):
             ),
         )  # fmt: skip
 
+    def gradients(self) -> tuple[Gradient, ...]:
+        return () if self.is_backward else _GRADIENTS
+
+    def kept(self) -> tuple[Kept, ...]:
+        """The log-sum-exp of every row of scores, by which they are made again."""
+        return () if self.is_backward else _KEPT
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Attention:
+        """Its heads and sequences; keys and values that other heads share are split by their own heads, or not."""
+        heads, kv_heads, batch = self.heads, self.kv_heads, self.batch
+        query = next((piece for piece in inputs if "heads" in piece.split or "batch" in piece.split), inputs[0])
+        heads, batch = query.share(heads, "heads"), query.share(batch, "batch")
+        if kv_heads == self.heads:
+            kv_heads = heads
+        else:
+            for piece in inputs:
+                if "kv_heads" in piece.split:
+                    kv_heads = piece.share(kv_heads, "kv_heads")
+                    break
+        return Attention(
+            self.dtype, batch, heads, kv_heads, self.q_len, self.kv_len, self.head_dim, self.v_head_dim, self.causal,
+            self.window, self.kv_dtype, self.phase, self.shared_kv, self.dropout,
+        )  # fmt: skip
+
     def kernels(self) -> int:
         return 3 if self.is_backward else 1
+
+
+_GRADIENTS = (Gradient((0, 1, 2), (0, 1, 2), (0,), (0,)),)
+_KEPT = (Kept("log-sum-exp", "fp32", drop=1),)

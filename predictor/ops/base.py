@@ -7,16 +7,86 @@ once; what a kernel reads again is the business of an estimator, never of the bo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from predictor.dtypes import bytes_of
+from predictor.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from predictor.graph.tensor import Tensor
 
 FORWARD = "forward"
 BACKWARD = "backward"
 
 #: The stream of a GPU that computes; every network has one of its own.
 COMPUTE = "compute"
+
+
+#: In place of positions: every input.
+EVERY = (-1,)
+
+
+class Gradient(NamedTuple):
+    """What one operator of a backward pass makes and reads; by position, as the forward operator has its tensors.
+
+    ``makes``: the inputs whose gradients it makes; none where what it makes is for those after it alone, which say
+    ``before``: they read it. That has the shape of the operator's result, or that of the tensor ``like`` of `Op.kept`.
+    ``incoming``: it reads the gradient of the result. ``inputs``, ``outputs`` and ``kept``: what it reads of the
+    forward pass, so that autograd saves it.
+    """
+
+    makes: tuple[int, ...] = ()
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
+    incoming: bool = True
+    before: bool = False
+    like: int = -1
+
+
+class Kept(NamedTuple):
+    """A tensor that an operator writes in training for its backward pass alone.
+
+    Its axes and shape are those of the first output, or of the first input (``of_input``), but for the last ``drop``
+    axes (-1: for all), which ``axes`` of ``shape`` follow. ``dtype`` "": that of the other tensor.
+    """
+
+    name: str
+    dtype: str = ""
+    of_input: bool = False
+    drop: int = 0
+    axes: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+
+
+class Piece:
+    """A ``whole`` tensor of a node and the ``local`` one that a rank has of it, the very same where nothing splits it.
+
+    ``split``: name of an axis that is split -> (entries on this rank, entries of all). ``over``: the axes of the mesh
+    that it is split over.
+    """
+
+    __slots__ = ("local", "over", "split", "whole")
+
+    def __init__(
+        self, whole: Tensor, local: Tensor, split: Mapping[str, tuple[int, int]], over: tuple[str, ...]
+    ) -> None:
+        self.whole = whole
+        self.local = local
+        self.split = split
+        self.over = over
+
+    def share(self, count: int, *axes: str) -> int:
+        """The rank's part of a ``count`` that grows with this tensor; with ``axes``, with those of its axes."""
+        if not axes:
+            return count * self.local.elements // self.whole.elements if self.split else count
+        for axis in axes:
+            if axis in self.split:
+                part, whole = self.split[axis]
+                count = count * part // whole
+        return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +138,32 @@ class Op(ABC):
     def backward(self) -> tuple[Op, ...]:
         """The operators that eager autograd runs for this one, in order; empty where it runs none."""
         return ()
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        """For each operator of `backward`, what it reads and makes. Where an operator does not say: the first reads
+        the result's gradient and all inputs, each what the one before it made, and the last makes all gradients."""
+        ops = len(self.backward())
+        return tuple(
+            Gradient(EVERY if i == ops - 1 else (), () if i else EVERY, incoming=not i, before=i > 0)
+            for i in range(ops)
+        )
+
+    def kept(self) -> tuple[Kept, ...]:
+        """What it writes for its backward pass beside its outputs."""
+        return ()
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Op:
+        """This operator on what one rank has of its node's tensors, some of which are split."""
+        name = inputs[0].whole.name if inputs else self.label
+        raise UnsupportedError(f"{type(self).__name__} on a part of {name!r}: expected an operator with a rule `local`")
+
+    def made_of(self, output: int) -> Sequence[int] | None:
+        """The places of the inputs that an output is made of; None: of all."""
+        return None
+
+    def stays_partial(self, partial: Sequence[bool]) -> bool:
+        """Whether the result is a partial sum where those of the inputs are: a sum of partial sums is one."""
+        return False
 
     def weights(self) -> int:
         """Elements of the parameters that the operator owns, whose gradients it makes; 0 where it owns none."""

@@ -14,11 +14,12 @@ The link's numbers stand in the operator itself, so that it can be timed by itse
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from predictor.errors import RequestError, unknown_name
-from predictor.ops.base import Op
+from predictor.ops.base import Op, Piece
 
 if TYPE_CHECKING:
     from predictor.hardware.system import SystemSpec
@@ -128,6 +129,10 @@ class Collective(Op):
             return float(self.size)
         return self.size * (nodes - 1) / nodes
 
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Collective:
+        """The same GPUs on part of the buffer, where another axis of a mesh splits it."""
+        return replace(self, size=outputs[0].share(self.size))
+
     def link_seconds(self) -> float:
         link = self.link_bytes() / self.link_bandwidth if self.link_bandwidth else 0.0
         net = self.net_bytes() / self.net_bandwidth if self.net_bandwidth else 0.0
@@ -152,6 +157,6 @@ def over(
     link = system.within(local)
     net_bandwidth, net_latency = system.across(local) if ranks > local else (0.0, 0.0)
     return Collective(
-        dtype, kind, int(size), ranks, local, link.kind, link.bandwidth, link.latency_s,
-        system.in_switch_reduction and link.kind == "nvswitch", net_bandwidth, net_latency, system.id,
+        dtype, kind, size, ranks, local, link.kind, link.bandwidth, link.latency_s,
+        system.adds_within(local), net_bandwidth, net_latency, system.id,
     )  # fmt: skip

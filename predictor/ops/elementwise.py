@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from predictor.dtypes import bytes_of
-from predictor.ops.base import Op, StreamingOp
+from predictor.ops.base import EVERY, Gradient, Kept, Op, Piece, StreamingOp
 
 # fn -> (full-size inputs, FLOP per element). The output is one full-size tensor. FLOP of a transcendental function are
 # nominal: the memory traffic decides, and the table exists so that the count is the same everywhere.
@@ -24,6 +25,24 @@ FUNCTIONS: dict[str, tuple[int, int]] = {
 
 # Functions whose gradient needs one kernel that reads the incoming gradient and one saved tensor.
 _SAVED_GRADIENT = {fn: f"{fn}_backward" for fn in ("relu", "tanh", "gelu", "silu", "sigmoid")}
+
+# Of functions whose backward pass reads something: what its kernels make and read, one after the other.
+_OF_INPUT, _OF_OUTPUT = (Gradient((0,), (0,)),), (Gradient((0,), outputs=(0,)),)
+_GRADIENTS: dict[str, tuple[Gradient, ...]] = {
+    **dict.fromkeys(("gelu", "silu"), _OF_INPUT), "fused": (Gradient(EVERY, EVERY),),
+    **dict.fromkeys(("relu", "tanh", "sigmoid", "exp", "rsqrt"), _OF_OUTPUT),
+    **dict.fromkeys(("swiglu", "geglu", "pow"), (Gradient((0, 1), (0, 1)),)),
+    **dict.fromkeys(("where", "masked_fill"), (Gradient((0,), (1,)),)),
+    "mul": (Gradient((0,), (1,)), Gradient((1,), (0,))),
+    "div": (Gradient((0,), (1,)), Gradient(inputs=(0,)), Gradient((1,), (1,), incoming=False, before=True)),
+    "pow_scalar": (
+        Gradient(inputs=(0,), incoming=False), Gradient(incoming=False, before=True), Gradient((0,), before=True),
+    ),
+    "max": (Gradient(inputs=(0, 1), incoming=False), Gradient((0, 1), before=True)),
+    # A guard against overflow, which never bites and which newer classes leave out: nothing is saved for it.
+    "max_scalar": (Gradient(incoming=False), Gradient((0,), before=True)),
+}  # fmt: skip
+_OF_NOTHING = (Gradient(EVERY),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +124,40 @@ class Elementwise(StreamingOp):
             )  # fmt: skip
         return (Elementwise(dt, self.fn if self.fn in ("mul_scalar", "div_scalar") else "copy", n),)
 
+    def gradients(self) -> tuple[Gradient, ...]:
+        """Of indices nothing is counted as saved. Of a broadcast factor no gradient is made here: the graph adds it."""
+        rules = _GRADIENTS.get(self.fn, _OF_NOTHING)
+        return rules[:1] if self.fn == "mul" and self.inputs == 1 else rules
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Elementwise:
+        """Its outputs, and what the rank has of the operands beside the full-size ones."""
+        out = outputs[0]
+        elements, extra, again, stride = out.share(self.elements), self.extra_bytes, self.again_bytes, self.stride_bytes
+        if extra or stride:
+            full = FUNCTIONS[self.fn][0] if self.inputs < 0 else self.inputs
+            beside = inputs[full:] if extra else ()
+            if beside and (
+                not any(piece.split for piece in beside) or sum(piece.whole.nbytes for piece in beside) == extra
+            ):
+                missing = sum(piece.whole.nbytes - piece.local.nbytes for piece in beside if piece.split)
+            else:  # something that grows with the result
+                missing = extra * (1.0 - elements / self.elements)
+            extra -= missing
+            if again:
+                again -= out.whole.nbytes - out.local.nbytes - missing
+            if stride and len(inputs) > 1:
+                stride *= inputs[1].local.elements / inputs[1].whole.elements
+        return Elementwise(
+            self.dtype, self.fn, elements, self.inputs, extra, self.in_dtype, self.chain_flops, self.grad, again,
+            self.reuse_bytes, stride,
+        )  # fmt: skip
+
+    def stays_partial(self, partial: Sequence[bool]) -> bool:
+        """A sum of partial sums; rows of one that are weighted, or written in their places, one by one."""
+        if self.fn in ("add", "add_"):
+            return all(partial)
+        return (self.fn == "scatter" or (self.fn == "mul" and self.inputs == 1)) and list(partial[:2]) == [True, False]
+
 
 @dataclass(frozen=True, slots=True)
 class _PlainElementwise(StreamingOp):
@@ -157,6 +210,22 @@ class Dropout(_PlainElementwise):
             Elementwise(dt, "cast", n, in_dtype="bool"), Elementwise(dt, "mul_scalar", n), Elementwise(dt, "mul", n),
         )  # fmt: skip
 
+    def gradients(self) -> tuple[Gradient, ...]:
+        return _OF_MASK
+
+    def kept(self) -> tuple[Kept, ...]:
+        """The mask, a byte an element."""
+        return _MASK
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Dropout:
+        return Dropout(self.dtype, outputs[0].share(self.elements))
+
+
+_MASK = (Kept("mask", "bool"),)
+_OF_MASK = (
+    Gradient(kept=(0,), incoming=False), Gradient(incoming=False, before=True), Gradient((0,), before=True),
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Rotary(StreamingOp):
@@ -184,6 +253,26 @@ class Rotary(StreamingOp):
 
     def backward(self) -> tuple[Op, ...]:
         return (Rotary(self.dtype, self.tokens, self.heads, self.head_dim, True),)
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        return _OF_NOTHING
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Rotary:
+        """Its heads of q and of k, and its tokens."""
+        tokens, heads = self.tokens, self.heads
+        for axis in ("heads", "kv_heads"):
+            for piece in outputs:
+                if axis in piece.split:
+                    part, whole = piece.split[axis]
+                    heads -= whole - part
+        for axis, (part, whole) in outputs[0].split.items():
+            if axis not in ("heads", "kv_heads"):
+                tokens = tokens * part // whole
+        return Rotary(self.dtype, tokens, heads, self.head_dim, self.inverse)
+
+    def made_of(self, output: int) -> Sequence[int]:
+        """q of q, k of k."""
+        return (output,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +307,16 @@ class Reduce(_PlainElementwise):
 
     def backward(self) -> tuple[Op, ...]:
         return (Elementwise(self.dtype, "copy", self.rows * self.cols, inputs=0),)
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        return _OF_NOTHING
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Reduce:
+        """What the result keeps is split as that, what is summed as the rest of the input."""
+        kept, summed = (self.cols, self.rows) if self.axis == 0 else (self.rows, self.cols)
+        elements, kept = inputs[0].share(kept * summed), outputs[0].share(kept)
+        summed = elements // kept
+        return Reduce(self.dtype, *((summed, kept) if self.axis == 0 else (kept, summed)), self.axis)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from predictor.ops.base import BACKWARD, FORWARD, Op, StreamingOp
+from predictor.ops.base import BACKWARD, FORWARD, Gradient, Kept, Op, Piece, StreamingOp
 
 INDEX_BYTES = 8  # PyTorch indexes with int64
 
@@ -48,6 +49,18 @@ class Embedding(StreamingOp):
             return ()
         return (Embedding(self.dtype, self.tokens, self.width, self.vocab, BACKWARD),)
 
+    def gradients(self) -> tuple[Gradient, ...]:
+        """The table's."""
+        return () if self.phase == BACKWARD else (Gradient((0,)),)
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Embedding:
+        """Its rows of the table, or its columns; all tokens are looked up, and found where their rows are."""
+        rows, table = (inputs[0], outputs[0]) if self.phase == BACKWARD else (outputs[0], inputs[0])
+        row, column = table.whole.axes
+        width = table.share(self.width, column)
+        tokens = rows.share(self.tokens * self.width) // width
+        return Embedding(self.dtype, tokens, width, table.share(self.vocab, row), self.phase)
+
     def kernels(self) -> int:
         return 1 if self.phase == FORWARD else 2  # fill with zeros, then add
 
@@ -83,6 +96,19 @@ class CrossEntropy(StreamingOp):
         if self.phase == BACKWARD:
             return ()
         return (CrossEntropy(self.dtype, self.rows, self.vocab, BACKWARD),)
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        return () if self.phase == BACKWARD else (Gradient((0,), kept=(0,)),)
+
+    def kept(self) -> tuple[Kept, ...]:
+        """The log-softmax of the logits."""
+        return () if self.phase == BACKWARD else (Kept("log-softmax", self.dtype, of_input=True),)
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> CrossEntropy:
+        """Its rows, and its part of the vocabulary."""
+        logits = outputs[0] if self.phase == BACKWARD else inputs[0]
+        vocab = logits.share(self.vocab, logits.whole.axes[-1])
+        return CrossEntropy(self.dtype, logits.share(self.rows * self.vocab) // vocab, vocab, self.phase)
 
     def kernels(self) -> int:
         return 2

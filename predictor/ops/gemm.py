@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from predictor.dtypes import bytes_of
-from predictor.ops.base import Op
+from predictor.ops.base import Gradient, Op, Piece
 from predictor.quantization import activation_bytes, weight_bytes
 
 
@@ -53,6 +54,29 @@ class Gemm(Op):
     def bytes_written(self) -> float:
         return self.batch * self.m * self.n * bytes_of(output_dtype(self.dtype))
 
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Gemm:
+        """An axis of both operands and the result is one of the batch; of the operands alone, the contracted one.
+
+        Of gradients of grouped products, whose operands come in another order, sizes tell rows from columns.
+        """
+        a, b, c = inputs[0].split, inputs[1].split, outputs[0].split
+        m, n, k, batch = self.m, self.n, self.k, self.batch
+        for axis, (part, whole) in c.items():
+            if axis in a and axis in b:
+                batch = batch * part // whole
+            elif whole == self.m if self.kind == "grouped" and (whole == self.m) != (whole == self.n) else axis in a:
+                m = m * part // whole
+            else:
+                n = n * part // whole
+        summed: dict[str, tuple[int, int]] = {}  # by axis of the mesh
+        for piece in inputs:
+            for of, over in zip(piece.split.values(), piece.over, strict=True):
+                if over not in outputs[0].over and (over not in summed or of[1] == self.k):
+                    summed[over] = of
+        for part, whole in summed.values():
+            k = k * part // whole
+        return Gemm(self.dtype, m, n, k, batch, self.kind, self.bias, self.layout, self.quant)
+
     def weights(self) -> int:
         """A linear layer's weight and bias; the operands of another product are activations, or an expert's."""
         return self.n * self.k + (self.n if self.bias else 0) if self.kind == "linear" else 0
@@ -69,3 +93,9 @@ class Gemm(Op):
         from predictor.ops.elementwise import Reduce
 
         return (grad_a, grad_b, Reduce(output_dtype(self.dtype), self.m, self.n))
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        return _GRADIENTS if self.bias else _GRADIENTS[:2]
+
+
+_GRADIENTS = (Gradient((0,), (1,)), Gradient((1,), (0,)), Gradient((2,)))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from predictor.dtypes import bytes_of
-from predictor.ops.base import Op, StreamingOp
+from predictor.ops.base import EVERY, Gradient, Kept, Op, Piece, StreamingOp
 from predictor.ops.gemm import Gemm, output_dtype
 from predictor.ops.routing import BALANCED, drawn, experts_touched
 from predictor.quantization import weight_bytes
@@ -97,6 +98,45 @@ class MoE(Op):
         down = Gemm(self.dtype, rows, self.hidden, width, groups, "grouped")
         return (*down.backward(), *up.backward())
 
+    def gradients(self) -> tuple[Gradient, ...]:
+        """Inputs: tokens, choices, the matrices into the width and out of it. The choices get the gradient of the
+        weights by which the experts' results are summed; the activation's gradient is made within the products."""
+        activated, result = (3, 4) if self.gated else (2, 3)
+        return (
+            Gradient((), (1, 3), like=activated),
+            Gradient((3, 1), kept=(activated, result)),
+            Gradient((0,), (2,), kept=(1, 2) if self.gated else (1,), incoming=False, before=True),
+            Gradient((2,), kept=(0,), incoming=False, before=True),
+        )
+
+    def kept(self) -> tuple[Kept, ...]:
+        """Rows gathered by expert, what gate and up (or up alone) give, the activation, its product with the other
+        half, and the experts' results."""
+        rows, width, dtype = round(self.expert_rows), self.intermediate // self.tp, output_dtype(self.dtype)
+        hidden, mlp = ("tokens", "hidden"), ("tokens", "mlp")
+        whole, half = (rows, self.hidden), (rows, width)
+        inner = [("activation", mlp, half)]
+        if self.gated:
+            inner = [("gate and up", ("tokens", "mlp | mlp"), (rows, 2 * width)), *inner, ("product", mlp, half)]
+        else:
+            inner = [("up", mlp, half), *inner]
+        every = (("gathered", hidden, whole), *inner, ("result", hidden, whole))
+        return tuple(Kept(name, dtype, drop=-1, axes=axes, shape=shape) for name, axes, shape in every)
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> MoE:
+        """``tp`` and ``ep`` of those who share the weights (the operator names the whole width), and its tokens."""
+        tp, ep, down = self.tp, self.ep, inputs[-1].split
+        for axis, (part, whole) in down.items():
+            if axis == "expert":
+                ep *= whole // part
+            else:
+                tp *= whole // part
+        return replace(self, tokens=outputs[0].share(self.tokens), tp=tp, ep=ep)
+
+    def made_of(self, output: int) -> Sequence[int] | None:
+        """The result of all; what is kept beside it sums nothing over the ranks."""
+        return (0,) if output else None
+
     def kernels(self) -> int:
         return 4  # permute, two grouped GEMMs with the activation fused, un-permute
 
@@ -131,3 +171,14 @@ class Routing(StreamingOp):
         from predictor.ops.norm import Softmax
 
         return (Softmax(self.dtype, self.tokens, self.experts, "backward"),)
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        return (Gradient(EVERY, kept=(0,)),)
+
+    def kept(self) -> tuple[Kept, ...]:
+        """The probabilities."""
+        return (Kept("probabilities", self.dtype, of_input=True),)
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Routing:
+        """Its tokens: every rank scores all experts."""
+        return Routing(self.dtype, inputs[0].share(self.tokens), self.experts, self.top_k)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from predictor.ops.base import BACKWARD, FORWARD, Op, StreamingOp
+from predictor.ops.base import BACKWARD, FORWARD, Gradient, Kept, Op, Piece, StreamingOp
 from predictor.ops.elementwise import Elementwise
 
 
@@ -72,8 +73,33 @@ class Norm(StreamingOp):
             return ()
         return (Norm(self.dtype, self.rows, self.cols, self.kind, BACKWARD, self.residual),)
 
+    def gradients(self) -> tuple[Gradient, ...]:
+        """The input's, the weight's and the bias's in one operator; of a residual form, both terms', from the sum."""
+        if self.phase == BACKWARD:
+            return ()
+        if self.residual:
+            return _OF_SUM if self.sum_kept else _OF_KEPT_SUM
+        return _OF_INPUT
+
+    def kept(self) -> tuple[Kept, ...]:
+        """Mean and deviation of every row ("rms": the deviation alone), and a sum that is made within the kernel."""
+        if self.phase == BACKWARD:
+            return ()
+        statistics = Kept("statistics", "fp32", drop=1, axes=("statistic",), shape=(self._statistics,))
+        return (statistics, Kept("sum")) if self.residual and not self.sum_kept else (statistics,)
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Norm:
+        """Its rows: a row is never split."""
+        rows = outputs[0].share(self.rows)
+        return Norm(self.dtype, rows, self.cols, self.kind, self.phase, self.residual, self.sum_kept)
+
     def kernels(self) -> int:
         return 1 if self.phase == FORWARD else 2  # the input's gradient, and the parameters'
+
+
+_OF_INPUT = (Gradient((0, 1, 2), (0, 1), kept=(0,)),)
+_OF_SUM = (Gradient((0, 1, 2, 3), (2,), (0,), (0,)),)
+_OF_KEPT_SUM = (Gradient((0, 1, 2, 3), (2,), kept=(0, 1)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +132,13 @@ class Softmax(StreamingOp):
             Elementwise(self.dtype, "mul", self.rows * self.cols),
             Softmax(self.dtype, self.rows, self.cols, BACKWARD),
         )
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        return () if self.phase == BACKWARD else _OF_OUTPUT
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Softmax:
+        """Its rows: a row is never split."""
+        return Softmax(self.dtype, outputs[0].share(self.rows), self.cols, self.phase)
+
+
+_OF_OUTPUT = (Gradient(outputs=(0,)), Gradient((0,), outputs=(0,), incoming=False, before=True))

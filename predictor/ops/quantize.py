@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from predictor.dtypes import bytes_of
-from predictor.ops.base import StreamingOp
+from predictor.ops.base import Piece, StreamingOp
 
 SCALE_BYTES = 4  # scales are fp32
 
@@ -44,3 +45,9 @@ class Quantize(StreamingOp):
     def flops(self) -> float:
         """A magnitude and a maximum an element to find the scale; a product and a rounding to apply it."""
         return (4.0 if self.kind == "dynamic" else 2.0) * self.rows * self.cols
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Quantize:
+        """Its rows, or its part of every row."""
+        x = inputs[0]
+        cols = x.share(self.cols, x.whole.axes[-1])
+        return Quantize(self.dtype, x.share(self.rows * self.cols) // cols, cols, self.kind, self.in_dtype)

@@ -21,7 +21,7 @@ from predictor.report.table import Column, print_table, say
 
 #: File endings that a picture may have.
 PICTURES = (".svg", ".png", ".pdf")
-HOUR_S = 3600.0
+HOUR_S = 3600.0  # seconds of an hour, by definition
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ def seconds(value: float) -> str:
     return f"{number} {unit}"
 
 
+#: Seconds of a unit, by definition.
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 

@@ -6,7 +6,8 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 
-#: Colours of `page.css` (--c0 ...) for kinds of things; what is beyond them shares the last one.
+#: Colours of `page.css` (--c0 ...) for kinds of things; what is beyond them shares the last one. So many are defined
+#: there (source: page.css).
 COLOURS = 8
 
 

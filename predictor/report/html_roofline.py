@@ -11,11 +11,12 @@ from predictor.report.detail import OperatorPoint
 from predictor.report.formats import quantity, seconds, share, significant
 from predictor.report.html_elements import Html, figure, folded, mark, section, table, tag
 
-#: Operators drawn at most: those that take longest. The table has them all.
+#: Operators drawn at most: those that take longest. The table has them all. Numbers, sizes and colours of these
+#: pictures were chosen by looking at pages.
 MOST_POINTS = 150
-#: Rows of the table that are in view; the rest is folded.
-ROWS_IN_VIEW = 12
-#: What bounds an operator -> (colour, shape); the shape tells them apart without the colour.
+ROWS_IN_VIEW = 12  # of the table; the rest is folded
+#: What bounds an operator -> (colour, shape), chosen by looking at pages; the shape tells them apart without the
+#: colour.
 BOUNDS = {"compute": (0, "circle"), "memory": (1, "square"), "latency": (2, "triangle"), "link": (3, "diamond")}
 _SHORT_HEADS = (
     ("operator", False), ("time", True), ("share", True), ("class", False), ("shape", False), ("of roofline", True),
@@ -40,11 +41,13 @@ class Size:
     width: float
     height: float
     left: float
+    #: Margins, chosen by looking at pages.
     right: float = 24.0
     top: float = 16.0
     bottom: float = 44.0
 
 
+#: Sizes of the drawing, chosen by looking at pages.
 WIDE = Size("wide", 960, 500, 84)
 NARROW = Size("narrow", 336, 360, 66, 18)
 
@@ -126,6 +129,7 @@ def _key(bound: str) -> Html:
     return tag("svg", _shape(bound, 8, 8, 6), width="16", height="16", viewBox="0 0 16 16", aria_hidden="true")
 
 
+#: Corners in radii of a circle: as large as that one, chosen by looking at pages.
 _TRIANGLE = ((0.0, -1.2), (1.1, 0.8), (-1.1, 0.8))
 _DIAMOND = ((0.0, -1.2), (1.2, 0.0), (0.0, 1.2), (-1.2, 0.0))
 

@@ -15,10 +15,9 @@ from predictor.report.html_elements import COLOURS, Html, figure, join, legend_o
 from predictor.report.throughput import throughput
 from predictor.sensitivity import Change
 
-#: Blocks drawn as bars: those that take longest. The table has them all.
+#: Blocks drawn as bars: those that take longest. The table has them all. Both were chosen by looking at pages.
 MOST_LAYERS = 24
-#: Figures beside each other below the answer, on a wide screen.
-MOST_COLUMNS = 6
+MOST_COLUMNS = 6  # figures beside each other below the answer, on a wide screen
 
 
 def headline(answer: Prediction) -> Html:

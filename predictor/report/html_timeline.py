@@ -24,14 +24,11 @@ from predictor.simulate.plan import Stage
 from predictor.simulate.schedule import BlockSchedule, schedule
 from predictor.simulate.times import TimedStage
 
-#: Repetitions of a block that are drawn one by one, in the whole chart; beyond them a block is one bar.
+#: Repetitions of a block that are drawn one by one, in the whole chart; beyond them a block is one bar. Numbers and
+#: pixels of this picture were chosen by looking at pages.
 MOST_SLICES = 160
-#: Kernels of one layer that are drawn.
-MOST_KERNELS = 240
-
-#: Pixels below which a bar has no edge: many beside each other would be all edge.
-THIN = 3.0
-
+MOST_KERNELS = 240  # of one layer
+THIN = 3.0  # pixels below which a bar has no edge: many beside each other would be all edge
 _LANE = 34.0
 _WIDE = Size("wide", 960, 0, 44, 24, 10, 40)
 _NARROW = Size("narrow", 336, 0, 40, 16, 10, 40)

@@ -9,7 +9,7 @@ from predictor.estimators.interval import LEVEL
 from predictor.prediction import SCHEMA_VERSION, ClassTime, NodeTime, Prediction
 from predictor.simulate.memory import Memory
 
-_GIB = 2.0**30
+_GIB = 2.0**30  # bytes of a GiB, by definition (IEC 80000-13)
 
 
 def to_dict(answer: Prediction) -> dict[str, Any]:

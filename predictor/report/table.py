@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 _GAP = 2
-#: Where fewer columns are left beside a label, its text begins below it.
+#: Where fewer columns are left beside a label, its text begins below it. Chosen by looking at narrow terminals.
 _NARROW = 24
 
 

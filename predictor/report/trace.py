@@ -25,7 +25,8 @@ from predictor.simulate.breakdown import shape_text
 from predictor.simulate.schedule import BlockSchedule, schedule
 from predictor.simulate.times import TimedStage
 
-#: Kernels that are written out at most; each may have a launch beside it.
+#: Kernels that are written out at most; each may have a launch beside it. Guards against files that no viewer opens,
+#: chosen by hand, not from data.
 MAX_KERNELS = 20_000
 
 CPU, GPU = 1, 2

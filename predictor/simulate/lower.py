@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from predictor.engines import EAGER, Engine
 from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step, build
-from predictor.parallel import rank_config
+from predictor.parts import Formats, plain
+from predictor.passes.fuse import fuse
 from predictor.passes.quantize import quantize
+from predictor.workload import Parallelism, Workload
 
 if TYPE_CHECKING:
+    from predictor.hardware.mesh import Mesh
     from predictor.hardware.system import SystemSpec
 
 
-def lower(config: ModelConfig, step: Step, tp: int, system: SystemSpec | None) -> Graph:
-    """The graph of one of ``tp`` GPUs of ``system``, inputs quantized and collectives included.
+def mesh_of(work: Workload) -> Mesh | None:
+    """The GPUs of a run, an axis a parallelism; None for one GPU."""
+    degrees = work.parallelism
+    return None if degrees.num_gpus == 1 or work.system is None else _mesh(degrees, work.system)
 
-    Raises RequestError, one line with the nearest degree that works, where ``tp`` does not divide the model.
+
+@lru_cache(maxsize=256)
+def _mesh(degrees: Parallelism, system: SystemSpec) -> Mesh:
+    from predictor.hardware.mesh import Mesh  # a forecast of one GPU starts without it
+
+    return Mesh((("tp", degrees.tp),), system)
+
+
+def lower(
+    config: ModelConfig, step: Step, mesh: Mesh | None = None, formats: Formats | None = None, engine: Engine = EAGER
+) -> Graph:
+    """The graph of one GPU, or of one rank of ``mesh``, in ``formats`` (None: all in the dtype of its activations) and
+    the kernels of ``engine``.
+
+    Raises RequestError, one line with the nearest degree that works, where a degree does not divide the model.
     """
-    if (step.tp, step.system) != (tp, system):
-        step = replace(step, tp=tp, system=system)
-    return quantize(build(rank_config(config, tp) if tp > 1 else config, step))
+    graph = quantize(build(config, step), formats or plain(step.act_dtype))
+    if mesh is not None:
+        from predictor.passes.shard import shard  # a forecast of one GPU starts without it
+        from predictor.passes.tensor_parallel import TENSOR, check_tensor
+
+        check_tensor(config, mesh.degree("tp"))
+        graph = shard(graph, mesh, TENSOR)
+    return fuse(graph, engine)

@@ -6,23 +6,29 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from predictor.engines import Engine
 from predictor.engines.memory import rule_of
 from predictor.graph.graph import Graph
+from predictor.graph.saved import saved_tensors
 from predictor.hardware.gpu import GPUSpec
 from predictor.networks import ModelConfig, kv_cache_bytes, parameters, weight_bytes
+from predictor.networks.parameters import Local, whole
 from predictor.ops.attention import Attention
 from predictor.ops.base import Op
 from predictor.ops.embedding import CrossEntropy, Embedding
 from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE
-from predictor.parallel import rank_config
+from predictor.parts import Formats
 from predictor.precision import Precision
 from predictor.run import Run
+from predictor.simulate.lower import mesh_of
 from predictor.simulate.plan import Plan
 from predictor.workload import Workload
+
+if TYPE_CHECKING:
+    from predictor.hardware.mesh import Mesh
 
 #: Bytes of optimizer state a parameter: Adam keeps two fp32 moments, plain SGD none.
 _STATE = {"adam": 8.0, "adam_fused": 8.0, "sgd": 0.0, "none": 0.0}
@@ -167,7 +173,23 @@ def _allowed(gpu: GPUSpec, engine: Engine, asked: float | None, gpus: int) -> di
 
 
 #: Asked for every point of a sweep.
-_parameters, _weight_bytes = lru_cache(maxsize=1024)(parameters), lru_cache(maxsize=1024)(weight_bytes)
+_parameters = lru_cache(maxsize=1024)(parameters)
+
+
+@lru_cache(maxsize=1024)
+def _weight_bytes(config: ModelConfig, formats: Formats, mesh: Mesh | None) -> float:
+    """Bytes of the weights of one GPU."""
+    return weight_bytes(config, formats, _local(mesh))
+
+
+def _local(mesh: Mesh | None) -> Local:
+    """What one GPU has of an axis of the model."""
+    if mesh is None:
+        return whole
+    from predictor.passes.shard import local_size  # a forecast of one GPU starts without it
+    from predictor.passes.tensor_parallel import TENSOR
+
+    return local_size(mesh, TENSOR)
 
 
 def memory_of(run: Run, plan: Plan) -> Memory:
@@ -176,22 +198,21 @@ def memory_of(run: Run, plan: Plan) -> Memory:
     allowed = _allowed(run.gpu, work.engine, work.memory_fraction, work.parallelism.num_gpus)
     if work.mode == "train":
         return Memory(*_of_training(run, plan), 0.0, **allowed)
-    rank = rank_config(run.config, work.parallelism.tp)
-    weights = _weight_bytes(rank, run.numbers.formats)
-    cache = _cache_bytes(rank, work, run.numbers)
+    weights = _weight_bytes(run.config, run.numbers.formats, mesh_of(work))
+    cache = _cache_bytes(run.config, work, run.numbers)
     return Memory(weights, 0.0, 0.0, _largest_moment(plan.first), cache, sequences=work.batch, **allowed)
 
 
-def _cache_bytes(rank: ModelConfig, work: Workload, numbers: Precision) -> float:
+def _cache_bytes(config: ModelConfig, work: Workload, numbers: Precision) -> float:
     """Bytes of one GPU's KV cache at the end of a run; 0 in mode forward, which keeps none."""
     if work.mode == "forward":
         return 0.0
     makes = {"prefill": 0, "decode": 1, "generate": work.output_len - 1}[work.mode]
     prompt = work.context_len if work.mode == "decode" else work.seq_len
-    lens = work.prompt_lens
+    lens, local = work.prompt_lens, _local(mesh_of(work))
     if not lens:
-        return kv_cache_bytes(rank, work.batch, prompt + makes, numbers.kv)
-    return sum(kv_cache_bytes(rank, times, n + makes, numbers.kv) for n, times in Counter(lens).items())
+        return kv_cache_bytes(config, work.batch, prompt + makes, numbers.kv, local)
+    return sum(kv_cache_bytes(config, times, n + makes, numbers.kv, local) for n, times in Counter(lens).items())
 
 
 def _largest_moment(graph: Graph) -> float:
@@ -223,7 +244,6 @@ def _of_training(run: Run, plan: Plan) -> tuple[float, float, float, float]:
     gradients = count * (2.0 if mixed else 4.0)
     if mixed and plan.stages[0].weight > 1:
         gradients = count * 4.0  # accumulated in fp32
-    nodes = list(plan.first.nodes())
-    saved = sum(node.saved_bytes * times for node, times in nodes)
-    saved += sum(node.op.bytes_written() for node, _ in nodes if isinstance(node.op, CrossEntropy))
+    saved = sum(entry.nbytes for entry in saved_tensors(plan.stages[0].graph))
+    saved += sum(node.op.bytes_written() for node, _ in plan.first.nodes() if isinstance(node.op, CrossEntropy))
     return weights, gradients, count * _STATE[optimizer], saved

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import NamedTuple, cast
+from dataclasses import replace
+from typing import NamedTuple
 
-from predictor.engines import CALLS, CAPTURED
-from predictor.graph import OPTIMIZER, Block, Graph, Node
+from predictor.engines import CALLS, CAPTURED, EAGER
+from predictor.graph import OPTIMIZER, Graph
 from predictor.networks import ModelConfig, Step, parameters
 from predictor.ops.attention import Attention
 from predictor.ops.routing import RANDOM
-from predictor.passes.autograd import backward_graph, optimizer_graph
+from predictor.passes.autograd import joint, optimizer_graph
+from predictor.passes.fuse import fuse
+from predictor.passes.recompute import recompute
 from predictor.precision import Precision
 from predictor.run import Run
-from predictor.simulate.lower import lower
+from predictor.simulate.lower import lower, mesh_of
+from predictor.simulate.templates import lower_alike
 from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
 
 #: Context lengths at which a decode step is forecast; steps between them are interpolated. A step's time is close to
@@ -102,12 +105,13 @@ def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
     micro = work.micro_batch or work.batch
     host, launch_s = CALLS if work.engine.host == CALLS else CAPTURED, work.launch_overhead_s
     forward = _whole_graph(config, work, numbers, "train", micro)
-    backward = backward_graph(forward, accumulate=work.batch > micro or work.optimizer == "none")
-    both = Graph(forward.blocks + backward.blocks)
+    both = joint(forward, accumulate=work.batch > micro or work.optimizer == "none")
+    both = fuse(recompute(both, work.recompute), work.engine)
+    ahead = sum(block.backward_of is None for block in both.blocks)
     step = optimizer_graph(parameters(config), work.optimizer, numbers.mixed)
     return Plan(
         (
-            Stage(both, "train", float(work.batch // micro), host, launch_s, forward=len(forward.blocks)),
+            Stage(both, "train", float(work.batch // micro), host, launch_s, forward=ahead),
             Stage(step, OPTIMIZER, 1.0, host, launch_s),
         )
     )
@@ -127,17 +131,13 @@ def make_step(
         seq_len=seq_len,
         context_len=context_len,
         act_dtype=numbers.activation,
-        formats=numbers.formats,
         kv_dtype=numbers.kv,
         attention="flash" if one_kernel else work.attention,
-        fused=engine.fuses,
         logits="last" if serving else "all",
         training=mode == "train",
         lens=lens,
-        tp=work.parallelism.tp,
-        system=work.system,
-        engine=engine,
         routing=RANDOM if work.routing is None else work.routing.distribution,
+        experts="whole" if engine.fuses else "loop",
     )
 
 
@@ -160,29 +160,32 @@ def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
 
 def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: str, micro: int = 0) -> Graph:
     """A pass over all tokens of the prompts, or of ``micro`` of the sequences."""
-    step = make_step(work, numbers, mode, work.seq_len, 0, micro or work.batch, work.prompt_lens)
-    return lower(config, step, work.parallelism.tp, work.system)
+    step, mesh = make_step(work, numbers, mode, work.seq_len, 0, micro or work.batch, work.prompt_lens), mesh_of(work)
+    engine = work.engine if mode != "train" else EAGER  # what a training step runs is fused after autograd
+    found = lower_alike(config, step, (work.seq_len,), mesh, numbers.formats, engine)
+    return found[0] if found else lower(config, step, mesh, numbers.formats, engine)
 
 
 def _decode_graphs(
     config: ModelConfig, work: Workload, numbers: Precision, grown: tuple[int, ...]
 ) -> tuple[Graph, ...]:
     """Decode steps that find ``grown`` tokens in the cache beside the workload's own, one for each."""
-    before, tp = work.context_len if work.mode == "decode" else work.seq_len, work.parallelism.tp
+    before, mesh = work.context_len if work.mode == "decode" else work.seq_len, mesh_of(work)
+    formats, engine = numbers.formats, work.engine
     first = make_step(work, numbers, "decode", 1, 1, work.batch)
-    if first.fused and first.attention == "flash" and not work.prompt_lens and not config.is_encoder_decoder:
+    if not work.prompt_lens:
+        found = lower_alike(config, first, [before + more for more in grown], mesh, formats, engine)
+        if found:
+            return tuple(found)
+    if engine.fuses and first.attention == "flash" and not work.prompt_lens and not config.is_encoder_decoder:
         # Attention alone knows how long the context is: the rest of the step is built once.
-        graph = _built(config, first, tp, work.system)
+        graph = lower(config, first, mesh, formats, engine)
         return tuple(_with_context(graph, before + more) for more in grown)
     steps = (
         make_step(work, numbers, "decode", 1, before + more, work.batch, tuple(n + more for n in work.prompt_lens))
         for more in grown
     )
-    return tuple(lower(config, step, tp, work.system) for step in steps)
-
-
-#: A system's hash is its id, its equality every field: a what-if system never meets another one's graph.
-_built = lru_cache(maxsize=1024)(lower)
+    return tuple(lower(config, step, mesh, formats, engine) for step in steps)
 
 
 def _with_context(graph: Graph, context: int) -> Graph:
@@ -190,17 +193,8 @@ def _with_context(graph: Graph, context: int) -> Graph:
     blocks = list(graph.blocks)
     for b, block in enumerate(blocks):
         for i, node in enumerate(block.nodes):
-            if node.op.family == Attention.family:  # once a layer
-                op = _seeing(cast(Attention, node.op), context + 1)
-                other = Node(op, node.name, node.inputs, node.outputs, host_calls=node.host_calls)
-                blocks[b] = Block(block.name, (*block.nodes[:i], other, *block.nodes[i + 1 :]), block.repeat)
+            if isinstance(node.op, Attention):  # once a layer
+                other = replace(node, op=replace(node.op, kv_len=context + 1))
+                blocks[b] = replace(block, nodes=(*block.nodes[:i], other, *block.nodes[i + 1 :]))
                 break
-    return Graph(tuple(blocks))
-
-
-def _seeing(op: Attention, kv_len: int) -> Attention:
-    """The same decode step over another number of positions; written out, as `dataclasses.replace` is slow."""
-    return Attention(
-        op.dtype, op.batch, op.heads, op.kv_heads, op.q_len, kv_len, op.head_dim, op.v_head_dim, op.causal, op.window,
-        op.kv_dtype, op.phase, op.shared_kv, op.dropout,
-    )  # fmt: skip
+    return replace(graph, blocks=tuple(blocks))

@@ -155,8 +155,8 @@ class Operators:
         self.flops: FloatArray = np.zeros(0)
         self._tables: list[KernelTable] = []
         self._missing: list[Op] = []
-        # By id, while graphs are asked for: decode steps share nodes and blocks, and hashing operators takes longer.
-        self._nodes: dict[int, int] = {}
+        # By id, while graphs are asked for: they share operators and blocks, and hashing operators takes longer.
+        self._ops: dict[int, int] = {}
         self._blocks: dict[int, TimedBlock] = {}
 
     @property
@@ -185,20 +185,19 @@ class Operators:
         return found
 
     def _timed(self, block: Block) -> TimedBlock:
-        rows, nodes = self.rows, self._nodes
-        index, plain = [], True
-        for node in block.nodes:
-            row = nodes.get(id(node))
-            if row is None:
-                row = rows.get(node.op)
-                if row is None:
-                    row = rows[node.op] = len(rows)
-                    self._missing.append(node.op)
-                nodes[id(node)] = row
-            index.append(row)
-            if node.count != 1 or node.share != 1.0:
-                plain = False
-        return TimedBlock(block, index, plain)
+        rows, known = self.rows, self._ops
+        index = [known.get(id(node.op), -1) for node in block.nodes]
+        if -1 in index:
+            for i, node in enumerate(block.nodes):
+                if index[i] < 0:
+                    op = node.op
+                    row = rows.get(op)
+                    if row is None:
+                        row = rows[op] = len(rows)
+                        self._missing.append(op)
+                    index[i] = known[id(op)] = row
+        several = [node for node in block.nodes if node.count != 1 or node.share != 1.0]
+        return TimedBlock(block, index, not several)
 
     def _answer(self) -> None:
         """Forecast what is missing, then fill in the blocks."""
@@ -220,4 +219,4 @@ class Operators:
         seconds, flops = self.seconds[index], (self.flops[index] * times).tolist()
         for block, size, end in zip(blocks, sizes, ends, strict=True):
             block.fill(seconds[end - size : end], flops[end - size : end])
-        self._missing, self._nodes, self._blocks = [], {}, {}
+        self._missing, self._ops, self._blocks = [], {}, {}

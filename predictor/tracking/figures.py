@@ -9,7 +9,7 @@ from typing import Any
 
 from predictor.tracking.record import place
 
-#: Bars and points that one figure has at most.
+#: Bars and points that one figure has at most: chosen by looking at figures.
 MOST_BARS = 80
 MOST_POINTS = 3000
 _STYLE = "<style>text{font:12px sans-serif;fill:#1a1d21}.q{fill:#4d5660}.g{stroke:#c4cad1;stroke-width:.6}</style>"

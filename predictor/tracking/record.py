@@ -15,10 +15,10 @@ from typing import Any
 from predictor import __version__
 from predictor.files import read_json
 
-LONGEST_VALUE = 6000  # characters of a parameter that MLflow takes
-LONGEST_NOTE = 5000  # characters of a tag that every store takes
+LONGEST_VALUE = 6000  # characters of a parameter that MLflow takes (source: mlflow/utils/validation.py)
+LONGEST_NOTE = 5000  # characters of a tag that every store takes (source: MLflow's REST API, run tags)
 FIGURES = ("median_ape_pct", "mean_ape_pct", "p90_ape_pct", "mean_signed_pct", "n")
-MOST_PLACES = 300  # rows of an error table that become metrics
+MOST_PLACES = 300  # rows of an error table that become metrics: chosen by hand, not from data
 PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "scikit-learn", "lightgbm", "torch", "mlflow")
 
 

@@ -16,6 +16,7 @@ from predictor.tracking.record import Record
 OFF = "off"
 EXPERIMENT = "tilecast"
 SET_FOLDER = "set"  # where a run's artifacts hold the estimators
+#: Source: mlflow/utils/validation.py, which has both.
 BATCH = 100  # parameters (and 1000 metrics) that one request takes
 LONGEST_DIGEST = 36  # characters of a data set's digest that MLflow takes
 

@@ -17,9 +17,9 @@ from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 Frame = Any
 FloatArray = npt.NDArray[np.float64]
 
-#: Draws of the bootstrap, and the interval that it gives in percent.
+#: Draws of the bootstrap: chosen by hand, not from data.
 RESAMPLES = 10_000
-INTERVAL = (2.5, 97.5)
+INTERVAL = (2.5, 97.5)  # ends of a 95 % interval in percent, by definition
 
 
 class Difference(NamedTuple):

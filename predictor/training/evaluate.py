@@ -28,7 +28,7 @@ from predictor.training.suite import COLUMNS
 Frame = Any
 FloatArray = npt.NDArray[np.float64]
 
-#: Rows that one call of the estimators takes: bounds the memory of a large data set.
+#: Rows that one call of the estimators takes: guards against the memory that a large data set would take at once.
 CHUNK = 50_000
 
 

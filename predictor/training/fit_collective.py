@@ -29,15 +29,17 @@ IntArray = npt.NDArray[np.int64]
 _T = TypeVar("_T", Links, Board, OwnKernels)
 
 #: Rows of a group (source, GPU, library, kind, GPUs, dtype) that are fitted: the first of every third of an octave.
+#: These four were chosen by hand, not from data.
 _BINS_AN_OCTAVE = 3
 _GROUP_ROWS = 60.0  # a group of more rows weighs as one of so many
 _HOST_BYTES = 65536  # eager rows up to this size show the host, not the kernel
 _CLOCKED_WITH_HOST = 0.6  # weight of rows with launches inside (eager, profiler) beside those of a CUDA graph
 
-#: Pulls, in units of the rows' errors: of a constant toward its start, of a system's scalars toward 0.
+#: Pulls, in units of the rows' errors: of a constant toward its start, of a system's scalars toward 0. Chosen by hand,
+#: not from data.
 _PULL = 0.33
 _PULLS: Mapping[str, float] = {"share_pcie_many": 5.0}  # few systems, each sharing in its own way: kept near its start
-#: What PCIe boards share beyond two of them is a system's own; what NVLink gives is on the data sheet.
+#: What PCIe boards share beyond two of them is a system's own; what NVLink gives is not. Chosen by hand, not from data.
 _OWN_PULL = {"pcie": np.array([1.5, 1.0, 0.1, 0.1]), "": np.array([1.5, 1.0, 1.0, 1.0])}
 _ALONE_PULL = {"pcie": np.array([0.1, 0.03, 0.03, 0.03]), "": np.array([0.3, 0.3, 0.3, 0.3])}
 _PCIE = LINKS.index("pcie")

@@ -29,20 +29,24 @@ BoolArray = npt.NDArray[np.bool_]
 Frame = Any  # pandas.DataFrame
 
 OPS = ("elementwise", "softmax", "norm")
+#: Rows drawn of a GPU and operator, and the latency from which on they count in full: chosen by hand, not from data.
 ROWS_PER_GROUP = {"elementwise": 600, "norm": 900, "softmax": 900}
 FULL_WEIGHT_S = 1e-3
-#: The host's time of a call is this quantile of an operator's latencies; rows count from this many times it on.
+#: The host's time of a call is this quantile of an operator's latencies; rows count from this many times it on. Chosen
+#: by looking at NeuSight's test tables (docs/accuracy.md, How blind is it).
 HOST_QUANTILE = 0.1
 ABOVE_HOST = {"elementwise": 2.0, "softmax": 2.0, "norm": 1.3}
-#: Where the host's time after a launch starts: a call's launch time is its host time less this one (one
-#: for element-wise kernels and one for row kernels a GPU).
+#: Where the host's time after a launch starts: a call's launch time is its host time less this one (one for
+#: element-wise kernels and one for row kernels a GPU). Chosen by hand, not from data; each GPU's own is fitted.
 AFTER_LAUNCH_S = 13e-6
-#: Where the share of L2 that holds rows in flight starts.
+#: Where the share of L2 that holds rows in flight starts, and how often the search may try: chosen by hand, not from
+#: data.
 HOLD = 0.6
 EVALUATIONS = 60
 
 #: Where the search starts. `_KEPT` stay there, but for `gather` and `scalar_share`, which traced rows tell where there
-#: are some; `gather` starts at what Vidur's A40, A100 and H100 tell (1.7 to 2.0).
+#: are some; `gather` starts at what Vidur's A40, A100 and H100 tell (1.7 to 2.0), the others were chosen by hand, not
+#: from data.
 START = mb.Constants(
     warp_row=1000.0, warp_element=40.0, warp_unaligned=0.5, softmax_row=30000.0, softmax_element=15.0,
     norm_row=3000.0, norm_element=20.0, spill_width=0.25, resident=0.3, l2_share=0.35, norm=3.0,
@@ -51,11 +55,13 @@ START = mb.Constants(
 _KEPT = ("gather", "scalar_share", "resident", "fixed_s", "norm", "l2_share", "spill_width")
 
 #: Serving kernels timed by a profiler: rows drawn a GPU and operator, what counts as far larger than L2, rows needed.
+#: Chosen by hand, not from data.
 TRACED_OPS = ("elementwise", "norm", "rotary", "embedding")
 TRACED_ROWS = 600
 LARGE = 3.0
 MIN_TRACED = 20
-#: Largest over smallest sum from which on a slope tells more than a median.
+#: Largest over smallest sum from which on a slope tells more than a median, and the values that are tried: chosen by
+#: hand, not from data. `tilecast train` on Vidur's rows finds 0.11 and 1.73.
 SLOPE_RANGE = 1.2
 SCALAR_GRID = np.geomspace(0.05, 0.3, 40)
 GATHER_GRID = np.geomspace(0.5, 5.0, 40)

@@ -34,12 +34,17 @@ from predictor.training.serving_rows import (
 Frame = Any
 Fitted = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
 
-_CORE_ROWS = 3000  # rows that the constants of one core are fitted on
-_PRIOR = 0.03  # pull of the constants toward their start, against the rows' errors
+#: Rows that the constants of one core are fitted on, their pull toward their start against the rows' errors, and what
+#: the trees of a measured GPU may say at most (a factor of 12): chosen by hand, not from data.
+_CORE_ROWS = 3000
+_PRIOR = 0.03
 _MEASURED_CLIP = (-2.5, 2.5)
 _PLAIN = "bf16"
-_FAR = np.log(2.15)  # a table whose slowest tenth takes so many times what the other GPUs' tables say teaches nothing
-_HALF_OF_LOG_2 = 0.34  # clipped so far, the trees cannot make twice a compute-bound core take less time
+#: A table whose slowest tenth takes so many times what the other GPUs' tables say teaches nothing. Chosen by looking at
+#: all tables of GEMM, each forecast from the other boards' (see `typical`).
+_FAR = np.log(2.15)
+#: Half of log 2, by definition, rounded down: the trees cannot make twice a compute-bound core take less time.
+_HALF_OF_LOG_2 = 0.34
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +271,8 @@ def _table(
 
 # ------------------------------------------------------------------------------------------------------- the families
 
+#: In the families, where constants start, pulls and rows a booster were chosen by hand, not from data; trees, clips and
+#: shrinks by looking at shapes and GPUs left out (docs/accuracy.md, What was tried).
 GEMM = Family(
     kind="serving_gemm",
     names=serving_gemm.CONSTANTS,
@@ -317,6 +324,7 @@ def _attention_table(part: Part, core: Any) -> FloatArray:
 
 _PREFILL_FORM = _attention_in_cycles(attention_cycles.PREFILL_CONSTANTS)
 _DECODE_FORM = _attention_in_cycles(attention_cycles.DECODE_CONSTANTS)
+#: As those of `GEMM`: starts chosen by hand, not from data, trees by looking at shapes and GPUs left out.
 ATTENTION = Family(
     kind="serving_attention",
     names=serving_attention.CONSTANTS,
@@ -335,6 +343,7 @@ ATTENTION = Family(
     common=lambda kind: _DECODE_FORM if serving_attention.is_decode(kind) else _PREFILL_FORM,
     like=serving_attention.plain_phase,
 )
+#: As those of `GEMM`: starts chosen by hand, not from data, trees by looking at shapes and GPUs left out.
 MOE = Family(
     kind="serving_moe",
     names=serving_moe.CONSTANTS,

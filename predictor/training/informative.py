@@ -24,7 +24,8 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 #: What a design takes the form's own error to be, in units of the correction's amplitude: more than the calibration
-#: itself does, so that no row is chosen for the one constant that it would tell if the form were exact.
+#: itself does, so that no row is chosen for the one constant that it would tell if the form were exact. And the step of
+#: a slope. Both were chosen by hand, not from data.
 FORM_ERROR = 3.0
 STEP = 0.3
 

@@ -15,6 +15,7 @@ FloatArray = npt.NDArray[np.float64]
 Frame = Any  # pandas.DataFrame
 Weights = dict[str, npt.NDArray[Any]]
 
+#: The host's time after a launch is at least so long; how often a search may try. Both chosen by hand, not from data.
 LEAST_AFTER_S = 3e-6
 EVALUATIONS = 40
 

@@ -26,21 +26,23 @@ from predictor.training.row_values import row_name
 
 Frame = Any
 
-#: A row counts as faster than the bound from this ratio of measured time to bound downwards.
+#: A row counts as faster than the bound from this ratio of measured time to bound downwards: chosen by hand, not from
+#: data.
 TOLERANCE = 0.98
 TOO_FAST, TOO_SLOW = "beats_roofline", "far_above_roofline"
-#: A row is too slow beyond so many times (its cold roofline + 0.1 ms of host). Of 4.2 million public rows the slowest
-#: have 705 (an MoE layer whose kernel was not tuned) and 200 (attention); of other operators 28.
+#: A row is too slow beyond so many times (its cold roofline + 0.1 ms of host). Chosen by looking at 4.2 million public
+#: rows: the slowest have 705 (an MoE layer whose kernel was not tuned) and 200 (attention); of other operators 28.
 _HOST_S = 1e-4
 _SLOWEST: Mapping[str, float] = {"moe": 800.0}
 _SLOWEST_OTHER = 300.0
-#: A file's unit is wrong where half of its rows are beyond so many times (cold roofline + 20 us); half of the rows of
-#: any public operator and framework are below 5 times.
+#: A file's unit is wrong where half of its rows are beyond so many times (cold roofline + 20 us). Chosen by looking at
+#: public tables: half of the rows of any operator and framework are below 5 times.
 _CALL_S, _UNIT_LIMIT = 2e-5, 50.0
+#: So many of a unit make a millisecond, by definition.
 _UNITS = {"seconds": 1e-3, "microseconds": 1e3, "nanoseconds": 1e6}
 #: Bytes that an operator moves, over its GPU's memory: operands are read and written once, so 2 is the most.
 _MOST_OF_MEMORY = 2.0
-_NAMED = 5
+_NAMED = 5  # rows that a message names: chosen by hand, not from data
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class Recipe:
     dtypes: tuple[str, ...]
     ops: tuple[str, ...]
     row_dtypes: tuple[str, ...]  # dtypes of the rows; () = all
-    least: int = 200
+    least: int = 200  # rows that tell more than two numbers a family: chosen by hand, not from data
     needs: tuple[str, ...] = ()
 
     def rows(self, frame: Frame) -> npt.NDArray[np.bool_]:
@@ -46,6 +46,7 @@ class Recipe:
         return np.asarray(keep, dtype=bool)
 
 
+#: How many rows of a GPU a form needs was chosen by hand, not from data.
 RECIPES = (
     Recipe(
         "fp32-gemm", "fit_tile_gemm:fit_tile_gemm", ("gemm",), ("fp32",), ("gemm",), ("fp32",), 1000,

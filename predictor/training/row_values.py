@@ -23,9 +23,9 @@ from predictor.training.extras import require
 
 Frame = Any
 
-#: No operator on one GPU has a size beyond: 100 times the bytes of its memory.
+#: Guards against sizes that no operator on one GPU has: 100 times the bytes of its memory.
 _LARGEST = 1e13
-#: Longest call in ms, a day; what takes longer is in another unit.
+#: Longest call in ms, a day: guards against times in another unit.
 _LONGEST_MS = 8.64e7
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "protocol": PROTOCOLS, "cache_state": CACHE_STATES, "dtype": tuple(DTYPES), "split": ("", "train", "test"),
@@ -50,7 +50,8 @@ def _lowest() -> dict[str, tuple[str, float]]:
     return found
 
 
-#: Numeric column -> (type, lowest, highest value).
+#: Numeric column -> (type, lowest, highest value). The ends guard against numbers that no measurement has: CUDA's grids
+#: and blocks are below 2^31.
 RANGES: Mapping[str, tuple[str, float, float]] = {
     **{name: (kind, low, math.inf if kind == "float" else _LARGEST) for name, (kind, low) in _lowest().items()},
     **{c.name: ("float", 0.0, _LONGEST_MS) for c in COLUMNS if c.name.startswith("latency_")},

@@ -20,10 +20,11 @@ from predictor.training.extras import require
 
 Frame = Any
 
-#: No shard is larger (bytes); one that would be is cut into equal parts.
+#: No shard is larger (bytes); one that would be is cut into parts of at most so many. Chosen by hand, not from data,
+#: for a repository's sake.
 LARGEST = 5_000_000
 _FULL = 4_500_000
-_LEVEL = 19  # of zstd
+_LEVEL = 19  # zstd's highest without --ultra (source: its manual)
 _COUNTED = ("source", "gpu", "op")
 
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import predictor
-from predictor.engines import EAGER, HOSTS
+from predictor.engines import EAGER, HOSTS, Engine
+from predictor.engines.pytorch import COMPILE
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import predict_kernels
 from predictor.graph import Graph
@@ -33,6 +34,7 @@ from predictor.ops import (
     Softmax,
 )  # fmt: skip
 from predictor.passes.autograd import backward_graph
+from predictor.passes.fuse import fuse
 from predictor.simulate.plan import Plan, Stage
 from predictor.simulate.times import Operators
 
@@ -130,11 +132,11 @@ DENSE = [name for name in catalogue() if load_config(name).causal and not load_c
 
 
 @each("model", DENSE)
-@each("fused", [False, True])
-def test_flops_of_a_dense_decoder_are_two_per_parameter_and_token(model: str, fused: bool) -> None:
+@each("engine", [EAGER, COMPILE])
+def test_flops_of_a_dense_decoder_are_two_per_parameter_and_token(model: str, engine: Engine) -> None:
     config = load_config(model)
     tokens = 512
-    graph = build(config, Step("forward", 1, tokens, act_dtype="bf16", attention="flash", fused=fused))
+    graph = fuse(build(config, Step("forward", 1, tokens, act_dtype="bf16", attention="flash")), engine)
     attention = sum(node.op.flops() * times for node, times in graph.nodes() if isinstance(node.op, Attention))
     split = parameter_split(config)
     logits = config.hidden * config.vocab if not config.embed_width else config.embed_width * config.vocab

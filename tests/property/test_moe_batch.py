@@ -30,7 +30,7 @@ def experts_of(model: str) -> MoE | None:
     config = load_config(model)
     if not config.experts or not config.causal:
         return None
-    graph = build(config, Step("decode", 1, 1, 512, act_dtype="bf16", fused=True))
+    graph = build(config, Step("decode", 1, 1, 512, act_dtype="bf16"))
     return next((node.op for node, _ in graph.nodes() if isinstance(node.op, MoE)), None)
 
 

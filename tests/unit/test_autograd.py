@@ -10,12 +10,15 @@ from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from predictor.engines import EAGER, Engine
+from predictor.engines.pytorch import COMPILE
 from predictor.graph import Block, Graph, Node, Tensor
 from predictor.graph.tensor import INDEX, STATE, WEIGHT
 from predictor.networks import Step, build, load_config
 from predictor.ops import Elementwise, Reduce
 from predictor.ops.base import Op
 from predictor.passes.autograd import backward_graph
+from predictor.passes.fuse import fuse
 
 SIZE = 8
 
@@ -65,10 +68,10 @@ def test_a_tensor_that_n_nodes_read_has_its_gradients_summed_n_minus_1_times(rea
 
 
 @each("model", ["gpt2", "tinyllama-1.1b", "gemma-2-2b", "bert-base", "qwen3-0.6b", "phi-3-mini", "opt-350m"])
-@each("fused", [False, True])
-def test_autograd_commutes_with_unrolling(model: str, fused: bool) -> None:
+@each("engine", [EAGER, COMPILE])
+def test_autograd_commutes_with_unrolling(model: str, engine: Engine) -> None:
     config = load_config(model)
-    forward = build(config, Step("train", 2, 16, act_dtype="bf16", training=True, fused=fused))
+    forward = fuse(build(config, Step("train", 2, 16, act_dtype="bf16", training=True)), engine)
     assert ops_of(forward) == ops_of(forward.unrolled())
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from each import each
 
+from predictor.engines.pytorch import COMPILE
 from predictor.graph import Graph, Node
 from predictor.networks import Step, build, catalogue, load_config, parameters
 from predictor.ops import Gemm
+from predictor.passes.fuse import fuse
 
 EAGER = Step("forward", 2, 16, act_dtype="bf16")
 
@@ -16,8 +18,8 @@ def test_the_weights_of_a_graph_are_the_models_parameters(model: str) -> None:
     """The Hugging Face class's count, a tied matrix once, from the tensors that the nodes read."""
     config = load_config(model)
     assert build(config, EAGER).parameters() == parameters(config)
-    fused = Step("forward", 2, 16, act_dtype="bf16", fused=True, attention="flash")
-    assert build(config, fused).parameters() == parameters(config)
+    fused = Step("forward", 2, 16, act_dtype="bf16", attention="flash", experts="whole")
+    assert fuse(build(config, fused), COMPILE).parameters() == parameters(config)
 
 
 def linear_nodes(graph: Graph) -> list[Node]:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 from each import each
 
-from predictor.engines import engine
+from predictor.engines import EAGER, Engine, engine
+from predictor.engines.pytorch import COMPILE
 from predictor.errors import RequestError, UnsupportedError
 from predictor.graph import Graph
 from predictor.networks import (
@@ -27,10 +28,12 @@ from predictor.ops import Attention, CrossEntropy, Dropout, Elementwise, Embeddi
 from predictor.ops.attention import attended_pairs
 from predictor.parts import Format, Formats
 from predictor.passes.autograd import backward_graph
+from predictor.passes.fuse import fuse
+from predictor.passes.quantize import quantize
 
 DECODERS = [n for n in catalogue() if load_config(n).causal and not load_config(n).is_encoder_decoder]
 DENSE = [n for n in DECODERS if load_config(n).experts == 0]
-FORMS = list(itertools.product((False, True), ("math", "flash")))
+FORMS = list(itertools.product((EAGER, COMPILE), ("math", "flash")))
 
 
 def expected_flops(config: ModelConfig, step: Step) -> float:
@@ -51,12 +54,12 @@ def expected_flops(config: ModelConfig, step: Step) -> float:
     return 2.0 * weights * step.tokens + attention
 
 
-@each(("fused", "attention"), FORMS)
+@each(("engine", "attention"), FORMS)
 @each("name", DECODERS)
-def test_flops_are_two_a_weight_and_token(name: str, fused: bool, attention: str) -> None:
+def test_flops_are_two_a_weight_and_token(name: str, engine: Engine, attention: str) -> None:
     config = load_config(name)
-    step = Step("forward", 4, 512, 0, "bf16", attention=attention, fused=fused)
-    graph = build(config, step)
+    step = Step("forward", 4, 512, 0, "bf16", attention=attention)
+    graph = fuse(build(config, step), engine)
     products = sum(n.op.flops() * k for n, k in graph.nodes() if isinstance(n.op, (Gemm, Attention, MoE)))
     assert products == pytest.approx(expected_flops(config, step), rel=2e-3)
     assert graph.flops() == pytest.approx(expected_flops(config, step), rel=0.02 if name in LARGE else 0.06)
@@ -66,16 +69,16 @@ def test_flops_are_two_a_weight_and_token(name: str, fused: bool, attention: str
 LARGE = [n for n in DENSE if load_config(n).hidden >= 1024 and not load_config(n).model_type.startswith("gemma")]
 
 
-@each(("fused", "attention"), FORMS)
+@each(("engine", "attention"), FORMS)
 @each("name", catalogue())
-def test_every_mode_builds_and_repeats_cost_the_same(name: str, fused: bool, attention: str) -> None:
+def test_every_mode_builds_and_repeats_cost_the_same(name: str, engine: Engine, attention: str) -> None:
     config = load_config(name)
     modes = ("forward", "train") if not config.causal else ("forward", "prefill", "decode", "train")
     for mode in modes:
         context = 64 if mode == "decode" else 0
-        step = Step(mode, 2, 1 if mode == "decode" else 32, context, "fp16", attention=attention, fused=fused,
+        step = Step(mode, 2, 1 if mode == "decode" else 32, context, "fp16", attention=attention,
                     training=mode == "train")  # fmt: skip
-        graph = build(config, step)
+        graph = fuse(build(config, step), engine)
         layers = sum(b.repeat for b in graph.blocks if "layer" in b.name)
         assert layers == config.layers + (config.encoder_layers if mode != "decode" else 0)
         assert graph.unrolled().flops() == pytest.approx(graph.flops(), rel=1e-12)
@@ -95,7 +98,8 @@ def gemm_names(graph: Graph) -> list[str]:
 def test_fused_llama_is_what_a_serving_engine_launches() -> None:
     config = load_config("llama-3.1-8b")
     fp8 = Formats(Format("bf16"), Format("fp8"))
-    graph = build(config, Step("decode", 8, 1, 1000, "bf16", fp8, "fp8", "flash", True, "last"))
+    step = Step("decode", 8, 1, 1000, "bf16", "fp8", "flash", "last")
+    graph = fuse(quantize(build(config, step), fp8), COMPILE)
     layer = next(b for b in graph.blocks if b.name == "layer")
     assert [n.name for n in layer.nodes] == [
         "attention norm", "attention qkv", "rotary", "cache append", "attention core", "attention out", "mlp norm",
@@ -109,8 +113,8 @@ def test_fused_llama_is_what_a_serving_engine_launches() -> None:
     assert head == Gemm("bf16", 8, 128256, 4096)
 
 
-def layer_names(model: str, step: Step) -> list[str]:
-    graph = build(load_config(model), step)
+def layer_names(model: str, step: Step, of: str) -> list[str]:
+    graph = fuse(build(load_config(model), step), engine(of))
     return [n.name for n in next(b for b in graph.blocks if b.name == "layer").nodes]
 
 
@@ -120,27 +124,26 @@ def test_an_engines_attention_call_writes_the_cache(mode: str) -> None:
     sizes = (1, 512) if mode == "decode" else (512, 0)
     names = {}
     for name in ("compile", "vllm", "sglang", "tensorrt_llm"):
-        step = Step(mode, 2, *sizes, "bf16", attention="flash", fused=True, engine=engine(name))
-        names[name] = layer_names("llama-3.1-8b", step)
+        names[name] = layer_names("llama-3.1-8b", Step(mode, 2, *sizes, "bf16", attention="flash"), name)
     assert {"rotary", "cache append"} <= set(names["compile"])
     for name in ("vllm", "sglang"):
         assert names[name] == [n for n in names["compile"] if n != "cache append"]
     assert names["tensorrt_llm"] == [n for n in names["vllm"] if n != "rotary"]
-    unfused = Step(mode, 2, *sizes, "bf16", attention="math", fused=True, engine=engine("vllm"))
-    assert "cache append" in layer_names("llama-3.1-8b", unfused)
+    unfused = Step(mode, 2, *sizes, "bf16", attention="math")
+    assert "cache append" in layer_names("llama-3.1-8b", unfused, "vllm")
 
 
 def test_fastertransformer_has_kernels_for_biases_and_sums_of_their_own() -> None:
-    words = {"fused": True, "engine": engine("fastertransformer")}
-    decode = layer_names("gpt2", Step("decode", 2, 1, 64, "fp16", attention="flash", **words))
+    name = "fastertransformer"
+    decode = layer_names("gpt2", Step("decode", 2, 1, 64, "fp16", attention="flash"), name)
     assert decode == [
         "attention norm", "attention qkv", "attention core", "attention out", "mlp norm", "mlp up", "mlp activation",
         "mlp down", "mlp residual",
     ]  # fmt: skip
-    prefill = layer_names("gpt2", Step("prefill", 1, 64, 0, "fp16", **words))
+    prefill = layer_names("gpt2", Step("prefill", 1, 64, 0, "fp16"), name)
     assert {"cache append", "attention split heads"} <= set(prefill)
-    step = Step("forward", 2, 64, 0, "fp16", attention="flash", **words)
-    graph = build(load_config("bert-base"), step)
+    step = Step("forward", 2, 64, 0, "fp16", attention="flash")
+    graph = fuse(build(load_config("bert-base"), step), engine(name))
     ops = {n.name: n.op for b in graph.blocks if b.name == "layer" for n in b.nodes}
     assert "mlp residual" not in ops
     assert ops["attention qkv bias"].bytes_moved() == 2 * (2 * 64 * 3 * 768) * 2
@@ -148,7 +151,7 @@ def test_fastertransformer_has_kernels_for_biases_and_sums_of_their_own() -> Non
 
 
 def test_math_attention_in_fused_form_is_three_kernels() -> None:
-    graph = build(load_config("gpt2"), Step("forward", 1, 128, fused=True))
+    graph = fuse(build(load_config("gpt2"), Step("forward", 1, 128)), COMPILE)
     names = [n.name for b in graph.blocks if b.name == "layer" for n in b.nodes]
     start = names.index("attention scores")
     assert names[start : start + 3] == ["attention scores", "attention softmax", "attention context"]
@@ -156,8 +159,8 @@ def test_math_attention_in_fused_form_is_three_kernels() -> None:
 
 def test_latent_attention_expands_in_prefill_and_absorbs_in_decode() -> None:
     config = load_config("deepseek-v3")
-    prefill = build(config, Step("prefill", 1, 512, 0, "bf16", attention="flash", fused=True))
-    decode = build(config, Step("decode", 16, 1, 512, "bf16", attention="flash", fused=True))
+    prefill = build(config, Step("prefill", 1, 512, 0, "bf16", attention="flash"))
+    decode = build(config, Step("decode", 16, 1, 512, "bf16", attention="flash"))
     op = next(n.op for n, _ in prefill.nodes() if isinstance(n.op, Attention))
     assert (op.heads, op.kv_heads, op.head_dim, op.value_dim, op.shared_kv) == (128, 128, 192, 128, False)
     op = next(n.op for n, _ in decode.nodes() if isinstance(n.op, Attention))
@@ -279,12 +282,13 @@ def test_a_second_backward_pass_adds_to_the_gradients_of_every_parameter() -> No
 
 
 def test_gradients_are_copied_and_summed_in_training_alone() -> None:
-    def extra(step: Step) -> int:
-        forward = build(load_config("gpt2"), step)
+    def extra(step: Step, engine: Engine) -> int:
+        forward = fuse(build(load_config("gpt2"), step), engine)
         own = sum(len(n.op.backward()) for n in forward.blocks[1].nodes)
         return sum(len(b.nodes) for b in backward_graph(forward).blocks if b.name == "layer backward") - own
 
     # A layer: two residuals, x twice more in tanh-gelu, the gradients of q and v copied, those of q, k and v joined.
     # Merged heads of one sequence have a gradient that is a view.
-    assert extra(Step("train", 1, 64, training=True)) == 2 + 2 + 2 + 1
-    assert extra(Step("train", 1, 64, training=True, fused=True)) == 0
+    step = Step("train", 1, 64, training=True)
+    assert extra(step, EAGER) == 2 + 2 + 2 + 1
+    assert extra(step, COMPILE) == 0

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from predictor.dtypes import bytes_of
+from predictor.engines import EAGER, Engine
+from predictor.engines.pytorch import COMPILE
 from predictor.errors import UnknownNameError, UnsupportedError
 from predictor.estimators.base import make_batch
 from predictor.hardware.gpu import load_gpu
-from predictor.networks import build, load_config
+from predictor.networks import load_config
 from predictor.networks.step import Step
 from predictor.ops import Gemm, MoE, Op
 from predictor.ops.attention import Attention
@@ -111,8 +113,9 @@ def test_a_gpu_without_the_units_names_what_it_has(gpu: str, dtype: str) -> None
 def test_graph_quantizes_linear_layers_and_experts_and_nothing_else() -> None:
     config = load_config("qwen3-30b-a3b")
     formats = Formats(Format("bf16"), Format("bf16", "int4_wo"), (("experts", Format("bf16", "sq")),))
-    step = Step("decode", 4, 1, 100, "bf16", formats, "", "flash", True, "last")
-    ops = {node.name: node.op for block in build(config, step).blocks for node in block.nodes}
+    step = Step("decode", 4, 1, 100, "bf16", "", "flash", "last")
+    graph = lower(config, step, formats=formats, engine=COMPILE)
+    ops = {node.name: node.op for block in graph.blocks for node in block.nodes}
     assert getattr(ops["attention qkv"], "quant") == "int4_wo"  # noqa: B009
     assert getattr(ops["experts"], "quant") == "sq"  # noqa: B009
     assert getattr(ops["router"], "quant") == ""  # noqa: B009
@@ -122,16 +125,17 @@ def test_graph_quantizes_linear_layers_and_experts_and_nothing_else() -> None:
 def test_eager_fp8_reads_and_writes_the_activations_once_more() -> None:
     config = load_config("llama-3.1-8b")
 
-    def quantize(fused: bool, gemm: str, quant: str = "") -> list[Op]:
+    def quantize(engine: Engine, gemm: str, quant: str = "") -> list[Op]:
         formats = Formats(Format("bf16"), Format(gemm, quant))
-        step = Step("prefill", 1, 128, 0, "bf16", formats, "", "flash", fused, "last")
-        nodes = [node for block in lower(config, step, 1, None).blocks for node in block.nodes]
+        step = Step("prefill", 1, 128, 0, "bf16", "", "flash", "last")
+        graph = lower(config, step, formats=formats, engine=engine)
+        nodes = [node for block in graph.blocks for node in block.nodes]
         return [node.op for node in nodes if node.name.endswith("quantize")]
 
-    eager = quantize(False, "fp8")
+    eager = quantize(EAGER, "fp8")
     assert len(eager) >= 7  # q, k, v, out, gate, up, down
     assert eager[0].bytes_moved() == 128 * 4096 * (2 + 1)
-    assert quantize(True, "fp8") == [] and quantize(False, "bf16", "int4_wo") == []
+    assert quantize(COMPILE, "fp8") == [] and quantize(EAGER, "bf16", "int4_wo") == []
 
 
 def test_latent_decode_reads_one_vector_a_token() -> None:

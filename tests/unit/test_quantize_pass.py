@@ -9,9 +9,12 @@ from predictor.parts import Format, Formats
 from predictor.passes.quantize import quantize
 
 
-def built(model: str, dtype: str, fused: bool = False) -> Graph:
-    formats = Formats(Format("bf16"), Format(dtype))
-    return build(load_config(model), Step("forward", 2, 16, act_dtype="bf16", formats=formats, fused=fused))
+def built(model: str) -> Graph:
+    return build(load_config(model), Step("forward", 2, 16, act_dtype="bf16"))
+
+
+def formats(dtype: str) -> Formats:
+    return Formats(Format("bf16"), Format(dtype))
 
 
 def nodes_of(graph: Graph) -> list[Node]:
@@ -19,8 +22,8 @@ def nodes_of(graph: Graph) -> list[Node]:
 
 
 def test_a_narrow_product_reads_what_was_quantized_for_it() -> None:
-    before = built("qwen2.5-0.5b", "fp8")
-    after = nodes_of(quantize(before))
+    before = built("qwen2.5-0.5b")
+    after = nodes_of(quantize(before, formats("fp8")))
     narrow = [i for i, node in enumerate(after) if isinstance(node.op, Gemm) and node.op.dtype == "fp8"]
     assert len(after) == len(nodes_of(before)) + len(narrow) and len(narrow) == 7
     for i in narrow:
@@ -32,11 +35,11 @@ def test_a_narrow_product_reads_what_was_quantized_for_it() -> None:
     assert queries[0] is queries[1]  # one tensor, quantized for each of its readers
 
 
-def test_where_nothing_is_narrow_or_kernels_are_fused_the_graph_stays() -> None:
-    for graph in (built("qwen2.5-0.5b", "bf16"), built("qwen2.5-0.5b", "fp8", fused=True)):
-        assert quantize(graph) is graph
+def test_where_nothing_is_narrow_the_graph_stays() -> None:
+    graph = built("qwen2.5-0.5b")
+    assert quantize(graph, formats("bf16")) is graph
 
 
 def test_experts_take_their_tokens_as_they_come() -> None:
-    names = [n.name for n in nodes_of(quantize(built("switch-base-8", "fp8"))) if n.name.endswith("quantize")]
+    names = [n.name for n in nodes_of(quantize(built("switch-base-8"), formats("fp8"))) if n.name.endswith("quantize")]
     assert names and not [name for name in names if "expert" in name]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import predictor
 from predictor.engines import EAGER, Engine, engine
+from predictor.engines.pytorch import COMPILE
 from predictor.errors import RequestError, UnsupportedError
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import predict_kernels
@@ -22,6 +23,7 @@ from predictor.ops.attention import Attention
 from predictor.ops.base import Op
 from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE
+from predictor.passes.fuse import fuse
 from predictor.prediction import Prediction
 from predictor.report.json_report import to_dict
 from predictor.simulate.plan import Plan, Stage, sample_contexts
@@ -45,14 +47,14 @@ def ask(model: str = "llama-3.1-8b", gpu: str = "h100", execution: str = "vllm",
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "gemma-2-9b", "deepseek-v2-lite", "mixtral-8x7b"])
 def test_flops_of_a_ragged_batch_are_those_of_its_sequences(model: str, lens: list[int], mode: str) -> None:
     config = load_config(model)
-    base = {"mode": mode, "act_dtype": "bf16", "attention": "flash", "fused": True, "logits": "last"}
+    base = {"mode": mode, "act_dtype": "bf16", "attention": "flash", "logits": "last"}
 
     def flops(sequences: list[int], ragged: bool) -> float:
         decode = mode == "decode"
         sizes = (1, max(sequences)) if decode else (max(sequences), 0)
         step = Step(batch=len(sequences), seq_len=sizes[0], context_len=sizes[1],
                     lens=tuple(sequences) if ragged else (), **base)  # type: ignore[arg-type]  # fmt: skip
-        return build(config, step).flops()
+        return fuse(build(config, step), COMPILE).flops()
 
     assert flops(lens, True) == pytest.approx(sum(flops([n], False) for n in lens), rel=1e-9)
 

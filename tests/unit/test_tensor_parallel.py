@@ -11,19 +11,24 @@ import predictor
 from predictor.errors import RequestError, UnsupportedError
 from predictor.graph import Graph
 from predictor.hardware.gpu import load_gpu
+from predictor.hardware.mesh import Mesh
 from predictor.hardware.system import default_system
 from predictor.networks import ModelConfig, Step, build, catalogue, load_config, parameters
 from predictor.ops import Attention, Gemm, MoE
 from predictor.ops.collective import Collective
-from predictor.parallel import rank_config
-from predictor.parallel.tensor import check_tensor
+from predictor.passes.shard import local_size, shard
+from predictor.passes.tensor_parallel import TENSOR, check_tensor
 from predictor.simulate.lower import lower
 
 H100 = load_gpu("h100")
 NODE = default_system(H100)
-PREFILL = Step("prefill", 2, 96, act_dtype="bf16", attention="flash", fused=True, logits="last")
-DECODE = Step("decode", 8, 1, 700, act_dtype="bf16", attention="flash", fused=True, logits="last")
+PREFILL = Step("prefill", 2, 96, act_dtype="bf16", attention="flash", logits="last", experts="whole")
+DECODE = Step("decode", 8, 1, 700, act_dtype="bf16", attention="flash", logits="last", experts="whole")
 FORWARD = Step("forward", 2, 96, act_dtype="bf16", attention="math")
+
+
+def mesh(tp: int) -> Mesh:
+    return Mesh((("tp", tp),), NODE)
 
 
 def works(config: ModelConfig, tp: int) -> bool:
@@ -40,7 +45,7 @@ CASES = [(name, tp) for name in catalogue() for tp in (2, 4, 8) if works(load_co
 def products(config: ModelConfig, step: Step, tp: int = 1) -> float:
     """FLOPs of matrix products on one GPU."""
     kinds = (Gemm, Attention, MoE)
-    return sum(n.op.flops() * times for n, times in lower(config, step, tp, NODE).nodes() if isinstance(n.op, kinds))
+    return sum(n.op.flops() * times for n, times in lower(config, step, mesh(tp)).nodes() if isinstance(n.op, kinds))
 
 
 def written(graph: Graph) -> list[object]:
@@ -56,9 +61,9 @@ def written(graph: Graph) -> list[object]:
 
 @each("name", catalogue())
 def test_degree_one_changes_nothing(name: str) -> None:
-    config = load_config(name)
-    assert rank_config(config, 1) == config
-    assert written(lower(config, FORWARD, 1, None)) == written(build(config, FORWARD))
+    graph = build(load_config(name), FORWARD)
+    assert shard(graph, mesh(1), TENSOR) is graph
+    assert written(lower(load_config(name), FORWARD)) == written(graph)
 
 
 @each(("name", "tp"), CASES)
@@ -81,7 +86,7 @@ def test_collectives_of_a_decoder(step: Step) -> None:
     """An all_reduce of tokens x hidden after attention and feed-forward of every layer and after the embedding, and an
     all_gather of the logits of the last tokens."""
     config = load_config("llama-3.1-70b")
-    found = [(n.op, times) for n, times in lower(config, step, 4, NODE).nodes() if isinstance(n.op, Collective)]
+    found = [(n.op, times) for n, times in lower(config, step, mesh(4)).nodes() if isinstance(n.op, Collective)]
     reduces = [(op, times) for op, times in found if op.kind == "all_reduce"]
     assert {op.size for op, _ in reduces} == {step.tokens * config.hidden * 2}
     assert sum(times for _, times in reduces) == 2 * config.layers + 1
@@ -92,21 +97,23 @@ def test_collectives_of_a_decoder(step: Step) -> None:
 
 def test_few_kv_heads_are_copied() -> None:
     config = replace(load_config("llama-3.1-8b"), kv_heads=2)
-    op = next(n.op for n, _ in lower(config, DECODE, 8, NODE).nodes() if isinstance(n.op, Attention))
+    op = next(n.op for n, _ in lower(config, DECODE, mesh(8)).nodes() if isinstance(n.op, Attention))
     assert (op.heads, op.kv_heads) == (4, 1)
 
 
 def test_experts_are_split_by_width() -> None:
     config = load_config("mixtral-8x7b")
-    op = next(n.op for n, _ in lower(config, PREFILL, 4, NODE).nodes() if isinstance(n.op, MoE))
+    op = next(n.op for n, _ in lower(config, PREFILL, mesh(4)).nodes() if isinstance(n.op, MoE))
     assert (op.intermediate, op.tp, op.experts) == (config.moe_intermediate, 4, config.experts)
 
 
 @each(("name", "tp"), [(n, tp) for n, tp in CASES if tp == 4])
 def test_what_a_gpu_holds(name: str, tp: int) -> None:
+    """By the counts of the parts, and by the tensors of the graph that it runs."""
     config = load_config(name)
-    each = parameters(rank_config(config, tp))
-    assert parameters(config) / tp <= each < parameters(config)
+    held = parameters(config, local_size(mesh(tp), TENSOR))
+    assert parameters(config) / tp <= held < parameters(config)
+    assert lower(config, FORWARD, mesh(tp)).parameters() == held
 
 
 def test_memory_and_time_fall_with_the_degree() -> None:

@@ -70,7 +70,8 @@ DTYPES = {
 #: fa3 on compute capability 9, trtllm_mha on 10, else flashinfer. TensorRT-LLM, MoeConfig: CUTLASS, others by choice.
 DEFAULT_KERNELS = {"sglang": ("fa3", "trtllm_mha", "flashinfer"), "trtllm": ("moe_torch_flow_cutlass",)}
 
-#: No kernel takes so long for the smallest shape of a table: where the fastest row does, the rows show the host.
+#: No kernel takes so long for the smallest shape of a table: where the fastest row does, the rows show the host. Chosen
+#: by looking at block-scaled products: vLLM's take 55 us and more, all others 3 to 12.
 HOST_FLOOR_MS = 0.04
 
 _COMMON = ("framework", "version", "kernel_source", "latency")
@@ -88,8 +89,9 @@ _MLA = ("batch_size", "isl", "num_heads", "mla_dtype", "kv_cache_dtype", "step")
 #: ours is that much, and a graph adds the parts up. Counted among the rows that were skipped.
 _MODULES = ("mla_context_module_perf", "mla_generation_module_perf")
 
-#: (hidden, intermediate, top_k, experts) of models whose experts have no gate (Nemotron-H): trtllm names them so in its
-#: kernel source, the other frameworks run the same shapes under their common kernel names.
+#: (hidden, intermediate, top_k, experts) of models whose experts have no gate (Nemotron-H). Source: TensorRT-LLM's
+#: rows, whose kernel_source is moe_torch_flow_nongated; other frameworks run the same shapes under their common kernel
+#: names.
 NON_GATED: frozenset[tuple[int, int, int, int]] = frozenset(
     {(2688, 1856, 6, 128), (1024, 2688, 22, 512), (4096, 2688, 22, 512), (2048, 5120, 22, 512), (8192, 5120, 22, 512)}
 )

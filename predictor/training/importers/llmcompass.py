@@ -23,7 +23,7 @@ from predictor.training.importers.bound import flag_below_bound
 EXPECTED = "ae/figure5/<figure>/real_hardware/<operator>_<device>.csv"
 
 GPUS = {"A100": "a100-sxm-80gb", "MI210": "mi210"}
-#: File name before the device -> number of values in a row.
+#: File name before the device -> number of values in a row, by definition of LLMCompass' files.
 WIDTHS = {"matmul": 5, "softmax": 3, "layernorm": 3, "gelu": 2}
 WHOLE_LAYERS = ("transformer", "transformerAR")
 

@@ -31,7 +31,7 @@ SYSTEMS = {
     "h100_pairwise_nvlink": ("h100-nvl", "h100-nvlink-pairs", False),
     "a40_pairwise_nvlink": ("a40", "a40-nvlink-pairs", False),
 }
-SKEW_BELOW = 4 * 2**20
+SKEW_BELOW = 4 * 2**20  # bytes; chosen by looking at Vidur's all_reduce tables (see rank_skew above)
 
 _NEEDED = ("num_workers", "size", "collective", "devices_per_node")
 _STATISTICS = ("min", "max", "mean", "median", "std")

@@ -3,38 +3,25 @@
 Column parallel, then row parallel: a GPU has heads / tp of the attention heads and intermediate / tp of the
 feed-forward's width, so that the projections into them are split by columns and those out of them by rows. What the
 rows give are partial sums: an all_reduce of tokens x hidden follows attention and feed-forward. KV heads are split,
-too, and copied where there are fewer of them than GPUs. Every expert's width is split (``tp`` of the MoE operator).
-Embedding and head are split by the vocabulary, padded to a multiple of ``tp``: an all_reduce follows the look-up (a
-GPU finds zeros for what it has not), an all_gather joins the logits.
+too, and copied where there are fewer of them than GPUs. Every expert's width is split. Embedding and head are split by
+the vocabulary, padded to a multiple of ``tp``: an all_reduce follows the look-up (a GPU finds zeros for what it has
+not), an all_gather joins the logits.
 
 On every GPU the same: norms, residual sums, routers, learned positions, the latent projections of MLA, poolers and
-classifiers.
+classifiers. All of that follows from the rules (`predictor.passes.shard`).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from predictor.errors import RequestError
-from predictor.networks import ModelConfig
 
+if TYPE_CHECKING:
+    from predictor.networks import ModelConfig
 
-@lru_cache(maxsize=256)
-def rank_config(config: ModelConfig, tp: int) -> ModelConfig:
-    """What one of ``tp`` GPUs holds of the model, as a model: fewer heads, a narrower feed-forward, part of the
-    vocabulary. Raises RequestError, one line, where the model cannot be split so."""
-    if tp == 1:
-        return config
-    check_tensor(config, tp)
-    return replace(
-        config,
-        heads=config.heads // tp,
-        kv_heads=max(1, config.kv_heads // tp),
-        intermediate=config.intermediate // tp,
-        moe_intermediate=config.moe_intermediate // tp,
-        vocab=-(-config.vocab // tp),
-    )
+#: Logical axis -> axis of the mesh.
+TENSOR = {"heads": "tp", "kv_heads": "tp", "mlp": "tp", "vocab": "tp"}
 
 
 def check_tensor(config: ModelConfig, tp: int) -> None:

@@ -1,0 +1,188 @@
+"""Questions about an engine's defaults, answered from its vintages (`predictor.engines.vintage`).
+
+All take an `Engine`, in its newest release or in that of `Engine.as_of`. None is the answer where nobody read one:
+kernels were read for NVIDIA's GPUs alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from predictor.engines.base import DECODE, Engine
+from predictor.engines.vintage import (
+    DECODES,
+    EITHER_SHOT,
+    EXPERTS,
+    GEMM,
+    LATENT,
+    NCCL,
+    ONE_SHOT,
+    PROMPTS,
+    TWO_SHOT,
+    FusedNorm,
+    Graphs,
+    KernelRule,
+    Scheduler,
+    Setting,
+)
+from predictor.hardware.gpu import GPUSpec
+
+T = TypeVar("T")
+
+
+# ------------------------------------------------------------------------------------------------ scheduler and host
+
+
+def scheduler(engine: Engine, setting: Setting) -> Scheduler | None:
+    """How a step's batch is put together in this setting."""
+    found = engine.vintage()
+    return found.scheduler(setting) if found and found.scheduler else None
+
+
+def overlaps(engine: Engine, what: str, setting: Setting) -> bool:
+    """Whether the host does ``what`` (of `OVERLAPS`) while the GPU runs another step. False where nobody read it."""
+    found = engine.vintage()
+    return found is not None and what in found.host.overlaps and (setting.pp == 1 or found.host.overlaps_stages)
+
+
+def cache_dtype(engine: Engine, model_dtype: str, checkpoint_dtype: str = "") -> str:
+    """What KV dtype "auto" is for a checkpoint that names ``checkpoint_dtype`` for its cache ("" where it does not)."""
+    found = engine.vintage()
+    follows = found is not None and found.cache is not None and found.cache.follows
+    return checkpoint_dtype if follows and checkpoint_dtype else model_dtype
+
+
+def page_tokens(engine: Engine, kernel: str = "") -> int | None:
+    """Tokens of a page of the KV cache under an attention kernel ("": one without pages of its own)."""
+    found = engine.vintage()
+    if found is None or found.cache is None:
+        return None
+    return found.cache.pages.get(kernel, found.cache.page_tokens)
+
+
+# ------------------------------------------------------------------------------------------------------ CUDA graphs
+
+
+def graphs(engine: Engine, setting: Setting) -> Graphs | None:
+    """What is captured in this setting."""
+    found = engine.vintage()
+    return found.graphs(setting) if found and found.graphs else None
+
+
+def captured_batch(engine: Engine, batch: int, setting: Setting, longest: int = 0) -> int | None:
+    """Sequences of the graph that a decode step of ``batch`` runs in, those that pad it included.
+
+    None where it runs uncaptured. ``longest``: tokens of its longest sequence.
+    """
+    held = graphs(engine, setting)
+    if held is None or longest > held.longest:
+        return None
+    place = bisect_left(held.sizes, batch)
+    if place == len(held.sizes):
+        return None
+    size = held.sizes[place]
+    return size if held.padded or size == batch else None
+
+
+def captures_prompts(engine: Engine, tokens: int, setting: Setting) -> bool:
+    """Whether a step with prompts, of ``tokens`` tokens in all, runs in captured pieces."""
+    held = graphs(engine, setting)
+    return held is not None and tokens <= held.prompt_tokens
+
+
+# ---------------------------------------------------------------------------------------------------------- kernels
+
+
+def _covers(capabilities: tuple[str, ...], capability: str) -> bool:
+    return not capabilities or capability in capabilities or capability.split(".")[0] in capabilities
+
+
+def _rules(engine: Engine, operator: str, gpu: GPUSpec, scheme: str = "") -> Iterator[KernelRule]:
+    found, capability = engine.vintage(), gpu.compute_capability
+    if found is None or capability is None:
+        return
+    for rule in found.kernels:
+        fits = operator in rule.operators and (not rule.scheme or rule.scheme == scheme)
+        if fits and _covers(rule.capabilities, capability):
+            yield rule
+
+
+def attention_kernel(
+    engine: Engine, phase: str, gpu: GPUSpec, *, latent: bool = False, tokens: int = 1, auto_cache: bool = True
+) -> str | None:
+    """Whose attention kernel runs a pass of ``phase`` (`PREFILL`, `DECODE`) on ``gpu``.
+
+    ``latent``: over a latent cache; ``tokens`` of the call, sequences in a decode step; ``auto_cache``: the cache has
+    the model's dtype.
+    """
+    operator = LATENT if latent else DECODES if phase == DECODE else PROMPTS
+    for rule in _rules(engine, operator, gpu):
+        if tokens <= rule.tokens and (auto_cache or not rule.auto_cache):
+            return rule.kernels[0]
+    return None
+
+
+def expert_kernels(engine: Engine, scheme: str, gpu: GPUSpec, *, spread: bool = False) -> tuple[str, ...]:
+    """Kernels of experts in a scheme, in order of preference: the first that is installed and takes the call runs.
+
+    ``spread``: whole experts on each GPU, not slices of all.
+    """
+    for rule in _rules(engine, EXPERTS, gpu, scheme):
+        if rule.over_experts is None or rule.over_experts == spread:
+            return rule.kernels
+    return ()
+
+
+def gemm_kernels(engine: Engine, scheme: str, gpu: GPUSpec, tokens: int) -> tuple[str, ...]:
+    """Kernels of a GEMM of ``tokens`` rows in a scheme, in order of preference."""
+    for rule in _rules(engine, GEMM, gpu, scheme):
+        if tokens <= rule.tokens:
+            return rule.kernels
+    return ()
+
+
+# ------------------------------------------------------------------------------------------------------ collectives
+
+
+def of_capability(table: Mapping[str, T], capability: str) -> T | None:
+    """The entry for a compute capability: its own ("10.3"), that of its major number ("10"), that of the rest ("")."""
+    return table.get(capability) or table.get(capability.split(".")[0]) or table.get("")
+
+
+def all_reduce_algorithm(
+    engine: Engine, size_bytes: float, ranks: int, capability: str, *, linked: bool = True, itemsize: int = 2
+) -> str | None:
+    """Which of `ALGORITHMS` reduces a buffer of ``size_bytes`` over ``ranks`` GPUs of one node.
+
+    ``linked``: NVLink joins all of them; ``itemsize`` in bytes.
+    """
+    found = engine.vintage()
+    if found is None or found.collectives is None:
+        return None
+    rules = of_capability(found.collectives.reductions, capability) or ()
+    if not linked and ranks >= found.collectives.linked_from:
+        return NCCL
+    for rule in rules:
+        size = size_bytes / itemsize if rule.of_elements else size_bytes
+        if size < rule.below.get(ranks, 0.0):
+            return rule.algorithm
+    return NCCL
+
+
+def fused_norm(
+    engine: Engine, size_bytes: float, tokens: int, ranks: int, capability: str, model_type: str = ""
+) -> str | None:
+    """The algorithm in which an all_reduce takes the sum and the norm behind it into its kernel; None where not."""
+    found = engine.vintage()
+    rule: FusedNorm | None = None
+    if found is not None and found.collectives is not None:
+        rule = of_capability(found.collectives.fused, capability)
+    if rule is None or tokens > rule.tokens or (rule.models and model_type not in rule.models):
+        return None
+    if size_bytes > rule.largest.get(ranks, 0.0):
+        return None
+    if rule.one_shot is None:
+        return EITHER_SHOT
+    return ONE_SHOT if size_bytes <= rule.one_shot.get(ranks, 0.0) else TWO_SHOT

@@ -1,0 +1,306 @@
+"""What an engine does as of a release: a record a topic, each with the source that it was read in.
+
+An engine's file has its vintages, the oldest first; `predictor.engines.defaults` answers questions from them. Defaults
+that depend on the GPU or the model are functions of a `Setting`. Times are in seconds, sizes in bytes, lengths in
+tokens. ``source`` is the release, file and lines; ``unverified`` says which part of a record nobody read there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from predictor.hardware.gpu import GPUSpec
+
+NO_LIMIT = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What an engine looks at when it chooses its defaults.
+
+    ``gpu``; ``tp`` and ``pp``, GPUs of a tensor and a pipeline group; ``context_len``, tokens of the longest sequence
+    that is served; ``cache_tokens``, tokens that the KV cache holds (0: not known); ``drafts``, tokens that speculative
+    decoding guesses a step; ``online``: behind a server, not called from Python with all prompts at hand; ``latent``:
+    a model with latent attention (MLA).
+    """
+
+    gpu: GPUSpec
+    tp: int = 1
+    pp: int = 1
+    context_len: int = 8192
+    cache_tokens: int = 0
+    drafts: int = 0
+    online: bool = True
+    latent: bool = False
+
+    @property
+    def memory_gib(self) -> float:
+        """Memory of one GPU in GiB."""
+        return self.gpu.memory_capacity / 2**30
+
+
+# -------------------------------------------------------------------------------------------------------- scheduler
+
+#: Whose turn it is: a step of prompts alone whenever one can be made, else one of decodes; what runs (decodes, prompts
+#: begun), then what waits, in one step; decodes, then prompts, in one step.
+ORDERS = PROMPTS_FIRST, RUNNING_FIRST, DECODES_FIRST = "prompts first", "running first", "decodes first"
+#: Who gives way when the cache is full: the last to arrive, who is computed again; those with the fewest output tokens;
+#: nobody, as only those are admitted who can finish.
+PREEMPTIONS = LAST_ARRIVED, FEWEST_OUTPUTS, NOBODY = "last arrived", "fewest outputs", "nobody"
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """KV cache that admission sets aside for the output tokens that running requests may still write.
+
+    A share of what each may write, which is counted up to ``most_tokens``: ``first`` at the start, falling in a line to
+    ``last`` over ``steps`` decode steps.
+    """
+
+    first: float = 0.0
+    last: float = 0.0
+    steps: int = 0
+    most_tokens: int = NO_LIMIT
+
+    def share(self, steps: int) -> float:
+        """The share after so many decode steps without a preemption."""
+        gone = 1.0 if steps >= self.steps else steps / self.steps
+        return self.first + (self.last - self.first) * gone
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """How the batch of a step is put together, in numbers.
+
+    ``order`` is one of `ORDERS`; ``mixes``: prompts and decodes may share a step; ``chunks``: a prompt may take several
+    steps; ``tokens``: most tokens of a step, of prompts and decodes together where they mix; ``sequences``: most
+    sequences of a step; ``prefill_tokens``: most tokens of the prompts of a step; ``padding``: None where prompts are
+    packed; where each counts as long as the longest, the most tokens that may be padding. ``preemption`` is one of
+    `PREEMPTIONS`; ``watermark``: share of the cache's pages that admission keeps free; ``whole_prompt``: a prompt is
+    admitted where all of it fits into the free pages, not its next chunk alone.
+    """
+
+    order: str
+    mixes: bool
+    chunks: bool
+    tokens: int
+    sequences: int
+    source: str
+    prefill_tokens: int = NO_LIMIT
+    padding: int | None = None
+    preemption: str = LAST_ARRIVED
+    watermark: float = 0.0
+    reserve: Reserve = Reserve()
+    whole_prompt: bool = False
+    unverified: str = ""
+
+
+# --------------------------------------------------------------------------------------------------------- KV cache
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """The KV cache.
+
+    ``page_tokens``: tokens of a page; ``pages``: the same under an attention kernel that has its own; ``prefixes``:
+    pages of a common beginning are shared; ``eight_bit``: keys and values of 8 bits can be asked for; ``follows``:
+    dtype "auto" takes the one that a quantized checkpoint names, else the model's always.
+    """
+
+    page_tokens: int
+    prefixes: bool
+    source: str
+    pages: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    eight_bit: bool = True
+    follows: bool = True
+    unverified: str = ""
+
+
+# ------------------------------------------------------------------------------------------------------ CUDA graphs
+
+
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """What is captured.
+
+    ``sizes``: batches of decodes, ascending; ``padded``: a batch runs the next larger one, else its own or none;
+    ``longest``: tokens of the longest sequence of a captured batch. ``prompt_tokens``: steps with prompts of up to so
+    many tokens run in captured pieces, the attention between them launched; 0 for none.
+    """
+
+    sizes: tuple[int, ...]
+    source: str
+    padded: bool = True
+    longest: int = NO_LIMIT
+    prompt_tokens: int = 0
+    unverified: str = ""
+
+
+# ------------------------------------------------------------------------------------------------------------- host
+
+
+@dataclass(frozen=True, slots=True)
+class HostTime:
+    """A published time that the host of an engine takes in a step beside launches.
+
+    ``step_s``: seconds [least, most] whatever the batch; ``sequence_s``: more for each sequence of it; ``setting``:
+    release, model and GPU.
+    """
+
+    what: str
+    setting: str
+    source: str
+    step_s: tuple[float, float] = (0.0, 0.0)
+    sequence_s: tuple[float, float] = (0.0, 0.0)
+
+
+#: What the host does for one step while the GPU runs another: it chooses the batch, it reads the tokens that came out.
+OVERLAPS = SCHEDULING, OUTPUTS = "scheduling", "outputs"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the CPU does, in words of `predictor.engines.base.HOSTS`.
+
+    ``prompts``: in a pass over prompts; ``decode``: in a decode step; ``overlaps``: of `OVERLAPS`; ``overlaps_stages``:
+    over pipeline stages, too; ``inputs_on_gpu``: Hugging Face model types whose inputs the GPU prepares by itself;
+    ``times``: what was published.
+    """
+
+    prompts: str
+    decode: str
+    overlaps: tuple[str, ...]
+    source: str
+    overlaps_stages: bool = True
+    inputs_on_gpu: tuple[str, ...] = ()
+    times: tuple[HostTime, ...] = ()
+    unverified: str = ""
+
+
+# ---------------------------------------------------------------------------------------------------------- kernels
+
+#: What a rule is for: attention over prompts, in a decode step, over a latent cache (MLA); experts; GEMM.
+OPERATORS = PROMPTS, DECODES, LATENT, EXPERTS, GEMM = "prompts", "decodes", "latent", "experts", "gemm"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRule:
+    """Whose kernels run an operator: ``kernels`` in order of preference, the first that takes the call.
+
+    ``operators``: of `OPERATORS`. It holds for ``capabilities`` (compute capability "9.0", or "10" for all of a major
+    number; () for any), ``scheme`` of weights and activations ("" for any), calls of up to ``tokens`` tokens, where
+    ``auto_cache`` for a cache of the model's dtype alone, and where ``over_experts`` is set for experts that are
+    spread over GPUs (True) or cut (False).
+    """
+
+    operators: tuple[str, ...]
+    kernels: tuple[str, ...]
+    source: str
+    capabilities: tuple[str, ...] = ()
+    scheme: str = ""
+    tokens: int = NO_LIMIT
+    auto_cache: bool = False
+    over_experts: bool | None = None
+    unverified: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantizing:
+    """Who narrows the activations of a GEMM in fp8: "fused" into the kernel before it, or a "kernel" of its own.
+
+    ``norms`` and ``activations``: after a norm and after an activation; ``attention``: after attention.
+    """
+
+    norms: str
+    activations: str
+    attention: str
+    source: str
+    unverified: str = ""
+
+
+# ------------------------------------------------------------------------------------------------------ collectives
+
+#: Algorithms of an all_reduce within a node: a kernel of the engine's own that reads all peers' buffers at once, or
+#: reduces a share and gathers, or either (by a table that is not here); PyTorch's symmetric memory, with the switch
+#: reducing (multimem) or in two shots; NCCL.
+ALGORITHMS = ONE_SHOT, TWO_SHOT, EITHER_SHOT, MULTIMEM, SYMMETRIC, NCCL = (
+    "one-shot", "two-shot", "one-shot or two-shot", "multimem", "symmetric two-shot", "nccl",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """``algorithm`` takes buffers of fewer than ``below`` bytes, by the number of GPUs; of none that is not listed.
+
+    ``of_elements``: the limits are elements, not bytes.
+    """
+
+    algorithm: str
+    below: Mapping[int, float]
+    of_elements: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FusedNorm:
+    """all_reduce, residual sum and norm (and what narrows its output) in one kernel.
+
+    For buffers of up to ``largest`` bytes, in one shot up to ``one_shot``, else in two, by the number of GPUs (None:
+    nobody read where it changes); for calls of up to ``tokens`` tokens; for ``models`` (Hugging Face model types; ()
+    for all).
+    """
+
+    largest: Mapping[int, float]
+    one_shot: Mapping[int, float] | None
+    source: str
+    tokens: int = NO_LIMIT
+    models: tuple[str, ...] = ()
+    unverified: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """all_reduce within a node: rules in order, by compute capability ("9.0", "10" for a major number, "" for the
+    rest), and what no rule takes is NCCL's; from ``linked_from`` GPUs on the rules need NVLink. ``fused`` by compute
+    capability."""
+
+    source: str
+    reductions: Mapping[str, tuple[Reduction, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    linked_from: int = 2
+    fused: Mapping[str, FusedNorm] = field(default_factory=lambda: MappingProxyType({}))
+    unverified: str = ""
+
+
+# ---------------------------------------------------------------------------------------------------------- sampler
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """From logits to tokens: ``steps`` in order, over the vocabulary in ``dtype``; ``truncates``: how top-k and top-p
+    find their tokens. Greedy requests need the cast and an argmax alone."""
+
+    steps: tuple[str, ...]
+    truncates: str
+    source: str
+    dtype: str = "fp32"
+    unverified: str = ""
+
+
+# ---------------------------------------------------------------------------------------------------------- vintage
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vintage:
+    """An engine from ``version`` on, as release ``read`` has it. A topic that nobody read is None, or empty."""
+
+    version: str
+    read: str
+    host: Host
+    scheduler: Callable[[Setting], Scheduler] | None = None
+    cache: Cache | None = None
+    graphs: Callable[[Setting], Graphs] | None = None
+    kernels: tuple[KernelRule, ...] = ()
+    quantizing: Quantizing | None = None
+    collectives: Collectives | None = None
+    sampler: Sampler | None = None

@@ -1,0 +1,364 @@
+"""vLLM by release: what was read in its packages 0.2.7, 0.6.6.post1, 0.14.1, 0.19.1 and 0.24.0 (paths after vllm/).
+
+Releases before 0.2.7 and 0.3 were not read: what sets them apart is said to be unverified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from predictor.engines.base import CAPTURED, LAUNCHES
+from predictor.engines.vintage import (
+    DECODES,
+    DECODES_FIRST,
+    EXPERTS,
+    LAST_ARRIVED,
+    LATENT,
+    MULTIMEM,
+    ONE_SHOT,
+    OUTPUTS,
+    OVERLAPS,
+    PROMPTS,
+    PROMPTS_FIRST,
+    RUNNING_FIRST,
+    SYMMETRIC,
+    TWO_SHOT,
+    Cache,
+    Collectives,
+    FusedNorm,
+    Graphs,
+    Host,
+    HostTime,
+    KernelRule,
+    Quantizing,
+    Reduction,
+    Sampler,
+    Scheduler,
+    Setting,
+    Vintage,
+)
+
+KIB, MIB = 2**10, 2**20
+#: Compute capability of the A100, which 0.14 and later know by its name and take for a small GPU; its kin are small.
+_A100 = "8.0"
+_LARGE_GIB = 70
+
+
+def _large(setting: Setting) -> bool:
+    return setting.memory_gib >= _LARGE_GIB and setting.gpu.compute_capability != _A100
+
+
+# -------------------------------------------------------------------------------------------------------- scheduler
+
+
+def _scheduler_0_2(setting: Setting) -> Scheduler:
+    tokens = max(setting.context_len, 2048)
+    return Scheduler(
+        PROMPTS_FIRST, mixes=False, chunks=False, tokens=tokens, sequences=256, prefill_tokens=tokens, padding=256,
+        watermark=0.01,
+        source="vLLM 0.2.7 core/scheduler.py:124-285, core/block_manager.py:79,113; engine/arg_utils.py:27-43",
+    )  # fmt: skip
+
+
+def _scheduler_0_6(setting: Setting) -> Scheduler:
+    """Chunked by itself for models of more than 32,768 tokens."""
+    chunked = setting.context_len > 32768
+    return Scheduler(
+        DECODES_FIRST if chunked else PROMPTS_FIRST, mixes=chunked, chunks=chunked,
+        tokens=2048 if chunked else max(setting.context_len, 2048), sequences=256, watermark=0.01,
+        source="vLLM 0.6.6.post1 engine/arg_utils.py:1081-1111, 211-213; config.py:1426-1442; "
+        "core/scheduler.py:1046,1151",
+    )  # fmt: skip
+
+
+def _scheduler_0_14(setting: Setting) -> Scheduler:
+    """8,192 tokens behind a server on a large GPU and 2,048 on others; 16,384 and 8,192 from Python."""
+    large = _large(setting)
+    sequences = 1024 if large else 256
+    tokens = (8192 if large else 2048) if setting.online else (16384 if large else 8192)
+    tokens = min(tokens, sequences * setting.context_len)
+    return Scheduler(
+        RUNNING_FIRST, mixes=True, chunks=True, tokens=tokens, sequences=min(sequences, tokens),
+        preemption=LAST_ARRIVED,
+        source="vLLM 0.14.1 engine/arg_utils.py:1845-1895,1975-2031; v1/core/sched/scheduler.py:250-400,800-812",
+    )  # fmt: skip
+
+
+def _scheduler_0_19(setting: Setting) -> Scheduler:
+    before = _scheduler_0_14(setting)
+    source = "vLLM 0.19.1 engine/arg_utils.py:2053; config/scheduler.py:139 (scheduler_reserve_full_isl)"
+    return replace(before, whole_prompt=True, source=source)
+
+
+def _scheduler_0_24(setting: Setting) -> Scheduler:
+    source = "vLLM 0.24.0 engine/arg_utils.py:2404,2600-2605; config/scheduler.py:140-153"
+    return replace(_scheduler_0_19(setting), source=source)
+
+
+# --------------------------------------------------------------------------------------------------------- KV cache
+
+_MLA_PAGES = {"flash_mla": 64, "cutlass_mla": 128, "flashinfer_mla": 64}
+_CACHE_0_2 = Cache(
+    16, prefixes=False, eight_bit=False, follows=False,
+    source="vLLM 0.2.7 worker/worker.py:107, worker/model_runner.py:505",
+)  # fmt: skip
+_CACHE_0_6 = Cache(
+    16, prefixes=False, follows=False, source="vLLM 0.6.6.post1 worker/worker.py:208; engine/arg_utils.py:206-209"
+)
+_CACHE_0_14 = Cache(
+    16, prefixes=True, pages=_MLA_PAGES,
+    source="vLLM 0.14.1 platforms/cuda.py:160-231, v1/worker/utils.py:259, config/cache.py:60-67, "
+    "utils/torch_utils.py:301",
+    unverified="FlashInfer's MLA takes pages of 32, too",
+)  # fmt: skip
+_CACHE_0_24 = replace(
+    _CACHE_0_14, source="vLLM 0.24.0 config/cache.py:67-75", unverified="pages: each attention backend prefers a size"
+)
+
+# ------------------------------------------------------------------------------------------------------ CUDA graphs
+
+
+def _graphs_before_0_2_6(setting: Setting) -> Graphs:
+    return Graphs((), "none before December 2023", unverified="all")
+
+
+def _graphs_0_2(setting: Setting) -> Graphs:
+    """1, 2, 4, 8, 16 ... 256; logits and sampler are outside."""
+    sizes = (1, 2, 4, *range(8, 257, 8))
+    return Graphs(sizes, "vLLM 0.2.7 worker/model_runner.py:21-23,193-208", longest=8192)
+
+
+def _graphs_0_6(setting: Setting) -> Graphs:
+    source = "vLLM 0.6.6.post1 config.py:3193-3220; worker/model_runner.py:754-762"
+    return replace(_graphs_0_2(setting), source=source)
+
+
+def _graphs_0_14(setting: Setting) -> Graphs:
+    """1, 2, 4, in steps of 8 to 256, of 16 to twice the sequences of a step with their drafts, 512 at most."""
+    largest = min(2 * _scheduler_0_14(setting).sequences * (1 + setting.drafts), 512)
+    sizes = tuple(size for size in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)) if size <= largest)
+    return Graphs(
+        sizes, prompt_tokens=largest,
+        source="vLLM 0.14.1 config/vllm.py:1068-1160,135-150; config/compilation.py:60-66 (FULL_AND_PIECEWISE)",
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------- host
+
+_TIMES_0_2 = (
+    HostTime(
+        "detokenizer, over all of the output so far", "vLLM of September 2023, 300 tokens of output, a 13B model",
+        "vLLM issue 1099", sequence_s=(2e-3, 2e-3),
+    ),
+)  # fmt: skip
+_TIMES_0_3 = (
+    HostTime(
+        "detokenizer", "vLLM 0.3, Qwen1.5-0.5B", "vLLM issue 5206 (detokenize_incrementally)",
+        sequence_s=(19e-6, 44e-6),
+    ),
+    HostTime(
+        "all that the GPU waits for in a decode step", "vLLM 0.5 of July 2024", "vLLM issue 6854", step_s=(4e-3, 13e-3)
+    ),
+    HostTime(
+        "outputs of a step", "vLLM 0.5, Llama-3-70B in fp8 on 4 H100: 0.2 ms at batch 1, 3.4 ms at 32",
+        "vLLM issue 6913 (_process_model_outputs)", step_s=(0.1e-3, 0.1e-3), sequence_s=(3.2e-3 / 31, 3.2e-3 / 31),
+    ),
+)  # fmt: skip
+_TIMES_0_24 = (
+    HostTime(
+        "outputs of a step", "vLLM of June 2026: 0.142 ms at batch 128, 0.287 ms at 256",
+        "vLLM pull 46112 (update_from_output)", sequence_s=(1.1e-6, 1.1e-6),
+    ),
+    HostTime(
+        "CPU span of a verification cycle, two drafts", "vLLM of July 2026, DeepSeek-V4-Flash on 2 RTX PRO 6000",
+        "SGLang issue 29960", step_s=(5.07e-3, 5.07e-3),
+    ),
+)  # fmt: skip
+
+_HOST_BEFORE_0_2_6 = Host(
+    LAUNCHES, LAUNCHES, overlaps=(), source="nothing is captured and nothing overlaps", times=_TIMES_0_2,
+    unverified="all",
+)  # fmt: skip
+_HOST_0_2 = Host(LAUNCHES, CAPTURED, overlaps=(), source="vLLM 0.2.7 worker/model_runner.py:193-208", times=_TIMES_0_2)
+_HOST_0_6 = replace(
+    _HOST_0_2, overlaps=(OUTPUTS,), source="vLLM 0.6.6.post1 config.py:218 (async output processing)", times=()
+)
+_HOST_0_14 = Host(
+    LAUNCHES, CAPTURED, overlaps=OVERLAPS, overlaps_stages=False,
+    source="vLLM 0.14.1 config/vllm.py:555-628 (async_scheduling; not with drafts other than EAGLE's)",
+)  # fmt: skip
+_HOST_0_24 = Host(
+    LAUNCHES, CAPTURED, overlaps=OVERLAPS,
+    source="vLLM 0.24.0 config/vllm.py:938-1004 (async_scheduling), :68-77,522-560 (model runner V2)",
+    inputs_on_gpu=("llama", "qwen3", "mistral", "deepseek_v2", "qwen2_moe", "granitemoe"), times=_TIMES_0_24,
+    unverified="overlap over pipeline stages; the model types of the families that it lists",
+)  # fmt: skip
+
+# ---------------------------------------------------------------------------------------------------------- kernels
+
+_BOTH = (PROMPTS, DECODES)
+_SINCE_AMPERE = ("8", "9", "10", "11", "12")
+_V0_2 = "vLLM 0.2.7 model_executor/layers/attention.py:146,239,266"
+_KERNELS_0_2 = (
+    KernelRule((PROMPTS,), ("xformers",), _V0_2),
+    KernelRule((DECODES,), ("paged_attention",), _V0_2),
+)
+_V0_6 = "vLLM 0.6.6.post1 attention/selector.py:182,214-252"
+_KERNELS_0_6 = (
+    KernelRule(_BOTH, ("flash_attention_2",), _V0_6, _SINCE_AMPERE),
+    KernelRule((PROMPTS,), ("xformers",), _V0_6),
+    KernelRule((DECODES,), ("paged_attention",), _V0_6, unverified="decode under the xFormers backend"),
+)
+_V0_14 = "vLLM 0.14.1 platforms/cuda.py:68-82, utils/flashinfer.py:345-390; v1/attention/backends/fa_utils.py"
+_V0_14_MLA = "vLLM 0.14.1 platforms/cuda.py:50-67"
+_ATTENTION = (
+    KernelRule(_BOTH, ("flash_attention_3", "flashinfer", "triton"), _V0_14, ("9",)),
+    KernelRule(_BOTH, ("flash_attention_2", "flashinfer", "triton"), _V0_14, ("8", "11", "12")),
+    KernelRule(_BOTH, ("flashinfer", "triton"), _V0_14, unverified="boards before Ampere"),
+)
+_ATTENTION_0_14 = (
+    KernelRule((PROMPTS,), ("trtllm_gen", "flashinfer", "flash_attention_2"), _V0_14, ("10",), auto_cache=True),
+    KernelRule(
+        (DECODES,), ("trtllm_gen", "flashinfer", "flash_attention_2"), _V0_14, ("10",), tokens=256, auto_cache=True
+    ),
+    KernelRule(_BOTH, ("flashinfer", "flash_attention_2"), _V0_14, ("10",)),
+    *_ATTENTION,
+)
+_MLA_HOPPER = KernelRule((LATENT,), ("flash_attention_mla", "flash_mla"), _V0_14_MLA, ("9",))
+_KERNELS_0_14 = (
+    *_ATTENTION_0_14,
+    KernelRule((LATENT,), ("cutlass_mla", "flashinfer_mla"), _V0_14_MLA, ("10",)),
+    _MLA_HOPPER,
+)
+_V0_19_MLA = "vLLM 0.19.1 platforms/cuda.py:58-98"
+_KERNELS_0_19 = (
+    *_ATTENTION_0_14,
+    KernelRule((LATENT,), ("flashinfer_mla", "cutlass_mla"), _V0_19_MLA, ("10",)),
+    _MLA_HOPPER,
+)
+_V0_24 = "vLLM 0.24.0 platforms/cuda.py:143-160, v1/attention/backends/fa_utils.py"
+_V0_24_FP8 = "vLLM 0.24.0 fused_moe/oracle/fp8.py:75-115"
+_FP8 = ("trtllm", "flashinfer_cutlass", "deep_gemm", "cutlass", "triton", "marlin")
+_UNQUANTIZED = "vLLM 0.24.0 fused_moe/oracle/unquantized.py:62-80"
+_KERNELS_0_24 = (
+    KernelRule((PROMPTS,), ("trtllm_gen", "flashinfer", "flash_attention_4"), _V0_24, ("10",), auto_cache=True),
+    KernelRule(
+        (DECODES,), ("trtllm_gen", "flashinfer", "flash_attention_4"), _V0_24, ("10",), tokens=256, auto_cache=True
+    ),
+    KernelRule(_BOTH, ("flashinfer", "flash_attention_4"), _V0_24, ("10",)),
+    *_ATTENTION,
+    KernelRule((LATENT,), ("flashinfer_mla", "cutlass_mla"), _V0_19_MLA, ("10",)),
+    _MLA_HOPPER,
+    KernelRule((LATENT,), ("triton_mla",), "vLLM 0.24.0 platforms/cuda.py:130", ("12",)),
+    KernelRule((EXPERTS,), ("triton",), _V0_24_FP8, ("9",), scheme="fp8_block", over_experts=False),
+    KernelRule((EXPERTS,), ("flashinfer_cutlass",), _V0_24_FP8, ("9",), scheme="fp8_block", over_experts=True),
+    KernelRule((EXPERTS,), _FP8, _V0_24_FP8, scheme="fp8_block"),
+    KernelRule((EXPERTS,), _FP8, _V0_24_FP8, scheme="fp8"),
+    KernelRule(
+        (EXPERTS,), ("trtllm", "cute_dsl", "flashinfer_cutlass", "cutlass", "marlin"),
+        "vLLM 0.24.0 fused_moe/oracle/nvfp4.py:165", scheme="nvfp4",
+    ),
+    KernelRule((EXPERTS,), ("triton", "trtllm", "flashinfer_cutlass"), _UNQUANTIZED, ("9",), scheme="bf16"),
+    KernelRule((EXPERTS,), ("trtllm", "flashinfer_cutlass", "triton"), _UNQUANTIZED, scheme="bf16"),
+    KernelRule(
+        (EXPERTS,), ("trtllm", "triton", "marlin"), "vLLM 0.24.0 fused_moe/oracle/mxfp4.py:304-345",
+        scheme="w4a16_mxfp4",
+    ),
+    KernelRule(
+        (EXPERTS,), ("trtllm", "marlin"), "vLLM 0.24.0 fused_moe/oracle/int_wna16.py:88", scheme="int4_wo"
+    ),
+)  # fmt: skip
+_QUANTIZING = Quantizing(
+    norms="fused", activations="fused", attention="kernel",
+    source="vLLM 0.14.1 config/vllm.py:85-165 (Inductor fuses what is adjacent; fuse_attn_quant False)",
+)  # fmt: skip
+
+# ------------------------------------------------------------------------------------------------------ collectives
+
+
+def _custom(most: Mapping[int, float]) -> tuple[Reduction, ...]:
+    """The custom all_reduce for buffers below ``most`` bytes by the number of GPUs; one shot for small ones."""
+    in_one = {2: float(8 * MIB), 4: 512 * KIB, 6: 256 * KIB, 8: 256 * KIB}
+    return (
+        Reduction(ONE_SHOT, {ranks: min(size, most[ranks]) for ranks, size in in_one.items()}),
+        Reduction(TWO_SHOT, most),
+    )
+
+
+_UP_TO_8_MIB = _custom(dict.fromkeys((2, 4, 6, 8), 8.0 * MIB))
+_COLLECTIVES_0_2 = Collectives("vLLM 0.2.7 model_executor/parallel_utils/communication_op.py:10-19 (torch.distributed)")
+_COLLECTIVES_0_6 = Collectives(
+    "vLLM csrc/custom_all_reduce.cuh@036bb685; 0.6.6.post1 custom_all_reduce.py:50-56",
+    {"": _UP_TO_8_MIB}, linked_from=3,
+)  # fmt: skip
+_COLLECTIVES_0_14 = replace(
+    _COLLECTIVES_0_6,
+    source="vLLM 0.14.1 all_reduce_utils.py:30-66, cuda_communicator.py, symm_mem.py:28-31",
+    reductions={
+        "9.0": (
+            *_custom({2: 8 * MIB, 4: 8 * MIB, 6: MIB / 2, 8: MIB / 4}),
+            Reduction(MULTIMEM, {4: 32 * MIB, 6: 64 * MIB, 8: 64 * MIB}),
+            Reduction(SYMMETRIC, {2: 64 * MIB}),
+        ),
+        "10.0": (
+            *_custom({2: 2 * MIB, 4: 2 * MIB, 6: MIB, 8: MIB}),
+            Reduction(MULTIMEM, {6: 128 * MIB, 8: 128 * MIB}),
+            Reduction(SYMMETRIC, {2: 8 * MIB, 4: 32 * MIB}),
+        ),
+        "": _UP_TO_8_MIB,
+    },
+)  # fmt: skip
+_FUSED = "vLLM 0.19.1 config/vllm.py:116-135,208; 0.14.1 compilation/collective_fusion.py:456-485 (FlashInfer, at O2)"
+_COLLECTIVES_0_19 = replace(
+    _COLLECTIVES_0_14,
+    fused={
+        "9.0": FusedNorm(
+            {2: 64 * MIB, 4: 2 * MIB, 8: MIB / 2}, {2: 32 * MIB, 4: 2 * MIB, 8: MIB / 2}, _FUSED,
+        ),
+        "10": FusedNorm({2: 64 * MIB, 4: 32 * MIB, 8: MIB}, {2: 32 * MIB, 4: 4 * MIB, 8: MIB}, _FUSED),
+    },
+)  # fmt: skip
+
+# ---------------------------------------------------------------------------------------------------------- sampler
+
+_SAMPLER_0_14 = Sampler(
+    ("allowed and bad words", "bias", "penalties", "argmax", "temperature", "min-p", "top-k and top-p", "draw"),
+    "a sort in PyTorch", "vLLM 0.14.1 v1/sample/sampler.py:21-60; envs.py:51",
+)  # fmt: skip
+_SAMPLER_0_24 = replace(
+    _SAMPLER_0_14, truncates="FlashInfer", source="vLLM 0.24.0 envs.py:49; steps as 0.14.1 v1/sample/sampler.py:21-60"
+)
+
+# --------------------------------------------------------------------------------------------------------- releases
+
+_FIRST = Vintage(
+    "0.2", "0.2.7", _HOST_BEFORE_0_2_6, _scheduler_0_2, _CACHE_0_2, _graphs_before_0_2_6, _KERNELS_0_2,
+    collectives=_COLLECTIVES_0_2,
+)  # fmt: skip
+_CAPTURING = replace(
+    _FIRST, version="0.2.6", host=replace(_HOST_0_2, unverified="that 0.2.6 is the first to capture"),
+    graphs=_graphs_0_2,
+)  # fmt: skip
+_REDUCING = replace(
+    _CAPTURING, version="0.3", host=replace(_HOST_0_2, times=_TIMES_0_3),
+    collectives=replace(_COLLECTIVES_0_6, unverified="the custom all_reduce comes with 0.3"),
+)  # fmt: skip
+_V0 = replace(
+    _REDUCING, version="0.6", read="0.6.6.post1", host=_HOST_0_6, scheduler=_scheduler_0_6, cache=_CACHE_0_6,
+    graphs=_graphs_0_6, kernels=_KERNELS_0_6, collectives=_COLLECTIVES_0_6,
+)  # fmt: skip
+_V1 = Vintage(
+    "0.14", "0.14.1", _HOST_0_14, _scheduler_0_14, _CACHE_0_14, _graphs_0_14, _KERNELS_0_14, _QUANTIZING,
+    _COLLECTIVES_0_14, _SAMPLER_0_14,
+)  # fmt: skip
+_FUSING = replace(
+    _V1, version="0.19", read="0.19.1", scheduler=_scheduler_0_19, kernels=_KERNELS_0_19,
+    collectives=_COLLECTIVES_0_19,
+)  # fmt: skip
+_NEWEST = replace(
+    _FUSING, version="0.24", read="0.24.0", host=_HOST_0_24, scheduler=_scheduler_0_24, cache=_CACHE_0_24,
+    kernels=_KERNELS_0_24, sampler=_SAMPLER_0_24,
+)  # fmt: skip
+
+VINTAGES = (_FIRST, _CAPTURING, _REDUCING, _V0, _V1, _FUSING, _NEWEST)

@@ -1,0 +1,144 @@
+"""Attention as engines run it: rotary positions in one kernel, the cache written in place, no mask and no copy of
+operands between the products; or all of that within the one call of fused attention.
+
+Shape legend: b sequences, s query tokens a sequence, t key positions, a heads, d head width.
+"""
+
+from __future__ import annotations
+
+import math
+
+from predictor.engines import DECODE, PREFILL
+from predictor.graph.graph import Node
+from predictor.graph.tensor import ACTIVATION, Tensor
+from predictor.ops.attention import Attention
+from predictor.ops.base import FORWARD
+from predictor.ops.elementwise import Elementwise, Rotary
+from predictor.ops.gemm import Gemm
+from predictor.ops.norm import Softmax
+from predictor.passes.fuse_edges import Fusion, outside
+
+
+def _served(module: str, on: Fusion) -> Attention | None:
+    """The attention of a module that is a serving engine's one call."""
+    return on.calls.get(module) if on.engine.serves else None
+
+
+def _is_decode(call: Attention) -> bool:
+    """One query a sequence, and tokens in the cache before it."""
+    return call.q_len == 1 and call.kv_len > 1
+
+
+def rotary(nodes: list[Node], on: Fusion) -> list[Node]:
+    """Rotary positions on queries and keys: one kernel for both, or done by the attention call."""
+    scope = nodes[0].scope
+    read = {id(t.storage) for node in nodes for t in node.inputs}
+    outputs = tuple(t for node in nodes for t in node.outputs if id(t) not in read)
+    rotated: dict[int, Tensor] = {}
+    turned = 0
+    for node in nodes:
+        op = node.op
+        assert isinstance(op, Elementwise)
+        if op.fn == "mul" and node.inputs[0].base is not None:  # of what comes from outside, the part that is rotated
+            rotated[id(node.inputs[0].base)] = node.inputs[0].base
+        elif op.fn == "add":
+            turned += op.elements * node.count
+    inputs = tuple(rotated.values())
+    if on.engine.rotates and _served(scope.rpartition(" ")[0], on):
+        on.stands_for.update({id(made): x for made, x in zip(outputs, inputs, strict=True)})
+        return []
+    tokens = math.prod(inputs[0].shape[:-2])
+    heads = sum(x.elements // (tokens * x.shape[-1]) for x in inputs)
+    fused = Rotary(nodes[0].op.dtype, tokens, heads, turned // (tokens * heads))
+    return [Node(fused, "rotary", tuple(map(on.of, inputs)), outputs, scope=scope)]
+
+
+def cache(nodes: list[Node], on: Fusion) -> list[Node]:
+    """New keys and values go to their place in the cache, or the attention call takes them there."""
+    node = nodes[0]  # the others concatenate the same
+    call = _served(node.scope.rpartition(" ")[0], on)
+    if call is not None and (DECODE if _is_decode(call) else PREFILL) in on.engine.appends:
+        on.stands_for.update({id(made): x for made, x in zip(node.outputs, node.inputs, strict=True)})
+        return []
+    inputs = on.inputs(node)
+    op = Elementwise(node.op.dtype, "copy", sum(x.elements for x in inputs), in_dtype=inputs[0].dtype)
+    return [Node(op, node.name, inputs, node.outputs, 1, FORWARD, node.host_calls, 0.0, 1.0, "", node.scope)]
+
+
+def qkv(nodes: list[Node], on: Fusion) -> list[Node]:
+    """After a merged projection, the kernel that adds its bias and lays out the heads, where the engine has one."""
+    nodes = [on.kept(node) for node in nodes]
+    node = nodes[-1]
+    op, merged = node.op, node.outputs[0]
+    call = _served(node.scope.rpartition(" ")[0], on)
+    if not (on.engine.adds_qkv_bias and isinstance(op, Gemm) and op.bias and call) or _is_decode(call):
+        return nodes
+    name = f"{node.scope} bias"
+    added = Tensor(name, merged.axes, merged.shape, merged.dtype)
+    on.stands_for[id(merged)] = added
+    chain = Elementwise(merged.dtype, "fused", merged.elements, 1, chain_flops=1.0)
+    return [*nodes, Node(chain, name, (merged,), (added,), scope=node.scope)]
+
+
+def core(nodes: list[Node], on: Fusion) -> list[Node]:
+    """From queries, keys and values to the heads' results: one call, or two products with a softmax between them."""
+    if isinstance(nodes[0].op, Attention):
+        made = [on.kept(node) for node in nodes]
+        return [_keeping(node, on) for node in made] if on.training else made
+    made, products = [], [node for node in nodes if isinstance(node.op, Gemm)]
+    i = nodes.index(products[0])
+    for node in nodes[:i]:  # copies of operands
+        on.gone(node)
+    if len(products) == 2:
+        made += _heads_split(products, on)
+    made.append(on.kept(nodes[i]))
+    start = i + 1
+    while not isinstance(nodes[i].op, Softmax):
+        i += 1
+    more = [t for t in outside(nodes[start:i]) if t.role == ACTIVATION and t.storage is not products[0].outputs[0]]
+    node, rest = nodes[i], nodes[i + 1 :]
+    out, op = node.outputs[0], node.op
+    if rest and isinstance(rest[0].op, Elementwise) and rest[0].op.fn == "cast":
+        out, rest = rest[0].outputs[0], rest[1:]
+    saved = op.bytes_written() if on.training else 0.0
+    inputs = (products[0].outputs[0], *map(on.of, more))
+    made.append(Node(op, node.name, inputs, (out,), 1, FORWARD, node.host_calls, saved, 1.0, "", node.scope))
+    made.extend(on.kept(node) for node in rest)
+    return made
+
+
+def _keeping(node: Node, on: Fusion) -> Node:
+    """With what autograd keeps of it: q, k, v and the fp32 log-sum-exp of every row. The output is the next layer's,
+    without a copy of it."""
+    op, out = node.op, node.outputs[0]
+    for copy in node.outputs[1:]:
+        on.stands_for[id(copy)] = out
+    assert isinstance(op, Attention)
+    rows, width = op.q_len * op.heads, op.head_dim + op.value_dim
+    kept = (rows * op.head_dim + op.kv_len * op.kv_heads * width) * out.nbytes / out.elements
+    saved = op.batch * (kept + rows * 4.0)
+    return Node(
+        op, node.name, node.inputs, (out,), node.count, FORWARD, node.host_calls, saved, node.share, node.part,
+        node.scope,
+    )  # fmt: skip
+
+
+def _heads_split(products: list[Node], on: Fusion) -> list[Node]:
+    """One kernel that brings q, k and v of several sequences into the products' layout, (b a, rows, d) each.
+
+    One that adds the bias, too, runs for one sequence as well.
+    """
+    scores, context = products
+    made, first, second = scores.outputs[0], scores.op, context.op
+    assert isinstance(first, Gemm) and isinstance(second, Gemm)
+    if "sequence" not in made.axes or first.m == 1 or (made.shape[0] == 1 and not on.engine.adds_qkv_bias):
+        return []
+    operands = (*scores.inputs, context.inputs[1])
+    name = f"{scores.scope.rpartition(' ')[0]} split heads"
+    elements = first.batch * (first.m + first.n) * first.k + second.batch * second.k * second.n
+    total = Tensor(name, ("tokens",), (elements,), made.dtype)
+    inputs = tuple(map(on.of, operands))
+    for x in operands:
+        on.stands_for[id(x)] = total.view(x.axes, x.shape, part=True)
+    op = Elementwise(made.dtype, "copy", elements)
+    return [Node(op, name, inputs, (total,), scope=scores.scope)]

@@ -1,0 +1,123 @@
+"""Modules that run as one kernel: norms, activations, soft caps, routers, the loss; tables that no kernel makes.
+
+A rule takes a module's nodes (one scope, in order) and gives those of an engine in their place. What is made keeps its
+tensors, so that its readers need not know.
+"""
+
+from __future__ import annotations
+
+from predictor.graph.graph import Node
+from predictor.graph.tensor import WEIGHT, Tensor
+from predictor.ops.base import FORWARD
+from predictor.ops.elementwise import Elementwise
+from predictor.ops.embedding import CrossEntropy
+from predictor.ops.moe import Routing
+from predictor.ops.norm import Norm
+from predictor.passes.fuse_edges import Fusion, outside
+
+#: FLOP an element of the activation functions that are one kernel in eager PyTorch, too; of all others, and of chains.
+_FLOPS, _CHAIN_FLOPS = {"relu": 1.0, "silu": 8.0}, 10.0
+
+
+def norm(nodes: list[Node], on: Fusion, terms: tuple[Tensor, Tensor, Tensor] | None = None, kept: bool = True) -> Node:
+    """The chain of an RMS norm, or a layer norm, as one kernel.
+
+    ``terms``: of the sum that it reads and does first, (stream, branch, sum), which it writes where the sum is
+    ``kept``.
+    """
+    first, last = nodes[0], nodes[-1]
+    op, saved, made = first.op, last.saved_bytes, last.outputs[0]
+    outputs: tuple[Tensor, ...]
+    if isinstance(op, Norm):
+        kind, rows, cols = op.kind, op.rows, op.cols
+    else:
+        kind, cols = "rms", made.shape[-1]
+        rows = made.elements // cols
+    reads = tuple(t for node in nodes for t in node.inputs if t.role == WEIGHT)
+    op = Norm(last.op.dtype, rows, cols, kind, FORWARD, terms is not None, kept)
+    if on.training and kind == "rms":
+        plus_one = any(not node.inputs for node in nodes)  # whose weights are kept less one: the product is in fp32
+        saved = (rows * cols * op.itemsize if plus_one else saved) + op.statistics_bytes
+    if terms is None:
+        x = on.inputs(first)
+        inputs, outputs = (x[0], *x[len(first.inputs) :], *reads), (made,)
+    else:
+        inputs, outputs = (*terms[:2], *reads), (terms[2], made) if kept else (made,)
+    scope = last.scope
+    return Node(op, scope, inputs, outputs, 1, FORWARD, 1, saved, 1.0, last.part, scope)
+
+
+def activation(nodes: list[Node], on: Fusion) -> list[Node]:
+    """An activation function, or that of a gate and its product with the other half."""
+    first, last = nodes[0], nodes[-1]
+    op, made = first.op, last.outputs[0]
+    assert isinstance(op, Elementwise)
+    reads, n = outside(nodes), made.elements
+    inputs: tuple[Tensor, ...]
+    if len({id(_undetached(t)) for t in reads}) > 1:
+        fn = "swiglu" if op.fn == "silu" else "geglu"
+        fused, kept = Elementwise(op.dtype, fn, n), 2 * n
+        inputs = (on.of(first.inputs[0]), on.of(last.inputs[1]))
+    else:
+        flops = _FLOPS.get(op.fn, _CHAIN_FLOPS) if len(nodes) == 1 else _CHAIN_FLOPS
+        fused, kept = Elementwise(op.dtype, "fused", n, 1, chain_flops=flops), n
+        inputs = (on.of(_undetached(reads[0])),)
+    saved = kept * op.itemsize if on.training else 0.0
+    return [Node(fused, last.scope, inputs, (made,), 1, FORWARD, 1, saved, 1.0, "", last.scope)]
+
+
+def _undetached(tensor: Tensor) -> Tensor:
+    """What a detached view is of."""
+    return tensor.base if tensor.base is not None and tensor.gradient is None else tensor
+
+
+def softcap(nodes: list[Node], on: Fusion) -> list[Node]:
+    """c tanh(x / c) in one kernel."""
+    first, last = nodes[0], nodes[-1]
+    made = last.outputs[0]
+    op = Elementwise(last.op.dtype, "fused", made.elements, 1, chain_flops=_CHAIN_FLOPS)
+    return [Node(op, last.scope, on.inputs(first), (made,), 1, FORWARD, 1, 0.0, 1.0, "", last.scope)]
+
+
+def scaling(nodes: list[Node], on: Fusion) -> list[Node]:
+    """A factor of what a product reads is the product's own."""
+    for node in nodes:
+        on.gone(node)
+    return []
+
+
+def tables(nodes: list[Node], on: Fusion) -> list[Node]:
+    """Masks and tables of positions, which kernels find by themselves."""
+    return []
+
+
+def router(nodes: list[Node], on: Fusion) -> list[Node]:
+    """Scores and choices in the dtype of the activations: nothing is cast on the way."""
+    made = []
+    for node in nodes:
+        op = node.op
+        if isinstance(op, Elementwise) and op.fn == "cast":
+            on.gone(node)
+        elif isinstance(op, Routing):
+            narrow = Routing(node.inputs[0].dtype, op.tokens, op.experts, op.top_k)
+            made.append(
+                Node(narrow, node.name, on.inputs(node), node.outputs, 1, FORWARD, node.host_calls, node.saved_bytes,
+                     1.0, node.part, node.scope)
+            )  # fmt: skip
+        else:
+            made.append(on.kept(node))
+    return made
+
+
+def loss(nodes: list[Node], on: Fusion) -> list[Node]:
+    """Cross-entropy reads the logits as they are, and widens them within, unless they are gathered in between."""
+    *casts, node = nodes
+    op = node.op
+    if not isinstance(op, CrossEntropy):
+        return [on.kept(node) for node in nodes]
+    for cast in casts:
+        on.gone(cast)
+    inputs = on.inputs(node)
+    op = CrossEntropy(inputs[0].dtype, op.rows, op.vocab)
+    saved = op.rows * op.vocab * op.itemsize if on.training else 0.0
+    return [Node(op, node.name, inputs, node.outputs, 1, FORWARD, node.host_calls, saved, 1.0, "", node.scope)]

@@ -1,0 +1,97 @@
+"""Activations that are made again in the backward pass in place of being saved.
+
+"full": every layer's forward pass runs again before its backward pass, so that a layer saves no more than its input
+(Chen et al., arXiv:1604.06174). "selective": of attention that is no fused kernel, the scores and what is made of them
+(mask, softmax, dropout) run again: they grow with the square of the sequence and cost little (Korthikanti et al.,
+arXiv:2205.05198, section 5). What runs again counts as backward; saved is what the joint graph's edges then say.
+"""
+
+from __future__ import annotations
+
+from predictor.errors import unknown_name
+from predictor.graph.graph import Block, Graph, Node
+from predictor.graph.tensor import ACTIVATION, Tensor
+from predictor.ops.base import BACKWARD
+
+NONE, SELECTIVE, FULL = "none", "selective", "full"
+KINDS = (NONE, SELECTIVE, FULL)
+
+
+def recompute(graph: Graph, kind: str) -> Graph:
+    """The joint ``graph`` with what ``kind`` says run again; itself where there is nothing to do.
+
+    Raises UnknownNameError for a kind that is not one of `KINDS`.
+    """
+    if kind not in KINDS:
+        raise unknown_name("recompute", kind, KINDS)
+    if kind == NONE:
+        return graph
+    blocks = list(graph.blocks)
+    changed = False
+    for b, block in enumerate(blocks):
+        forward = block if block.backward_of is None else blocks[block.backward_of]
+        if forward is block or not is_layer(forward):
+            continue
+        nodes = [node for node in forward.nodes if kind == FULL or _is_of_scores(node)]
+        if nodes:
+            changed = True
+            blocks[b] = Block(
+                block.name, _with_again(block.nodes, nodes), block.repeat, block.carried, block.layers,
+                block.backward_of, block.running,
+            )  # fmt: skip
+    return Graph(tuple(blocks), graph.fused) if changed else graph
+
+
+def is_layer(block: Block) -> bool:
+    """A block that makes of a tensor another one with the same axes, by products."""
+    if block.carried is None:
+        return False
+    first, last = block.carried
+    same = first.axes == last.axes and first.shape == last.shape
+    return same and any(node.op.unit == "matrix" for node in block.nodes)
+
+
+def _is_of_scores(node: Node) -> bool:
+    made = node.outputs[0]
+    return made.role == ACTIVATION and "sequence" in made.axes and "kv" in made.axes
+
+
+def _with_again(backward: tuple[Node, ...], forward: list[Node]) -> tuple[Node, ...]:
+    """The backward nodes with the ``forward`` ones before the first that reads what those make, all of them reading
+    the tensors that were made again."""
+    again: dict[int, Tensor] = {}
+    first: list[Node] = []
+    made: set[int] = set()
+    for node in forward:
+        inputs = tuple(instead(again, t) for t in node.inputs)
+        for t in node.outputs:
+            again[id(t)] = t.copied()
+            made.add(id(t))
+        outputs = tuple(again[id(t)] for t in node.outputs)
+        first.append(
+            Node(
+                node.op, node.name, inputs, outputs, node.count, BACKWARD, node.host_calls, 0.0, node.share, node.part,
+                node.scope,
+            )
+        )  # fmt: skip
+    at = next((i for i, node in enumerate(backward) if any(id(t.storage) in made for t in node.inputs)), len(backward))
+    rest = [
+        Node(
+            node.op, node.name, tuple(instead(again, t) for t in node.inputs), node.outputs, node.count, node.phase,
+            node.host_calls, 0.0, node.share, node.part, node.scope,
+        )
+        for node in backward[at:]
+    ]  # fmt: skip
+    return (*backward[:at], *first, *rest)
+
+
+def instead(again: dict[int, Tensor], tensor: Tensor) -> Tensor:
+    """What stands for a tensor that was made again, or for a view of one; else the tensor itself."""
+    found = again.get(id(tensor))
+    if found is None:
+        found = tensor
+        if tensor.base is not None:
+            base = instead(again, tensor.base)
+            found = tensor if base is tensor.base else tensor.copied(base)
+        again[id(tensor)] = found
+    return found

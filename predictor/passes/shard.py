@@ -1,0 +1,306 @@
+"""The graph of one rank of a mesh: local tensors and operators, and collectives where partial sums meet.
+
+Rules map logical axes to axes of the mesh, as {"mlp": "tp"}: a tensor that has such an axis is split there. An operator
+says by itself what it is on local tensors (`Op.local`). A result is a partial sum over an axis of the mesh that splits
+what it was made of, but not itself: a product contracts it, a look-up is indexed along it. A sum of partial sums
+is one again (`Op.stays_partial`); before anything else reads one, an all_reduce makes it whole, directly after the node
+that made it. So it is for gradients as well, which have the axes of their tensors. What the graph gives in the end is
+gathered, unless it is split into samples.
+
+Sizes that a degree does not divide are rounded up: vocabularies are padded, and ranks that outnumber the heads of keys
+and values have a copy of one each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple
+
+from predictor.errors import RequestError
+from predictor.graph.graph import Block, Graph, Node
+from predictor.graph.tensor import ACTIVATION, Tensor, View
+from predictor.hardware.mesh import Mesh
+from predictor.ops.base import FORWARD, Piece
+
+#: Logical axis -> axis of the mesh.
+Rules = Mapping[str, str]
+
+#: Axes along which results of different ranks may stay apart: each has samples of its own.
+SAMPLES = ("batch", "sequence", "tokens")
+#: What a collective is called after, where that is not the first word of the node that made its operand.
+_CALLED = {"experts": "mlp", "shared": "mlp", "token": "embedding", "lm": "logits"}
+
+
+def shard(graph: Graph, mesh: Mesh, rules: Rules) -> Graph:
+    """``graph`` as one rank of ``mesh`` runs it. What no rule splits stays the same object, a graph of which none
+    splits anything, too.
+
+    Raises RequestError, one line, where rules split a tensor twice over one axis of the mesh, and UnsupportedError for
+    an operator that does not say what it is on a part.
+    """
+    layout = _layout(mesh.axes, tuple(rules.items()))
+    return _Rank(mesh, layout).graph(graph) if layout.degrees else graph
+
+
+def local_size(mesh: Mesh | None, rules: Rules) -> Callable[[str, int], int]:
+    """A function of (logical axis, size) that gives what a rank has of an axis."""
+    if mesh is None:
+        return _whole_size
+    degrees = {axis: mesh.degree(to) for axis, to in rules.items()}
+    return lambda axis, size: -(-size // degrees.get(axis, 1))
+
+
+def _whole_size(axis: str, size: int) -> int:
+    return size
+
+
+class _Cut(NamedTuple):
+    """An axis of a tensor that rules split."""
+
+    place: int
+    name: str
+    degrees: tuple[int, ...]  # of its segments
+    degree: int  # of all of them, 0 where they differ
+    over: tuple[str]  # the axis of the mesh
+
+
+class _Layout:
+    """What rules do to the axes of tensors, kept from graph to graph."""
+
+    def __init__(self, axes: tuple[tuple[str, int], ...], rules: tuple[tuple[str, str], ...]) -> None:
+        degrees = dict(axes)
+        self.degrees = {axis: (degrees[to], to) for axis, to in rules if to in degrees}
+        self.known: dict[tuple[str, ...], tuple[_Cut, ...]] = {}
+
+    def cuts(self, axes: tuple[str, ...]) -> tuple[_Cut, ...]:
+        """The axes that are split, of a tensor that has these."""
+        found: list[_Cut] = []
+        taken: set[str] = set()
+        for place, name in enumerate(axes):
+            ruled = [self.degrees.get(part, (1, "")) for part in name.split(" | ")]
+            over = {axis for degree, axis in ruled if degree > 1}
+            if len(over) > 1 or over & taken:
+                raise RequestError(f"axes {', '.join(axes)}: expected rules that split one over {', '.join(over)}")
+            if over:
+                taken |= over
+                degrees = tuple(degree for degree, _ in ruled)
+                found.append(_Cut(place, name, degrees, degrees[0] if len(set(degrees)) == 1 else 0, (over.pop(),)))
+        self.known[axes] = tuple(found)
+        return self.known[axes]
+
+
+_layout = lru_cache(maxsize=256)(_Layout)
+_UNSPLIT: Mapping[str, tuple[int, int]] = MappingProxyType({})
+
+
+class _Made:
+    """Where a node stands that made a tensor to be joined over ranks: what is to follow in its block, after it."""
+
+    __slots__ = ("after", "index", "kept", "node", "over", "partial", "piece")
+
+    def __init__(
+        self, after: dict[int, list[Node]], index: int, node: Node, piece: Piece, over: tuple[str, ...], partial: Tensor
+    ) -> None:
+        self.after = after
+        self.index = index
+        self.node = node
+        self.piece = piece
+        self.over = over
+        #: what the node makes in place of the whole sum
+        self.partial = partial
+        #: whether a sum of partial sums has read it as it is
+        self.kept = False
+
+
+class _Rank:
+    """One rank's graph in the making; tensors are known by their ids."""
+
+    def __init__(self, mesh: Mesh, layout: _Layout) -> None:
+        self.mesh = mesh
+        self.layout = layout
+        self.cuts = layout.known
+        self.pieces: dict[int, Piece] = {}
+        self.partial: dict[int, _Made] = {}
+        #: split results that nothing has read yet
+        self.unread: dict[int, _Made] = {}
+
+    def graph(self, graph: Graph) -> Graph:
+        found = [self._nodes(block) for block in graph.blocks]
+        for made in self.unread.values():
+            self._gather(made)
+        if all(nodes is None for nodes, _ in found):
+            return graph
+        blocks = [self._block(block, *of_block) for block, of_block in zip(graph.blocks, found, strict=True)]
+        return replace(graph, blocks=tuple(blocks))
+
+    def _block(self, block: Block, nodes: list[Node] | None, after: dict[int, list[Node]]) -> Block:
+        if nodes is None:
+            return block
+        if after:
+            nodes = [new for i, node in enumerate(nodes) for new in (node, *after.get(i, ()))]
+        carried = self._pair(block.carried) if block.carried else None
+        return replace(block, nodes=tuple(nodes), carried=carried, running=tuple(map(self._pair, block.running)))
+
+    def _nodes(self, block: Block) -> tuple[list[Node] | None, dict[int, list[Node]]]:
+        """The nodes of a block on this rank, None where they are the block's own, and the collectives that follow
+        them."""
+        nodes: list[Node] = []
+        after: dict[int, list[Node]] = {}
+        known, cut, partial, unread = self.pieces.get, self._cut, self.partial, self.unread
+        if block.nodes[0].phase == FORWARD:
+            unread.clear()  # what ends before the last block is no result of the graph
+        made: list[_Made] = []
+        changed = False
+        for i, node in enumerate(block.nodes):
+            inputs: list[Piece] = []
+            read: list[Tensor] = []
+            split: tuple[str, ...] = ()  # axes of the mesh that split what it reads
+            for t in node.inputs:
+                piece = known(id(t)) or cut(t)
+                inputs.append(piece)
+                read.append(piece.local)
+                if piece.over:
+                    if piece.over is not split:
+                        split = _union(split, piece.over)
+                    if unread:
+                        unread.pop(id(t.storage), None)
+            summed = self._summed(node) if partial else ()
+            for j, sum_ in summed:
+                split = _union(split, sum_.over)
+                read[j] = sum_.partial if node.inputs[j] is sum_.piece.whole else read[j].copied(sum_.partial)
+            outputs: list[Piece] = []
+            results: list[Tensor] = []
+            any_split = bool(split)
+            for j, t in enumerate(node.outputs):
+                piece = known(id(t)) or cut(t)
+                outputs.append(piece)
+                over, result = piece.over, piece.local
+                of = node.op.made_of(j) if split else None
+                mixed = split if of is None else _union((), *(inputs[place].over for place in of))
+                if mixed and mixed is not over and (lacking := tuple(axis for axis in mixed if axis not in over)):
+                    result = result.copied()
+                    sum_ = partial[id(t)] = _Made(after, i, node, piece, lacking, result)
+                    made.append(sum_)
+                elif over:
+                    any_split = True
+                    if node.phase == FORWARD and t.role == ACTIVATION:
+                        unread[id(t)] = _Made(after, i, node, piece, over, result)
+                results.append(result)
+            if not any_split:
+                nodes.append(node)
+                continue
+            changed = True
+            op = node.op
+            if len(summed) < len(inputs) or any(piece.over for piece in (*inputs, *outputs)):
+                op = op.local(inputs, outputs)
+            new = Node(
+                op, node.name, tuple(read), tuple(results), node.count, node.phase, node.host_calls, node.saved_bytes,
+                node.share, node.part, node.scope,
+            )  # fmt: skip
+            nodes.append(new)
+        if made:
+            pairs = (block.carried, *block.running) if block.carried else block.running
+            handed = {id(pair[1].storage) for pair in pairs}
+            for sum_ in made:
+                key = id(sum_.piece.whole)
+                if key in self.partial and (key in handed or not sum_.kept):
+                    self._reduce(self.partial.pop(key))
+        return nodes if changed else None, after
+
+    def _summed(self, node: Node) -> list[tuple[int, _Made]]:
+        """The inputs of a node that are partial sums and stay so in its result; others are made whole before it."""
+        found = [
+            (j, made)
+            for j, t in enumerate(node.inputs)
+            if (made := self.partial.get(id(t) if t.base is None else id(t.storage))) is not None
+        ]
+        if not found:
+            return found
+        partial = [False] * len(node.inputs)
+        for j, made in found:
+            partial[j] = made.over == found[0][1].over and node.inputs[j].depth <= 1
+        if all(partial[j] for j, _ in found) and node.op.stays_partial(partial):
+            for _, made in found:
+                made.kept = True
+            return found
+        for _, made in found:
+            if self.partial.pop(id(made.piece.whole), None) is not None:
+                self._reduce(made)
+        return []
+
+    def _reduce(self, made: _Made) -> None:
+        """The all_reduce of a partial sum, an axis of the mesh after the other."""
+        x, whole = made.partial, made.piece.local
+        for axis in made.over:
+            out = whole if axis == made.over[-1] else whole.copied()
+            self._join(made, "all_reduce", axis, x, out)
+            x = out
+
+    def _gather(self, made: _Made) -> None:
+        """The all_gather of a result, an axis after the other; padding stays."""
+        x = made.partial
+        for place, name, _, _, (axis,) in reversed(self.cuts[x.axes]):
+            if name in made.piece.split and name not in SAMPLES:
+                shape = (*x.shape[:place], x.shape[place] * self.mesh.degree(axis), *x.shape[place + 1 :])
+                out = Tensor(x.name, x.axes, shape, x.dtype)
+                self._join(made, "all_gather", axis, x, out)
+                x = out
+
+    def _join(self, made: _Made, kind: str, axis: str, x: Tensor, out: Tensor) -> None:
+        node = made.node
+        op = self.mesh.collective(kind, axis, out.dtype, round(out.nbytes))
+        first = node.name.split(" ", 1)[0]
+        name = f"{_CALLED.get(first, first)} {kind}"
+        count = max(1, node.count // len(node.outputs))
+        new = Node(op, name, (x,), (out,), count, node.phase, scope=name)
+        made.after.setdefault(made.index, []).append(new)
+
+    def _pair(self, tensors: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        first, last = (self.pieces.get(id(t)) or self._cut(t) for t in tensors)
+        return first.local, last.local
+
+    def _cut(self, t: Tensor) -> Piece:
+        """What this rank has of a tensor that it meets for the first time."""
+        axes, base = t.axes, t.base
+        cuts = self.cuts.get(axes)
+        if cuts is None:
+            cuts = self.layout.cuts(axes)
+        under = None
+        if base is not None:
+            under = (self.pieces.get(id(base)) or self._cut(base)).local
+            if under is base:
+                under = None
+        shape, segments, split = t.shape, t.segments, _UNSPLIT
+        over: tuple[str, ...] = ()
+        for place, name, degrees, degree, axis in cuts:
+            size = shape[place]
+            if segments and name in segments:
+                parts = tuple((-(-n // d), width) for (n, width), d in zip(segments[name], degrees, strict=True))
+                part = sum(n * width for n, width in parts)
+                segments = {**segments, name: parts}
+            elif degree:
+                part = -(-size // degree)
+            else:
+                raise RequestError(f"{t!r}: expected segments of {name!r}, of which rules split some")
+            if part != size:
+                shape = (*shape[:place], part, *shape[place + 1 :])
+                split = {**split, name: (part, size)} if over else {name: (part, size)}
+                over = (*over, *axis) if over else axis
+        if not over and under is None:
+            piece = self.pieces[id(t)] = Piece(t, t, _UNSPLIT, over)
+            return piece
+        if base is None:
+            local = Tensor(t.name, axes, shape, t.dtype, t.role, segments)
+        else:
+            local = View(under or base, axes, shape, t.role, t.gradient, t.part, t.at, segments)
+        piece = self.pieces[id(t)] = Piece(t, local, split, over)
+        return piece
+
+
+def _union(axes: tuple[str, ...], *others: tuple[str, ...]) -> tuple[str, ...]:
+    for more in others:
+        axes = (*axes, *(axis for axis in more if axis not in axes)) if axes else more
+    return axes

@@ -1,0 +1,117 @@
+"""Templates of lowered graphs (`predictor.graph.template`) by structure, for structures that come again and again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import fields, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from predictor.engines import Engine
+from predictor.graph import Graph
+from predictor.networks import ModelConfig, Step
+from predictor.parts import Formats
+from predictor.simulate.lower import lower
+
+if TYPE_CHECKING:
+    from predictor.graph.template import Template
+    from predictor.hardware.mesh import Mesh
+    from predictor.hardware.system import SystemSpec
+
+#: How often a structure has come when its template is made, which costs about as much as making it eight times.
+AGAIN = 3
+#: Templates of one structure: one for each way in which its guards may go.
+VARIANTS = 8
+
+
+class _Seen:
+    """A structure: its templates, how often none fitted since the last was made, and whether there will be no more."""
+
+    __slots__ = ("closed", "missed", "templates")
+
+    def __init__(self) -> None:
+        self.templates: list[Template] = []
+        self.missed = 0
+        self.closed = False
+
+
+class Templates:
+    """Templates by structure, the ``most`` that were used last.
+
+    One is made when a structure comes again: what comes once or twice is made directly, and costs no more than that.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._seen: OrderedDict[Hashable, _Seen] = OrderedDict()
+
+    def graphs(
+        self, structure: Hashable, names: tuple[str, ...], points: Sequence[tuple[Any, ...]], make: Callable[..., Graph]
+    ) -> list[Graph] | None:
+        """The graphs of ``structure`` for each of ``points``, values for ``names``; None where they are to be made
+        directly. ``structure`` has to name all that ``make`` reads beside them."""
+        seen = self._seen.get(structure)
+        if seen is None:
+            seen = self._seen[structure] = _Seen()
+            if len(self._seen) > self.most:
+                self._seen.popitem(last=False)
+        else:
+            self._seen.move_to_end(structure)
+        found = [_fitting(seen, values) for values in points]
+        if None not in found:
+            return found  # type: ignore[return-value]
+        seen.missed += 1
+        if seen.missed < AGAIN or seen.closed:
+            return None
+        from predictor.graph.template import template_of  # what forecasts one run starts without it
+
+        seen.missed = 0
+        try:
+            seen.templates.append(template_of(make, dict(zip(names, points[found.index(None)], strict=True))))
+        except Exception:  # whatever it is: making it directly is what says so
+            seen.closed = True
+            return None
+        seen.closed = len(seen.templates) >= VARIANTS
+        found = [graph or _fitting(seen, values) for graph, values in zip(found, points, strict=True)]
+        return None if None in found else found  # type: ignore[return-value]
+
+
+def _fitting(seen: _Seen, values: tuple[Any, ...]) -> Graph | None:
+    for template in seen.templates:
+        graph = template.graph(values)
+        if graph is not None:
+            return graph
+    return None
+
+
+#: What of a step a template leaves open: sizes.
+_OPEN = ("batch", "seq_len", "context_len")
+_structure_of = attrgetter(*(each.name for each in fields(Step) if each.name not in _OPEN))
+_TEMPLATES = Templates(most=512)
+
+
+def lower_alike(
+    config: ModelConfig, step: Step, tokens: Sequence[int], mesh: Mesh | None, formats: Formats, engine: Engine
+) -> list[Graph] | None:
+    """The graphs of passes like ``step`` with other ``tokens``: of the context in decode, else query tokens a sequence.
+
+    As `lower` makes them, without tensors, from a template; None where there is none, which is so where the structure
+    comes for the first time, in training, and of ragged batches. A template leaves the system of a mesh open, too, of
+    which a graph holds the links' numbers.
+    """
+    if step.lens or step.training:
+        return None
+    last, rest = ("context_len", step.seq_len) if step.mode == "decode" else ("seq_len", step.context_len)
+    structure = (config, mesh and mesh.axes, formats, engine, rest, _structure_of(step))
+    batch = step.batch
+
+    def make(system: SystemSpec | None = None, **sizes: Any) -> Graph:
+        over = Mesh(mesh.axes, system) if mesh is not None and system is not None else None
+        return lower(config, replace(step, **sizes), over, formats, engine)
+
+    if mesh is None:
+        return _TEMPLATES.graphs(structure, ("batch", last), [(batch, n) for n in tokens], make)
+    from predictor.hardware.mesh import Mesh
+
+    return _TEMPLATES.graphs(structure, ("batch", "system", last), [(batch, mesh.system, n) for n in tokens], make)
