@@ -23,18 +23,23 @@ from predictor.tiling import TileGrid
 
 FloatArray = npt.NDArray[np.float64]
 
-# Candidate tiles of the core, rows x columns of C, each with 1, 2, 4 or 8 splits of K.
+#: Candidate tiles of the core, rows x columns of C, each with 1, 2, 4 or 8 splits of K, of which every one keeps some
+#: of K to itself: the sizes that libraries have kernels for. Chosen by hand, not from data.
 _TILES = np.array(
     [[256, 128], [128, 256], [128, 128], [128, 64], [64, 128], [64, 64], [64, 256], [32, 64], [64, 32], [16, 64],
      [16, 128]], dtype=np.float64,
 )  # fmt: skip
 _SPLITS = np.array([1.0, 2.0, 4.0, 8.0])
 _ONE_SPLIT = np.array([1.0])
-_LEAST_K = 256.0  # elements of K that a split keeps to itself
-NORM = 3.0  # compute and memory time join as a p-norm: softer than the larger, harder than the sum
-STEP = 64.0  # elements of K
-#: Share of L2 that a call finds as the call before left it: what passed through it since has taken the rest. Chosen,
-#: not fitted; a tile probe, which is run again and again on the same operands, finds as much of its weights there.
+_LEAST_K = 256.0
+#: Compute and memory time join as a p-norm: softer than the larger, harder than the sum. Chosen by hand, not from
+#: data.
+NORM = 3.0
+#: Elements of K that are called a step, by definition: 128 bytes in 16 bit.
+STEP = 64.0
+#: Share of L2 that a call finds as the call before left it: what passed through it since has taken the rest. A tile
+#: probe, which is run again and again on the same operands, finds as much of its weights there. Chosen by hand, not
+#: from data.
 HELD = 0.5
 
 

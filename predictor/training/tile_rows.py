@@ -30,7 +30,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 #: A probe whose loop over K calls a product of the processor's library for every turn.
 BLOCKED_SOURCE = "blocked"
-#: Fewest rows of a board and variant.
+#: Fewest rows of a board and variant: more than there are constants. Chosen by hand, not from data.
 FEWEST = 16
 #: Constants that rows of tile probes alone tell.
 TAUGHT = (
@@ -39,14 +39,21 @@ TAUGHT = (
 #: Of the dtypes that one variant answers for, the one whose rows are read where a board has several.
 _PREFERRED = ("bf16", "fp16", "fp32", "tf32")
 #: How far (standard deviation of the log) a constant of a board may lie from its start; a probe's rate from 1; the
-#: cycles of a call from `_CALL_CYCLES`. Chosen wide, as a board is probed because nothing like it was; but DRAM gives
-#: 0.6 to 0.85 of its bandwidth on all boards of models/default, and few rows of a noisy machine say more than that.
+#: cycles of a call from `_CALL_CYCLES`, some 10 us. Wide, as a board is probed because nothing like it was: by hand,
+#: not from data.
 SPREAD, RATE_SPREAD, CALL_SPREAD = 1.0, 0.3, 1.5
+_CALL_CYCLES = 2e4
+
+#: Those that lie closer. Chosen by looking at models/default, on whose boards bf16 products get 0.7 to 0.85 of DRAM's
+#: bandwidth: few rows of a noisy machine say more than that.
 _CLOSER = {"dram_efficiency": 0.25}
-_CALL_CYCLES = 2e4  # 10 us, what PyTorch takes to call a product
-_ROW_ERROR = 0.05  # log error of one row that counts as usual, at the least
-_USUAL = 1.5  # what is usual of rows, over the median of their errors: that of a normal distribution
-_BELOW_PEAK = 0.95  # where an efficiency starts at the most: from 1 on it has no slope
+#: Log error of one row that counts as usual, at the least: a few times what a quiet machine's rows scatter. Chosen by
+#: hand, not from data.
+_ROW_ERROR = 0.05
+#: What is usual of rows, over the median of their errors: by definition of a normal distribution 1.48.
+_USUAL = 1.5
+#: Where an efficiency starts at the most: from 1 on it has no slope. Chosen by hand, not from data.
+_BELOW_PEAK = 0.95
 
 
 def is_probe(frame: Frame) -> BoolArray:
