@@ -101,8 +101,8 @@ def refusal(case: Case, target: Target) -> str:
 
 def _launcher_refusal(case: Case, target: Target) -> str:
     implementation = case.option("impl", "")
-    if case.launcher == "tile" and (target.kind != "cuda" or not target.triton):
-        return "tile probes need a GPU and Triton"
+    if case.launcher == "tile" and target.kind == "cuda" and not target.triton:
+        return "a GPU's tile probes need Triton"
     if case.launcher == "collective" and getattr(case.op, "ranks", 2) > (target.gpus if target.kind == "cuda" else 0):
         return "collectives need as many GPUs as they have ranks"
     if case.launcher == "rotary" and target.kind == "cpu" and case.op.dtype != "fp32":

@@ -26,9 +26,6 @@ HARNESS: tuple[Column, ...] = (
     Column("shared_memory_bytes", "int", "bytes", "shared memory of a block of the kernel"),
     Column("cudnn_version", "text", "", "cuDNN version"),
     Column("memory_clock_hz", "float", "Hz", "memory clock while measuring"),
-    Column("tile_m", "int", "", "tile probe: rows of the tile"),
-    Column("tile_n", "int", "", "tile probe: columns of the tile"),
-    Column("tile_k", "int", "", "tile probe: depth of one step of the K loop"),
     Column("rate", "float", "", "ceilings: FLOP/s or bytes/s at the median"),
     Column("rate_max", "float", "", "ceilings: FLOP/s or bytes/s of the fastest sample"),
 )

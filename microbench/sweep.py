@@ -161,13 +161,14 @@ def _group_cases(
 def _case(
     launcher: str, op: Op, options: tuple[tuple[str, Any], ...], cache: str, protocol: str, target: Target
 ) -> Case:
-    """The case; a tile probe gets m and n here, so that its tiles fill as many waves of the device as it asks for."""
+    """The case; a tile probe gets m and n here, so that its tiles fill as many waves of the device as it asks for, in a
+    grid that is nearly square, or in a row."""
     if launcher != "tile":
         return Case(launcher, op, options, cache, protocol)
     chosen = dict(options)
     tile_m, tile_n, _ = (int(part) for part in str(chosen["tile"]).split("x"))
     tiles = max(1, round(int(chosen["quarter_waves"]) / 4 * target.units))
-    down = max(d for d in range(1, math.isqrt(tiles) + 1) if tiles % d == 0)
+    down = max(d for d in range(1, math.isqrt(tiles) + 1) if tiles % d == 0) if chosen.get("grid") != "row" else 1
     shaped = replace(op, m=down * tile_m, n=tiles // down * tile_n)  # type: ignore[call-arg]
     return Case(launcher, shaped, (("tile", chosen["tile"]),), cache, protocol)
 

@@ -49,12 +49,15 @@ def predict_many(requests: Iterable[Mapping[str, Any]], *, artifacts: str | Path
     Much faster than one after the other, as operators are forecast together and those that runs share once. For that
     the answers have no breakdown, interval, provenance, notes and number of GPUs that hold a run: ask `predict` for
     those of the points that matter.
-    Raises RequestError for the first request that cannot be answered, or that has ``artifacts`` or ``top`` of its own.
+    Raises RequestError for the first request that cannot be answered, or that has ``artifacts``, ``top`` or ``explain``
+    of its own.
     """
     with _no_collector():
         asked = [Request(**words) for words in requests]
-        if any(one.artifacts is not None or one.top for one in asked):
-            raise RequestError("predict_many: a request has artifacts or top; expected artifacts once, for all of them")
+        if any(one.artifacts is not None or one.top or one.explain is not None for one in asked):
+            raise RequestError(
+                "predict_many: a request has artifacts, top or explain; expected artifacts once, for all of them"
+            )
         selector = load_artifacts(artifacts)
         return [one.summary() for one in forecasts([one.run(selector) for one in asked])]
 

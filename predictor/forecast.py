@@ -131,6 +131,11 @@ class Forecast:
         by_stage = [timed.op_times() for timed in self.stages]
         op_times = [item for items in by_stage for item in items]
         breakdown = classes(op_times, table)
+        why = None
+        if run.explain is not None:
+            from predictor.simulate.explain import explained  # nothing else starts with it
+
+            why = explained(self.stages, run.explain)
         known = run.numbers.notes + context_notes(run.config, run.work)
         return replace(
             self.summary(),
@@ -140,6 +145,7 @@ class Forecast:
             nodes=longest_nodes(by_stage, table, run.top),
             provenance=_provenance(op_times, table.estimators),
             notes=known + notes(breakdown, run.gpu.id, run.selector) + range_notes(table),
+            explained=why,
         )
 
 

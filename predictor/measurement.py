@@ -24,6 +24,10 @@ SCHEMA_VERSION = 1
 CUDA_GRAPH = "cuda_graph"
 PROTOCOLS = ("eager_events", CUDA_GRAPH, "profiler", "host_clock", "unknown")
 
+#: Flag of a row of a tile probe, a kernel of the harness's own whose tile is known: kept apart from the libraries'
+#: kernels, of which it says nothing, it teaches what a tile takes on its board (`predictor.training.tile_rows`).
+TILE_PROBE = "tile_probe"
+
 #: What of the operands lies in L2 when a call begins: everything that fits ("warm"), nothing ("cold"), or what is left
 #: after a few other copies of the weights were used ("rotating").
 CACHE_STATES = ("warm", "cold", "rotating", "unknown")
@@ -73,6 +77,9 @@ _AFTER = (
     Column("kernel_count", "int", "", "kernels that one call launched"),
     *(Column(f"grid_{a}", "int", "", f"thread blocks of that kernel along {a}") for a in "xyz"),
     *(Column(f"block_{a}", "int", "", f"threads of a block along {a}") for a in "xyz"),
+    Column("tile_m", "int", "", "tile probe: rows of the tile"),
+    Column("tile_n", "int", "", "tile probe: columns of the tile"),
+    Column("tile_k", "int", "", "tile probe: depth of one turn of the K loop"),
     Column("sm_clock_hz", "float", "Hz", "SM clock while measuring"),
     Column("temperature_c", "float", "°C", "GPU temperature while measuring"),
     Column("power_w", "float", "W", "board power while measuring"),

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from predictor.simulate.memory import Memory
 from predictor.workload import Workload
+
+if TYPE_CHECKING:
+    from predictor.estimators.explanation import Term
 
 SCHEMA_VERSION = 1
 
@@ -48,6 +52,29 @@ class NodeTime:
 
 
 @dataclass(frozen=True, slots=True)
+class Explained:
+    """One operator of a forecast: of those under its name, the one that takes longest in all. Times in seconds.
+
+    ``latency_s`` is of one call, ``share`` of all GPU time. ``terms`` are the roofline's and those of ``estimator``;
+    ``bound`` what takes most of the time, by the estimator where it can say. ``others``: further shapes of that name.
+    """
+
+    name: str
+    op: str
+    shape: str
+    phase: str
+    count: float
+    latency_s: float
+    share: float
+    bound: str
+    source: str
+    estimator: str
+    rests_on: str
+    others: tuple[str, ...]
+    terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """A forecast. Times in seconds; ``interval_s`` is the 80 % interval, None where the estimators have none.
 
@@ -75,6 +102,7 @@ class Prediction:
     artifacts: str
     assumed: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default_factory=tuple)
+    explained: Explained | None = None
 
     @property
     def latency_ms(self) -> float:

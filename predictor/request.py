@@ -80,6 +80,7 @@ class Request:
     memory_fraction: float | None = None
     artifacts: str | Path | None = None
     top: int = 0
+    explain: str | None = None
 
     def run(self, selector: ArtifactSet | RooflineOnly | None = None) -> Run:
         """The run, checked: names are specs and words a Workload, with the defaults filled in.
@@ -128,7 +129,7 @@ class Request:
         )
         _check_length(config, work)
         chosen = load_artifacts(self.artifacts) if selector is None else selector
-        return Run(config, gpu, work, numbers, chosen, self.top)
+        return Run(config, gpu, work, numbers, chosen, self.top, self.explain)
 
 
 def of_words(source: Callable[Words, Request]) -> Callable[[Callable[[Request], Answer]], Callable[Words, Answer]]:

@@ -16,7 +16,7 @@ class Run:
     """One run; `predictor.request.Request.run` makes it of words, `dataclasses.replace` another one of it.
 
     ``numbers`` are the formats of its weights, activations and KV cache; ``selector`` the estimators; ``top`` the
-    operators that the answer lists.
+    operators that the answer lists, ``explain`` the one that it explains.
     """
 
     config: ModelConfig
@@ -25,3 +25,4 @@ class Run:
     numbers: Precision
     selector: ArtifactSet | RooflineOnly
     top: int = 0
+    explain: str | None = None

@@ -24,7 +24,7 @@ LAUNCHERS: dict[str, str] = {
     "conv": "2-D convolution, forward and backward",
     "routing": "router scores to the top k experts",
     "moe": "expert layers of a mixture of experts",
-    "tile": "GEMM of our own with the tile fixed: the latency of one tile and of one wave (Triton, GPU only)",
+    "tile": "GEMM of our own with the tile fixed: the latency of one tile and of one wave (a GPU's in Triton)",
     "collective": "collectives over the GPUs of this machine (two or more)",
     "ceiling": "what the device sustains: FLOP/s, bandwidth of memory and cache, launch and dispatch time",
 }

@@ -1,18 +1,23 @@
-"""GEMM of our own with the tile fixed, in Triton: what one tile and one wave take, measured and not inferred.
+"""GEMM of our own with the tile fixed: what one tile and one wave take, measured and not inferred.
 
 C (m, n) = A (m, k) B (k, n), B stored as (n, k). m and n are multiples of the tile, so that every program of the grid
 computes one whole tile and the number of waves is tiles / SMs (at one program a SM; the row says how many fit).
+
+A GPU runs a kernel in Triton. A processor runs a blocked product: a wave is as many tiles as PyTorch has threads, and
+each turn of its loop over K adds the products of their blocks of A and B to the wave's tiles, in one batched call of
+PyTorch's library. What the call itself takes is in the row, once a turn; no library's own loop has that.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from microbench.case import Case
 from microbench.devices.base import TORCH_DTYPES, Device
 from microbench.launchers.base import IllegalCase, Prepared, relative_error, some_rows
+from predictor.measurement import TILE_PROBE
 from predictor.ops import Gemm
 
 _kernel: Any = None
@@ -46,8 +51,8 @@ def prepare(case: Case, device: Device) -> Prepared:
         raise IllegalCase("m and n are no multiples of the tile")
     if op.k % tile_k:
         raise IllegalCase("k is no multiple of the tile's depth")
-    if device.kind != "cuda":
-        raise IllegalCase("tile probes need a GPU and Triton")
+    if device.kind == "cpu":
+        return _blocked(op, (tile_m, tile_n, tile_k), device)
     kernel = _load()
     a = device.randn(op.m, op.k, dtype=op.dtype)
     b = device.randn(op.n, op.k, dtype=op.dtype, scale=op.k**-0.5)
@@ -67,5 +72,61 @@ def prepare(case: Case, device: Device) -> Prepared:
         rows = some_rows(op.m).to(a.device)
         return relative_error(launch()[rows], a[rows].double() @ b.double().t())
 
-    tile = {"tile_m": tile_m, "tile_n": tile_n, "tile_k": tile_k}
-    return Prepared(launch, check, kernel_source="triton_tile", flag="tile_probe", extra=tile)
+    return _prepared(launch, check, "triton_tile", (tile_m, tile_n, tile_k))
+
+
+def _prepared(launch: Any, check: Any, source: str, tile: tuple[int, int, int]) -> Prepared:
+    named = dict(zip(("tile_m", "tile_n", "tile_k"), tile, strict=True))
+    return Prepared(launch, check, kernel_source=source, flag=TILE_PROBE, extra=named)
+
+
+Places: TypeAlias = tuple[int, int] | torch.Tensor
+
+
+def _waves(rows: int, columns: int, units: int) -> list[tuple[int, int, Places, Places]]:
+    """(first and last tile, rows of tiles, columns of tiles) of every wave; (which, how many) where they are alike."""
+    found: list[tuple[int, int, Places, Places]] = []
+    for first in range(0, rows * columns, units):
+        last = min(first + units, rows * columns)
+        row, column = divmod(first, columns)
+        if (last - 1) // columns == row:
+            found.append((first, last, (row, first - last), (column, last - first)))
+        else:
+            numbers = torch.arange(first, last)
+            found.append((first, last, torch.div(numbers, columns, rounding_mode="floor"), numbers % columns))
+    return found
+
+
+def _blocks(of: torch.Tensor, places: Places) -> torch.Tensor:
+    """The blocks of a wave: one for all of its tiles (a negative count), those side by side, or copies of any."""
+    if isinstance(places, torch.Tensor):
+        return of.index_select(0, places)
+    at, count = places
+    return of[at].expand(-count, -1, -1) if count < 0 else of[at : at + count]
+
+
+def _blocked(op: Gemm, tile: tuple[int, int, int], device: Device) -> Prepared:
+    """The processor's probe: A, B and C lie tile by tile, as a library packs them."""
+    tile_m, tile_n, tile_k = tile
+    rows, columns, turns = op.m // tile_m, op.n // tile_n, op.k // tile_k
+    a = device.randn(turns, rows, tile_m, tile_k, dtype=op.dtype)
+    b = device.randn(turns, columns, tile_k, tile_n, dtype=op.dtype, scale=op.k**-0.5)
+    c = torch.empty(rows * columns, tile_m, tile_n, dtype=TORCH_DTYPES[op.dtype])
+    waves = _waves(rows, columns, torch.get_num_threads())
+
+    def launch() -> torch.Tensor:
+        for first, last, down, across in waves:
+            into = c[first:last]
+            for turn in range(turns):
+                left, right = _blocks(a[turn], down), _blocks(b[turn], across)
+                torch.baddbmm(into, left, right, beta=1.0 if turn else 0.0, out=into)
+        return c
+
+    def check() -> float:
+        whole = launch().view(rows, columns, tile_m, tile_n).transpose(1, 2).reshape(op.m, op.n)
+        left = a.permute(1, 2, 0, 3).reshape(op.m, op.k)
+        right = b.permute(0, 2, 1, 3).reshape(op.k, op.n)
+        some = some_rows(op.m)
+        return relative_error(whole[some], left[some].double() @ right.double())
+
+    return _prepared(launch, check, "blocked", tile)

@@ -17,6 +17,7 @@ EXAMPLES = """examples:
   predict --model gpt2-large --gpu v100 --batch 4 --seq-len 1024 --dtype fp32
   predict --model llama-3.1-8b --gpu h200 --mode generate --seq-len 1024 --output-len 256 --execution cuda_graph
   predict --model llama-3.1-70b --gpu h100 --tp 4 --execution vllm --mode generate --prompt-lens 12,3000 --output-len 9
+  predict --model gpt3 --gpu h100 --explain "mlp up"
   predict --model gpt3 --gpu h100 --html gpt3.html --trace gpt3-trace.json
   predict --model my/config.json --gpu my-gpu.yaml --mode train --batch 8 --json
 """
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gpu", required=True, help="a name or alias of `tilecast gpus`, or a YAML file")
     add_words(parser)
     add("--top", type=int, default=0, metavar="N", help="list the N operators that take longest")
+    add("--explain", metavar="NODE", help="why an operator takes as long as it does: its name, as --top lists it")
     add("--html", metavar="FILE", help="also write a page with charts, provenance, and what would change the answer")
     add("--trace", metavar="FILE", help="also write the timeline, kernel by kernel, for Perfetto (ui.perfetto.dev)")
     add("--json", action="store_true", help="print the answer as JSON (docs/json-schema.md)")
@@ -107,7 +109,7 @@ def asked_words(arguments: argparse.Namespace) -> dict[str, Any]:
     """What `add_words` read, as keyword arguments of `predictor.predict`."""
     from predictor.request import Request
 
-    own = {"model", "gpu", "top"}
+    own = {"model", "gpu", "top", "explain"}
     words = {name: getattr(arguments, name) for name in signature(Request).parameters if name not in own}
     return words | {"artifacts": resolve(arguments.artifacts)}
 
@@ -121,7 +123,8 @@ def run(arguments: argparse.Namespace) -> int:
     from predictor.forecast import forecast
     from predictor.request import Request
 
-    found = forecast(Request(arguments.model, arguments.gpu, **asked_words(arguments), top=arguments.top).run())
+    words = asked_words(arguments) | {"top": arguments.top, "explain": arguments.explain}
+    found = forecast(Request(arguments.model, arguments.gpu, **words).run())
     answer = found.prediction
     if arguments.html is not None or arguments.trace is not None:
         from predictor.report.files import write_reports

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from predictor.errors import SpecError
 from predictor.estimators.base import Batch
+from predictor.estimators.explanation import SHARE, Explanation, terms
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray, roofline
 
@@ -45,6 +46,20 @@ class Efficiency:
             if key in self._table:
                 return self._table[key]
         return self._table.get(f"{ANY}|{family}|{ANY}", (1.0, 0.0))
+
+    def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
+        """The two numbers behind the only operator of ``batch``."""
+        efficiency, overhead_s = self.constants(gpu.id, batch.family, batch.dtypes[0])
+        cold_s = float(roofline(batch.ops, gpu).cold_s[0])
+        found = terms("time", [
+            ("roofline", cold_s, "s", "with a cold cache"),
+            ("efficiency", efficiency, SHARE, "of it"),
+            ("overhead", overhead_s, "s", ""),
+            ("kernel", cold_s / efficiency + overhead_s, "s", "roofline / efficiency + overhead"),
+        ])  # fmt: skip
+        known = any(key.startswith(f"{gpu.id}|{batch.family}|") for key in self._table)
+        whose = f"rows of {gpu.id}" if known else "medians of the GPUs that were measured"
+        return Explanation(tuple(found), "launch" if overhead_s > cold_s / efficiency else "roofline", whose)
 
     def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         """Kernel time, shape (n,)."""

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from predictor import engines
 from predictor.errors import SpecError
 from predictor.estimators.base import Batch
+from predictor.estimators.explanation import COUNT, SHARE, Explanation, terms
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import BACKWARD
 from predictor.ops.elementwise import Rotary
@@ -352,6 +353,28 @@ class MemoryBound:
     def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         """Kernel time on a busy GPU, shape (n,)."""
         return kernel_seconds(traffic_of(batch, gpu), self.board(gpu), self.const)
+
+    def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
+        """Bytes, rates and fixed times of the only operator of ``batch``."""
+        traffic, board = traffic_of(batch, gpu), self.board(gpu)
+        fixed = self.const.fixed_s * float(traffic.kernels[0])
+        kernel = float(self.seconds(batch, gpu)[0])
+        found = terms("bytes", [
+            ("once", float(traffic.once[0]), "bytes", "every operand once for each kernel"),
+            ("again", float(traffic.again[0]), "bytes", "read a second time, from L2 where it holds them"),
+            ("kernels", float(traffic.kernels[0]), COUNT, f"{self.const.fixed_s * 1e6:.3g} us each"),
+            ("fixed", fixed, "s", "kernels x their fixed time"),
+            ("kernel", kernel, "s", "bytes at their rates, or the work of the rows, and the fixed time"),
+        ])  # fmt: skip
+        share = float(board.bandwidth / gpu.memory_bandwidth)
+        found += terms("constants", [
+            ("bandwidth", share, SHARE, "of DRAM's bandwidth that a stream reaches"),
+            ("L2", self.const.l2_share, SHARE, "of L2's bandwidth"),
+        ])  # fmt: skip
+        known = gpu.id in self._own or gpu.id in self._boards
+        whose = f"calibrated to {gpu.id}" if gpu.id in self._own else f"rows of {', '.join(sorted(self._boards))}"
+        rests = whose if known else f"{whose}; the bandwidth share of {gpu.id} by its memory and architecture"
+        return Explanation(tuple(found), "launch" if fixed > 0.5 * kernel else "bytes", rests)
 
     def eager_seconds(self, seconds: FloatArray, gpu_id: str, op: str = "elementwise") -> FloatArray:
         """What protocol "eager_events" reads for kernels of ``seconds``; ``op`` is elementwise, softmax or norm."""

@@ -24,7 +24,9 @@ import numpy.typing as npt
 from predictor import engines
 from predictor.dtypes import bytes_of
 from predictor.errors import SpecError, UnsupportedError
+from predictor.estimators.adapted import Adapted
 from predictor.estimators.base import Batch
+from predictor.estimators.explanation import COUNT, Explanation, terms
 from predictor.estimators.trees import Trees
 from predictor.hardware.generation import is_among, runs_mma
 from predictor.hardware.gpu import GPUSpec
@@ -36,8 +38,8 @@ ANY_GPU = "*"
 #: All measured boards whose tensor cores take mma.sync from registers (`runs_mma`): libraries run the same kernels on
 #: them, and others on Hopper and B200.
 MMA_GPUS = "*mma"
-#: Standard deviation of the offset that all rows of a calibrated GPU share: chosen by hand, not from data.
-_OFFSET = 0.05
+#: Architecture of a device file that the harness wrote for a processor.
+PROCESSOR = "cpu"
 #: A sibling has as many SMs, up to this factor. Chosen by hand, not from data.
 _SIBLING_SMS = 1.25
 
@@ -74,6 +76,8 @@ class Device:
     """The scalars of a GPU that a core reads: FLOP/s of one dtype (already cut by power), bytes/s, bytes, SMs, Hz.
 
     ``tensor_rate`` is 0.5 where tensor cores of that dtype run at half of what their generation can, else 1.
+    ``prologue``: steps of 64 elements of K in which a tile's pipeline of copies is filled and drained; a processor,
+    whose caches fetch ahead by themselves, has none.
     """
 
     peak_flops: float
@@ -82,6 +86,7 @@ class Device:
     sms: float
     clock_hz: float
     tensor_rate: float = 1.0
+    prologue: float = 2.0
 
     @staticmethod
     @lru_cache(maxsize=4096)
@@ -89,7 +94,8 @@ class Device:
         """From a GPU's data sheet; a dtype without a peak computes as bf16, fp16 or fp32, the first that there is."""
         peak = _peak(gpu, dtype) * sustained_share(gpu)
         sms, clock, rate = float(gpu.sm_count), gpu.boost_clock_hz, tensor_rate(gpu, dtype)
-        return Device(peak, gpu.memory_bandwidth, float(gpu.l2_bytes), sms, clock, rate)
+        prologue = 0.0 if gpu.architecture == PROCESSOR else 2.0
+        return Device(peak, gpu.memory_bandwidth, float(gpu.l2_bytes), sms, clock, rate, prologue)
 
     def slowed(self, factor: FloatArray | float) -> FloatArray | float:
         """How many times the time at peak some products take, where at full tensor rate it would be ``factor`` times.
@@ -150,61 +156,6 @@ def describe_device(gpu: GPUSpec, dtypes: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def covariance(a: FloatArray, b: FloatArray, deviation: float, length: float) -> FloatArray:
-    """Squared-exponential covariance of points (n, f) and (m, f), plus that of a common offset; shape (n, m)."""
-    apart = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2)
-    result: FloatArray = deviation**2 * np.exp(-0.5 * apart / length**2) + _OFFSET**2
-    return result
-
-
-@dataclass(frozen=True, slots=True)
-class Points:
-    """A Gaussian process at its measured points: ``at`` (n, f), ``weights`` (n,)."""
-
-    at: FloatArray
-    weights: FloatArray
-    deviation: float
-    length: float
-
-    def predict(self, x: FloatArray) -> FloatArray:
-        """Mean of the process at points (m, f); shape (m,)."""
-        result: FloatArray = covariance(x, self.at, self.deviation, self.length) @ self.weights
-        return result
-
-
-@dataclass(frozen=True, slots=True)
-class Adapted:
-    """A calibrated GPU: how much of whose trees, and a process over the features ``columns`` for what is left.
-
-    ``others`` are trees of measured GPUs and how much of each; with them comes an ``offset`` of the log.
-    """
-
-    trees: str
-    strength: float
-    columns: tuple[int, ...]
-    points: Points
-    others: tuple[tuple[str, float], ...] = ()
-    offset: float = 0.0
-
-    def to_manifest(self, prefix: str) -> tuple[dict[str, Any], dict[str, FloatArray]]:
-        """(what goes into the manifest, arrays)."""
-        about = {
-            "trees": self.trees, "strength": self.strength, "columns": list(self.columns), "prefix": prefix,
-            "deviation": self.points.deviation, "length": self.points.length,
-            "others": dict(self.others), "offset": self.offset,
-        }  # fmt: skip
-        return about, {prefix + "at": self.points.at, prefix + "weights": self.points.weights}
-
-    @classmethod
-    def from_manifest(cls, about: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Adapted:
-        """What `to_manifest` wrote; KeyError where something is missing."""
-        at, own = (weights[about["prefix"] + name] for name in ("at", "weights"))
-        points = Points(at, own, float(about["deviation"]), float(about["length"]))
-        others = tuple((str(key), float(share)) for key, share in about.get("others", {}).items())
-        offset = float(about.get("offset", 0.0))
-        return cls(str(about["trees"]), float(about["strength"]), tuple(about["columns"]), points, others, offset)
-
-
 class Corrections:
     """Constants of the cores and boosters of one artifact, by key; boosters are unpacked when first asked for."""
 
@@ -213,11 +164,16 @@ class Corrections:
             self.cores = {key: np.array(values, dtype=np.float64) for key, values in manifest["cores"].items()}
             self._boosters = dict(manifest["boosters"])
             self._devices: Mapping[str, Any] = manifest.get("devices", {})
+            known = ("rows", "gpus", "calibration", "calibrated", "probes", "core_rows")
+            self._about = {key: manifest.get(key) for key in known}
             self._adapted = {
                 key: Adapted.from_manifest(about, weights) for key, about in manifest.get("adapted", {}).items()
             }
         except KeyError as error:
             raise SpecError(f"manifest lacks {error}; expected what tilecast train writes") from None
+        self._names: tuple[str, ...] = tuple(manifest.get("constants", ()))
+        #: What was resolved: (path, source, constants) of each; kept by sets without trees alone.
+        self.answers: list[tuple[tuple[str, ...], str, FloatArray]] | None = None
         self._weights = weights
         self._trees: dict[str, Trees] = {}
         self._resolved: dict[tuple[GPUSpec, str, tuple[str, ...], str], tuple[str, str, FloatArray]] = {}
@@ -227,6 +183,7 @@ class Corrections:
         """The same constants of the cores, with nothing learned on top of them."""
         result = copy(self)
         result._boosters, result._adapted, result._trees = {}, {}, {}
+        result.answers = []
         return result
 
     def core(self, gpu: GPUSpec, framework: str, *path: str) -> tuple[str, FloatArray]:
@@ -247,6 +204,8 @@ class Corrections:
         found = self._resolved.get((gpu, framework, path, kernel))
         if found is None:
             found = self._resolved[(gpu, framework, path, kernel)] = self._resolve(gpu, framework, path, kernel)
+        if self.answers is not None:
+            self.answers.append(((framework, *path[:-1], found[1]), found[0], found[2]))
         return found
 
     def _resolve(self, gpu: GPUSpec, framework: str, path: tuple[str, ...], kernel: str) -> tuple[str, str, FloatArray]:
@@ -305,7 +264,9 @@ class Corrections:
         adapted = self._adapted.get(key)
         if adapted is not None:
             x = features()
-            result = adapted.points.predict(x[:, adapted.columns]) + adapted.offset
+            result: FloatArray | float = adapted.offset
+            if len(adapted.points.weights):
+                result = adapted.points.predict(x[:, adapted.columns]) + adapted.offset
             for trees, share in ((adapted.trees, adapted.strength), *adapted.others):
                 if share:
                     result = result + share * self.log_factor(trees, gpu, lambda: x, whole=True)
@@ -317,15 +278,49 @@ class Corrections:
         if trees_of is None:
             trees_of = self._trees[key] = Trees.unpack(self._weights, booster["prefix"])
         low, high = booster["clip"]
-        shrink = 1.0 if whole or is_among(gpu, booster["architectures"]) else booster["shrink"]
+        shrink = 1.0 if whole else self.strength(key, gpu)
         answer: FloatArray = shrink * np.clip(trees_of.predict(features()), low, high)
         return answer
+
+    def strength(self, key: str, gpu: GPUSpec) -> float:
+        """How far the trees under ``key`` are trusted for ``gpu``; 0 where there are none."""
+        booster = self._boosters.get(key)
+        if booster is None:
+            return 0.0
+        return 1.0 if is_among(gpu, booster["architectures"]) else float(booster["shrink"])
 
     def measured(self, kind: str) -> tuple[str, ...]:
         """Keys of the trees that measured NVIDIA GPUs have for rows of ``kind``, sorted; without calibrated GPUs."""
         own = {name for name, about in self._devices.items() if about["compute_capability"]}
         keys = (f"{name}|{kind}" for name in own)
         return tuple(sorted(key for key in keys if key in self._boosters and key not in self._adapted))
+
+    def named(self, constants: FloatArray) -> list[tuple[str, float]]:
+        """Constants by name, of their logarithms; none where they are of another form than the measured GPUs'."""
+        same = len(constants) == len(self._names)
+        return list(zip(self._names, np.exp(constants).tolist(), strict=True)) if same else []
+
+    def rests_on(self, source: str, gpu: GPUSpec, *path: str) -> str:
+        """Whose rows the constants of ``source`` under ``path`` rest on, for ``gpu``, in words."""
+        about, told = self._about, (self._about["probes"] or {}).get(f"{source}|{path[-1]}")
+        own = (about["core_rows"] or {}).get("|".join((source, *path)))
+        many = f"{own or about['rows']:,} rows" if own or about["rows"] else "rows"
+        if source in (about["calibrated"] or {}):
+            probes = f" and {told['rows']:,} tile probes" if told else ""
+            return f"calibrated to {source}: {(about['calibration'] or {}).get('rows', 'some')} rows of it{probes}"
+        if told and not told["library_rows"]:
+            return f"{told['rows']:,} tile probes of {source}; the library's choices as all boards share them"
+        if source in (ANY_GPU, MMA_GPUS):
+            alike = "whose tensor cores work alike" if source == MMA_GPUS else "measured"
+            measured = ", ".join(sorted(self._devices))
+            return f"shared by the boards {alike}, none of them {gpu.id}: of {many} of {measured}"
+        sibling = "" if source == gpu.id else f", its sibling: {gpu.id} was not measured"
+        return f"{many} of {source}{sibling}" if own else f"rows of {source}{sibling} (of {many} of all boards)"
+
+    def runners(self, kind: str) -> tuple[str, ...]:
+        """Libraries whose constants of ``kind`` all GPUs share, sorted."""
+        keys = (key.split("|") for key in self.cores)
+        return tuple(sorted({path[1] for path in keys if path[0] in (ANY_GPU, MMA_GPUS) and path[-1] == kind}))
 
     def gpus(self) -> tuple[str, ...]:
         """Ids of the GPUs that were measured, sorted."""
@@ -374,6 +369,19 @@ class ServingEstimator:
             asked, shown = sibling, core_time(sibling)
         factor = self._corrections.factor(f"{source}|{kind}", gpu, lambda: features(asked, shown))
         return core.total * factor
+
+    def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
+        """What the formula says of the only operator of ``batch``, and the factor of the trees over it."""
+        alone = self.core_alone()
+        seconds, core = (float(e.seconds(batch, gpu)[0]) for e in (self, alone))  # type: ignore[attr-defined]
+        found = terms("residual", [
+            ("core", core, "s", "what the formula says"),
+            ("factor", seconds / core, COUNT, "exp(r): what the trees, or a calibration, say of this shape"),
+            ("kernel", seconds, "s", "core x factor"),
+        ])  # fmt: skip
+        path, source, constants = (alone._corrections.answers or [((), ANY_GPU, np.zeros(0))])[0]
+        found += terms("constants", [(*named, COUNT, "") for named in self._corrections.named(constants)])
+        return Explanation(tuple(found), "", self._corrections.rests_on(source, gpu, *path))
 
     def core_alone(self) -> Self:
         """The estimator without its trees: what its formula says."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -243,6 +243,12 @@ class ServingMoE(ServingEstimator):
     def __init__(self, name: str, corrections: Corrections) -> None:
         super().__init__(name, corrections)
         self._curves: dict[tuple[GPUSpec, str, str, str], dict[Layer, FloatArray]] = {}
+
+    def core_alone(self) -> Self:
+        """The estimator without its trees, and without the curves that they made."""
+        result = super().core_alone()
+        result._curves = {}
+        return result
 
     def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         """Kernel time, shape (n,)."""

@@ -25,9 +25,11 @@ import numpy.typing as npt
 from predictor.errors import SpecError
 from predictor.estimators.base import Batch
 from predictor.estimators.calibrated import Calibrated
+from predictor.estimators.explanation import COUNT, SHARE, WORD, Explanation, terms
 from predictor.estimators.power import sustained_share
 from predictor.estimators.sgemm import (
     ARRAYS,
+    K_STEP,
     LAYOUTS,
     LIBRARIES,
     MIN_SPLIT_K,
@@ -55,6 +57,7 @@ from predictor.estimators.sgemm import (
     split_indices,
 )
 from predictor.hardware.gpu import GPUSpec
+from predictor.tiling import TileGrid
 
 
 class TileGemm:
@@ -151,20 +154,31 @@ class TileGemm:
         return out
 
     def _chosen(self, shape: Shape, layout: int, gpu: GPUSpec) -> FloatArray:
+        _, seconds, score, unseen = self._scored(shape, layout, gpu)
+        if unseen:
+            return expected_seconds(seconds, score, UNSEEN_SHARPNESS)
+        result: FloatArray = seconds[np.arange(len(score)), score.argmin(axis=1)]
+        return result
+
+    def _scored(self, shape: Shape, layout: int, gpu: GPUSpec) -> tuple[Candidates, FloatArray, FloatArray, bool]:
+        """(candidates, their times (n, c), what the library goes by (n, c), whether nobody measured the library)."""
         own = gpu.id if gpu.id in self._own else ""
         library = self.library(gpu)
         unseen = not own and library != library_of(gpu)
         cand = self._candidates(UNSEEN if unseen else library, layout, own)
         seconds = self.candidate_seconds(shape, cand, layout, gpu)
         allowed = (cand.splits == 1.0) | (shape.k >= MIN_SPLIT_K * cand.splits)
-        score = np.where(allowed, seconds * cand.penalty, np.inf)
-        if unseen:
-            return expected_seconds(seconds, score, UNSEEN_SHARPNESS)
-        result: FloatArray = seconds[np.arange(len(score)), score.argmin(axis=1)]
-        return result
+        return cand, seconds, np.where(allowed, seconds * cand.penalty, np.inf), unseen
 
     def candidate_seconds(self, shape: Shape, cand: Candidates, layout: int, gpu: GPUSpec) -> FloatArray:
         """Time of every candidate on ``gpu`` before its smooth correction, of shape (n, c)."""
+        compute, memory, board, const = self._parts(shape, cand, layout, gpu)
+        return join_seconds(compute, memory, shape, cand, board, const)
+
+    def _parts(
+        self, shape: Shape, cand: Candidates, layout: int, gpu: GPUSpec
+    ) -> tuple[FloatArray, FloatArray, Board, Constants]:
+        """(compute, memory) of every candidate, of shape (n, c), with the board and the constants that made them."""
         board, lib = self.board(gpu), self.library(gpu)
         const = self.constants(gpu.id if gpu.id in self._own else "", lib)
         traits = Traits(
@@ -172,8 +186,59 @@ class TileGemm:
             float(layout == 0),
         )  # fmt: skip
         compute = compute_seconds(shape, cand, board, const, traits) / board.sustained
-        memory = memory_seconds(shape, cand, board, const, traits)
-        return join_seconds(compute, memory, shape, cand, board, const)
+        return compute, memory_seconds(shape, cand, board, const, traits), board, const
+
+    def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
+        """The tile that the library would take for the only product of ``batch``, its waves and times."""
+        layout = int(layout_indices(batch.ops)[0])
+        shape = Shape(*(batch.columns[c][:1, None] for c in ("batch", "m", "n", "k")))
+        cand, seconds, score, unseen = self._scored(shape, layout, gpu)
+        at = int(score.argmin())
+        compute, memory, board, const = self._parts(shape, cand, layout, gpu)
+        tm, tn, splits = float(cand.tile_m[at]), float(cand.tile_n[at]), float(cand.splits[at])
+        m, n, k = (float(size[0, 0]) for size in (shape.m, shape.n, shape.k))
+        grid = TileGrid.cover(m, n, tm, tn, float(shape.b[0, 0]))
+        sms, kernel = float(board.sm_count), float(self.seconds(batch, gpu)[0])
+        steps = float(np.ceil(k / (K_STEP * splits)))
+        waves, whole = float(grid.waves(sms, splits)), float(grid.whole_waves(sms, splits))
+        found = terms("tile grid", [
+            ("tile", f"{tm:.0f} x {tn:.0f}", WORD, "rows x columns of C"),
+            ("splits of K", splits, COUNT, ""),
+            ("grid", f"{grid.rows:.0f} x {grid.columns:.0f}", WORD, "tiles down x across"),
+            ("blocks", float(grid.blocks * splits), COUNT, ""),
+            ("waves", waves, COUNT, f"blocks / {sms:.0f} SMs"),
+            ("waves that run", whole, COUNT, f"{const.quantization:.0%} of the tail wave's rounding is felt"),
+            ("tail", float(grid.tail_blocks(sms, splits)) / sms, SHARE, "of the SMs have a block of the last wave"),
+        ])  # fmt: skip
+        found += terms("one tile", [
+            ("steps", steps, COUNT, f"K {k:.0f} / {K_STEP:.0f} / splits"),
+            ("prologue", float(cand.prologue[at]) / K_STEP, COUNT, "steps that fill the pipeline and write out"),
+            ("tile latency", float(compute[0, at]) / max(1.0, whole), "s", "compute / waves"),
+        ])  # fmt: skip
+        found += terms("core", [
+            ("compute", float(compute[0, at]), "s", "waves x tile latency"),
+            ("memory", float(memory[0, at]), "s", "DRAM, with what later waves read again"),
+            ("core", float(seconds[0, at]), "s", f"p-norm, p = {const.norm:.3g}, write-out and fixed times"),
+            ("factor", kernel / float(seconds[0, at]), COUNT,
+             "the mean of other libraries' kernels" if unseen else "a calibration's smooth correction"),
+            ("kernel", kernel, "s", "core x factor"),
+        ])  # fmt: skip
+        found += terms("padding", [
+            ("m", 1.0 - m / float(grid.rows * tm), SHARE, f"of the tiles' rows are beyond m {m:.0f}"),
+            ("n", 1.0 - n / float(grid.columns * tn), SHARE, f"of the tiles' columns are beyond n {n:.0f}"),
+            ("k", 1.0 - k / (steps * K_STEP * splits), SHARE, f"of the steps' depth is beyond k {k:.0f}"),
+        ])  # fmt: skip
+        found += terms("constants", [
+            ("u", float(board.sustained), SHARE, "of the best kernel's rate that the board sustains"),
+            ("efficiency", float(cand.efficiency[at]), SHARE, "of the fp32 peak, for this tile"),
+            ("bandwidth", float(board.bandwidth / gpu.memory_bandwidth), SHARE, "of DRAM's bandwidth"),
+        ])  # fmt: skip
+        whose = f"calibrated to {gpu.id}" if gpu.id in self._own else f"rows of {', '.join(sorted(self._boards))}"
+        known = gpu.id in self._own or gpu.id in self._boards
+        rests = whose if known else f"{whose}; u of {gpu.id} by its power limit"
+        parts = {"compute": float(compute[0, at]), "DRAM": float(memory[0, at])}
+        parts["launch"] = float(seconds[0, at]) - max(parts.values())
+        return Explanation(tuple(found), max(parts, key=lambda name: parts[name]), rests)
 
     def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         """Kernel time, shape (n,)."""

@@ -13,6 +13,7 @@ from predictor import __version__
 from predictor.forecast import Forecast
 from predictor.prediction import Prediction
 from predictor.report.detail import layers, points
+from predictor.report.explain import explain_section
 from predictor.report.formats import dtype_words, kv_words, seconds
 from predictor.report.html_elements import Html, join, section, table, tag
 from predictor.report.html_roofline import roofline_section
@@ -61,13 +62,14 @@ def to_html(forecast: Forecast, asked: Asked | None = None) -> str:
         tag("a", "Skip to the answer", href="#answer", class_="skip"),
         tag(
             "header", tag("h1", title), tag("p", _run_words(answer), class_="run"), tag("p", _BYLINE, class_="quiet"),
-            _contents(),
+            _contents(answer),
         ),
         tag(
             "main",
             headline(answer),
             classes_section(answer, classes),
             layers_section(layers(forecast), classes),
+            *([] if answer.explained is None else [explain_section(answer.explained)]),
             roofline_section(points(forecast), run.gpu),
             timeline_section(forecast.ran, classes),
             memory_section(answer),
@@ -106,13 +108,15 @@ def _document(title: str, description: str, body: Sequence[str]) -> str:
 
 
 _CONTENTS = (
-    ("answer", "Answer"), ("classes", "Classes"), ("layers", "Layers"), ("roofline", "Roofline"),
-    ("timeline", "Timeline"), ("memory", "Memory"), ("changes", "What would change it"), ("provenance", "Provenance"),
+    ("answer", "Answer"), ("classes", "Classes"), ("layers", "Layers"), ("explain", "Explained"),
+    ("roofline", "Roofline"), ("timeline", "Timeline"), ("memory", "Memory"), ("changes", "What would change it"),
+    ("provenance", "Provenance"),
 )  # fmt: skip
 
 
-def _contents() -> Html:
-    links = (tag("li", tag("a", name, href=f"#{key}")) for key, name in _CONTENTS)
+def _contents(answer: Prediction) -> Html:
+    shown = [(key, name) for key, name in _CONTENTS if key != "explain" or answer.explained is not None]
+    links = (tag("li", tag("a", name, href=f"#{key}")) for key, name in shown)
     return tag("nav", tag("ul", *links), aria_label="Contents")
 
 

@@ -32,7 +32,16 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
         "artifacts": answer.artifacts,
         "assumed": [*answer.assumed, *_assumed_of_the_host(answer)],
         "notes": list(answer.notes),
+        **_explain(answer),
     }
+
+
+def _explain(answer: Prediction) -> dict[str, Any]:
+    if answer.explained is None:
+        return {}
+    from predictor.report.explain import to_dict as explained
+
+    return {"explain": explained(answer.explained)}
 
 
 def _workload(answer: Prediction) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from predictor.engines import CALLS
 from predictor.estimators.interval import LEVEL
 from predictor.precision import computes_in
 from predictor.prediction import Prediction
+from predictor.report.explain import print_explained
 from predictor.report.formats import (
     count,
     dtype_words,
@@ -72,6 +73,9 @@ def print_prediction(answer: Prediction, console: Console) -> None:
     if answer.nodes:
         console.print("\nlongest operators", highlight=False)
         _operators(answer, console)
+    if answer.explained is not None:
+        console.print()
+        print_explained(answer.explained, console)
     console.print()
     known, fallback = answer.provenance.get("estimator", 0), answer.provenance.get("roofline", 0)
     say(

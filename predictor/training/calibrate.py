@@ -7,7 +7,7 @@ that a handful of rows moves only what they speak of:
 - fp32 GEMM: the formula's constants, the tiles that run, a smooth correction (`predictor.training.calibrate_gemm`).
 - memory-bound operators: bandwidth share and the host's times.
 - GEMM, attention and MoE of serving: the cores' constants, shares of the trees, a Gaussian process for the rest
-  (`predictor.training.calibrate_serving`).
+  (`predictor.training.calibrate_serving`). Tile probes tell the constants of GEMM, alone or with rows of a library.
 - collectives of PCIe systems: factors on latency and bandwidth (what boards share there is on no data sheet).
 
 The other estimators of the set are copied as they are.
@@ -47,6 +47,7 @@ from predictor.training.own_scalars import (
 )
 from predictor.training.plausible import keep_apart
 from predictor.training.publish import as_manifest, published, write_estimator
+from predictor.training.tile_rows import is_probe
 
 FloatArray = npt.NDArray[np.float64]
 Frame = Any
@@ -97,7 +98,7 @@ def calibrate(
         raise RequestError(f"--data {str(data)!r} has no row of {spec.id}: expected {FEWEST} to {MOST}")
     own = own.reset_index(drop=True)
     keep_apart(own, f"{data}, rows of {spec.id}", {spec.id: spec}, say)
-    own = own[(own["flag"].astype(str) == "").to_numpy()].reset_index(drop=True)
+    own = own[(own["flag"].astype(str) == "").to_numpy() | is_probe(own)].reset_index(drop=True)
     report = CalibrateReport(out, spec.id)
     used = _choose(source, own, spec, report, data)
     total = sum(report.rows.values())
@@ -120,21 +121,30 @@ def _choose(
 ) -> dict[str, Frame]:  # fmt: skip
     """The rows of each estimator that has enough; the report says why the others stay. RequestError as `calibrate`."""
     used: dict[str, Frame] = {}
+    libraries = own[~is_probe(own)].reset_index(drop=True)
     for folder in source.folders():
-        fit = FITS.get(str(source.member_manifest(folder).get("kind")))
-        rows = own[fit.rows(own, gpu)].reset_index(drop=True) if fit else own.iloc[:0]
+        manifest = source.member_manifest(folder)
+        fit = FITS.get(str(manifest.get("kind")))
+        seen = own if fit and fit.tiles else libraries
+        rows = seen[fit.rows(seen, gpu)].reset_index(drop=True) if fit else own.iloc[:0]
         report.rows[folder] = len(rows)
+        probes = int(is_probe(rows).sum())
         if fit is None:
             report.unchanged[folder] = "has no scalars of a GPU: not calibrated"
         elif not len(rows):
             report.unchanged[folder] = f"no {fit.reads} rows in the data"
+        elif probes == len(rows) and gpu.id in manifest.get("devices", {}):
+            report.unchanged[folder] = (
+                f"{probes} tile probes: {gpu.id} was measured with its libraries, expected rows of them"
+            )
+            report.rows[folder] = 0
         elif len(rows) < fit.fewest:
             report.unchanged[folder] = f"{len(rows)} {fit.reads} rows: expected {fit.fewest} or more"
             report.rows[folder] = 0
-        elif len(rows) > MOST:
+        elif len(rows) - probes > MOST:
             raise RequestError(
-                f"--data {str(data)!r} has {len(rows):,} {fit.reads} rows of {gpu.id}: expected at most {MOST} for an"
-                " estimator; draw some of them, or use `tilecast train`"
+                f"--data {str(data)!r} has {len(rows) - probes:,} {fit.reads} rows of {gpu.id}: expected at most {MOST}"
+                " for an estimator; draw some of them, or use `tilecast train`"
             )
         else:
             used[folder] = rows
@@ -223,13 +233,16 @@ class Calibration:
     rows: Callable[[Frame, GPUSpec], npt.NDArray[np.bool_]]
     fit: Callable[[Frame, GPUSpec, dict[str, Any], Weights], Fitted]
     fewest: int = 1
+    tiles: bool = False  # whether it learns from tile probes, too
 
 
 #: kind of estimator -> its calibration
 FITS = {
     "tile_gemm": Calibration("fp32 GEMM", lambda frame, gpu: gemm_rows(frame), calibrate_gemm),
     "memory_bound": Calibration("fp32 element-wise, softmax or norm", memory_rows, calibrate_memory),
-    "serving_gemm": Calibration("bf16, 8- or 4-bit GEMM", serving.gemm_rows, serving.calibrate_gemm, FEWEST_SERVING),
+    "serving_gemm": Calibration(
+        "bf16, 8- or 4-bit GEMM", serving.gemm_rows, serving.calibrate_gemm, FEWEST_SERVING, tiles=True
+    ),
     "serving_attention": Calibration(
         "bf16 or fp8 attention", serving.attention_rows, serving.calibrate_attention, FEWEST_SERVING
     ),

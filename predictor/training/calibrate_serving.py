@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,26 +20,22 @@ import numpy.typing as npt
 from predictor import engines
 from predictor.engines import EAGER
 from predictor.errors import RequestError
-from predictor.estimators.residual import (
-    ANY_GPU,
-    MMA_GPUS,
-    Adapted,
-    Corrections,
-    FloatArray,
-    Points,
-    covariance,
-)
+from predictor.estimators.adapted import NO_POINTS, Adapted, Points, covariance
+from predictor.estimators.residual import ANY_GPU, MMA_GPUS, Corrections, FloatArray
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import CUDA_GRAPH
 from predictor.sampling import cells, one_of_each, spread_out
 from predictor.training.fit_serving import ATTENTION, GEMM, MOE, Family
 from predictor.training.own_scalars import Fitted, Frame, Weights, percent
 from predictor.training.serving_rows import ROW_DTYPES, Part, expressible
+from predictor.training.tile_rows import is_probe, shared_rate, teach, tile_parts
 
 BoolArray = npt.NDArray[np.bool_]
 
 #: A call that takes longer does not show the host's time of launching it.
 ABOVE_HOST_S = 50e-6
+#: dtypes whose tile probes tell of the products that this estimator answers for.
+TILE_DTYPES = ("bf16", "fp16", "tf32", *ROW_DTYPES[1:])
 ABSENT = {"kv_dtype": "", "window": np.nan}  # columns that a file of plain kernels need not have
 TRAINED = "|trained"  # behind the key of a measured GPU's own trees, once it is calibrated
 ROW_ERROR = 0.1  # log error of one row that counts as usual
@@ -49,6 +46,10 @@ MIXED = ("serving_gemm",)  # estimators whose calibration mixes the trees of mea
 SHARE_SPREAD = 0.2  # standard deviation of a GPU's share in a mixture, around an equal one
 OFFSET_SPREAD = 0.3  # of the offset that comes with a mixture
 MIX_ERROR = 0.06  # log error of a row that counts as usual in a mixture
+#: Share of the mean of measured GPUs' own trees, each of what its own constants leave, in what tile probes alone tell.
+#: Chosen by looking at models/default: each of its boards with its own constants and the trees of other chips has a
+#: median error of 7.4 % without trees (mean over boards, libraries, bf16 and fp8), 6.8 % with 0.4 to 0.6, 7.2 % with 1.
+OF_OTHERS = 0.5
 #: Standard deviation of the process, its length in octaves of a size, and of a row's own error, that are tried.
 GRID = tuple(product((0.05, 0.1, 0.2), (2.0, 3.5, 6.0), (0.03, 0.06, 0.1)))
 
@@ -64,8 +65,52 @@ POINTS: Mapping[str, tuple[str, ...]] = {
 
 
 def calibrate_gemm(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
-    """The GEMM estimator with ``gpu``'s own constants from its bf16 and fp8 ``rows``; RequestError without any."""
-    return calibrate(GEMM, rows, gpu, manifest, weights)
+    """The GEMM estimator with ``gpu``'s own constants from its bf16 and fp8 ``rows``; RequestError without any.
+
+    Rows of tile probes have their part in the constants of a variant. Where it has no other rows, they alone tell them
+    (`predictor.training.tile_rows`), for every library, and its trees are `OF_OTHERS` of the measured GPUs' mean.
+    """
+    probes = is_probe(rows)
+    if not probes.any():
+        return calibrate(GEMM, rows, gpu, manifest, weights)
+    tiles = {part.kind: part for part in tile_parts(rows[probes], {gpu.id: gpu})}
+    if probes.all():
+        found = Fitted(*without(manifest, weights, gpu.id), {}, 0.0, 0.0)
+    else:
+        found = calibrate(GEMM, rows[~probes].reset_index(drop=True), gpu, manifest, weights, tiles)
+    alone = [part for kind, part in tiles.items() if f"{gpu.id}|{kind}" not in found.manifest["adapted"]]
+    if not alone:
+        return found
+    new, scalars, told = told_by_tiles(found.manifest, found.weights, alone, gpu)
+    before, after = (percent(np.exp(np.concatenate(e)), np.ones(1)) for e in zip(*told, strict=True))
+    return Fitted(new, found.weights, {**found.scalars, **scalars}, found.before or before, found.after or after)
+
+
+def told_by_tiles(
+    known: Mapping[str, Any], weights: Weights, tiles: Sequence[Part], gpu: GPUSpec
+) -> tuple[dict[str, Any], dict[str, Any], list[tuple[FloatArray, FloatArray]]]:
+    """(manifest, constants by path, log errors of the rows before and after): a GPU by ``tiles`` alone."""
+    manifest = {**known, "cores": dict(known["cores"]), "adapted": dict(known.get("adapted", {}))}
+    manifest["probes"] = dict(known.get("probes", {}))
+    corrections = Corrections(known, weights)
+    scalars: dict[str, Any] = {}
+    errors = []
+    for part in tiles:
+        rate = shared_rate(manifest["probes"], part.kind)
+        runners = corrections.runners(part.kind) or (part.path.split("|")[0],)
+        for runner in runners:
+            _, start = _start(GEMM, corrections, gpu, replace(part, path=f"{runner}|{part.kind}"))
+            taught = teach(part, start, rate=rate)
+            key = f"{gpu.id}|{runner}|{part.kind}"
+            manifest["cores"][key] = [round(float(v), 9) for v in taught.constants]
+            scalars[f"{runner}|{part.kind}"] = dict(zip(GEMM.names, np.exp(taught.constants).tolist(), strict=False))
+        trees = corrections.measured(part.kind) or (f"{ANY_GPU}|{part.kind}",)
+        (first, share), *others = [(key, OF_OTHERS / len(trees)) for key in trees]
+        adapted = Adapted(first, share, (), NO_POINTS, tuple(others))
+        manifest["adapted"][f"{gpu.id}|{part.kind}"], _ = adapted.to_manifest("")
+        manifest["probes"][f"{gpu.id}|{part.kind}"] = taught.to_manifest(part, 0)
+        errors.append((taught.before, taught.after))
+    return manifest, scalars, errors
 
 
 def calibrate_attention(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
@@ -79,9 +124,21 @@ def calibrate_moe(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: 
 
 
 def gemm_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
-    """Which rows calibrate the GEMM: a serving framework's, or kernels of PyTorch's linear layers."""
+    """Which rows calibrate the GEMM: a serving framework's, kernels of PyTorch's linear layers, and tile probes."""
+    probes = is_probe(frame) & np.isin(_text(frame, "dtype"), [name for name in TILE_DTYPES if gpu.supports(name)])
+    return library_rows(frame, gpu) | probes
+
+
+def library_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
+    """The same without tile probes."""
     own = (_text(frame, "kind") == "linear") & (_text(frame, "layout") == "tn")
-    return _rows(frame, gpu, "gemm", _kernel_alone(frame) & own)
+    return _rows(frame, gpu, "gemm", _kernel_alone(frame) & own) & ~is_probe(frame)
+
+
+def plain_products(frame: Frame) -> BoolArray:
+    """(n,) True for linear layers without a scheme, in any dtype, whose kernel's time stands in the row."""
+    linear = (_text(frame, "op") == "gemm") & (_text(frame, "kind") == "linear") & (_text(frame, "layout") == "tn")
+    return linear & (_text(frame, "quant") == "") & _kernel_alone(frame) & ~is_probe(frame)
 
 
 def attention_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
@@ -123,9 +180,13 @@ def _number(frame: Frame, name: str) -> FloatArray:
     return np.asarray(frame[name].astype(float), dtype=np.float64)
 
 
-def calibrate(family: Family, rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
+def calibrate(
+    family: Family, rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights,
+    tiles: Mapping[str, Part] = MappingProxyType({}),
+) -> Fitted:  # fmt: skip
     """The estimator of ``family`` adapted to ``gpu``; an earlier calibration of it is replaced.
 
+    ``tiles``: rows of tile probes by variant, which have their part in the constants.
     PyTorch's rows count as those of the library that answers for it. RequestError where no row is one that it reads.
     """
     missing = {name: value for name, value in ABSENT.items() if name not in rows}  # a file without them is whole, too
@@ -149,7 +210,16 @@ def calibrate(family: Family, rows: Frame, gpu: GPUSpec, manifest: dict[str, Any
         form = _form(family, kind, starts[0][1])
         starts = [(source, start if len(start) == len(form.names) else starts[0][1]) for source, start in starts]
         for part, (_, start) in zip(own, starts, strict=True):
-            found = constants(form, part, start, spread(base, part.path, start))
+            apart = spread(base, part.path, start)
+            if kind in tiles:
+                taught = teach(tiles[kind], start, part, apart)
+                new["probes"] = {
+                    **new.get("probes", {}),
+                    f"{gpu.id}|{kind}": taught.to_manifest(tiles[kind], part.size),
+                }
+                found = taught.constants
+            else:
+                found = constants(form, part, start, apart)
             new["cores"][f"{gpu.id}|{part.path}"] = [round(float(v), 9) for v in found]
             scalars[part.path] = dict(zip(form.names, np.exp(found).tolist(), strict=False))
         adapted, first, last = _adapt(form, own, starts, new["cores"], corrections, trees, gpu)
@@ -183,7 +253,8 @@ def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[di
     adapted = dict(manifest.get("adapted", {}))
     calibrated = dict(manifest.get("calibrated", {}))
     for key in [key for key in adapted if key.split("|")[0] == gpu]:
-        for name in [name for name in kept if name.startswith(adapted[key]["prefix"])]:
+        prefix = adapted[key]["prefix"]
+        for name in [name for name in kept if prefix and name.startswith(prefix)]:
             del kept[name]
         del adapted[key]
     cores = dict(manifest["cores"])
@@ -191,7 +262,10 @@ def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[di
         cores = {key: values for key, values in cores.items() if key.split("|")[0] != gpu}
     cores |= calibrated.pop(gpu, {"cores": {}})["cores"]
     boosters = {k: v for k, v in manifest["boosters"].items() if not (k.startswith(f"{gpu}|") and k.endswith(TRAINED))}
-    return {**manifest, "cores": cores, "boosters": boosters, "adapted": adapted, "calibrated": calibrated}, kept
+    own = {**manifest, "cores": cores, "boosters": boosters, "adapted": adapted, "calibrated": calibrated}
+    if "probes" in manifest:
+        own["probes"] = {key: told for key, told in manifest["probes"].items() if key.split("|")[0] != gpu}
+    return own, kept
 
 
 def spread(manifest: Mapping[str, Any], path: str, start: FloatArray) -> FloatArray:

@@ -25,7 +25,8 @@ from predictor.training.evaluate import predict_rows
 from predictor.training.metrics import by_group, summarise
 from predictor.training.plausible import check_gpus, keep_apart, refuse_repeats
 from predictor.training.publish import as_manifest, published, write_estimator
-from predictor.training.recipes import FEW_ROWS, RECIPES, Recipe
+from predictor.training.recipes import FEW_ROWS, GEMM_FIT, RECIPES, TILE_ROWS, Recipe
+from predictor.training.tile_rows import FEWEST, is_probe
 
 Frame = Any
 Fit = Callable[[Frame, Mapping[str, GPUSpec], int], tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]
@@ -70,22 +71,24 @@ def train(
     _check_out(out)
     frame, sources, devices = _read(files, recipes if estimators else (), say)
     excluded = [_gpu(g, devices).id for g in exclude]
-    frame, gpus, report = _choose(frame, devices, [_gpu(g, devices).id for g in only], excluded, out)
+    frame, probes, gpus, report = _choose(frame, devices, [_gpu(g, devices).id for g in only], excluded, out)
     report.rows = sum(source["rows"] for source in sources)
     held = _holdout(frame, holdout, holdout_by, seed)
     fitted = ~held & ~frame["gpu"].astype(str).isin(excluded).to_numpy()
     seen = frame if fitted.all() else frame[fitted]
-    if not len(seen):
+    probes = probes[~probes["gpu"].astype(str).isin(excluded).to_numpy()]
+    if not len(seen) and not len(probes):
         raise RequestError("no rows are left to fit on: check --only-gpu, --exclude-gpu and --holdout")
     manifest: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION, "name": name or out.name, "seed": seed, "holdout": holdout,
-        "holdout_by": holdout_by, "gpus": sorted(seen["gpu"].astype(str).unique().tolist()),
+        "holdout_by": holdout_by, "gpus": sorted({*seen["gpu"].astype(str), *probes["gpu"].astype(str)}),
         "excluded_gpus": sorted(excluded), "data": sources, "estimators": [],
     }  # fmt: skip
     with published(out) as temporary:
         for recipe in recipes:
-            _fit_one(recipe, seen, gpus, seed, temporary, manifest, report, say, intervals)
-        _baselines(seen, manifest, gpus, intervals)
+            _fit_one(recipe, seen, probes, gpus, seed, temporary, manifest, report, say, intervals)
+        if len(seen):
+            _baselines(seen, manifest, gpus, intervals)
         (temporary / "manifest.json").write_text(as_manifest(manifest), encoding="utf-8")
         say("scoring what was held out")
         for device, text in devices.items():
@@ -156,8 +159,11 @@ def _read(
 
 def _choose(
     frame: Frame, devices: Mapping[str, str], only: Sequence[str], exclude: Sequence[str], out: Path
-) -> tuple[Frame, dict[str, GPUSpec], TrainReport]:
-    """Rows to work with: chosen GPUs (the excluded ones stay, to be scored), nothing flagged, no test split."""
+) -> tuple[Frame, Frame, dict[str, GPUSpec], TrainReport]:
+    """Rows to work with: chosen GPUs (the excluded ones stay, to be scored), nothing flagged, no test split.
+
+    Rows of tile probes come apart from the others.
+    """
     report = TrainReport(out, len(frame))
     wanted, unwanted = set(only), set(exclude)
     gpu = frame["gpu"].astype(str)
@@ -166,6 +172,8 @@ def _choose(
         if missing:
             raise RequestError(f"--only-gpu {','.join(sorted(missing))}: the data has no row of it")
         frame = frame[gpu.isin(wanted | unwanted).to_numpy()]
+    probed = is_probe(frame)
+    probes, frame = frame[probed].reset_index(drop=True), frame[~probed]
     flag = frame["flag"].astype(str)
     report.kept_apart = {str(k): int(v) for k, v in flag[flag != ""].value_counts().items()}
     keep = (flag == "").to_numpy().copy()
@@ -178,8 +186,8 @@ def _choose(
     if clocked.any():
         report.kept_apart["timed by the host's clock, its launch and wait within"] = int(clocked.sum())
     frame = frame[keep & ~clocked].reset_index(drop=True)
-    gpus = {name: _gpu(name, devices) for name in sorted(frame["gpu"].astype(str).unique())}
-    return frame, gpus, report
+    present = sorted({*frame["gpu"].astype(str), *probes["gpu"].astype(str)})
+    return frame, probes, {name: _gpu(name, devices) for name in present}, report
 
 
 def _clocked(frame: Frame) -> npt.NDArray[np.bool_]:
@@ -201,6 +209,7 @@ def _holdout(frame: Frame, fraction: float, by: str, seed: int) -> npt.NDArray[n
 def _fit_one(
     recipe: Recipe,
     seen: Frame,
+    probes: Frame,
     gpus: Mapping[str, GPUSpec],
     seed: int,
     folder: Path,
@@ -212,14 +221,26 @@ def _fit_one(
     import importlib
 
     rows = seen[recipe.rows(seen)].reset_index(drop=True)
-    if not len(rows):
+    own = probes[recipe.rows(probes)].reset_index(drop=True)
+    if not len(own) or own["gpu"].astype(str).value_counts().max() < FEWEST:
+        own = own.iloc[:0]
+    if not len(rows) and not len(own):
         report.skipped[recipe.folder] = "no rows that it is fitted on: the roofline answers"
         return
-    simple = not _carries(recipe, rows)
-    say(f"fitting {recipe.folder} on {len(rows):,} rows" + (" (few: an efficiency and an overhead)" if simple else ""))
-    module, _, function = (FEW_ROWS if simple else recipe.fit).partition(":")
+    simple = len(rows) > 0 and not _carries(recipe, rows)
+    tiles = len(own) > 0 and (simple or not len(rows))
+    how = " (few: an efficiency and an overhead)" if simple else ""
+    say(f"fitting {recipe.folder} on {len(rows) + tiles * len(own):,} rows" + (" (tile probes)" if tiles else how))
+    module, _, function = (TILE_ROWS if tiles else FEW_ROWS if simple else recipe.fit).partition(":")
     fit: Fit = getattr(importlib.import_module(f"predictor.training.{module}"), function)
-    about, weights = fit(rows, gpus, seed)
+    whole = dataset.concat([rows, own]) if tiles else rows
+    about, weights = fit(whole, gpus, seed)
+    if len(own) and recipe.fit == GEMM_FIT and not tiles:
+        from predictor.training.fit_tiles import add_tiles
+
+        about, weights = add_tiles((about, weights), own, gpus)
+        whole = dataset.concat([rows, own])
+    rows, told = whole, rows
     about = {
         **about,
         "name": recipe.folder,
@@ -231,11 +252,11 @@ def _fit_one(
         "data_sha256": dataset.digest(rows),
     }
     widths = None
-    if intervals:
+    if intervals and len(told) and not tiles:
         from predictor.training.fit_intervals import Target, fit_intervals
 
         say(f"fitting the intervals of {recipe.folder}")
-        found = fit_intervals(Target(recipe.families, fit), rows, gpus, seed)
+        found = fit_intervals(Target(recipe.families, fit), told, gpus, seed)
         widths = found if found["classes"] else None
     write_estimator(folder / recipe.folder, about, weights, widths)
     manifest["estimators"].append(

@@ -99,6 +99,7 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
     if family.from_plain:
         pooled = _plain_first(typical(family, _of_nvidia(pooled, gpus), seed))
     cores: dict[str, FloatArray] = {}
+    core_rows: dict[str, int] = {}
     boosters: dict[str, dict[str, Any]] = {}
     weights: dict[str, npt.NDArray[Any]] = {}
     for name, members in _groups_of(parts, pooled, gpus, family.alike_shrink is not None).items():
@@ -117,6 +118,7 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
             if shared and family.like:
                 telling = [p for p in members if p.kind == family.like(kind)] or telling
             cores[f"{name}|{path}"] = fit_constants(form, telling, seed, start)
+            core_rows[f"{name}|{path}"] = sum(part.size for part in telling)
         for kind in dict.fromkeys(part.kind for part in members):
             rows = [(part, cores[f"{name}|{part.path}"]) for part in members if part.kind == kind]
             prefix = f"b{len(boosters)}_"
@@ -135,6 +137,7 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
         "features": list(family.features),
         "devices": {gpu: describe_device(gpus[gpu], dtypes[gpu]) for gpu in sorted(dtypes) if own},
         "cores": {key: [round(float(v), 9) for v in values] for key, values in cores.items()},
+        "core_rows": core_rows,
         "boosters": boosters,
         "fitted_rows": int(sum(part.size for part in parts)),
         "shapes_covered": covered(parts),

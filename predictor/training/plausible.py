@@ -18,7 +18,7 @@ from typing import Any
 
 from predictor.errors import SpecError, TilecastError
 from predictor.hardware.gpu import GPUSpec, load_gpu
-from predictor.measurement import OP_COLUMNS
+from predictor.measurement import OP_COLUMNS, TILE_PROBE
 from predictor.roofline import roofline
 from predictor.training import dataset
 from predictor.training.extras import require
@@ -113,12 +113,14 @@ def add_flag(frame: Frame, rows: Any, flag: str) -> None:
 def keep_apart(
     frame: Frame, where: str, devices: Mapping[str, GPUSpec] | None = None, say: Callable[[str], None] | None = None
 ) -> None:
-    """Flags the rows that no kernel can have taken, in place, and says which they are; flagged ones stay as they are.
+    """Flags the rows that no kernel can have taken, in place, and says which they are.
+
+    Rows that are flagged already stay as they are, but for tile probes.
 
     Raises SpecError, one line, where most rows are so, and for operands that are larger than the GPU's memory.
     """
     np = require("numpy")
-    free = (frame["flag"].astype(str) == "").to_numpy()
+    free = frame["flag"].astype(str).isin(("", TILE_PROBE)).to_numpy()
     found = bounds(frame, devices)
     free = free & np.isfinite(found.lower_s)
     large = free & (found.of_memory > _MOST_OF_MEMORY)

@@ -11,6 +11,9 @@ import numpy.typing as npt
 Frame = Any
 
 FEW_ROWS = "fit_efficiency:fit_efficiency"
+#: Of products that have tile probes, and no or few other rows.
+TILE_ROWS = "fit_tiles:fit_tiles"
+GEMM_FIT = "fit_serving:fit_gemm"
 MEMORY_BOUND = (
     "elementwise", "norm", "softmax", "embedding", "cross_entropy", "rotary", "optimizer", "copy", "routing",
 )  # fmt: skip
@@ -57,7 +60,7 @@ RECIPES = (
         ),
         (), 1000,
     ),
-    Recipe("gemm", "fit_serving:fit_gemm", ("gemm",), (*SIXTEEN_BIT, *QUANTIZED), ("gemm",), QUANTIZED_ROWS),
+    Recipe("gemm", GEMM_FIT, ("gemm",), (*SIXTEEN_BIT, *QUANTIZED), ("gemm",), QUANTIZED_ROWS),
     Recipe(
         "attention", "fit_serving:fit_attention", ("attention",), ("bf16", "fp16", "fp8"), ("attention",),
         ("bf16", "fp8"),

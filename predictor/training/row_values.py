@@ -57,6 +57,7 @@ RANGES: Mapping[str, tuple[str, float, float]] = {
     **{c.name: ("float", 0.0, _LONGEST_MS) for c in COLUMNS if c.name.startswith("latency_")},
     **{c.name: ("int", 0.0, 2.0**31) for c in COLUMNS if c.name.startswith(("grid_", "block_", "kernel_count"))},
     "samples": ("int", 1.0, 1e12),
+    **dict.fromkeys(("tile_m", "tile_n", "tile_k"), ("int", 1.0, 2.0**31)),
 }
 
 

@@ -64,6 +64,7 @@ NOT_RUN = {
     "tilecast dataset import microbench board": "what these collect; the same test imports it",
     "tilecast calibrate --gpu h100 --data board.parquet": "the same test calibrates with it",
     "predict --model llama-3.1-8b --gpu h100 --artifacts h100-set": "the set of that calibration",
+    "tilecast calibrate --gpu rtx-4090 --data tiles.parquet": "rows of a GPU; test_tiles_on_cpu.py has a processor's",
     "microbench collect --device cpu": "the fixture `world` runs it, with a few cases; what it wrote is read here",
     "microbench workload": "needs a GPU and an hour",
     "microbench launch-overhead": "wants a GPU; tests/integration/test_microbench_launch.py runs it on the processor",
@@ -88,7 +89,9 @@ def commands(block: str) -> Iterator[str]:
         program = next((word for word in words if "=" not in word), "")
         if program.split("/")[0] in PROGRAMS:
             words = words[: words.index(">")] if ">" in words else words
-            yield " ".join(words).replace("python3 -m microbench", "microbench")
+            yield " ".join(shlex.quote(word) if " " in word else word for word in words).replace(
+                "python3 -m microbench", "microbench"
+            )
 
 
 def helped() -> list[str]:

@@ -13,8 +13,8 @@ pytest.importorskip("lightgbm", reason='LightGBM is not installed: pip install "
 pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
 
 from predictor.errors import RequestError  # noqa: E402
+from predictor.estimators.adapted import Points, covariance  # noqa: E402
 from predictor.estimators.base import make_batch  # noqa: E402
-from predictor.estimators.residual import Points, covariance  # noqa: E402
 from predictor.estimators.serving_gemm import ServingGemm  # noqa: E402
 from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
 from predictor.ops import Gemm, Op  # noqa: E402

@@ -101,7 +101,7 @@ def test_every_public_name_is_there_and_loads_late() -> None:
 def test_the_command_line_takes_every_word_of_predict() -> None:
     """A word of `predictor.predict` is a flag of `predict` and of `compare`, with the same default."""
     own = {"model", "gpu"}
-    for verb, less in (("predict", own), ("compare", own | {"top"})):
+    for verb, less in (("predict", own), ("compare", own | {"top", "explain"})):
         parsed = build_parser(verb).parse_args([verb, "--model", "m", "--gpu", "g"])
         for name, parameter in inspect.signature(predictor.predict).parameters.items():
             if name in less:
