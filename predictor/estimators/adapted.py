@@ -74,6 +74,6 @@ class Adapted:
         if about["length"]:
             at, own = (weights[about["prefix"] + name] for name in ("at", "weights"))
         points = Points(at, own, float(about["deviation"]), float(about["length"]))
-        others = tuple((str(key), float(share)) for key, share in about.get("others", {}).items())
-        offset = float(about.get("offset", 0.0))
-        return cls(str(about["trees"]), float(about["strength"]), tuple(about["columns"]), points, others, offset)
+        others = tuple((str(key), float(share)) for key, share in about["others"].items())
+        trees, strength, columns = str(about["trees"]), float(about["strength"]), tuple(about["columns"])
+        return cls(trees, strength, columns, points, others, float(about["offset"]))

@@ -1,8 +1,9 @@
 """Trained estimators on disk: a folder a set, a folder an estimator, manifests in JSON and weights in NumPy's npz.
 
 <set>/manifest.json              schema_version, name, which estimator answers for which family and dtype
-<set>/<estimator>/manifest.json  kind, features and their order, GPUs and shapes covered, hash of the data, metrics;
-                                 sizes and hashes of the files beside it (`predictor.estimators.stored`)
+<set>/<estimator>/manifest.json  schema_version, kind, constants by name, features and their order, GPUs and shapes
+                                 covered, hash of the data; sizes and hashes of the files beside it
+                                 (`predictor.estimators.stored`)
 <set>/<estimator>/intervals.json how far its forecasts may be off (optional; `predictor.estimators.interval`)
 <set>/<estimator>/weights.npz    arrays; read with allow_pickle=False, so that no artifact can run code
 """
@@ -21,10 +22,19 @@ from predictor.errors import RequestError, SpecError, nearest
 from predictor.estimators.base import Estimator
 from predictor.estimators.interval import FILE as INTERVALS
 from predictor.estimators.interval import Intervals
-from predictor.estimators.stored import FILES, MANIFEST, WEIGHTS, read_verified, read_weights
+from predictor.estimators.stored import (
+    FILES,
+    MANIFEST,
+    SCHEMA_VERSION,
+    WEIGHTS,
+    check_version,
+    read_manifest,
+    read_verified,
+    read_weights,
+)
 from predictor.files import read_json
 
-SCHEMA_VERSION = 1
+__all__ = ["SCHEMA_VERSION"]
 
 #: kind in a manifest -> the class that loads it (imported when first needed)
 KINDS: dict[str, str] = {
@@ -84,7 +94,7 @@ class ArtifactSet:
 
     def member_manifest(self, folder: str) -> dict[str, Any]:
         """The manifest of one estimator of the set."""
-        return read_json(self.path / folder / MANIFEST)
+        return read_manifest(self.path / folder)
 
     def verify(self) -> None:
         """Check every file of the set against its manifest; SpecError, one line, for the first that is another."""
@@ -97,14 +107,14 @@ class ArtifactSet:
     def measured_on(self, name: str) -> tuple[str, ...]:
         """GPUs that the estimator ``name`` was fitted on."""
         if name not in self._measured:
-            self._measured[name] = tuple(self.member_manifest(name).get("gpus", ()))
+            self._measured[name] = tuple(self.member_manifest(name)["gpus"])
         return self._measured[name]
 
     def intervals(self, name: str) -> Intervals | None:
         """How far forecasts of the estimator ``name`` may be off; None in a set that was trained without intervals."""
         if name not in self._intervals:
             manifest = self.member_manifest(name)
-            own = manifest.get("calibrated", {}) if self.manifest.get("calibrated") else {}
+            own = manifest["calibrated"]
             self._intervals[name] = Intervals.read(self.path / name, manifest, own)
         return self._intervals[name]
 
@@ -167,14 +177,11 @@ class RooflineOnly:
 def load_estimator(folder: Path) -> Estimator:
     """One estimator from its folder; SpecError where its files are not those that its manifest names, or are not what
     this version reads."""
-    manifest = read_json(folder / MANIFEST)
+    manifest = read_manifest(folder)
     kind = str(manifest.get("kind"))
     if kind not in KINDS:
         raise SpecError(f"{folder}/manifest.json: unknown kind {kind!r}; nearest: {', '.join(nearest(kind, KINDS))}")
     module, _, cls = KINDS[kind].partition(":")
-    for key, form in (("gpus", list), ("calibrated", dict), ("devices", dict)):
-        if not isinstance(manifest.get(key, form()), form):
-            raise SpecError(f"{folder}/{MANIFEST}: key {key!r} is {manifest[key]!r:.60}; expected a {form.__name__}")
     weights = read_weights(folder, manifest)
     try:
         return cast(Estimator, getattr(importlib.import_module(module), cls).from_artifact(manifest, weights))
@@ -221,9 +228,7 @@ def _load_set(path: Path) -> ArtifactSet:
 
 def _read_set(path: Path) -> ArtifactSet:
     manifest = read_json(path / MANIFEST)
-    version = manifest.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise SpecError(f"{path}/manifest.json: schema_version {version!r}, this version reads {SCHEMA_VERSION}")
+    check_version(path / MANIFEST, manifest)
     if not isinstance(manifest.get("estimators"), list):
         raise SpecError(f"{path}/manifest.json: key 'estimators' is missing, or no list")
     try:

@@ -12,6 +12,12 @@ from predictor.engines.library import AttentionCalls
 from predictor.estimators.residual import FloatArray
 from predictor.hardware.gpu import GPUSpec
 
+#: Queries of a tile and keys of a step: FlashAttention-2 on A100 at head width 128 (flash_fwd_launch_template.h).
+QUERIES = 128.0
+KEYS = 64.0
+#: Keys of a block where a decode kernel splits the cache: chosen by hand, not from data.
+DECODE_CHUNK = 256.0
+
 
 @dataclass(frozen=True, slots=True)
 class Shapes:

@@ -31,8 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
-from predictor.errors import SpecError
 from predictor.estimators.base import Batch
+from predictor.estimators.named import Named
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import LINKS, default_system
 from predictor.ops.collective import KINDS
@@ -48,39 +48,53 @@ LAUNCHED: tuple[str, ...] = tuple(
     )
 )
 
-#: Name -> start of every shared constant, toward which the fit pulls it: round numbers, chosen by hand, not from data,
-#: but for LL and NVLS, which are from NCCL's tuning model (src/graph/tuning.cc of 5067397c): LL half the bandwidth;
-#: NVLS 25 microseconds (at 2 GHz), and 0.85 (Hopper; Blackwell 0.74) x 5/6 of the ring's bandwidth for S bytes, which
-#: is 0.8 for the 9/8 S that eight GPUs send.
-START: Mapping[str, float] = {
-    "launch_cycles": 9e3,
-    "hop_cycles_ll": 8e2,
-    "hop_cycles_ll128": 2e3,
-    "hop_cycles_simple": 5e3,
-    "start_cycles_simple": 1e4,
-    "knee": 1.0,
-    "share_ll": 0.5,
-    "share_ll128": 0.7,
-    "efficiency_nvswitch": 0.8,
-    "efficiency_mesh": 0.9,
-    "efficiency_pair": 0.8,
-    "efficiency_pcie": 0.65,
-    "share_pcie_many": 0.5,
-    "efficiency_net": 0.8,
-    "local": 3.0,
-    "local_exchange": 3.0,
-    "share_nvls": 0.8,
-    "nvls_cycles": 5e4,
-    "exchange_cycles": 1e3,
-    "share_exchange": 0.9,
-    "share_scatter": 1.0,
-    **{f"launch_cycles_{name}": 6e3 for name in LAUNCHED},
-    "own_hop_cycles": 1e3,
-    "share_own": 0.6,
-}
-CONSTANTS = tuple(START)
-#: Scalars of a measured system, as logarithms: latency, bandwidth for 2, 4 and 8 GPUs of a node (and more).
-OWN = ("latency", "bandwidth_2", "bandwidth_4", "bandwidth_8")
+
+@dataclass(frozen=True, slots=True)
+class Constants(Named):
+    """Constants that all systems share, and the start of each, toward which the fit pulls it."""
+
+    # Round numbers, chosen by hand, not from data, but for LL and NVLS, which are from NCCL's tuning model
+    # (src/graph/tuning.cc of 5067397c): LL half the bandwidth; NVLS 25 microseconds (at 2 GHz), and 0.85 (Hopper;
+    # Blackwell 0.74) x 5/6 of the ring's bandwidth for S bytes, which is 0.8 for the 9/8 S that eight GPUs send.
+    launch_cycles: float = 9e3
+    hop_cycles_ll: float = 8e2
+    hop_cycles_ll128: float = 2e3
+    hop_cycles_simple: float = 5e3
+    start_cycles_simple: float = 1e4
+    knee: float = 1.0
+    share_ll: float = 0.5
+    share_ll128: float = 0.7
+    efficiency_nvswitch: float = 0.8
+    efficiency_mesh: float = 0.9
+    efficiency_pair: float = 0.8
+    efficiency_pcie: float = 0.65
+    share_pcie_many: float = 0.5
+    efficiency_net: float = 0.8
+    local: float = 3.0
+    local_exchange: float = 3.0
+    share_nvls: float = 0.8
+    nvls_cycles: float = 5e4
+    exchange_cycles: float = 1e3
+    share_exchange: float = 0.9
+    share_scatter: float = 1.0
+    launch_cycles_vllm: float = 6e3
+    launch_cycles_sglang: float = 6e3
+    launch_cycles_trtllm: float = 6e3
+    own_hop_cycles: float = 1e3
+    share_own: float = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Own(Named):
+    """Factors of a measured system: on latency, and on bandwidth for 2, 4 and 8 GPUs of a node (and more)."""
+
+    latency: float
+    bandwidth_2: float
+    bandwidth_4: float
+    bandwidth_8: float
+
+
+OWN = Own.names()
 _OWN_RANKS = np.log2([2.0, 4.0, 8.0])  # by definition: the numbers in the names of `OWN`
 
 _NVSWITCH, _MESH, _PCIE = (LINKS.index(name) for name in ("nvswitch", "mesh", "pcie"))
@@ -153,41 +167,40 @@ class OwnKernels:
 def seconds(
     links: Links,
     board: Board,
-    constants: FloatArray,
+    k: Constants,
     own: FloatArray | None = None,
     kernels: OwnKernels | None = None,
 ) -> FloatArray:
-    """Latency (n,) in seconds. ``constants``: logarithms in the order of `CONSTANTS`; ``own``: (n, 4), logarithms of
-    `OWN`, for systems that were measured; ``kernels``: None where NCCL runs alone.
+    """Latency (n,) in seconds. ``own``: (n, 4), logarithms of `Own`, for systems that were measured; ``kernels``: None
+    where NCCL runs alone.
     """
-    k = dict(zip(CONSTANTS, np.exp(constants), strict=True))
     slower, wider = _own_factors(links, own)
     rate = links.bandwidth * _efficiency(links, k) * wider
-    rate = rate * np.where(np.isin(links.kind, _SCATTERS), k["share_scatter"], 1.0)
-    net = np.maximum(links.net_bandwidth, 1.0) * k["efficiency_net"]
+    rate = rate * np.where(np.isin(links.kind, _SCATTERS), k.share_scatter, 1.0)
+    net = np.maximum(links.net_bandwidth, 1.0) * k.efficiency_net
     spread = links.ranks > links.local
-    launch = k["launch_cycles"] / board.clock
+    launch = k.launch_cycles / board.clock
     rounds = _ROUNDS[links.kind]
     n, size = links.ranks, links.size
     wire = rounds * size * np.where(links.kind >= _SEND, 1.0, (n - 1.0) / n)
-    shard = k["local"] * size / n / board.memory
+    shard = k.local * size / n / board.memory
     hops_net = np.where(spread, rounds * n / links.local, 0.0)
     hops = rounds * (n - 1.0) - hops_net
     best = np.full(len(size), np.inf)
     for name in ("ll", "ll128", "simple"):
-        share = k.get(f"share_{name}", 1.0)
-        cycles = k[f"hop_cycles_{name}"] / board.clock
+        share = getattr(k, f"share_{name}", 1.0)
+        cycles = getattr(k, f"hop_cycles_{name}") / board.clock
         slowest = wire * np.maximum(1.0 / rate, np.where(spread, 1.0 / net, 0.0)) / share
         waits = hops * (links.latency + cycles) + hops_net * (links.net_latency + cycles)
-        waits = waits + k.get(f"start_cycles_{name}", 0.0) / board.clock
+        waits = waits + getattr(k, f"start_cycles_{name}", 0.0) / board.clock
         if name == "simple":
-            slowest = slowest + 2.0 * k["knee"] * np.sqrt(slowest * waits * slower)
+            slowest = slowest + 2.0 * k.knee * np.sqrt(slowest * waits * slower)
         best = np.minimum(best, waits * slower + slowest)
     ring = best + shard
     switched = links.in_switch & (links.kind == _ALL_REDUCE) & ~spread
-    nvls = size * (1.0 + 1.0 / n) / (rate * k["share_nvls"])
-    wait = k["nvls_cycles"] / board.clock * slower
-    nvls = nvls + wait + 2.0 * k["knee"] * np.sqrt(nvls * wait)
+    nvls = size * (1.0 + 1.0 / n) / (rate * k.share_nvls)
+    wait = k.nvls_cycles / board.clock * slower
+    nvls = nvls + wait + 2.0 * k.knee * np.sqrt(nvls * wait)
     total = launch * slower + np.where(switched, np.minimum(ring, nvls), ring)
     exchange = np.isin(links.kind, _EXCHANGES)
     if exchange.any():
@@ -204,16 +217,16 @@ def _own_factors(links: Links, own: FloatArray | None) -> tuple[FloatArray, Floa
     return np.exp(own[:, 0]), np.exp((weights * own[:, 1:]).sum(axis=1))
 
 
-def _efficiency(links: Links, k: Mapping[str, float]) -> FloatArray:
+def _efficiency(links: Links, k: Constants) -> FloatArray:
     """Share of the link bandwidth that large transfers reach, (n,)."""
-    by_link = np.array([k[f"efficiency_{name}"] for name in LINKS])
+    by_link = np.array([getattr(k, f"efficiency_{name}") for name in LINKS])
     shared = (links.link == _PCIE) & (links.local > 2)  # boards share the uplinks of PCIe switches and sockets
-    result: FloatArray = by_link[links.link] * np.where(shared, k["share_pcie_many"], 1.0)
+    result: FloatArray = by_link[links.link] * np.where(shared, k.share_pcie_many, 1.0)
     return result
 
 
 def _exchange(
-    links: Links, board: Board, k: Mapping[str, float], rate: FloatArray, net: FloatArray, slower: FloatArray
+    links: Links, board: Board, k: Constants, rate: FloatArray, net: FloatArray, slower: FloatArray
 ) -> FloatArray:
     """all_to_all and send_recv, (n,): every pair for itself, so one hop, and each peer costs some cycles."""
     one = links.kind == _SEND
@@ -224,17 +237,17 @@ def _exchange(
     hop = np.where(n > local, links.net_latency, links.latency)
     best = np.full(len(n), np.inf)
     for name in ("ll", "simple"):
-        share = k.get(f"share_{name}", 1.0) * k["share_exchange"]
-        cycles = k[f"hop_cycles_{name}"] + k.get(f"start_cycles_{name}", 0.0) + k["exchange_cycles"] * peers
+        share = getattr(k, f"share_{name}", 1.0) * k.share_exchange
+        cycles = getattr(k, f"hop_cycles_{name}") + getattr(k, f"start_cycles_{name}", 0.0) + k.exchange_cycles * peers
         waits = hop + cycles / board.clock
         best = np.minimum(best, waits * slower + np.maximum(inside / rate, outside / net) / share)
-    return best + np.where(one, 0.0, k["local_exchange"] * links.size / n / board.memory)
+    return best + np.where(one, 0.0, k.local_exchange * links.size / n / board.memory)
 
 
 def _with_own_kernels(
     links: Links,
     board: Board,
-    k: Mapping[str, float],
+    k: Constants,
     rate: FloatArray,
     slower: FloatArray,
     nccl: FloatArray,
@@ -249,9 +262,9 @@ def _with_own_kernels(
     if not runs.any():
         return nccl
     n, size = links.ranks, links.size
-    launches = np.array([k[f"launch_cycles_{name}"] for name in LAUNCHED])[kernels.launch]
-    hop = links.latency + k["own_hop_cycles"] / board.clock
-    speed = rate * k["share_own"]
+    launches = np.array([getattr(k, f"launch_cycles_{name}") for name in LAUNCHED])[kernels.launch]
+    hop = links.latency + k.own_hop_cycles / board.clock
+    speed = rate * k.share_own
     once = hop + (n - 1.0) * size / speed
     twice = 2.0 * hop + 2.0 * (n - 1.0) / n * size / speed
     ours = launches / board.clock * slower + np.minimum(once, twice)
@@ -277,28 +290,20 @@ def _with_links(links: Links, gpu: GPUSpec) -> Links:
 class Collectives:
     """Seconds of collectives from shared constants and the scalars of measured systems."""
 
-    def __init__(
-        self, name: str, constants: FloatArray, own: Mapping[str, FloatArray], host_s: Mapping[str, float]
-    ) -> None:
+    def __init__(self, name: str, constants: Constants, own: Mapping[str, Own], host_s: Mapping[str, float]) -> None:
         self.name = name
         self._constants = constants
-        self._own = dict(own)
+        self._own = {system: found.logs() for system, found in own.items()}
         self._host = dict(host_s)
 
     @classmethod
     def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Collectives:
-        """From an artifact: `constants` (logarithms, in the order of `CONSTANTS`) and `own` (systems, 4)."""
-        names, systems = manifest.get("constants"), manifest.get("systems")
-        constants, own = weights.get("constants"), weights.get("own")
-        if names != list(CONSTANTS) or systems is None or constants is None or own is None:
-            raise SpecError("collective artifact: expected the constants " + ", ".join(CONSTANTS) + ", systems and own")
-        if constants.shape != (len(CONSTANTS),) or own.shape != (len(systems), len(OWN)):
-            raise SpecError(f"collective artifact: expected own of shape ({len(systems)}, {len(OWN)})")
+        """From an artifact's manifest; SpecError where a constant or a factor is missing."""
         return cls(
-            str(manifest.get("name", "collective")),
-            np.asarray(constants, dtype=np.float64),
-            dict(zip(systems, np.asarray(own, dtype=np.float64), strict=True)),
-            {str(gpu): float(value) for gpu, value in manifest.get("host_s", {}).items()},
+            str(manifest["name"]),
+            Constants.from_manifest(manifest["constants"], "constants"),
+            {system: Own.from_manifest(values, system) for system, values in manifest["systems"].items()},
+            {str(gpu): float(value) for gpu, value in manifest["host_s"].items()},
         )
 
     def eager_seconds(self, kernel_s: FloatArray, gpu: str, call: str) -> FloatArray:

@@ -13,11 +13,12 @@ K take is called a step throughout; "penalty" is what a tile's operands cost, wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from predictor.estimators.named import NORM, Named
 from predictor.estimators.residual import Device
 from predictor.tiling import TileGrid
 
@@ -32,9 +33,6 @@ _TILES = np.array(
 _SPLITS = np.array([1.0, 2.0, 4.0, 8.0])
 _ONE_SPLIT = np.array([1.0])
 _LEAST_K = 256.0
-#: Compute and memory time join as a p-norm: softer than the larger, harder than the sum. Chosen by hand, not from
-#: data.
-NORM = 3.0
 #: Elements of K that are called a step, by definition: 128 bytes in 16 bit.
 STEP = 64.0
 #: Share of L2 that a call finds as the call before left it: what passed through it since has taken the rest. A tile
@@ -44,12 +42,8 @@ HELD = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Constants:
-    """Constants of the core. Artifacts hold their logarithms in this order.
-
-    Older ones end after ``split_cycles`` or ``smallest_tile``; where there is no ``quantize_cycles``, a turn of the K
-    loop is 64 elements deep, however wide an element.
-    """
+class Constants(Named):
+    """Constants of the core."""
 
     compute_efficiency: float  # of the peak, for an endless tile; beyond 1 counts as 1
     dram_efficiency: float
@@ -59,19 +53,10 @@ class Constants:
     step_cycles: float  # shortest time of a turn of the K loop
     resident_share: float  # weights below this share of L2 are found there
     split_cycles: float  # cost of each doubling of split-K
-    smallest_tile: float = 0.0  # elements of C: a smaller tile takes as long as one of so many
-    quantize_cycles: float | None = None  # launch of the kernel that quantizes activations
-    quantize_row_cycles: float = 0.0  # of an SM, for each row of A
-    quantize_passes: float = 0.0  # over the bytes of A, read in 16 bit and written narrower
-
-    @classmethod
-    def from_logs(cls, logs: FloatArray) -> Constants:
-        """The constants whose logarithms an artifact holds, of shape (8,), (9,) or (12,)."""
-        return cls(*np.exp(logs).tolist())
-
-
-#: Names of the constants, in the order in which an artifact holds their logarithms.
-CONSTANTS = tuple(field.name for field in fields(Constants))
+    smallest_tile: float  # elements of C: a smaller tile takes as long as one of so many
+    quantize_cycles: float  # launch of the kernel that quantizes activations
+    quantize_row_cycles: float  # of an SM, for each row of A
+    quantize_passes: float  # over the bytes of A, read in 16 bit and written narrower
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +151,7 @@ def loops(shapes: Shapes, device: Device, constants: Constants) -> Loops:
     turns: FloatArray | float
     if tiles is None:
         tm, tn, splits = _TILES[:, 0], _TILES[:, 1], _SPLITS
-        # older artifacts count 64 elements of K, however wide
-        turns = shapes.step if constants.quantize_cycles is not None else 1.0
-        smallest = constants.smallest_tile
+        turns, smallest = shapes.step, constants.smallest_tile
     else:
         tm, tn, splits = tiles.m[:, None], tiles.n[:, None], _ONE_SPLIT
         turns, smallest = (STEP / tiles.k)[:, None], 0.0
@@ -210,13 +193,12 @@ def traffic(shapes: Shapes, device: Device, constants: Constants) -> Traffic:
     return Traffic(memory, resident, dram, l2)
 
 
-def core_time(shapes: Shapes, device: Device, log_constants: FloatArray) -> CoreTime:
-    """The physical core; ``log_constants`` are the logarithms of ``CONSTANTS``."""
-    constants = Constants.from_logs(log_constants)
+def core_time(shapes: Shapes, device: Device, constants: Constants) -> CoreTime:
+    """The physical core."""
     compute = loops(shapes, device, constants).times(shapes.k).min(axis=1)
     moved = traffic(shapes, device, constants)
     total = (compute**NORM + moved.seconds**NORM) ** (1 / NORM) + constants.overhead_cycles / device.clock_hz
-    if constants.quantize_cycles is not None and shapes.itemsize < 2:
+    if shapes.itemsize < 2:
         total += quantize_time(shapes, device, constants, moved.l2, moved.dram)
     return CoreTime(total, compute, moved.seconds)
 
@@ -232,5 +214,5 @@ def quantize_time(shapes: Shapes, device: Device, constants: Constants, l2: floa
     moved = rows * shapes.k * (2.0 + shapes.itemsize) * constants.quantize_passes
     of_bytes = np.maximum(moved / l2, np.maximum(moved - HELD * device.l2_bytes, 0.0) / dram)
     of_rows = rows * (constants.quantize_row_cycles / (device.sms * device.clock_hz))
-    seconds: FloatArray = np.hypot(of_bytes, of_rows) + (constants.quantize_cycles or 0.0) / device.clock_hz
+    seconds: FloatArray = np.hypot(of_bytes, of_rows) + constants.quantize_cycles / device.clock_hz
     return seconds

@@ -10,7 +10,6 @@ import numpy as np
 from predictor.estimators.explanation import COUNT, SHARE, WORD, Term, terms
 from predictor.estimators.gemm_core import (
     HELD,
-    NORM,
     STEP,
     Constants,
     Shapes,
@@ -19,6 +18,7 @@ from predictor.estimators.gemm_core import (
     quantize_time,
     traffic,
 )
+from predictor.estimators.named import NORM
 from predictor.estimators.residual import Device, FloatArray
 
 #: Unit and meaning of every constant.
@@ -81,17 +81,16 @@ def chosen(shapes: Shapes, device: Device, constants: Constants) -> Chosen:
     )  # fmt: skip
 
 
-def core_terms(shapes: Shapes, device: Device, log_constants: FloatArray) -> tuple[list[Term], str]:
+def core_terms(shapes: Shapes, device: Device, constants: Constants) -> tuple[list[Term], str]:
     """(terms of the core, what takes most of its time) for the only product of ``shapes``."""
-    constants = Constants.from_logs(log_constants)
     c, moved = chosen(shapes, device, constants), traffic(shapes, device, constants)
-    core = core_time(shapes, device, log_constants)
+    core = core_time(shapes, device, constants)
     compute_s, memory_s, overhead_s = c.compute_s, float(moved.seconds[0]), constants.overhead_cycles / device.clock_hz
     weights, others = float(shapes.weights[0]), float(shapes.activations[0])
     resident = float(moved.resident[0])
     from_dram = weights + others > HELD * device.l2_bytes or weights * (1 - resident) / moved.dram > 0.5 * memory_s
     quantize_s = 0.0
-    if constants.quantize_cycles is not None and shapes.itemsize < 2:
+    if shapes.itemsize < 2:
         quantize_s = float(quantize_time(shapes, device, constants, moved.l2, moved.dram)[0])
     parts = {
         "compute": compute_s, "DRAM" if from_dram else "L2": memory_s, "launch": overhead_s,
@@ -136,9 +135,7 @@ def core_terms(shapes: Shapes, device: Device, log_constants: FloatArray) -> tup
     return found, max(parts, key=lambda name: parts[name])
 
 
-def constant_terms(log_constants: FloatArray, quantizes: bool) -> list[Term]:
+def constant_terms(constants: Constants, quantizes: bool) -> list[Term]:
     """The constants by name; those of quantizing activations where the product does."""
-    values = np.exp(log_constants).tolist()
-    named = [(name, value) for name, value in zip(CONSTANT_WORDS, values, strict=False)]
-    kept = [(name, value) for name, value in named if quantizes or not name.startswith("quantize")]
-    return terms("constants", [(name, value, *CONSTANT_WORDS[name]) for name, value in kept])
+    kept = [name for name in CONSTANT_WORDS if quantizes or not name.startswith("quantize")]
+    return terms("constants", [(name, getattr(constants, name), *CONSTANT_WORDS[name]) for name in kept])

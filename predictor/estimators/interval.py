@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import SpecError
-from predictor.estimators.stored import FILES, read_verified
+from predictor.estimators.stored import FILES, check_version, read_verified
 from predictor.files import read_json
 from predictor.hardware.generation import is_among
 from predictor.hardware.gpu import GPUSpec
@@ -42,7 +42,6 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 FILE = "intervals.json"
-SCHEMA_VERSION = 1
 #: Share of the measurements that an interval is meant to hold, by definition; half of the rest lies below it, half
 #: above.
 LEVEL = 0.8
@@ -145,8 +144,7 @@ class Intervals:
             return None
         read_verified(path, manifest)
         data = read_json(path)
-        if data.get("schema_version") != SCHEMA_VERSION:
-            raise SpecError(f"{path}: schema_version {data.get('schema_version')!r}, expected {SCHEMA_VERSION}")
+        check_version(path, data)
         try:
             return cls.from_dict(data, calibrated)
         except (KeyError, TypeError, ValueError) as error:
@@ -163,7 +161,7 @@ class Intervals:
                 {gpu: _pair(pair) for gpu, pair in entry["gpus"].items()},
                 {size: _pair(pair) for size, pair in entry["sizes"].items()},
                 tuple(entry["dtypes"]),
-                {name: tuple(measured) for name, measured in entry.get("variants", {}).items()},
+                {name: tuple(measured) for name, measured in entry["variants"].items()},
             )
             for name, entry in data["classes"].items()
         }

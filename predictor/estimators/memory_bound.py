@@ -29,6 +29,7 @@ from predictor import engines
 from predictor.errors import SpecError
 from predictor.estimators.base import Batch
 from predictor.estimators.explanation import COUNT, SHARE, Explanation, terms
+from predictor.estimators.named import Named
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import BACKWARD
 from predictor.ops.elementwise import Rotary
@@ -65,7 +66,7 @@ MEMORY_TYPES = ("HBM2", "HBM2e", "HBM3", "HBM3e", "GDDR5", "GDDR6", "GDDR6X", "G
 
 
 @dataclass(frozen=True, slots=True)
-class Constants:
+class Constants(Named):
     """What all GPUs share. Times in seconds; work in FLOP-equivalents: it runs at the fp32 peak of the CUDA cores."""
 
     warp_row: float  # FLOP-equivalents of softmax in a warp: a row, and an element that a lane holds
@@ -82,9 +83,6 @@ class Constants:
     fixed_s: float  # a kernel
     gather: float  # cycles of an SM that an element costs where rows are picked by an index
     scalar_share: float  # of the L2 bandwidth limit: kernels whose threads move one 16-bit element at a time
-
-
-CONSTANT_NAMES: tuple[str, ...] = tuple(Constants.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,10 +316,10 @@ class MemoryBound:
         self.const = const
         self._boards = dict(boards)
         self._share_by_type: dict[str, float] = manifest["share_by_memory_type"]
-        self._share_by_architecture: dict[str, float] = manifest.get("share_by_architecture", {})
+        self._share_by_architecture: dict[str, float] = manifest["share_by_architecture"]
         self._hold_by_architecture: dict[str, float] = manifest["hold_by_architecture"]
         self._overhead: dict[str, Any] = manifest["eager_overhead_s"]
-        self._own: dict[str, Any] = manifest.get("calibrated", {})
+        self._own: dict[str, Any] = manifest["calibrated"]
         ordered = np.sort(np.array(list(boards.values())), axis=0)  # np.median loads numpy.ma, which is felt at a start
         middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2.0
         self._median = tuple(float(v) for v in middle)
@@ -330,11 +328,10 @@ class MemoryBound:
     def from_artifact(cls, manifest: dict[str, Any], weights: dict[str, npt.NDArray[Any]]) -> MemoryBound:
         """The estimator of a manifest and its arrays; SpecError where one is missing."""
         try:
-            values = dict(zip(manifest["constants"], np.asarray(weights["constants"], dtype=np.float64), strict=True))
-            const = Constants(**{name: float(values[name]) for name in CONSTANT_NAMES})
+            const = Constants.from_manifest(manifest["constants"], "constants")
             rows = np.asarray(weights["boards"], dtype=np.float64)
-            ids = manifest.get("boards", manifest["gpus"])
-            boards = {str(g): (float(row[0]), float(row[1])) for g, row in zip(ids, rows, strict=True)}
+            named = zip(manifest["boards"], rows, strict=True)
+            boards = {str(g): (float(share), float(hold)) for g, (share, hold) in named}
             return cls(const, boards, manifest)
         except (KeyError, ValueError) as error:
             raise SpecError(f"memory_bound artifact is incomplete: {error}") from None

@@ -12,11 +12,11 @@ SMs), by constants and trees shared by the boards whose tensor cores work alike 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from predictor.errors import SpecError, UnsupportedError
 from predictor.estimators.adapted import Adapted
 from predictor.estimators.base import Batch
 from predictor.estimators.explanation import COUNT, Explanation, terms
+from predictor.estimators.named import Named
 from predictor.estimators.trees import Trees
 from predictor.hardware.generation import is_among, runs_mma
 from predictor.hardware.gpu import GPUSpec
@@ -152,31 +153,39 @@ def describe_device(gpu: GPUSpec, dtypes: Iterable[str]) -> dict[str, Any]:
     """What a manifest says of a measured GPU, so that others can find their sibling."""
     return {
         "compute_capability": gpu.compute_capability,
-        "scalars": {dtype: [float(v) for v in astuple(Device.of(gpu, dtype))] for dtype in dtypes},
+        "scalars": {dtype: asdict(Device.of(gpu, dtype)) for dtype in dtypes},
     }
 
 
 class Corrections:
-    """Constants of the cores and boosters of one artifact, by key; boosters are unpacked when first asked for."""
+    """Constants of the cores and boosters of one artifact, by key; boosters are unpacked when first asked for.
 
-    def __init__(self, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> None:
+    ``forms`` are the constants that its cores have: each key's are of the form whose names they have.
+    """
+
+    def __init__(
+        self, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]], forms: Sequence[type[Named]]
+    ) -> None:
         try:
-            self.cores = {key: np.array(values, dtype=np.float64) for key, values in manifest["cores"].items()}
-            self._boosters = dict(manifest["boosters"])
-            self._devices: Mapping[str, Any] = manifest.get("devices", {})
-            known = ("rows", "gpus", "calibration", "calibrated", "probes", "core_rows")
-            self._about = {key: manifest.get(key) for key in known}
-            self._adapted = {
-                key: Adapted.from_manifest(about, weights) for key, about in manifest.get("adapted", {}).items()
+            self.cores = {
+                key: _form_of(values, forms).from_manifest(values, key) for key, values in manifest["cores"].items()
             }
+            self._boosters = dict(manifest["boosters"])
+            self._capabilities = {gpu: about["compute_capability"] for gpu, about in manifest["devices"].items()}
+            self._devices = {
+                gpu: {dtype: Device(**scalars) for dtype, scalars in about["scalars"].items()}
+                for gpu, about in manifest["devices"].items()
+            }
+            self._about = {key: manifest[key] for key in ("calibrated", "probes", "core_rows")}
+            self._about |= {key: manifest.get(key) for key in ("rows", "calibration")}
+            self._adapted = {key: Adapted.from_manifest(about, weights) for key, about in manifest["adapted"].items()}
         except KeyError as error:
             raise SpecError(f"manifest lacks {error}; expected what tilecast train writes") from None
-        self._names: tuple[str, ...] = tuple(manifest.get("constants", ()))
         #: What was resolved: (path, source, constants) of each; kept by sets without trees alone.
-        self.answers: list[tuple[tuple[str, ...], str, FloatArray]] | None = None
+        self.answers: list[tuple[tuple[str, ...], str, Named]] | None = None
         self._weights = weights
         self._trees: dict[str, Trees] = {}
-        self._resolved: dict[tuple[GPUSpec, str, tuple[str, ...], str], tuple[str, str, FloatArray]] = {}
+        self._resolved: dict[tuple[GPUSpec, str, tuple[str, ...], str], tuple[str, str, Named]] = {}
         self._runners = {key.split("|")[1] for key in self.cores if key.split("|")[0] in (ANY_GPU, MMA_GPUS)}
 
     def without_trees(self) -> Self:
@@ -186,7 +195,7 @@ class Corrections:
         result.answers = []
         return result
 
-    def core(self, gpu: GPUSpec, framework: str, *path: str) -> tuple[str, FloatArray]:
+    def core(self, gpu: GPUSpec, framework: str, *path: str) -> tuple[str, Named]:
         """(whose constants: a GPU, "*mma" or "*", constants) of the first key there is.
 
         This GPU's with this framework, then with another one; then its sibling's, those of the boards alike and those
@@ -195,7 +204,7 @@ class Corrections:
         source, _, values = self.resolve(gpu, framework, *path)
         return source, values
 
-    def resolve(self, gpu: GPUSpec, framework: str, *path: str, kernel: str = "") -> tuple[str, str, FloatArray]:
+    def resolve(self, gpu: GPUSpec, framework: str, *path: str, kernel: str = "") -> tuple[str, str, Named]:
         """(whose constants, the variant that answers, constants): where ``core`` finds none, of the nearest variant.
 
         Shared constants may be kept by kernel in the framework's place. Then ``kernel`` names the one that runs, and
@@ -208,7 +217,7 @@ class Corrections:
             self.answers.append(((framework, *path[:-1], found[1]), found[0], found[2]))
         return found
 
-    def _resolve(self, gpu: GPUSpec, framework: str, path: tuple[str, ...], kernel: str) -> tuple[str, str, FloatArray]:
+    def _resolve(self, gpu: GPUSpec, framework: str, path: tuple[str, ...], kernel: str) -> tuple[str, str, Named]:
         measured = (library.name for library in engines.measured())
         frameworks = (framework, *(name for name in measured if name != framework))
         others = (*frameworks, *sorted(self._runners.difference(frameworks)))
@@ -231,18 +240,17 @@ class Corrections:
         if gpu.id in self._devices or not gpu.compute_capability:
             return None
         near: list[tuple[float, str]] = []
-        for name, about in self._devices.items():
-            if about["compute_capability"] == gpu.compute_capability:
-                other = Device(*next(iter(about["scalars"].values())))
+        for name, scalars in self._devices.items():
+            if self._capabilities[name] == gpu.compute_capability:
+                other = next(iter(scalars.values()))
                 apart = abs(math.log(other.sms / gpu.sm_count))
                 if apart <= math.log(_SIBLING_SMS):
                     near.append((apart + abs(math.log(other.bandwidth / gpu.memory_bandwidth)), name))
         return min(near)[1] if near else None
 
     def device(self, source: str, dtype: str) -> Device | None:
-        """The scalars of the measured GPU ``source``; None for shared constants. Older sets kept no tensor rate."""
-        scalars = self._devices.get(source, {}).get("scalars", {}).get(dtype)
-        return None if scalars is None else Device(*scalars)
+        """The scalars of the measured GPU ``source``; None for shared constants, and in a dtype without rows."""
+        return self._devices.get(source, {}).get(dtype)
 
     def has(self, *path: str) -> bool:
         """Whether constants exist under exactly this key."""
@@ -291,21 +299,16 @@ class Corrections:
 
     def measured(self, kind: str) -> tuple[str, ...]:
         """Keys of the trees that measured NVIDIA GPUs have for rows of ``kind``, sorted; without calibrated GPUs."""
-        own = {name for name, about in self._devices.items() if about["compute_capability"]}
+        own = {name for name, capability in self._capabilities.items() if capability}
         keys = (f"{name}|{kind}" for name in own)
         return tuple(sorted(key for key in keys if key in self._boosters and key not in self._adapted))
 
-    def named(self, constants: FloatArray) -> list[tuple[str, float]]:
-        """Constants by name, of their logarithms; none where they are of another form than the measured GPUs'."""
-        same = len(constants) == len(self._names)
-        return list(zip(self._names, np.exp(constants).tolist(), strict=True)) if same else []
-
     def rests_on(self, source: str, gpu: GPUSpec, *path: str) -> str:
         """Whose rows the constants of ``source`` under ``path`` rest on, for ``gpu``, in words."""
-        about, told = self._about, (self._about["probes"] or {}).get(f"{source}|{path[-1]}")
-        own = (about["core_rows"] or {}).get("|".join((source, *path)))
+        about, told = self._about, self._about["probes"].get(f"{source}|{path[-1]}")
+        own = about["core_rows"].get("|".join((source, *path)))
         many = f"{own or about['rows']:,} rows" if own or about["rows"] else "rows"
-        if source in (about["calibrated"] or {}):
+        if source in about["calibrated"]:
             probes = f" and {told['rows']:,} tile probes" if told else ""
             return f"calibrated to {source}: {(about['calibration'] or {}).get('rows', 'some')} rows of it{probes}"
         if told and not told["library_rows"]:
@@ -327,6 +330,11 @@ class Corrections:
         return tuple(sorted({key.split("|", 1)[0] for key in self.cores} - {ANY_GPU, MMA_GPUS}))
 
 
+def _form_of(values: Mapping[str, Any], forms: Sequence[type[Named]]) -> type[Named]:
+    """The form whose names the constants have; the first where there is none."""
+    return next((form for form in forms if form.reads(values)), forms[0])
+
+
 def by_variant(batch: Batch) -> Iterable[tuple[str, str, npt.NDArray[np.int64]]]:
     """(dtype, scheme, rows) of the operators of a batch that one variant of a kernel runs."""
     groups: dict[tuple[str, str], list[int]] = {}
@@ -338,6 +346,9 @@ def by_variant(batch: Batch) -> Iterable[tuple[str, str, npt.NDArray[np.int64]]]
 class ServingEstimator:
     """What the estimators of serving kernels share: constants and trees, and the GPUs they were fitted on."""
 
+    #: The constants that its cores have.
+    forms: ClassVar[tuple[type[Named], ...]] = ()
+
     def __init__(self, name: str, corrections: Corrections) -> None:
         self.name = name
         self._corrections = corrections
@@ -346,7 +357,7 @@ class ServingEstimator:
     @classmethod
     def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Self:
         """From an artifact's two files; SpecError where a key is missing."""
-        return cls(str(manifest.get("name", manifest.get("kind", ""))), Corrections(manifest, weights))
+        return cls(str(manifest.get("name", manifest["kind"])), Corrections(manifest, weights, cls.forms))
 
     def _corrected(
         self,
@@ -379,8 +390,9 @@ class ServingEstimator:
             ("factor", seconds / core, COUNT, "exp(r): what the trees, or a calibration, say of this shape"),
             ("kernel", seconds, "s", "core x factor"),
         ])  # fmt: skip
-        path, source, constants = (alone._corrections.answers or [((), ANY_GPU, np.zeros(0))])[0]
-        found += terms("constants", [(*named, COUNT, "") for named in self._corrections.named(constants)])
+        assert alone._corrections.answers is not None
+        path, source, constants = alone._corrections.answers[0]
+        found += terms("constants", [(*named, COUNT, "") for named in asdict(constants).items()])  # type: ignore[call-overload]
         return Explanation(tuple(found), "", self._corrections.rests_on(source, gpu, *path))
 
     def core_alone(self) -> Self:

@@ -8,6 +8,7 @@ measured have another core and trees of their own, `attention_cycles`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,17 @@ import numpy.typing as npt
 from predictor import engines
 from predictor.dtypes import bytes_of
 from predictor.estimators import attention_cycles
-from predictor.estimators.attention_shapes import Shapes, attended_pairs, moved_bytes, visible_keys
+from predictor.estimators.attention_shapes import (
+    DECODE_CHUNK,
+    KEYS,
+    QUERIES,
+    Shapes,
+    attended_pairs,
+    moved_bytes,
+    visible_keys,
+)
 from predictor.estimators.base import Batch
+from predictor.estimators.named import NORM, Named
 from predictor.estimators.residual import (
     ANY_GPU,
     Corrections,
@@ -35,26 +45,9 @@ _LATENT = "mla_"
 #: section 4.1) reports up to 73 % of the peak forward and up to 63 % backward, mostly between 0.75 and 0.85 of it.
 BACKWARD_OVER_FORWARD = 0.8
 
-#: Constants of the core, in the order in which an artifact holds their logarithms.
-CONSTANTS = (
-    "compute_efficiency",
-    "dram_efficiency",
-    "l2_bytes_per_s_per_sm",
-    "overhead_cycles",
-    "step_cycles",  # shortest time of 64 keys in a tile's loop
-    "resident_share",  # operands below this share of L2 stay there
-    "sm_bytes_per_s",  # rate at which one block streams the KV cache
-    "block_cycles",  # what a block costs beside its keys
-)
-
-#: Queries of a tile and keys of a step: FlashAttention-2 on A100 at head width 128 (flash_fwd_launch_template.h).
-_QUERIES = 128.0
-_KEYS = 64.0
-_DECODE_CHUNK = 256.0  # keys of a block where a decode kernel splits the cache: chosen by hand, not from data
 #: Fewest keys of a decode step in the tables. What they hold of one query and one key was run by prefill kernels (the
 #: tables of prompts, at a length of 1): with TensorRT-LLM 2.5 times as slow (median) as decode kernels over two keys.
 _FEWEST_DECODE_KEYS = 2.0
-_NORM = 3.0  # p of the p-norm of compute and memory: chosen by hand, not from data
 
 FEATURES = (
     "log2_batch", "log2_heads", "log2_kv_heads", "log2_group", "log2_q_len", "log2_kv_len", "log2_visible",
@@ -64,6 +57,23 @@ FEATURES = (
     "causal", "window", "itemsize", "kv_itemsize", "framework",
 )  # fmt: skip
 _LOGS = 18  # by definition: how many of `FEATURES` are logarithms
+
+
+@dataclass(frozen=True, slots=True)
+class Constants(Named):
+    """Constants of the core on a GPU that was measured."""
+
+    compute_efficiency: float
+    dram_efficiency: float
+    l2_bytes_per_s_per_sm: float
+    overhead_cycles: float
+    step_cycles: float  # shortest time of 64 keys in a tile's loop
+    resident_share: float  # operands below this share of L2 stay there
+    sm_bytes_per_s: float  # rate at which one block streams the KV cache
+    block_cycles: float  # what a block costs beside its keys
+
+
+AnyConstants = Constants | attention_cycles.PrefillConstants | attention_cycles.DecodeConstants
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +92,13 @@ class CoreTime:
 AnyCore = CoreTime | attention_cycles.CycleTime
 
 
-def core_time(shapes: Shapes, device: Device, log_constants: FloatArray, decode: bool) -> AnyCore:
-    """The physical core; ``log_constants`` are the logarithms of ``CONSTANTS``, or of those of `attention_cycles`."""
-    if len(log_constants) == attention_cycles.COUNT:
-        return attention_cycles.core_time(shapes, device, log_constants, decode)
-    ec, ed, l2_rate, cycles, step_cycles, share, stream, block_cycles = np.exp(log_constants)
-    ec = min(ec, 1.0)
-    step_s, block_s = step_cycles / device.clock_hz, block_cycles / device.clock_hz
+def core_time(shapes: Shapes, device: Device, constants: AnyConstants, decode: bool) -> AnyCore:
+    """The physical core, that of `attention_cycles` for its constants."""
+    if not isinstance(constants, Constants):
+        return attention_cycles.core_time(shapes, device, constants)
+    ed, l2_rate, stream = constants.dram_efficiency, constants.l2_bytes_per_s_per_sm, constants.sm_bytes_per_s
+    ec = min(constants.compute_efficiency, 1.0)
+    step_s, block_s = constants.step_cycles / device.clock_hz, constants.block_cycles / device.clock_hz
     width = shapes.head_dim + shapes.value_dim
     pairs = attended_pairs(shapes)
     visible = visible_keys(shapes)
@@ -96,28 +106,28 @@ def core_time(shapes: Shapes, device: Device, log_constants: FloatArray, decode:
     rate = device.peak_flops * ec / device.sms
     if decode:
         blocks = shapes.batch * shapes.kv_heads
-        chunks = np.clip(np.ceil(visible / _DECODE_CHUNK), 1.0, np.maximum(1.0, np.floor(2.0 * device.sms / blocks)))
+        chunks = np.clip(np.ceil(visible / DECODE_CHUNK), 1.0, np.maximum(1.0, np.floor(2.0 * device.sms / blocks)))
         keys = visible / chunks
         busy = np.minimum(blocks * chunks, device.sms)
         group = np.maximum(shapes.heads / shapes.kv_heads, 16.0)  # queries of a block, padded to the tensor cores' rows
         flops = 2.0 * group * blocks * visible * width
         waves = np.ceil(blocks * chunks / device.sms)
-        longest = (np.maximum(keys / _KEYS, 1.0) * step_s + block_s) * waves
+        longest = (np.maximum(keys / KEYS, 1.0) * step_s + block_s) * waves
         compute = np.maximum(flops / (rate * busy), longest)
     else:
-        tiles = np.ceil(shapes.q_len / _QUERIES)
+        tiles = np.ceil(shapes.q_len / QUERIES)
         busy = np.minimum(sequences * tiles, device.sms)
-        step = np.maximum(2.0 * _QUERIES * _KEYS * width / rate, step_s)
-        longest = visible / _KEYS * step + block_s
-        padded = sequences * pairs / shapes.q_len * tiles * _QUERIES
-        work = padded / (_QUERIES * _KEYS) * step + sequences * tiles * block_s
+        step = np.maximum(2.0 * QUERIES * KEYS * width / rate, step_s)
+        longest = visible / KEYS * step + block_s
+        padded = sequences * pairs / shapes.q_len * tiles * QUERIES
+        work = padded / (QUERIES * KEYS) * step + sequences * tiles * block_s
         compute = np.maximum(work / device.sms, longest)
     moved = np.add(*moved_bytes(shapes))
-    resident = 1.0 / (1.0 + (moved / (share * device.l2_bytes)) ** 4)
+    resident = 1.0 / (1.0 + (moved / (constants.resident_share * device.l2_bytes)) ** 4)
     dram = np.minimum(device.bandwidth * ed, busy * stream)
     l2 = np.minimum(max(device.sms * l2_rate, device.bandwidth * ed), busy * stream)
     memory = moved * (1 - resident) / dram + moved * resident / l2
-    total = (compute**_NORM + memory**_NORM) ** (1 / _NORM) + cycles / device.clock_hz
+    total = (compute**NORM + memory**NORM) ** (1 / NORM) + constants.overhead_cycles / device.clock_hz
     return CoreTime(total, compute, memory, longest, pairs * sequences, moved, visible)
 
 
@@ -176,6 +186,8 @@ def phase_of(
 class ServingAttention(ServingEstimator):
     """Seconds of fused attention with serving kernels; backward as the forward pass times a published factor."""
 
+    forms: ClassVar = (Constants, attention_cycles.PrefillConstants, attention_cycles.DecodeConstants)
+
     def __init__(self, name: str, corrections: Corrections) -> None:
         super().__init__(name, corrections)
         self._phases = {key.split("|")[2] for key in corrections.cores}
@@ -218,7 +230,8 @@ class ServingAttention(ServingEstimator):
                 dtype = "bf16"  # no table has decode kernels with queries so narrow; the cache stays as it is
         library, kind = engines.answering(batch.kernels), variant(dtype)
         shapes = Shapes.of(list(columns.values()), bytes_of(dtype), sizes, shared).run_by(batch.kernels, gpu)
-        source, _, constants = self._corrections.resolve(gpu, library.name, phase, kind, kernel=phase)
+        source, _, found = self._corrections.resolve(gpu, library.name, phase, kind, kernel=phase)
+        constants = cast(AnyConstants, found)
         seconds = self._corrected(
             source, phase, gpu, dtype, lambda device: core_time(shapes, device, constants, is_decode(phase)),
             lambda device, core: features(shapes, device, core, library.code),

@@ -10,6 +10,7 @@ see `quantize_time` there.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from predictor import engines
 from predictor.estimators.base import Batch
 from predictor.estimators.explanation import COUNT, WORD, Explanation, terms
-from predictor.estimators.gemm_core import CONSTANTS, CoreTime, Shapes, core_time
+from predictor.estimators.gemm_core import Constants, CoreTime, Shapes, core_time
 from predictor.estimators.residual import (
     Device,
     FloatArray,
@@ -28,7 +29,7 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import activation_bytes, variant, weight_bytes
 from predictor.tiling import TileGrid
 
-__all__ = ["BLOCKED", "CONSTANTS", "FEATURES", "CoreTime", "ServingGemm", "Shapes", "core_time", "features"]
+__all__ = ["BLOCKED", "FEATURES", "Constants", "CoreTime", "ServingGemm", "Shapes", "core_time", "features"]
 
 # Tiles whose waves and wave efficiency are features.
 _SHOWN_M = np.array([64.0, 128, 128, 256, 256, 192, 16, 32, 64, 128])
@@ -90,6 +91,8 @@ def _whole(size: float, multiple: float) -> float:
 class ServingGemm(ServingEstimator):
     """Seconds of GEMMs with serving kernels; fp16 is answered as bf16, eager PyTorch as vLLM's linear layer."""
 
+    forms: ClassVar = (Constants,)
+
     def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         """Kernel time, shape (n,)."""
         seconds = np.empty(len(batch.dtypes))
@@ -123,10 +126,11 @@ class ServingGemm(ServingEstimator):
         rests = self._corrections.rests_on(source, gpu, engines.answering(batch.kernels).name, kind)
         return Explanation(tuple(found), bound, rests)
 
-    def _constants(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str) -> tuple[str, str, FloatArray]:
-        """(whose, of which variant, logarithms of the constants)."""
+    def _constants(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str) -> tuple[str, str, Constants]:
+        """(whose, of which variant, constants)."""
         library = engines.answering(batch.kernels)
-        return self._corrections.resolve(gpu, library.name, variant(dtype, quant))
+        source, kind, constants = self._corrections.resolve(gpu, library.name, variant(dtype, quant))
+        return source, kind, cast(Constants, constants)
 
     def _shapes(self, batch: Batch, dtype: str, quant: str, rows: npt.NDArray[np.int64]) -> Shapes:
         count, m, n, k = (batch.columns[name][rows] for name in ("batch", "m", "n", "k"))

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
 from predictor import engines
 from predictor.engines.library import FASTEST, STRIPES, TWO_TILES
 from predictor.estimators.base import Batch
+from predictor.estimators.named import NORM, Named
 from predictor.estimators.residual import (
     Corrections,
     Device,
@@ -31,26 +32,29 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.ops.routing import BLOCKS, POWER_LAW, Loads, drawn, expert_loads, exponent_of
 from predictor.quantization import variant, weight_bytes
 
-#: Constants of the core, in the order in which an artifact holds their logarithms.
-CONSTANTS = (
-    "compute_efficiency",
-    "dram_efficiency",
-    "l2_bytes_per_s_per_sm",
-    "overhead_cycles",
-    "tile_penalty",  # in rows: a tile of t rows runs at t / (t + penalty) of the efficiency
-    "resident_share",  # weights below this share of L2 stay there
-    "token_s_per_byte",  # permuting, weighing and adding up: seconds a byte of routed rows, over bandwidth
-    "supply_bytes",  # a clock and SM: operands on their way to the tensor cores, partly hidden behind arithmetic
-    "foreign_traffic",  # share of that traffic, and
-    "foreign_rows",  # of the products, that rows of other GPUs' experts cause here as well
-    "half_lines",  # share of the DRAM rate that a kernel gets which reads weights 64 bytes at a time
-)
+
+@dataclass(frozen=True, slots=True)
+class Constants(Named):
+    """Constants of the core."""
+
+    compute_efficiency: float
+    dram_efficiency: float
+    l2_bytes_per_s_per_sm: float
+    overhead_cycles: float
+    tile_penalty: float  # in rows: a tile of t rows runs at t / (t + penalty) of the efficiency
+    resident_share: float  # weights below this share of L2 stay there
+    token_s_per_byte: float  # permuting, weighing and adding up: seconds a byte of routed rows, over bandwidth
+    supply_bytes: float  # a clock and SM: operands on their way to the tensor cores, partly hidden behind arithmetic
+    foreign_traffic: float  # share of that traffic, and
+    foreign_rows: float  # of the products, that rows of other GPUs' experts cause here as well
+    half_lines: float  # share of the DRAM rate that a kernel gets which reads weights 64 bytes at a time
+
+
 #: Constants of the kernel's code, alike for all variants of it.
 OF_KERNEL = ("supply_bytes", "foreign_traffic", "foreign_rows", "half_lines")
 
 BLOCKED = "fp8_block"  # answered by the trees of "fp8", told apart by a feature
 _COLUMNS = 128.0  # of a tile: chosen by hand, not from data
-_NORM = 3.0  # p of the p-norm of compute and memory: chosen by hand, not from data
 _WAITS = 0.5  # chosen by looking at H100 and H200, each forecast from the other (see `on_board`)
 
 FEATURES = (
@@ -128,16 +132,14 @@ class CoreTime:
     tiles: FloatArray
 
 
-def core_time(shapes: Shapes, device: Device, log_constants: FloatArray) -> CoreTime:
-    """The physical core; ``log_constants`` are the logarithms of ``CONSTANTS``.
+def core_time(shapes: Shapes, device: Device, constants: Constants) -> CoreTime:
+    """The physical core.
 
     With experts spread over GPUs (ep), a kernel that sorts tokens by expert first touches its own rows alone; Triton's
     moves, activates and adds up all tokens x top_k of them, and the more so the larger ep.
     """
-    ec, ed, l2_rate, cycles, penalty, share, token, supply, traffic, products, half, step_s = np.exp(
-        aligned(log_constants)
-    )
-    ec, ed, traffic, products = min(ec, 1.0), min(ed, 1.0), min(traffic, 1.0), min(products, 1.0)
+    ec, ed = min(constants.compute_efficiency, 1.0), min(constants.dram_efficiency, 1.0)
+    traffic, products = min(constants.foreign_traffic, 1.0), min(constants.foreign_rows, 1.0)
     width = shapes.intermediate / shapes.tp
     rows, active = shapes.rows, shapes.active
     foreign = np.maximum(shapes.tokens * shapes.top_k - rows, 0.0)
@@ -145,27 +147,29 @@ def core_time(shapes: Shapes, device: Device, log_constants: FloatArray) -> Core
     # Columns of the up and gate products and of the down product, and the K loops behind them.
     up = np.ceil((shapes.matrices - 1) * width / _COLUMNS)
     down = np.ceil(shapes.hidden / _COLUMNS)
-    slowed = device.slowed((BLOCKS + penalty) / (BLOCKS * ec))
-    step = np.maximum(128.0 * _COLUMNS * BLOCKS * slowed * device.sms / device.peak_flops, step_s)
-    step = np.hypot(step, 64.0 * (_COLUMNS + BLOCKS) * shapes.itemsize / (supply * device.clock_hz))
+    slowed = device.slowed((BLOCKS + constants.tile_penalty) / (BLOCKS * ec))
+    step = 128.0 * _COLUMNS * BLOCKS * slowed * device.sms / device.peak_flops
+    supplied = 64.0 * (_COLUMNS + BLOCKS) * shapes.itemsize / (constants.supply_bytes * device.clock_hz)
+    step = np.hypot(step, supplied)
     tiles = blocks * up[:, None]
-    least = 0.0 if shapes.tiling == STRIPES and np.isfinite(half) else 1.0  # tiles on the busiest SM
+    least = 0.0 if shapes.tiling == STRIPES else 1.0  # tiles on the busiest SM
     first = np.maximum(tiles / device.sms, least) * step * (shapes.hidden[:, None] / 64.0 + 2.0)
     second = np.maximum(blocks * down[:, None] / device.sms, least) * step * (width[:, None] / 64.0 + 2.0)
-    compute, dram = _by_tile(shapes, first + second, device.bandwidth * ed, half)
+    compute, dram = _by_tile(shapes, first + second, device.bandwidth * ed, constants.half_lines)
     weights = active * shapes.matrices * shapes.hidden * width * shapes.itemsize
     activations = (rows + traffic * foreign) * (2.0 * shapes.hidden + shapes.matrices * width) * 2.0
-    l2 = np.maximum(device.sms * l2_rate, dram)
-    resident = 1.0 / (1.0 + (weights / (share * device.l2_bytes)) ** 4)
+    l2 = np.maximum(device.sms * constants.l2_bytes_per_s_per_sm, dram)
+    resident = 1.0 / (1.0 + (weights / (constants.resident_share * device.l2_bytes)) ** 4)
     memory = weights * ((1 - resident) / dram + resident / l2)
-    total = (compute**_NORM + memory**_NORM) ** (1 / _NORM)
-    total = total + activations * token / device.bandwidth + cycles / device.clock_hz
+    total = (compute**NORM + memory**NORM) ** (1 / NORM)
+    total = total + activations * constants.token_s_per_byte / device.bandwidth
+    total = total + constants.overhead_cycles / device.clock_hz
     return CoreTime(total, compute, memory, rows, active, weights, activations, tiles / device.sms)
 
 
 def _by_tile(shapes: Shapes, compute: FloatArray, rate: float, half: float) -> tuple[FloatArray, FloatArray | float]:
     """(seconds of the products (n,), bytes/s from DRAM) of the tiles that run; ``compute`` (n, blocks) is of each."""
-    if shapes.tiling != TWO_TILES or not np.isfinite(half):
+    if shapes.tiling != TWO_TILES:
         return compute.min(axis=1), rate
     many = shapes.tokens > shapes.experts / shapes.ep
     return np.where(many, compute[:, 2], compute[:, 0]), np.where(many, min(half, 1.0) * rate, rate)
@@ -201,32 +205,15 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int, blo
     return out
 
 
-def aligned(log_constants: FloatArray) -> FloatArray:
-    """The logarithms of `CONSTANTS`, and of the shortest time of 64 steps of a tile's K loop, 0 s today.
-
-    Sets from before held such a time, the sixth of eight constants, and neither supply nor foreign rows: it could not
-    be told from slow arithmetic, and on a board with faster tensor cores than any measured one it was all there was.
-    Those after them did not know half lines: an infinite share says so.
-    """
-    if len(log_constants) == len(CONSTANTS):
-        return np.append(log_constants, -np.inf)
-    if len(log_constants) == len(CONSTANTS) - 1:
-        return np.concatenate([log_constants, [np.inf, -np.inf]])
-    unknown = [np.inf, -np.inf, -np.inf, np.inf]
-    return np.concatenate([log_constants[:5], log_constants[6:], unknown, log_constants[5:6]])
-
-
-def on_board(log_constants: FloatArray, itemsize: float, measured: Device | None, device: Device) -> FloatArray:
+def on_board(constants: Constants, itemsize: float, measured: Device | None, device: Device) -> Constants:
     """A sibling's constants for ``device``: weights that do not wait for DRAM come no faster from a faster one.
 
     That is so where they come at less than `_WAITS` of the bandwidth, even if counted as 16 bit (some kernels write
     them out so). vLLM's fp8 experts take as long on H200 as on H100 (0.98 in the median), with 1.4 of the bandwidth.
     """
-    if measured is None or np.exp(log_constants[1]) * 2.0 / itemsize >= _WAITS:
-        return log_constants
-    held = log_constants.copy()
-    held[1] += np.log(measured.bandwidth / device.bandwidth)
-    return held
+    if measured is None or constants.dram_efficiency * 2.0 / itemsize >= _WAITS:
+        return constants
+    return replace(constants, dram_efficiency=constants.dram_efficiency * (measured.bandwidth / device.bandwidth))
 
 
 def booster_of(name: str) -> str:
@@ -239,6 +226,8 @@ class ServingMoE(ServingEstimator):
 
     A layer is forecast at all of `KNOTS` at once and kept, whatever its tokens: a sweep over batches asks once.
     """
+
+    forms: ClassVar = (Constants,)
 
     def __init__(self, name: str, corrections: Corrections) -> None:
         super().__init__(name, corrections)
@@ -308,7 +297,8 @@ class ServingMoE(ServingEstimator):
         kernel = library.moe_kernel(name, gpu)
         shapes = _at_knots(layers, weight_bytes(dtype, quant), library.moe_tiling(kernel, name))
         asked = shapes.first(answered)
-        source, found, constants = self._corrections.resolve(gpu, known.name, name, kernel=kernel)
+        source, found, named = self._corrections.resolve(gpu, known.name, name, kernel=kernel)
+        constants = cast(Constants, named)
         measured = self._corrections.device(source, variant(dtype))
 
         def core_of(device: Device, layers: Shapes) -> CoreTime:

@@ -1,4 +1,4 @@
-"""An estimator's files as they were written: read whole, checked against the hashes that its manifest keeps of them.
+"""An estimator's files as they were written: of one schema version, read whole, with the hashes of its manifest.
 
 "files" of a manifest maps each file beside it to {"bytes": size, "sha256": hash}. Nothing of a file is believed before
 its hash is right, so that a flipped bit, a cut or a file of another set is one line and never another forecast.
@@ -22,15 +22,44 @@ import numpy.lib.format as npy
 import numpy.typing as npt
 
 from predictor.errors import SpecError
+from predictor.files import read_json
+
+#: Version of all that a set of estimators holds: by definition what is written and read today. No other is read.
+SCHEMA_VERSION = 2
+VERSION_KEY = "schema_version"
 
 WEIGHTS = "weights.npz"
 MANIFEST = "manifest.json"
 #: Key of a manifest that has the sizes and hashes of the files beside it.
 FILES = "files"
 
+#: What every estimator's manifest has besides what its kind needs.
+COMMON = {"name": str, "gpus": list, "calibrated": dict, FILES: dict}
+
 #: Zip's header of a member: its length, and where in it the lengths of what follows (name, extra field) stand. By
 #: definition (PKWARE's APPNOTE.TXT, section 4.3.7).
 _MEMBER_BYTES, _LENGTHS_AT = 30, 26
+
+
+def check_version(path: Path, content: Mapping[str, Any]) -> None:
+    """SpecError, one line, where a file of a set is of another schema version."""
+    found = content.get(VERSION_KEY)
+    if found != SCHEMA_VERSION:
+        raise SpecError(
+            f"{path}: {VERSION_KEY} is {found!r:.40}, expected {SCHEMA_VERSION}: another version of Tilecast wrote the"
+            " set; train it again (tilecast train FILES --out FOLDER)"
+        )
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of an estimator's folder; SpecError where it is of another version, or lacks what all have."""
+    path = folder / MANIFEST
+    manifest = read_json(path)
+    check_version(path, manifest)
+    for key, form in COMMON.items():
+        if not isinstance(manifest.get(key), form):
+            raise SpecError(f"{path}: key {key!r} is {manifest.get(key)!r:.60}; expected a {form.__name__}")
+    return manifest
 
 
 def described(folder: Path) -> dict[str, dict[str, Any]]:
@@ -44,14 +73,9 @@ def described(folder: Path) -> dict[str, dict[str, Any]]:
 
 def read_verified(path: Path, manifest: Mapping[str, Any]) -> bytes:
     """The content of a file beside ``manifest``; SpecError, one line, where it is not what was written."""
-    known = manifest.get(FILES)
-    if not isinstance(known, Mapping):
-        raise SpecError(
-            f"{path.parent / MANIFEST}: key {FILES!r} with the hash of {path.name} is missing (an older version wrote"
-            " the set); run the `tilecast train` or `tilecast calibrate` that made it again"
-        )
     try:
-        size, sha256 = int(known[path.name]["bytes"]), str(known[path.name]["sha256"])
+        known = manifest[FILES][path.name]
+        size, sha256 = int(known["bytes"]), str(known["sha256"])
     except (KeyError, TypeError, ValueError):
         raise SpecError(
             f"{path.parent / MANIFEST}: key {FILES!r} has no bytes and sha256 of {path.name}; run the `tilecast train`"

@@ -31,7 +31,6 @@ from predictor.estimators.sgemm import (
     ARRAYS,
     K_STEP,
     LAYOUTS,
-    LIBRARIES,
     MIN_SPLIT_K,
     SCALARS,
     TILES,
@@ -73,7 +72,7 @@ class TileGemm:
         self._bandwidth = float(np.median([bw for _, bw in boards.values()])) if boards else 1.0
         self._overhead: dict[str, dict[str, list[float]]] = manifest["eager_overhead_s"]
         try:
-            own = {str(g): Calibrated.from_manifest(entry) for g, entry in manifest.get("calibrated", {}).items()}
+            own = {str(g): Calibrated.from_manifest(entry) for g, entry in manifest["calibrated"].items()}
         except (KeyError, ValueError) as error:
             raise SpecError(f"tile_gemm artifact: key 'calibrated' is incomplete ({error})") from None
         self._own: dict[str, Calibrated] = own
@@ -85,13 +84,12 @@ class TileGemm:
         if tuple(manifest.get("tiles", ())) != tuple(t.name for t in TILES):
             raise SpecError(f"tile_gemm artifact has tiles {manifest.get('tiles')}, this version knows others")
         try:
-            weights = {"strain": np.zeros(len(LIBRARIES)), **weights}  # sets of version 0.1 have none
             values: dict[str, Any] = {k: np.asarray(weights[k], dtype=np.float64) for k in ARRAYS}
             values |= {k: float(weights[k]) for k in SCALARS}
             table = np.asarray(weights["boards"], dtype=np.float64)
         except KeyError as error:
             raise SpecError(f"tile_gemm artifact lacks the array {error}") from None
-        boards = {str(g): (float(u), float(bw)) for g, (u, bw) in zip(manifest["gpus"], table, strict=True)}
+        boards = {str(g): (float(u), float(bw)) for g, (u, bw) in zip(manifest["boards"], table, strict=True)}
         return cls(Constants(**values), boards, manifest)
 
     def calibrated(self, gpu_id: str, own: Calibrated) -> TileGemm:

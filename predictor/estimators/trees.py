@@ -100,8 +100,6 @@ class Trees:
     def unpack(cls, weights: Mapping[str, npt.NDArray[Any]], prefix: str = "") -> Trees:
         """The trees that ``pack`` wrote under ``prefix``; SpecError where an array is missing or cut off."""
         try:
-            if prefix + "numbers" in weights:
-                return _from_heaps(weights[prefix + "numbers"], weights[prefix + "thresholds"])
             numbers, thresholds = weights[prefix + "nodes"], weights[prefix + "thresholds"]
             trees, depth, features, splits = (int(v) for v in numbers[:4])
             # Every inner node has two children, so that the nodes number trees + 2 inner = 2 leaves - trees.
@@ -147,25 +145,3 @@ class Trees:
             np.array(leaves),
             (len(roots), max(depth, 0), features),
         )
-
-
-def _from_heaps(numbers: npt.NDArray[Any], thresholds: FloatArray) -> Trees:
-    """Trees as sets up to 0.2 hold them: every inner node with its position p in a heap (children 2p + 1, 2p + 2)."""
-    trees, depth, features, splits = (int(v) for v in numbers[:4])
-    feature, counts, rest = np.split(numbers[4:].astype(np.int64), (splits, splits + trees))
-    total = int(counts.sum())
-    heap = np.zeros((trees, 2 ** (depth + 1) - 1), dtype=np.int64)
-    heap[np.repeat(np.arange(trees), counts), rest[:total]] = rest[total : 2 * total]
-    tree, at = np.arange(trees), np.zeros(trees, dtype=np.int64)
-    nodes, leaf_tree, leaf_slot = [], [], []
-    for level in range(depth + 1):
-        split = heap[tree, at]
-        nodes.append(split)
-        leaf_tree.append(tree[split == 0])
-        leaf_slot.append(((at[split == 0] + 1) << (depth - level)) - 2**depth)  # the last level's place it covers from
-        tree = np.repeat(tree[split > 0], 2)
-        at = (2 * at[split > 0][:, None] + np.array([1, 2])).ravel()
-    order = np.lexsort((np.concatenate(leaf_slot), np.concatenate(leaf_tree)))  # leaves were written left to right
-    values = np.empty(len(order))
-    values[order] = rest[2 * total :].astype(np.uint16).view(np.int16) * float(thresholds[0])
-    return Trees(feature, thresholds[1:], np.concatenate(nodes), values, (trees, depth, features))

@@ -124,7 +124,7 @@ def _choose(
     libraries = own[~is_probe(own)].reset_index(drop=True)
     for folder in source.folders():
         manifest = source.member_manifest(folder)
-        fit = FITS.get(str(manifest.get("kind")))
+        fit = FITS.get(str(manifest["kind"]))
         seen = own if fit and fit.tiles else libraries
         rows = seen[fit.rows(seen, gpu)].reset_index(drop=True) if fit else own.iloc[:0]
         report.rows[folder] = len(rows)
@@ -133,7 +133,7 @@ def _choose(
             report.unchanged[folder] = "has no scalars of a GPU: not calibrated"
         elif not len(rows):
             report.unchanged[folder] = f"no {fit.reads} rows in the data"
-        elif probes == len(rows) and gpu.id in manifest.get("devices", {}):
+        elif probes == len(rows) and gpu.id in manifest["devices"]:
             report.unchanged[folder] = (
                 f"{probes} tile probes: {gpu.id} was measured with its libraries, expected rows of them"
             )
@@ -169,7 +169,7 @@ def _write(source: ArtifactSet, fits: Mapping[str, Fitted], about: dict[str, Any
             write_estimator(temporary / folder, {**found.manifest, "calibration": about}, found.weights)
         manifest = dict(source.manifest)
         manifest["name"] = out.name
-        manifest["calibrated"] = [e for e in manifest.get("calibrated", []) if e["gpu"] != about["gpu"]] + [about]
+        manifest["calibrated"] = [e for e in manifest["calibrated"] if e["gpu"] != about["gpu"]] + [about]
         (temporary / "manifest.json").write_text(as_manifest(manifest), encoding="utf-8")
         text = (
             f"# Estimators `{out.name}`\n\n`{source.name}`, calibrated by `tilecast calibrate` to {about['gpu']} with"

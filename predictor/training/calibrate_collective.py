@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
-from predictor.estimators.collective import OWN
+from predictor.estimators.collective import OWN, Constants, Own
 from predictor.hardware.gpu import GPUSpec
 from predictor.training import fit_collective
 from predictor.training.own_scalars import Fitted, Frame, Weights, percent
@@ -34,21 +34,21 @@ def collective_rows(frame: Frame, gpu: GPUSpec) -> npt.NDArray[np.bool_]:
 def calibrate_collective(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
     """The estimator with the own factors of every system of ``rows``; what it knew of these is replaced."""
     table = fit_collective.rows_of(rows, {gpu.id: gpu})
-    constants = np.asarray(weights["constants"], dtype=np.float64)
-    own = dict(zip(manifest["systems"], np.asarray(weights["own"], dtype=np.float64), strict=True))
+    constants = Constants.from_manifest(manifest["constants"], "constants")
+    systems = dict(manifest["systems"])
     place = table.system.astype(str)
     before, after, scalars = np.empty(table.size), np.empty(table.size), {}
     for system in np.unique(place).tolist():
         index = np.flatnonzero(place == system)
         part = table.take(index)
-        before[index] = part.errors(constants, np.tile(own.get(system, np.zeros(len(OWN))), (part.size, 1)))
-        own[system] = np.round(fit_collective.fit_own(part, constants), 9)
-        after[index] = part.errors(constants, np.tile(own[system], (part.size, 1)))
-        scalars[system] = dict(zip(OWN, np.exp(own[system]).tolist(), strict=True))
-    systems = sorted(own)
-    new = {**manifest, "systems": systems, "calibrated": {**manifest.get("calibrated", {}), gpu.id: scalars}}
-    arrays = {**weights, "own": np.array([own[name] for name in systems])}
-    return Fitted(new, arrays, scalars, *(percent(np.exp(errors), np.ones(1)) for errors in (before, after)))
+        known = Own.from_manifest(systems[system], system).logs() if system in systems else np.zeros(len(OWN))
+        before[index] = part.errors(constants, np.tile(known, (part.size, 1)))
+        found = fit_collective.fit_own(part, constants)
+        systems[system] = scalars[system] = found.to_manifest()
+        after[index] = part.errors(constants, np.tile(found.logs(), (part.size, 1)))
+    systems = {name: systems[name] for name in sorted(systems)}
+    new = {**manifest, "systems": systems, "calibrated": {**manifest["calibrated"], gpu.id: scalars}}
+    return Fitted(new, weights, scalars, *(percent(np.exp(errors), np.ones(1)) for errors in (before, after)))
 
 
 def _systems(frame: Frame, gpu: GPUSpec) -> npt.NDArray[Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,10 @@ from predictor import engines
 from predictor.engines import EAGER
 from predictor.errors import RequestError
 from predictor.estimators.adapted import NO_POINTS, Adapted, Points, covariance
+from predictor.estimators.gemm_core import Constants
+from predictor.estimators.named import Named
 from predictor.estimators.residual import ANY_GPU, MMA_GPUS, Corrections, FloatArray
+from predictor.estimators.serving_attention import DECODE, PREFILL
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import CUDA_GRAPH
 from predictor.sampling import cells, one_of_each, spread_out
@@ -39,6 +42,7 @@ TILE_DTYPES = ("bf16", "fp16", "tf32", *ROW_DTYPES[1:])
 ABSENT = {"kv_dtype": "", "window": np.nan}  # columns that a file of plain kernels need not have
 TRAINED = "|trained"  # behind the key of a measured GPU's own trees, once it is calibrated
 ROW_ERROR = 0.1  # log error of one row that counts as usual
+USUAL_SPREAD = 0.3  # standard deviation of the log of a constant that fewer than two GPUs have
 LEAST_SPREAD = 0.08  # standard deviation of the log of a constant among GPUs is taken as at least this
 STRENGTHS = (0.0, 0.5, 1.0)
 ROUNDS = 3  # in which rows that lie far off are believed less
@@ -90,9 +94,8 @@ def told_by_tiles(
     known: Mapping[str, Any], weights: Weights, tiles: Sequence[Part], gpu: GPUSpec
 ) -> tuple[dict[str, Any], dict[str, Any], list[tuple[FloatArray, FloatArray]]]:
     """(manifest, constants by path, log errors of the rows before and after): a GPU by ``tiles`` alone."""
-    manifest = {**known, "cores": dict(known["cores"]), "adapted": dict(known.get("adapted", {}))}
-    manifest["probes"] = dict(known.get("probes", {}))
-    corrections = Corrections(known, weights)
+    manifest = {**known, **{key: dict(known[key]) for key in ("cores", "adapted", "probes")}}
+    corrections = _corrections(GEMM, known, weights)
     scalars: dict[str, Any] = {}
     errors = []
     for part in tiles:
@@ -100,10 +103,9 @@ def told_by_tiles(
         runners = corrections.runners(part.kind) or (part.path.split("|")[0],)
         for runner in runners:
             _, start = _start(GEMM, corrections, gpu, replace(part, path=f"{runner}|{part.kind}"))
-            taught = teach(part, start, rate=rate)
+            taught = teach(part, cast(Constants, start), rate=rate)
             key = f"{gpu.id}|{runner}|{part.kind}"
-            manifest["cores"][key] = [round(float(v), 9) for v in taught.constants]
-            scalars[f"{runner}|{part.kind}"] = dict(zip(GEMM.names, np.exp(taught.constants).tolist(), strict=False))
+            manifest["cores"][key] = scalars[f"{runner}|{part.kind}"] = taught.constants.to_manifest()
         trees = corrections.measured(part.kind) or (f"{ANY_GPU}|{part.kind}",)
         (first, share), *others = [(key, OF_OTHERS / len(trees)) for key in trees]
         adapted = Adapted(first, share, (), NO_POINTS, tuple(others))
@@ -196,7 +198,7 @@ def calibrate(
     if not parts:
         raise RequestError(f"no row of {gpu.id} that {family.kind} reads: expected bf16 or fp8 of a serving framework")
     base, kept = without(manifest, weights, gpu.id)
-    corrections = Corrections(base, kept)
+    corrections = _corrections(family, base, kept)
     new = {**base, "cores": dict(base["cores"]), "adapted": dict(base["adapted"]), "boosters": dict(base["boosters"])}
     paths = [f"{gpu.id}|{part.path}" for part in parts]
     about = {"cores": {path: base["cores"][path] for path in paths if path in base["cores"]}}
@@ -208,20 +210,19 @@ def calibrate(
         starts = [_start(family, corrections, gpu, part) for part in own]
         trees = f"{starts[0][0]}|{kind}"
         form = _form(family, kind, starts[0][1])
-        starts = [(source, start if len(start) == len(form.names) else starts[0][1]) for source, start in starts]
+        starts = [(s, start if isinstance(start, type(form.start)) else starts[0][1]) for s, start in starts]
         for part, (_, start) in zip(own, starts, strict=True):
             apart = spread(base, part.path, start)
             if kind in tiles:
-                taught = teach(tiles[kind], start, part, apart)
+                taught = teach(tiles[kind], cast(Constants, start), part, apart)
                 new["probes"] = {
-                    **new.get("probes", {}),
+                    **new["probes"],
                     f"{gpu.id}|{kind}": taught.to_manifest(tiles[kind], part.size),
                 }
-                found = taught.constants
+                found: Named = taught.constants
             else:
                 found = constants(form, part, start, apart)
-            new["cores"][f"{gpu.id}|{part.path}"] = [round(float(v), 9) for v in found]
-            scalars[part.path] = dict(zip(form.names, np.exp(found).tolist(), strict=False))
+            new["cores"][f"{gpu.id}|{part.path}"] = scalars[part.path] = found.to_manifest()
         adapted, first, last = _adapt(form, own, starts, new["cores"], corrections, trees, gpu)
         if trees == f"{gpu.id}|{kind}":  # a GPU that was measured: its own trees get another name, this one is taken
             adapted = replace(adapted, trees=trees + TRAINED)
@@ -234,7 +235,13 @@ def calibrate(
     return Fitted(new, kept, scalars, *(percent(np.exp(np.concatenate(e)), np.ones(1)) for e in (before, after)))
 
 
-def _start(family: Family, corrections: Corrections, gpu: GPUSpec, part: Part) -> tuple[str, FloatArray]:
+def _corrections(family: Family, manifest: Mapping[str, Any], weights: Weights) -> Corrections:
+    """The constants and trees of an estimator of ``family``."""
+    others = [family.common(kind) for kind in (PREFILL, DECODE)] if family.common else []
+    return Corrections(manifest, weights, [type(one.start) for one in (family, *others)])
+
+
+def _start(family: Family, corrections: Corrections, gpu: GPUSpec, part: Part) -> tuple[str, Named]:
     """(whose constants, constants) that answer for a part before it is calibrated."""
     framework, *rest = part.path.split("|")
     kernel = family.kernel_of(framework, rest[-1], gpu) if family.kernel_of else part.kind
@@ -242,59 +249,59 @@ def _start(family: Family, corrections: Corrections, gpu: GPUSpec, part: Part) -
     return source, values
 
 
-def _form(family: Family, kind: str, start: FloatArray) -> Family:
+def _form(family: Family, kind: str, start: Named) -> Family:
     """The core and the trees that constants like ``start`` are of: those that GPUs share may be others."""
-    return family.common(kind) if family.common and len(start) != len(family.names) else family
+    return family.common(kind) if family.common and not isinstance(start, type(family.start)) else family
 
 
 def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[dict[str, Any], Weights]:
     """Manifest and arrays without an earlier calibration of ``gpu``; what it was trained on stays."""
     kept = dict(weights)
-    adapted = dict(manifest.get("adapted", {}))
-    calibrated = dict(manifest.get("calibrated", {}))
+    adapted = dict(manifest["adapted"])
+    calibrated = dict(manifest["calibrated"])
     for key in [key for key in adapted if key.split("|")[0] == gpu]:
         prefix = adapted[key]["prefix"]
         for name in [name for name in kept if prefix and name.startswith(prefix)]:
             del kept[name]
         del adapted[key]
     cores = dict(manifest["cores"])
-    if gpu not in manifest.get("devices", {}):
+    if gpu not in manifest["devices"]:
         cores = {key: values for key, values in cores.items() if key.split("|")[0] != gpu}
     cores |= calibrated.pop(gpu, {"cores": {}})["cores"]
     boosters = {k: v for k, v in manifest["boosters"].items() if not (k.startswith(f"{gpu}|") and k.endswith(TRAINED))}
-    own = {**manifest, "cores": cores, "boosters": boosters, "adapted": adapted, "calibrated": calibrated}
-    if "probes" in manifest:
-        own["probes"] = {key: told for key, told in manifest["probes"].items() if key.split("|")[0] != gpu}
-    return own, kept
+    probes = {key: told for key, told in manifest["probes"].items() if key.split("|")[0] != gpu}
+    own = {"cores": cores, "boosters": boosters, "adapted": adapted, "calibrated": calibrated, "probes": probes}
+    return {**manifest, **own}, kept
 
 
-def spread(manifest: Mapping[str, Any], path: str, start: FloatArray) -> FloatArray:
+def spread(manifest: Mapping[str, Any], path: str, start: Named) -> FloatArray:
     """How far (standard deviation of the log) each constant lies apart among the measured GPUs."""
     shared = (ANY_GPU, MMA_GPUS)
     own = [v for k, v in manifest["cores"].items() if k.split("|", 1)[1] == path and k.split("|")[0] not in shared]
-    own = [values for values in own if len(values) == len(start)]  # the core of measured GPUs may be another one
-    if len(own) < 2:
-        return np.full(len(start), 0.3)
-    return np.maximum(np.std(np.array(own), axis=0), LEAST_SPREAD)
+    logs = [start.from_manifest(values, path).logs() for values in own if start.reads(values)]  # others: another core
+    if len(logs) < 2:
+        return np.full(len(start.names()), USUAL_SPREAD)
+    return np.maximum(np.std(np.array(logs), axis=0), LEAST_SPREAD)
 
 
-def constants(family: Family, part: Part, start: FloatArray, apart: FloatArray) -> FloatArray:
-    """Logarithms of the constants that balance the rows' log errors and the distance from ``start``."""
+def constants(family: Family, part: Part, start: Named, apart: FloatArray) -> Named:
+    """The constants that balance the rows' log errors and the distance of their logarithms from those of ``start``."""
     from scipy.optimize import least_squares
 
-    def errors(x: FloatArray) -> FloatArray:
-        gaps = np.log(family.core(part, x).total) - part.log_latency
-        return np.concatenate([gaps / ROW_ERROR, (x - start) / apart])
+    first = start.logs()
 
-    found = least_squares(errors, start, loss="soft_l1", diff_step=1e-3, max_nfev=40)
-    return np.asarray(found.x, dtype=np.float64)
+    def errors(x: FloatArray) -> FloatArray:
+        gaps = np.log(family.total(part, x)) - part.log_latency
+        return np.concatenate([gaps / ROW_ERROR, (x - first) / apart])
+
+    return start.from_logs(least_squares(errors, first, loss="soft_l1", diff_step=1e-3, max_nfev=40).x)
 
 
 def _adapt(
     family: Family,
     parts: Sequence[Part],
-    starts: Sequence[tuple[str, FloatArray]],
-    cores: Mapping[str, Sequence[float]],
+    starts: Sequence[tuple[str, Named]],
+    cores: Mapping[str, Mapping[str, float]],
     corrections: Corrections,
     key: str,
     gpu: GPUSpec,
@@ -303,7 +310,8 @@ def _adapt(
     columns = [family.features.index(name) for name in POINTS[family.kind]]
     tables, left, first = [], [], []
     for part, (_, start) in zip(parts, starts, strict=True):
-        core = family.core(part, np.array(cores[f"{gpu.id}|{part.path}"]))
+        path = f"{gpu.id}|{part.path}"
+        core = family.core(part, family.start.from_manifest(cores[path], path))
         tables.append(family.describe(part, core))
         left.append(part.log_latency - np.log(core.total))
         old = family.core(part, start)

@@ -56,10 +56,16 @@ def write_constant_set(frame: Frame, out: Path) -> dict[str, float]:
     for family in known:
         values = [value for key, value in found.items() if key.split("|")[1] == family]
         found[f"{ANY}|{family}|{ANY}"] = float(np.median(values))
-    about = {"kind": "efficiency", "name": "constant", "keys": list(found), "gpus": sorted(set(gpus))}
+    about = {"kind": "efficiency", "name": "constant", "keys": list(found), "gpus": sorted(set(gpus)), "calibrated": {}}
     about |= {"families": known, "dtypes": [ANY]}
     write_estimator(out / "constant", about, {"constants": np.array([[value, 0.0] for value in found.values()])})
     member = {"folder": "constant", "families": known, "dtypes": [ANY]}
-    manifest = {"schema_version": SCHEMA_VERSION, "name": "constant", "gpus": about["gpus"], "estimators": [member]}
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
+        "name": "constant",
+        "gpus": about["gpus"],
+        "calibrated": [],
+        "estimators": [member],
+    }
     atomic_write(out / "manifest.json", as_json(manifest).encode())
     return found

@@ -82,7 +82,8 @@ def train(
     manifest: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION, "name": name or out.name, "seed": seed, "holdout": holdout,
         "holdout_by": holdout_by, "gpus": sorted({*seen["gpu"].astype(str), *probes["gpu"].astype(str)}),
-        "excluded_gpus": sorted(excluded), "data": sources, "estimators": [],
+        "excluded_gpus": sorted(excluded), "data": sources, "calibrated": [],
+        "estimators": [],
     }  # fmt: skip
     with published(out) as temporary:
         for recipe in recipes:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from predictor.engines import EAGER
 from predictor.errors import RequestError
 from predictor.estimators.base import make_batch
-from predictor.estimators.collective import CONSTANTS, OWN, START, Board, Links, OwnKernels, seconds
+from predictor.estimators.collective import OWN, Board, Constants, Links, Own, OwnKernels, seconds
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import LINKS
 from predictor.roofline import FloatArray
@@ -67,7 +67,7 @@ class Rows:
             self.system[index], self.weight[index],
         )  # fmt: skip
 
-    def errors(self, constants: FloatArray, own: FloatArray) -> FloatArray:
+    def errors(self, constants: Constants, own: FloatArray) -> FloatArray:
         """Log of forecast over measured, (n,); ``own`` of shape (n, 4)."""
         forecast = seconds(self.links, self.board, constants, own, self.kernels)
         result: FloatArray = np.log(forecast) - self.log_latency
@@ -122,32 +122,32 @@ def usable(frame: Frame) -> Frame:
     return frame[keep].reset_index(drop=True)
 
 
-def fit_shared(rows: Rows) -> tuple[FloatArray, dict[str, FloatArray]]:
-    """(logarithms of the constants, scalars of every system of the rows)."""
+def fit_shared(rows: Rows) -> tuple[Constants, dict[str, Own]]:
+    """(constants, factors of every system of the rows)."""
     optimize = require("scipy.optimize")
-    start = np.log(np.array(list(START.values())))
-    pull = _PULL * np.array([_PULLS.get(name, 0.33) / 0.33 for name in CONSTANTS])
+    start = Constants().logs()
+    pull = _PULL * np.array([_PULLS.get(name, 0.33) / 0.33 for name in Constants.names()])
     systems, place = np.unique(rows.system.astype(str), return_inverse=True)
     n = len(start)
     own_pull = np.stack([_of_link(_OWN_PULL, rows.take(np.flatnonzero(place == i))) for i in range(len(systems))])
 
     def errors(x: FloatArray) -> FloatArray:
         own = x[n:].reshape(len(systems), len(OWN))
-        found = np.clip(rows.errors(x[:n], own[place]), -3.0, 3.0)
+        found = np.clip(rows.errors(Constants.from_logs(x[:n]), own[place]), -3.0, 3.0)
         return np.concatenate([rows.weight * found, pull * (x[:n] - start), (own_pull * own).ravel()])
 
     first = np.concatenate([start, np.zeros(len(systems) * len(OWN))])
     found = optimize.least_squares(errors, first, loss="soft_l1", f_scale=0.1, diff_step=1e-3, max_nfev=80)
     own = found.x[n:].reshape(len(systems), len(OWN))
-    return np.asarray(found.x[:n], dtype=np.float64), dict(zip(systems.tolist(), own, strict=True))
+    return Constants.from_logs(found.x[:n]), dict(zip(systems.tolist(), map(Own.from_logs, own), strict=True))
 
 
 def _of_link(pulls: Mapping[str, FloatArray], rows: Rows) -> FloatArray:
     return pulls["pcie" if bool((rows.links.link == _PCIE).all()) else ""]
 
 
-def fit_own(rows: Rows, constants: FloatArray) -> FloatArray:
-    """The scalars (4,) of one system from its own rows, eight or more, the shared constants being given.
+def fit_own(rows: Rows, constants: Constants) -> Own:
+    """The factors of one system from its own rows, eight or more, the shared constants being given.
 
     Raises RequestError where the rows are of more than one system.
     """
@@ -163,7 +163,7 @@ def fit_own(rows: Rows, constants: FloatArray) -> FloatArray:
         return np.concatenate([found, pull * own])
 
     found = optimize.least_squares(errors, np.zeros(len(OWN)), loss="soft_l1", f_scale=0.1, diff_step=1e-3)
-    return np.asarray(found.x, dtype=np.float64)
+    return Own.from_logs(found.x)
 
 
 def fit_collective(
@@ -177,18 +177,16 @@ def fit_collective(
     constants, own = fit_shared(rows.take(shared))
     for system in sorted(set(rows.system.tolist()) - set(own)):
         own[system] = fit_own(rows.take(np.flatnonzero(rows.system == system)), constants)
-    systems = sorted(own)
     manifest = {
         "kind": "collective",
-        "constants": list(CONSTANTS),
-        "systems": systems,
-        "scalars": list(OWN),
+        "name": "collective",
+        "constants": constants.to_manifest(),
+        "systems": {name: own[name].to_manifest() for name in sorted(own)},
         "host_s": host_seconds(frame),
         "fitted_rows": rows.size,
-        "values": {name: round(float(np.exp(v)), 6) for name, v in zip(CONSTANTS, constants, strict=True)},
+        "calibrated": {},
     }
-    table = np.array([own[name] for name in systems]).reshape(-1, len(OWN))
-    return manifest, {"constants": np.round(constants, 9), "own": np.round(table, 9)}
+    return manifest, {}
 
 
 def host_seconds(frame: Frame) -> dict[str, float]:

@@ -31,7 +31,7 @@ import numpy.typing as npt
 from predictor.errors import TilecastError
 from predictor.estimators.artifact import KINDS
 from predictor.estimators.base import Estimator
-from predictor.estimators.interval import BY_DTYPE, DISTANCES, LEVEL, SCHEMA_VERSION, SIZES, variant_of
+from predictor.estimators.interval import BY_DTYPE, DISTANCES, LEVEL, SIZES, variant_of
 from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import Op
@@ -118,7 +118,6 @@ def fit_intervals(
         _judge(target, part[~held], judged, gpus, seed, "seen", found)
     ranges = _sizes(rows)
     return {
-        "schema_version": SCHEMA_VERSION,
         "level": LEVEL,
         "gpus": {gpu: [generation(gpus[gpu]), gpus[gpu].vendor] for gpu in present},
         "classes": {

@@ -10,7 +10,7 @@ same bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -127,7 +127,7 @@ class Fit:
 
     def __init__(self, gpus: list[GPUSpec], rows: Rows) -> None:
         self.gpus, self.rows = gpus, rows
-        self.free = [name for name in mb.CONSTANT_NAMES if name not in _KEPT]
+        self.free = [name for name in mb.Constants.names() if name not in _KEPT]
         start = [np.log([getattr(START, name) for name in self.free]), np.full(len(gpus), np.log(0.85))]
         start += [np.full(len(gpus), np.log(HOLD))]
         self.host = np.nan_to_num(rows.host, nan=3e-5)
@@ -291,7 +291,7 @@ def fit_memory_bound(
     known = [gpus[g] for g in boards]
     manifest: dict[str, Any] = {
         "kind": "memory_bound", "families": list(mb.FAMILIES), "dtypes": list(mb.DTYPES),
-        "gpus": list(boards), "boards": list(boards), "constants": list(mb.CONSTANT_NAMES),
+        "gpus": list(boards), "boards": list(boards), "constants": asdict(const), "calibrated": {},
         "features": ["read_bytes", "write_bytes", "rows", "cols"],
         "share_by_memory_type": share_by_type(known, np.array([share for share, _ in boards.values()])),
         "share_by_architecture": share_by_architecture(known, np.array([share for share, _ in boards.values()])),
@@ -305,11 +305,7 @@ def fit_memory_bound(
         },
         "rows": len(rows.seconds),
     }  # fmt: skip
-    weights = {
-        "constants": np.array([getattr(const, name) for name in mb.CONSTANT_NAMES]),
-        "boards": np.array(list(boards.values())),
-    }  # fmt: skip
-    return manifest, weights
+    return manifest, {"boards": np.array(list(boards.values()))}
 
 
 def share_by_architecture(gpus: list[GPUSpec], share: FloatArray) -> dict[str, float]:

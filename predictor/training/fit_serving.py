@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from predictor import engines
 from predictor.estimators import attention_cycles, serving_attention, serving_gemm, serving_moe
+from predictor.estimators.named import Named
 from predictor.estimators.residual import ANY_GPU, MMA_GPUS, FloatArray, describe_device
 from predictor.hardware.generation import generation, runs_mma
 from predictor.hardware.gpu import GPUSpec
@@ -43,6 +44,8 @@ _PLAIN = "bf16"
 #: A table whose slowest tenth takes so many times what the other GPUs' tables say teaches nothing. Chosen by looking at
 #: all tables of GEMM, each forecast from the other boards' (see `typical`).
 _FAR = np.log(2.15)
+#: What a manifest says of calibrations and tile probes where there are none.
+NO_CALIBRATION: Mapping[str, Any] = {"adapted": {}, "calibrated": {}, "probes": {}}
 #: Half of log 2, by definition, rounded down: the trees cannot make twice a compute-bound core take less time.
 _HALF_OF_LOG_2 = 0.34
 
@@ -52,11 +55,10 @@ class Family:
     """What differs between GEMM, attention and MoE."""
 
     kind: str
-    names: tuple[str, ...]
-    start: tuple[float, ...]
+    start: Named  # the constants from which a fit sets out
     features: tuple[str, ...]
     parts: Callable[[Frame, Mapping[str, GPUSpec]], Iterator[Part]]
-    core: Callable[[Part, FloatArray], Any]
+    core: Callable[[Part, Any], Any]  # of a part's shapes, by constants of the start's form
     describe: Callable[[Part, Any], FloatArray]
     measured: Settings
     unseen: Settings
@@ -72,6 +74,11 @@ class Family:
     common: Callable[[str], Family] | None = None  # by kind of rows: core, trees for what GPUs share; else as measured
     from_plain: bool = False  # what GPUs share of a variant is pulled toward the framework's plain products (bf16)
     like: Callable[[str], str] | None = None  # the kind whose rows tell the constants that GPUs share, if there are any
+
+    def total(self, part: Part, logs: FloatArray) -> FloatArray:
+        """Seconds of the core, (n,), by logarithms of its constants."""
+        result: FloatArray = self.core(part, self.start.from_logs(logs)).total
+        return result
 
 
 def fit_gemm(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: bool = True) -> Fitted:
@@ -98,7 +105,7 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
     pooled = list(family.by_kernel(frame, gpus)) if family.by_kernel else parts
     if family.from_plain:
         pooled = _plain_first(typical(family, _of_nvidia(pooled, gpus), seed))
-    cores: dict[str, FloatArray] = {}
+    cores: dict[str, Named] = {}
     core_rows: dict[str, int] = {}
     boosters: dict[str, dict[str, Any]] = {}
     weights: dict[str, npt.NDArray[Any]] = {}
@@ -106,7 +113,7 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
         shared = name in (ANY_GPU, MMA_GPUS)
         if not (shared or own):
             continue
-        common: dict[str, FloatArray] = {}
+        common: dict[str, Named] = {}
         if shared and family.of_kernel:
             members, common = _of_kernels(family, members, seed)
         for path, kind in dict.fromkeys((part.path, part.kind) for part in members):
@@ -133,25 +140,26 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
     dtypes = {gpu: sorted({part.dtype for part in parts if part.gpu == gpu}) for gpu in {part.gpu for part in parts}}
     manifest = {
         "kind": family.kind,
-        "constants": list(family.names),
+        "name": family.kind,
         "features": list(family.features),
         "devices": {gpu: describe_device(gpus[gpu], dtypes[gpu]) for gpu in sorted(dtypes) if own},
-        "cores": {key: [round(float(v), 9) for v in values] for key, values in cores.items()},
+        "cores": {key: constants.to_manifest() for key, constants in cores.items()},
         "core_rows": core_rows,
         "boosters": boosters,
+        **NO_CALIBRATION,
         "fitted_rows": int(sum(part.size for part in parts)),
         "shapes_covered": covered(parts),
     }
     return manifest, weights
 
 
-def _of_kernels(family: Family, parts: Sequence[Part], seed: int) -> tuple[list[Part], dict[str, FloatArray]]:
-    """(parts that tell of other GPUs, logarithms of constants for each kernel over all its variants).
+def _of_kernels(family: Family, parts: Sequence[Part], seed: int) -> tuple[list[Part], dict[str, Named]]:
+    """(parts that tell of other GPUs, constants for each kernel over all its variants).
 
     A variant that ran on boards of one kind alone cannot tell slow arithmetic from slow supply; the others can.
     """
     kept: list[Part] = []
-    found: dict[str, FloatArray] = {}
+    found: dict[str, Named] = {}
     for name in dict.fromkeys(part.path.split("|")[0] for part in parts):
         own = [part for part in parts if part.path.split("|")[0] == name]
         sound = _sound(family, own, fit_constants(family, own, seed))
@@ -160,7 +168,7 @@ def _of_kernels(family: Family, parts: Sequence[Part], seed: int) -> tuple[list[
     return kept, found
 
 
-def _sound(family: Family, parts: Sequence[Part], constants: FloatArray) -> list[Part]:
+def _sound(family: Family, parts: Sequence[Part], constants: Named) -> list[Part]:
     """Without parts that take twice as long as another framework with this kernel, variant and GPU.
 
     That is a matter of a release (of tactics it did not tune), and no other GPU is to learn it. FlashInfer's CUTLASS
@@ -216,8 +224,8 @@ def _groups_of(
     return groups
 
 
-def fit_constants(family: Family, parts: Sequence[Part], seed: int, common: FloatArray | None = None) -> FloatArray:
-    """Logarithms of a core's constants: robust least squares on log latency, pulled toward their start.
+def fit_constants(family: Family, parts: Sequence[Part], seed: int, common: Named | None = None) -> Named:
+    """A core's constants: robust least squares on log latency, their logarithms pulled toward their start.
 
     ``common``: those of the kernel, which are the start then; what all its variants have in common stays as it is.
 
@@ -226,8 +234,8 @@ def fit_constants(family: Family, parts: Sequence[Part], seed: int, common: Floa
     """
     from scipy.optimize import least_squares
 
-    start = np.log(np.array(family.start)) if common is None else common
-    free = np.array([common is None or name not in family.of_kernel for name in family.names])
+    names, start = family.start.names(), (common or family.start).logs()
+    free = np.array([common is None or name not in family.of_kernel for name in names])
     each = max(300, _CORE_ROWS // len(parts))
     few = [sample(part, each, seed) for part in parts]
     pull = _PRIOR * np.sqrt(sum(part.size for part in few)) * 0.3 * np.array(family.pulls or (1.0,))
@@ -235,11 +243,11 @@ def fit_constants(family: Family, parts: Sequence[Part], seed: int, common: Floa
     def errors(x: FloatArray) -> FloatArray:
         whole = np.where(free, 0.0, start)
         whole[free] = x
-        gaps = [np.log(family.core(part, whole).total) - part.log_latency for part in few]
+        gaps = [np.log(family.total(part, whole)) - part.log_latency for part in few]
         return np.concatenate([*gaps, ((whole - start) * pull)[free]])
 
     def begin(other: Mapping[str, float]) -> FloatArray:
-        logs = [np.log(other[name]) if name in other else v for name, v in zip(family.names, start, strict=True)]
+        logs = [np.log(other[name]) if name in other else v for name, v in zip(names, start, strict=True)]
         return np.asarray(logs, dtype=np.float64)[free]
 
     def search(x: FloatArray, steps: int) -> Any:
@@ -250,11 +258,11 @@ def fit_constants(family: Family, parts: Sequence[Part], seed: int, common: Floa
         begins = [min((search(x, 10) for x in begins), key=lambda answer: answer.cost).x]
     result = start.copy()
     result[free] = search(begins[0], 60).x
-    return np.asarray(result, dtype=np.float64)
+    return family.start.from_logs(result)
 
 
 def _table(
-    family: Family, rows: Sequence[tuple[Part, FloatArray]], seed: int, every_gpu: bool
+    family: Family, rows: Sequence[tuple[Part, Named]], seed: int, every_gpu: bool
 ) -> tuple[FloatArray, FloatArray]:
     """Features (n, f) and log residuals (n,) of a booster's rows."""
     total = sum(part.size for part, _ in rows)
@@ -275,8 +283,7 @@ def _table(
 #: shrinks by looking at shapes and GPUs left out (docs/accuracy.md, What was tried).
 GEMM = Family(
     kind="serving_gemm",
-    names=serving_gemm.CONSTANTS,
-    start=(0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 1.5e3, 1024.0, 3e3, 1e3, 1.0),
+    start=serving_gemm.Constants(0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 1.5e3, 1024.0, 3e3, 1e3, 1.0),
     features=serving_gemm.FEATURES,
     parts=gemm_parts,
     core=lambda part, x: serving_gemm.core_time(part.shapes, part.device, x),
@@ -294,12 +301,11 @@ GEMM = Family(
 )
 
 
-def _attention_in_cycles(constants: Mapping[str, float]) -> Family:
+def _attention_in_cycles(start: Named) -> Family:
     """How `attention_cycles` answers for GPUs that nobody measured; its constants are held near their start."""
     return Family(
         kind="serving_attention",
-        names=tuple(constants),
-        start=tuple(constants.values()),
+        start=start,
         features=attention_cycles.FEATURES,
         parts=attention_for_all,
         core=_attention_core,
@@ -310,11 +316,11 @@ def _attention_in_cycles(constants: Mapping[str, float]) -> Family:
         unseen_shrink=1.0,
         alike_shrink=None,
         unseen_clip=0.8,
-        pulls=(17.0,) * len(constants),
+        pulls=(17.0,) * len(start.names()),
     )
 
 
-def _attention_core(part: Part, x: FloatArray) -> Any:
+def _attention_core(part: Part, x: serving_attention.AnyConstants) -> Any:
     return serving_attention.core_time(part.shapes, part.device, x, serving_attention.is_decode(part.kind))
 
 
@@ -322,13 +328,12 @@ def _attention_table(part: Part, core: Any) -> FloatArray:
     return serving_attention.features(part.shapes, part.device, core, part.framework)
 
 
-_PREFILL_FORM = _attention_in_cycles(attention_cycles.PREFILL_CONSTANTS)
-_DECODE_FORM = _attention_in_cycles(attention_cycles.DECODE_CONSTANTS)
+_PREFILL_FORM = _attention_in_cycles(attention_cycles.PrefillConstants())
+_DECODE_FORM = _attention_in_cycles(attention_cycles.DecodeConstants())
 #: As those of `GEMM`: starts chosen by hand, not from data, trees by looking at shapes and GPUs left out.
 ATTENTION = Family(
     kind="serving_attention",
-    names=serving_attention.CONSTANTS,
-    start=(0.6, 0.8, 20e9, 8e3, 540.0, 0.5, 20e9, 1.8e3),
+    start=serving_attention.Constants(0.6, 0.8, 20e9, 8e3, 540.0, 0.5, 20e9, 1.8e3),
     features=serving_attention.FEATURES,
     parts=attention_parts,
     core=_attention_core,
@@ -346,8 +351,7 @@ ATTENTION = Family(
 #: As those of `GEMM`: starts chosen by hand, not from data, trees by looking at shapes and GPUs left out.
 MOE = Family(
     kind="serving_moe",
-    names=serving_moe.CONSTANTS,
-    start=(0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02, 0.75),
+    start=serving_moe.Constants(0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02, 0.75),
     features=serving_moe.FEATURES,
     parts=moe_parts,
     core=lambda part, x: serving_moe.core_time(part.shapes, part.device, x),

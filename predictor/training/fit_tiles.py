@@ -8,23 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
 from predictor.engines import EAGER
-from predictor.estimators.gemm_core import CONSTANTS
-from predictor.estimators.residual import ANY_GPU, FloatArray, describe_device
+from predictor.estimators.gemm_core import Constants
+from predictor.estimators.residual import ANY_GPU, describe_device
 from predictor.estimators.serving_gemm import FEATURES
 from predictor.hardware.gpu import GPUSpec
 from predictor.training.calibrate_serving import plain_products, told_by_tiles
-from predictor.training.fit_serving import GEMM, Fitted
+from predictor.training.fit_serving import GEMM, NO_CALIBRATION, Fitted
 from predictor.training.serving_rows import Part
 from predictor.training.tile_rows import FEWEST, gaps, is_probe, teach, tile_parts
 
 Frame = Any
+_START = cast(Constants, GEMM.start)
 
 
 def fit_tiles(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> Fitted:
@@ -36,24 +37,25 @@ def fit_tiles(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> Fitted:
     del seed
     probes = is_probe(frame)
     runner = engines.answering(EAGER.kernels).name
-    cores: dict[str, list[float]] = {}
+    cores: dict[str, Constants] = {}
     told: dict[str, Any] = {}
-    found: dict[str, list[FloatArray]] = {}
+    found: dict[str, list[Constants]] = {}
     dtypes: dict[str, set[str]] = {}
     for part in tile_parts(frame[probes], gpus):
         if part.size < FEWEST:
             continue
         other = _library_part(frame[~probes], part, gpus[part.gpu])
-        taught = teach(part, np.log(np.array(GEMM.start)), other)
-        cores[f"{part.gpu}|{runner}|{part.kind}"] = [round(float(v), 9) for v in taught.constants]
+        taught = teach(part, _START, other)
+        cores[f"{part.gpu}|{runner}|{part.kind}"] = taught.constants
         told[f"{part.gpu}|{part.kind}"] = taught.to_manifest(part, other.size if other else 0)
         found.setdefault(part.kind, []).append(taught.constants)
         dtypes.setdefault(part.gpu, set()).add(part.dtype)
     for kind, constants in found.items():
-        middle = np.median(np.array(constants), axis=0)
-        cores[f"{ANY_GPU}|{runner}|{kind}"] = [round(float(v), 9) for v in middle]
+        middle = np.median([one.logs() for one in constants], axis=0)
+        cores[f"{ANY_GPU}|{runner}|{kind}"] = Constants.from_logs(middle)
     manifest = {
-        "kind": GEMM.kind, "constants": list(CONSTANTS), "features": list(FEATURES), "cores": cores, "boosters": {},
+        "kind": GEMM.kind, "name": GEMM.kind, "features": list(FEATURES), "boosters": {}, "core_rows": {},
+        "cores": {key: constants.to_manifest() for key, constants in cores.items()}, **NO_CALIBRATION,
         "devices": {gpu: describe_device(gpus[gpu], sorted(names)) for gpu, names in sorted(dtypes.items())},
         "probes": told, "fitted_rows": len(frame),
     }  # fmt: skip
@@ -77,14 +79,14 @@ def _library_part(frame: Frame, part: Part, gpu: GPUSpec) -> Part | None:
 def add_tiles(fitted: Fitted, probes: Frame, gpus: Mapping[str, GPUSpec]) -> Fitted:
     """A `ServingGemm` that was fitted on libraries' rows, with what rows of tile probes tell beside them."""
     manifest, weights = fitted
-    manifest = {**manifest, "probes": dict(manifest.get("probes", {}))}
+    manifest = {**manifest, "probes": dict(manifest["probes"])}
     alone: list[Part] = []
     for part in tile_parts(probes, gpus):
         known = manifest["cores"].get(f"{part.gpu}|{part.path}")
         if known is None:
             alone += [part] if part.size >= FEWEST else []
             continue
-        rate = _rate(part, np.array(known))
+        rate = _rate(part, Constants.from_manifest(known, part.path))
         manifest["probes"][f"{part.gpu}|{part.kind}"] = {
             "rows": part.size, "library_rows": manifest["fitted_rows"], "dtype": part.dtype, "rate": round(rate, 6),
             "call_cycles": part.shapes.tiles.call_cycles,
@@ -95,7 +97,7 @@ def add_tiles(fitted: Fitted, probes: Frame, gpus: Mapping[str, GPUSpec]) -> Fit
     return manifest, arrays
 
 
-def _rate(part: Part, constants: FloatArray) -> float:
+def _rate(part: Part, constants: Constants) -> float:
     """How fast a probe's kernel is beside the library's, whose constants these are: what explains its rows best."""
     tried = np.exp(np.linspace(np.log(0.3), np.log(2.0), 60))
     lost = [float(np.abs(gaps(part, constants, rate, part.shapes.tiles.call_cycles)).mean()) for rate in tried.tolist()]

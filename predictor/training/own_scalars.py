@@ -33,7 +33,7 @@ class Fitted:
 
 def without(manifest: Mapping[str, Any], gpu: str) -> dict[str, Any]:
     """The manifest without an earlier calibration of ``gpu``."""
-    others = {k: v for k, v in manifest.get("calibrated", {}).items() if k != gpu}
+    others = {k: v for k, v in manifest["calibrated"].items() if k != gpu}
     return {**manifest, "calibrated": others}
 
 

@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.estimators.interval import FILE as INTERVALS
-from predictor.estimators.stored import FILES, MANIFEST, WEIGHTS, described
+from predictor.estimators.stored import FILES, MANIFEST, SCHEMA_VERSION, VERSION_KEY, WEIGHTS, described
 from predictor.files import atomic_write
+
+_VERSION = {VERSION_KEY: SCHEMA_VERSION}
 
 
 def write_estimator(
@@ -24,13 +26,13 @@ def write_estimator(
     intervals: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """An estimator's folder: weights.npz, intervals.json (None: the one that is there stays) and the manifest with
-    their hashes, the same bytes for the same content."""
+    their hashes, the same bytes for the same content. Both files of text say their schema version."""
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **{key: weights[key] for key in sorted(weights)})  # stored: loads 5 x faster
     atomic_write(folder / WEIGHTS, buffer.getvalue())
     if intervals is not None:
-        atomic_write(folder / INTERVALS, as_manifest(intervals).encode())
-    atomic_write(folder / MANIFEST, as_manifest({**manifest, FILES: described(folder)}).encode())
+        atomic_write(folder / INTERVALS, as_manifest({**_VERSION, **intervals}).encode())
+    atomic_write(folder / MANIFEST, as_manifest({**_VERSION, **manifest, FILES: described(folder)}).encode())
 
 
 @contextmanager

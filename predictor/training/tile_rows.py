@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from predictor import engines
 from predictor.engines import EAGER
-from predictor.estimators.gemm_core import CONSTANTS, Shapes, Tiles, core_time
+from predictor.estimators.gemm_core import Constants, Shapes, Tiles, core_time
 from predictor.estimators.residual import Device, FloatArray
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import TILE_PROBE
@@ -90,9 +90,9 @@ def tile_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """What probes say of a board: logarithms of the core's constants, and what is the probe's own kernel's."""
+    """What probes say of a board: the core's constants, and what is the probe's own kernel's."""
 
-    constants: FloatArray
+    constants: Constants
     rate: float
     call_cycles: float
     before: FloatArray  # log errors of the probes' rows
@@ -106,7 +106,7 @@ class Taught:
         }  # fmt: skip
 
 
-def gaps(part: Part, constants: FloatArray, rate: float, call_cycles: float) -> FloatArray:
+def gaps(part: Part, constants: Constants, rate: float, call_cycles: float) -> FloatArray:
     """Log errors (n,) of a probe's rows by the core with the tile that ran."""
     tiles: Tiles = part.shapes.tiles
     shapes = replace(part.shapes, tiles=replace(tiles, rate=rate, call_cycles=call_cycles if tiles.call_cycles else 0))
@@ -115,7 +115,7 @@ def gaps(part: Part, constants: FloatArray, rate: float, call_cycles: float) -> 
 
 
 def teach(
-    part: Part, start: FloatArray, library: Part | None = None, apart: FloatArray | None = None, rate: float = 1.0
+    part: Part, start: Constants, library: Part | None = None, apart: FloatArray | None = None, rate: float = 1.0
 ) -> Taught:
     """The constants that explain a probe's rows, and those of a library where there are any, and lie near ``start``.
 
@@ -124,25 +124,24 @@ def teach(
     """
     from scipy.optimize import least_squares
 
-    names = CONSTANTS[: len(start)]
-    start = np.array(start, dtype=np.float64)
-    at = names.index("compute_efficiency")
-    start[at] = min(start[at], np.log(_BELOW_PEAK))
+    names = Constants.names()
+    start = replace(start, compute_efficiency=min(start.compute_efficiency, _BELOW_PEAK))
+    logs = start.logs()
     free = np.array([library is not None or name in TAUGHT for name in names])
     spread = np.array([_CLOSER.get(name, SPREAD) for name in names]) if apart is None else apart
     called = part.shapes.tiles.call_cycles > 0.0
     own = [*((np.log(rate), RATE_SPREAD) for _ in range(library is not None))]
     own += [*((np.log(_CALL_CYCLES), CALL_SPREAD) for _ in range(called))]
-    begin = np.concatenate([start[free], [value for value, _ in own]])
+    begin = np.concatenate([logs[free], [value for value, _ in own]])
     widths = np.concatenate([spread[free], [width for _, width in own]])
     count = int(free.sum())
 
-    def read(x: FloatArray) -> tuple[FloatArray, float, float]:
-        whole = start.copy()
+    def read(x: FloatArray) -> tuple[Constants, float, float]:
+        whole = logs.copy()
         whole[free] = x[:count]
         rest = np.exp(x[count:]).tolist()
         found = rest.pop(0) if library is not None else rate
-        return whole, found, rest.pop(0) if called else 0.0
+        return Constants.from_logs(whole), found, rest.pop(0) if called else 0.0
 
     def errors(x: FloatArray, usual: float) -> FloatArray:
         whole, speed, call = read(x)
@@ -155,7 +154,7 @@ def teach(
     def search(first: FloatArray, usual: float) -> Any:
         return least_squares(errors, first, loss="soft_l1", diff_step=1e-3, max_nfev=100, args=(usual,))
 
-    found = [search(first, _ROW_ERROR) for first in _beginnings(part, names, start, free, begin)]
+    found = [search(first, _ROW_ERROR) for first in _beginnings(part, names, logs, free, begin)]
     x = min(found, key=lambda answer: answer.cost).x
     usual = _USUAL * float(np.median(np.abs(gaps(part, *read(x)))))
     if usual > _ROW_ERROR:  # a machine that had other work: its rows say less

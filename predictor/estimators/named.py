@@ -1,0 +1,56 @@
+"""Constants of a core by name: a frozen dataclass of numbers, what a manifest keeps of it, and logarithms for a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, astuple, fields
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.errors import SpecError
+
+FloatArray = npt.NDArray[np.float64]
+
+#: Compute and memory time join as a p-norm in every core of serving kernels: softer than the larger, harder than the
+#: sum. Chosen by hand, not from data.
+NORM = 3.0
+
+
+class Named:
+    """What the constants of every core share; a subclass is a dataclass whose fields are numbers above zero."""
+
+    __slots__ = ()
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Names of the constants, in the order of a fit's logarithms."""
+        return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
+
+    @classmethod
+    def from_logs(cls, logs: FloatArray) -> Self:
+        """The constants whose logarithms these are, (names,)."""
+        return cls(*np.exp(logs).tolist())
+
+    def logs(self) -> FloatArray:
+        """Logarithms of the constants, (names,)."""
+        result: FloatArray = np.log(np.array(astuple(self)))  # type: ignore[call-overload]
+        return result
+
+    @classmethod
+    def from_manifest(cls, values: Mapping[str, Any], key: str) -> Self:
+        """What `to_manifest` wrote under ``key``; SpecError, one line, where the names are not exactly the fields."""
+        if not cls.reads(values):
+            found = ", ".join(values) if isinstance(values, Mapping) else f"{values!r:.40}"
+            raise SpecError(f"constants of {key!r} are {found or 'none'}; expected {', '.join(cls.names())}")
+        return cls(**{name: float(value) for name, value in values.items()})
+
+    @classmethod
+    def reads(cls, values: Mapping[str, Any]) -> bool:
+        """Whether the names are exactly the fields."""
+        return isinstance(values, Mapping) and set(values) == set(cls.names())
+
+    def to_manifest(self) -> dict[str, float]:
+        """The constants by name, rounded so that the same fit gives the same text everywhere."""
+        return asdict(self.from_logs(np.round(self.logs(), 9)))  # type: ignore[call-overload, no-any-return]
