@@ -137,11 +137,10 @@ def teach(
     count = int(free.sum())
 
     def read(x: FloatArray) -> tuple[Constants, float, float]:
-        whole = logs.copy()
-        whole[free] = x[:count]
+        moved = dict(zip(np.array(names)[free].tolist(), np.exp(x[:count]).tolist(), strict=True))
         rest = np.exp(x[count:]).tolist()
         found = rest.pop(0) if library is not None else rate
-        return Constants.from_logs(whole), found, rest.pop(0) if called else 0.0
+        return replace(start, **moved), found, rest.pop(0) if called else 0.0
 
     def errors(x: FloatArray, usual: float) -> FloatArray:
         whole, speed, call = read(x)

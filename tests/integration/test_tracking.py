@@ -107,7 +107,7 @@ def estimators(tmp_path: Path) -> Path:
     folder = tmp_path / "my-set"
     folder.mkdir()
     (folder / "manifest.json").write_text(
-        '{"schema_version": 1, "name": "my-set", "estimators": [], "gpus": ["p4"], "data": []}\n'
+        '{"schema_version": 2, "name": "my-set", "calibrated": [], "estimators": [], "gpus": ["p4"], "data": []}\n'
     )
     (folder / "README.md").write_text("# A card\n")
     return folder

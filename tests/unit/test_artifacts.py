@@ -106,7 +106,7 @@ def oversized(path: Path) -> None:
 
 #: What happens to the folder of an estimator, and what the line says.
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a bit in the first array": (lambda f: flipped(f / WEIGHTS, 400), "SHA-256"),
+    "a bit in the first array": (lambda f: flipped(f / WEIGHTS, 200), "SHA-256"),
     "a bit in the zip header": (lambda f: flipped(f / WEIGHTS, 0), "SHA-256"),
     "a bit at the end": (lambda f: flipped(f / WEIGHTS, -1, 7), "SHA-256"),
     "a bit in the widths": (lambda f: flipped(f / "intervals.json", 700), "SHA-256"),
@@ -117,7 +117,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a folder": (lambda f: ((f / WEIGHTS).unlink(), (f / WEIGHTS).mkdir()), "expected"),
     "widths absent": (lambda f: (f / "intervals.json").unlink(), "intervals.json"),
     "widths cut": (lambda f: (f / "intervals.json").write_text("{}"), "intervals.json"),
-    "no hashes": (lambda f: edited(f / MANIFEST, lambda m: m.pop(FILES)), "older version"),
+    "no hashes": (lambda f: edited(f / MANIFEST, lambda m: m.pop(FILES)), "key 'files'"),
+    "another version": (lambda f: edited(f / MANIFEST, lambda m: m.update(schema_version=1)), "expected 2"),
+    "no version": (lambda f: edited(f / MANIFEST, lambda m: m.pop("schema_version")), "tilecast train"),
+    "no constants": (lambda f: edited(f / MANIFEST, lambda m: m.pop("constants")), "constants"),
+    "a constant too few": (lambda f: edited(f / MANIFEST, lambda m: m["constants"].pop("gather")), "gather"),
+    "constants by place": (lambda f: edited(f / MANIFEST, lambda m: m.update(constants=[1.0] * 14)), "warp_row"),
     "hashes of another form": (lambda f: edited(f / MANIFEST, lambda m: m.update({FILES: {WEIGHTS: 3}})), "sha256"),
     "no hash of the weights": (lambda f: edited(f / MANIFEST, lambda m: m[FILES].pop(WEIGHTS)), "sha256"),
     "NaN": (lambda f: replaced(f, boards=np.full((8, 2), np.nan)), "NaN"),
@@ -221,7 +226,7 @@ def test_a_damaged_set_is_not_calibrated(folder: Path, tmp_path: Path, capsys: p
     words = ["calibrate", "--gpu", "t4", "--data", str(tmp_path / "rows.parquet"), "--artifacts", str(folder)]
     assert main([*words, "--out", str(tmp_path / "good")]) == 0, capsys.readouterr().err
     load_artifacts(tmp_path / "good").verify()  # type: ignore[union-attr]
-    flipped(folder / MEMBER / WEIGHTS, 400)
+    flipped(folder / MEMBER / WEIGHTS, 200)
     capsys.readouterr()
     assert main([*words, "--out", str(tmp_path / "bad")]) == 2
     err = capsys.readouterr().err

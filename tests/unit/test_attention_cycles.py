@@ -13,14 +13,14 @@ from predictor.estimators import attention_cycles
 from predictor.estimators.attention_shapes import Shapes, moved_bytes, visible_keys
 from predictor.estimators.base import make_batch
 from predictor.estimators.residual import Device
-from predictor.estimators.serving_attention import CONSTANTS, ServingAttention
+from predictor.estimators.serving_attention import Constants, ServingAttention
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import Attention, Op
 from predictor.roofline import roofline
 
 H100 = Device.of(load_gpu("h100-sxm"), "bf16")
-PREFILL = np.log(list(attention_cycles.PREFILL_CONSTANTS.values()))
-DECODE = np.log(list(attention_cycles.DECODE_CONSTANTS.values()))
+PREFILL = attention_cycles.PrefillConstants()
+DECODE = attention_cycles.DecodeConstants()
 KINDS = pytest.mark.parametrize("decode", [False, True])
 
 
@@ -39,17 +39,18 @@ def _calls(decode: bool) -> Shapes:
 
 
 def _seconds(shapes: Shapes, device: Device, decode: bool) -> Any:
-    return attention_cycles.core_time(shapes, device, DECODE if decode else PREFILL, decode).total
+    return attention_cycles.core_time(shapes, device, DECODE if decode else PREFILL).total
 
 
 @KINDS
 def test_a_gpu_twice_as_fast_in_everything_takes_half_the_time(decode: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every rate twice as high a second is the same a cycle: the trees are asked the same."""
     fast = replace(H100, peak_flops=2 * H100.peak_flops, bandwidth=2 * H100.bandwidth, clock_hz=2 * H100.clock_hz)
-    shapes, constants = _calls(decode), DECODE if decode else PREFILL
-    one = attention_cycles.core_time(shapes, H100, constants, decode)
+    shapes = _calls(decode)
+    constants: Any = DECODE if decode else PREFILL
+    one = attention_cycles.core_time(shapes, H100, constants)
     monkeypatch.setattr(attention_cycles, "_WAIT_HZ", 2 * attention_cycles._WAIT_HZ)  # its memory answers as fast, too
-    two = attention_cycles.core_time(shapes, fast, constants, decode)
+    two = attention_cycles.core_time(shapes, fast, constants)
     np.testing.assert_allclose(two.total, one.total / 2)
     tables = [attention_cycles.features(shapes, device, core, 1) for device, core in ((H100, one), (fast, two))]
     assert tables[0].shape == (shapes.batch.size, len(attention_cycles.FEATURES))
@@ -60,9 +61,9 @@ def test_a_gpu_twice_as_fast_in_everything_takes_half_the_time(decode: bool, mon
 @KINDS
 def test_a_smallest_call_takes_the_overhead_in_cycles(decode: bool) -> None:
     tiny = _shapes((1, 1, 1, 1 if decode else 2, 2, 64))
-    name = attention_cycles.DECODE_CONSTANTS if decode else attention_cycles.PREFILL_CONSTANTS
+    overhead = (DECODE if decode else PREFILL).overhead_cycles
     cycles = float(_seconds(tiny, H100, decode)[0]) * H100.clock_hz
-    assert name["overhead_cycles"] <= cycles < 1.2 * name["overhead_cycles"]
+    assert overhead <= cycles < 1.2 * overhead
 
 
 @KINDS
@@ -84,7 +85,7 @@ def test_bounds_of_long_calls() -> None:
     long = _shapes((8, 64, 8, 32768, 32768, 128))
     flops = 8 * 64 * 32768 * 32769 / 2 * 4 * 128
     share = flops / H100.peak_flops / float(_seconds(long, H100, False)[0])
-    useful = attention_cycles.PREFILL_CONSTANTS["compute_efficiency"] * 256 / (256 + 80)
+    useful = PREFILL.compute_efficiency * 256 / (256 + 80)
     assert 0.85 * useful < share < useful
     large = _shapes((64, 64, 8, 1, 32768, 128))
     b200 = Device.of(load_gpu("b200"), "bf16")  # twice the bandwidth a cycle and SM
@@ -190,7 +191,8 @@ def test_all_frameworks_share_one_core_and_new_gpus_follow_the_law(frames: list[
     files = _fit(*frames)
     shared = {key: values for key, values in files[0]["cores"].items() if key.startswith("*")}
     assert set(shared) == {"*|prefill|prefill|bf16", "*|decode|decode|bf16"}
-    assert {len(values) for values in shared.values()} == {attention_cycles.COUNT} != {len(CONSTANTS)}
+    assert all(DECODE.reads(v) if "decode" in key else PREFILL.reads(v) for key, v in shared.items())
+    assert all(Constants.reads(values) for key, values in files[0]["cores"].items() if not key.startswith("*"))
     for name in ("h100-sxm", "rtx-4090", "b200"):
         gpu = load_gpu(name)
         expected = roofline(_OPS, gpu).cold_s / 0.6 + 2e4 / gpu.boost_clock_hz
@@ -236,16 +238,6 @@ def test_kernels_of_triton_teach_nothing_of_other_gpus(frames: list[Any]) -> Non
     assert set(alone[0]["cores"]) == set(usual["cores"])
 
 
-def test_a_set_from_before_answers_as_it_did(frames: list[Any]) -> None:
-    """Shared constants of one framework each, of the core of measured GPUs, are read as such."""
-    manifest, weights = _fit(*frames)
-    a100 = _forecast((manifest, weights), _KNOWN["a100-sxm-80gb"])
-    old = {key.replace("a100-sxm-80gb", "*"): value for key, value in manifest["cores"].items() if "a100" in key}
-    trees = {key.replace("a100-sxm-80gb", "*"): value for key, value in manifest["boosters"].items() if "a100" in key}
-    before = {**manifest, "cores": old, "boosters": trees, "devices": {}}
-    np.testing.assert_allclose(_forecast((before, weights), _KNOWN["a100-sxm-80gb"]), a100)
-
-
 def test_rows_of_a_new_gpu_bring_its_error_down(frames: list[Any]) -> None:
     files = _fit(*frames)
     from predictor.training.calibrate_serving import calibrate_attention
@@ -260,6 +252,6 @@ def test_rows_of_a_new_gpu_bring_its_error_down(frames: list[Any]) -> None:
     )
     assert after < 0.5 * before
     assert after < 0.1
-    assert set(found.scalars["vllm|decode|bf16"]) == set(attention_cycles.DECODE_CONSTANTS)
+    assert set(found.scalars["vllm|decode|bf16"]) == set(DECODE.names())
     again = calibrate_attention(few, gpu, found.manifest, found.weights)
     assert again.manifest == found.manifest

@@ -12,7 +12,7 @@ pd = pytest.importorskip("pandas", reason='pandas is not installed: pip install 
 pytest.importorskip("lightgbm", reason='LightGBM is not installed: pip install "tilecast[train]"')
 pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
 
-from predictor.errors import RequestError  # noqa: E402
+from predictor.errors import RequestError, SpecError  # noqa: E402
 from predictor.estimators.adapted import Points, covariance  # noqa: E402
 from predictor.estimators.base import make_batch  # noqa: E402
 from predictor.estimators.serving_gemm import ServingGemm  # noqa: E402
@@ -68,7 +68,7 @@ def test_rows_of_a_new_gpu_bring_its_error_down(fitted: Any) -> None:
     assert after < 0.5 * before
     assert after < 0.1
     assert found.after < found.before
-    assert set(found.scalars["vllm|bf16"]) == set(fitted[0]["constants"])
+    assert set(found.scalars["vllm|bf16"]) == set(fitted[0]["cores"]["*|vllm|bf16"])
     other = MEASURED["h100-sxm"]
     rows = _frame(other, 0.75)
     assert _error(fitted, rows, other) == _error((found.manifest, found.weights), rows, other)
@@ -138,10 +138,13 @@ def test_a_new_gpu_mixes_the_trees_of_measured_ones(fitted: Any) -> None:
     about = found.manifest["adapted"]["l40s|bf16"]
     assert set(about["others"]) == {"a100-sxm-80gb|bf16", "h100-sxm|bf16"}
     mixed = _error((found.manifest, found.weights), frame, NEW)
-    old = {key: value for key, value in about.items() if key not in ("others", "offset")}  # as sets once were written
-    manifest = {**found.manifest, "adapted": {"l40s|bf16": old}}
-    assert _error((manifest, found.weights), frame, NEW) != mixed
-    assert ServingGemm.from_artifact(manifest, found.weights).covers("l40s")
+    alone = {**found.manifest, "adapted": {"l40s|bf16": {**about, "others": {}, "offset": 0.0}}}
+    assert _error((alone, found.weights), frame, NEW) != mixed
+    assert ServingGemm.from_artifact(alone, found.weights).covers("l40s")
+    for key in about:
+        cut = {**found.manifest, "adapted": {"l40s|bf16": {k: v for k, v in about.items() if k != key}}}
+        with pytest.raises(SpecError, match=key):
+            ServingGemm.from_artifact(cut, found.weights)
 
 
 def test_a_measured_gpu_keeps_its_trees_and_can_be_calibrated_again(fitted: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from each import each
 
 from predictor.errors import RequestError, SpecError, UnknownNameError
 from predictor.estimators.base import make_batch, predict_kernels
-from predictor.estimators.collective import CONSTANTS, OWN, START, Board, Collectives, Links, seconds
+from predictor.estimators.collective import OWN, Board, Collectives, Constants, Links, Own, seconds
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import list_systems, load_system
 from predictor.ops import Collective
@@ -20,11 +20,11 @@ from predictor.roofline import roofline
 H100 = load_gpu("h100-sxm")
 A100 = load_gpu("a100-sxm-80gb")
 SIZES = [2**i for i in range(9, 31)]
-START_LOGS = np.log(np.array(list(START.values())))
+START = Constants()
 
 
 def estimator(**own: list[float]) -> Collectives:
-    return Collectives("collective", START_LOGS, {k: np.array(v) for k, v in own.items()}, {})
+    return Collectives("collective", START, {k: Own.from_logs(np.array(v)) for k, v in own.items()}, {})
 
 
 class Only:
@@ -97,7 +97,7 @@ def test_laws_of_the_formula(name: str, kind: str) -> None:
         ops = [over(system, kind, "bf16", size, ranks) for size in SIZES]
         found = times(ops)
         links = Links.of(make_batch("collective", ops).columns)
-        itself = seconds(links, Board(H100.boost_clock_hz, H100.memory_bandwidth), START_LOGS)  # before it is clipped
+        itself = seconds(links, Board(H100.boost_clock_hz, H100.memory_bandwidth), START)  # before it is clipped
         assert (itself >= roofline(ops, H100).lower_bound_s).all()
         assert (np.diff(found) >= -1e-12).all()
         wider = times([replace(op, link_bandwidth=2 * op.link_bandwidth) for op in ops])
@@ -144,18 +144,18 @@ def test_an_operator_without_links_gets_those_of_the_gpus_system() -> None:
 
 
 def test_an_artifact_of_another_shape_is_refused() -> None:
-    manifest = {"constants": list(CONSTANTS), "systems": ["a"]}
-    good = {"constants": START_LOGS, "own": np.zeros((1, len(OWN)))}
-    assert Collectives.from_artifact(manifest, good).name == "collective"
-    with pytest.raises(SpecError, match="expected the constants launch_cycles"):
-        Collectives.from_artifact({**manifest, "constants": ["other"]}, good)
-    with pytest.raises(SpecError, match=r"own of shape \(1, 4\)"):
-        Collectives.from_artifact(manifest, {**good, "own": np.zeros((2, len(OWN)))})
+    own = dict.fromkeys(OWN, 1.0)
+    manifest = {"name": "collective", "constants": asdict(START), "systems": {"a": own}, "host_s": {}}
+    assert Collectives.from_artifact(manifest, {}).name == "collective"
+    with pytest.raises(SpecError, match="expected launch_cycles"):
+        Collectives.from_artifact({**manifest, "constants": {"other": 1.0}}, {})
+    with pytest.raises(SpecError, match="'a' are latency, more; expected latency, bandwidth_2"):
+        Collectives.from_artifact({**manifest, "systems": {"a": {"latency": 1.0, "more": 1.0}}}, {})
 
 
 # ------------------------------------------------------------------------------------------------------------- the fit
 
-TRUTH = {**START, "launch_cycles": 1.2e4, "share_ll": 0.4, "efficiency_nvswitch": 0.7, "share_nvls": 0.7}
+TRUTH = replace(START, launch_cycles=1.2e4, share_ll=0.4, efficiency_nvswitch=0.7, share_nvls=0.7)
 
 
 @pytest.fixture
@@ -167,7 +167,6 @@ def measured():
     from predictor.training import dataset
 
     rows = []
-    logs = np.log(np.array(list(TRUTH.values())))
     for gpu, system in (("a100-sxm-80gb", "dgx-a100"), ("h100-sxm", "dgx-h100"), ("l40s", "l40s-pcie")):
         spec = load_gpu(gpu)
         ops = [
@@ -178,7 +177,7 @@ def measured():
         if system == "l40s-pcie":
             own[:, 3] = np.log(0.3)
         links = Links.of(make_batch("collective", ops).columns)
-        taken = seconds(links, Board(spec.boost_clock_hz, spec.memory_bandwidth), logs, own)
+        taken = seconds(links, Board(spec.boost_clock_hz, spec.memory_bandwidth), TRUTH, own)
         rows += [
             {**from_op(op), "gpu": gpu, "latency_ms": t * 1e3, "source_row": i}
             for i, (op, t) in enumerate(zip(ops, taken, strict=True))
@@ -198,8 +197,8 @@ def test_the_fit_finds_what_made_the_rows(measured) -> None:
     from predictor.training.fit_collective import fit_collective
 
     manifest, weights = fit_collective(measured, gpus_of(measured), 0)
-    assert manifest["values"]["launch_cycles"] == pytest.approx(1.2e4, rel=0.1)
-    assert manifest["systems"] == ["dgx-a100", "dgx-h100", "l40s-pcie"]
+    assert manifest["constants"]["launch_cycles"] == pytest.approx(1.2e4, rel=0.1)
+    assert list(manifest["systems"]) == ["dgx-a100", "dgx-h100", "l40s-pcie"]
     found = Collectives.from_artifact(manifest, weights)
     assert all(type(op) is Collective for op in dataset.ops_of(measured))
     errors = predict_rows(measured, Only(found))["ape_pct"]  # type: ignore[arg-type]
@@ -213,15 +212,14 @@ def test_eight_rows_of_a_system_teach_its_sharing(measured) -> None:
 
     pcie = measured[(measured["system"] == "l40s-pcie") & (measured["kind"] == "all_reduce")].reset_index(drop=True)
     rows = fit_collective.rows_of(pcie, gpus_of(pcie))
-    truth = np.log(np.array(list(TRUTH.values())))
     drawn = np.array([2, 15, 20, 27, 40, 50, 60, 65])
-    own = fit_collective.fit_own(rows.take(drawn), truth)
+    own = fit_collective.fit_own(rows.take(drawn), TRUTH).logs()
     rest = rows.take(np.setdiff1d(np.flatnonzero(rows.links.ranks == 8), drawn))
 
     def median(scalars) -> float:
-        return float(np.median(np.abs(rest.errors(truth, np.tile(scalars, (rest.size, 1))))))
+        return float(np.median(np.abs(rest.errors(TRUTH, np.tile(scalars, (rest.size, 1))))))
 
     assert median(own) < 0.05 and median(own) < median(np.zeros(len(OWN)))
     every = fit_collective.rows_of(measured, gpus_of(measured))
     with pytest.raises(RequestError, match="expected those of one"):
-        fit_collective.fit_own(every, truth)
+        fit_collective.fit_own(every, TRUTH)

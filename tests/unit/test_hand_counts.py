@@ -15,7 +15,7 @@ import pytest
 import predictor
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import make_batch, predict_kernels
-from predictor.estimators.collective import START, Collectives
+from predictor.estimators.collective import Collectives, Constants
 from predictor.estimators.interval import DISTANCES, Intervals
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import load_system
@@ -229,10 +229,13 @@ def test_every_kernel_of_an_operator_has_its_fixed_time() -> None:
     assert 6.0 < foreach / fused < 7.1
 
 
+START = Constants()
+
+
 def collective_seconds(kind: str, size: int, ranks: int, kernels: str = "pytorch", **change: Any) -> float:
     """Seconds of one collective on A100s by the round numbers that a fit starts from."""
     op = replace(over(load_system("dgx-a100"), kind, "bf16", size, ranks), **change)
-    known = Collectives("collective", np.log(np.array(list(START.values()))), {}, {})
+    known = Collectives("collective", START, {}, {})
     gpu = load_gpu("a100-sxm-80gb")
     return float(known.seconds(make_batch("collective", [op], kernels), gpu)[0])
 
@@ -242,8 +245,8 @@ def test_hops_of_a_ring(kind: str, rounds: int) -> None:
     """16 bytes over n GPUs: a launch and `rounds` x (n - 1) hops, each the link's latency and LL's cycles."""
     gpu, link = load_gpu("a100-sxm-80gb"), load_system("dgx-a100").within(8)
     for ranks in (2, 4, 8):
-        hops = rounds * (ranks - 1) * (link.latency_s + START["hop_cycles_ll"] / gpu.boost_clock_hz)
-        launch = START["launch_cycles"] / gpu.boost_clock_hz
+        hops = rounds * (ranks - 1) * (link.latency_s + START.hop_cycles_ll / gpu.boost_clock_hz)
+        launch = START.launch_cycles / gpu.boost_clock_hz
         assert collective_seconds(kind, 16, ranks) == pytest.approx(launch + hops, rel=1e-4)
 
 
@@ -253,21 +256,21 @@ HUGE = 1 << 45
 
 def test_bytes_of_a_ring() -> None:
     """A large buffer passes every link 2 (n - 1) / n times; half as often where it is only gathered."""
-    speed = load_system("dgx-a100").within(8).bandwidth * START["efficiency_nvswitch"]
-    local = START["local"] * HUGE / 8 / load_gpu("a100-sxm-80gb").memory_bandwidth
+    speed = load_system("dgx-a100").within(8).bandwidth * START.efficiency_nvswitch
+    local = START.local * HUGE / 8 / load_gpu("a100-sxm-80gb").memory_bandwidth
     for kind, rounds in (("all_reduce", 2), ("all_gather", 1)):
         assert collective_seconds(kind, HUGE, 8) == pytest.approx(rounds * HUGE * 7 / 8 / speed + local, rel=5e-3)
 
 
 def test_the_switch_sums_a_vector_and_a_shard_of_it() -> None:
-    speed = load_system("dgx-a100").within(8).bandwidth * START["efficiency_nvswitch"] * START["share_nvls"]
+    speed = load_system("dgx-a100").within(8).bandwidth * START.efficiency_nvswitch * START.share_nvls
     assert collective_seconds("all_reduce", HUGE, 8, in_switch=True) == pytest.approx(HUGE * 9 / 8 / speed, rel=5e-3)
 
 
 def test_sizes_just_beyond_twice_what_was_measured_are_outside() -> None:
     widths = {name: [-0.1 * (i + 1), 0.1 * (i + 1)] for i, name in enumerate(DISTANCES)}
-    linear = {"widths": widths, "gpus": {}, "sizes": {"m": [64, 1024]}, "dtypes": ["fp32"]}
-    data = {"schema_version": 1, "gpus": {"h100-sxm": ["hopper", "nvidia"]}, "classes": {"linear": linear}}
+    linear = {"widths": widths, "gpus": {}, "sizes": {"m": [64, 1024]}, "dtypes": ["fp32"], "variants": {}}
+    data = {"gpus": {"h100-sxm": ["hopper", "nvidia"]}, "classes": {"linear": linear}}
     ops = [Gemm("fp32", m, 64, 64) for m in (31, 32, 64, 1024, 2048, 2049)]
     found = Intervals.from_dict(data).width(ops, make_batch("gemm", ops).columns, H100)
     assert found.inside.tolist() == [False, True, True, True, True, False]

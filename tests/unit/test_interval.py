@@ -18,7 +18,7 @@ from predictor.errors import SpecError
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import Batch, predict_kernels
 from predictor.estimators.interval import DISTANCES, FILE, Intervals
-from predictor.estimators.stored import FILES, described
+from predictor.estimators.stored import FILES, SCHEMA_VERSION, described
 from predictor.graph import Block, Graph, Node
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import Attention, Elementwise, Gemm, Norm, Op
@@ -35,11 +35,11 @@ ASSUMED = replace(GIVEN, launch_overhead_assumed=True)
 
 def entry(half: float, sizes: dict[str, list[float]] | None = None, gpus: dict[str, list[float]] | None = None) -> Any:
     widths = {name: [-half * (i + 1), 2 * half * (i + 1)] for i, name in enumerate(DISTANCES)}
-    return {"widths": widths, "gpus": gpus or {}, "sizes": sizes or {}, "dtypes": ["fp32"]}
+    return {"widths": widths, "gpus": gpus or {}, "sizes": sizes or {}, "dtypes": ["fp32"], "variants": {}}
 
 
 def content(**classes: Any) -> dict[str, Any]:
-    return {"schema_version": 1, "gpus": {"v100-pcie-32gb": ["volta", "nvidia"]}, "classes": classes}
+    return {"schema_version": SCHEMA_VERSION, "gpus": {"v100-pcie-32gb": ["volta", "nvidia"]}, "classes": classes}
 
 
 LINEAR = entry(0.1, {"m": [1, 1024]}, {"v100-pcie-32gb": [-0.02, 0.03]})
@@ -79,7 +79,7 @@ def test_the_distance_is_that_from_gpus_with_rows_of_the_scheme() -> None:
             "rtx-pro-6000-server": ["blackwell 12", "nvidia"]}  # fmt: skip
     variants = {"bf16": sorted(gpus), "nvfp4": ["rtx-pro-6000-server"], "int4_wo": ["a100-sxm-80gb", "h100-sxm"]}
     moe = entry(0.1) | {"dtypes": ["bf16", "nvfp4"], "variants": variants}
-    known = Intervals.from_dict({"schema_version": 1, "gpus": gpus, "classes": {"linear": moe}})
+    known = Intervals.from_dict({"gpus": gpus, "classes": {"linear": moe}})
 
     def far(gpu: str, dtype: str, quant: str = "") -> float:
         found = width([Gemm(dtype, 64, 64, 64, quant=quant)], gpu, known)
@@ -135,7 +135,7 @@ def test_attention_and_backward_have_classes_of_their_own() -> None:
     assert width(norms, "v100-pcie-32gb", forward).high.tolist() == pytest.approx([0.2, 0.4])
 
 
-@pytest.mark.parametrize("data", [{"schema_version": 9}, {"schema_version": 1, "gpus": {}}, content()])
+@pytest.mark.parametrize("data", [{"schema_version": 9}, {"schema_version": SCHEMA_VERSION, "gpus": {}}, content()])
 def test_a_broken_file_is_one_line(tmp_path: Path, data: dict[str, Any]) -> None:
     (tmp_path / FILE).write_text(json.dumps(data))
     with pytest.raises(SpecError, match=r"intervals\.json"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from each import each
 from predictor.errors import SpecError
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import make_batch
-from predictor.estimators.memory_bound import CONSTANT_NAMES, FAMILIES, MemoryBound, traffic_of
+from predictor.estimators.memory_bound import FAMILIES, MemoryBound, traffic_of
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import (
     Copy,
@@ -40,12 +40,12 @@ def artifact() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The fit's starting point as an artifact."""
     overhead = {op: {"v100-pcie-32gb": [4e-5, 2e-5]} for op in ("elementwise", "softmax", "norm")}
     manifest = {
-        "kind": "memory_bound", "gpus": ["v100-pcie-32gb"], "constants": list(CONSTANT_NAMES),
+        "kind": "memory_bound", "boards": ["v100-pcie-32gb"], "constants": asdict(START),
+        "share_by_architecture": {}, "calibrated": {},
         "share_by_memory_type": {"HBM2": 0.9, "GDDR6": 0.75}, "hold_by_architecture": {"volta": 0.9},
         "eager_overhead_s": overhead,
     }  # fmt: skip
-    constants = np.array([getattr(START, name) for name in CONSTANT_NAMES])
-    return manifest, {"constants": constants, "boards": np.array([[0.9, 0.8]])}
+    return manifest, {"boards": np.array([[0.9, 0.8]])}
 
 
 @pytest.fixture
@@ -202,8 +202,8 @@ def test_the_launch_is_kept_apart(estimator: MemoryBound) -> None:
 def test_an_incomplete_artifact_is_refused() -> None:
     manifest, weights = artifact()
     with pytest.raises(SpecError, match="incomplete"):
-        MemoryBound.from_artifact(manifest, {"constants": weights["constants"]})
-    with pytest.raises(SpecError, match="incomplete"):
+        MemoryBound.from_artifact(manifest, {})
+    with pytest.raises(SpecError, match="expected warp_row"):
         MemoryBound.from_artifact({**manifest, "constants": ["norm"]}, weights)
 
 

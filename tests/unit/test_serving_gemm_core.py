@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from predictor.estimators.residual import Device, sustained_share
-from predictor.estimators.serving_gemm import CONSTANTS, CoreTime, Shapes, core_time
+from predictor.estimators.serving_gemm import Constants, CoreTime, Shapes, core_time
 from predictor.hardware.gpu import load_gpu
 from predictor.quantization import activation_bytes, weight_bytes
 
 CORE = (0.8, 0.75, 1e10, 9e3, 10.0, 170.0, 0.13, 3e5)
+FREE = (1e-9, 1e-9, 1e-9)  # quantizing activations takes no time
 
 
 def _shapes(m: list[float], n: float, k: float, dtype: str = "bf16") -> Shapes:
@@ -20,8 +21,8 @@ def _shapes(m: list[float], n: float, k: float, dtype: str = "bf16") -> Shapes:
     return Shapes(one, np.array(m), n * one, k * one, activation_bytes(dtype, ""), weight_bytes(dtype, ""))
 
 
-def _core(shapes: Shapes, device: Device, smallest: float | None = None) -> CoreTime:
-    return core_time(shapes, device, np.log(CORE if smallest is None else (*CORE, smallest)))
+def _core(shapes: Shapes, device: Device, smallest: float = 1.0) -> CoreTime:
+    return core_time(shapes, device, Constants(*CORE, smallest, *FREE))
 
 
 @pytest.mark.parametrize("name", ["a100-sxm-80gb", "h100-sxm", "h200-sxm", "rtx-pro-6000-server", "rtx-4090"])
@@ -46,13 +47,6 @@ def test_tensor_cores_of_half_the_rate_need_less_but_more_than_half() -> None:
     assert 1.2 < per_watt[0] / per_watt[1] < 2.0
 
 
-def test_an_artifact_without_a_smallest_tile_reads_as_one_that_never_binds() -> None:
-    assert CONSTANTS[len(CORE)] == "smallest_tile"
-    device = Device.of(load_gpu("h100-sxm"), "bf16")
-    shapes = _shapes([1.0, 100.0, 4096.0], 4096.0, 4096.0)
-    np.testing.assert_array_equal(_core(shapes, device).total, _core(shapes, device, 1.0).total)
-
-
 def test_a_tile_that_cannot_shrink_costs_few_rows_most() -> None:
     device = Device.of(load_gpu("rtx-pro-6000-server"), "nvfp4")
     shapes = _shapes([1.0, 64.0, 8192.0], 4096.0, 8192.0, "nvfp4")
@@ -75,7 +69,7 @@ QUANTIZING = (1.0, 3e3, 1800.0, 1.5)  # the smallest tile, then launch, cycles a
 def _quantized(shapes: Shapes, device: Device) -> np.ndarray:
     """Seconds that the kernel before the product adds."""
     with_it, without = (
-        core_time(shapes, device, np.log((*CORE, 1.0, *last))).total for last in (QUANTIZING[1:], (1e-9, 1e-9, 1e-9))
+        core_time(shapes, device, Constants(*CORE, 1.0, *last)).total for last in (QUANTIZING[1:], FREE)
     )
     return np.asarray(with_it - without)
 
@@ -87,18 +81,10 @@ def test_sixteen_bit_activations_are_not_quantized() -> None:
     assert (_quantized(weights_alone, device) == 0.0).all()
 
 
-def test_an_artifact_without_quantizing_constants_reads_as_before() -> None:
-    device = Device.of(load_gpu("h100-sxm"), "fp8")
-    shapes = _shapes([1.0, 512.0, 16384.0], 4096.0, 4096.0, "fp8")
-    twice = (*CORE[:5], 2.0 * CORE[5], *CORE[6:])  # older artifacts count 64 elements of K as a step, newer ones 128
-    free = core_time(shapes, device, np.log((*twice, 1.0, 1e-9, 1e-9, 1e-9))).total
-    np.testing.assert_allclose(free, _core(shapes, device, 1.0).total, rtol=1e-9)
-
-
 def test_a_step_of_the_k_loop_is_128_bytes_deep() -> None:
     """One row, so that steps decide: fp8 needs half of them, weights alone in 4 bit as many, block scales no fewer."""
     device = Device.of(load_gpu("b200"), "fp8")
-    steps = np.log((*CORE, 1.0, 1.0, 1e-9, 1e-9))
+    steps = Constants(*CORE, 1.0, 1.0, 1e-9, 1e-9)
     wide = _shapes([1.0], 1024.0, 65536.0)
     narrow = replace(wide, itemsize=1.0, weight_itemsize=1.0)
     bf16, fp8, blocked, weights_alone = (
@@ -131,11 +117,11 @@ def test_the_fit_tells_quantizing_from_the_product() -> None:
     rng = np.random.default_rng(1)
     m, n, k = (np.exp2(rng.integers(low, 14, 500).astype(np.float64)) for low in (0, 7, 7))
     shapes = replace(_shapes([1.0] * 500, 1.0, 1.0, "fp8"), m=m, n=n, k=k)
-    true = np.log((*CORE, *QUANTIZING))
+    true = Constants(*CORE, *QUANTIZING)
     here, there = (Device.of(load_gpu(name), "fp8") for name in ("l40s", "h100-sxm"))
     measured = np.log(core_time(shapes, here, true).total) + rng.normal(0.0, 0.03, 500)
     found = fit_constants(GEMM, [Part("", "vllm|fp8", "fp8", here, shapes, 2, measured, "fp8")], 0)
-    assert np.exp(found[CONSTANTS.index("quantize_row_cycles")]) == pytest.approx(1800.0, rel=0.25)
+    assert found.quantize_row_cycles == pytest.approx(1800.0, rel=0.25)
     ratio = core_time(shapes, there, found).total / core_time(shapes, there, true).total
     assert np.median(np.abs(ratio - 1.0)) < 0.05
 
@@ -151,7 +137,7 @@ def test_other_boards_do_not_learn_from_a_board_whose_kernel_is_odd() -> None:
 
     def part(name: str, slower: float, path: str = "sglang|fp8") -> Part:
         device = Device.of(load_gpu(name), "fp8")
-        time = core_time(shapes, device, np.log((*CORE, *QUANTIZING))).total * np.where(m < 512, slower, 1.0)
+        time = core_time(shapes, device, Constants(*CORE, *QUANTIZING)).total * np.where(m < 512, slower, 1.0)
         return Part(name, path, path.split("|")[1], device, shapes, 1, np.log(time), "fp8")
 
     alike = [part("l40s", 1.0), part("h100-sxm", 1.0)]

@@ -8,6 +8,7 @@ import pytest
 
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import predict_kernels
+from predictor.estimators.gemm_core import Constants
 from predictor.estimators.residual import Corrections, Device, describe_device, tensor_rate
 from predictor.hardware.gpu import load_gpu
 from predictor.ops import Attention, Gemm, MoE, Op
@@ -37,7 +38,9 @@ def test_which_boards_run_at_half_rate(gpu: str, dtype: str, rate: float) -> Non
 @pytest.mark.parametrize("gpu", ["rtx-4090", "l40s"])
 def test_a_measured_board_is_kept_with_its_rate(gpu: str) -> None:
     board = load_gpu(gpu)
-    kept = Corrections({"cores": {}, "boosters": {}, "devices": {gpu: describe_device(board, ["bf16"])}}, {})
+    keys = ("cores", "boosters", "adapted", "calibrated", "probes", "core_rows")
+    about = {**{key: {} for key in keys}, "devices": {gpu: describe_device(board, ["bf16"])}}
+    kept = Corrections(about, {}, [Constants])
     assert kept.device(gpu, "bf16") == Device.of(board, "bf16")
 
 

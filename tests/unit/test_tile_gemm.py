@@ -48,7 +48,8 @@ def artifact() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "boards": np.array([[0.9, 1.0], [0.98, 0.9]]),
     }  # fmt: skip
     manifest = {
-        "kind": "tile_gemm", "gpus": ["a100-pcie-40gb", "v100-pcie-32gb"], "tiles": [t.name for t in TILES],
+        "kind": "tile_gemm", "boards": ["a100-pcie-40gb", "v100-pcie-32gb"], "calibrated": {},
+        "tiles": [t.name for t in TILES],
         "power_need": {**POWER_NEED, "ampere": 13.0},
         "eager_overhead_s": {layout: {"v100-pcie-32gb": [4e-5, 3e-5]} for layout in LAYOUTS},
     }  # fmt: skip
@@ -180,13 +181,6 @@ def test_strain_slows_only_where_both_operands_are_large() -> None:
     ratio = latency(far, gpu, *ops) / latency(near, gpu, *ops)
     assert (ratio[:2] < 1.02).all()
     assert ratio[2] == pytest.approx(2.0, rel=0.05)  # half of the strain
-
-
-def test_a_set_without_strain_has_none() -> None:
-    manifest, weights = artifact()
-    old = TileGemm.from_artifact(manifest, {k: v for k, v in weights.items() if k != "strain"})
-    new, gpu = TileGemm.from_artifact(manifest, weights), load_gpu("t4")
-    assert latency(old, gpu, *SHAPES).tolist() == latency(new, gpu, *SHAPES).tolist()
 
 
 def test_the_launch_is_kept_apart(estimator: TileGemm) -> None:

@@ -21,7 +21,7 @@ from microbench.capability import gpu_target  # noqa: E402
 from predictor.cli import main  # noqa: E402
 from predictor.estimators.artifact import default_artifacts  # noqa: E402
 from predictor.estimators.base import make_batch  # noqa: E402
-from predictor.estimators.gemm_core import CONSTANTS, Constants  # noqa: E402
+from predictor.estimators.gemm_core import Constants  # noqa: E402
 from predictor.estimators.serving_gemm import ServingGemm  # noqa: E402
 from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
 from predictor.ops import Gemm, Op  # noqa: E402
@@ -52,7 +52,7 @@ LAW = {
     "middle": Constants(0.85, 0.72, 4.5e10, 6500.0, 6.0, 330.0, 0.13, 1500.0, 1024.0, 3e3, 1e3, 1.0),
     "large": Constants(0.74, 0.65, 6.0e10, 9000.0, 15.0, 210.0, 0.13, 1500.0, 1024.0, 3e3, 1e3, 1.0),
 }
-START = np.log([0.9, 0.77, 1.45e10, 4800.0, 12.0, 160.0, 0.13, 1500.0, 1024.0, 3e3, 1e3, 1.0])
+START = Constants(0.9, 0.77, 1.45e10, 4800.0, 12.0, 160.0, 0.13, 1500.0, 1024.0, 3e3, 1e3, 1.0)
 TILES = (
     (256, 128),
     (128, 256),
@@ -154,7 +154,7 @@ def shapes(seed: int, count: int) -> list[Gemm]:
 def test_constants_come_back(name: str, noise: float, limit: float) -> None:
     """Within 5 % at 2 % of noise. At 5 % what few rows feel, a tile's edges and L2, comes back within 12 %."""
     (part,) = tile_parts(probe_rows(name, noise), BOARDS)
-    found = Constants.from_logs(teach(part, START).constants)
+    found = teach(part, START).constants
     for constant in TAUGHT:
         near = limit if constant in ("tile_penalty", "l2_bytes_per_s_per_sm") else 0.05
         assert getattr(found, constant) == pytest.approx(getattr(LAW[name], constant), rel=near), constant
@@ -165,8 +165,8 @@ def test_constants_come_back(name: str, noise: float, limit: float) -> None:
 def test_what_probes_cannot_tell_stays() -> None:
     (part,) = tile_parts(probe_rows("small", 0.02), BOARDS)
     found = teach(part, START).constants
-    for i, constant in enumerate(CONSTANTS):
-        assert (found[i] == START[i]) is np.bool_(constant not in TAUGHT)
+    for constant in Constants.names():
+        assert (getattr(found, constant) == getattr(START, constant)) is (constant not in TAUGHT)
 
 
 @pytest.fixture(scope="module")
