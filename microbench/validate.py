@@ -25,11 +25,8 @@ from microbench.dataset import Part, read
 from microbench.writer import Row
 from predictor.errors import SpecError, TilecastError
 from predictor.hardware.gpu import GPUSpec
-from predictor.roofline import roofline
+from predictor.roofline import TOLERANCE, roofline
 
-#: A row counts as faster than its bound from this ratio of measured time to bound downwards: chosen by hand, not from
-#: data.
-TOLERANCE = 0.98
 #: Noise (half-width of the median's 95 % interval) above which a row is counted as noisy: chosen by hand, not from
 #: data.
 NOISY = 0.05

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from predictor.simulate.memory import Memory
+from predictor.simulate.timeline import LAUNCH_BOUND
 from predictor.workload import Workload
 
 if TYPE_CHECKING:
@@ -147,4 +148,4 @@ class Prediction:
     @property
     def launch_bound(self) -> bool:
         """True where the GPU waits for the CPU for more than a twentieth of the time."""
-        return self.latency_s > 1.05 * self.gpu_busy_s
+        return self.latency_s > LAUNCH_BOUND * self.gpu_busy_s

@@ -25,6 +25,10 @@ from predictor.ops.base import Op
 
 FloatArray = npt.NDArray[np.float64]
 
+#: A measured row is faster than the bound from this ratio of its time to the bound downwards: chosen by hand, not from
+#: data.
+TOLERANCE = 0.98
+
 
 @dataclass(frozen=True, slots=True)
 class Roofline:

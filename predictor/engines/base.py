@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 #: nothing, as the launches were captured in a graph.
 HOSTS = CALLS, LAUNCHES, CAPTURED = "calls", "launches", "captured"
 
-#: What a framework call costs on the hosts there are, seconds [least, most]: see `predictor.workload`.
+#: What a framework call costs on the hosts there are, seconds [least, most]. Chosen by looking at launch-bound runs,
+#: as `DEFAULT_LAUNCH_OVERHEAD_S` of `predictor.workload`.
 CALL_RANGE_S = (4e-6, 12e-6)
 #: Passes of a model: over whole prompts (forward, train, prefill), or a decode step.
 PREFILL, DECODE = "prefill", "decode"

@@ -31,11 +31,13 @@ from predictor.engines.vintage import (
     Vintage,
 )
 
+#: Bytes of a KiB and a MiB, by definition.
 KIB, MIB = 2**10, 2**20
 
 # -------------------------------------------------------------------------------------------------------- scheduler
 
-#: new_token_ratio: 0.7 of what may still be written, falling to 0.14 of that in 600 decode steps.
+#: new_token_ratio: 0.7 of what may still be written, falling to 0.14 of that in 600 decode steps; at most
+#: 4,096 tokens a sequence. Source: environ.py and schedule_policy.py of `_MANAGERS`.
 _RESERVE = Reserve(0.7, 0.7 * 0.14, 600, 4096)
 _MANAGERS = (
     "0.5.9 managers/scheduler.py:1875-1945, schedule_policy.py:439-447, environ.py:225-229, "
@@ -75,6 +77,7 @@ def _scheduler_0_5_15(setting: Setting) -> Scheduler:
 
 # --------------------------------------------------------------------------------------------------------- KV cache
 
+#: Tokens of a page by attention backend. Source: that of `_CACHE_0_5_9`.
 _PAGES = {"trtllm_mha": 64, "trtllm_mla": 64, "flash_mla": 64, "cutlass_mla": 128}
 _CACHE_0_5_9 = Cache(
     1, prefixes=True, pages=_PAGES,
@@ -161,8 +164,10 @@ _KERNELS_0_4_10 = (
 
 # ------------------------------------------------------------------------------------------------------ collectives
 
+#: Largest buffer of one shot by GPUs, bytes. Source: custom_all_reduce.cuh of vLLM, of which SGLang has a copy.
 _IN_ONE = {2: 8.0 * MIB, 4: 512.0 * KIB, 6: 256.0 * KIB, 8: 256.0 * KIB}
-#: A copy of vLLM's, up to 8 MiB (16 on ROCm, which is what `predictor.engines.sglang` has for the times of its kernel).
+#: The copy, up to 8 MiB. Source: all_reduce_utils.py of `_COLLECTIVES_0_5_9` (16 on ROCm, which is what
+#: `predictor.engines.sglang` has for the times of its kernel).
 _CUSTOM = (Reduction(ONE_SHOT, _IN_ONE), Reduction(TWO_SHOT, dict.fromkeys((2, 4, 6, 8), 8.0 * MIB)))
 _FUSED_MODELS = ("deepseek_v3", "gpt_oss", "glm4_moe", "qwen3_moe", "kimi_k2")
 _FUSED = FusedNorm(

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 #: CPU time of one launch from C++: NVIDIA's "Getting Started with CUDA Graphs" (2019) shows 2 to 4 microseconds a
 #: kernel (unverified here).
 NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S = 3e-6, (2e-6, 4e-6)
-#: Query heads a KV head that the XQA kernel takes at most; more run the older masked kernel.
+#: Query heads a KV head that the XQA kernel takes at most; more run the older masked kernel. Taken for that by
+#: hand, not from data.
 _XQA_GROUP = 32
 MEMORY = (
     MemoryRule(

@@ -35,6 +35,7 @@ from predictor.engines.vintage import (
     Vintage,
 )
 
+#: Bytes of a MiB, by definition.
 MIB = 2**20
 _ARGS = "TensorRT-LLM tensorrt_llm/llmapi/llm_args.py of the time of 1.0"
 _NEW_ARGS = "TensorRT-LLM tensorrt_llm/llmapi/llm_args.py of the time of 1.3"
@@ -104,6 +105,7 @@ _QUANTIZING = Quantizing(
 
 # ------------------------------------------------------------------------------------------------------ collectives
 
+#: Bytes of the workspace by GPUs. Source: customAllReduceUtils.h of `_COLLECTIVES`.
 _WORKSPACE = {2: 16.0 * MIB, **dict.fromkeys(range(3, 9), 8.0 * MIB)}
 
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from predictor.hardware.gpu import GPUSpec
 
+#: Bytes that no buffer has, by definition.
 NO_LIMIT = 2**62
 
 
@@ -29,7 +30,7 @@ class Setting:
     gpu: GPUSpec
     tp: int = 1
     pp: int = 1
-    context_len: int = 8192
+    context_len: int = 8192  # chosen by hand, not from data: what few requests exceed
     cache_tokens: int = 0
     drafts: int = 0
     online: bool = True

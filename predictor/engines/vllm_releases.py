@@ -39,9 +39,11 @@ from predictor.engines.vintage import (
     Vintage,
 )
 
+#: Bytes of a KiB and a MiB, by definition.
 KIB, MIB = 2**10, 2**20
 #: Compute capability of the A100, which 0.14 and later know by its name and take for a small GPU; its kin are small.
 _A100 = "8.0"
+#: GiB from which a GPU is a large one. Source: engine/arg_utils.py:1845-1895,1975-2031 of vLLM 0.14.1.
 _LARGE_GIB = 70
 
 
@@ -98,6 +100,7 @@ def _scheduler_0_24(setting: Setting) -> Scheduler:
 
 # --------------------------------------------------------------------------------------------------------- KV cache
 
+#: Tokens of a page by attention backend. Source: platforms/cuda.py of `_CACHE_0_14`.
 _MLA_PAGES = {"flash_mla": 64, "cutlass_mla": 128, "flashinfer_mla": 64}
 _CACHE_0_2 = Cache(
     16, prefixes=False, eight_bit=False, follows=False,
@@ -286,6 +289,7 @@ def _custom(most: Mapping[int, float]) -> tuple[Reduction, ...]:
     )
 
 
+#: Source: custom_all_reduce.py of `_COLLECTIVES_0_6`, its limit by GPUs.
 _UP_TO_8_MIB = _custom(dict.fromkeys((2, 4, 6, 8), 8.0 * MIB))
 _COLLECTIVES_0_2 = Collectives("vLLM 0.2.7 model_executor/parallel_utils/communication_op.py:10-19 (torch.distributed)")
 _COLLECTIVES_0_6 = Collectives(

@@ -30,7 +30,7 @@ from predictor.errors import SpecError
 from predictor.estimators.base import Batch
 from predictor.estimators.explanation import COUNT, SHARE, Explanation, terms
 from predictor.estimators.named import Named
-from predictor.hardware.gpu import GPUSpec
+from predictor.hardware.gpu import FETCH_BYTES, L2_PORT_BYTES, SECTOR_BYTES, GPUSpec
 from predictor.ops.base import BACKWARD
 from predictor.ops.elementwise import Rotary
 from predictor.ops.embedding import CrossEntropy, Embedding
@@ -54,12 +54,6 @@ SCALAR_FUNCTIONS = ("swiglu", "geglu")
 ROWS_TO_FILL = 2.0  # an SM's; chosen by looking at Vidur's rows (docs/accuracy.md)
 #: Source: CUDA Programming Guide, compute capabilities 6.0 to 7.0, 8.0, 9.0 and 10.0; others hold 1024 or 1536.
 DEFAULT_THREADS_PER_SM = 2048
-#: L2 hands out sectors of 32 bytes and fetches two at a time from DRAM (CUDA C++ Programming Guide, device memory
-#: accesses; cudaLimitMaxL2FetchGranularity, 64 bytes unless set).
-SECTOR_BYTES = 32.0
-FETCH_BYTES = 64.0
-#: Bytes a clock of an SM's port to L2: the definition by which `GPUSpec.l2_bandwidth` counts them.
-L2_PORT_BYTES = 64.0
 
 #: Memory types in the order of the artifact's fallback shares.
 MEMORY_TYPES = ("HBM2", "HBM2e", "HBM3", "HBM3e", "GDDR5", "GDDR6", "GDDR6X", "GDDR7")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, fields
 from typing import Any, Self
 
@@ -54,3 +54,8 @@ class Named:
     def to_manifest(self) -> dict[str, float]:
         """The constants by name, rounded so that the same fit gives the same text everywhere."""
         return asdict(self.from_logs(np.round(self.logs(), 9)))  # type: ignore[call-overload, no-any-return]
+
+
+def of_a_form(values: Mapping[str, Any], forms: Sequence[type[Named]], key: str) -> Named:
+    """Constants of the form whose names they have; SpecError, one line, where it is none of ``forms``."""
+    return next((form for form in forms if form.reads(values)), forms[0]).from_manifest(values, key)

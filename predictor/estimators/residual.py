@@ -27,7 +27,7 @@ from predictor.errors import SpecError, UnsupportedError
 from predictor.estimators.adapted import Adapted
 from predictor.estimators.base import Batch
 from predictor.estimators.explanation import COUNT, Explanation, terms
-from predictor.estimators.named import Named
+from predictor.estimators.named import Named, of_a_form
 from predictor.estimators.trees import Trees
 from predictor.hardware.generation import is_among, runs_mma
 from predictor.hardware.gpu import GPUSpec
@@ -167,9 +167,7 @@ class Corrections:
         self, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]], forms: Sequence[type[Named]]
     ) -> None:
         try:
-            self.cores = {
-                key: _form_of(values, forms).from_manifest(values, key) for key, values in manifest["cores"].items()
-            }
+            self.cores = {key: of_a_form(values, forms, key) for key, values in manifest["cores"].items()}
             self._boosters = dict(manifest["boosters"])
             self._capabilities = {gpu: about["compute_capability"] for gpu, about in manifest["devices"].items()}
             self._devices = {
@@ -328,11 +326,6 @@ class Corrections:
     def gpus(self) -> tuple[str, ...]:
         """Ids of the GPUs that were measured, sorted."""
         return tuple(sorted({key.split("|", 1)[0] for key in self.cores} - {ANY_GPU, MMA_GPUS}))
-
-
-def _form_of(values: Mapping[str, Any], forms: Sequence[type[Named]]) -> type[Named]:
-    """The form whose names the constants have; the first where there is none."""
-    return next((form for form in forms if form.reads(values)), forms[0])
 
 
 def by_variant(batch: Batch) -> Iterable[tuple[str, str, npt.NDArray[np.int64]]]:

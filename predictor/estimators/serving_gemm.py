@@ -31,10 +31,11 @@ from predictor.tiling import TileGrid
 
 __all__ = ["BLOCKED", "FEATURES", "Constants", "CoreTime", "ServingGemm", "Shapes", "core_time", "features"]
 
-# Tiles whose waves and wave efficiency are features.
+#: Tiles whose waves and wave efficiency are features, and those of them that are large enough to reach the peak. Chosen
+#: by hand, not from data.
 _SHOWN_M = np.array([64.0, 128, 128, 256, 256, 192, 16, 32, 64, 128])
 _SHOWN_N = np.array([64.0, 64, 128, 128, 256, 128, 128, 128, 256, 256])
-_LARGE = [2, 3, 4, 9]  # of them, those large enough to reach the peak
+_LARGE = [2, 3, 4, 9]
 
 FEATURES = (
     "log2_m", "log2_n", "log2_k", "log2_compute_s", "log2_memory_s", "log2_longer_s", "log2_compute_over_memory",

@@ -23,11 +23,13 @@ from typing import Any, NamedTuple
 from predictor.graph.graph import Graph
 from predictor.graph.tensor import Tensor
 
-#: When a line of the function is run: once, when the values before the last are known, when the last is.
+#: When a line of the function is run: once, when the values before the last are known, when the last is;
+#: numbered by definition.
 ONCE, EARLY, LATE = range(3)
 #: Types of what stands in the function's source as it is.
 _PLAIN = {int, float, str, bool, type(None)}
-#: Results of the early half that a template remembers.
+#: Results of the early half that a template remembers: guards against memory without end, chosen by hand, not from
+#: data.
 REMEMBERED = 64
 
 

@@ -18,6 +18,12 @@ from predictor.hardware.catalogue import Catalogue, Document
 
 GPU_DIR = Path(__file__).parent / "gpus"
 UNITS = ("vector", "matrix")
+#: L2 hands out sectors of 32 bytes and fetches two at a time from DRAM (CUDA C++ Programming Guide, device memory
+#: accesses; cudaLimitMaxL2FetchGranularity, 64 bytes unless set).
+SECTOR_BYTES = 32.0
+FETCH_BYTES = 64.0
+#: Bytes a clock of an SM's port to L2: the definition by which `GPUSpec.l2_bandwidth` counts them.
+L2_PORT_BYTES = 64.0
 
 # Field of the YAML file -> (field of GPUSpec, dimension, whether every file must have it).
 QUANTITIES: Mapping[str, tuple[str, str, bool]] = {
@@ -109,7 +115,7 @@ class GPUSpec:
 
         No kernel reaches it and the L2 slices may give less, so that a bound built on it stays a bound.
         """
-        return self.sm_count * 64 * self.boost_clock_hz
+        return self.sm_count * L2_PORT_BYTES * self.boost_clock_hz
 
     def supports(self, dtype: str) -> bool:
         """Whether this GPU has a peak for `dtype` (aliases too). Raises UnknownNameError for what is no dtype."""

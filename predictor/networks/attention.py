@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from predictor.graph.graph import Node
 from predictor.graph.tensor import Tensor
+from predictor.hardware.gpu import FETCH_BYTES
 from predictor.networks.config import ModelConfig
 from predictor.networks.writer import Writer
 from predictor.ops.attention import Attention
 from predictor.ops.elementwise import Elementwise, Reduce
 
-#: What a strided read brings in from DRAM (`predictor.estimators.memory_bound`).
-FETCH_BYTES = 64.0
 #: The axis of the merged projection of q, k and v.
 MERGED = "heads | kv_heads | kv_heads"
 

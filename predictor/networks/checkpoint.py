@@ -28,6 +28,7 @@ _MODELOPT = {
 _KEPT = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers")
 #: Patterns of modules with words of their own.
 Single = tuple[tuple[str, str], ...]
+#: Weights of a group (-1: a whole row) -> word, by definition of the words.
 _GROUPS = {128: "int4_wo", -1: "int4_wo", 64: "int4_wo_g64", 32: "int4_wo_g32"}
 #: Methods of a `quantization_config` that have a word.
 KNOWN = ("fp8", "fbgemm_fp8", "gptq", "awq", "mxfp4", "modelopt", "compressed-tensors")
@@ -272,7 +273,8 @@ def _group(group: Mapping[str, Any], where: str) -> str:
     return word
 
 
-#: (type, bits, group of 4-bit weights, (type, bits) of the activations) -> word
+#: (type, bits, group of 4-bit weights, (type, bits) of the activations) -> word, by definition of the
+#: formats.
 _GROUP_WORDS: Mapping[tuple[Any, Any, Any, Any], str] = {
     ("float", 8, None, ("float", 8)): "fp8", ("float", 8, None, None): "fp8_wo", ("int", 8, None, None): "int8_wo",
     ("int", 8, None, ("int", 8)): "int8", ("float", 4, 16, ("float", 4)): "nvfp4", ("float", 4, 16, None): "nvfp4_wo",

@@ -24,6 +24,8 @@ class Defaults:
     activation: str = "silu"
 
 
+#: Model type -> what its configuration class says of a missing key. Source: transformers' configuration_*.py, a class
+#: for each.
 _DEFAULTS = {
     "llama": Defaults(11008, 2048),
     "mistral": Defaults(14336, 131072, kv_heads=8, window=4096),

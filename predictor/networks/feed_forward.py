@@ -13,7 +13,8 @@ from predictor.ops.moe import MoE, Routing
 from predictor.ops.norm import Softmax
 
 #: Framework calls of the experts as transformers 5 runs them by default (sort, index, two grouped products, scatter and
-#: their views) and of the router's softmax, top-k and normalisation, counted with a dispatch mode.
+#: their views) and of the router's softmax, top-k and normalisation. Measured by counting
+#: with a dispatch mode.
 EXPERT_CALLS = 26
 ROUTING_CALLS = 7
 

@@ -10,7 +10,8 @@ from predictor.ops.attention import attended_pairs
 from predictor.ops.routing import RANDOM
 
 MODES = ("forward", "prefill", "decode", "train")
-#: Batches of a ragged batch's parts below this are a line between whole ones, others are rounded.
+#: Batches of a ragged batch's parts below this are a line between whole ones, others are rounded. Chosen by hand,
+#: not from data.
 _INTERPOLATED = 16
 
 

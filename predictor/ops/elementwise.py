@@ -11,7 +11,7 @@ from predictor.dtypes import bytes_of
 from predictor.ops.base import EVERY, Gradient, Kept, Op, Piece, StreamingOp
 
 # fn -> (full-size inputs, FLOP per element). The output is one full-size tensor. FLOP of a transcendental function are
-# nominal: the memory traffic decides, and the table exists so that the count is the same everywhere.
+# nominal (by hand, not from data): the memory traffic decides, and the table makes the count the same everywhere.
 FUNCTIONS: dict[str, tuple[int, int]] = {
     "add": (2, 1), "sub": (2, 1), "mul": (2, 1), "div": (2, 1), "max": (2, 1), "pow": (2, 8), "where": (2, 1),
     "add_scalar": (1, 1), "mul_scalar": (1, 1), "div_scalar": (1, 1), "pow_scalar": (1, 8), "max_scalar": (1, 1),

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from predictor.ops.base import BACKWARD, FORWARD, Gradient, Kept, Op, Piece, StreamingOp
 
-INDEX_BYTES = 8  # PyTorch indexes with int64
+INDEX_BYTES = 8  # by definition of int64, with which PyTorch indexes
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,7 @@ class Norm(StreamingOp):
         return 1 if self.phase == FORWARD else 2  # the input's gradient, and the parameters'
 
 
+#: Which inputs and outputs each gradient reads: places in the operator's, by definition.
 _OF_INPUT = (Gradient((0, 1, 2), (0, 1), kept=(0,)),)
 _OF_SUM = (Gradient((0, 1, 2, 3), (2,), (0,), (0,)),)
 _OF_KEPT_SUM = (Gradient((0, 1, 2, 3), (2,), kept=(0, 1)),)

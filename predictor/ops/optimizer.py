@@ -8,7 +8,7 @@ from typing import ClassVar
 from predictor.ops.base import StreamingOp
 
 # kind -> bytes per parameter read and written with fp32 state, FLOP per parameter, kernels a chunk. Fused Adam reads
-# p, g, m, v and writes p, m, v once; the foreach form runs seven multi-tensor kernels (torch.optim.adam,
+# p, g, m, v and writes p, m, v once; the foreach form runs seven multi-tensor kernels (source: torch.optim.adam,
 # _multi_tensor_adam): lerp m (reads m, g), mul v, addcmul v (v, g), sqrt v, div, add eps, addcdiv p (p, m, the root);
 # that is 11 reads and 7 writes of 4 bytes.
 _READ = {"sgd": 8, "adam": 4 * 11, "adam_fused": 16}
@@ -17,7 +17,8 @@ _FLOP = {"sgd": 2, "adam": 12, "adam_fused": 12}
 _KERNELS = {"sgd": 1, "adam": 7, "adam_fused": 1}
 KINDS = tuple(_READ)
 
-#: Parameters that one multi-tensor launch covers (chunks of 65,536 elements, up to 320 chunks).
+#: Parameters that one multi-tensor launch covers (chunks of 65,536 elements, up to 320 chunks). Source:
+#: PyTorch's MultiTensorApply.cuh.
 PARAMETERS_PER_LAUNCH = 320 * 65536
 
 

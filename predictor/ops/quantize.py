@@ -9,7 +9,7 @@ from typing import ClassVar
 from predictor.dtypes import bytes_of
 from predictor.ops.base import Piece, StreamingOp
 
-SCALE_BYTES = 4  # scales are fp32
+SCALE_BYTES = 4  # by definition of fp32, in which scales are
 
 
 @dataclass(frozen=True, slots=True)

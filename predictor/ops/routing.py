@@ -27,10 +27,12 @@ BALANCED, RANDOM = "balanced", "random"
 ZIPF, SHARES = "zipf:", "shares:"
 #: Rows dealt out by a power law of this exponent, as AIConfigurator's collector does (`_power_law`).
 POWER_LAW = "power_law_"
-#: Rows of the tiles that grouped products come in.
+#: Rows of the tiles that grouped products come in. Chosen by hand, not from data.
 BLOCKS = np.array([16.0, 32.0, 64.0, 128.0])
+#: Where the law of a router's loads is read, in the middle of equal shares. Chosen by hand, not from data.
 _QUANTILES = (np.arange(24) + 0.5) / 24
 #: Binomials are summed up so many standard deviations (and rows) around their mean: what is left is below 1e-8.
+#: Chosen by hand, not from data.
 _DEVIATIONS, _ROWS = 6.0, 24.0
 
 

@@ -16,6 +16,7 @@ from predictor.ops.norm import Norm
 from predictor.passes.fuse_edges import Fusion, outside
 
 #: FLOP an element of the activation functions that are one kernel in eager PyTorch, too; of all others, and of chains.
+#: Nominal, by hand, not from data: the bytes decide.
 _FLOPS, _CHAIN_FLOPS = {"relu": 1.0, "silu": 8.0}, 10.0
 
 

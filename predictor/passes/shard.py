@@ -92,6 +92,7 @@ class _Layout:
         return self.known[axes]
 
 
+#: Guards against memory without end; chosen by hand, not from data.
 _layout = lru_cache(maxsize=256)(_Layout)
 _UNSPLIT: Mapping[str, tuple[int, int]] = MappingProxyType({})
 

@@ -30,17 +30,17 @@ from predictor.workload import Workload
 if TYPE_CHECKING:
     from predictor.hardware.mesh import Mesh
 
-#: Bytes of optimizer state a parameter: Adam keeps two fp32 moments, plain SGD none.
+#: Bytes of optimizer state a parameter: by definition Adam keeps two fp32 moments, plain SGD none.
 _STATE = {"adam": 8.0, "adam_fused": 8.0, "sgd": 0.0, "none": 0.0}
 
 
 #: MiB of the CUDA context and the modules loaded with it, a process: what AIConfigurator observed beside tensors before
 #: its authors' margin (ai-dynamo/aiconfigurator@095f58a systems/h100_sxm.yaml, `other_mem`: "from 551MB").
 CONTEXT_MIB = 551.0
-#: MiB of NCCL's buffers on each of so many GPUs (the same files, `nccl_mem`: observed).
+#: MiB of NCCL's buffers on each of so many GPUs (systems/h100_sxm.yaml there, `nccl_mem`: observed).
 NCCL_MIB = {1: 0.0, 2: 342.0, 4: 392.0}
-#: MiB that PyTorch gives cuBLAS to work in: `:4096:8` from Hopper on, `:4096:2:16:8` before (PyTorch notes on CUDA
-#: semantics, cuBLAS workspaces; cuBLAS documentation of cublasSetWorkspace: 32 MiB on Hopper).
+#: MiB that PyTorch gives cuBLAS to work in: `:4096:8` from Hopper on, `:4096:2:16:8` before (source: PyTorch notes on
+#: CUDA semantics, cuBLAS workspaces; cuBLAS documentation of cublasSetWorkspace: 32 MiB on Hopper).
 CUBLAS_MIB = {"hopper": 32.0, "blackwell": 32.0, "": 8.125}
 
 
@@ -172,7 +172,7 @@ def _allowed(gpu: GPUSpec, engine: Engine, asked: float | None, gpus: int) -> di
     }
 
 
-#: Asked for every point of a sweep.
+#: Asked for every point of a sweep; the limit guards against memory without end, chosen by hand, not from data.
 _parameters = lru_cache(maxsize=1024)(parameters)
 
 

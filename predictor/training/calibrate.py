@@ -53,12 +53,12 @@ FloatArray = npt.NDArray[np.float64]
 Frame = Any
 
 #: Rows of one estimator: fewest (of serving kernels, whose core has eight constants for each variant; of one system's
-#: collectives), most; and fewest in all.
+#: collectives), most; and fewest in all. Chosen by hand, not from data.
 FEWEST_SERVING, FEWEST_COLLECTIVE = 16, 8
 FEWEST, MOST = 5, 256
 #: Memory-bound operators: log error of one row that counts as usual, and how far (standard deviation of the log) a
 #: scalar of a GPU lies from what the set says without rows: bandwidth share, the host's time of a call, its part after
-#: the launch.
+#: the launch. Chosen by hand, not from data.
 ROW_ERROR = 0.15
 SHARE_SPREAD, HOST_SPREAD, AFTER_SPREAD = 0.15, 0.35, 0.7
 MEMORY_OPS = ("elementwise", "softmax", "norm")

@@ -31,7 +31,7 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-#: How far (standard deviation of the log) a GPU's constant lies from what the set says. Rounded from what all rows of
+#: How far (standard deviation of the log) a GPU's constant lies from what the set says. Chosen by what all rows of
 #: each of NeuSight's five training GPUs say where that GPU was left out of the set; "after" and "norm" lie farther on
 #: some, and are held closer because few rows cannot tell them from the other fixed times, and from the traffic.
 SPREAD = {
@@ -39,11 +39,14 @@ SPREAD = {
     "unaligned": 0.5, "reread": 0.7, "narrow": 1.5, "straddle": 0.8, "write_out": 1.0, "norm": 0.5, "quantization": 0.7,
     "fixed_s": 1.0, "split_s": 1.0,
 }  # fmt: skip
-#: The same for a single tile's prologue and lonely-block term, beyond what all tiles share.
+#: The same for a single tile's prologue and lonely-block term, beyond what all tiles share. Chosen by hand, not from
+#: data.
 TILE_SPREAD = 0.3
-#: How much the host's times of the two layouts differ beyond that: a slow host is slow in both.
+#: How much the host's times of the two layouts differ beyond that: a slow host is slow in both. Chosen by hand, not
+#: from data.
 HOST_APART = 0.1
 #: Rows below this many times the host's time say little of their kernel; their error is taken to be this share.
+#: Chosen by hand, not from data.
 ABOVE_HOST, HIDDEN_SHARE = 1.3, 0.3
 #: Constants at most, or at least, 1.
 AT_MOST_ONE, AT_LEAST_ONE = ("reread", "quantization"), ("norm",)

@@ -35,10 +35,11 @@ from predictor.training.tile_rows import is_probe, shared_rate, teach, tile_part
 
 BoolArray = npt.NDArray[np.bool_]
 
-#: A call that takes longer does not show the host's time of launching it.
+#: A call that takes longer does not show the host's time of launching it: chosen by hand, not from data.
 ABOVE_HOST_S = 50e-6
 #: dtypes whose tile probes tell of the products that this estimator answers for.
 TILE_DTYPES = ("bf16", "fp16", "tf32", *ROW_DTYPES[1:])
+#: What follows was chosen by hand, not from data, up to the next comment of its own.
 ABSENT = {"kv_dtype": "", "window": np.nan}  # columns that a file of plain kernels need not have
 TRAINED = "|trained"  # behind the key of a measured GPU's own trees, once it is calibrated
 ROW_ERROR = 0.1  # log error of one row that counts as usual
@@ -54,7 +55,8 @@ MIX_ERROR = 0.06  # log error of a row that counts as usual in a mixture
 #: Chosen by looking at models/default: each of its boards with its own constants and the trees of other chips has a
 #: median error of 7.4 % without trees (mean over boards, libraries, bf16 and fp8), 6.8 % with 0.4 to 0.6, 7.2 % with 1.
 OF_OTHERS = 0.5
-#: Standard deviation of the process, its length in octaves of a size, and of a row's own error, that are tried.
+#: Standard deviation of the process, its length in octaves of a size, and of a row's own error, that are tried. Chosen
+#: by hand, not from data.
 GRID = tuple(product((0.05, 0.1, 0.2), (2.0, 3.5, 6.0), (0.03, 0.06, 0.1)))
 
 #: Features that the process works on, by kind of estimator: all logarithms to base 2.

@@ -22,6 +22,7 @@ from predictor.estimators.base import Batch, make_batch
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import to_op
 from predictor.training.extras import require
+from predictor.training.own_scalars import AFTER_LAUNCH_S
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -36,9 +37,6 @@ FULL_WEIGHT_S = 1e-3
 #: by looking at NeuSight's test tables (docs/accuracy.md, How blind is it).
 HOST_QUANTILE = 0.1
 ABOVE_HOST = {"elementwise": 2.0, "softmax": 2.0, "norm": 1.3}
-#: Where the host's time after a launch starts: a call's launch time is its host time less this one (one for
-#: element-wise kernels and one for row kernels a GPU). Chosen by hand, not from data; each GPU's own is fitted.
-AFTER_LAUNCH_S = 13e-6
 #: Where the share of L2 that holds rows in flight starts, and how often the search may try: chosen by hand, not from
 #: data.
 HOLD = 0.6

@@ -26,6 +26,7 @@ from predictor.estimators import sgemm
 from predictor.hardware.gpu import GPUSpec
 from predictor.training.extras import require
 from predictor.training.kernel_choice import fit_choice
+from predictor.training.own_scalars import AFTER_LAUNCH_S
 from predictor.training.tile_transfer import fill_rates, is_reference, is_steady, power_need, shrink_sustained
 
 FloatArray = npt.NDArray[np.float64]
@@ -46,9 +47,7 @@ FULL_WEIGHT_S = 5e-3
 #: Chosen by looking at NeuSight's test tables (docs/accuracy.md, How blind is it).
 HOST_QUANTILE = 0.02
 ABOVE_HOST = 1.3
-#: A call's launch time is its host time less what the host does after the launch, which starts here for each GPU's fit;
-#: a kernel's own start and end, which the tables cannot tell from the launch. Both chosen by hand, not from data.
-AFTER_LAUNCH_S = 13e-6
+#: A kernel's own start and end, which the tables cannot tell from the launch. Chosen by hand, not from data.
 FIXED_S = 2e-6
 #: Share of the fp32 peak that the best kernel reaches on a board that holds its clock: what u = 1 stands for. Chosen by
 #: looking at NeuSight's test tables (docs/accuracy.md: 0.98 gives 5.0 % on the A100-80GB, 0.96 gives 5.9 %).

@@ -19,16 +19,13 @@ from typing import Any
 from predictor.errors import SpecError, TilecastError
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.measurement import OP_COLUMNS, TILE_PROBE
-from predictor.roofline import roofline
+from predictor.roofline import TOLERANCE, roofline
 from predictor.training import dataset
 from predictor.training.extras import require
 from predictor.training.row_values import row_name
 
 Frame = Any
 
-#: A row counts as faster than the bound from this ratio of measured time to bound downwards: chosen by hand, not from
-#: data.
-TOLERANCE = 0.98
 TOO_FAST, TOO_SLOW = "beats_roofline", "far_above_roofline"
 #: A row is too slow beyond so many times (its cold roofline + 0.1 ms of host). Chosen by looking at 4.2 million public
 #: rows: the slowest have 705 (an MoE layer whose kernel was not tuned) and 200 (attention); of other operators 28.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from predictor.roofline import TOLERANCE
 from predictor.training.dataset import Frame
 from predictor.training.extras import require
-from predictor.training.plausible import TOLERANCE, TOO_FAST, add_flag, bounds
+from predictor.training.plausible import TOO_FAST, add_flag, bounds
 
 FLAG = TOO_FAST
 

@@ -18,13 +18,13 @@ from predictor.files import parse_json
 from predictor.hardware.gpu import list_gpus, load_gpu
 from predictor.measurement import BY_NAME, REQUIRED, SCHEMA_VERSION
 from predictor.ops import OPERATORS
-from predictor.roofline import roofline
+from predictor.roofline import TOLERANCE, roofline
 from predictor.training.dataset import Frame, ops_of, to_frame
 from predictor.training.extras import require
 from predictor.training.importers.base import Collector, ImportResult, check_columns, find, not_this_layout
 from predictor.training.importers.bound import FLAG, flag_below_bound
 from predictor.training.importers.links import fill_links
-from predictor.training.plausible import TOLERANCE, add_flag
+from predictor.training.plausible import add_flag
 
 EXPECTED = "<gpu>/<operator>/<software stack>/measurements.parquet"
 DEVICE_FILE = "device.yaml"
