@@ -31,12 +31,11 @@ class Efficiency:
     @classmethod
     def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Efficiency:
         """From an artifact: ``weights["constants"]`` of shape (keys, 2) in the order of the manifest's ``keys``."""
-        keys = manifest.get("keys")
-        values = weights.get("constants")
-        if keys is None or values is None or values.shape != (len(keys), 2):
+        keys, values = manifest["keys"], weights["constants"]
+        if values.shape != (len(keys), 2):
             raise SpecError("efficiency artifact: expected 'keys' in the manifest and constants of shape (keys, 2)")
         return cls(
-            str(manifest.get("name", "efficiency")),
+            str(manifest["name"]),
             {key: (float(eff), float(overhead)) for key, (eff, overhead) in zip(keys, values, strict=True)},
         )
 

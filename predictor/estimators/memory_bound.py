@@ -306,7 +306,7 @@ class MemoryBound:
     def __init__(
         self, const: Constants, boards: Mapping[str, tuple[float, float]], manifest: Mapping[str, Any]
     ) -> None:
-        self.name = str(manifest.get("name", "memory_bound"))
+        self.name = str(manifest["name"])
         self.const = const
         self._boards = dict(boards)
         self._share_by_type: dict[str, float] = manifest["share_by_memory_type"]

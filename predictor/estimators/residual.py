@@ -350,7 +350,7 @@ class ServingEstimator:
     @classmethod
     def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Self:
         """From an artifact's two files; SpecError where a key is missing."""
-        return cls(str(manifest.get("name", manifest["kind"])), Corrections(manifest, weights, cls.forms))
+        return cls(str(manifest["name"]), Corrections(manifest, weights, cls.forms))
 
     def _corrected(
         self,

@@ -65,7 +65,7 @@ class TileGemm:
     def __init__(
         self, const: Constants, boards: Mapping[str, tuple[float, float]], manifest: Mapping[str, Any]
     ) -> None:
-        self.name = str(manifest.get("name", "tile_gemm"))
+        self.name = str(manifest["name"])
         self.const = const
         self._boards = dict(boards)
         self._need = {str(k): float(v) for k, v in manifest["power_need"].items()}
@@ -81,8 +81,8 @@ class TileGemm:
     @classmethod
     def from_artifact(cls, manifest: dict[str, Any], weights: dict[str, npt.NDArray[Any]]) -> TileGemm:
         """The estimator of a manifest and its arrays; SpecError where they were made for other tiles."""
-        if tuple(manifest.get("tiles", ())) != tuple(t.name for t in TILES):
-            raise SpecError(f"tile_gemm artifact has tiles {manifest.get('tiles')}, this version knows others")
+        if tuple(manifest["tiles"]) != tuple(t.name for t in TILES):
+            raise SpecError(f"tile_gemm artifact has tiles {manifest['tiles']}, this version knows others")
         try:
             values: dict[str, Any] = {k: np.asarray(weights[k], dtype=np.float64) for k in ARRAYS}
             values |= {k: float(weights[k]) for k in SCALARS}

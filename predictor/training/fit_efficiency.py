@@ -41,7 +41,13 @@ def fit_efficiency(
                     table[f"{gpu}|{family}|{dtype}"] = _two_numbers(cold, measured[index])
     _medians(table)
     keys = sorted(table)
-    manifest = {"kind": "efficiency", "keys": keys, "features": ["cold roofline"], "calibrated": {}}
+    manifest = {
+        "kind": "efficiency",
+        "name": "efficiency",
+        "keys": keys,
+        "features": ["cold roofline"],
+        "calibrated": {},
+    }
     return manifest, {"constants": np.array([table[key] for key in keys], dtype=np.float64)}
 
 

@@ -288,7 +288,7 @@ def fit_memory_bound(
     const = replace(const, scalar_share=traced.scalar_share(boards, const), gather=traced.gather(boards, const))
     known = [gpus[g] for g in boards]
     manifest: dict[str, Any] = {
-        "kind": "memory_bound", "families": list(mb.FAMILIES), "dtypes": list(mb.DTYPES),
+        "kind": "memory_bound", "name": "memory_bound", "families": list(mb.FAMILIES), "dtypes": list(mb.DTYPES),
         "gpus": list(boards), "boards": list(boards), "constants": asdict(const), "calibrated": {},
         "features": ["read_bytes", "write_bytes", "rows", "cols"],
         "share_by_memory_type": share_by_type(known, np.array([share for share, _ in boards.values()])),

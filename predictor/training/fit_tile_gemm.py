@@ -373,7 +373,7 @@ def _export(fit: Fit, rows: Rows) -> tuple[dict[str, Any], dict[str, npt.NDArray
     weights["efficiency"] = const.efficiency / scale
     weights["boards"] = np.stack([sustained, np.exp(part["bandwidth"])], axis=1)
     manifest: dict[str, Any] = {
-        "kind": "tile_gemm", "families": ["gemm"], "dtypes": ["fp32"], "gpus": ids, "boards": ids,
+        "kind": "tile_gemm", "name": "tile_gemm", "families": ["gemm"], "dtypes": ["fp32"], "gpus": ids, "boards": ids,
         "calibrated": {}, "tiles": [t.name for t in sgemm.TILES], "features": ["batch", "m", "n", "k", "layout"],
         "power_need": power_need(fit.gpus, sustained),
         "eager_overhead_s": {

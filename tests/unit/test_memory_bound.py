@@ -40,7 +40,7 @@ def artifact() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The fit's starting point as an artifact."""
     overhead = {op: {"v100-pcie-32gb": [4e-5, 2e-5]} for op in ("elementwise", "softmax", "norm")}
     manifest = {
-        "kind": "memory_bound", "boards": ["v100-pcie-32gb"], "constants": asdict(START),
+        "kind": "memory_bound", "name": "memory_bound", "boards": ["v100-pcie-32gb"], "constants": asdict(START),
         "share_by_architecture": {}, "calibrated": {},
         "share_by_memory_type": {"HBM2": 0.9, "GDDR6": 0.75}, "hold_by_architecture": {"volta": 0.9},
         "eager_overhead_s": overhead,

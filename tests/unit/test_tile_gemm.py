@@ -48,7 +48,7 @@ def artifact() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "boards": np.array([[0.9, 1.0], [0.98, 0.9]]),
     }  # fmt: skip
     manifest = {
-        "kind": "tile_gemm", "boards": ["a100-pcie-40gb", "v100-pcie-32gb"], "calibrated": {},
+        "kind": "tile_gemm", "name": "tile_gemm", "boards": ["a100-pcie-40gb", "v100-pcie-32gb"], "calibrated": {},
         "tiles": [t.name for t in TILES],
         "power_need": {**POWER_NEED, "ampere": 13.0},
         "eager_overhead_s": {layout: {"v100-pcie-32gb": [4e-5, 3e-5]} for layout in LAYOUTS},
