@@ -14,7 +14,7 @@ Arrays: n operators, c candidates; what depends on both is of shape (n, c).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -97,11 +97,9 @@ class Constants:
 
 
 #: The fields of `Constants` that an artifact keeps as arrays, and those that are one number.
-ARRAYS = (
-    "efficiency", "prologue", "lonely", "unaligned", "reread", "narrow", "straddle", "strain", "penalty",
-    "split_penalty",
-)  # fmt: skip
-SCALARS = ("memory", "write_out", "norm", "quantization", "fixed_s", "split_s")
+ARRAYS, SCALARS = (
+    tuple(field.name for field in fields(Constants) if (field.type == "float") is one) for one in (False, True)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,12 @@ from predictor.estimators import (
     serving_attention,
     serving_gemm,
     serving_moe,
+    sgemm,
 )
 from predictor.estimators.artifact import default_artifacts, load_artifacts
 from predictor.estimators.named import Named
 from predictor.estimators.residual import Device
-from predictor.estimators.stored import MANIFEST, SCHEMA_VERSION
+from predictor.estimators.stored import MANIFEST, SCHEMA_VERSION, read_weights
 from tests.each import each
 
 SHIPPED = default_artifacts()
@@ -94,6 +95,9 @@ def test_names_of_other_constants_are_the_fields() -> None:
     assert set(found["constants"]) == names_of(collective.Constants)
     assert all(set(values) == names_of(collective.Own) for values in found["systems"].values())
     assert set(read("memory-bound")["constants"]) == names_of(memory_bound.Constants)
+    arrays = read_weights(SHIPPED / "fp32-gemm", read("fp32-gemm"))
+    assert set(arrays) == names_of(sgemm.Constants) | {"boards"}
+    assert {name for name, array in arrays.items() if not array.ndim} == set(sgemm.SCALARS)
 
 
 def test_shared_attention_answers_in_cycles() -> None:
