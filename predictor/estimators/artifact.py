@@ -25,7 +25,6 @@ from predictor.estimators.interval import Intervals
 from predictor.estimators.stored import (
     FILES,
     MANIFEST,
-    SCHEMA_VERSION,
     WEIGHTS,
     check_version,
     read_manifest,
@@ -33,8 +32,6 @@ from predictor.estimators.stored import (
     read_weights,
 )
 from predictor.files import read_json
-
-__all__ = ["SCHEMA_VERSION"]
 
 #: kind in a manifest -> the class that loads it (imported when first needed)
 KINDS: dict[str, str] = {

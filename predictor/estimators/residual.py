@@ -193,20 +193,13 @@ class Corrections:
         result.answers = []
         return result
 
-    def core(self, gpu: GPUSpec, framework: str, *path: str) -> tuple[str, Named]:
-        """(whose constants: a GPU, "*mma" or "*", constants) of the first key there is.
+    def resolve(self, gpu: GPUSpec, framework: str, *path: str, kernel: str = "") -> tuple[str, str, Named]:
+        """(whose constants: a GPU, "*mma" or "*", the variant that answers, constants) of the first key there is.
 
         This GPU's with this framework, then with another one; then its sibling's, those of the boards alike and those
-        shared by all GPUs, in the same order. The last of ``path`` is the variant; see `resolve` where it has none.
-        """
-        source, _, values = self.resolve(gpu, framework, *path)
-        return source, values
-
-    def resolve(self, gpu: GPUSpec, framework: str, *path: str, kernel: str = "") -> tuple[str, str, Named]:
-        """(whose constants, the variant that answers, constants): where ``core`` finds none, of the nearest variant.
-
-        Shared constants may be kept by kernel in the framework's place. Then ``kernel`` names the one that runs, and
-        another one answers only where this kernel was measured in no variant that could.
+        shared by all GPUs, in the same order. The last of ``path`` is the variant; without constants of it, the nearest
+        one answers. Shared constants may be kept by kernel in the framework's place: then ``kernel`` names the one that
+        runs, and another one answers only where this kernel was measured in no variant that could.
         """
         found = self._resolved.get((gpu, framework, path, kernel))
         if found is None:
@@ -249,10 +242,6 @@ class Corrections:
     def device(self, source: str, dtype: str) -> Device | None:
         """The scalars of the measured GPU ``source``; None for shared constants, and in a dtype without rows."""
         return self._devices.get(source, {}).get(dtype)
-
-    def has(self, *path: str) -> bool:
-        """Whether constants exist under exactly this key."""
-        return "|".join(path) in self.cores
 
     def factor(self, key: str, gpu: GPUSpec, features: Callable[[], FloatArray]) -> FloatArray | float:
         """exp of what the trees, or the calibration, say under ``key``; 1 where there is nothing."""
@@ -345,7 +334,6 @@ class ServingEstimator:
     def __init__(self, name: str, corrections: Corrections) -> None:
         self.name = name
         self._corrections = corrections
-        self._gpus = frozenset(corrections.gpus())
 
     @classmethod
     def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Self:
@@ -393,7 +381,3 @@ class ServingEstimator:
         result = copy(self)
         result._corrections = self._corrections.without_trees()
         return result
-
-    def covers(self, gpu_id: str) -> bool:
-        """Whether the artifact was fitted on measurements of this GPU."""
-        return gpu_id in self._gpus

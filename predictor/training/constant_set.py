@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.estimators.artifact import SCHEMA_VERSION, RooflineOnly
+from predictor.estimators.artifact import RooflineOnly
 from predictor.estimators.efficiency import ANY
+from predictor.estimators.stored import SCHEMA_VERSION
 from predictor.files import atomic_write
 from predictor.ops import OPERATORS
 from predictor.training.baselines import roofline_ms

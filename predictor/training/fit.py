@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import RequestError, unknown_name
-from predictor.estimators.artifact import SCHEMA_VERSION, ArtifactSet
+from predictor.estimators.artifact import ArtifactSet
+from predictor.estimators.stored import SCHEMA_VERSION
 from predictor.files import atomic_write, read_json
 from predictor.hardware.gpu import GPUSpec, load_gpu, parse_gpu
 from predictor.training import dataset

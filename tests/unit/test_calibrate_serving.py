@@ -140,7 +140,7 @@ def test_a_new_gpu_mixes_the_trees_of_measured_ones(fitted: Any) -> None:
     mixed = _error((found.manifest, found.weights), frame, NEW)
     alone = {**found.manifest, "adapted": {"l40s|bf16": {**about, "others": {}, "offset": 0.0}}}
     assert _error((alone, found.weights), frame, NEW) != mixed
-    assert ServingGemm.from_artifact(alone, found.weights).covers("l40s")
+    assert "l40s" in ServingGemm.from_artifact(alone, found.weights)._corrections.gpus()
     for key in about:
         cut = {**found.manifest, "adapted": {"l40s|bf16": {k: v for k, v in about.items() if k != key}}}
         with pytest.raises(SpecError, match=key):

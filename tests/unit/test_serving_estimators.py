@@ -98,12 +98,12 @@ def _latency(estimator: Any, family: str, ops: list[Op], gpu: GPUSpec, kernels: 
 def test_gemm_learns_a_law_and_keeps_the_roofline(gemm: ServingGemm) -> None:
     ops: list[Op] = [Gemm("bf16", m, n, k) for m, n, k in product((1, 100, 3000), (768, 3072), (768, 3072))]
     for name, gpu in GPUS.items():
-        assert gemm.covers(name)
+        assert name in gemm._corrections.gpus()
         expected = roofline(ops, gpu).cold_s / (0.7 if name == "h100-sxm" else 0.8) + 4e-6
         error = np.abs(_latency(gemm, "gemm", ops, gpu) / expected - 1)
         assert np.median(error) < 0.12
     for name in UNSEEN:
-        assert not gemm.covers(name)
+        assert name not in gemm._corrections.gpus()
         _latency(gemm, "gemm", ops, load_gpu(name))
 
 
@@ -198,7 +198,7 @@ def test_moe(moe: ServingMoE) -> None:
     for name in (*GPUS, *UNSEEN):
         seconds = _latency(moe, "moe", ops, load_gpu(name))
         np.testing.assert_allclose(seconds[:3], seconds[3:])
-    assert moe.covers("h100-sxm")
+    assert "h100-sxm" in moe._corrections.gpus()
 
 
 def _layers(ep: float, matrices: float = 3.0) -> MoEShapes:
@@ -360,4 +360,4 @@ def test_rows_of_an_unknown_scheme_are_left_out_and_broken_manifests_are_one_lin
         Corrections({}, {}, ServingGemm.forms)
     empty = {**NO_CALIBRATION, "cores": {}, "boosters": {}, "core_rows": {}, "devices": {}}
     with pytest.raises(SpecError, match="no constants"):
-        Corrections(empty, {}, ServingGemm.forms).core(GPUS["h100-sxm"], "vllm", "bf16")
+        Corrections(empty, {}, ServingGemm.forms).resolve(GPUS["h100-sxm"], "vllm", "bf16")
