@@ -5,7 +5,8 @@ usage: scripts/accuracy_serving.py --rows aiconfigurator.parquet [--only h100-sx
                                    [--sample 40000] [--calibrate] [--out docs/accuracy-serving.md]
 
 ``--rows`` is what `tilecast dataset import aiconfigurator` wrote. Each of A100, L40S and RTX PRO 6000 is left out
-alone; H200 and H100 once alone (their sibling is known), H100 also with no Hopper row. ``--sample`` fits on at most
+alone; H200, H100 and GB200 once alone (their sibling is known), H100 also with no Hopper row, B200 and GB200 with no
+row of compute capability 10. ``--sample`` fits on at most
 so many rows of a GPU, framework and dtype (0: all). ``--calibrate`` gives each GPU that has no sibling 16, 64 and 256
 rows of one framework's bf16 GEMM (mean of ``--draws`` draws) and scores a third of up to 9,000 other rows of that
 framework. The rows are stratified as for fp32: one from each cell of log FLOPs and arithmetic intensity; of a dozen
@@ -32,6 +33,7 @@ from predictor.roofline import roofline  # noqa: E402
 from predictor.training import dataset, fit_serving, serving_rows  # noqa: E402
 
 HOPPER = ("h100-sxm", "h200-sxm")
+BLACKWELL = ("b200-sxm", "gb200")  # of compute capability 10
 #: (what is scored, what is left out)
 CASES = (
     ("h200-sxm", ("h200-sxm",)),
@@ -40,6 +42,9 @@ CASES = (
     ("a100-sxm-80gb", ("a100-sxm-80gb",)),
     ("l40s", ("l40s",)),
     ("rtx-pro-6000-server", ("rtx-pro-6000-server",)),
+    ("gb200", ("gb200",)),
+    ("b200-sxm", BLACKWELL),
+    ("gb200", BLACKWELL),
 )
 FAMILIES = {
     "gemm": (fit_serving.fit_gemm, serving_gemm.ServingGemm),

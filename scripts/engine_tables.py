@@ -1,7 +1,12 @@
-"""The tables of docs/engines.md, from the releases that the engines' files list. Writes the page's part below MARK."""
+#!/usr/bin/env python3
+"""Writes the tables of docs/engines.md, below its mark, from the releases that the engines' files list.
+
+usage: scripts/engine_tables.py
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import fields, is_dataclass
 from itertools import pairwise
@@ -173,4 +178,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     PAGE.write_text(page(), encoding="utf-8")

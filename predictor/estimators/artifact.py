@@ -199,16 +199,22 @@ _MOST_LOADED = 8  # sets in memory at a time: chosen by hand, not from data
 
 def _stamps(folder: Path, members: tuple[str, ...]) -> tuple[Stamp, ...]:
     """What tells a set that was written again: inode, size and times of every file; None for one that is not there."""
-    names = (MANIFEST, *(f"{member}/{name}" for member in members for name in (MANIFEST, WEIGHTS, INTERVALS)))
     found: list[Stamp] = []
-    for name in names:
+    for file in _files(folder, members):
         try:
-            of = (folder / name).stat()
+            of = file.stat()
         except OSError:
             found.append(None)
         else:
             found.append((of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns))
     return tuple(found)
+
+
+@lru_cache(maxsize=2 * _MOST_LOADED)
+def _files(folder: Path, members: tuple[str, ...]) -> tuple[Path, ...]:
+    """The files of a set."""
+    names = (MANIFEST, *(f"{member}/{name}" for member in members for name in (MANIFEST, WEIGHTS, INTERVALS)))
+    return tuple(folder / name for name in names)
 
 
 def _load_set(path: Path) -> ArtifactSet:

@@ -7,11 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from predictor.hardware.gpu import GPUSpec
-from predictor.ops.attention import Attention
 from predictor.ops.base import Op
-from predictor.ops.gemm import Gemm
-from predictor.ops.moe import MoE
-from predictor.quantization import weight_bytes
 from predictor.roofline import FloatArray
 
 
@@ -23,12 +19,4 @@ def cold_weights_s(ops: Sequence[Op], gpu: GPUSpec) -> FloatArray:
     again. Where those fit L2 they are timed from there. A pass comes back to a layer's bytes after all the others of
     its model, which L2 does not hold (a model that fits L2 whole is taken for one that does not).
     """
-    return np.array([_cold_bytes(op) for op in ops]) / gpu.memory_bandwidth
-
-
-def _cold_bytes(op: Op) -> float:
-    if isinstance(op, Gemm):
-        return op.n * op.k * weight_bytes(op.dtype, op.quant) if op.kind == "linear" else 0.0
-    if isinstance(op, MoE) or (isinstance(op, Attention) and op.is_decode):
-        return op.bytes_read()
-    return 0.0
+    return np.array([op.cold_bytes() for op in ops]) / gpu.memory_bandwidth

@@ -18,11 +18,10 @@ class Node:
     """One operator of a block, run ``count`` times in a row.
 
     ``inputs`` and ``outputs``: the tensors it reads and makes. ``host_calls`` is the number of framework calls on the
-    CPU that come with it in eager execution, views included. ``saved_bytes`` is what autograd keeps of its inputs and
-    outputs until the backward pass. ``share`` is how much of the operator's work one run does: below 1 where several
-    nodes are one kernel together (a ragged batch). ``part``: of which part of the model (`predictor.parts`) its weight
-    is, "" for none. ``scope``: the module of the block that it belongs to, as "attention norm"; unique in the block,
-    and the same for the nodes of its backward pass.
+    CPU that come with it in eager execution, views included. ``share`` is how much of the operator's work one run does:
+    below 1 where several nodes are one kernel together (a ragged batch). ``part``: of which part of the model
+    (`predictor.parts`) its weight is, "" for none. ``scope``: the module of the block that it belongs to, as "attention
+    norm"; unique in the block, and the same for the nodes of its backward pass.
     """
 
     op: Op
@@ -32,7 +31,6 @@ class Node:
     count: int = 1
     phase: str = FORWARD
     host_calls: int = 1
-    saved_bytes: float = 0.0
     share: float = 1.0
     part: str = ""
     scope: str = ""

@@ -27,7 +27,6 @@ def self_attention(
     ``bias``: of relative positions, added to the scores.
     """
     c, step = w.config, w.step
-    n, h, width = step.tokens, c.hidden, c.heads * c.head_dim
     q, k, v = _projections(w, x, name)
     if c.qk_norm:
         q, k = w.norm(f"{name} q norm", q), w.norm(f"{name} k norm", k)
@@ -41,19 +40,18 @@ def self_attention(
     w.scope = ""
     causal = c.causal if causal is None else causal
     y = core(w, name, (q, k, v), step.seq_len, step.kv_len, causal, window, cached, bias)
-    return w.linear("attention.out", f"{name} out", y, h, "hidden", c.out_bias, saved=n * width)
+    return w.linear("attention.out", f"{name} out", y, c.hidden, "hidden", c.out_bias)
 
 
 def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v of every head, from one projection or three."""
     c, step = w.config, w.step
-    n, h, q, kv = step.tokens, c.hidden, c.heads * c.head_dim, c.kv_heads * c.head_dim
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
     scope = f"{name} qkv"
     if c.merged_qkv:
         merged = w.linear(
-            "attention.qkv", scope, x, q + 2 * kv, MERGED, c.qkv_bias, saved=n * h, views=7,
-            segments=_merged_segments(c),
-        )  # fmt: skip
+            "attention.qkv", scope, x, q + 2 * kv, MERGED, c.qkv_bias, views=7, segments=_merged_segments(c)
+        )
         if w.training and step.attention == "math":  # which leaves their gradients apart
             joined = (Elementwise(w.act, "copy", merged.elements),)
             merged = merged.view(at=f"{name} scores", gradient=joined)
@@ -63,9 +61,7 @@ def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tenso
             _heads(w, merged, "kv_heads", c.kv_heads, part=True),
         )
     of_q, of_kv = ((c.heads, c.head_dim),), ((c.kv_heads, c.head_dim),)
-    query = w.linear(
-        "attention.qkv", f"{name} q", x, q, "heads", c.qkv_bias, saved=n * h, views=2, segments=of_q, scope=scope
-    )
+    query = w.linear("attention.qkv", f"{name} q", x, q, "heads", c.qkv_bias, views=2, segments=of_q, scope=scope)
     if c.model_type == "opt" and step.attention == "math":
         w.scope = f"{name} q scaling"
         query = w.each(f"{name} q scale", "mul_scalar", query)
@@ -94,8 +90,8 @@ def _heads(w: Writer, x: Tensor, axis: str, heads: int, part: bool = False) -> T
 def cross_attention(w: Writer, x: Tensor, encoded: Tensor, kv_len: int) -> Tensor:
     """Attention over the encoder's output of ``kv_len`` tokens; its keys and values are made anew except in decode."""
     c, step = w.config, w.step
-    n, h, width = step.tokens, c.hidden, c.heads * c.head_dim
-    q = w.linear("attention.qkv", "cross q", x, width, "heads", saved=n * h, views=2)
+    width = c.heads * c.head_dim
+    q = w.linear("attention.qkv", "cross q", x, width, "heads", views=2)
     if step.mode == "decode":
         k = v = w.state("cross cache", batch=step.batch, kv=kv_len, kv_heads=c.heads, head_dim=c.head_dim)
     else:
@@ -106,7 +102,7 @@ def cross_attention(w: Writer, x: Tensor, encoded: Tensor, kv_len: int) -> Tenso
         )
         w.scope = ""
     y = core(w, "cross", (_heads(w, q, "heads", c.heads), k, v), step.seq_len, kv_len, False, 0, step.mode == "decode")
-    return w.linear("attention.out", "cross out", y, h, "hidden", saved=n * width)
+    return w.linear("attention.out", "cross out", y, c.hidden, "hidden")
 
 
 def _rotated(w: Writer, which: str, x: Tensor, dim: int) -> Tensor:
@@ -159,27 +155,11 @@ def core(
         )  # fmt: skip
         # Of a q that was joined of parts the heads lie apart, and so do those of the result.
         copied = w.training and (c.model_type == "phi3" or c.is_mla)
-        y = w.attend(f"{name} core", op, qkv, _kept(w, s, t), copied)
+        y = w.attend(f"{name} core", op, qkv, copied)
     else:
         y = math_core(w, name, qkv, s, t, causal, cached, bias)
     w.scope = ""
     return y.view((*w.axes, "heads"), (*w.shape, c.heads * c.value_dim))
-
-
-def _kept(w: Writer, s: int, t: int) -> float:
-    """Elements that fused attention keeps: q, k, v and the fp32 log-sum-exp of every row.
-
-    Its output is what the projection after it keeps, unless q was joined of parts: its heads then lie apart, the output
-    takes that layout, and the projection's input is a copy. A v that is a slice keeps all of the projection alive.
-    """
-    c = w.config
-    q, k, v = s * c.heads * c.head_dim, t * c.kv_heads * c.head_dim, t * c.kv_heads * c.value_dim
-    kept = q + k + v + s * c.heads * 4 / w.size
-    if c.model_type == "phi3":
-        kept += q + k
-    if c.model_type == "phi3" or c.is_mla:
-        kept += s * c.heads * c.value_dim
-    return w.step.batch * kept
 
 
 def math_core(
@@ -189,17 +169,15 @@ def math_core(
     """The unfused chain: bmm, scale, mask, softmax, dropout, bmm, heads merged."""
     c, b = w.config, w.step.batch
     a, d, dv = c.heads, c.head_dim, c.value_dim
-    scores = b * a * s * t
     q, k, v = _operand_copies(w, name, _head_views(w, name, qkv, s, t), s, t, cached)
     copied = b > 1 or c.model_type == "opt"
     x = Tensor(f"{name} scores", ("batch", "heads", "sequence", "kv"), (b, a, s, t), w.act)
-    x = w.bmm(x.name, q, k, x, b * a, d, "tn", saved=b * a * (s + t) * d, calls=3 if copied else 7)
+    x = w.bmm(x.name, q, k, x, b * a, d, "tn", calls=3 if copied else 7)
     x = _scale_and_mask(w, name, x, s, t, causal, bias)
     x = w.softmax(f"{name} softmax", x, upcast=c.model_type not in ("gpt2", "bert"))
     x = w.dropout(f"{name} dropout", x, c.attention_dropout)
-    dropped = scores if w.training and c.attention_dropout > 0 else 0
     y = Tensor(f"{name} context", ("batch", "heads", "sequence", "head_dim"), (b, a, s, dv), w.act)
-    y = w.bmm(y.name, x, v, y, b * a, t, "nn", saved=b * a * t * dv + dropped, calls=4 if copied else 6)
+    y = w.bmm(y.name, x, v, y, b * a, t, "nn", calls=4 if copied else 6)
     if s > 1:
         # Its gradient is a view again; only a batch of two or more has to be copied for the product.
         y = w.each(f"{name} merge heads", "copy", y, calls=3, grad=b > 1)
@@ -300,7 +278,7 @@ def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: boo
         x = w.each(f"{name} scale", "mul_scalar", x)
         if c.attention_softcap:
             x = w.each(f"{name} softcap scale", "div_scalar", x)
-            x = w.each(f"{name} softcap tanh", "tanh", x, saved=scores)
+            x = w.each(f"{name} softcap tanh", "tanh", x)
             x = w.each(f"{name} softcap unscale", "mul_scalar", x)
         if c.position == "alibi":
             alibi = w.state("alibi", heads=c.heads, kv=t)

@@ -21,25 +21,24 @@ ROUTING_CALLS = 7
 
 def feed_forward(w: Writer, x: Tensor, f: int, name: str = "mlp") -> Tensor:
     """The dense feed-forward of width ``f``."""
-    c, n = w.config, w.step.tokens
-    h = c.hidden
+    c, h = w.config, w.config.hidden
     up, down = ("mlp.up", "mlp.down") if name == "mlp" else ("shared_experts", "shared_experts")
     if c.gated:
         scope = f"{name} gate_up"
         if c.merged_gate_up:
             halves = (f, 1), (f, 1)
-            both = w.linear(up, scope, x, 2 * f, "mlp | mlp", c.mlp_bias, saved=n * h, segments=halves)
+            both = w.linear(up, scope, x, 2 * f, "mlp | mlp", c.mlp_bias, segments=halves)
             axes, shape = (*x.axes[:-1], "mlp"), (*x.shape[:-1], f)
             first, second = both.view(axes, shape, part=True), both.view(axes, shape, part=True)
         else:
-            first = w.linear(up, f"{name} gate", x, f, "mlp", c.mlp_bias, saved=n * h, scope=scope)
+            first = w.linear(up, f"{name} gate", x, f, "mlp", c.mlp_bias, scope=scope)
             second = w.linear(up, f"{name} up", x, f, "mlp", c.mlp_bias, scope=scope)
         y = w.gated_activation(f"{name} activation", first, second)
     else:
-        y = w.linear(up, f"{name} up", x, f, "mlp", c.mlp_bias, saved=n * h)
+        y = w.linear(up, f"{name} up", x, f, "mlp", c.mlp_bias)
         y = w.activation(f"{name} activation", y)
     y = w.dropout(f"{name} activation dropout", y, c.activation_dropout)
-    return w.linear(down, f"{name} down", y, h, "hidden", c.mlp_bias, saved=n * f)
+    return w.linear(down, f"{name} down", y, h, "hidden", c.mlp_bias)
 
 
 def experts(w: Writer, x: Tensor) -> Tensor:
@@ -50,15 +49,14 @@ def experts(w: Writer, x: Tensor) -> Tensor:
     wide, w.scope = x, "router"
     if c.model_type.startswith("deepseek") and w.size < 4:
         wide = w.each("router to fp32", "cast", x, dtype="fp32", in_dtype=w.act)
-    scores = w.linear("router", "router", wide, e, "expert", saved=n * h)
+    scores = w.linear("router", "router", wide, e, "expert")
     routing = Routing("fp32", n, e, c.top_k)
     chosen = Tensor("routing", (*w.axes, "expert"), (*w.shape, c.top_k), "fp32")
-    w.put(routing, "routing", (scores,), chosen, 1, ROUTING_CALLS, n * e * w.keep)
+    w.put(routing, "routing", (scores,), chosen, 1, ROUTING_CALLS)
     w.scope = ""
-    saved = n * c.top_k * (2 * h + (4 if c.gated else 2) * c.moe_intermediate) * w.keep
     op = MoE(w.act, n, h, c.moe_intermediate, e, c.top_k, c.gated, distribution=w.step.routing)
     inputs = (x, chosen, *_expert_weights(w))
-    y = w.put(op, "experts", inputs, w.hidden("experts"), 1, EXPERT_CALLS, saved, part="experts")
+    y = w.put(op, "experts", inputs, w.hidden("experts"), 1, EXPERT_CALLS, part="experts")
     if c.shared_experts:
         shared = feed_forward(w, x, c.shared_intermediate, "shared experts")
         y = w.each("shared experts sum", "add", y, shared)
@@ -93,10 +91,7 @@ def switch_experts(w: Writer, x: Tensor) -> Tensor:
     scores = w.put(
         Gemm("fp32", n, e, h), "router", (wide, weight), Tensor("router", axes, shape, "fp32"), 1, 3, part="router"
     )
-    kept = 4.0 * n * e if w.training else 0.0
-    scores = w.put(
-        Softmax("fp32", n, e), "router softmax", (scores,), Tensor("router softmax", axes, shape, "fp32"), 1, 1, kept
-    )
+    scores = w.put(Softmax("fp32", n, e), "router softmax", (scores,), Tensor("router softmax", axes, shape, "fp32"))
     for part in ("argmax", "argmax again"):
         w.put(Reduce("fp32", n, e, 1), f"router {part}", (scores,), w.table(part, n, "int64"))
     w.tiny("router one hot", "scatter", n * e, "int64", calls=4)
@@ -108,7 +103,7 @@ def switch_experts(w: Writer, x: Tensor) -> Tensor:
     w.put(Reduce("fp32", n, e, 1), "router probability", (scores,), chance, 1, 2)
     y = w.each("experts output", "copy", x.view(part=True))  # rows that no expert takes keep it
     y = _expert_loop(w, x.view(part=True), y, mask, _expert_rows(w))
-    y = w.each("experts weighting", "mul", y, chance, inputs=1, extra=n * w.size, saved=n * h)
+    y = w.each("experts weighting", "mul", y, chance, inputs=1, extra=n * w.size)
     w.scope = ""
     return y
 
@@ -131,7 +126,7 @@ def _expert_loop(w: Writer, x: Tensor, out: Tensor, mask: Tensor, rows: int) -> 
     for name, k, width, axis in (("experts up", h, f, "mlp"), ("experts down", f, h, "hidden")):
         weight = Tensor(name, ("expert", axis, y.axes[-1]), (e, width, k), w.act, WEIGHT)
         made = Tensor(name, ("tokens", axis), (rows, width), w.act)
-        y = w.put(Gemm(w.act, rows, width, k), name, (y, weight), made, e, 3, rows * k * w.keep, part="experts")
+        y = w.put(Gemm(w.act, rows, width, k), name, (y, weight), made, e, 3, part="experts")
         if axis == "mlp":
             y = w.each("experts activation", "relu" if c.activation == "relu" else "gelu", y, count=e)
             y = w.dropout("experts dropout", y, c.activation_dropout, e)

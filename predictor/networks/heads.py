@@ -15,7 +15,7 @@ def embedding(w: Writer) -> tuple[Tensor, Tensor]:
     """Token, type and position embeddings, their sum, norm and dropout: of the decoder's tokens, and of the encoder's
     where there is one."""
     c, step = w.config, w.step
-    n, h, s = step.tokens, c.hidden, step.seq_len
+    h, s = c.hidden, step.seq_len
     if c.head == "none":  # the layers alone
         return w.hidden("input"), w.hidden("input")
     if c.is_encoder_decoder:
@@ -23,7 +23,7 @@ def embedding(w: Writer) -> tuple[Tensor, Tensor]:
     width = c.embed_width or h
     x = _look_up(w, "token embedding", w.hidden("token embedding", width), c.vocab, "vocab", 3)
     if c.embed_width:
-        x = w.linear("embedding", "embedding projection in", x, h, "hidden", saved=n * c.embed_width)
+        x = w.linear("embedding", "embedding projection in", x, h, "hidden")
     if c.embed_scale:
         x = w.each("embedding scale", "mul_scalar", x)
     if c.type_vocab:
@@ -97,9 +97,9 @@ def masks(w: Writer) -> None:
 def _rotations(w: Writer, elements: int, kept: int) -> None:
     """Cosines and sines of the angles: kernels of so many ``elements``, one row of ``kept`` for all sequences."""
     name = "rotary table"
-    angles = w.tiny(name, "exp", elements, "fp32", saved=2 * kept / 3)  # cat
+    angles = w.tiny(name, "exp", elements, "fp32")
     op = Elementwise("fp32", "exp", elements)
-    both = [w.put(op, name, (angles,), w.table(name, kept, "fp32"), saved=2 * kept * w.keep / 3) for _ in range(2)]
+    both = [w.put(op, name, (angles,), w.table(name, kept, "fp32")) for _ in range(2)]
     if w.size < 4:
         cast = Elementwise(w.act, "cast", elements, in_dtype="fp32")
         both = [w.put(cast, f"{name} cast", (x,), w.table(f"{name} cast", kept)) for x in both]
@@ -153,18 +153,18 @@ def head(w: Writer, x: Tensor) -> Tensor:
             x = w.each("output scale", "mul_scalar", x)
             w.scope = ""
     if c.embed_width:
-        x = w.linear("head", "projection out", x, c.embed_width, "hidden", saved=n * h)
+        x = w.linear("head", "projection out", x, c.embed_width, "hidden")
     width = c.embed_width or h
     rows = step.batch if step.logits == "last" else n
     if c.head == "classifier":
-        return w.linear("head", "classifier", x, c.num_labels, "label", saved=n * width)
+        return w.linear("head", "classifier", x, c.num_labels, "label")
     if c.head == "lm":
         x = x.view(("batch", "hidden"), (rows, width)) if step.logits == "last" else x
-        x = w.linear("head", "lm head", x, c.vocab, "vocab", saved=rows * width, weight=w.tied)
+        x = w.linear("head", "lm head", x, c.vocab, "vocab", weight=w.tied)
         if c.final_softcap:
             w.scope = "logits softcap"
             x = w.each("logits softcap scale", "div_scalar", x)
-            x = w.each("logits softcap tanh", "tanh", x, saved=rows * c.vocab)
+            x = w.each("logits softcap tanh", "tanh", x)
             x = w.each("logits softcap unscale", "mul_scalar", x)
             w.scope = ""
     return x
@@ -179,16 +179,16 @@ def _bert_head(w: Writer, x: Tensor) -> Tensor:
         # The gradient of its first tokens is copied into zeros.
         zeros = (Elementwise(w.act, "fill", n * h), Elementwise(w.act, "copy", b * h)) if w.training else ()
         first = x.view(("batch", "hidden"), (b, h), zeros)
-        pooled = w.linear("head", "pooler", first, h, "hidden", True, saved=b * h, views=1)
-        pooled = w.each("pooler activation", "tanh", pooled, saved=b * h)
+        pooled = w.linear("head", "pooler", first, h, "hidden", True, views=1)
+        pooled = w.each("pooler activation", "tanh", pooled)
     if c.head == "classifier":
         pooled = w.dropout("pooler dropout", pooled, c.residual_dropout)
-        return w.linear("head", "classifier", pooled, c.num_labels, "label", True, saved=b * h)
+        return w.linear("head", "classifier", pooled, c.num_labels, "label", True)
     if c.head in ("lm", "pretraining"):
-        x = w.linear("head", "head transform", x, h, "hidden", True, saved=n * h)
+        x = w.linear("head", "head transform", x, h, "hidden", True)
         x = w.activation("head activation", x)
         x = w.norm("head norm", x)
-        x = w.linear("head", "lm head", x, c.vocab, "vocab", True, saved=n * h, weight=w.tied)
+        x = w.linear("head", "lm head", x, c.vocab, "vocab", True, weight=w.tied)
     if c.head == "pretraining":
         w.linear("head", "next sentence", pooled, 2, "label", True)
     return x
@@ -202,6 +202,5 @@ def loss(w: Writer, logits: Tensor) -> None:
     if w.size < 4:
         wide = Tensor("logits to fp32", ("tokens", "vocab"), (rows, vocab), "fp32")
         logits = w.each("logits to fp32", "cast", logits, out=wide, dtype="fp32", in_dtype=w.act)
-    kept = rows * vocab * 4.0 if w.training else 0.0  # the log-softmax
-    w.put(CrossEntropy("fp32", rows, vocab), "loss", (logits,), Tensor("loss", (), (), "fp32"), 1, 4, kept)
+    w.put(CrossEntropy("fp32", rows, vocab), "loss", (logits,), Tensor("loss", (), (), "fp32"), 1, 4)
     w.scope = ""

@@ -15,15 +15,15 @@ from predictor.ops.attention import Attention
 def latent_attention(w: Writer, x: Tensor) -> Tensor:
     """From the normed input to the output projection."""
     c, step = w.config, w.step
-    n, h, a, latent = step.tokens, c.hidden, c.heads, c.kv_lora_rank + c.qk_rope_dim
+    h, a, latent = c.hidden, c.heads, c.kv_lora_rank + c.qk_rope_dim
     width = c.qk_nope_dim + c.qk_rope_dim
     down = "attention q_a kv_a" if c.q_lora_rank else ""
     if c.q_lora_rank:
-        q = w.linear("attention.q_a", "attention q_a", x, c.q_lora_rank, "latent", c.qkv_bias, saved=n * h, scope=down)
+        q = w.linear("attention.q_a", "attention q_a", x, c.q_lora_rank, "latent", c.qkv_bias, scope=down)
         q = w.norm("attention q_a norm", q)
-        q = w.linear("attention.q_b", "attention q_b", q, a * width, "heads", saved=n * c.q_lora_rank)
+        q = w.linear("attention.q_b", "attention q_b", q, a * width, "heads")
     else:
-        q = w.linear("attention.q_b", "attention q", x, a * width, "heads", saved=n * h)
+        q = w.linear("attention.q_b", "attention q", x, a * width, "heads")
     kv = w.linear("attention.kv_a", "attention kv_a", x, latent, "latent", c.qkv_bias, scope=down)
     c_kv = w.norm("attention kv_a norm", _slice(kv, "latent", c.kv_lora_rank, part=True))
     q = q.view((*q.axes[:-1], "heads", "head_dim"), (*q.shape[:-1], a, width))
@@ -31,7 +31,7 @@ def latent_attention(w: Writer, x: Tensor) -> Tensor:
     if step.cached:
         c_kv = _append(w, c_kv, rope, latent)
     y = _absorbed(w, q, c_kv) if step.mode == "decode" else _expanded(w, q, c_kv, rope)
-    return w.linear("attention.out", "attention out", y, h, "hidden", c.out_bias, saved=n * a * c.v_head_dim)
+    return w.linear("attention.out", "attention out", y, h, "hidden", c.out_bias)
 
 
 def _slice(x: Tensor, axis: str, size: int, part: bool = False) -> Tensor:
@@ -74,7 +74,7 @@ def _expanded(w: Writer, q: Tensor, latent: Tensor, rope: Tensor) -> Tensor:
     rows, a = step.kv_tokens, c.heads
     kept = latent.view(("kv", "latent"), (rows, c.kv_lora_rank))
     width = c.qk_nope_dim + c.v_head_dim
-    kv = w.linear("attention.kv_b", "attention kv_b", kept, a * width, "heads", saved=rows * c.kv_lora_rank)
+    kv = w.linear("attention.kv_b", "attention kv_b", kept, a * width, "heads")
     kv = kv.view(("kv", "heads", "head_dim"), (rows, a, width))
     key = Tensor("key assembly", ("kv", "heads", "head_dim"), (rows, a, c.qk_nope_dim + c.qk_rope_dim), w.act)
     w.each("key assembly", "copy", _slice(kv, "head_dim", c.qk_nope_dim, part=True), rope, out=key, calls=5)

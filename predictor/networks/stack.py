@@ -53,8 +53,6 @@ def encoder_decoder(w: Writer, encoded: Tensor, x: Tensor) -> tuple[list[Block],
             name = "encoder moe layer" if sparse else "encoder layer"
             blocks.append(encoder.block(name, count, (before, encoded)))
         before, encoded = encoded, encoder.norm("encoder norm", encoded)
-        # what every layer's cross attention projects
-        encoder.keep_more(encoder.step.tokens * c.hidden)
         encoded = encoder.dropout("encoder dropout", encoded, c.residual_dropout)
         blocks.append(encoder.block("encoder norm", 1, (before, encoded)))
     bias = heads.relative_bias(w, "decoder", step.seq_len, step.kv_len)

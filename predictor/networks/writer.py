@@ -2,8 +2,7 @@
 
 Shape legend: b sequences, s query tokens a sequence, t key positions, h width, a heads, d head width, n = b s tokens.
 Methods take tensors and return those that the nodes make. ``calls`` are dispatcher calls on the CPU that come with a
-node in eager PyTorch, views included; ``saved`` counts elements that autograd keeps, each tensor once, at the node that
-makes it necessary.
+node in eager PyTorch, views included.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Writer:
     """Collects the nodes of one block for ``config`` under ``step``."""
 
     __slots__ = (
-        "act", "axes", "config", "keep", "nodes", "rotations", "scope", "shape", "size", "step", "tied", "training",
+        "act", "axes", "config", "nodes", "rotations", "scope", "shape", "size", "step", "tied", "training",
     )  # fmt: skip
 
     def __init__(self, config: ModelConfig, step: Step) -> None:
@@ -46,7 +45,6 @@ class Writer:
         self.act = step.act_dtype
         self.size = bytes_of(self.act)
         self.training = step.training
-        self.keep = self.size if step.training else 0.0
         #: the table of token embeddings where the head reads it, too
         self.tied: Tensor | None = None
         #: cosines and sines of every position, where the pass makes them
@@ -81,16 +79,16 @@ class Writer:
 
     def put(
         self, op: Op, name: str, inputs: tuple[Tensor, ...], out: Tensor, count: int = 1, calls: int = 1,
-        saved: float = 0.0, share: float = 1.0, part: str = "",
+        share: float = 1.0, part: str = "",
     ) -> Tensor:  # fmt: skip
-        """A node that makes ``out``, which is returned; ``saved`` in bytes."""
+        """A node that makes ``out``, which is returned."""
         scope = self.scope or name
-        self.nodes.append(Node(op, name, inputs, (out,), count, FORWARD, calls, saved, share, part, scope))
+        self.nodes.append(Node(op, name, inputs, (out,), count, FORWARD, calls, share, part, scope))
         return out
 
     def linear(
-        self, part: str, name: str, x: Tensor, n: int, axis: str, bias: bool = False, saved: float = 0.0,
-        views: int = 0, weight: Tensor | None = None, segments: tuple[tuple[int, int], ...] = (), scope: str = "",
+        self, part: str, name: str, x: Tensor, n: int, axis: str, bias: bool = False, views: int = 0,
+        weight: Tensor | None = None, segments: tuple[tuple[int, int], ...] = (), scope: str = "",
     ) -> Tensor:  # fmt: skip
         """``x`` of shape (..., k) times a weight (n, k) of a ``part`` (`predictor.parts`).
 
@@ -110,22 +108,20 @@ class Writer:
         out = Tensor(name, (*x.axes[:-1], axis), (*rows, n), self.act, segments=made)
         op = Gemm(self.act, m, n, k, 1, "linear", bias, layout)
         scope = scope or self.scope or name
-        node = Node(op, name, inputs, (out,), 1, FORWARD, calls, saved * self.keep, 1.0, part, scope)
+        node = Node(op, name, inputs, (out,), 1, FORWARD, calls, 1.0, part, scope)
         self.nodes.append(node)
         return out
 
     def bmm(
-        self, name: str, a: Tensor, b: Tensor, out: Tensor, batch: int, k: int, layout: str, saved: float = 0.0,
-        calls: int = 6, part: str = "",
+        self, name: str, a: Tensor, b: Tensor, out: Tensor, batch: int, k: int, layout: str, calls: int = 6,
+        part: str = "",
     ) -> Tensor:  # fmt: skip
         """``batch`` products over ``k``, to ``out`` of shape (..., m, n): activations, or with a ``part``'s weight."""
         n = out.shape[-1]
         op = Gemm(self.act, out.elements // (batch * n), n, k, batch, "bmm", False, layout)
-        return self.put(op, name, (a, b), out, 1, calls, saved * self.keep, part=part)
+        return self.put(op, name, (a, b), out, 1, calls, part=part)
 
-    def attend(
-        self, name: str, op: Attention, inputs: tuple[Tensor, ...], saved: float = 0.0, copied: bool = False
-    ) -> Tensor:
+    def attend(self, name: str, op: Attention, inputs: tuple[Tensor, ...], copied: bool = False) -> Tensor:
         """Fused attention as one kernel; of a ragged batch as one node for each length, which share that kernel.
 
         ``copied``: what goes on is a copy of its result, heads side by side, that comes with it.
@@ -134,18 +130,17 @@ class Writer:
         parts = self.step.parts(op.q_len, op.kv_len, op.causal, op.window)
         for i, (batch, q_len, kv_len, share) in enumerate(parts):
             part = replace(op, batch=batch, q_len=q_len, kv_len=kv_len) if self.step.lens else op
-            self.put(part, name, inputs, out, 1, 4 if i == 0 else 0, saved * self.keep, share)
+            self.put(part, name, inputs, out, 1, 4 if i == 0 else 0, share)
         if copied:
             self.nodes[-1].outputs = (out, out.copied())
         return self.nodes[-1].outputs[-1]
 
     def each(
         self, name: str, fn: str, x: Tensor, *others: Tensor, out: Tensor | None = None, inputs: int = -1,
-        extra: float = 0.0, saved: float = 0.0, calls: int = 1, dtype: str = "", in_dtype: str = "",
-        grad: bool = True, flops: float = 0.0, count: int = 1, again: float = 0.0, reuse: float = 0.0,
-        stride: float = 0.0,
+        extra: float = 0.0, calls: int = 1, dtype: str = "", in_dtype: str = "", grad: bool = True, flops: float = 0.0,
+        count: int = 1, again: float = 0.0, reuse: float = 0.0, stride: float = 0.0,
     ) -> Tensor:  # fmt: skip
-        """An element-wise kernel; ``extra``, ``again``, ``reuse`` and ``stride`` in bytes, ``saved`` in elements.
+        """An element-wise kernel; ``extra``, ``again``, ``reuse`` and ``stride`` in bytes.
 
         The result is ``out``, or shaped like ``x``. ``grad`` False: its gradient is a view, no kernel makes it.
         """
@@ -154,31 +149,24 @@ class Writer:
             out = Tensor(name, x.axes, x.shape, dtype, segments=x.segments)
         op = Elementwise(dtype, fn, out.elements, inputs, extra, in_dtype, flops, grad, again, reuse, stride)
         scope = self.scope or name
-        node = Node(op, name, (x, *others), (out,), count, FORWARD, calls, saved * self.keep, 1.0, "", scope)
+        node = Node(op, name, (x, *others), (out,), count, FORWARD, calls, 1.0, "", scope)
         self.nodes.append(node)
         return out
 
-    def keep_more(self, elements: float) -> None:
-        """Autograd keeps ``elements`` more with the last node: what is used beside the layers' own tensors."""
-        if self.nodes:
-            last = self.nodes[-1]
-            self.nodes[-1] = replace(last, saved_bytes=last.saved_bytes + elements * self.keep)
-
     def tiny(
         self, name: str, fn: str = "fill", elements: int = 1, dtype: str = "fp32", count: int = 1, calls: int = 1,
-        saved: float = 0.0, out: Tensor | None = None,
+        out: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """A small kernel on indices or masks that no gradient flows through."""
         out = out or self.table(name, elements, dtype)
-        return self.put(Elementwise(dtype, fn, out.elements), name, (), out, count, calls, saved * self.keep)
+        return self.put(Elementwise(dtype, fn, out.elements), name, (), out, count, calls)
 
     def dropout(self, name: str, x: Tensor, probability: float, count: int = 1) -> Tensor:
         """Dropout where it is active: eager inference launches nothing, but still calls."""
         if not self.training or probability <= 0.0:
             return x
-        out, elements = Tensor(name, x.axes, x.shape, self.act), x.elements
-        saved = elements if self.keep else 0.0  # a mask of one byte an element
-        return self.put(Dropout(self.act, elements), name, (x,), out, count, 1, saved)
+        out = Tensor(name, x.axes, x.shape, self.act)
+        return self.put(Dropout(self.act, x.elements), name, (x,), out, count)
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         """Layer norm is one kernel, RMS norm the chain that the Hugging Face class runs."""
@@ -187,87 +175,82 @@ class Writer:
         if self.config.norm == "rms":
             return self._rms_norm(name, x, weight)
         op = Norm(self.act, n // cols, cols, "layer")
-        keep = n * self.keep + op.statistics_bytes if self.training else 0.0
         inputs: tuple[Tensor, ...] = (x, weight)
         if self.config.norm_bias:
             inputs = (x, weight, Tensor(name, x.axes[-1:], x.shape[-1:], self.act, WEIGHT))
-        return self.put(op, name, inputs, Tensor(name, x.axes, x.shape, self.act), 1, 1, keep)
+        return self.put(op, name, inputs, Tensor(name, x.axes, x.shape, self.act))
 
     def _rms_norm(self, name: str, x: Tensor, weight: Tensor) -> Tensor:
         """x / sqrt(mean(x^2) + eps) in fp32, times the weight."""
         cols, n, cast = x.shape[-1], x.elements, self.act != "fp32"
         rows, self.scope = n // cols, name
         wide = self.each(f"{name} to fp32", "cast", x, dtype="fp32", in_dtype=self.act) if cast else x.view()
-        square = self.each(f"{name} square", "pow_scalar", wide, dtype="fp32", saved=n * (4 / self.size))
+        square = self.each(f"{name} square", "pow_scalar", wide, dtype="fp32")
         mean = Tensor(f"{name} mean", x.axes[:-1], x.shape[:-1], "fp32")
         self.put(Reduce("fp32", rows, cols, 1), f"{name} mean", (square,), mean)
         eps = self.each(f"{name} eps", "add_scalar", mean, dtype="fp32")
-        root = self.each(f"{name} rsqrt", "rsqrt", eps, dtype="fp32", saved=rows * (4 / self.size))
+        root = self.each(f"{name} rsqrt", "rsqrt", eps, dtype="fp32")
         y = self.each(f"{name} scale", "mul", wide, root, inputs=1, extra=rows * 4.0, dtype="fp32")
         if self.config.post_norms:  # Gemma multiplies by 1 + weight, and casts back after that
             self.tiny(f"{name} weight plus one", "add_scalar", cols)
             product = Tensor(f"{name} weight", y.axes, y.shape, "fp32")
-            kept = n * 4 / self.size
-            y = self.each(product.name, "mul", y, weight, out=product, inputs=1, extra=cols * self.size, saved=kept)
+            y = self.each(product.name, "mul", y, weight, out=product, inputs=1, extra=cols * self.size)
             y = self.each(f"{name} from fp32", "cast", y, in_dtype="fp32") if cast else y
             self.scope = ""
             return y
         if cast:
             y = self.each(f"{name} from fp32", "cast", y, in_dtype="fp32")
-        y = self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * self.size, saved=n)
+        y = self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * self.size)
         self.scope = ""
         return y
 
     def softmax(self, name: str, x: Tensor, upcast: bool) -> Tensor:
-        """Softmax; ``upcast`` computes in fp32 and casts back where activations are narrower: both results are kept."""
+        """Softmax; ``upcast`` computes in fp32 and casts back where activations are narrower."""
         cols = x.shape[-1]
-        n = x.elements
         upcast = upcast and self.size < 4
-        kept = n * (4 if upcast else self.size) if self.training else 0.0
         out = Tensor(name, x.axes, x.shape, "fp32" if upcast else self.act)
-        self.put(Softmax(self.act, n // cols, cols), name, (x,), out, 1, 1, kept)
-        return self.each(f"{name} from fp32", "cast", out, in_dtype="fp32", saved=n) if upcast else out
+        self.put(Softmax(self.act, x.elements // cols, cols), name, (x,), out)
+        return self.each(f"{name} from fp32", "cast", out, in_dtype="fp32") if upcast else out
 
     def activation(self, name: str, x: Tensor, gate: bool = False) -> Tensor:
         """The activation function, as one kernel or a chain; of a ``gate``, whose product belongs to it, too."""
-        kind, n = self.config.activation, x.elements
+        kind = self.config.activation
         self.scope, name = name, f"{name} gate" if gate else name
         if kind == "gelu_new":
             y = self._tanh_gelu(name, x)
         elif kind == "gelu_bloom":
             y = self._bloom_gelu(name, x)
         else:
-            y = self.each(name, _KERNEL.get(kind, "gelu"), x, saved=0.0 if kind == "relu" else n)
+            y = self.each(name, _KERNEL.get(kind, "gelu"), x)
         self.scope = ""
         return y
 
     def _tanh_gelu(self, name: str, x: Tensor) -> Tensor:
         """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
-        n = x.elements
-        half = self.each(f"{name} half", "mul_scalar", x, saved=2 * n)  # x for the cube, and half of x
+        half = self.each(f"{name} half", "mul_scalar", x)
         cube = self.each(f"{name} cube", "pow_scalar", x)
         cube = self.each(f"{name} cube scale", "mul_scalar", cube)
         inner = self.each(f"{name} inner sum", "add", x, cube)
         inner = self.each(f"{name} inner scale", "mul_scalar", inner)
-        tanh = self.each(f"{name} tanh", "tanh", inner, saved=n)
-        one = self.each(f"{name} plus one", "add_scalar", tanh, saved=n)
+        tanh = self.each(f"{name} tanh", "tanh", inner)
+        one = self.each(f"{name} plus one", "add_scalar", tanh)
         return self.each(f"{name} product", "mul", half, one)
 
     def _bloom_gelu(self, name: str, x: Tensor) -> Tensor:
         """x 0.5 (1 + tanh(0.79788456 x (1 + 0.044715 x x))), nine kernels; its class writes the gradient by hand."""
-        y, n = x.detached(), x.elements
+        y = x.detached()
         _, scale, cube = (self.each(f"{name} {part}", "mul_scalar", y) for part in ("half", "scale", "cube scale"))
         square = self.each(f"{name} square", "mul", cube, y)
         inner = self.each(f"{name} inner sum", "add_scalar", square)
         inner = self.each(f"{name} inner", "mul", scale, inner)
         tanh = self.each(f"{name} tanh", "tanh", inner)
         one = self.each(f"{name} plus one", "add_scalar", tanh)
-        return self.each(f"{name} product", "mul", x, y, one, saved=n)  # that gradient reads x alone
+        return self.each(f"{name} product", "mul", x, y, one)
 
     def gated_activation(self, name: str, gate: Tensor, up: Tensor) -> Tensor:
         """activation(gate) times up."""
         y = self.activation(name, gate, gate=True)
         self.scope = name
-        y = self.each(f"{name} product", "mul", y, up, saved=2 * gate.elements)
+        y = self.each(f"{name} product", "mul", y, up)
         self.scope = ""
         return y

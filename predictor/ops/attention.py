@@ -116,6 +116,14 @@ class Attention(Op):
             return self._output_bytes()
         return self._query_bytes() + self._kv_bytes()  # dQ, dK, dV
 
+    def activation_bytes(self) -> float:
+        if self.is_decode:  # keys and values are the cache's
+            return self.batch * self.heads * (self.head_dim + self.value_dim) * self.itemsize
+        return self.bytes_moved()
+
+    def cold_bytes(self) -> float:
+        return self.bytes_read() if self.is_decode else 0.0
+
     def backward(self) -> tuple[Op, ...]:
         if self.is_backward:
             return ()

@@ -135,6 +135,14 @@ class Op(ABC):
         """Compulsory bytes read and written."""
         return self.bytes_read() + self.bytes_written()
 
+    def activation_bytes(self) -> float:
+        """Bytes of the activations that one call reads and writes: without weights, and without a cache."""
+        return self.bytes_moved()
+
+    def cold_bytes(self) -> float:
+        """Bytes of weights and of cached keys and values that one call reads; a pass finds them in DRAM."""
+        return 0.0
+
     def backward(self) -> tuple[Op, ...]:
         """The operators that eager autograd runs for this one, in order; empty where it runs none."""
         return ()

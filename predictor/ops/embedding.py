@@ -37,6 +37,9 @@ class Embedding(StreamingOp):
             return self.tokens * self.width * self.itemsize
         return self.vocab * self.width * self.itemsize
 
+    def activation_bytes(self) -> float:
+        return self.write_bytes
+
     def weights(self) -> int:
         """The table: its gradient is dense."""
         return self.vocab * self.width

@@ -77,6 +77,14 @@ class Gemm(Op):
             k = k * part // whole
         return Gemm(self.dtype, m, n, k, batch, self.kind, self.bias, self.layout, self.quant)
 
+    def activation_bytes(self) -> float:
+        if self.kind == "linear":
+            return self.m * self.k * self.itemsize + self.bytes_written()
+        return self.bytes_moved()
+
+    def cold_bytes(self) -> float:
+        return self.n * self.k * weight_bytes(self.dtype, self.quant) if self.kind == "linear" else 0.0
+
     def weights(self) -> int:
         """A linear layer's weight and bias; the operands of another product are activations, or an expert's."""
         return self.n * self.k + (self.n if self.bias else 0) if self.kind == "linear" else 0

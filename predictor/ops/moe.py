@@ -85,6 +85,13 @@ class MoE(Op):
     def bytes_written(self) -> float:
         return self.tokens / self.ep * self.hidden * bytes_of(output_dtype(self.dtype))
 
+    def activation_bytes(self) -> float:
+        """Of the rows of all experts, in 16 bit: what goes in, and the inner width."""
+        return self.expert_rows * (self.hidden + self.intermediate / self.tp) * 2.0
+
+    def cold_bytes(self) -> float:
+        return self.bytes_read()
+
     def weights(self) -> int:
         """The matrices of this GPU's experts."""
         return round(self.local_experts * self._expert_weights)

@@ -41,12 +41,6 @@ def joint(forward: Graph, accumulate: bool = False) -> Graph:
     return Graph((*ahead, *back), forward.fused)
 
 
-def backward_graph(forward: Graph, accumulate: bool = False) -> Graph:
-    """The backward pass of `joint` as a graph by itself."""
-    blocks = joint(forward, accumulate).blocks[len(forward.blocks) :]
-    return Graph(tuple(Block(b.name, b.nodes, b.repeat, b.carried) for b in blocks), forward.fused)
-
-
 #: The gradient of a tensor: one tensor, or several that a fused kernel sums or that are its slices.
 Gradients = tuple[Tensor, ...]
 
@@ -65,7 +59,7 @@ def with_kept(block: Block, rows: Read) -> Block:
                 made.append(Tensor(f"{node.name} {k.name}", axes, shape, k.dtype or like.dtype))
             nodes[i] = Node(
                 node.op, node.name, node.inputs, tuple(made), node.count, node.phase, node.host_calls,
-                node.saved_bytes, node.share, node.part, node.scope,
+                node.share, node.part, node.scope,
             )  # fmt: skip
     return replace(block, nodes=tuple(nodes))
 
@@ -216,7 +210,7 @@ class _Reverse:
                     weights.append(made[-1])
             if not made:
                 made = before = (_gradient_of(whole[own + like if like >= 0 else 0]),)
-            put(Node(op, node.name, read, made, node.count, BACKWARD, 1, 0.0, 1.0, node.part, node.scope))
+            put(Node(op, node.name, read, made, node.count, BACKWARD, 1, 1.0, node.part, node.scope))
         if self.accumulate:
             for op in _accumulated(node):
                 self._put(op, node, tuple(weights), tuple(map(_gradient_of, weights)))
@@ -232,9 +226,7 @@ class _Reverse:
         return (made,)
 
     def _put(self, op: Op, node: Node, inputs: Gradients, outputs: Gradients) -> None:
-        self.nodes.append(
-            Node(op, node.name, inputs, outputs, node.count, BACKWARD, 1, 0.0, 1.0, node.part, node.scope)
-        )
+        self.nodes.append(Node(op, node.name, inputs, outputs, node.count, BACKWARD, 1, 1.0, node.part, node.scope))
 
     def _incoming(self, outputs: tuple[Tensor, ...]) -> Gradients:
         """The gradients of a node's results; of one that nothing reads, from outside."""

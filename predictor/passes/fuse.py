@@ -41,9 +41,8 @@ def fuse(graph: Graph, engine: Engine) -> Graph:
     """
     if not engine.fuses:
         return graph
-    training = any(node.saved_bytes for block in graph.blocks for node in block.nodes)
     backward = [block for block in graph.blocks if block.backward_of is not None]
-    on = Fusion(engine, training)
+    on = Fusion(engine)
     blocks: list[Block] = []
     accumulate, terms = any(map(accumulates, backward)), Terms()
     places: list[int] = []  # of every block, its place among those that are left
@@ -77,7 +76,7 @@ def _again(block: Block, eager: Block, forward: Block, on: Fusion) -> tuple[Node
         on.open_sums[id(carried[0].storage)] = (forward.carried[0], forward.branch[0])
     found = _keeping(_fused(_without_kept(Block(block.name, nodes, block.repeat, carried)), on))
     on.open_sums.clear()
-    return tuple(replace(node, phase=BACKWARD, saved_bytes=0.0) for node in found.nodes)
+    return tuple(replace(node, phase=BACKWARD) for node in found.nodes)
 
 
 def _without_kept(block: Block) -> Block:
@@ -253,5 +252,5 @@ def _one_product(group: list[Node], on: Fusion) -> Node:
         inputs = (*inputs, Tensor(scope, (axis,), (n,), first.inputs[2].dtype, WEIGHT))
     for t in made:
         on.stands_for[id(t)] = out.view(t.axes, t.shape, part=True)
-    calls, saved = sum(node.host_calls for node in group), sum(node.saved_bytes for node in group)
-    return Node(product, scope, inputs, (out,), first.count, FORWARD, calls, saved, 1.0, first.part, scope)
+    calls = sum(node.host_calls for node in group)
+    return Node(product, scope, inputs, (out,), first.count, FORWARD, calls, 1.0, first.part, scope)

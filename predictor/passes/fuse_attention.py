@@ -7,6 +7,7 @@ Shape legend: b sequences, s query tokens a sequence, t key positions, a heads, 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from predictor.engines import DECODE, PREFILL
 from predictor.graph.graph import Node
@@ -62,7 +63,7 @@ def cache(nodes: list[Node], on: Fusion) -> list[Node]:
         return []
     inputs = on.inputs(node)
     op = Elementwise(node.op.dtype, "copy", sum(x.elements for x in inputs), in_dtype=inputs[0].dtype)
-    return [Node(op, node.name, inputs, node.outputs, 1, FORWARD, node.host_calls, 0.0, 1.0, "", node.scope)]
+    return [Node(op, node.name, inputs, node.outputs, 1, FORWARD, node.host_calls, 1.0, "", node.scope)]
 
 
 def qkv(nodes: list[Node], on: Fusion) -> list[Node]:
@@ -83,8 +84,7 @@ def qkv(nodes: list[Node], on: Fusion) -> list[Node]:
 def core(nodes: list[Node], on: Fusion) -> list[Node]:
     """From queries, keys and values to the heads' results: one call, or two products with a softmax between them."""
     if isinstance(nodes[0].op, Attention):
-        made = [on.kept(node) for node in nodes]
-        return [_keeping(node, on) for node in made] if on.training else made
+        return [_without_copy(on.kept(node), on) for node in nodes]
     made, products = [], [node for node in nodes if isinstance(node.op, Gemm)]
     i = nodes.index(products[0])
     for node in nodes[:i]:  # copies of operands
@@ -100,27 +100,20 @@ def core(nodes: list[Node], on: Fusion) -> list[Node]:
     out, op = node.outputs[0], node.op
     if rest and isinstance(rest[0].op, Elementwise) and rest[0].op.fn == "cast":
         out, rest = rest[0].outputs[0], rest[1:]
-    saved = op.bytes_written() if on.training else 0.0
     inputs = (products[0].outputs[0], *map(on.of, more))
-    made.append(Node(op, node.name, inputs, (out,), 1, FORWARD, node.host_calls, saved, 1.0, "", node.scope))
+    made.append(Node(op, node.name, inputs, (out,), 1, FORWARD, node.host_calls, 1.0, "", node.scope))
     made.extend(on.kept(node) for node in rest)
     return made
 
 
-def _keeping(node: Node, on: Fusion) -> Node:
-    """With what autograd keeps of it: q, k, v and the fp32 log-sum-exp of every row. The output is the next layer's,
-    without a copy of it."""
-    op, out = node.op, node.outputs[0]
-    for copy in node.outputs[1:]:
+def _without_copy(node: Node, on: Fusion) -> Node:
+    """Attention whose output is what the next layer reads, without a copy of it."""
+    if len(node.outputs) == 1:
+        return node
+    out, *copies = node.outputs
+    for copy in copies:
         on.stands_for[id(copy)] = out
-    assert isinstance(op, Attention)
-    rows, width = op.q_len * op.heads, op.head_dim + op.value_dim
-    kept = (rows * op.head_dim + op.kv_len * op.kv_heads * width) * out.nbytes / out.elements
-    saved = op.batch * (kept + rows * 4.0)
-    return Node(
-        op, node.name, node.inputs, (out,), node.count, FORWARD, node.host_calls, saved, node.share, node.part,
-        node.scope,
-    )  # fmt: skip
+    return replace(node, outputs=(out,))
 
 
 def _heads_split(products: list[Node], on: Fusion) -> list[Node]:

@@ -231,4 +231,4 @@ class _Module:
 
 
 def _backward(op: Op, node: Node, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> Node:
-    return Node(op, node.name, inputs, outputs, node.count, BACKWARD, 1, 0.0, 1.0, node.part, node.scope)
+    return Node(op, node.name, inputs, outputs, node.count, BACKWARD, 1, 1.0, node.part, node.scope)

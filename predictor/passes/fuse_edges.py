@@ -11,15 +11,14 @@ from predictor.ops.attention import Attention
 class Fusion:
     """A graph on its way to an engine's kernels.
 
-    ``training``: autograd keeps tensors. ``calls``: by the module's name ("attention"), the attention of the block at
-    hand that is one call. ``open_sums``: by id of a sum that the kernel does which reads it, its two terms.
+    ``calls``: by the module's name ("attention"), the attention of the block at hand that is one call. ``open_sums``:
+    by id of a sum that the kernel does which reads it, its two terms.
     """
 
-    __slots__ = ("calls", "engine", "open_sums", "stands_for", "training", "views")
+    __slots__ = ("calls", "engine", "open_sums", "stands_for", "views")
 
-    def __init__(self, engine: Engine, training: bool) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.training = training
         self.calls: dict[str, Attention] = {}
         self.open_sums: dict[int, tuple[Tensor, Tensor]] = {}
         #: by id of a tensor that no kernel makes any more, the one in its place
@@ -57,8 +56,8 @@ class Fusion:
         if inputs == node.inputs:
             return node
         return Node(
-            node.op, node.name, inputs, node.outputs, node.count, node.phase, node.host_calls, node.saved_bytes,
-            node.share, node.part, node.scope,
+            node.op, node.name, inputs, node.outputs, node.count, node.phase, node.host_calls, node.share,
+            node.part, node.scope,
         )  # fmt: skip
 
     def gone(self, node: Node) -> None:

@@ -27,7 +27,7 @@ def norm(nodes: list[Node], on: Fusion, terms: tuple[Tensor, Tensor, Tensor] | N
     ``kept``.
     """
     first, last = nodes[0], nodes[-1]
-    op, saved, made = first.op, last.saved_bytes, last.outputs[0]
+    op, made = first.op, last.outputs[0]
     outputs: tuple[Tensor, ...]
     if isinstance(op, Norm):
         kind, rows, cols = op.kind, op.rows, op.cols
@@ -36,16 +36,13 @@ def norm(nodes: list[Node], on: Fusion, terms: tuple[Tensor, Tensor, Tensor] | N
         rows = made.elements // cols
     reads = tuple(t for node in nodes for t in node.inputs if t.role == WEIGHT)
     op = Norm(last.op.dtype, rows, cols, kind, FORWARD, terms is not None, kept)
-    if on.training and kind == "rms":
-        plus_one = any(not node.inputs for node in nodes)  # whose weights are kept less one: the product is in fp32
-        saved = (rows * cols * op.itemsize if plus_one else saved) + op.statistics_bytes
     if terms is None:
         x = on.inputs(first)
         inputs, outputs = (x[0], *x[len(first.inputs) :], *reads), (made,)
     else:
         inputs, outputs = (*terms[:2], *reads), (terms[2], made) if kept else (made,)
     scope = last.scope
-    return Node(op, scope, inputs, outputs, 1, FORWARD, 1, saved, 1.0, last.part, scope)
+    return Node(op, scope, inputs, outputs, 1, FORWARD, 1, 1.0, last.part, scope)
 
 
 def activation(nodes: list[Node], on: Fusion) -> list[Node]:
@@ -57,14 +54,13 @@ def activation(nodes: list[Node], on: Fusion) -> list[Node]:
     inputs: tuple[Tensor, ...]
     if len({id(_undetached(t)) for t in reads}) > 1:
         fn = "swiglu" if op.fn == "silu" else "geglu"
-        fused, kept = Elementwise(op.dtype, fn, n), 2 * n
+        fused = Elementwise(op.dtype, fn, n)
         inputs = (on.of(first.inputs[0]), on.of(last.inputs[1]))
     else:
         flops = _FLOPS.get(op.fn, _CHAIN_FLOPS) if len(nodes) == 1 else _CHAIN_FLOPS
-        fused, kept = Elementwise(op.dtype, "fused", n, 1, chain_flops=flops), n
+        fused = Elementwise(op.dtype, "fused", n, 1, chain_flops=flops)
         inputs = (on.of(_undetached(reads[0])),)
-    saved = kept * op.itemsize if on.training else 0.0
-    return [Node(fused, last.scope, inputs, (made,), 1, FORWARD, 1, saved, 1.0, "", last.scope)]
+    return [Node(fused, last.scope, inputs, (made,), 1, FORWARD, 1, 1.0, "", last.scope)]
 
 
 def _undetached(tensor: Tensor) -> Tensor:
@@ -77,7 +73,7 @@ def softcap(nodes: list[Node], on: Fusion) -> list[Node]:
     first, last = nodes[0], nodes[-1]
     made = last.outputs[0]
     op = Elementwise(last.op.dtype, "fused", made.elements, 1, chain_flops=_CHAIN_FLOPS)
-    return [Node(op, last.scope, on.inputs(first), (made,), 1, FORWARD, 1, 0.0, 1.0, "", last.scope)]
+    return [Node(op, last.scope, on.inputs(first), (made,), 1, FORWARD, 1, 1.0, "", last.scope)]
 
 
 def scaling(nodes: list[Node], on: Fusion) -> list[Node]:
@@ -102,8 +98,8 @@ def router(nodes: list[Node], on: Fusion) -> list[Node]:
         elif isinstance(op, Routing):
             narrow = Routing(node.inputs[0].dtype, op.tokens, op.experts, op.top_k)
             made.append(
-                Node(narrow, node.name, on.inputs(node), node.outputs, 1, FORWARD, node.host_calls, node.saved_bytes,
-                     1.0, node.part, node.scope)
+                Node(narrow, node.name, on.inputs(node), node.outputs, 1, FORWARD, node.host_calls, 1.0,
+                     node.part, node.scope)
             )  # fmt: skip
         else:
             made.append(on.kept(node))
@@ -120,5 +116,4 @@ def loss(nodes: list[Node], on: Fusion) -> list[Node]:
         on.gone(cast)
     inputs = on.inputs(node)
     op = CrossEntropy(inputs[0].dtype, op.rows, op.vocab)
-    saved = op.rows * op.vocab * op.itemsize if on.training else 0.0
-    return [Node(op, node.name, inputs, node.outputs, 1, FORWARD, node.host_calls, saved, 1.0, "", node.scope)]
+    return [Node(op, node.name, inputs, node.outputs, 1, FORWARD, node.host_calls, 1.0, "", node.scope)]

@@ -70,7 +70,7 @@ def _with_again(backward: tuple[Node, ...], forward: list[Node]) -> tuple[Node, 
         outputs = tuple(again[id(t)] for t in node.outputs)
         first.append(
             Node(
-                node.op, node.name, inputs, outputs, node.count, BACKWARD, node.host_calls, 0.0, node.share, node.part,
+                node.op, node.name, inputs, outputs, node.count, BACKWARD, node.host_calls, node.share, node.part,
                 node.scope,
             )
         )  # fmt: skip
@@ -78,7 +78,7 @@ def _with_again(backward: tuple[Node, ...], forward: list[Node]) -> tuple[Node, 
     rest = [
         Node(
             node.op, node.name, tuple(instead(again, t) for t in node.inputs), node.outputs, node.count, node.phase,
-            node.host_calls, 0.0, node.share, node.part, node.scope,
+            node.host_calls, node.share, node.part, node.scope,
         )
         for node in backward[at:]
     ]  # fmt: skip

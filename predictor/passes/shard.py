@@ -198,8 +198,8 @@ class _Rank:
             if len(summed) < len(inputs) or any(piece.over for piece in (*inputs, *outputs)):
                 op = op.local(inputs, outputs)
             new = Node(
-                op, node.name, tuple(read), tuple(results), node.count, node.phase, node.host_calls, node.saved_bytes,
-                node.share, node.part, node.scope,
+                op, node.name, tuple(read), tuple(results), node.count, node.phase, node.host_calls, node.share,
+                node.part, node.scope,
             )  # fmt: skip
             nodes.append(new)
         if made:

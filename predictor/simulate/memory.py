@@ -15,11 +15,7 @@ from predictor.graph.saved import saved_tensors
 from predictor.hardware.gpu import GPUSpec
 from predictor.networks import ModelConfig, kv_cache_bytes, parameters, weight_bytes
 from predictor.networks.parameters import Local, whole
-from predictor.ops.attention import Attention
-from predictor.ops.base import Op
-from predictor.ops.embedding import CrossEntropy, Embedding
-from predictor.ops.gemm import Gemm
-from predictor.ops.moe import MoE
+from predictor.ops.embedding import CrossEntropy
 from predictor.parts import Formats
 from predictor.precision import Precision
 from predictor.run import Run
@@ -217,20 +213,7 @@ def _cache_bytes(config: ModelConfig, work: Workload, numbers: Precision) -> flo
 
 def _largest_moment(graph: Graph) -> float:
     """Largest traffic of activations that one operator needs at once."""
-    return max((_activation_bytes(node.op) * node.share for block in graph.blocks for node in block.nodes), default=0.0)
-
-
-def _activation_bytes(op: Op) -> float:
-    if isinstance(op, Gemm):
-        if op.kind == "linear":
-            return op.m * op.k * op.itemsize + op.bytes_written()
-    elif isinstance(op, MoE):
-        return op.expert_rows * (op.hidden + op.intermediate / op.tp) * 2.0
-    elif isinstance(op, Embedding):
-        return op.bytes_written()
-    elif isinstance(op, Attention) and op.is_decode:  # keys and values are the cache's
-        return op.batch * op.heads * (op.head_dim + op.value_dim) * op.itemsize
-    return op.bytes_moved()
+    return max((node.op.activation_bytes() * node.share for block in graph.blocks for node in block.nodes), default=0.0)
 
 
 def _of_training(run: Run, plan: Plan) -> tuple[float, float, float, float]:

@@ -8,12 +8,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from backward import backward_blocks
 
 from predictor.graph import Graph
 from predictor.networks import Step, build, config_from_dict
 from predictor.networks.load import CONFIGS
 from predictor.ops import Elementwise, Gemm, Reduce
-from predictor.passes.autograd import backward_graph
 
 torch = pytest.importorskip("torch", reason="the test extra (torch, transformers) is not installed")
 transformers = pytest.importorskip("transformers", reason="the test extra (torch, transformers) is not installed")
@@ -72,7 +72,7 @@ def small_config(name: str) -> dict[str, Any]:
 def built_backward(graph: Graph) -> Counter[tuple[str, int]]:
     """Sums of gradients by size, products and reductions of the layers' backward pass."""
     found: Counter[tuple[str, int]] = Counter()
-    for block in backward_graph(graph).blocks:
+    for block in backward_blocks(graph):
         for node in block.nodes if "layer" in block.name else ():
             op = node.op
             if isinstance(op, Gemm):
@@ -98,7 +98,7 @@ def test_the_backward_pass_has_the_sums_and_products_that_autograd_dispatches(na
     graph = build(config_from_dict(small_config(name), name), Step("train", batch, 8, training=True))
     assert built_backward(graph) == expected
     if name in ("bert-base", "opt-1.3b"):  # nothing but copies of gradients is a copy there
-        copies = [n.op.elements for b in backward_graph(graph).blocks for n in b.nodes
+        copies = [n.op.elements for b in backward_blocks(graph) for n in b.nodes
                   if "layer" in b.name and isinstance(n.op, Elementwise) and n.op.fn == "copy"]  # fmt: skip
         assert sorted(copies) == sorted(n for (k, n), count in real.items() for _ in range(count) if k == "clone")
 
@@ -143,7 +143,7 @@ def test_the_backward_pass_of_a_gpt2_layer_by_its_kernels(batch: int) -> None:
     data = {**json.loads((CONFIGS / "gpt2.json").read_text()), "n_embd": 64, "n_head": 4, "vocab_size": 128}
     data |= {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
     graph = build(config_from_dict(data, "gpt2"), Step("train", batch, 8, training=True))
-    layer = next(block for block in backward_graph(graph).blocks if block.name.startswith("layer"))
+    layer = next(block for block in backward_blocks(graph) if block.name.startswith("layer"))
     copies = Counter(n.op.elements for n in layer.nodes if isinstance(n.op, Elementwise) and n.op.fn == "copy")
     assert copies == Counter({n: real["clone", n] + real["cat", n] for k, n in real if k in ("clone", "cat")})
     adds = Counter(n.op.elements for n in layer.nodes if isinstance(n.op, Elementwise) and n.op.fn == "add")

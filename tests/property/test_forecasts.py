@@ -13,7 +13,6 @@ from predictor.engines import EAGER, HOSTS, Engine
 from predictor.engines.pytorch import COMPILE
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import predict_kernels
-from predictor.graph import Graph
 from predictor.hardware.gpu import list_gpus, load_gpu
 from predictor.networks import Step, build, catalogue, load_config, parameter_split
 from predictor.ops import (
@@ -33,7 +32,7 @@ from predictor.ops import (
     Routing,
     Softmax,
 )  # fmt: skip
-from predictor.passes.autograd import backward_graph
+from predictor.passes.autograd import joint
 from predictor.passes.fuse import fuse
 from predictor.simulate.plan import Plan, Stage
 from predictor.simulate.times import Operators
@@ -117,7 +116,7 @@ def test_repeats_cost_what_the_unrolled_graph_costs(model: str) -> None:
     config = load_config(model)
     gpu = load_gpu("h100")
     forward = build(config, Step("train", 1, 64, act_dtype="bf16", training=True))
-    for graph in (forward, backward_graph(forward)):
+    for graph in (forward, joint(forward)):
         long = graph.unrolled()
         assert long.flops() == pytest.approx(graph.flops())
         for host in HOSTS:
@@ -149,8 +148,7 @@ def test_flops_of_a_dense_decoder_are_two_per_parameter_and_token(model: str, en
 def test_training_flops_are_three_forwards() -> None:
     config = load_config("gpt3-6.7b")
     forward = build(config, Step("train", 1, 512, act_dtype="bf16", attention="math", training=True))
-    both = Graph(forward.blocks + backward_graph(forward).blocks)
-    assert both.flops() == pytest.approx(3 * forward.flops(), rel=0.02)
+    assert joint(forward).flops() == pytest.approx(3 * forward.flops(), rel=0.02)
 
 
 def test_unknown_gpu_from_a_file(tmp_path: object) -> None:

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 
 import pytest
+from backward import backward_blocks
 from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,6 @@ from predictor.graph.tensor import INDEX, STATE, WEIGHT
 from predictor.networks import Step, build, load_config
 from predictor.ops import Elementwise, Reduce
 from predictor.ops.base import Op
-from predictor.passes.autograd import backward_graph
 from predictor.passes.fuse import fuse
 
 SIZE = 8
@@ -28,7 +28,7 @@ def tensor(name: str, role: str = "activation", axes: tuple[str, ...] = ("tokens
 
 
 def ops_of(graph: Graph) -> Counter[Op]:
-    return Counter(n.op for b in backward_graph(graph).blocks for n in b.nodes for _ in range(n.count * b.repeat))
+    return Counter(n.op for b in backward_blocks(graph) for n in b.nodes for _ in range(n.count * b.repeat))
 
 
 def sums_of(graph: Graph, size: int = SIZE) -> int:
@@ -102,7 +102,7 @@ def test_a_broadcast_factor_gets_the_product_summed(axes: tuple[str, ...], size:
     def backward(role: str) -> list[Op]:
         op = Elementwise("fp32", "mul", SIZE, inputs=1, extra_bytes=4.0 * size)
         node = Node(op, "scale", (x, tensor("factor", role, axes, size)), (out,))
-        return [n.op for n in backward_graph(Graph((Block("block", (node,)),))).blocks[0].nodes]
+        return [n.op for n in backward_blocks(Graph((Block("block", (node,)),)))[0].nodes]
 
     assert backward(WEIGHT) == [product, product, reduced]
     assert backward(STATE) == [product]  # a table learns nothing
@@ -119,7 +119,7 @@ def test_slices_that_make_up_a_tensor_are_joined_not_summed() -> None:
         readers = [Node(Elementwise("fp32", "add", 4), f"reader {i}", (t,), (tensor(f"r{i}"),))
                    for i, t in enumerate(halves)]  # fmt: skip
         graph = Graph((Block("block", (made, *readers)),))
-        return [n.op.fn for n in backward_graph(graph).blocks[0].nodes if isinstance(n.op, Elementwise)]
+        return [n.op.fn for n in backward_blocks(graph)[0].nodes if isinstance(n.op, Elementwise)]
 
     assert backward(True) == ["copy", "relu_backward"]
     assert backward(False) == ["copy", "add", "relu_backward"]
@@ -134,7 +134,7 @@ def test_gradients_stop_at_indices_and_at_what_is_detached() -> None:
         Node(Elementwise("fp32", "gelu", SIZE), "aside", (x.detached(),), (tensor("y"),)),
         Node(Elementwise("fp32", "silu", SIZE), "on", (x,), (tensor("z"),)),
     ]
-    names = [n.name for n in backward_graph(Graph((Block("block", tuple(nodes)),))).blocks[0].nodes]
+    names = [n.name for n in backward_blocks(Graph((Block("block", tuple(nodes)),)))[0].nodes]
     assert names == ["on", "made"]
 
 
@@ -155,5 +155,5 @@ def test_copies_of_gradients_stand_where_the_view_says(view: bool) -> None:
         Node(Elementwise("fp32", "gelu", SIZE), "reader", (read,), (tensor("y"),)),
         Node(Elementwise("fp32", "silu", SIZE), "second", (read,), (tensor("z"),)),
     )
-    names = {n.op: n.name for n in backward_graph(Graph((Block("block", nodes),))).blocks[0].nodes}
+    names = {n.op: n.name for n in backward_blocks(Graph((Block("block", nodes),)))[0].nodes}
     assert names[copy] == ("second" if view else "reader")

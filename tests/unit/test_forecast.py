@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from backward import backward_blocks
 from report_runs import RUNS, forecast, of
 
 import predictor
 from predictor import forecast as forecasting
 from predictor.engines import CALLS, CAPTURED, LAUNCHES
 from predictor.ops.collective import Collective
-from predictor.passes.autograd import backward_graph
 from predictor.report.html import to_html
 from predictor.report.trace import to_trace
 from predictor.request import Request
@@ -93,7 +93,7 @@ def test_a_pass_of_training_is_forward_then_backward() -> None:
     assert {node.phase for node, _ in forward.nodes()} == {"forward"}
     assert both.forward == len(forward.blocks)
     backward = both.graph.blocks[both.forward :]
-    again = backward_graph(forward, accumulate=True).blocks
+    again = backward_blocks(forward, accumulate=True)
     assert [[n.op for n in b.nodes] for b in backward] == [[n.op for n in b.nodes] for b in again]
     assert [b.name for b in reversed(backward)] == [
         f"{b.name} backward" for b in forward.blocks if "mask" not in b.name

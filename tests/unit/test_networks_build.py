@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+from backward import backward_blocks
 from each import each
 
 from predictor.engines import EAGER, Engine, engine
@@ -27,7 +28,6 @@ from predictor.networks.load import CONFIGS
 from predictor.ops import Attention, CrossEntropy, Dropout, Elementwise, Embedding, Gemm, MoE, Norm, Softmax
 from predictor.ops.attention import attended_pairs
 from predictor.parts import Format, Formats
-from predictor.passes.autograd import backward_graph
 from predictor.passes.fuse import fuse
 from predictor.passes.quantize import quantize
 
@@ -82,9 +82,9 @@ def test_every_mode_builds_and_repeats_cost_the_same(name: str, engine: Engine, 
         layers = sum(b.repeat for b in graph.blocks if "layer" in b.name)
         assert layers == config.layers + (config.encoder_layers if mode != "decode" else 0)
         assert graph.unrolled().flops() == pytest.approx(graph.flops(), rel=1e-12)
-        assert all(n.op.bytes_moved() > 0 and n.host_calls >= 0 and n.saved_bytes >= 0 for n, _ in graph.nodes())
+        assert all(n.op.bytes_moved() > 0 and n.host_calls >= 0 for n, _ in graph.nodes())
         if mode != "train":
-            assert not any(isinstance(n.op, Dropout) or n.saved_bytes for n, _ in graph.nodes())
+            assert not any(isinstance(n.op, Dropout) for n, _ in graph.nodes())
 
 
 def kinds(graph: Graph, kind: type) -> int:
@@ -179,20 +179,6 @@ def test_dropout_is_there_in_training_where_the_config_has_it() -> None:
     assert kinds(build(load_config("gpt2"), train), CrossEntropy) == 1
 
 
-def test_saved_bytes_are_those_of_korthikanti() -> None:
-    """arXiv:2205.05198, equation 1: s b h (34 + 5 a s / h) bytes a layer in 16 bit, dropout everywhere.
-
-    The paper leaves out the statistics of the norms: two of them, mean and deviation of every row in fp32.
-    """
-    data = json.loads((CONFIGS / "gpt2-xl.json").read_text())
-    config = config_from_dict({**data, "activation_function": "gelu"}, "gpt2-xl")
-    b, s, h, a = 4, 1024, config.hidden, config.heads
-    graph = build(config, Step("train", b, s, 0, "fp16", training=True))
-    layer = next(block for block in graph.blocks if block.name == "layer")
-    saved = sum(node.saved_bytes * node.count for node in layer.nodes)
-    assert saved == s * b * h * (34 + 5 * a * s / h) + 2 * 2 * 4 * s * b
-
-
 def test_grouped_queries_copy_keys_only_where_the_chain_does() -> None:
     config = load_config("llama-3.1-8b")
     eager = build(config, Step("forward", 1, 64, 0, "bf16"))
@@ -272,7 +258,7 @@ def test_a_relative_bias_is_read_across_heads() -> None:
 def test_a_second_backward_pass_adds_to_the_gradients_of_every_parameter() -> None:
     config = load_config("gpt2")
     forward = build(config, Step("train", 1, 64, training=True))
-    first, second = backward_graph(forward), backward_graph(forward, accumulate=True)
+    first, second = (Graph(backward_blocks(forward, accumulate)) for accumulate in (False, True))
     summed = sum(n.op.elements * times for n, times in second.nodes()
                  if isinstance(n.op, Elementwise) and n.op.fn == "add_")  # fmt: skip
     tied = config.vocab * config.hidden  # as look-up and as projection
@@ -285,7 +271,7 @@ def test_gradients_are_copied_and_summed_in_training_alone() -> None:
     def extra(step: Step, engine: Engine) -> int:
         forward = fuse(build(load_config("gpt2"), step), engine)
         own = sum(len(n.op.backward()) for n in forward.blocks[1].nodes)
-        return sum(len(b.nodes) for b in backward_graph(forward).blocks if b.name == "layer backward") - own
+        return sum(len(b.nodes) for b in backward_blocks(forward) if b.name == "layer backward") - own
 
     # A layer: two residuals, x twice more in tanh-gelu, the gradients of q and v copied, those of q, k and v joined.
     # Merged heads of one sequence have a gradient that is a view.

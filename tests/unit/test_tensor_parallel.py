@@ -52,7 +52,7 @@ def written(graph: Graph) -> list[object]:
     """All that a graph says, with numbers for its tensors."""
     numbers: dict[int, int] = {}
     return [
-        (block.name, block.repeat, node.op, node.name, node.count, node.host_calls, node.saved_bytes, node.share,
+        (block.name, block.repeat, node.op, node.name, node.count, node.host_calls, node.share,
          [(repr(t), numbers.setdefault(id(t.storage), len(numbers))) for t in (*node.inputs, *node.outputs)])
         for block in graph.blocks
         for node in block.nodes
