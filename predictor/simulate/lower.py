@@ -9,7 +9,9 @@ from predictor.engines import EAGER, Engine
 from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step, build
 from predictor.parts import Formats, plain
+from predictor.passes.autograd import joint
 from predictor.passes.quantize import quantize
+from predictor.passes.recompute import recompute
 from predictor.workload import Parallelism, Workload
 
 if TYPE_CHECKING:
@@ -31,25 +33,26 @@ def _mesh(degrees: Parallelism, system: SystemSpec) -> Mesh:
 
 
 def lower(
-    config: ModelConfig, step: Step, mesh: Mesh | None = None, formats: Formats | None = None, engine: Engine = EAGER
-) -> Graph:
+    config: ModelConfig, step: Step, mesh: Mesh | None = None, formats: Formats | None = None, engine: Engine = EAGER,
+    accumulate: bool | None = None, again: str = "none",
+) -> Graph:  # fmt: skip
     """The graph of one GPU, or of one rank of ``mesh``, in ``formats`` (None: all in the dtype of its activations) and
     the kernels of ``engine``.
+
+    With ``accumulate`` its backward pass follows, which adds to the gradients that are there, or (False) makes them;
+    ``again`` says what of the forward pass runs again in it (`predictor.passes.recompute`).
 
     Raises RequestError, one line with the nearest degree that works, where a degree does not divide the model.
     """
     graph = quantize(build(config, step), formats or plain(step.act_dtype))
+    if accumulate is not None:
+        graph = recompute(joint(graph, accumulate), again)
     if mesh is not None:
         from predictor.passes.shard import shard  # a forecast of one GPU starts without it
         from predictor.passes.tensor_parallel import TENSOR, check_tensor
 
         check_tensor(config, mesh.degree("tp"))
         graph = shard(graph, mesh, TENSOR)
-    return in_kernels_of(engine, graph)
-
-
-def in_kernels_of(engine: Engine, graph: Graph) -> Graph:
-    """``graph`` as ``engine`` fuses it."""
     if not engine.fuses:
         return graph
     from predictor.passes.fuse import fuse  # a forecast of eager PyTorch starts without it

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from predictor.engines import CALLS, CAPTURED, EAGER
+from predictor.engines import CALLS, CAPTURED
 from predictor.graph import OPTIMIZER, Graph
 from predictor.networks import ModelConfig, Step, parameters
 from predictor.ops.attention import Attention
 from predictor.ops.routing import RANDOM
-from predictor.passes.autograd import joint, optimizer_graph
-from predictor.passes.recompute import recompute
+from predictor.passes.autograd import optimizer_graph
 from predictor.precision import Precision
 from predictor.run import Run
-from predictor.simulate.lower import in_kernels_of, lower, mesh_of
+from predictor.simulate.lower import lower, mesh_of
 from predictor.simulate.templates import lower_alike
 from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
 
@@ -103,9 +102,9 @@ def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
     """
     micro = work.micro_batch or work.batch
     host, launch_s = CALLS if work.engine.host == CALLS else CAPTURED, work.launch_overhead_s
-    forward = _whole_graph(config, work, numbers, "train", micro)
-    both = joint(forward, accumulate=work.batch > micro or work.optimizer == "none")
-    both = in_kernels_of(work.engine, recompute(both, work.recompute))
+    accumulate = work.batch > micro or work.optimizer == "none"
+    pass_ = make_step(work, numbers, "train", work.seq_len, 0, micro)
+    both = lower(config, pass_, mesh_of(work), numbers.formats, work.engine, accumulate, work.recompute)
     ahead = sum(block.backward_of is None for block in both.blocks)
     step = optimizer_graph(parameters(config), work.optimizer, numbers.mixed)
     return Plan(
@@ -157,12 +156,11 @@ def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
     return tuple(picked), tuple(share)
 
 
-def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: str, micro: int = 0) -> Graph:
-    """A pass over all tokens of the prompts, or of ``micro`` of the sequences."""
-    step, mesh = make_step(work, numbers, mode, work.seq_len, 0, micro or work.batch, work.prompt_lens), mesh_of(work)
-    engine = work.engine if mode != "train" else EAGER  # what a training step runs is fused after autograd
-    found = lower_alike(config, step, (work.seq_len,), mesh, numbers.formats, engine)
-    return found[0] if found else lower(config, step, mesh, numbers.formats, engine)
+def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: str) -> Graph:
+    """A pass over all tokens of the prompts."""
+    step, mesh = make_step(work, numbers, mode, work.seq_len, 0, work.batch, work.prompt_lens), mesh_of(work)
+    found = lower_alike(config, step, (work.seq_len,), mesh, numbers.formats, work.engine)
+    return found[0] if found else lower(config, step, mesh, numbers.formats, work.engine)
 
 
 def _decode_graphs(

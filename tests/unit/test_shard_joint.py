@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from each import each
 
-from predictor.engines.pytorch import COMPILE
+from predictor.engines.pytorch import COMPILE, EAGER
 from predictor.graph import Block, Graph, Tensor
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.mesh import Mesh
@@ -17,6 +17,7 @@ from predictor.passes.autograd import joint
 from predictor.passes.fuse import fuse
 from predictor.passes.shard import local_size, shard
 from predictor.passes.tensor_parallel import TENSOR
+from predictor.simulate.lower import lower
 
 SYSTEM = default_system(load_gpu("h100"))
 BATCH, LENGTH = 2, 64
@@ -131,3 +132,15 @@ def test_unrolled_is_repeated(model: str) -> None:
         for written in (local(graph, 2).unrolled(), local(graph.unrolled(), 2))
     )
     assert one == other
+
+
+@each("fused", [False, True])
+def test_lowering_a_training_step_shards_it_after_autograd_and_before_fusion(fused: bool) -> None:
+    config = load_config("llama-3.2-1b")
+    step = Step("train", BATCH, LENGTH, act_dtype="bf16", attention="flash", training=True)
+    found = lower(config, step, Mesh((("tp", 2),), SYSTEM), None, COMPILE if fused else EAGER, accumulate=False)
+    wanted = local(whole("llama-3.2-1b", "flash"), 2, fused)
+    assert [(n.name, n.op, times) for n, times in found.nodes()] == [
+        (n.name, n.op, times) for n, times in wanted.nodes()
+    ]
+    assert reduced(found, BACKWARD) and not reduced(lower(config, step, None, accumulate=False), BACKWARD)
