@@ -26,6 +26,7 @@ from each import each
 from microbench.cli import build_parser as harness_parser
 from microbench.cli import main as harness
 from predictor.cli import VERBS, build_parser, main
+from predictor.engines import registry
 from predictor.errors import TilecastError
 from predictor.estimators.artifact import default_artifacts, load_artifacts
 
@@ -297,8 +298,10 @@ def test_tables_of_notebooks_scroll_on_a_phone(tmp_path: Path, monkeypatch: pyte
 
 
 def test_python_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Python of README and of the pages runs as it stands."""
+    """The Python of README and of the pages runs as it stands; what it registers is gone after the test."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "_libraries", {})
     ran = 0
     for page in PAGES:
         for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
