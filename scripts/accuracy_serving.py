@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from predictor.estimators import serving_attention, serving_gemm, serving_moe  # noqa: E402
 from predictor.estimators.base import make_batch  # noqa: E402
+from predictor.hardware.generation import generation  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.roofline import roofline  # noqa: E402
 from predictor.training import dataset, fit_serving, serving_rows  # noqa: E402
@@ -120,10 +121,11 @@ def left_out(frame: Any, families: list[str], sample: int, chosen: list[str], dr
             name = own["gpu"].astype(str)
             seen = thinned(own[~name.isin(out)].reset_index(drop=True), sample)
             fit, kind = FAMILIES[family]
-            fitted = fit(seen, gpus, 0)
+            siblings = {n for n, gpu in gpus.items() if generation(gpu) == generation(gpus[target])} - set(out)
+            fitted = fit(seen, gpus, 0, own=siblings)
             rows = own[(name == target).to_numpy()]
             rows = rows.sample(min(SCORED, len(rows)), random_state=0).reset_index(drop=True)
-            sibling = "yes" if target in HOPPER and len(out) == 1 else "no"
+            sibling = "yes" if siblings else "no"
             scores = bounds_and_forecasts(kind.from_artifact(*fitted), rows, family, gpus[target])
             found = scored(rows, family, scores, constants(seen, family, gpus))
             lines += [f"| {target} | {sibling} | {line}" for line in found]

@@ -75,7 +75,7 @@ class Target:
 
     def estimator(self, rows: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: bool) -> Estimator:
         """Fitted to ``rows``; with ``own`` false, for GPUs that are not among them."""
-        words = {"own": own} if self.boosted else {}
+        words = {"own": None if own else ()} if self.boosted else {}
         about, weights = self.fit(rows.reset_index(drop=True), gpus, seed, **words)
         module, _, name = KINDS[about["kind"]].partition(":")
         kind = getattr(importlib.import_module(module), name)

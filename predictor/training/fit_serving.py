@@ -7,7 +7,7 @@ which is given no feature that names one. Rows are sampled where there are very 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,17 +81,17 @@ class Family:
         return result
 
 
-def fit_gemm(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: bool = True) -> Fitted:
+def fit_gemm(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
     """(manifest, weights) of a `ServingGemm` from measured rows (op gemm), plain and quantized."""
     return _fit(GEMM, frame, gpus, seed, own)
 
 
-def fit_attention(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: bool = True) -> Fitted:
+def fit_attention(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
     """(manifest, weights) of a `ServingAttention` from measured forward rows (op attention)."""
     return _fit(ATTENTION, frame, gpus, seed, own)
 
 
-def fit_moe(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: bool = True) -> Fitted:
+def fit_moe(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
     """(manifest, weights) of a `ServingMoE` from measured rows (op moe), plain and quantized."""
     return _fit(MOE, frame, gpus, seed, own)
 
@@ -99,8 +99,10 @@ def fit_moe(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: bool = Tr
 # ------------------------------------------------------------------------------------------------------- the pass
 
 
-def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: bool) -> Fitted:
-    """Without ``own``, only what answers for GPUs that nobody measured, and no sibling either."""
+def _fit(
+    family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None
+) -> Fitted:
+    """With what answers for GPUs that nobody measured, and what answers for the measured ones in ``own`` (None: all)."""
     parts = list(family.parts(frame, gpus))
     pooled = list(family.by_kernel(frame, gpus)) if family.by_kernel else parts
     if family.from_plain:
@@ -111,7 +113,7 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
     weights: dict[str, npt.NDArray[Any]] = {}
     for name, members in _groups_of(parts, pooled, gpus, family.alike_shrink is not None).items():
         shared = name in (ANY_GPU, MMA_GPUS)
-        if not (shared or own):
+        if not (shared or own is None or name in own):
             continue
         common: dict[str, Named] = {}
         if shared and family.of_kernel:
@@ -142,7 +144,7 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
         "kind": family.kind,
         "name": family.kind,
         "features": list(family.features),
-        "devices": {gpu: describe_device(gpus[gpu], dtypes[gpu]) for gpu in sorted(dtypes) if own},
+        "devices": {gpu: describe_device(gpus[gpu], dtypes[gpu]) for gpu in sorted(dtypes) if own is None or gpu in own},
         "cores": {key: constants.to_manifest() for key, constants in cores.items()},
         "core_rows": core_rows,
         "boosters": boosters,
