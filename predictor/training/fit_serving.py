@@ -102,7 +102,7 @@ def fit_moe(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container
 def _fit(
     family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None
 ) -> Fitted:
-    """With what answers for GPUs that nobody measured, and what answers for the measured ones in ``own`` (None: all)."""
+    """With what answers for GPUs that nobody measured, and for the measured ones in ``own`` (None: all of them)."""
     parts = list(family.parts(frame, gpus))
     pooled = list(family.by_kernel(frame, gpus)) if family.by_kernel else parts
     if family.from_plain:
@@ -144,7 +144,9 @@ def _fit(
         "kind": family.kind,
         "name": family.kind,
         "features": list(family.features),
-        "devices": {gpu: describe_device(gpus[gpu], dtypes[gpu]) for gpu in sorted(dtypes) if own is None or gpu in own},
+        "devices": {
+            gpu: describe_device(gpus[gpu], dtypes[gpu]) for gpu in sorted(dtypes) if own is None or gpu in own
+        },
         "cores": {key: constants.to_manifest() for key, constants in cores.items()},
         "core_rows": core_rows,
         "boosters": boosters,
