@@ -99,9 +99,7 @@ def fit_moe(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container
 # ------------------------------------------------------------------------------------------------------- the pass
 
 
-def _fit(
-    family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None
-) -> Fitted:
+def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None) -> Fitted:
     """With what answers for GPUs that nobody measured, and for the measured ones in ``own`` (None: all of them)."""
     parts = list(family.parts(frame, gpus))
     pooled = list(family.by_kernel(frame, gpus)) if family.by_kernel else parts
