@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from predictor.engines.base import CAPTURED, LAUNCHES, Engine
 from predictor.engines.library import AllReduce, Library, TritonExperts
 from predictor.engines.sglang_memory import MEMORY
+from predictor.engines.tensorrt_llm import generated_attention
 
 if TYPE_CHECKING:
     from predictor.engines.vintage import Vintage
@@ -31,10 +32,13 @@ EXPERTS = (
     TritonExperts("0.5.14", two_tiles=("bf16",), source="tables of SGLang 0.5.14 on H100, H200, L40S, RTX PRO 6000"),
 )  # fmt: skip
 
+#: As the tables of SGLang 0.5.14 on B200 name their kernels.
+GENERATED_EXPERTS = ("bf16", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8")
 #: Norms: FlashInfer's norm.cuh. all_reduce: its copy of vLLM's, up to 16 MiB (0.5.9 says 8 on NVIDIA).
 LIBRARIES = (
     Library(
         "sglang", code=1, turn=2, norms=("rms",), all_reduce=AllReduce(16 * 2**20, place=1), experts=EXPERTS,
+        decodes_by=generated_attention, generated_experts=GENERATED_EXPERTS,
     ),
 )  # fmt: skip
 

@@ -38,6 +38,8 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import variant
 
 PREFILL, DECODE = "prefill", "decode"
+#: Behind the phase, of kernels whose parts another kernel adds up (`shared_by`).
+MERGED = "+merge"
 #: Multi-head latent attention runs kernels of its own: expanded in prefill, absorbed in decode.
 _LATENT = "mla_"
 
@@ -158,6 +160,18 @@ def features(shapes: Shapes, device: Device, core: AnyCore, framework: int) -> F
     return out
 
 
+def shared_by(library: str, phase: str, gpu: GPUSpec) -> tuple[str, int]:
+    """(kernels whose constants GPUs that nobody measured share, their library's number in the trees' features).
+
+    Decode kernels are of two kinds: some add up what the parts of a split cache gave themselves, others leave it to
+    another kernel, and a block of theirs costs two to three times the cycles.
+    """
+    if not is_decode(phase):
+        return phase, engines.answering(library).code
+    runs = engines.library(engines.library(library).decodes_by(library, gpu))
+    return phase + MERGED * runs.merges, engines.answering(runs.name).code
+
+
 def is_decode(phase: str) -> bool:
     """Whether a phase of `phase_of` has one query a sequence."""
     return phase.endswith(DECODE)
@@ -230,11 +244,12 @@ class ServingAttention(ServingEstimator):
                 dtype = "bf16"  # no table has decode kernels with queries so narrow; the cache stays as it is
         library, kind = engines.answering(batch.kernels), variant(dtype)
         shapes = Shapes.of(list(columns.values()), bytes_of(dtype), sizes, shared).run_by(batch.kernels, gpu)
-        source, _, found = self._corrections.resolve(gpu, library.name, phase, kind, kernel=phase)
+        kernel, code = shared_by(batch.kernels, phase, gpu)
+        source, _, found = self._corrections.resolve(gpu, library.name, phase, kind, kernel=kernel)
         constants = cast(AnyConstants, found)
         seconds = self._corrected(
             source, phase, gpu, dtype, lambda device: core_time(shapes, device, constants, is_decode(phase)),
-            lambda device, core: features(shapes, device, core, library.code),
+            lambda device, core: features(shapes, device, core, code if source == ANY_GPU else library.code),
         )  # fmt: skip
         if source == ANY_GPU and gpu.vendor == "nvidia" and not is_decode(phase):
             return np.maximum(seconds, attention_cycles.softmax_floor(shapes, Device.of(gpu, dtype)))

@@ -17,10 +17,11 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 
 from predictor import engines
-from predictor.engines.library import FASTEST, STRIPES, TWO_TILES
+from predictor.engines.library import CUTLASS, FASTEST, GENERATED, STRIPES, TWO_TILES
 from predictor.estimators.base import Batch
 from predictor.estimators.named import NORM, Named
 from predictor.estimators.residual import (
+    SHARED,
     Corrections,
     Device,
     FloatArray,
@@ -50,6 +51,11 @@ class Constants(Named):
     half_lines: float  # share of the DRAM rate that a kernel gets which reads weights 64 bytes at a time
 
 
+#: The kernel that answers for one that nobody measured, and the launches of such a one over those of that one. Two of
+#: routing, two products, the first with its activation, and the sum, against routing, three that sort, one that
+#: gathers, two products, the activation and the sum (FlashInfer's trtllm_fused_moe and cutlass_fused_moe; unverified).
+_NEAREST = {GENERATED: CUTLASS}
+_LAUNCHES = {GENERATED: 5.0 / 9.0}
 #: Constants of the kernel's code, alike for all variants of it.
 OF_KERNEL = ("supply_bytes", "foreign_traffic", "foreign_rows", "half_lines")
 
@@ -297,8 +303,11 @@ class ServingMoE(ServingEstimator):
         kernel = library.moe_kernel(name, gpu)
         shapes = _at_knots(layers, weight_bytes(dtype, quant), library.moe_tiling(kernel, name))
         asked = shapes.first(answered)
-        source, found, named = self._corrections.resolve(gpu, known.name, name, kernel=kernel)
+        as_of = kernel if self._corrections.knows(kernel) else _NEAREST.get(kernel, kernel)
+        source, found, named = self._corrections.resolve(gpu, known.name, name, kernel=as_of)
         constants = cast(Constants, named)
+        if as_of != kernel and source in SHARED:
+            constants = replace(constants, overhead_cycles=constants.overhead_cycles * _LAUNCHES[kernel])
         measured = self._corrections.device(source, variant(dtype))
 
         def core_of(device: Device, layers: Shapes) -> CoreTime:
