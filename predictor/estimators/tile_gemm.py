@@ -26,7 +26,8 @@ from predictor.errors import SpecError
 from predictor.estimators.base import Batch
 from predictor.estimators.calibrated import Calibrated
 from predictor.estimators.cores import sgemm
-from predictor.estimators.cores.sgemm import Candidates, Constants, IntArray, Shape
+from predictor.estimators.cores.gemm import Shapes
+from predictor.estimators.cores.sgemm import Candidates, Constants, IntArray
 from predictor.estimators.device import Device, sustained_share
 from predictor.estimators.eager import eager_seconds, overhead
 from predictor.estimators.explanation import COUNT, SHARE, WORD, Explanation, terms
@@ -120,20 +121,20 @@ class TileGemm:
         out = np.empty(len(layouts))
         for layout in np.unique(layouts):
             rows = np.nonzero(layouts == layout)[0]
-            shape = Shape(*(columns[c][rows, None] for c in ("batch", "m", "n", "k")))
+            shape = sgemm.products(*(columns[c][rows, None] for c in ("batch", "m", "n", "k")))
             out[rows] = self._chosen(shape, int(layout), gpu)
         if gpu.id in self._own:
             out *= self._own[gpu.id].factor(columns, layouts)
         return out
 
-    def _chosen(self, shape: Shape, layout: int, gpu: GPUSpec) -> FloatArray:
+    def _chosen(self, shape: Shapes, layout: int, gpu: GPUSpec) -> FloatArray:
         _, seconds, score, unseen = self._scored(shape, layout, gpu)
         if unseen:
             return sgemm.expected_seconds(seconds, score, sgemm.UNSEEN_SHARPNESS)
         result: FloatArray = seconds[np.arange(len(score)), score.argmin(axis=1)]
         return result
 
-    def _scored(self, shape: Shape, layout: int, gpu: GPUSpec) -> tuple[Candidates, FloatArray, FloatArray, bool]:
+    def _scored(self, shape: Shapes, layout: int, gpu: GPUSpec) -> tuple[Candidates, FloatArray, FloatArray, bool]:
         """(candidates, their times (n, c), what the library goes by (n, c), whether nobody measured the library)."""
         own = gpu.id if gpu.id in self._own else ""
         library = self.library(gpu)
@@ -143,13 +144,13 @@ class TileGemm:
         allowed = (cand.splits == 1.0) | (shape.k >= sgemm.MIN_SPLIT_K * cand.splits)
         return cand, seconds, np.where(allowed, seconds * cand.penalty, np.inf), unseen
 
-    def candidate_seconds(self, shape: Shape, cand: Candidates, layout: int, gpu: GPUSpec) -> FloatArray:
+    def candidate_seconds(self, shape: Shapes, cand: Candidates, layout: int, gpu: GPUSpec) -> FloatArray:
         """Time of every candidate on ``gpu`` before its smooth correction, of shape (n, c)."""
         compute, memory, device, const = self._parts(shape, cand, layout, gpu)
         return sgemm.join_seconds(compute, memory, shape, cand, device, const)
 
     def _parts(
-        self, shape: Shape, cand: Candidates, layout: int, gpu: GPUSpec
+        self, shape: Shapes, cand: Candidates, layout: int, gpu: GPUSpec
     ) -> tuple[FloatArray, FloatArray, Device, Constants]:
         """(compute, memory) of every candidate, of shape (n, c), with the device and the constants that made them."""
         device = Device.sheet(gpu, gpu.peak_flops("fp32")).sustaining(*self.board(gpu))
@@ -165,13 +166,13 @@ class TileGemm:
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """The tile that the library would take for the only product of ``batch``, its waves and times."""
         layout = int(sgemm.layout_indices(batch.ops)[0])
-        shape = Shape(*(batch.columns[c][:1, None] for c in ("batch", "m", "n", "k")))
+        shape = sgemm.products(*(batch.columns[c][:1, None] for c in ("batch", "m", "n", "k")))
         cand, seconds, score, unseen = self._scored(shape, layout, gpu)
         at = int(score.argmin())
         compute, memory, device, const = self._parts(shape, cand, layout, gpu)
         tm, tn, splits = float(cand.tile_m[at]), float(cand.tile_n[at]), float(cand.splits[at])
         m, n, k = (float(size[0, 0]) for size in (shape.m, shape.n, shape.k))
-        grid = TileGrid.cover(m, n, tm, tn, float(shape.b[0, 0]))
+        grid = TileGrid.cover(m, n, tm, tn, float(shape.batch[0, 0]))
         sms, kernel = device.sms, float(self.seconds(batch, gpu)[0])
         steps = float(np.ceil(k / (sgemm.K_STEP * splits)))
         waves, whole = float(grid.waves(sms, splits)), float(grid.whole_waves(sms, splits))
