@@ -375,7 +375,7 @@ class ServingEstimator:
         seconds, core = (float(e.seconds(batch, gpu)[0]) for e in (self, alone))  # type: ignore[attr-defined]
         found = terms("residual", [
             ("core", core, "s", "what the formula says"),
-            ("factor", seconds / core, COUNT, "kernel / core: what trees, or a calibration, say of the measured sizes around"),
+            ("factor", seconds / core, COUNT, "kernel / core: trees, or a calibration, at the measured sizes around"),
             ("kernel", seconds, "s", "core x factor"),
         ])  # fmt: skip
         path, source, constants = (alone._corrections.answers or [((), ANY_GPU, np.zeros(0))])[0]

@@ -24,9 +24,9 @@ HEADS = ((32, 8), (32, 32), (8, 1))
 ALIGNED = np.arange(64, 8193, 64)
 #: What aligned rows may fall by from one multiple of 64 to the next: what tables measured of one row more than a tile
 #: or of another kernel falls so (a line from 257 to 512 rows is as steep as their times have it).
-FALL = 0.13
-#: Share of such steps that fall by more than 2 %; it was 4.3 % where trees answered for every size.
-SHARE = 0.028
+FALL = 0.11
+#: Share of such steps that fall by more than 2 %: those that measured times have.
+SHARE = 0.024
 
 
 def steps(seconds: FloatArray) -> FloatArray:
@@ -66,7 +66,7 @@ def test_a_product_between_two_measured_sizes_takes_as_long_as_its_neighbours_ha
     for library in LIBRARIES:
         for n, k in LAYERS:
             at = of_gemm("h100-sxm", library, "fp8", n, k, np.array([*rows, knots[rows[0]]]))
-            assert at[1] > 0.93 * min(at[0], at[2])
+            assert at[1] > 0.999 * min(at[0], at[2])
 
 
 def test_attention_grows_with_its_cache_and_its_prompt() -> None:
