@@ -27,6 +27,7 @@ from predictor.errors import SpecError, UnsupportedError
 from predictor.estimators.adapted import Adapted
 from predictor.estimators.base import Batch
 from predictor.estimators.explanation import COUNT, Explanation, terms
+from predictor.estimators.knots import Corners, Knots
 from predictor.estimators.named import Named, of_a_form
 from predictor.estimators.trees import Trees
 from predictor.hardware.generation import is_among, runs_mma
@@ -70,6 +71,7 @@ class HasTotal(Protocol):
 
 
 C = TypeVar("C", bound=HasTotal)
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,10 +245,9 @@ class Corrections:
         """The scalars of the measured GPU ``source``; None for shared constants, and in a dtype without rows."""
         return self._devices.get(source, {}).get(dtype)
 
-    def factor(self, key: str, gpu: GPUSpec, features: Callable[[], FloatArray]) -> FloatArray | float:
-        """exp of what the trees, or the calibration, say under ``key``; 1 where there is nothing."""
-        answer: FloatArray | float = np.exp(self.log_factor(key, gpu, features))
-        return answer
+    def learned(self, key: str) -> bool:
+        """Whether trees or a calibration say anything under ``key``."""
+        return key in self._boosters or key in self._adapted
 
     def log_factor(
         self, key: str, gpu: GPUSpec, features: Callable[[], FloatArray], whole: bool = False
@@ -317,14 +318,6 @@ class Corrections:
         return tuple(sorted({key.split("|", 1)[0] for key in self.cores} - {ANY_GPU, MMA_GPUS}))
 
 
-def by_variant(batch: Batch) -> Iterable[tuple[str, str, npt.NDArray[np.int64]]]:
-    """(dtype, scheme, rows) of the operators of a batch that one variant of a kernel runs."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for i, op in enumerate(batch.ops):
-        groups.setdefault((op.dtype, getattr(op, "quant", "")), []).append(i)
-    return ((dtype, quant, np.array(rows)) for (dtype, quant), rows in groups.items())
-
-
 class ServingEstimator:
     """What the estimators of serving kernels share: constants and trees, and the GPUs they were fitted on."""
 
@@ -334,6 +327,7 @@ class ServingEstimator:
     def __init__(self, name: str, corrections: Corrections) -> None:
         self.name = name
         self._corrections = corrections
+        self._knots = Knots()
 
     @classmethod
     def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Self:
@@ -341,26 +335,31 @@ class ServingEstimator:
         return cls(str(manifest["name"]), Corrections(manifest, weights, cls.forms))
 
     def _corrected(
-        self,
-        source: str,
-        kind: str,
-        gpu: GPUSpec,
-        dtype: str,
-        core_time: Callable[[Device], C],
-        features: Callable[[Device, C], FloatArray],
-    ) -> FloatArray:
+        self, source: str, kind: str, gpu: GPUSpec, dtype: str, shapes: S, core_time: Callable[[S, Device], C],
+        features: Callable[[S, Device, C], FloatArray], corners: Corners | None = None,
+        others: tuple[str, ...] = (),
+    ) -> FloatArray:  # fmt: skip
         """Seconds of the kernels, (n,): core times trees, as ``source`` answers for ``gpu``.
 
         The trees of a sibling with as many SMs are asked about the sibling itself: its kernels and waves carry over as
-        they are, and the cores tell what this board's memory changes.
+        they are, and the cores tell what this board's memory changes. With ``corners``, both are asked at measured
+        sizes alone (`predictor.estimators.knots`); ``others`` is what else tells these kernels from others.
         """
-        device = asked = Device.of(gpu, dtype)
-        core = shown = core_time(device)
+        device, key = Device.of(gpu, dtype), f"{source}|{kind}"
         sibling = None if source == gpu.id else self._corrections.device(source, variant(dtype))
-        if sibling is not None and sibling.sms == device.sms:
-            asked, shown = sibling, core_time(sibling)
-        factor = self._corrections.factor(f"{source}|{kind}", gpu, lambda: features(asked, shown))
-        return core.total * factor
+
+        def ask(shapes: S) -> FloatArray:
+            core = shown = core_time(shapes, device)
+            asked = device
+            if sibling is not None and sibling.sms == device.sms:
+                asked, shown = sibling, core_time(shapes, sibling)
+            factor = self._corrections.log_factor(key, gpu, lambda: features(shapes, asked, shown))
+            seconds: FloatArray = core.total * np.exp(factor)
+            return seconds
+
+        if corners is None or not self._corrections.learned(key):
+            return ask(shapes)
+        return self._knots.seconds((key, gpu, dtype, *others), shapes, corners, ask)
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """What the formula says of the only operator of ``batch``, and the factor of the trees over it."""
@@ -368,7 +367,7 @@ class ServingEstimator:
         seconds, core = (float(e.seconds(batch, gpu)[0]) for e in (self, alone))  # type: ignore[attr-defined]
         found = terms("residual", [
             ("core", core, "s", "what the formula says"),
-            ("factor", seconds / core, COUNT, "exp(r): what the trees, or a calibration, say of this shape"),
+            ("factor", seconds / core, COUNT, "kernel / core: trees, or a calibration, at the measured sizes around"),
             ("kernel", seconds, "s", "core x factor"),
         ])  # fmt: skip
         assert alone._corrections.answers is not None
@@ -379,5 +378,5 @@ class ServingEstimator:
     def core_alone(self) -> Self:
         """The estimator without its trees: what its formula says."""
         result = copy(self)
-        result._corrections = self._corrections.without_trees()
+        result._corrections, result._knots = self._corrections.without_trees(), Knots()
         return result

@@ -7,7 +7,7 @@ measured have another core and trees of their own, `attention_cycles`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
 import numpy as np
@@ -26,6 +26,7 @@ from predictor.estimators.attention_shapes import (
     visible_keys,
 )
 from predictor.estimators.base import Batch
+from predictor.estimators.knots import Corners
 from predictor.estimators.named import NORM, Named
 from predictor.estimators.residual import (
     ANY_GPU,
@@ -48,6 +49,18 @@ BACKWARD_OVER_FORWARD = 0.8
 #: Fewest keys of a decode step in the tables. What they hold of one query and one key was run by prefill kernels (the
 #: tables of prompts, at a length of 1): with TensorRT-LLM 2.5 times as slow (median) as decode kernels over two keys.
 _FEWEST_DECODE_KEYS = 2.0
+#: Sizes of the tables. Source: AIConfigurator's attention and encoder tables, all that they hold; doubled beyond. A
+#: batch or a KV cache: powers of 2. Queries of a causal prompt and of an encoder are apart.
+_POWERS = np.array([2**i for i in range(25)], dtype=np.float64)
+_PROMPTS = np.array([
+    *(2**i for i in range(11)), 1536, 2048, 3072, 4096, 6144, 8192, 10240, 12288, *(2**i for i in range(14, 25)),
+], dtype=np.float64)  # fmt: skip
+_PATCHES = np.array([
+    1, 2, 4, 8, 13, 16, 26, 32, 52, 64, 104, 128, 192, 256, 400, 512, 576, 1024, 1296, 1500, 1536, 2048, 2304, 3072,
+    3136, 4096, 5184, 6144, 6400, 7744, 8192, 9216, 10240, 10816, 12288, 12544, 14400, 16384, 24576, 32768, 49152,
+    *(2**i for i in range(16, 25)),
+], dtype=np.float64)  # fmt: skip
+
 
 FEATURES = (
     "log2_batch", "log2_heads", "log2_kv_heads", "log2_group", "log2_q_len", "log2_kv_len", "log2_visible",
@@ -158,6 +171,16 @@ def features(shapes: Shapes, device: Device, core: AnyCore, framework: int) -> F
     return out
 
 
+def corners_of(shapes: Shapes, decode: bool) -> Corners:
+    """The measured sizes around calls that are all causal or all not; what came before a prompt stays as it is."""
+    if decode:
+        return Corners.around({"batch": (shapes.batch, _POWERS), "kv_len": (shapes.kv_len, _POWERS)})
+    queries = _PROMPTS if shapes.causal.all() else _PATCHES
+    found = Corners.around({"batch": (shapes.batch, _POWERS), "q_len": (shapes.q_len, queries)})
+    before = (shapes.kv_len - shapes.q_len)[found.rows]
+    return replace(found, sizes={**found.sizes, "kv_len": found.sizes["q_len"] + before})
+
+
 def is_decode(phase: str) -> bool:
     """Whether a phase of `phase_of` has one query a sequence."""
     return phase.endswith(DECODE)
@@ -202,10 +225,10 @@ class ServingAttention(ServingEstimator):
             columns["value_dim"],
         )  # fmt: skip
         seconds = np.empty(len(batch.dtypes))
-        groups: dict[tuple[str, str], list[int]] = {}
-        for i, key in enumerate(zip(batch.dtypes, phases.tolist(), strict=True)):
+        groups: dict[tuple[str, str, float], list[int]] = {}
+        for i, key in enumerate(zip(batch.dtypes, phases.tolist(), columns["causal"].tolist(), strict=True)):
             groups.setdefault(key, []).append(i)
-        for (dtype, phase), members in groups.items():
+        for (dtype, phase, _), members in groups.items():
             rows = np.array(members)
             seconds[rows] = self._seconds(batch, gpu, dtype, phase, rows, shared[rows].astype(np.float64))
         if backward.any():
@@ -233,8 +256,10 @@ class ServingAttention(ServingEstimator):
         source, _, found = self._corrections.resolve(gpu, library.name, phase, kind, kernel=phase)
         constants = cast(AnyConstants, found)
         seconds = self._corrected(
-            source, phase, gpu, dtype, lambda device: core_time(shapes, device, constants, is_decode(phase)),
-            lambda device, core: features(shapes, device, core, library.code),
+            source, phase, gpu, dtype, shapes,
+            lambda shapes, device: core_time(shapes, device, constants, is_decode(phase)),
+            lambda shapes, device, core: features(shapes, device, core, library.code),
+            corners_of(shapes, is_decode(phase)), others=(library.name,),
         )  # fmt: skip
         if source == ANY_GPU and gpu.vendor == "nvidia" and not is_decode(phase):
             return np.maximum(seconds, attention_cycles.softmax_floor(shapes, Device.of(gpu, dtype)))

@@ -9,6 +9,7 @@ see `quantize_time` there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, cast
 
@@ -16,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
-from predictor.estimators.base import Batch
+from predictor.estimators.base import Batch, by_variant
 from predictor.estimators.explanation import COUNT, WORD, Explanation, terms
 from predictor.estimators.gemm_core import Constants, CoreTime, Shapes, core_time
+from predictor.estimators.knots import Corners
 from predictor.estimators.residual import (
     Device,
     FloatArray,
     ServingEstimator,
-    by_variant,
 )
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import activation_bytes, variant, weight_bytes
@@ -48,6 +49,15 @@ FEATURES = (
 
 
 BLOCKED = "fp8_block"
+#: Rows of A in the tables of serving frameworks. Source: AIConfigurator's gemm_perf tables, all that they hold; doubled
+#: beyond.
+KNOTS = np.array([
+    *range(1, 18), 32, 33, 48, 49, 64, 65, 80, 81, 96, 97, 112, 113, 128, 129, 160, 161, 192, 193, 224, 225, 256, 257,
+    512, 513, *(rows + more for rows in range(768, 4353, 256) for more in (0, 1)), *(2**i for i in range(13, 25)),
+], dtype=np.float64)  # fmt: skip
+#: GPUs whose tables of early releases have 384 rows beside them.
+_WITH_384 = frozenset({"a100-sxm-80gb", "b60"})
+_KNOTS_384 = np.sort(np.append(KNOTS, 384.0))
 
 
 def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> FloatArray:
@@ -84,6 +94,11 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> 
     return out
 
 
+def corners_of(m: FloatArray, source: str) -> Corners:
+    """The measured sizes around ``m`` rows, for constants and trees of ``source``."""
+    return Corners.around({"m": (m, _KNOTS_384 if source in _WITH_384 else KNOTS)})
+
+
 def _whole(size: float, multiple: float) -> float:
     """``size`` rounded up to a multiple."""
     return float(np.ceil(size / multiple) * multiple)
@@ -112,7 +127,7 @@ class ServingGemm(ServingEstimator):
         found, bound = core_terms(shapes, device, constants)
         seconds, core = float(self.seconds(batch, gpu)[0]), float(core_time(shapes, device, constants).total[0])
         found += terms("residual", [
-            ("factor", seconds / core, COUNT, "exp(r): what the trees, or a calibration, say of this shape"),
+            ("factor", seconds / core, COUNT, f"kernel / core: trees {self._asked(kind, source, columns)}"),
             ("kernel", seconds, "s", "core x factor"),
         ])  # fmt: skip
         m, n, k = (float(columns[name][0]) for name in ("m", "n", "k"))
@@ -126,6 +141,14 @@ class ServingGemm(ServingEstimator):
         found += constant_terms(constants, shapes.itemsize < 2)
         rests = self._corrections.rests_on(source, gpu, engines.answering(batch.kernels).name, kind)
         return Explanation(tuple(found), bound, rests)
+
+    def _asked(self, kind: str, source: str, columns: Mapping[str, FloatArray]) -> str:
+        """Which rows of A the trees are asked about, in words."""
+        if not self._corrections.learned(f"{source}|{kind}"):
+            return "say nothing here"
+        rows = sorted(corners_of(columns["m"], source).sizes["m"].tolist())
+        at = " and ".join(f"{m:.0f}" for m in rows)
+        return f"at {at} rows, as measured" if len(rows) == 1 else f"on a line between the measured {at} rows"
 
     def _constants(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str) -> tuple[str, str, Constants]:
         """(whose, of which variant, constants)."""
@@ -142,6 +165,7 @@ class ServingGemm(ServingEstimator):
         shapes, library = self._shapes(batch, dtype, quant, rows), engines.answering(batch.kernels)
         source, kind, constants = self._constants(batch, gpu, dtype, quant)
         return self._corrected(
-            source, kind, gpu, dtype, lambda device: core_time(shapes, device, constants),
-            lambda device, core: features(shapes, device, core, library.code),
+            source, kind, gpu, dtype, shapes, lambda shapes, device: core_time(shapes, device, constants),
+            lambda shapes, device, core: features(shapes, device, core, library.code),
+            corners_of(shapes.m, source), others=(library.name, quant),
         )  # fmt: skip
