@@ -2,14 +2,15 @@
 
 Trees are steps. What they say of 300 rows is what they learned of 257 or of 512, or of sizes as unaligned as 300 though
 far smaller; somewhere between two measured sizes it jumps, where nothing was measured. So core and trees are asked at
-measured sizes (knots) alone, and between two of them the logarithm of the time goes along a line in the logarithm of
-the size. At a knot the forecast is what was learned there, alignment included: 256 and 257 rows are both knots.
+measured sizes (knots, which a fit stores with the trees) alone, and between two of them the logarithm of the time goes
+along a line in the logarithm of the size. At a knot the forecast is what was learned there, alignment included: 256 and
+257 rows are both knots.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,9 +19,20 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 S = TypeVar("S")
+#: Knots of one estimator's trees, by column.
+Sizes = Mapping[str, FloatArray]
 
 #: Answers that are kept for a GPU and kind of kernel: guards against memory without end, chosen by hand, not from data.
 _KEPT = 65_536
+#: Knots go on to here in octaves, by definition more than any size.
+_OCTAVES = 48
+
+
+def extended(measured: Sequence[float]) -> FloatArray:
+    """Knots from measured sizes, rising: halved down to 1 below the least of them, doubled above the largest."""
+    least, most = measured[0], measured[-1]
+    below = {float(max(1, int(least) >> i)) for i in range(_OCTAVES)} - {least}
+    return np.array([*sorted(below), *measured, *(most * 2.0**i for i in range(1, _OCTAVES))], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +49,34 @@ class Corners:
     count: int
 
     @classmethod
-    def around(cls, columns: Mapping[str, tuple[FloatArray, FloatArray]]) -> Corners:
-        """Of (sizes (n,), rising knots) by column; a size beyond the last knot is asked at the last."""
+    def around(cls, columns: Mapping[str, tuple[FloatArray, FloatArray]], rows: IntArray | None = None) -> Corners:
+        """Of (sizes (n,), `extended` knots) by column; of ``rows`` of them alone where these are given."""
         count = len(next(iter(columns.values()))[0])
-        rows, weights = np.arange(count, dtype=np.int64), np.ones(count)
+        rows = np.arange(count) if rows is None else rows
+        weights = np.ones(len(rows))
         sizes: dict[str, FloatArray] = {}
         for name, (values, knots) in columns.items():
-            at = values[rows]
-            upper = np.clip(np.searchsorted(knots, at), 1, len(knots) - 1)
-            low, high = knots[upper - 1], knots[upper]
-            share: FloatArray = np.clip(np.log(at / low) / np.log(high / low), 0.0, 1.0)
-            both = np.concatenate([1.0 - share, share])
-            kept = both > 0.0
-            rows = np.tile(rows, 2)[kept]
-            weights = np.tile(weights, 2)[kept] * both[kept]
-            sizes = {other: np.tile(v, 2)[kept] for other, v in sizes.items()}
-            sizes[name] = np.concatenate([low, high])[kept]
+            at = values.take(rows)
+            upper = knots.searchsorted(at)
+            high = knots.take(upper)
+            between = (high != at).nonzero()[0]
+            if between.size:
+                low = knots.take(upper.take(between) - 1)
+                share = np.log(at.take(between) / low) / np.log(high.take(between) / low)
+                rest = weights.take(between)
+                weights[between] *= share
+                weights = np.concatenate((weights, rest * (1.0 - share)))
+                rows = np.concatenate((rows, rows.take(between)))
+                sizes = {other: np.concatenate((v, v.take(between))) for other, v in sizes.items()}
+                high = np.concatenate((high, low))
+            sizes[name] = high
         return cls(rows, sizes, weights, count)
+
+    def at(self, shapes: S) -> S:
+        """``shapes``, a dataclass whose arrays are of shape (n,), at the questions: (u,)."""
+        every = ((name, getattr(shapes, name)) for name in shapes.__slots__)  # type: ignore[attr-defined]
+        columns: dict[str, Any] = {n: v.take(self.rows) for n, v in every if isinstance(v, np.ndarray)}
+        return replace(shapes, **{**columns, **self.sizes})  # type: ignore[type-var]
 
     def joined(self, answers: FloatArray) -> FloatArray:
         """What ``answers`` (u,) make of the sizes, (n,)."""
@@ -61,7 +84,16 @@ class Corners:
         return found
 
 
-class Knots:
+def together(parts: Sequence[Corners]) -> Corners:
+    """The questions of several groups of the same sizes, each of rows of its own."""
+    if len(parts) == 1:
+        return parts[0]
+    rows, weights = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "weights"))
+    sizes = {name: np.concatenate([part.sizes[name] for part in parts]) for name in parts[0].sizes}
+    return Corners(rows, sizes, weights, parts[0].count)
+
+
+class Answers:
     """Times at knots, kept: the points of a sweep share them."""
 
     def __init__(self) -> None:
@@ -72,23 +104,19 @@ class Knots:
 
         ``shapes`` is a dataclass whose arrays are of shape (n,), ``key`` whatever else the answer depends on.
         """
-        columns = _columns(shapes, corners)
-        table = np.stack(list(columns.values()), axis=1)
-        names: list[bytes] = table.view(f"V{8 * len(columns)}").ravel().tolist()
+        questions = corners.at(shapes)
+        every = (getattr(questions, name) for name in questions.__slots__)  # type: ignore[attr-defined]
+        table = np.array([values for values in every if isinstance(values, np.ndarray)]).T.copy()
+        names: list[bytes] = table.view(f"V{table.strides[0]}").ravel().tolist()
         known = self._known.setdefault(key, {})
         if len(known) + len(names) > _KEPT:
             known.clear()
         new = {name: i for i, name in enumerate(names) if name not in known}
         if new:
-            at = list(new.values())
-            asked: dict[str, Any] = {name: column[at] for name, column in columns.items()}
-            known.update(zip(new, np.log(ask(replace(shapes, **asked))).tolist(), strict=True))  # type: ignore[type-var]
+            few = questions
+            if len(new) < len(names):
+                at = np.array(list(new.values()))
+                few = Corners(at, {}, at, len(at)).at(questions)
+            known.update(zip(new, np.log(ask(few)).tolist(), strict=True))
         found: FloatArray = np.exp(corners.joined(np.array([known[name] for name in names])))
         return found
-
-
-def _columns(shapes: Any, corners: Corners) -> dict[str, FloatArray]:
-    """The arrays of ``shapes`` at the questions, by name, (u,) each."""
-    every = ((field.name, getattr(shapes, field.name)) for field in fields(shapes))
-    columns = {name: values[corners.rows] for name, values in every if isinstance(values, np.ndarray)}
-    return {**columns, **corners.sizes}

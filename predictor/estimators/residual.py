@@ -27,7 +27,7 @@ from predictor.errors import SpecError, UnsupportedError
 from predictor.estimators.adapted import Adapted
 from predictor.estimators.base import Batch
 from predictor.estimators.explanation import COUNT, Explanation, terms
-from predictor.estimators.knots import Corners, Knots
+from predictor.estimators.knots import Answers, Corners, Sizes, extended
 from predictor.estimators.named import Named, of_a_form
 from predictor.estimators.trees import Trees
 from predictor.hardware.generation import is_among, runs_mma
@@ -186,12 +186,17 @@ class Corrections:
         self._weights = weights
         self._trees: dict[str, Trees] = {}
         self._resolved: dict[tuple[GPUSpec, str, tuple[str, ...], str], tuple[str, str, Named]] = {}
+        grids = [extended(grid) for grid in manifest.get("grids", ())]
+        self._knots = {
+            key: {column: grids[i] for column, i in about["knots"].items()}
+            for key, about in self._boosters.items() if "knots" in about
+        }  # fmt: skip
         self._runners = {key.split("|")[1] for key in self.cores if key.split("|")[0] in (ANY_GPU, MMA_GPUS)}
 
     def without_trees(self) -> Self:
         """The same constants of the cores, with nothing learned on top of them."""
         result = copy(self)
-        result._boosters, result._adapted, result._trees = {}, {}, {}
+        result._boosters, result._adapted, result._trees, result._knots = {}, {}, {}, {}
         result.answers = []
         return result
 
@@ -245,9 +250,17 @@ class Corrections:
         """The scalars of the measured GPU ``source``; None for shared constants, and in a dtype without rows."""
         return self._devices.get(source, {}).get(dtype)
 
-    def learned(self, key: str) -> bool:
-        """Whether trees or a calibration say anything under ``key``."""
-        return key in self._boosters or key in self._adapted
+    def knots(self, key: str) -> Sizes:
+        """The sizes, by column, that core and trees under ``key`` are asked at; none where rows have no grid."""
+        adapted = self._adapted.get(key)
+        return self._knots.get(key, {}) if adapted is None else self.knots(adapted.trees)
+
+    def own_rows(self, key: str, features: Callable[[], FloatArray]) -> FloatArray | float:
+        """What a calibration's rows say under ``key`` beside the trees; 0 where there are none."""
+        adapted = self._adapted.get(key)
+        if adapted is None or not len(adapted.points.weights):
+            return 0.0 if adapted is None else adapted.offset
+        return adapted.points.predict(features()[:, adapted.columns]) + adapted.offset
 
     def log_factor(
         self, key: str, gpu: GPUSpec, features: Callable[[], FloatArray], whole: bool = False
@@ -255,17 +268,17 @@ class Corrections:
         """The trees' answer under ``key``, clipped and shrunk as its booster says; ``whole`` leaves it unshrunk.
 
         The booster for GPUs that nobody measured is trusted in full where a GPU of the same generation was, and
-        shrunk elsewhere: what is common to the measured ones holds only in part for a new generation.
+        shrunk elsewhere: what is common to the measured ones holds only in part for a new generation. A calibration
+        says how much of whose trees it is; what its rows say beside them is in `own_rows`.
         """
         adapted = self._adapted.get(key)
         if adapted is not None:
             x = features()
-            result: FloatArray | float = adapted.offset
-            if len(adapted.points.weights):
-                result = adapted.points.predict(x[:, adapted.columns]) + adapted.offset
+            result: FloatArray | float = 0.0
             for trees, share in ((adapted.trees, adapted.strength), *adapted.others):
                 if share:
-                    result = result + share * self.log_factor(trees, gpu, lambda: x, whole=True)
+                    other = self.own_rows(trees, lambda: x) + self.log_factor(trees, gpu, lambda: x, whole=True)
+                    result = result + share * other
             return result
         booster = self._boosters.get(key)
         if booster is None:
@@ -327,7 +340,7 @@ class ServingEstimator:
     def __init__(self, name: str, corrections: Corrections) -> None:
         self.name = name
         self._corrections = corrections
-        self._knots = Knots()
+        self._answers = Answers()
 
     @classmethod
     def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Self:
@@ -347,19 +360,20 @@ class ServingEstimator:
         """
         device, key = Device.of(gpu, dtype), f"{source}|{kind}"
         sibling = None if source == gpu.id else self._corrections.device(source, variant(dtype))
+        asked = device if sibling is None or sibling.sms != device.sms else sibling
 
         def ask(shapes: S) -> FloatArray:
-            core = shown = core_time(shapes, device)
-            asked = device
-            if sibling is not None and sibling.sms == device.sms:
-                asked, shown = sibling, core_time(shapes, sibling)
+            core = core_time(shapes, device)
+            shown = core if asked is device else core_time(shapes, asked)
             factor = self._corrections.log_factor(key, gpu, lambda: features(shapes, asked, shown))
             seconds: FloatArray = core.total * np.exp(factor)
             return seconds
 
-        if corners is None or not self._corrections.learned(key):
-            return ask(shapes)
-        return self._knots.seconds((key, gpu, dtype, *others), shapes, corners, ask)
+        seconds = (
+            ask(shapes) if corners is None else self._answers.seconds((key, gpu, dtype, *others), shapes, corners, ask)
+        )
+        own = self._corrections.own_rows(key, lambda: features(shapes, asked, core_time(shapes, asked)))
+        return seconds * np.exp(own)
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """What the formula says of the only operator of ``batch``, and the factor of the trees over it."""
@@ -378,5 +392,5 @@ class ServingEstimator:
     def core_alone(self) -> Self:
         """The estimator without its trees: what its formula says."""
         result = copy(self)
-        result._corrections, result._knots = self._corrections.without_trees(), Knots()
+        result._corrections, result._answers = self._corrections.without_trees(), Answers()
         return result

@@ -26,7 +26,7 @@ from predictor.estimators.attention_shapes import (
     visible_keys,
 )
 from predictor.estimators.base import Batch
-from predictor.estimators.knots import Corners
+from predictor.estimators.knots import Corners, Sizes, together
 from predictor.estimators.named import NORM, Named
 from predictor.estimators.residual import (
     ANY_GPU,
@@ -49,18 +49,6 @@ BACKWARD_OVER_FORWARD = 0.8
 #: Fewest keys of a decode step in the tables. What they hold of one query and one key was run by prefill kernels (the
 #: tables of prompts, at a length of 1): with TensorRT-LLM 2.5 times as slow (median) as decode kernels over two keys.
 _FEWEST_DECODE_KEYS = 2.0
-#: Sizes of the tables. Source: AIConfigurator's attention and encoder tables, all that they hold; doubled beyond. A
-#: batch or a KV cache: powers of 2. Queries of a causal prompt and of an encoder are apart.
-_POWERS = np.array([2**i for i in range(25)], dtype=np.float64)
-_PROMPTS = np.array([
-    *(2**i for i in range(11)), 1536, 2048, 3072, 4096, 6144, 8192, 10240, 12288, *(2**i for i in range(14, 25)),
-], dtype=np.float64)  # fmt: skip
-_PATCHES = np.array([
-    1, 2, 4, 8, 13, 16, 26, 32, 52, 64, 104, 128, 192, 256, 400, 512, 576, 1024, 1296, 1500, 1536, 2048, 2304, 3072,
-    3136, 4096, 5184, 6144, 6400, 7744, 8192, 9216, 10240, 10816, 12288, 12544, 14400, 16384, 24576, 32768, 49152,
-    *(2**i for i in range(16, 25)),
-], dtype=np.float64)  # fmt: skip
-
 
 FEATURES = (
     "log2_batch", "log2_heads", "log2_kv_heads", "log2_group", "log2_q_len", "log2_kv_len", "log2_visible",
@@ -171,13 +159,29 @@ def features(shapes: Shapes, device: Device, core: AnyCore, framework: int) -> F
     return out
 
 
-def corners_of(shapes: Shapes, decode: bool) -> Corners:
-    """The measured sizes around calls that are all causal or all not; what came before a prompt stays as it is."""
-    if decode:
-        return Corners.around({"batch": (shapes.batch, _POWERS), "kv_len": (shapes.kv_len, _POWERS)})
-    queries = _PROMPTS if shapes.causal.all() else _PATCHES
-    found = Corners.around({"batch": (shapes.batch, _POWERS), "q_len": (shapes.q_len, queries)})
-    before = (shapes.kv_len - shapes.q_len)[found.rows]
+def sizes_of(shapes: Shapes, phase: str) -> dict[str, FloatArray]:
+    """The columns that tables have on a grid; the prompts of decoders and of encoders are apart."""
+    if is_decode(phase):
+        return {"batch": shapes.batch, "kv_len": shapes.kv_len}
+    causal = shapes.causal > 0
+    return {"batch": shapes.batch, "prompt": shapes.q_len[causal], "patches": shapes.q_len[~causal]}
+
+
+def corners_of(shapes: Shapes, phase: str, knots: Sizes) -> Corners | None:
+    """The measured sizes around ``shapes``, None without any; what came before a prompt stays as it is."""
+    if is_decode(phase):
+        known = {name: (values, knots[name]) for name, values in sizes_of(shapes, phase).items() if name in knots}
+        return Corners.around(known) if known else None
+    if not {"batch", "prompt"} <= knots.keys():
+        return None
+    causal = shapes.causal > 0
+    groups = [(causal.nonzero()[0], "prompt"), ((~causal).nonzero()[0], "patches")]
+    batch = shapes.batch, knots["batch"]
+    found = together([
+        Corners.around({"batch": batch, "q_len": (shapes.q_len, knots.get(name, knots["prompt"]))}, rows)
+        for rows, name in groups if rows.size
+    ])  # fmt: skip
+    before = (shapes.kv_len - shapes.q_len).take(found.rows)
     return replace(found, sizes={**found.sizes, "kv_len": found.sizes["q_len"] + before})
 
 
@@ -225,10 +229,10 @@ class ServingAttention(ServingEstimator):
             columns["value_dim"],
         )  # fmt: skip
         seconds = np.empty(len(batch.dtypes))
-        groups: dict[tuple[str, str, float], list[int]] = {}
-        for i, key in enumerate(zip(batch.dtypes, phases.tolist(), columns["causal"].tolist(), strict=True)):
+        groups: dict[tuple[str, str], list[int]] = {}
+        for i, key in enumerate(zip(batch.dtypes, phases.tolist(), strict=True)):
             groups.setdefault(key, []).append(i)
-        for (dtype, phase, _), members in groups.items():
+        for (dtype, phase), members in groups.items():
             rows = np.array(members)
             seconds[rows] = self._seconds(batch, gpu, dtype, phase, rows, shared[rows].astype(np.float64))
         if backward.any():
@@ -259,7 +263,7 @@ class ServingAttention(ServingEstimator):
             source, phase, gpu, dtype, shapes,
             lambda shapes, device: core_time(shapes, device, constants, is_decode(phase)),
             lambda shapes, device, core: features(shapes, device, core, library.code),
-            corners_of(shapes, is_decode(phase)), others=(library.name,),
+            corners_of(shapes, phase, self._corrections.knots(f"{source}|{phase}")), others=(library.name,),
         )  # fmt: skip
         if source == ANY_GPU and gpu.vendor == "nvidia" and not is_decode(phase):
             return np.maximum(seconds, attention_cycles.softmax_floor(shapes, Device.of(gpu, dtype)))

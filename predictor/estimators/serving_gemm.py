@@ -9,7 +9,6 @@ see `quantize_time` there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, cast
 
@@ -20,7 +19,7 @@ from predictor import engines
 from predictor.estimators.base import Batch, by_variant
 from predictor.estimators.explanation import COUNT, WORD, Explanation, terms
 from predictor.estimators.gemm_core import Constants, CoreTime, Shapes, core_time
-from predictor.estimators.knots import Corners
+from predictor.estimators.knots import Corners, Sizes
 from predictor.estimators.residual import (
     Device,
     FloatArray,
@@ -49,15 +48,6 @@ FEATURES = (
 
 
 BLOCKED = "fp8_block"
-#: Rows of A in the tables of serving frameworks. Source: AIConfigurator's gemm_perf tables, all that they hold; doubled
-#: beyond.
-KNOTS = np.array([
-    *range(1, 18), 32, 33, 48, 49, 64, 65, 80, 81, 96, 97, 112, 113, 128, 129, 160, 161, 192, 193, 224, 225, 256, 257,
-    512, 513, *(rows + more for rows in range(768, 4353, 256) for more in (0, 1)), *(2**i for i in range(13, 25)),
-], dtype=np.float64)  # fmt: skip
-#: GPUs whose tables of early releases have 384 rows beside them.
-_WITH_384 = frozenset({"a100-sxm-80gb", "b60"})
-_KNOTS_384 = np.sort(np.append(KNOTS, 384.0))
 
 
 def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> FloatArray:
@@ -94,9 +84,14 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> 
     return out
 
 
-def corners_of(m: FloatArray, source: str) -> Corners:
-    """The measured sizes around ``m`` rows, for constants and trees of ``source``."""
-    return Corners.around({"m": (m, _KNOTS_384 if source in _WITH_384 else KNOTS)})
+def sizes_of(shapes: Shapes, kind: str) -> dict[str, FloatArray]:
+    """The columns that tables have on a grid, (n,) each."""
+    return {"m": shapes.m}
+
+
+def corners_of(shapes: Shapes, kind: str, knots: Sizes) -> Corners | None:
+    """The measured sizes around ``shapes``; None without any."""
+    return Corners.around({"m": (shapes.m, knots["m"])}) if knots else None
 
 
 def _whole(size: float, multiple: float) -> float:
@@ -127,7 +122,7 @@ class ServingGemm(ServingEstimator):
         found, bound = core_terms(shapes, device, constants)
         seconds, core = float(self.seconds(batch, gpu)[0]), float(core_time(shapes, device, constants).total[0])
         found += terms("residual", [
-            ("factor", seconds / core, COUNT, f"kernel / core: trees {self._asked(kind, source, columns)}"),
+            ("factor", seconds / core, COUNT, self._asked(f"{source}|{kind}", shapes)),
             ("kernel", seconds, "s", "core x factor"),
         ])  # fmt: skip
         m, n, k = (float(columns[name][0]) for name in ("m", "n", "k"))
@@ -142,13 +137,16 @@ class ServingGemm(ServingEstimator):
         rests = self._corrections.rests_on(source, gpu, engines.answering(batch.kernels).name, kind)
         return Explanation(tuple(found), bound, rests)
 
-    def _asked(self, kind: str, source: str, columns: Mapping[str, FloatArray]) -> str:
-        """Which rows of A the trees are asked about, in words."""
-        if not self._corrections.learned(f"{source}|{kind}"):
-            return "say nothing here"
-        rows = sorted(corners_of(columns["m"], source).sizes["m"].tolist())
+    def _asked(self, key: str, shapes: Shapes) -> str:
+        """Which rows of A the trees under ``key`` are asked about, in words."""
+        corners = corners_of(shapes, "", self._corrections.knots(key))
+        if corners is None:
+            return "exp(r): what the trees, or a calibration, say of this shape"
+        rows = sorted(corners.sizes["m"].tolist())
         at = " and ".join(f"{m:.0f}" for m in rows)
-        return f"at {at} rows, as measured" if len(rows) == 1 else f"on a line between the measured {at} rows"
+        if len(rows) == 1:
+            return f"exp(r): trees, or a calibration, at {at} rows, a measured size"
+        return f"kernel / core: trees, on a line between the measured {at} rows"
 
     def _constants(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str) -> tuple[str, str, Constants]:
         """(whose, of which variant, constants)."""
@@ -167,5 +165,5 @@ class ServingGemm(ServingEstimator):
         return self._corrected(
             source, kind, gpu, dtype, shapes, lambda shapes, device: core_time(shapes, device, constants),
             lambda shapes, device, core: features(shapes, device, core, library.code),
-            corners_of(shapes.m, source), others=(library.name, quant),
+            corners_of(shapes, kind, self._corrections.knots(f"{source}|{kind}")), others=(library.name, quant),
         )  # fmt: skip
