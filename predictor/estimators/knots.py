@@ -19,8 +19,6 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 S = TypeVar("S")
-#: Knots of one estimator's trees, by column.
-Sizes = Mapping[str, FloatArray]
 
 #: Answers that are kept for a GPU and kind of kernel: guards against memory without end, chosen by hand, not from data.
 _KEPT = 65_536
@@ -28,11 +26,25 @@ _KEPT = 65_536
 _OCTAVES = 48
 
 
-def extended(measured: Sequence[float]) -> FloatArray:
-    """Knots from measured sizes, rising: halved down to 1 below the least of them, doubled above the largest."""
-    least, most = measured[0], measured[-1]
-    below = {float(max(1, int(least) >> i)) for i in range(_OCTAVES)} - {least}
-    return np.array([*sorted(below), *measured, *(most * 2.0**i for i in range(1, _OCTAVES))], dtype=np.float64)
+@dataclass(frozen=True, slots=True)
+class Knots:
+    """Sizes of one column, rising (k,), with their logarithms and numbers."""
+
+    sizes: FloatArray
+    logs: FloatArray
+    numbers: FloatArray
+
+    @classmethod
+    def of(cls, measured: Sequence[float]) -> Knots:
+        """Measured sizes, rising; halved down to 1 below the least of them, doubled above the largest."""
+        least, most = measured[0], measured[-1]
+        below = {float(max(1, int(least) >> i)) for i in range(_OCTAVES)} - {least}
+        sizes = np.array([*sorted(below), *measured, *(most * 2.0**i for i in range(1, _OCTAVES))], dtype=np.float64)
+        return cls(sizes, np.log(sizes), np.arange(len(sizes), dtype=np.float64))
+
+
+#: Knots of one booster, by column.
+Grid = Mapping[str, Knots]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,38 +61,44 @@ class Corners:
     count: int
 
     @classmethod
-    def around(cls, columns: Mapping[str, tuple[FloatArray, FloatArray]], rows: IntArray | None = None) -> Corners:
-        """Of (sizes (n,), `extended` knots) by column; of ``rows`` of them alone where these are given."""
+    def around(cls, columns: Mapping[str, tuple[FloatArray, Knots]], rows: IntArray | None = None) -> Corners:
+        """Of (sizes (n,), knots) by column; of ``rows`` of them alone where these are given."""
         count = len(next(iter(columns.values()))[0])
         rows = np.arange(count) if rows is None else rows
         weights = np.ones(len(rows))
         sizes: dict[str, FloatArray] = {}
         for name, (values, knots) in columns.items():
-            at = values.take(rows)
-            upper = knots.searchsorted(at)
-            high = knots.take(upper)
-            between = (high != at).nonzero()[0]
+            position = np.interp(np.log(values.take(rows)), knots.logs, knots.numbers)
+            below = position.astype(np.int64)
+            share = position - below
+            between = share.nonzero()[0]
+            at = knots.sizes.take(below)
             if between.size:
-                low = knots.take(upper.take(between) - 1)
-                share = np.log(at.take(between) / low) / np.log(high.take(between) / low)
-                rest = weights.take(between)
-                weights[between] *= share
-                weights = np.concatenate((weights, rest * (1.0 - share)))
+                above = weights.take(between) * share.take(between)
+                weights[between] -= above
+                weights = np.concatenate((weights, above))
                 rows = np.concatenate((rows, rows.take(between)))
                 sizes = {other: np.concatenate((v, v.take(between))) for other, v in sizes.items()}
-                high = np.concatenate((high, low))
-            sizes[name] = high
+                at = np.concatenate((at, knots.sizes.take(below.take(between) + 1)))
+            sizes[name] = at
         return cls(rows, sizes, weights, count)
 
+    def table(self, shapes: Any) -> tuple[list[str], FloatArray]:
+        """(names of the arrays of ``shapes``, a dataclass with slots, their values at the questions (names, u))."""
+        names = [name for name in shapes.__slots__ if isinstance(getattr(shapes, name), np.ndarray)]
+        table = np.array([getattr(shapes, name) for name in names]).take(self.rows, axis=1)
+        for name, values in self.sizes.items():
+            table[names.index(name)] = values
+        return names, table
+
     def at(self, shapes: S) -> S:
-        """``shapes``, a dataclass whose arrays are of shape (n,), at the questions: (u,)."""
-        every = ((name, getattr(shapes, name)) for name in shapes.__slots__)  # type: ignore[attr-defined]
-        columns: dict[str, Any] = {n: v.take(self.rows) for n, v in every if isinstance(v, np.ndarray)}
-        return replace(shapes, **{**columns, **self.sizes})  # type: ignore[type-var]
+        """``shapes``, whose arrays are of shape (n,), at the questions: (u,)."""
+        names, table = self.table(shapes)
+        return replace(shapes, **dict(zip(names, table, strict=True)))  # type: ignore[type-var]
 
     def joined(self, answers: FloatArray) -> FloatArray:
         """What ``answers`` (u,) make of the sizes, (n,)."""
-        found: FloatArray = np.bincount(self.rows, self.weights * answers, self.count).astype(np.float64)
+        found: FloatArray = np.bincount(self.rows, self.weights * answers, self.count).astype(np.float64, copy=False)
         return found
 
 
@@ -102,21 +120,18 @@ class Answers:
     def seconds(self, key: Hashable, shapes: S, corners: Corners, ask: Callable[[S], FloatArray]) -> FloatArray:
         """Seconds of ``shapes``, (n,), from what ``ask`` says of them at their knots.
 
-        ``shapes`` is a dataclass whose arrays are of shape (n,), ``key`` whatever else the answer depends on.
+        ``shapes`` is a dataclass with slots whose arrays are of shape (n,), ``key`` whatever else the answer depends
+        on.
         """
-        questions = corners.at(shapes)
-        every = (getattr(questions, name) for name in questions.__slots__)  # type: ignore[attr-defined]
-        table = np.array([values for values in every if isinstance(values, np.ndarray)]).T.copy()
-        names: list[bytes] = table.view(f"V{table.strides[0]}").ravel().tolist()
+        names, table = corners.table(shapes)
+        questions: list[bytes] = np.ascontiguousarray(table.T).view(f"V{8 * len(names)}").ravel().tolist()
         known = self._known.setdefault(key, {})
-        if len(known) + len(names) > _KEPT:
+        if len(known) + len(questions) > _KEPT:
             known.clear()
-        new = {name: i for i, name in enumerate(names) if name not in known}
+        new = {question: i for i, question in enumerate(questions) if question not in known}
         if new:
-            few = questions
-            if len(new) < len(names):
-                at = np.array(list(new.values()))
-                few = Corners(at, {}, at, len(at)).at(questions)
-            known.update(zip(new, np.log(ask(few)).tolist(), strict=True))
-        found: FloatArray = np.exp(corners.joined(np.array([known[name] for name in names])))
+            few = table.take(list(new.values()), axis=1)
+            asked = replace(shapes, **dict(zip(names, few, strict=True)))  # type: ignore[type-var]
+            known.update(zip(new, np.log(ask(asked)).tolist(), strict=True))
+        found: FloatArray = np.exp(corners.joined(np.array([known[question] for question in questions])))
         return found

@@ -27,7 +27,7 @@ from predictor.errors import SpecError, UnsupportedError
 from predictor.estimators.adapted import Adapted
 from predictor.estimators.base import Batch
 from predictor.estimators.explanation import COUNT, Explanation, terms
-from predictor.estimators.knots import Answers, Corners, Sizes, extended
+from predictor.estimators.knots import Answers, Corners, Grid, Knots
 from predictor.estimators.named import Named, of_a_form
 from predictor.estimators.trees import Trees
 from predictor.hardware.generation import is_among, runs_mma
@@ -186,7 +186,7 @@ class Corrections:
         self._weights = weights
         self._trees: dict[str, Trees] = {}
         self._resolved: dict[tuple[GPUSpec, str, tuple[str, ...], str], tuple[str, str, Named]] = {}
-        grids = [extended(grid) for grid in manifest.get("grids", ())]
+        grids = [Knots.of(grid) for grid in manifest.get("grids", ())]
         self._knots = {
             key: {column: grids[i] for column, i in about["knots"].items()}
             for key, about in self._boosters.items() if "knots" in about
@@ -250,7 +250,7 @@ class Corrections:
         """The scalars of the measured GPU ``source``; None for shared constants, and in a dtype without rows."""
         return self._devices.get(source, {}).get(dtype)
 
-    def knots(self, key: str) -> Sizes:
+    def knots(self, key: str) -> Grid:
         """The sizes, by column, that core and trees under ``key`` are asked at; none where rows have no grid."""
         adapted = self._adapted.get(key)
         return self._knots.get(key, {}) if adapted is None else self.knots(adapted.trees)

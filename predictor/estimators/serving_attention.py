@@ -26,7 +26,7 @@ from predictor.estimators.attention_shapes import (
     visible_keys,
 )
 from predictor.estimators.base import Batch
-from predictor.estimators.knots import Corners, Sizes, together
+from predictor.estimators.knots import Corners, Grid, together
 from predictor.estimators.named import NORM, Named
 from predictor.estimators.residual import (
     ANY_GPU,
@@ -167,7 +167,7 @@ def sizes_of(shapes: Shapes, phase: str) -> dict[str, FloatArray]:
     return {"batch": shapes.batch, "prompt": shapes.q_len[causal], "patches": shapes.q_len[~causal]}
 
 
-def corners_of(shapes: Shapes, phase: str, knots: Sizes) -> Corners | None:
+def corners_of(shapes: Shapes, phase: str, knots: Grid) -> Corners | None:
     """The measured sizes around ``shapes``, None without any; what came before a prompt stays as it is."""
     if is_decode(phase):
         known = {name: (values, knots[name]) for name, values in sizes_of(shapes, phase).items() if name in knots}

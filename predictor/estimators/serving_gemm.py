@@ -19,7 +19,7 @@ from predictor import engines
 from predictor.estimators.base import Batch, by_variant
 from predictor.estimators.explanation import COUNT, WORD, Explanation, terms
 from predictor.estimators.gemm_core import Constants, CoreTime, Shapes, core_time
-from predictor.estimators.knots import Corners, Sizes
+from predictor.estimators.knots import Corners, Grid
 from predictor.estimators.residual import (
     Device,
     FloatArray,
@@ -89,7 +89,7 @@ def sizes_of(shapes: Shapes, kind: str) -> dict[str, FloatArray]:
     return {"m": shapes.m}
 
 
-def corners_of(shapes: Shapes, kind: str, knots: Sizes) -> Corners | None:
+def corners_of(shapes: Shapes, kind: str, knots: Grid) -> Corners | None:
     """The measured sizes around ``shapes``; None without any."""
     return Corners.around({"m": (shapes.m, knots["m"])}) if knots else None
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from predictor import engines
 from predictor.estimators import attention_cycles, serving_attention, serving_gemm, serving_moe
-from predictor.estimators.knots import Corners, Sizes
+from predictor.estimators.knots import Corners, Grid
 from predictor.estimators.named import Named
 from predictor.estimators.residual import ANY_GPU, MMA_GPUS, FloatArray, describe_device
 from predictor.hardware.generation import generation, runs_mma
@@ -76,7 +76,7 @@ class Family:
     common: Callable[[str], Family] | None = None  # by kind of rows: core, trees for what GPUs share; else as measured
     from_plain: bool = False  # what GPUs share of a variant is pulled toward the framework's plain products (bf16)
     sizes_of: SizesOf | None = None  # columns that tables have on a grid, by shapes and kind
-    corners_of: Callable[[Any, str, Sizes], Corners | None] | None = None  # their knots around shapes of a kind
+    corners_of: Callable[[Any, str, Grid], Corners | None] | None = None  # their knots around shapes of a kind
     like: Callable[[str], str] | None = None  # the kind whose rows tell the constants that GPUs share, if there are any
 
     def total(self, part: Part, logs: FloatArray) -> FloatArray:
@@ -84,7 +84,7 @@ class Family:
         result: FloatArray = self.core(part, self.start.from_logs(logs)).total
         return result
 
-    def at_knots(self, part: Part, knots: Sizes) -> tuple[Part, Callable[[FloatArray], FloatArray]]:
+    def at_knots(self, part: Part, knots: Grid) -> tuple[Part, Callable[[FloatArray], FloatArray]]:
         """(the part at the measured sizes around its rows, what makes answers there those of the rows)."""
         corners = self.corners_of(part.shapes, part.kind, knots) if self.corners_of else None
         if corners is None:

@@ -10,7 +10,7 @@ import pytest
 
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import make_batch
-from predictor.estimators.knots import Corners
+from predictor.estimators.knots import Corners, Knots
 from predictor.hardware.gpu import load_gpu
 from predictor.ops import Attention, Gemm
 
@@ -91,21 +91,16 @@ def test_attention_grows_with_its_cache_and_its_prompt() -> None:
 
 
 def test_a_measured_size_is_its_own_only_neighbour() -> None:
-    knots = np.array([1.0, 2.0, 4.0, 8.0])
-    corners = Corners.around({"m": (np.array([1.0, 2.0, 8.0, 20.0]), knots)})
-    assert sorted(zip(corners.rows.tolist(), corners.sizes["m"].tolist(), strict=True)) == [
-        (0, 1),
-        (1, 2),
-        (2, 8),
-        (3, 8),
-    ]
+    corners = Corners.around({"m": (np.array([1.0, 2.0, 8.0, 64.0]), Knots.of([2.0, 4.0, 8.0]))})
+    assert corners.sizes["m"].tolist() == [1, 2, 8, 64]  # halved below what was measured, and doubled beyond
+    assert corners.rows.tolist() == [0, 1, 2, 3]
     assert corners.weights == pytest.approx(1.0)
 
 
 def test_the_line_is_exact_for_powers_of_both_sizes() -> None:
     rng = np.random.default_rng(0)
-    knots = np.array([1.0, 2.0, 5.0, 16.0, 40.0])
-    a, b = rng.uniform(1, 40, 50), rng.uniform(1, 40, 50)
+    knots = Knots.of([1.0, 2.0, 5.0, 16.0, 40.0])
+    a, b = rng.uniform(1, 90, 50), rng.uniform(1, 90, 50)
     corners = Corners.around({"a": (a, knots), "b": (b, knots)})
     line = corners.joined(0.7 * np.log(corners.sizes["a"]) - 1.3 * np.log(corners.sizes["b"]))
     np.testing.assert_allclose(line, 0.7 * np.log(a) - 1.3 * np.log(b), atol=1e-12)
