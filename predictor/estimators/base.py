@@ -7,13 +7,12 @@ over latency, follows from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from predictor.engines import EAGER
 from predictor.estimators.interval import Group, Spread, spread
@@ -54,14 +53,6 @@ def make_batch(family: str, ops: Sequence[Op], kernels: str = EAGER.kernels) -> 
 
 def _columns_of(ops: Sequence[Op]) -> tuple[str, ...]:
     return ops[0].columns
-
-
-def by_variant(batch: Batch) -> Iterable[tuple[str, str, npt.NDArray[np.int64]]]:
-    """(dtype, scheme, rows) of the operators of a batch that one variant of a kernel runs."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for i, op in enumerate(batch.ops):
-        groups.setdefault((op.dtype, getattr(op, "quant", "")), []).append(i)
-    return ((dtype, quant, np.array(rows)) for (dtype, quant), rows in groups.items())
 
 
 class Estimator(Protocol):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import product
 from types import MappingProxyType
 from typing import Any, cast
@@ -22,12 +21,13 @@ from predictor import engines
 from predictor.engines import EAGER
 from predictor.errors import RequestError
 from predictor.estimators.adapted import NO_POINTS, Adapted, Points, covariance
-from predictor.estimators.gemm_core import Constants
+from predictor.estimators.cores.gemm import Constants
 from predictor.estimators.named import Named
-from predictor.estimators.residual import ANY_GPU, MMA_GPUS, Corrections, FloatArray
+from predictor.estimators.residual import ANY_GPU, MMA_GPUS, Corrections
 from predictor.estimators.serving_attention import DECODE, PREFILL
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import CUDA_GRAPH
+from predictor.roofline import FloatArray
 from predictor.sampling import cells, one_of_each, spread_out
 from predictor.training.fit_serving import ATTENTION, GEMM, MOE, Family
 from predictor.training.own_scalars import Fitted, Frame, Weights, percent
@@ -321,10 +321,11 @@ def _adapt(
         asked, joined = family.at_knots(part, corrections.knots(key))
         core = family.core(asked, own)
         left.append(part.log_latency - joined(np.log(core.total)))
-        said = [_said(family, corrections, k, gpu, asked, core, whole=True) for k in (key, *others)]
-        learned.append(np.stack([joined(values) for values in said], axis=1))
+        x = family.describe(asked, core)
+        said = [joined(corrections.said(k, gpu, x, whole=True)) for k in (key, *others)]
+        learned.append(np.stack(said, axis=1))
         old = family.core(asked, start)
-        before = np.log(old.total) + _said(family, corrections, key, gpu, asked, old)
+        before = np.log(old.total) + corrections.said(key, gpu, family.describe(asked, old))
         first.append(joined(before) - part.log_latency)
     at, y, trees = np.concatenate(tables), np.concatenate(left), np.concatenate(learned)
     if others:
@@ -334,15 +335,6 @@ def _adapt(
     shares = (adapted.strength, *(share for _, share in adapted.others))
     answer = adapted.points.predict(at) + adapted.offset + trees @ np.array(shares)
     return adapted, np.concatenate(first), answer - y
-
-
-def _said(
-    family: Family, corrections: Corrections, key: str, gpu: GPUSpec, part: Part, core: Any, whole: bool = False
-) -> FloatArray:
-    """What trees, and rows of an earlier calibration, say under ``key``, (n,)."""
-    x = lru_cache(lambda: family.describe(part, core))
-    said = corrections.own_rows(key, x) + corrections.log_factor(key, gpu, x, whole)
-    return np.broadcast_to(said, part.size)
 
 
 def explain(key: str, columns: tuple[int, ...], at: FloatArray, y: FloatArray, trees: FloatArray) -> Adapted:

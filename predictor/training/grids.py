@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from predictor.estimators.residual import FloatArray
+from predictor.roofline import FloatArray
 from predictor.training.serving_rows import Part
 
 #: Columns of a family's shapes that are on a grid, by kind of rows.
