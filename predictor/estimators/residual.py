@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
@@ -25,7 +24,7 @@ from predictor.errors import SpecError
 from predictor.estimators.adapted import Adapted
 from predictor.estimators.base import Batch
 from predictor.estimators.device import Device
-from predictor.estimators.explanation import COUNT, Explanation, terms
+from predictor.estimators.explanation import COUNT, Explanation, constant_terms, terms
 from predictor.estimators.knots import Answers, Corners, Grid, Knots
 from predictor.estimators.named import Named, of_a_form
 from predictor.estimators.trees import Trees
@@ -294,8 +293,7 @@ class ServingEstimator:
         ])  # fmt: skip
         assert alone._corrections.answers is not None
         path, source, constants = alone._corrections.answers[0]
-        found += terms("constants", [(*named, COUNT, "") for named in asdict(constants).items()])  # type: ignore[call-overload]
-        return Explanation(tuple(found), "", self._corrections.rests_on(source, gpu, *path))
+        return Explanation((*found, *constant_terms(constants)), "", self._corrections.rests_on(source, gpu, *path))
 
     def core_alone(self) -> Self:
         """The estimator without its trees: what its formula says."""

@@ -19,7 +19,7 @@ from predictor import engines
 from predictor.estimators.base import Batch
 from predictor.estimators.cores.gemm import Constants, Shapes, core_time, features
 from predictor.estimators.device import Device
-from predictor.estimators.explanation import COUNT, WORD, Explanation, terms
+from predictor.estimators.explanation import COUNT, WORD, Explanation, constant_terms, terms
 from predictor.estimators.knots import Corners, Grid
 from predictor.estimators.residual import ServingEstimator, by_variant
 from predictor.hardware.gpu import GPUSpec
@@ -58,7 +58,7 @@ class ServingGemm(ServingEstimator):
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """The core's grid and times for the only product of ``batch``, its constants, and what the trees make of it."""
-        from predictor.estimators.cores.gemm_explained import constant_terms, core_terms  # a forecast starts without it
+        from predictor.estimators.cores.gemm_explained import core_terms  # a forecast starts without it
 
         op, columns = batch.ops[0], batch.columns
         dtype, quant = op.dtype, getattr(op, "quant", "")
@@ -78,7 +78,7 @@ class ServingGemm(ServingEstimator):
             ("aligned", f"{m:.0f} x {n:.0f} x {k:.0f}", WORD, "the next multiples of 64, of 8 for few rows"),
             ("aligned kernel", at, "s", "what the larger, aligned product takes"),
         ])  # fmt: skip
-        found += constant_terms(constants, shapes.itemsize < 2)
+        found += constant_terms(constants, without="nothing" if shapes.itemsize < 2 else "quantize")
         rests = self._corrections.rests_on(source, gpu, engines.answering(batch.kernels).name, kind)
         return Explanation(tuple(found), bound, rests)
 

@@ -36,6 +36,7 @@ from predictor.training.serving_rows import (
     moe_parts,
     sample,
 )
+from predictor.training.solve import Solution, solve
 
 Frame = Any
 Fitted = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
@@ -253,8 +254,6 @@ def fit_constants(family: Family, parts: Sequence[Part], seed: int, common: Name
     The best of several searches where the family names any: kernels with split-K, without, and with large tiles alone
     are three valleys.
     """
-    from scipy.optimize import least_squares
-
     names, start = family.start.names(), (common or family.start).logs()
     free = np.array([common is None or name not in family.of_kernel for name in names])
     each = max(300, _CORE_ROWS // len(parts))
@@ -262,24 +261,18 @@ def fit_constants(family: Family, parts: Sequence[Part], seed: int, common: Name
     pull = _PRIOR * np.sqrt(sum(part.size for part in few)) * 0.3 * np.array(family.pulls or (1.0,))
 
     def errors(x: FloatArray) -> FloatArray:
-        whole = np.where(free, 0.0, start)
-        whole[free] = x
-        gaps = [np.log(family.total(part, whole)) - part.log_latency for part in few]
-        return np.concatenate([*gaps, ((whole - start) * pull)[free]])
+        return np.concatenate([np.log(family.total(part, x)) - part.log_latency for part in few])
 
-    def begin(other: Mapping[str, float]) -> FloatArray:
-        logs = [np.log(other[name]) if name in other else v for name, v in zip(names, start, strict=True)]
-        return np.asarray(logs, dtype=np.float64)[free]
+    def search(begin: FloatArray, most: int) -> Solution:
+        return solve(errors, start, pull, begin=begin, free=free, scale=0.1, step=1e-3, most=most)
 
-    def search(x: FloatArray, steps: int) -> Any:
-        return least_squares(errors, x, loss="soft_l1", f_scale=0.1, diff_step=1e-3, max_nfev=steps)
-
-    begins = [begin(other) for other in family.searches]
+    begins = [
+        np.array([np.log(other[name]) if name in other else v for name, v in zip(names, start, strict=True)])
+        for other in family.searches
+    ]
     if len(begins) > 1:  # which valley is deepest shows after a few steps
         begins = [min((search(x, 10) for x in begins), key=lambda answer: answer.cost).x]
-    result = start.copy()
-    result[free] = search(begins[0], 60).x
-    return family.start.from_logs(result)
+    return family.start.from_logs(search(begins[0], 60).x)
 
 
 def _table(
