@@ -36,6 +36,16 @@ class Fitted:
     after: float
 
 
+def fitted_rows(frame: Frame, ops: Sequence[str]) -> Frame:
+    """The fp32 rows of ``ops`` that neither a flag nor a test split of their data set keeps apart."""
+    keep = frame["op"].astype(str).isin(ops) & (frame["dtype"].astype(str) == "fp32")
+    if "flag" in frame:
+        keep &= frame["flag"].astype(str) == ""
+    if "split" in frame:
+        keep &= frame["split"].astype(str) != "test"
+    return frame[keep]
+
+
 def without(manifest: Mapping[str, Any], gpu: str) -> dict[str, Any]:
     """The manifest without an earlier calibration of ``gpu``."""
     others = {k: v for k, v in manifest["calibrated"].items() if k != gpu}
