@@ -24,9 +24,9 @@ import numpy.typing as npt
 from predictor import engines
 from predictor.dtypes import bytes_of
 from predictor.errors import SpecError, UnsupportedError
-from predictor.estimators.adapted import Adapted
 from predictor.estimators.base import Batch
 from predictor.estimators.explanation import COUNT, Explanation, terms
+from predictor.estimators.gaussian import Adapted
 from predictor.estimators.named import Named, of_a_form
 from predictor.estimators.trees import Trees
 from predictor.hardware.generation import is_among, runs_mma
@@ -259,13 +259,7 @@ class Corrections:
         adapted = self._adapted.get(key)
         if adapted is not None:
             x = features()
-            result: FloatArray | float = adapted.offset
-            if len(adapted.points.weights):
-                result = adapted.points.predict(x[:, adapted.columns]) + adapted.offset
-            for trees, share in ((adapted.trees, adapted.strength), *adapted.others):
-                if share:
-                    result = result + share * self.log_factor(trees, gpu, lambda: x, whole=True)
-            return result
+            return adapted.residual(x, lambda trees: self.log_factor(trees, gpu, lambda: x, whole=True))
         booster = self._boosters.get(key)
         if booster is None:
             return 0.0

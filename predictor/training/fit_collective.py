@@ -21,6 +21,8 @@ from predictor.estimators.collective import OWN, Board, Constants, Links, Own, O
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import LINKS
 from predictor.roofline import FloatArray
+from predictor.training import adapt
+from predictor.training.adapt import Question, rows_alone
 from predictor.training.dataset import ops_of
 from predictor.training.extras import require
 
@@ -41,6 +43,7 @@ _PULL = 0.33
 _PULLS: Mapping[str, float] = {"share_pcie_many": 5.0}  # few systems, each sharing in its own way: kept near its start
 #: What PCIe boards share beyond two of them is a system's own; what NVLink gives is not. Chosen by hand, not from data.
 _OWN_PULL = {"pcie": np.array([1.5, 1.0, 0.1, 0.1]), "": np.array([1.5, 1.0, 1.0, 1.0])}
+_ROW_ERROR = 0.1  # log error of a row from which on it counts less
 _ALONE_PULL = {"pcie": np.array([0.1, 0.03, 0.03, 0.03]), "": np.array([0.3, 0.3, 0.3, 0.3])}
 _PCIE = LINKS.index("pcie")
 
@@ -137,7 +140,7 @@ def fit_shared(rows: Rows) -> tuple[Constants, dict[str, Own]]:
         return np.concatenate([rows.weight * found, pull * (x[:n] - start), (own_pull * own).ravel()])
 
     first = np.concatenate([start, np.zeros(len(systems) * len(OWN))])
-    found = optimize.least_squares(errors, first, loss="soft_l1", f_scale=0.1, diff_step=1e-3, max_nfev=80)
+    found = optimize.least_squares(errors, first, loss="soft_l1", f_scale=_ROW_ERROR, diff_step=1e-3, max_nfev=80)
     own = found.x[n:].reshape(len(systems), len(OWN))
     return Constants.from_logs(found.x[:n]), dict(zip(systems.tolist(), map(Own.from_logs, own), strict=True))
 
@@ -151,19 +154,15 @@ def fit_own(rows: Rows, constants: Constants) -> Own:
 
     Raises RequestError where the rows are of more than one system.
     """
-    optimize = require("scipy.optimize")
     systems = sorted(set(rows.system.tolist()))
     if len(systems) != 1:
         raise RequestError(f"rows of the systems {', '.join(systems) or 'none'}: expected those of one")
 
-    pull = _of_link(_ALONE_PULL, rows)
+    def gaps(own: FloatArray) -> FloatArray:
+        return -rows.errors(constants, np.tile(own, (rows.size, 1)))
 
-    def errors(own: FloatArray) -> FloatArray:
-        found = rows.errors(constants, np.tile(own, (rows.size, 1)))
-        return np.concatenate([found, pull * own])
-
-    found = optimize.least_squares(errors, np.zeros(len(OWN)), loss="soft_l1", f_scale=0.1, diff_step=1e-3)
-    return Own.from_logs(found.x)
+    spread = _ROW_ERROR / _of_link(_ALONE_PULL, rows)
+    return Own.from_logs(adapt.constants(Question(np.zeros(len(OWN)), spread, rows_alone(gaps), noise=_ROW_ERROR), 1))
 
 
 def fit_collective(

@@ -21,8 +21,8 @@ from predictor.estimators import memory_bound as mb
 from predictor.estimators.base import Batch, make_batch
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import to_op
+from predictor.training.adapt import AFTER_LAUNCH_S
 from predictor.training.extras import require
-from predictor.training.own_scalars import AFTER_LAUNCH_S
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

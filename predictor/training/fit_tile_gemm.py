@@ -24,9 +24,9 @@ import numpy.typing as npt
 from predictor.errors import SpecError
 from predictor.estimators import sgemm
 from predictor.hardware.gpu import GPUSpec
+from predictor.training.adapt import AFTER_LAUNCH_S
 from predictor.training.extras import require
 from predictor.training.kernel_choice import fit_choice
-from predictor.training.own_scalars import AFTER_LAUNCH_S
 from predictor.training.tile_transfer import fill_rates, is_reference, is_steady, power_need, shrink_sustained
 
 FloatArray = npt.NDArray[np.float64]
