@@ -113,7 +113,7 @@ def constants(question: Question, rounds: int = ROUNDS) -> FloatArray:
             pulls = (x - question.start) / question.spread
             return np.concatenate([whiten @ (view.gaps(x) - expected), pulls])
 
-        x = optimize.least_squares(errors, x, loss="soft_l1", diff_step=1e-3, max_nfev=EVALUATIONS).x
+        x = optimize.least_squares(errors, question.start, loss="soft_l1", diff_step=1e-3, max_nfev=EVALUATIONS).x
     return np.asarray(x, dtype=np.float64)
 
 

@@ -201,10 +201,13 @@ def calibrate(
         own = [part for part in parts if part.kind == kind]
         found = _Kind(family, kind, own, gpu, base, corrections)
         if kind in tiles:
-            (part,), (start,), x = own, found.starts, found.question.start
-            taught = teach(tiles[kind], cast(Constants, start), part, found.question.spread)
-            new["probes"] = {**new["probes"], f"{gpu.id}|{kind}": taught.to_manifest(tiles[kind], part.size)}
-            x = taught.constants.logs()
+            taught = [
+                teach(tiles[kind], cast(Constants, start), part, apart)
+                for part, start, apart in zip(own, found.starts, found.spreads, strict=True)
+            ]
+            told = taught[-1].to_manifest(tiles[kind], sum(part.size for part in own))
+            new["probes"] = {**new["probes"], f"{gpu.id}|{kind}": told}
+            x = np.concatenate([one.constants.logs() for one in taught])
         else:
             x = adapt.constants(found.question)
         for part, one in zip(own, found.constants(x), strict=True):
@@ -244,11 +247,11 @@ class _Kind:
         mixed = source in (ANY_GPU, MMA_GPUS) and family.kind in MIXED
         self.keys = (f"{source}|{kind}", *(corrections.measured(kind) if mixed else ()))
         self.columns = tuple(self.family.features.index(name) for name in POINTS[self.family.kind])
-        spreads = [spread(manifest, part.path, start) for part, start in zip(parts, self.starts, strict=True)]
+        self.spreads = [spread(manifest, part.path, start) for part, start in zip(parts, self.starts, strict=True)]
         logs = np.concatenate([start.logs() for start in self.starts])
-        self._ends = np.cumsum([len(one) for one in spreads])[:-1]
+        self._ends = np.cumsum([len(one) for one in self.spreads])[:-1]
         lengths = np.full(len(self.columns), LENGTH)
-        self.question = Question(logs, np.concatenate(spreads), self.view, lengths)
+        self.question = Question(logs, np.concatenate(self.spreads), self.view, lengths)
 
     def constants(self, x: FloatArray) -> list[Named]:
         """Of each part."""
