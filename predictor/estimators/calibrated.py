@@ -82,7 +82,7 @@ class Calibrated:
 
     def factor(self, columns: Mapping[str, FloatArray], layouts: IntArray) -> FloatArray:
         """What kernel times are multiplied by, shape (n,)."""
-        result: FloatArray = np.exp(self.residual.residual(sizes(columns, layouts)))
+        result: FloatArray = np.exp(self.residual.told(sizes(columns, layouts)))
         return result
 
 

@@ -9,14 +9,14 @@ basis functions, section 2.7).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
+from predictor.roofline import FloatArray
 
 #: No process makes a time more than twice, or less than half, what the rest says.
 LIMIT = float(np.log(2.0))
@@ -63,13 +63,9 @@ class Adapted:
     columns: tuple[int, ...]
     process: Process
 
-    def residual(self, x: FloatArray, trees: Callable[[str], FloatArray | float] = lambda key: 0.0) -> FloatArray:
-        """Log of the factor on the core's answer, (n,), for features ``x`` (n, all); ``trees``: what a key's say."""
-        result = self.process.mean(x[:, self.columns]) + self.offset
-        for key, share in self.shares.items():
-            if share:
-                result = result + share * trees(key)
-        return result
+    def told(self, at: FloatArray) -> FloatArray:
+        """What the board's own rows say beside the trees at ``columns`` (n, f) of the features, (n,)."""
+        return self.process.mean(at) + self.offset
 
     def to_manifest(self, prefix: str) -> tuple[dict[str, Any], dict[str, FloatArray]]:
         """(what goes into the manifest, arrays, whose names begin with ``prefix``)."""

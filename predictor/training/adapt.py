@@ -12,17 +12,19 @@ What an estimator brings is a `Question`. Shapes: p constants, r rows, f feature
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import product
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from predictor.estimators.device import Device
+from predictor.estimators.eager import eager_seconds, overhead
 from predictor.estimators.gaussian import Adapted, Process, covariance
-from predictor.training.extras import require
+from predictor.roofline import FloatArray
+from predictor.training.solve import solve
 
-FloatArray = npt.NDArray[np.float64]
 Frame = Any  # pandas.DataFrame
 Weights = dict[str, npt.NDArray[Any]]
 
@@ -99,7 +101,7 @@ def rows_alone(gaps: Callable[[FloatArray], FloatArray]) -> Callable[[FloatArray
 
 def constants(question: Question, rounds: int = ROUNDS) -> FloatArray:
     """Logarithms (p,) that balance the rows' errors and the distance from the start."""
-    optimize, x = require("scipy.optimize"), question.start
+    x = question.start
     for _ in range(rounds):
         view = question.view(x)
         total = question.noise**2 * np.eye(len(view.at))
@@ -110,11 +112,10 @@ def constants(question: Question, rounds: int = ROUNDS) -> FloatArray:
         def errors(
             x: FloatArray, view: View = view, whiten: FloatArray = whiten, expected: FloatArray = expected
         ) -> FloatArray:
-            pulls = (x - question.start) / question.spread
-            return np.concatenate([whiten @ (view.gaps(x) - expected), pulls])
+            return whiten @ (view.gaps(x) - expected)
 
-        x = optimize.least_squares(errors, question.start, loss="soft_l1", diff_step=1e-3, max_nfev=EVALUATIONS).x
-    return np.asarray(x, dtype=np.float64)
+        x = solve(errors, question.start, 1.0 / question.spread, step=1e-3, most=EVALUATIONS).x
+    return x
 
 
 def believed(at: FloatArray, share: FloatArray, deviation: float, lengths: FloatArray) -> FloatArray:
@@ -162,15 +163,19 @@ def explain(
 
 def overheads(known: Mapping[str, Sequence[float]], gpu: str) -> tuple[float, float]:
     """(host, time after the launch) that the set says of a GPU: its own, or the median of the measured ones."""
-    pairs = np.array(list(known.values()) or [[3e-5, 1.5e-5]], dtype=np.float64)
-    host, launch = known[gpu] if gpu in known else np.median(pairs, axis=0)
-    return float(host), max(float(host) - float(launch), LEAST_AFTER_S)
+    host, launch = overhead(known, gpu, (3e-5, 1.5e-5))
+    return host, max(host - launch, LEAST_AFTER_S)
 
 
 def eager(seconds: FloatArray, host: FloatArray, after: FloatArray, is_eager: npt.NDArray[np.bool_]) -> FloatArray:
     """What a row's protocol reads for kernels of ``seconds``, where ``is_eager`` with the host's times; shape (r,)."""
-    result: FloatArray = np.where(is_eager, np.maximum(host, np.maximum(host - after, 1e-6) + seconds), seconds)
-    return result
+    return np.where(is_eager, eager_seconds(seconds, host, np.maximum(host - after, 1e-6)), seconds)
+
+
+def of_rows(devices: Sequence[Device], index: npt.NDArray[np.int64]) -> Device:
+    """The devices of rows, where ``index`` (n,) says which: as one, whose fields are arrays (n,)."""
+    columns: dict[str, Any] = {f.name: np.array([getattr(d, f.name) for d in devices])[index] for f in fields(Device)}
+    return Device(**columns)
 
 
 def percent(predicted: FloatArray, measured: FloatArray) -> float:

@@ -18,13 +18,14 @@ import numpy.typing as npt
 from predictor import engines
 from predictor.engines import EAGER
 from predictor.errors import RequestError
+from predictor.estimators.cores.gemm import Constants
 from predictor.estimators.gaussian import Adapted, Process
-from predictor.estimators.gemm_core import Constants
 from predictor.estimators.named import Named
-from predictor.estimators.residual import ANY_GPU, MMA_GPUS, Corrections, FloatArray
+from predictor.estimators.residual import ANY_GPU, MMA_GPUS, Corrections
 from predictor.estimators.serving_attention import DECODE, PREFILL
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import CUDA_GRAPH
+from predictor.roofline import FloatArray
 from predictor.sampling import cells, one_of_each, spread_out
 from predictor.training import adapt
 from predictor.training.adapt import Fitted, Frame, Question, View, Weights, percent
@@ -215,9 +216,7 @@ def calibrate(
         view = found.view(x)
         gaps = view.gaps(x)
         adapted = adapt.explain(view, gaps, found.keys, found.columns, found.question.lengths)
-        after.append(
-            adapted.residual(found.table(x), dict(zip(found.keys, view.trees.T, strict=True)).__getitem__) - gaps
-        )
+        after.append(view.trees @ np.array(list(adapted.shares.values())) + adapted.told(view.at) - gaps)
         before.append(found.before())
         own_trees = f"{gpu.id}|{kind}"
         if own_trees in adapted.shares:  # a GPU that was measured: its own trees get another name, this one is taken
@@ -246,6 +245,7 @@ class _Kind:
         self.parts, self._gpu, self._corrections = parts, gpu, corrections
         mixed = source in (ANY_GPU, MMA_GPUS) and family.kind in MIXED
         self.keys = (f"{source}|{kind}", *(corrections.measured(kind) if mixed else ()))
+        self._asked = [self.family.at_knots(part, corrections.knots(self.keys[0])) for part in parts]
         self.columns = tuple(self.family.features.index(name) for name in POINTS[self.family.kind])
         self.spreads = [spread(manifest, part.path, start) for part, start in zip(parts, self.starts, strict=True)]
         logs = np.concatenate([start.logs() for start in self.starts])
@@ -257,31 +257,31 @@ class _Kind:
         """Of each part."""
         return [self.family.start.from_logs(logs) for logs in np.split(x, self._ends)]
 
-    def _cores(self, x: FloatArray) -> list[Any]:
-        return [self.family.core(part, one) for part, one in zip(self.parts, self.constants(x), strict=True)]
-
-    def table(self, x: FloatArray) -> FloatArray:
-        """The trees' features of all rows."""
-        return np.concatenate([self.family.describe(*pair) for pair in zip(self.parts, self._cores(x), strict=True)])
-
     def gaps(self, x: FloatArray) -> FloatArray:
         """log(measured / core) of all rows."""
-        measured = np.concatenate([part.log_latency for part in self.parts])
-        result: FloatArray = measured - np.log(np.concatenate([core.total for core in self._cores(x)]))
-        return result
+        asked = zip(self.parts, self._asked, self.constants(x), strict=True)
+        return np.concatenate([
+            part.log_latency - joined(np.log(self.family.core(near, one).total)) for part, (near, joined), one in asked
+        ])  # fmt: skip
 
     def view(self, x: FloatArray) -> View:
         """The rows, the trees as the constants ``x`` have them answer."""
-        table = self.table(x)
-        said = [self._corrections.log_factor(key, self._gpu, lambda: table, whole=True) for key in self.keys]
-        trees = np.stack([np.broadcast_to(one, len(table)) for one in said], axis=1)
-        return View(self.gaps, table[:, self.columns], trees, np.ones(len(table)))
+        at, trees = [], []
+        for part, (near, joined), one in zip(self.parts, self._asked, self.constants(x), strict=True):
+            at.append(self.family.describe(part, self.family.core(part, one))[:, self.columns])
+            table = self.family.describe(near, self.family.core(near, one))
+            said = [joined(self._corrections.said(key, self._gpu, table, whole=True)) for key in self.keys]
+            trees.append(np.stack(said, axis=1))
+        table = np.concatenate(at)
+        return View(self.gaps, table, np.concatenate(trees), np.ones(len(table)))
 
     def before(self) -> FloatArray:
         """Log errors of the set without the rows."""
-        x = self.question.start
-        said = self._corrections.log_factor(self.keys[0], self._gpu, lambda: self.table(x))
-        result: FloatArray = said - self.gaps(x)
+        said = []
+        for (near, joined), one in zip(self._asked, self.starts, strict=True):
+            table = self.family.describe(near, self.family.core(near, one))
+            said.append(joined(self._corrections.said(self.keys[0], self._gpu, table)))
+        result: FloatArray = np.concatenate(said) - self.gaps(self.question.start)
         return result
 
 

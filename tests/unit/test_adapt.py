@@ -35,7 +35,7 @@ def test_the_process_interpolates_and_fades() -> None:
     at = np.random.default_rng(0).uniform(0, 10, (80, 2))
     y = 0.2 * np.sin(at[:, 0])
     found = explained(at, y)
-    assert np.abs(found.residual(at) - y).mean() < 0.05
+    assert np.abs(found.told(at) - y).mean() < 0.05
     assert float(found.process.mean(np.full((1, 2), 1e3))[0]) == pytest.approx(0.0, abs=1e-6)
 
 
@@ -59,9 +59,9 @@ def test_a_row_that_lies_far_off_is_believed_less() -> None:
     at = rng.uniform(0, 10, (60, 2))
     y = rng.normal(0.0, 0.03, 60)
     around = at[np.argsort(((at - at[7]) ** 2).sum(axis=1))[1:6]]
-    calm = explained(at, y).residual(around)
+    calm = explained(at, y).told(around)
     y[7] = 0.8
-    assert np.abs(explained(at, y).residual(around) - calm).max() < 0.02
+    assert np.abs(explained(at, y).told(around) - calm).max() < 0.02
 
 
 def test_shares_find_whose_trees_tell_of_a_gpu() -> None:
