@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -109,11 +110,7 @@ def constants(question: Question, rounds: int = ROUNDS) -> FloatArray:
             total += believed(view.at, view.share, DEVIATION, question.lengths) + _linear(view.trees)
         whiten, expected = np.linalg.inv(np.linalg.cholesky(total)), view.trees @ _equal(view.trees)
 
-        def errors(
-            x: FloatArray, view: View = view, whiten: FloatArray = whiten, expected: FloatArray = expected
-        ) -> FloatArray:
-            return whiten @ (view.gaps(x) - expected)
-
+        errors = partial(lambda view, whiten, expected, x: whiten @ (view.gaps(x) - expected), view, whiten, expected)
         x = solve(errors, question.start, 1.0 / question.spread, step=1e-3, most=EVALUATIONS).x
     return x
 

@@ -4,7 +4,7 @@ What all GPUs share stays as it was trained. The GPU's own scalars are fitted by
 latency, each pulled toward what the set says of the GPU without the rows (its data sheet, or the boards measured), so
 that a handful of rows moves only what they speak of:
 
-- fp32 GEMM: the formula's constants, the tiles that run, a smooth correction (`predictor.training.calibrate_gemm`).
+- fp32 GEMM: the formula's constants, the tiles that run, a residual (`predictor.training.calibrate_sgemm`).
 - memory-bound operators: bandwidth share and the host's times.
 - GEMM, attention and MoE of serving: the cores' constants, shares of the trees, a Gaussian process for the rest
   (`predictor.training.calibrate_serving`). Tile probes tell the constants of GEMM, alone or with rows of a library.
