@@ -23,7 +23,7 @@ from predictor.estimators.device import Device
 from predictor.estimators.memory_bound import DTYPES, FAMILIES, MEMORY_TYPES
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import to_op
-from predictor.training.own_scalars import AFTER_LAUNCH_S, fitted_rows, of_rows
+from predictor.training.adapt import AFTER_LAUNCH_S, fitted_rows, of_rows
 from predictor.training.solve import Unknowns, solve
 
 FloatArray = npt.NDArray[np.float64]

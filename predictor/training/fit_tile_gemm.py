@@ -26,8 +26,8 @@ from predictor.estimators.cores import sgemm
 from predictor.estimators.cores.gemm import Shapes
 from predictor.estimators.device import Device
 from predictor.hardware.gpu import GPUSpec
+from predictor.training.adapt import AFTER_LAUNCH_S, fitted_rows, of_rows
 from predictor.training.kernel_choice import fit_choice
-from predictor.training.own_scalars import AFTER_LAUNCH_S, fitted_rows, of_rows
 from predictor.training.solve import Unknowns, solve
 from predictor.training.tile_transfer import fill_rates, is_reference, is_steady, power_need, shrink_sustained
 
