@@ -13,8 +13,9 @@ one hands to the next passes through memory (`Shapes.passed`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,11 @@ from predictor.ops.quantize import Quantize
 KINDS = SCALE, CAST, DYNAMIC, CONVOLUTION, CONVOLUTION_STEP, CHUNKS, STEP = (
     "scale", "cast", "dynamic", "convolution", "convolution_step", "chunks", "step",
 )  # fmt: skip
+#: Kind -> those whose rows answer in a set that has none of it, the nearest first.
+STAND_INS: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    SCALE: (DYNAMIC, CAST), CAST: (DYNAMIC, SCALE), DYNAMIC: (CAST, SCALE), CONVOLUTION: (CONVOLUTION_STEP,),
+    CONVOLUTION_STEP: (CONVOLUTION,), CHUNKS: (STEP,), STEP: (CHUNKS,),
+})  # fmt: skip
 #: Source: flash-linear-attention's chunk.py (chunk_size=64), which SGLang and TensorRT-LLM carry, and FlashInfer's
 #: gdn_prefill.py.
 CHUNK = 64.0
@@ -81,6 +87,13 @@ def kind_of(op: Op) -> str:
     if isinstance(op, CausalConv1d):
         return CONVOLUTION_STEP if op.cached and op.q_len == 1 else CONVOLUTION
     return STEP if op.q_len == 1 and getattr(op, "cached", False) else CHUNKS  # type: ignore[attr-defined]
+
+
+def calls_of(op: Op) -> tuple[Op, ...]:
+    """The kernels of an operator: a scale over several rows is found in one of its own."""
+    if isinstance(op, Quantize) and op.kernels() > 1:
+        return replace(op, kind=SCALE), replace(op, kind=CAST)
+    return (op,)
 
 
 def shapes_of(ops: Sequence[Op], library: Library, gpu: GPUSpec) -> Shapes:

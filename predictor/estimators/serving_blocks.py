@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, cast
 
 import numpy as np
@@ -10,9 +11,10 @@ from predictor import engines
 from predictor.engines.library import Library
 from predictor.estimators import block_core
 from predictor.estimators.base import Batch
-from predictor.estimators.block_core import CHUNKS, Constants, kind_of
-from predictor.estimators.residual import FloatArray, ServingEstimator
+from predictor.estimators.block_core import CHUNKS, STAND_INS, Constants, kind_of
+from predictor.estimators.residual import Corrections, FloatArray, ServingEstimator
 from predictor.hardware.gpu import GPUSpec
+from predictor.ops.base import Op
 
 #: What all rows count as: kernels of 16-bit activations, whatever they are narrowed to.
 DTYPE = "bf16"
@@ -30,22 +32,32 @@ class ServingBlocks(ServingEstimator):
 
     forms: ClassVar = (Constants,)
 
+    def __init__(self, name: str, corrections: Corrections) -> None:
+        super().__init__(name, corrections)
+        self._kinds = {key.split("|")[2] for key in corrections.cores}
+
     def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         """Kernel time, shape (n,)."""
-        result = np.empty(len(batch.ops))
-        kinds = np.array([kind_of(op) for op in batch.ops], dtype=object)
         library = engines.answering(batch.kernels)
-        for kind in dict.fromkeys(kinds.tolist()):
-            rows = np.flatnonzero(kinds == kind)
-            result[rows] = self._seconds(Batch(batch.family, tuple(batch.ops[i] for i in rows), {}, ()), kind, library, gpu)
+        calls: dict[str, list[tuple[int, Op]]] = {}
+        for i, op in enumerate(batch.ops):
+            for call in block_core.calls_of(op):
+                calls.setdefault(self._nearest(kind_of(call)), []).append((i, call))
+        result = np.zeros(len(batch.ops))
+        for kind, members in calls.items():
+            rows, ops = zip(*members, strict=True)
+            np.add.at(result, np.array(rows), self._seconds(ops, kind, library, gpu))
         return result
 
-    def _seconds(self, batch: Batch, kind: str, library: Library, gpu: GPUSpec) -> FloatArray:
-        source, _, found = self._corrections.resolve(
-            gpu, library.name, kind, DTYPE, kernel=runner(library, kind, gpu)
-        )  # fmt: skip
+    def _nearest(self, kind: str) -> str:
+        """The kind whose rows answer: another one of the same operator in a set without rows of this one."""
+        return next((name for name in (kind, *STAND_INS[kind]) if name in self._kinds), kind)
+
+    def _seconds(self, ops: Sequence[Op], kind: str, library: Library, gpu: GPUSpec) -> FloatArray:
+        name = runner(library, kind, gpu)
+        source, _, found = self._corrections.resolve(gpu, library.name, kind, DTYPE, kernel=name)
         constants = cast(Constants, found)
-        shapes = block_core.shapes_of(batch.ops, library, gpu)
+        shapes = block_core.shapes_of(ops, library, gpu)
         return self._corrected(
             source, kind, gpu, DTYPE, lambda device: block_core.core_time(shapes, device, constants),
             lambda device, core: block_core.features(shapes, device, core, library.code),

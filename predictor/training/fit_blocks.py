@@ -10,7 +10,6 @@ import numpy as np
 
 from predictor import engines
 from predictor.estimators import block_core
-from predictor.estimators.block_core import CHUNKS
 from predictor.estimators.residual import Device
 from predictor.estimators.serving_blocks import DTYPE, runner
 from predictor.hardware.gpu import GPUSpec

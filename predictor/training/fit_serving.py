@@ -99,7 +99,9 @@ def fit_moe(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container
 # ------------------------------------------------------------------------------------------------------- the pass
 
 
-def fit_family(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None) -> Fitted:
+def fit_family(
+    family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None
+) -> Fitted:
     """With what answers for GPUs that nobody measured, and for the measured ones in ``own`` (None: all of them)."""
     parts = list(family.parts(frame, gpus))
     pooled = list(family.by_kernel(frame, gpus)) if family.by_kernel else parts
