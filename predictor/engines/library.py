@@ -121,7 +121,8 @@ class Library:
     alone; ``share_attention``: how its attention kernels share out their work on a GPU. ``unpacks_experts``: experts in
     weight-only schemes run in Marlin; ``expert_kernel``: one of `EXPERT_KERNELS` for another (variant, GPU);
     ``experts``: its Triton experts by version, the oldest first. ``chunks_alone``: whether on a GPU the delta rule goes
-    over a prompt in one kernel, with an SM for each value head of a sequence.
+    over a prompt in one kernel, an SM for each value head of a sequence. ``channel_blocks``: its causal convolution
+    gives every channel of a prompt a block, which goes over the tokens (else a block has a few of many channels).
     """
 
     name: str
@@ -136,6 +137,7 @@ class Library:
     expert_kernel: Callable[[str, GPUSpec], str] = triton_everywhere
     experts: tuple[TritonExperts, ...] = (TritonExperts(),)
     chunks_alone: Callable[[GPUSpec], bool] = several_kernels
+    channel_blocks: bool = False
 
     def moe_kernel(self, variant: str, gpu: GPUSpec) -> str:
         """The kind of kernel that experts of a variant run with on ``gpu``, as its releases of 2026 choose.

@@ -122,6 +122,14 @@ def test_convolutions_that_take_equally_long_for_every_model(
     assert result.frame["flag"].tolist() == flags * 4
 
 
+def test_long_calls_of_the_machine_that_was_slow(tmp_path: Path) -> None:
+    for place in ("h200_sxm/linear_attention/sglang/1.0", "h200_sxm/linear_attention/vllm/1.0"):
+        table(tmp_path, place, "gdn_perf", **{**GDN, "latency": [0.1, 0.3, 0.1, 0.3]})
+    flags = imported(tmp_path)[0].frame.groupby("framework", observed=True)["flag"].apply(list)
+    assert flags["sglang"] == ["", "slow_machine", "", "slow_machine"]
+    assert flags["vllm"] == [""] * 4
+
+
 def test_of_two_kernels_for_a_shape_the_engines_default_is_kept(tmp_path: Path) -> None:
     shape = {"batch_size": 1, "isl": [64, 64, 128, 1, 1], "num_heads": 8, "num_key_value_heads": 8, "head_dim": 64,
              "attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "step": 0, "latency": 0.5}  # fmt: skip

@@ -143,3 +143,10 @@ def test_an_explanation_names_core_and_constants() -> None:
     said = EVERYWHERE.explain(make_batch("delta_rule", [an_op(CHUNKS)], "sglang"), L40S)
     assert {term.name for term in said.terms} >= {"core", "factor", "kernel", "step_cycles", "overhead_cycles"}
     assert "rows" in said.rests_on
+
+
+def test_a_block_for_every_channel_or_for_a_few_tokens() -> None:
+    op = CausalConv1d("bf16", 3, 2050, 600)
+    many, channels = (shapes_of([op], engines.library(name), H100) for name in ("vllm", "trtllm"))
+    assert (many.blocks[0], many.steps[0]) == (3 * 257 * 3, 8)  # 8 tokens of 256 channels
+    assert (channels.blocks[0], channels.steps[0]) == (3 * 600, 3)  # 1,024 tokens at a time

@@ -196,7 +196,8 @@ def _flag(table: str, raw: Frame, gpu: GPUSpec, framework: str) -> Any:
     if table == "mla_bmm_perf":
         return raw["kernel_source"].astype(str).str.contains("dequant").map({True: "dequantized", False: ""})
     if table == "gdn_perf":
-        return aiconfigurator_linear.channels_unknown(raw)
+        slow = aiconfigurator_linear.slow_machine(raw, gpu.id, framework)
+        return _joined(aiconfigurator_linear.channels_unknown(raw), slow)
     return aiconfigurator_linear.differences(raw) if table == "computescale_perf" else ""
 
 
