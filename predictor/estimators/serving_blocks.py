@@ -1,4 +1,4 @@
-"""Quantization of activations, causal convolutions and the gated delta rule: `block_core` times boosted trees."""
+"""Quantization of activations, causal convolutions and the gated delta rule: `cores.blocks` times boosted trees."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import numpy as np
 
 from predictor import engines
 from predictor.engines.library import Library
-from predictor.estimators import block_core
 from predictor.estimators.base import Batch
-from predictor.estimators.block_core import CHUNKS, STAND_INS, Constants, kind_of
-from predictor.estimators.residual import Corrections, FloatArray, ServingEstimator
+from predictor.estimators.cores import blocks
+from predictor.estimators.cores.blocks import CHUNKS, STAND_INS, Constants, kind_of
+from predictor.estimators.residual import Corrections, ServingEstimator
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import Op
+from predictor.roofline import FloatArray
 
 #: What all rows count as: kernels of 16-bit activations, whatever they are narrowed to.
 DTYPE = "bf16"
@@ -41,7 +42,7 @@ class ServingBlocks(ServingEstimator):
         library = engines.answering(batch.kernels)
         calls: dict[str, list[tuple[int, Op]]] = {}
         for i, op in enumerate(batch.ops):
-            for call in block_core.calls_of(op):
+            for call in blocks.calls_of(op):
                 calls.setdefault(self._nearest(kind_of(call)), []).append((i, call))
         result = np.zeros(len(batch.ops))
         for kind, members in calls.items():
@@ -57,8 +58,8 @@ class ServingBlocks(ServingEstimator):
         name = runner(library, kind, gpu)
         source, _, found = self._corrections.resolve(gpu, library.name, kind, DTYPE, kernel=name)
         constants = cast(Constants, found)
-        shapes = block_core.shapes_of(ops, library, gpu)
+        shapes = blocks.shapes_of(ops, library, gpu)
         return self._corrected(
-            source, kind, gpu, DTYPE, lambda device: block_core.core_time(shapes, device, constants),
-            lambda device, core: block_core.features(shapes, device, core, library.code),
+            source, kind, gpu, DTYPE, lambda device: blocks.core_time(shapes, device, constants),
+            lambda device, core: blocks.features(shapes, device, core, library.code),
         )  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from predictor import engines
-from predictor.estimators import block_core
-from predictor.estimators.residual import Device
+from predictor.estimators.cores import blocks
+from predictor.estimators.device import Device
 from predictor.estimators.serving_blocks import DTYPE, runner
 from predictor.hardware.gpu import GPUSpec
 from predictor.training import dataset
@@ -26,13 +26,13 @@ def block_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
     ops = np.array([*dataset.ops_of(frame), None], dtype=object)[:-1]
     logs = np.log(frame["latency_ms"].to_numpy(dtype=np.float64) * 1e-3)
     keys = {name: frame[name].astype(str).to_numpy() for name in ("gpu", "framework")}
-    kinds = np.array([block_core.kind_of(op) for op in ops], dtype=object)
+    kinds = np.array([blocks.kind_of(op) for op in ops], dtype=object)
     measured = {library.name for library in engines.measured()}
     groups = type(frame)({**keys, "kind": kinds}).groupby(["gpu", "framework", "kind"], sort=True).indices
     for (gpu, framework, kind), rows in sorted(groups.items()):
         if framework in measured and gpu in gpus:
             library, rows = engines.library(framework), np.sort(rows)
-            shapes = block_core.shapes_of(ops[rows], library, gpus[gpu])
+            shapes = blocks.shapes_of(ops[rows], library, gpus[gpu])
             device = Device.of(gpus[gpu], DTYPE)
             yield Part(gpu, f"{framework}|{kind}|{DTYPE}", kind, device, shapes, library.code, logs[rows], DTYPE)
 
@@ -54,11 +54,11 @@ def fit_blocks(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Contai
 #: shapes and GPUs left out (docs/accuracy.md).
 BLOCKS = Family(
     kind="serving_blocks",
-    start=block_core.Constants(0.8, 16.0, 0.6, 4e3, 500.0, 500.0, 8.0, 1.0, 3.0),
-    features=block_core.FEATURES,
+    start=blocks.Constants(0.8, 16.0, 0.6, 4e3, 500.0, 500.0, 8.0, 1.0, 3.0),
+    features=blocks.FEATURES,
     parts=block_parts,
-    core=lambda part, x: block_core.core_time(part.shapes, part.device, x),
-    describe=lambda part, core: block_core.features(part.shapes, part.device, core, part.framework),
+    core=lambda part, x: blocks.core_time(part.shapes, part.device, x),
+    describe=lambda part, core: blocks.features(part.shapes, part.device, core, part.framework),
     measured=Settings(rounds=150, leaves=63, depth=9),
     unseen=Settings(rounds=100, leaves=31, depth=7, rows_a_leaf=60),
     rows_a_booster=30_000,

@@ -16,8 +16,8 @@ from predictor import engines
 from predictor.cli import main
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import predict_kernels
-from predictor.estimators.block_core import Constants, core_time, shapes_of
-from predictor.estimators.residual import Device
+from predictor.estimators.cores.blocks import Constants, core_time, shapes_of
+from predictor.estimators.device import Device
 from predictor.hardware.gpu import load_gpu
 from predictor.measurement import from_op
 from predictor.ops import CausalConv1d, DeltaRule, Op, Quantize

@@ -11,7 +11,7 @@ import pytest
 
 from predictor import engines
 from predictor.estimators.base import make_batch, predict_kernels
-from predictor.estimators.block_core import (
+from predictor.estimators.cores.blocks import (
     CAST,
     CHUNKS,
     DYNAMIC,
@@ -23,7 +23,8 @@ from predictor.estimators.block_core import (
     kind_of,
     shapes_of,
 )
-from predictor.estimators.residual import ANY_GPU, Corrections, Device
+from predictor.estimators.device import Device
+from predictor.estimators.residual import ANY_GPU, Corrections
 from predictor.estimators.serving_blocks import ALONE, ServingBlocks
 from predictor.hardware.gpu import list_gpus, load_gpu
 from predictor.ops import CausalConv1d, DeltaRule, Op, Quantize

@@ -22,12 +22,13 @@ import numpy as np
 
 from predictor.dtypes import bytes_of
 from predictor.engines.library import Library
+from predictor.estimators.device import Device
 from predictor.estimators.named import Named
-from predictor.estimators.residual import Device, FloatArray
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import Op
 from predictor.ops.linear_attention import CausalConv1d, DeltaRule
 from predictor.ops.quantize import Quantize
+from predictor.roofline import FloatArray
 
 #: Kernels by what they do; `kind_of` says which one an operator runs.
 KINDS = SCALE, CAST, DYNAMIC, CONVOLUTION, CONVOLUTION_STEP, CHUNKS, STEP = (
