@@ -13,19 +13,21 @@ from predictor.estimators.base import Batch
 from predictor.estimators.cores import blocks
 from predictor.estimators.cores.blocks import CHUNKS, STAND_INS, Constants, kind_of
 from predictor.estimators.residual import Corrections, ServingEstimator
+from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import Op
 from predictor.roofline import FloatArray
 
 #: What all rows count as: kernels of 16-bit activations, whatever they are narrowed to.
 DTYPE = "bf16"
-#: Whose constants GPUs share of a delta rule in which a block has an SM for itself, whatever library it is of.
-ALONE = "alone"
+#: Before the generation, in the name of whose constants GPUs share of a delta rule in which a block has an SM for
+#: itself, whatever library it is of: such kernels are written for one.
+ALONE = "alone "
 
 
 def runner(library: Library, kind: str, gpu: GPUSpec) -> str:
-    """Under which name GPUs share constants of a kernel: its library's, or `ALONE`."""
-    return ALONE if kind == CHUNKS and library.chunks_alone(gpu) else library.name
+    """Under which name GPUs share constants of a kernel: its library's, or `ALONE` and the generation."""
+    return ALONE + generation(gpu) if kind == CHUNKS and library.chunks_alone(gpu) else library.name
 
 
 class ServingBlocks(ServingEstimator):
@@ -36,6 +38,7 @@ class ServingBlocks(ServingEstimator):
     def __init__(self, name: str, corrections: Corrections) -> None:
         super().__init__(name, corrections)
         self._kinds = {key.split("|")[2] for key in corrections.cores}
+        self._runners = sorted({key.split("|")[1] for key in corrections.cores})
 
     def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         """Kernel time, shape (n,)."""
@@ -56,6 +59,8 @@ class ServingBlocks(ServingEstimator):
 
     def _seconds(self, ops: Sequence[Op], kind: str, library: Library, gpu: GPUSpec) -> FloatArray:
         name = runner(library, kind, gpu)
+        if name not in self._runners and name.startswith(ALONE):  # another generation's comes nearest
+            name = next((other for other in self._runners if other.startswith(ALONE)), name)
         source, _, found = self._corrections.resolve(gpu, library.name, kind, DTYPE, kernel=name)
         constants = cast(Constants, found)
         shapes = blocks.shapes_of(ops, library, gpu)
