@@ -65,6 +65,6 @@ class ServingBlocks(ServingEstimator):
         constants = cast(Constants, found)
         shapes = blocks.shapes_of(ops, library, gpu)
         return self._corrected(
-            source, kind, gpu, DTYPE, lambda device: blocks.core_time(shapes, device, constants),
-            lambda device, core: blocks.features(shapes, device, core, library.code),
+            source, kind, gpu, DTYPE, shapes, lambda shapes, device: blocks.core_time(shapes, device, constants),
+            lambda shapes, device, core: blocks.features(shapes, device, core, library.code),
         )  # fmt: skip
