@@ -24,9 +24,13 @@ if TYPE_CHECKING:
 #: nothing, as the launches were captured in a graph.
 HOSTS = CALLS, LAUNCHES, CAPTURED = "calls", "launches", "captured"
 
+#: How the next tokens are chosen: the likeliest, by chance, by chance among the likeliest (top-p).
+SAMPLINGS = GREEDY, RANDOM, TOP_P = "greedy", "random", "top-p"
 #: What a framework call costs on the hosts there are, seconds [least, most]. Chosen by looking at launch-bound runs,
 #: as `DEFAULT_LAUNCH_OVERHEAD_S` of `predictor.workload`.
 CALL_RANGE_S = (4e-6, 12e-6)
+#: The library of collectives that no engine has a kernel of its own for.
+NETWORK = "nccl"
 #: Passes of a model: over whole prompts (forward, train, prefill), or a decode step.
 PREFILL, DECODE = "prefill", "decode"
 
@@ -49,8 +53,9 @@ class Engine:
     layer with its norms in front ends with a residual sum of its own; ``fp8_cache``, whether it reads keys and values
     of 8 bits. ``unpacks``: it has kernels that unpack weights which the GPU has no units for (Marlin). ``memory``: its
     share of the GPU's memory by version, the oldest first. ``decode_attention_of``: compute capability -> library whose
-    decode attention comes nearest to what the engine runs there. ``vintages``: gives its releases, the oldest first; a
-    function, so that a forecast of the newest one reads none.
+    decode attention comes nearest to what the engine runs there. ``called``: other names of its software; ``samples``:
+    a step that gives logits chooses its tokens on the GPU. ``vintages``: gives its releases, the oldest first; a
+    function, so that nobody who asks for no engine reads one.
     """
 
     name: str
@@ -70,6 +75,8 @@ class Engine:
     unpacks: bool = True
     memory: tuple[MemoryRule, ...] = (WHOLE,)
     decode_attention_of: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    called: tuple[str, ...] = ()
+    samples: bool = False
     vintages: Callable[[], tuple[Vintage, ...]] = tuple
 
     def as_of(self, version: str = "") -> Engine:
@@ -91,14 +98,26 @@ class Engine:
     def library_of(self, gpu: GPUSpec) -> Callable[[Op], str] | None:
         """Library of an operator's kernels on ``gpu``; None where it is ``kernels`` for all."""
         decode = self.decode_attention_of.get(gpu.compute_capability or "")
-        if decode is None:
+        if decode is None and self.vintages is tuple:
             return None
 
         def choose(op: Op) -> str:
-            one = isinstance(op, Attention) and op.is_decode and not op.shared_kv
-            return decode if one else self.kernels
+            if decode is not None and isinstance(op, Attention) and op.is_decode and not op.shared_kv:
+                return decode
+            return self._reducing(op, gpu) if op.family == "collective" else self.kernels
 
         return choose
+
+    def _reducing(self, op: Op, gpu: GPUSpec) -> str:
+        """Library of a collective: the engine's own where its release reduces so many bytes by a kernel of its own."""
+        from predictor.engines.defaults import all_reduce_algorithm, own_all_reduce  # one GPU reduces nothing
+        from predictor.ops.collective import Collective
+
+        if not isinstance(op, Collective) or op.kind != "all_reduce" or op.local_ranks < op.ranks:
+            return self.kernels
+        linked = op.link != "pcie"
+        found = all_reduce_algorithm(self, op.size, op.ranks, gpu.compute_capability or "", linked=linked)
+        return self.kernels if found is None or own_all_reduce(found) else NETWORK
 
     def host_of(self, decode: bool) -> str:
         """What the CPU does during a pass, one of `HOSTS`."""
@@ -118,5 +137,7 @@ def _older(engine: Engine, ago: int, memory_ago: int) -> Engine:
     host, cache = kept[-1].host, kept[-1].cache
     return replace(
         engine, host=host.prompts, decode_host=host.decode, memory=memory,
+        launch_overhead_s=host.call_s or engine.launch_overhead_s,
+        launch_range_s=host.call_range_s or engine.launch_range_s,
         fp8_cache=engine.fp8_cache and (cache is None or cache.eight_bit), vintages=lambda: kept,
     )  # fmt: skip

@@ -171,6 +171,11 @@ def all_reduce_algorithm(
     return NCCL
 
 
+def own_all_reduce(algorithm: str) -> bool:
+    """Whether an algorithm is a kernel of the engine's own, as libraries of kernels have one."""
+    return algorithm in (ONE_SHOT, TWO_SHOT, EITHER_SHOT)
+
+
 def fused_norm(
     engine: Engine, size_bytes: float, tokens: int, ranks: int, capability: str, model_type: str = ""
 ) -> str | None:

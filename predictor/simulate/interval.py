@@ -52,7 +52,9 @@ def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
     by_class = []
     for seconds in (known.low_s, known.high_s):
         ratio = seconds / timed.table.latency_s
-        moved = [s.gpu_s * ratio[own] for s, own in zip(timed.segments, rows, strict=True)]
+        moved = [
+            s.gpu_s + (s.gpu_s - s.gaps_s) * (ratio[own] - 1.0) for s, own in zip(timed.segments, rows, strict=True)
+        ]
         change = np.zeros(size)
         for s, other, kinds in zip(timed.segments, moved, classes, strict=True):
             change += np.bincount(kinds, weights=np.abs(other - s.gpu_s) * s.repeat, minlength=size)

@@ -20,8 +20,12 @@ from predictor.graph import Block, Graph
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import COMPUTE, Op
 from predictor.roofline import FloatArray
+from predictor.simulate.gaps import NO_GAPS, Gaps, timed_alone
 from predictor.simulate.plan import Plan, Stage
 from predictor.simulate.timeline import Segment, Timeline, eager, in_a_row
+
+#: What there is between kernels beside an engine's host: the gaps of a stream, and a CPU that launches too late.
+GAPS, LAUNCHING = "gaps between kernels", "launches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +46,25 @@ class TimedBlock:
     ``gpu_s``: GPU time of its kernels in one repetition, of shape (kernels,); ``flops`` of all runs of each node.
     """
 
-    __slots__ = ("_sum_s", "block", "flops", "gpu_s", "plain", "rows")
+    __slots__ = ("_alone", "_sum_s", "block", "flops", "gpu_s", "plain", "rows")
 
     def __init__(self, block: Block, rows: list[int], plain: bool) -> None:
         self.block = block
         self.rows = rows
         self.plain = plain
+        self._alone: tuple[FloatArray, FloatArray] | None = None
+
+    def gaps_s(self, gaps: Gaps) -> FloatArray:
+        """What passes behind each kernel of one repetition, of shape (kernels,)."""
+        if self._alone is None:  # kernels by how they were timed, node by node
+            nodes = self.block.nodes
+            kinds = [timed_alone(node.op) if node.host_calls else None for node in nodes]
+            counts = np.array([float(node.op.kernels()) for node in nodes])
+            several = None if self.plain else [node.count for node in nodes]
+            alone, held = (counts * [kind is which for kind in kinds] for which in (True, False))
+            self._alone = (alone, held) if several is None else (np.repeat(alone, several), np.repeat(held, several))
+        alone, held = self._alone
+        return alone * gaps.alone + held * gaps.held
 
     @property
     def times(self) -> list[float]:
@@ -72,15 +89,16 @@ class TimedBlock:
     def segment(self, stage: Stage) -> Segment:
         """The block on the timelines of ``stage``."""
         nodes = self.block.nodes
+        gaps_s = self.gaps_s(stage.gaps)
         if stage.host == CAPTURED:
-            return Segment(self.gpu_s, np.zeros(len(self.gpu_s)), self.block.repeat)
+            return Segment(self.gpu_s + gaps_s, np.zeros(len(self.gpu_s)), self.block.repeat, gaps_s)
         if stage.host == CALLS:
             cpu_s = np.array([node.host_calls * stage.launch_s for node in nodes])
         else:  # one launch a kernel; nodes that are one kernel together have one node that calls
             cpu_s = np.array([node.op.kernels() if node.host_calls else 0 for node in nodes]) * stage.launch_s
         if len(self.gpu_s) > len(nodes):
             cpu_s = np.repeat(cpu_s, [node.count for node in nodes])
-        return Segment(self.gpu_s, cpu_s, self.block.repeat)
+        return Segment(self.gpu_s + gaps_s, cpu_s, self.block.repeat, gaps_s)
 
 
 class TimedStage:
@@ -105,7 +123,12 @@ class TimedStage:
     def up_to(self, blocks: int) -> Timeline:
         """One pass as far as the first ``blocks`` go."""
         if self.stage.host == CAPTURED:
-            return in_a_row([(block.sum_s, block.block.repeat) for block in self.blocks[:blocks]])
+            gaps = self.stage.gaps
+            if gaps == NO_GAPS:
+                return in_a_row([(block.sum_s, block.block.repeat) for block in self.blocks[:blocks]])
+            return in_a_row(
+                [(block.sum_s + float(block.gaps_s(gaps).sum()), block.block.repeat) for block in self.blocks[:blocks]]
+            )
         return eager(self.segments[:blocks])
 
     @property
@@ -117,6 +140,14 @@ class TimedStage:
                 stream = node.op.stream
                 found[stream] = found.get(stream, 0.0) + float(self.operators.seconds[row]) * times
         return found
+
+    @property
+    def between_s(self) -> dict[str, float]:
+        """Seconds of one pass in which no kernel runs, by what there is in their place; with the kernels' own seconds
+        they add up to `each_s`."""
+        gaps = sum(float(at.gaps_s(self.stage.gaps).sum()) * at.block.repeat for at in self.blocks)
+        launches = self.timeline.total_s - self.timeline.gpu_s
+        return {GAPS: gaps, LAUNCHING: launches, **dict(self.stage.waits)}
 
     @property
     def each_s(self) -> float:
