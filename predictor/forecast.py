@@ -111,7 +111,6 @@ class Forecast:
     def summary(self) -> Prediction:
         """The answer as a whole: no interval, breakdown, provenance, notes and number of GPUs that hold the run."""
         run, work, flops, stages = self.run, self.run.work, self.flops, self.stages
-        between = self.between_s
         return Prediction(
             model=run.config.name,
             gpu=run.gpu.id,
@@ -119,7 +118,7 @@ class Forecast:
             latency_s=self.latency_s,
             interval_s=None,
             phases_s=self.phases_s,
-            gpu_busy_s=sum(timed.stage.weight * timed.timeline.gpu_s for timed in stages) - between[GAPS],
+            gpu_busy_s=sum(timed.stage.weight * timed.kernels_s for timed in stages),
             cpu_busy_s=sum(timed.stage.weight * (timed.timeline.cpu_s + timed.stage.overhead_s) for timed in stages),
             flops=flops * work.parallelism.num_gpus,
             mfu=flops / self.latency_s / run.gpu.peak_flops(run.numbers.gemm),
@@ -127,7 +126,7 @@ class Forecast:
             sequences=float(work.batch),
             parameters=_parameters(run.config),
             memory=self.memory,
-            between_s=between,
+            between_s=self.between_s,
             breakdown=(),
             nodes=(),
             provenance={},

@@ -29,8 +29,6 @@ SAMPLINGS = GREEDY, RANDOM, TOP_P = "greedy", "random", "top-p"
 #: What a framework call costs on the hosts there are, seconds [least, most]. Chosen by looking at launch-bound runs,
 #: as `DEFAULT_LAUNCH_OVERHEAD_S` of `predictor.workload`.
 CALL_RANGE_S = (4e-6, 12e-6)
-#: The library of collectives that no engine has a kernel of its own for.
-NETWORK = "nccl"
 #: Passes of a model: over whole prompts (forward, train, prefill), or a decode step.
 PREFILL, DECODE = "prefill", "decode"
 
@@ -96,28 +94,16 @@ class Engine:
         return releases[-1] if releases else None
 
     def library_of(self, gpu: GPUSpec) -> Callable[[Op], str] | None:
-        """Library of an operator's kernels on ``gpu``; None where it is ``kernels`` for all."""
+        """Library of an operator's kernels on ``gpu``, but for collectives; None where it is ``kernels`` for all."""
         decode = self.decode_attention_of.get(gpu.compute_capability or "")
-        if decode is None and self.vintages is tuple:
+        if decode is None:
             return None
 
         def choose(op: Op) -> str:
-            if decode is not None and isinstance(op, Attention) and op.is_decode and not op.shared_kv:
-                return decode
-            return self._reducing(op, gpu) if op.family == "collective" else self.kernels
+            one = isinstance(op, Attention) and op.is_decode and not op.shared_kv
+            return decode if one else self.kernels
 
         return choose
-
-    def _reducing(self, op: Op, gpu: GPUSpec) -> str:
-        """Library of a collective: the engine's own where its release reduces so many bytes by a kernel of its own."""
-        from predictor.engines.defaults import all_reduce_algorithm, own_all_reduce  # one GPU reduces nothing
-        from predictor.ops.collective import Collective
-
-        if not isinstance(op, Collective) or op.kind != "all_reduce" or op.local_ranks < op.ranks:
-            return self.kernels
-        linked = op.link != "pcie"
-        found = all_reduce_algorithm(self, op.size, op.ranks, gpu.compute_capability or "", linked=linked)
-        return self.kernels if found is None or own_all_reduce(found) else NETWORK
 
     def host_of(self, decode: bool) -> str:
         """What the CPU does during a pass, one of `HOSTS`."""

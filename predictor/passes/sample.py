@@ -17,8 +17,8 @@ from predictor.ops.elementwise import Elementwise, Reduce
 from predictor.ops.norm import Softmax
 
 NAME = "sampler"
-#: Bytes of memory traffic for each probability in top-p. vLLM pull 40376 (vocabulary 131,072, batch 512: 6.15 ms by a
-#: sort in PyTorch, 0.372 ms in FlashInfer) times 3.35 TB/s, as if its GPU were an H100, which it does not say.
+#: Bytes of memory traffic for each probability in top-p. Source: vLLM pull 40376 (vocabulary 131,072, batch 512: 6.15
+#: ms by a sort in PyTorch, 0.372 ms in FlashInfer) times 3.35 TB/s, as if its GPU were an H100, which it does not say.
 _BYTES = {"FlashInfer": 18.6, "": 307.0}
 _DTYPE = "fp32"
 

@@ -142,6 +142,11 @@ class TimedStage:
         return found
 
     @property
+    def kernels_s(self) -> float:
+        """Seconds of one pass in which kernels run."""
+        return float(sum(at.sum_s * at.block.repeat for at in self.blocks))
+
+    @property
     def between_s(self) -> dict[str, float]:
         """Seconds of one pass in which no kernel runs, by what there is in their place; with the kernels' own seconds
         they add up to `each_s`."""
@@ -235,7 +240,12 @@ class Operators:
         if self._missing:
             engine, gpu, ops = self.engine, self.gpu, self._missing
             floor_s = cold_weights_s(ops, gpu) if engine.serves else None
-            table = predict_kernels(ops, gpu, self.selector, engine.kernels, engine.library_of(gpu), floor_s)
+            chosen_of = engine.library_of(gpu)
+            if any(op.family == "collective" for op in ops):
+                from predictor.engines.defaults import library_of  # one GPU asks nobody who reduces
+
+                chosen_of = library_of(engine, gpu)
+            table = predict_kernels(ops, gpu, self.selector, engine.kernels, chosen_of, floor_s)
             self._tables.append(table)
             self.seconds = np.concatenate((self.seconds, table.latency_s))
             self.flops = np.concatenate((self.flops, [op.flops() for op in ops]))
