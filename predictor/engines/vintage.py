@@ -211,7 +211,8 @@ class KernelRule:
     ``operators``: of `OPERATORS`. It holds for ``capabilities`` (compute capability "9.0", or "10" for all of a major
     number; () for any), ``scheme`` of weights and activations ("" for any), calls of up to ``tokens`` tokens, where
     ``auto_cache`` for a cache of the model's dtype alone, and where ``over_experts`` is set for experts that are
-    spread over GPUs (True) or cut (False).
+    spread over GPUs (True) or cut (False). ``slower``: its time over that of the kernels that were measured, where
+    those are newer ones.
     """
 
     operators: tuple[str, ...]
@@ -222,6 +223,7 @@ class KernelRule:
     tokens: int = NO_LIMIT
     auto_cache: bool = False
     over_experts: bool | None = None
+    slower: float = 1.0
     unverified: str = ""
 
 

@@ -7,17 +7,18 @@ earlier plans had costs a look-up.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain
 
 import numpy as np
 
-from predictor.engines import CALLS, CAPTURED, Engine
+from predictor.engines import CALLS, CAPTURED, DECODE, PREFILL, Engine
 from predictor.estimators.base import KernelTable, Selector, predict_kernels
 from predictor.estimators.cold import cold_weights_s
 from predictor.graph import Block, Graph
 from predictor.hardware.gpu import GPUSpec
+from predictor.ops.attention import Attention
 from predictor.ops.base import COMPUTE, Op
 from predictor.roofline import FloatArray
 from predictor.simulate.gaps import NO_GAPS, Gaps, timed_alone
@@ -179,6 +180,20 @@ class TimedStage:
         ]
 
 
+def _times_as_long(op: Op, engine: Engine) -> float:
+    """The time of an operator over that of the measured kernel, for its older one."""
+    if not isinstance(op, Attention):
+        return 1.0
+    return engine.slower.get(DECODE if op.is_decode else PREFILL, 1.0)
+
+
+def _slower(table: KernelTable, factors: Sequence[float]) -> KernelTable:
+    times, known = np.array(factors), table.spread
+    if known is not None:
+        known = replace(known, low_s=known.low_s * times, high_s=known.high_s * times)
+    return replace(table, latency_s=table.latency_s * times, spread=known)
+
+
 class Operators:
     """Every operator that one engine ran on one GPU, by row: its seconds and FLOPs, those of one call."""
 
@@ -246,6 +261,8 @@ class Operators:
 
                 chosen_of = library_of(engine, gpu)
             table = predict_kernels(ops, gpu, self.selector, engine.kernels, chosen_of, floor_s)
+            if engine.slower:
+                table = _slower(table, [_times_as_long(op, engine) for op in ops])
             self._tables.append(table)
             self.seconds = np.concatenate((self.seconds, table.latency_s))
             self.flops = np.concatenate((self.flops, [op.flops() for op in ops]))
