@@ -53,8 +53,8 @@ class Engine:
     share of the GPU's memory by version, the oldest first. ``decode_attention_of``: compute capability -> library whose
     decode attention comes nearest to what the engine runs there. ``slower``: attention of a pass (`PREFILL`, `DECODE`)
     over that of the measured kernels, where an older release runs older ones. ``called``: other names of its software;
-    ``samples``: a step that gives logits chooses its tokens on the GPU. ``vintages``: gives its releases, the oldest first; a
-    function, so that nobody who asks for no engine reads one.
+    ``samples``: a step that gives logits chooses its tokens on the GPU. ``vintages``: gives its releases, the oldest
+    first; a function, so that nobody who asks for no engine reads one.
     """
 
     name: str
