@@ -48,18 +48,21 @@ def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
     rows = _rows(timed)
     size = int(known.classes.max(initial=0)) + 1
     classes = [known.classes[own] for own in rows]
-    launches = timed.timeline.cpu_s > 0.0
+    launches, waited, span = timed.timeline.cpu_s > 0.0, timed.stage.overhead_s, work.waits_range_s
+    waits = (0.0, 0.0) if span is None else (max(0.0, waited - span[0]), max(0.0, span[1] - waited))
     by_class = []
     for seconds in (known.low_s, known.high_s):
         ratio = seconds / timed.table.latency_s
-        moved = [s.gpu_s * ratio[own] for s, own in zip(timed.segments, rows, strict=True)]
+        moved = [
+            s.gpu_s + (s.gpu_s - s.gaps_s) * (ratio[own] - 1.0) for s, own in zip(timed.segments, rows, strict=True)
+        ]
         change = np.zeros(size)
         for s, other, kinds in zip(timed.segments, moved, classes, strict=True):
             change += np.bincount(kinds, weights=np.abs(other - s.gpu_s) * s.repeat, minlength=size)
         by_class.append(change * _felt(timed, moved, float(change.sum())) if launches else change)
     assumed = work.launch_range_s if launches else None
     host = [0.0, 0.0] if assumed is None else [_host(timed, end_s / work.launch_overhead_s) for end_s in assumed]
-    return StageSpread(by_class[0], by_class[1], host[0], host[1])
+    return StageSpread(by_class[0], by_class[1], host[0] + waits[0], host[1] + waits[1])
 
 
 def _rows(timed: TimedStage) -> list[npt.NDArray[np.int64]]:

@@ -17,8 +17,8 @@ from predictor.workload import ragged_lengths
 COLUMNS = (
     "case", "config", "mode", "gpu", "num_gpus", "gpus_per_node", "dtype", "seq_len", "output_len", "context_len",
     "prompt_lens", "global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "shard", "recompute", "optimizer",
-    "execution", "attention", "kv_dtype", "routing", "memory_fraction", "step_overhead_ms", "launch_overhead_us",
-    "measured_ms", "measured_forward_ms",
+    "execution", "software", "attention", "kv_dtype", "routing", "memory_fraction", "step_overhead_ms",
+    "launch_overhead_us", "measured_ms", "measured_forward_ms",
 )  # fmt: skip
 
 
@@ -87,7 +87,8 @@ def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None
         ep=_int(row, "ep") or 1,
         shard=_text(row, "shard") or "none",
         launch_overhead=_launch_overhead(row),
-        step_overhead=_number(row, "step_overhead_ms") * 1e-3,
+        software=_text(row, "software"),
+        step_overhead=_number(row, "step_overhead_ms") * 1e-3 if _text(row, "step_overhead_ms") else None,
         memory_fraction=_number(row, "memory_fraction") if _text(row, "memory_fraction") else None,
         artifacts=artifacts,
     )
