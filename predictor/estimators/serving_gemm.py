@@ -136,7 +136,8 @@ class ServingGemm(ServingEstimator):
     def _shapes(self, batch: Batch, dtype: str, quant: str, rows: npt.NDArray[np.int64]) -> Shapes:
         count, m, n, k = (batch.columns[name][rows] for name in ("batch", "m", "n", "k"))
         sizes = activation_bytes(dtype, quant), weight_bytes(dtype, quant)
-        return Shapes(count, m, n, k, *sizes, blocked=quant == BLOCKED)
+        given = not engines.answering(batch.kernels).quantizes
+        return Shapes(count, m, n, k, *sizes, blocked=quant == BLOCKED, quantized=given)
 
     def _seconds(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str, rows: npt.NDArray[np.int64]) -> FloatArray:
         shapes, library = self._shapes(batch, dtype, quant, rows), engines.answering(batch.kernels)
