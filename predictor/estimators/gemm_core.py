@@ -102,6 +102,11 @@ class Shapes:
         return 1.0 if self.blocked else min(1.0, self.itemsize / 2.0)
 
     @property
+    def quantizes(self) -> bool:
+        """Whether the time holds a kernel that quantizes A."""
+        return self.itemsize < 2 and not self.quantized
+
+    @property
     def weights(self) -> FloatArray:
         """Bytes of B."""
         return self.batch * self.n * self.k * self.weight_itemsize
@@ -199,7 +204,7 @@ def core_time(shapes: Shapes, device: Device, constants: Constants) -> CoreTime:
     compute = loops(shapes, device, constants).times(shapes.k).min(axis=1)
     moved = traffic(shapes, device, constants)
     total = (compute**NORM + moved.seconds**NORM) ** (1 / NORM) + constants.overhead_cycles / device.clock_hz
-    if shapes.itemsize < 2 and not shapes.quantized:
+    if shapes.quantizes:
         total += quantize_time(shapes, device, constants, moved.l2, moved.dram)
     return CoreTime(total, compute, moved.seconds)
 

@@ -90,7 +90,7 @@ def core_terms(shapes: Shapes, device: Device, constants: Constants) -> tuple[li
     resident = float(moved.resident[0])
     from_dram = weights + others > HELD * device.l2_bytes or weights * (1 - resident) / moved.dram > 0.5 * memory_s
     quantize_s = 0.0
-    if shapes.itemsize < 2:
+    if shapes.quantizes:
         quantize_s = float(quantize_time(shapes, device, constants, moved.l2, moved.dram)[0])
     parts = {
         "compute": compute_s, "DRAM" if from_dram else "L2": memory_s, "launch": overhead_s,

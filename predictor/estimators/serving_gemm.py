@@ -123,7 +123,7 @@ class ServingGemm(ServingEstimator):
             ("aligned", f"{m:.0f} x {n:.0f} x {k:.0f}", WORD, "the next multiples of 64, of 8 for few rows"),
             ("aligned kernel", at, "s", "what the larger, aligned product takes"),
         ])  # fmt: skip
-        found += constant_terms(constants, shapes.itemsize < 2)
+        found += constant_terms(constants, shapes.quantizes)
         rests = self._corrections.rests_on(source, gpu, engines.answering(batch.kernels).name, kind)
         return Explanation(tuple(found), bound, rests)
 
