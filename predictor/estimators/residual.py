@@ -14,50 +14,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import asdict
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
-from predictor.dtypes import bytes_of
-from predictor.errors import SpecError, UnsupportedError
+from predictor.errors import SpecError
 from predictor.estimators.adapted import Adapted
 from predictor.estimators.base import Batch
+from predictor.estimators.device import Device
 from predictor.estimators.explanation import COUNT, Explanation, terms
 from predictor.estimators.named import Named, of_a_form
 from predictor.estimators.trees import Trees
 from predictor.hardware.generation import is_among, runs_mma
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import stand_ins, variant
-
-FloatArray = npt.NDArray[np.float64]
+from predictor.roofline import FloatArray
 
 ANY_GPU = "*"
 #: All measured boards whose tensor cores take mma.sync from registers (`runs_mma`): libraries run the same kernels on
 #: them, and others on Hopper and B200.
 MMA_GPUS = "*mma"
-#: Architecture of a device file that the harness wrote for a processor.
-PROCESSOR = "cpu"
 #: A sibling has as many SMs, up to this factor. Chosen by hand, not from data.
 _SIBLING_SMS = 1.25
-
-#: Watts per SM and GHz from which on a board holds its boost clock under tensor-core load, at 1024 dense 16-bit FLOPs
-#: a clock and SM; below it the sustained clock falls in proportion. L40S has 1.0, RTX PRO 6000 1.3. Chosen on the
-#: measured boards (1.2 to 1.4 do about equally well), not fitted.
-FULL_CLOCK_WATTS = 1.3
-_WATTS_AT_FLOPS = 1024.0
-#: How the need grows with the tensor cores' FLOPs a clock and SM. A multiplier array takes operands through its edge,
-#: the square root of its size, and much of its power moves them; arithmetic grows with the size itself. This is the
-#: largest exponent that leaves H100 and H200 (3784 FLOPs a clock, 2.7 W) their clock: 0.6 takes some of it, and H100
-#: left out comes out worse. What B200 gets depends on it (0.96 at 0.5, 0.79 at 0.6, 0.87 here). Chosen by looking at
-#: H100 left out, with published matmul ceilings of other boards in view.
-NEED_EXPONENT = 0.55
-#: Dense 16-bit FLOPs a clock and SM, sums in fp32, of the generations (compute capability) whose boards differ in it.
-#: Source: NVIDIA's white papers of Turing, GA102, AD102 and RTX Blackwell, as xla's cuda_core_info_table.cc has them.
-_FULL_RATE: Mapping[str, float] = {"7.5": 1024.0, "8.6": 1024.0, "8.9": 1024.0, "12.0": 1024.0}
 
 
 class HasTotal(Protocol):
@@ -70,91 +51,6 @@ class HasTotal(Protocol):
 
 
 C = TypeVar("C", bound=HasTotal)
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """The scalars of a GPU that a core reads: FLOP/s of one dtype (already cut by power), bytes/s, bytes, SMs, Hz.
-
-    ``tensor_rate`` is 0.5 where tensor cores of that dtype run at half of what their generation can, else 1.
-    ``prologue``: steps of 64 elements of K in which a tile's pipeline of copies is filled and drained; a processor,
-    whose caches fetch ahead by themselves, has none.
-    """
-
-    peak_flops: float
-    bandwidth: float
-    l2_bytes: float
-    sms: float
-    clock_hz: float
-    tensor_rate: float = 1.0
-    prologue: float = 2.0
-
-    @staticmethod
-    @lru_cache(maxsize=4096)
-    def of(gpu: GPUSpec, dtype: str) -> Device:
-        """From a GPU's data sheet; a dtype without a peak computes as bf16, fp16 or fp32, the first that there is."""
-        peak = _peak(gpu, dtype) * sustained_share(gpu)
-        sms, clock, rate = float(gpu.sm_count), gpu.boost_clock_hz, tensor_rate(gpu, dtype)
-        prologue = 0.0 if gpu.architecture == PROCESSOR else 2.0
-        return Device(peak, gpu.memory_bandwidth, float(gpu.l2_bytes), sms, clock, rate, prologue)
-
-    def slowed(self, factor: FloatArray | float) -> FloatArray | float:
-        """How many times the time at peak some products take, where at full tensor rate it would be ``factor`` times.
-
-        What keeps tensor cores waiting (loads, issue slots, softmax) takes its cycles whatever their rate, so at half
-        the rate it is half as much of the time.
-        """
-        return factor if self.tensor_rate == 1.0 else 1.0 + self.tensor_rate * (factor - 1.0)
-
-
-def tensor_rate(gpu: GPUSpec, dtype: str) -> float:
-    """0.5 where the tensor cores do half of their generation's FLOPs a clock in ``dtype``, else 1.
-
-    Graphics cards (GeForce, and L20) add 16-bit and 8-bit products up in fp32 at half of the rate of the same chip's
-    other boards; 4-bit ones, and int8, at all of it.
-    """
-    full = _FULL_RATE.get(gpu.compute_capability or "")
-    name = _computed_as(gpu, dtype)
-    if full is None or not name or bytes_of(name) > 2:
-        return 1.0
-    share = gpu.peak_flops(name) * bytes_of(name) / 2.0 / (gpu.sm_count * gpu.boost_clock_hz * full)
-    return 0.5 if 0.4 < share < 0.6 else 1.0
-
-
-def sustained_share(gpu: GPUSpec) -> float:
-    """Share of the boost clock, in (0, 1], that the power limit leaves in long runs on the tensor cores.
-
-    It is power limit / (SMs x GHz x need), with need in W growing with the tensor cores of an SM; all dtypes alike,
-    because a narrower one does more FLOPs with about the same power.
-    """
-    clocks = gpu.sm_count * gpu.boost_clock_hz
-    need = FULL_CLOCK_WATTS * (_peak(gpu, "bf16") / clocks / _WATTS_AT_FLOPS) ** NEED_EXPONENT
-    return min(1.0, gpu.power_limit_w / (clocks * 1e-9 * need)) if need else 1.0
-
-
-def _peak(gpu: GPUSpec, dtype: str) -> float:
-    """FLOP/s of a dtype as it is computed; 0 where the GPU computes in none."""
-    name = _computed_as(gpu, dtype)
-    return gpu.peak_flops(name) if name else 0.0
-
-
-def _computed_as(gpu: GPUSpec, dtype: str) -> str:
-    """The dtype itself, or bf16, fp16 or fp32, the first that the GPU has a peak for; "" without any."""
-    for name in (dtype, "bf16", "fp16", "fp32"):
-        try:
-            gpu.peak_flops(name)
-        except UnsupportedError:
-            continue
-        return name
-    return ""
-
-
-def describe_device(gpu: GPUSpec, dtypes: Iterable[str]) -> dict[str, Any]:
-    """What a manifest says of a measured GPU, so that others can find their sibling."""
-    return {
-        "compute_capability": gpu.compute_capability,
-        "scalars": {dtype: asdict(Device.of(gpu, dtype)) for dtype in dtypes},
-    }
 
 
 class Corrections:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,11 @@ import numpy.typing as npt
 
 from predictor.engines import EAGER
 from predictor.errors import RequestError
-from predictor.estimators import memory_bound as mb
 from predictor.estimators.artifact import ArtifactSet, load_artifacts
 from predictor.estimators.base import make_batch
+from predictor.estimators.cores import stream
+from predictor.estimators.device import Device
+from predictor.estimators.memory_bound import MemoryBound
 from predictor.estimators.stored import read_weights
 from predictor.hardware.gpu import GPUSpec
 from predictor.training import calibrate_serving as serving
@@ -189,26 +191,26 @@ def memory_rows(frame: Frame, gpu: GPUSpec) -> npt.NDArray[np.bool_]:
 
 def calibrate_memory(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
     """The memory-bound estimator with ``gpu``'s bandwidth share and host times from its ``rows``."""
-    base = mb.MemoryBound.from_artifact(without(manifest, gpu.id), weights)
+    base = MemoryBound.from_artifact(without(manifest, gpu.id), weights)
     names = rows["op"].astype(str).to_numpy()
     present = [op for op in MEMORY_OPS if (names == op).any()]
     parts = [np.flatnonzero(names == op) for op in present]
     ops = dataset.ops_of(rows)
-    traffic = [mb.traffic_of(make_batch(ops[i[0]].family, [ops[j] for j in i]), gpu) for i in parts]
+    traffic = [stream.traffic_of(make_batch(ops[i[0]].family, [ops[j] for j in i]), gpu) for i in parts]
     order = np.concatenate(parts)
     measured = rows["latency_ms"].to_numpy(dtype=np.float64)[order] * 1e-3
     is_eager = (rows["protocol"].astype(str) == "eager_events").to_numpy()[order]
     call = np.concatenate([np.full(len(i), j) for j, i in enumerate(parts)])
-    board = base.board(gpu)
+    share, hold = base.board(gpu)
+    sheet = Device.sheet(gpu, gpu.vector_flops("fp32"))
     hosts = [overheads(manifest["eager_overhead_s"].get(op, {}), gpu.id) for op in present]
     count = len(present)
-    share = float(board.bandwidth / gpu.memory_bandwidth)
     start = np.log([share, *(h for h, _ in hosts), *(a for _, a in hosts)])
     spread = np.array([SHARE_SPREAD, *count * [HOST_SPREAD], *count * [AFTER_SPREAD]])
 
     def predicted(x: FloatArray) -> FloatArray:
-        own = replace(board, bandwidth=float(np.exp(x[0])) * gpu.memory_bandwidth)
-        kernel = np.concatenate([mb.kernel_seconds(t, own, base.const) for t in traffic])
+        own = sheet.sustaining(bandwidth=float(np.exp(x[0])))
+        kernel = np.concatenate([stream.kernel_seconds(t, own, hold, base.const) for t in traffic])
         host, after = np.exp(x[1 : 1 + count])[call], np.exp(x[1 + count :])[call]
         return eager(kernel, host, after, is_eager)
 
@@ -221,7 +223,7 @@ def calibrate_memory(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weight
     scalars = {"bandwidth_share": found, "bandwidth_share_before": share, "host_s": overhead}
     errors = percent(predicted(start), measured), percent(predicted(x), measured)
     new = without(manifest, gpu.id)
-    new["calibrated"][gpu.id] = {"board": [found, float(board.hold)], "eager_overhead_s": overhead}
+    new["calibrated"][gpu.id] = {"board": [found, hold], "eager_overhead_s": overhead}
     return Fitted(new, weights, scalars, *errors)
 
 

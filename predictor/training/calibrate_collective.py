@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
-from predictor.estimators.collective import OWN, Constants, Own
+from predictor.estimators.cores.collective import OWN, Constants, Own
 from predictor.hardware.gpu import GPUSpec
 from predictor.training import fit_collective
 from predictor.training.own_scalars import Fitted, Frame, Weights, percent

@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.engines import EAGER
-from predictor.estimators import calibrated, sgemm
+from predictor.estimators import calibrated
 from predictor.estimators.base import make_batch
+from predictor.estimators.cores import sgemm
 from predictor.estimators.tile_gemm import TileGemm
 from predictor.hardware.gpu import GPUSpec
 from predictor.training import dataset
@@ -91,8 +92,7 @@ class GemmTrial:
         self.call = np.array([0 if op.layout == "tn" else 1 for op in batch.ops])  # type: ignore[attr-defined]
         self.eager = (rows["protocol"].astype(str) == "eager_events").to_numpy()
         self.measured = self.read.seconds
-        board = self.base.board(gpu)
-        self.bandwidth, self.sustained = float(board.bandwidth / gpu.memory_bandwidth), float(board.sustained)
+        self.sustained, self.bandwidth = self.base.board(gpu)
         self.hosts = np.array([overheads(manifest["eager_overhead_s"][layout], gpu.id) for layout in sgemm.LAYOUTS])
         self.points = calibrated.sizes(self.columns)
         self._library_tables()

@@ -21,12 +21,13 @@ from predictor import engines
 from predictor.engines import EAGER
 from predictor.errors import RequestError
 from predictor.estimators.adapted import NO_POINTS, Adapted, Points, covariance
-from predictor.estimators.gemm_core import Constants
+from predictor.estimators.cores.gemm import Constants
 from predictor.estimators.named import Named
-from predictor.estimators.residual import ANY_GPU, MMA_GPUS, Corrections, FloatArray
+from predictor.estimators.residual import ANY_GPU, MMA_GPUS, Corrections
 from predictor.estimators.serving_attention import DECODE, PREFILL
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import CUDA_GRAPH
+from predictor.roofline import FloatArray
 from predictor.sampling import cells, one_of_each, spread_out
 from predictor.training.fit_serving import ATTENTION, GEMM, MOE, Family
 from predictor.training.own_scalars import Fitted, Frame, Weights, percent

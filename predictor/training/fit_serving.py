@@ -15,11 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
-from predictor.estimators import attention_cycles, serving_attention, serving_gemm, serving_moe
+from predictor.estimators import serving_attention
+from predictor.estimators.cores import attention, attention_cycles, gemm, moe
+from predictor.estimators.device import describe_device
 from predictor.estimators.named import Named
-from predictor.estimators.residual import ANY_GPU, MMA_GPUS, FloatArray, describe_device
+from predictor.estimators.residual import ANY_GPU, MMA_GPUS
 from predictor.hardware.generation import generation, runs_mma
 from predictor.hardware.gpu import GPUSpec
+from predictor.roofline import FloatArray
 from predictor.training.boosting import Settings, boost
 from predictor.training.serving_rows import (
     Part,
@@ -288,11 +291,11 @@ def _table(
 #: shrinks by looking at shapes and GPUs left out (docs/accuracy.md, What was tried).
 GEMM = Family(
     kind="serving_gemm",
-    start=serving_gemm.Constants(0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 1.5e3, 1024.0, 3e3, 1e3, 1.0),
-    features=serving_gemm.FEATURES,
+    start=gemm.Constants(0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 1.5e3, 1024.0, 3e3, 1e3, 1.0),
+    features=gemm.FEATURES,
     parts=gemm_parts,
-    core=lambda part, x: serving_gemm.core_time(part.shapes, part.device, x),
-    describe=lambda part, core: serving_gemm.features(part.shapes, part.device, core, part.framework),
+    core=lambda part, x: gemm.core_time(part.shapes, part.device, x),
+    describe=lambda part, core: gemm.features(part.shapes, part.device, core, part.framework),
     measured=Settings(rounds=300),
     unseen=Settings(rounds=150, leaves=31, depth=7, rows_a_leaf=60),
     rows_a_booster=130_000,
@@ -338,8 +341,8 @@ _DECODE_FORM = _attention_in_cycles(attention_cycles.DecodeConstants())
 #: As those of `GEMM`: starts chosen by hand, not from data, trees by looking at shapes and GPUs left out.
 ATTENTION = Family(
     kind="serving_attention",
-    start=serving_attention.Constants(0.6, 0.8, 20e9, 8e3, 540.0, 0.5, 20e9, 1.8e3),
-    features=serving_attention.FEATURES,
+    start=attention.Constants(0.6, 0.8, 20e9, 8e3, 540.0, 0.5, 20e9, 1.8e3),
+    features=attention.FEATURES,
     parts=attention_parts,
     core=_attention_core,
     describe=_attention_table,
@@ -356,11 +359,11 @@ ATTENTION = Family(
 #: As those of `GEMM`: starts chosen by hand, not from data, trees by looking at shapes and GPUs left out.
 MOE = Family(
     kind="serving_moe",
-    start=serving_moe.Constants(0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02, 0.75),
-    features=serving_moe.FEATURES,
+    start=moe.Constants(0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02, 0.75),
+    features=moe.FEATURES,
     parts=moe_parts,
-    core=lambda part, x: serving_moe.core_time(part.shapes, part.device, x),
-    describe=lambda part, core: serving_moe.features(part.shapes, part.device, core, part.framework, part.blocked),
+    core=lambda part, x: moe.core_time(part.shapes, part.device, x),
+    describe=lambda part, core: moe.features(part.shapes, part.device, core, part.framework, part.blocked),
     measured=Settings(rounds=300),
     unseen=Settings(rounds=150, leaves=31, depth=7, rows_a_leaf=60),
     rows_a_booster=150_000,
@@ -369,5 +372,5 @@ MOE = Family(
     unseen_clip=0.8,
     by_kernel=moe_by_kernel,
     kernel_of=lambda library, name, gpu: engines.library(library).moe_kernel(name, gpu),
-    of_kernel=serving_moe.OF_KERNEL,
+    of_kernel=moe.OF_KERNEL,
 )

@@ -22,11 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import SpecError
-from predictor.estimators import sgemm
+from predictor.estimators.cores import sgemm
+from predictor.estimators.device import Device
 from predictor.hardware.gpu import GPUSpec
 from predictor.training.extras import require
 from predictor.training.kernel_choice import fit_choice
-from predictor.training.own_scalars import AFTER_LAUNCH_S
+from predictor.training.own_scalars import AFTER_LAUNCH_S, of_rows
 from predictor.training.tile_transfer import fill_rates, is_reference, is_steady, power_need, shrink_sustained
 
 FloatArray = npt.NDArray[np.float64]
@@ -204,35 +205,27 @@ class Fit:
         result: FloatArray = np.maximum(self.host - after, 1e-6)
         return result
 
-    def _board(self, gpu: IntArray, x: FloatArray) -> sgemm.Board:
+    def _device(self, gpu: IntArray, x: FloatArray) -> Device:
+        """The devices of the rows, each at what ``x`` says that it sustains."""
         part = self.parameters.split(x)
-        specs = self.gpus
-
-        def column(values: list[float]) -> FloatArray:
-            result: FloatArray = np.array(values, dtype=np.float64)[gpu]
-            return result
-
-        bandwidth = column([g.memory_bandwidth for g in specs]) * np.exp(part["bandwidth"])[gpu]
-        return sgemm.Board(
-            column([float(g.sm_count) for g in specs]), column([g.peak_flops("fp32") for g in specs]),
-            np.exp(part["u"])[gpu], bandwidth, column([float(g.l2_bytes) for g in specs]),
-        )  # fmt: skip
+        boards = [Device.sheet(g, g.peak_flops("fp32")) for g in self.gpus]
+        return of_rows(boards, gpu).sustaining(np.exp(part["u"])[gpu], np.exp(part["bandwidth"])[gpu])
 
     def seconds(self, x: FloatArray, rows: Rows, tile: IntArray, splits: FloatArray) -> FloatArray:
         """Measured latency that the formula gives for one chosen candidate a row, launch time included."""
         const = self.parameters.constants(x)
         rate = const.efficiency[rows.library, rows.layout, tile]
         cand = sgemm.candidates(const, np.maximum(rate, 1e-6), tile, splits)
-        board = self._board(rows.gpu, x)
+        device = self._device(rows.gpu, x)
         lib = rows.library
         traits = sgemm.Traits(
             const.unaligned[lib], const.reread[lib], const.narrow[lib], const.straddle[lib], const.strain[lib],
             (rows.layout == 0).astype(np.float64),
         )  # fmt: skip
-        compute = sgemm.compute_seconds(rows.shape, cand, board, const, traits) / board.sustained
-        memory = sgemm.memory_seconds(rows.shape, cand, board, const, traits)
+        compute = sgemm.compute_seconds(rows.shape, cand, device, const, traits)
+        memory = sgemm.memory_seconds(rows.shape, cand, device, const, traits)
         launch = self.launch(x)[rows.gpu, rows.layout]
-        result: FloatArray = sgemm.join_seconds(compute, memory, rows.shape, cand, board, const) + launch
+        result: FloatArray = sgemm.join_seconds(compute, memory, rows.shape, cand, device, const) + launch
         return result
 
     def choice_times(self, rows: Rows) -> FloatArray:

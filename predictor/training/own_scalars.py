@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from predictor.estimators.device import Device
+from predictor.estimators.eager import eager_seconds, overhead
+from predictor.roofline import FloatArray
 from predictor.training.extras import require
 
-FloatArray = npt.NDArray[np.float64]
 Frame = Any  # pandas.DataFrame
 Weights = dict[str, npt.NDArray[Any]]
 
@@ -57,15 +59,19 @@ def least_squares(error: Callable[[FloatArray], FloatArray], start: FloatArray, 
 
 def overheads(known: Mapping[str, Sequence[float]], gpu: str) -> tuple[float, float]:
     """(host, time after the launch) that the set says of a GPU: its own, or the median of the measured ones."""
-    pairs = np.array(list(known.values()) or [[3e-5, 1.5e-5]], dtype=np.float64)
-    host, launch = known[gpu] if gpu in known else np.median(pairs, axis=0)
-    return float(host), max(float(host) - float(launch), LEAST_AFTER_S)
+    host, launch = overhead(known, gpu, (3e-5, 1.5e-5))
+    return host, max(host - launch, LEAST_AFTER_S)
 
 
 def eager(seconds: FloatArray, host: FloatArray, after: FloatArray, is_eager: npt.NDArray[np.bool_]) -> FloatArray:
     """What a row's protocol reads for kernels of ``seconds``, where ``is_eager`` with the host's times; shape (r,)."""
-    result: FloatArray = np.where(is_eager, np.maximum(host, np.maximum(host - after, 1e-6) + seconds), seconds)
-    return result
+    return np.where(is_eager, eager_seconds(seconds, host, np.maximum(host - after, 1e-6)), seconds)
+
+
+def of_rows(devices: Sequence[Device], index: npt.NDArray[np.int64]) -> Device:
+    """The devices of rows, where ``index`` (n,) says which: as one, whose fields are arrays (n,)."""
+    columns: dict[str, Any] = {f.name: np.array([getattr(d, f.name) for d in devices])[index] for f in fields(Device)}
+    return Device(**columns)
 
 
 def percent(predicted: FloatArray, measured: FloatArray) -> float:

@@ -18,11 +18,12 @@ import numpy.typing as npt
 
 from predictor import engines
 from predictor.engines import EAGER
-from predictor.estimators.gemm_core import Constants, Shapes, Tiles, core_time
-from predictor.estimators.residual import Device, FloatArray
+from predictor.estimators.cores.gemm import Constants, Shapes, Tiles, core_time
+from predictor.estimators.device import Device
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import TILE_PROBE
 from predictor.quantization import activation_bytes, variant, weight_bytes
+from predictor.roofline import FloatArray
 from predictor.training.serving_rows import Part
 
 Frame = Any

@@ -28,7 +28,7 @@ from predictor.engines.library import (
 from predictor.errors import RequestError
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import predict_kernels
-from predictor.estimators.collective import LAUNCHED
+from predictor.estimators.cores.collective import LAUNCHED
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.hardware.system import load_system
 from predictor.measurement import PROTOCOLS

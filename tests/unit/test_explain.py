@@ -15,9 +15,9 @@ from each import each
 import predictor
 from predictor.cli import main
 from predictor.estimators.artifact import default_artifacts
-from predictor.estimators.gemm_core import Constants, Shapes, Tiles, core_time, loops
-from predictor.estimators.gemm_explained import CONSTANT_WORDS, chosen
-from predictor.estimators.residual import Device
+from predictor.estimators.cores.gemm import Constants, Shapes, Tiles, core_time, loops
+from predictor.estimators.cores.gemm_explained import CONSTANT_WORDS, chosen
+from predictor.estimators.device import Device
 from predictor.forecast import forecast
 from predictor.hardware.gpu import load_gpu
 from predictor.request import Request

@@ -16,13 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from predictor.estimators.device import Device
 from predictor.estimators.named import NORM, Named
-from predictor.estimators.residual import Device
+from predictor.roofline import FloatArray
 from predictor.tiling import TileGrid
-
-FloatArray = npt.NDArray[np.float64]
 
 #: Candidate tiles of the core, rows x columns of C, each with 1, 2, 4 or 8 splits of K, of which every one keeps some
 #: of K to itself: the sizes that libraries have kernels for. Chosen by hand, not from data.
@@ -222,3 +220,53 @@ def quantize_time(shapes: Shapes, device: Device, constants: Constants, l2: floa
     of_rows = rows * (constants.quantize_row_cycles / (device.sms * device.clock_hz))
     seconds: FloatArray = np.hypot(of_bytes, of_rows) + constants.quantize_cycles / device.clock_hz
     return seconds
+
+
+#: Tiles whose waves and wave efficiency are features, and those of them that are large enough to reach the peak. Chosen
+#: by hand, not from data.
+_SHOWN_M = np.array([64.0, 128, 128, 256, 256, 192, 16, 32, 64, 128])
+_SHOWN_N = np.array([64.0, 64, 128, 128, 256, 128, 128, 128, 256, 256])
+_LARGE = [2, 3, 4, 9]
+
+FEATURES = (
+    "log2_m", "log2_n", "log2_k", "log2_compute_s", "log2_memory_s", "log2_longer_s", "log2_compute_over_memory",
+    "log2_intensity", "log2_weights_over_l2", "log2_bytes_over_l2", "log2_activations_over_l2", "pad_m_8", "pad_m_64",
+    "pad_m_128", "pad_n_64", "pad_n_256", "gcd_m", "gcd_n", "gcd_k", "best_tile", "log2_tiles_128",
+    *(f"log2_waves_{int(m)}x{int(n)}" for m, n in zip(_SHOWN_M, _SHOWN_N, strict=True)),
+    *(f"wave_efficiency_{int(m)}x{int(n)}" for m, n in zip(_SHOWN_M, _SHOWN_N, strict=True)),
+    "framework",
+)  # fmt: skip
+
+
+def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> FloatArray:
+    """The boosters' inputs of shape (n, len(FEATURES)): no unit of a GPU stands in them but as a ratio or a time."""
+    m, n, k = shapes.m, shapes.n, shapes.k
+    weights, activations = shapes.weights, shapes.activations
+    moved = weights + activations
+    flops = 2.0 * shapes.batch * m * n * k
+    tiles = TileGrid.cover(m[:, None], n[:, None], _SHOWN_M, _SHOWN_N, shapes.batch[:, None]).blocks
+    waves = tiles / device.sms
+    efficiency = waves / np.ceil(waves)
+    filled = efficiency * (shapes.batch * m * n)[:, None] / (tiles * (_SHOWN_M * _SHOWN_N))
+    shown = _SHOWN_M.size
+    out = np.empty((m.size, len(FEATURES)))
+    logs = out[:, :11]
+    logs[:, 0], logs[:, 1], logs[:, 2] = m, n, k
+    logs[:, 3], logs[:, 4] = core.compute, core.memory
+    logs[:, 5] = np.maximum(core.compute, core.memory)
+    logs[:, 6] = core.compute / core.memory
+    logs[:, 7] = flops / moved
+    logs[:, 8] = weights / device.l2_bytes
+    logs[:, 9] = moved / device.l2_bytes
+    logs[:, 10] = activations / device.l2_bytes
+    np.log2(logs, out=logs)
+    for column, (size, tile) in enumerate(((m, 8.0), (m, 64.0), (m, 128.0), (n, 64.0), (n, 256.0)), start=11):
+        out[:, column] = size / (np.ceil(size / tile) * tile)
+    table = np.array((m, n, k), dtype=np.int64).T
+    out[:, 16:19] = np.gcd(table, 256)
+    out[:, 19] = filled[:, _LARGE].max(axis=1)
+    out[:, 20] = np.log2(shapes.batch * m * n / (16384.0 * device.sms))
+    out[:, 21 : 21 + shown] = np.log2(waves)
+    out[:, 21 + shown : 21 + 2 * shown] = efficiency
+    out[:, -1] = framework
+    return out

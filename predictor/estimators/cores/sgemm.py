@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor.estimators.device import Device
 from predictor.hardware.gpu import GPUSpec
+from predictor.roofline import FloatArray
 
-FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 BYTES = 4.0  # of an fp32 element, by definition
@@ -103,17 +104,6 @@ ARRAYS, SCALARS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
-    """A GPU's side of the formula; arrays broadcast against (n, c), or floats."""
-
-    sm_count: Any
-    flops: Any  # fp32 peak, FLOP/s
-    sustained: Any  # u
-    bandwidth: Any  # bytes/s that GEMM kernels reach, before `Constants.memory`
-    l2_bytes: Any
-
-
-@dataclass(frozen=True, slots=True)
 class Shape:
     """b products (m, k) x (k, n); float arrays broadcast against (n, c)."""
 
@@ -149,7 +139,7 @@ class Traits:
     along_k: Any  # 1 where B, too, is stored along K (layout tn)
 
 
-def operand_bytes(shape: Shape, cand: Candidates, board: Board, traits: Traits) -> FloatArray:
+def operand_bytes(shape: Shape, cand: Candidates, device: Device, traits: Traits) -> FloatArray:
     """Bytes of A and B from DRAM: once, plus what each wave of blocks reads again where L2 cannot hold both.
 
     Blocks start along a row of tiles; the blocks of one wave walk K together and share rows of A and columns of B.
@@ -159,20 +149,20 @@ def operand_bytes(shape: Shape, cand: Candidates, board: Board, traits: Traits) 
     strided = (shape.m + shape.n * traits.along_k) * shape.k * (BYTES * extra)
     tiles_n = np.ceil(shape.n / cand.tile_n)
     tiles_m = np.ceil(shape.m / cand.tile_m)
-    wave = board.sm_count * cand.resident
+    wave = device.sms * cand.resident
     wide = np.minimum(tiles_n, wave)
     high = np.minimum(np.maximum(wave / wide, 1.0), tiles_m)
     waves = tiles_n * tiles_m / (wide * high)
     again = waves * (wide * cand.tile_n + high * cand.tile_m) * shape.k * BYTES
-    again = np.where(once > 0.5 * board.l2_bytes, np.maximum(again - once, 0.0), 0.0)
+    again = np.where(once > 0.5 * device.l2_bytes, np.maximum(again - once, 0.0), 0.0)
     result: FloatArray = shape.b * (once + strided + traits.reread * again)
     return result
 
 
-def compute_seconds(shape: Shape, cand: Candidates, board: Board, const: Constants, traits: Traits) -> FloatArray:
-    """Time of the SM with most blocks at full sustained clock (``board.sustained`` not applied), shape (n, c)."""
+def compute_seconds(shape: Shape, cand: Candidates, device: Device, const: Constants, traits: Traits) -> FloatArray:
+    """Time of the SM with most blocks, shape (n, c); ``device`` at the clock that it sustains."""
     blocks = np.ceil(shape.m / cand.tile_m) * np.ceil(shape.n / cand.tile_n) * (shape.b * cand.splits)
-    share = blocks / board.sm_count
+    share = blocks / device.sms
     whole = np.ceil(share)
     busiest = np.maximum(share + const.quantization * (whole - share), 1.0)
     steps = np.ceil(shape.k / (K_STEP * cand.splits))  # the main loop takes whole steps
@@ -180,26 +170,26 @@ def compute_seconds(shape: Shape, cand: Candidates, board: Board, const: Constan
     slow = np.where(whole < 2.0, 1.0 + cand.lonely, 1.0) * np.where(shape.k % 4.0 != 0.0, 1.0 + traits.unaligned, 1.0)
     far = (2.0 * BYTES * shape.k * shape.m * shape.n / (shape.m + shape.n) / REACH) ** 2
     slow = slow * (1.0 + traits.strain * (far / (1.0 + far)))
-    result: FloatArray = busiest * work * slow * (board.sm_count / board.flops)
+    result: FloatArray = busiest * work * slow * (device.sms / device.peak_flops)
     return result
 
 
-def memory_seconds(shape: Shape, cand: Candidates, board: Board, const: Constants, traits: Traits) -> FloatArray:
+def memory_seconds(shape: Shape, cand: Candidates, device: Device, const: Constants, traits: Traits) -> FloatArray:
     """Time that DRAM is busy, shape (n, c)."""
     out = shape.b * shape.m * shape.n * BYTES
-    moved = operand_bytes(shape, cand, board, traits) + (2.0 * cand.splits - 1.0) * out
-    result: FloatArray = moved / (board.bandwidth * const.memory)
+    moved = operand_bytes(shape, cand, device, traits) + (2.0 * cand.splits - 1.0) * out
+    result: FloatArray = moved / (device.bandwidth * const.memory)
     return result
 
 
 def join_seconds(
-    compute_s: FloatArray, memory_s: FloatArray, shape: Shape, cand: Candidates, board: Board, const: Constants
+    compute_s: FloatArray, memory_s: FloatArray, shape: Shape, cand: Candidates, device: Device, const: Constants
 ) -> FloatArray:
     """Kernel time from its two parts and the times that nothing hides, shape (n, c)."""
     larger = np.maximum(compute_s, memory_s)
     ratio = np.minimum(compute_s, memory_s) / larger
     core = larger * (1.0 + ratio**const.norm) ** (1.0 / const.norm)
-    write_out = shape.b * shape.m * shape.n * (BYTES * const.write_out / board.bandwidth)
+    write_out = shape.b * shape.m * shape.n * (BYTES * const.write_out / device.bandwidth)
     result: FloatArray = core + write_out + const.fixed_s + np.where(cand.splits > 1.0, const.split_s, 0.0)
     return result
 

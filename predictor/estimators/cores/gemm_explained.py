@@ -7,8 +7,7 @@ from math import log2
 
 import numpy as np
 
-from predictor.estimators.explanation import COUNT, SHARE, WORD, Term, terms
-from predictor.estimators.gemm_core import (
+from predictor.estimators.cores.gemm import (
     HELD,
     STEP,
     Constants,
@@ -18,8 +17,10 @@ from predictor.estimators.gemm_core import (
     quantize_time,
     traffic,
 )
+from predictor.estimators.device import Device
+from predictor.estimators.explanation import COUNT, SHARE, WORD, Term, terms
 from predictor.estimators.named import NORM
-from predictor.estimators.residual import Device, FloatArray
+from predictor.roofline import FloatArray
 
 #: Unit and meaning of every constant.
 CONSTANT_WORDS = {
@@ -62,7 +63,7 @@ class Chosen:
 
 
 def chosen(shapes: Shapes, device: Device, constants: Constants) -> Chosen:
-    """What `gemm_core.core_time` takes for the only product of ``shapes``."""
+    """What `gemm.core_time` takes for the only product of ``shapes``."""
     found = loops(shapes, device, constants)
     times = found.times(shapes.k)[0]
     split = int(times.argmin())
