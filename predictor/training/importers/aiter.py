@@ -35,7 +35,7 @@ from predictor.training.importers.base import (
     not_this_layout,
     read_csv,
 )
-from predictor.training.importers.bound import below_bound, flag_below_bound
+from predictor.training.importers.bound import FLAG, below_bound
 from predictor.training.plausible import add_flag
 
 EXPECTED = "gfx942/<table>.csv with cu_num and us"
@@ -60,8 +60,7 @@ def run(root: Path) -> ImportResult:
     into = Collector("aiter", root)
     into.read(files, _import_file)
     result = into.result()
-    _flag_tables(result.frame)
-    flag_below_bound(result.frame)
+    _flag_fast(result.frame)
     _flag_repeats(result.frame)
     return result
 
@@ -78,22 +77,31 @@ def _import_file(into: Collector, path: Path) -> None:
         return
     delta_net = "total_chunks" in raw
     shape = _delta_net(raw) if delta_net else _experts(raw) if "topk" in raw else _products(raw, path.name)
-    names = [name for name in ("kernelName", "kernelName1", "kernelName2") if name in raw]
-    kernels = raw[names].fillna("").astype(str).agg("+".join, axis=1).str.strip("+") if names else ""
+    kernels = _kernels(raw)
     columns = {
         "source": "aiter", "source_file": into.relative(path), "source_row": raw.index.to_numpy() + 1,
         "gpu": raw["cu_num"].map(GPUS), "framework": "aiter",
-        "kernel_source": raw["libtype"] if "libtype" in raw else _written_in(names, kernels),
-        "kernel_name": kernels if names else None, "protocol": "profiler", "cache_state": "cold",
+        "kernel_source": raw["libtype"] if "libtype" in raw else _written_in(kernels),
+        "kernel_name": kernels, "protocol": "profiler", "cache_state": "cold",
         "latency_ms": pd.to_numeric(raw["us"]).to_numpy(dtype=np.float64) / 1e3, **shape,
         "flag": "states_alone" if delta_net else "",
     }  # fmt: skip
-    into.frames.append(to_frame({k: v for k, v in columns.items() if v is not None}, len(raw)))
+    into.frames.append(to_frame(columns, len(raw)))
 
 
-def _written_in(names: list[str], kernels: Any) -> Any:
+def _kernels(raw: Frame) -> Any:
+    """Names of the kernels of each row, joined; empty where a table has none."""
+    joined = require("pandas").Series("", index=raw.index)
+    for name in ("kernelName", "kernelName1", "kernelName2"):
+        if name in raw:
+            joined = joined + "+" + raw[name].where(raw[name].notna(), "").astype(str)
+    return joined.str.strip("+")
+
+
+def _written_in(kernels: Any) -> Any:
     """asm for kernels with a mangled name, ck for those that spell their tiles out, triton for none."""
-    return kernels.str.startswith("_Z").map({True: "asm", False: "ck"}) if names else "triton"
+    written = kernels.str.startswith("_Z").map({True: "asm", False: "ck"})
+    return written.where(kernels != "", "triton")
 
 
 def _products(raw: Frame, name: str) -> dict[str, Any]:
@@ -128,12 +136,12 @@ def _delta_net(raw: Frame) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _flag_tables(frame: Frame) -> None:
-    """Flags the rows of a table and board of which too many beat their roofline."""
-    pd = require("pandas")
-    fast = pd.Series(below_bound(frame), index=frame.index)
+def _flag_fast(frame: Frame) -> None:
+    """Flags the rows that beat their roofline, and all of a table and board of which too many do."""
+    fast = require("pandas").Series(below_bound(frame), index=frame.index)
     share = fast.groupby([frame["source_file"].astype(str), frame["gpu"].astype(str)]).transform("mean")
     add_flag(frame, (share >= _TOO_MANY).to_numpy(), "table_beats_roofline")
+    add_flag(frame, fast.to_numpy(), FLAG)
 
 
 def _flag_repeats(frame: Frame) -> None:
