@@ -17,7 +17,7 @@ from predictor.estimators.base import Batch
 from predictor.estimators.cores.stream import Constants, kernel_seconds, traffic_of
 from predictor.estimators.device import Device
 from predictor.estimators.eager import eager_seconds, overhead
-from predictor.estimators.explanation import COUNT, SHARE, Explanation, terms
+from predictor.estimators.explanation import COUNT, SHARE, Explanation, rests_on, terms
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray
 
@@ -92,9 +92,7 @@ class MemoryBound:
             ("bandwidth", share, SHARE, "of DRAM's bandwidth that a stream reaches"),
             ("L2", self.const.l2_share, SHARE, "of L2's bandwidth"),
         ])  # fmt: skip
-        known = gpu.id in self._own or gpu.id in self._boards
-        whose = f"calibrated to {gpu.id}" if gpu.id in self._own else f"rows of {', '.join(sorted(self._boards))}"
-        rests = whose if known else f"{whose}; the bandwidth share of {gpu.id} by its memory and architecture"
+        rests = rests_on(gpu.id, self._own, self._boards, "the bandwidth share", "its memory and architecture")
         return Explanation(tuple(found), "launch" if fixed > 0.5 * kernel else "bytes", rests)
 
     def eager_seconds(self, seconds: FloatArray, gpu_id: str, op: str = "elementwise") -> FloatArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, fields
+from dataclasses import asdict, astuple, field, fields
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +16,11 @@ FloatArray = npt.NDArray[np.float64]
 #: Compute and memory time join as a p-norm in every core of serving kernels: softer than the larger, harder than the
 #: sum. Chosen by hand, not from data.
 NORM = 3.0
+
+
+def constant(unit: str, meaning: str) -> Any:
+    """A field of constants; an explanation prints its unit and meaning."""
+    return field(metadata={"unit": unit, "meaning": meaning})
 
 
 class Named:

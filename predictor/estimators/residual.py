@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
@@ -25,7 +24,8 @@ from predictor.errors import SpecError
 from predictor.estimators.adapted import Adapted
 from predictor.estimators.base import Batch
 from predictor.estimators.device import Device
-from predictor.estimators.explanation import COUNT, Explanation, terms
+from predictor.estimators.explanation import COUNT, Explanation, constant_terms, terms
+from predictor.estimators.knots import Answers, Corners, Grid, Knots
 from predictor.estimators.named import Named, of_a_form
 from predictor.estimators.trees import Trees
 from predictor.hardware.generation import is_among, runs_mma
@@ -51,6 +51,7 @@ class HasTotal(Protocol):
 
 
 C = TypeVar("C", bound=HasTotal)
+S = TypeVar("S")
 
 
 class Corrections:
@@ -80,12 +81,17 @@ class Corrections:
         self._weights = weights
         self._trees: dict[str, Trees] = {}
         self._resolved: dict[tuple[GPUSpec, str, tuple[str, ...], str], tuple[str, str, Named]] = {}
+        grids = [Knots.of(grid) for grid in manifest.get("grids", ())]
+        self._knots = {
+            key: {column: grids[i] for column, i in about["knots"].items()}
+            for key, about in self._boosters.items() if "knots" in about
+        }  # fmt: skip
         self._runners = {key.split("|")[1] for key in self.cores if key.split("|")[0] in (ANY_GPU, MMA_GPUS)}
 
     def without_trees(self) -> Self:
         """The same constants of the cores, with nothing learned on top of them."""
         result = copy(self)
-        result._boosters, result._adapted, result._trees = {}, {}, {}
+        result._boosters, result._adapted, result._trees, result._knots = {}, {}, {}, {}
         result.answers = []
         return result
 
@@ -139,10 +145,17 @@ class Corrections:
         """The scalars of the measured GPU ``source``; None for shared constants, and in a dtype without rows."""
         return self._devices.get(source, {}).get(dtype)
 
-    def factor(self, key: str, gpu: GPUSpec, features: Callable[[], FloatArray]) -> FloatArray | float:
-        """exp of what the trees, or the calibration, say under ``key``; 1 where there is nothing."""
-        answer: FloatArray | float = np.exp(self.log_factor(key, gpu, features))
-        return answer
+    def knots(self, key: str) -> Grid:
+        """The sizes, by column, that core and trees under ``key`` are asked at; none where rows have no grid."""
+        adapted = self._adapted.get(key)
+        return self._knots.get(key, {}) if adapted is None else self.knots(adapted.trees)
+
+    def own_rows(self, key: str, features: Callable[[], FloatArray]) -> FloatArray | float:
+        """What a calibration's rows say under ``key`` beside the trees; 0 where there are none."""
+        adapted = self._adapted.get(key)
+        if adapted is None or not len(adapted.points.weights):
+            return 0.0 if adapted is None else adapted.offset
+        return adapted.points.predict(features()[:, adapted.columns]) + adapted.offset
 
     def log_factor(
         self, key: str, gpu: GPUSpec, features: Callable[[], FloatArray], whole: bool = False
@@ -150,17 +163,16 @@ class Corrections:
         """The trees' answer under ``key``, clipped and shrunk as its booster says; ``whole`` leaves it unshrunk.
 
         The booster for GPUs that nobody measured is trusted in full where a GPU of the same generation was, and
-        shrunk elsewhere: what is common to the measured ones holds only in part for a new generation.
+        shrunk elsewhere: what is common to the measured ones holds only in part for a new generation. A calibration
+        says how much of whose trees it is; what its rows say beside them is in `own_rows`.
         """
         adapted = self._adapted.get(key)
         if adapted is not None:
             x = features()
-            result: FloatArray | float = adapted.offset
-            if len(adapted.points.weights):
-                result = adapted.points.predict(x[:, adapted.columns]) + adapted.offset
+            result: FloatArray | float = 0.0
             for trees, share in ((adapted.trees, adapted.strength), *adapted.others):
                 if share:
-                    result = result + share * self.log_factor(trees, gpu, lambda: x, whole=True)
+                    result = result + share * self.said(trees, gpu, x, whole=True)
             return result
         booster = self._boosters.get(key)
         if booster is None:
@@ -172,6 +184,11 @@ class Corrections:
         shrink = 1.0 if whole else self.strength(key, gpu)
         answer: FloatArray = shrink * np.clip(trees_of.predict(features()), low, high)
         return answer
+
+    def said(self, key: str, gpu: GPUSpec, x: FloatArray, whole: bool = False) -> FloatArray:
+        """What trees and a calibration's rows say together under ``key``, (n,), at features ``x`` (n, f)."""
+        both = self.own_rows(key, lambda: x) + self.log_factor(key, gpu, lambda: x, whole)
+        return np.broadcast_to(both, len(x))
 
     def strength(self, key: str, gpu: GPUSpec) -> float:
         """How far the trees under ``key`` are trusted for ``gpu``; 0 where there are none."""
@@ -234,6 +251,7 @@ class ServingEstimator:
     def __init__(self, name: str, corrections: Corrections) -> None:
         self.name = name
         self._corrections = corrections
+        self._answers = Answers()
 
     @classmethod
     def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Self:
@@ -241,26 +259,32 @@ class ServingEstimator:
         return cls(str(manifest["name"]), Corrections(manifest, weights, cls.forms))
 
     def _corrected(
-        self,
-        source: str,
-        kind: str,
-        gpu: GPUSpec,
-        dtype: str,
-        core_time: Callable[[Device], C],
-        features: Callable[[Device, C], FloatArray],
-    ) -> FloatArray:
+        self, source: str, kind: str, gpu: GPUSpec, dtype: str, shapes: S, core_time: Callable[[S, Device], C],
+        features: Callable[[S, Device, C], FloatArray], corners: Corners | None = None,
+        others: tuple[str, ...] = (),
+    ) -> FloatArray:  # fmt: skip
         """Seconds of the kernels, (n,): core times trees, as ``source`` answers for ``gpu``.
 
         The trees of a sibling with as many SMs are asked about the sibling itself: its kernels and waves carry over as
-        they are, and the cores tell what this board's memory changes.
+        they are, and the cores tell what this board's memory changes. With ``corners``, both are asked at measured
+        sizes alone (`predictor.estimators.knots`); ``others`` is what else tells these kernels from others.
         """
-        device = asked = Device.of(gpu, dtype)
-        core = shown = core_time(device)
+        device, key = Device.of(gpu, dtype), f"{source}|{kind}"
         sibling = None if source == gpu.id else self._corrections.device(source, variant(dtype))
-        if sibling is not None and sibling.sms == device.sms:
-            asked, shown = sibling, core_time(sibling)
-        factor = self._corrections.factor(f"{source}|{kind}", gpu, lambda: features(asked, shown))
-        return core.total * factor
+        asked = device if sibling is None or sibling.sms != device.sms else sibling
+
+        def ask(shapes: S) -> FloatArray:
+            core = core_time(shapes, device)
+            shown = core if asked is device else core_time(shapes, asked)
+            factor = self._corrections.log_factor(key, gpu, lambda: features(shapes, asked, shown))
+            seconds: FloatArray = core.total * np.exp(factor)
+            return seconds
+
+        seconds = (
+            ask(shapes) if corners is None else self._answers.seconds((key, gpu, dtype, *others), shapes, corners, ask)
+        )
+        own = self._corrections.own_rows(key, lambda: features(shapes, asked, core_time(shapes, asked)))
+        return seconds * np.exp(own)
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """What the formula says of the only operator of ``batch``, and the factor of the trees over it."""
@@ -268,16 +292,15 @@ class ServingEstimator:
         seconds, core = (float(e.seconds(batch, gpu)[0]) for e in (self, alone))  # type: ignore[attr-defined]
         found = terms("residual", [
             ("core", core, "s", "what the formula says"),
-            ("factor", seconds / core, COUNT, "exp(r): what the trees, or a calibration, say of this shape"),
+            ("factor", seconds / core, COUNT, "kernel / core: trees, or a calibration, at the measured sizes around"),
             ("kernel", seconds, "s", "core x factor"),
         ])  # fmt: skip
         assert alone._corrections.answers is not None
         path, source, constants = alone._corrections.answers[0]
-        found += terms("constants", [(*named, COUNT, "") for named in asdict(constants).items()])  # type: ignore[call-overload]
-        return Explanation(tuple(found), "", self._corrections.rests_on(source, gpu, *path))
+        return Explanation((*found, *constant_terms(constants)), "", self._corrections.rests_on(source, gpu, *path))
 
     def core_alone(self) -> Self:
         """The estimator without its trees: what its formula says."""
         result = copy(self)
-        result._corrections = self._corrections.without_trees()
+        result._corrections, result._answers = self._corrections.without_trees(), Answers()
         return result

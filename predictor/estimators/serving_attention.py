@@ -6,6 +6,7 @@ core and trees of their own, those of `attention_cycles`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, cast
 
 import numpy as np
@@ -17,6 +18,7 @@ from predictor.estimators.base import Batch
 from predictor.estimators.cores import attention, attention_cycles
 from predictor.estimators.cores.attention import Shapes
 from predictor.estimators.device import Device
+from predictor.estimators.knots import Corners, Grid, together
 from predictor.estimators.residual import ANY_GPU, Corrections, ServingEstimator
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import variant
@@ -50,6 +52,32 @@ def features(shapes: Shapes, device: Device, core: AnyCore, framework: int) -> F
     if isinstance(core, attention.CoreTime):
         return attention.features(shapes, device, core, framework)
     return attention_cycles.features(shapes, device, core, framework)
+
+
+def sizes_of(shapes: Shapes, phase: str) -> dict[str, FloatArray]:
+    """The columns that tables have on a grid; the prompts of decoders and of encoders are apart."""
+    if is_decode(phase):
+        return {"batch": shapes.batch, "kv_len": shapes.kv_len}
+    causal = shapes.causal > 0
+    return {"batch": shapes.batch, "prompt": shapes.q_len[causal], "patches": shapes.q_len[~causal]}
+
+
+def corners_of(shapes: Shapes, phase: str, knots: Grid) -> Corners | None:
+    """The measured sizes around ``shapes``, None without any; what came before a prompt stays as it is."""
+    if is_decode(phase):
+        known = {name: (values, knots[name]) for name, values in sizes_of(shapes, phase).items() if name in knots}
+        return Corners.around(known) if known else None
+    if not {"batch", "prompt"} <= knots.keys():
+        return None
+    causal = shapes.causal > 0
+    groups = [(causal.nonzero()[0], "prompt"), ((~causal).nonzero()[0], "patches")]
+    batch = shapes.batch, knots["batch"]
+    found = together([
+        Corners.around({"batch": batch, "q_len": (shapes.q_len, knots.get(name, knots["prompt"]))}, rows)
+        for rows, name in groups if rows.size
+    ])  # fmt: skip
+    before = (shapes.kv_len - shapes.q_len).take(found.rows)
+    return replace(found, sizes={**found.sizes, "kv_len": found.sizes["q_len"] + before})
 
 
 def is_decode(phase: str) -> bool:
@@ -127,8 +155,10 @@ class ServingAttention(ServingEstimator):
         source, _, found = self._corrections.resolve(gpu, library.name, phase, kind, kernel=phase)
         constants = cast(AnyConstants, found)
         seconds = self._corrected(
-            source, phase, gpu, dtype, lambda device: core_time(shapes, device, constants, is_decode(phase)),
-            lambda device, core: features(shapes, device, core, library.code),
+            source, phase, gpu, dtype, shapes,
+            lambda shapes, device: core_time(shapes, device, constants, is_decode(phase)),
+            lambda shapes, device, core: features(shapes, device, core, library.code),
+            corners_of(shapes, phase, self._corrections.knots(f"{source}|{phase}")), others=(library.name,),
         )  # fmt: skip
         if source == ANY_GPU and gpu.vendor == "nvidia" and not is_decode(phase):
             return np.maximum(seconds, attention_cycles.softmax_floor(shapes, Device.of(gpu, dtype)))

@@ -19,13 +19,24 @@ from predictor import engines
 from predictor.estimators.base import Batch
 from predictor.estimators.cores.gemm import Constants, Shapes, core_time, features
 from predictor.estimators.device import Device
-from predictor.estimators.explanation import COUNT, WORD, Explanation, terms
+from predictor.estimators.explanation import COUNT, WORD, Explanation, constant_terms, terms
+from predictor.estimators.knots import Corners, Grid
 from predictor.estimators.residual import ServingEstimator, by_variant
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import activation_bytes, variant, weight_bytes
 from predictor.roofline import FloatArray
 
 BLOCKED = "fp8_block"
+
+
+def sizes_of(shapes: Shapes, kind: str) -> dict[str, FloatArray]:
+    """The columns that tables have on a grid, (n,) each."""
+    return {"m": shapes.m}
+
+
+def corners_of(shapes: Shapes, kind: str, knots: Grid) -> Corners | None:
+    """The measured sizes around ``shapes``; None without any."""
+    return Corners.around({"m": (shapes.m, knots["m"])}) if knots else None
 
 
 def _whole(size: float, multiple: float) -> float:
@@ -47,7 +58,7 @@ class ServingGemm(ServingEstimator):
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """The core's grid and times for the only product of ``batch``, its constants, and what the trees make of it."""
-        from predictor.estimators.cores.gemm_explained import constant_terms, core_terms  # a forecast starts without it
+        from predictor.estimators.cores.gemm_explained import core_terms  # a forecast starts without it
 
         op, columns = batch.ops[0], batch.columns
         dtype, quant = op.dtype, getattr(op, "quant", "")
@@ -56,7 +67,7 @@ class ServingGemm(ServingEstimator):
         found, bound = core_terms(shapes, device, constants)
         seconds, core = float(self.seconds(batch, gpu)[0]), float(core_time(shapes, device, constants).total[0])
         found += terms("residual", [
-            ("factor", seconds / core, COUNT, "exp(r): what the trees, or a calibration, say of this shape"),
+            ("factor", seconds / core, COUNT, self._asked(f"{source}|{kind}", shapes)),
             ("kernel", seconds, "s", "core x factor"),
         ])  # fmt: skip
         m, n, k = (float(columns[name][0]) for name in ("m", "n", "k"))
@@ -67,9 +78,20 @@ class ServingGemm(ServingEstimator):
             ("aligned", f"{m:.0f} x {n:.0f} x {k:.0f}", WORD, "the next multiples of 64, of 8 for few rows"),
             ("aligned kernel", at, "s", "what the larger, aligned product takes"),
         ])  # fmt: skip
-        found += constant_terms(constants, shapes.quantizes)
+        found += constant_terms(constants, without="nothing" if shapes.quantizes else "quantize")
         rests = self._corrections.rests_on(source, gpu, engines.answering(batch.kernels).name, kind)
         return Explanation(tuple(found), bound, rests)
+
+    def _asked(self, key: str, shapes: Shapes) -> str:
+        """Which rows of A the trees under ``key`` are asked about, in words."""
+        corners = corners_of(shapes, "", self._corrections.knots(key))
+        if corners is None:
+            return "exp(r): what the trees, or a calibration, say of this shape"
+        rows = sorted(corners.sizes["m"].tolist())
+        at = " and ".join(f"{m:.0f}" for m in rows)
+        if len(rows) == 1:
+            return f"exp(r): trees, or a calibration, at {at} rows, a measured size"
+        return f"kernel / core: trees, on a line between the measured {at} rows"
 
     def _constants(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str) -> tuple[str, str, Constants]:
         """(whose, of which variant, constants)."""
@@ -87,6 +109,7 @@ class ServingGemm(ServingEstimator):
         shapes, library = self._shapes(batch, dtype, quant, rows), engines.answering(batch.kernels)
         source, kind, constants = self._constants(batch, gpu, dtype, quant)
         return self._corrected(
-            source, kind, gpu, dtype, lambda device: core_time(shapes, device, constants),
-            lambda device, core: features(shapes, device, core, library.code),
+            source, kind, gpu, dtype, shapes, lambda shapes, device: core_time(shapes, device, constants),
+            lambda shapes, device, core: features(shapes, device, core, library.code),
+            corners_of(shapes, kind, self._corrections.knots(f"{source}|{kind}")), others=(library.name, quant),
         )  # fmt: skip

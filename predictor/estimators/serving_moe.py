@@ -134,15 +134,14 @@ class ServingMoE(ServingEstimator):
         constants = cast(Constants, named)
         measured = self._corrections.device(source, variant(dtype))
 
-        def core_of(device: Device, layers: Shapes) -> CoreTime:
+        def core_of(layers: Shapes, device: Device) -> CoreTime:
             return core_time(layers, device, on_board(constants, shapes.itemsize, measured, device))
 
         seconds = self._corrected(
-            source, booster_of(found), gpu, dtype,
-            lambda device: core_of(device, asked),
-            lambda device, core: features(asked, device, core, known.code, found == BLOCKED),
+            source, booster_of(found), gpu, dtype, asked, core_of,
+            lambda asked, device, core: features(asked, device, core, known.code, found == BLOCKED),
         )  # fmt: skip
-        return seconds, core_of(Device.of(gpu, dtype), shapes).total
+        return seconds, core_of(shapes, Device.of(gpu, dtype)).total
 
 
 def _over_core(

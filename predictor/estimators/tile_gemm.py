@@ -26,13 +26,13 @@ from predictor.errors import SpecError
 from predictor.estimators.base import Batch
 from predictor.estimators.calibrated import Calibrated
 from predictor.estimators.cores import sgemm
-from predictor.estimators.cores.sgemm import Candidates, Constants, IntArray, Shape
+from predictor.estimators.cores.gemm import Shapes
+from predictor.estimators.cores.sgemm import Candidates, Constants, IntArray
 from predictor.estimators.device import Device, sustained_share
 from predictor.estimators.eager import eager_seconds, overhead
-from predictor.estimators.explanation import COUNT, SHARE, WORD, Explanation, terms
+from predictor.estimators.explanation import COUNT, SHARE, Explanation, rests_on, terms
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray
-from predictor.tiling import TileGrid
 
 
 class TileGemm:
@@ -120,20 +120,20 @@ class TileGemm:
         out = np.empty(len(layouts))
         for layout in np.unique(layouts):
             rows = np.nonzero(layouts == layout)[0]
-            shape = Shape(*(columns[c][rows, None] for c in ("batch", "m", "n", "k")))
+            shape = sgemm.products(*(columns[c][rows, None] for c in ("batch", "m", "n", "k")))
             out[rows] = self._chosen(shape, int(layout), gpu)
         if gpu.id in self._own:
             out *= self._own[gpu.id].factor(columns, layouts)
         return out
 
-    def _chosen(self, shape: Shape, layout: int, gpu: GPUSpec) -> FloatArray:
+    def _chosen(self, shape: Shapes, layout: int, gpu: GPUSpec) -> FloatArray:
         _, seconds, score, unseen = self._scored(shape, layout, gpu)
         if unseen:
             return sgemm.expected_seconds(seconds, score, sgemm.UNSEEN_SHARPNESS)
         result: FloatArray = seconds[np.arange(len(score)), score.argmin(axis=1)]
         return result
 
-    def _scored(self, shape: Shape, layout: int, gpu: GPUSpec) -> tuple[Candidates, FloatArray, FloatArray, bool]:
+    def _scored(self, shape: Shapes, layout: int, gpu: GPUSpec) -> tuple[Candidates, FloatArray, FloatArray, bool]:
         """(candidates, their times (n, c), what the library goes by (n, c), whether nobody measured the library)."""
         own = gpu.id if gpu.id in self._own else ""
         library = self.library(gpu)
@@ -143,13 +143,13 @@ class TileGemm:
         allowed = (cand.splits == 1.0) | (shape.k >= sgemm.MIN_SPLIT_K * cand.splits)
         return cand, seconds, np.where(allowed, seconds * cand.penalty, np.inf), unseen
 
-    def candidate_seconds(self, shape: Shape, cand: Candidates, layout: int, gpu: GPUSpec) -> FloatArray:
+    def candidate_seconds(self, shape: Shapes, cand: Candidates, layout: int, gpu: GPUSpec) -> FloatArray:
         """Time of every candidate on ``gpu`` before its smooth correction, of shape (n, c)."""
         compute, memory, device, const = self._parts(shape, cand, layout, gpu)
         return sgemm.join_seconds(compute, memory, shape, cand, device, const)
 
     def _parts(
-        self, shape: Shape, cand: Candidates, layout: int, gpu: GPUSpec
+        self, shape: Shapes, cand: Candidates, layout: int, gpu: GPUSpec
     ) -> tuple[FloatArray, FloatArray, Device, Constants]:
         """(compute, memory) of every candidate, of shape (n, c), with the device and the constants that made them."""
         device = Device.sheet(gpu, gpu.peak_flops("fp32")).sustaining(*self.board(gpu))
@@ -164,54 +164,43 @@ class TileGemm:
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """The tile that the library would take for the only product of ``batch``, its waves and times."""
+        from predictor.estimators.cores.gemm_explained import Tiled  # a forecast starts without it
+
         layout = int(sgemm.layout_indices(batch.ops)[0])
-        shape = Shape(*(batch.columns[c][:1, None] for c in ("batch", "m", "n", "k")))
+        shape = sgemm.products(*(batch.columns[c][:1, None] for c in ("batch", "m", "n", "k")))
         cand, seconds, score, unseen = self._scored(shape, layout, gpu)
         at = int(score.argmin())
         compute, memory, device, const = self._parts(shape, cand, layout, gpu)
-        tm, tn, splits = float(cand.tile_m[at]), float(cand.tile_n[at]), float(cand.splits[at])
-        m, n, k = (float(size[0, 0]) for size in (shape.m, shape.n, shape.k))
-        grid = TileGrid.cover(m, n, tm, tn, float(shape.b[0, 0]))
-        sms, kernel = device.sms, float(self.seconds(batch, gpu)[0])
+        compute_s, memory_s, core_s = (float(part[0, at]) for part in (compute, memory, seconds))
+        splits, k, kernel = float(cand.splits[at]), float(shape.k[0, 0]), float(self.seconds(batch, gpu)[0])
+        tiled = Tiled.cut(shape, float(cand.tile_m[at]), float(cand.tile_n[at]), splits, device.sms)
         steps = float(np.ceil(k / (sgemm.K_STEP * splits)))
-        waves, whole = float(grid.waves(sms, splits)), float(grid.whole_waves(sms, splits))
-        found = terms("tile grid", [
-            ("tile", f"{tm:.0f} x {tn:.0f}", WORD, "rows x columns of C"),
-            ("splits of K", splits, COUNT, ""),
-            ("grid", f"{grid.rows:.0f} x {grid.columns:.0f}", WORD, "tiles down x across"),
-            ("blocks", float(grid.blocks * splits), COUNT, ""),
-            ("waves", waves, COUNT, f"blocks / {sms:.0f} SMs"),
-            ("waves that run", whole, COUNT, f"{const.quantization:.0%} of the tail wave's rounding is felt"),
-            ("tail", float(grid.tail_blocks(sms, splits)) / sms, SHARE, "of the SMs have a block of the last wave"),
-        ])  # fmt: skip
+        found = tiled.grid_terms(f"{const.quantization:.0%} of the tail wave's rounding is felt")
         found += terms("one tile", [
             ("steps", steps, COUNT, f"K {k:.0f} / {sgemm.K_STEP:.0f} / splits"),
             ("prologue", float(cand.prologue[at]) / sgemm.K_STEP, COUNT, "steps that fill the pipeline and write out"),
-            ("tile latency", float(compute[0, at]) / max(1.0, whole), "s", "compute / waves"),
+            ("tile latency", compute_s / max(1.0, tiled.whole_waves), "s", "compute / waves"),
         ])  # fmt: skip
         found += terms("core", [
-            ("compute", float(compute[0, at]), "s", "waves x tile latency"),
-            ("memory", float(memory[0, at]), "s", "DRAM, with what later waves read again"),
-            ("core", float(seconds[0, at]), "s", f"p-norm, p = {const.norm:.3g}, write-out and fixed times"),
-            ("factor", kernel / float(seconds[0, at]), COUNT,
+            ("compute", compute_s, "s", "waves x tile latency"),
+            ("memory", memory_s, "s", "DRAM, with what later waves read again"),
+            ("core", core_s, "s", f"p-norm, p = {const.norm:.3g}, write-out and fixed times"),
+            ("factor", kernel / core_s, COUNT,
              "the mean of other libraries' kernels" if unseen else "a calibration's smooth correction"),
             ("kernel", kernel, "s", "core x factor"),
         ])  # fmt: skip
-        found += terms("padding", [
-            ("m", 1.0 - m / float(grid.rows * tm), SHARE, f"of the tiles' rows are beyond m {m:.0f}"),
-            ("n", 1.0 - n / float(grid.columns * tn), SHARE, f"of the tiles' columns are beyond n {n:.0f}"),
-            ("k", 1.0 - k / (steps * sgemm.K_STEP * splits), SHARE, f"of the steps' depth is beyond k {k:.0f}"),
-        ])  # fmt: skip
+        beyond = 1.0 - k / (steps * sgemm.K_STEP * splits)
+        found += tiled.padding_terms() + terms(
+            "padding", [("k", beyond, SHARE, f"of the steps' depth is beyond k {k:.0f}")]
+        )
+        u, bandwidth = self.board(gpu)
         found += terms("constants", [
-            ("u", self.board(gpu)[0], SHARE, "of the best kernel's rate that the board sustains"),
+            ("u", u, SHARE, "of the best kernel's rate that the board sustains"),
             ("efficiency", float(cand.efficiency[at]), SHARE, "of the fp32 peak, for this tile"),
-            ("bandwidth", self.board(gpu)[1], SHARE, "of DRAM's bandwidth"),
+            ("bandwidth", bandwidth, SHARE, "of DRAM's bandwidth"),
         ])  # fmt: skip
-        whose = f"calibrated to {gpu.id}" if gpu.id in self._own else f"rows of {', '.join(sorted(self._boards))}"
-        known = gpu.id in self._own or gpu.id in self._boards
-        rests = whose if known else f"{whose}; u of {gpu.id} by its power limit"
-        parts = {"compute": float(compute[0, at]), "DRAM": float(memory[0, at])}
-        parts["launch"] = float(seconds[0, at]) - max(parts.values())
+        parts = {"compute": compute_s, "DRAM": memory_s, "launch": core_s - max(compute_s, memory_s)}
+        rests = rests_on(gpu.id, self._own, self._boards, "u", "its power limit")
         return Explanation(tuple(found), max(parts, key=lambda name: parts[name]), rests)
 
     def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:

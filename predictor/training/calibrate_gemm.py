@@ -165,7 +165,7 @@ class GemmTrial:
             tile, split = tiles[own], splits[own]
             cand = sgemm.candidates(const, constants["efficiency"][layout][tile], tile, split)
             part = self.read.take(rows).shape
-            shape = sgemm.Shape(part.b[:, None], part.m[:, None], part.n[:, None], part.k[:, None])
+            shape = sgemm.products(*(size[:, None] for size in (part.batch, part.m, part.n, part.k)))
             out[rows] = trial.candidate_seconds(shape, cand, layout, self.gpu)
         return out
 

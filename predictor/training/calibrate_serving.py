@@ -8,7 +8,7 @@ that no measured board stands in for mixes the trees of all measured ones instea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from types import MappingProxyType
@@ -311,30 +311,30 @@ def _adapt(
 ) -> tuple[Adapted, FloatArray, FloatArray]:
     """(what the trees and the process say, log errors before, log errors after) over the rows of one kind."""
     columns = [family.features.index(name) for name in POINTS[family.kind]]
-    tables, left, first = [], [], []
-    for part, (_, start) in zip(parts, starts, strict=True):
-        path = f"{gpu.id}|{part.path}"
-        core = family.core(part, family.start.from_manifest(cores[path], path))
-        tables.append(family.describe(part, core))
-        left.append(part.log_latency - np.log(core.total))
-        old = family.core(part, start)
-        log_factor = corrections.log_factor(key, gpu, _later(family, part, old))
-        first.append(np.log(old.total) + log_factor - part.log_latency)
-    x, y = np.concatenate(tables), np.concatenate(left)
     shared = key.split("|")[0] in (ANY_GPU, MMA_GPUS)
     others = corrections.measured(key.split("|")[1]) if shared and family.kind in MIXED else ()
-    trees = [np.broadcast_to(corrections.log_factor(k, gpu, lambda: x, whole=True), len(y)) for k in (key, *others)]
+    tables, left, learned, first = [], [], [], []
+    for part, (_, start) in zip(parts, starts, strict=True):
+        path = f"{gpu.id}|{part.path}"
+        own = family.start.from_manifest(cores[path], path)
+        tables.append(family.describe(part, family.core(part, own))[:, columns])
+        asked, joined = family.at_knots(part, corrections.knots(key))
+        core = family.core(asked, own)
+        left.append(part.log_latency - joined(np.log(core.total)))
+        x = family.describe(asked, core)
+        said = [joined(corrections.said(k, gpu, x, whole=True)) for k in (key, *others)]
+        learned.append(np.stack(said, axis=1))
+        old = family.core(asked, start)
+        before = np.log(old.total) + corrections.said(key, gpu, family.describe(asked, old))
+        first.append(joined(before) - part.log_latency)
+    at, y, trees = np.concatenate(tables), np.concatenate(left), np.concatenate(learned)
     if others:
-        adapted = blend((key, *others), tuple(columns), x[:, columns], y, np.stack(trees, axis=1))
+        adapted = blend((key, *others), tuple(columns), at, y, trees)
     else:
-        adapted = explain(key, tuple(columns), x[:, columns], y, trees[0])
+        adapted = explain(key, tuple(columns), at, y, trees[:, 0])
     shares = (adapted.strength, *(share for _, share in adapted.others))
-    answer = adapted.points.predict(x[:, columns]) + adapted.offset + np.stack(trees, axis=1) @ np.array(shares)
+    answer = adapted.points.predict(at) + adapted.offset + trees @ np.array(shares)
     return adapted, np.concatenate(first), answer - y
-
-
-def _later(family: Family, part: Part, core: Any) -> Callable[[], FloatArray]:
-    return lambda: family.describe(part, core)
 
 
 def explain(key: str, columns: tuple[int, ...], at: FloatArray, y: FloatArray, trees: FloatArray) -> Adapted:

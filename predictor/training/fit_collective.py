@@ -23,8 +23,8 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import LINKS
 from predictor.roofline import FloatArray
 from predictor.training.dataset import ops_of
-from predictor.training.extras import require
 from predictor.training.own_scalars import of_rows
+from predictor.training.solve import solve
 
 Frame = Any
 IntArray = npt.NDArray[np.int64]
@@ -125,22 +125,21 @@ def usable(frame: Frame) -> Frame:
 
 def fit_shared(rows: Rows) -> tuple[Constants, dict[str, Own]]:
     """(constants, factors of every system of the rows)."""
-    optimize = require("scipy.optimize")
-    start = Constants().logs()
+    logs = Constants().logs()
     pull = _PULL * np.array([_PULLS.get(name, 0.33) / 0.33 for name in Constants.names()])
     systems, place = np.unique(rows.system.astype(str), return_inverse=True)
-    n = len(start)
+    n = len(logs)
     own_pull = np.stack([_of_link(_OWN_PULL, rows.take(np.flatnonzero(place == i))) for i in range(len(systems))])
 
     def errors(x: FloatArray) -> FloatArray:
         own = x[n:].reshape(len(systems), len(OWN))
         found = np.clip(rows.errors(Constants.from_logs(x[:n]), own[place]), -3.0, 3.0)
-        return np.concatenate([rows.weight * found, pull * (x[:n] - start), (own_pull * own).ravel()])
+        return rows.weight * found
 
-    first = np.concatenate([start, np.zeros(len(systems) * len(OWN))])
-    found = optimize.least_squares(errors, first, loss="soft_l1", f_scale=0.1, diff_step=1e-3, max_nfev=80)
-    own = found.x[n:].reshape(len(systems), len(OWN))
-    return Constants.from_logs(found.x[:n]), dict(zip(systems.tolist(), map(Own.from_logs, own), strict=True))
+    start = np.concatenate([logs, np.zeros(own_pull.size)])
+    x = solve(errors, start, np.concatenate([pull, own_pull.ravel()]), scale=0.1, step=1e-3, most=80).x
+    own = x[n:].reshape(len(systems), len(OWN))
+    return Constants.from_logs(x[:n]), dict(zip(systems.tolist(), map(Own.from_logs, own), strict=True))
 
 
 def _of_link(pulls: Mapping[str, FloatArray], rows: Rows) -> FloatArray:
@@ -152,18 +151,14 @@ def fit_own(rows: Rows, constants: Constants) -> Own:
 
     Raises RequestError where the rows are of more than one system.
     """
-    optimize = require("scipy.optimize")
     systems = sorted(set(rows.system.tolist()))
     if len(systems) != 1:
         raise RequestError(f"rows of the systems {', '.join(systems) or 'none'}: expected those of one")
 
-    pull = _of_link(_ALONE_PULL, rows)
-
     def errors(own: FloatArray) -> FloatArray:
-        found = rows.errors(constants, np.tile(own, (rows.size, 1)))
-        return np.concatenate([found, pull * own])
+        return rows.errors(constants, np.tile(own, (rows.size, 1)))
 
-    found = optimize.least_squares(errors, np.zeros(len(OWN)), loss="soft_l1", f_scale=0.1, diff_step=1e-3)
+    found = solve(errors, np.zeros(len(OWN)), _of_link(_ALONE_PULL, rows), scale=0.1, step=1e-3)
     return Own.from_logs(found.x)
 
 

@@ -23,8 +23,8 @@ from predictor.estimators.device import Device
 from predictor.estimators.memory_bound import DTYPES, FAMILIES, MEMORY_TYPES
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import to_op
-from predictor.training.extras import require
 from predictor.training.own_scalars import AFTER_LAUNCH_S, of_rows
+from predictor.training.solve import Unknowns, solve
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -126,31 +126,29 @@ class Fit:
     """Constants, both shares, and the host's times after a launch, all as logarithms."""
 
     def __init__(self, gpus: list[GPUSpec], rows: Rows) -> None:
-        self.gpus, self.rows = gpus, rows
-        self.free = [name for name in Constants.names() if name not in _KEPT]
-        start = [np.log([getattr(START, name) for name in self.free]), np.full(len(gpus), np.log(0.85))]
-        start += [np.full(len(gpus), np.log(HOLD))]
+        self.gpus, self.rows, count = gpus, rows, len(gpus)
+        self.boards = [Device.sheet(gpu, gpu.vector_flops("fp32")) for gpu in gpus]
         self.host = np.nan_to_num(rows.host, nan=3e-5)
-        self.start = np.concatenate([*start, np.full(2 * len(gpus), np.log(AFTER_LAUNCH_S))])
-        self.x = self.start.copy()
+        start = {name: np.log([getattr(START, name)]) for name in Constants.names() if name not in _KEPT}
+        start |= {"share": np.full(count, np.log(0.85)), "hold": np.full(count, np.log(HOLD))}
+        start["after"] = np.full(2 * count, np.log(AFTER_LAUNCH_S))
+        self.unknowns = Unknowns(start, {"hold": 3.0, "after": 3.0}, 0.3)
+        self.x = self.unknowns.start.copy()
 
     def parts(self, x: FloatArray) -> tuple[Constants, FloatArray, FloatArray, FloatArray]:
         """Constants, and by GPU: bandwidth share, L2 share, and launch time by operator."""
-        n, g = len(self.free), len(self.gpus)
-        values = {name: getattr(START, name) for name in _KEPT}
-        values |= dict(zip(self.free, (float(v) for v in np.exp(x[:n])), strict=True))
-        rest = np.exp(x[n : n + 2 * g])
-        after = np.exp(x[n + 2 * g :]).reshape(g, 2)[:, (0, 1, 1)]  # element-wise; softmax and norm
-        return Constants(**values), rest[:g], rest[g:], np.maximum(self.host - after, 1e-6)
+        part = {name: np.exp(values) for name, values in self.unknowns.split(x).items()}
+        after = part.pop("after").reshape(-1, 2)[:, (0, 1, 1)]  # element-wise; softmax and norm
+        share, hold = part.pop("share"), part.pop("hold")
+        const = replace(START, **{name: float(value[0]) for name, value in part.items()})
+        return const, share, hold, np.maximum(self.host - after, 1e-6)
 
     def seconds(self, x: FloatArray) -> FloatArray:
         """Measured latency that ``x`` gives for every row."""
         const, share, hold, launch = self.parts(x)
         g = self.rows.gpu
-        boards = [Device.sheet(gpu, gpu.vector_flops("fp32")) for gpu in self.gpus]
-        device = of_rows(boards, g).sustaining(bandwidth=share[g])
-        kernel = kernel_seconds(self.rows.traffic, device, hold[g], const)
-        result: FloatArray = launch[g, self.rows.op] + kernel
+        device = of_rows(self.boards, g).sustaining(bandwidth=share[g])
+        result: FloatArray = launch[g, self.rows.op] + kernel_seconds(self.rows.traffic, device, hold[g], const)
         return result
 
     def solve(self) -> None:
@@ -158,24 +156,15 @@ class Fit:
         reference = np.array([g.architecture != "pascal" and "HBM" in (g.memory_type or "") for g in self.gpus])
         if not reference.any():
             reference[:] = True
-        boards = np.concatenate([reference, reference, np.repeat(reference, 2)])
-        self._solve(reference[self.rows.gpu], np.concatenate([np.ones(len(self.free), dtype=bool), boards]))
-        if not reference.all():
-            self._solve(~reference[self.rows.gpu], np.concatenate([np.zeros(len(self.free), dtype=bool), ~boards]))
-
-    def _solve(self, rows: BoolArray, free: BoolArray) -> None:
-        optimize = require("scipy.optimize")
-        log, weight, x = np.log(self.rows.seconds[rows]), self.rows.weight[rows] / 0.05, self.x.copy()
-        prior = np.full(len(self.start), 0.3)
-        prior[-3 * len(self.gpus) :] = 3.0
-
-        def residuals(part: FloatArray) -> FloatArray:
-            x[free] = part
-            error = (np.log(self.seconds(x)[rows]) - log) * weight
-            return np.concatenate([error, (part - self.start[free]) * prior[free]])
-
-        solution = optimize.least_squares(residuals, self.x[free], loss="soft_l1", max_nfev=EVALUATIONS)
-        self.x[free] = solution.x
+        log, weight = np.log(self.rows.seconds), self.rows.weight / 0.05
+        for boards, shared in ((reference, True), (~reference, False)):
+            rows = boards[self.rows.gpu]
+            if boards.any():
+                free = self.unknowns.marks({"share": boards, "hold": boards, "after": np.repeat(boards, 2)}, shared)
+                self.x = solve(
+                    lambda x, rows=rows: ((np.log(self.seconds(x)) - log) * weight)[rows],  # type: ignore[misc]
+                    self.unknowns.start, self.unknowns.pull, begin=self.x, free=free, most=EVALUATIONS,
+                ).x  # fmt: skip
 
 
 class Traced:

@@ -8,22 +8,24 @@ which is given no feature that names one. Rows are sampled where there are very 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
-from predictor.estimators import serving_attention
+from predictor.estimators import serving_attention, serving_gemm
 from predictor.estimators.cores import attention, attention_cycles, gemm, moe
 from predictor.estimators.device import describe_device
+from predictor.estimators.knots import Corners, Grid
 from predictor.estimators.named import Named
 from predictor.estimators.residual import ANY_GPU, MMA_GPUS
 from predictor.hardware.generation import generation, runs_mma
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray
 from predictor.training.boosting import Settings, boost
+from predictor.training.grids import SizesOf, knots_of, stored
 from predictor.training.serving_rows import (
     Part,
     attention_for_all,
@@ -34,6 +36,7 @@ from predictor.training.serving_rows import (
     moe_parts,
     sample,
 )
+from predictor.training.solve import Solution, solve
 
 Frame = Any
 Fitted = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
@@ -76,12 +79,21 @@ class Family:
     of_kernel: tuple[str, ...] = ()  # constants that all variants of a kernel have in common
     common: Callable[[str], Family] | None = None  # by kind of rows: core, trees for what GPUs share; else as measured
     from_plain: bool = False  # what GPUs share of a variant is pulled toward the framework's plain products (bf16)
+    sizes_of: SizesOf | None = None  # columns that tables have on a grid, by shapes and kind
+    corners_of: Callable[[Any, str, Grid], Corners | None] | None = None  # their knots around shapes of a kind
     like: Callable[[str], str] | None = None  # the kind whose rows tell the constants that GPUs share, if there are any
 
     def total(self, part: Part, logs: FloatArray) -> FloatArray:
         """Seconds of the core, (n,), by logarithms of its constants."""
         result: FloatArray = self.core(part, self.start.from_logs(logs)).total
         return result
+
+    def at_knots(self, part: Part, knots: Grid) -> tuple[Part, Callable[[FloatArray], FloatArray]]:
+        """(the part at the measured sizes around its rows, what makes answers there those of the rows)."""
+        corners = self.corners_of(part.shapes, part.kind, knots) if self.corners_of else None
+        if corners is None:
+            return part, lambda answers: answers
+        return replace(part, shapes=corners.at(part.shapes), log_latency=part.log_latency[corners.rows]), corners.joined
 
 
 def fit_gemm(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
@@ -113,6 +125,7 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
     core_rows: dict[str, int] = {}
     boosters: dict[str, dict[str, Any]] = {}
     weights: dict[str, npt.NDArray[Any]] = {}
+    grids: list[list[float]] = []
     for name, members in _groups_of(parts, pooled, gpus, family.alike_shrink is not None).items():
         shared = name in (ANY_GPU, MMA_GPUS)
         if not (shared or own is None or name in own):
@@ -143,6 +156,9 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
                 "shrink": {ANY_GPU: family.unseen_shrink, MMA_GPUS: family.alike_shrink}.get(name, 1.0),
                 "architectures": sorted({generation(gpus[part.gpu]) for part in members}),
             }
+            if family.sizes_of:
+                knots = knots_of([part for part, _ in rows], family.sizes_of)
+                boosters[f"{name}|{kind}"]["knots"] = stored(knots, grids)
     dtypes = {gpu: sorted({part.dtype for part in parts if part.gpu == gpu}) for gpu in {part.gpu for part in parts}}
     manifest = {
         "kind": family.kind,
@@ -154,6 +170,7 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
         "cores": {key: constants.to_manifest() for key, constants in cores.items()},
         "core_rows": core_rows,
         "boosters": boosters,
+        "grids": grids,
         **NO_CALIBRATION,
         "fitted_rows": int(sum(part.size for part in parts)),
         "shapes_covered": covered(parts),
@@ -240,8 +257,6 @@ def fit_constants(family: Family, parts: Sequence[Part], seed: int, common: Name
     The best of several searches where the family names any: kernels with split-K, without, and with large tiles alone
     are three valleys.
     """
-    from scipy.optimize import least_squares
-
     names, start = family.start.names(), (common or family.start).logs()
     free = np.array([common is None or name not in family.of_kernel for name in names])
     each = max(300, _CORE_ROWS // len(parts))
@@ -249,24 +264,18 @@ def fit_constants(family: Family, parts: Sequence[Part], seed: int, common: Name
     pull = _PRIOR * np.sqrt(sum(part.size for part in few)) * 0.3 * np.array(family.pulls or (1.0,))
 
     def errors(x: FloatArray) -> FloatArray:
-        whole = np.where(free, 0.0, start)
-        whole[free] = x
-        gaps = [np.log(family.total(part, whole)) - part.log_latency for part in few]
-        return np.concatenate([*gaps, ((whole - start) * pull)[free]])
+        return np.concatenate([np.log(family.total(part, x)) - part.log_latency for part in few])
 
-    def begin(other: Mapping[str, float]) -> FloatArray:
-        logs = [np.log(other[name]) if name in other else v for name, v in zip(names, start, strict=True)]
-        return np.asarray(logs, dtype=np.float64)[free]
+    def search(begin: FloatArray, most: int) -> Solution:
+        return solve(errors, start, pull, begin=begin, free=free, scale=0.1, step=1e-3, most=most)
 
-    def search(x: FloatArray, steps: int) -> Any:
-        return least_squares(errors, x, loss="soft_l1", f_scale=0.1, diff_step=1e-3, max_nfev=steps)
-
-    begins = [begin(other) for other in family.searches]
+    begins = [
+        np.array([np.log(other[name]) if name in other else v for name, v in zip(names, start, strict=True)])
+        for other in family.searches
+    ]
     if len(begins) > 1:  # which valley is deepest shows after a few steps
         begins = [min((search(x, 10) for x in begins), key=lambda answer: answer.cost).x]
-    result = start.copy()
-    result[free] = search(begins[0], 60).x
-    return family.start.from_logs(result)
+    return family.start.from_logs(search(begins[0], 60).x)
 
 
 def _table(
@@ -306,6 +315,8 @@ GEMM = Family(
     pulls=(1.0, 1.0, 1.0, 1.0, 1.0, 10.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0),
     searches=({}, {"split_cycles": 2e5}, {"split_cycles": 2e5, "smallest_tile": 128.0 * 128.0}),
     from_plain=True,
+    sizes_of=serving_gemm.sizes_of,
+    corners_of=serving_gemm.corners_of,
 )
 
 
@@ -325,6 +336,7 @@ def _attention_in_cycles(start: Named) -> Family:
         alike_shrink=None,
         unseen_clip=0.8,
         pulls=(17.0,) * len(start.names()),
+        corners_of=serving_attention.corners_of,
     )
 
 
@@ -355,6 +367,8 @@ ATTENTION = Family(
     by_kernel=attention_for_all,
     common=lambda kind: _DECODE_FORM if serving_attention.is_decode(kind) else _PREFILL_FORM,
     like=serving_attention.plain_phase,
+    sizes_of=serving_attention.sizes_of,
+    corners_of=serving_attention.corners_of,
 )
 #: As those of `GEMM`: starts chosen by hand, not from data, trees by looking at shapes and GPUs left out.
 MOE = Family(

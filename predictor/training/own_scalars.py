@@ -12,7 +12,7 @@ import numpy.typing as npt
 from predictor.estimators.device import Device
 from predictor.estimators.eager import eager_seconds, overhead
 from predictor.roofline import FloatArray
-from predictor.training.extras import require
+from predictor.training.solve import solve
 
 Frame = Any  # pandas.DataFrame
 Weights = dict[str, npt.NDArray[Any]]
@@ -47,14 +47,7 @@ def least_squares(error: Callable[[FloatArray], FloatArray], start: FloatArray, 
 
     ``error`` is in units of what a row's error usually is, ``spread`` how far a scalar usually lies from its start.
     """
-
-    def residuals(x: FloatArray) -> FloatArray:
-        return np.concatenate([error(x), (x - start) / spread])
-
-    optimize = require("scipy.optimize")
-    found = optimize.least_squares(residuals, start, loss="soft_l1", max_nfev=EVALUATIONS)
-    result: FloatArray = found.x
-    return result
+    return solve(error, start, 1.0 / spread, most=EVALUATIONS).x
 
 
 def overheads(known: Mapping[str, Sequence[float]], gpu: str) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from predictor.estimators.device import Device
-from predictor.estimators.named import NORM, Named
+from predictor.estimators.named import NORM, Named, constant
 from predictor.roofline import FloatArray
 from predictor.tiling import TileGrid
 
@@ -43,18 +43,18 @@ HELD = 0.5
 class Constants(Named):
     """Constants of the core."""
 
-    compute_efficiency: float  # of the peak, for an endless tile; beyond 1 counts as 1
-    dram_efficiency: float
-    l2_bytes_per_s_per_sm: float  # rate at which an SM is fed from L2
-    overhead_cycles: float  # launch, first loads and write-out
-    tile_penalty: float  # in elements: a tile runs at 1 / (1 + penalty * (1/tm + 1/tn)) of the efficiency
-    step_cycles: float  # shortest time of a turn of the K loop
-    resident_share: float  # weights below this share of L2 are found there
-    split_cycles: float  # cost of each doubling of split-K
-    smallest_tile: float  # elements of C: a smaller tile takes as long as one of so many
-    quantize_cycles: float  # launch of the kernel that quantizes activations
-    quantize_row_cycles: float  # of an SM, for each row of A
-    quantize_passes: float  # over the bytes of A, read in 16 bit and written narrower
+    compute_efficiency: float = constant("share", "of the peak, for an endless tile")  # beyond 1 counts as 1
+    dram_efficiency: float = constant("share", "of DRAM's bandwidth")
+    l2_bytes_per_s_per_sm: float = constant("bytes/s", "rate at which an SM is fed from L2")
+    overhead_cycles: float = constant("cycles", "launch, first loads and write-out")
+    tile_penalty: float = constant("", "elements: a tile runs at 1 / (1 + this x (1/tm + 1/tn)) of the efficiency")
+    step_cycles: float = constant("cycles", "shortest turn of the K loop")
+    resident_share: float = constant("share", "of L2: weights below it are found there")
+    split_cycles: float = constant("cycles", "cost of each doubling of split-K")
+    smallest_tile: float = constant("", "elements of C: a smaller tile takes as long")
+    quantize_cycles: float = constant("cycles", "launch of the kernel that quantizes activations")
+    quantize_row_cycles: float = constant("cycles", "of an SM, for each row that is quantized")
+    quantize_passes: float = constant("", "over the bytes of the activations, read in 16 bit and written narrower")
 
 
 @dataclass(frozen=True, slots=True)

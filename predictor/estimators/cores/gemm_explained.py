@@ -7,50 +7,76 @@ from math import log2
 
 import numpy as np
 
-from predictor.estimators.cores.gemm import (
-    HELD,
-    STEP,
-    Constants,
-    Shapes,
-    core_time,
-    loops,
-    quantize_time,
-    traffic,
-)
+from predictor.estimators.cores.gemm import HELD, STEP, Constants, Shapes, core_time, loops, quantize_time, traffic
 from predictor.estimators.device import Device
 from predictor.estimators.explanation import COUNT, SHARE, WORD, Term, terms
 from predictor.estimators.named import NORM
 from predictor.roofline import FloatArray
+from predictor.tiling import TileGrid
 
-#: Unit and meaning of every constant.
-CONSTANT_WORDS = {
-    "compute_efficiency": (SHARE, "of the peak, for an endless tile"),
-    "dram_efficiency": (SHARE, "of DRAM's bandwidth"),
-    "l2_bytes_per_s_per_sm": ("bytes/s", "rate at which an SM is fed from L2"),
-    "overhead_cycles": ("cycles", "launch, first loads and write-out"),
-    "tile_penalty": (COUNT, "elements: a tile runs at 1 / (1 + this x (1/tm + 1/tn)) of the efficiency"),
-    "step_cycles": ("cycles", "shortest turn of the K loop"),
-    "resident_share": (SHARE, "of L2: weights below it are found there"),
-    "split_cycles": ("cycles", "cost of each doubling of split-K"),
-    "smallest_tile": (COUNT, "elements of C: a smaller tile takes as long"),
-    "quantize_cycles": ("cycles", "launch of the kernel that quantizes activations"),
-    "quantize_row_cycles": ("cycles", "of an SM, for each row that is quantized"),
-    "quantize_passes": (COUNT, "over the bytes of the activations"),
-}
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """One product, cut into tiles, whichever core did: sizes, tile, splits of K and the SMs that work."""
+
+    m: float
+    n: float
+    tile_m: float
+    tile_n: float
+    splits: float
+    grid: TileGrid
+    sms: float
+
+    @classmethod
+    def cut(cls, shapes: Shapes, tile_m: float, tile_n: float, splits: float, sms: float) -> Tiled:
+        """The only product of ``shapes``."""
+        batch, m, n = (float(np.ravel(size)[0]) for size in (shapes.batch, shapes.m, shapes.n))
+        return cls(m, n, tile_m, tile_n, splits, TileGrid.cover(m, n, tile_m, tile_n, batch), sms)
+
+    @property
+    def blocks(self) -> float:
+        """Tiles of all products, times the splits."""
+        return float(self.grid.blocks * self.splits)
+
+    @property
+    def whole_waves(self) -> float:
+        """Waves that run, the tail wave included."""
+        return float(self.grid.whole_waves(self.sms, self.splits))
+
+    @property
+    def filled(self) -> float:
+        """Share of the tiles' elements, and of all waves' places, that hold a part of the product."""
+        padded = float(self.grid.rows * self.tile_m) * float(self.grid.columns * self.tile_n)
+        return self.m * self.n / padded * float(self.grid.wave_efficiency(self.sms, self.splits))
+
+    def grid_terms(self, felt: str = "") -> list[Term]:
+        """Tile, grid and waves; ``felt``: what of the last wave the core counts."""
+        tail = float(self.grid.tail_blocks(self.sms, self.splits))
+        return terms("tile grid", [
+            ("tile", f"{self.tile_m:.0f} x {self.tile_n:.0f}", WORD, "rows x columns of C"),
+            ("splits of K", self.splits, COUNT, ""),
+            ("grid", f"{self.grid.rows:.0f} x {self.grid.columns:.0f}", WORD, "tiles down x across"),
+            ("blocks", self.blocks, COUNT, f"tiles x splits x {float(self.grid.batch):.0f} products"),
+            ("waves", float(self.grid.waves(self.sms, self.splits)), COUNT, f"blocks / {self.sms:.0f} SMs"),
+            ("waves that run", self.whole_waves, COUNT, felt),
+            ("tail", tail / self.sms, SHARE, f"of the SMs have one of the {tail:.0f} blocks of the last wave"),
+        ])  # fmt: skip
+
+    def padding_terms(self) -> list[Term]:
+        """What of the tiles is beyond the product."""
+        return terms("padding", [
+            ("m", 1.0 - self.m / float(self.grid.rows * self.tile_m), SHARE,
+             f"of the tiles' rows are beyond m {self.m:.0f}"),
+            ("n", 1.0 - self.n / float(self.grid.columns * self.tile_n), SHARE,
+             f"of the tiles' columns are beyond n {self.n:.0f}"),
+        ])  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The tile and split of K that the core takes for one product: the fastest, or the one that ran."""
+    """The tile and split of K that the core takes for one product, the fastest or the one that ran, and its times."""
 
-    tile_m: float
-    tile_n: float
-    splits: float
-    rows: float
-    columns: float
-    blocks: float
-    waves: float
-    whole_waves: float
+    tiled: Tiled
     step_s: float
     floor_s: float
     loop: float
@@ -73,70 +99,40 @@ def chosen(shapes: Shapes, device: Device, constants: Constants) -> Chosen:
         flat = np.ravel(values)
         return float(flat[tile] if flat.size > 1 else flat[0])
 
-    splits = float(found.splits[split])
-    return Chosen(
-        of_tile(found.tile_m), of_tile(found.tile_n), splits, of_tile(found.grid.rows), of_tile(found.grid.columns),
-        of_tile(found.grid.blocks) * splits, of_tile(found.grid.waves(device.sms, splits)),
-        float(found.waves[0, split, tile]), of_tile(found.step), of_tile(found.floor), float(found.loop[0, split]),
-        float(times[split]),
-    )  # fmt: skip
+    sizes = of_tile(found.tile_m), of_tile(found.tile_n), float(found.splits[split])
+    own = of_tile(found.step), of_tile(found.floor), float(found.loop[0, split]), float(times[split])
+    return Chosen(Tiled.cut(shapes, *sizes, device.sms), *own)
 
 
 def core_terms(shapes: Shapes, device: Device, constants: Constants) -> tuple[list[Term], str]:
     """(terms of the core, what takes most of its time) for the only product of ``shapes``."""
     c, moved = chosen(shapes, device, constants), traffic(shapes, device, constants)
-    core = core_time(shapes, device, constants)
     compute_s, memory_s, overhead_s = c.compute_s, float(moved.seconds[0]), constants.overhead_cycles / device.clock_hz
-    weights, others = float(shapes.weights[0]), float(shapes.activations[0])
-    resident = float(moved.resident[0])
+    weights, others, splits = float(shapes.weights[0]), float(shapes.activations[0]), c.tiled.splits
+    resident, k, quantize_s = float(moved.resident[0]), float(shapes.k[0]), 0.0
     from_dram = weights + others > HELD * device.l2_bytes or weights * (1 - resident) / moved.dram > 0.5 * memory_s
-    quantize_s = 0.0
     if shapes.quantizes:
         quantize_s = float(quantize_time(shapes, device, constants, moved.l2, moved.dram)[0])
-    parts = {
-        "compute": compute_s, "DRAM" if from_dram else "L2": memory_s, "launch": overhead_s,
-        "quantizing activations": quantize_s,
-    }  # fmt: skip
-    tail = c.blocks - (c.whole_waves - 1.0) * device.sms
+    cache = "DRAM" if from_dram else "L2"
+    parts = {"compute": compute_s, cache: memory_s, "launch": overhead_s, "quantizing activations": quantize_s}
+    waves, idle = c.tiled.whole_waves, 1.0 - float(c.tiled.grid.wave_efficiency(device.sms, splits))
     felt = "a turn of the loop, which cannot be shorter" if c.step_s <= c.floor_s else "the tensor cores"
-    k, m, n = float(shapes.k[0]), float(shapes.m[0]), float(shapes.n[0])
-    found = terms("tile grid", [
-        ("tile", f"{c.tile_m:.0f} x {c.tile_n:.0f}", WORD, "rows x columns of C"),
-        ("splits of K", c.splits, COUNT, ""),
-        ("grid", f"{c.rows:.0f} x {c.columns:.0f}", WORD, "tiles down x across"),
-        ("blocks", c.blocks, COUNT, f"tiles x splits x {float(shapes.batch[0]):.0f} products"),
-        ("waves", c.waves, COUNT, f"blocks / {device.sms:.0f} SMs"),
-        ("waves that run", c.whole_waves, COUNT, ""),
-        ("tail", tail / device.sms, SHARE, f"of the SMs have one of the {tail:.0f} blocks of the last wave"),
-    ])  # fmt: skip
-    found += terms("one tile", [
+    found = c.tiled.grid_terms() + terms("one tile", [
         ("step", c.step_s, "s", f"{STEP:.0f} elements of K, set by {felt}"),
-        ("steps", k / STEP / c.splits, COUNT, f"K {k:.0f} / {STEP:.0f} / splits"),
+        ("steps", k / STEP / splits, COUNT, f"K {k:.0f} / {STEP:.0f} / splits"),
         ("prologue", device.prologue, COUNT, "steps that fill the pipeline and drain it"),
         ("tile latency", c.tile_s, "s", "(steps + prologue) x step: one wave"),
-    ])  # fmt: skip
-    found += terms("core", [
-        ("compute", compute_s, "s", f"{c.whole_waves:.0f} waves x tile latency + {log2(c.splits):.0f} x split cost"),
-        ("memory", memory_s, "s", f"{'DRAM' if from_dram else 'L2'}; {resident:.0%} of the weights are in L2"),
+    ]) + terms("core", [
+        ("compute", compute_s, "s", f"{waves:.0f} waves x tile latency + {log2(splits):.0f} x split cost"),
+        ("memory", memory_s, "s", f"{cache}; {resident:.0%} of the weights are in L2"),
         ("weights", weights, "bytes", ""),
         ("activations", others, "bytes", "A and C"),
         ("joined", float((compute_s**NORM + memory_s**NORM) ** (1 / NORM)), "s", f"p-norm, p = {NORM:g}"),
         ("overhead", overhead_s, "s", "launch, first loads and write-out"),
         *([("quantizing", quantize_s, "s", "a kernel before the product")] if quantize_s else []),
-        ("core", float(core.total[0]), "s", "their sum"),
-    ])  # fmt: skip
-    lost = 1.0 - c.waves / c.whole_waves
-    found += terms("padding", [
-        ("m", 1.0 - m / (c.rows * c.tile_m), SHARE, f"of the tiles' rows are beyond m {m:.0f}"),
-        ("n", 1.0 - n / (c.columns * c.tile_n), SHARE, f"of the tiles' columns are beyond n {n:.0f}"),
-        ("idle SMs", lost, SHARE, "of all waves' places are empty"),
-        ("padding and idle", compute_s * (1.0 - (1.0 - lost) * m * n / (c.rows * c.tile_m * c.columns * c.tile_n)), "s",
-         "of compute"),
+        ("core", float(core_time(shapes, device, constants).total[0]), "s", "their sum"),
+    ]) + c.tiled.padding_terms() + terms("padding", [
+        ("idle SMs", idle, SHARE, "of all waves' places are empty"),
+        ("padding and idle", compute_s * (1.0 - c.tiled.filled), "s", "of compute"),
     ])  # fmt: skip
     return found, max(parts, key=lambda name: parts[name])
-
-
-def constant_terms(constants: Constants, quantizes: bool) -> list[Term]:
-    """The constants by name; those of quantizing activations where the product does."""
-    kept = [name for name in CONSTANT_WORDS if quantizes or not name.startswith("quantize")]
-    return terms("constants", [(name, getattr(constants, name), *CONSTANT_WORDS[name]) for name in kept])

@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor.estimators.cores.gemm import Shapes
 from predictor.estimators.device import Device
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray
+from predictor.tiling import TileGrid
 
 IntArray = npt.NDArray[np.int64]
 
@@ -104,16 +106,6 @@ ARRAYS, SCALARS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """b products (m, k) x (k, n); float arrays broadcast against (n, c)."""
-
-    b: FloatArray
-    m: FloatArray
-    n: FloatArray
-    k: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
 class Candidates:
     """Tiles and split-K factors; arrays broadcast against (n, c)."""
 
@@ -125,6 +117,15 @@ class Candidates:
     prologue: FloatArray
     lonely: FloatArray
     penalty: FloatArray
+
+    def grid(self, shape: Shapes) -> TileGrid:
+        """How they cover the products, each of shape (n, c)."""
+        return TileGrid.cover(shape.m, shape.n, self.tile_m, self.tile_n, shape.batch)
+
+
+def products(batch: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray) -> Shapes:
+    """fp32 products of such sizes; arrays broadcast against (n, c)."""
+    return Shapes(batch, m, n, k, BYTES, BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class Traits:
     along_k: Any  # 1 where B, too, is stored along K (layout tn)
 
 
-def operand_bytes(shape: Shape, cand: Candidates, device: Device, traits: Traits) -> FloatArray:
+def operand_bytes(shape: Shapes, cand: Candidates, device: Device, traits: Traits) -> FloatArray:
     """Bytes of A and B from DRAM: once, plus what each wave of blocks reads again where L2 cannot hold both.
 
     Blocks start along a row of tiles; the blocks of one wave walk K together and share rows of A and columns of B.
@@ -147,22 +148,20 @@ def operand_bytes(shape: Shape, cand: Candidates, device: Device, traits: Traits
     once = (shape.m + shape.n) * shape.k * BYTES
     extra = (traits.narrow + np.where(shape.k % 8.0 != 0.0, traits.straddle, 0.0)) * (shape.k / (shape.k + LONG_K))
     strided = (shape.m + shape.n * traits.along_k) * shape.k * (BYTES * extra)
-    tiles_n = np.ceil(shape.n / cand.tile_n)
-    tiles_m = np.ceil(shape.m / cand.tile_m)
+    grid = cand.grid(shape)
     wave = device.sms * cand.resident
-    wide = np.minimum(tiles_n, wave)
-    high = np.minimum(np.maximum(wave / wide, 1.0), tiles_m)
-    waves = tiles_n * tiles_m / (wide * high)
+    wide = np.minimum(grid.columns, wave)
+    high = np.minimum(np.maximum(wave / wide, 1.0), grid.rows)
+    waves = grid.columns * grid.rows / (wide * high)
     again = waves * (wide * cand.tile_n + high * cand.tile_m) * shape.k * BYTES
     again = np.where(once > 0.5 * device.l2_bytes, np.maximum(again - once, 0.0), 0.0)
-    result: FloatArray = shape.b * (once + strided + traits.reread * again)
+    result: FloatArray = shape.batch * (once + strided + traits.reread * again)
     return result
 
 
-def compute_seconds(shape: Shape, cand: Candidates, device: Device, const: Constants, traits: Traits) -> FloatArray:
+def compute_seconds(shape: Shapes, cand: Candidates, device: Device, const: Constants, traits: Traits) -> FloatArray:
     """Time of the SM with most blocks, shape (n, c); ``device`` at the clock that it sustains."""
-    blocks = np.ceil(shape.m / cand.tile_m) * np.ceil(shape.n / cand.tile_n) * (shape.b * cand.splits)
-    share = blocks / device.sms
+    share = cand.grid(shape).waves(device.sms, cand.splits)
     whole = np.ceil(share)
     busiest = np.maximum(share + const.quantization * (whole - share), 1.0)
     steps = np.ceil(shape.k / (K_STEP * cand.splits))  # the main loop takes whole steps
@@ -174,22 +173,22 @@ def compute_seconds(shape: Shape, cand: Candidates, device: Device, const: Const
     return result
 
 
-def memory_seconds(shape: Shape, cand: Candidates, device: Device, const: Constants, traits: Traits) -> FloatArray:
+def memory_seconds(shape: Shapes, cand: Candidates, device: Device, const: Constants, traits: Traits) -> FloatArray:
     """Time that DRAM is busy, shape (n, c)."""
-    out = shape.b * shape.m * shape.n * BYTES
+    out = shape.batch * shape.m * shape.n * BYTES
     moved = operand_bytes(shape, cand, device, traits) + (2.0 * cand.splits - 1.0) * out
     result: FloatArray = moved / (device.bandwidth * const.memory)
     return result
 
 
 def join_seconds(
-    compute_s: FloatArray, memory_s: FloatArray, shape: Shape, cand: Candidates, device: Device, const: Constants
+    compute_s: FloatArray, memory_s: FloatArray, shape: Shapes, cand: Candidates, device: Device, const: Constants
 ) -> FloatArray:
     """Kernel time from its two parts and the times that nothing hides, shape (n, c)."""
     larger = np.maximum(compute_s, memory_s)
     ratio = np.minimum(compute_s, memory_s) / larger
     core = larger * (1.0 + ratio**const.norm) ** (1.0 / const.norm)
-    write_out = shape.b * shape.m * shape.n * (BYTES * const.write_out / device.bandwidth)
+    write_out = shape.batch * shape.m * shape.n * (BYTES * const.write_out / device.bandwidth)
     result: FloatArray = core + write_out + const.fixed_s + np.where(cand.splits > 1.0, const.split_s, 0.0)
     return result
 
