@@ -101,14 +101,12 @@ def line(name: str, suite: list[Suite], chosen: list[Composition]) -> str:
     before = np.concatenate([one.inside(bare) for one in suite])
     after = np.concatenate([one.inside(found) for one, found in zip(suite, chosen, strict=True)])
     wide = np.concatenate([np.diff(one.ends(c), axis=1)[:, 0] for one, c in zip(suite, chosen, strict=True)])
+    width = math.expm1(float(np.median(wide)))
     numbers = "-"
     if len(suite) == 1:
         c = chosen[0]
         numbers = f"{math.expm1(c.low):+.1%}, {math.expm1(c.high):+.1%}, {c.kernel_s * 1e6:.1f} us"
-    return (
-        f"| {name} | {len(after)} | {before.mean():.0%} | {after.mean():.0%} | {math.expm1(float(np.median(wide))):.0%} |"
-        f" {numbers} |"
-    )
+    return f"| {name} | {len(after)} | {before.mean():.0%} | {after.mean():.0%} | {width:.0%} | {numbers} |"
 
 
 def main() -> int:
@@ -123,8 +121,8 @@ def main() -> int:
     lines = [
         "# Intervals of whole runs",
         "",
-        f"Written by `scripts/composition.py --data $TILECAST_DATA` on {time.strftime('%Y-%m-%d')}. Each suite was left",
-        "out of what its intervals are learned from; width: upper over lower end, less one, the median.",
+        f"Written by `scripts/composition.py --data $TILECAST_DATA` on {time.strftime('%Y-%m-%d')}. Each suite was",
+        "left out of what its intervals are learned from; width: upper over lower end, less one, the median.",
         "",
         "| suite left out | rows | inside, kernels and host alone | inside | width | low, high, a kernel |",
         "| --- | --: | --: | --: | --: | --- |",
