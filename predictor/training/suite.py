@@ -10,7 +10,9 @@ from typing import Any
 
 from predictor.engines import EAGER
 from predictor.errors import RequestError, TilecastError, UnsupportedError
+from predictor.forecast import Forecast, forecast
 from predictor.ops.routing import RANDOM
+from predictor.request import Request
 from predictor.workload import ragged_lengths
 
 #: Columns of a suite that decide a forecast (docs/suites.md); others are carried along.
@@ -30,7 +32,7 @@ def predict_case(row: Mapping[str, Any], configs: Path, artifacts: str | Path | 
     try:
         if not 0 < _number(row, "measured_ms") < math.inf:
             raise RequestError(f"measured_ms {row.get('measured_ms')!r}: expected a latency above 0")
-        answer = _predict(row, configs, artifacts)
+        answer = case_forecast(row, configs, artifacts).prediction
     except TilecastError as error:
         return {"predicted_ms": None, "note": str(error)}
     forward = answer.phases_s.get("forward")
@@ -44,9 +46,8 @@ def predict_case(row: Mapping[str, Any], configs: Path, artifacts: str | Path | 
     }
 
 
-def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None) -> Any:
-    from predictor.api import predict
-
+def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None) -> Forecast:
+    """The forecast of one row; a TilecastError says why there is none."""
     name = str(row["config"])
     if name.startswith("timm:"):
         raise UnsupportedError("image models (timm) are not built yet")
@@ -62,7 +63,7 @@ def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None
         raise UnsupportedError(f"tp {_int(row, 'tp')} over nodes of {per_node} GPUs is not built yet")
     lens = _lengths(row, mode)
     micro = _int(row, "micro_batch")
-    return predict(
+    asked = Request(
         _config(path),
         _text(row, "gpu"),
         mode=mode,
@@ -92,6 +93,7 @@ def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None
         memory_fraction=_number(row, "memory_fraction") if _text(row, "memory_fraction") else None,
         artifacts=artifacts,
     )
+    return forecast(asked.run())
 
 
 @lru_cache(maxsize=512)
