@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.estimators.collective import OWN
+from predictor.estimators.cores.collective import OWN
 from predictor.hardware.gpu import load_gpu
 from predictor.roofline import FloatArray
 from predictor.training import dataset, fit_collective

@@ -17,16 +17,18 @@ import numpy.typing as npt
 from predictor.engines import EAGER
 from predictor.errors import RequestError
 from predictor.estimators.base import make_batch
-from predictor.estimators.collective import OWN, Board, Constants, Links, Own, OwnKernels, seconds
+from predictor.estimators.cores.collective import OWN, Constants, Links, Own, OwnKernels, seconds
+from predictor.estimators.device import Device
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import LINKS
 from predictor.roofline import FloatArray
+from predictor.training.adapt import of_rows
 from predictor.training.dataset import ops_of
-from predictor.training.extras import require
+from predictor.training.solve import solve
 
 Frame = Any
 IntArray = npt.NDArray[np.int64]
-_T = TypeVar("_T", Links, Board, OwnKernels)
+_T = TypeVar("_T", Links, Device, OwnKernels)
 
 #: Rows of a group (source, GPU, library, kind, GPUs, dtype) that are fitted: the first of every third of an octave.
 #: These four were chosen by hand, not from data.
@@ -50,7 +52,7 @@ class Rows:
     """Measured collectives, ready for the formula; arrays of shape (n,)."""
 
     links: Links
-    board: Board
+    device: Device  # of every row: its fields are arrays
     kernels: OwnKernels
     log_latency: FloatArray
     system: npt.NDArray[Any]
@@ -63,13 +65,13 @@ class Rows:
     def take(self, index: IntArray) -> Rows:
         """The rows of `index`."""
         return Rows(
-            _take(self.links, index), _take(self.board, index), _take(self.kernels, index), self.log_latency[index],
+            _take(self.links, index), _take(self.device, index), _take(self.kernels, index), self.log_latency[index],
             self.system[index], self.weight[index],
         )  # fmt: skip
 
     def errors(self, constants: Constants, own: FloatArray) -> FloatArray:
         """Log of forecast over measured, (n,); ``own`` of shape (n, 4)."""
-        forecast = seconds(self.links, self.board, constants, own, self.kernels)
+        forecast = seconds(self.links, self.device, constants, own, self.kernels)
         result: FloatArray = np.log(forecast) - self.log_latency
         return result
 
@@ -82,13 +84,12 @@ def rows_of(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Rows:
     """The rows of a frame (op collective) as the formula reads them; rows without a system count as the GPU's own."""
     batch = make_batch("collective", ops_of(frame))
     gpu = frame["gpu"].astype(str).to_numpy()
-    clock = np.array([gpus[name].boost_clock_hz for name in gpu])
-    memory = np.array([gpus[name].memory_bandwidth for name in gpu])
+    names, index = np.unique(gpu.astype(str), return_inverse=True)
     links = Links.of(batch.columns)
     kernels = OwnKernels.of(frame["framework"].astype(str).tolist(), links.ranks)
     system = frame["system"].astype(object).fillna("").astype(str).to_numpy()
     return Rows(
-        links, Board(clock, memory), kernels,
+        links, of_rows([Device.sheet(gpus[name]) for name in names], index), kernels,
         np.log(np.asarray(frame["latency_ms"], dtype=np.float64) / 1e3),
         np.where(system == "", np.char.add(gpu.astype(str), "-node"), system), _weights(frame),
     )  # fmt: skip
@@ -124,22 +125,21 @@ def usable(frame: Frame) -> Frame:
 
 def fit_shared(rows: Rows) -> tuple[Constants, dict[str, Own]]:
     """(constants, factors of every system of the rows)."""
-    optimize = require("scipy.optimize")
-    start = Constants().logs()
+    logs = Constants().logs()
     pull = _PULL * np.array([_PULLS.get(name, 0.33) / 0.33 for name in Constants.names()])
     systems, place = np.unique(rows.system.astype(str), return_inverse=True)
-    n = len(start)
+    n = len(logs)
     own_pull = np.stack([_of_link(_OWN_PULL, rows.take(np.flatnonzero(place == i))) for i in range(len(systems))])
 
     def errors(x: FloatArray) -> FloatArray:
         own = x[n:].reshape(len(systems), len(OWN))
         found = np.clip(rows.errors(Constants.from_logs(x[:n]), own[place]), -3.0, 3.0)
-        return np.concatenate([rows.weight * found, pull * (x[:n] - start), (own_pull * own).ravel()])
+        return rows.weight * found
 
-    first = np.concatenate([start, np.zeros(len(systems) * len(OWN))])
-    found = optimize.least_squares(errors, first, loss="soft_l1", f_scale=0.1, diff_step=1e-3, max_nfev=80)
-    own = found.x[n:].reshape(len(systems), len(OWN))
-    return Constants.from_logs(found.x[:n]), dict(zip(systems.tolist(), map(Own.from_logs, own), strict=True))
+    start = np.concatenate([logs, np.zeros(own_pull.size)])
+    x = solve(errors, start, np.concatenate([pull, own_pull.ravel()]), scale=0.1, step=1e-3, most=80).x
+    own = x[n:].reshape(len(systems), len(OWN))
+    return Constants.from_logs(x[:n]), dict(zip(systems.tolist(), map(Own.from_logs, own), strict=True))
 
 
 def _of_link(pulls: Mapping[str, FloatArray], rows: Rows) -> FloatArray:
@@ -151,18 +151,14 @@ def fit_own(rows: Rows, constants: Constants) -> Own:
 
     Raises RequestError where the rows are of more than one system.
     """
-    optimize = require("scipy.optimize")
     systems = sorted(set(rows.system.tolist()))
     if len(systems) != 1:
         raise RequestError(f"rows of the systems {', '.join(systems) or 'none'}: expected those of one")
 
-    pull = _of_link(_ALONE_PULL, rows)
-
     def errors(own: FloatArray) -> FloatArray:
-        found = rows.errors(constants, np.tile(own, (rows.size, 1)))
-        return np.concatenate([found, pull * own])
+        return rows.errors(constants, np.tile(own, (rows.size, 1)))
 
-    found = optimize.least_squares(errors, np.zeros(len(OWN)), loss="soft_l1", f_scale=0.1, diff_step=1e-3)
+    found = solve(errors, np.zeros(len(OWN)), _of_link(_ALONE_PULL, rows), scale=0.1, step=1e-3)
     return Own.from_logs(found.x)
 
 

@@ -10,7 +10,9 @@ from each import each
 
 from predictor.errors import RequestError, SpecError, UnknownNameError
 from predictor.estimators.base import make_batch, predict_kernels
-from predictor.estimators.collective import OWN, Board, Collectives, Constants, Links, Own, seconds
+from predictor.estimators.collective import Collectives
+from predictor.estimators.cores.collective import OWN, Constants, Links, Own, seconds
+from predictor.estimators.device import Device
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import list_systems, load_system
 from predictor.ops import Collective
@@ -97,7 +99,7 @@ def test_laws_of_the_formula(name: str, kind: str) -> None:
         ops = [over(system, kind, "bf16", size, ranks) for size in SIZES]
         found = times(ops)
         links = Links.of(make_batch("collective", ops).columns)
-        itself = seconds(links, Board(H100.boost_clock_hz, H100.memory_bandwidth), START)  # before it is clipped
+        itself = seconds(links, Device.sheet(H100), START)  # before it is clipped
         assert (itself >= roofline(ops, H100).lower_bound_s).all()
         assert (np.diff(found) >= -1e-12).all()
         wider = times([replace(op, link_bandwidth=2 * op.link_bandwidth) for op in ops])
@@ -177,7 +179,7 @@ def measured():
         if system == "l40s-pcie":
             own[:, 3] = np.log(0.3)
         links = Links.of(make_batch("collective", ops).columns)
-        taken = seconds(links, Board(spec.boost_clock_hz, spec.memory_bandwidth), TRUTH, own)
+        taken = seconds(links, Device.sheet(spec), TRUTH, own)
         rows += [
             {**from_op(op), "gpu": gpu, "latency_ms": t * 1e3, "source_row": i}
             for i, (op, t) in enumerate(zip(ops, taken, strict=True))
