@@ -175,6 +175,7 @@ class ServingAttention(ServingEstimator):
             lambda shapes, device, core: features(shapes, device, core, code if source == ANY_GPU else library.code),
             corners_of(shapes, phase, self._corrections.knots(f"{source}|{phase}")), others=(library.name,),
         )  # fmt: skip
-        if source == ANY_GPU and gpu.vendor == "nvidia" and not is_decode(phase):
-            return np.maximum(seconds, attention_cycles.softmax_floor(shapes, Device.of(gpu, dtype)))
+        if source == ANY_GPU and gpu.vendor == "nvidia" and gpu.exponentials_per_clock and not is_decode(phase):
+            least = attention_cycles.softmax_floor(shapes, Device.of(gpu, dtype), gpu.exponentials_per_clock)
+            return np.maximum(seconds, least)
         return seconds

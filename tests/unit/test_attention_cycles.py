@@ -219,12 +219,12 @@ def test_no_prefill_is_faster_than_the_exponentials_of_its_softmax(frames: list[
     calls: list[Op] = [Attention("fp8", 4, 64, 8, 16384, 16384, 64), Attention("bf16", 4, 64, 8, 16384, 16384, 256)]
     exponentials = 4 * 64 * 16384 * 16385 / 2
     rates = {}
-    for name in ("b200", "l4"):
+    for name in ("b200", "b300", "l4"):
         gpu = load_gpu(name)
         seconds = np.maximum(
             roofline(calls, gpu).lower_bound_s, estimator.seconds(make_batch("attention", calls, "vllm"), gpu)
         )
-        rates[name] = exponentials / seconds / (16 * gpu.sm_count * gpu.boost_clock_hz)
+        rates[name] = exponentials / seconds / (gpu.exponentials_per_clock * gpu.sm_count * gpu.boost_clock_hz)
     assert rates["b200"][0] == pytest.approx(0.68)
     assert rates["b200"][1] < 0.5
     assert (rates["l4"] < 0.6).all()
