@@ -127,7 +127,8 @@ def left_out(frame: Any, families: list[str], sample: int, chosen: list[str], dr
             seen = thinned(own[~name.isin(out)].reset_index(drop=True), sample)
             fit, kind = FAMILIES[family]
             siblings = {n for n, gpu in gpus.items() if generation(gpu) == generation(gpus[target])} - set(out)
-            fitted = fit(seen, gpus, 0, own=siblings)
+            mixes = draws and family == "gemm" and not siblings  # a calibration mixes the trees of all measured GPUs
+            fitted = fit(seen, gpus, 0, own=None if mixes else siblings)
             rows = own[(name == target).to_numpy()]
             if rows.empty:
                 continue
@@ -187,7 +188,7 @@ def calibrated(rows: Any, fitted: Any, gpu: Any, sibling: str, draws: int, rando
     from predictor.training.calibrate_serving import calibrate_gemm, stratified
 
     lines = []
-    rows = rows[(rows["dtype"].astype(str) == "bf16").to_numpy()]
+    rows = rows[kinds(rows, "gemm") == "bf16"]
     for framework in ("vllm", "trtllm", "sglang"):
         own = rows[(rows["framework"].astype(str) == framework).to_numpy()]
         own = own.sample(min(9000, len(own)), random_state=1).reset_index(drop=True)

@@ -21,10 +21,10 @@ import numpy.typing as npt
 
 from predictor import engines
 from predictor.errors import SpecError
-from predictor.estimators.adapted import Adapted
 from predictor.estimators.base import Batch
 from predictor.estimators.device import Device
 from predictor.estimators.explanation import COUNT, Explanation, constant_terms, terms
+from predictor.estimators.gaussian import Adapted
 from predictor.estimators.knots import Answers, Corners, Grid, Knots
 from predictor.estimators.named import Named, of_a_form
 from predictor.estimators.trees import Trees
@@ -148,14 +148,14 @@ class Corrections:
     def knots(self, key: str) -> Grid:
         """The sizes, by column, that core and trees under ``key`` are asked at; none where rows have no grid."""
         adapted = self._adapted.get(key)
-        return self._knots.get(key, {}) if adapted is None else self.knots(adapted.trees)
+        return self._knots.get(key, {}) if adapted is None else self.knots(next(iter(adapted.shares), ""))
 
     def own_rows(self, key: str, features: Callable[[], FloatArray]) -> FloatArray | float:
         """What a calibration's rows say under ``key`` beside the trees; 0 where there are none."""
         adapted = self._adapted.get(key)
-        if adapted is None or not len(adapted.points.weights):
+        if adapted is None or not len(adapted.process.weights):
             return 0.0 if adapted is None else adapted.offset
-        return adapted.points.predict(features()[:, adapted.columns]) + adapted.offset
+        return adapted.told(features()[:, adapted.columns])
 
     def log_factor(
         self, key: str, gpu: GPUSpec, features: Callable[[], FloatArray], whole: bool = False
@@ -170,7 +170,7 @@ class Corrections:
         if adapted is not None:
             x = features()
             result: FloatArray | float = 0.0
-            for trees, share in ((adapted.trees, adapted.strength), *adapted.others):
+            for trees, share in adapted.shares.items():
                 if share:
                     result = result + share * self.said(trees, gpu, x, whole=True)
             return result

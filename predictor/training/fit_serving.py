@@ -98,23 +98,25 @@ class Family:
 
 def fit_gemm(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
     """(manifest, weights) of a `ServingGemm` from measured rows (op gemm), plain and quantized."""
-    return _fit(GEMM, frame, gpus, seed, own)
+    return fit_family(GEMM, frame, gpus, seed, own)
 
 
 def fit_attention(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
     """(manifest, weights) of a `ServingAttention` from measured forward rows (op attention)."""
-    return _fit(ATTENTION, frame, gpus, seed, own)
+    return fit_family(ATTENTION, frame, gpus, seed, own)
 
 
 def fit_moe(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
     """(manifest, weights) of a `ServingMoE` from measured rows (op moe), plain and quantized."""
-    return _fit(MOE, frame, gpus, seed, own)
+    return fit_family(MOE, frame, gpus, seed, own)
 
 
 # ------------------------------------------------------------------------------------------------------- the pass
 
 
-def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None) -> Fitted:
+def fit_family(
+    family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None
+) -> Fitted:
     """With what answers for GPUs that nobody measured, and for the measured ones in ``own`` (None: all of them)."""
     least = len(family.start.names())  # fewer rows than constants tell none of them
     parts = [part for part in family.parts(frame, gpus) if part.size >= least]
