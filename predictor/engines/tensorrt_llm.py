@@ -75,6 +75,7 @@ LIBRARIES = (TRTLLM,)
 ENGINES = (
     Engine(
         "tensorrt_llm", "trtllm", LAUNCHES, CAPTURED, NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S, serves=True,
-        rotates=True, fp8_cache=True, unpacks=False, memory=MEMORY, vintages=vintages,
+        rotates=True, fp8_cache=True, unpacks=False, memory=MEMORY, called=("trtllm", "tensorrt-llm"), samples=True,
+        vintages=vintages,
     ),
 )  # fmt: skip

@@ -87,4 +87,8 @@ def vintages() -> tuple[Vintage, ...]:
 
 
 LIBRARIES = (VLLM,)
-ENGINES = (Engine("vllm", "vllm", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY, vintages=vintages),)
+ENGINES = (
+    Engine(
+        "vllm", "vllm", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY, samples=True, vintages=vintages,
+    ),
+)  # fmt: skip

@@ -26,7 +26,7 @@ from predictor.errors import SpecError
 from predictor.estimators.base import Batch
 from predictor.estimators.calibrated import Calibrated
 from predictor.estimators.cores import sgemm
-from predictor.estimators.cores.gemm import Shapes
+from predictor.estimators.cores.gemm import CoreTime, Shapes
 from predictor.estimators.cores.sgemm import Candidates, Constants, IntArray
 from predictor.estimators.device import Device, sustained_share
 from predictor.estimators.eager import eager_seconds, overhead
@@ -39,8 +39,9 @@ class TileGemm:
     """The fp32 GEMM estimator. Built by `from_artifact`; immutable afterwards."""
 
     def __init__(
-        self, const: Constants, boards: Mapping[str, tuple[float, float]], manifest: Mapping[str, Any]
-    ) -> None:
+        self, const: Constants, boards: Mapping[str, tuple[float, float]], manifest: Mapping[str, Any],
+        weights: Mapping[str, npt.NDArray[Any]],
+    ) -> None:  # fmt: skip
         self.name = str(manifest["name"])
         self.const = const
         self._boards = dict(boards)
@@ -48,7 +49,7 @@ class TileGemm:
         self._bandwidth = float(np.median([bw for _, bw in boards.values()])) if boards else 1.0
         self._overhead: dict[str, dict[str, list[float]]] = manifest["eager_overhead_s"]
         try:
-            own = {str(g): Calibrated.from_manifest(entry) for g, entry in manifest["calibrated"].items()}
+            own = {str(g): Calibrated.from_manifest(entry, weights) for g, entry in manifest["calibrated"].items()}
         except (KeyError, ValueError) as error:
             raise SpecError(f"tile_gemm artifact: key 'calibrated' is incomplete ({error})") from None
         self._own: dict[str, Calibrated] = own
@@ -66,7 +67,7 @@ class TileGemm:
         except KeyError as error:
             raise SpecError(f"tile_gemm artifact lacks the array {error}") from None
         boards = {str(g): (float(u), float(bw)) for g, (u, bw) in zip(manifest["boards"], table, strict=True)}
-        return cls(Constants(**values), boards, manifest)
+        return cls(Constants(**values), boards, manifest, weights)
 
     def calibrated(self, gpu_id: str, own: Calibrated) -> TileGemm:
         """This estimator with another own side of one GPU."""
@@ -139,28 +140,15 @@ class TileGemm:
         library = self.library(gpu)
         unseen = not own and library != sgemm.library_of(gpu)
         cand = self._candidates(sgemm.UNSEEN if unseen else library, layout, own)
-        seconds = self.candidate_seconds(shape, cand, layout, gpu)
+        seconds = self.core_time(shape, cand, layout, gpu).total
         allowed = (cand.splits == 1.0) | (shape.k >= sgemm.MIN_SPLIT_K * cand.splits)
         return cand, seconds, np.where(allowed, seconds * cand.penalty, np.inf), unseen
 
-    def candidate_seconds(self, shape: Shapes, cand: Candidates, layout: int, gpu: GPUSpec) -> FloatArray:
-        """Time of every candidate on ``gpu`` before its smooth correction, of shape (n, c)."""
-        compute, memory, device, const = self._parts(shape, cand, layout, gpu)
-        return sgemm.join_seconds(compute, memory, shape, cand, device, const)
-
-    def _parts(
-        self, shape: Shapes, cand: Candidates, layout: int, gpu: GPUSpec
-    ) -> tuple[FloatArray, FloatArray, Device, Constants]:
-        """(compute, memory) of every candidate, of shape (n, c), with the device and the constants that made them."""
-        device = Device.sheet(gpu, gpu.peak_flops("fp32")).sustaining(*self.board(gpu))
-        lib = self.library(gpu)
+    def core_time(self, shape: Shapes, cand: Candidates, layout: int, gpu: GPUSpec) -> CoreTime:
+        """Time of every candidate on ``gpu`` before its smooth correction, and its parts, of shape (n, c)."""
+        device, lib = Device.sheet(gpu, gpu.peak_flops("fp32")).sustaining(*self.board(gpu)), self.library(gpu)
         const = self.constants(gpu.id if gpu.id in self._own else "", lib)
-        traits = sgemm.Traits(
-            const.unaligned[lib], const.reread[lib], const.narrow[lib], const.straddle[lib], const.strain[lib],
-            float(layout == 0),
-        )  # fmt: skip
-        compute = sgemm.compute_seconds(shape, cand, device, const, traits)
-        return compute, sgemm.memory_seconds(shape, cand, device, const, traits), device, const
+        return sgemm.core_time(shape, device, const, cand, lib, float(layout == 0))
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """The tile that the library would take for the only product of ``batch``, its waves and times."""
@@ -168,12 +156,13 @@ class TileGemm:
 
         layout = int(sgemm.layout_indices(batch.ops)[0])
         shape = sgemm.products(*(batch.columns[c][:1, None] for c in ("batch", "m", "n", "k")))
-        cand, seconds, score, unseen = self._scored(shape, layout, gpu)
+        cand, _, score, unseen = self._scored(shape, layout, gpu)
         at = int(score.argmin())
-        compute, memory, device, const = self._parts(shape, cand, layout, gpu)
-        compute_s, memory_s, core_s = (float(part[0, at]) for part in (compute, memory, seconds))
+        core = self.core_time(shape, cand, layout, gpu)
+        compute_s, memory_s, core_s = (float(part[0, at]) for part in (core.compute, core.memory, core.total))
+        const = self.constants(gpu.id if gpu.id in self._own else "", self.library(gpu))
         splits, k, kernel = float(cand.splits[at]), float(shape.k[0, 0]), float(self.seconds(batch, gpu)[0])
-        tiled = Tiled.cut(shape, float(cand.tile_m[at]), float(cand.tile_n[at]), splits, device.sms)
+        tiled = Tiled.cut(shape, float(cand.tile_m[at]), float(cand.tile_n[at]), splits, float(gpu.sm_count))
         steps = float(np.ceil(k / (sgemm.K_STEP * splits)))
         found = tiled.grid_terms(f"{const.quantization:.0%} of the tail wave's rounding is felt")
         found += terms("one tile", [
