@@ -1,6 +1,6 @@
 """Mixture-of-experts layers of serving frameworks: a core (`predictor.estimators.cores.moe`), then boosted trees.
 
-Three kinds of kernels run under all frameworks (`predictor.engines.Library.moe_kernel`). What GPUs that nobody measured
+Four kinds of kernels run under all frameworks (`predictor.engines.Library.moe_kernel`). What GPUs that nobody measured
 take from the others is kept by kernel, not by framework: which rows a kernel touches is the kernel's.
 """
 
