@@ -24,11 +24,11 @@ from predictor.ops.routing import POWER_LAW, Loads, drawn, expert_loads, exponen
 from predictor.quantization import variant, weight_bytes
 from predictor.roofline import FloatArray
 
-#: The kernel that answers for one that nobody measured, and the launches of such a one over those of that one. Two of
+#: The kernel that answers for one that nobody measured, and the launches of such a one over those of that one: two of
 #: routing, two products, the first with its activation, and the sum, against routing, three that sort, one that
-#: gathers, two products, the activation and the sum (FlashInfer's trtllm_fused_moe and cutlass_fused_moe; unverified).
-_NEAREST = {GENERATED: CUTLASS}
-_LAUNCHES = {GENERATED: 5.0 / 9.0}
+#: gathers, two products, the activation and the sum. Source: FlashInfer, trtllm_fused_moe and cutlass_fused_moe, as
+#: recalled (unverified).
+_NEAREST = {GENERATED: (CUTLASS, 5.0 / 9.0)}
 
 BLOCKED = "fp8_block"  # answered by the trees of "fp8", told apart by a feature
 _WAITS = 0.5  # chosen by looking at H100 and H200, each forecast from the other (see `on_board`)
@@ -137,11 +137,11 @@ class ServingMoE(ServingEstimator):
         kernel = library.moe_kernel(name, gpu)
         shapes = _at_knots(layers, weight_bytes(dtype, quant), library.moe_tiling(kernel, name))
         asked = shapes.first(answered)
-        as_of = kernel if self._corrections.knows(kernel) else _NEAREST.get(kernel, kernel)
+        as_of, launches = (kernel, 1.0) if self._corrections.knows(kernel) else _NEAREST.get(kernel, (kernel, 1.0))
         source, found, named = self._corrections.resolve(gpu, known.name, name, kernel=as_of)
         constants = cast(Constants, named)
-        if as_of != kernel and source in SHARED:
-            constants = replace(constants, overhead_cycles=constants.overhead_cycles * _LAUNCHES[kernel])
+        if source in SHARED:
+            constants = replace(constants, overhead_cycles=constants.overhead_cycles * launches)
         measured = self._corrections.device(source, variant(dtype))
 
         def core_of(layers: Shapes, device: Device) -> CoreTime:

@@ -79,8 +79,9 @@ _LONGEST = 0.5  # of the longest tile, that runs while others are done
 _IN_L2_PREFILL, _IN_L2_DECODE = 0.5, 0.9  # operands below this share of L2 stay there
 _PREFILL_L2_BYTES = 16.0  # a cycle and SM
 _OVERHEAD_NORM = 1.5  # a call's fixed cost is hidden in part where the work is long
-#: The largest known share of the exponentials that special functions can do: FlashAttention-4's authors report 1.6
-#: PFLOP/s in bf16 at head width 128 on B200, with part of them computed in the FMA units. Measured boards reach 0.58.
+#: The largest known share of the exponentials that special functions can do. Source: FlashAttention-4's authors (arXiv
+#: 2603.05451) report 1.6 PFLOP/s in bf16 at head width 128 on B200, with part of them computed in the FMA units.
+#: Measured boards reach 0.58.
 _EXPONENTIALS = 0.68
 
 
