@@ -8,9 +8,9 @@ Where the CPU is slower than the GPU, kernels that take longer hide behind it. T
 kernel at its upper (lower) end, and with every call at the host's; each class counts with the part of its seconds that
 the total felt.
 
-Kernels that were all forecast exactly would not make an exact run: where a host launches them one by one they come
-late. That is a term of its own (`LATE_S` a kernel), above the forecast alone and independent of the others, learned
-from whole runs.
+Kernels that were all forecast exactly would not make an exact run: where an engine's host launches them one by one they
+come late. That is a term of its own (`LATE_S` a kernel), above the forecast alone and independent of the others,
+learned from whole runs. A host that makes framework calls has its own range, and a captured graph no host.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.engines import CAPTURED
+from predictor.engines import LAUNCHES
 from predictor.estimators.base import KernelTable
 from predictor.roofline import FloatArray
 from predictor.simulate.timeline import Segment, eager
 from predictor.simulate.times import TimedStage
 from predictor.workload import Workload
 
-#: Seconds by which a kernel that a host launches may come later than forecast. Fitted by scripts/composition.py on the
-#: suites of $TILECAST_DATA/ground_truth, whose rows tell widths alone and no latency (docs/accuracy.md).
-LATE_S = 12.2e-6
+#: Seconds by which a kernel that an engine's host launches may come later than forecast. Its value was fitted by
+#: `scripts/composition.py` on the suites of $TILECAST_DATA/ground_truth: widths alone, no latency.
+LATE_S = 13.8e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
         by_class.append(change * _felt(timed, moved, float(change.sum())) if launches else change)
     assumed = work.launch_range_s if launches else None
     host = [0.0, 0.0] if assumed is None else [_host(timed, end_s / work.launch_overhead_s) for end_s in assumed]
-    launched = 0.0 if timed.stage.host == CAPTURED else float(sum(len(s.gpu_s) * s.repeat for s in timed.segments))
+    launched = 0.0 if timed.stage.host != LAUNCHES else float(sum(len(s.gpu_s) * s.repeat for s in timed.segments))
     return StageSpread(by_class[0], by_class[1], host[0] + waits[0], host[1] + waits[1], launched)
 
 
