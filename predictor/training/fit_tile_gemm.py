@@ -25,6 +25,7 @@ from predictor.errors import SpecError
 from predictor.estimators.cores import sgemm
 from predictor.estimators.cores.gemm import Shapes
 from predictor.estimators.device import Device
+from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
 from predictor.training.kernel_choice import fit_choice
 from predictor.training.own_scalars import AFTER_LAUNCH_S, of_rows
@@ -342,6 +343,7 @@ def _export(fit: Fit, rows: Rows) -> tuple[dict[str, Any], dict[str, npt.NDArray
         "kind": "tile_gemm", "name": "tile_gemm", "families": ["gemm"], "dtypes": ["fp32"], "gpus": ids, "boards": ids,
         "calibrated": {}, "tiles": [t.name for t in sgemm.TILES], "features": ["batch", "m", "n", "k", "layout"],
         "power_need": power_need(fit.gpus, sustained),
+        "libraries": {generation(g): sgemm.LIBRARIES[sgemm.library_of(g)] for g in fit.gpus},
         "eager_overhead_s": {
             layout: {g: [float(fit.host[i, j]), float(launch[i, j])] for i, g in enumerate(ids)}
             for j, layout in enumerate(sgemm.LAYOUTS)
