@@ -21,10 +21,10 @@ import numpy.typing as npt
 
 from predictor import engines
 from predictor.errors import SpecError
-from predictor.estimators.adapted import Adapted
 from predictor.estimators.base import Batch
 from predictor.estimators.device import Device
 from predictor.estimators.explanation import COUNT, Explanation, constant_terms, terms
+from predictor.estimators.gaussian import Adapted
 from predictor.estimators.knots import Answers, Corners, Grid, Knots
 from predictor.estimators.named import Named, of_a_form
 from predictor.estimators.trees import Trees
@@ -148,14 +148,14 @@ class Corrections:
     def knots(self, key: str) -> Grid:
         """The sizes, by column, that core and trees under ``key`` are asked at; none where rows have no grid."""
         adapted = self._adapted.get(key)
-        return self._knots.get(key, {}) if adapted is None else self.knots(adapted.trees)
+        return self._knots.get(key, {}) if adapted is None else self.knots(next(iter(adapted.shares), ""))
 
     def own_rows(self, key: str, features: Callable[[], FloatArray]) -> FloatArray | float:
         """What a calibration's rows say under ``key`` beside the trees; 0 where there are none."""
         adapted = self._adapted.get(key)
-        if adapted is None or not len(adapted.points.weights):
+        if adapted is None or not len(adapted.process.weights):
             return 0.0 if adapted is None else adapted.offset
-        return adapted.points.predict(features()[:, adapted.columns]) + adapted.offset
+        return adapted.told(features()[:, adapted.columns])
 
     def log_factor(
         self, key: str, gpu: GPUSpec, features: Callable[[], FloatArray], whole: bool = False
@@ -170,7 +170,7 @@ class Corrections:
         if adapted is not None:
             x = features()
             result: FloatArray | float = 0.0
-            for trees, share in ((adapted.trees, adapted.strength), *adapted.others):
+            for trees, share in adapted.shares.items():
                 if share:
                     result = result + share * self.said(trees, gpu, x, whole=True)
             return result
@@ -218,7 +218,11 @@ class Corrections:
             measured = ", ".join(sorted(self._devices))
             return f"shared by the boards {alike}, none of them {gpu.id}: of {many} of {measured}"
         sibling = "" if source == gpu.id else f", its sibling: {gpu.id} was not measured"
-        return f"{many} of {source}{sibling}" if own else f"rows of {source}{sibling} (of {many} of all boards)"
+        run_by = {key.split("|")[1] for key in self.cores if key.startswith(f"{source}|")}
+        told_of = "".join(f", {what}" for name in sorted(run_by) if (what := engines.library(name).rows))
+        if own:
+            return f"{many} of {source}{told_of}{sibling}"
+        return f"rows of {source}{told_of}{sibling} (of {many} of all boards)"
 
     def runners(self, kind: str) -> tuple[str, ...]:
         """Libraries whose constants of ``kind`` all GPUs share, sorted."""

@@ -40,8 +40,9 @@ class TileGemm:
     """The fp32 GEMM estimator. Built by `from_artifact`; immutable afterwards."""
 
     def __init__(
-        self, const: Constants, boards: Mapping[str, tuple[float, float]], manifest: Mapping[str, Any]
-    ) -> None:
+        self, const: Constants, boards: Mapping[str, tuple[float, float]], manifest: Mapping[str, Any],
+        weights: Mapping[str, npt.NDArray[Any]],
+    ) -> None:  # fmt: skip
         self.name = str(manifest["name"])
         self.const = const
         self._boards = dict(boards)
@@ -50,7 +51,7 @@ class TileGemm:
         self._libraries = {str(name) for name in manifest["libraries"]}
         self._overhead: dict[str, dict[str, list[float]]] = manifest["eager_overhead_s"]
         try:
-            own = {str(g): Calibrated.from_manifest(entry) for g, entry in manifest["calibrated"].items()}
+            own = {str(g): Calibrated.from_manifest(entry, weights) for g, entry in manifest["calibrated"].items()}
         except (KeyError, ValueError) as error:
             raise SpecError(f"tile_gemm artifact: key 'calibrated' is incomplete ({error})") from None
         self._own: dict[str, Calibrated] = own
@@ -68,7 +69,7 @@ class TileGemm:
         except KeyError as error:
             raise SpecError(f"tile_gemm artifact lacks the array {error}") from None
         boards = {str(g): (float(u), float(bw)) for g, (u, bw) in zip(manifest["boards"], table, strict=True)}
-        return cls(Constants(**values), boards, manifest)
+        return cls(Constants(**values), boards, manifest, weights)
 
     def calibrated(self, gpu_id: str, own: Calibrated) -> TileGemm:
         """This estimator with another own side of one GPU."""

@@ -22,8 +22,8 @@ from predictor.estimators.device import Device
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import LINKS
 from predictor.roofline import FloatArray
+from predictor.training.adapt import of_rows
 from predictor.training.dataset import ops_of
-from predictor.training.own_scalars import of_rows
 from predictor.training.solve import solve
 
 Frame = Any

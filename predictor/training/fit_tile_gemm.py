@@ -27,8 +27,8 @@ from predictor.estimators.cores.gemm import Shapes
 from predictor.estimators.device import Device
 from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
+from predictor.training.adapt import AFTER_LAUNCH_S, fitted_rows, of_rows
 from predictor.training.kernel_choice import fit_choice
-from predictor.training.own_scalars import AFTER_LAUNCH_S, of_rows
 from predictor.training.solve import Unknowns, solve
 from predictor.training.tile_transfer import fill_rates, is_reference, is_steady, power_need, shrink_sustained
 
@@ -86,12 +86,8 @@ class Rows:
 def read_rows(frame: Frame, gpus: list[GPUSpec]) -> Rows:
     """The fp32 PyTorch GEMMs of a measurement frame on ``gpus``."""
     order = {gpu.id: i for i, gpu in enumerate(gpus)}
-    keep = (frame["op"].astype(str) == "gemm") & (frame["dtype"].astype(str) == "fp32") & frame["gpu"].isin(list(order))
-    if "flag" in frame:
-        keep &= frame["flag"].astype(str) == ""
-    if "split" in frame:
-        keep &= frame["split"].astype(str) != "test"
-    rows = frame[keep]
+    rows = fitted_rows(frame, ("gemm",))
+    rows = rows[rows["gpu"].isin(list(order))]
     if len(rows) == 0:
         raise SpecError("no fp32 gemm rows to fit: expected op gemm, dtype fp32 on a known GPU")
     number = {c: rows[c].to_numpy(dtype=np.float64) for c in ("batch", "m", "n", "k", "latency_ms")}

@@ -13,7 +13,7 @@ from predictor.hardware.gpu import list_gpus, load_gpu
 
 pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
 
-from predictor.training.own_scalars import of_rows
+from predictor.training.adapt import of_rows
 from predictor.training.solve import Unknowns, solve
 
 X = np.linspace(1.0, 9.0, 50)
