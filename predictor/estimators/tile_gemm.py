@@ -48,7 +48,7 @@ class TileGemm:
         self._boards = dict(boards)
         self._need = {str(k): float(v) for k, v in manifest["power_need"].items()}
         self._bandwidth = float(np.median([bw for _, bw in boards.values()])) if boards else 1.0
-        self._libraries = {str(name) for name in manifest["libraries"]}
+        self._libraries = {str(k): sgemm.LIBRARIES.index(v) for k, v in manifest["libraries"].items()}
         self._overhead: dict[str, dict[str, list[float]]] = manifest["eager_overhead_s"]
         try:
             own = {str(g): Calibrated.from_manifest(entry, weights) for g, entry in manifest["calibrated"].items()}
@@ -85,7 +85,8 @@ class TileGemm:
 
     def library(self, gpu: GPUSpec) -> int:
         """The GPU's kernel library, or the nearest one (the newer of two) that was measured."""
-        return sgemm.nearest_library(self.const.efficiency.max(axis=(1, 2)) > 0.0, sgemm.library_of(gpu))
+        named = self._libraries.get(generation(gpu), sgemm.library_of(gpu))
+        return sgemm.nearest_library(self.const.efficiency.max(axis=(1, 2)) > 0.0, named)
 
     def measured(self, gpu: GPUSpec) -> bool:
         """Whether rows of the GPU's generation tell what its library picks."""

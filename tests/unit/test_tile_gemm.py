@@ -29,7 +29,7 @@ from predictor.estimators.tile_gemm import TileGemm
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import Gemm
 from predictor.roofline import roofline
-from predictor.training.fit_tile_gemm import fit_tile_gemm, tile_indices
+from predictor.training.fit_tile_gemm import fit_tile_gemm, libraries_of, tile_indices
 from predictor.training.tile_transfer import fill_rates, power_need, shrink_sustained
 
 GPUS = ("v100-pcie-32gb", "a100-pcie-40gb")
@@ -323,3 +323,11 @@ def test_rates_nobody_measured_follow_tile_and_library() -> None:
     assert found[known] == pytest.approx(truth[known])
     assert found[1, 0, 5] == pytest.approx(truth[1, 0, 5], abs=0.05)
     assert found[0, 0] == pytest.approx(0.5 * (truth[1, 0] + truth[2, 0]), abs=0.05)
+
+
+def test_a_boards_library_is_what_its_rows_name() -> None:
+    gpus = [load_gpu("t4"), load_gpu("a100-pcie-40gb"), load_gpu("p4")]
+    names = pd.Series(["volta_sgemm_128x64_tn", "volta_sgemm_64x64_nn", "maxwell_sgemm_128x64_tn", "sgemm_32x32x32_NN"])
+    found = libraries_of(names, np.array([0, 0, 1, 2]), gpus)
+    assert [LIBRARIES[i] for i in found] == ["volta", "maxwell", "maxwell"]  # A100's rows go before its architecture
+    assert [LIBRARIES[i] for i in libraries_of(None, np.array([0]), gpus)] == ["volta", "ampere", "maxwell"]
