@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.engines import EAGER
+from predictor.engines.releases import is_version
 from predictor.errors import RequestError
 from predictor.estimators.base import make_batch
 from predictor.estimators.collective import OWN, Board, Constants, Links, Own, OwnKernels, seconds
@@ -40,7 +41,7 @@ _CLOCKED_WITH_HOST = 0.6  # weight of rows with launches inside (eager, profiler
 _PULL = 0.33
 _PULLS: Mapping[str, float] = {"share_pcie_many": 5.0}  # few systems, each sharing in its own way: kept near its start
 #: What PCIe boards share beyond two of them is a system's own; what NVLink gives is not. Chosen by hand, not from data.
-_OWN_PULL = {"pcie": np.array([1.5, 1.0, 0.1, 0.1]), "": np.array([1.5, 1.0, 1.0, 1.0])}
+_OWN_PULL = {"pcie": np.array([1.0, 0.1, 0.1]), "": np.array([1.0, 1.0, 1.0])}
 _ALONE_PULL = {"pcie": np.array([0.1, 0.03, 0.03, 0.03]), "": np.array([0.3, 0.3, 0.3, 0.3])}
 _PCIE = LINKS.index("pcie")
 
@@ -82,13 +83,15 @@ def rows_of(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Rows:
     """The rows of a frame (op collective) as the formula reads them; rows without a system count as the GPU's own."""
     batch = make_batch("collective", ops_of(frame))
     gpu = frame["gpu"].astype(str).to_numpy()
-    clock = np.array([gpus[name].boost_clock_hz for name in gpu])
-    memory = np.array([gpus[name].memory_bandwidth for name in gpu])
+    boards = {name: Board.of(spec) for name, spec in gpus.items()}
+    board = Board(*(np.array([getattr(boards[name], f.name) for name in gpu]) for f in fields(Board)))
     links = Links.of(batch.columns)
-    kernels = OwnKernels.of(frame["framework"].astype(str).tolist(), links.ranks)
+    named = frame["framework_version"].astype(str).tolist() if "framework_version" in frame else [""] * len(frame)
+    versions = [version if is_version(version) else "" for version in named]
+    kernels = OwnKernels.of(frame["framework"].astype(str).tolist(), links.ranks, versions)
     system = frame["system"].astype(object).fillna("").astype(str).to_numpy()
     return Rows(
-        links, Board(clock, memory), kernels,
+        links, board, kernels,
         np.log(np.asarray(frame["latency_ms"], dtype=np.float64) / 1e3),
         np.where(system == "", np.char.add(gpu.astype(str), "-node"), system), _weights(frame),
     )  # fmt: skip
@@ -123,23 +126,28 @@ def usable(frame: Frame) -> Frame:
 
 
 def fit_shared(rows: Rows) -> tuple[Constants, dict[str, Own]]:
-    """(constants, factors of every system of the rows)."""
+    """(constants, factors of every system of the rows).
+
+    Beside the constants a system has bandwidths of its own here, and no latency: with one, each would explain its own
+    small collectives, and nothing but the pulls would say what a system has that nobody measured.
+    """
     optimize = require("scipy.optimize")
     start = Constants().logs()
     pull = _PULL * np.array([_PULLS.get(name, 0.33) / 0.33 for name in Constants.names()])
     systems, place = np.unique(rows.system.astype(str), return_inverse=True)
-    n = len(start)
-    own_pull = np.stack([_of_link(_OWN_PULL, rows.take(np.flatnonzero(place == i))) for i in range(len(systems))])
+    n, free = len(start), len(OWN) - 1
+    parts = {name: rows.take(np.flatnonzero(place == i)) for i, name in enumerate(systems.tolist())}
+    own_pull = np.stack([_of_link(_OWN_PULL, part) for part in parts.values()])
 
     def errors(x: FloatArray) -> FloatArray:
-        own = x[n:].reshape(len(systems), len(OWN))
+        own = np.column_stack([np.zeros(len(systems)), x[n:].reshape(len(systems), free)])
         found = np.clip(rows.errors(Constants.from_logs(x[:n]), own[place]), -3.0, 3.0)
-        return np.concatenate([rows.weight * found, pull * (x[:n] - start), (own_pull * own).ravel()])
+        return np.concatenate([rows.weight * found, pull * (x[:n] - start), (own_pull * own[:, 1:]).ravel()])
 
-    first = np.concatenate([start, np.zeros(len(systems) * len(OWN))])
+    first = np.concatenate([start, np.zeros(len(systems) * free)])
     found = optimize.least_squares(errors, first, loss="soft_l1", f_scale=0.1, diff_step=1e-3, max_nfev=80)
-    own = found.x[n:].reshape(len(systems), len(OWN))
-    return Constants.from_logs(found.x[:n]), dict(zip(systems.tolist(), map(Own.from_logs, own), strict=True))
+    constants = Constants.from_logs(found.x[:n])
+    return constants, {name: fit_own(part, constants) for name, part in parts.items()}
 
 
 def _of_link(pulls: Mapping[str, FloatArray], rows: Rows) -> FloatArray:
