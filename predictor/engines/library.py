@@ -96,7 +96,7 @@ class AllReduce:
     largest_bytes: float
     over_ranks: bool = False
     pushes: bool = False
-    linked_from: int = 3
+    linked_from: int = 3  # source: vLLM's custom_all_reduce.py, 0.6.6
     version: str = ""
     source: str = ""
 

@@ -45,7 +45,7 @@ from predictor.ops.collective import KINDS
 from predictor.roofline import FloatArray
 
 #: Bytes a rank that fill the threads of one channel, before NCCL takes another: 512 of 8 bytes
-#: (NCCL_LL_MAX_NTHREADS x NCCL_LL_THREAD_THRESHOLD of src/include; as recalled, not read).
+#: (unverified: NCCL_LL_MAX_NTHREADS x NCCL_LL_THREAD_THRESHOLD of src/include/device.h and comm.h, as recalled).
 CHANNEL_BYTES = 4096.0
 #: Bandwidth of NCCL's tree beside its ring's (src/graph/tuning.cc of 5067397c).
 TREE_SHARE = 0.92
@@ -64,7 +64,6 @@ class Constants(Named):
     hop_trips_ll128: float = 4.0
     hop_trips_simple: float = 10.0
     start_trips_simple: float = 20.0
-    nvlink_wire: float = 0.5
     widening: float = 0.2
     knee: float = 1.0
     share_ll: float = 0.5
@@ -189,17 +188,16 @@ def seconds(
     rate = links.bandwidth * _efficiency(links, k) * wider
     rate = rate * np.where(np.isin(links.kind, _SCATTERS), k.share_scatter, 1.0)
     net = np.maximum(links.net_bandwidth, 1.0) * k.efficiency_net
-    hop = links.latency * np.where(links.link == _PCIE, 1.0, k.nvlink_wire)
     total = np.where(
         np.isin(links.kind, _EXCHANGES),
-        _exchange(links, board, k, rate, net, hop, slower),
-        _rings(links, board, k, rate, net, hop, slower),
+        _exchange(links, board, k, rate, net, slower),
+        _rings(links, board, k, rate, net, slower),
     )
-    return total if kernels is None else _with_own_kernels(links, board, k, rate, hop, slower, total, kernels)
+    return total if kernels is None else _with_own_kernels(links, board, k, rate, slower, total, kernels)
 
 
 def _rings(
-    links: Links, board: Board, k: Constants, rate: FloatArray, net: FloatArray, hop: FloatArray, slower: FloatArray
+    links: Links, board: Board, k: Constants, rate: FloatArray, net: FloatArray, slower: FloatArray
 ) -> FloatArray:
     """Rings, trees over nodes and in-switch reduction, (n,)."""
     spread = links.ranks > links.local
@@ -213,7 +211,7 @@ def _rings(
     best = np.full(len(size), np.inf)
     for name in ("ll", "ll128", "simple"):
         handling = getattr(k, f"hop_trips_{name}") * board.trip
-        near, far = hop + handling, links.net_latency + handling
+        near, far = links.latency + handling, links.net_latency + handling
         start = (k.launch_trips + getattr(k, f"start_trips_{name}", 0.0)) * board.trip
         around = rounds * ((n - nodes) * near + (nodes - 1.0) * far)
         up_and_down = 2.0 * ((links.local - 1.0) * near + np.log2(nodes) * far)
@@ -249,7 +247,7 @@ def _efficiency(links: Links, k: Constants) -> FloatArray:
 
 
 def _exchange(
-    links: Links, board: Board, k: Constants, rate: FloatArray, net: FloatArray, hop: FloatArray, slower: FloatArray
+    links: Links, board: Board, k: Constants, rate: FloatArray, net: FloatArray, slower: FloatArray
 ) -> FloatArray:
     """all_to_all and send_recv, (n,): every pair for itself, so one hop, and each peer costs some trips.
 
@@ -258,9 +256,12 @@ def _exchange(
     one = links.kind == _SEND
     n, local = links.ranks, links.local
     inside = links.size * np.where(one, np.where(local > 1, 1.0, 0.0), (local - 1.0) / n)
+    inside = np.where(
+        links.link == _PCIE, links.size * np.where(one, 1.0, (n - 1.0) / n), inside
+    )  # cards hang there, too
     outside = np.where(n > local, links.size * np.where(one, 1.0, local * (n - local) / n), 0.0)
     peers = np.where(one, 1.0, n - 1.0)
-    hop = np.where(n > local, links.net_latency, hop)
+    hop = np.where(n > local, links.net_latency, links.latency)
     packed = links.size / np.where(one, 1.0, n) / (k.channel_ll * board.clock)
     best = np.full(len(n), np.inf)
     for name in ("ll", "simple"):
@@ -276,7 +277,6 @@ def _with_own_kernels(
     board: Board,
     k: Constants,
     rate: FloatArray,
-    hop: FloatArray,
     slower: FloatArray,
     nccl: FloatArray,
     kernels: OwnKernels,
@@ -293,7 +293,7 @@ def _with_own_kernels(
         return nccl
     n, size = links.ranks, links.size
     speed = rate * k.share_own
-    step = (hop + k.own_hop_trips * board.trip) * slower
+    step = (links.latency + k.own_hop_trips * board.trip) * slower
     once = step * np.where(kernels.pushes & linked, 1.0, 3.0) + (n - 1.0) * size / speed
     twice = 4.0 * step + 2.0 * (n - 1.0) / n * size / speed
     ours = k.own_launch_trips * board.trip * slower + np.minimum(once, twice)

@@ -39,7 +39,7 @@ def _frame(system: str, sizes: range) -> Any:
     ops = _ops(system, sizes)
     links = Links.of(make_batch("collective", ops).columns)
     own = np.tile(OWN_FACTORS, (len(ops), 1))
-    taken = seconds(links, Board(GPU.boost_clock_hz, GPU.memory_bandwidth), CONSTANT, own)
+    taken = seconds(links, Board.of(GPU), CONSTANT, own)
     rows = [from_op(op) | {"latency_ms": s * 1e3} for op, s in zip(ops, taken, strict=True)]
     head = {"gpu": GPU.id, "framework": "pytorch", "source": "made-up", "protocol": "cuda_graph"}
     return pd.DataFrame(rows).assign(**head, kernel_source="nccl")

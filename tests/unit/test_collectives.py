@@ -10,7 +10,7 @@ from each import each
 
 from predictor.errors import RequestError, SpecError, UnknownNameError
 from predictor.estimators.base import make_batch, predict_kernels
-from predictor.estimators.collective import OWN, Board, Collectives, Constants, Links, Own, seconds
+from predictor.estimators.collective import OWN, Board, Collectives, Constants, Links, Own, OwnKernels, seconds
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import list_systems, load_system
 from predictor.ops import Collective
@@ -97,7 +97,7 @@ def test_laws_of_the_formula(name: str, kind: str) -> None:
         ops = [over(system, kind, "bf16", size, ranks) for size in SIZES]
         found = times(ops)
         links = Links.of(make_batch("collective", ops).columns)
-        itself = seconds(links, Board(H100.boost_clock_hz, H100.memory_bandwidth), START)  # before it is clipped
+        itself = seconds(links, Board.of(H100), START)  # before it is clipped
         assert (itself >= roofline(ops, H100).lower_bound_s).all()
         assert (np.diff(found) >= -1e-12).all()
         wider = times([replace(op, link_bandwidth=2 * op.link_bandwidth) for op in ops])
@@ -128,6 +128,31 @@ def test_frameworks_reduce_small_buffers_by_themselves() -> None:
     assert times([pcie]) == times([pcie], kernels="vllm")
 
 
+def test_a_kernel_that_pushes_is_one_hop() -> None:
+    """Over NVLink SGLang writes into its peers' buffers: two hops less than vLLM, which waits at a barrier, reads, and
+    waits again. Up to its 0.5.10, and over PCIe, it ran a copy of vLLM's.
+    """
+    op = over(load_system("dgx-h100"), "all_reduce", "bf16", 512, 8)
+    links = Links.of(make_batch("collective", [op, op, op]).columns)
+    board = Board.of(H100)
+    kernels = OwnKernels.of(["vllm", "sglang", "sglang"], links.ranks, ["0.24.0", "0.5.14", "0.5.10"])
+    pulled, pushed, copied = seconds(links, board, START, None, kernels)
+    hop = op.link_latency_s + START.own_hop_trips * board.trip
+    assert pulled - pushed == pytest.approx(2 * hop, rel=1e-6) and copied == pulled
+    pcie = over(load_system("l40s-pcie"), "all_reduce", "bf16", 512, 2)
+    nccl, vllm, sglang, trtllm = (times([pcie], kernels=name)[0] for name in ("pytorch", "vllm", "sglang", "trtllm"))
+    assert vllm == sglang < nccl == trtllm  # TensorRT-LLM's needs NVLink
+
+
+def test_small_collectives_wait_for_memory() -> None:
+    """H100 and B200 clock alike, but a load from memory takes a B200 838 clocks for 478.8: small collectives with it."""
+    op = over(load_system("dgx-h100"), "all_reduce", "bf16", 512, 8)
+    trips = START.launch_trips + 14 * START.hop_trips_ll
+    for name, trip in (("h100-sxm", 478.8 / 1.98e9), ("b200-sxm", 838.0 / 1.965e9)):
+        expected = trips * trip + 14 * op.link_latency_s
+        assert times([op], load_gpu(name))[0] == pytest.approx(expected, rel=0.03)
+
+
 def test_a_measured_system_has_scalars_of_its_own() -> None:
     ops = [over(load_system("l40s-pcie"), "all_reduce", "bf16", 1 << 28, n) for n in (2, 4, 8)]
     own = estimator(**{"l40s-pcie": [0.0, 0.0, np.log(0.5), np.log(0.25)]})
@@ -147,7 +172,7 @@ def test_an_artifact_of_another_shape_is_refused() -> None:
     own = dict.fromkeys(OWN, 1.0)
     manifest = {"name": "collective", "constants": asdict(START), "systems": {"a": own}, "host_s": {}}
     assert Collectives.from_artifact(manifest, {}).name == "collective"
-    with pytest.raises(SpecError, match="expected launch_cycles"):
+    with pytest.raises(SpecError, match="expected launch_trips"):
         Collectives.from_artifact({**manifest, "constants": {"other": 1.0}}, {})
     with pytest.raises(SpecError, match="'a' are latency, more; expected latency, bandwidth_2"):
         Collectives.from_artifact({**manifest, "systems": {"a": {"latency": 1.0, "more": 1.0}}}, {})
@@ -155,7 +180,7 @@ def test_an_artifact_of_another_shape_is_refused() -> None:
 
 # ------------------------------------------------------------------------------------------------------------- the fit
 
-TRUTH = replace(START, launch_cycles=1.2e4, share_ll=0.4, efficiency_nvswitch=0.7, share_nvls=0.7)
+TRUTH = replace(START, launch_trips=25.0, share_ll=0.4, efficiency_nvswitch=0.7, share_nvls=0.7)
 
 
 @pytest.fixture
@@ -177,7 +202,7 @@ def measured():
         if system == "l40s-pcie":
             own[:, 3] = np.log(0.3)
         links = Links.of(make_batch("collective", ops).columns)
-        taken = seconds(links, Board(spec.boost_clock_hz, spec.memory_bandwidth), TRUTH, own)
+        taken = seconds(links, Board.of(spec), TRUTH, own)
         rows += [
             {**from_op(op), "gpu": gpu, "latency_ms": t * 1e3, "source_row": i}
             for i, (op, t) in enumerate(zip(ops, taken, strict=True))
@@ -197,7 +222,7 @@ def test_the_fit_finds_what_made_the_rows(measured) -> None:
     from predictor.training.fit_collective import fit_collective
 
     manifest, weights = fit_collective(measured, gpus_of(measured), 0)
-    assert manifest["constants"]["launch_cycles"] == pytest.approx(1.2e4, rel=0.1)
+    assert manifest["constants"]["launch_trips"] == pytest.approx(25.0, rel=0.1)
     assert list(manifest["systems"]) == ["dgx-a100", "dgx-h100", "l40s-pcie"]
     found = Collectives.from_artifact(manifest, weights)
     assert all(type(op) is Collective for op in dataset.ops_of(measured))
