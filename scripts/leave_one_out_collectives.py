@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.estimators.collective import OWN
+from predictor.estimators.collective import OWN, Constants
 from predictor.hardware.gpu import load_gpu
 from predictor.roofline import FloatArray
 from predictor.training import dataset, fit_collective
@@ -113,7 +113,7 @@ def _by_kind(frame: Any, error: FloatArray, out: npt.NDArray[np.bool_]) -> list[
 def _from_eight(
     frame: Any,
     rows: fit_collective.Rows,
-    constants: FloatArray,
+    constants: Constants,
     here: npt.NDArray[np.bool_],
     headline: npt.NDArray[np.bool_],
     system: str,
@@ -129,7 +129,7 @@ def _from_eight(
     found = []
     for seed in range(SEEDS):
         drawn = _stratified(frame, pool, 8, seed)
-        own = fit_collective.fit_own(rows.take(drawn), constants)
+        own = fit_collective.fit_own(rows.take(drawn), constants).logs()
         scores = []
         for part in (np.flatnonzero(here & headline), nccl):
             rest = rows.take(np.setdiff1d(part, drawn))

@@ -36,7 +36,7 @@ ALL_REDUCES = (
     AllReduce(8 * 2**20, source="SGLang 0.5.9 all_reduce_utils.py (16 MiB on ROCm)"),
     AllReduce(
         16 * 2**20, pushes=True, version="0.5.14",
-        source="SGLang 0.5.14 custom_all_reduce_v2.py, csrc/distributed/custom_all_reduce_push.cuh; 0.5.11 to 0.5.13 unread",
+        source="SGLang 0.5.14 custom_all_reduce_v2.py, custom_all_reduce_push.cuh; nobody read 0.5.11 to 0.5.13",
     ),
 )  # fmt: skip
 

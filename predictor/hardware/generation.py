@@ -10,8 +10,8 @@ from predictor.hardware.gpu import GPUSpec
 _MMA_CAPABILITIES = ("7", "8", "12")
 
 #: Clocks of one dependent load from device memory, by compute capability, or by architecture where there is none.
-#: Source: pointer chases. 8.0 (A100 PCIe), 8.9 (RTX 4090), 9.0 (H100 PCIe) of Luo et al., arXiv 2402.13499; 7.0, 8.6, CDNA of
-#: RRZE-HPC/gpu-benches@1038c5d gpu-latency (its Hopper is a GH200: 689 clocks over 2 GB); 10.0 of a B200
+#: Source: pointer chases. 8.0 (A100 PCIe), 8.9 (RTX 4090), 9.0 (H100 PCIe) of Luo et al., arXiv 2402.13499; 7.0, 8.6
+#: and CDNA of RRZE-HPC/gpu-benches@1038c5d gpu-latency (its Hopper is a GH200: 689 clocks over 2 GB); 10.0 of a B200
 #: reverse-engineering note (833 to 843 on eight boards). Nobody's: 12.0 is taken to be 8.9's, one die with GDDR and a
 #: large L2 as well, 7.5 is 7.0's, 10.3 is 10.0's.
 MEMORY_LATENCY_CLOCKS: Mapping[str, float] = {

@@ -145,7 +145,7 @@ def fit_shared(rows: Rows) -> tuple[Constants, dict[str, Own]]:
         return np.concatenate([rows.weight * found, pull * (x[:n] - start), (own_pull * own[:, 1:]).ravel()])
 
     first = np.concatenate([start, np.zeros(len(systems) * free)])
-    found = optimize.least_squares(errors, first, loss="soft_l1", f_scale=0.1, diff_step=1e-3, max_nfev=80)
+    found = optimize.least_squares(errors, first, loss="soft_l1", f_scale=0.1, diff_step=1e-3, ftol=1e-4, max_nfev=80)
     constants = Constants.from_logs(found.x[:n])
     return constants, {name: fit_own(part, constants) for name, part in parts.items()}
 

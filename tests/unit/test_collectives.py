@@ -145,7 +145,7 @@ def test_a_kernel_that_pushes_is_one_hop() -> None:
 
 
 def test_small_collectives_wait_for_memory() -> None:
-    """H100 and B200 clock alike, but a load from memory takes a B200 838 clocks for 478.8: small collectives with it."""
+    """H100 and B200 clock alike, but a load from memory takes a B200 838 clocks for 478.8."""
     op = over(load_system("dgx-h100"), "all_reduce", "bf16", 512, 8)
     trips = START.launch_trips + 14 * START.hop_trips_ll
     for name, trip in (("h100-sxm", 478.8 / 1.98e9), ("b200-sxm", 838.0 / 1.965e9)):
