@@ -117,9 +117,8 @@ class Library:
     ``norms``: the kinds of norms that it has kernels of its own for in 16 bit, others are PyTorch's; ``scalar``:
     its 16-bit row kernels move one element a thread, not 16 bytes; ``all_reduces``: its own by version, the oldest
     first, none where it calls NCCL's alone; ``share_attention``: how its attention kernels share out their work on a
-    GPU. ``unpacks_experts``: experts in
-    weight-only schemes run in Marlin; ``expert_kernel``: one of `EXPERT_KERNELS` for another (variant, GPU);
-    ``experts``: its Triton experts by version, the oldest first.
+    GPU. ``unpacks_experts``: experts in weight-only schemes run in Marlin; ``expert_kernel``: one of `EXPERT_KERNELS`
+    for another (variant, GPU); ``experts``: its Triton experts by version, the oldest first.
     """
 
     name: str
