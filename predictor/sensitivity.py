@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from predictor.errors import RequestError
-from predictor.estimators.residual import NEED_EXPONENT
+from predictor.estimators.device import NEED_EXPONENT
 from predictor.forecast import Forecast, forecast
 from predictor.hardware.what_if import vary
 from predictor.run import Run

@@ -2,13 +2,15 @@
 """Serving kernels on GPUs left out: median errors of bf16 and fp8 GEMM, prefill, decode and MoE.
 
 usage: scripts/accuracy_serving.py --rows aiconfigurator.parquet [--only h100-sxm,h200-sxm] [--families gemm,moe]
-                                   [--sample 40000] [--calibrate] [--out docs/accuracy-serving.md]
+                                   [--sample 40000] [--calibrate] [--known mi300x,mi308x]
+                                   [--out docs/accuracy-serving.md]
 
-``--rows`` is what `tilecast dataset import aiconfigurator` wrote. Each of A100, L40S and RTX PRO 6000 is left out
-alone; H200, H100 and GB200 once alone (their sibling is known), H100 also with no Hopper row, B200 and GB200 with no
-row of compute capability 10. ``--sample`` fits on at most
-so many rows of a GPU, framework and dtype (0: all). ``--calibrate`` gives each GPU that has no sibling 16, 64 and 256
-rows of one framework's bf16 GEMM (mean of ``--draws`` draws) and scores a third of up to 9,000 other rows of that
+``--rows`` is what `tilecast dataset import aiconfigurator` wrote, or a folder of shards. Each of A100, L40S and RTX PRO
+6000 is left out alone; H200, H100 and GB200 once alone (their sibling is known), H100 also with no Hopper row, B200 and
+GB200 with no row of compute capability 10, AMD's boards with rows of NVIDIA's alone. ``--known`` leaves a fifth of the
+shapes of these GPUs out instead, which are fitted on their own rows alone. ``--sample`` fits on at most so many rows of
+a GPU, framework and dtype (0: all). ``--calibrate`` gives each GPU that has no sibling 16, 64 and 256 rows of one
+framework's bf16 GEMM (mean of ``--draws`` draws) and scores a third of up to 9,000 other rows of that
 framework. The rows are stratified as for fp32: one from each cell of log FLOPs and arithmetic intensity; of a dozen
 drawn in a cell the one that tells most by its distance from the others (no latency is read), or with ``--random`` any.
 """
@@ -31,10 +33,11 @@ from predictor.estimators.base import make_batch  # noqa: E402
 from predictor.hardware.generation import generation  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.roofline import roofline  # noqa: E402
-from predictor.training import dataset, fit_serving, serving_rows  # noqa: E402
+from predictor.training import dataset, fit_serving, serving_rows, splits  # noqa: E402
 
 HOPPER = ("h100-sxm", "h200-sxm")
 BLACKWELL = ("b200-sxm", "gb200")  # of compute capability 10
+AMD = ("mi300x", "mi308x")
 #: (what is scored, what is left out)
 CASES = (
     ("h200-sxm", ("h200-sxm",)),
@@ -46,6 +49,8 @@ CASES = (
     ("gb200", ("gb200",)),
     ("b200-sxm", BLACKWELL),
     ("gb200", BLACKWELL),
+    ("mi300x", AMD),
+    ("mi308x", AMD),
 )
 FAMILIES = {
     "gemm": (fit_serving.fit_gemm, serving_gemm.ServingGemm),
@@ -111,7 +116,7 @@ def left_out(frame: Any, families: list[str], sample: int, chosen: list[str], dr
     more += ["| --- | --- | --- | --: | --: |"]
     gpus = {name: load_gpu(name) for name in sorted(frame["gpu"].astype(str).unique())}
     for target, out in CASES:
-        if chosen and target not in chosen:
+        if (chosen and target not in chosen) or target not in gpus:
             continue
         for family in families:
             start = time.monotonic()
@@ -122,8 +127,11 @@ def left_out(frame: Any, families: list[str], sample: int, chosen: list[str], dr
             seen = thinned(own[~name.isin(out)].reset_index(drop=True), sample)
             fit, kind = FAMILIES[family]
             siblings = {n for n, gpu in gpus.items() if generation(gpu) == generation(gpus[target])} - set(out)
-            fitted = fit(seen, gpus, 0, own=siblings)
+            mixes = draws and family == "gemm" and not siblings  # a calibration mixes the trees of all measured GPUs
+            fitted = fit(seen, gpus, 0, own=None if mixes else siblings)
             rows = own[(name == target).to_numpy()]
+            if rows.empty:
+                continue
             rows = rows.sample(min(SCORED, len(rows)), random_state=0).reset_index(drop=True)
             sibling = "yes" if siblings else "no"
             scores = bounds_and_forecasts(kind.from_artifact(*fitted), rows, family, gpus[target])
@@ -134,6 +142,26 @@ def left_out(frame: Any, families: list[str], sample: int, chosen: list[str], dr
             if draws and family == "gemm" and sibling == "no":
                 more += calibrated(own[(name == target).to_numpy()], fitted, gpus[target], sibling, draws, random)
     return lines + (more if draws else [])
+
+
+def shapes_left_out(frame: Any, families: list[str], known: list[str]) -> list[str]:
+    """The table of ``known`` GPUs with a fifth of their shapes held out."""
+    lines = ["| scored | kernels | framework | n | constant | median | mean | p90 | signed median |"]
+    lines += ["| --- | --- | --- | --: | --: | --: | --: | --: | --: |"]
+    gpus = {name: load_gpu(name) for name in known}
+    for family in families:
+        own = frame[(frame["op"].astype(str) == family).to_numpy()]
+        own = own[own["gpu"].astype(str).isin(known).to_numpy()].reset_index(drop=True)
+        own = own[serving_rows.expressible(own)].reset_index(drop=True)
+        held = splits.holdout(own, 0.2, 0)
+        fit, kind = FAMILIES[family]
+        estimator = kind.from_artifact(*fit(own[~held].reset_index(drop=True), gpus, 0, own=known))
+        for name in known:
+            rows = own[held & (own["gpu"].astype(str) == name).to_numpy()].reset_index(drop=True)
+            if len(rows):
+                scores = bounds_and_forecasts(estimator, rows, family, gpus[name])
+                lines += [f"| {name} | {line}" for line in scored(rows, family, scores, {})]
+    return lines
 
 
 def scored(rows: Any, family: str, scores: tuple[Any, Any], constant: dict[str, float]) -> list[str]:
@@ -160,7 +188,7 @@ def calibrated(rows: Any, fitted: Any, gpu: Any, sibling: str, draws: int, rando
     from predictor.training.calibrate_serving import calibrate_gemm, stratified
 
     lines = []
-    rows = rows[(rows["dtype"].astype(str) == "bf16").to_numpy()]
+    rows = rows[kinds(rows, "gemm") == "bf16"]
     for framework in ("vllm", "trtllm", "sglang"):
         own = rows[(rows["framework"].astype(str) == framework).to_numpy()]
         own = own.sample(min(9000, len(own)), random_state=1).reset_index(drop=True)
@@ -212,12 +240,18 @@ def main() -> int:
     parser.add_argument("--calibrate", action="store_true")
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--random", action="store_true", help="with --calibrate: any row of a cell")
+    parser.add_argument("--known", default="", help="GPUs of which shapes are left out")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     draws = arguments.draws if arguments.calibrate else 0
     chosen = [name for name in arguments.only.split(",") if name]
     frame = read_rows(arguments.rows)
-    lines = left_out(frame, arguments.families.split(","), arguments.sample, chosen, draws, arguments.random)
+    known = [name for name in arguments.known.split(",") if name]
+    families = arguments.families.split(",")
+    if known:
+        lines = shapes_left_out(frame, families, known)
+    else:
+        lines = left_out(frame, families, arguments.sample, chosen, draws, arguments.random)
     print("\n".join(lines))
     if arguments.out:
         head = "# Serving kernels on GPUs left out\n\nWritten by `scripts/accuracy_serving.py`.\n\n"

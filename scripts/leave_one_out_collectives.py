@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.estimators.collective import OWN, Constants
+from predictor.estimators.cores.collective import OWN, Constants
 from predictor.hardware.gpu import load_gpu
 from predictor.roofline import FloatArray
 from predictor.training import dataset, fit_collective

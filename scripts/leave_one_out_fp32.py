@@ -37,7 +37,7 @@ from predictor.estimators.stored import read_weights  # noqa: E402
 from predictor.estimators.tile_gemm import TileGemm  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.training import dataset  # noqa: E402
-from predictor.training.calibrate_gemm import calibrate_gemm  # noqa: E402
+from predictor.training.calibrate_sgemm import calibrate_sgemm  # noqa: E402
 from predictor.training.evaluate import predict_rows  # noqa: E402
 from predictor.training.informative import most_informative  # noqa: E402
 
@@ -96,7 +96,7 @@ def calibrated(rows: Frame, gpu: str, folder: Path, seeds: int, random: bool) ->
                 chosen = most_informative(rows, groups, load_gpu(gpu), manifest, weights, seed)
             test = everything.copy()
             test[chosen] = False
-            fit = calibrate_gemm(rows.iloc[chosen].reset_index(drop=True), load_gpu(gpu), manifest, weights)
+            fit = calibrate_sgemm(rows.iloc[chosen].reset_index(drop=True), load_gpu(gpu), manifest, weights)
             found.append(errors(rows, TileGemm.from_artifact(fit.manifest, fit.weights), test))
         mean, worst = np.mean(found, axis=0), max(both for _, _, both in found)
         lines.append(f"| {gpu} | {count} | {pct(mean[0])} | {pct(mean[1])} | {pct(mean[2])} | {pct(worst)} |")

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
+from predictor.hardware.gpu import BY_CAPABILITY, GPUSpec, list_gpus, load_gpu
 from predictor.report.formats import gib, quantity, seconds
 
 
@@ -49,9 +49,8 @@ def to_dict(spec: GPUSpec) -> dict[str, Any]:
         "memory_bandwidth_bytes_per_s": spec.memory_bandwidth,
         "memory_capacity_bytes": spec.memory_capacity,
         "l2_bytes": spec.l2_bytes,
-        "shared_memory_per_sm_bytes": spec.shared_memory_per_sm_bytes,
-        "registers_per_sm": spec.registers_per_sm,
-        "max_threads_per_sm": spec.max_threads_per_sm,
+        **{target: getattr(spec, target) for target, _ in BY_CAPABILITY.values()},
+        "matrix_rates": dict(spec.matrix_rates),
         "power_limit_w": spec.power_limit_w,
         "nvlink_bandwidth_bytes_per_s": spec.nvlink_bandwidth,
         "pcie_bandwidth_bytes_per_s": spec.pcie_bandwidth,
@@ -105,10 +104,6 @@ def _fields(spec: GPUSpec) -> dict[str, str]:
         "memory_bandwidth": quantity(spec.memory_bandwidth, "B/s"),
         "memory_capacity": gib(spec.memory_capacity),
         "l2": gib(spec.l2_bytes),
-        "shared_memory_per_sm": None if spec.shared_memory_per_sm_bytes is None
-        else f"{spec.shared_memory_per_sm_bytes / 1024:.0f} KiB",
-        "registers_per_sm": None if spec.registers_per_sm is None else str(spec.registers_per_sm),
-        "max_threads_per_sm": None if spec.max_threads_per_sm is None else str(spec.max_threads_per_sm),
         "power_limit": f"{spec.power_limit_w:.0f} W",
         "nvlink_bandwidth": None if spec.nvlink_bandwidth is None
         else f"{quantity(spec.nvlink_bandwidth, 'B/s')} a direction",
@@ -116,4 +111,9 @@ def _fields(spec: GPUSpec) -> dict[str, str]:
         else f"{quantity(spec.pcie_bandwidth, 'B/s')} a direction",
         "launch_overhead": None if spec.launch_overhead_s is None else seconds(spec.launch_overhead_s),
     }  # fmt: skip
+    for field, (target, dimension) in BY_CAPABILITY.items():
+        count = getattr(spec, target)
+        values[field] = None if count is None else f"{count / 1024:.0f} KiB" if dimension == "bytes" else str(count)
+    if spec.matrix_rates:
+        values["matrix_rates"] = ", ".join(f"{dtype} {rate:.0f}" for dtype, rate in spec.matrix_rates.items())
     return {field: value for field, value in values.items() if value is not None}

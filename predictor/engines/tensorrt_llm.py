@@ -57,9 +57,12 @@ def expert_kernel(variant: str, gpu: GPUSpec) -> str:
 #: Needs NVLink or NCCL answers (allreduceOp.cpp). Up to 8 MiB over the GPUs (unverified; its workspaces hold 8 MB);
 #: that its one shot pushes is recalled of customAllReduceKernels.cu, and what its times say.
 ALL_REDUCES = (AllReduce(8 * 2**20, over_ranks=True, pushes=True, linked_from=2),)
+#: Convolutions: causalConv1d.cu, grid (batch, dim), after Dao's causal_conv1d; its table says so, too: flat up to 1,024
+#: tokens of a channel, and in proportion to sequences times channels.
 TRTLLM = Library(
     "trtllm", code=0, turn=1, norms=("rms", "layer"), all_reduces=ALL_REDUCES,
     share_attention=share_attention, unpacks_experts=False, expert_kernel=expert_kernel,
+    channel_blocks=True,
 )  # fmt: skip
 
 
@@ -74,6 +77,7 @@ LIBRARIES = (TRTLLM,)
 ENGINES = (
     Engine(
         "tensorrt_llm", "trtllm", LAUNCHES, CAPTURED, NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S, serves=True,
-        rotates=True, fp8_cache=True, unpacks=False, memory=MEMORY, vintages=vintages,
+        rotates=True, fp8_cache=True, unpacks=False, memory=MEMORY, called=("trtllm", "tensorrt-llm"), samples=True,
+        vintages=vintages,
     ),
 )  # fmt: skip

@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from predictor.errors import RequestError, SpecError, nearest
 from predictor.estimators.base import Estimator
-from predictor.estimators.interval import FILE as INTERVALS
 from predictor.estimators.interval import Intervals
 from predictor.estimators.stored import (
     FILES,
@@ -41,6 +40,7 @@ KINDS: dict[str, str] = {
     "serving_gemm": "predictor.estimators.serving_gemm:ServingGemm",
     "serving_attention": "predictor.estimators.serving_attention:ServingAttention",
     "serving_moe": "predictor.estimators.serving_moe:ServingMoE",
+    "serving_blocks": "predictor.estimators.serving_blocks:ServingBlocks",
     "collective": "predictor.estimators.collective:Collectives",
 }
 
@@ -189,16 +189,16 @@ def load_estimator(folder: Path) -> Estimator:
         raise SpecError(f"{folder}: {WEIGHTS} and {MANIFEST} make no {kind} estimator here ({said})") from None
 
 
-#: Of a file: whether it is the one that it was.
+#: Of a manifest: whether it is the one that it was.
 Stamp = tuple[int, int, int, int] | None
 
-#: Sets that were loaded, by folder, each with the stamps of its files then; the one asked for last stands last.
+#: Sets that were loaded, by folder, each with the stamps of its manifests then; the one asked for last stands last.
 _LOADED: dict[Path, tuple[tuple[Stamp, ...], ArtifactSet]] = {}
 _MOST_LOADED = 8  # sets in memory at a time: chosen by hand, not from data
 
 
 def _stamps(folder: Path, members: tuple[str, ...]) -> tuple[Stamp, ...]:
-    """What tells a set that was written again: inode, size and times of every file; None for one that is not there."""
+    """What tells a set that was written again: inode, size and times of manifests; None for one that is not there."""
     found: list[Stamp] = []
     for file in _files(folder, members):
         try:
@@ -212,13 +212,13 @@ def _stamps(folder: Path, members: tuple[str, ...]) -> tuple[Stamp, ...]:
 
 @lru_cache(maxsize=2 * _MOST_LOADED)
 def _files(folder: Path, members: tuple[str, ...]) -> tuple[Path, ...]:
-    """The files of a set."""
-    names = (MANIFEST, *(f"{member}/{name}" for member in members for name in (MANIFEST, WEIGHTS, INTERVALS)))
+    """The manifests of a set: they hold the hashes of its other files, and are written with them."""
+    names = (MANIFEST, *(f"{member}/{MANIFEST}" for member in members))
     return tuple(folder / name for name in names)
 
 
 def _load_set(path: Path) -> ArtifactSet:
-    """The set at ``path``, the one of before where no file of it is another since."""
+    """The set at ``path``, the one of before where no manifest of it is another since."""
     known = _LOADED.pop(path, None)
     if known is None or known[0] != _stamps(path, known[1].folders()):
         found = _read_set(path)

@@ -5,9 +5,9 @@ An estimator that can has ``explain(batch, gpu)``, of a batch of one operator. H
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
 from predictor.estimators.base import Batch
 from predictor.hardware.gpu import GPUSpec
@@ -47,3 +47,18 @@ class Explains(Protocol):
 def terms(group: str, rows: Iterable[tuple[str, float | str, str, str]]) -> list[Term]:
     """Terms of one group: (name, value, unit, note) each."""
     return [Term(group, name, value, unit, note) for name, value, unit, note in rows]
+
+
+def rests_on(gpu: str, calibrated: Container[str], measured: Iterable[str], what: str, by: str) -> str:
+    """Whose rows an estimator of measured boards rests on for ``gpu``, in words; ``what`` goes by ``by`` elsewhere."""
+    boards = sorted(measured)
+    if gpu in calibrated:
+        return f"calibrated to {gpu}"
+    return f"rows of {', '.join(boards)}" + ("" if gpu in boards else f"; {what} of {gpu} by {by}")
+
+
+def constant_terms(constants: Any, without: str = "nothing") -> list[Term]:
+    """The constants of a core by name, but those whose name starts with ``without``."""
+    kept = [f for f in fields(constants) if not f.name.startswith(without)]
+    says = [(f.metadata.get("unit", COUNT), f.metadata.get("meaning", "")) for f in kept]
+    return terms("constants", [(f.name, getattr(constants, f.name), *s) for f, s in zip(kept, says, strict=True)])

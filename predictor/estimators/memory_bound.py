@@ -1,303 +1,33 @@
-"""Operators bound by memory: element-wise chains, softmax, norms, embeddings, losses, rotary, copies, optimizers.
+"""Memory-bound operators: element-wise chains, softmax, norms, embeddings, losses, rotary, copies, optimizers.
 
-Byte counts transfer between GPUs, so the model is traffic over sustained bandwidth:
-
-    dram_s  = (operand bytes not resident in L2 + bytes read again that L2 no longer holds) / (bandwidth x share)
-    l2_s    = all bytes / (L2 bandwidth x share), a smaller share where threads move one 16-bit element at a time
-              (an operand whose neighbours do not lie side by side moves by whole sectors)
-    issue_s = rows x (work of a row + work of an element x elements in whole steps) / fp32 peak     (row kernels)
-              elements x cycles / (SMs x clock)                                  (kernels that pick rows by an index)
-    t       = (max(dram_s, l2_s)^p + issue_s^p)^(1/p) + fixed time x kernels
-
-Row kernels read a row more than once (softmax above 1024 columns three times, layer norm twice): the later reads hit L2
-while the rows in flight fit it. How rows map to threads is PyTorch's: see `softmax_traffic` and `norm_traffic`; an
-engine's 16-bit norms read a row once.
-A GPU has two scalars: the share of its data-sheet bandwidth that streams reach and the share of its L2 that holds rows
-in flight. A GPU never measured takes the medians of its memory type (a Pascal board those of Pascal) and architecture.
+The core is `predictor.estimators.cores.stream`, with nothing on top. A GPU that was never measured takes the medians
+of its memory type (a Pascal board those of Pascal) and architecture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from predictor import engines
 from predictor.errors import SpecError
 from predictor.estimators.base import Batch
-from predictor.estimators.explanation import COUNT, SHARE, Explanation, terms
-from predictor.estimators.named import Named
-from predictor.hardware.gpu import FETCH_BYTES, L2_PORT_BYTES, SECTOR_BYTES, GPUSpec
-from predictor.ops.base import BACKWARD
-from predictor.ops.elementwise import Rotary
-from predictor.ops.embedding import CrossEntropy, Embedding
-from predictor.ops.norm import Norm, Softmax
-
-FloatArray = npt.NDArray[np.float64]
+from predictor.estimators.cores.stream import Constants, kernel_seconds, traffic_of
+from predictor.estimators.device import Device
+from predictor.estimators.eager import eager_seconds, overhead
+from predictor.estimators.explanation import COUNT, SHARE, Explanation, rests_on, terms
+from predictor.hardware.gpu import GPUSpec
+from predictor.roofline import FloatArray
 
 FAMILIES = (
     "elementwise", "softmax", "norm", "embedding", "cross_entropy", "rotary", "optimizer", "copy", "routing",
 )  # fmt: skip
 DTYPES = ("*",)
 
-#: Columns up to which PyTorch's softmax keeps a row in one warp's registers (dim_size <= 1024 in SoftMax.cu).
-WARP_COLUMNS = 1024
-#: Threads of a block of PyTorch's vectorized layer norm: (32, 4) in layer_norm_kernel.cu.
-NORM_THREADS = 128
-#: Source: CUDA Programming Guide, compute capabilities 7.0, 8.0, 9.0 and 10.0; others hold 16 or 24.
-MAX_BLOCKS_PER_SM = 32.0
-#: The functions that libraries whose 16-bit row kernels move one element a thread (`Library.scalar`) have kernels for.
-SCALAR_FUNCTIONS = ("swiglu", "geglu")
-ROWS_TO_FILL = 2.0  # an SM's; chosen by looking at Vidur's rows (docs/accuracy.md)
-#: Source: CUDA Programming Guide, compute capabilities 6.0 to 7.0, 8.0, 9.0 and 10.0; others hold 1024 or 1536.
-DEFAULT_THREADS_PER_SM = 2048
-
 #: Memory types in the order of the artifact's fallback shares.
 MEMORY_TYPES = ("HBM2", "HBM2e", "HBM3", "HBM3e", "GDDR5", "GDDR6", "GDDR6X", "GDDR7")
-
-
-@dataclass(frozen=True, slots=True)
-class Constants(Named):
-    """What all GPUs share. Times in seconds; work in FLOP-equivalents: it runs at the fp32 peak of the CUDA cores."""
-
-    warp_row: float  # FLOP-equivalents of softmax in a warp: a row, and an element that a lane holds
-    warp_element: float
-    warp_unaligned: float  # share by which an element costs more where rows do not start on 32 bytes
-    softmax_row: float  # the same for softmax in a block, by element of a whole step and pass
-    softmax_element: float
-    norm_row: float
-    norm_element: float
-    spill_width: float  # width, in log(footprint), of the transition from hit to miss of what is read again
-    resident: float  # share of L2 that operands may fill and stay
-    l2_share: float  # share of the L2 bandwidth limit that kernels reach
-    norm: float  # p
-    fixed_s: float  # a kernel
-    gather: float  # cycles of an SM that an element costs where rows are picked by an index
-    scalar_share: float  # of the L2 bandwidth limit: kernels whose threads move one 16-bit element at a time
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What n operators move and how; every array has shape (n,)."""
-
-    once: FloatArray  # bytes of operands, each counted once for every kernel that moves it
-    again: FloatArray  # bytes that a kernel reads again
-    fetched: FloatArray  # bytes that come with them from DRAM on a miss, and that L2 does not hand out
-    footprint: FloatArray  # bytes of the rows in flight, which L2 has to hold for the second read to hit
-    rows: FloatArray  # rows, at least as many as it takes to fill the GPU; 0 where a kernel does not work by rows
-    warp: FloatArray  # elements that a row's lanes work on in a warp (softmax), 0 elsewhere
-    softmax: FloatArray  # the same for softmax in a block
-    norm: FloatArray
-    unaligned: FloatArray  # 1 where rows do not start on 32 bytes
-    gathers: FloatArray  # elements of rows that are picked by an index, one a thread
-    scalar: FloatArray  # bytes moved one 16-bit element a thread (`SCALAR_FUNCTIONS`, rotary, RMS norm), 0 elsewhere
-    kernels: FloatArray
-
-
-def _stream(batch: Batch, gpu: GPUSpec) -> Traffic:
-    """Operators that read and write every operand once."""
-    columns = batch.columns
-    moved = 2.0 * columns["size"] if "size" in columns else columns["read_bytes"] + columns["write_bytes"]
-    zero = np.zeros(len(moved))
-    gathers = _gathers(batch, zero)
-    again, fetched, reuse = _again(batch, zero)
-    alone = [op.family == Rotary.family or getattr(op, "fn", "") in SCALAR_FUNCTIONS for op in batch.ops]
-    scalar = np.where(alone, moved, 0.0) * _narrow(batch)
-    return Traffic(
-        moved, again, fetched, reuse, zero, zero, zero, zero, zero, gathers, scalar, _kernels(batch)
-    )  # fmt: skip
-
-
-def _gathers(batch: Batch, zero: FloatArray) -> FloatArray:
-    """Elements that PyTorch's index kernels move: look-ups, and rows picked or put back by a mask."""
-    columns = batch.columns
-    if batch.family == Embedding.family:
-        return columns["tokens"] * columns["width"]
-    if "elements" not in columns:
-        return zero
-    picks = np.array([op.fn in ("gather", "scatter") for op in batch.ops], dtype=np.float64)  # type: ignore[attr-defined]
-    return columns["elements"] * picks
-
-
-def _again(batch: Batch, zero: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Bytes read again of a broadcast operand or by whole sectors, what DRAM adds to them, and what passes between."""
-    columns = batch.columns
-    if "stride_bytes" not in columns:
-        return zero, zero, zero
-    stride, elements = columns["stride_bytes"], columns["elements"]
-    item = np.array([op.itemsize for op in batch.ops])
-    strided = np.where(stride > 0.0, elements, 0.0)
-    sectors = strided * np.maximum(np.minimum(stride, SECTOR_BYTES) - item, 0.0)
-    fetched = strided * np.maximum(np.minimum(stride, FETCH_BYTES) - np.minimum(stride, SECTOR_BYTES), 0.0)
-    return columns["again_bytes"] + sectors, fetched, columns["reuse_bytes"]
-
-
-def _narrow(batch: Batch) -> FloatArray:
-    """1 where kernels move one element of at most 16 bits a thread: only then does that cost more than DRAM does."""
-    if not engines.library(batch.kernels).scalar:
-        return np.zeros(len(batch.ops))
-    return np.array([op.itemsize <= 2.0 for op in batch.ops], dtype=np.float64)
-
-
-def _kernels(batch: Batch) -> FloatArray:
-    return np.array([op.kernels() for op in batch.ops], dtype=np.float64)
-
-
-def _power_of_two(x: FloatArray) -> FloatArray:
-    """The smallest power of two not below x, element by element."""
-    result: FloatArray = np.exp2(np.ceil(np.log2(np.maximum(x, 1.0)) - 1e-9))
-    return result
-
-
-def _resident_blocks(gpu: GPUSpec, threads: FloatArray | float) -> Any:
-    """Blocks that an SM holds at a time."""
-    return np.clip((gpu.max_threads_per_sm or DEFAULT_THREADS_PER_SM) / threads, 1.0, MAX_BLOCKS_PER_SM)
-
-
-def _filling(rows: FloatArray, gpu: GPUSpec) -> FloatArray:
-    """Rows, at least `ROWS_TO_FILL` an SM: fewer leave its pipelines empty and take as long."""
-    result: FloatArray = np.maximum(rows, ROWS_TO_FILL * gpu.sm_count)
-    return result
-
-
-def softmax_traffic(
-    rows: FloatArray, cols: FloatArray, itemsize: FloatArray, backward: FloatArray, kernels: FloatArray, gpu: GPUSpec
-) -> Traffic:
-    """PyTorch's softmax (SoftMax.cu, PersistentSoftmax.cuh). Up to 1024 columns a warp keeps a row in registers.
-
-    Above, a block of b threads reads a row in steps of b vectors of 16 bytes, what is left in steps of b elements, in
-    three passes forward (maximum, sum, result) and two backward, where each pass reads two operands.
-    """
-    bytes_one = rows * cols * itemsize
-    operands = 1.0 + backward
-    in_warp = cols <= WARP_COLUMNS
-    padded = _power_of_two(cols)
-    vector = 16.0 / itemsize
-    block = np.maximum(_power_of_two(np.minimum(cols / vector, 1024.0) / 2.0), 32.0)
-    whole = np.floor(cols / (block * vector))
-    tail = np.ceil((cols - whole * block * vector) / block)
-    steps = whole + tail + (np.mod(cols, vector) != 0.0)
-    flight = gpu.sm_count * np.where(in_warp, _resident_blocks(gpu, 32.0 * 4.0) * 4.0, _resident_blocks(gpu, block))
-    flight = flight * np.where(in_warp & (padded <= 128.0), 2.0, 1.0)
-    passes = 3.0 - backward
-    return Traffic(
-        once=bytes_one * (operands + 1.0),
-        again=np.where(in_warp, 0.0, bytes_one * operands * (passes - 1.0)),
-        fetched=np.zeros(len(rows)),
-        footprint=np.minimum(rows, flight) * cols * itemsize * operands,
-        rows=_filling(rows, gpu),
-        warp=np.where(in_warp, np.maximum(padded, 32.0) * operands, 0.0),
-        softmax=np.where(in_warp, 0.0, steps * block * vector * passes * operands),
-        norm=np.zeros(len(rows)),
-        unaligned=(np.mod(cols * itemsize, 32.0) != 0.0).astype(np.float64),
-        gathers=np.zeros(len(rows)),
-        scalar=np.zeros(len(rows)),
-        kernels=kernels,
-    )
-
-
-def norm_traffic(batch: Batch, gpu: GPUSpec) -> Traffic:
-    """PyTorch's vectorized layer norm (layer_norm_kernel.cu): 128 threads a row, four elements a step, two passes.
-
-    Backward is two kernels: the input's gradient reads x and dy twice and writes dx; the parameters' gradient reads
-    both once more, by columns.
-
-    An engine's norm (vLLM's layernorm_kernels.cu, FlashInfer's norm.cuh, TensorRT-LLM's, as we understand them) gives
-    a row a block of as many threads as it has vectors of 16 bytes, which keep it, and sums squares, an FMA an element,
-    where PyTorch runs Welford's division: what it costs is its bytes, once.
-    """
-    columns = batch.columns
-    rows, cols = columns["rows"], columns["cols"]
-    backward = np.array([getattr(op, "phase", "") == BACKWARD for op in batch.ops], dtype=np.float64)
-    one = rows * cols * np.array([op.itemsize for op in batch.ops])
-    pytorch = 1.0 - _engine_norm(batch)
-    flight = gpu.sm_count * _resident_blocks(gpu, NORM_THREADS)
-    steps = np.ceil(cols / (NORM_THREADS * 4.0)) * pytorch
-    read = np.where(backward > 0.0, 2.0 * one, columns["read_bytes"])
-    zero = np.zeros(len(rows))
-    moved = columns["read_bytes"] + columns["write_bytes"] + backward * 2.0 * one
-    return Traffic(
-        once=moved,
-        again=read * pytorch,
-        fetched=zero,
-        footprint=np.minimum(rows, flight) / rows * read,
-        rows=_filling(rows, gpu),
-        warp=zero,
-        softmax=zero,
-        norm=steps * (NORM_THREADS * 8.0) * (1.0 + backward),
-        unaligned=zero,
-        gathers=zero,
-        scalar=np.where([getattr(op, "kind", "") == "rms" for op in batch.ops], moved + read, 0.0) * _narrow(batch),
-        kernels=_kernels(batch),
-    )
-
-
-def _engine_norm(batch: Batch) -> FloatArray:
-    """(n,) 1 where an engine's own 16-bit kernel runs, 0 elsewhere."""
-    kinds = engines.library(batch.kernels).norms
-    ops = [getattr(op, "phase", "") != BACKWARD and getattr(op, "kind", "") in kinds for op in batch.ops]
-    narrow = [op.itemsize <= 2.0 for op in batch.ops]
-    return np.asarray(np.logical_and(ops, narrow), dtype=np.float64)
-
-
-def _softmax(batch: Batch, gpu: GPUSpec) -> Traffic:
-    """Softmax, and the log-softmax inside a cross-entropy (whose backward first fills a gradient of the same size)."""
-    columns = batch.columns
-    cols = columns["vocab"] if "vocab" in columns else columns["cols"]
-    backward = np.array([getattr(op, "phase", "") == BACKWARD for op in batch.ops], dtype=np.float64)
-    itemsize = np.array([op.itemsize for op in batch.ops])
-    traffic = softmax_traffic(columns["rows"], cols, itemsize, backward, _kernels(batch), gpu)
-    if batch.family == CrossEntropy.family:
-        traffic.once[:] += backward * columns["rows"] * cols * itemsize
-    return traffic
-
-
-_TRAFFIC: Mapping[str, Callable[[Batch, GPUSpec], Traffic]] = {
-    Softmax.family: _softmax, CrossEntropy.family: _softmax, Norm.family: norm_traffic,
-}  # fmt: skip
-
-
-def traffic_of(batch: Batch, gpu: GPUSpec) -> Traffic:
-    """What the operators of ``batch`` move on ``gpu``."""
-    return _TRAFFIC.get(batch.family, _stream)(batch, gpu)
-
-
-@dataclass(frozen=True, slots=True)
-class Board:
-    """A GPU's side of the formula; floats, or arrays of shape (n,)."""
-
-    bandwidth: Any  # bytes/s that a stream reaches
-    l2_bytes: Any
-    l2_bandwidth: Any  # bytes/s, the upper limit of the data sheet
-    flops: Any  # fp32 peak of the CUDA cores, FLOP/s
-    hold: Any  # share of L2 at which half of what is read again misses
-
-
-def kernel_seconds(traffic: Traffic, board: Board, const: Constants) -> FloatArray:
-    """Time on a busy GPU, shape (n,)."""
-    # Operands that fit a part of L2 are still there (a producer ran just before, a benchmark repeats itself).
-    held = np.clip(2.0 - traffic.once / (const.resident * board.l2_bytes), 0.0, 1.0)
-    room = board.hold * board.l2_bytes / np.maximum(traffic.footprint, 1.0)
-    miss = 1.0 / (1.0 + np.minimum(room, 100.0) ** (1.0 / const.spill_width))
-    moved = traffic.once * (1.0 - held) + (traffic.again + traffic.fetched) * miss
-    inner = (traffic.once + traffic.again) / const.l2_share
-    inner = np.maximum(inner, traffic.scalar / const.scalar_share) / board.l2_bandwidth
-    work = (
-        traffic.warp * (const.warp_element * (1.0 + const.warp_unaligned * traffic.unaligned))
-        + (traffic.warp > 0.0) * const.warp_row
-        + traffic.softmax * const.softmax_element + (traffic.softmax > 0.0) * const.softmax_row
-        + traffic.norm * const.norm_element + (traffic.norm > 0.0) * const.norm_row
-    )  # fmt: skip
-    stream = np.maximum(moved / board.bandwidth, inner)
-    clocks = board.l2_bandwidth / L2_PORT_BYTES  # SMs x clock
-    issue = traffic.rows * work / board.flops + traffic.gathers * const.gather / clocks
-    larger = np.maximum(np.maximum(stream, issue), 1e-12)
-    ratio = np.minimum(stream, issue) / larger
-    result: FloatArray = larger * (1.0 + ratio**const.norm) ** (1.0 / const.norm) + const.fixed_s * traffic.kernels
-    return result
 
 
 class MemoryBound:
@@ -330,24 +60,25 @@ class MemoryBound:
         except (KeyError, ValueError) as error:
             raise SpecError(f"memory_bound artifact is incomplete: {error}") from None
 
-    def board(self, gpu: GPUSpec) -> Board:
-        """The GPU's side of the formula: fitted where it was measured, else by memory type and architecture."""
+    def board(self, gpu: GPUSpec) -> tuple[float, float]:
+        """(share of the bandwidth, share of L2): fitted where the GPU was measured, else by memory and architecture."""
         known = self._own[gpu.id]["board"] if gpu.id in self._own else self._boards.get(gpu.id)
         if known is None:
             of_type = self._share_by_type.get(gpu.memory_type or "", self._median[0])
             share = self._share_by_architecture.get(gpu.architecture, of_type)
             known = share, self._hold_by_architecture.get(gpu.architecture, self._median[1])
         share, hold = known
-        flops = gpu.vector_flops("fp32")
-        return Board(share * gpu.memory_bandwidth, float(gpu.l2_bytes), gpu.l2_bandwidth, flops, hold)
+        return share, hold
 
     def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         """Kernel time on a busy GPU, shape (n,)."""
-        return kernel_seconds(traffic_of(batch, gpu), self.board(gpu), self.const)
+        share, hold = self.board(gpu)
+        device = Device.sheet(gpu, gpu.vector_flops("fp32")).sustaining(bandwidth=share)
+        return kernel_seconds(traffic_of(batch, gpu), device, hold, self.const)
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """Bytes, rates and fixed times of the only operator of ``batch``."""
-        traffic, board = traffic_of(batch, gpu), self.board(gpu)
+        traffic, (share, _) = traffic_of(batch, gpu), self.board(gpu)
         fixed = self.const.fixed_s * float(traffic.kernels[0])
         kernel = float(self.seconds(batch, gpu)[0])
         found = terms("bytes", [
@@ -357,26 +88,14 @@ class MemoryBound:
             ("fixed", fixed, "s", "kernels x their fixed time"),
             ("kernel", kernel, "s", "bytes at their rates, or the work of the rows, and the fixed time"),
         ])  # fmt: skip
-        share = float(board.bandwidth / gpu.memory_bandwidth)
         found += terms("constants", [
             ("bandwidth", share, SHARE, "of DRAM's bandwidth that a stream reaches"),
             ("L2", self.const.l2_share, SHARE, "of L2's bandwidth"),
         ])  # fmt: skip
-        known = gpu.id in self._own or gpu.id in self._boards
-        whose = f"calibrated to {gpu.id}" if gpu.id in self._own else f"rows of {', '.join(sorted(self._boards))}"
-        rests = whose if known else f"{whose}; the bandwidth share of {gpu.id} by its memory and architecture"
+        rests = rests_on(gpu.id, self._own, self._boards, "the bandwidth share", "its memory and architecture")
         return Explanation(tuple(found), "launch" if fixed > 0.5 * kernel else "bytes", rests)
 
     def eager_seconds(self, seconds: FloatArray, gpu_id: str, op: str = "elementwise") -> FloatArray:
         """What protocol "eager_events" reads for kernels of ``seconds``; ``op`` is elementwise, softmax or norm."""
-        known = self._overhead.get(op, {})
-        own = self._own.get(gpu_id, {}).get("eager_overhead_s", {})
-        return eager_seconds(seconds, {**known, gpu_id: own[op]} if op in own else known, gpu_id)
-
-
-def eager_seconds(seconds: FloatArray, overhead: Mapping[str, Any], gpu_id: str) -> FloatArray:
-    """max(host, launch + kernel): ``overhead`` maps a GPU's id to (host, launch) in seconds; the median for another."""
-    known = overhead.get(gpu_id)
-    host, launch = known if known is not None else np.median(np.array(list(overhead.values()) or [[0.0, 0.0]]), axis=0)
-    result: FloatArray = np.maximum(host, launch + seconds)
-    return result
+        own = self._own.get(gpu_id, {}).get("eager_overhead_s", {}).get(op)
+        return eager_seconds(seconds, *(own or overhead(self._overhead.get(op, {}), gpu_id)))

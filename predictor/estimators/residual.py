@@ -14,50 +14,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass
-from functools import lru_cache
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
-from predictor.dtypes import bytes_of
-from predictor.errors import SpecError, UnsupportedError
-from predictor.estimators.adapted import Adapted
+from predictor.errors import SpecError
 from predictor.estimators.base import Batch
-from predictor.estimators.explanation import COUNT, Explanation, terms
+from predictor.estimators.device import Device
+from predictor.estimators.explanation import COUNT, Explanation, constant_terms, terms
+from predictor.estimators.gaussian import Adapted
+from predictor.estimators.knots import Answers, Corners, Grid, Knots
 from predictor.estimators.named import Named, of_a_form
 from predictor.estimators.trees import Trees
 from predictor.hardware.generation import is_among, runs_mma
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import stand_ins, variant
-
-FloatArray = npt.NDArray[np.float64]
+from predictor.roofline import FloatArray
 
 ANY_GPU = "*"
 #: All measured boards whose tensor cores take mma.sync from registers (`runs_mma`): libraries run the same kernels on
 #: them, and others on Hopper and B200.
 MMA_GPUS = "*mma"
-#: Architecture of a device file that the harness wrote for a processor.
-PROCESSOR = "cpu"
 #: A sibling has as many SMs, up to this factor. Chosen by hand, not from data.
 _SIBLING_SMS = 1.25
-
-#: Watts per SM and GHz from which on a board holds its boost clock under tensor-core load, at 1024 dense 16-bit FLOPs
-#: a clock and SM; below it the sustained clock falls in proportion. L40S has 1.0, RTX PRO 6000 1.3. Chosen on the
-#: measured boards (1.2 to 1.4 do about equally well), not fitted.
-FULL_CLOCK_WATTS = 1.3
-_WATTS_AT_FLOPS = 1024.0
-#: How the need grows with the tensor cores' FLOPs a clock and SM. A multiplier array takes operands through its edge,
-#: the square root of its size, and much of its power moves them; arithmetic grows with the size itself. This is the
-#: largest exponent that leaves H100 and H200 (3784 FLOPs a clock, 2.7 W) their clock: 0.6 takes some of it, and H100
-#: left out comes out worse. What B200 gets depends on it (0.96 at 0.5, 0.79 at 0.6, 0.87 here). Chosen by looking at
-#: H100 left out, with published matmul ceilings of other boards in view.
-NEED_EXPONENT = 0.55
-#: Dense 16-bit FLOPs a clock and SM, sums in fp32, of the generations (compute capability) whose boards differ in it.
-#: Source: NVIDIA's white papers of Turing, GA102, AD102 and RTX Blackwell, as xla's cuda_core_info_table.cc has them.
-_FULL_RATE: Mapping[str, float] = {"7.5": 1024.0, "8.6": 1024.0, "8.9": 1024.0, "12.0": 1024.0}
 
 
 class HasTotal(Protocol):
@@ -70,91 +51,7 @@ class HasTotal(Protocol):
 
 
 C = TypeVar("C", bound=HasTotal)
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """The scalars of a GPU that a core reads: FLOP/s of one dtype (already cut by power), bytes/s, bytes, SMs, Hz.
-
-    ``tensor_rate`` is 0.5 where tensor cores of that dtype run at half of what their generation can, else 1.
-    ``prologue``: steps of 64 elements of K in which a tile's pipeline of copies is filled and drained; a processor,
-    whose caches fetch ahead by themselves, has none.
-    """
-
-    peak_flops: float
-    bandwidth: float
-    l2_bytes: float
-    sms: float
-    clock_hz: float
-    tensor_rate: float = 1.0
-    prologue: float = 2.0
-
-    @staticmethod
-    @lru_cache(maxsize=4096)
-    def of(gpu: GPUSpec, dtype: str) -> Device:
-        """From a GPU's data sheet; a dtype without a peak computes as bf16, fp16 or fp32, the first that there is."""
-        peak = _peak(gpu, dtype) * sustained_share(gpu)
-        sms, clock, rate = float(gpu.sm_count), gpu.boost_clock_hz, tensor_rate(gpu, dtype)
-        prologue = 0.0 if gpu.architecture == PROCESSOR else 2.0
-        return Device(peak, gpu.memory_bandwidth, float(gpu.l2_bytes), sms, clock, rate, prologue)
-
-    def slowed(self, factor: FloatArray | float) -> FloatArray | float:
-        """How many times the time at peak some products take, where at full tensor rate it would be ``factor`` times.
-
-        What keeps tensor cores waiting (loads, issue slots, softmax) takes its cycles whatever their rate, so at half
-        the rate it is half as much of the time.
-        """
-        return factor if self.tensor_rate == 1.0 else 1.0 + self.tensor_rate * (factor - 1.0)
-
-
-def tensor_rate(gpu: GPUSpec, dtype: str) -> float:
-    """0.5 where the tensor cores do half of their generation's FLOPs a clock in ``dtype``, else 1.
-
-    Graphics cards (GeForce, and L20) add 16-bit and 8-bit products up in fp32 at half of the rate of the same chip's
-    other boards; 4-bit ones, and int8, at all of it.
-    """
-    full = _FULL_RATE.get(gpu.compute_capability or "")
-    name = _computed_as(gpu, dtype)
-    if full is None or not name or bytes_of(name) > 2:
-        return 1.0
-    share = gpu.peak_flops(name) * bytes_of(name) / 2.0 / (gpu.sm_count * gpu.boost_clock_hz * full)
-    return 0.5 if 0.4 < share < 0.6 else 1.0
-
-
-def sustained_share(gpu: GPUSpec) -> float:
-    """Share of the boost clock, in (0, 1], that the power limit leaves in long runs on the tensor cores.
-
-    It is power limit / (SMs x GHz x need), with need in W growing with the tensor cores of an SM; all dtypes alike,
-    because a narrower one does more FLOPs with about the same power.
-    """
-    clocks = gpu.sm_count * gpu.boost_clock_hz
-    need = FULL_CLOCK_WATTS * (_peak(gpu, "bf16") / clocks / _WATTS_AT_FLOPS) ** NEED_EXPONENT
-    return min(1.0, gpu.power_limit_w / (clocks * 1e-9 * need)) if need else 1.0
-
-
-def _peak(gpu: GPUSpec, dtype: str) -> float:
-    """FLOP/s of a dtype as it is computed; 0 where the GPU computes in none."""
-    name = _computed_as(gpu, dtype)
-    return gpu.peak_flops(name) if name else 0.0
-
-
-def _computed_as(gpu: GPUSpec, dtype: str) -> str:
-    """The dtype itself, or bf16, fp16 or fp32, the first that the GPU has a peak for; "" without any."""
-    for name in (dtype, "bf16", "fp16", "fp32"):
-        try:
-            gpu.peak_flops(name)
-        except UnsupportedError:
-            continue
-        return name
-    return ""
-
-
-def describe_device(gpu: GPUSpec, dtypes: Iterable[str]) -> dict[str, Any]:
-    """What a manifest says of a measured GPU, so that others can find their sibling."""
-    return {
-        "compute_capability": gpu.compute_capability,
-        "scalars": {dtype: asdict(Device.of(gpu, dtype)) for dtype in dtypes},
-    }
+S = TypeVar("S")
 
 
 class Corrections:
@@ -184,12 +81,17 @@ class Corrections:
         self._weights = weights
         self._trees: dict[str, Trees] = {}
         self._resolved: dict[tuple[GPUSpec, str, tuple[str, ...], str], tuple[str, str, Named]] = {}
+        grids = [Knots.of(grid) for grid in manifest.get("grids", ())]
+        self._knots = {
+            key: {column: grids[i] for column, i in about["knots"].items()}
+            for key, about in self._boosters.items() if "knots" in about
+        }  # fmt: skip
         self._runners = {key.split("|")[1] for key in self.cores if key.split("|")[0] in (ANY_GPU, MMA_GPUS)}
 
     def without_trees(self) -> Self:
         """The same constants of the cores, with nothing learned on top of them."""
         result = copy(self)
-        result._boosters, result._adapted, result._trees = {}, {}, {}
+        result._boosters, result._adapted, result._trees, result._knots = {}, {}, {}, {}
         result.answers = []
         return result
 
@@ -243,10 +145,17 @@ class Corrections:
         """The scalars of the measured GPU ``source``; None for shared constants, and in a dtype without rows."""
         return self._devices.get(source, {}).get(dtype)
 
-    def factor(self, key: str, gpu: GPUSpec, features: Callable[[], FloatArray]) -> FloatArray | float:
-        """exp of what the trees, or the calibration, say under ``key``; 1 where there is nothing."""
-        answer: FloatArray | float = np.exp(self.log_factor(key, gpu, features))
-        return answer
+    def knots(self, key: str) -> Grid:
+        """The sizes, by column, that core and trees under ``key`` are asked at; none where rows have no grid."""
+        adapted = self._adapted.get(key)
+        return self._knots.get(key, {}) if adapted is None else self.knots(next(iter(adapted.shares), ""))
+
+    def own_rows(self, key: str, features: Callable[[], FloatArray]) -> FloatArray | float:
+        """What a calibration's rows say under ``key`` beside the trees; 0 where there are none."""
+        adapted = self._adapted.get(key)
+        if adapted is None or not len(adapted.process.weights):
+            return 0.0 if adapted is None else adapted.offset
+        return adapted.told(features()[:, adapted.columns])
 
     def log_factor(
         self, key: str, gpu: GPUSpec, features: Callable[[], FloatArray], whole: bool = False
@@ -254,17 +163,16 @@ class Corrections:
         """The trees' answer under ``key``, clipped and shrunk as its booster says; ``whole`` leaves it unshrunk.
 
         The booster for GPUs that nobody measured is trusted in full where a GPU of the same generation was, and
-        shrunk elsewhere: what is common to the measured ones holds only in part for a new generation.
+        shrunk elsewhere: what is common to the measured ones holds only in part for a new generation. A calibration
+        says how much of whose trees it is; what its rows say beside them is in `own_rows`.
         """
         adapted = self._adapted.get(key)
         if adapted is not None:
             x = features()
-            result: FloatArray | float = adapted.offset
-            if len(adapted.points.weights):
-                result = adapted.points.predict(x[:, adapted.columns]) + adapted.offset
-            for trees, share in ((adapted.trees, adapted.strength), *adapted.others):
+            result: FloatArray | float = 0.0
+            for trees, share in adapted.shares.items():
                 if share:
-                    result = result + share * self.log_factor(trees, gpu, lambda: x, whole=True)
+                    result = result + share * self.said(trees, gpu, x, whole=True)
             return result
         booster = self._boosters.get(key)
         if booster is None:
@@ -276,6 +184,11 @@ class Corrections:
         shrink = 1.0 if whole else self.strength(key, gpu)
         answer: FloatArray = shrink * np.clip(trees_of.predict(features()), low, high)
         return answer
+
+    def said(self, key: str, gpu: GPUSpec, x: FloatArray, whole: bool = False) -> FloatArray:
+        """What trees and a calibration's rows say together under ``key``, (n,), at features ``x`` (n, f)."""
+        both = self.own_rows(key, lambda: x) + self.log_factor(key, gpu, lambda: x, whole)
+        return np.broadcast_to(both, len(x))
 
     def strength(self, key: str, gpu: GPUSpec) -> float:
         """How far the trees under ``key`` are trusted for ``gpu``; 0 where there are none."""
@@ -305,7 +218,11 @@ class Corrections:
             measured = ", ".join(sorted(self._devices))
             return f"shared by the boards {alike}, none of them {gpu.id}: of {many} of {measured}"
         sibling = "" if source == gpu.id else f", its sibling: {gpu.id} was not measured"
-        return f"{many} of {source}{sibling}" if own else f"rows of {source}{sibling} (of {many} of all boards)"
+        run_by = {key.split("|")[1] for key in self.cores if key.startswith(f"{source}|")}
+        told_of = "".join(f", {what}" for name in sorted(run_by) if (what := engines.library(name).rows))
+        if own:
+            return f"{many} of {source}{told_of}{sibling}"
+        return f"rows of {source}{told_of}{sibling} (of {many} of all boards)"
 
     def runners(self, kind: str) -> tuple[str, ...]:
         """Libraries whose constants of ``kind`` all GPUs share, sorted."""
@@ -334,6 +251,7 @@ class ServingEstimator:
     def __init__(self, name: str, corrections: Corrections) -> None:
         self.name = name
         self._corrections = corrections
+        self._answers = Answers()
 
     @classmethod
     def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Self:
@@ -341,26 +259,32 @@ class ServingEstimator:
         return cls(str(manifest["name"]), Corrections(manifest, weights, cls.forms))
 
     def _corrected(
-        self,
-        source: str,
-        kind: str,
-        gpu: GPUSpec,
-        dtype: str,
-        core_time: Callable[[Device], C],
-        features: Callable[[Device, C], FloatArray],
-    ) -> FloatArray:
+        self, source: str, kind: str, gpu: GPUSpec, dtype: str, shapes: S, core_time: Callable[[S, Device], C],
+        features: Callable[[S, Device, C], FloatArray], corners: Corners | None = None,
+        others: tuple[str, ...] = (),
+    ) -> FloatArray:  # fmt: skip
         """Seconds of the kernels, (n,): core times trees, as ``source`` answers for ``gpu``.
 
         The trees of a sibling with as many SMs are asked about the sibling itself: its kernels and waves carry over as
-        they are, and the cores tell what this board's memory changes.
+        they are, and the cores tell what this board's memory changes. With ``corners``, both are asked at measured
+        sizes alone (`predictor.estimators.knots`); ``others`` is what else tells these kernels from others.
         """
-        device = asked = Device.of(gpu, dtype)
-        core = shown = core_time(device)
+        device, key = Device.of(gpu, dtype), f"{source}|{kind}"
         sibling = None if source == gpu.id else self._corrections.device(source, variant(dtype))
-        if sibling is not None and sibling.sms == device.sms:
-            asked, shown = sibling, core_time(sibling)
-        factor = self._corrections.factor(f"{source}|{kind}", gpu, lambda: features(asked, shown))
-        return core.total * factor
+        asked = device if sibling is None or sibling.sms != device.sms else sibling
+
+        def ask(shapes: S) -> FloatArray:
+            core = core_time(shapes, device)
+            shown = core if asked is device else core_time(shapes, asked)
+            factor = self._corrections.log_factor(key, gpu, lambda: features(shapes, asked, shown))
+            seconds: FloatArray = core.total * np.exp(factor)
+            return seconds
+
+        seconds = (
+            ask(shapes) if corners is None else self._answers.seconds((key, gpu, dtype, *others), shapes, corners, ask)
+        )
+        own = self._corrections.own_rows(key, lambda: features(shapes, asked, core_time(shapes, asked)))
+        return seconds * np.exp(own)
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """What the formula says of the only operator of ``batch``, and the factor of the trees over it."""
@@ -368,16 +292,15 @@ class ServingEstimator:
         seconds, core = (float(e.seconds(batch, gpu)[0]) for e in (self, alone))  # type: ignore[attr-defined]
         found = terms("residual", [
             ("core", core, "s", "what the formula says"),
-            ("factor", seconds / core, COUNT, "exp(r): what the trees, or a calibration, say of this shape"),
+            ("factor", seconds / core, COUNT, "kernel / core: trees, or a calibration, at the measured sizes around"),
             ("kernel", seconds, "s", "core x factor"),
         ])  # fmt: skip
         assert alone._corrections.answers is not None
         path, source, constants = alone._corrections.answers[0]
-        found += terms("constants", [(*named, COUNT, "") for named in asdict(constants).items()])  # type: ignore[call-overload]
-        return Explanation(tuple(found), "", self._corrections.rests_on(source, gpu, *path))
+        return Explanation((*found, *constant_terms(constants)), "", self._corrections.rests_on(source, gpu, *path))
 
     def core_alone(self) -> Self:
         """The estimator without its trees: what its formula says."""
         result = copy(self)
-        result._corrections = self._corrections.without_trees()
+        result._corrections, result._answers = self._corrections.without_trees(), Answers()
         return result

@@ -1,13 +1,12 @@
 """Fused attention of serving frameworks: prefill (many queries) and decode (one query, a KV cache), cores apart.
 
-The core: matrix products on the SMs that have work, never faster than the longest tile's walk over its keys; bytes
-through DRAM, or L2 where the KV cache fits; a fixed number of clock cycles. Boosted trees correct it. GPUs that nobody
-measured have another core and trees of their own, `attention_cycles`.
+A core of `predictor.estimators.cores.attention`, corrected by boosted trees. GPUs that nobody measured have another
+core and trees of their own, those of `attention_cycles`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import ClassVar, cast
 
 import numpy as np
@@ -15,27 +14,15 @@ import numpy.typing as npt
 
 from predictor import engines
 from predictor.dtypes import bytes_of
-from predictor.estimators import attention_cycles
-from predictor.estimators.attention_shapes import (
-    DECODE_CHUNK,
-    KEYS,
-    QUERIES,
-    Shapes,
-    attended_pairs,
-    moved_bytes,
-    visible_keys,
-)
 from predictor.estimators.base import Batch
-from predictor.estimators.named import NORM, Named
-from predictor.estimators.residual import (
-    ANY_GPU,
-    Corrections,
-    Device,
-    FloatArray,
-    ServingEstimator,
-)
+from predictor.estimators.cores import attention, attention_cycles
+from predictor.estimators.cores.attention import Shapes
+from predictor.estimators.device import Device
+from predictor.estimators.knots import Corners, Grid, together
+from predictor.estimators.residual import ANY_GPU, Corrections, ServingEstimator
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import variant
+from predictor.roofline import FloatArray
 
 PREFILL, DECODE = "prefill", "decode"
 #: Multi-head latent attention runs kernels of its own: expanded in prefill, absorbed in decode.
@@ -49,113 +36,48 @@ BACKWARD_OVER_FORWARD = 0.8
 #: tables of prompts, at a length of 1): with TensorRT-LLM 2.5 times as slow (median) as decode kernels over two keys.
 _FEWEST_DECODE_KEYS = 2.0
 
-FEATURES = (
-    "log2_batch", "log2_heads", "log2_kv_heads", "log2_group", "log2_q_len", "log2_kv_len", "log2_visible",
-    "log2_head_dim", "log2_compute_s", "log2_memory_s", "log2_longest_s", "log2_compute_over_memory", "log2_pairs",
-    "log2_moved_over_l2", "log2_tiles_64", "log2_tiles_128", "log2_kv_blocks", "log2_bytes_a_block",
-    "efficiency_tiles_64", "efficiency_tiles_128", "efficiency_kv_blocks", "pad_kv_64", "pad_kv_256", "pad_q_128",
-    "causal", "window", "itemsize", "kv_itemsize", "framework",
-)  # fmt: skip
-_LOGS = 18  # by definition: how many of `FEATURES` are logarithms
-
-
-@dataclass(frozen=True, slots=True)
-class Constants(Named):
-    """Constants of the core on a GPU that was measured."""
-
-    compute_efficiency: float
-    dram_efficiency: float
-    l2_bytes_per_s_per_sm: float
-    overhead_cycles: float
-    step_cycles: float  # shortest time of 64 keys in a tile's loop
-    resident_share: float  # operands below this share of L2 stay there
-    sm_bytes_per_s: float  # rate at which one block streams the KV cache
-    block_cycles: float  # what a block costs beside its keys
-
-
-AnyConstants = Constants | attention_cycles.PrefillConstants | attention_cycles.DecodeConstants
-
-
-@dataclass(frozen=True, slots=True)
-class CoreTime:
-    """Seconds of the core and its parts, and the counts that features repeat; each of shape (n,)."""
-
-    total: FloatArray
-    compute: FloatArray
-    memory: FloatArray
-    longest: FloatArray
-    pairs: FloatArray
-    moved: FloatArray
-    visible: FloatArray
-
-
-AnyCore = CoreTime | attention_cycles.CycleTime
+AnyConstants = attention.Constants | attention_cycles.PrefillConstants | attention_cycles.DecodeConstants
+AnyCore = attention.CoreTime | attention_cycles.CycleTime
 
 
 def core_time(shapes: Shapes, device: Device, constants: AnyConstants, decode: bool) -> AnyCore:
-    """The physical core, that of `attention_cycles` for its constants."""
-    if not isinstance(constants, Constants):
-        return attention_cycles.core_time(shapes, device, constants)
-    ed, l2_rate, stream = constants.dram_efficiency, constants.l2_bytes_per_s_per_sm, constants.sm_bytes_per_s
-    ec = min(constants.compute_efficiency, 1.0)
-    step_s, block_s = constants.step_cycles / device.clock_hz, constants.block_cycles / device.clock_hz
-    width = shapes.head_dim + shapes.value_dim
-    pairs = attended_pairs(shapes)
-    visible = visible_keys(shapes)
-    sequences = shapes.batch * shapes.heads
-    rate = device.peak_flops * ec / device.sms
-    if decode:
-        blocks = shapes.batch * shapes.kv_heads
-        chunks = np.clip(np.ceil(visible / DECODE_CHUNK), 1.0, np.maximum(1.0, np.floor(2.0 * device.sms / blocks)))
-        keys = visible / chunks
-        busy = np.minimum(blocks * chunks, device.sms)
-        group = np.maximum(shapes.heads / shapes.kv_heads, 16.0)  # queries of a block, padded to the tensor cores' rows
-        flops = 2.0 * group * blocks * visible * width
-        waves = np.ceil(blocks * chunks / device.sms)
-        longest = (np.maximum(keys / KEYS, 1.0) * step_s + block_s) * waves
-        compute = np.maximum(flops / (rate * busy), longest)
-    else:
-        tiles = np.ceil(shapes.q_len / QUERIES)
-        busy = np.minimum(sequences * tiles, device.sms)
-        step = np.maximum(2.0 * QUERIES * KEYS * width / rate, step_s)
-        longest = visible / KEYS * step + block_s
-        padded = sequences * pairs / shapes.q_len * tiles * QUERIES
-        work = padded / (QUERIES * KEYS) * step + sequences * tiles * block_s
-        compute = np.maximum(work / device.sms, longest)
-    moved = np.add(*moved_bytes(shapes))
-    resident = 1.0 / (1.0 + (moved / (constants.resident_share * device.l2_bytes)) ** 4)
-    dram = np.minimum(device.bandwidth * ed, busy * stream)
-    l2 = np.minimum(max(device.sms * l2_rate, device.bandwidth * ed), busy * stream)
-    memory = moved * (1 - resident) / dram + moved * resident / l2
-    total = (compute**NORM + memory**NORM) ** (1 / NORM) + constants.overhead_cycles / device.clock_hz
-    return CoreTime(total, compute, memory, longest, pairs * sequences, moved, visible)
+    """The core that has these constants."""
+    if isinstance(constants, attention.Constants):
+        return attention.core_time(shapes, device, constants, decode)
+    return attention_cycles.core_time(shapes, device, constants)
 
 
 def features(shapes: Shapes, device: Device, core: AnyCore, framework: int) -> FloatArray:
-    """The boosters' inputs, of shape (n, len(FEATURES)); those of `attention_cycles` for its cores."""
-    if isinstance(core, attention_cycles.CycleTime):
-        return attention_cycles.features(shapes, device, core, framework)
-    s = shapes
-    out = np.empty((s.batch.size, len(FEATURES)))
-    sequences, blocks = s.batch * s.heads, s.batch * s.kv_heads
-    counts = np.stack((sequences * np.ceil(s.q_len / 64), sequences * np.ceil(s.q_len / 128), blocks)) / device.sms
-    logs = out[:, :_LOGS]
-    for column, values in enumerate((
-        s.batch, s.heads, s.kv_heads, s.heads / s.kv_heads, s.q_len, s.kv_len, core.visible, s.head_dim, core.compute,
-        core.memory, core.longest, core.compute / core.memory, core.pairs, core.moved / device.l2_bytes, counts[0],
-        counts[1], counts[2], core.moved / blocks,
-    )):  # fmt: skip
-        logs[:, column] = values
-    np.log2(logs, out=logs)
-    out[:, _LOGS : _LOGS + 3] = (counts / np.ceil(counts)).T
-    for column, (size, tile) in enumerate(((s.kv_len, 64.0), (s.kv_len, 256.0), (s.q_len, 128.0)), start=_LOGS + 3):
-        out[:, column] = size / (np.ceil(size / tile) * tile)
-    out[:, -5] = s.causal
-    out[:, -4] = s.window
-    out[:, -3] = s.itemsize
-    out[:, -2] = s.kv_itemsize
-    out[:, -1] = framework
-    return out
+    """The inputs of the trees that correct this core, (n, features)."""
+    if isinstance(core, attention.CoreTime):
+        return attention.features(shapes, device, core, framework)
+    return attention_cycles.features(shapes, device, core, framework)
+
+
+def sizes_of(shapes: Shapes, phase: str) -> dict[str, FloatArray]:
+    """The columns that tables have on a grid; the prompts of decoders and of encoders are apart."""
+    if is_decode(phase):
+        return {"batch": shapes.batch, "kv_len": shapes.kv_len}
+    causal = shapes.causal > 0
+    return {"batch": shapes.batch, "prompt": shapes.q_len[causal], "patches": shapes.q_len[~causal]}
+
+
+def corners_of(shapes: Shapes, phase: str, knots: Grid) -> Corners | None:
+    """The measured sizes around ``shapes``, None without any; what came before a prompt stays as it is."""
+    if is_decode(phase):
+        known = {name: (values, knots[name]) for name, values in sizes_of(shapes, phase).items() if name in knots}
+        return Corners.around(known) if known else None
+    if not {"batch", "prompt"} <= knots.keys():
+        return None
+    causal = shapes.causal > 0
+    groups = [(causal.nonzero()[0], "prompt"), ((~causal).nonzero()[0], "patches")]
+    batch = shapes.batch, knots["batch"]
+    found = together([
+        Corners.around({"batch": batch, "q_len": (shapes.q_len, knots.get(name, knots["prompt"]))}, rows)
+        for rows, name in groups if rows.size
+    ])  # fmt: skip
+    before = (shapes.kv_len - shapes.q_len).take(found.rows)
+    return replace(found, sizes={**found.sizes, "kv_len": found.sizes["q_len"] + before})
 
 
 def is_decode(phase: str) -> bool:
@@ -186,7 +108,7 @@ def phase_of(
 class ServingAttention(ServingEstimator):
     """Seconds of fused attention with serving kernels; backward as the forward pass times a published factor."""
 
-    forms: ClassVar = (Constants, attention_cycles.PrefillConstants, attention_cycles.DecodeConstants)
+    forms: ClassVar = (attention.Constants, attention_cycles.PrefillConstants, attention_cycles.DecodeConstants)
 
     def __init__(self, name: str, corrections: Corrections) -> None:
         super().__init__(name, corrections)
@@ -233,8 +155,10 @@ class ServingAttention(ServingEstimator):
         source, _, found = self._corrections.resolve(gpu, library.name, phase, kind, kernel=phase)
         constants = cast(AnyConstants, found)
         seconds = self._corrected(
-            source, phase, gpu, dtype, lambda device: core_time(shapes, device, constants, is_decode(phase)),
-            lambda device, core: features(shapes, device, core, library.code),
+            source, phase, gpu, dtype, shapes,
+            lambda shapes, device: core_time(shapes, device, constants, is_decode(phase)),
+            lambda shapes, device, core: features(shapes, device, core, library.code),
+            corners_of(shapes, phase, self._corrections.knots(f"{source}|{phase}")), others=(library.name,),
         )  # fmt: skip
         if source == ANY_GPU and gpu.vendor == "nvidia" and not is_decode(phase):
             return np.maximum(seconds, attention_cycles.softmax_floor(shapes, Device.of(gpu, dtype)))

@@ -1,6 +1,6 @@
 """GEMM of serving frameworks, whose tiles nobody recorded: waves of candidate tiles, then boosted trees.
 
-The core (`predictor.estimators.gemm_core`) is a minimum over tile shapes and split-K: waves on the SMs x K loop of a
+The core (`predictor.estimators.cores.gemm`) is a minimum over tile shapes and split-K: waves on the SMs x K loop of a
 tile, against the bytes through DRAM or L2, plus a fixed number of clock cycles. Weights that fit in L2 several times
 over are read from it, because the measurements rotate a few copies of them; others come from DRAM. Where activations
 are narrower than 16 bit, the framework quantizes them in a kernel of its own first, and the measured time holds both:
@@ -17,71 +17,26 @@ import numpy.typing as npt
 
 from predictor import engines
 from predictor.estimators.base import Batch
-from predictor.estimators.explanation import COUNT, WORD, Explanation, terms
-from predictor.estimators.gemm_core import Constants, CoreTime, Shapes, core_time
-from predictor.estimators.residual import (
-    Device,
-    FloatArray,
-    ServingEstimator,
-    by_variant,
-)
+from predictor.estimators.cores.gemm import Constants, Shapes, core_time, features
+from predictor.estimators.device import Device
+from predictor.estimators.explanation import COUNT, WORD, Explanation, constant_terms, terms
+from predictor.estimators.knots import Corners, Grid
+from predictor.estimators.residual import ServingEstimator, by_variant
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import activation_bytes, variant, weight_bytes
-from predictor.tiling import TileGrid
-
-__all__ = ["BLOCKED", "FEATURES", "Constants", "CoreTime", "ServingGemm", "Shapes", "core_time", "features"]
-
-#: Tiles whose waves and wave efficiency are features, and those of them that are large enough to reach the peak. Chosen
-#: by hand, not from data.
-_SHOWN_M = np.array([64.0, 128, 128, 256, 256, 192, 16, 32, 64, 128])
-_SHOWN_N = np.array([64.0, 64, 128, 128, 256, 128, 128, 128, 256, 256])
-_LARGE = [2, 3, 4, 9]
-
-FEATURES = (
-    "log2_m", "log2_n", "log2_k", "log2_compute_s", "log2_memory_s", "log2_longer_s", "log2_compute_over_memory",
-    "log2_intensity", "log2_weights_over_l2", "log2_bytes_over_l2", "log2_activations_over_l2", "pad_m_8", "pad_m_64",
-    "pad_m_128", "pad_n_64", "pad_n_256", "gcd_m", "gcd_n", "gcd_k", "best_tile", "log2_tiles_128",
-    *(f"log2_waves_{int(m)}x{int(n)}" for m, n in zip(_SHOWN_M, _SHOWN_N, strict=True)),
-    *(f"wave_efficiency_{int(m)}x{int(n)}" for m, n in zip(_SHOWN_M, _SHOWN_N, strict=True)),
-    "framework",
-)  # fmt: skip
-
+from predictor.roofline import FloatArray
 
 BLOCKED = "fp8_block"
 
 
-def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> FloatArray:
-    """The boosters' inputs of shape (n, len(FEATURES)): no unit of a GPU stands in them but as a ratio or a time."""
-    m, n, k = shapes.m, shapes.n, shapes.k
-    weights, activations = shapes.weights, shapes.activations
-    moved = weights + activations
-    flops = 2.0 * shapes.batch * m * n * k
-    tiles = TileGrid.cover(m[:, None], n[:, None], _SHOWN_M, _SHOWN_N, shapes.batch[:, None]).blocks
-    waves = tiles / device.sms
-    efficiency = waves / np.ceil(waves)
-    filled = efficiency * (shapes.batch * m * n)[:, None] / (tiles * (_SHOWN_M * _SHOWN_N))
-    shown = _SHOWN_M.size
-    out = np.empty((m.size, len(FEATURES)))
-    logs = out[:, :11]
-    logs[:, 0], logs[:, 1], logs[:, 2] = m, n, k
-    logs[:, 3], logs[:, 4] = core.compute, core.memory
-    logs[:, 5] = np.maximum(core.compute, core.memory)
-    logs[:, 6] = core.compute / core.memory
-    logs[:, 7] = flops / moved
-    logs[:, 8] = weights / device.l2_bytes
-    logs[:, 9] = moved / device.l2_bytes
-    logs[:, 10] = activations / device.l2_bytes
-    np.log2(logs, out=logs)
-    for column, (size, tile) in enumerate(((m, 8.0), (m, 64.0), (m, 128.0), (n, 64.0), (n, 256.0)), start=11):
-        out[:, column] = size / (np.ceil(size / tile) * tile)
-    table = np.array((m, n, k), dtype=np.int64).T
-    out[:, 16:19] = np.gcd(table, 256)
-    out[:, 19] = filled[:, _LARGE].max(axis=1)
-    out[:, 20] = np.log2(shapes.batch * m * n / (16384.0 * device.sms))
-    out[:, 21 : 21 + shown] = np.log2(waves)
-    out[:, 21 + shown : 21 + 2 * shown] = efficiency
-    out[:, -1] = framework
-    return out
+def sizes_of(shapes: Shapes, kind: str) -> dict[str, FloatArray]:
+    """The columns that tables have on a grid, (n,) each."""
+    return {"m": shapes.m}
+
+
+def corners_of(shapes: Shapes, kind: str, knots: Grid) -> Corners | None:
+    """The measured sizes around ``shapes``; None without any."""
+    return Corners.around({"m": (shapes.m, knots["m"])}) if knots else None
 
 
 def _whole(size: float, multiple: float) -> float:
@@ -103,7 +58,7 @@ class ServingGemm(ServingEstimator):
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """The core's grid and times for the only product of ``batch``, its constants, and what the trees make of it."""
-        from predictor.estimators.gemm_explained import constant_terms, core_terms  # a forecast starts without it
+        from predictor.estimators.cores.gemm_explained import core_terms  # a forecast starts without it
 
         op, columns = batch.ops[0], batch.columns
         dtype, quant = op.dtype, getattr(op, "quant", "")
@@ -112,7 +67,7 @@ class ServingGemm(ServingEstimator):
         found, bound = core_terms(shapes, device, constants)
         seconds, core = float(self.seconds(batch, gpu)[0]), float(core_time(shapes, device, constants).total[0])
         found += terms("residual", [
-            ("factor", seconds / core, COUNT, "exp(r): what the trees, or a calibration, say of this shape"),
+            ("factor", seconds / core, COUNT, self._asked(f"{source}|{kind}", shapes)),
             ("kernel", seconds, "s", "core x factor"),
         ])  # fmt: skip
         m, n, k = (float(columns[name][0]) for name in ("m", "n", "k"))
@@ -123,9 +78,20 @@ class ServingGemm(ServingEstimator):
             ("aligned", f"{m:.0f} x {n:.0f} x {k:.0f}", WORD, "the next multiples of 64, of 8 for few rows"),
             ("aligned kernel", at, "s", "what the larger, aligned product takes"),
         ])  # fmt: skip
-        found += constant_terms(constants, shapes.itemsize < 2)
+        found += constant_terms(constants, without="nothing" if shapes.quantizes else "quantize")
         rests = self._corrections.rests_on(source, gpu, engines.answering(batch.kernels).name, kind)
         return Explanation(tuple(found), bound, rests)
+
+    def _asked(self, key: str, shapes: Shapes) -> str:
+        """Which rows of A the trees under ``key`` are asked about, in words."""
+        corners = corners_of(shapes, "", self._corrections.knots(key))
+        if corners is None:
+            return "exp(r): what the trees, or a calibration, say of this shape"
+        rows = sorted(corners.sizes["m"].tolist())
+        at = " and ".join(f"{m:.0f}" for m in rows)
+        if len(rows) == 1:
+            return f"exp(r): trees, or a calibration, at {at} rows, a measured size"
+        return f"kernel / core: trees, on a line between the measured {at} rows"
 
     def _constants(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str) -> tuple[str, str, Constants]:
         """(whose, of which variant, constants)."""
@@ -136,12 +102,14 @@ class ServingGemm(ServingEstimator):
     def _shapes(self, batch: Batch, dtype: str, quant: str, rows: npt.NDArray[np.int64]) -> Shapes:
         count, m, n, k = (batch.columns[name][rows] for name in ("batch", "m", "n", "k"))
         sizes = activation_bytes(dtype, quant), weight_bytes(dtype, quant)
-        return Shapes(count, m, n, k, *sizes, blocked=quant == BLOCKED)
+        given = not engines.answering(batch.kernels).quantizes
+        return Shapes(count, m, n, k, *sizes, blocked=quant == BLOCKED, quantized=given)
 
     def _seconds(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str, rows: npt.NDArray[np.int64]) -> FloatArray:
         shapes, library = self._shapes(batch, dtype, quant, rows), engines.answering(batch.kernels)
         source, kind, constants = self._constants(batch, gpu, dtype, quant)
         return self._corrected(
-            source, kind, gpu, dtype, lambda device: core_time(shapes, device, constants),
-            lambda device, core: features(shapes, device, core, library.code),
+            source, kind, gpu, dtype, shapes, lambda shapes, device: core_time(shapes, device, constants),
+            lambda shapes, device, core: features(shapes, device, core, library.code),
+            corners_of(shapes, kind, self._corrections.knots(f"{source}|{kind}")), others=(library.name, quant),
         )  # fmt: skip

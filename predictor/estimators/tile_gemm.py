@@ -1,10 +1,10 @@
 """fp32 matrix products on the CUDA cores: the fastest of the kernels that a library may pick.
 
-The time of a kernel is an analytic model of its tiles, waves and split-K factor (`predictor.estimators.sgemm`), and
-shared by every GPU. A GPU has two scalars: ``u``, the share of the best kernel's rate that it sustains, and the share
-of its memory bandwidth that GEMM kernels reach. They are fitted where a GPU was measured. Elsewhere ``u`` follows from
+The time of a kernel is an analytic model of its tiles, waves and split-K factor (`cores.sgemm`), and shared by every
+GPU. A GPU has two scalars: ``u``, the share of the best kernel's rate that it sustains, and the share of its memory
+bandwidth that GEMM kernels reach. They are fitted where a GPU was measured. Elsewhere ``u`` follows from
 the board's power: no more than its power limit pays for at the power per FLOP/s of its architecture
-(`predictor.estimators.power`), and the bandwidth share is the median of those fitted.
+(`predictor.estimators.device`), and the bandwidth share is the median of those fitted.
 
 cuBLAS picks a kernel by a cost model of its own. What it picks is imitated by the smallest time x penalty, with a
 penalty for each tile and split factor that was fitted to the kernels that really ran (a multinomial logit). A GPU whose
@@ -25,46 +25,23 @@ import numpy.typing as npt
 from predictor.errors import SpecError
 from predictor.estimators.base import Batch
 from predictor.estimators.calibrated import Calibrated
-from predictor.estimators.explanation import COUNT, SHARE, WORD, Explanation, terms
-from predictor.estimators.power import sustained_share
-from predictor.estimators.sgemm import (
-    ARRAYS,
-    K_STEP,
-    LAYOUTS,
-    MIN_SPLIT_K,
-    SCALARS,
-    TILES,
-    UNSEEN,
-    UNSEEN_SHARPNESS,
-    Board,
-    Candidates,
-    Constants,
-    FloatArray,
-    IntArray,
-    Shape,
-    Traits,
-    all_candidates,
-    candidates,
-    compute_seconds,
-    consensus,
-    expected_seconds,
-    join_seconds,
-    layout_indices,
-    library_of,
-    memory_seconds,
-    nearest_library,
-    split_indices,
-)
+from predictor.estimators.cores import sgemm
+from predictor.estimators.cores.gemm import CoreTime, Shapes
+from predictor.estimators.cores.sgemm import Candidates, Constants, IntArray
+from predictor.estimators.device import Device, sustained_share
+from predictor.estimators.eager import eager_seconds, overhead
+from predictor.estimators.explanation import COUNT, SHARE, Explanation, rests_on, terms
 from predictor.hardware.gpu import GPUSpec
-from predictor.tiling import TileGrid
+from predictor.roofline import FloatArray
 
 
 class TileGemm:
     """The fp32 GEMM estimator. Built by `from_artifact`; immutable afterwards."""
 
     def __init__(
-        self, const: Constants, boards: Mapping[str, tuple[float, float]], manifest: Mapping[str, Any]
-    ) -> None:
+        self, const: Constants, boards: Mapping[str, tuple[float, float]], manifest: Mapping[str, Any],
+        weights: Mapping[str, npt.NDArray[Any]],
+    ) -> None:  # fmt: skip
         self.name = str(manifest["name"])
         self.const = const
         self._boards = dict(boards)
@@ -72,7 +49,7 @@ class TileGemm:
         self._bandwidth = float(np.median([bw for _, bw in boards.values()])) if boards else 1.0
         self._overhead: dict[str, dict[str, list[float]]] = manifest["eager_overhead_s"]
         try:
-            own = {str(g): Calibrated.from_manifest(entry) for g, entry in manifest["calibrated"].items()}
+            own = {str(g): Calibrated.from_manifest(entry, weights) for g, entry in manifest["calibrated"].items()}
         except (KeyError, ValueError) as error:
             raise SpecError(f"tile_gemm artifact: key 'calibrated' is incomplete ({error})") from None
         self._own: dict[str, Calibrated] = own
@@ -81,16 +58,16 @@ class TileGemm:
     @classmethod
     def from_artifact(cls, manifest: dict[str, Any], weights: dict[str, npt.NDArray[Any]]) -> TileGemm:
         """The estimator of a manifest and its arrays; SpecError where they were made for other tiles."""
-        if tuple(manifest["tiles"]) != tuple(t.name for t in TILES):
+        if tuple(manifest["tiles"]) != tuple(t.name for t in sgemm.TILES):
             raise SpecError(f"tile_gemm artifact has tiles {manifest['tiles']}, this version knows others")
         try:
-            values: dict[str, Any] = {k: np.asarray(weights[k], dtype=np.float64) for k in ARRAYS}
-            values |= {k: float(weights[k]) for k in SCALARS}
+            values: dict[str, Any] = {k: np.asarray(weights[k], dtype=np.float64) for k in sgemm.ARRAYS}
+            values |= {k: float(weights[k]) for k in sgemm.SCALARS}
             table = np.asarray(weights["boards"], dtype=np.float64)
         except KeyError as error:
             raise SpecError(f"tile_gemm artifact lacks the array {error}") from None
         boards = {str(g): (float(u), float(bw)) for g, (u, bw) in zip(manifest["boards"], table, strict=True)}
-        return cls(Constants(**values), boards, manifest)
+        return cls(Constants(**values), boards, manifest, weights)
 
     def calibrated(self, gpu_id: str, own: Calibrated) -> TileGemm:
         """This estimator with another own side of one GPU."""
@@ -99,17 +76,14 @@ class TileGemm:
         result._tables = {}
         return result
 
-    def board(self, gpu: GPUSpec) -> Board:
-        """The GPU's side of the formula: fitted scalars where it was measured, the data sheet's elsewhere."""
+    def board(self, gpu: GPUSpec) -> tuple[float, float]:
+        """(u, bandwidth share): fitted scalars where the GPU was measured, the data sheet's elsewhere."""
         known = self._own[gpu.id].board if gpu.id in self._own else self._boards.get(gpu.id)
-        if known is None:
-            known = (sustained_share(gpu, self._need), self._bandwidth)
-        u, bandwidth = known
-        return Board(gpu.sm_count, gpu.peak_flops("fp32"), u, gpu.memory_bandwidth * bandwidth, float(gpu.l2_bytes))
+        return (sustained_share(gpu, self._need), self._bandwidth) if known is None else known
 
     def library(self, gpu: GPUSpec) -> int:
         """The GPU's kernel library, or the nearest one (the newer of two) that was measured."""
-        return nearest_library(self.const.efficiency.max(axis=(1, 2)) > 0.0, library_of(gpu))
+        return sgemm.nearest_library(self.const.efficiency.max(axis=(1, 2)) > 0.0, sgemm.library_of(gpu))
 
     def _candidates(self, library: int, layout: int, own: str) -> Candidates:
         """Candidates of a library and layout (``len(LAYOUTS)`` stands for kernels of either), arrays of shape (c,).
@@ -121,15 +95,17 @@ class TileGemm:
         if key not in self._tables:
             const = self.constants(own, library)
             tables = const.efficiency, const.penalty, const.split_penalty
-            rates, *penalties = consensus(*tables) if library == UNSEEN else (table[library] for table in tables)
-            either = layout == len(LAYOUTS) or not rates[layout].any()
+            rates, *penalties = (
+                sgemm.consensus(*tables) if library == sgemm.UNSEEN else (table[library] for table in tables)
+            )
+            either = layout == len(sgemm.LAYOUTS) or not rates[layout].any()
             rate = rates.max(axis=0) if either else rates[layout]
             tile_penalty, split_penalty = (p.min(axis=0) if either else p[layout] for p in penalties)
-            tiles, splits = all_candidates()
+            tiles, splits = sgemm.all_candidates()
             keep = rate[tiles] > 0.0
             tiles, splits = tiles[keep], splits[keep]
-            penalty = tile_penalty[tiles] * split_penalty[split_indices(splits)]
-            self._tables[key] = candidates(const, rate[tiles], tiles, splits, penalty)
+            penalty = tile_penalty[tiles] * split_penalty[sgemm.split_indices(splits)]
+            self._tables[key] = sgemm.candidates(const, rate[tiles], tiles, splits, penalty)
         return self._tables[key]
 
     def constants(self, own: str, library: int) -> Constants:
@@ -145,102 +121,80 @@ class TileGemm:
         out = np.empty(len(layouts))
         for layout in np.unique(layouts):
             rows = np.nonzero(layouts == layout)[0]
-            shape = Shape(*(columns[c][rows, None] for c in ("batch", "m", "n", "k")))
+            shape = sgemm.products(*(columns[c][rows, None] for c in ("batch", "m", "n", "k")))
             out[rows] = self._chosen(shape, int(layout), gpu)
         if gpu.id in self._own:
             out *= self._own[gpu.id].factor(columns, layouts)
         return out
 
-    def _chosen(self, shape: Shape, layout: int, gpu: GPUSpec) -> FloatArray:
+    def _chosen(self, shape: Shapes, layout: int, gpu: GPUSpec) -> FloatArray:
         _, seconds, score, unseen = self._scored(shape, layout, gpu)
         if unseen:
-            return expected_seconds(seconds, score, UNSEEN_SHARPNESS)
+            return sgemm.expected_seconds(seconds, score, sgemm.UNSEEN_SHARPNESS)
         result: FloatArray = seconds[np.arange(len(score)), score.argmin(axis=1)]
         return result
 
-    def _scored(self, shape: Shape, layout: int, gpu: GPUSpec) -> tuple[Candidates, FloatArray, FloatArray, bool]:
+    def _scored(self, shape: Shapes, layout: int, gpu: GPUSpec) -> tuple[Candidates, FloatArray, FloatArray, bool]:
         """(candidates, their times (n, c), what the library goes by (n, c), whether nobody measured the library)."""
         own = gpu.id if gpu.id in self._own else ""
         library = self.library(gpu)
-        unseen = not own and library != library_of(gpu)
-        cand = self._candidates(UNSEEN if unseen else library, layout, own)
-        seconds = self.candidate_seconds(shape, cand, layout, gpu)
-        allowed = (cand.splits == 1.0) | (shape.k >= MIN_SPLIT_K * cand.splits)
+        unseen = not own and library != sgemm.library_of(gpu)
+        cand = self._candidates(sgemm.UNSEEN if unseen else library, layout, own)
+        seconds = self.core_time(shape, cand, layout, gpu).total
+        allowed = (cand.splits == 1.0) | (shape.k >= sgemm.MIN_SPLIT_K * cand.splits)
         return cand, seconds, np.where(allowed, seconds * cand.penalty, np.inf), unseen
 
-    def candidate_seconds(self, shape: Shape, cand: Candidates, layout: int, gpu: GPUSpec) -> FloatArray:
-        """Time of every candidate on ``gpu`` before its smooth correction, of shape (n, c)."""
-        compute, memory, board, const = self._parts(shape, cand, layout, gpu)
-        return join_seconds(compute, memory, shape, cand, board, const)
-
-    def _parts(
-        self, shape: Shape, cand: Candidates, layout: int, gpu: GPUSpec
-    ) -> tuple[FloatArray, FloatArray, Board, Constants]:
-        """(compute, memory) of every candidate, of shape (n, c), with the board and the constants that made them."""
-        board, lib = self.board(gpu), self.library(gpu)
+    def core_time(self, shape: Shapes, cand: Candidates, layout: int, gpu: GPUSpec) -> CoreTime:
+        """Time of every candidate on ``gpu`` before its smooth correction, and its parts, of shape (n, c)."""
+        device, lib = Device.sheet(gpu, gpu.peak_flops("fp32")).sustaining(*self.board(gpu)), self.library(gpu)
         const = self.constants(gpu.id if gpu.id in self._own else "", lib)
-        traits = Traits(
-            const.unaligned[lib], const.reread[lib], const.narrow[lib], const.straddle[lib], const.strain[lib],
-            float(layout == 0),
-        )  # fmt: skip
-        compute = compute_seconds(shape, cand, board, const, traits) / board.sustained
-        return compute, memory_seconds(shape, cand, board, const, traits), board, const
+        return sgemm.core_time(shape, device, const, cand, lib, float(layout == 0))
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """The tile that the library would take for the only product of ``batch``, its waves and times."""
-        layout = int(layout_indices(batch.ops)[0])
-        shape = Shape(*(batch.columns[c][:1, None] for c in ("batch", "m", "n", "k")))
-        cand, seconds, score, unseen = self._scored(shape, layout, gpu)
+        from predictor.estimators.cores.gemm_explained import Tiled  # a forecast starts without it
+
+        layout = int(sgemm.layout_indices(batch.ops)[0])
+        shape = sgemm.products(*(batch.columns[c][:1, None] for c in ("batch", "m", "n", "k")))
+        cand, _, score, unseen = self._scored(shape, layout, gpu)
         at = int(score.argmin())
-        compute, memory, board, const = self._parts(shape, cand, layout, gpu)
-        tm, tn, splits = float(cand.tile_m[at]), float(cand.tile_n[at]), float(cand.splits[at])
-        m, n, k = (float(size[0, 0]) for size in (shape.m, shape.n, shape.k))
-        grid = TileGrid.cover(m, n, tm, tn, float(shape.b[0, 0]))
-        sms, kernel = float(board.sm_count), float(self.seconds(batch, gpu)[0])
-        steps = float(np.ceil(k / (K_STEP * splits)))
-        waves, whole = float(grid.waves(sms, splits)), float(grid.whole_waves(sms, splits))
-        found = terms("tile grid", [
-            ("tile", f"{tm:.0f} x {tn:.0f}", WORD, "rows x columns of C"),
-            ("splits of K", splits, COUNT, ""),
-            ("grid", f"{grid.rows:.0f} x {grid.columns:.0f}", WORD, "tiles down x across"),
-            ("blocks", float(grid.blocks * splits), COUNT, ""),
-            ("waves", waves, COUNT, f"blocks / {sms:.0f} SMs"),
-            ("waves that run", whole, COUNT, f"{const.quantization:.0%} of the tail wave's rounding is felt"),
-            ("tail", float(grid.tail_blocks(sms, splits)) / sms, SHARE, "of the SMs have a block of the last wave"),
-        ])  # fmt: skip
+        core = self.core_time(shape, cand, layout, gpu)
+        compute_s, memory_s, core_s = (float(part[0, at]) for part in (core.compute, core.memory, core.total))
+        const = self.constants(gpu.id if gpu.id in self._own else "", self.library(gpu))
+        splits, k, kernel = float(cand.splits[at]), float(shape.k[0, 0]), float(self.seconds(batch, gpu)[0])
+        tiled = Tiled.cut(shape, float(cand.tile_m[at]), float(cand.tile_n[at]), splits, float(gpu.sm_count))
+        steps = float(np.ceil(k / (sgemm.K_STEP * splits)))
+        found = tiled.grid_terms(f"{const.quantization:.0%} of the tail wave's rounding is felt")
         found += terms("one tile", [
-            ("steps", steps, COUNT, f"K {k:.0f} / {K_STEP:.0f} / splits"),
-            ("prologue", float(cand.prologue[at]) / K_STEP, COUNT, "steps that fill the pipeline and write out"),
-            ("tile latency", float(compute[0, at]) / max(1.0, whole), "s", "compute / waves"),
+            ("steps", steps, COUNT, f"K {k:.0f} / {sgemm.K_STEP:.0f} / splits"),
+            ("prologue", float(cand.prologue[at]) / sgemm.K_STEP, COUNT, "steps that fill the pipeline and write out"),
+            ("tile latency", compute_s / max(1.0, tiled.whole_waves), "s", "compute / waves"),
         ])  # fmt: skip
         found += terms("core", [
-            ("compute", float(compute[0, at]), "s", "waves x tile latency"),
-            ("memory", float(memory[0, at]), "s", "DRAM, with what later waves read again"),
-            ("core", float(seconds[0, at]), "s", f"p-norm, p = {const.norm:.3g}, write-out and fixed times"),
-            ("factor", kernel / float(seconds[0, at]), COUNT,
+            ("compute", compute_s, "s", "waves x tile latency"),
+            ("memory", memory_s, "s", "DRAM, with what later waves read again"),
+            ("core", core_s, "s", f"p-norm, p = {const.norm:.3g}, write-out and fixed times"),
+            ("factor", kernel / core_s, COUNT,
              "the mean of other libraries' kernels" if unseen else "a calibration's smooth correction"),
             ("kernel", kernel, "s", "core x factor"),
         ])  # fmt: skip
-        found += terms("padding", [
-            ("m", 1.0 - m / float(grid.rows * tm), SHARE, f"of the tiles' rows are beyond m {m:.0f}"),
-            ("n", 1.0 - n / float(grid.columns * tn), SHARE, f"of the tiles' columns are beyond n {n:.0f}"),
-            ("k", 1.0 - k / (steps * K_STEP * splits), SHARE, f"of the steps' depth is beyond k {k:.0f}"),
-        ])  # fmt: skip
+        beyond = 1.0 - k / (steps * sgemm.K_STEP * splits)
+        found += tiled.padding_terms() + terms(
+            "padding", [("k", beyond, SHARE, f"of the steps' depth is beyond k {k:.0f}")]
+        )
+        u, bandwidth = self.board(gpu)
         found += terms("constants", [
-            ("u", float(board.sustained), SHARE, "of the best kernel's rate that the board sustains"),
+            ("u", u, SHARE, "of the best kernel's rate that the board sustains"),
             ("efficiency", float(cand.efficiency[at]), SHARE, "of the fp32 peak, for this tile"),
-            ("bandwidth", float(board.bandwidth / gpu.memory_bandwidth), SHARE, "of DRAM's bandwidth"),
+            ("bandwidth", bandwidth, SHARE, "of DRAM's bandwidth"),
         ])  # fmt: skip
-        whose = f"calibrated to {gpu.id}" if gpu.id in self._own else f"rows of {', '.join(sorted(self._boards))}"
-        known = gpu.id in self._own or gpu.id in self._boards
-        rests = whose if known else f"{whose}; u of {gpu.id} by its power limit"
-        parts = {"compute": float(compute[0, at]), "DRAM": float(memory[0, at])}
-        parts["launch"] = float(seconds[0, at]) - max(parts.values())
+        parts = {"compute": compute_s, "DRAM": memory_s, "launch": core_s - max(compute_s, memory_s)}
+        rests = rests_on(gpu.id, self._own, self._boards, "u", "its power limit")
         return Explanation(tuple(found), max(parts, key=lambda name: parts[name]), rests)
 
     def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         """Kernel time, shape (n,)."""
-        return self.kernel_seconds(batch.columns, layout_indices(batch.ops), gpu)
+        return self.kernel_seconds(batch.columns, sgemm.layout_indices(batch.ops), gpu)
 
     def eager_seconds(self, seconds: FloatArray, gpu_id: str, layout: str = "tn") -> FloatArray:
         """What protocol "eager_events" reads for kernels of ``seconds``: max(host, launch + kernel), shape (n,).
@@ -248,10 +202,5 @@ class TileGemm:
         The two times are fitted by GPU and layout; the medians of the measured GPUs for another.
         """
         call = "tn" if layout == "tn" else "nn"
-        known = self._overhead[call]
-        if gpu_id in self._own:
-            host, launch = self._own[gpu_id].overhead[call]
-        else:
-            host, launch = known.get(gpu_id) or np.median(np.array(list(known.values())), axis=0)
-        result: FloatArray = np.maximum(host, launch + seconds)
-        return result
+        own = self._own[gpu_id].overhead[call] if gpu_id in self._own else None
+        return eager_seconds(seconds, *(own or overhead(self._overhead[call], gpu_id)))

@@ -65,18 +65,17 @@ class Trees:
         return np.concatenate([self._walk(x[i : i + _ROWS_AT_ONCE]) for i in range(0, len(x), _ROWS_AT_ONCE)])
 
     def _walk(self, x: FloatArray) -> FloatArray:
-        rows = x.shape[0]
-        # True where the value lies above the threshold, for every split and row: (splits, n), flattened.
-        above = (x.T.take(self.split_feature, axis=0) > self.split_threshold[:, None]).ravel()
-        row = np.arange(rows, dtype=np.int64)
-        at = np.repeat(np.arange(self.trees, dtype=np.int64)[:, None], rows, axis=1)
+        rows, splits = x.shape[0], len(self.split_feature)
+        # True where the value lies above the threshold, for every row and split: (n, splits), flattened.
+        above = (x.take(self.split_feature, axis=1) > self.split_threshold).ravel()
+        first = np.repeat(np.arange(0, rows * splits, splits, dtype=np.int64)[:, None], self.trees, axis=1)
+        at = np.repeat(np.arange(self.trees, dtype=np.int64)[None, :], rows, axis=0)
         for _ in range(self.depth):
             split = self._nodes.take(at)
-            split *= rows
-            split += row
+            split += first
             at = self._children.take(at)
             at += above.take(split)
-        result: FloatArray = self._values.take(at).sum(axis=0)
+        result: FloatArray = self._values.take(at).sum(axis=1)
         return result
 
     # ------------------------------------------------------------------------------------------------ on disk

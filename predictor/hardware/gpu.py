@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from predictor.dtypes import DTYPES, canonical
 from predictor.errors import RequestError, UnsupportedError, nearest
+from predictor.hardware.capability import of_capability
 from predictor.hardware.catalogue import Catalogue, Document
 
 GPU_DIR = Path(__file__).parent / "gpus"
@@ -33,13 +34,24 @@ QUANTITIES: Mapping[str, tuple[str, str, bool]] = {
     "memory_capacity": ("memory_capacity", "bytes", True),
     "l2": ("l2_bytes", "bytes", True),
     "power_limit": ("power_limit_w", "power", True),
-    "shared_memory_per_sm": ("shared_memory_per_sm_bytes", "bytes", False),
-    "registers_per_sm": ("registers_per_sm", "count", False),
-    "max_threads_per_sm": ("max_threads_per_sm", "count", False),
     "nvlink_bandwidth": ("nvlink_bandwidth", "bandwidth", False),
     "pcie_bandwidth": ("pcie_bandwidth", "bandwidth", False),
     "launch_overhead": ("launch_overhead_s", "time", False),
 }
+#: What compute_capabilities.yaml gives where a file does not: field -> (field of GPUSpec, dimension).
+BY_CAPABILITY: Mapping[str, tuple[str, str]] = {
+    "shared_memory_per_sm": ("shared_memory_per_sm_bytes", "bytes"),
+    "shared_memory_per_block": ("shared_memory_per_block_bytes", "bytes"),
+    "shared_memory_bytes_per_clock": ("shared_memory_bytes_per_clock", "count"),
+    "tensor_memory_per_sm": ("tensor_memory_per_sm_bytes", "bytes"),
+} | {
+    field: (field, "count")
+    for field in (
+        "registers_per_sm", "max_threads_per_sm", "max_blocks_per_sm", "warp_threads", "lanes_per_sm",
+        "exponentials_per_clock", "issue_slots_per_clock", "matrix_tile_rows", "matrix_tile_columns",
+        "matrix_tile_depth",
+    )
+}  # fmt: skip
 #: Generation of chips -> its vendor and, for NVIDIA's, the major numbers of its compute capabilities.
 GENERATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "pascal": ("nvidia", ("6",)), "volta": ("nvidia", ("7",)), "turing": ("nvidia", ("7",)),
@@ -65,7 +77,6 @@ class GPUSpec:
     sm_count                    streaming multiprocessors; compute units on AMD, Xe cores on Intel
     boost_clock_hz              the highest clock the board runs at by its own accord
     memory_bandwidth            bytes/s of device memory;  memory_capacity  bytes;  l2_bytes  bytes
-    shared_memory_per_sm_bytes, registers_per_sm (32-bit), max_threads_per_sm
     power_limit_w               W
     nvlink_bandwidth            bytes/s PER DIRECTION per GPU over all links (Infinity Fabric on AMD); None: no links
     pcie_bandwidth              bytes/s per direction
@@ -74,6 +85,17 @@ class GPUSpec:
     sources                     field of the file, such as "peak_flops.matrix.bf16" -> where the value is from
     path                        the file it was read from
     launch_overhead_s           s of CPU time a framework call takes on the machine that holds the board
+
+    By compute capability (`compute_capabilities.yaml`) where the file does not say, None where neither does, an SM:
+
+    shared_memory_per_sm_bytes, shared_memory_per_block_bytes (at most), tensor_memory_per_sm_bytes
+    registers_per_sm            of 32 bits;  max_threads_per_sm, max_blocks_per_sm  resident at a time
+    warp_threads                threads of a warp or wave;  issue_slots_per_clock  warp instructions a clock
+    lanes_per_sm                fp32 multiply-adds a clock;  exponentials_per_clock  special functions a clock
+    shared_memory_bytes_per_clock
+    matrix_tile_rows, matrix_tile_columns, matrix_tile_depth
+                                smallest product, in 16 bits, of the matrix instruction that reaches the peak
+    matrix_rates                dtype -> dense FLOP a clock at the generation's full rate; a board may do less (`peaks`)
 
     What a vendor has no equivalent of is None. Equality compares every field; the hash is that of the id.
     """
@@ -90,9 +112,6 @@ class GPUSpec:
     memory_bandwidth: float
     memory_capacity: int
     l2_bytes: int
-    shared_memory_per_sm_bytes: int | None
-    registers_per_sm: int | None
-    max_threads_per_sm: int | None
     power_limit_w: float
     nvlink_bandwidth: float | None
     pcie_bandwidth: float | None
@@ -100,6 +119,21 @@ class GPUSpec:
     sources: Mapping[str, str]
     path: Path
     launch_overhead_s: float | None = None
+    shared_memory_per_sm_bytes: int | None = None
+    shared_memory_per_block_bytes: int | None = None
+    shared_memory_bytes_per_clock: int | None = None
+    tensor_memory_per_sm_bytes: int | None = None
+    registers_per_sm: int | None = None
+    max_threads_per_sm: int | None = None
+    max_blocks_per_sm: int | None = None
+    warp_threads: int | None = None
+    lanes_per_sm: int | None = None
+    exponentials_per_clock: int | None = None
+    issue_slots_per_clock: int | None = None
+    matrix_tile_rows: int | None = None
+    matrix_tile_columns: int | None = None
+    matrix_tile_depth: int | None = None
+    matrix_rates: Mapping[str, float] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -206,6 +240,13 @@ def parse_gpu(text: str, path: Path) -> GPUSpec:
         target: document.quantity(field, dimension, required)
         for field, (target, dimension, required) in QUANTITIES.items()
     }
+    fixed = of_capability(optional["compute_capability"], texts["architecture"].lower())
+    for given, (target, dimension) in BY_CAPABILITY.items():
+        if given in fixed:
+            document.fields.setdefault(given, fixed[given])
+        values[target] = document.quantity(given, dimension, False)
+    rates = document.entry("matrix_rates", fixed.get("matrix_rates")) or {}
+    assert isinstance(rates, dict)
     peaks = dict(_peaks(document))
     if ("vector", "fp32") not in peaks and "peak_flops.vector.fp32" not in document.sources:
         document.missing.append("peak_flops.vector.fp32")
@@ -213,7 +254,7 @@ def parse_gpu(text: str, path: Path) -> GPUSpec:
     if not isinstance(aliases, list) or not all(_plain(alias) for alias in aliases):
         document.problems.append("aliases is not a list of plain names such as [h100]")
         aliases = []
-    document.unknown_fields((*_TEXTS, *_OTHER, *QUANTITIES))
+    document.unknown_fields((*_TEXTS, *_OTHER, *QUANTITIES, *BY_CAPABILITY))
     document.raise_problems()
     return GPUSpec(
         id=texts["id"],
@@ -224,6 +265,7 @@ def parse_gpu(text: str, path: Path) -> GPUSpec:
         compute_capability=optional["compute_capability"],
         memory_type=None if memory_type is None else str(memory_type),
         peaks=peaks,
+        matrix_rates={dtype: float(rate) for dtype, rate in rates.items()},
         sources=document.sources,
         path=path,
         **values,

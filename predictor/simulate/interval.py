@@ -7,10 +7,15 @@ join as the root of the sum of squares, above and below the forecast apart.
 Where the CPU is slower than the GPU, kernels that take longer hide behind it. The timeline is run again with every
 kernel at its upper (lower) end, and with every call at the host's; each class counts with the part of its seconds that
 the total felt.
+
+Kernels that were all forecast exactly would not make an exact run: in place they meet another cache, clock and memory
+traffic than alone, there are gaps between them, and engines do what no graph holds. That is a term of its own
+(`Composition`), independent of the others, learned from whole runs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,13 +30,50 @@ from predictor.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
+class Composition:
+    """By how much a run differs from its kernels: logarithms of its latency's ends, and seconds a kernel above."""
+
+    low: float
+    high: float
+    kernel_s: float
+
+    def ends(self, total_s: float, kernels: float) -> tuple[float, float]:
+        """Half widths in seconds, below and above, of a run that takes ``total_s`` with so many kernels."""
+        below, above = total_s * (1.0 - math.exp(self.low)), total_s * math.expm1(self.high)
+        return below, math.hypot(above, kernels * self.kernel_s)
+
+
+COMPOSITION = Composition(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class StageSpread:
-    """By how many seconds a pass may be off below and above, by class (classes,), and for the host's sake."""
+    """By how many seconds a pass may be off below and above, by class (classes,), and for the host's sake; and how many
+    kernels it has."""
 
     below: FloatArray
     above: FloatArray
     host_below: float
     host_above: float
+    kernels: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpread:
+    """A run's latency, its kernels' number, and the half widths in seconds, below and above, of kernels and host."""
+
+    total_s: float
+    count: float
+    kernels: tuple[float, float]
+    host: tuple[float, float]
+
+    def interval(self, composition: Composition = COMPOSITION) -> tuple[float, float]:
+        """[low, high] in seconds, which holds the forecast."""
+        below, above = (
+            math.sqrt(sum(end * end for end in ends))
+            for ends in zip(self.kernels, self.host, composition.ends(self.total_s, self.count), strict=True)
+        )
+        return self.total_s - min(below, self.total_s), self.total_s + above
 
 
 def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
@@ -48,18 +90,22 @@ def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
     rows = _rows(timed)
     size = int(known.classes.max(initial=0)) + 1
     classes = [known.classes[own] for own in rows]
-    launches = timed.timeline.cpu_s > 0.0
+    launches, waited, span = timed.timeline.cpu_s > 0.0, timed.stage.overhead_s, work.waits_range_s
+    waits = (0.0, 0.0) if span is None else (max(0.0, waited - span[0]), max(0.0, span[1] - waited))
     by_class = []
     for seconds in (known.low_s, known.high_s):
         ratio = seconds / timed.table.latency_s
-        moved = [s.gpu_s * ratio[own] for s, own in zip(timed.segments, rows, strict=True)]
+        moved = [
+            s.gpu_s + (s.gpu_s - s.gaps_s) * (ratio[own] - 1.0) for s, own in zip(timed.segments, rows, strict=True)
+        ]
         change = np.zeros(size)
         for s, other, kinds in zip(timed.segments, moved, classes, strict=True):
             change += np.bincount(kinds, weights=np.abs(other - s.gpu_s) * s.repeat, minlength=size)
         by_class.append(change * _felt(timed, moved, float(change.sum())) if launches else change)
     assumed = work.launch_range_s if launches else None
     host = [0.0, 0.0] if assumed is None else [_host(timed, end_s / work.launch_overhead_s) for end_s in assumed]
-    return StageSpread(by_class[0], by_class[1], host[0], host[1])
+    kernels = float(sum(len(s.gpu_s) * s.repeat for s in timed.segments))
+    return StageSpread(by_class[0], by_class[1], host[0] + waits[0], host[1] + waits[1], kernels)
 
 
 def _rows(timed: TimedStage) -> list[npt.NDArray[np.int64]]:
@@ -85,21 +131,28 @@ def _host(timed: TimedStage, factor: float) -> float:
     return abs(eager(moved).total_s - timed.timeline.total_s)
 
 
-def total_interval(total_s: float, stages: Sequence[TimedStage], work: Workload) -> tuple[float, float] | None:
-    """[low, high] in seconds around ``total_s``, the sum of the stages of one plan for ``work``.
-
-    It always holds the forecast; None where the estimators have no intervals.
-    """
+def run_spread(total_s: float, stages: Sequence[TimedStage], work: Workload) -> RunSpread | None:
+    """How far ``total_s`` may be off, the sum of the stages of one plan for ``work``; None without intervals."""
     spreads = [(timed.stage.weight, spread_of(timed, work)) for timed in stages]
     below = above = np.zeros(1)
-    host_below = host_above = 0.0
+    host_below = host_above = count = 0.0
     for weight, found in spreads:
         if found is None:
             return None
         below, above = below + weight * found.below, above + weight * found.above
         host_below, host_above = host_below + weight * found.host_below, host_above + weight * found.host_above
-    low = total_s - float(np.sqrt((below**2).sum() + host_below**2))
-    return low, total_s + float(np.sqrt((above**2).sum() + host_above**2))
+        count += weight * found.kernels
+    kernels = float(np.sqrt((below**2).sum())), float(np.sqrt((above**2).sum()))
+    return RunSpread(total_s, count, kernels, (host_below, host_above))
+
+
+def total_interval(total_s: float, stages: Sequence[TimedStage], work: Workload) -> tuple[float, float] | None:
+    """[low, high] in seconds around ``total_s``, the sum of the stages of one plan for ``work``.
+
+    It always holds the forecast; None where the estimators have no intervals.
+    """
+    found = run_spread(total_s, stages, work)
+    return None if found is None else found.interval()
 
 
 def range_notes(table: KernelTable) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ What all GPUs share stays as it was trained. The GPU's own scalars are fitted by
 latency, each pulled toward what the set says of the GPU without the rows (its data sheet, or the boards measured), so
 that a handful of rows moves only what they speak of:
 
-- fp32 GEMM: the formula's constants, the tiles that run, a smooth correction (`predictor.training.calibrate_gemm`).
+- fp32 GEMM: the formula's constants, the tiles that run, a residual (`predictor.training.calibrate_sgemm`).
 - memory-bound operators: bandwidth share and the host's times.
 - GEMM, attention and MoE of serving: the cores' constants, shares of the trees, a Gaussian process for the rest
   (`predictor.training.calibrate_serving`). Tile probes tell the constants of GEMM, alone or with rows of a library.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +26,19 @@ import numpy.typing as npt
 
 from predictor.engines import EAGER
 from predictor.errors import RequestError
-from predictor.estimators import memory_bound as mb
 from predictor.estimators.artifact import ArtifactSet, load_artifacts
 from predictor.estimators.base import make_batch
+from predictor.estimators.cores import stream
+from predictor.estimators.device import Device
+from predictor.estimators.memory_bound import MemoryBound
 from predictor.estimators.stored import read_weights
 from predictor.hardware.gpu import GPUSpec
+from predictor.training import adapt, dataset
 from predictor.training import calibrate_serving as serving
-from predictor.training import dataset
+from predictor.training.adapt import Fitted, Weights, eager, overheads, percent
 from predictor.training.calibrate_collective import calibrate_collective, collective_rows
-from predictor.training.calibrate_gemm import calibrate_gemm, gemm_rows
+from predictor.training.calibrate_sgemm import calibrate_sgemm, gemm_rows
 from predictor.training.fit import _check_out, _gpu
-from predictor.training.own_scalars import (
-    Fitted,
-    Weights,
-    eager,
-    least_squares,
-    overheads,
-    percent,
-    without,
-)
 from predictor.training.plausible import keep_apart
 from predictor.training.publish import as_manifest, published, write_estimator
 from predictor.training.tile_rows import is_probe
@@ -189,30 +183,32 @@ def memory_rows(frame: Frame, gpu: GPUSpec) -> npt.NDArray[np.bool_]:
 
 def calibrate_memory(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
     """The memory-bound estimator with ``gpu``'s bandwidth share and host times from its ``rows``."""
-    base = mb.MemoryBound.from_artifact(without(manifest, gpu.id), weights)
+    new, weights = adapt.without(manifest, weights, gpu.id)
+    base = MemoryBound.from_artifact(new, weights)
     names = rows["op"].astype(str).to_numpy()
     present = [op for op in MEMORY_OPS if (names == op).any()]
     parts = [np.flatnonzero(names == op) for op in present]
     ops = dataset.ops_of(rows)
-    traffic = [mb.traffic_of(make_batch(ops[i[0]].family, [ops[j] for j in i]), gpu) for i in parts]
+    traffic = [stream.traffic_of(make_batch(ops[i[0]].family, [ops[j] for j in i]), gpu) for i in parts]
     order = np.concatenate(parts)
     measured = rows["latency_ms"].to_numpy(dtype=np.float64)[order] * 1e-3
     is_eager = (rows["protocol"].astype(str) == "eager_events").to_numpy()[order]
     call = np.concatenate([np.full(len(i), j) for j, i in enumerate(parts)])
-    board = base.board(gpu)
+    share, hold = base.board(gpu)
+    sheet = Device.sheet(gpu, gpu.vector_flops("fp32"))
     hosts = [overheads(manifest["eager_overhead_s"].get(op, {}), gpu.id) for op in present]
     count = len(present)
-    share = float(board.bandwidth / gpu.memory_bandwidth)
     start = np.log([share, *(h for h, _ in hosts), *(a for _, a in hosts)])
     spread = np.array([SHARE_SPREAD, *count * [HOST_SPREAD], *count * [AFTER_SPREAD]])
 
     def predicted(x: FloatArray) -> FloatArray:
-        own = replace(board, bandwidth=float(np.exp(x[0])) * gpu.memory_bandwidth)
-        kernel = np.concatenate([mb.kernel_seconds(t, own, base.const) for t in traffic])
+        own = sheet.sustaining(bandwidth=float(np.exp(x[0])))
+        kernel = np.concatenate([stream.kernel_seconds(t, own, hold, base.const) for t in traffic])
         host, after = np.exp(x[1 : 1 + count])[call], np.exp(x[1 + count :])[call]
         return eager(kernel, host, after, is_eager)
 
-    x = least_squares(lambda x: np.log(predicted(x) / measured) / ROW_ERROR, start, spread)
+    view = adapt.rows_alone(lambda x: np.log(measured / predicted(x)))
+    x = adapt.constants(adapt.Question(start, spread, view, noise=ROW_ERROR))
     found = min(float(np.exp(x[0])), 1.0)
     overhead = {}
     for i, op in enumerate(present):
@@ -220,8 +216,7 @@ def calibrate_memory(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weight
         overhead[op] = [host, max(host - after, 1e-6)]
     scalars = {"bandwidth_share": found, "bandwidth_share_before": share, "host_s": overhead}
     errors = percent(predicted(start), measured), percent(predicted(x), measured)
-    new = without(manifest, gpu.id)
-    new["calibrated"][gpu.id] = {"board": [found, float(board.hold)], "eager_overhead_s": overhead}
+    new["calibrated"][gpu.id] = {"board": [found, hold], "eager_overhead_s": overhead}
     return Fitted(new, weights, scalars, *errors)
 
 
@@ -238,7 +233,7 @@ class Calibration:
 
 #: kind of estimator -> its calibration
 FITS = {
-    "tile_gemm": Calibration("fp32 GEMM", lambda frame, gpu: gemm_rows(frame), calibrate_gemm),
+    "tile_gemm": Calibration("fp32 GEMM", lambda frame, gpu: gemm_rows(frame), calibrate_sgemm),
     "memory_bound": Calibration("fp32 element-wise, softmax or norm", memory_rows, calibrate_memory),
     "serving_gemm": Calibration(
         "bf16, 8- or 4-bit GEMM", serving.gemm_rows, serving.calibrate_gemm, FEWEST_SERVING, tiles=True

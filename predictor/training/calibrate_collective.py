@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
-from predictor.estimators.collective import OWN, Constants, Own
+from predictor.estimators.cores.collective import OWN, Constants, Own
 from predictor.hardware.gpu import GPUSpec
 from predictor.training import fit_collective
-from predictor.training.own_scalars import Fitted, Frame, Weights, percent
+from predictor.training.adapt import Fitted, Frame, Weights, percent
 
 #: Rows of a system: fewest that tell its four factors. Chosen by hand, not from data.
 FEWEST = 8

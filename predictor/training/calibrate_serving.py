@@ -1,16 +1,14 @@
 """Estimators of serving kernels, adapted to one GPU by a few of its rows (16 to 256).
 
-The constants of the core are fitted again by robust least squares, each pulled toward what the set says of the GPU
-without the rows, as far as it differs among measured GPUs. The trees that answered before stay, at the strength that
-explains the rows best, and a Gaussian process over a few features says what is left (`residual.Adapted`). GEMM on a GPU
-that no measured board stands in for mixes the trees of all measured ones instead: the rows say whose kernels it runs.
+The constants of the core lie from what the set says of the GPU as far apart as they do among measured GPUs. The trees
+that answered before stay as far as the rows bear them out (`predictor.training.adapt`); GEMM on a GPU that no measured
+board stands in for mixes the trees of all measured ones: the rows say whose kernels it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -20,16 +18,18 @@ import numpy.typing as npt
 from predictor import engines
 from predictor.engines import EAGER
 from predictor.errors import RequestError
-from predictor.estimators.adapted import NO_POINTS, Adapted, Points, covariance
-from predictor.estimators.gemm_core import Constants
+from predictor.estimators.cores.gemm import Constants
+from predictor.estimators.gaussian import Adapted, Process
 from predictor.estimators.named import Named
-from predictor.estimators.residual import ANY_GPU, MMA_GPUS, Corrections, FloatArray
+from predictor.estimators.residual import ANY_GPU, MMA_GPUS, Corrections
 from predictor.estimators.serving_attention import DECODE, PREFILL
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import CUDA_GRAPH
+from predictor.roofline import FloatArray
 from predictor.sampling import cells, one_of_each, spread_out
+from predictor.training import adapt
+from predictor.training.adapt import Fitted, Frame, Question, View, Weights, percent
 from predictor.training.fit_serving import ATTENTION, GEMM, MOE, Family
-from predictor.training.own_scalars import Fitted, Frame, Weights, percent
 from predictor.training.serving_rows import ROW_DTYPES, Part, expressible
 from predictor.training.tile_rows import is_probe, shared_rate, teach, tile_parts
 
@@ -42,24 +42,16 @@ TILE_DTYPES = ("bf16", "fp16", "tf32", *ROW_DTYPES[1:])
 #: What follows was chosen by hand, not from data, up to the next comment of its own.
 ABSENT = {"kv_dtype": "", "window": np.nan}  # columns that a file of plain kernels need not have
 TRAINED = "|trained"  # behind the key of a measured GPU's own trees, once it is calibrated
-ROW_ERROR = 0.1  # log error of one row that counts as usual
 USUAL_SPREAD = 0.3  # standard deviation of the log of a constant that fewer than two GPUs have
 LEAST_SPREAD = 0.08  # standard deviation of the log of a constant among GPUs is taken as at least this
-STRENGTHS = (0.0, 0.5, 1.0)
-ROUNDS = 3  # in which rows that lie far off are believed less
 MIXED = ("serving_gemm",)  # estimators whose calibration mixes the trees of measured GPUs
-SHARE_SPREAD = 0.2  # standard deviation of a GPU's share in a mixture, around an equal one
-OFFSET_SPREAD = 0.3  # of the offset that comes with a mixture
-MIX_ERROR = 0.06  # log error of a row that counts as usual in a mixture
 #: Share of the mean of measured GPUs' own trees, each of what its own constants leave, in what tile probes alone tell.
 #: Chosen by looking at models/default: each of its boards with its own constants and the trees of other chips has a
 #: median error of 7.4 % without trees (mean over boards, libraries, bf16 and fp8), 6.8 % with 0.4 to 0.6, 7.2 % with 1.
 OF_OTHERS = 0.5
-#: Standard deviation of the process, its length in octaves of a size, and of a row's own error, that are tried. Chosen
-#: by hand, not from data.
-GRID = tuple(product((0.05, 0.1, 0.2), (2.0, 3.5, 6.0), (0.03, 0.06, 0.1)))
-
-#: Features that the process works on, by kind of estimator: all logarithms to base 2.
+#: Features that the process works on, by kind of estimator, all logarithms to base 2, and its length in all of them.
+#: Both chosen by hand, not from data.
+LENGTH = 6.0
 POINTS: Mapping[str, tuple[str, ...]] = {
     "serving_gemm": ("log2_m", "log2_n", "log2_k", "log2_compute_over_memory", "log2_tiles_128"),
     "serving_attention": (
@@ -109,8 +101,7 @@ def told_by_tiles(
             key = f"{gpu.id}|{runner}|{part.kind}"
             manifest["cores"][key] = scalars[f"{runner}|{part.kind}"] = taught.constants.to_manifest()
         trees = corrections.measured(part.kind) or (f"{ANY_GPU}|{part.kind}",)
-        (first, share), *others = [(key, OF_OTHERS / len(trees)) for key in trees]
-        adapted = Adapted(first, share, (), NO_POINTS, tuple(others))
+        adapted = Adapted(dict.fromkeys(trees, OF_OTHERS / len(trees)), 0.0, (), Process.unmeasured(np.zeros(0)))
         manifest["adapted"][f"{gpu.id}|{part.kind}"], _ = adapted.to_manifest("")
         manifest["probes"][f"{gpu.id}|{part.kind}"] = taught.to_manifest(part, 0)
         errors.append((taught.before, taught.after))
@@ -209,32 +200,89 @@ def calibrate(
     before, after = [], []
     for kind in dict.fromkeys(part.kind for part in parts):
         own = [part for part in parts if part.kind == kind]
-        starts = [_start(family, corrections, gpu, part) for part in own]
-        trees = f"{starts[0][0]}|{kind}"
-        form = _form(family, kind, starts[0][1])
-        starts = [(s, start if isinstance(start, type(form.start)) else starts[0][1]) for s, start in starts]
-        for part, (_, start) in zip(own, starts, strict=True):
-            apart = spread(base, part.path, start)
-            if kind in tiles:
-                taught = teach(tiles[kind], cast(Constants, start), part, apart)
-                new["probes"] = {
-                    **new["probes"],
-                    f"{gpu.id}|{kind}": taught.to_manifest(tiles[kind], part.size),
-                }
-                found: Named = taught.constants
-            else:
-                found = constants(form, part, start, apart)
-            new["cores"][f"{gpu.id}|{part.path}"] = scalars[part.path] = found.to_manifest()
-        adapted, first, last = _adapt(form, own, starts, new["cores"], corrections, trees, gpu)
-        if trees == f"{gpu.id}|{kind}":  # a GPU that was measured: its own trees get another name, this one is taken
-            adapted = replace(adapted, trees=trees + TRAINED)
-            if trees in base["boosters"]:
-                new["boosters"][trees + TRAINED] = base["boosters"][trees]
-        new["adapted"][f"{gpu.id}|{kind}"], arrays = adapted.to_manifest(f"a_{gpu.id}_{kind}_")
+        found = _Kind(family, kind, own, gpu, base, corrections)
+        if kind in tiles:
+            taught = [
+                teach(tiles[kind], cast(Constants, start), part, apart)
+                for part, start, apart in zip(own, found.starts, found.spreads, strict=True)
+            ]
+            told = taught[-1].to_manifest(tiles[kind], sum(part.size for part in own))
+            new["probes"] = {**new["probes"], f"{gpu.id}|{kind}": told}
+            x = np.concatenate([one.constants.logs() for one in taught])
+        else:
+            x = adapt.constants(found.question)
+        for part, one in zip(own, found.constants(x), strict=True):
+            new["cores"][f"{gpu.id}|{part.path}"] = scalars[part.path] = one.to_manifest()
+        view = found.view(x)
+        gaps = view.gaps(x)
+        adapted = adapt.explain(view, gaps, found.keys, found.columns, found.question.lengths)
+        after.append(view.trees @ np.array(list(adapted.shares.values())) + adapted.told(view.at) - gaps)
+        before.append(found.before())
+        own_trees = f"{gpu.id}|{kind}"
+        if own_trees in adapted.shares:  # a GPU that was measured: its own trees get another name, this one is taken
+            shares = {key + TRAINED * (key == own_trees): share for key, share in adapted.shares.items()}
+            adapted = replace(adapted, shares=shares)
+            if own_trees in base["boosters"]:
+                new["boosters"][own_trees + TRAINED] = base["boosters"][own_trees]
+        new["adapted"][own_trees], arrays = adapted.to_manifest(f"a_{gpu.id}_{kind}_")
         kept |= arrays
-        before.append(first)
-        after.append(last)
     return Fitted(new, kept, scalars, *(percent(np.exp(np.concatenate(e)), np.ones(1)) for e in (before, after)))
+
+
+class _Kind:
+    """Rows of one GPU that one residual answers for, whose constants are those of several frameworks' kernels."""
+
+    def __init__(
+        self, family: Family, kind: str, parts: Sequence[Part], gpu: GPUSpec, manifest: Mapping[str, Any],
+        corrections: Corrections,
+    ) -> None:  # fmt: skip
+        resolved = [_start(family, corrections, gpu, part) for part in parts]
+        source, first = resolved[0]
+        # what GPUs share may be of another core, with trees of its own
+        other = family.common and not isinstance(first, type(family.start))
+        self.family = family.common(kind) if other and family.common else family
+        self.starts = [start if isinstance(start, type(self.family.start)) else first for _, start in resolved]
+        self.parts, self._gpu, self._corrections = parts, gpu, corrections
+        mixed = source in (ANY_GPU, MMA_GPUS) and family.kind in MIXED
+        self.keys = (f"{source}|{kind}", *(corrections.measured(kind) if mixed else ()))
+        self._asked = [self.family.at_knots(part, corrections.knots(self.keys[0])) for part in parts]
+        self.columns = tuple(self.family.features.index(name) for name in POINTS[self.family.kind])
+        self.spreads = [spread(manifest, part.path, start) for part, start in zip(parts, self.starts, strict=True)]
+        logs = np.concatenate([start.logs() for start in self.starts])
+        self._ends = np.cumsum([len(one) for one in self.spreads])[:-1]
+        lengths = np.full(len(self.columns), LENGTH)
+        self.question = Question(logs, np.concatenate(self.spreads), self.view, lengths)
+
+    def constants(self, x: FloatArray) -> list[Named]:
+        """Of each part."""
+        return [self.family.start.from_logs(logs) for logs in np.split(x, self._ends)]
+
+    def gaps(self, x: FloatArray) -> FloatArray:
+        """log(measured / core) of all rows."""
+        asked = zip(self.parts, self._asked, self.constants(x), strict=True)
+        return np.concatenate([
+            part.log_latency - joined(np.log(self.family.core(near, one).total)) for part, (near, joined), one in asked
+        ])  # fmt: skip
+
+    def view(self, x: FloatArray) -> View:
+        """The rows, the trees as the constants ``x`` have them answer."""
+        at, trees = [], []
+        for part, (near, joined), one in zip(self.parts, self._asked, self.constants(x), strict=True):
+            at.append(self.family.describe(part, self.family.core(part, one))[:, self.columns])
+            table = self.family.describe(near, self.family.core(near, one))
+            said = [joined(self._corrections.said(key, self._gpu, table, whole=True)) for key in self.keys]
+            trees.append(np.stack(said, axis=1))
+        table = np.concatenate(at)
+        return View(self.gaps, table, np.concatenate(trees), np.ones(len(table)))
+
+    def before(self) -> FloatArray:
+        """Log errors of the set without the rows."""
+        said = []
+        for (near, joined), one in zip(self._asked, self.starts, strict=True):
+            table = self.family.describe(near, self.family.core(near, one))
+            said.append(joined(self._corrections.said(self.keys[0], self._gpu, table)))
+        result: FloatArray = np.concatenate(said) - self.gaps(self.question.start)
+        return result
 
 
 def _corrections(family: Family, manifest: Mapping[str, Any], weights: Weights) -> Corrections:
@@ -251,29 +299,17 @@ def _start(family: Family, corrections: Corrections, gpu: GPUSpec, part: Part) -
     return source, values
 
 
-def _form(family: Family, kind: str, start: Named) -> Family:
-    """The core and the trees that constants like ``start`` are of: those that GPUs share may be others."""
-    return family.common(kind) if family.common and not isinstance(start, type(family.start)) else family
-
-
 def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[dict[str, Any], Weights]:
     """Manifest and arrays without an earlier calibration of ``gpu``; what it was trained on stays."""
-    kept = dict(weights)
-    adapted = dict(manifest["adapted"])
-    calibrated = dict(manifest["calibrated"])
-    for key in [key for key in adapted if key.split("|")[0] == gpu]:
-        prefix = adapted[key]["prefix"]
-        for name in [name for name in kept if prefix and name.startswith(prefix)]:
-            del kept[name]
-        del adapted[key]
+    rest, kept = adapt.without(manifest, weights, gpu)
+    adapted = {key: about for key, about in manifest["adapted"].items() if key.split("|")[0] != gpu}
     cores = dict(manifest["cores"])
     if gpu not in manifest["devices"]:
         cores = {key: values for key, values in cores.items() if key.split("|")[0] != gpu}
-    cores |= calibrated.pop(gpu, {"cores": {}})["cores"]
+    cores |= manifest["calibrated"].get(gpu, {"cores": {}})["cores"]
     boosters = {k: v for k, v in manifest["boosters"].items() if not (k.startswith(f"{gpu}|") and k.endswith(TRAINED))}
     probes = {key: told for key, told in manifest["probes"].items() if key.split("|")[0] != gpu}
-    own = {"cores": cores, "boosters": boosters, "adapted": adapted, "calibrated": calibrated, "probes": probes}
-    return {**manifest, **own}, kept
+    return {**rest, "cores": cores, "boosters": boosters, "adapted": adapted, "probes": probes}, kept
 
 
 def spread(manifest: Mapping[str, Any], path: str, start: Named) -> FloatArray:
@@ -284,107 +320,6 @@ def spread(manifest: Mapping[str, Any], path: str, start: Named) -> FloatArray:
     if len(logs) < 2:
         return np.full(len(start.names()), USUAL_SPREAD)
     return np.maximum(np.std(np.array(logs), axis=0), LEAST_SPREAD)
-
-
-def constants(family: Family, part: Part, start: Named, apart: FloatArray) -> Named:
-    """The constants that balance the rows' log errors and the distance of their logarithms from those of ``start``."""
-    from scipy.optimize import least_squares
-
-    first = start.logs()
-
-    def errors(x: FloatArray) -> FloatArray:
-        gaps = np.log(family.total(part, x)) - part.log_latency
-        return np.concatenate([gaps / ROW_ERROR, (x - first) / apart])
-
-    return start.from_logs(least_squares(errors, first, loss="soft_l1", diff_step=1e-3, max_nfev=40).x)
-
-
-def _adapt(
-    family: Family,
-    parts: Sequence[Part],
-    starts: Sequence[tuple[str, Named]],
-    cores: Mapping[str, Mapping[str, float]],
-    corrections: Corrections,
-    key: str,
-    gpu: GPUSpec,
-) -> tuple[Adapted, FloatArray, FloatArray]:
-    """(what the trees and the process say, log errors before, log errors after) over the rows of one kind."""
-    columns = [family.features.index(name) for name in POINTS[family.kind]]
-    tables, left, first = [], [], []
-    for part, (_, start) in zip(parts, starts, strict=True):
-        path = f"{gpu.id}|{part.path}"
-        core = family.core(part, family.start.from_manifest(cores[path], path))
-        tables.append(family.describe(part, core))
-        left.append(part.log_latency - np.log(core.total))
-        old = family.core(part, start)
-        log_factor = corrections.log_factor(key, gpu, _later(family, part, old))
-        first.append(np.log(old.total) + log_factor - part.log_latency)
-    x, y = np.concatenate(tables), np.concatenate(left)
-    shared = key.split("|")[0] in (ANY_GPU, MMA_GPUS)
-    others = corrections.measured(key.split("|")[1]) if shared and family.kind in MIXED else ()
-    trees = [np.broadcast_to(corrections.log_factor(k, gpu, lambda: x, whole=True), len(y)) for k in (key, *others)]
-    if others:
-        adapted = blend((key, *others), tuple(columns), x[:, columns], y, np.stack(trees, axis=1))
-    else:
-        adapted = explain(key, tuple(columns), x[:, columns], y, trees[0])
-    shares = (adapted.strength, *(share for _, share in adapted.others))
-    answer = adapted.points.predict(x[:, columns]) + adapted.offset + np.stack(trees, axis=1) @ np.array(shares)
-    return adapted, np.concatenate(first), answer - y
-
-
-def _later(family: Family, part: Part, core: Any) -> Callable[[], FloatArray]:
-    return lambda: family.describe(part, core)
-
-
-def explain(key: str, columns: tuple[int, ...], at: FloatArray, y: FloatArray, trees: FloatArray) -> Adapted:
-    """Trees' strength and a process that explain log residuals ``y`` (n,) at points ``at`` (n, f) best.
-
-    Rows that lie far off are believed less, in rounds (Huber's weights): a kernel that a library takes for one shape
-    says little of the shapes around it.
-    """
-    scale = np.ones(len(y))
-    for _ in range(ROUNDS):
-        found = [(s, *process(at, y - s * trees, scale)) for s in STRENGTHS]
-        strength, _, points, gaps = max(found, key=lambda entry: entry[1])
-        scale = np.sqrt(np.maximum(1.0, np.abs(gaps)))
-    return Adapted(key, strength, columns, points)
-
-
-def blend(keys: tuple[str, ...], columns: tuple[int, ...], at: FloatArray, y: FloatArray, trees: FloatArray) -> Adapted:
-    """A mixture of ``trees`` (n, s) by ``keys``, an offset and a process that explain log residuals ``y`` (n,).
-
-    Ridge regression toward equal shares, in rounds with Huber's weights (stacking: Wolpert, "Stacked generalization",
-    1992), then the process on what is left.
-    """
-    table = np.column_stack([trees, np.ones(len(y))])
-    start = np.append(np.full(len(keys), 1.0 / len(keys)), 0.0)
-    pull = np.diag(np.append(np.full(len(keys), SHARE_SPREAD**-2), OFFSET_SPREAD**-2))
-    found, weights = start, np.ones(len(y))
-    for _ in range(ROUNDS):
-        scaled = (table * weights[:, None]).T / MIX_ERROR**2
-        found = start + np.linalg.solve(scaled @ table + pull, scaled @ (y - table @ start))
-        weights = 1.0 / np.maximum(1.0, np.abs(y - table @ found) / MIX_ERROR)
-    points = explain(keys[0], columns, at, y - table @ found, np.zeros(len(y))).points
-    others = tuple((key, float(share)) for key, share in zip(keys[1:], found[1:-1], strict=True))
-    return Adapted(keys[0], float(found[0]), columns, points, others, float(found[-1]))
-
-
-def process(at: FloatArray, y: FloatArray, scale: FloatArray) -> tuple[float, Points, FloatArray]:
-    """(log marginal likelihood, points, gaps) of the Gaussian process that explains ``y`` (n,) at ``at`` (n, f) best.
-
-    A row's own error is the process's times ``scale`` (n,); gaps are what is left of ``y``, in units of that error
-    before scaling. Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), algorithm 2.1, over a grid.
-    """
-    best: tuple[float, Points, FloatArray] | None = None
-    for deviation, length, noise in GRID:
-        matrix = covariance(at, at, deviation, length) + np.diag((noise * scale) ** 2)
-        lower = np.linalg.cholesky(matrix)
-        weights = np.linalg.solve(lower.T, np.linalg.solve(lower, y))
-        likelihood = float(-0.5 * y @ weights - np.log(np.diag(lower)).sum())
-        if best is None or likelihood > best[0]:
-            best = likelihood, Points(at, weights, deviation, length), noise * scale**2 * weights
-    assert best is not None
-    return best
 
 
 def stratified(rows: Frame, count: int, seed: int, random: bool = False) -> npt.NDArray[np.int64]:

@@ -18,16 +18,18 @@ from predictor.engines import EAGER
 from predictor.engines.releases import is_version
 from predictor.errors import RequestError
 from predictor.estimators.base import make_batch
-from predictor.estimators.collective import OWN, Board, Constants, Links, Own, OwnKernels, seconds
+from predictor.estimators.cores.collective import OWN, Constants, Links, Own, OwnKernels, seconds
+from predictor.estimators.device import Device
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import LINKS
 from predictor.roofline import FloatArray
+from predictor.training.adapt import of_rows
 from predictor.training.dataset import ops_of
-from predictor.training.extras import require
+from predictor.training.solve import solve
 
 Frame = Any
 IntArray = npt.NDArray[np.int64]
-_T = TypeVar("_T", Links, Board, OwnKernels)
+_T = TypeVar("_T", Links, Device, OwnKernels)
 
 #: Rows of a group (source, GPU, library, kind, GPUs, dtype) that are fitted: the first of every third of an octave.
 #: These four were chosen by hand, not from data.
@@ -51,7 +53,7 @@ class Rows:
     """Measured collectives, ready for the formula; arrays of shape (n,)."""
 
     links: Links
-    board: Board
+    device: Device  # of every row: its fields are arrays
     kernels: OwnKernels
     log_latency: FloatArray
     system: npt.NDArray[Any]
@@ -64,13 +66,13 @@ class Rows:
     def take(self, index: IntArray) -> Rows:
         """The rows of `index`."""
         return Rows(
-            _take(self.links, index), _take(self.board, index), _take(self.kernels, index), self.log_latency[index],
+            _take(self.links, index), _take(self.device, index), _take(self.kernels, index), self.log_latency[index],
             self.system[index], self.weight[index],
         )  # fmt: skip
 
     def errors(self, constants: Constants, own: FloatArray) -> FloatArray:
         """Log of forecast over measured, (n,); ``own`` of shape (n, 4)."""
-        forecast = seconds(self.links, self.board, constants, own, self.kernels)
+        forecast = seconds(self.links, self.device, constants, own, self.kernels)
         result: FloatArray = np.log(forecast) - self.log_latency
         return result
 
@@ -83,15 +85,14 @@ def rows_of(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Rows:
     """The rows of a frame (op collective) as the formula reads them; rows without a system count as the GPU's own."""
     batch = make_batch("collective", ops_of(frame))
     gpu = frame["gpu"].astype(str).to_numpy()
-    boards = {name: Board.of(spec) for name, spec in gpus.items()}
-    board = Board(*(np.array([getattr(boards[name], f.name) for name in gpu]) for f in fields(Board)))
+    names, index = np.unique(gpu.astype(str), return_inverse=True)
     links = Links.of(batch.columns)
     named = frame["framework_version"].astype(str).tolist() if "framework_version" in frame else [""] * len(frame)
     versions = [version if is_version(version) else "" for version in named]
     kernels = OwnKernels.of(frame["framework"].astype(str).tolist(), links.ranks, versions)
     system = frame["system"].astype(object).fillna("").astype(str).to_numpy()
     return Rows(
-        links, board, kernels,
+        links, of_rows([Device.sheet(gpus[name]) for name in names], index), kernels,
         np.log(np.asarray(frame["latency_ms"], dtype=np.float64) / 1e3),
         np.where(system == "", np.char.add(gpu.astype(str), "-node"), system), _weights(frame),
     )  # fmt: skip
@@ -131,22 +132,21 @@ def fit_shared(rows: Rows) -> tuple[Constants, dict[str, Own]]:
     Beside the constants a system has bandwidths of its own here, and no latency: with one, each would explain its own
     small collectives, and nothing but the pulls would say what a system has that nobody measured.
     """
-    optimize = require("scipy.optimize")
-    start = Constants().logs()
+    logs = Constants().logs()
     pull = _PULL * np.array([_PULLS.get(name, 0.33) / 0.33 for name in Constants.names()])
     systems, place = np.unique(rows.system.astype(str), return_inverse=True)
-    n, free = len(start), len(OWN) - 1
+    n = len(logs)
     parts = {name: rows.take(np.flatnonzero(place == i)) for i, name in enumerate(systems.tolist())}
     own_pull = np.stack([_of_link(_OWN_PULL, part) for part in parts.values()])
 
     def errors(x: FloatArray) -> FloatArray:
-        own = np.column_stack([np.zeros(len(systems)), x[n:].reshape(len(systems), free)])
+        own = np.column_stack([np.zeros(len(systems)), x[n:].reshape(own_pull.shape)])
         found = np.clip(rows.errors(Constants.from_logs(x[:n]), own[place]), -3.0, 3.0)
-        return np.concatenate([rows.weight * found, pull * (x[:n] - start), (own_pull * own[:, 1:]).ravel()])
+        return rows.weight * found
 
-    first = np.concatenate([start, np.zeros(len(systems) * free)])
-    found = optimize.least_squares(errors, first, loss="soft_l1", f_scale=0.1, diff_step=1e-3, ftol=1e-4, max_nfev=80)
-    constants = Constants.from_logs(found.x[:n])
+    start = np.concatenate([logs, np.zeros(own_pull.size)])
+    x = solve(errors, start, np.concatenate([pull, own_pull.ravel()]), scale=0.1, step=1e-3, most=80).x
+    constants = Constants.from_logs(x[:n])
     return constants, {name: fit_own(part, constants) for name, part in parts.items()}
 
 
@@ -159,18 +159,14 @@ def fit_own(rows: Rows, constants: Constants) -> Own:
 
     Raises RequestError where the rows are of more than one system.
     """
-    optimize = require("scipy.optimize")
     systems = sorted(set(rows.system.tolist()))
     if len(systems) != 1:
         raise RequestError(f"rows of the systems {', '.join(systems) or 'none'}: expected those of one")
 
-    pull = _of_link(_ALONE_PULL, rows)
-
     def errors(own: FloatArray) -> FloatArray:
-        found = rows.errors(constants, np.tile(own, (rows.size, 1)))
-        return np.concatenate([found, pull * own])
+        return rows.errors(constants, np.tile(own, (rows.size, 1)))
 
-    found = optimize.least_squares(errors, np.zeros(len(OWN)), loss="soft_l1", f_scale=0.1, diff_step=1e-3)
+    found = solve(errors, np.zeros(len(OWN)), _of_link(_ALONE_PULL, rows), scale=0.1, step=1e-3)
     return Own.from_logs(found.x)
 
 

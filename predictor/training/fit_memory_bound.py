@@ -1,4 +1,4 @@
-"""Fits the estimator of memory-bound operators (`predictor.estimators.memory_bound`).
+"""Fits the estimator of memory-bound operators (`predictor.estimators.cores.stream`).
 
 Robust least squares (soft L1) on log latency over eager fp32 rows: constants shared by all GPUs, found on boards with
 HBM; a share of bandwidth, a share of L2 and two host times a GPU. Rows near the host's floor tell nothing of the
@@ -17,12 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import SpecError
-from predictor.estimators import memory_bound as mb
 from predictor.estimators.base import Batch, make_batch
+from predictor.estimators.cores.stream import Constants, Traffic, kernel_seconds, traffic_of
+from predictor.estimators.device import Device
+from predictor.estimators.memory_bound import DTYPES, FAMILIES, MEMORY_TYPES
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import to_op
-from predictor.training.extras import require
-from predictor.training.own_scalars import AFTER_LAUNCH_S
+from predictor.training.adapt import AFTER_LAUNCH_S, fitted_rows, of_rows
+from predictor.training.solve import Unknowns, solve
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -45,7 +47,7 @@ EVALUATIONS = 60
 #: Where the search starts. `_KEPT` stay there, but for `gather` and `scalar_share`, which traced rows tell where there
 #: are some; `gather` starts at what Vidur's A40, A100 and H100 tell (1.7 to 2.0), the others were chosen by hand, not
 #: from data.
-START = mb.Constants(
+START = Constants(
     warp_row=1000.0, warp_element=40.0, warp_unaligned=0.5, softmax_row=30000.0, softmax_element=15.0,
     norm_row=3000.0, norm_element=20.0, spill_width=0.25, resident=0.3, l2_share=0.35, norm=3.0,
     fixed_s=2e-6, gather=1.8, scalar_share=0.12,
@@ -74,7 +76,7 @@ TYPE_BEFORE = {
 class Rows:
     """Measured operators: their traffic and, of shape (n,), GPU, operator, latency and weight."""
 
-    traffic: mb.Traffic
+    traffic: Traffic
     gpu: IntArray
     op: IntArray  # index into `OPS`
     seconds: FloatArray
@@ -85,15 +87,10 @@ class Rows:
 def read_rows(frame: Frame, gpus: list[GPUSpec], seed: int) -> Rows:
     """A sample of the eager fp32 rows of ``frame`` on ``gpus``."""
     random = np.random.default_rng(seed)
-    keep = frame["op"].astype(str).isin(OPS) & (frame["dtype"].astype(str) == "fp32")
-    keep &= frame["protocol"].astype(str) == "eager_events"
-    if "flag" in frame:
-        keep &= frame["flag"].astype(str) == ""
-    if "split" in frame:
-        keep &= frame["split"].astype(str) != "test"
-    frame = frame[keep]
+    frame = fitted_rows(frame, OPS)
+    frame = frame[frame["protocol"].astype(str) == "eager_events"]
     host = np.full((len(gpus), len(OPS)), np.nan)
-    parts: list[mb.Traffic] = []
+    parts: list[Traffic] = []
     gpu: list[IntArray] = []
     kind: list[IntArray] = []
     seconds: list[FloatArray] = []
@@ -108,13 +105,13 @@ def read_rows(frame: Frame, gpus: list[GPUSpec], seed: int) -> Rows:
             if len(own) == 0:
                 continue
             ops = [to_op(row) for row in own.to_dict("records")]
-            parts.append(mb.traffic_of(make_batch(ops[0].family, ops), spec))
+            parts.append(traffic_of(make_batch(ops[0].family, ops), spec))
             gpu.append(np.full(len(own), g))
             kind.append(np.full(len(own), j))
             seconds.append(own["latency_ms"].to_numpy(dtype=np.float64) * 1e-3)
     if not parts:
         raise SpecError("no memory-bound rows to fit: expected eager fp32 rows of " + ", ".join(OPS))
-    traffic = mb.Traffic(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(mb.Traffic)))
+    traffic = Traffic(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Traffic)))
     time = np.concatenate(seconds)
     weight = np.sqrt(np.clip(time / FULL_WEIGHT_S, 0.05, 1.0))
     return Rows(traffic, np.concatenate(gpu), np.concatenate(kind), time, weight, host)
@@ -124,33 +121,29 @@ class Fit:
     """Constants, both shares, and the host's times after a launch, all as logarithms."""
 
     def __init__(self, gpus: list[GPUSpec], rows: Rows) -> None:
-        self.gpus, self.rows = gpus, rows
-        self.free = [name for name in mb.Constants.names() if name not in _KEPT]
-        start = [np.log([getattr(START, name) for name in self.free]), np.full(len(gpus), np.log(0.85))]
-        start += [np.full(len(gpus), np.log(HOLD))]
+        self.gpus, self.rows, count = gpus, rows, len(gpus)
+        self.boards = [Device.sheet(gpu, gpu.vector_flops("fp32")) for gpu in gpus]
         self.host = np.nan_to_num(rows.host, nan=3e-5)
-        self.start = np.concatenate([*start, np.full(2 * len(gpus), np.log(AFTER_LAUNCH_S))])
-        self.x = self.start.copy()
+        start = {name: np.log([getattr(START, name)]) for name in Constants.names() if name not in _KEPT}
+        start |= {"share": np.full(count, np.log(0.85)), "hold": np.full(count, np.log(HOLD))}
+        start["after"] = np.full(2 * count, np.log(AFTER_LAUNCH_S))
+        self.unknowns = Unknowns(start, {"hold": 3.0, "after": 3.0}, 0.3)
+        self.x = self.unknowns.start.copy()
 
-    def parts(self, x: FloatArray) -> tuple[mb.Constants, FloatArray, FloatArray, FloatArray]:
+    def parts(self, x: FloatArray) -> tuple[Constants, FloatArray, FloatArray, FloatArray]:
         """Constants, and by GPU: bandwidth share, L2 share, and launch time by operator."""
-        n, g = len(self.free), len(self.gpus)
-        values = {name: getattr(START, name) for name in _KEPT}
-        values |= dict(zip(self.free, (float(v) for v in np.exp(x[:n])), strict=True))
-        rest = np.exp(x[n : n + 2 * g])
-        after = np.exp(x[n + 2 * g :]).reshape(g, 2)[:, (0, 1, 1)]  # element-wise; softmax and norm
-        return mb.Constants(**values), rest[:g], rest[g:], np.maximum(self.host - after, 1e-6)
+        part = {name: np.exp(values) for name, values in self.unknowns.split(x).items()}
+        after = part.pop("after").reshape(-1, 2)[:, (0, 1, 1)]  # element-wise; softmax and norm
+        share, hold = part.pop("share"), part.pop("hold")
+        const = replace(START, **{name: float(value[0]) for name, value in part.items()})
+        return const, share, hold, np.maximum(self.host - after, 1e-6)
 
     def seconds(self, x: FloatArray) -> FloatArray:
         """Measured latency that ``x`` gives for every row."""
         const, share, hold, launch = self.parts(x)
         g = self.rows.gpu
-        bandwidth = np.array([s.memory_bandwidth for s in self.gpus])[g] * share[g]
-        l2 = np.array([float(s.l2_bytes) for s in self.gpus])[g]
-        l2_bandwidth = np.array([s.l2_bandwidth for s in self.gpus])[g]
-        flops = np.array([s.vector_flops("fp32") for s in self.gpus])[g]
-        kernel = mb.kernel_seconds(self.rows.traffic, mb.Board(bandwidth, l2, l2_bandwidth, flops, hold[g]), const)
-        result: FloatArray = launch[g, self.rows.op] + kernel
+        device = of_rows(self.boards, g).sustaining(bandwidth=share[g])
+        result: FloatArray = launch[g, self.rows.op] + kernel_seconds(self.rows.traffic, device, hold[g], const)
         return result
 
     def solve(self) -> None:
@@ -158,24 +151,15 @@ class Fit:
         reference = np.array([g.architecture != "pascal" and "HBM" in (g.memory_type or "") for g in self.gpus])
         if not reference.any():
             reference[:] = True
-        boards = np.concatenate([reference, reference, np.repeat(reference, 2)])
-        self._solve(reference[self.rows.gpu], np.concatenate([np.ones(len(self.free), dtype=bool), boards]))
-        if not reference.all():
-            self._solve(~reference[self.rows.gpu], np.concatenate([np.zeros(len(self.free), dtype=bool), ~boards]))
-
-    def _solve(self, rows: BoolArray, free: BoolArray) -> None:
-        optimize = require("scipy.optimize")
-        log, weight, x = np.log(self.rows.seconds[rows]), self.rows.weight[rows] / 0.05, self.x.copy()
-        prior = np.full(len(self.start), 0.3)
-        prior[-3 * len(self.gpus) :] = 3.0
-
-        def residuals(part: FloatArray) -> FloatArray:
-            x[free] = part
-            error = (np.log(self.seconds(x)[rows]) - log) * weight
-            return np.concatenate([error, (part - self.start[free]) * prior[free]])
-
-        solution = optimize.least_squares(residuals, self.x[free], loss="soft_l1", max_nfev=EVALUATIONS)
-        self.x[free] = solution.x
+        log, weight = np.log(self.rows.seconds), self.rows.weight / 0.05
+        for boards, shared in ((reference, True), (~reference, False)):
+            rows = boards[self.rows.gpu]
+            if boards.any():
+                free = self.unknowns.marks({"share": boards, "hold": boards, "after": np.repeat(boards, 2)}, shared)
+                self.x = solve(
+                    lambda x, rows=rows: ((np.log(self.seconds(x)) - log) * weight)[rows],  # type: ignore[misc]
+                    self.unknowns.start, self.unknowns.pull, begin=self.x, free=free, most=EVALUATIONS,
+                ).x  # fmt: skip
 
 
 class Traced:
@@ -208,26 +192,31 @@ class Traced:
         """
         found: dict[str, tuple[float, float]] = {}
         for spec, batch, seconds in self.sums:
-            moved = mb.traffic_of(batch, spec).once
+            moved = traffic_of(batch, spec).once
             large = (moved > LARGE * spec.l2_bytes) & (seconds > 20e-6)
             if large.sum() >= MIN_TRACED:
                 rate = _rate(moved[large], seconds[large] - START.fixed_s)
                 found[spec.id] = (min(rate / spec.memory_bandwidth, 0.97), hold)
         return found
 
-    def scalar_share(self, boards: Mapping[str, tuple[float, float]], const: mb.Constants) -> float:
+    def scalar_share(self, boards: Mapping[str, tuple[float, float]], const: Constants) -> float:
         """The share that fits kernels of one element a thread best (mean absolute log error over a grid)."""
         return self._best(boards, const, "scalar_share", "scalar", SCALAR_GRID)
 
-    def gather(self, boards: Mapping[str, tuple[float, float]], const: mb.Constants) -> float:
+    def gather(self, boards: Mapping[str, tuple[float, float]], const: Constants) -> float:
         """The cycles an element that fit look-ups best."""
         return self._best(boards, const, "gather", "gathers", GATHER_GRID)
 
     def _best(
-        self, boards: Mapping[str, tuple[float, float]], const: mb.Constants, name: str, field: str, grid: FloatArray
+        self,
+        boards: Mapping[str, tuple[float, float]],
+        const: Constants,
+        name: str,
+        field: str,
+        grid: FloatArray,
     ) -> float:
         """Value of constant ``name`` for the operators that have ``field`` in their traffic; its start without any."""
-        groups = [(g, b, s) for g, b, s in self.groups if g.id in boards and getattr(mb.traffic_of(b, g), field).any()]
+        groups = [(g, b, s) for g, b, s in self.groups if g.id in boards and getattr(traffic_of(b, g), field).any()]
         if not groups:
             return float(getattr(START, name))
         errors = []
@@ -238,10 +227,9 @@ class Traced:
         return float(grid[int(np.argmin(errors))])
 
     @staticmethod
-    def _seconds(gpu: GPUSpec, batch: Batch, own: tuple[float, float], const: mb.Constants) -> FloatArray:
-        bandwidth, flops = own[0] * gpu.memory_bandwidth, gpu.vector_flops("fp32")
-        board = mb.Board(bandwidth, float(gpu.l2_bytes), gpu.l2_bandwidth, flops, own[1])
-        return mb.kernel_seconds(mb.traffic_of(batch, gpu), board, const)
+    def _seconds(gpu: GPUSpec, batch: Batch, own: tuple[float, float], const: Constants) -> FloatArray:
+        device = Device.sheet(gpu, gpu.vector_flops("fp32")).sustaining(bandwidth=own[0])
+        return kernel_seconds(traffic_of(batch, gpu), device, own[1], const)
 
 
 def _batch(rows: Frame) -> tuple[Batch, FloatArray]:
@@ -272,8 +260,7 @@ def fit_memory_bound(
     ``frame`` is in the measurement schema; rows that it marks as test or flags are left out. Raises SpecError where
     nothing is left.
     """
-    named = [gpus[g] for g in sorted(set(frame["gpu"].astype(str)) & set(gpus))]
-    specs = named
+    specs = named = [gpus[g] for g in sorted(set(frame["gpu"].astype(str)) & set(gpus))]
     rows = read_rows(frame, specs, seed)
     used = np.unique(rows.gpu)
     if len(used) < len(specs):
@@ -288,7 +275,7 @@ def fit_memory_bound(
     const = replace(const, scalar_share=traced.scalar_share(boards, const), gather=traced.gather(boards, const))
     known = [gpus[g] for g in boards]
     manifest: dict[str, Any] = {
-        "kind": "memory_bound", "name": "memory_bound", "families": list(mb.FAMILIES), "dtypes": list(mb.DTYPES),
+        "kind": "memory_bound", "name": "memory_bound", "families": list(FAMILIES), "dtypes": list(DTYPES),
         "gpus": list(boards), "boards": list(boards), "constants": asdict(const), "calibrated": {},
         "features": ["read_bytes", "write_bytes", "rows", "cols"],
         "share_by_memory_type": share_by_type(known, np.array([share for share, _ in boards.values()])),
@@ -318,7 +305,7 @@ def share_by_type(gpus: list[GPUSpec], share: FloatArray) -> dict[str, float]:
     Pascal's boards speak for a type that no later board has, and otherwise for Pascal alone.
     """
     by_type: dict[str, float] = {}
-    for kind in mb.MEMORY_TYPES:
+    for kind in MEMORY_TYPES:
         own = [(g, float(s)) for g, s in zip(gpus, share, strict=True) if g.memory_type == kind]
         own = [(g, s) for g, s in own if g.architecture != "pascal"] or own
         if own:

@@ -8,19 +8,24 @@ which is given no feature that names one. Rows are sampled where there are very 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor import engines
-from predictor.estimators import attention_cycles, serving_attention, serving_gemm, serving_moe
+from predictor.estimators import serving_attention, serving_gemm
+from predictor.estimators.cores import attention, attention_cycles, gemm, moe
+from predictor.estimators.device import describe_device
+from predictor.estimators.knots import Corners, Grid
 from predictor.estimators.named import Named
-from predictor.estimators.residual import ANY_GPU, MMA_GPUS, FloatArray, describe_device
+from predictor.estimators.residual import ANY_GPU, MMA_GPUS
 from predictor.hardware.generation import generation, runs_mma
 from predictor.hardware.gpu import GPUSpec
+from predictor.roofline import FloatArray
 from predictor.training.boosting import Settings, boost
+from predictor.training.grids import SizesOf, knots_of, stored
 from predictor.training.serving_rows import (
     Part,
     attention_for_all,
@@ -31,6 +36,7 @@ from predictor.training.serving_rows import (
     moe_parts,
     sample,
 )
+from predictor.training.solve import Solution, solve
 
 Frame = Any
 Fitted = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
@@ -73,6 +79,8 @@ class Family:
     of_kernel: tuple[str, ...] = ()  # constants that all variants of a kernel have in common
     common: Callable[[str], Family] | None = None  # by kind of rows: core, trees for what GPUs share; else as measured
     from_plain: bool = False  # what GPUs share of a variant is pulled toward the framework's plain products (bf16)
+    sizes_of: SizesOf | None = None  # columns that tables have on a grid, by shapes and kind
+    corners_of: Callable[[Any, str, Grid], Corners | None] | None = None  # their knots around shapes of a kind
     like: Callable[[str], str] | None = None  # the kind whose rows tell the constants that GPUs share, if there are any
 
     def total(self, part: Part, logs: FloatArray) -> FloatArray:
@@ -80,28 +88,38 @@ class Family:
         result: FloatArray = self.core(part, self.start.from_logs(logs)).total
         return result
 
+    def at_knots(self, part: Part, knots: Grid) -> tuple[Part, Callable[[FloatArray], FloatArray]]:
+        """(the part at the measured sizes around its rows, what makes answers there those of the rows)."""
+        corners = self.corners_of(part.shapes, part.kind, knots) if self.corners_of else None
+        if corners is None:
+            return part, lambda answers: answers
+        return replace(part, shapes=corners.at(part.shapes), log_latency=part.log_latency[corners.rows]), corners.joined
+
 
 def fit_gemm(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
     """(manifest, weights) of a `ServingGemm` from measured rows (op gemm), plain and quantized."""
-    return _fit(GEMM, frame, gpus, seed, own)
+    return fit_family(GEMM, frame, gpus, seed, own)
 
 
 def fit_attention(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
     """(manifest, weights) of a `ServingAttention` from measured forward rows (op attention)."""
-    return _fit(ATTENTION, frame, gpus, seed, own)
+    return fit_family(ATTENTION, frame, gpus, seed, own)
 
 
 def fit_moe(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
     """(manifest, weights) of a `ServingMoE` from measured rows (op moe), plain and quantized."""
-    return _fit(MOE, frame, gpus, seed, own)
+    return fit_family(MOE, frame, gpus, seed, own)
 
 
 # ------------------------------------------------------------------------------------------------------- the pass
 
 
-def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None) -> Fitted:
+def fit_family(
+    family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None
+) -> Fitted:
     """With what answers for GPUs that nobody measured, and for the measured ones in ``own`` (None: all of them)."""
-    parts = list(family.parts(frame, gpus))
+    least = len(family.start.names())  # fewer rows than constants tell none of them
+    parts = [part for part in family.parts(frame, gpus) if part.size >= least]
     pooled = list(family.by_kernel(frame, gpus)) if family.by_kernel else parts
     if family.from_plain:
         pooled = _plain_first(typical(family, _of_nvidia(pooled, gpus), seed))
@@ -109,6 +127,7 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
     core_rows: dict[str, int] = {}
     boosters: dict[str, dict[str, Any]] = {}
     weights: dict[str, npt.NDArray[Any]] = {}
+    grids: list[list[float]] = []
     for name, members in _groups_of(parts, pooled, gpus, family.alike_shrink is not None).items():
         shared = name in (ANY_GPU, MMA_GPUS)
         if not (shared or own is None or name in own):
@@ -128,6 +147,8 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
             core_rows[f"{name}|{path}"] = sum(part.size for part in telling)
         for kind in dict.fromkeys(part.kind for part in members):
             rows = [(part, cores[f"{name}|{part.path}"]) for part in members if part.kind == kind]
+            if sum(part.size for part, _ in rows) < 2 * family.measured.rows_a_leaf:
+                continue  # no tree could split them
             prefix = f"b{len(boosters)}_"
             trees = boost(*_table(family, rows, seed, shared), seed, family.unseen if shared else family.measured)
             weights |= trees.pack(prefix)
@@ -137,6 +158,9 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
                 "shrink": {ANY_GPU: family.unseen_shrink, MMA_GPUS: family.alike_shrink}.get(name, 1.0),
                 "architectures": sorted({generation(gpus[part.gpu]) for part in members}),
             }
+            if family.sizes_of:
+                knots = knots_of([part for part, _ in rows], family.sizes_of)
+                boosters[f"{name}|{kind}"]["knots"] = stored(knots, grids)
     dtypes = {gpu: sorted({part.dtype for part in parts if part.gpu == gpu}) for gpu in {part.gpu for part in parts}}
     manifest = {
         "kind": family.kind,
@@ -148,6 +172,7 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
         "cores": {key: constants.to_manifest() for key, constants in cores.items()},
         "core_rows": core_rows,
         "boosters": boosters,
+        "grids": grids,
         **NO_CALIBRATION,
         "fitted_rows": int(sum(part.size for part in parts)),
         "shapes_covered": covered(parts),
@@ -234,8 +259,6 @@ def fit_constants(family: Family, parts: Sequence[Part], seed: int, common: Name
     The best of several searches where the family names any: kernels with split-K, without, and with large tiles alone
     are three valleys.
     """
-    from scipy.optimize import least_squares
-
     names, start = family.start.names(), (common or family.start).logs()
     free = np.array([common is None or name not in family.of_kernel for name in names])
     each = max(300, _CORE_ROWS // len(parts))
@@ -243,24 +266,18 @@ def fit_constants(family: Family, parts: Sequence[Part], seed: int, common: Name
     pull = _PRIOR * np.sqrt(sum(part.size for part in few)) * 0.3 * np.array(family.pulls or (1.0,))
 
     def errors(x: FloatArray) -> FloatArray:
-        whole = np.where(free, 0.0, start)
-        whole[free] = x
-        gaps = [np.log(family.total(part, whole)) - part.log_latency for part in few]
-        return np.concatenate([*gaps, ((whole - start) * pull)[free]])
+        return np.concatenate([np.log(family.total(part, x)) - part.log_latency for part in few])
 
-    def begin(other: Mapping[str, float]) -> FloatArray:
-        logs = [np.log(other[name]) if name in other else v for name, v in zip(names, start, strict=True)]
-        return np.asarray(logs, dtype=np.float64)[free]
+    def search(begin: FloatArray, most: int) -> Solution:
+        return solve(errors, start, pull, begin=begin, free=free, scale=0.1, step=1e-3, most=most)
 
-    def search(x: FloatArray, steps: int) -> Any:
-        return least_squares(errors, x, loss="soft_l1", f_scale=0.1, diff_step=1e-3, max_nfev=steps)
-
-    begins = [begin(other) for other in family.searches]
+    begins = [
+        np.array([np.log(other[name]) if name in other else v for name, v in zip(names, start, strict=True)])
+        for other in family.searches
+    ]
     if len(begins) > 1:  # which valley is deepest shows after a few steps
         begins = [min((search(x, 10) for x in begins), key=lambda answer: answer.cost).x]
-    result = start.copy()
-    result[free] = search(begins[0], 60).x
-    return family.start.from_logs(result)
+    return family.start.from_logs(search(begins[0], 60).x)
 
 
 def _table(
@@ -285,11 +302,11 @@ def _table(
 #: shrinks by looking at shapes and GPUs left out (docs/accuracy.md, What was tried).
 GEMM = Family(
     kind="serving_gemm",
-    start=serving_gemm.Constants(0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 1.5e3, 1024.0, 3e3, 1e3, 1.0),
-    features=serving_gemm.FEATURES,
+    start=gemm.Constants(0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 1.5e3, 1024.0, 3e3, 1e3, 1.0),
+    features=gemm.FEATURES,
     parts=gemm_parts,
-    core=lambda part, x: serving_gemm.core_time(part.shapes, part.device, x),
-    describe=lambda part, core: serving_gemm.features(part.shapes, part.device, core, part.framework),
+    core=lambda part, x: gemm.core_time(part.shapes, part.device, x),
+    describe=lambda part, core: gemm.features(part.shapes, part.device, core, part.framework),
     measured=Settings(rounds=300),
     unseen=Settings(rounds=150, leaves=31, depth=7, rows_a_leaf=60),
     rows_a_booster=130_000,
@@ -300,6 +317,8 @@ GEMM = Family(
     pulls=(1.0, 1.0, 1.0, 1.0, 1.0, 10.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0),
     searches=({}, {"split_cycles": 2e5}, {"split_cycles": 2e5, "smallest_tile": 128.0 * 128.0}),
     from_plain=True,
+    sizes_of=serving_gemm.sizes_of,
+    corners_of=serving_gemm.corners_of,
 )
 
 
@@ -319,6 +338,7 @@ def _attention_in_cycles(start: Named) -> Family:
         alike_shrink=None,
         unseen_clip=0.8,
         pulls=(17.0,) * len(start.names()),
+        corners_of=serving_attention.corners_of,
     )
 
 
@@ -335,8 +355,8 @@ _DECODE_FORM = _attention_in_cycles(attention_cycles.DecodeConstants())
 #: As those of `GEMM`: starts chosen by hand, not from data, trees by looking at shapes and GPUs left out.
 ATTENTION = Family(
     kind="serving_attention",
-    start=serving_attention.Constants(0.6, 0.8, 20e9, 8e3, 540.0, 0.5, 20e9, 1.8e3),
-    features=serving_attention.FEATURES,
+    start=attention.Constants(0.6, 0.8, 20e9, 8e3, 540.0, 0.5, 20e9, 1.8e3),
+    features=attention.FEATURES,
     parts=attention_parts,
     core=_attention_core,
     describe=_attention_table,
@@ -349,15 +369,17 @@ ATTENTION = Family(
     by_kernel=attention_for_all,
     common=lambda kind: _DECODE_FORM if serving_attention.is_decode(kind) else _PREFILL_FORM,
     like=serving_attention.plain_phase,
+    sizes_of=serving_attention.sizes_of,
+    corners_of=serving_attention.corners_of,
 )
 #: As those of `GEMM`: starts chosen by hand, not from data, trees by looking at shapes and GPUs left out.
 MOE = Family(
     kind="serving_moe",
-    start=serving_moe.Constants(0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02, 0.75),
-    features=serving_moe.FEATURES,
+    start=moe.Constants(0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02, 0.75),
+    features=moe.FEATURES,
     parts=moe_parts,
-    core=lambda part, x: serving_moe.core_time(part.shapes, part.device, x),
-    describe=lambda part, core: serving_moe.features(part.shapes, part.device, core, part.framework, part.blocked),
+    core=lambda part, x: moe.core_time(part.shapes, part.device, x),
+    describe=lambda part, core: moe.features(part.shapes, part.device, core, part.framework, part.blocked),
     measured=Settings(rounds=300),
     unseen=Settings(rounds=150, leaves=31, depth=7, rows_a_leaf=60),
     rows_a_booster=150_000,
@@ -366,5 +388,5 @@ MOE = Family(
     unseen_clip=0.8,
     by_kernel=moe_by_kernel,
     kernel_of=lambda library, name, gpu: engines.library(library).moe_kernel(name, gpu),
-    of_kernel=serving_moe.OF_KERNEL,
+    of_kernel=moe.OF_KERNEL,
 )

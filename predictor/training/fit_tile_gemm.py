@@ -22,11 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.errors import SpecError
-from predictor.estimators import sgemm
+from predictor.estimators.cores import sgemm
+from predictor.estimators.cores.gemm import Shapes
+from predictor.estimators.device import Device
 from predictor.hardware.gpu import GPUSpec
-from predictor.training.extras import require
+from predictor.training.adapt import AFTER_LAUNCH_S, fitted_rows, of_rows
 from predictor.training.kernel_choice import fit_choice
-from predictor.training.own_scalars import AFTER_LAUNCH_S
+from predictor.training.solve import Unknowns, solve
 from predictor.training.tile_transfer import fill_rates, is_reference, is_steady, power_need, shrink_sustained
 
 FloatArray = npt.NDArray[np.float64]
@@ -64,7 +66,7 @@ class Rows:
     gpu: IntArray
     library: IntArray
     layout: IntArray
-    shape: sgemm.Shape
+    shape: Shapes
     tile: IntArray  # -1 where the kernel's name gives none
     splits: FloatArray
     seconds: FloatArray
@@ -73,7 +75,7 @@ class Rows:
     def take(self, index: IntArray) -> Rows:
         """The rows of ``index``."""
         s = self.shape
-        shape = sgemm.Shape(s.b[index], s.m[index], s.n[index], s.k[index])
+        shape = sgemm.products(s.batch[index], s.m[index], s.n[index], s.k[index])
         return Rows(
             self.gpu[index], self.library[index], self.layout[index], shape, self.tile[index], self.splits[index],
             self.seconds[index], self.weight[index],
@@ -83,19 +85,15 @@ class Rows:
 def read_rows(frame: Frame, gpus: list[GPUSpec]) -> Rows:
     """The fp32 PyTorch GEMMs of a measurement frame on ``gpus``."""
     order = {gpu.id: i for i, gpu in enumerate(gpus)}
-    keep = (frame["op"].astype(str) == "gemm") & (frame["dtype"].astype(str) == "fp32") & frame["gpu"].isin(list(order))
-    if "flag" in frame:
-        keep &= frame["flag"].astype(str) == ""
-    if "split" in frame:
-        keep &= frame["split"].astype(str) != "test"
-    rows = frame[keep]
+    rows = fitted_rows(frame, ("gemm",))
+    rows = rows[rows["gpu"].isin(list(order))]
     if len(rows) == 0:
         raise SpecError("no fp32 gemm rows to fit: expected op gemm, dtype fp32 on a known GPU")
     number = {c: rows[c].to_numpy(dtype=np.float64) for c in ("batch", "m", "n", "k", "latency_ms")}
     number["batch"] = np.where(np.isnan(number["batch"]), 1.0, number["batch"])
     gpu = rows["gpu"].astype(str).map(order).to_numpy(dtype=np.int64)
     layout = np.where(rows["layout"].astype(str).to_numpy() == "tn", 0, 1).astype(np.int64)
-    shape = sgemm.Shape(number["batch"], number["m"], number["n"], number["k"])
+    shape = sgemm.products(*(number[name] for name in ("batch", "m", "n", "k")))
     tile = tile_indices(rows["kernel_name"].astype(str)) if "kernel_name" in rows else np.full(len(rows), -1)
     seconds = number["latency_ms"] * 1e-3
     return Rows(
@@ -116,19 +114,19 @@ def tile_indices(names: Any) -> IntArray:
     return np.array([unique[name] for name in names], dtype=np.int64)
 
 
-def _splits(rows: Frame, tile: IntArray, shape: sgemm.Shape) -> FloatArray:
+def _splits(rows: Frame, tile: IntArray, shape: Shapes) -> FloatArray:
     """Split-K factor from the launched grid: blocks over the tiles of the output."""
     if not {"grid_x", "grid_y", "grid_z"} <= set(rows.columns):
         return np.ones(len(rows))
     blocks = np.prod([rows[c].to_numpy(dtype=np.float64) for c in ("grid_x", "grid_y", "grid_z")], axis=0)
     n = np.array([t.n for t in sgemm.TILES])[tile]
     m = np.array([t.m for t in sgemm.TILES])[tile]
-    splits = np.round(blocks / (np.ceil(shape.n / n) * np.ceil(shape.m / m) * shape.b))
+    splits = np.round(blocks / (np.ceil(shape.n / n) * np.ceil(shape.m / m) * shape.batch))
     result: FloatArray = np.where(np.isnan(splits), 1.0, np.maximum(splits, 1.0))
     return result
 
 
-class Parameters:
+class Parameters(Unknowns):
     """The vector that least squares works on <-> the formula's constants. Positive constants stand as logarithms."""
 
     def __init__(self, gpus: int, present: npt.NDArray[np.bool_]) -> None:
@@ -145,15 +143,7 @@ class Parameters:
             "quantization": np.array([1.0]), "split_s": np.array([np.log(5e-6)]),
             "u": np.full(gpus, -0.05), "bandwidth": np.zeros(gpus), "after": np.full(gpus, np.log(AFTER_LAUNCH_S)),
         }  # fmt: skip
-        self.names = list(start)
-        self.ends = np.cumsum([len(v) for v in start.values()])
-        self.start = np.concatenate(list(start.values()))
-        loose = {"u": 0.05, "efficiency": 0.1, "after": 3.0}
-        self.prior = np.concatenate([np.full(len(v), loose.get(k, 0.3)) for k, v in start.items()])
-
-    def split(self, x: FloatArray) -> dict[str, FloatArray]:
-        """The named parts of a vector."""
-        return dict(zip(self.names, np.split(x, self.ends[:-1]), strict=True))
+        super().__init__(start, {"u": 0.05, "efficiency": 0.1, "after": 3.0}, 0.3)
 
     def constants(self, x: FloatArray) -> sgemm.Constants:
         """The shared constants that ``x`` stands for."""
@@ -178,7 +168,7 @@ class Fit:
     """One fit: boards, constants and the rows they are fitted to."""
 
     def __init__(self, gpus: list[GPUSpec], rows: Rows) -> None:
-        self.gpus = gpus
+        self.gpus, self.boards = gpus, [Device.sheet(g, g.peak_flops("fp32")) for g in gpus]
         present = np.zeros((len(sgemm.LIBRARIES), len(sgemm.LAYOUTS), len(sgemm.TILES)), dtype=bool)
         known = rows.tile >= 0
         counts = np.zeros(present.shape, dtype=np.int64)
@@ -204,36 +194,20 @@ class Fit:
         result: FloatArray = np.maximum(self.host - after, 1e-6)
         return result
 
-    def _board(self, gpu: IntArray, x: FloatArray) -> sgemm.Board:
+    def _device(self, gpu: IntArray, x: FloatArray) -> Device:
+        """The devices of the rows, each at what ``x`` says that it sustains."""
         part = self.parameters.split(x)
-        specs = self.gpus
-
-        def column(values: list[float]) -> FloatArray:
-            result: FloatArray = np.array(values, dtype=np.float64)[gpu]
-            return result
-
-        bandwidth = column([g.memory_bandwidth for g in specs]) * np.exp(part["bandwidth"])[gpu]
-        return sgemm.Board(
-            column([float(g.sm_count) for g in specs]), column([g.peak_flops("fp32") for g in specs]),
-            np.exp(part["u"])[gpu], bandwidth, column([float(g.l2_bytes) for g in specs]),
-        )  # fmt: skip
+        return of_rows(self.boards, gpu).sustaining(np.exp(part["u"])[gpu], np.exp(part["bandwidth"])[gpu])
 
     def seconds(self, x: FloatArray, rows: Rows, tile: IntArray, splits: FloatArray) -> FloatArray:
         """Measured latency that the formula gives for one chosen candidate a row, launch time included."""
         const = self.parameters.constants(x)
         rate = const.efficiency[rows.library, rows.layout, tile]
         cand = sgemm.candidates(const, np.maximum(rate, 1e-6), tile, splits)
-        board = self._board(rows.gpu, x)
-        lib = rows.library
-        traits = sgemm.Traits(
-            const.unaligned[lib], const.reread[lib], const.narrow[lib], const.straddle[lib], const.strain[lib],
-            (rows.layout == 0).astype(np.float64),
-        )  # fmt: skip
-        compute = sgemm.compute_seconds(rows.shape, cand, board, const, traits) / board.sustained
-        memory = sgemm.memory_seconds(rows.shape, cand, board, const, traits)
-        launch = self.launch(x)[rows.gpu, rows.layout]
-        result: FloatArray = sgemm.join_seconds(compute, memory, rows.shape, cand, board, const) + launch
-        return result
+        device = self._device(rows.gpu, x)
+        along_k = (rows.layout == 0).astype(np.float64)
+        core = sgemm.core_time(rows.shape, device, const, cand, rows.library, along_k)
+        return core.total + self.launch(x)[rows.gpu, rows.layout]
 
     def choice_times(self, rows: Rows) -> FloatArray:
         """log of the measured time that every candidate gives, of shape (n, c); inf where not allowed."""
@@ -264,17 +238,13 @@ class Fit:
 
     def solve(self, rows: Rows, free: npt.NDArray[np.bool_]) -> None:
         """Least squares over the parameters marked ``free`` on rows whose kernel is named."""
-        optimize = require("scipy.optimize")
-        log = np.log(rows.seconds)
-        start, prior, x = self.parameters.start[free], self.parameters.prior[free], self.x.copy()
+        log, p = np.log(rows.seconds), self.parameters
 
-        def residuals(part: FloatArray) -> FloatArray:
-            x[free] = part
-            error = (np.log(self.seconds(x, rows, rows.tile, rows.splits)) - log) * rows.weight / 0.05
-            return np.concatenate([error, (part - start) * prior])
+        def errors(x: FloatArray) -> FloatArray:
+            error: FloatArray = np.log(self.seconds(x, rows, rows.tile, rows.splits)) - log
+            return error * rows.weight / 0.05
 
-        solution = optimize.least_squares(residuals, self.x[free], loss="soft_l1", max_nfev=EVALUATIONS)
-        self.x[free] = solution.x
+        self.x = solve(errors, p.start, p.pull, begin=self.x, free=free, most=EVALUATIONS).x
 
     def solve_in_steps(self, rows: Rows) -> None:
         """Reference boards, then other boards with HBM, then the scalars of the rest (see the module)."""
@@ -293,17 +263,9 @@ class Fit:
             if not first and not steady[boards].any():
                 self._fill(taught)
                 kernels, libraries = np.zeros_like(kernels), np.zeros_like(libraries)
-            self.solve(part, self._free(boards, kernels, libraries, first))
+            free = {"efficiency": kernels[p.present], **dict.fromkeys(("u", "bandwidth", "after"), boards)}
+            self.solve(part, p.marks({**free, **dict.fromkeys(OF_LIBRARY, libraries)}, first))
             taught |= ran
-
-    def _free(self, boards: BoolArray, kernels: BoolArray, libraries: BoolArray, shared: bool) -> BoolArray:
-        """Marks of the parameters of ``boards``, ``kernels`` (libraries, layouts, tiles) and ``libraries``."""
-        p = self.parameters
-        marks = {
-            "efficiency": kernels[p.present], **dict.fromkeys(("u", "bandwidth", "after"), boards),
-            **dict.fromkeys(OF_LIBRARY, libraries),
-        }  # fmt: skip
-        return np.concatenate([marks.get(k, np.full(len(v), shared)) for k, v in p.split(p.start).items()])
 
     def _fill(self, taught: BoolArray) -> None:
         """Constants of kernels and libraries that are not among the ``taught`` (libraries, layouts, tiles)."""
@@ -315,7 +277,7 @@ class Fit:
         known = measured_libraries(taught)
         nearest = [sgemm.nearest_library(known, library) for library in range(len(known))]
         part |= {name: part[name][nearest] for name in OF_LIBRARY}
-        self.x = np.concatenate([part[name] for name in p.names])
+        self.x = p.join(part)
 
 
 def measured_libraries(kernels: BoolArray) -> BoolArray:

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from predictor import engines
 from predictor.engines import EAGER
-from predictor.estimators.gemm_core import Constants
-from predictor.estimators.residual import ANY_GPU, describe_device
-from predictor.estimators.serving_gemm import FEATURES
+from predictor.estimators.cores.gemm import FEATURES, Constants
+from predictor.estimators.device import describe_device
+from predictor.estimators.residual import ANY_GPU
 from predictor.hardware.gpu import GPUSpec
 from predictor.training.calibrate_serving import plain_products, told_by_tiles
 from predictor.training.fit_serving import GEMM, NO_CALIBRATION, Fitted

@@ -8,7 +8,7 @@ are read, never a latency.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ import numpy.typing as npt
 from predictor.estimators import calibrated
 from predictor.hardware.gpu import GPUSpec
 from predictor.sampling import CANDIDATES, INTEREST, most_telling
-from predictor.training.calibrate_gemm import ABOVE_HOST, HIDDEN_SHARE, GemmTrial
-from predictor.training.own_scalars import Frame, Weights
+from predictor.training.adapt import DEVIATION, NOISE, Frame, Weights, believed
+from predictor.training.calibrate_sgemm import GemmTrial
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -30,29 +30,23 @@ FORM_ERROR = 3.0
 STEP = 0.3
 
 
-def covariance(rows: Frame, gpu: GPUSpec, manifest: Mapping[str, Any], weights: Weights) -> FloatArray:
+def covariance(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> FloatArray:
     """What the set leaves open about the log latencies of ``rows``, shape (r, r). Latencies in them are not read."""
     trial = GemmTrial(rows.assign(latency_ms=1.0, kernel_name=""), gpu, manifest, weights)
     start, spread = trial.vector.start, trial.vector.spread
-    tiles, splits = trial.running(start)
-
-    def forecast(x: FloatArray) -> FloatArray:
-        return np.log(trial.measurable(x, trial.candidate_times(x, tiles, splits)[:, 0]))
-
+    view = trial.view(start)
     slopes = np.empty((len(rows), len(start)))
     for i, width in enumerate(spread):
         step = np.zeros(len(start))
         step[i] = min(STEP, width)
-        slopes[:, i] = (forecast(step) - forecast(-step)) / (2.0 * step[i]) * width
-    host = trial.host(start)[0][trial.call]
-    share = np.where(trial.eager & (forecast(start) < np.log(ABOVE_HOST * host)), HIDDEN_SHARE, 1.0)
-    between = calibrated.covariance(trial.points, trial.layouts, trial.points, trial.layouts)
-    result: FloatArray = slopes @ slopes.T + FORM_ERROR**2 * between * share[:, None] * share[None, :]
+        slopes[:, i] = (view.gaps(-step) - view.gaps(step)) / (2.0 * step[i]) * width
+    form = believed(view.at, view.share, FORM_ERROR * DEVIATION, calibrated.LENGTHS)
+    result: FloatArray = slopes @ slopes.T + form
     return result
 
 
 def most_informative(
-    rows: Frame, groups: Sequence[IntArray], gpu: GPUSpec, manifest: Mapping[str, Any], weights: Weights, seed: int
+    rows: Frame, groups: Sequence[IntArray], gpu: GPUSpec, manifest: dict[str, Any], weights: Weights, seed: int
 ) -> IntArray:
     """One index of ``rows`` from each group, sorted: greedily the best, then each again with the others fixed.
 
@@ -63,5 +57,5 @@ def most_informative(
     interest = random.permutation(len(rows))[:INTEREST]
     index = np.concatenate([*drawn, interest])
     total = covariance(rows.iloc[index].reset_index(drop=True), gpu, manifest, weights)
-    rows_of_groups = most_telling(total, [len(part) for part in drawn], calibrated.NOISE**2, random)
+    rows_of_groups = most_telling(total, [len(part) for part in drawn], NOISE**2, random)
     return np.sort(index[rows_of_groups])

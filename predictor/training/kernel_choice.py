@@ -29,6 +29,15 @@ class Choice:
     sharpness: float
 
 
+def _surprise(score: FloatArray, picked: IntArray) -> tuple[float, FloatArray]:
+    """Minus the log likelihood of ``picked`` (n,) by scores (n, c), and its slope by each score."""
+    share, rows = np.exp(score - score.max(axis=1, keepdims=True)), np.arange(len(picked))
+    share /= share.sum(axis=1, keepdims=True)
+    value = -float(np.log(np.maximum(share[rows, picked], 1e-300)).sum())
+    share[rows, picked] -= 1.0
+    return value, share
+
+
 def fit_choice(
     log_time: FloatArray, picked: IntArray, tile: IntArray, split: IntArray, sizes: tuple[int, int]
 ) -> Choice:
@@ -45,17 +54,12 @@ def fit_choice(
     n, (tiles, splits) = len(picked), sizes
     if n == 0:
         return Choice(np.ones(tiles), np.ones(splits), 1.0)
-    rows = np.arange(n)
 
     def loss(p: FloatArray) -> tuple[float, FloatArray]:
         sharp = np.exp(p[0])
         score = np.where(allowed, p[1 : 1 + tiles][tile] + p[1 + tiles :][split] - sharp * time, -np.inf)
-        score -= score.max(axis=1, keepdims=True)
-        share = np.exp(score)
-        share /= share.sum(axis=1, keepdims=True)
-        value = -np.log(np.maximum(share[rows, picked], 1e-12)).mean() + _RIDGE * float((p[1:] ** 2).sum())
-        share[rows, picked] -= 1.0
-        share /= n
+        value, share = _surprise(score, picked)
+        value, share = value / n + _RIDGE * float((p[1:] ** 2).sum()), share / n
         slope = np.zeros_like(p)
         slope[0] = -sharp * float((share * time).sum())
         np.add.at(slope, 1 + tile, share.sum(axis=0))
@@ -84,20 +88,16 @@ def adapt_choice(
     Arguments as `fit_choice` has them; every picked candidate is allowed.
     """
     optimize: Any = require("scipy.optimize")
-    allowed, rows, count = np.isfinite(log_time), np.arange(len(picked)), len(tiles)
+    allowed, count = np.isfinite(log_time), len(tiles)
     time = np.where(allowed, log_time, 0.0)
     start = np.log(np.concatenate([tiles, splits]))
     spread = np.repeat([TILE_SPREAD, SPLIT_SPREAD], [count, len(splits)])
 
     def loss(p: FloatArray) -> tuple[float, FloatArray]:
         score = np.where(allowed, -SHARPNESS * (time + p[tile] + p[count + split]), -np.inf)
-        score -= score.max(axis=1, keepdims=True)
-        share = np.exp(score)
-        share /= share.sum(axis=1, keepdims=True)
+        value, share = _surprise(score, picked)
         move = (p - start) / spread
-        value = -np.log(np.maximum(share[rows, picked], 1e-300)).sum() + 0.5 * float((move**2).sum())
-        share[rows, picked] -= 1.0
-        slope = move / spread
+        value, slope = value + 0.5 * float((move**2).sum()), move / spread
         np.add.at(slope, tile, -SHARPNESS * share.sum(axis=0))
         np.add.at(slope, count + split, -SHARPNESS * share.sum(axis=0))
         return value, slope

@@ -13,11 +13,13 @@ from predictor import engines
 from predictor.dtypes import bytes_of
 from predictor.engines.library import EXPERT_KERNELS, TRITON
 from predictor.engines.releases import age, is_version
-from predictor.estimators import attention_shapes, serving_attention, serving_gemm, serving_moe
-from predictor.estimators.residual import Device, FloatArray
+from predictor.estimators import serving_attention, serving_gemm, serving_moe
+from predictor.estimators.cores import attention, gemm, moe
+from predictor.estimators.device import Device
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.routing import Loads, expert_loads, exponent_of
 from predictor.quantization import SCHEMES, activation_bytes, variant, weight_bytes
+from predictor.roofline import FloatArray
 
 Frame = Any
 
@@ -57,9 +59,11 @@ def gemm_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
         batch, m, n, k = (_floats(rows, name) for name in ("batch", "m", "n", "k"))
         sizes = activation_bytes(dtype, quant), weight_bytes(dtype, quant)
         blocked = quant == serving_gemm.BLOCKED
-        shapes = serving_gemm.Shapes(np.nan_to_num(batch, nan=1.0), m, n, k, *sizes, blocked)
-        device, kind, code = Device.of(gpus[gpu], dtype), variant(dtype, quant), engines.library(framework).code
-        yield Part(gpu, f"{framework}|{kind}", kind, device, shapes, code, _log_latency(rows), dtype)
+        library = engines.library(framework)
+        batch = np.nan_to_num(batch, nan=1.0)
+        shapes = gemm.Shapes(batch, m, n, k, *sizes, blocked, quantized=not library.quantizes)
+        device, kind = Device.of(gpus[gpu], dtype), variant(dtype, quant)
+        yield Part(gpu, f"{framework}|{kind}", kind, device, shapes, library.code, _log_latency(rows), dtype)
 
 
 def attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
@@ -73,7 +77,7 @@ def attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]
         columns.insert(-1, _value_width(rows))
         window = np.nan_to_num(_floats(rows, "window"))
         cache_bytes = np.asarray(sizes, dtype=np.float64)
-        shapes = attention_shapes.Shapes.of(
+        shapes = attention.Shapes.of(
             [*columns, window], bytes_of(dtype), cache_bytes, _shared(rows).astype(np.float64)
         ).run_by(framework, gpus[gpu])
         device = Device.of(gpus[gpu], dtype)
@@ -109,7 +113,7 @@ def moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
         device, name = Device.of(gpus[gpu], dtype), variant(dtype, quant)
         library = engines.library(framework)
         tiling = library.moe_tiling(library.moe_kernel(name, gpus[gpu]), name)
-        shapes = serving_moe.Shapes.of(columns, _loads(rows), _exponents(rows), weight_bytes(dtype, quant), tiling)
+        shapes = moe.Shapes.of(columns, _loads(rows), _exponents(rows), weight_bytes(dtype, quant), tiling)
         kind = serving_moe.booster_of(name)
         yield Part(
             gpu, f"{framework}|{name}", kind, device, shapes, library.code, _log_latency(rows), dtype,

@@ -18,12 +18,14 @@ import numpy.typing as npt
 
 from predictor import engines
 from predictor.engines import EAGER
-from predictor.estimators.gemm_core import Constants, Shapes, Tiles, core_time
-from predictor.estimators.residual import Device, FloatArray
+from predictor.estimators.cores.gemm import Constants, Shapes, Tiles, core_time
+from predictor.estimators.device import Device
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import TILE_PROBE
 from predictor.quantization import activation_bytes, variant, weight_bytes
+from predictor.roofline import FloatArray
 from predictor.training.serving_rows import Part
+from predictor.training.solve import Solution, solve
 
 Frame = Any
 BoolArray = npt.NDArray[np.bool_]
@@ -122,8 +124,6 @@ def teach(
     Without ``library`` rows only those of `TAUGHT` move, and ``rate`` is believed; with them all move, as far as
     ``apart`` (standard deviation of the log) says, and the rate is what both kinds of rows agree on.
     """
-    from scipy.optimize import least_squares
-
     names = Constants.names()
     start = replace(start, compute_efficiency=min(start.compute_efficiency, _BELOW_PEAK))
     logs = start.logs()
@@ -144,14 +144,14 @@ def teach(
 
     def errors(x: FloatArray, usual: float) -> FloatArray:
         whole, speed, call = read(x)
-        found = [gaps(part, whole, speed, call) / usual, (x - begin) / widths]
+        found = [gaps(part, whole, speed, call) / usual]
         if library is not None:
             core = core_time(library.shapes, library.device, whole).total
             found.append((np.log(core) - library.log_latency) / usual)
         return np.concatenate(found)
 
-    def search(first: FloatArray, usual: float) -> Any:
-        return least_squares(errors, first, loss="soft_l1", diff_step=1e-3, max_nfev=100, args=(usual,))
+    def search(first: FloatArray, usual: float) -> Solution:
+        return solve(lambda x: errors(x, usual), begin, 1.0 / widths, begin=first, step=1e-3, most=100)
 
     found = [search(first, _ROW_ERROR) for first in _beginnings(part, names, logs, free, begin)]
     x = min(found, key=lambda answer: answer.cost).x

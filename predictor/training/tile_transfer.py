@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from predictor.estimators import sgemm
-from predictor.estimators.power import POWER_NEED, issue_share, sustained_share
+from predictor.estimators.cores import sgemm
+from predictor.estimators.device import POWER_NEED, issue_share, sustained_share
 from predictor.hardware.gpu import GPUSpec
 
 FloatArray = npt.NDArray[np.float64]

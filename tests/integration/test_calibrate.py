@@ -12,10 +12,10 @@ import pytest
 
 from predictor.cli import main
 from predictor.estimators.artifact import default_artifacts, load_artifacts
-from predictor.estimators.calibrated import NOISE
 from predictor.estimators.stored import read_weights
 from predictor.hardware.gpu import load_gpu
 from predictor.training import dataset
+from predictor.training.adapt import NOISE
 from predictor.training.evaluate import predict_rows
 from predictor.training.informative import covariance, most_informative
 

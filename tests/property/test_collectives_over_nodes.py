@@ -9,7 +9,8 @@ import pytest
 from each import each
 
 from predictor.estimators.base import make_batch
-from predictor.estimators.collective import Board, Constants, Links, seconds
+from predictor.estimators.cores.collective import Constants, Links, seconds
+from predictor.estimators.device import Device
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import default_system, list_systems, load_system
 from predictor.ops.collective import KINDS, Collective, over
@@ -21,7 +22,7 @@ SIZES = [2**i for i in range(8, 33, 2)]
 
 
 def times(ops: list[Collective], gpu: str = "h100-sxm") -> np.ndarray:
-    return seconds(Links.of(make_batch("collective", ops).columns), Board.of(load_gpu(gpu)), Constants())
+    return seconds(Links.of(make_batch("collective", ops).columns), Device.sheet(load_gpu(gpu)), Constants())
 
 
 @each("name", NETWORKED)
@@ -83,10 +84,10 @@ def test_a_rack_of_72_on_one_network_beats_nodes_of_eight() -> None:
 def test_a_ring_over_nodes_by_hand() -> None:
     """Two nodes of two: a gather's three hops, of which one crosses the network; alone in their nodes, all do."""
     k = Constants(widening=1e-9, knee=1e-9, local=1e-9)
-    gpu = Board.of(GPU)
+    gpu = Device.sheet(GPU)
     system = load_system("dgx-h100")
     crossing = over(system, "all_gather", "bf16", 4, 4, 2)
-    handling = k.launch_trips * gpu.trip + 3 * k.hop_trips_ll * gpu.trip
+    handling = k.launch_trips * gpu.memory_latency_s + 3 * k.hop_trips_ll * gpu.memory_latency_s
     expected = handling + 2 * system.link_latency_s + (system.network_latency_s or 0.0)
     links = Links.of(make_batch("collective", [crossing]).columns)
     assert seconds(links, gpu, k)[0] == pytest.approx(expected, rel=1e-3)

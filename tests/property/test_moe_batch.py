@@ -19,10 +19,9 @@ GPUS = ("h100-sxm", "l40s")
 FRAMEWORKS = ("vllm", "sglang", "trtllm")
 ROUTINGS = ("balanced", "random", "zipf:1.2")
 BATCHES = range(1, 257)
-#: Of a whole step: its linear layers and attention are those of dense models, whose corrections fall here and there as
-#: the batch grows. The largest fall of these steps is 2.5 % (attention of TensorRT-LLM on H100, batch 126); what of it
-#: the experts cause is nothing (below).
-STEP_SLACK = 0.03
+#: Of a whole step: its linear layers and attention are those of dense models, whose measured times fall here and there
+#: from one measured size to the next; what of it the experts cause is nothing (below).
+STEP_SLACK = 0.005
 
 
 def experts_of(model: str) -> MoE | None:

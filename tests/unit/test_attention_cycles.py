@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from predictor.estimators import attention_cycles
-from predictor.estimators.attention_shapes import Shapes, moved_bytes, visible_keys
 from predictor.estimators.base import make_batch
-from predictor.estimators.residual import Device
-from predictor.estimators.serving_attention import Constants, ServingAttention
+from predictor.estimators.cores import attention_cycles
+from predictor.estimators.cores.attention import Constants, Shapes, moved_bytes, visible_keys
+from predictor.estimators.device import Device
+from predictor.estimators.serving_attention import ServingAttention
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import Attention, Op
 from predictor.roofline import roofline

@@ -11,7 +11,9 @@ pd = pytest.importorskip("pandas", reason='pandas is not installed: pip install 
 pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
 
 from predictor.estimators.base import make_batch  # noqa: E402
-from predictor.estimators.collective import OWN, Board, Collectives, Constants, Links, seconds  # noqa: E402
+from predictor.estimators.collective import Collectives  # noqa: E402
+from predictor.estimators.cores.collective import OWN, Constants, Links, seconds  # noqa: E402
+from predictor.estimators.device import Device  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.hardware.system import load_system  # noqa: E402
 from predictor.measurement import from_op  # noqa: E402
@@ -39,7 +41,7 @@ def _frame(system: str, sizes: range) -> Any:
     ops = _ops(system, sizes)
     links = Links.of(make_batch("collective", ops).columns)
     own = np.tile(OWN_FACTORS, (len(ops), 1))
-    taken = seconds(links, Board.of(GPU), CONSTANT, own)
+    taken = seconds(links, Device.sheet(GPU), CONSTANT, own)
     rows = [from_op(op) | {"latency_ms": s * 1e3} for op, s in zip(ops, taken, strict=True)]
     head = {"gpu": GPU.id, "framework": "pytorch", "source": "made-up", "protocol": "cuda_graph"}
     return pd.DataFrame(rows).assign(**head, kernel_source="nccl")

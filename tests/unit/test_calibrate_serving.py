@@ -13,7 +13,6 @@ pytest.importorskip("lightgbm", reason='LightGBM is not installed: pip install "
 pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
 
 from predictor.errors import RequestError, SpecError  # noqa: E402
-from predictor.estimators.adapted import Points, covariance  # noqa: E402
 from predictor.estimators.base import make_batch  # noqa: E402
 from predictor.estimators.serving_gemm import ServingGemm  # noqa: E402
 from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
@@ -22,12 +21,9 @@ from predictor.roofline import roofline  # noqa: E402
 from predictor.training import fit_serving  # noqa: E402
 from predictor.training.calibrate_serving import (  # noqa: E402
     attention_rows,
-    blend,
     calibrate_gemm,
-    explain,
     gemm_rows,
     moe_rows,
-    process,
     stratified,
     without,
 )
@@ -88,57 +84,13 @@ def test_without_a_row_that_it_reads(fitted: Any) -> None:
         calibrate_gemm(_frame(NEW, 0.5).assign(framework="other"), NEW, *fitted)
 
 
-def test_the_process_interpolates_and_fades() -> None:
-    rng = np.random.default_rng(0)
-    at = rng.uniform(0, 10, (80, 2))
-    y = 0.2 * np.sin(at[:, 0])
-    _, points, gaps = process(at, y, np.ones(80))
-    assert np.abs(points.predict(at) - y).mean() < 0.05
-    far = points.predict(np.full((1, 2), 1e3))
-    assert abs(float(far[0])) < 0.05
-    assert covariance(at, at, 0.1, 2.0).shape == (80, 80)
-    assert isinstance(points, Points)
-    assert np.abs(gaps).mean() < 1.5
-
-
-def test_a_row_that_lies_far_off_is_believed_less() -> None:
-    rng = np.random.default_rng(0)
-    at = rng.uniform(0, 10, (60, 2))
-    y = rng.normal(0.0, 0.03, 60)
-    y[7] = 0.8
-    around = at[np.argsort(((at - at[7]) ** 2).sum(axis=1))[1:6]]
-    robust = explain("", (0, 1), at, y, np.zeros(60)).points.predict(around)
-    plain = process(at, y, np.ones(60))[1].predict(around)
-    assert np.abs(robust).mean() < 0.7 * np.abs(plain).mean()
-
-
-def test_a_mixture_finds_whose_trees_tell_of_a_gpu() -> None:
-    rng = np.random.default_rng(0)
-    trees = rng.normal(0.0, 0.2, (64, 4))
-    y = 0.1 + 0.9 * trees[:, 1] + rng.normal(0.0, 0.02, 64)
-    y[5] += 2.0  # a kernel of its own
-    at = rng.uniform(0, 1e6, (64, 2))  # so far apart that the process has nothing to carry over
-    found = blend(("*|x", "a|x", "b|x", "c|x"), (0, 1), at, y, trees)
-    shares = {found.trees: found.strength, **dict(found.others)}
-    assert set(shares) == {"*|x", "a|x", "b|x", "c|x"}
-    assert shares["a|x"] == pytest.approx(0.9, abs=0.1)
-    assert all(abs(share) < 0.1 for key, share in shares.items() if key != "a|x")
-    assert found.offset == pytest.approx(0.1, abs=0.03)
-
-
-def test_few_rows_leave_a_mixture_near_equal_shares() -> None:
-    trees = np.random.default_rng(0).normal(0.0, 0.01, (2, 4))
-    found = blend(("*|x", "a|x", "b|x", "c|x"), (0,), np.array([[0.0], [1.0]]), trees[:, 1], trees)
-    np.testing.assert_allclose([found.strength, *(share for _, share in found.others)], 0.25, atol=0.1)
-
-
 def test_a_new_gpu_mixes_the_trees_of_measured_ones(fitted: Any) -> None:
     frame = _frame(NEW, 0.45)
     found = calibrate_gemm(frame.iloc[stratified(frame, 24, 0)].reset_index(drop=True), NEW, *fitted)
     about = found.manifest["adapted"]["l40s|bf16"]
-    assert set(about["others"]) == {"a100-sxm-80gb|bf16", "h100-sxm|bf16"}
+    assert set(about["shares"]) == {"*|bf16", "a100-sxm-80gb|bf16", "h100-sxm|bf16"}
     mixed = _error((found.manifest, found.weights), frame, NEW)
-    alone = {**found.manifest, "adapted": {"l40s|bf16": {**about, "others": {}, "offset": 0.0}}}
+    alone = {**found.manifest, "adapted": {"l40s|bf16": {**about, "shares": {}, "offset": 0.0}}}
     assert _error((alone, found.weights), frame, NEW) != mixed
     assert "l40s" in ServingGemm.from_artifact(alone, found.weights)._corrections.gpus()
     for key in about:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from predictor.estimators import calibrated
+from predictor.estimators.gaussian import Adapted, Process, covariance
 from predictor.training.kernel_choice import adapt_choice
 
 
@@ -33,27 +34,30 @@ def own(errors: list[float] | None = None) -> calibrated.Calibrated:
     """A GPU with constants of its own, and a correction by ``errors`` at three linear layers."""
     constants = {"efficiency": np.full((2, 3), 0.5), "unaligned": np.array(0.7), "fixed_s": np.array(5e-6)}
     overhead = {"tn": (3e-5, 2e-5), "nn": (4e-5, 3e-5)}
-    points = calibrated.sizes(columns((1, 256, 512, 1024), (1, 4096, 512, 64), (1, 1024, 8192, 2048)))
-    layouts = np.zeros(3, dtype=np.int64)
-    weights = calibrated.solve(points, layouts, np.array(errors or [0.0, 0.0, 0.0]))
-    return calibrated.Calibrated((0.9, 0.8), overhead, constants, points, layouts, weights)
+    shapes = columns((1, 256, 512, 1024), (1, 4096, 512, 64), (1, 1024, 8192, 2048))
+    points = calibrated.sizes(shapes, np.zeros(3, dtype=np.int64))
+    total = covariance(points, points, 0.1, calibrated.LENGTHS) + 0.06**2 * np.eye(3)
+    process = Process(points, np.linalg.solve(total, errors or [0.0, 0.0, 0.0]), 0.1, calibrated.LENGTHS)
+    residual = Adapted({}, 0.0, calibrated.COLUMNS, process)
+    return calibrated.Calibrated((0.9, 0.8), overhead, constants, residual)
 
 
 def test_manifest_round_trip() -> None:
     first = own([0.2, -0.1, 0.05])
-    second = calibrated.Calibrated.from_manifest(json.loads(json.dumps(first.to_manifest())))
-    assert second.to_manifest() == first.to_manifest()
+    about, arrays = first.to_manifest("l4")
+    second = calibrated.Calibrated.from_manifest(json.loads(json.dumps(about)), arrays)
+    assert second.to_manifest("l4")[0] == about
     where, layouts = columns((1, 300, 500, 900), (8, 64, 64, 64)), np.array([0, 1])
     np.testing.assert_allclose(second.factor(where, layouts), first.factor(where, layouts), rtol=1e-4)
 
 
 def test_unknown_or_missing_constants_are_refused() -> None:
-    entry = own().to_manifest()
+    entry, arrays = own().to_manifest("l4")
     with pytest.raises(ValueError, match="charm"):
-        calibrated.Calibrated.from_manifest({**entry, "constants": {"charm": 1.0}})
+        calibrated.Calibrated.from_manifest({**entry, "constants": {"charm": 1.0}}, arrays)
     del entry["constants"]
     with pytest.raises(KeyError):
-        calibrated.Calibrated.from_manifest(entry)
+        calibrated.Calibrated.from_manifest(entry, arrays)
 
 
 def test_own_constants_replace_those_of_its_library_alone() -> None:

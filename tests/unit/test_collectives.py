@@ -10,7 +10,9 @@ from each import each
 
 from predictor.errors import RequestError, SpecError, UnknownNameError
 from predictor.estimators.base import make_batch, predict_kernels
-from predictor.estimators.collective import OWN, Board, Collectives, Constants, Links, Own, OwnKernels, seconds
+from predictor.estimators.collective import Collectives
+from predictor.estimators.cores.collective import OWN, Constants, Links, Own, OwnKernels, seconds
+from predictor.estimators.device import Device
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import list_systems, load_system
 from predictor.ops import Collective
@@ -97,7 +99,7 @@ def test_laws_of_the_formula(name: str, kind: str) -> None:
         ops = [over(system, kind, "bf16", size, ranks) for size in SIZES]
         found = times(ops)
         links = Links.of(make_batch("collective", ops).columns)
-        itself = seconds(links, Board.of(H100), START)  # before it is clipped
+        itself = seconds(links, Device.sheet(H100), START)  # before it is clipped
         assert (itself >= roofline(ops, H100).lower_bound_s).all()
         assert (np.diff(found) >= -1e-12).all()
         wider = times([replace(op, link_bandwidth=2 * op.link_bandwidth) for op in ops])
@@ -134,10 +136,10 @@ def test_a_kernel_that_pushes_is_one_hop() -> None:
     """
     op = over(load_system("dgx-h100"), "all_reduce", "bf16", 512, 8)
     links = Links.of(make_batch("collective", [op, op, op]).columns)
-    board = Board.of(H100)
+    board = Device.sheet(H100)
     kernels = OwnKernels.of(["vllm", "sglang", "sglang"], links.ranks, ["0.24.0", "0.5.14", "0.5.10"])
     pulled, pushed, copied = seconds(links, board, START, None, kernels)
-    hop = op.link_latency_s + START.own_hop_trips * board.trip
+    hop = op.link_latency_s + START.own_hop_trips * board.memory_latency_s
     assert pulled - pushed == pytest.approx(2 * hop, rel=1e-6) and copied == pulled
     pcie = over(load_system("l40s-pcie"), "all_reduce", "bf16", 512, 2)
     nccl, vllm, sglang, trtllm = (times([pcie], kernels=name)[0] for name in ("pytorch", "vllm", "sglang", "trtllm"))
@@ -202,7 +204,7 @@ def measured():
         if system == "l40s-pcie":
             own[:, 3] = np.log(0.3)
         links = Links.of(make_batch("collective", ops).columns)
-        taken = seconds(links, Board.of(spec), TRUTH, own)
+        taken = seconds(links, Device.sheet(spec), TRUTH, own)
         rows += [
             {**from_op(op), "gpu": gpu, "latency_ms": t * 1e3, "source_row": i}
             for i, (op, t) in enumerate(zip(ops, taken, strict=True))

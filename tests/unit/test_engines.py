@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def toy(monkeypatch: pytest.MonkeyPatch) -> Engine:
     """An engine that captures its prompts, too, and costs what vLLM's kernels cost."""
     monkeypatch.setattr(registry, "_registered", {})
-    made = Engine("toy", "vllm", host=CAPTURED, decode_host=CAPTURED, serves=True)
+    made = Engine("toy", "vllm", host=CAPTURED, decode_host=CAPTURED, serves=True, samples=True)
     engines.register(made)
     return made
 
@@ -70,6 +70,7 @@ def test_what_engines_say_of_themselves_is_known() -> None:
         assert {one.host, one.decode_host} <= set(HOSTS)
         assert one.serves or one.kernels == "pytorch"
         assert one.fuses == (one.host != CALLS)
+        assert one.serves or not one.samples
         assert one.launch_overhead_s is None or 0 < one.launch_overhead_s < 1e-4
 
 

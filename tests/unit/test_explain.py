@@ -15,9 +15,9 @@ from each import each
 import predictor
 from predictor.cli import main
 from predictor.estimators.artifact import default_artifacts
-from predictor.estimators.gemm_core import Constants, Shapes, Tiles, core_time, loops
-from predictor.estimators.gemm_explained import CONSTANT_WORDS, chosen
-from predictor.estimators.residual import Device
+from predictor.estimators.cores.gemm import Constants, Shapes, Tiles, core_time, loops
+from predictor.estimators.cores.gemm_explained import chosen
+from predictor.estimators.device import Device
 from predictor.forecast import forecast
 from predictor.hardware.gpu import load_gpu
 from predictor.request import Request
@@ -43,7 +43,9 @@ def test_the_terms_make_the_forecast(dtype: str) -> None:
     assert of.latency_s * of.count == pytest.approx(node.latency_s, rel=1e-12)
     assert (of.shape, of.share) == (node.shape, pytest.approx(node.share, rel=1e-12))
     v = values(of)
-    assert tuple(CONSTANT_WORDS) == Constants.names()
+    said = [term.name for term in of.terms if term.group == "constants"]
+    quantizes = [name for name in Constants.names() if name.startswith("quantize")]
+    assert said == [name for name in Constants.names() if dtype == "fp8" or name not in quantizes]
     assert v["tile grid", "waves"] == pytest.approx(v["tile grid", "blocks"] / 132)
     assert v["one tile", "tile latency"] == pytest.approx(
         v["one tile", "step"] * (v["one tile", "steps"] + v["one tile", "prologue"])
@@ -69,15 +71,17 @@ def test_the_tile_that_is_named_is_the_one_that_the_core_takes() -> None:
             shapes = Shapes(one, m * one, n * one, k * one, 2.0, 2.0)
             found = chosen(shapes, device, constants)
             assert found.compute_s == core_time(shapes, device, constants).compute[0]
-            split_s = constants.split_cycles / device.clock_hz * np.log2(found.splits)
-            assert found.compute_s == pytest.approx(found.whole_waves * found.tile_s + split_s, rel=1e-12)
-            assert found.blocks == found.splits * np.ceil(m / found.tile_m) * np.ceil(n / found.tile_n)
+            split_s = constants.split_cycles / device.clock_hz * np.log2(found.tiled.splits)
+            assert found.compute_s == pytest.approx(found.tiled.whole_waves * found.tile_s + split_s, rel=1e-12)
+            assert found.tiled.blocks == found.tiled.splits * np.ceil(m / found.tiled.tile_m) * np.ceil(
+                n / found.tiled.tile_n
+            )
             # the same product of a kernel that is known to have that tile, in turns as deep as the core's
-            tile = Tiles(found.tile_m * one, found.tile_n * one, 64.0 * one)
+            tile = Tiles(found.tiled.tile_m * one, found.tiled.tile_n * one, 64.0 * one)
             known = Shapes(one, m * one, n * one, k * one, 2.0, 2.0, tiles=tile)
             alone = loops(known, device, constants).times(known.k)[0, 0]
-            assert alone >= found.compute_s * (1 - 1e-12) if found.splits == 1 else True
-            if found.splits == 1 and found.tile_m * found.tile_n >= 2048:
+            assert alone >= found.compute_s * (1 - 1e-12) if found.tiled.splits == 1 else True
+            if found.tiled.splits == 1 and found.tiled.tile_m * found.tiled.tile_n >= 2048:
                 assert alone == pytest.approx(found.compute_s, rel=1e-12)
 
 

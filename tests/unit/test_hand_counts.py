@@ -15,7 +15,8 @@ import pytest
 import predictor
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import make_batch, predict_kernels
-from predictor.estimators.collective import Collectives, Constants
+from predictor.estimators.collective import Collectives
+from predictor.estimators.cores.collective import Constants
 from predictor.estimators.interval import DISTANCES, Intervals
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import load_system

@@ -13,18 +13,11 @@ import pytest
 
 from predictor.cli import main
 from predictor.errors import SpecError
-from predictor.estimators import (
-    attention_cycles,
-    collective,
-    memory_bound,
-    serving_attention,
-    serving_gemm,
-    serving_moe,
-    sgemm,
-)
+from predictor.estimators import serving_attention, serving_gemm, serving_moe
 from predictor.estimators.artifact import default_artifacts, load_artifacts
+from predictor.estimators.cores import attention, attention_cycles, collective, sgemm, stream
+from predictor.estimators.device import Device
 from predictor.estimators.named import Named
-from predictor.estimators.residual import Device
 from predictor.estimators.stored import MANIFEST, SCHEMA_VERSION, read_weights
 from tests.each import each
 
@@ -94,7 +87,7 @@ def test_names_of_other_constants_are_the_fields() -> None:
     found = read("collective")
     assert set(found["constants"]) == names_of(collective.Constants)
     assert all(set(values) == names_of(collective.Own) for values in found["systems"].values())
-    assert set(read("memory-bound")["constants"]) == names_of(memory_bound.Constants)
+    assert set(read("memory-bound")["constants"]) == names_of(stream.Constants)
     arrays = read_weights(SHIPPED / "fp32-gemm", read("fp32-gemm"))
     assert set(arrays) == names_of(sgemm.Constants) | {"boards"}
     assert {name for name, array in arrays.items() if not array.ndim} == set(sgemm.SCALARS)
@@ -109,7 +102,7 @@ def test_shared_attention_answers_in_cycles() -> None:
                 form = attention_cycles.DecodeConstants
             assert form.reads(values), key
         else:
-            assert serving_attention.Constants.reads(values), key
+            assert attention.Constants.reads(values), key
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,15 @@ from predictor.engines import library  # noqa: E402
 from predictor.engines.library import FASTEST, STRIPES, TWO_TILES  # noqa: E402
 from predictor.errors import SpecError  # noqa: E402
 from predictor.estimators.base import make_batch  # noqa: E402
-from predictor.estimators.residual import Corrections, Device  # noqa: E402
-from predictor.estimators.serving_attention import BACKWARD_OVER_FORWARD, ServingAttention, attended_pairs  # noqa: E402
-from predictor.estimators.serving_attention import Shapes as AttentionShapes  # noqa: E402
+from predictor.estimators.cores.attention import Shapes as AttentionShapes  # noqa: E402
+from predictor.estimators.cores.attention import attended_pairs  # noqa: E402
+from predictor.estimators.cores.moe import Constants, core_time  # noqa: E402
+from predictor.estimators.cores.moe import Shapes as MoEShapes  # noqa: E402
+from predictor.estimators.device import Device  # noqa: E402
+from predictor.estimators.residual import Corrections  # noqa: E402
+from predictor.estimators.serving_attention import BACKWARD_OVER_FORWARD, ServingAttention  # noqa: E402
 from predictor.estimators.serving_gemm import ServingGemm  # noqa: E402
-from predictor.estimators.serving_moe import (  # noqa: E402
-    Constants,
-    ServingMoE,
-    core_time,
-    on_board,
-)
-from predictor.estimators.serving_moe import Shapes as MoEShapes  # noqa: E402
+from predictor.estimators.serving_moe import ServingMoE, on_board  # noqa: E402
 from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
 from predictor.ops import Attention, Gemm, MoE, Op  # noqa: E402
 from predictor.ops.attention import attended_pairs as pairs_of_one  # noqa: E402

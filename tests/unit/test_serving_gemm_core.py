@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from predictor.estimators.residual import Device, sustained_share
-from predictor.estimators.serving_gemm import Constants, CoreTime, Shapes, core_time
+from predictor.estimators.cores.gemm import Constants, CoreTime, Shapes, core_time
+from predictor.estimators.device import Device, sustained_share
 from predictor.hardware.gpu import load_gpu
 from predictor.quantization import activation_bytes, weight_bytes
 

@@ -8,8 +8,9 @@ import pytest
 
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import predict_kernels
-from predictor.estimators.gemm_core import Constants
-from predictor.estimators.residual import Corrections, Device, describe_device, tensor_rate
+from predictor.estimators.cores.gemm import Constants
+from predictor.estimators.device import Device, describe_device, tensor_rate
+from predictor.estimators.residual import Corrections
 from predictor.hardware.gpu import load_gpu
 from predictor.ops import Attention, Gemm, MoE, Op
 

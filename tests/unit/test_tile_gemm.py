@@ -11,8 +11,7 @@ import pytest
 
 from predictor.errors import SpecError
 from predictor.estimators.base import make_batch
-from predictor.estimators.power import ISSUE_SHARE, POWER_NEED, issue_share, sustained_share
-from predictor.estimators.sgemm import (
+from predictor.estimators.cores.sgemm import (
     LAYOUTS,
     LIBRARIES,
     REACH,
@@ -24,6 +23,7 @@ from predictor.estimators.sgemm import (
     library_of,
     nearest_library,
 )
+from predictor.estimators.device import ISSUE_SHARE, POWER_NEED, issue_share, sustained_share
 from predictor.estimators.tile_gemm import TileGemm
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import Gemm

@@ -21,7 +21,7 @@ from microbench.capability import gpu_target  # noqa: E402
 from predictor.cli import main  # noqa: E402
 from predictor.estimators.artifact import default_artifacts  # noqa: E402
 from predictor.estimators.base import make_batch  # noqa: E402
-from predictor.estimators.gemm_core import Constants  # noqa: E402
+from predictor.estimators.cores.gemm import Constants  # noqa: E402
 from predictor.estimators.serving_gemm import ServingGemm  # noqa: E402
 from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
 from predictor.ops import Gemm, Op  # noqa: E402
@@ -69,7 +69,7 @@ TILES = (
 
 
 def peak(gpu: GPUSpec) -> float:
-    from predictor.estimators.residual import Device
+    from predictor.estimators.device import Device
 
     return Device.of(gpu, "bf16").peak_flops
 

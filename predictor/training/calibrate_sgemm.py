@@ -1,31 +1,31 @@
 """`tilecast calibrate` for the fp32 GEMM estimator.
 
-1. The formula's constants for this GPU (rates by layout and tile, bandwidth, waves, traffic, fixed times, the host's
-   times): robust least squares on log latency, each constant pulled toward what the set says. The rows' errors count as
-   correlated over sizes, as the smooth correction takes them to be, so that rows close to each other are one witness.
+1. The formula's constants for this GPU: rates by layout and tile, bandwidth, waves, traffic, fixed times, the host's
+   times.
 2. Which tile runs: the penalties of the library's choice, from rows that name their kernel, pulled toward the set's.
-3. What is left at the rows: weights of the smooth correction (`predictor.estimators.calibrated`).
+3. What is left at the rows (`predictor.training.adapt`).
 
 Constants stand as logarithms of the ratio to what the set says; r is the number of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.engines import EAGER
-from predictor.estimators import calibrated, sgemm
+from predictor.estimators import calibrated
 from predictor.estimators.base import make_batch
+from predictor.estimators.cores import sgemm
+from predictor.estimators.gaussian import Adapted
 from predictor.estimators.tile_gemm import TileGemm
 from predictor.hardware.gpu import GPUSpec
-from predictor.training import dataset
+from predictor.training import adapt, dataset
+from predictor.training.adapt import Fitted, Frame, Question, View, Weights, eager, overheads, percent
 from predictor.training.fit_tile_gemm import Rows, read_rows
 from predictor.training.kernel_choice import adapt_choice
-from predictor.training.own_scalars import Fitted, Frame, Weights, eager, least_squares, overheads, percent, without
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -33,21 +33,18 @@ BoolArray = npt.NDArray[np.bool_]
 
 #: How far (standard deviation of the log) a GPU's constant lies from what the set says. Chosen by what all rows of
 #: each of NeuSight's five training GPUs say where that GPU was left out of the set; "after" and "norm" lie farther on
-#: some, and are held closer because few rows cannot tell them from the other fixed times, and from the traffic.
+#: some, and are held closer because few rows cannot tell them from the other fixed times, and from the traffic. A slow
+#: host is slow in both layouts: what these differ by was chosen by hand, not from data.
 SPREAD = {
-    "rate": 0.25, "bandwidth": 0.3, "host": 0.35, "after": 0.5, "efficiency": 0.1, "prologue": 0.8, "lonely": 0.5,
-    "unaligned": 0.5, "reread": 0.7, "narrow": 1.5, "straddle": 0.8, "write_out": 1.0, "norm": 0.5, "quantization": 0.7,
-    "fixed_s": 1.0, "split_s": 1.0,
+    "rate": 0.25, "bandwidth": 0.3, "host": 0.35, "after": 0.5, "host_layout": 0.1, "after_layout": 0.1,
+    "efficiency": 0.1, "prologue": 0.8, "lonely": 0.5, "unaligned": 0.5, "reread": 0.7, "narrow": 1.5, "straddle": 0.8,
+    "write_out": 1.0, "norm": 0.5, "quantization": 0.7, "fixed_s": 1.0, "split_s": 1.0,
 }  # fmt: skip
 #: The same for a single tile's prologue and lonely-block term, beyond what all tiles share. Chosen by hand, not from
 #: data.
 TILE_SPREAD = 0.3
-#: How much the host's times of the two layouts differ beyond that: a slow host is slow in both. Chosen by hand, not
-#: from data.
-HOST_APART = 0.1
-#: Rows below this many times the host's time say little of their kernel; their error is taken to be this share.
-#: Chosen by hand, not from data.
-ABOVE_HOST, HIDDEN_SHARE = 1.3, 0.3
+#: Least share of a row's time that counts as its kernel's. Chosen by hand, not from data.
+LEAST_SHARE = 0.1
 #: Constants at most, or at least, 1.
 AT_MOST_ONE, AT_LEAST_ONE = ("reread", "quantization"), ("norm",)
 LAYOUTS, COUNT = len(sgemm.LAYOUTS), len(sgemm.TILES)
@@ -63,7 +60,7 @@ class Vector:
     """The vector that least squares works on: named parts, and how far each lies from 0."""
 
     def __init__(self) -> None:
-        lengths = {"rate": LAYOUTS, "host": LAYOUTS, "after": LAYOUTS, "efficiency": LAYOUTS * COUNT}
+        lengths = {"rate": LAYOUTS, "host_layout": LAYOUTS, "after_layout": LAYOUTS, "efficiency": LAYOUTS * COUNT}
         spread = {name: np.full(lengths.get(name, 1), value) for name, value in SPREAD.items()}
         spread |= {f"{name}_tile": np.full(COUNT, TILE_SPREAD) for name in calibrated.BY_TILE}
         self.names = list(spread)
@@ -79,9 +76,9 @@ class Vector:
 class GemmTrial:
     """The estimator with trial constants, at rows of one GPU."""
 
-    def __init__(self, rows: Frame, gpu: GPUSpec, manifest: Mapping[str, Any], weights: Weights) -> None:
+    def __init__(self, rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> None:
         self.gpu, self.vector = gpu, Vector()
-        self.base = TileGemm.from_artifact(without(manifest, gpu.id), weights)
+        self.base = TileGemm.from_artifact(manifest, weights)
         self.library = self.base.library(gpu)
         self.read: Rows = read_rows(rows.assign(split="train", flag=""), [gpu])
         batch = make_batch("gemm", dataset.ops_of(rows))
@@ -91,10 +88,9 @@ class GemmTrial:
         self.call = np.array([0 if op.layout == "tn" else 1 for op in batch.ops])  # type: ignore[attr-defined]
         self.eager = (rows["protocol"].astype(str) == "eager_events").to_numpy()
         self.measured = self.read.seconds
-        board = self.base.board(gpu)
-        self.bandwidth, self.sustained = float(board.bandwidth / gpu.memory_bandwidth), float(board.sustained)
+        self.sustained, self.bandwidth = self.base.board(gpu)
         self.hosts = np.array([overheads(manifest["eager_overhead_s"][layout], gpu.id) for layout in sgemm.LAYOUTS])
-        self.points = calibrated.sizes(self.columns)
+        self.points = calibrated.sizes(self.columns, self.layouts)
         self._library_tables()
 
     def _library_tables(self) -> None:
@@ -133,10 +129,12 @@ class GemmTrial:
     def host(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(host, time after the launch) by layout, each of shape (2,)."""
         part = self.vector.parts(x)
-        return self.hosts[:, 0] * np.exp(part["host"]), self.hosts[:, 1] * np.exp(part["after"])
+        moves = (part[name] + part[f"{name}_layout"] for name in ("host", "after"))
+        host, after = (self.hosts[:, i] * np.exp(move) for i, move in enumerate(moves))
+        return host, after
 
-    def own(self, x: FloatArray, correction: FloatArray | None = None) -> calibrated.Calibrated:
-        """The GPU's own side for ``x``; ``correction`` (r,) are weights at the rows."""
+    def own(self, x: FloatArray, residual: Adapted = calibrated.NONE) -> calibrated.Calibrated:
+        """The GPU's own side for ``x``."""
         host, after = self.host(x)
         overhead = {
             layout: (float(host[i]), float(max(host[i] - after[i], 1e-6))) for i, layout in enumerate(sgemm.LAYOUTS)
@@ -144,11 +142,7 @@ class GemmTrial:
         constants = self.constants(x)
         constants["efficiency"] = np.where(self.present, constants["efficiency"], 0.0)
         board = self.sustained, self.bandwidth * float(np.exp(self.vector.parts(x)["bandwidth"][0]))
-        none = correction is None
-        points = np.empty((0, 4)) if none else self.points
-        layouts = np.empty(0, dtype=np.int64) if none else self.layouts
-        weights = np.empty(0) if correction is None else correction
-        return calibrated.Calibrated(board, overhead, constants, points, layouts, weights)
+        return calibrated.Calibrated(board, overhead, constants, residual)
 
     def kernel(self, own: calibrated.Calibrated) -> FloatArray:
         """Kernel times, shape (r,)."""
@@ -165,8 +159,8 @@ class GemmTrial:
             tile, split = tiles[own], splits[own]
             cand = sgemm.candidates(const, constants["efficiency"][layout][tile], tile, split)
             part = self.read.take(rows).shape
-            shape = sgemm.Shape(part.b[:, None], part.m[:, None], part.n[:, None], part.k[:, None])
-            out[rows] = trial.candidate_seconds(shape, cand, layout, self.gpu)
+            shape = sgemm.products(*(size[:, None] for size in (part.batch, part.m, part.n, part.k)))
+            out[rows] = trial.core_time(shape, cand, layout, self.gpu).total
         return out
 
     def running(self, x: FloatArray) -> tuple[IntArray, FloatArray]:
@@ -186,30 +180,24 @@ class GemmTrial:
         host, after = self.host(x)
         return eager(kernel, host[self.call], after[self.call], self.eager)
 
-    def covariance(self, x: FloatArray) -> FloatArray:
-        """Prior covariance of the rows' log errors, their own noise left out, shape (r, r)."""
-        host, _ = self.host(x)
-        hidden = self.eager & (self.measured < ABOVE_HOST * host[self.call])
-        share = np.where(hidden, HIDDEN_SHARE, 1.0)
-        between = calibrated.covariance(self.points, self.layouts, self.points, self.layouts)
-        return between * share[:, None] * share[None, :]
+    def view(self, x: FloatArray) -> View:
+        """The rows, the tile of each as the constants ``x`` have it."""
+        tiles, splits = self.running(x)
 
-    def fit(self) -> FloatArray:
-        """The constants that explain the rows; twice, where the tiles of some have to be guessed."""
-        x, vector = self.vector.start, self.vector
-        total = self.covariance(x) + calibrated.NOISE**2 * np.eye(len(self.measured))
-        whiten = np.linalg.inv(np.linalg.cholesky(total))
-        for _ in range(1 if (self.read.tile >= 0).all() else 2):
-            tiles, splits = self.running(x)
+        def kernel(x: FloatArray) -> FloatArray:
+            return self.candidate_times(x, tiles, splits)[:, 0]
 
-            def error(x: FloatArray, tiles: IntArray = tiles, splits: FloatArray = splits) -> FloatArray:
-                kernel, part = self.candidate_times(x, tiles, splits)[:, 0], vector.parts(x)
-                errors = whiten @ np.log(self.measurable(x, kernel) / self.measured)
-                apart = [(part[name][0] - part[name][1]) / HOST_APART for name in ("host", "after")]
-                return np.concatenate([errors, apart])
+        seconds = kernel(x)
+        share = np.minimum(seconds / self.measurable(x, seconds), 1.0)
+        hidden = self.eager & (self.measurable(x, seconds) <= self.host(x)[0][self.call])
+        share = np.where(hidden, LEAST_SHARE, np.maximum(share, LEAST_SHARE))
+        trees = np.zeros((len(share), 0))
+        return View(lambda x: np.log(self.measured / self.measurable(x, kernel(x))), self.points, trees, share)
 
-            x = least_squares(error, vector.start, vector.spread)
-        return x
+    @property
+    def question(self) -> Question:
+        """Which constants the rows may move."""
+        return Question(self.vector.start, self.vector.spread, self.view, calibrated.LENGTHS)
 
     def fit_choice(self, x: FloatArray) -> None:
         """Candidates and penalties by layout, moved by the rows that name their kernel."""
@@ -236,30 +224,20 @@ class GemmTrial:
             )
         self.present, self.penalty, self.split_penalty = present, penalty, split_penalty
 
-    def correction(self, x: FloatArray) -> FloatArray:
-        """Weights of the smooth correction, zero at rows that the host hides, shape (r,)."""
-        kernel = self.candidate_times(x, *self.running(x))[:, 0]
-        host, after = (times[self.call] for times in self.host(x))
-        seen = np.where(self.eager, self.measured - np.maximum(host - after, 1e-6), self.measured)
-        tells = (seen > 0.0) & (~self.eager | (self.measured > ABOVE_HOST * host))
-        weights = np.zeros(len(kernel))
-        if tells.any():
-            errors = np.clip(np.log(seen[tells] / kernel[tells]), -calibrated.LIMIT, calibrated.LIMIT)
-            weights[tells] = calibrated.solve(self.points[tells], self.layouts[tells], errors)
-        return weights
 
-
-def calibrate_gemm(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
+def calibrate_sgemm(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
     """The fp32 GEMM estimator with ``gpu``'s constants from its ``rows``."""
+    manifest, weights = adapt.without(manifest, weights, gpu.id)
     trial = GemmTrial(rows, gpu, manifest, weights)
-    start = trial.vector.start
+    question, start = trial.question, trial.vector.start
     first = trial.measurable(start, trial.base.kernel_seconds(trial.columns, trial.layouts, gpu))
-    x = trial.fit()
+    x = adapt.constants(question)
     trial.fit_choice(x)
-    own = trial.own(x, trial.correction(x))
+    view = trial.view(x)
+    own = trial.own(x, adapt.explain(view, view.gaps(x), (), calibrated.COLUMNS, calibrated.LENGTHS))
     after = trial.measurable(x, trial.kernel(own))
-    new = without(manifest, gpu.id)
-    new["calibrated"][gpu.id] = own.to_manifest()
+    about, arrays = own.to_manifest(gpu.id)
+    new = {**manifest, "calibrated": {**manifest["calibrated"], gpu.id: about}}
     rates = trial.sustained * np.exp(trial.vector.parts(x)["rate"])
     named = trial.read.tile >= 0
     scalars = {
@@ -271,4 +249,4 @@ def calibrate_gemm(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights:
             for i, layout in enumerate(sgemm.LAYOUTS)
         },
     }  # fmt: skip
-    return Fitted(new, weights, scalars, percent(first, trial.measured), percent(after, trial.measured))
+    return Fitted(new, {**weights, **arrays}, scalars, percent(first, trial.measured), percent(after, trial.measured))

@@ -16,13 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from predictor.estimators.named import NORM, Named
-from predictor.estimators.residual import Device
+from predictor.estimators.device import Device
+from predictor.estimators.named import NORM, Named, constant
+from predictor.roofline import FloatArray
 from predictor.tiling import TileGrid
-
-FloatArray = npt.NDArray[np.float64]
 
 #: Candidate tiles of the core, rows x columns of C, each with 1, 2, 4 or 8 splits of K, of which every one keeps some
 #: of K to itself: the sizes that libraries have kernels for. Chosen by hand, not from data.
@@ -45,18 +43,18 @@ HELD = 0.5
 class Constants(Named):
     """Constants of the core."""
 
-    compute_efficiency: float  # of the peak, for an endless tile; beyond 1 counts as 1
-    dram_efficiency: float
-    l2_bytes_per_s_per_sm: float  # rate at which an SM is fed from L2
-    overhead_cycles: float  # launch, first loads and write-out
-    tile_penalty: float  # in elements: a tile runs at 1 / (1 + penalty * (1/tm + 1/tn)) of the efficiency
-    step_cycles: float  # shortest time of a turn of the K loop
-    resident_share: float  # weights below this share of L2 are found there
-    split_cycles: float  # cost of each doubling of split-K
-    smallest_tile: float  # elements of C: a smaller tile takes as long as one of so many
-    quantize_cycles: float  # launch of the kernel that quantizes activations
-    quantize_row_cycles: float  # of an SM, for each row of A
-    quantize_passes: float  # over the bytes of A, read in 16 bit and written narrower
+    compute_efficiency: float = constant("share", "of the peak, for an endless tile")  # beyond 1 counts as 1
+    dram_efficiency: float = constant("share", "of DRAM's bandwidth")
+    l2_bytes_per_s_per_sm: float = constant("bytes/s", "rate at which an SM is fed from L2")
+    overhead_cycles: float = constant("cycles", "launch, first loads and write-out")
+    tile_penalty: float = constant("", "elements: a tile runs at 1 / (1 + this x (1/tm + 1/tn)) of the efficiency")
+    step_cycles: float = constant("cycles", "shortest turn of the K loop")
+    resident_share: float = constant("share", "of L2: weights below it are found there")
+    split_cycles: float = constant("cycles", "cost of each doubling of split-K")
+    smallest_tile: float = constant("", "elements of C: a smaller tile takes as long")
+    quantize_cycles: float = constant("cycles", "launch of the kernel that quantizes activations")
+    quantize_row_cycles: float = constant("cycles", "of an SM, for each row that is quantized")
+    quantize_passes: float = constant("", "over the bytes of the activations, read in 16 bit and written narrower")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ class Shapes:
 
     ``blocked``: sums leave the tensor cores after every 128 elements of K, to be scaled. ``tiles``: those that ran;
     None for candidates, which is to ask a library. A row that says its tile is of a kernel that was run again and again
-    on the same operands.
+    on the same operands. ``quantized``: A is given in its narrow format, so that nothing quantizes it in this time.
     """
 
     batch: FloatArray
@@ -91,6 +89,7 @@ class Shapes:
     weight_itemsize: float
     blocked: bool = False
     tiles: Tiles | None = None
+    quantized: bool = False
 
     @property
     def step(self) -> float:
@@ -99,6 +98,11 @@ class Shapes:
         Scaling the sums of a block takes as long as a turn again.
         """
         return 1.0 if self.blocked else min(1.0, self.itemsize / 2.0)
+
+    @property
+    def quantizes(self) -> bool:
+        """Whether the time holds a kernel that quantizes A."""
+        return self.itemsize < 2 and not self.quantized
 
     @property
     def weights(self) -> FloatArray:
@@ -198,7 +202,7 @@ def core_time(shapes: Shapes, device: Device, constants: Constants) -> CoreTime:
     compute = loops(shapes, device, constants).times(shapes.k).min(axis=1)
     moved = traffic(shapes, device, constants)
     total = (compute**NORM + moved.seconds**NORM) ** (1 / NORM) + constants.overhead_cycles / device.clock_hz
-    if shapes.itemsize < 2:
+    if shapes.quantizes:
         total += quantize_time(shapes, device, constants, moved.l2, moved.dram)
     return CoreTime(total, compute, moved.seconds)
 
@@ -216,3 +220,53 @@ def quantize_time(shapes: Shapes, device: Device, constants: Constants, l2: floa
     of_rows = rows * (constants.quantize_row_cycles / (device.sms * device.clock_hz))
     seconds: FloatArray = np.hypot(of_bytes, of_rows) + constants.quantize_cycles / device.clock_hz
     return seconds
+
+
+#: Tiles whose waves and wave efficiency are features, and those of them that are large enough to reach the peak. Chosen
+#: by hand, not from data.
+_SHOWN_M = np.array([64.0, 128, 128, 256, 256, 192, 16, 32, 64, 128])
+_SHOWN_N = np.array([64.0, 64, 128, 128, 256, 128, 128, 128, 256, 256])
+_LARGE = [2, 3, 4, 9]
+
+FEATURES = (
+    "log2_m", "log2_n", "log2_k", "log2_compute_s", "log2_memory_s", "log2_longer_s", "log2_compute_over_memory",
+    "log2_intensity", "log2_weights_over_l2", "log2_bytes_over_l2", "log2_activations_over_l2", "pad_m_8", "pad_m_64",
+    "pad_m_128", "pad_n_64", "pad_n_256", "gcd_m", "gcd_n", "gcd_k", "best_tile", "log2_tiles_128",
+    *(f"log2_waves_{int(m)}x{int(n)}" for m, n in zip(_SHOWN_M, _SHOWN_N, strict=True)),
+    *(f"wave_efficiency_{int(m)}x{int(n)}" for m, n in zip(_SHOWN_M, _SHOWN_N, strict=True)),
+    "framework",
+)  # fmt: skip
+
+
+def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> FloatArray:
+    """The boosters' inputs of shape (n, len(FEATURES)): no unit of a GPU stands in them but as a ratio or a time."""
+    m, n, k = shapes.m, shapes.n, shapes.k
+    weights, activations = shapes.weights, shapes.activations
+    moved = weights + activations
+    flops = 2.0 * shapes.batch * m * n * k
+    tiles = TileGrid.cover(m[:, None], n[:, None], _SHOWN_M, _SHOWN_N, shapes.batch[:, None]).blocks
+    waves = tiles / device.sms
+    efficiency = waves / np.ceil(waves)
+    filled = efficiency * (shapes.batch * m * n)[:, None] / (tiles * (_SHOWN_M * _SHOWN_N))
+    shown = _SHOWN_M.size
+    out = np.empty((m.size, len(FEATURES)))
+    logs = out[:, :11]
+    logs[:, 0], logs[:, 1], logs[:, 2] = m, n, k
+    logs[:, 3], logs[:, 4] = core.compute, core.memory
+    logs[:, 5] = np.maximum(core.compute, core.memory)
+    logs[:, 6] = core.compute / core.memory
+    logs[:, 7] = flops / moved
+    logs[:, 8] = weights / device.l2_bytes
+    logs[:, 9] = moved / device.l2_bytes
+    logs[:, 10] = activations / device.l2_bytes
+    np.log2(logs, out=logs)
+    for column, (size, tile) in enumerate(((m, 8.0), (m, 64.0), (m, 128.0), (n, 64.0), (n, 256.0)), start=11):
+        out[:, column] = size / (np.ceil(size / tile) * tile)
+    table = np.array((m, n, k), dtype=np.int64).T
+    out[:, 16:19] = np.gcd(table, 256)
+    out[:, 19] = filled[:, _LARGE].max(axis=1)
+    out[:, 20] = np.log2(shapes.batch * m * n / (16384.0 * device.sms))
+    out[:, 21 : 21 + shown] = np.log2(waves)
+    out[:, 21 + shown : 21 + 2 * shown] = efficiency
+    out[:, -1] = framework
+    return out

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from predictor.estimators.attention_shapes import (
+from predictor.estimators.cores.attention import (
     DECODE_CHUNK,
     KEYS,
     QUERIES,
@@ -24,8 +24,9 @@ from predictor.estimators.attention_shapes import (
     moved_bytes,
     visible_keys,
 )
+from predictor.estimators.device import Device
 from predictor.estimators.named import NORM, Named
-from predictor.estimators.residual import Device, FloatArray
+from predictor.roofline import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

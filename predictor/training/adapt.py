@@ -1,0 +1,190 @@
+"""How few rows of one GPU adapt a core to it, whatever the core (`predictor.training.calibrate`).
+
+1. `constants`: those that the rows may move, refitted by robust least squares (soft L1) on log latency, each pulled
+   toward what the set says. The rows' errors count as correlated, as the residual takes them to be, so that rows close
+   to each other are one witness.
+2. `explain`: what is left becomes shares of measured boards' trees, an offset and a Gaussian process, all at once, over
+   features without a unit (`predictor.estimators.gaussian`).
+
+What an estimator brings is a `Question`. Shapes: p constants, r rows, f features, s sets of trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.estimators.device import Device
+from predictor.estimators.eager import eager_seconds, overhead
+from predictor.estimators.gaussian import Adapted, Process, covariance
+from predictor.roofline import FloatArray
+from predictor.training.solve import solve
+
+Frame = Any  # pandas.DataFrame
+Weights = dict[str, npt.NDArray[Any]]
+
+#: The host's time after a launch is at least so long; how often a search may try; rounds of a search, between which
+#: what a forecast chose (its tile, its trees) is chosen again, and of believing rows that lie far off less. All chosen
+#: by hand, not from data.
+LEAST_AFTER_S = 3e-6
+EVALUATIONS, ROUNDS, ROBUST_ROUNDS = 40, 2, 3
+#: Where the host's time after a launch starts in a fit: a call's launch time is its host time less this one. Chosen by
+#: hand, not from data; each GPU's own is fitted.
+AFTER_LAUNCH_S = 13e-6
+#: What is believed of the residual before any row: its standard deviation, a row's own log error, the share of each
+#: set of trees around an equal one, the offset. Chosen by looking at GPUs left out (docs/accuracy.md, Calibration).
+DEVIATION, NOISE, SHARE_SPREAD, OFFSET_SPREAD = 0.1, 0.06, 0.2, 0.05
+#: Deviations, multiples of the lengths and row errors of which the rows pick the likeliest. Chosen by hand, not from
+#: data.
+GRID = tuple(product((0.05, 0.1, 0.2), (0.5, 1.0, 2.0), (0.03, 0.06, 0.1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """An estimator's folder with the GPU in it, the scalars found, and the errors in % on the rows."""
+
+    manifest: dict[str, Any]
+    weights: Weights
+    scalars: dict[str, Any]
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The rows under some constants: ``gaps`` gives log(measured / forecast of the core) (r,) for others near them.
+
+    ``at`` (r, f): the residual's features; ``trees`` (r, s): what measured boards' trees say; ``share`` (r,): of a
+    row's time, how much is the kernel's and not the host's.
+    """
+
+    gaps: Callable[[FloatArray], FloatArray]
+    at: FloatArray
+    trees: FloatArray
+    share: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What rows ask of a core: logarithms of its constants (p,), how far each lies from them (standard deviation),
+    and the rows under given ones. Without ``lengths`` (f,) of features there is no residual, and a row's usual log
+    error is ``noise``."""
+
+    start: FloatArray
+    spread: FloatArray
+    view: Callable[[FloatArray], View]
+    lengths: FloatArray = field(default_factory=lambda: np.zeros(0))
+    noise: float = NOISE
+
+
+def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[dict[str, Any], Weights]:
+    """Manifest and arrays without an earlier calibration of ``gpu``."""
+    others = {key: value for key, value in manifest["calibrated"].items() if key != gpu}
+    kept = {name: array for name, array in weights.items() if not name.startswith(f"a_{gpu}_")}
+    return {**manifest, "calibrated": others}, kept
+
+
+def rows_alone(gaps: Callable[[FloatArray], FloatArray]) -> Callable[[FloatArray], View]:
+    """The view of a core without a residual."""
+
+    def view(x: FloatArray) -> View:
+        rows = len(gaps(x))
+        return View(gaps, np.zeros((rows, 0)), np.zeros((rows, 0)), np.ones(rows))
+
+    return view
+
+
+def constants(question: Question, rounds: int = ROUNDS) -> FloatArray:
+    """Logarithms (p,) that balance the rows' errors and the distance from the start."""
+    x = question.start
+    for _ in range(rounds):
+        view = question.view(x)
+        total = question.noise**2 * np.eye(len(view.at))
+        if len(question.lengths):
+            total += believed(view.at, view.share, DEVIATION, question.lengths) + _linear(view.trees)
+        whiten, expected = np.linalg.inv(np.linalg.cholesky(total)), view.trees @ _equal(view.trees)
+
+        errors = partial(lambda view, whiten, expected, x: whiten @ (view.gaps(x) - expected), view, whiten, expected)
+        x = solve(errors, question.start, 1.0 / question.spread, step=1e-3, most=EVALUATIONS).x
+    return x
+
+
+def believed(at: FloatArray, share: FloatArray, deviation: float, lengths: FloatArray) -> FloatArray:
+    """Covariance (r, r) of rows' log errors by the process before any was measured."""
+    result: FloatArray = covariance(at, at, deviation, lengths) * share[:, None] * share[None, :]
+    return result
+
+
+def _equal(trees: FloatArray) -> FloatArray:
+    """Shares of the sets of trees before any row speaks, (s,)."""
+    return np.full(trees.shape[1], 1.0 / max(trees.shape[1], 1))
+
+
+def _linear(trees: FloatArray) -> FloatArray:
+    """Covariance of what shares of ``trees`` and the offset leave open, (r, r)."""
+    result: FloatArray = SHARE_SPREAD**2 * trees @ trees.T + OFFSET_SPREAD**2
+    return result
+
+
+def explain(
+    view: View, gaps: FloatArray, keys: Sequence[str], columns: tuple[int, ...], lengths: FloatArray
+) -> Adapted:
+    """The residual that explains ``gaps`` (r,) best: deviation, lengths and row error by their likelihood.
+
+    Rows that lie far off are believed less, in rounds (Huber's weights): a kernel that a library takes for one shape
+    says little of the shapes around it.
+    """
+    start, scale = _equal(view.trees), np.ones(len(gaps))
+    left, linear = gaps - view.trees @ start, _linear(view.trees)
+    for _ in range(ROBUST_ROUNDS):
+        tried = []
+        for deviation, multiple, noise in GRID:
+            prior = believed(view.at, view.share, deviation, multiple * lengths)
+            lower = np.linalg.cholesky(prior + linear + np.diag((noise * scale) ** 2))
+            weights = np.linalg.solve(lower.T, np.linalg.solve(lower, left))
+            likelihood = float(-0.5 * left @ weights - np.log(np.diag(lower)).sum())
+            tried.append((likelihood, weights, deviation, multiple, noise))
+        _, weights, deviation, multiple, noise = max(tried, key=lambda entry: entry[0])
+        scale = np.sqrt(np.maximum(1.0, np.abs(noise * scale**2 * weights)))
+    shares = start + SHARE_SPREAD**2 * (view.trees.T @ weights)
+    offset = OFFSET_SPREAD**2 * float(weights.sum())
+    process = Process(view.at, view.share * weights, deviation, multiple * lengths)
+    return Adapted(dict(zip(keys, shares.tolist(), strict=True)), offset, columns, process)
+
+
+def overheads(known: Mapping[str, Sequence[float]], gpu: str) -> tuple[float, float]:
+    """(host, time after the launch) that the set says of a GPU: its own, or the median of the measured ones."""
+    host, launch = overhead(known, gpu, (3e-5, 1.5e-5))
+    return host, max(host - launch, LEAST_AFTER_S)
+
+
+def eager(seconds: FloatArray, host: FloatArray, after: FloatArray, is_eager: npt.NDArray[np.bool_]) -> FloatArray:
+    """What a row's protocol reads for kernels of ``seconds``, where ``is_eager`` with the host's times; shape (r,)."""
+    return np.where(is_eager, eager_seconds(seconds, host, np.maximum(host - after, 1e-6)), seconds)
+
+
+def fitted_rows(frame: Frame, ops: Sequence[str]) -> Frame:
+    """The fp32 rows of ``ops`` that neither a flag nor a test split of their data set keeps apart."""
+    keep = frame["op"].astype(str).isin(ops) & (frame["dtype"].astype(str) == "fp32")
+    if "flag" in frame:
+        keep &= frame["flag"].astype(str) == ""
+    if "split" in frame:
+        keep &= frame["split"].astype(str) != "test"
+    return frame[keep]
+
+
+def of_rows(devices: Sequence[Device], index: npt.NDArray[np.int64]) -> Device:
+    """The devices of rows, where ``index`` (n,) says which: as one, whose fields are arrays (n,)."""
+    columns: dict[str, Any] = {f.name: np.array([getattr(d, f.name) for d in devices])[index] for f in fields(Device)}
+    return Device(**columns)
+
+
+def percent(predicted: FloatArray, measured: FloatArray) -> float:
+    """Mean absolute error in %."""
+    return float(np.abs(predicted / measured - 1.0).mean() * 100.0)

@@ -1,0 +1,120 @@
+"""What few rows say of any core: constants near a prior, shares of trees, an offset, a process; on made-up laws."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
+
+from predictor.estimators.gaussian import LIMIT, Adapted, Process, covariance
+from predictor.training.adapt import (
+    NOISE,
+    Question,
+    View,
+    constants,
+    explain,
+    rows_alone,
+)
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def explained(at: FloatArray, gaps: FloatArray, trees: FloatArray | None = None, length: float = 3.0) -> Adapted:
+    """The residual of rows that are all kernel."""
+    table = np.zeros((len(at), 0)) if trees is None else trees
+    keys = [f"{i}|x" for i in range(table.shape[1])]
+    view = View(lambda x: gaps, at, table, np.ones(len(at)))
+    return explain(view, gaps, keys, tuple(range(at.shape[1])), np.full(at.shape[1], length))
+
+
+def test_the_process_interpolates_and_fades() -> None:
+    at = np.random.default_rng(0).uniform(0, 10, (80, 2))
+    y = 0.2 * np.sin(at[:, 0])
+    found = explained(at, y)
+    assert np.abs(found.told(at) - y).mean() < 0.05
+    assert float(found.process.mean(np.full((1, 2), 1e3))[0]) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_process_says_no_more_than_twice() -> None:
+    at = np.zeros((1, 1))
+    sure = Process(at, np.array([1e3]), 0.1, np.ones(1))
+    np.testing.assert_allclose(sure.mean(at), LIMIT)
+    np.testing.assert_allclose(Process(at, np.array([-1e3]), 0.1, np.ones(1)).mean(at), -LIMIT)
+
+
+def test_covariance_is_a_covariance_and_a_length_stretches() -> None:
+    at = np.random.default_rng(0).normal(size=(30, 3))
+    table = covariance(at, at, 0.3, np.array([1.0, 2.0, 3.0]))
+    np.testing.assert_allclose(np.diag(table), 0.09)
+    assert np.linalg.eigvalsh(table).min() > 0
+    np.testing.assert_allclose(covariance(2 * at, 2 * at, 0.3, np.array([2.0, 4.0, 6.0])), table)
+
+
+def test_a_row_that_lies_far_off_is_believed_less() -> None:
+    rng = np.random.default_rng(0)
+    at = rng.uniform(0, 10, (60, 2))
+    y = rng.normal(0.0, 0.03, 60)
+    around = at[np.argsort(((at - at[7]) ** 2).sum(axis=1))[1:6]]
+    calm = explained(at, y).told(around)
+    y[7] = 0.8
+    assert np.abs(explained(at, y).told(around) - calm).max() < 0.02
+
+
+def test_shares_find_whose_trees_tell_of_a_gpu() -> None:
+    rng = np.random.default_rng(0)
+    trees = rng.normal(0.0, 0.2, (64, 4))
+    y = 0.02 + 0.9 * trees[:, 1] + rng.normal(0.0, 0.02, 64)
+    y[5] += 2.0  # a kernel of its own
+    at = rng.uniform(0, 1e6, (64, 2))  # so far apart that the process has nothing to carry over
+    found = explained(at, y, trees)
+    shares = list(found.shares.values())
+    assert shares[1] == pytest.approx(0.9, abs=0.15)
+    assert max(abs(share) for i, share in enumerate(shares) if i != 1) < 0.15
+
+
+def test_few_rows_leave_shares_near_equal_ones() -> None:
+    trees = np.random.default_rng(0).normal(0.0, 0.01, (2, 4))
+    found = explained(np.array([[0.0], [1.0]]), trees[:, 1], trees)
+    np.testing.assert_allclose(list(found.shares.values()), 0.25, atol=0.1)
+
+
+def test_a_row_that_the_host_hides_moves_the_residual_less() -> None:
+    at = np.array([[0.0], [100.0]])
+    gaps = np.array([0.1, 0.1])
+    view = View(lambda x: gaps, at, np.zeros((2, 0)), np.array([1.0, 0.1]))
+    seen, hidden = explain(view, gaps, (), (0,), np.ones(1)).process.mean(at)
+    assert 0.0 < hidden < 0.5 * seen
+
+
+def _line(rows: FloatArray, law: FloatArray) -> Question:
+    """log(latency) = a + b t, believed to be 0 and 0, by measurements of ``law``."""
+    return Question(np.zeros(2), np.array([1.0, 0.5]), rows_alone(lambda x: law - (x[0] + x[1] * rows)), noise=0.05)
+
+
+@pytest.mark.parametrize(("a", "b"), list(product((-0.3, 0.4), (-0.2, 0.3))))
+def test_many_rows_find_the_constants_and_an_outlier_moves_them_little(a: float, b: float) -> None:
+    rows = np.linspace(-2, 2, 40)
+    law = a + b * rows
+    np.testing.assert_allclose(constants(_line(rows, law)), (a, b), atol=0.01)
+    law[3] += 3.0
+    np.testing.assert_allclose(constants(_line(rows, law)), (a, b), atol=0.03)
+
+
+def test_constants_that_no_row_tells_of_stay() -> None:
+    found = constants(_line(np.zeros(10), np.full(10, 0.3)))
+    assert found[0] == pytest.approx(0.3, abs=0.01)
+    assert found[1] == 0.0
+
+
+def test_rows_that_are_close_to_each_other_are_one_witness() -> None:
+    def asked(at: FloatArray) -> float:
+        gaps = np.full(10, 0.2)
+        view = View(lambda x: gaps - x[0], at, np.zeros((10, 0)), np.ones(10))
+        question = Question(np.zeros(1), np.array([0.1]), lambda x: view, np.ones(1), NOISE)
+        return float(constants(question)[0])
+
+    assert asked(np.zeros((10, 1))) < asked(1e3 * np.arange(10.0)[:, None]) < 0.2
