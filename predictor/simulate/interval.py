@@ -8,9 +8,9 @@ Where the CPU is slower than the GPU, kernels that take longer hide behind it. T
 kernel at its upper (lower) end, and with every call at the host's; each class counts with the part of its seconds that
 the total felt.
 
-Kernels that were all forecast exactly would not make an exact run: in place they meet another cache, clock and memory
-traffic than alone, there are gaps between them, and engines do what no graph holds. That is a term of its own
-(`Composition`), independent of the others, learned from whole runs.
+Kernels that were all forecast exactly would not make an exact run: where an engine's host launches them one by one they
+come late. That is a term of its own (`LATE_S` a kernel), above the forecast alone and independent of the others,
+learned from whole runs. A host that makes framework calls has its own range, and a captured graph no host.
 """
 
 from __future__ import annotations
@@ -22,57 +22,44 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from predictor.engines import LAUNCHES
 from predictor.estimators.base import KernelTable
 from predictor.roofline import FloatArray
 from predictor.simulate.timeline import Segment, eager
 from predictor.simulate.times import TimedStage
 from predictor.workload import Workload
 
-
-@dataclass(frozen=True, slots=True)
-class Composition:
-    """By how much a run differs from its kernels: logarithms of its latency's ends, and seconds a kernel above."""
-
-    low: float
-    high: float
-    kernel_s: float
-
-    def ends(self, total_s: float, kernels: float) -> tuple[float, float]:
-        """Half widths in seconds, below and above, of a run that takes ``total_s`` with so many kernels."""
-        below, above = total_s * (1.0 - math.exp(self.low)), total_s * math.expm1(self.high)
-        return below, math.hypot(above, kernels * self.kernel_s)
-
-
-COMPOSITION = Composition(0.0, 0.0, 0.0)
+#: Seconds by which a kernel that an engine's host launches may come later than forecast. Its value was fitted by
+#: `scripts/composition.py` on the suites of $TILECAST_DATA/ground_truth: widths alone, no latency.
+LATE_S = 13.8e-6
 
 
 @dataclass(frozen=True, slots=True)
 class StageSpread:
     """By how many seconds a pass may be off below and above, by class (classes,), and for the host's sake; and how many
-    kernels it has."""
+    kernels a host launches in it."""
 
     below: FloatArray
     above: FloatArray
     host_below: float
     host_above: float
-    kernels: float
+    launched: float
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpread:
-    """A run's latency, its kernels' number, and the half widths in seconds, below and above, of kernels and host."""
+    """A run's latency, the number of kernels that a host launches, and the half widths in seconds, below and above, of
+    kernels and host."""
 
     total_s: float
-    count: float
+    launched: float
     kernels: tuple[float, float]
     host: tuple[float, float]
 
-    def interval(self, composition: Composition = COMPOSITION) -> tuple[float, float]:
+    def interval(self, late_s: float = LATE_S) -> tuple[float, float]:
         """[low, high] in seconds, which holds the forecast."""
-        below, above = (
-            math.sqrt(sum(end * end for end in ends))
-            for ends in zip(self.kernels, self.host, composition.ends(self.total_s, self.count), strict=True)
-        )
+        below = math.hypot(self.kernels[0], self.host[0])
+        above = math.hypot(self.kernels[1], self.host[1], self.launched * late_s)
         return self.total_s - min(below, self.total_s), self.total_s + above
 
 
@@ -104,8 +91,8 @@ def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
         by_class.append(change * _felt(timed, moved, float(change.sum())) if launches else change)
     assumed = work.launch_range_s if launches else None
     host = [0.0, 0.0] if assumed is None else [_host(timed, end_s / work.launch_overhead_s) for end_s in assumed]
-    kernels = float(sum(len(s.gpu_s) * s.repeat for s in timed.segments))
-    return StageSpread(by_class[0], by_class[1], host[0] + waits[0], host[1] + waits[1], kernels)
+    launched = 0.0 if timed.stage.host != LAUNCHES else float(sum(len(s.gpu_s) * s.repeat for s in timed.segments))
+    return StageSpread(by_class[0], by_class[1], host[0] + waits[0], host[1] + waits[1], launched)
 
 
 def _rows(timed: TimedStage) -> list[npt.NDArray[np.int64]]:
@@ -135,15 +122,15 @@ def run_spread(total_s: float, stages: Sequence[TimedStage], work: Workload) -> 
     """How far ``total_s`` may be off, the sum of the stages of one plan for ``work``; None without intervals."""
     spreads = [(timed.stage.weight, spread_of(timed, work)) for timed in stages]
     below = above = np.zeros(1)
-    host_below = host_above = count = 0.0
+    host_below = host_above = launched = 0.0
     for weight, found in spreads:
         if found is None:
             return None
         below, above = below + weight * found.below, above + weight * found.above
         host_below, host_above = host_below + weight * found.host_below, host_above + weight * found.host_above
-        count += weight * found.kernels
+        launched += weight * found.launched
     kernels = float(np.sqrt((below**2).sum())), float(np.sqrt((above**2).sum()))
-    return RunSpread(total_s, count, kernels, (host_below, host_above))
+    return RunSpread(total_s, launched, kernels, (host_below, host_above))
 
 
 def total_interval(total_s: float, stages: Sequence[TimedStage], work: Workload) -> tuple[float, float] | None:

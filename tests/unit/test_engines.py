@@ -110,7 +110,7 @@ def test_no_engine_is_named_outside_its_file() -> None:
 def test_libraries_have_numbers_of_their_own() -> None:
     """What stands in trained sets: the number in the features, the order in which they answer."""
     measured = engines.measured()
-    assert [(one.name, one.code) for one in measured] == [("vllm", 2), ("trtllm", 0), ("sglang", 1)]
+    assert [(one.name, one.code) for one in measured] == [("vllm", 2), ("trtllm", 0), ("sglang", 1), ("aiter", 3)]
     assert {engines.engine(name).kernels for name in engines.names()} <= set(engines.libraries())
     for name in engines.libraries():
         one = engines.library(name)

@@ -40,7 +40,7 @@ from predictor.training.plausible import add_flag
 
 EXPECTED = "gfx942/<table>.csv with cu_num and us"
 
-#: Compute units -> catalogue id.
+#: Compute units -> catalogue id. Source: ROCm's gpu-arch-specs.rst (304), AMD-AGI GEAK's sku.json (80).
 GPUS = {304: "mi300x", 80: "mi308x"}
 #: What a file's name says of its products -> (dtype, quantization scheme); the column q_dtype_w goes before it.
 FORMATS = {"blockscale": ("fp8", "fp8_block"), "a8w8": ("int8", "sq"), "bf16": ("bf16", "")}
