@@ -17,6 +17,7 @@ from typing import Any
 
 from predictor.dtypes import bytes_of
 from predictor.errors import UnsupportedError
+from predictor.hardware.generation import memory_latency_s
 from predictor.hardware.gpu import L2_PORT_BYTES, GPUSpec
 from predictor.roofline import FloatArray
 
@@ -58,7 +59,7 @@ class Device:
 
     ``tensor_rate`` is 0.5 where tensor cores of that dtype run at half of what their generation can, else 1.
     ``prologue``: steps of 64 elements of K in which a tile's pipeline of copies is filled and drained; a processor,
-    whose caches fetch ahead by themselves, has none.
+    whose caches fetch ahead by themselves, has none. ``memory_latency_s``: of one dependent load from device memory.
     """
 
     peak_flops: float
@@ -68,12 +69,14 @@ class Device:
     clock_hz: float
     tensor_rate: float = 1.0
     prologue: float = 2.0
+    memory_latency_s: float = 0.0
 
     @staticmethod
     @lru_cache(maxsize=4096)
     def sheet(gpu: GPUSpec, flops: float = 0.0) -> Device:
         """The data sheet's rates as they stand, with so many FLOP/s."""
-        return Device(flops, gpu.memory_bandwidth, float(gpu.l2_bytes), float(gpu.sm_count), gpu.boost_clock_hz)
+        rates = flops, gpu.memory_bandwidth, float(gpu.l2_bytes), float(gpu.sm_count), gpu.boost_clock_hz
+        return Device(*rates, memory_latency_s=memory_latency_s(gpu))
 
     @staticmethod
     @lru_cache(maxsize=4096)
@@ -85,8 +88,7 @@ class Device:
 
     def sustaining(self, flops: Any = 1.0, bandwidth: Any = 1.0) -> Device:
         """This device at such shares of its FLOP/s and of its bytes/s."""
-        rates = self.peak_flops * flops, self.bandwidth * bandwidth
-        return Device(*rates, self.l2_bytes, self.sms, self.clock_hz, self.tensor_rate, self.prologue)
+        return replace(self, peak_flops=self.peak_flops * flops, bandwidth=self.bandwidth * bandwidth)
 
     @property
     def l2_bandwidth(self) -> float:
