@@ -19,9 +19,11 @@ from predictor.quantization import MARLIN as MARLIN_SCHEMES
 
 FloatArray = npt.NDArray[np.float64]
 
-#: Kernels of experts: NVIDIA's grouped GEMMs (TensorRT-LLM, FlashInfer), Triton's fused_moe, and Marlin for weights of
-#: 4 bits.
-EXPERT_KERNELS = CUTLASS, TRITON, MARLIN = "cutlass", "triton", "marlin"
+#: Kernels of experts: NVIDIA's grouped GEMMs (TensorRT-LLM, FlashInfer), those that TensorRT-LLM generates for
+#: compute capability 10, Triton's fused_moe, and Marlin for weights of 4 bits.
+EXPERT_KERNELS = CUTLASS, GENERATED, TRITON, MARLIN = "cutlass", "generated", "triton", "marlin"
+#: What measured tables call them, where that is another word.
+TABLES_WORD = {GENERATED: "flashinfer_trtllm"}
 #: How they share out their products: the fastest tile, one of two by the tokens, equal stripes for all SMs.
 TILINGS = FASTEST, TWO_TILES, STRIPES = "fastest", "two tiles", "stripes"
 #: Variants that Triton has no kernels for.
@@ -61,6 +63,16 @@ class Sharing:
 def packed_groups(calls: AttentionCalls, gpu: GPUSpec) -> Sharing:
     """FlashAttention-3 and FlashInfer: the query heads of a KV head in one tile, a cache read once and split."""
     return Sharing(calls.group, np.ones(calls.group.size), np.zeros(calls.group.size))
+
+
+def runs_generated(gpu: GPUSpec) -> bool:
+    """Whether TensorRT-LLM generates kernels (trtllm-gen) for a GPU, which other engines call, too."""
+    return (gpu.compute_capability or "").startswith("10.")
+
+
+def its_own(library: str, gpu: GPUSpec) -> str:
+    """A library that calls its own kernels on every GPU."""
+    return library
 
 
 def triton_everywhere(variant: str, gpu: GPUSpec) -> str:
@@ -124,8 +136,11 @@ class Library:
     none where it calls NCCL's alone; ``quantizes``: tables of its narrow products hold the kernel that quantizes the
     activations, too; ``rows``: what a measured row is, where it is not the kernel that an engine runs by default;
     ``share_attention``: how its attention kernels share out their work on a GPU. ``unpacks_experts``: experts in
-    weight-only schemes run in Marlin; ``expert_kernel``: one of `EXPERT_KERNELS` for another (variant, GPU);
-    ``experts``: its Triton experts by version, the oldest first. ``chunks_alone``: whether on a GPU the delta rule goes
+    weight-only schemes run in Marlin; ``expert_kernel``: one of `EXPERT_KERNELS` for another (variant, GPU), but
+    ``generated_experts`` are the variants that run generated kernels where there are any; ``experts``: its Triton
+    experts by version, the oldest first. ``decodes_by``: the library whose attention kernels its decode steps call on a
+    GPU; ``merges``: its own leave it to another kernel to add up what the parts of a split cache gave.
+    ``chunks_alone``: whether on a GPU the delta rule goes
     over a prompt in one kernel, an SM for each value head of a sequence. ``channel_blocks``: its causal convolution
     gives every channel of a prompt a block, which goes over the tokens (else a block has a few of many channels).
     """
@@ -142,7 +157,10 @@ class Library:
     share_attention: Callable[[AttentionCalls, GPUSpec], Sharing] = packed_groups
     unpacks_experts: bool = True
     expert_kernel: Callable[[str, GPUSpec], str] = triton_everywhere
+    generated_experts: tuple[str, ...] = ()
     experts: tuple[TritonExperts, ...] = (TritonExperts(),)
+    decodes_by: Callable[[str, GPUSpec], str] = its_own
+    merges: bool = True
     chunks_alone: Callable[[GPUSpec], bool] = several_kernels
     channel_blocks: bool = False
 
@@ -155,10 +173,12 @@ class Library:
 
         The measured tables name the kernel of every row and agree.
         """
+        if gpu.vendor != "nvidia":
+            return MARLIN if self.unpacks_experts and variant in MARLIN_SCHEMES else TRITON
+        if runs_generated(gpu) and variant in self.generated_experts:
+            return GENERATED
         if self.unpacks_experts and variant in MARLIN_SCHEMES:
             return MARLIN
-        if gpu.vendor != "nvidia":
-            return TRITON
         return CUTLASS if variant in _CUTLASS_ALONE else self.expert_kernel(variant, gpu)
 
     def moe_tiling(self, kernel: str, variant: str, version: str = "") -> str:

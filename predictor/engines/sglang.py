@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from predictor.engines.base import CAPTURED, LAUNCHES, Engine
 from predictor.engines.library import AllReduce, Library, TritonExperts
 from predictor.engines.sglang_memory import MEMORY
+from predictor.engines.tensorrt_llm import generated_attention
 
 if TYPE_CHECKING:
     from predictor.engines.vintage import Vintage
@@ -40,9 +41,14 @@ ALL_REDUCES = (
     ),
 )  # fmt: skip
 
+#: As the tables of SGLang 0.5.14 on B200 name their kernels.
+GENERATED_EXPERTS = ("bf16", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8")
 #: Norms: FlashInfer's norm.cuh.
 LIBRARIES = (
-    Library("sglang", code=1, turn=2, norms=("rms",), all_reduces=ALL_REDUCES, experts=EXPERTS),
+    Library(
+        "sglang", code=1, turn=2, norms=("rms",), all_reduces=ALL_REDUCES, experts=EXPERTS,
+        decodes_by=generated_attention, generated_experts=GENERATED_EXPERTS,
+    ),
 )  # fmt: skip
 
 

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from predictor.engines.base import CAPTURED, LAUNCHES, Engine
-from predictor.engines.library import CUTLASS, TRITON, AllReduce, AttentionCalls, Library, Sharing
+from predictor.engines.library import (
+    CUTLASS,
+    TRITON,
+    AllReduce,
+    AttentionCalls,
+    Library,
+    Sharing,
+    runs_generated,
+)
 from predictor.engines.memory import MemoryRule
 from predictor.hardware.generation import runs_mma
 from predictor.hardware.gpu import GPUSpec
@@ -49,6 +57,14 @@ def share_attention(calls: AttentionCalls, gpu: GPUSpec) -> Sharing:
     return Sharing(one, copies, whole.astype(np.float64))
 
 
+def generated_attention(library: str, gpu: GPUSpec) -> str:
+    """The library whose decode attention runs: on compute capability 10 engines take this one's generated kernels.
+
+    Source: vLLM 0.24 utils/flashinfer.py:345-390, SGLang 0.5.9 server_args.py:1785-1833 (trtllm_mha, trtllm_mla).
+    """
+    return TRTLLM.name if runs_generated(gpu) else library
+
+
 def expert_kernel(variant: str, gpu: GPUSpec) -> str:
     """CUTLASS, but Triton for block-scaled fp8 where there is no wgmma."""
     return TRITON if variant == "fp8_block" and runs_mma(gpu) else CUTLASS
@@ -62,7 +78,7 @@ ALL_REDUCES = (AllReduce(8 * 2**20, over_ranks=True, pushes=True, linked_from=2)
 TRTLLM = Library(
     "trtllm", code=0, turn=1, norms=("rms", "layer"), all_reduces=ALL_REDUCES,
     share_attention=share_attention, unpacks_experts=False, expert_kernel=expert_kernel,
-    channel_blocks=True,
+    merges=False, channel_blocks=True,
 )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from predictor.engines.library import (
     packed_groups,
 )
 from predictor.engines.memory import MemoryRule
+from predictor.engines.tensorrt_llm import generated_attention
 from predictor.hardware.generation import runs_mma
 from predictor.hardware.gpu import GPUSpec
 
@@ -46,6 +47,10 @@ EXPERTS = (
     ),
     TritonExperts("0.20", source="tables of vLLM 0.24.0 on H100, H200, L40S and RTX PRO 6000"),
 )  # fmt: skip
+
+#: What FlashInfer's TensorRT-LLM kernels come first for. Source: vLLM 0.24 fused_moe/oracle (fp8.py:75-115,
+#: nvfp4.py:165, unquantized.py:62-80, mxfp4.py:304-345).
+GENERATED_EXPERTS = ("bf16", "fp8", "fp8_block", "nvfp4", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8")
 
 
 def share_attention(calls: AttentionCalls, gpu: GPUSpec) -> Sharing:
@@ -76,6 +81,7 @@ def chunks_alone(gpu: GPUSpec) -> bool:
 VLLM = Library(
     "vllm", code=2, turn=0, norms=("rms",), all_reduces=(AllReduce(8 * 2**20 - 1),),
     share_attention=share_attention, expert_kernel=expert_kernel, experts=EXPERTS, chunks_alone=chunks_alone,
+    decodes_by=generated_attention, generated_experts=GENERATED_EXPERTS,
 )  # fmt: skip
 
 

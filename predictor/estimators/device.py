@@ -34,9 +34,17 @@ _WATTS_AT_FLOPS = 1024.0
 #: left out comes out worse. What B200 gets depends on it (0.96 at 0.5, 0.79 at 0.6, 0.87 here). Chosen by looking at
 #: H100 left out, with published matmul ceilings of other boards in view.
 NEED_EXPONENT = 0.55
-#: Dense 16-bit FLOPs a clock and SM, sums in fp32, of the generations (compute capability) whose boards differ in it.
-#: Source: NVIDIA's white papers of Turing, GA102, AD102 and RTX Blackwell, as xla's cuda_core_info_table.cc has them.
-_FULL_RATE: Mapping[str, float] = {"7.5": 1024.0, "8.6": 1024.0, "8.9": 1024.0, "12.0": 1024.0}
+#: Dense 16-bit FLOPs a clock and SM, sums in fp32, of the generations (compute capability), that of their fastest
+#: boards. Source: NVIDIA's white papers, as xla's cuda_core_info_table.cc has them.
+_FULL_RATE: Mapping[str, float] = {
+    "7.0": 1024.0, "7.5": 1024.0, "8.0": 2048.0, "8.6": 1024.0, "8.9": 1024.0, "9.0": 4096.0, "10.0": 8192.0,
+    "10.3": 8192.0, "12.0": 1024.0,
+}  # fmt: skip
+#: Rows of the smallest tile of mma.sync; source: PTX ISA, mma.m16n8k16. wgmma has 64, tcgen05 128.
+MMA_ROWS = 16.0
+#: A peak from this share of the full rate on is that rate at a clock below the boost clock, as data sheets quote it:
+#: the lowest is H100 NVL's, 0.87. No board has 0.5 to 0.87.
+_WHOLE_RATE = 0.85
 #: W per TFLOP/s of fp32 peak that a board needs to hold its clock in a long run of GEMMs, by compute capability or
 #: architecture, where no board was measured: what one has (data sheet) that runs near its boost clock under load. GTX
 #: 1080 Ti: 250 W, 11.3 TFLOP/s; V100 PCIe: 250 W, 14; TITAN RTX: 280 W, 16.3; A100 PCIe: 250 W, 19.5; RTX 4090: 450 W,
@@ -57,9 +65,10 @@ _MULTIPLY_ADDS, _OTHERS, _FRAGMENTS, _OPERANDS = 64.0, 5.3, 4.0 * (32 + 64), 3.0
 class Device:
     """The scalars of a GPU that a core reads: FLOP/s of one dtype (already cut by power), bytes/s, bytes, SMs, Hz.
 
-    ``tensor_rate`` is 0.5 where tensor cores of that dtype run at half of what their generation can, else 1.
+    ``tensor_rate``: of that dtype over what tensor cores of its generation can, at most 1.
     ``prologue``: steps of 64 elements of K in which a tile's pipeline of copies is filled and drained; a processor,
     whose caches fetch ahead by themselves, has none. ``memory_latency_s``: of one dependent load from device memory.
+    ``tile_rows``: of the smallest tile of a tensor-core instruction.
     """
 
     peak_flops: float
@@ -70,6 +79,7 @@ class Device:
     tensor_rate: float = 1.0
     prologue: float = 2.0
     memory_latency_s: float = 0.0
+    tile_rows: float = MMA_ROWS
 
     @staticmethod
     @lru_cache(maxsize=4096)
@@ -84,7 +94,8 @@ class Device:
         """From a GPU's data sheet; a dtype without a peak computes as bf16, fp16 or fp32, the first that there is."""
         whole = Device.sheet(gpu, _peak(gpu, dtype) * sustained_share(gpu))
         prologue = 0.0 if gpu.architecture == PROCESSOR else whole.prologue
-        return replace(whole, tensor_rate=tensor_rate(gpu, dtype), prologue=prologue)
+        rows = float(gpu.matrix_tile_rows or MMA_ROWS)
+        return replace(whole, tensor_rate=tensor_rate(gpu, dtype), prologue=prologue, tile_rows=rows)
 
     def sustaining(self, flops: Any = 1.0, bandwidth: Any = 1.0) -> Device:
         """This device at such shares of its FLOP/s and of its bytes/s."""
@@ -105,17 +116,18 @@ class Device:
 
 
 def tensor_rate(gpu: GPUSpec, dtype: str) -> float:
-    """0.5 where the tensor cores do half of their generation's FLOPs a clock in ``dtype``, else 1.
+    """The share of their generation's FLOPs a clock that the tensor cores do in ``dtype``, in (0, 1].
 
     Graphics cards (GeForce, and L20) add 16-bit and 8-bit products up in fp32 at half of the rate of the same chip's
-    other boards; 4-bit ones, and int8, at all of it.
+    other boards; 4-bit ones, and int8, at all of it. An H20 has a quarter of an H100's rate an SM, B300 next to none
+    in int8.
     """
     full = _FULL_RATE.get(gpu.compute_capability or "")
     name = _computed_as(gpu, dtype)
     if full is None or not name or bytes_of(name) > 2:
         return 1.0
     share = gpu.peak_flops(name) * bytes_of(name) / 2.0 / (gpu.sm_count * gpu.boost_clock_hz * full)
-    return 0.5 if 0.4 < share < 0.6 else 1.0
+    return share if share < _WHOLE_RATE else 1.0
 
 
 @lru_cache(maxsize=4096)

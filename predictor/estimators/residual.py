@@ -37,6 +37,7 @@ ANY_GPU = "*"
 #: All measured boards whose tensor cores take mma.sync from registers (`runs_mma`): libraries run the same kernels on
 #: them, and others on Hopper and B200.
 MMA_GPUS = "*mma"
+SHARED = (ANY_GPU, MMA_GPUS)
 #: A sibling has as many SMs, up to this factor. Chosen by hand, not from data.
 _SIBLING_SMS = 1.25
 
@@ -122,6 +123,10 @@ class Corrections:
                         if values is not None:
                             return name, variant_, values
         raise SpecError(f"the artifact has no constants for {'|'.join((framework, *path))}")
+
+    def knows(self, kernel: str) -> bool:
+        """Whether GPUs share constants of a kernel."""
+        return kernel in self._runners
 
     def stand_ins(self, gpu: GPUSpec) -> tuple[str, ...]:
         """Whose constants and trees answer for ``gpu``, the best first."""

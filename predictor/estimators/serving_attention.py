@@ -25,6 +25,8 @@ from predictor.quantization import variant
 from predictor.roofline import FloatArray
 
 PREFILL, DECODE = "prefill", "decode"
+#: Behind the phase, of kernels whose parts another kernel adds up (`shared_by`).
+MERGED = "+merge"
 #: Multi-head latent attention runs kernels of its own: expanded in prefill, absorbed in decode.
 _LATENT = "mla_"
 
@@ -78,6 +80,18 @@ def corners_of(shapes: Shapes, phase: str, knots: Grid) -> Corners | None:
     ])  # fmt: skip
     before = (shapes.kv_len - shapes.q_len).take(found.rows)
     return replace(found, sizes={**found.sizes, "kv_len": found.sizes["q_len"] + before})
+
+
+def shared_by(library: str, phase: str, gpu: GPUSpec) -> tuple[str, int]:
+    """(kernels whose constants GPUs that nobody measured share, their library's number in the trees' features).
+
+    Decode kernels are of two kinds: some add up what the parts of a split cache gave themselves, others leave it to
+    another kernel, and a block of theirs costs two to three times the cycles.
+    """
+    if not is_decode(phase):
+        return phase, engines.answering(library).code
+    runs = engines.library(engines.library(library).decodes_by(library, gpu))
+    return phase + MERGED * runs.merges, engines.answering(runs.name).code
 
 
 def is_decode(phase: str) -> bool:
@@ -152,14 +166,16 @@ class ServingAttention(ServingEstimator):
                 dtype = "bf16"  # no table has decode kernels with queries so narrow; the cache stays as it is
         library, kind = engines.answering(batch.kernels), variant(dtype)
         shapes = Shapes.of(list(columns.values()), bytes_of(dtype), sizes, shared).run_by(batch.kernels, gpu)
-        source, _, found = self._corrections.resolve(gpu, library.name, phase, kind, kernel=phase)
+        kernel, code = shared_by(batch.kernels, phase, gpu)
+        source, _, found = self._corrections.resolve(gpu, library.name, phase, kind, kernel=kernel)
         constants = cast(AnyConstants, found)
         seconds = self._corrected(
             source, phase, gpu, dtype, shapes,
             lambda shapes, device: core_time(shapes, device, constants, is_decode(phase)),
-            lambda shapes, device, core: features(shapes, device, core, library.code),
+            lambda shapes, device, core: features(shapes, device, core, code if source == ANY_GPU else library.code),
             corners_of(shapes, phase, self._corrections.knots(f"{source}|{phase}")), others=(library.name,),
         )  # fmt: skip
-        if source == ANY_GPU and gpu.vendor == "nvidia" and not is_decode(phase):
-            return np.maximum(seconds, attention_cycles.softmax_floor(shapes, Device.of(gpu, dtype)))
+        if source == ANY_GPU and gpu.vendor == "nvidia" and gpu.exponentials_per_clock and not is_decode(phase):
+            least = attention_cycles.softmax_floor(shapes, Device.of(gpu, dtype), gpu.exponentials_per_clock)
+            return np.maximum(seconds, least)
         return seconds

@@ -1,6 +1,6 @@
 """Mixture-of-experts layers of serving frameworks: a core (`predictor.estimators.cores.moe`), then boosted trees.
 
-Three kinds of kernels run under all frameworks (`predictor.engines.Library.moe_kernel`). What GPUs that nobody measured
+Four kinds of kernels run under all frameworks (`predictor.engines.Library.moe_kernel`). What GPUs that nobody measured
 take from the others is kept by kernel, not by framework: which rows a kernel touches is the kernel's.
 """
 
@@ -13,15 +13,22 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 
 from predictor import engines
+from predictor.engines.library import CUTLASS, GENERATED
 from predictor.estimators.base import Batch
 from predictor.estimators.cores.moe import Constants, CoreTime, Shapes, core_time, features
 from predictor.estimators.device import Device
-from predictor.estimators.residual import Corrections, ServingEstimator, by_variant
+from predictor.estimators.residual import SHARED, Corrections, ServingEstimator, by_variant
 from predictor.estimators.token_curve import KNOTS, between, never_falling
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.routing import POWER_LAW, Loads, drawn, expert_loads, exponent_of
 from predictor.quantization import variant, weight_bytes
 from predictor.roofline import FloatArray
+
+#: The kernel that answers for one that nobody measured, and the launches of such a one over those of that one. Two of
+#: routing, two products, the first with its activation, and the sum, against routing, three that sort, one that
+#: gathers, two products, the activation and the sum (FlashInfer's trtllm_fused_moe and cutlass_fused_moe; unverified).
+_NEAREST = {GENERATED: CUTLASS}
+_LAUNCHES = {GENERATED: 5.0 / 9.0}
 
 BLOCKED = "fp8_block"  # answered by the trees of "fp8", told apart by a feature
 _WAITS = 0.5  # chosen by looking at H100 and H200, each forecast from the other (see `on_board`)
@@ -130,8 +137,11 @@ class ServingMoE(ServingEstimator):
         kernel = library.moe_kernel(name, gpu)
         shapes = _at_knots(layers, weight_bytes(dtype, quant), library.moe_tiling(kernel, name))
         asked = shapes.first(answered)
-        source, found, named = self._corrections.resolve(gpu, known.name, name, kernel=kernel)
+        as_of = kernel if self._corrections.knows(kernel) else _NEAREST.get(kernel, kernel)
+        source, found, named = self._corrections.resolve(gpu, known.name, name, kernel=as_of)
         constants = cast(Constants, named)
+        if as_of != kernel and source in SHARED:
+            constants = replace(constants, overhead_cycles=constants.overhead_cycles * _LAUNCHES[kernel])
         measured = self._corrections.device(source, variant(dtype))
 
         def core_of(layers: Shapes, device: Device) -> CoreTime:

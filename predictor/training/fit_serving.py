@@ -142,7 +142,8 @@ def fit_family(
             form = family.common(kind) if shared and family.common else family
             telling = [p for p in members if p.path == path]
             if shared and family.like:
-                telling = [p for p in members if p.kind == family.like(kind)] or telling
+                like = path.replace(kind, family.like(kind))
+                telling = [p for p in members if p.path == like] or telling
             cores[f"{name}|{path}"] = fit_constants(form, telling, seed, start)
             core_rows[f"{name}|{path}"] = sum(part.size for part in telling)
         for kind in dict.fromkeys(part.kind for part in members):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from predictor import engines
 from predictor.dtypes import bytes_of
-from predictor.engines.library import EXPERT_KERNELS, TRITON
+from predictor.engines.library import EXPERT_KERNELS, TABLES_WORD, TRITON
 from predictor.engines.releases import age, is_version
 from predictor.estimators import serving_attention, serving_gemm, serving_moe
 from predictor.estimators.cores import attention, gemm, moe
@@ -91,7 +91,7 @@ def attention_for_all(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Par
     """The parts of `attention_parts`, one path a phase, without Triton's kernels where there are others.
 
     Frameworks take Triton's where no kernel was written for a board and shape: what a new generation runs is written
-    for it. A phase has one set of constants, whatever the framework and dtype.
+    for it. A phase has one set of constants, decode two (`serving_attention.shared_by`), whatever the dtype.
     """
     phases = _phases(frame)
     if "kernel_source" in frame:
@@ -99,7 +99,8 @@ def attention_for_all(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Par
         keep = written | ~np.isin(phases, np.unique(phases[written]))
         frame = frame[keep]
     for part in attention_parts(frame, gpus):
-        yield replace(part, path=f"{part.kind}|{part.kind}|bf16")
+        kernel, code = serving_attention.shared_by(part.path.split("|")[0], part.kind, gpus[part.gpu])
+        yield replace(part, path=f"{kernel}|{part.kind}|bf16", framework=code)
 
 
 def moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
@@ -147,7 +148,9 @@ def moe_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
     names = frame["kernel_source"].astype(object).fillna("").astype(str) if "kernel_source" in frame else None
     kernels = np.full(len(frame), "", dtype=object)
     if names is not None:
-        found = {name: next((k for k in EXPERT_KERNELS if k in name), "") for name in names.unique()}
+        found = {
+            name: next((k for k in EXPERT_KERNELS if TABLES_WORD.get(k, k) in name), "") for name in names.unique()
+        }
         kernels = names.map(found).to_numpy(dtype=object)
     ages, alike = _releases(frame)
     alike |= ~np.isin(kernels.astype(str), [TRITON, ""])  # a plain "fused_moe" is Triton's

@@ -28,12 +28,16 @@ from predictor.ops import Attention, Gemm, MoE, Op
         ("a40", "fp8", 1.0),
         ("rtx-4090", "fp32", 1.0),
         ("h100", "bf16", 1.0),
+        ("h100-nvl", "bf16", 1.0),  # quoted at a lower clock
+        ("h20", "bf16", 0.234),
+        ("b300", "int8", 0.033),
+        ("b200", "nvfp4", 1.0),
         ("v100", "fp16", 1.0),
         ("mi300x", "bf16", 1.0),
     ],
 )
-def test_which_boards_run_at_half_rate(gpu: str, dtype: str, rate: float) -> None:
-    assert tensor_rate(load_gpu(gpu), dtype) == rate
+def test_which_boards_run_below_the_rate_of_their_generation(gpu: str, dtype: str, rate: float) -> None:
+    assert tensor_rate(load_gpu(gpu), dtype) == pytest.approx(rate, rel=0.01)
 
 
 @pytest.mark.parametrize("gpu", ["rtx-4090", "l40s"])

@@ -79,10 +79,9 @@ _LONGEST = 0.5  # of the longest tile, that runs while others are done
 _IN_L2_PREFILL, _IN_L2_DECODE = 0.5, 0.9  # operands below this share of L2 stay there
 _PREFILL_L2_BYTES = 16.0  # a cycle and SM
 _OVERHEAD_NORM = 1.5  # a call's fixed cost is hidden in part where the work is long
-#: Exponentials of an SM in a clock (CUDA C++ Programming Guide, throughput of native arithmetic instructions, special
-#: functions), and the largest share of them that is known: FlashAttention-4's authors report 1.6 PFLOP/s in bf16 at
-#: head width 128 on B200, with part of the exponentials computed in the FMA units. Measured boards reach 0.58.
-_EXPONENTIALS = 16.0 * 0.68
+#: The largest known share of the exponentials that special functions can do: FlashAttention-4's authors report 1.6
+#: PFLOP/s in bf16 at head width 128 on B200, with part of them computed in the FMA units. Measured boards reach 0.58.
+_EXPONENTIALS = 0.68
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +155,14 @@ def _decode(s: Shapes, device: Device, constants: DecodeConstants) -> FloatArray
     return total
 
 
-def softmax_floor(s: Shapes, device: Device) -> FloatArray:
+def softmax_floor(s: Shapes, device: Device, exponentials: float) -> FloatArray:
     """Seconds of the exponentials, (n,), one for every pair of query and key: they do not get faster with tensor cores.
 
-    No faster forecast of a prefill is to be believed. As a part of the core it does not help: boards from before Hopper
-    are far from it, and trees fitted on them then overrate it.
+    ``exponentials`` a clock and SM. No faster forecast of a prefill is to be believed. As a part of the core it does
+    not help: boards from before Hopper are far from it, and trees fitted on them then overrate it.
     """
     pairs = attended_pairs(s) * s.batch * s.heads
-    seconds: FloatArray = pairs / (_EXPONENTIALS * device.sms * device.clock_hz)
+    seconds: FloatArray = pairs / (_EXPONENTIALS * exponentials * device.sms * device.clock_hz)
     return seconds
 
 

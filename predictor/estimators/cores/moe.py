@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from predictor.engines.library import FASTEST, STRIPES, TWO_TILES
-from predictor.estimators.device import Device
+from predictor.estimators.device import MMA_ROWS, Device
 from predictor.estimators.named import NORM, Named
 from predictor.ops.routing import BLOCKS, Loads
 from predictor.roofline import FloatArray
@@ -31,7 +31,7 @@ class Constants(Named):
     tile_penalty: float  # in rows: a tile of t rows runs at t / (t + penalty) of the efficiency
     resident_share: float  # weights below this share of L2 stay there
     token_s_per_byte: float  # permuting, weighing and adding up: seconds a byte of routed rows, over bandwidth
-    supply_bytes: float  # a clock and SM: operands on their way to the tensor cores, partly hidden behind arithmetic
+    supply_bytes: float  # a clock and SM with mma.sync: operands on their way, partly hidden behind arithmetic
     foreign_traffic: float  # share of that traffic, and
     foreign_rows: float  # of the products, that rows of other GPUs' experts cause here as well
     half_lines: float  # share of the DRAM rate that a kernel gets which reads weights 64 bytes at a time
@@ -40,6 +40,9 @@ class Constants(Named):
 #: Constants of the kernel's code, alike for all variants of it.
 OF_KERNEL = ("supply_bytes", "foreign_traffic", "foreign_rows", "half_lines")
 
+#: How the supply of operands grows with the rows that one instruction takes (mma.sync 16, wgmma 64, tcgen05 128): as
+#: the edge of a tile of so many more products. Chosen by looking at B200 and Hopper left out (docs/accuracy.md).
+_EDGE = 0.5
 _COLUMNS = 128.0  # of a tile: chosen by hand, not from data
 
 FEATURES = (
@@ -123,7 +126,8 @@ def core_time(shapes: Shapes, device: Device, constants: Constants) -> CoreTime:
     down = np.ceil(shapes.hidden / _COLUMNS)
     slowed = device.slowed((BLOCKS + constants.tile_penalty) / (BLOCKS * ec))
     step = 128.0 * _COLUMNS * BLOCKS * slowed * device.sms / device.peak_flops
-    supplied = 64.0 * (_COLUMNS + BLOCKS) * shapes.itemsize / (constants.supply_bytes * device.clock_hz)
+    supply = constants.supply_bytes * (device.tile_rows / MMA_ROWS) ** _EDGE * device.clock_hz
+    supplied = 64.0 * (_COLUMNS + BLOCKS) * shapes.itemsize / supply
     step = np.hypot(step, supplied)
     tiles = blocks * up[:, None]
     least = 0.0 if shapes.tiling == STRIPES else 1.0  # tiles on the busiest SM
