@@ -133,7 +133,7 @@ def test_a_calibrated_gpu_has_the_widths_of_its_held_out_rows() -> None:
     found = width(ops, "h100", known)
     assert (found.low[0], found.high[0]) == pytest.approx((-0.02, 0.03))
     assert found.high[1] > 0.1
-    assert width(ops[:1], "v100-pcie-32gb", known).high[0] != pytest.approx(0.03)
+    assert width(ops[:1], "h200", known).high[0] == pytest.approx(0.6)
 
 
 def test_attention_and_backward_have_classes_of_their_own() -> None:
