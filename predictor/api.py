@@ -23,7 +23,9 @@ def predict(asked: Request) -> Prediction:
     or a loaded spec; the other words are those of the command line, with the same defaults. ``artifacts`` is a folder
     of trained estimators (None: the shipped set; "roofline": none). ``launch_overhead`` is the CPU time of one
     framework call in eager execution, "6us" or a number of seconds (None: the GPU file's own, else 6 us), and
-    ``step_overhead`` what an engine's host adds to every prefill and decode step. ``prompt_lens`` makes a ragged batch
+    ``step_overhead`` what an engine's host adds to every prefill and decode step (None: what its release is known to
+    add). ``software`` is the engine's age, "vllm 0.24" or "vllm 2023"; ``sampling`` how its tokens are chosen;
+    ``kernel_gap`` what passes between kernels (None: as graphs and streams do). ``prompt_lens`` makes a ragged batch
     of these lengths (a 0 is an empty slot, which costs nothing), in mode decode of sequences with that many tokens in
     the cache. ``memory_fraction`` is what of the GPU's memory the run may use, as its engine counts it. ``system``
     joins ``tp`` GPUs: a name, a YAML file or a loaded spec (None: the node that this GPU most often comes in).

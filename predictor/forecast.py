@@ -18,7 +18,7 @@ from predictor.simulate.capacity import advised
 from predictor.simulate.interval import range_notes, total_interval
 from predictor.simulate.memory import Memory, memory_of
 from predictor.simulate.plan import Plan, plan_of
-from predictor.simulate.times import Operators, OpTime, TimedStage
+from predictor.simulate.times import GAPS, LAUNCHING, Operators, OpTime, TimedStage
 
 #: Runs whose operators are forecast in one call, and the operators that are remembered of all of them: chosen by hand,
 #: not from data, and a guard against memory without end.
@@ -87,6 +87,15 @@ class Forecast:
         return found
 
     @property
+    def between_s(self) -> dict[str, float]:
+        """Seconds of the run in which no kernel runs, by what there is in their place."""
+        found = {GAPS: 0.0, LAUNCHING: 0.0}
+        for timed in self.stages:
+            for name, seconds in timed.between_s.items():
+                found[name] = found.get(name, 0.0) + timed.stage.weight * seconds
+        return found
+
+    @property
     def flops(self) -> float:
         """FLOPs of one GPU. The optimizer's are left out, as PaLM's MFU counts the model's, forward and backward."""
         return sum(timed.stage.weight * timed.flops for timed in self.stages if timed.stage.phase != OPTIMIZER)
@@ -109,7 +118,7 @@ class Forecast:
             latency_s=self.latency_s,
             interval_s=None,
             phases_s=self.phases_s,
-            gpu_busy_s=sum(timed.stage.weight * timed.timeline.gpu_s for timed in stages),
+            gpu_busy_s=sum(timed.stage.weight * timed.kernels_s for timed in stages),
             cpu_busy_s=sum(timed.stage.weight * (timed.timeline.cpu_s + timed.stage.overhead_s) for timed in stages),
             flops=flops * work.parallelism.num_gpus,
             mfu=flops / self.latency_s / run.gpu.peak_flops(run.numbers.gemm),
@@ -117,6 +126,7 @@ class Forecast:
             sequences=float(work.batch),
             parameters=_parameters(run.config),
             memory=self.memory,
+            between_s=self.between_s,
             breakdown=(),
             nodes=(),
             provenance={},

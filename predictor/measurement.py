@@ -117,6 +117,7 @@ _MEANINGS: Mapping[str, str] = {
     "ep": "expert parallel GPUs", "distribution": "how tokens fall on experts", "parameters": "parameters stepped over",
     "mixed": "16-bit gradients and weight copies beside fp32 state", "inverse": "whether it rotates back",
     "residual": "whether a residual is added first",
+    "group": "quantize: elements that share a scale, 0 for those of a row",
     "channels": "channels of a convolution", "taps": "positions that a convolution sees",
     "cached": "whether it goes on from a state kept of earlier tokens", "v_heads": "value heads of linear attention",
     "ranks": "GPUs that take part in a collective",

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from predictor.dtypes import ALIASES
-from predictor.engines import engine, names
+from predictor.engines import Engine, engine, names
 from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.hardware.gpu import GPUSpec
 from predictor.parts import Checkpoint
@@ -21,13 +21,13 @@ class Cache(NamedTuple):
     """What decides which KV cache a run can have."""
 
     mode: str
-    execution: str
+    engine: Engine
     attention: str
     gpu: GPUSpec
 
 
 def numbers_of(
-    checkpoint: Checkpoint | None, gpu: GPUSpec, dtype: str | None, mode: str, execution: str
+    checkpoint: Checkpoint | None, gpu: GPUSpec, dtype: str | None, mode: str, engine: Engine
 ) -> tuple[Precision, str]:
     """The formats of weights and activations, and where they come from; ``dtype`` "checkpoint" insists on its own.
 
@@ -42,7 +42,7 @@ def numbers_of(
             raise UnsupportedError(f"--dtype {dtype} is for inference: training runs in {', '.join(TRAINABLE)}")
         if checkpoint.trouble:
             raise UnsupportedError(f"{checkpoint.trouble}; --dtype overrides the checkpoint")
-        return checkpoint_precision(checkpoint, gpu, unpacks=engine(execution).unpacks), CHECKPOINT
+        return checkpoint_precision(checkpoint, gpu, unpacks=engine.unpacks), CHECKPOINT
     numbers = precision(default_dtype(gpu) if dtype is None else dtype, gpu)
     if training and numbers.name not in TRAINABLE:
         raise UnsupportedError(f"--dtype {dtype} is for inference: training runs in {', '.join(TRAINABLE)}")
@@ -104,9 +104,9 @@ def _no_kernel(word: str, numbers: Precision, cache: Cache) -> str:
         return f"activations are {numbers.activation}; expected auto, {numbers.activation} or fp8"
     if not cache.gpu.supports("fp8"):
         return f"{cache.gpu.id} has no fp8 units and attention kernels none for it; expected auto"
-    if not engine(cache.execution).fp8_cache:
+    if not cache.engine.fp8_cache:
         able = [name for name in names() if engine(name).fp8_cache]
-        return f"--execution {cache.execution} has no attention kernel for it; expected one of {', '.join(able)}"
+        return f"--execution {cache.engine.name} has no attention kernel for it; expected one of {', '.join(able)}"
     if cache.attention == "math":
         return "--attention math has no kernel for it; expected flash"
     if numbers.activation not in ("bf16", "fp16"):

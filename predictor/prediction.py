@@ -81,6 +81,7 @@ class Prediction:
 
     ``phases_s`` splits the total: forward, backward, optimizer in training; prefill (TTFT), decode and TPOT in
     generation. ``gpu_busy_s`` and ``cpu_busy_s`` are the two timelines; the total is the slower one at every point.
+    ``between_s``: seconds in which no kernel runs, by what there is in their place; with ``gpu_busy_s`` the total.
     """
 
     model: str
@@ -91,6 +92,7 @@ class Prediction:
     phases_s: Mapping[str, float]
     gpu_busy_s: float
     cpu_busy_s: float
+    between_s: Mapping[str, float]
     flops: float
     mfu: float
     tokens: float
@@ -109,6 +111,11 @@ class Prediction:
     def latency_ms(self) -> float:
         """Total latency in milliseconds."""
         return self.latency_s * 1e3
+
+    @property
+    def between_kernels_s(self) -> float:
+        """Seconds in which no kernel runs."""
+        return sum(self.between_s.values())
 
     @property
     def tokens_per_s(self) -> float:

@@ -9,7 +9,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from predictor.engines import EAGER, engine
+from predictor.engines import EAGER, GREEDY, Engine, running
 from predictor.errors import RequestError, UnsupportedError
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly, load_artifacts
 from predictor.hardware.gpu import GPUSpec, load_gpu
@@ -22,9 +22,9 @@ from predictor.run import Run
 from predictor.workload import (
     CACHED,
     DEFAULT_LAUNCH_OVERHEAD_S,
-    DEFAULT_STEP_OVERHEAD_S,
     Parallelism,
     Workload,
+    kernel_gap_seconds,
     launch_overhead_seconds,
     ragged_lengths,
     step_overhead_seconds,
@@ -61,6 +61,7 @@ class Request:
     dtype: str | None = None
     kv_dtype: str | None = None
     execution: str = EAGER.name
+    software: str = ""
     attention: str | None = None
     optimizer: str = "adam"
     micro_batch: int = 0
@@ -76,7 +77,9 @@ class Request:
     shard: str = "none"
     system: str | Path | SystemSpec | None = None
     launch_overhead: str | float | None = None
-    step_overhead: str | float = DEFAULT_STEP_OVERHEAD_S
+    step_overhead: str | float | None = None
+    kernel_gap: str | float | None = None
+    sampling: str = GREEDY
     memory_fraction: float | None = None
     artifacts: str | Path | None = None
     top: int = 0
@@ -92,9 +95,10 @@ class Request:
         gpu = self.gpu if isinstance(self.gpu, GPUSpec) else load_gpu(self.gpu)
         if isinstance(self.top, bool) or not isinstance(self.top, int) or self.top < 0:
             raise RequestError(f"--top {self.top!r}: expected 0 or more")
-        numbers, source = numbers_of(config.checkpoint, gpu, self.dtype, self.mode, self.execution)
+        engine = running(self.execution, self.software)
+        numbers, source = numbers_of(config.checkpoint, gpu, self.dtype, self.mode, engine)
         attention = self.attention or default_attention(numbers.name, gpu)
-        cache = Cache(self.mode, self.execution, attention, gpu)
+        cache = Cache(self.mode, engine, attention, gpu)
         numbers, kv_source = cached(numbers, config.checkpoint, self.kv_dtype, cache)
         num_gpus = self.tp if self.num_gpus is None else self.num_gpus
         degrees = Parallelism(num_gpus, self.tp, self.pp, self.dp, self.cp, self.ep, self.shard)
@@ -102,13 +106,13 @@ class Request:
         lens = tuple(n for n in slots if n)  # an empty sequence costs nothing
         output_len = _output_len(self, config, lens)
         seq_len, context_len = _lengths(self, config, lens, output_len)
-        launch_s, assumed = _launch_overhead(self.launch_overhead, gpu, self.execution)
+        launch_s, assumed = _launch_overhead(self.launch_overhead, gpu, engine)
         work = Workload(
             mode=self.mode,
             batch=len(lens) or 1 if self.batch is None or (slots and self.batch == len(slots)) else self.batch,
             seq_len=seq_len,
             dtype=numbers.name,
-            execution=self.execution,
+            execution=engine.name,
             attention=attention,
             output_len=output_len,
             context_len=context_len or 0,
@@ -119,7 +123,10 @@ class Request:
             launch_overhead_assumed=assumed,
             parallelism=degrees,
             prompt_lens=lens,
-            step_overhead_s=step_overhead_seconds(self.step_overhead),
+            step_overhead_s=None if self.step_overhead is None else step_overhead_seconds(self.step_overhead),
+            kernel_gap_s=None if self.kernel_gap is None else kernel_gap_seconds(self.kernel_gap),
+            software=self.software,
+            sampling=self.sampling,
             system=_system(self.system, gpu, degrees),
             memory_fraction=self.memory_fraction,
             dtype_source=source,
@@ -199,12 +206,12 @@ def _check_ragged(config: ModelConfig, mode: str, seq_len: int | None, context_l
         raise UnsupportedError(f"--prompt-lens: not built for an encoder-decoder ({config.name}); expected --seq-len")
 
 
-def _launch_overhead(given: str | float | None, gpu: GPUSpec, execution: str) -> tuple[float, bool]:
+def _launch_overhead(given: str | float | None, gpu: GPUSpec, engine: Engine) -> tuple[float, bool]:
     """Seconds of one framework call (of one launch from C++): as asked for, else of the GPU's host where its file names
     it, else the default; and whether it is the default, assumed for want of these."""
     if given is not None:
         return launch_overhead_seconds(given), False
-    native = engine(execution).launch_overhead_s
+    native = engine.launch_overhead_s
     if native is not None:
         return native, True
     if gpu.launch_overhead_s is None:

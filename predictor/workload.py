@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from predictor import engines
-from predictor.engines import CAPTURED, Engine
+from predictor.engines import CAPTURED, GREEDY, SAMPLINGS, Engine
 from predictor.engines.memory import check_fraction
 from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.ops.routing import Router
 from predictor.units import parse_quantity
 
 if TYPE_CHECKING:
+    from predictor.engines.vintage import Wait
     from predictor.hardware.system import SystemSpec
 
 MODES = ("forward", "train", "prefill", "decode", "generate")
@@ -31,10 +32,6 @@ SHARDS = ("none", "zero1", "zero2", "zero3", "hsdp")
 DEFAULT_LAUNCH_OVERHEAD_S = 6e-6
 #: A framework call that takes a millisecond is a slip of the keyboard ("6ms").
 LARGEST_LAUNCH_OVERHEAD_S = 1e-3
-#: What an engine's scheduler, sampler and Python add to a step. Zero: SGLang (since 0.4), vLLM (asynchronous
-#: scheduling) and TensorRT-LLM (overlap scheduler) state that they plan the next step while the GPU works on this one.
-#: Older versions needed milliseconds; `--step-overhead` names them.
-DEFAULT_STEP_OVERHEAD_S = 0.0
 #: An engine that takes longer for a step is a slip of the keyboard.
 LARGEST_STEP_OVERHEAD_S = 10.0
 
@@ -83,8 +80,10 @@ class Workload:
     decode step, ``output_len`` the tokens that generate makes a sequence, ``micro_batch`` the sequences of one forward
     and backward pass in training (0 = the batch). ``launch_overhead_s`` is the host's CPU time of one framework call,
     which counts in eager execution (and where an engine launches a prefill); ``launch_overhead_assumed``: it is the
-    default, which nobody asked for or measured. ``step_overhead_s`` is what an engine's host adds to every prefill and
-    decode step.
+    default, which nobody asked for or measured. ``software`` says which release of the engine runs ("": the newest that
+    is known). ``step_overhead_s`` is what the engine's host adds to every prefill and decode step (None: what its
+    release is known to add, `waits_s`), ``kernel_gap_s`` what passes between two kernels (None:
+    `predictor.simulate.gaps`). ``sampling``: how a step's tokens are chosen, of `SAMPLINGS`.
 
     ``prompt_lens``: a ragged batch, packed without padding: every sequence's prompt length, or in mode decode the
     tokens that it has in the cache; ``seq_len`` or ``context_len`` is the longest of them. ``system`` joins the GPUs
@@ -108,7 +107,7 @@ class Workload:
     launch_overhead_s: float = DEFAULT_LAUNCH_OVERHEAD_S
     parallelism: Parallelism = field(default_factory=Parallelism)
     prompt_lens: tuple[int, ...] = ()
-    step_overhead_s: float = DEFAULT_STEP_OVERHEAD_S
+    step_overhead_s: float | None = None
     system: SystemSpec | None = None
     launch_overhead_assumed: bool = False
     memory_fraction: float | None = None
@@ -116,6 +115,9 @@ class Workload:
     kv_dtype: str = ""
     kv_dtype_source: str = DEFAULT
     routing: Router | None = None
+    software: str = ""
+    kernel_gap_s: float | None = None
+    sampling: str = GREEDY
 
     def __post_init__(self) -> None:
         for name, most in LARGEST.items():
@@ -126,7 +128,8 @@ class Workload:
                 shown = value if value < 10**18 else f"of {len(str(value))} digits"
                 raise RequestError(f"{flag(name)} {shown}: expected at most {most:,}")
         _one_of("mode", self.mode, MODES)
-        engines.engine(self.execution)  # which says what there is
+        engines.running(self.execution, self.software)  # which says what there is
+        _one_of("sampling", self.sampling, SAMPLINGS)
         _one_of("attention", self.attention, ATTENTIONS)
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
         _one_of("recompute", self.recompute, RECOMPUTES)
@@ -166,10 +169,11 @@ class Workload:
                 f"--tp {tp}: a node of {self.system.id} has {most} GPUs, and tp over nodes is not built; expected at"
                 f" most {most}"
             )
-        overhead = self.step_overhead_s
-        number = isinstance(overhead, (int, float)) and not isinstance(overhead, bool)
-        if not number or not 0 <= overhead < LARGEST_STEP_OVERHEAD_S:
+        overhead, gap = self.step_overhead_s, self.kernel_gap_s
+        if overhead is not None and not _within(overhead, LARGEST_STEP_OVERHEAD_S):
             raise RequestError(f"--step-overhead {overhead!r} s: expected 0 to 10 s, such as 5ms")
+        if gap is not None and not _within(gap, LARGEST_LAUNCH_OVERHEAD_S):
+            raise RequestError(f"--kernel-gap {gap!r} s: expected 0 to 1 ms, such as 0.5us")
         if overhead and self.mode not in ("prefill", "decode", "generate"):
             raise RequestError(f"--step-overhead {overhead:g} s: only --mode prefill, decode and generate take it")
         if not self.prompt_lens:
@@ -189,8 +193,31 @@ class Workload:
 
     @property
     def engine(self) -> Engine:
-        """What runs the model."""
-        return engines.engine(self.execution)
+        """What runs the model, in its release."""
+        return engines.running(self.execution, self.software)
+
+    @property
+    def waits_s(self) -> dict[str, float]:
+        """What the GPU waits for after every step of this batch: words -> seconds."""
+        if self.step_overhead_s is not None:
+            return {"step overhead": self.step_overhead_s} if self.step_overhead_s else {}
+        return {wait.name: wait.step_s + self.batch * wait.sequence_s for wait in self._waits()}
+
+    @property
+    def waits_range_s(self) -> tuple[float, float] | None:
+        """What `waits_s` add up to on the hosts there are, seconds [least, most]; None where they were given."""
+        waits = self._waits()
+        if self.step_overhead_s is not None or not waits:
+            return None
+        grown = sum(self.batch * wait.sequence_s for wait in waits)
+        least, most = (sum(wait.range_s[end] for wait in waits) for end in (0, 1))
+        return least + grown, most + grown
+
+    def _waits(self) -> tuple[Wait, ...]:
+        if self.mode not in CACHED or not self.engine.samples:
+            return ()
+        release = self.engine.vintage()
+        return release.host.waits if release is not None else ()
 
     @property
     def longest_sequence(self) -> int:
@@ -208,6 +235,11 @@ class Workload:
     def launch_range_s(self) -> tuple[float, float] | None:
         """What the assumed launch overhead stands for, seconds [least, most]; None where it was given."""
         return self.engine.launch_range_s if self.launch_overhead_assumed else None
+
+
+def _within(value: object, most: float) -> bool:
+    """Whether it is a number from 0 up to, not including, ``most``."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < most
 
 
 def flag(name: str) -> str:
@@ -269,12 +301,21 @@ def launch_overhead_seconds(value: str | float) -> float:
 
 def step_overhead_seconds(value: str | float) -> float:
     """An engine's time on the host a step, in seconds: text with a unit ("5ms", or "0") or a number of seconds."""
+    return _time("step-overhead", value)
+
+
+def kernel_gap_seconds(value: str | float) -> float:
+    """What passes between kernels, in seconds: text with a unit ("0.5us", or "0") or a number of seconds."""
+    return _time("kernel-gap", value)
+
+
+def _time(name: str, value: str | float) -> float:
     if not isinstance(value, str):
         return value
     try:
         return 0.0 if value.strip() == "0" else parse_quantity(value, "time")
     except RequestError as error:
-        raise RequestError(f"--step-overhead: {error}") from None
+        raise RequestError(f"--{name}: {error}") from None
 
 
 def _check_launch_overhead(value: float) -> None:

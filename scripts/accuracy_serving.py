@@ -2,16 +2,17 @@
 """Serving kernels on GPUs left out: median errors of bf16 and fp8 GEMM, prefill, decode and MoE.
 
 usage: scripts/accuracy_serving.py --rows aiconfigurator.parquet [--only h100-sxm,h200-sxm] [--families gemm,moe]
-                                   [--sample 40000] [--calibrate] [--out docs/accuracy-serving.md]
+                                   [--sample 40000] [--calibrate] [--known mi300x,mi308x]
+                                   [--out docs/accuracy-serving.md]
 
-``--rows`` is what `tilecast dataset import aiconfigurator` wrote. Each of A100, L40S and RTX PRO 6000 is left out
-alone; H200, H100 and GB200 once alone (their sibling is known), H100 also with no Hopper row, B200 and GB200 with no
-row of compute capability 10. ``--sample`` fits on at most
-so many rows of a GPU, framework and dtype (0: all). ``--calibrate`` gives each GPU that has no sibling 16, 64 and 256
-rows of one framework's bf16 GEMM (mean of ``--draws`` draws) and scores a third of up to 9,000 other rows of that
-framework; with ``--known`` nothing is left out, to see that few rows do no harm to a GPU that was measured. The rows
-are stratified as for fp32: one from each cell of log FLOPs and arithmetic intensity; of a dozen drawn in a cell the one
-that tells most by its distance from the others (no latency is read), or with ``--random`` any.
+``--rows`` is what `tilecast dataset import aiconfigurator` wrote, or a folder of shards. Each of A100, L40S and RTX PRO
+6000 is left out alone; H200, H100 and GB200 once alone (their sibling is known), H100 also with no Hopper row, B200 and
+GB200 with no row of compute capability 10, AMD's boards with rows of NVIDIA's alone. ``--known`` leaves a fifth of the
+shapes of these GPUs out instead, which are fitted on their own rows alone. ``--sample`` fits on at most so many rows of
+a GPU, framework and dtype (0: all). ``--calibrate`` gives each GPU that has no sibling 16, 64 and 256 rows of one
+framework's bf16 GEMM (mean of ``--draws`` draws) and scores a third of up to 9,000 other rows of that framework; with
+``--none-out`` measured GPUs, too, which few rows are to do no harm. The rows are stratified as for fp32: one from each cell of log FLOPs and arithmetic intensity; of a dozen
+drawn in a cell the one that tells most by its distance from the others (no latency is read), or with ``--random`` any.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ from predictor.estimators.base import make_batch  # noqa: E402
 from predictor.hardware.generation import generation  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.roofline import roofline  # noqa: E402
-from predictor.training import dataset, fit_serving, serving_rows  # noqa: E402
+from predictor.training import dataset, fit_serving, serving_rows, splits  # noqa: E402
 
 HOPPER = ("h100-sxm", "h200-sxm")
 BLACKWELL = ("b200-sxm", "gb200")  # of compute capability 10
+AMD = ("mi300x", "mi308x")
 #: (what is scored, what is left out)
 CASES = (
     ("h200-sxm", ("h200-sxm",)),
@@ -47,6 +49,8 @@ CASES = (
     ("gb200", ("gb200",)),
     ("b200-sxm", BLACKWELL),
     ("gb200", BLACKWELL),
+    ("mi300x", AMD),
+    ("mi308x", AMD),
 )
 FAMILIES = {
     "gemm": (fit_serving.fit_gemm, serving_gemm.ServingGemm),
@@ -110,17 +114,14 @@ def left_out(
     """A table's lines."""
     lines = ["| scored | known sibling | kernels | framework | n | constant | median | mean | p90 | signed median |"]
     lines += ["| --- | --- | --- | --- | --: | --: | --: | --: | --: | --: |"]
-    more = [
-        "",
-        "| calibrated | known sibling | framework | rows | median, mean of the draws | without rows | most that a",
-    ]
-    more[-1] += " draw's median rises | 80 % interval holds | its half width |"
+    head = ("calibrated", "known sibling", "framework", "rows", "median, mean of the draws", "without rows")
+    more = ["", f"| {' | '.join(head)} | largest rise of a draw | 80 % interval holds | its half width |"]
     more += ["| --- | --- | --- | --: | --: | --: | --: | --: | --: |"]
     gpus = {name: load_gpu(name) for name in sorted(frame["gpu"].astype(str).unique())}
     for target, out in CASES:
-        if chosen and target not in chosen:
+        if (chosen and target not in chosen) or target not in gpus:
             continue
-        out = () if known else out
+        out = () if none_out else out
         for family in families:
             start = time.monotonic()
             own = frame[(frame["op"].astype(str) == family).to_numpy()]
@@ -133,6 +134,8 @@ def left_out(
             mixes = draws and family == "gemm" and not siblings  # a calibration mixes the trees of all measured GPUs
             fitted = fit(seen, gpus, 0, own=None if mixes else siblings)
             rows = own[(name == target).to_numpy()]
+            if rows.empty:
+                continue
             rows = rows.sample(min(SCORED, len(rows)), random_state=0).reset_index(drop=True)
             sibling = "yes" if siblings else "no"
             scores = bounds_and_forecasts(kind.from_artifact(*fitted), rows, family, gpus[target])
@@ -140,9 +143,29 @@ def left_out(
             lines += [f"| {target} | {sibling} | {line}" for line in found]
             found.append(f"{target} {family}: {time.monotonic() - start:.0f} s")
             print("\n".join(found), file=sys.stderr, flush=True)
-            if draws and family == "gemm" and (known or sibling == "no"):
+            if draws and family == "gemm" and (none_out or sibling == "no"):
                 more += calibrated(own[(name == target).to_numpy()], fitted, gpus[target], sibling, draws, random)
     return lines + (more if draws else [])
+
+
+def shapes_left_out(frame: Any, families: list[str], known: list[str]) -> list[str]:
+    """The table of ``known`` GPUs with a fifth of their shapes held out."""
+    lines = ["| scored | kernels | framework | n | constant | median | mean | p90 | signed median |"]
+    lines += ["| --- | --- | --- | --: | --: | --: | --: | --: | --: |"]
+    gpus = {name: load_gpu(name) for name in known}
+    for family in families:
+        own = frame[(frame["op"].astype(str) == family).to_numpy()]
+        own = own[own["gpu"].astype(str).isin(known).to_numpy()].reset_index(drop=True)
+        own = own[serving_rows.expressible(own)].reset_index(drop=True)
+        held = splits.holdout(own, 0.2, 0)
+        fit, kind = FAMILIES[family]
+        estimator = kind.from_artifact(*fit(own[~held].reset_index(drop=True), gpus, 0, own=known))
+        for name in known:
+            rows = own[held & (own["gpu"].astype(str) == name).to_numpy()].reset_index(drop=True)
+            if len(rows):
+                scores = bounds_and_forecasts(estimator, rows, family, gpus[name])
+                lines += [f"| {name} | {line}" for line in scored(rows, family, scores, {})]
+    return lines
 
 
 def scored(rows: Any, family: str, scores: tuple[Any, Any], constant: dict[str, float]) -> list[str]:
@@ -228,16 +251,20 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=0)
     parser.add_argument("--calibrate", action="store_true")
     parser.add_argument("--draws", type=int, default=10)
-    parser.add_argument("--known", action="store_true", help="leave nothing out: what few rows do to a known GPU")
+    parser.add_argument("--none-out", action="store_true", help="leave none out: what few rows do to measured GPUs")
     parser.add_argument("--random", action="store_true", help="with --calibrate: any row of a cell")
+    parser.add_argument("--known", default="", help="GPUs of which shapes are left out")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     draws = arguments.draws if arguments.calibrate else 0
     chosen = [name for name in arguments.only.split(",") if name]
     frame = read_rows(arguments.rows)
-    lines = left_out(
-        frame, arguments.families.split(","), arguments.sample, chosen, draws, arguments.random, arguments.known
-    )
+    known = [name for name in arguments.known.split(",") if name]
+    families = arguments.families.split(",")
+    if known:
+        lines = shapes_left_out(frame, families, known)
+    else:
+        lines = left_out(frame, families, arguments.sample, chosen, draws, arguments.random, arguments.none_out)
     print("\n".join(lines))
     if arguments.out:
         head = "# Serving kernels on GPUs left out\n\nWritten by `scripts/accuracy_serving.py`.\n\n"

@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    load.add_argument("source", help="neusight, aiconfigurator, vidur, vtrain, llmcompass or microbench")
+    load.add_argument(
+        "source", help="neusight, aiconfigurator, vidur, vtrain, llmcompass, aiter, simumax or microbench"
+    )
     load.add_argument("path", help="the folder that holds it")
     load.add_argument("--out", required=True, metavar="FILE", help="a .parquet or .csv file to write")
     load.add_argument("--json", action="store_true", help="print JSON")
@@ -47,7 +49,9 @@ def _add_fetch(actions: Any) -> None:
         " of every file; imports.",
         epilog="example: tilecast dataset fetch vtrain --from ../vTrain --out datasets",
     )
-    load.add_argument("source", help="neusight, aiconfigurator, vidur, vtrain or llmcompass (datasets/sources.yaml)")
+    load.add_argument(
+        "source", help="neusight, aiconfigurator, vidur, vtrain, llmcompass, aiter or simumax (datasets/sources.yaml)"
+    )
     load.add_argument("--from", dest="origin", metavar="DIR", help="a git repository or a folder that has the files")
     load.add_argument("--out", required=True, metavar="DIR", help="folder in which a folder SOURCE is made")
     load.add_argument("--json", action="store_true", help="print JSON")

@@ -74,6 +74,13 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(ATTENTIONS)} (default flash in 16 bit from Ampere on, else math)",
     )
     add("--execution", default=engines.EAGER.name, metavar="HOW", help=f"{', '.join(engines.names())} (default eager)")
+    add(
+        "--software",
+        default="",
+        metavar="WORDS",
+        help="the engine's age, as 'vllm 0.24' or 'vllm 2023' (what was out by the middle of that year; default: the"
+        " newest that is known)",
+    )
     add("--optimizer", default="adam", metavar="NAME", help=f"{', '.join(OPTIMIZERS)} (train; default adam)")
     add(
         "--micro-batch",
@@ -94,7 +101,20 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         help="CPU time of one framework call, eager (default 6us; microbench launch-overhead measures a host's), or of"
         " one launch where an engine launches (3us from C++)",
     )
-    add("--step-overhead", metavar="TIME", default="0", help="what an engine's host adds to a step: 5ms (default 0)")
+    add(
+        "--step-overhead",
+        metavar="TIME",
+        help="what an engine's host adds to a step: 5ms, 0 (default: what its release is known to add)",
+    )
+    add(
+        "--kernel-gap", metavar="TIME", help="what passes between kernels: 0.5us, 0 (default: as graphs and streams do)"
+    )
+    add(
+        "--sampling",
+        default=engines.GREEDY,
+        metavar="HOW",
+        help=f"how an engine chooses tokens: {', '.join(engines.SAMPLINGS)} (default greedy)",
+    )
     add(
         "--memory-fraction",
         type=float,

@@ -5,7 +5,18 @@ Every module of this folder that has ``ENGINES`` or ``LIBRARIES`` is one. `engin
 them, `register` adds one of your own.
 """
 
-from predictor.engines.base import CALLS, CAPTURED, DECODE, HOSTS, LAUNCHES, PREFILL, Engine
+from predictor.engines.base import (
+    CALLS,
+    CAPTURED,
+    DECODE,
+    GREEDY,
+    HOSTS,
+    LAUNCHES,
+    PREFILL,
+    SAMPLINGS,
+    TOP_P,
+    Engine,
+)
 from predictor.engines.library import Library
 from predictor.engines.pytorch import EAGER
 from predictor.engines.registry import (
@@ -18,8 +29,10 @@ from predictor.engines.registry import (
     register,
     taken_elsewhere,
 )
+from predictor.engines.software import running
 
 __all__ = [
-    "CALLS", "CAPTURED", "DECODE", "EAGER", "HOSTS", "LAUNCHES", "PREFILL", "Engine", "Library", "answering", "engine",
-    "libraries", "library", "measured", "names", "register", "taken_elsewhere",
+    "CALLS", "CAPTURED", "DECODE", "EAGER", "GREEDY", "HOSTS", "LAUNCHES", "PREFILL", "SAMPLINGS", "TOP_P", "Engine",
+    "Library", "answering", "engine", "libraries", "library", "measured", "names", "register", "running",
+    "taken_elsewhere",
 ]  # fmt: skip

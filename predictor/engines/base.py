@@ -5,7 +5,7 @@ Times are in seconds. A field that a file of this folder does not set keeps the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -18,12 +18,14 @@ from predictor.ops.attention import Attention
 from predictor.ops.base import Op
 
 if TYPE_CHECKING:
-    from predictor.engines.vintage import Vintage
+    from predictor.engines.vintage import KernelRule, Vintage
 
 #: What the CPU does while the GPU runs: it makes every framework call of eager PyTorch, it launches every kernel, or
 #: nothing, as the launches were captured in a graph.
 HOSTS = CALLS, LAUNCHES, CAPTURED = "calls", "launches", "captured"
 
+#: How the next tokens are chosen: the likeliest, by chance, by chance among the likeliest (top-p).
+SAMPLINGS = GREEDY, RANDOM, TOP_P = "greedy", "random", "top-p"
 #: What a framework call costs on the hosts there are, seconds [least, most]. Chosen by looking at launch-bound runs,
 #: as `DEFAULT_LAUNCH_OVERHEAD_S` of `predictor.workload`.
 CALL_RANGE_S = (4e-6, 12e-6)
@@ -49,8 +51,10 @@ class Engine:
     layer with its norms in front ends with a residual sum of its own; ``fp8_cache``, whether it reads keys and values
     of 8 bits. ``unpacks``: it has kernels that unpack weights which the GPU has no units for (Marlin). ``memory``: its
     share of the GPU's memory by version, the oldest first. ``decode_attention_of``: compute capability -> library whose
-    decode attention comes nearest to what the engine runs there. ``vintages``: gives its releases, the oldest first; a
-    function, so that a forecast of the newest one reads none.
+    decode attention comes nearest to what the engine runs there. ``slower``: attention of a pass (`PREFILL`, `DECODE`)
+    over that of the measured kernels, where an older release runs older ones. ``called``: other names of its software;
+    ``samples``: a step that gives logits chooses its tokens on the GPU. ``vintages``: gives its releases, the oldest
+    first; a function, so that nobody who asks for no engine reads one.
     """
 
     name: str
@@ -70,6 +74,9 @@ class Engine:
     unpacks: bool = True
     memory: tuple[MemoryRule, ...] = (WHOLE,)
     decode_attention_of: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    slower: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    called: tuple[str, ...] = ()
+    samples: bool = False
     vintages: Callable[[], tuple[Vintage, ...]] = tuple
 
     def as_of(self, version: str = "") -> Engine:
@@ -89,7 +96,7 @@ class Engine:
         return releases[-1] if releases else None
 
     def library_of(self, gpu: GPUSpec) -> Callable[[Op], str] | None:
-        """Library of an operator's kernels on ``gpu``; None where it is ``kernels`` for all."""
+        """Library of an operator's kernels on ``gpu``, but for collectives; None where it is ``kernels`` for all."""
         decode = self.decode_attention_of.get(gpu.compute_capability or "")
         if decode is None:
             return None
@@ -118,5 +125,19 @@ def _older(engine: Engine, ago: int, memory_ago: int) -> Engine:
     host, cache = kept[-1].host, kept[-1].cache
     return replace(
         engine, host=host.prompts, decode_host=host.decode, memory=memory,
+        launch_overhead_s=host.call_s or engine.launch_overhead_s,
+        launch_range_s=host.call_range_s or engine.launch_range_s,
         fp8_cache=engine.fp8_cache and (cache is None or cache.eight_bit), vintages=lambda: kept,
+        slower=_slower(kept[-1].kernels),
     )  # fmt: skip
+
+
+def _slower(rules: Sequence[KernelRule]) -> dict[str, float]:
+    """`Engine.slower` of a release's rules."""
+    passes = {PREFILL: "prompts", DECODE: "decodes"}
+    return {
+        name: rule.slower
+        for rule in rules
+        for name, operator in passes.items()
+        if operator in rule.operators and rule.slower != 1.0
+    }

@@ -7,7 +7,7 @@ kernels were read for NVIDIA's GPUs alone.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from predictor.engines.base import DECODE, Engine
@@ -28,6 +28,8 @@ from predictor.engines.vintage import (
     Setting,
 )
 from predictor.hardware.gpu import GPUSpec
+from predictor.ops.base import Op
+from predictor.ops.collective import Collective
 
 T = TypeVar("T")
 
@@ -169,6 +171,24 @@ def all_reduce_algorithm(
         if size < rule.below.get(ranks, 0.0):
             return rule.algorithm
     return NCCL
+
+
+def library_of(engine: Engine, gpu: GPUSpec) -> Callable[[Op], str] | None:
+    """Library of each operator's kernels on ``gpu``: that of `Engine.library_of`, and NCCL for an all_reduce that the
+    release leaves to it; None where it is the engine's for all."""
+    of_kernels, found = engine.library_of(gpu), engine.vintage()
+    if found is None or found.collectives is None:
+        return of_kernels
+    capability = gpu.compute_capability or ""
+
+    def choose(op: Op) -> str:
+        if isinstance(op, Collective) and op.kind == "all_reduce" and op.local_ranks == op.ranks:
+            linked = op.link != "pcie"
+            algorithm = all_reduce_algorithm(engine, op.size, op.ranks, capability, linked=linked)
+            return engine.kernels if algorithm in (ONE_SHOT, TWO_SHOT, EITHER_SHOT) else NCCL
+        return engine.kernels if of_kernels is None else of_kernels(op)
+
+    return choose
 
 
 def fused_norm(

@@ -27,6 +27,6 @@ ENGINES = (
     Engine(
         "fastertransformer", "trtllm", LAUNCHES, LAUNCHES, NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S, serves=True,
         appends=(DECODE,), decodes_in_one_kernel=True, adds_qkv_bias=True, ends_in_sum=True, unpacks=False,
-        vintages=vintages,
+        samples=True, vintages=vintages,
     ),
 )  # fmt: skip

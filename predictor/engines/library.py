@@ -68,6 +68,11 @@ def triton_everywhere(variant: str, gpu: GPUSpec) -> str:
     return TRITON
 
 
+def several_kernels(gpu: GPUSpec) -> bool:
+    """The delta rule over a prompt in several kernels, the states' with many blocks on an SM."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class TritonExperts:
     """Triton's fused_moe as a library has it from ``version`` on.
@@ -113,9 +118,13 @@ class Library:
 
     ``norms``: the kinds of norms that it has kernels of its own for in 16 bit, others are PyTorch's; ``scalar``:
     its 16-bit row kernels move one element a thread, not 16 bytes; ``all_reduce``: its own, None where it calls NCCL's
-    alone; ``share_attention``: how its attention kernels share out their work on a GPU. ``unpacks_experts``: experts in
+    alone; ``quantizes``: tables of its narrow products hold the kernel that quantizes the activations, too; ``rows``:
+    what a measured row is, where it is not the kernel that an engine runs by default; ``share_attention``: how its
+    attention kernels share out their work on a GPU. ``unpacks_experts``: experts in
     weight-only schemes run in Marlin; ``expert_kernel``: one of `EXPERT_KERNELS` for another (variant, GPU);
-    ``experts``: its Triton experts by version, the oldest first.
+    ``experts``: its Triton experts by version, the oldest first. ``chunks_alone``: whether on a GPU the delta rule goes
+    over a prompt in one kernel, an SM for each value head of a sequence. ``channel_blocks``: its causal convolution
+    gives every channel of a prompt a block, which goes over the tokens (else a block has a few of many channels).
     """
 
     name: str
@@ -125,10 +134,14 @@ class Library:
     norms: tuple[str, ...] = ()
     scalar: bool = False
     all_reduce: AllReduce | None = None
+    quantizes: bool = True
+    rows: str = ""
     share_attention: Callable[[AttentionCalls, GPUSpec], Sharing] = packed_groups
     unpacks_experts: bool = True
     expert_kernel: Callable[[str, GPUSpec], str] = triton_everywhere
     experts: tuple[TritonExperts, ...] = (TritonExperts(),)
+    chunks_alone: Callable[[GPUSpec], bool] = several_kernels
+    channel_blocks: bool = False
 
     def moe_kernel(self, variant: str, gpu: GPUSpec) -> str:
         """The kind of kernel that experts of a variant run with on ``gpu``, as its releases of 2026 choose.

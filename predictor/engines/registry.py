@@ -14,7 +14,7 @@ from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.hardware.gpu import GPUSpec
 
 #: Modules of this folder that hold neither.
-_OTHERS = ("base", "defaults", "library", "memory", "registry", "releases", "vintage")
+_OTHERS = ("base", "defaults", "library", "memory", "registry", "releases", "software", "vintage")
 #: The end of the names of those that hold an engine's vintages: read when somebody asks for one.
 _RELEASES = "_releases"
 #: Words that suites use and that are not built yet.

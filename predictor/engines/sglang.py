@@ -49,6 +49,6 @@ def vintages() -> tuple[Vintage, ...]:
 ENGINES = (
     Engine(
         "sglang", "sglang", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY,
-        decode_attention_of={"8.0": "vllm"}, vintages=vintages,
+        decode_attention_of={"8.0": "vllm"}, samples=True, vintages=vintages,
     ),
 )  # fmt: skip

@@ -186,17 +186,20 @@ _COLLECTIVES_0_4 = replace(
 # --------------------------------------------------------------------------------------------------------- releases
 
 _FIRST = Vintage(
-    "0.4", "0.4.0", _HOST_0_4, _scheduler_0_4, _CACHE_0_4, _graphs_0_4, _KERNELS_0_4, collectives=_COLLECTIVES_0_4
-)
+    "0.4", "0.4.0", _HOST_0_4, _scheduler_0_4, _CACHE_0_4, _graphs_0_4, _KERNELS_0_4, collectives=_COLLECTIVES_0_4,
+    since="2024-12",
+)  # fmt: skip
 _LAST_OF_0_4 = replace(
-    _FIRST, version="0.4.10", read="0.4.10", scheduler=_scheduler_0_4_10, graphs=_graphs_0_4_10, kernels=_KERNELS_0_4_10
-)
+    _FIRST, version="0.4.10", read="0.4.10", scheduler=_scheduler_0_4_10, graphs=_graphs_0_4_10,
+    kernels=_KERNELS_0_4_10, since="2025-07",
+)  # fmt: skip
 _MIDDLE = replace(
     _FIRST, version="0.5", read="0.5.9", host=_HOST_0_5_9, scheduler=_scheduler_0_5_9, cache=_CACHE_0_5_9,
-    graphs=_graphs_0_5_9, kernels=_KERNELS_0_5_9, collectives=_COLLECTIVES_0_5_9,
+    graphs=_graphs_0_5_9, kernels=_KERNELS_0_5_9, collectives=_COLLECTIVES_0_5_9, since="2025-08",
 )  # fmt: skip
 _NEWEST = replace(
-    _MIDDLE, version="0.5.15", read="0.5.15", host=_HOST_0_5_15, scheduler=_scheduler_0_5_15, graphs=_graphs_0_5_15
-)
+    _MIDDLE, version="0.5.15", read="0.5.15", host=_HOST_0_5_15, scheduler=_scheduler_0_5_15, graphs=_graphs_0_5_15,
+    since="2026-07",  # unverified: the index that was asked ends with 0.5.10 for the Python that it was asked for
+)  # fmt: skip
 
 VINTAGES = (_FIRST, _LAST_OF_0_4, _MIDDLE, _NEWEST)

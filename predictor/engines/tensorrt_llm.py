@@ -55,9 +55,12 @@ def expert_kernel(variant: str, gpu: GPUSpec) -> str:
 
 
 #: all_reduce: up to 8 MiB over the GPUs (unverified; workspaces of allreduceOp.cpp hold 8 MB).
+#: Convolutions: causalConv1d.cu, grid (batch, dim), after Dao's causal_conv1d; its table says so, too: flat up to 1,024
+#: tokens of a channel, and in proportion to sequences times channels.
 TRTLLM = Library(
     "trtllm", code=0, turn=1, norms=("rms", "layer"), all_reduce=AllReduce(8 * 2**20, over_ranks=True, place=2),
     share_attention=share_attention, unpacks_experts=False, expert_kernel=expert_kernel,
+    channel_blocks=True,
 )  # fmt: skip
 
 
@@ -72,6 +75,7 @@ LIBRARIES = (TRTLLM,)
 ENGINES = (
     Engine(
         "tensorrt_llm", "trtllm", LAUNCHES, CAPTURED, NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S, serves=True,
-        rotates=True, fp8_cache=True, unpacks=False, memory=MEMORY, vintages=vintages,
+        rotates=True, fp8_cache=True, unpacks=False, memory=MEMORY, called=("trtllm", "tensorrt-llm"), samples=True,
+        vintages=vintages,
     ),
 )  # fmt: skip

@@ -33,6 +33,7 @@ from predictor.engines.vintage import (
     Scheduler,
     Setting,
     Vintage,
+    Wait,
 )
 
 #: Bytes of a MiB, by definition.
@@ -83,6 +84,12 @@ _NEW_HOST = replace(
             "TensorRT-LLM pull 17257 (_prepare_inputs)", step_s=(8.96e-3, 12.5e-3),
         ),
     ),
+    waits=(
+        Wait(
+            "overlap loop", "TensorRT-LLM issue 13957 (about 580 us an iteration, Llama-3.1-8B in fp8, B200, batch 64)",
+            step_s=580e-6, range_s=(0.0, 580e-6), unverified="other models and batches",
+        ),
+    ),
 )  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------------------- kernels
@@ -130,9 +137,11 @@ _COLLECTIVES = Collectives(
 
 _FIRST = Vintage(
     "1.0", "1.0", _HOST, _scheduler, _CACHE, _graphs, _KERNELS, _QUANTIZING, _COLLECTIVES,
+    since="2025-09",
 )  # fmt: skip
 _NEWEST = replace(
-    _FIRST, version="1.3", read="1.3", host=_NEW_HOST, cache=_NEW_CACHE, graphs=_new_graphs, kernels=_NEW_KERNELS
-)
+    _FIRST, version="1.3", read="1.3", host=_NEW_HOST, cache=_NEW_CACHE, graphs=_new_graphs, kernels=_NEW_KERNELS,
+    since="2026-06",  # unverified: only pre-releases of it were out
+)  # fmt: skip
 
 VINTAGES = (_FIRST, _NEWEST)

@@ -157,6 +157,19 @@ class HostTime:
     sequence_s: tuple[float, float] = (0.0, 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What the GPU waits for after each step: ``name`` in words, ``step_s`` seconds whatever the batch, ``sequence_s``
+    more for each sequence of it. ``range_s``: ``step_s`` on the hosts there are, seconds [least, most]."""
+
+    name: str
+    source: str
+    step_s: float = 0.0
+    sequence_s: float = 0.0
+    range_s: tuple[float, float] = (0.0, 0.0)
+    unverified: str = ""
+
+
 #: What the host does for one step while the GPU runs another: it chooses the batch, it reads the tokens that came out.
 OVERLAPS = SCHEDULING, OUTPUTS = "scheduling", "outputs"
 
@@ -167,7 +180,9 @@ class Host:
 
     ``prompts``: in a pass over prompts; ``decode``: in a decode step; ``overlaps``: of `OVERLAPS`; ``overlaps_stages``:
     over pipeline stages, too; ``inputs_on_gpu``: Hugging Face model types whose inputs the GPU prepares by itself;
-    ``times``: what was published.
+    ``times``: what was published; ``waits``: what of it no step of the GPU hides. ``call_s``: a framework call of
+    releases on hosts of another time than today's, seconds, and on the hosts of that time, [least, most] (None: as
+    today).
     """
 
     prompts: str
@@ -177,6 +192,9 @@ class Host:
     overlaps_stages: bool = True
     inputs_on_gpu: tuple[str, ...] = ()
     times: tuple[HostTime, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    call_s: float | None = None
+    call_range_s: tuple[float, float] | None = None
     unverified: str = ""
 
 
@@ -193,7 +211,8 @@ class KernelRule:
     ``operators``: of `OPERATORS`. It holds for ``capabilities`` (compute capability "9.0", or "10" for all of a major
     number; () for any), ``scheme`` of weights and activations ("" for any), calls of up to ``tokens`` tokens, where
     ``auto_cache`` for a cache of the model's dtype alone, and where ``over_experts`` is set for experts that are
-    spread over GPUs (True) or cut (False).
+    spread over GPUs (True) or cut (False). ``slower``: its time over that of the kernels that were measured, where
+    those are newer ones.
     """
 
     operators: tuple[str, ...]
@@ -204,6 +223,7 @@ class KernelRule:
     tokens: int = NO_LIMIT
     auto_cache: bool = False
     over_experts: bool | None = None
+    slower: float = 1.0
     unverified: str = ""
 
 
@@ -293,7 +313,10 @@ class Sampler:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vintage:
-    """An engine from ``version`` on, as release ``read`` has it. A topic that nobody read is None, or empty."""
+    """An engine from ``version`` on, as release ``read`` has it. A topic that nobody read is None, or empty.
+
+    ``since``: year and month in which ``version`` came out, "" where it is older than what is asked for.
+    """
 
     version: str
     read: str
@@ -305,3 +328,4 @@ class Vintage:
     quantizing: Quantizing | None = None
     collectives: Collectives | None = None
     sampler: Sampler | None = None
+    since: str = ""

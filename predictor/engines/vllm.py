@@ -67,10 +67,15 @@ def expert_kernel(variant: str, gpu: GPUSpec) -> str:
     return CUTLASS if major >= (10 if variant == "bf16" else 9) else TRITON
 
 
+def chunks_alone(gpu: GPUSpec) -> bool:
+    """FlashInfer's delta rule on Hopper and B200, Triton's elsewhere, as the measured tables name them (0.24.0)."""
+    return gpu.compute_capability in ("9.0", "10.0", "10.3")
+
+
 #: Norms: layernorm_kernels.cu. all_reduce: custom_all_reduce.py (0.6.6), less than 8 MiB.
 VLLM = Library(
     "vllm", code=2, turn=0, norms=("rms",), all_reduce=AllReduce(8 * 2**20 - 1, place=0),
-    share_attention=share_attention, expert_kernel=expert_kernel, experts=EXPERTS,
+    share_attention=share_attention, expert_kernel=expert_kernel, experts=EXPERTS, chunks_alone=chunks_alone,
 )  # fmt: skip
 
 
@@ -82,4 +87,8 @@ def vintages() -> tuple[Vintage, ...]:
 
 
 LIBRARIES = (VLLM,)
-ENGINES = (Engine("vllm", "vllm", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY, vintages=vintages),)
+ENGINES = (
+    Engine(
+        "vllm", "vllm", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY, samples=True, vintages=vintages,
+    ),
+)  # fmt: skip

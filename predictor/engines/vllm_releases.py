@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from predictor.engines.base import CAPTURED, LAUNCHES
+from predictor.engines.base import CALLS, CAPTURED, LAUNCHES
 from predictor.engines.vintage import (
     DECODES,
     DECODES_FIRST,
@@ -37,6 +37,7 @@ from predictor.engines.vintage import (
     Scheduler,
     Setting,
     Vintage,
+    Wait,
 )
 
 #: Bytes of a KiB and a MiB, by definition.
@@ -168,6 +169,24 @@ _TIMES_0_3 = (
         "vLLM issue 6913 (_process_model_outputs)", step_s=(0.1e-3, 0.1e-3), sequence_s=(3.2e-3 / 31, 3.2e-3 / 31),
     ),
 )  # fmt: skip
+#: What a step of the first engine core (0.2 to 0.5) leaves the GPU waiting for.
+_WAITS_0_2 = (
+    Wait(
+        "scheduler, inputs and outputs", "vLLM issue 6854 (0.5, July 2024: 4 ms in the trace shown, 5 to 13 ms said); "
+        "vLLM issue 6913 (_process_model_outputs, 0.5: 0.2 ms at batch 1, 3.4 ms at 32)",
+        step_s=4e-3, sequence_s=3.2e-3 / 31, range_s=(4e-3, 13e-3), unverified="releases before 0.5",
+    ),
+)  # fmt: skip
+_WAITS_0_6 = (
+    replace(
+        _WAITS_0_2[0], name="scheduler and inputs", sequence_s=0.0, unverified="taken from 0.5, but for the outputs"
+    ),
+)
+#: Seconds of a framework call: the 33.3 ms a token of LLaMA-7B, eager, of vLLM issue 914 (August 2023) over the 2,912
+#: calls of such a step (`predict --model llama-2-7b --gpu a100 --mode decode --context-len 100 --attention math`:
+#: cpu_busy_ms over launch_overhead_us). Least and most: "5-25 us an op in all", jiahuanglin.xyz, lesson 18, "PyTorch to
+#: kernel".
+_CALL_2023_S, _CALL_2023_RANGE_S = 33.3e-3 / 2912, (5e-6, 25e-6)
 _TIMES_0_24 = (
     HostTime(
         "outputs of a step", "vLLM of June 2026: 0.142 ms at batch 128, 0.287 ms at 256",
@@ -180,13 +199,17 @@ _TIMES_0_24 = (
 )  # fmt: skip
 
 _HOST_BEFORE_0_2_6 = Host(
-    LAUNCHES, LAUNCHES, overlaps=(), source="nothing is captured and nothing overlaps", times=_TIMES_0_2,
-    unverified="all",
+    CALLS, CALLS, overlaps=(), source="nothing is captured and nothing overlaps", times=_TIMES_0_2,
+    waits=_WAITS_0_2, call_s=_CALL_2023_S, call_range_s=_CALL_2023_RANGE_S, unverified="all",
 )  # fmt: skip
-_HOST_0_2 = Host(LAUNCHES, CAPTURED, overlaps=(), source="vLLM 0.2.7 worker/model_runner.py:193-208", times=_TIMES_0_2)
+_HOST_0_2 = Host(
+    CALLS, CAPTURED, overlaps=(), source="vLLM 0.2.7 worker/model_runner.py:193-208", times=_TIMES_0_2,
+    waits=_WAITS_0_2, call_s=_CALL_2023_S, call_range_s=_CALL_2023_RANGE_S,
+)  # fmt: skip
 _HOST_0_6 = replace(
-    _HOST_0_2, overlaps=(OUTPUTS,), source="vLLM 0.6.6.post1 config.py:218 (async output processing)", times=()
-)
+    _HOST_0_2, overlaps=(OUTPUTS,), source="vLLM 0.6.6.post1 config.py:218 (async output processing)", times=(),
+    waits=_WAITS_0_6, call_s=None, call_range_s=None,
+)  # fmt: skip
 _HOST_0_14 = Host(
     LAUNCHES, CAPTURED, overlaps=OVERLAPS, overlaps_stages=False,
     source="vLLM 0.14.1 config/vllm.py:555-628 (async_scheduling; not with drafts other than EAGLE's)",
@@ -203,8 +226,12 @@ _HOST_0_24 = Host(
 _BOTH = (PROMPTS, DECODES)
 _SINCE_AMPERE = ("8", "9", "10", "11", "12")
 _V0_2 = "vLLM 0.2.7 model_executor/layers/attention.py:146,239,266"
+#: xFormers takes 1.71, 1.85, 1.89, 1.99, 2.0 and 2.05 times as long as FlashAttention-2, which the tables hold: 512 to
+#: 16K tokens, causal, heads of 128, an A100. Source: assets/flash2_a100_fwd_bwd_benchmark.png of
+#: Dao-AILab/flash-attention, forward and backward together; the median.
+_XFORMERS = 1.94
 _KERNELS_0_2 = (
-    KernelRule((PROMPTS,), ("xformers",), _V0_2),
+    KernelRule((PROMPTS,), ("xformers",), _V0_2, slower=_XFORMERS),
     KernelRule((DECODES,), ("paged_attention",), _V0_2),
 )
 _V0_6 = "vLLM 0.6.6.post1 attention/selector.py:182,214-252"
@@ -335,34 +362,35 @@ _SAMPLER_0_24 = replace(
 )
 
 # --------------------------------------------------------------------------------------------------------- releases
+# Months: the newest release before a date, by `uv pip compile --exclude-newer DATE` on 2026-11-22.
 
 _FIRST = Vintage(
     "0.2", "0.2.7", _HOST_BEFORE_0_2_6, _scheduler_0_2, _CACHE_0_2, _graphs_before_0_2_6, _KERNELS_0_2,
-    collectives=_COLLECTIVES_0_2,
+    collectives=_COLLECTIVES_0_2, since="2023-09",
 )  # fmt: skip
 _CAPTURING = replace(
     _FIRST, version="0.2.6", host=replace(_HOST_0_2, unverified="that 0.2.6 is the first to capture"),
-    graphs=_graphs_0_2,
+    graphs=_graphs_0_2, since="2023-12",
 )  # fmt: skip
 _REDUCING = replace(
     _CAPTURING, version="0.3", host=replace(_HOST_0_2, times=_TIMES_0_3),
-    collectives=replace(_COLLECTIVES_0_6, unverified="the custom all_reduce comes with 0.3"),
+    collectives=replace(_COLLECTIVES_0_6, unverified="the custom all_reduce comes with 0.3"), since="2024-01",
 )  # fmt: skip
 _V0 = replace(
     _REDUCING, version="0.6", read="0.6.6.post1", host=_HOST_0_6, scheduler=_scheduler_0_6, cache=_CACHE_0_6,
-    graphs=_graphs_0_6, kernels=_KERNELS_0_6, collectives=_COLLECTIVES_0_6,
+    graphs=_graphs_0_6, kernels=_KERNELS_0_6, collectives=_COLLECTIVES_0_6, since="2024-09",
 )  # fmt: skip
 _V1 = Vintage(
     "0.14", "0.14.1", _HOST_0_14, _scheduler_0_14, _CACHE_0_14, _graphs_0_14, _KERNELS_0_14, _QUANTIZING,
-    _COLLECTIVES_0_14, _SAMPLER_0_14,
+    _COLLECTIVES_0_14, _SAMPLER_0_14, since="2026-01",
 )  # fmt: skip
 _FUSING = replace(
     _V1, version="0.19", read="0.19.1", scheduler=_scheduler_0_19, kernels=_KERNELS_0_19,
-    collectives=_COLLECTIVES_0_19,
+    collectives=_COLLECTIVES_0_19, since="2026-04",
 )  # fmt: skip
 _NEWEST = replace(
     _FUSING, version="0.24", read="0.24.0", host=_HOST_0_24, scheduler=_scheduler_0_24, cache=_CACHE_0_24,
-    kernels=_KERNELS_0_24, sampler=_SAMPLER_0_24,
+    kernels=_KERNELS_0_24, sampler=_SAMPLER_0_24, since="2026-06",
 )  # fmt: skip
 
 VINTAGES = (_FIRST, _CAPTURING, _REDUCING, _V0, _V1, _FUSING, _NEWEST)

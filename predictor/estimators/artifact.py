@@ -40,6 +40,7 @@ KINDS: dict[str, str] = {
     "serving_gemm": "predictor.estimators.serving_gemm:ServingGemm",
     "serving_attention": "predictor.estimators.serving_attention:ServingAttention",
     "serving_moe": "predictor.estimators.serving_moe:ServingMoE",
+    "serving_blocks": "predictor.estimators.serving_blocks:ServingBlocks",
     "collective": "predictor.estimators.collective:Collectives",
 }
 

@@ -85,7 +85,8 @@ class Device:
 
     def sustaining(self, flops: Any = 1.0, bandwidth: Any = 1.0) -> Device:
         """This device at such shares of its FLOP/s and of its bytes/s."""
-        return replace(self, peak_flops=self.peak_flops * flops, bandwidth=self.bandwidth * bandwidth)
+        rates = self.peak_flops * flops, self.bandwidth * bandwidth
+        return Device(*rates, self.l2_bytes, self.sms, self.clock_hz, self.tensor_rate, self.prologue)
 
     @property
     def l2_bandwidth(self) -> float:

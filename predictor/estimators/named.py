@@ -7,15 +7,20 @@ from dataclasses import asdict, astuple, field, fields
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from predictor.errors import SpecError
-
-FloatArray = npt.NDArray[np.float64]
+from predictor.roofline import FloatArray
 
 #: Compute and memory time join as a p-norm in every core of serving kernels: softer than the larger, harder than the
 #: sum. Chosen by hand, not from data.
 NORM = 3.0
+
+
+def p_norm(a: FloatArray, b: FloatArray, p: float) -> FloatArray:
+    """(a^p + b^p)^(1/p) of two times, element by element."""
+    larger = np.maximum(np.maximum(a, b), 1e-12)
+    result: FloatArray = larger * (1.0 + (np.minimum(a, b) / larger) ** p) ** (1.0 / p)
+    return result
 
 
 def constant(unit: str, meaning: str) -> Any:

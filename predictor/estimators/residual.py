@@ -223,7 +223,11 @@ class Corrections:
             measured = ", ".join(sorted(self._measured))
             return f"shared by the boards {alike}, none of them {gpu.id}: of {many} of {measured}"
         sibling = "" if source == gpu.id else f", its sibling: {gpu.id} was not measured"
-        return f"{many} of {source}{sibling}" if own else f"rows of {source}{sibling} (of {many} of all boards)"
+        run_by = {key.split("|")[1] for key in self.cores if key.startswith(f"{source}|")}
+        told_of = "".join(f", {what}" for name in sorted(run_by) if (what := engines.library(name).rows))
+        if own:
+            return f"{many} of {source}{told_of}{sibling}"
+        return f"rows of {source}{told_of}{sibling} (of {many} of all boards)"
 
     def runners(self, kind: str) -> tuple[str, ...]:
         """Libraries whose constants of ``kind`` all GPUs share, sorted."""

@@ -78,7 +78,7 @@ class ServingGemm(ServingEstimator):
             ("aligned", f"{m:.0f} x {n:.0f} x {k:.0f}", WORD, "the next multiples of 64, of 8 for few rows"),
             ("aligned kernel", at, "s", "what the larger, aligned product takes"),
         ])  # fmt: skip
-        found += constant_terms(constants, without="nothing" if shapes.itemsize < 2 else "quantize")
+        found += constant_terms(constants, without="nothing" if shapes.quantizes else "quantize")
         rests = self._corrections.rests_on(source, gpu, engines.answering(batch.kernels).name, kind)
         return Explanation(tuple(found), bound, rests)
 
@@ -102,7 +102,8 @@ class ServingGemm(ServingEstimator):
     def _shapes(self, batch: Batch, dtype: str, quant: str, rows: npt.NDArray[np.int64]) -> Shapes:
         count, m, n, k = (batch.columns[name][rows] for name in ("batch", "m", "n", "k"))
         sizes = activation_bytes(dtype, quant), weight_bytes(dtype, quant)
-        return Shapes(count, m, n, k, *sizes, blocked=quant == BLOCKED)
+        given = not engines.answering(batch.kernels).quantizes
+        return Shapes(count, m, n, k, *sizes, blocked=quant == BLOCKED, quantized=given)
 
     def _seconds(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str, rows: npt.NDArray[np.int64]) -> FloatArray:
         shapes, library = self._shapes(batch, dtype, quant, rows), engines.answering(batch.kernels)

@@ -26,7 +26,7 @@ from predictor.errors import SpecError
 from predictor.estimators.base import Batch
 from predictor.estimators.calibrated import Calibrated
 from predictor.estimators.cores import sgemm
-from predictor.estimators.cores.gemm import Shapes
+from predictor.estimators.cores.gemm import CoreTime, Shapes
 from predictor.estimators.cores.sgemm import Candidates, Constants, IntArray
 from predictor.estimators.device import Device, sustained_share
 from predictor.estimators.eager import eager_seconds, overhead
@@ -140,28 +140,15 @@ class TileGemm:
         library = self.library(gpu)
         unseen = not own and library != sgemm.library_of(gpu)
         cand = self._candidates(sgemm.UNSEEN if unseen else library, layout, own)
-        seconds = self.candidate_seconds(shape, cand, layout, gpu)
+        seconds = self.core_time(shape, cand, layout, gpu).total
         allowed = (cand.splits == 1.0) | (shape.k >= sgemm.MIN_SPLIT_K * cand.splits)
         return cand, seconds, np.where(allowed, seconds * cand.penalty, np.inf), unseen
 
-    def candidate_seconds(self, shape: Shapes, cand: Candidates, layout: int, gpu: GPUSpec) -> FloatArray:
-        """Time of every candidate on ``gpu`` before its smooth correction, of shape (n, c)."""
-        compute, memory, device, const = self._parts(shape, cand, layout, gpu)
-        return sgemm.join_seconds(compute, memory, shape, cand, device, const)
-
-    def _parts(
-        self, shape: Shapes, cand: Candidates, layout: int, gpu: GPUSpec
-    ) -> tuple[FloatArray, FloatArray, Device, Constants]:
-        """(compute, memory) of every candidate, of shape (n, c), with the device and the constants that made them."""
-        device = Device.sheet(gpu, gpu.peak_flops("fp32")).sustaining(*self.board(gpu))
-        lib = self.library(gpu)
+    def core_time(self, shape: Shapes, cand: Candidates, layout: int, gpu: GPUSpec) -> CoreTime:
+        """Time of every candidate on ``gpu`` before its smooth correction, and its parts, of shape (n, c)."""
+        device, lib = Device.sheet(gpu, gpu.peak_flops("fp32")).sustaining(*self.board(gpu)), self.library(gpu)
         const = self.constants(gpu.id if gpu.id in self._own else "", lib)
-        traits = sgemm.Traits(
-            const.unaligned[lib], const.reread[lib], const.narrow[lib], const.straddle[lib], const.strain[lib],
-            float(layout == 0),
-        )  # fmt: skip
-        compute = sgemm.compute_seconds(shape, cand, device, const, traits)
-        return compute, sgemm.memory_seconds(shape, cand, device, const, traits), device, const
+        return sgemm.core_time(shape, device, const, cand, lib, float(layout == 0))
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """The tile that the library would take for the only product of ``batch``, its waves and times."""
@@ -169,12 +156,13 @@ class TileGemm:
 
         layout = int(sgemm.layout_indices(batch.ops)[0])
         shape = sgemm.products(*(batch.columns[c][:1, None] for c in ("batch", "m", "n", "k")))
-        cand, seconds, score, unseen = self._scored(shape, layout, gpu)
+        cand, _, score, unseen = self._scored(shape, layout, gpu)
         at = int(score.argmin())
-        compute, memory, device, const = self._parts(shape, cand, layout, gpu)
-        compute_s, memory_s, core_s = (float(part[0, at]) for part in (compute, memory, seconds))
+        core = self.core_time(shape, cand, layout, gpu)
+        compute_s, memory_s, core_s = (float(part[0, at]) for part in (core.compute, core.memory, core.total))
+        const = self.constants(gpu.id if gpu.id in self._own else "", self.library(gpu))
         splits, k, kernel = float(cand.splits[at]), float(shape.k[0, 0]), float(self.seconds(batch, gpu)[0])
-        tiled = Tiled.cut(shape, float(cand.tile_m[at]), float(cand.tile_n[at]), splits, device.sms)
+        tiled = Tiled.cut(shape, float(cand.tile_m[at]), float(cand.tile_n[at]), splits, float(gpu.sm_count))
         steps = float(np.ceil(k / (sgemm.K_STEP * splits)))
         found = tiled.grid_terms(f"{const.quantization:.0%} of the tail wave's rounding is felt")
         found += terms("one tile", [

@@ -26,7 +26,8 @@ class Step:
     ``lens``: a ragged batch, packed without padding: in decode the tokens that each sequence has in the cache, else
     each one's query tokens; ``context_len`` or ``seq_len`` is then the longest.
 
-    ``routing``: how tokens fall on experts (`predictor.ops.routing`).
+    ``routing``: how tokens fall on experts (`predictor.ops.routing`). ``sampling``: how the next tokens are chosen, of
+    `predictor.engines.SAMPLINGS`; "" where the pass ends with its logits.
     """
 
     mode: str = "forward"
@@ -41,6 +42,7 @@ class Step:
     lens: tuple[int, ...] = ()
     routing: str = RANDOM
     experts: str = "loop"
+    sampling: str = ""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

@@ -27,7 +27,7 @@ class CausalConv1d(StreamingOp):
     taps: int = 4  # chosen by hand, not from data: a width that models have
     cached: bool = False
 
-    family: ClassVar[str] = "linear_attention"
+    family: ClassVar[str] = "causal_conv1d"
     columns: ClassVar[tuple[str, ...]] = ("batch", "q_len", "channels", "read_bytes", "write_bytes")
 
     @property
@@ -74,7 +74,7 @@ class DeltaRule(Op):
     v_head_dim: int
     cached: bool = False
 
-    family: ClassVar[str] = "linear_attention"
+    family: ClassVar[str] = "delta_rule"
     columns: ClassVar[tuple[str, ...]] = ("batch", "q_len", "heads", "v_heads", "head_dim", "v_head_dim")
     unit: ClassVar[str] = "matrix"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from predictor.dtypes import bytes_of
@@ -17,13 +17,15 @@ class Quantize(StreamingOp):
     """(rows, cols) of ``in_dtype`` to ``dtype``, one scale a row.
 
     ``kind`` is "scale" (the largest magnitude of every row, and the scale from it), "cast" (divide by scales that are
-    known, round, write) or "dynamic" (both in one kernel).
+    known, round, write) or "dynamic" (both in one kernel, or in two where rows share a scale). ``group``: elements that
+    share a scale where it is not a row of them: 128 of block scales, rows x cols for one of the whole tensor.
     """
 
     rows: int
     cols: int
     kind: str = "dynamic"
     in_dtype: str = "bf16"
+    group: int = 0
 
     family: ClassVar[str] = "quantize"
     columns: ClassVar[tuple[str, ...]] = ("rows", "cols", "read_bytes", "write_bytes")
@@ -33,13 +35,26 @@ class Quantize(StreamingOp):
         return "quantize"
 
     @property
+    def scales(self) -> int:
+        """How many there are; a row that ends within a group has one of its own for what is left."""
+        if not self.group:
+            return self.rows
+        if self.group <= self.cols:
+            return self.rows * -(-self.cols // self.group)
+        return -(-self.rows * self.cols // self.group)
+
+    def kernels(self) -> int:
+        """Two where a scale waits for rows of several blocks."""
+        return 2 if self.kind == "dynamic" and self.group > self.cols else 1
+
+    @property
     def read_bytes(self) -> float:
-        known = self.rows * SCALE_BYTES if self.kind == "cast" else 0
+        known = self.scales * SCALE_BYTES if self.kind == "cast" else 0
         return self.rows * self.cols * bytes_of(self.in_dtype) + known
 
     @property
     def write_bytes(self) -> float:
-        found = 0 if self.kind == "cast" else self.rows * SCALE_BYTES
+        found = 0 if self.kind == "cast" else self.scales * SCALE_BYTES
         return found + (0.0 if self.kind == "scale" else self.rows * self.cols * self.itemsize)
 
     def flops(self) -> float:
@@ -50,4 +65,4 @@ class Quantize(StreamingOp):
         """Its rows, or its part of every row."""
         x = inputs[0]
         cols = x.share(self.cols, x.whole.axes[-1])
-        return Quantize(self.dtype, x.share(self.rows * self.cols) // cols, cols, self.kind, self.in_dtype)
+        return replace(self, rows=x.share(self.rows * self.cols) // cols, cols=cols)

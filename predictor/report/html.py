@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from predictor import __version__
+from predictor.engines import GREEDY
 from predictor.forecast import Forecast
 from predictor.prediction import Prediction
 from predictor.report.detail import layers, points
@@ -28,7 +29,7 @@ from predictor.report.html_sections import (
 from predictor.report.html_timeline import timeline_section
 from predictor.run import Run
 from predictor.sensitivity import sensitivities
-from predictor.workload import CHECKPOINT, Workload, flag
+from predictor.workload import CACHED, CHECKPOINT, Workload, flag
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: What a browser may load for the page: its own style and script, and nothing from anywhere.
@@ -135,7 +136,10 @@ def settings(answer: Prediction) -> list[tuple[str, str]]:
     found.append(("dtype", CHECKPOINT if work.dtype_source == CHECKPOINT else work.dtype))
     if work.kv_dtype:
         found.append(("kv_dtype", work.kv_dtype))
-    found += [("execution", work.execution), ("attention", work.attention)]
+    found.append(("execution", work.execution))
+    if work.software:
+        found.append(("software", work.software))
+    found.append(("attention", work.attention))
     if work.mode == "train":
         found.append(("optimizer", work.optimizer))
         if work.micro_batch:
@@ -146,8 +150,12 @@ def settings(answer: Prediction) -> list[tuple[str, str]]:
         found.append(("routing", str(work.routing)))
     if answer.cpu_busy_s:
         found.append(("launch_overhead", f"{work.launch_overhead_s * 1e6:.6g}us"))
-    if work.step_overhead_s:
+    if work.step_overhead_s is not None and work.mode in CACHED:
         found.append(("step_overhead", f"{work.step_overhead_s * 1e3:.6g}ms"))
+    if work.kernel_gap_s is not None:
+        found.append(("kernel_gap", f"{work.kernel_gap_s * 1e6:.6g}us"))
+    if work.sampling != GREEDY:
+        found.append(("sampling", work.sampling))
     if work.memory_fraction is not None or answer.memory.fraction < 1.0:
         found.append(("memory_fraction", repr(answer.memory.fraction)))
     return found

@@ -98,6 +98,8 @@ def _figures(answer: Prediction) -> list[tuple[str, str]]:
         found.append(("time per output token", seconds(answer.tpot_s)))
     if work.mode == "train":
         found += [(f"{name}", seconds(answer.phases_s[name])) for name in ("forward", "backward", "optimizer")]
+    if answer.between_kernels_s:
+        found.append(("between kernels", seconds(answer.between_kernels_s)))
     found += [
         ("throughput", throughput(answer)),
         (f"MFU, of the {computes_in(work.dtype)} peak", f"{answer.mfu:.1%}"),

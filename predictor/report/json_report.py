@@ -8,6 +8,7 @@ from typing import Any
 from predictor.estimators.interval import LEVEL
 from predictor.prediction import SCHEMA_VERSION, ClassTime, NodeTime, Prediction
 from predictor.simulate.memory import Memory
+from predictor.workload import CACHED, Workload
 
 _GIB = 2.0**30  # bytes of a GiB, by definition (IEC 80000-13)
 
@@ -63,10 +64,19 @@ def _workload(answer: Prediction) -> dict[str, Any]:
         "kv_dtype": work.kv_dtype or None,
         "kv_dtype_source": work.kv_dtype_source if work.kv_dtype else None,
         "execution": work.execution,
+        "software": work.software or None,
+        "release": _release(work),
+        "sampling": work.sampling if work.mode in CACHED else None,
         "attention": work.attention,
         "optimizer": work.optimizer if work.mode == "train" else None,
         "launch_overhead_us": work.launch_overhead_s * 1e6 if answer.cpu_busy_s else None,
     }
+
+
+def _release(work: Workload) -> str | None:
+    """The oldest version of the engine for which the forecast holds."""
+    known = work.engine.vintage()
+    return known.version or None if known is not None else None
 
 
 def _assumed_of_the_host(answer: Prediction) -> list[str]:
@@ -86,7 +96,11 @@ def _times(answer: Prediction) -> dict[str, Any]:
         "cpu_busy_ms": answer.cpu_busy_s * 1e3,
         "launch_bound": answer.launch_bound,
         "bound_shares": answer.bound_shares,
-        "step_overhead_ms": answer.workload.step_overhead_s * 1e3,
+        "between_kernels_ms": {
+            "total": answer.between_kernels_s * 1e3,
+            "parts": {name: t * 1e3 for name, t in answer.between_s.items() if t},
+        },
+        "step_overhead_ms": sum(answer.workload.waits_s.values()) * 1e3,
         "ttft_ms": _ms(answer.ttft_s),
         "tpot_ms": _ms(answer.tpot_s),
         "tokens_per_s": answer.tokens_per_s,

@@ -44,7 +44,8 @@ def first_line(answer: Prediction) -> str:
     parts += [f"dtype {dtype_words(work)}"]
     if work.kv_dtype:
         parts.append(f"kv-dtype {kv_words(work)}")
-    parts += [f"execution {work.execution}", f"attention {work.attention}", _gpus(work)]
+    software = f" as of {work.software}" if work.software else ""
+    parts += [f"execution {work.execution}{software}", f"attention {work.attention}", _gpus(work)]
     if work.mode == "train":
         parts.append(f"optimizer {work.optimizer}")
     if work.routing is not None:
@@ -54,6 +55,8 @@ def first_line(answer: Prediction) -> str:
         parts.append(f"launch-overhead {given(work.launch_overhead_s)}{assumed}")
     if work.step_overhead_s:
         parts.append(f"step-overhead {given(work.step_overhead_s)}")
+    if work.kernel_gap_s is not None:
+        parts.append(f"kernel-gap {given(work.kernel_gap_s)}")
     return f"{parts[0]} {parts[1]}: {', '.join(parts[2:])}"
 
 
@@ -101,6 +104,14 @@ def _headline(answer: Prediction, console: Console) -> None:
     say(console, throughput(answer), "  throughput  ", clauses=True)
     say(console, f"{answer.mfu:.1%} of the {computes_in(work.dtype)} peak", "  MFU         ")
     say(console, _bound(answer), "  bound by    ")
+    if answer.between_kernels_s:
+        say(console, _between(answer), "  between kernels ", clauses=True)
+
+
+def _between(answer: Prediction) -> str:
+    parts = [f"{name} {seconds(t)}" for name, t in answer.between_s.items() if t > 0.0]
+    whole = seconds(answer.between_kernels_s)
+    return f"{whole} ({answer.between_kernels_s / answer.latency_s:.1%}): {', '.join(parts)}"
 
 
 def _bound(answer: Prediction) -> str:

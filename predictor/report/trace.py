@@ -102,8 +102,9 @@ class _Writer:
         self._slice(GPU, stage.label, "pass", at, end, args)
         for entry in blocks:
             self._block(timed.table, entry, at)
-        if stage.overhead_s:
-            self._slice(CPU, "step overhead", "host", end, at + each_s, {})
+        for name, wait_s in stage.waits:
+            self._slice(CPU, name, "host", end, end + wait_s, {})
+            end += wait_s
         at += each_s
         more = stage.weight - 1.0
         if more > 1e-9:

@@ -57,4 +57,9 @@ def lower(
         return graph
     from predictor.passes.fuse import fuse  # a forecast of eager PyTorch starts without it
 
-    return fuse(graph, engine)
+    graph = fuse(graph, engine)
+    if not step.sampling or config.head != "lm":
+        return graph
+    from predictor.passes.sample import sample  # nor does it choose tokens
+
+    return sample(graph, engine, step.batch, config.vocab, step.sampling)

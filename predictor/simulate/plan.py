@@ -13,6 +13,7 @@ from predictor.ops.routing import RANDOM
 from predictor.passes.autograd import optimizer_graph
 from predictor.precision import Precision
 from predictor.run import Run
+from predictor.simulate.gaps import NO_GAPS, Gaps, gaps_of
 from predictor.simulate.lower import lower, mesh_of
 from predictor.simulate.templates import lower_alike
 from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
@@ -27,9 +28,9 @@ class Stage(NamedTuple):
     """Passes that are alike: ``graph``, run ``weight`` times.
 
     ``host`` is what the CPU does in each (`predictor.engines.HOSTS`), ``launch_s`` its time of one call or launch,
-    ``overhead_s`` what the engine adds after each. ``phase`` is what the pass is to the run: a mode, or the optimizer's
-    step. ``context``: tokens in the cache of a decode step that stands for others. ``forward``: the blocks that are the
-    forward pass of training, whose backward pass follows.
+    ``waits`` what the GPU waits for after each, in words and seconds, ``gaps`` what passes between kernels. ``phase``
+    is what the pass is to the run: a mode, or the optimizer's step. ``context``: tokens in the cache of a decode step
+    that stands for others. ``forward``: the blocks that are the forward pass of training, whose backward pass follows.
     """
 
     graph: Graph
@@ -37,7 +38,8 @@ class Stage(NamedTuple):
     weight: float = 1.0
     host: str = CAPTURED
     launch_s: float = DEFAULT_LAUNCH_OVERHEAD_S
-    overhead_s: float = 0.0
+    waits: tuple[tuple[str, float], ...] = ()
+    gaps: Gaps = NO_GAPS
     context: int = 0
     forward: int = 0
 
@@ -45,6 +47,11 @@ class Stage(NamedTuple):
     def captured(self) -> bool:
         """No launches: the CPU is free while the GPU runs."""
         return self.host == CAPTURED
+
+    @property
+    def overhead_s(self) -> float:
+        """Seconds of `waits`."""
+        return sum(seconds for _, seconds in self.waits)
 
     @property
     def label(self) -> str:
@@ -78,18 +85,24 @@ def plan_of(run: Run) -> Plan:
     config, work, numbers = run.config, run.work, run.numbers
     if work.mode == "train":
         return _training(config, work, numbers)
-    engine, launch_s, overhead_s = work.engine, work.launch_overhead_s, work.step_overhead_s
-    host, mode = engine.host_of(work.mode == "decode"), work.mode
+    engine, launch_s, mode = work.engine, work.launch_overhead_s, work.mode
+    waits = tuple(work.waits_s.items())
+
+    def stage(graph: Graph, phase: str, weight: float = 1.0, context: int = 0) -> Stage:
+        host = engine.host_of(phase == "decode")
+        gaps = gaps_of(host == CAPTURED, work.kernel_gap_s)
+        return Stage(graph, phase, weight, host, launch_s, waits, gaps, context)
+
     if mode == "decode":
         (graph,) = _decode_graphs(config, work, numbers, (0,))
-        return Plan((Stage(graph, mode, 1.0, host, launch_s, overhead_s),))
+        return Plan((stage(graph, mode),))
     first = mode if mode != "generate" else "prefill"
-    stages = [Stage(_whole_graph(config, work, numbers, first), first, 1.0, host, launch_s, overhead_s)]
+    stages = [stage(_whole_graph(config, work, numbers, first), first)]
     if mode == "generate":
         grown, weights = sample_contexts(work.output_len - 1)
-        graphs, host = _decode_graphs(config, work, numbers, grown), engine.host_of(True)
+        graphs = _decode_graphs(config, work, numbers, grown)
         stages += [
-            Stage(graph, "decode", weight, host, launch_s, overhead_s, work.seq_len + more)
+            stage(graph, "decode", weight, work.seq_len + more)
             for graph, weight, more in zip(graphs, weights, grown, strict=True)
         ]
     return Plan(tuple(stages))
@@ -102,6 +115,7 @@ def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
     """
     micro = work.micro_batch or work.batch
     host, launch_s = CALLS if work.engine.host == CALLS else CAPTURED, work.launch_overhead_s
+    gaps = gaps_of(host == CAPTURED, work.kernel_gap_s)
     accumulate = work.batch > micro or work.optimizer == "none"
     pass_ = make_step(work, numbers, "train", work.seq_len, 0, micro)
     both = lower(config, pass_, mesh_of(work), numbers.formats, work.engine, accumulate, work.recompute)
@@ -109,8 +123,8 @@ def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
     step = optimizer_graph(parameters(config), work.optimizer, numbers.mixed)
     return Plan(
         (
-            Stage(both, "train", float(work.batch // micro), host, launch_s, forward=ahead),
-            Stage(step, OPTIMIZER, 1.0, host, launch_s),
+            Stage(both, "train", float(work.batch // micro), host, launch_s, gaps=gaps, forward=ahead),
+            Stage(step, OPTIMIZER, 1.0, host, launch_s, gaps=gaps),
         )
     )
 
@@ -136,6 +150,7 @@ def make_step(
         lens=lens,
         routing=RANDOM if work.routing is None else work.routing.distribution,
         experts="whole" if engine.fuses else "loop",
+        sampling=work.sampling if serving and engine.samples else "",
     )
 
 

@@ -65,6 +65,7 @@ class BlockSchedule:
         before = _before(gpu)
         end = before + gpu + np.maximum.accumulate(np.maximum(launched - before, done))
         start = np.maximum(launched, np.concatenate(([done], end[:-1])))
+        end = np.maximum(end, start) - self.segment.gaps_s
         return Kernels(np.concatenate(([issued], launched[:-1])), launched, start, np.maximum(end, start))
 
 

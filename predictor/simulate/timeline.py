@@ -30,12 +30,14 @@ from predictor.roofline import FloatArray
 class Segment:
     """One block on the two timelines: n kernels in order, all of it ``repeat`` times.
 
-    ``gpu_s`` and ``cpu_s`` of shape (n,): GPU time of a node, CPU time to issue it.
+    ``gpu_s`` and ``cpu_s`` of shape (n,): GPU time of a node, CPU time to issue it. ``gaps_s`` of shape (n,), or one
+    for all: what of the GPU's time passes behind the kernel, until the next one can run.
     """
 
     gpu_s: FloatArray
     cpu_s: FloatArray
     repeat: int
+    gaps_s: FloatArray | float = 0.0
 
 
 #: Time of a pass over the GPU's own from which on the pass counts as launch-bound. Chosen by hand, not from data.

@@ -7,21 +7,26 @@ earlier plans had costs a look-up.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain
 
 import numpy as np
 
-from predictor.engines import CALLS, CAPTURED, Engine
+from predictor.engines import CALLS, CAPTURED, DECODE, PREFILL, Engine
 from predictor.estimators.base import KernelTable, Selector, predict_kernels
 from predictor.estimators.cold import cold_weights_s
 from predictor.graph import Block, Graph
 from predictor.hardware.gpu import GPUSpec
+from predictor.ops.attention import Attention
 from predictor.ops.base import COMPUTE, Op
 from predictor.roofline import FloatArray
+from predictor.simulate.gaps import NO_GAPS, Gaps, timed_alone
 from predictor.simulate.plan import Plan, Stage
 from predictor.simulate.timeline import Segment, Timeline, eager, in_a_row
+
+#: What there is between kernels beside an engine's host: the gaps of a stream, and a CPU that launches too late.
+GAPS, LAUNCHING = "gaps between kernels", "launches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +47,25 @@ class TimedBlock:
     ``gpu_s``: GPU time of its kernels in one repetition, of shape (kernels,); ``flops`` of all runs of each node.
     """
 
-    __slots__ = ("_sum_s", "block", "flops", "gpu_s", "plain", "rows")
+    __slots__ = ("_alone", "_sum_s", "block", "flops", "gpu_s", "plain", "rows")
 
     def __init__(self, block: Block, rows: list[int], plain: bool) -> None:
         self.block = block
         self.rows = rows
         self.plain = plain
+        self._alone: tuple[FloatArray, FloatArray] | None = None
+
+    def gaps_s(self, gaps: Gaps) -> FloatArray:
+        """What passes behind each kernel of one repetition, of shape (kernels,)."""
+        if self._alone is None:  # kernels by how they were timed, node by node
+            nodes = self.block.nodes
+            kinds = [timed_alone(node.op) if node.host_calls else None for node in nodes]
+            counts = np.array([float(node.op.kernels()) for node in nodes])
+            several = None if self.plain else [node.count for node in nodes]
+            alone, held = (counts * [kind is which for kind in kinds] for which in (True, False))
+            self._alone = (alone, held) if several is None else (np.repeat(alone, several), np.repeat(held, several))
+        alone, held = self._alone
+        return alone * gaps.alone + held * gaps.held
 
     @property
     def times(self) -> list[float]:
@@ -72,15 +90,16 @@ class TimedBlock:
     def segment(self, stage: Stage) -> Segment:
         """The block on the timelines of ``stage``."""
         nodes = self.block.nodes
+        gaps_s = self.gaps_s(stage.gaps)
         if stage.host == CAPTURED:
-            return Segment(self.gpu_s, np.zeros(len(self.gpu_s)), self.block.repeat)
+            return Segment(self.gpu_s + gaps_s, np.zeros(len(self.gpu_s)), self.block.repeat, gaps_s)
         if stage.host == CALLS:
             cpu_s = np.array([node.host_calls * stage.launch_s for node in nodes])
         else:  # one launch a kernel; nodes that are one kernel together have one node that calls
             cpu_s = np.array([node.op.kernels() if node.host_calls else 0 for node in nodes]) * stage.launch_s
         if len(self.gpu_s) > len(nodes):
             cpu_s = np.repeat(cpu_s, [node.count for node in nodes])
-        return Segment(self.gpu_s, cpu_s, self.block.repeat)
+        return Segment(self.gpu_s + gaps_s, cpu_s, self.block.repeat, gaps_s)
 
 
 class TimedStage:
@@ -105,7 +124,12 @@ class TimedStage:
     def up_to(self, blocks: int) -> Timeline:
         """One pass as far as the first ``blocks`` go."""
         if self.stage.host == CAPTURED:
-            return in_a_row([(block.sum_s, block.block.repeat) for block in self.blocks[:blocks]])
+            gaps = self.stage.gaps
+            if gaps == NO_GAPS:
+                return in_a_row([(block.sum_s, block.block.repeat) for block in self.blocks[:blocks]])
+            return in_a_row(
+                [(block.sum_s + float(block.gaps_s(gaps).sum()), block.block.repeat) for block in self.blocks[:blocks]]
+            )
         return eager(self.segments[:blocks])
 
     @property
@@ -117,6 +141,19 @@ class TimedStage:
                 stream = node.op.stream
                 found[stream] = found.get(stream, 0.0) + float(self.operators.seconds[row]) * times
         return found
+
+    @property
+    def kernels_s(self) -> float:
+        """Seconds of one pass in which kernels run."""
+        return float(sum(at.sum_s * at.block.repeat for at in self.blocks))
+
+    @property
+    def between_s(self) -> dict[str, float]:
+        """Seconds of one pass in which no kernel runs, by what there is in their place; with the kernels' own seconds
+        they add up to `each_s`."""
+        gaps = sum(float(at.gaps_s(self.stage.gaps).sum()) * at.block.repeat for at in self.blocks)
+        launches = self.timeline.total_s - self.timeline.gpu_s
+        return {GAPS: gaps, LAUNCHING: launches, **dict(self.stage.waits)}
 
     @property
     def each_s(self) -> float:
@@ -141,6 +178,20 @@ class TimedStage:
             for at in self.blocks
             for node, times, row in zip(at.block.nodes, at.times, at.rows, strict=True)
         ]
+
+
+def _times_as_long(op: Op, engine: Engine) -> float:
+    """The time of an operator over that of the measured kernel, for its older one."""
+    if not isinstance(op, Attention):
+        return 1.0
+    return engine.slower.get(DECODE if op.is_decode else PREFILL, 1.0)
+
+
+def _slower(table: KernelTable, factors: Sequence[float]) -> KernelTable:
+    times, known = np.array(factors), table.spread
+    if known is not None:
+        known = replace(known, low_s=known.low_s * times, high_s=known.high_s * times)
+    return replace(table, latency_s=table.latency_s * times, spread=known)
 
 
 class Operators:
@@ -204,7 +255,14 @@ class Operators:
         if self._missing:
             engine, gpu, ops = self.engine, self.gpu, self._missing
             floor_s = cold_weights_s(ops, gpu) if engine.serves else None
-            table = predict_kernels(ops, gpu, self.selector, engine.kernels, engine.library_of(gpu), floor_s)
+            chosen_of = engine.library_of(gpu)
+            if any(op.family == "collective" for op in ops):
+                from predictor.engines.defaults import library_of  # one GPU asks nobody who reduces
+
+                chosen_of = library_of(engine, gpu)
+            table = predict_kernels(ops, gpu, self.selector, engine.kernels, chosen_of, floor_s)
+            if engine.slower:
+                table = _slower(table, [_times_as_long(op, engine) for op in ops])
             self._tables.append(table)
             self.seconds = np.concatenate((self.seconds, table.latency_s))
             self.flops = np.concatenate((self.flops, [op.flops() for op in ops]))

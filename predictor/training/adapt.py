@@ -49,8 +49,9 @@ GRID = tuple(product((0.05, 0.1, 0.2), (0.5, 1.0, 2.0), (0.03, 0.06, 0.1)))
 #: Step of a slope, of a constant's spread. Chosen by hand, not from data.
 STEP = 0.01
 #: Of what rows say of a set, the shares that are tried on rows held out, and how many standard errors of what they gain
-#: by it count as no gain. Chosen by looking at bf16 GEMM of boards known and left out (docs/accuracy.md, Calibration).
-TRUST, DOUBT = (0.0, 0.5, 1.0), 0.5
+#: by it count as no gain; where thousands of the board's rows say otherwise, too. Chosen by looking at bf16 GEMM of
+#: boards known and left out (docs/accuracy.md, Calibration).
+TRUST, DOUBT, DOUBT_MEASURED = (0.0, 0.5, 1.0), 0.5, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,15 +182,16 @@ def explain(question: Question, x: FloatArray, keys: Sequence[str], columns: tup
     return Told(found, errors, -(inverse @ known) / np.diag(inverse))
 
 
-def trusted(before: FloatArray, after: FloatArray) -> float:
+def trusted(before: FloatArray, after: FloatArray, doubt: float = DOUBT) -> float:
     """How far toward what its rows say a set goes, of `TRUST`: as far as the held-out rows surely gain by it.
 
-    ``before`` and ``after`` (r,): log errors without the rows, and of each row by the others.
+    ``before`` and ``after`` (r,): log errors without the rows, and of each row by the others. ``doubt``: how many
+    standard errors of the gain count as none.
     """
 
     def gain(share: float) -> float:
         gained = np.abs(before) - np.abs((1.0 - share) * before + share * after)
-        return float(gained.mean() - DOUBT * gained.std() / math.sqrt(len(gained)))
+        return float(gained.mean() - doubt * gained.std() / math.sqrt(len(gained)))
 
     return max(TRUST, key=gain)
 
@@ -214,6 +216,16 @@ def overheads(known: Mapping[str, Sequence[float]], gpu: str) -> tuple[float, fl
 def eager(seconds: FloatArray, host: FloatArray, after: FloatArray, is_eager: npt.NDArray[np.bool_]) -> FloatArray:
     """What a row's protocol reads for kernels of ``seconds``, where ``is_eager`` with the host's times; shape (r,)."""
     return np.where(is_eager, eager_seconds(seconds, host, np.maximum(host - after, 1e-6)), seconds)
+
+
+def fitted_rows(frame: Frame, ops: Sequence[str]) -> Frame:
+    """The fp32 rows of ``ops`` that neither a flag nor a test split of their data set keeps apart."""
+    keep = frame["op"].astype(str).isin(ops) & (frame["dtype"].astype(str) == "fp32")
+    if "flag" in frame:
+        keep &= frame["flag"].astype(str) == ""
+    if "split" in frame:
+        keep &= frame["split"].astype(str) != "test"
+    return frame[keep]
 
 
 def of_rows(devices: Sequence[Device], index: npt.NDArray[np.int64]) -> Device:

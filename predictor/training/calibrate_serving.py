@@ -218,7 +218,8 @@ def calibrate(
         else:
             x = adapt.constants(found.question)
         told, first = adapt.explain(found.question, x, found.keys, found.columns), found.before()
-        share = adapt.trusted(first, told.held_out)
+        measured = found.keys[0] == f"{gpu.id}|{kind}"
+        share = adapt.trusted(first, told.held_out, adapt.DOUBT_MEASURED if measured else adapt.DOUBT)
         x = found.question.start + share * (x - found.question.start)
         for part, one in zip(own, found.constants(x), strict=True):
             new["cores"][f"{gpu.id}|{part.path}"] = scalars[part.path] = one.to_manifest()

@@ -160,7 +160,7 @@ class GemmTrial:
             cand = sgemm.candidates(const, constants["efficiency"][layout][tile], tile, split)
             part = self.read.take(rows).shape
             shape = sgemm.products(*(size[:, None] for size in (part.batch, part.m, part.n, part.k)))
-            out[rows] = trial.candidate_seconds(shape, cand, layout, self.gpu)
+            out[rows] = trial.core_time(shape, cand, layout, self.gpu).total
         return out
 
     def running(self, x: FloatArray) -> tuple[IntArray, FloatArray]:

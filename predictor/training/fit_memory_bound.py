@@ -23,7 +23,7 @@ from predictor.estimators.device import Device
 from predictor.estimators.memory_bound import DTYPES, FAMILIES, MEMORY_TYPES
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import to_op
-from predictor.training.adapt import AFTER_LAUNCH_S, of_rows
+from predictor.training.adapt import AFTER_LAUNCH_S, fitted_rows, of_rows
 from predictor.training.solve import Unknowns, solve
 
 FloatArray = npt.NDArray[np.float64]
@@ -87,13 +87,8 @@ class Rows:
 def read_rows(frame: Frame, gpus: list[GPUSpec], seed: int) -> Rows:
     """A sample of the eager fp32 rows of ``frame`` on ``gpus``."""
     random = np.random.default_rng(seed)
-    keep = frame["op"].astype(str).isin(OPS) & (frame["dtype"].astype(str) == "fp32")
-    keep &= frame["protocol"].astype(str) == "eager_events"
-    if "flag" in frame:
-        keep &= frame["flag"].astype(str) == ""
-    if "split" in frame:
-        keep &= frame["split"].astype(str) != "test"
-    frame = frame[keep]
+    frame = fitted_rows(frame, OPS)
+    frame = frame[frame["protocol"].astype(str) == "eager_events"]
     host = np.full((len(gpus), len(OPS)), np.nan)
     parts: list[Traffic] = []
     gpu: list[IntArray] = []
@@ -265,8 +260,7 @@ def fit_memory_bound(
     ``frame`` is in the measurement schema; rows that it marks as test or flags are left out. Raises SpecError where
     nothing is left.
     """
-    named = [gpus[g] for g in sorted(set(frame["gpu"].astype(str)) & set(gpus))]
-    specs = named
+    specs = named = [gpus[g] for g in sorted(set(frame["gpu"].astype(str)) & set(gpus))]
     rows = read_rows(frame, specs, seed)
     used = np.unique(rows.gpu)
     if len(used) < len(specs):

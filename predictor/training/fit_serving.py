@@ -98,25 +98,28 @@ class Family:
 
 def fit_gemm(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
     """(manifest, weights) of a `ServingGemm` from measured rows (op gemm), plain and quantized."""
-    return _fit(GEMM, frame, gpus, seed, own)
+    return fit_family(GEMM, frame, gpus, seed, own)
 
 
 def fit_attention(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
     """(manifest, weights) of a `ServingAttention` from measured forward rows (op attention)."""
-    return _fit(ATTENTION, frame, gpus, seed, own)
+    return fit_family(ATTENTION, frame, gpus, seed, own)
 
 
 def fit_moe(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
     """(manifest, weights) of a `ServingMoE` from measured rows (op moe), plain and quantized."""
-    return _fit(MOE, frame, gpus, seed, own)
+    return fit_family(MOE, frame, gpus, seed, own)
 
 
 # ------------------------------------------------------------------------------------------------------- the pass
 
 
-def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None) -> Fitted:
+def fit_family(
+    family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None
+) -> Fitted:
     """With what answers for GPUs that nobody measured, and for the measured ones in ``own`` (None: all of them)."""
-    parts = list(family.parts(frame, gpus))
+    least = len(family.start.names())  # fewer rows than constants tell none of them
+    parts = [part for part in family.parts(frame, gpus) if part.size >= least]
     pooled = list(family.by_kernel(frame, gpus)) if family.by_kernel else parts
     if family.from_plain:
         pooled = _plain_first(typical(family, _of_nvidia(pooled, gpus), seed))
@@ -144,6 +147,8 @@ def _fit(family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, o
             core_rows[f"{name}|{path}"] = sum(part.size for part in telling)
         for kind in dict.fromkeys(part.kind for part in members):
             rows = [(part, cores[f"{name}|{part.path}"]) for part in members if part.kind == kind]
+            if sum(part.size for part, _ in rows) < 2 * family.measured.rows_a_leaf:
+                continue  # no tree could split them
             prefix = f"b{len(boosters)}_"
             trees = boost(*_table(family, rows, seed, shared), seed, family.unseen if shared else family.measured)
             weights |= trees.pack(prefix)

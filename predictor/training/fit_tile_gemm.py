@@ -26,7 +26,7 @@ from predictor.estimators.cores import sgemm
 from predictor.estimators.cores.gemm import Shapes
 from predictor.estimators.device import Device
 from predictor.hardware.gpu import GPUSpec
-from predictor.training.adapt import AFTER_LAUNCH_S, of_rows
+from predictor.training.adapt import AFTER_LAUNCH_S, fitted_rows, of_rows
 from predictor.training.kernel_choice import fit_choice
 from predictor.training.solve import Unknowns, solve
 from predictor.training.tile_transfer import fill_rates, is_reference, is_steady, power_need, shrink_sustained
@@ -85,12 +85,8 @@ class Rows:
 def read_rows(frame: Frame, gpus: list[GPUSpec]) -> Rows:
     """The fp32 PyTorch GEMMs of a measurement frame on ``gpus``."""
     order = {gpu.id: i for i, gpu in enumerate(gpus)}
-    keep = (frame["op"].astype(str) == "gemm") & (frame["dtype"].astype(str) == "fp32") & frame["gpu"].isin(list(order))
-    if "flag" in frame:
-        keep &= frame["flag"].astype(str) == ""
-    if "split" in frame:
-        keep &= frame["split"].astype(str) != "test"
-    rows = frame[keep]
+    rows = fitted_rows(frame, ("gemm",))
+    rows = rows[rows["gpu"].isin(list(order))]
     if len(rows) == 0:
         raise SpecError("no fp32 gemm rows to fit: expected op gemm, dtype fp32 on a known GPU")
     number = {c: rows[c].to_numpy(dtype=np.float64) for c in ("batch", "m", "n", "k", "latency_ms")}
@@ -172,7 +168,7 @@ class Fit:
     """One fit: boards, constants and the rows they are fitted to."""
 
     def __init__(self, gpus: list[GPUSpec], rows: Rows) -> None:
-        self.gpus = gpus
+        self.gpus, self.boards = gpus, [Device.sheet(g, g.peak_flops("fp32")) for g in gpus]
         present = np.zeros((len(sgemm.LIBRARIES), len(sgemm.LAYOUTS), len(sgemm.TILES)), dtype=bool)
         known = rows.tile >= 0
         counts = np.zeros(present.shape, dtype=np.int64)
@@ -201,8 +197,7 @@ class Fit:
     def _device(self, gpu: IntArray, x: FloatArray) -> Device:
         """The devices of the rows, each at what ``x`` says that it sustains."""
         part = self.parameters.split(x)
-        boards = [Device.sheet(g, g.peak_flops("fp32")) for g in self.gpus]
-        return of_rows(boards, gpu).sustaining(np.exp(part["u"])[gpu], np.exp(part["bandwidth"])[gpu])
+        return of_rows(self.boards, gpu).sustaining(np.exp(part["u"])[gpu], np.exp(part["bandwidth"])[gpu])
 
     def seconds(self, x: FloatArray, rows: Rows, tile: IntArray, splits: FloatArray) -> FloatArray:
         """Measured latency that the formula gives for one chosen candidate a row, launch time included."""
@@ -210,16 +205,9 @@ class Fit:
         rate = const.efficiency[rows.library, rows.layout, tile]
         cand = sgemm.candidates(const, np.maximum(rate, 1e-6), tile, splits)
         device = self._device(rows.gpu, x)
-        lib = rows.library
-        traits = sgemm.Traits(
-            const.unaligned[lib], const.reread[lib], const.narrow[lib], const.straddle[lib], const.strain[lib],
-            (rows.layout == 0).astype(np.float64),
-        )  # fmt: skip
-        compute = sgemm.compute_seconds(rows.shape, cand, device, const, traits)
-        memory = sgemm.memory_seconds(rows.shape, cand, device, const, traits)
-        launch = self.launch(x)[rows.gpu, rows.layout]
-        result: FloatArray = sgemm.join_seconds(compute, memory, rows.shape, cand, device, const) + launch
-        return result
+        along_k = (rows.layout == 0).astype(np.float64)
+        core = sgemm.core_time(rows.shape, device, const, cand, rows.library, along_k)
+        return core.total + self.launch(x)[rows.gpu, rows.layout]
 
     def choice_times(self, rows: Rows) -> FloatArray:
         """log of the measured time that every candidate gives, of shape (n, c); inf where not allowed."""

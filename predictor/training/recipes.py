@@ -14,6 +14,8 @@ FEW_ROWS = "fit_efficiency:fit_efficiency"
 #: Of products that have tile probes, and no or few other rows.
 TILE_ROWS = "fit_tiles:fit_tiles"
 GEMM_FIT = "fit_serving:fit_gemm"
+BLOCKS_FIT = "fit_blocks:fit_blocks"
+LINEAR = ("causal_conv1d", "delta_rule")
 MEMORY_BOUND = (
     "elementwise", "norm", "softmax", "embedding", "cross_entropy", "rotary", "optimizer", "copy", "routing",
 )  # fmt: skip
@@ -66,5 +68,7 @@ RECIPES = (
         ("bf16", "fp8"),
     ),
     Recipe("moe", "fit_serving:fit_moe", ("moe",), ("bf16", "fp16", "fp8", *QUANTIZED), ("moe",), QUANTIZED_ROWS),
+    Recipe("quantize", BLOCKS_FIT, ("quantize",), ("*",), ("quantize",), ()),
+    Recipe("linear-attention", BLOCKS_FIT, LINEAR, ("bf16", "fp16"), LINEAR, ("bf16",)),
     Recipe("collective", "fit_collective:fit_collective", ("collective",), ("*",), ("collective",), (), 40),
 )  # fmt: skip

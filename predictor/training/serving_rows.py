@@ -59,9 +59,11 @@ def gemm_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
         batch, m, n, k = (_floats(rows, name) for name in ("batch", "m", "n", "k"))
         sizes = activation_bytes(dtype, quant), weight_bytes(dtype, quant)
         blocked = quant == serving_gemm.BLOCKED
-        shapes = gemm.Shapes(np.nan_to_num(batch, nan=1.0), m, n, k, *sizes, blocked)
-        device, kind, code = Device.of(gpus[gpu], dtype), variant(dtype, quant), engines.library(framework).code
-        yield Part(gpu, f"{framework}|{kind}", kind, device, shapes, code, _log_latency(rows), dtype)
+        library = engines.library(framework)
+        batch = np.nan_to_num(batch, nan=1.0)
+        shapes = gemm.Shapes(batch, m, n, k, *sizes, blocked, quantized=not library.quantizes)
+        device, kind = Device.of(gpus[gpu], dtype), variant(dtype, quant)
+        yield Part(gpu, f"{framework}|{kind}", kind, device, shapes, library.code, _log_latency(rows), dtype)
 
 
 def attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:

@@ -24,6 +24,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "attention": ("heads", "kv_heads", "head_dim"),
     "moe": ("tokens",),
     "routing": ("tokens",),
+    "quantize": ("cols",),
+    "causal_conv1d": ("channels",),
+    "delta_rule": ("heads", "v_heads", "head_dim", "v_head_dim"),
 }
 #: Columns of a group for operators that are not named above: those of them that the data has.
 SHAPE = (

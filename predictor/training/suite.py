@@ -10,15 +10,17 @@ from typing import Any
 
 from predictor.engines import EAGER
 from predictor.errors import RequestError, TilecastError, UnsupportedError
+from predictor.forecast import Forecast, forecast
 from predictor.ops.routing import RANDOM
+from predictor.request import Request
 from predictor.workload import ragged_lengths
 
 #: Columns of a suite that decide a forecast (docs/suites.md); others are carried along.
 COLUMNS = (
     "case", "config", "mode", "gpu", "num_gpus", "gpus_per_node", "dtype", "seq_len", "output_len", "context_len",
     "prompt_lens", "global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "shard", "recompute", "optimizer",
-    "execution", "attention", "kv_dtype", "routing", "memory_fraction", "step_overhead_ms", "launch_overhead_us",
-    "measured_ms", "measured_forward_ms",
+    "execution", "software", "attention", "kv_dtype", "routing", "memory_fraction", "step_overhead_ms",
+    "launch_overhead_us", "measured_ms", "measured_forward_ms",
 )  # fmt: skip
 
 
@@ -30,7 +32,7 @@ def predict_case(row: Mapping[str, Any], configs: Path, artifacts: str | Path | 
     try:
         if not 0 < _number(row, "measured_ms") < math.inf:
             raise RequestError(f"measured_ms {row.get('measured_ms')!r}: expected a latency above 0")
-        answer = _predict(row, configs, artifacts)
+        answer = case_forecast(row, configs, artifacts).prediction
     except TilecastError as error:
         return {"predicted_ms": None, "note": str(error)}
     forward = answer.phases_s.get("forward")
@@ -44,9 +46,8 @@ def predict_case(row: Mapping[str, Any], configs: Path, artifacts: str | Path | 
     }
 
 
-def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None) -> Any:
-    from predictor.api import predict
-
+def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None) -> Forecast:
+    """The forecast of one row; a TilecastError says why there is none."""
     name = str(row["config"])
     if name.startswith("timm:"):
         raise UnsupportedError("image models (timm) are not built yet")
@@ -62,7 +63,7 @@ def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None
         raise UnsupportedError(f"tp {_int(row, 'tp')} over nodes of {per_node} GPUs is not built yet")
     lens = _lengths(row, mode)
     micro = _int(row, "micro_batch")
-    return predict(
+    asked = Request(
         _config(path),
         _text(row, "gpu"),
         mode=mode,
@@ -87,10 +88,12 @@ def _predict(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None
         ep=_int(row, "ep") or 1,
         shard=_text(row, "shard") or "none",
         launch_overhead=_launch_overhead(row),
-        step_overhead=_number(row, "step_overhead_ms") * 1e-3,
+        software=_text(row, "software"),
+        step_overhead=_number(row, "step_overhead_ms") * 1e-3 if _text(row, "step_overhead_ms") else None,
         memory_fraction=_number(row, "memory_fraction") if _text(row, "memory_fraction") else None,
         artifacts=artifacts,
     )
+    return forecast(asked.run())
 
 
 @lru_cache(maxsize=512)

@@ -63,6 +63,21 @@ def test_quantization_of_activations(tmp_path: Path) -> None:
     assert result.frame["flag"].tolist() == ["difference", "", "", ""]
 
 
+def test_a_difference_of_times_and_the_time_that_was_taken_off_give_the_other_one(tmp_path: Path) -> None:
+    place, shape = "b200_sxm/quantize/vllm/1.0", {"k": 128, "quant_dtype": "fp8"}
+    table(tmp_path, place, "computescale_perf", m=[8, 16], **shape, op_name="compute_scale", latency=[0.25, 0.5],
+          kernel_source="dynamic_minus_static")  # fmt: skip
+    table(tmp_path, place, "scale_matrix_perf", m=[8, 8, 8], **shape, op_name="scale_matrix", latency=[1.0, 2.0, 9.0],
+          kernel_source="static")  # fmt: skip
+    result, ops = imported(tmp_path)
+    assert ops["computescale:1"] == Quantize("fp8", 8, 128, "dynamic", "bf16")
+    assert ops["computescale:2"] == Quantize("fp8", 16, 128, "scale", "bf16")  # nothing was timed to add
+    rows = result.frame.set_index("source_row").loc[lambda f: f["source_file"].str.contains("computescale")]
+    assert rows["latency_ms"].tolist() == [2.25, 0.5]
+    assert rows["kernel_source"].tolist() == ["dynamic", "dynamic_minus_static"]
+    assert rows["flag"].tolist() == ["", "difference"]
+
+
 def test_products_that_decode_of_latent_attention_folds_in(tmp_path: Path) -> None:
     table(tmp_path, "gb200/mla_bmm/trtllm/1.0", "mla_bmm_perf", op_name=["mla_gen_pre", "mla_gen_post", "mla_gen_pre"],
           bmm_dtype=["bfloat16", "fp8", "fp8"], num_tokens=[7, 7, 7], num_heads=[16, 128, 16], latency=0.5,
@@ -105,6 +120,14 @@ def test_convolutions_that_take_equally_long_for_every_model(
     table(tmp_path, "l40s/linear_attention/vllm/1.0", "gdn_perf", **rows.to_dict("list"))
     result, _ = imported(tmp_path)
     assert result.frame["flag"].tolist() == flags * 4
+
+
+def test_long_calls_of_the_machine_that_was_slow(tmp_path: Path) -> None:
+    for place in ("h200_sxm/linear_attention/sglang/1.0", "h200_sxm/linear_attention/vllm/1.0"):
+        table(tmp_path, place, "gdn_perf", **{**GDN, "latency": [0.1, 0.3, 0.1, 0.3]})
+    flags = imported(tmp_path)[0].frame.groupby("framework", observed=True)["flag"].apply(list)
+    assert flags["sglang"] == ["", "slow_machine", "", "slow_machine"]
+    assert flags["vllm"] == [""] * 4
 
 
 def test_of_two_kernels_for_a_shape_the_engines_default_is_kept(tmp_path: Path) -> None:

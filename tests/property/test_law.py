@@ -14,9 +14,11 @@ from predictor.estimators.base import Batch, Estimator, make_batch, predict_kern
 from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
 from predictor.ops import (
     Attention,
+    CausalConv1d,
     Collective,
     Copy,
     CrossEntropy,
+    DeltaRule,
     Dropout,
     Elementwise,
     Embedding,
@@ -25,12 +27,14 @@ from predictor.ops import (
     Norm,
     Op,
     OptimizerStep,
+    Quantize,
     Reduce,
     Rotary,
     Routing,
     Softmax,
 )  # fmt: skip
 from predictor.roofline import roofline
+from predictor.training.recipes import RECIPES
 
 ARTIFACTS = load_artifacts()
 FRAMEWORKS = ("pytorch", "vllm", "sglang", "trtllm")
@@ -68,12 +72,21 @@ FAMILIES: dict[str, st.SearchStrategy[Op]] = {
     "optimizer": st.builds(OptimizerStep, st.just("fp32"), st.integers(1, 10**9), st.sampled_from(["adam", "sgd"])),
     "copy": st.builds(Copy, dtype, st.integers(1, 10**9)),
     "routing": st.builds(Routing, dtype, size, st.sampled_from([8, 256]), st.integers(1, 8)),
+    "quantize": st.builds(
+        Quantize, st.sampled_from(["fp8", "int8", "nvfp4"]), size, size, st.sampled_from(["scale", "cast", "dynamic"]),
+        st.sampled_from(["bf16", "fp32"]), st.sampled_from([0, 128, 2**24]),
+    ),
+    "causal_conv1d": st.builds(CausalConv1d, st.just("bf16"), small, size, size, st.just(4), st.booleans()),
+    "delta_rule": st.builds(
+        lambda b, q, h, g, c: DeltaRule("bf16", b, q, h, h * g, 128, 128, c),
+        small, st.one_of(st.just(1), size), st.integers(1, 16), st.integers(1, 8), st.booleans(),
+    ),
 }  # fmt: skip
 
 
 def test_every_family_is_drawn() -> None:
-    answered = {family for member in ARTIFACTS.manifest["estimators"] for family in member["families"]}
-    assert answered == set(FAMILIES)
+    assert {family for recipe in RECIPES for family in recipe.families} == set(FAMILIES)
+    assert {family for member in ARTIFACTS.manifest["estimators"] for family in member["families"]} <= set(FAMILIES)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

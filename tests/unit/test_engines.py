@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def toy(monkeypatch: pytest.MonkeyPatch) -> Engine:
     """An engine that captures its prompts, too, and costs what vLLM's kernels cost."""
     monkeypatch.setattr(registry, "_registered", {})
-    made = Engine("toy", "vllm", host=CAPTURED, decode_host=CAPTURED, serves=True)
+    made = Engine("toy", "vllm", host=CAPTURED, decode_host=CAPTURED, serves=True, samples=True)
     engines.register(made)
     return made
 
@@ -71,6 +71,7 @@ def test_what_engines_say_of_themselves_is_known() -> None:
         assert {one.host, one.decode_host} <= set(HOSTS)
         assert one.serves or one.kernels == "pytorch"
         assert one.fuses == (one.host != CALLS)
+        assert one.serves or not one.samples
         assert one.launch_overhead_s is None or 0 < one.launch_overhead_s < 1e-4
 
 
@@ -110,7 +111,7 @@ def test_no_engine_is_named_outside_its_file() -> None:
 def test_libraries_have_numbers_of_their_own() -> None:
     """What stands in trained sets: the number in the features, the order in which they answer, the constants' order."""
     measured = engines.measured()
-    assert [(one.name, one.code) for one in measured] == [("vllm", 2), ("trtllm", 0), ("sglang", 1)]
+    assert [(one.name, one.code) for one in measured] == [("vllm", 2), ("trtllm", 0), ("sglang", 1), ("aiter", 3)]
     assert LAUNCHED == ("vllm", "sglang", "trtllm")
     assert {engines.engine(name).kernels for name in engines.names()} <= set(engines.libraries())
     for name in engines.libraries():

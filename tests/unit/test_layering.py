@@ -46,6 +46,7 @@ LEVELS = {
     "predictor.prediction": 7,
     "predictor.simulate": 8,
     "predictor.simulate.timeline": 5,
+    "predictor.simulate.gaps": 5,
     "predictor.simulate.times": 6,
     "predictor.simulate.interval": 7,
     "predictor.simulate.schedule": 7,

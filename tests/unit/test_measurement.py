@@ -64,7 +64,7 @@ EXAMPLES: list[Op] = [
     OptimizerStep("fp32", 10**12, "adam_fused", True),
     MoE("fp8", 16, 64, 128, 8, 2, False, 2, 4, "power_law_1.2"),
     Routing("fp32", 16, 8, 2),
-    Quantize("fp8", 5, 128, "cast", "bf16"),
+    Quantize("fp8", 5, 128, "cast", "bf16", 64),
     CausalConv1d("bf16", 2, 1, 6144, 4, True),
     DeltaRule("bf16", 2, 7, 16, 32, 128, 128, True),
     Collective("bf16", "all_reduce", 1 << 20, 16, 8, "nvswitch", 450e9, 6e-7, True, 4e11, 5e-6, "dgx-h100"),

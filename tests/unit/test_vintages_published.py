@@ -10,7 +10,7 @@ from each import each
 
 import predictor
 from predictor import engines
-from predictor.engines import CALLS, CAPTURED, DECODE, LAUNCHES, PREFILL, Engine, registry
+from predictor.engines import CALLS, CAPTURED, DECODE, PREFILL, Engine, registry
 from predictor.engines import defaults as d
 from predictor.engines.vintage import (
     EITHER_SHOT,
@@ -133,7 +133,7 @@ def test_schedulers_differ_as_published() -> None:
 
 def test_hosts_and_overlap() -> None:
     assert [of("vllm", version).decode_host for version in ("0.1", "0.2.5", "0.2.6", "0.6", "")] == [
-        LAUNCHES, LAUNCHES, CAPTURED, CAPTURED, CAPTURED,
+        CALLS, CALLS, CAPTURED, CAPTURED, CAPTURED,
     ]  # fmt: skip
     assert (of("eager").host, of("compile").host) == (CALLS, CAPTURED)
 

@@ -78,7 +78,7 @@ class Shapes:
 
     ``blocked``: sums leave the tensor cores after every 128 elements of K, to be scaled. ``tiles``: those that ran;
     None for candidates, which is to ask a library. A row that says its tile is of a kernel that was run again and again
-    on the same operands.
+    on the same operands. ``quantized``: A is given in its narrow format, so that nothing quantizes it in this time.
     """
 
     batch: FloatArray
@@ -89,6 +89,7 @@ class Shapes:
     weight_itemsize: float
     blocked: bool = False
     tiles: Tiles | None = None
+    quantized: bool = False
 
     @property
     def step(self) -> float:
@@ -97,6 +98,11 @@ class Shapes:
         Scaling the sums of a block takes as long as a turn again.
         """
         return 1.0 if self.blocked else min(1.0, self.itemsize / 2.0)
+
+    @property
+    def quantizes(self) -> bool:
+        """Whether the time holds a kernel that quantizes A."""
+        return self.itemsize < 2 and not self.quantized
 
     @property
     def weights(self) -> FloatArray:
@@ -196,7 +202,7 @@ def core_time(shapes: Shapes, device: Device, constants: Constants) -> CoreTime:
     compute = loops(shapes, device, constants).times(shapes.k).min(axis=1)
     moved = traffic(shapes, device, constants)
     total = (compute**NORM + moved.seconds**NORM) ** (1 / NORM) + constants.overhead_cycles / device.clock_hz
-    if shapes.itemsize < 2:
+    if shapes.quantizes:
         total += quantize_time(shapes, device, constants, moved.l2, moved.dram)
     return CoreTime(total, compute, moved.seconds)
 

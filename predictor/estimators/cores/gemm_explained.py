@@ -111,7 +111,7 @@ def core_terms(shapes: Shapes, device: Device, constants: Constants) -> tuple[li
     weights, others, splits = float(shapes.weights[0]), float(shapes.activations[0]), c.tiled.splits
     resident, k, quantize_s = float(moved.resident[0]), float(shapes.k[0]), 0.0
     from_dram = weights + others > HELD * device.l2_bytes or weights * (1 - resident) / moved.dram > 0.5 * memory_s
-    if shapes.itemsize < 2:
+    if shapes.quantizes:
         quantize_s = float(quantize_time(shapes, device, constants, moved.l2, moved.dram)[0])
     cache = "DRAM" if from_dram else "L2"
     parts = {"compute": compute_s, cache: memory_s, "launch": overhead_s, "quantizing activations": quantize_s}

@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.estimators.cores.gemm import Shapes
+from predictor.estimators.cores.gemm import CoreTime, Shapes
 from predictor.estimators.device import Device
+from predictor.estimators.named import p_norm
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray
 from predictor.tiling import TileGrid
@@ -128,68 +129,56 @@ def products(batch: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray) -> 
     return Shapes(batch, m, n, k, BYTES, BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """Constants of the kernel library and layout in use; floats, or arrays of shape (n, 1) or (n,)."""
+def core_time(
+    shape: Shapes, device: Device, const: Constants, cand: Candidates, library: Any, along_k: Any
+) -> CoreTime:
+    """Seconds of every candidate and of its two parts, each of shape (n, c); ``device`` at the rates that it sustains.
 
-    unaligned: Any
-    reread: Any
-    narrow: Any
-    straddle: Any
-    strain: Any
-    along_k: Any  # 1 where B, too, is stored along K (layout tn)
+    ``library``: index of the kernel library; ``along_k``: 1 where B, too, is stored along K (layout tn). Both are one
+    for all, or arrays that broadcast against (n, c).
+    """
+    grid, out = cand.grid(shape), shape.batch * shape.m * shape.n * BYTES
+    compute = _compute_seconds(shape, device, const, cand, library, grid.waves(device.sms, cand.splits))
+    operands = _operand_bytes(shape, device, const, cand, library, along_k, grid)
+    memory: FloatArray = (operands + (2.0 * cand.splits - 1.0) * out) / (device.bandwidth * const.memory)
+    fixed = const.fixed_s + np.where(cand.splits > 1.0, const.split_s, 0.0)
+    total = p_norm(compute, memory, const.norm) + out * (const.write_out / device.bandwidth) + fixed
+    return CoreTime(total, compute, memory)
 
 
-def operand_bytes(shape: Shapes, cand: Candidates, device: Device, traits: Traits) -> FloatArray:
+def _operand_bytes(
+    shape: Shapes, device: Device, const: Constants, cand: Candidates, lib: Any, along_k: Any, grid: TileGrid
+) -> FloatArray:
     """Bytes of A and B from DRAM: once, plus what each wave of blocks reads again where L2 cannot hold both.
 
     Blocks start along a row of tiles; the blocks of one wave walk K together and share rows of A and columns of B.
     """
     once = (shape.m + shape.n) * shape.k * BYTES
-    extra = (traits.narrow + np.where(shape.k % 8.0 != 0.0, traits.straddle, 0.0)) * (shape.k / (shape.k + LONG_K))
-    strided = (shape.m + shape.n * traits.along_k) * shape.k * (BYTES * extra)
-    grid = cand.grid(shape)
+    cut = np.where(shape.k % 8.0 != 0.0, const.straddle[lib], 0.0)
+    extra = (const.narrow[lib] + cut) * (shape.k / (shape.k + LONG_K))
+    strided = (shape.m + shape.n * along_k) * shape.k * (BYTES * extra)
     wave = device.sms * cand.resident
     wide = np.minimum(grid.columns, wave)
     high = np.minimum(np.maximum(wave / wide, 1.0), grid.rows)
     waves = grid.columns * grid.rows / (wide * high)
     again = waves * (wide * cand.tile_n + high * cand.tile_m) * shape.k * BYTES
     again = np.where(once > 0.5 * device.l2_bytes, np.maximum(again - once, 0.0), 0.0)
-    result: FloatArray = shape.batch * (once + strided + traits.reread * again)
+    result: FloatArray = shape.batch * (once + strided + const.reread[lib] * again)
     return result
 
 
-def compute_seconds(shape: Shapes, cand: Candidates, device: Device, const: Constants, traits: Traits) -> FloatArray:
-    """Time of the SM with most blocks, shape (n, c); ``device`` at the clock that it sustains."""
-    share = cand.grid(shape).waves(device.sms, cand.splits)
-    whole = np.ceil(share)
-    busiest = np.maximum(share + const.quantization * (whole - share), 1.0)
+def _compute_seconds(
+    shape: Shapes, device: Device, const: Constants, cand: Candidates, lib: Any, waves: Any
+) -> FloatArray:
+    """Time of the SM with most blocks, shape (n, c)."""
+    whole = np.ceil(waves)
+    busiest = np.maximum(waves + const.quantization * (whole - waves), 1.0)
     steps = np.ceil(shape.k / (K_STEP * cand.splits))  # the main loop takes whole steps
     work = 2.0 * cand.tile_m * cand.tile_n / cand.efficiency * (steps * K_STEP + cand.prologue)
-    slow = np.where(whole < 2.0, 1.0 + cand.lonely, 1.0) * np.where(shape.k % 4.0 != 0.0, 1.0 + traits.unaligned, 1.0)
+    unaligned = np.where(shape.k % 4.0 != 0.0, 1.0 + const.unaligned[lib], 1.0)
     far = (2.0 * BYTES * shape.k * shape.m * shape.n / (shape.m + shape.n) / REACH) ** 2
-    slow = slow * (1.0 + traits.strain * (far / (1.0 + far)))
+    slow = np.where(whole < 2.0, 1.0 + cand.lonely, 1.0) * unaligned * (1.0 + const.strain[lib] * (far / (1.0 + far)))
     result: FloatArray = busiest * work * slow * (device.sms / device.peak_flops)
-    return result
-
-
-def memory_seconds(shape: Shapes, cand: Candidates, device: Device, const: Constants, traits: Traits) -> FloatArray:
-    """Time that DRAM is busy, shape (n, c)."""
-    out = shape.batch * shape.m * shape.n * BYTES
-    moved = operand_bytes(shape, cand, device, traits) + (2.0 * cand.splits - 1.0) * out
-    result: FloatArray = moved / (device.bandwidth * const.memory)
-    return result
-
-
-def join_seconds(
-    compute_s: FloatArray, memory_s: FloatArray, shape: Shapes, cand: Candidates, device: Device, const: Constants
-) -> FloatArray:
-    """Kernel time from its two parts and the times that nothing hides, shape (n, c)."""
-    larger = np.maximum(compute_s, memory_s)
-    ratio = np.minimum(compute_s, memory_s) / larger
-    core = larger * (1.0 + ratio**const.norm) ** (1.0 / const.norm)
-    write_out = shape.batch * shape.m * shape.n * (BYTES * const.write_out / device.bandwidth)
-    result: FloatArray = core + write_out + const.fixed_s + np.where(cand.splits > 1.0, const.split_s, 0.0)
     return result
 
 

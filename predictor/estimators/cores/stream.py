@@ -27,7 +27,7 @@ import numpy as np
 from predictor import engines
 from predictor.estimators.base import Batch
 from predictor.estimators.device import Device
-from predictor.estimators.named import Named
+from predictor.estimators.named import Named, p_norm
 from predictor.hardware.gpu import FETCH_BYTES, SECTOR_BYTES, GPUSpec
 from predictor.ops.base import BACKWARD
 from predictor.ops.elementwise import Rotary
@@ -274,7 +274,4 @@ def kernel_seconds(traffic: Traffic, device: Device, hold: Any, const: Constants
     )  # fmt: skip
     stream = np.maximum(moved / device.bandwidth, inner)
     issue = traffic.rows * work / device.peak_flops + traffic.gathers * const.gather / (device.sms * device.clock_hz)
-    larger = np.maximum(np.maximum(stream, issue), 1e-12)
-    ratio = np.minimum(stream, issue) / larger
-    result: FloatArray = larger * (1.0 + ratio**const.norm) ** (1.0 / const.norm) + const.fixed_s * traffic.kernels
-    return result
+    return p_norm(stream, issue, const.norm) + const.fixed_s * traffic.kernels

@@ -13,7 +13,16 @@ from predictor.training.importers.base import ImportResult, Skipped
 __all__ = ["SOURCES", "ImportResult", "Skipped", "import_parts", "import_source"]
 
 #: Name of a source -> the module that reads it, each with a `run(root: Path) -> ImportResult`.
-SOURCES: tuple[str, ...] = ("neusight", "aiconfigurator", "vidur", "vtrain", "llmcompass", "microbench")
+SOURCES: tuple[str, ...] = (
+    "neusight",
+    "aiconfigurator",
+    "vidur",
+    "vtrain",
+    "llmcompass",
+    "aiter",
+    "simumax",
+    "microbench",
+)
 
 
 def import_source(source: str, path: str | Path) -> ImportResult:

@@ -150,6 +150,8 @@ def _import_file(into: Collector, path: Path) -> None:
     raw = _drop_unknown(into, path, raw)
     if not len(raw):
         return
+    if path.stem == "computescale_perf":
+        raw = aiconfigurator_linear.with_subtrahend(raw, path)
     framework = path.parts[-3]
     columns = {
         "source": "aiconfigurator", "source_file": into.relative(path), "source_row": raw.index.to_numpy() + 1,
@@ -194,7 +196,8 @@ def _flag(table: str, raw: Frame, gpu: GPUSpec, framework: str) -> Any:
     if table == "mla_bmm_perf":
         return raw["kernel_source"].astype(str).str.contains("dequant").map({True: "dequantized", False: ""})
     if table == "gdn_perf":
-        return aiconfigurator_linear.channels_unknown(raw)
+        slow = aiconfigurator_linear.slow_machine(raw, gpu.id, framework)
+        return _joined(aiconfigurator_linear.channels_unknown(raw), slow)
     return aiconfigurator_linear.differences(raw) if table == "computescale_perf" else ""
 
 

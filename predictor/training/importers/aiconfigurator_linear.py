@@ -8,16 +8,22 @@ What the numbers say of themselves:
 * TensorRT-LLM's convolutions of gated delta nets, and SGLang 0.5.10's on A100, take the same time for models of 16 and
   of 64 value heads, up to 20 times less than the bytes of all channels need: they ran on fewer channels than a layer
   has. Flagged "channels_unknown", in whichever table it shows.
+* SGLang 0.5.14's gated delta nets on H200: calls up to 0.2 ms take what vLLM's same kernels do (0.96 to 1.0), longer
+  ones 1.5 to 5 times as much, with less than half of the memory's bandwidth, and longer than on H100. That is the
+  machine's doing, not the kernels': flagged "slow_machine".
 * `fused_recurrent_gated_delta_rule` (the same two) takes 1.3 times less than the packed kernel on every GPU and passes
   the memory's bandwidth with states that are read and written whole: "beats_roofline" where it does.
 * "compute_scale" rows are a difference of two times where the kernel's name says "minus", and in SGLang's tables, most
-  of whose rows are 0 (and therefore none): flagged "difference".
+  of whose rows are 0 (and therefore none): flagged "difference". Where it says what minus what, and the table beside it
+  times the latter, their sum is what was timed: vLLM's kernel that finds the scales and applies them ("dynamic").
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from predictor.errors import SpecError
 from predictor.training.dataset import Frame
 from predictor.training.extras import require
 
@@ -27,11 +33,15 @@ GDN = (
 MAMBA2 = ("phase", "batch_size", "seq_len", "d_conv", "nheads", "head_dim", "n_groups", "d_state")
 QUANTIZE = ("op_name", "m", "k", "quant_dtype")
 
-_KINDS = {"compute_scale": "scale", "scale_matrix": "cast"}
+_KINDS = {"compute_scale": "scale", "scale_matrix": "cast", "dynamic": "dynamic"}
+#: Between the names of two kernels in that of the difference of their times.
+_MINUS = "_minus_"
 #: Two models whose value heads differ by four take equally long, within this factor, where both are long enough. Chosen
 #: by looking at all gdn_perf tables: in seven the ratio is 1.00, in the others above 20.
 _ALIKE = 1.15
 _LONG_MS = 0.1
+#: Whose calls from so many milliseconds on ran slow. Chosen by looking at the frameworks that have the same kernels.
+_SLOW, _SLOW_FROM_MS = ("h200-sxm", "sglang"), 0.2
 
 
 def gdn(raw: Frame) -> dict[str, Any]:
@@ -70,10 +80,36 @@ def quantize(raw: Frame) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def with_subtrahend(raw: Frame, path: Path) -> Frame:
+    """The rows of a computescale table; a difference of times becomes the first one, by adding the second again.
+
+    The second is what the scale_matrix table in the same folder has for the shape (the median of repeats).
+    """
+    beside = path.with_name("scale_matrix_perf.parquet")
+    names = raw["kernel_source"].astype(str)
+    if not beside.is_file() or not names.str.contains(_MINUS).any():
+        return raw
+    try:
+        other = require("pandas").read_parquet(beside)
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{beside} cannot be read as parquet: {str(error).splitlines()[0]}") from None
+    shape = ["m", "k", "quant_dtype"]
+    times = other.groupby([other["kernel_source"].astype(str), *shape])["latency"].median()
+    parts = names.str.partition(_MINUS)
+    keys = require("pandas").MultiIndex.from_arrays([parts[2], *(raw[name] for name in shape)])
+    second = times.reindex(keys).to_numpy()
+    known = second == second
+    raw = raw.copy()
+    raw["op_name"] = raw["op_name"].astype(str).where(~known, "dynamic")
+    raw["kernel_source"] = names.where(~known, parts[0])
+    raw["latency"] = raw["latency"].where(~known, raw["latency"] + second)
+    return raw
+
+
 def differences(raw: Frame) -> Any:
     """The flag of times that are a difference of two."""
     scale = raw["op_name"].astype(str) == "compute_scale"
-    taken = raw["kernel_source"].astype(str).str.contains("_minus_|^sglang$")
+    taken = raw["kernel_source"].astype(str).str.contains(f"{_MINUS}|^sglang$")
     return (scale & taken).map({True: "difference", False: ""})
 
 
@@ -93,6 +129,12 @@ def channels_unknown(raw: Frame) -> Any:
     if both.empty or (both["many"] / both["few"]).median() > _ALIKE:
         return none
     return convolution.map({True: "channels_unknown", False: ""})
+
+
+def slow_machine(raw: Frame, gpu: str, framework: str) -> Any:
+    """The flag of long calls of the table whose machine was slow."""
+    here = (gpu, framework) == _SLOW
+    return ((raw["latency"] > _SLOW_FROM_MS) & here).map({True: "slow_machine", False: ""})
 
 
 def _sequences(raw: Frame) -> dict[str, Any]:
