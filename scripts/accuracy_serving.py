@@ -11,8 +11,9 @@ GB200 with no row of compute capability 10, AMD's boards with rows of NVIDIA's a
 shapes of these GPUs out instead, which are fitted on their own rows alone. ``--sample`` fits on at most so many rows of
 a GPU, framework and dtype (0: all). ``--calibrate`` gives each GPU that has no sibling 16, 64 and 256 rows of one
 framework's bf16 GEMM (mean of ``--draws`` draws) and scores a third of up to 9,000 other rows of that framework; with
-``--none-out`` measured GPUs, too, which few rows are to do no harm. The rows are stratified as for fp32: one from each cell of log FLOPs and arithmetic intensity; of a dozen
-drawn in a cell the one that tells most by its distance from the others (no latency is read), or with ``--random`` any.
+``--none-out`` nothing is left out: few rows are to do measured GPUs no harm. The rows are stratified as for fp32: one
+from each cell of log FLOPs and arithmetic intensity; of a dozen drawn in a cell the one that tells most by its distance
+from the others (no latency is read), or with ``--random`` any.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def constants(seen: Any, family: str, gpus: Any) -> dict[str, float]:
 
 
 def left_out(
-    frame: Any, families: list[str], sample: int, chosen: list[str], draws: int, random: bool, known: bool = False
+    frame: Any, families: list[str], sample: int, chosen: list[str], draws: int, random: bool, none_out: bool = False
 ) -> list[str]:
     """A table's lines."""
     lines = ["| scored | known sibling | kernels | framework | n | constant | median | mean | p90 | signed median |"]
