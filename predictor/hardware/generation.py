@@ -8,6 +8,10 @@ from predictor.hardware.gpu import GPUSpec
 
 #: Libraries run the same kernels, with mma.sync, on Turing, Ampere, Ada and the Blackwell of graphics cards.
 _MMA_CAPABILITIES = ("7", "8", "12")
+#: Compute capabilities whose boards run the kernels of an earlier one, and how fast they run what an instruction set
+#: fixes stands in the catalogue. Source: CUDA C++ Programming Guide 13, family-specific targets: compute_100f is for
+#: 10.0 and 10.3.
+_FAMILIES = {"10.3": "10.0"}
 
 #: Clocks of one dependent load from device memory, by compute capability, or by architecture where there is none.
 #: Source: pointer chases. 8.0 (A100 PCIe), 8.9 (RTX 4090), 9.0 (H100 PCIe) of Luo et al., arXiv 2402.13499; 7.0, 8.6
@@ -46,6 +50,15 @@ def generation(gpu: GPUSpec) -> str:
     """
     major = (gpu.compute_capability or "").split(".")[0]
     return f"{gpu.architecture} {major}".strip()
+
+
+def chip(capability: str | None) -> str:
+    """The compute capability whose kernels a board runs, "" for None; boards of one are siblings.
+
+    >>> chip("10.0"), chip("10.3"), chip("8.9"), chip(None)
+    ('10.0', '10.0', '8.9', '')
+    """
+    return _FAMILIES.get(capability or "", capability or "")
 
 
 def is_among(gpu: GPUSpec, generations: Collection[str]) -> bool:
