@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +92,40 @@ GROUPS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What rows of a kind brought on boards left out: ``errors`` in % by rows (0: none), and the command of it."""
+
+    of: str
+    errors: Mapping[int, float]
+    command: str
+    halfwidths: Mapping[int, float] = field(default_factory=dict)  # of the 80 % interval, in %
+    whole: bool = False  # of all rows of the estimator, not of the group's
+
+    def says(self, rows: int) -> str:
+        """One line."""
+        known = [count for count in self.errors if 0 < count <= rows]
+        at = max(known, default=min(count for count in self.errors if count))
+        line = f"{self.of}: {self.errors[0]:.1f} % without rows, {self.errors[at]:.1f} % with {at}"
+        if at in self.halfwidths:
+            line += f"; 80 % interval of +-{self.halfwidths[at]:.0f} %"
+        return f"{line} ({self.command})"
+
+
+_SERVED = "scripts/accuracy_serving.py --calibrate --sample 3000 --families gemm"
+_FP32 = "scripts/leave_one_out_fp32.py"
+NO_EVIDENCE = "no figure: it was not held against boards left out"
+#: By group, what rows brought. Measured by the commands named, on A100, L40S, RTX PRO 6000, H100 and B200 (bf16; one
+#: draw a framework), and on P4, P100, T4, V100 and A100-40GB (fp32; docs/accuracy-fp32.md).
+EVIDENCE: Mapping[str, Evidence] = {
+    "linear bf16": Evidence("bf16 GEMM, median error", {0: 9.2, 16: 7.7, 64: 6.4}, _SERVED, {16: 35, 64: 16}),
+    **{
+        f"{kind} fp32": Evidence("fp32 GEMM, mean error", {0: 21.7, 20: 11.2, 64: 9.2}, _FP32, whole=True)
+        for kind in ("linear", "bmm")
+    },
+}
+
+
 def choose(cases: Sequence[Case], target: Target, rows: int) -> dict[Group, list[Case]]:
     """The cases of each group to measure: ``rows`` for an estimator, in equal parts for its groups that have any.
 
@@ -113,6 +147,17 @@ def choose(cases: Sequence[Case], target: Target, rows: int) -> dict[Group, list
             share = rows // len(groups) + (place < rows % len(groups))
             chosen[group] = _informative(found[group], share)
     return chosen
+
+
+def bought(chosen: Mapping[Group, Sequence[Case]]) -> list[dict[str, str | int]]:
+    """What the rows of each group buy: ``estimator``, ``group``, ``rows``, ``brings``."""
+    found: list[dict[str, str | int]] = []
+    for group, cases in chosen.items():
+        known = EVIDENCE.get(group.name)
+        every = sum(len(rows) for other, rows in chosen.items() if other.estimator == group.estimator)
+        brings = known.says(every if known.whole else len(cases)) if known else NO_EVIDENCE
+        found.append({"estimator": group.estimator, "group": group.name, "rows": len(cases), "brings": brings})
+    return found
 
 
 def in_turns(chosen: Mapping[Group, Sequence[Case]]) -> list[Case]:

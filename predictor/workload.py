@@ -201,7 +201,8 @@ class Workload:
         """What the GPU waits for after every step of this batch: words -> seconds."""
         if self.step_overhead_s is not None:
             return {"step overhead": self.step_overhead_s} if self.step_overhead_s else {}
-        return {wait.name: wait.step_s + self.batch * wait.sequence_s for wait in self._waits()}
+        found = ((wait.name, wait.step_s + self.batch * wait.sequence_s) for wait in self._waits())
+        return {name: seconds for name, seconds in found if seconds}
 
     @property
     def waits_range_s(self) -> tuple[float, float] | None:

@@ -10,9 +10,10 @@ usage: scripts/accuracy_serving.py --rows aiconfigurator.parquet [--only h100-sx
 GB200 with no row of compute capability 10, AMD's boards with rows of NVIDIA's alone. ``--known`` leaves a fifth of the
 shapes of these GPUs out instead, which are fitted on their own rows alone. ``--sample`` fits on at most so many rows of
 a GPU, framework and dtype (0: all). ``--calibrate`` gives each GPU that has no sibling 16, 64 and 256 rows of one
-framework's bf16 GEMM (mean of ``--draws`` draws) and scores a third of up to 9,000 other rows of that
-framework. The rows are stratified as for fp32: one from each cell of log FLOPs and arithmetic intensity; of a dozen
-drawn in a cell the one that tells most by its distance from the others (no latency is read), or with ``--random`` any.
+framework's bf16 GEMM (mean of ``--draws`` draws) and scores a third of up to 9,000 other rows of that framework; with
+``--none-out`` nothing is left out: few rows are to do measured GPUs no harm. The rows are stratified as for fp32: one
+from each cell of log FLOPs and arithmetic intensity; of a dozen drawn in a cell the one that tells most by its distance
+from the others (no latency is read), or with ``--random`` any.
 """
 
 from __future__ import annotations
@@ -108,16 +109,20 @@ def constants(seen: Any, family: str, gpus: Any) -> dict[str, float]:
     return {str(kind): float(np.median(ratio[by == kind])) for kind in np.unique(by)}
 
 
-def left_out(frame: Any, families: list[str], sample: int, chosen: list[str], draws: int, random: bool) -> list[str]:
+def left_out(
+    frame: Any, families: list[str], sample: int, chosen: list[str], draws: int, random: bool, none_out: bool = False
+) -> list[str]:
     """A table's lines."""
     lines = ["| scored | known sibling | kernels | framework | n | constant | median | mean | p90 | signed median |"]
     lines += ["| --- | --- | --- | --- | --: | --: | --: | --: | --: | --: |"]
-    more = ["", "| calibrated | known sibling | framework | rows | median, mean of the draws |"]
-    more += ["| --- | --- | --- | --: | --: |"]
+    head = ("calibrated", "known sibling", "framework", "rows", "median, mean of the draws", "without rows")
+    more = ["", f"| {' | '.join(head)} | largest rise of a draw | 80 % interval holds | its half width |"]
+    more += ["| --- | --- | --- | --: | --: | --: | --: | --: | --: |"]
     gpus = {name: load_gpu(name) for name in sorted(frame["gpu"].astype(str).unique())}
     for target, out in CASES:
         if (chosen and target not in chosen) or target not in gpus:
             continue
+        out = () if none_out else out
         for family in families:
             start = time.monotonic()
             own = frame[(frame["op"].astype(str) == family).to_numpy()]
@@ -139,7 +144,7 @@ def left_out(frame: Any, families: list[str], sample: int, chosen: list[str], dr
             lines += [f"| {target} | {sibling} | {line}" for line in found]
             found.append(f"{target} {family}: {time.monotonic() - start:.0f} s")
             print("\n".join(found), file=sys.stderr, flush=True)
-            if draws and family == "gemm" and sibling == "no":
+            if draws and family == "gemm" and (none_out or sibling == "no"):
                 more += calibrated(own[(name == target).to_numpy()], fitted, gpus[target], sibling, draws, random)
     return lines + (more if draws else [])
 
@@ -193,15 +198,23 @@ def calibrated(rows: Any, fitted: Any, gpu: Any, sibling: str, draws: int, rando
         own = rows[(rows["framework"].astype(str) == framework).to_numpy()]
         own = own.sample(min(9000, len(own)), random_state=1).reset_index(drop=True)
         for count in (16, 64, 256):
-            medians = []
+            found_by_draw = []
+            base = serving_gemm.ServingGemm.from_artifact(*fitted)
             for seed in range(draws):
                 few = stratified(own, count, seed, random)
                 found = calibrate_gemm(own.iloc[few].reset_index(drop=True), gpu, *fitted)
                 rest = np.setdiff1d(np.arange(len(own)), few)[seed % 3 :: 3]
                 estimator = serving_gemm.ServingGemm.from_artifact(found.manifest, found.weights)
-                ratio = bounds_and_forecasts(estimator, own.iloc[rest].reset_index(drop=True), "gemm", gpu)[1]
-                medians.append(np.median(np.abs(ratio - 1.0)))
-            lines.append(f"| {gpu.id} | {sibling} | {framework} | {count} | {np.mean(medians):.2%} |")
+                part = own.iloc[rest].reset_index(drop=True)
+                old, ratio = (bounds_and_forecasts(e, part, "gemm", gpu)[1] for e in (base, estimator))
+                low, high = found.manifest["calibrated"][gpu.id]["width"]["linear|bf16"]
+                holds = np.mean((-np.log(ratio) >= low) & (-np.log(ratio) <= high))
+                before, after = (np.median(np.abs(r - 1.0)) for r in (old, ratio))
+                found_by_draw.append((after, before, after - before, holds, (high - low) / 2.0))
+            table = np.array(found_by_draw)
+            after, before, _, holds, half = table.mean(axis=0)
+            line = f"| {gpu.id} | {sibling} | {framework} | {count} | {after:.2%} | {before:.2%} |"
+            lines.append(f"{line} {table[:, 2].max():+.2%} | {holds:.0%} | {half:.0%} |")
             print(lines[-1], file=sys.stderr, flush=True)
     return lines
 
@@ -239,6 +252,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=0)
     parser.add_argument("--calibrate", action="store_true")
     parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--none-out", action="store_true", help="leave none out: what few rows do to measured GPUs")
     parser.add_argument("--random", action="store_true", help="with --calibrate: any row of a cell")
     parser.add_argument("--known", default="", help="GPUs of which shapes are left out")
     parser.add_argument("--out", type=Path)
@@ -251,7 +265,7 @@ def main() -> int:
     if known:
         lines = shapes_left_out(frame, families, known)
     else:
-        lines = left_out(frame, families, arguments.sample, chosen, draws, arguments.random)
+        lines = left_out(frame, families, arguments.sample, chosen, draws, arguments.random, arguments.none_out)
     print("\n".join(lines))
     if arguments.out:
         head = "# Serving kernels on GPUs left out\n\nWritten by `scripts/accuracy_serving.py`.\n\n"

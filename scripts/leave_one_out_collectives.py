@@ -2,8 +2,9 @@
 
     python scripts/leave_one_out_collectives.py FILE.parquet...
 
-FILEs are imports of aiconfigurator, vidur and vtrain. Printed are median errors in percent, of NCCL's all_reduce in 16
-bit over the most GPUs of a node from 1 MiB on ("headline"), and of everything else by kind, below and from 1 MiB on.
+FILEs are imports of aiconfigurator, vidur and vtrain. Printed are errors in percent: the median of NCCL's all_reduce in
+16 bit over the most GPUs of a node from 1 MiB on ("headline"), then, below and from 1 MiB on, median, mean and signed
+median of NCCL's collectives, of the libraries' own all_reduce, of both, and the medians by kind.
 The eight rows are drawn over the node's all_reduce rows, stratified over GPUs and sizes, mean of ten draws; they are no
 part of the rows they are tested on.
 """
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.estimators.cores.collective import OWN
+from predictor.estimators.cores.collective import OWN, Constants
 from predictor.hardware.gpu import load_gpu
 from predictor.roofline import FloatArray
 from predictor.training import dataset, fit_collective
@@ -27,9 +28,11 @@ MIB = 2**20
 LEFT_OUT = {
     "A100": ("a100-sxm-80gb", "a100-pcie-80gb"),
     "Hopper": ("h100-sxm", "h200-sxm", "h100-nvl"),
+    "B200, GB200": ("b200-sxm", "gb200"),
     "V100": ("v100-sxm-32gb",),
     "L40S": ("l40s",),
     "RTX PRO 6000": ("rtx-pro-6000-server",),
+    "PCIe boards": ("l40s", "rtx-pro-6000-server"),
     "B60": ("b60",),
 }
 SEEDS = 10
@@ -51,12 +54,14 @@ def main() -> int:
         out = np.isin(gpu, ids)
         constants, _ = fit_collective.fit_shared(rows.take(np.flatnonzero(nvidia & ~out)))
         zero = np.zeros((rows.size, len(OWN)))
-        error = 100.0 * np.abs(np.expm1(rows.errors(constants, zero)))
+        signed = 100.0 * np.expm1(rows.errors(constants, zero))
+        error = np.abs(signed)
         target = out & headline
         said = "no headline"
         if target.any():
             said = f"headline {np.median(error[target]):.1f} % ({int(target.sum())} rows)"
-        print(f"{name} left out: {said}; " + "; ".join(_by_kind(frame, error, out)))
+        print(f"{name} left out: {said}", *_by_library(frame, signed, out), sep="\n    ", flush=True)
+        print("    " + "; ".join(_by_kind(frame, error, out)))
         for system in sorted(set(rows.system[out].tolist())):
             _from_eight(frame, rows, constants, out & (rows.system == system), headline, system)
     return 0
@@ -76,6 +81,23 @@ def _headline(frame: Any) -> npt.NDArray[np.bool_]:
     return np.asarray(base & (frame["ranks"] == most) & (frame["size"] >= MIB), dtype=bool)
 
 
+def _by_library(frame: Any, signed: FloatArray, out: npt.NDArray[np.bool_]) -> list[str]:
+    """A line a side of 1 MiB: median, mean and signed median of the errors, and how many."""
+    nccl = (frame["framework"].astype(str) == "pytorch").to_numpy()
+    big = (frame["size"] >= MIB).to_numpy()
+    said = []
+    for side, rows in (("below 1 MiB", out & ~big), ("from 1 MiB", out & big)):
+        parts = []
+        for name, part in (("all", rows), ("NCCL", rows & nccl), ("own kernels", rows & ~nccl)):
+            if part.any():
+                error = np.abs(signed[part])
+                median, mean, middle = np.median(error), error.mean(), np.median(signed[part])
+                parts.append(f"{name} {median:.1f} (mean {mean:.1f}, signed {middle:+.1f}, n {int(part.sum())})")
+        if parts:
+            said.append(f"{side}: " + "; ".join(parts))
+    return said
+
+
 def _by_kind(frame: Any, error: FloatArray, out: npt.NDArray[np.bool_]) -> list[str]:
     said = []
     big = (frame["size"] >= MIB).to_numpy()
@@ -91,7 +113,7 @@ def _by_kind(frame: Any, error: FloatArray, out: npt.NDArray[np.bool_]) -> list[
 def _from_eight(
     frame: Any,
     rows: fit_collective.Rows,
-    constants: FloatArray,
+    constants: Constants,
     here: npt.NDArray[np.bool_],
     headline: npt.NDArray[np.bool_],
     system: str,
@@ -107,7 +129,7 @@ def _from_eight(
     found = []
     for seed in range(SEEDS):
         drawn = _stratified(frame, pool, 8, seed)
-        own = fit_collective.fit_own(rows.take(drawn), constants)
+        own = fit_collective.fit_own(rows.take(drawn), constants).logs()
         scores = []
         for part in (np.flatnonzero(here & headline), nccl):
             rest = rows.take(np.setdiff1d(part, drawn))

@@ -61,9 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
         target = cpu_target(units, environment.memory_bytes())
     else:
         target = gpu_target(load_gpu(arguments.gpu))
-    plan = sweep.build(target, arguments.ops, arguments.dtypes, arguments.sweeps)
+    plan, bought = sweep.build(target, arguments.ops, arguments.dtypes, arguments.sweeps), []
     if arguments.calibration:
         chosen = calibration.choose(plan.cases, target, ROWS if arguments.rows is None else arguments.rows)
+        bought = calibration.bought(chosen)
         plan = sweep.Plan(calibration.in_turns(chosen))
     elif arguments.rows is not None:
         raise RequestError("--rows: is for --calibration; --max-cases takes the first cases of a plan")
@@ -84,11 +85,17 @@ def run(arguments: argparse.Namespace) -> int:
             "target": target.id, "cases": len(cases), "expected_s": sum(expected), "budget_s": arguments.budget,
             "cases_within_budget": within, "operators": table, "left_out": plan.left_out,
         }  # fmt: skip
+        if arguments.calibration:
+            document["brings"] = bought
         if arguments.cases or arguments.calibration:
             document["list"] = [{"case_id": case.id, **case.to_json()} for case in cases]
         print(json.dumps(document, indent=1))
         return 0
     _print(arguments, target, cases, expected, within, table, plan.left_out)
+    if bought:
+        print("\nWhat rows brought to boards left out of the fits:")
+    for entry in bought:
+        print(f"  {entry['estimator']}, {entry['group']}, {entry['rows']} rows: {entry['brings']}")
     return 0
 
 

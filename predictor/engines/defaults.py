@@ -175,7 +175,11 @@ def all_reduce_algorithm(
 
 def library_of(engine: Engine, gpu: GPUSpec) -> Callable[[Op], str] | None:
     """Library of each operator's kernels on ``gpu``: that of `Engine.library_of`, and NCCL for an all_reduce that the
-    release leaves to it; None where it is the engine's for all."""
+    release leaves to it; None where it is the engine's for all.
+
+    PyTorch's symmetric memory, which nobody measured, is taken for the engine's own kernel, which it replaces where it
+    is faster.
+    """
     of_kernels, found = engine.library_of(gpu), engine.vintage()
     if found is None or found.collectives is None:
         return of_kernels
@@ -185,7 +189,7 @@ def library_of(engine: Engine, gpu: GPUSpec) -> Callable[[Op], str] | None:
         if isinstance(op, Collective) and op.kind == "all_reduce" and op.local_ranks == op.ranks:
             linked = op.link != "pcie"
             algorithm = all_reduce_algorithm(engine, op.size, op.ranks, capability, linked=linked)
-            return engine.kernels if algorithm in (ONE_SHOT, TWO_SHOT, EITHER_SHOT) else NCCL
+            return NCCL if algorithm == NCCL else engine.kernels
         return engine.kernels if of_kernels is None else of_kernels(op)
 
     return choose

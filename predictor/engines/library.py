@@ -103,16 +103,19 @@ class TritonExperts:
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """A library's own all_reduce, which reads the peers' memory: for buffers of up to ``largest_bytes``, of which the
-    GPUs have a share each where it is ``over_ranks``.
+    """A library's own all_reduce from ``version`` on: for buffers of up to ``largest_bytes``, of which the GPUs have a
+    share each where it is ``over_ranks``, within a node; ``linked_from`` GPUs or more need NVLink.
 
-    ``place``: of its launch among the constants that were fitted for such kernels; None where nobody measured them:
-    then the library's that answers for this one.
+    It reads the peers' memory between barriers; one that ``pushes`` writes into the peers' buffers over NVLink, and
+    they poll.
     """
 
     largest_bytes: float
     over_ranks: bool = False
-    place: int | None = None
+    pushes: bool = False
+    linked_from: int = 3  # source: vLLM's custom_all_reduce.py, 0.6.6
+    version: str = ""
+    source: str = ""
 
     def limit(self, ranks: FloatArray) -> FloatArray:
         """Bytes of the largest buffer that it takes over so many GPUs, (n,)."""
@@ -128,11 +131,11 @@ class Library:
     had is never another's. ``runs``: the measured library whose kernels it calls, "" for its own; one that was not
     measured and calls its own is answered by the measured one with the lowest ``turn``.
 
-    ``norms``: the kinds of norms that it has kernels of its own for in 16 bit, others are PyTorch's; ``scalar``:
-    its 16-bit row kernels move one element a thread, not 16 bytes; ``all_reduce``: its own, None where it calls NCCL's
-    alone; ``quantizes``: tables of its narrow products hold the kernel that quantizes the activations, too; ``rows``:
-    what a measured row is, where it is not the kernel that an engine runs by default; ``share_attention``: how its
-    attention kernels share out their work on a GPU. ``unpacks_experts``: experts in
+    ``norms``: the kinds of norms that it has kernels of its own for in 16 bit, others are PyTorch's; ``scalar``: its
+    16-bit row kernels move one element a thread, not 16 bytes; ``all_reduces``: its own by version, the oldest first,
+    none where it calls NCCL's alone; ``quantizes``: tables of its narrow products hold the kernel that quantizes the
+    activations, too; ``rows``: what a measured row is, where it is not the kernel that an engine runs by default;
+    ``share_attention``: how its attention kernels share out their work on a GPU. ``unpacks_experts``: experts in
     weight-only schemes run in Marlin; ``expert_kernel``: one of `EXPERT_KERNELS` for another (variant, GPU), but
     ``generated_experts`` are the variants that run generated kernels where there are any; ``experts``: its Triton
     experts by version, the oldest first. ``decodes_by``: the library whose attention kernels its decode steps call on a
@@ -148,7 +151,7 @@ class Library:
     runs: str = ""
     norms: tuple[str, ...] = ()
     scalar: bool = False
-    all_reduce: AllReduce | None = None
+    all_reduces: tuple[AllReduce, ...] = ()
     quantizes: bool = True
     rows: str = ""
     share_attention: Callable[[AttentionCalls, GPUSpec], Sharing] = packed_groups
@@ -160,6 +163,10 @@ class Library:
     merges: bool = True
     chunks_alone: Callable[[GPUSpec], bool] = several_kernels
     channel_blocks: bool = False
+
+    def all_reduce(self, version: str = "") -> AllReduce | None:
+        """Its own all_reduce as of ``version`` ("": the newest listed); None where it calls NCCL's alone."""
+        return as_of(self.all_reduces, version) if self.all_reduces else None
 
     def moe_kernel(self, variant: str, gpu: GPUSpec) -> str:
         """The kind of kernel that experts of a variant run with on ``gpu``, as its releases of 2026 choose.

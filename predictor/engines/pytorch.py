@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: Eager PyTorch runs the kernels of vLLM's unquantized path; its norms are its own, its collectives NCCL's. What no
 #: file of this folder describes is taken for it.
-PYTORCH = replace(VLLM, name="pytorch", code=-1, runs=VLLM.name, norms=(), all_reduce=None)
+PYTORCH = replace(VLLM, name="pytorch", code=-1, runs=VLLM.name, norms=(), all_reduces=())
 
 LIBRARIES = (PYTORCH,)
 

@@ -32,12 +32,21 @@ EXPERTS = (
     TritonExperts("0.5.14", two_tiles=("bf16",), source="tables of SGLang 0.5.14 on H100, H200, L40S, RTX PRO 6000"),
 )  # fmt: skip
 
+#: A copy of vLLM's, and from 0.5.14 on, over NVLink, kernels of its own: one shot pushes, two shots pull.
+ALL_REDUCES = (
+    AllReduce(8 * 2**20, source="SGLang 0.5.9 all_reduce_utils.py (16 MiB on ROCm)"),
+    AllReduce(
+        16 * 2**20, pushes=True, version="0.5.14",
+        source="SGLang 0.5.14 custom_all_reduce_v2.py, custom_all_reduce_push.cuh; nobody read 0.5.11 to 0.5.13",
+    ),
+)  # fmt: skip
+
 #: As the tables of SGLang 0.5.14 on B200 name their kernels.
 GENERATED_EXPERTS = ("bf16", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8")
-#: Norms: FlashInfer's norm.cuh. all_reduce: its copy of vLLM's, up to 16 MiB (0.5.9 says 8 on NVIDIA).
+#: Norms: FlashInfer's norm.cuh.
 LIBRARIES = (
     Library(
-        "sglang", code=1, turn=2, norms=("rms",), all_reduce=AllReduce(16 * 2**20, place=1), experts=EXPERTS,
+        "sglang", code=1, turn=2, norms=("rms",), all_reduces=ALL_REDUCES, experts=EXPERTS,
         decodes_by=generated_attention, generated_experts=GENERATED_EXPERTS,
     ),
 )  # fmt: skip

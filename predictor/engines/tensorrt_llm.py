@@ -70,11 +70,13 @@ def expert_kernel(variant: str, gpu: GPUSpec) -> str:
     return TRITON if variant == "fp8_block" and runs_mma(gpu) else CUTLASS
 
 
-#: all_reduce: up to 8 MiB over the GPUs (unverified; workspaces of allreduceOp.cpp hold 8 MB).
+#: Needs NVLink or NCCL answers (allreduceOp.cpp). Up to 8 MiB over the GPUs (unverified; its workspaces hold 8 MB);
+#: that its one shot pushes is recalled of customAllReduceKernels.cu, and what its times say.
+ALL_REDUCES = (AllReduce(8 * 2**20, over_ranks=True, pushes=True, linked_from=2),)
 #: Convolutions: causalConv1d.cu, grid (batch, dim), after Dao's causal_conv1d; its table says so, too: flat up to 1,024
 #: tokens of a channel, and in proportion to sequences times channels.
 TRTLLM = Library(
-    "trtllm", code=0, turn=1, norms=("rms", "layer"), all_reduce=AllReduce(8 * 2**20, over_ranks=True, place=2),
+    "trtllm", code=0, turn=1, norms=("rms", "layer"), all_reduces=ALL_REDUCES,
     share_attention=share_attention, unpacks_experts=False, expert_kernel=expert_kernel,
     merges=False, channel_blocks=True,
 )  # fmt: skip

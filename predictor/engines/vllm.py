@@ -79,7 +79,7 @@ def chunks_alone(gpu: GPUSpec) -> bool:
 
 #: Norms: layernorm_kernels.cu. all_reduce: custom_all_reduce.py (0.6.6), less than 8 MiB.
 VLLM = Library(
-    "vllm", code=2, turn=0, norms=("rms",), all_reduce=AllReduce(8 * 2**20 - 1, place=0),
+    "vllm", code=2, turn=0, norms=("rms",), all_reduces=(AllReduce(8 * 2**20 - 1),),
     share_attention=share_attention, expert_kernel=expert_kernel, experts=EXPERTS, chunks_alone=chunks_alone,
     decodes_by=generated_attention, generated_experts=GENERATED_EXPERTS,
 )  # fmt: skip

@@ -173,6 +173,7 @@ _TIMES_0_3 = (
 _WAITS_0_2 = (
     Wait(
         "scheduler, inputs and outputs", "vLLM issue 6854 (0.5, July 2024: 4 ms in the trace shown, 5 to 13 ms said); "
+        "vLLM blog 2024-09-05-perf-update.md (0.5.3: 29 % of 13 ms a token for scheduling, inputs and outputs); "
         "vLLM issue 6913 (_process_model_outputs, 0.5: 0.2 ms at batch 1, 3.4 ms at 32)",
         step_s=4e-3, sequence_s=3.2e-3 / 31, range_s=(4e-3, 13e-3), unverified="releases before 0.5",
     ),

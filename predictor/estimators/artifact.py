@@ -111,8 +111,7 @@ class ArtifactSet:
         """How far forecasts of the estimator ``name`` may be off; None in a set that was trained without intervals."""
         if name not in self._intervals:
             manifest = self.member_manifest(name)
-            own = manifest["calibrated"]
-            self._intervals[name] = Intervals.read(self.path / name, manifest, own)
+            self._intervals[name] = Intervals.read(self.path / name, manifest)
         return self._intervals[name]
 
     def roofline_width(self) -> tuple[float, float] | None:

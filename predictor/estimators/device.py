@@ -3,9 +3,9 @@
 A long run of products draws more than a board's power limit wherever the limit is low for the peak. The clock then
 falls until the power fits: share = power limit / power that the peak needs, of the tensor cores as of the CUDA cores.
 
-From compute capability 8.6 on (8.0 aside), each of an SM's four schedulers issues one instruction a clock and feeds 32
-fp32 lanes, so that a multiply-add takes every issue slot and all other instructions of the main loop cost time. Older
-SMs issue two (Maxwell, Pascal) or have half the lanes (Volta, Turing, 8.0), and hide them.
+From compute capability 8.6 on, each of an SM's four schedulers feeds 32 fp32 lanes from two register banks, which give
+two of a multiply-add's three operands a clock: a product takes 1.5 clocks where the lanes need one, and 2/3 of the peak
+is what is left. A100 (8.0), Volta and Turing have half the lanes, Maxwell and Pascal twice the banks (`loop_share`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from predictor.dtypes import bytes_of
 from predictor.errors import UnsupportedError
+from predictor.hardware.generation import memory_latency_s
 from predictor.hardware.gpu import L2_PORT_BYTES, GPUSpec
 from predictor.roofline import FloatArray
 
@@ -54,10 +55,10 @@ POWER_NEED = {
     "pascal": 22.1, "volta": 17.9, "turing": 17.2, "ampere": 12.8, "8.6": 12.7, "ada": 5.45, "hopper": 6.9,
     "blackwell": 5.5,
 }  # fmt: skip
-#: Share of the issue slots that multiply-adds get in a main loop with 8 x 8 outputs a thread: for each step of K 64 of
-#: them, 4 loads of 16 bytes from shared memory, and about 1.3 for the next tile's copy. Source: CUTLASS' SIMT kernels.
-ISSUE_SHARE = 64.0 / 69.3
-_ONE_SLOT_A_LANE = ("8.6", "8.7", "8.9", "ada", "hopper", "blackwell")
+#: A step of K in a warp's main loop with 8 x 8 outputs a thread: multiply-adds; instructions beside them (4 loads of
+#: 16 bytes a thread from shared memory, and about 1.3 for the next tile's copy); distinct bytes of the fragments of 32
+#: rows and 64 columns; operands of a multiply-add. Source: CUTLASS' SIMT kernels.
+_MULTIPLY_ADDS, _OTHERS, _FRAGMENTS, _OPERANDS = 64.0, 5.3, 4.0 * (32 + 64), 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class Device:
 
     ``tensor_rate``: of that dtype over what tensor cores of its generation can, at most 1.
     ``prologue``: steps of 64 elements of K in which a tile's pipeline of copies is filled and drained; a processor,
-    whose caches fetch ahead by themselves, has none. ``tile_rows``: of the smallest tile of a tensor-core instruction.
+    whose caches fetch ahead by themselves, has none. ``memory_latency_s``: of one dependent load from device memory.
+    ``tile_rows``: of the smallest tile of a tensor-core instruction.
     """
 
     peak_flops: float
@@ -76,13 +78,15 @@ class Device:
     clock_hz: float
     tensor_rate: float = 1.0
     prologue: float = 2.0
+    memory_latency_s: float = 0.0
     tile_rows: float = MMA_ROWS
 
     @staticmethod
     @lru_cache(maxsize=4096)
     def sheet(gpu: GPUSpec, flops: float = 0.0) -> Device:
         """The data sheet's rates as they stand, with so many FLOP/s."""
-        return Device(flops, gpu.memory_bandwidth, float(gpu.l2_bytes), float(gpu.sm_count), gpu.boost_clock_hz)
+        rates = flops, gpu.memory_bandwidth, float(gpu.l2_bytes), float(gpu.sm_count), gpu.boost_clock_hz
+        return Device(*rates, memory_latency_s=memory_latency_s(gpu))
 
     @staticmethod
     @lru_cache(maxsize=4096)
@@ -95,8 +99,7 @@ class Device:
 
     def sustaining(self, flops: Any = 1.0, bandwidth: Any = 1.0) -> Device:
         """This device at such shares of its FLOP/s and of its bytes/s."""
-        rates = self.peak_flops * flops, self.bandwidth * bandwidth
-        return Device(*rates, self.l2_bytes, self.sms, self.clock_hz, self.tensor_rate, self.prologue, self.tile_rows)
+        return replace(self, peak_flops=self.peak_flops * flops, bandwidth=self.bandwidth * bandwidth)
 
     @property
     def l2_bandwidth(self) -> float:
@@ -127,10 +130,21 @@ def tensor_rate(gpu: GPUSpec, dtype: str) -> float:
     return share if share < _WHOLE_RATE else 1.0
 
 
-def issue_share(gpu: GPUSpec) -> float:
-    """Share of the fp32 peak that the instruction issue leaves."""
-    narrow = gpu.compute_capability in _ONE_SLOT_A_LANE or gpu.architecture in _ONE_SLOT_A_LANE
-    return ISSUE_SHARE if narrow else 1.0
+@lru_cache(maxsize=4096)
+def loop_share(gpu: GPUSpec) -> float:
+    """Share of the fp32 peak that the slowest part of an SM leaves a main loop, in (0, 1].
+
+    Clocks of a step on the lanes, over the longest of it on lanes, issue slots, shared memory and registers. What the
+    catalogue does not tell of a board bounds nothing.
+    """
+    if gpu.lanes_per_sm is None or gpu.warp_threads is None:
+        return 1.0
+    lanes = _MULTIPLY_ADDS * gpu.warp_threads / gpu.lanes_per_sm
+    parts = (
+        (_MULTIPLY_ADDS + _OTHERS, gpu.issue_slots_per_clock), (_FRAGMENTS, gpu.shared_memory_bytes_per_clock),
+        (_MULTIPLY_ADDS * _OPERANDS, gpu.register_operands_per_clock),
+    )  # fmt: skip
+    return lanes / max([lanes, *(count / rate for count, rate in parts if rate)])
 
 
 def sustained_share(gpu: GPUSpec, power_need: Mapping[str, float] | None = None) -> float:
@@ -140,7 +154,7 @@ def sustained_share(gpu: GPUSpec, power_need: Mapping[str, float] | None = None)
     because a narrower one does more FLOPs with about the same power. ``power_need`` is for fp32 on the CUDA cores: it
     maps a compute capability or an architecture to W per TFLOP/s; one that it lacks is taken to hold its clock.
     """
-    most = 1.0 if power_need is None else issue_share(gpu)
+    most = 1.0 if power_need is None else loop_share(gpu)
     if power_need is None:
         clocks = gpu.sm_count * gpu.boost_clock_hz
         watts = FULL_CLOCK_WATTS * (_peak(gpu, "bf16") / clocks / _WATTS_AT_FLOPS) ** NEED_EXPONENT

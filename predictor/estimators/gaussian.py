@@ -10,7 +10,7 @@ basis functions, section 2.7).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,13 @@ class Adapted:
     def told(self, at: FloatArray) -> FloatArray:
         """What the board's own rows say beside the trees at ``columns`` (n, f) of the features, (n,)."""
         return self.process.mean(at) + self.offset
+
+    def mixed(self, share: float, before: Mapping[str, float]) -> Adapted:
+        """So much of the way here from shares ``before`` of trees, and no more."""
+        keys = dict.fromkeys((*before, *self.shares))
+        shares = {key: (1.0 - share) * before.get(key, 0.0) + share * self.shares.get(key, 0.0) for key in keys}
+        process = replace(self.process, weights=share * self.process.weights)
+        return Adapted(shares, share * self.offset, self.columns, process)
 
     def to_manifest(self, prefix: str) -> tuple[dict[str, Any], dict[str, FloatArray]]:
         """(what goes into the manifest, arrays, whose names begin with ``prefix``)."""

@@ -15,7 +15,8 @@ every other generation lies beyond.
 
 An operator outside the range of what was measured (a size beyond twice the largest or below half the smallest, a dtype
 that stands in for another one) takes the next distance, and so does one of a class without rows, which borrows the
-widest of its estimator. A GPU that was calibrated counts as a sibling of itself.
+widest of its estimator. A GPU that was calibrated has the widths that its rows, each held out from the others, show
+(`predictor.training.adapt.width`); in classes without rows it counts as a sibling of itself.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -122,11 +124,14 @@ class Intervals:
         self,
         gpus: Mapping[str, tuple[str, str]],
         classes: Mapping[str, ClassWidths],
-        calibrated: Collection[str] = (),
+        calibrated: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     ) -> None:
         self.gpus = gpus
         self.classes = classes
-        self._calibrated = frozenset(calibrated)
+        self._calibrated = {
+            gpu: {name: _pair(pair) for name, pair in about.get("width", {}).items()}
+            for gpu, about in calibrated.items()
+        }
         self._names = list(classes)
         self._index = {name: i for i, name in enumerate(self._names)}
         self._tables: dict[str, FloatArray] = {}
@@ -134,7 +139,7 @@ class Intervals:
         self._ranges: dict[tuple[str, ...], tuple[FloatArray, FloatArray]] = {}
 
     @classmethod
-    def read(cls, folder: Path, manifest: Mapping[str, Any], calibrated: Collection[str] = ()) -> Intervals | None:
+    def read(cls, folder: Path, manifest: Mapping[str, Any]) -> Intervals | None:
         """The widths in an estimator's folder, None where it has none.
 
         SpecError where they are not those that its ``manifest`` names, or cannot be read.
@@ -146,12 +151,14 @@ class Intervals:
         data = read_json(path)
         check_version(path, data)
         try:
-            return cls.from_dict(data, calibrated)
+            return cls.from_dict(data, manifest.get("calibrated", {}))
         except (KeyError, TypeError, ValueError) as error:
             raise SpecError(f"{path} is incomplete: {error}") from None
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], calibrated: Collection[str] = ()) -> Intervals:
+    def from_dict(
+        cls, data: Mapping[str, Any], calibrated: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    ) -> Intervals:
         """From the content of an ``intervals.json``; KeyError or ValueError where it is not one."""
         if not data["classes"]:
             raise ValueError("no classes")
@@ -194,6 +201,9 @@ class Intervals:
         outside = far.any(axis=1) | foreign
         table = self._table(gpu)
         pairs = table[index, np.minimum(distance + (outside | (index == last)), len(DISTANCES) - 1)]
+        own = self._calibrated.get(gpu.id, {})
+        for i in np.flatnonzero(~outside).tolist() if own else ():
+            pairs[i] = own.get(f"{names[i]}|{variant_of(ops[i])}", own.get(names[i], pairs[i]))
         notes = self._notes(names, sizes, values, far, foreign, ops) if outside.any() else ()
         notes += self._alone(names, ops, gpu) if distance.max() == 3 > self.distance(gpu) else ()
         return Width(pairs[:, 0], pairs[:, 1], ~outside & (distance < 3), tuple(names), notes)

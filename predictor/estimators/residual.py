@@ -4,7 +4,7 @@
 
 The constants of a core are fitted for every measured (GPU, framework, variant): a variant is a quantization scheme, or
 a dtype without one. A scheme that was not measured is answered by the one whose kernels come nearest. A GPU that nobody
-measured is answered, in this order, by its sibling (a measured board of the same chip generation with about as many
+measured is answered, in this order, by its sibling (a measured or calibrated board of the same chip with about as many
 SMs), by constants and trees shared by the boards whose tensor cores work alike ("*mma"), and by those shared by all
 ("*"). The shared trees have never seen which GPU a row is of.
 """
@@ -28,7 +28,7 @@ from predictor.estimators.gaussian import Adapted
 from predictor.estimators.knots import Answers, Corners, Grid, Knots
 from predictor.estimators.named import Named, of_a_form
 from predictor.estimators.trees import Trees
-from predictor.hardware.generation import is_among, runs_mma
+from predictor.hardware.generation import chip, is_among, runs_mma
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import stand_ins, variant
 from predictor.roofline import FloatArray
@@ -67,10 +67,13 @@ class Corrections:
         try:
             self.cores = {key: of_a_form(values, forms, key) for key, values in manifest["cores"].items()}
             self._boosters = dict(manifest["boosters"])
-            self._capabilities = {gpu: about["compute_capability"] for gpu, about in manifest["devices"].items()}
+            known = {gpu: about["device"] for gpu, about in manifest["calibrated"].items() if about.get("device")}
+            known |= manifest["devices"]
+            self._measured = frozenset(manifest["devices"])
+            self._capabilities = {gpu: about["compute_capability"] for gpu, about in known.items()}
             self._devices = {
                 gpu: {dtype: Device(**scalars) for dtype, scalars in about["scalars"].items()}
-                for gpu, about in manifest["devices"].items()
+                for gpu, about in known.items()
             }
             self._about = {key: manifest[key] for key in ("calibrated", "probes", "core_rows")}
             self._about |= {key: manifest.get(key) for key in ("rows", "calibration")}
@@ -130,21 +133,23 @@ class Corrections:
 
     def stand_ins(self, gpu: GPUSpec) -> tuple[str, ...]:
         """Whose constants and trees answer for ``gpu``, the best first."""
-        sibling = self._sibling(gpu)
-        return (gpu.id, *((sibling,) if sibling else ()), *((MMA_GPUS,) if runs_mma(gpu) else ()), ANY_GPU)
+        siblings = () if gpu.id in self._measured else self.siblings(gpu)
+        return (gpu.id, *siblings, *((MMA_GPUS,) if runs_mma(gpu) else ()), ANY_GPU)
 
-    def _sibling(self, gpu: GPUSpec) -> str | None:
-        """The measured GPU of the same compute capability that is nearest in SMs and bandwidth, within limits."""
-        if gpu.id in self._devices or not gpu.compute_capability:
-            return None
+    def siblings(self, gpu: GPUSpec) -> tuple[str, ...]:
+        """The measured or calibrated GPUs of the same chip, the nearest in SMs and bandwidth first, within limits."""
         near: list[tuple[float, str]] = []
         for name, scalars in self._devices.items():
-            if self._capabilities[name] == gpu.compute_capability:
+            if chip(self._capabilities[name]) == chip(gpu.compute_capability) != "" and name != gpu.id:
                 other = next(iter(scalars.values()))
                 apart = abs(math.log(other.sms / gpu.sm_count))
                 if apart <= math.log(_SIBLING_SMS):
                     near.append((apart + abs(math.log(other.bandwidth / gpu.memory_bandwidth)), name))
-        return min(near)[1] if near else None
+        return tuple(name for _, name in sorted(near))
+
+    def measured_siblings(self, gpu: GPUSpec) -> tuple[str, ...]:
+        """Those of `siblings` with rows of their own."""
+        return tuple(name for name in self.siblings(gpu) if name in self._measured)
 
     def device(self, source: str, dtype: str) -> Device | None:
         """The scalars of the measured GPU ``source``; None for shared constants, and in a dtype without rows."""
@@ -204,7 +209,7 @@ class Corrections:
 
     def measured(self, kind: str) -> tuple[str, ...]:
         """Keys of the trees that measured NVIDIA GPUs have for rows of ``kind``, sorted; without calibrated GPUs."""
-        own = {name for name, capability in self._capabilities.items() if capability}
+        own = {name for name in self._measured if self._capabilities[name]}
         keys = (f"{name}|{kind}" for name in own)
         return tuple(sorted(key for key in keys if key in self._boosters and key not in self._adapted))
 
@@ -220,7 +225,7 @@ class Corrections:
             return f"{told['rows']:,} tile probes of {source}; the library's choices as all boards share them"
         if source in (ANY_GPU, MMA_GPUS):
             alike = "whose tensor cores work alike" if source == MMA_GPUS else "measured"
-            measured = ", ".join(sorted(self._devices))
+            measured = ", ".join(sorted(self._measured))
             return f"shared by the boards {alike}, none of them {gpu.id}: of {many} of {measured}"
         sibling = "" if source == gpu.id else f", its sibling: {gpu.id} was not measured"
         run_by = {key.split("|")[1] for key in self.cores if key.startswith(f"{source}|")}

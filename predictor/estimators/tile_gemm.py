@@ -31,6 +31,7 @@ from predictor.estimators.cores.sgemm import Candidates, Constants, IntArray
 from predictor.estimators.device import Device, sustained_share
 from predictor.estimators.eager import eager_seconds, overhead
 from predictor.estimators.explanation import COUNT, SHARE, Explanation, rests_on, terms
+from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray
 
@@ -47,6 +48,7 @@ class TileGemm:
         self._boards = dict(boards)
         self._need = {str(k): float(v) for k, v in manifest["power_need"].items()}
         self._bandwidth = float(np.median([bw for _, bw in boards.values()])) if boards else 1.0
+        self._libraries = {str(k): sgemm.LIBRARIES.index(v) for k, v in manifest["libraries"].items()}
         self._overhead: dict[str, dict[str, list[float]]] = manifest["eager_overhead_s"]
         try:
             own = {str(g): Calibrated.from_manifest(entry, weights) for g, entry in manifest["calibrated"].items()}
@@ -83,7 +85,12 @@ class TileGemm:
 
     def library(self, gpu: GPUSpec) -> int:
         """The GPU's kernel library, or the nearest one (the newer of two) that was measured."""
-        return sgemm.nearest_library(self.const.efficiency.max(axis=(1, 2)) > 0.0, sgemm.library_of(gpu))
+        named = self._libraries.get(generation(gpu), sgemm.library_of(gpu))
+        return sgemm.nearest_library(self.const.efficiency.max(axis=(1, 2)) > 0.0, named)
+
+    def measured(self, gpu: GPUSpec) -> bool:
+        """Whether rows of the GPU's generation tell what its library picks."""
+        return gpu.id in self._own or generation(gpu) in self._libraries
 
     def _candidates(self, library: int, layout: int, own: str) -> Candidates:
         """Candidates of a library and layout (``len(LAYOUTS)`` stands for kernels of either), arrays of shape (c,).
@@ -137,8 +144,7 @@ class TileGemm:
     def _scored(self, shape: Shapes, layout: int, gpu: GPUSpec) -> tuple[Candidates, FloatArray, FloatArray, bool]:
         """(candidates, their times (n, c), what the library goes by (n, c), whether nobody measured the library)."""
         own = gpu.id if gpu.id in self._own else ""
-        library = self.library(gpu)
-        unseen = not own and library != sgemm.library_of(gpu)
+        library, unseen = self.library(gpu), not self.measured(gpu)
         cand = self._candidates(sgemm.UNSEEN if unseen else library, layout, own)
         seconds = self.core_time(shape, cand, layout, gpu).total
         allowed = (cand.splits == 1.0) | (shape.k >= sgemm.MIN_SPLIT_K * cand.splits)

@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from predictor.hardware.gpu import GPUSpec
 
 #: Libraries run the same kernels, with mma.sync, on Turing, Ampere, Ada and the Blackwell of graphics cards.
 _MMA_CAPABILITIES = ("7", "8", "12")
+#: Compute capabilities whose boards run the kernels of an earlier one, and how fast they run what an instruction set
+#: fixes stands in the catalogue. Source: CUDA C++ Programming Guide 13, family-specific targets: compute_100f is for
+#: 10.0 and 10.3.
+_FAMILIES = {"10.3": "10.0"}
+
+#: Clocks of one dependent load from device memory, by compute capability, or by architecture where there is none.
+#: Source: pointer chases. 8.0 (A100 PCIe), 8.9 (RTX 4090), 9.0 (H100 PCIe) of Luo et al., arXiv 2402.13499; 7.0, 8.6
+#: and CDNA of RRZE-HPC/gpu-benches@1038c5d gpu-latency (its Hopper is a GH200: 689 clocks over 2 GB); 10.0 of a B200
+#: reverse-engineering note (833 to 843 on eight boards). Nobody's: 12.0 is taken to be 8.9's, one die with GDDR and a
+#: large L2 as well, 7.5 is 7.0's, 10.3 is 10.0's.
+MEMORY_LATENCY_CLOCKS: Mapping[str, float] = {
+    "7.0": 434.0, "7.5": 434.0, "8.0": 466.3, "8.6": 557.0, "8.9": 541.5, "9.0": 478.8, "10.0": 838.0, "10.3": 838.0,
+    "12.0": 541.5, "cdna2": 696.0, "cdna3": 907.0,
+}  # fmt: skip
+#: Of a board that is not listed: the middle of the table. Chosen by hand, not from data.
+_OTHER_CLOCKS = 550.0
+
+
+def memory_latency_s(gpu: GPUSpec) -> float:
+    """Seconds of one dependent load from device memory, at boost clock: `MEMORY_LATENCY_CLOCKS`.
+
+    >>> from predictor.hardware.gpu import load_gpu
+    >>> round(memory_latency_s(load_gpu("b200")) * 1e9), round(memory_latency_s(load_gpu("h100")) * 1e9)
+    (426, 242)
+    """
+    clocks = MEMORY_LATENCY_CLOCKS.get(gpu.compute_capability or gpu.architecture, _OTHER_CLOCKS)
+    return clocks / gpu.boost_clock_hz
 
 
 def generation(gpu: GPUSpec) -> str:
@@ -23,6 +50,15 @@ def generation(gpu: GPUSpec) -> str:
     """
     major = (gpu.compute_capability or "").split(".")[0]
     return f"{gpu.architecture} {major}".strip()
+
+
+def chip(capability: str | None) -> str:
+    """The compute capability whose kernels a board runs, "" for None; boards of one are siblings.
+
+    >>> chip("10.0"), chip("10.3"), chip("8.9"), chip(None)
+    ('10.0', '10.0', '8.9', '')
+    """
+    return _FAMILIES.get(capability or "", capability or "")
 
 
 def is_among(gpu: GPUSpec, generations: Collection[str]) -> bool:

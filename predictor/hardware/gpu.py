@@ -48,8 +48,8 @@ BY_CAPABILITY: Mapping[str, tuple[str, str]] = {
     field: (field, "count")
     for field in (
         "registers_per_sm", "max_threads_per_sm", "max_blocks_per_sm", "warp_threads", "lanes_per_sm",
-        "exponentials_per_clock", "issue_slots_per_clock", "matrix_tile_rows", "matrix_tile_columns",
-        "matrix_tile_depth",
+        "exponentials_per_clock", "issue_slots_per_clock", "register_operands_per_clock", "matrix_tile_rows",
+        "matrix_tile_columns", "matrix_tile_depth",
     )
 }  # fmt: skip
 #: Generation of chips -> its vendor and, for NVIDIA's, the major numbers of its compute capabilities.
@@ -92,7 +92,7 @@ class GPUSpec:
     registers_per_sm            of 32 bits;  max_threads_per_sm, max_blocks_per_sm  resident at a time
     warp_threads                threads of a warp or wave;  issue_slots_per_clock  warp instructions a clock
     lanes_per_sm                fp32 multiply-adds a clock;  exponentials_per_clock  special functions a clock
-    shared_memory_bytes_per_clock
+    shared_memory_bytes_per_clock;  register_operands_per_clock  operands of a warp that registers give a clock
     matrix_tile_rows, matrix_tile_columns, matrix_tile_depth
                                 smallest product, in 16 bits, of the matrix instruction that reaches the peak
     matrix_rates                dtype -> dense FLOP a clock at the generation's full rate; a board may do less (`peaks`)
@@ -130,6 +130,7 @@ class GPUSpec:
     lanes_per_sm: int | None = None
     exponentials_per_clock: int | None = None
     issue_slots_per_clock: int | None = None
+    register_operands_per_clock: int | None = None
     matrix_tile_rows: int | None = None
     matrix_tile_columns: int | None = None
     matrix_tile_depth: int | None = None

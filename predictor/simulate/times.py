@@ -21,7 +21,7 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
 from predictor.ops.base import COMPUTE, Op
 from predictor.roofline import FloatArray
-from predictor.simulate.gaps import NO_GAPS, Gaps, timed_alone
+from predictor.simulate.gaps import NO_GAPS, Gaps, kernels_by_gap
 from predictor.simulate.plan import Plan, Stage
 from predictor.simulate.timeline import Segment, Timeline, eager, in_a_row
 
@@ -47,25 +47,34 @@ class TimedBlock:
     ``gpu_s``: GPU time of its kernels in one repetition, of shape (kernels,); ``flops`` of all runs of each node.
     """
 
-    __slots__ = ("_alone", "_sum_s", "block", "flops", "gpu_s", "plain", "rows")
+    __slots__ = ("_alone", "_kernels", "_sum_s", "block", "flops", "gpu_s", "plain", "rows")
 
     def __init__(self, block: Block, rows: list[int], plain: bool) -> None:
         self.block = block
         self.rows = rows
         self.plain = plain
         self._alone: tuple[FloatArray, FloatArray] | None = None
+        self._kernels: tuple[int, int] | None = None
 
     def gaps_s(self, gaps: Gaps) -> FloatArray:
         """What passes behind each kernel of one repetition, of shape (kernels,)."""
         if self._alone is None:  # kernels by how they were timed, node by node
             nodes = self.block.nodes
-            kinds = [timed_alone(node.op) if node.host_calls else None for node in nodes]
-            counts = np.array([float(node.op.kernels()) for node in nodes])
-            several = None if self.plain else [node.count for node in nodes]
-            alone, held = (counts * [kind is which for kind in kinds] for which in (True, False))
-            self._alone = (alone, held) if several is None else (np.repeat(alone, several), np.repeat(held, several))
+            several = [node.count for node in nodes]
+            alone, held = (np.repeat(counts, several) for counts in zip(*map(kernels_by_gap, nodes), strict=True))
+            self._alone = alone, held
         alone, held = self._alone
         return alone * gaps.alone + held * gaps.held
+
+    def gap_s(self, gaps: Gaps) -> float:
+        """Their sum."""
+        if self._kernels is None:
+            alone = held = 0
+            for node in self.block.nodes:
+                first, second = kernels_by_gap(node)
+                alone, held = alone + first * node.count, held + second * node.count
+            self._kernels = alone, held
+        return self._kernels[0] * gaps.alone + self._kernels[1] * gaps.held
 
     @property
     def times(self) -> list[float]:
@@ -127,9 +136,7 @@ class TimedStage:
             gaps = self.stage.gaps
             if gaps == NO_GAPS:
                 return in_a_row([(block.sum_s, block.block.repeat) for block in self.blocks[:blocks]])
-            return in_a_row(
-                [(block.sum_s + float(block.gaps_s(gaps).sum()), block.block.repeat) for block in self.blocks[:blocks]]
-            )
+            return in_a_row([(block.sum_s + block.gap_s(gaps), block.block.repeat) for block in self.blocks[:blocks]])
         return eager(self.segments[:blocks])
 
     @property
@@ -151,7 +158,7 @@ class TimedStage:
     def between_s(self) -> dict[str, float]:
         """Seconds of one pass in which no kernel runs, by what there is in their place; with the kernels' own seconds
         they add up to `each_s`."""
-        gaps = sum(float(at.gaps_s(self.stage.gaps).sum()) * at.block.repeat for at in self.blocks)
+        gaps = sum(at.gap_s(self.stage.gaps) * at.block.repeat for at in self.blocks)
         launches = self.timeline.total_s - self.timeline.gpu_s
         return {GAPS: gaps, LAUNCHING: launches, **dict(self.stage.waits)}
 

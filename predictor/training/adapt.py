@@ -11,6 +11,7 @@ What an estimator brings is a `Question`. Shapes: p constants, r rows, f feature
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -43,6 +44,14 @@ DEVIATION, NOISE, SHARE_SPREAD, OFFSET_SPREAD = 0.1, 0.06, 0.2, 0.05
 #: Deviations, multiples of the lengths and row errors of which the rows pick the likeliest. Chosen by hand, not from
 #: data.
 GRID = tuple(product((0.05, 0.1, 0.2), (0.5, 1.0, 2.0), (0.03, 0.06, 0.1)))
+
+
+#: Step of a slope, of a constant's spread. Chosen by hand, not from data.
+STEP = 0.01
+#: Of what rows say of a set, the shares that are tried on rows held out, and how many standard errors of what they gain
+#: by it count as no gain; where thousands of the board's rows say otherwise, too. Chosen by looking at bf16 GEMM of
+#: boards known and left out (docs/accuracy.md, Calibration).
+TRUST, DOUBT, DOUBT_MEASURED = (0.0, 0.5, 1.0), 0.5, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,30 +141,70 @@ def _linear(trees: FloatArray) -> FloatArray:
     return result
 
 
-def explain(
-    view: View, gaps: FloatArray, keys: Sequence[str], columns: tuple[int, ...], lengths: FloatArray
-) -> Adapted:
-    """The residual that explains ``gaps`` (r,) best: deviation, lengths and row error by their likelihood.
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What rows tell: a residual, and log errors (r,) with it, and of each row by all the others."""
+
+    residual: Adapted
+    errors: FloatArray
+    held_out: FloatArray
+
+
+def explain(question: Question, x: FloatArray, keys: Sequence[str], columns: tuple[int, ...]) -> Told:
+    """The residual that explains best what constants ``x`` leave: deviation, lengths and row error by their likelihood.
 
     Rows that lie far off are believed less, in rounds (Huber's weights): a kernel that a library takes for one shape
-    says little of the shapes around it.
+    says little of the shapes around it. A held-out row's forecast does not know what that row said of constants,
+    shares, offset and process (Rasmussen and Williams, eq. 5.12, the core linear in its constants around ``x``).
     """
-    start, scale = _equal(view.trees), np.ones(len(gaps))
-    left, linear = gaps - view.trees @ start, _linear(view.trees)
+    view = question.view(x)
+    gaps, start, linear = view.gaps(x), _equal(view.trees), _linear(view.trees)
+    left, scale = gaps - view.trees @ start, np.ones(len(gaps))
     for _ in range(ROBUST_ROUNDS):
         tried = []
         for deviation, multiple, noise in GRID:
-            prior = believed(view.at, view.share, deviation, multiple * lengths)
-            lower = np.linalg.cholesky(prior + linear + np.diag((noise * scale) ** 2))
+            total = believed(view.at, view.share, deviation, multiple * question.lengths) + linear
+            total += np.diag((noise * scale) ** 2)
+            lower = np.linalg.cholesky(total)
             weights = np.linalg.solve(lower.T, np.linalg.solve(lower, left))
             likelihood = float(-0.5 * left @ weights - np.log(np.diag(lower)).sum())
-            tried.append((likelihood, weights, deviation, multiple, noise))
-        _, weights, deviation, multiple, noise = max(tried, key=lambda entry: entry[0])
+            tried.append((likelihood, weights, deviation, multiple, noise, total))
+        _, weights, deviation, multiple, noise, total = max(tried, key=lambda entry: entry[0])
         scale = np.sqrt(np.maximum(1.0, np.abs(noise * scale**2 * weights)))
     shares = start + SHARE_SPREAD**2 * (view.trees.T @ weights)
+    process = Process(view.at, view.share * weights, deviation, multiple * question.lengths)
     offset = OFFSET_SPREAD**2 * float(weights.sum())
-    process = Process(view.at, view.share * weights, deviation, multiple * lengths)
-    return Adapted(dict(zip(keys, shares.tolist(), strict=True)), offset, columns, process)
+    found = Adapted(dict(zip(keys, shares.tolist(), strict=True)), offset, columns, process)
+    errors = view.trees @ shares + view.share * found.told(view.at) - gaps
+    slopes = np.stack([view.gaps(x + one) - gaps for one in np.diag(STEP * question.spread)], axis=1) / STEP
+    inverse = np.linalg.inv(total + slopes @ slopes.T)
+    known = left + slopes @ ((question.start - x) / question.spread)
+    return Told(found, errors, -(inverse @ known) / np.diag(inverse))
+
+
+def trusted(before: FloatArray, after: FloatArray, doubt: float = DOUBT) -> float:
+    """How far toward what its rows say a set goes, of `TRUST`: as far as the held-out rows surely gain by it.
+
+    ``before`` and ``after`` (r,): log errors without the rows, and of each row by the others. ``doubt``: how many
+    standard errors of the gain count as none.
+    """
+
+    def gain(share: float) -> float:
+        gained = np.abs(before) - np.abs((1.0 - share) * before + share * after)
+        return float(gained.mean() - doubt * gained.std() / math.sqrt(len(gained)))
+
+    return max(TRUST, key=gain)
+
+
+def width(errors: FloatArray) -> list[float]:
+    """The logarithms of measured / forecast that 80 % of further rows lie between, by log errors (r,) held out.
+
+    Of r + 1 rows alike, the next one is as likely as each to be the outermost (Vovk et al., Algorithmic Learning in a
+    Random World, 2005).
+    """
+    ordered, rank = np.sort(-errors), math.ceil(0.9 * (len(errors) + 1))
+    last = min(rank, len(errors)) - 1
+    return [float(ordered[len(errors) - 1 - last]), float(ordered[last])]
 
 
 def overheads(known: Mapping[str, Sequence[float]], gpu: str) -> tuple[float, float]:

@@ -19,7 +19,9 @@ from predictor import engines
 from predictor.engines import EAGER
 from predictor.errors import RequestError
 from predictor.estimators.cores.gemm import Constants
+from predictor.estimators.device import describe_device
 from predictor.estimators.gaussian import Adapted, Process
+from predictor.estimators.interval import LATENT
 from predictor.estimators.named import Named
 from predictor.estimators.residual import ANY_GPU, MMA_GPUS, Corrections
 from predictor.estimators.serving_attention import DECODE, PREFILL
@@ -44,6 +46,7 @@ ABSENT = {"kv_dtype": "", "window": np.nan}  # columns that a file of plain kern
 TRAINED = "|trained"  # behind the key of a measured GPU's own trees, once it is calibrated
 USUAL_SPREAD = 0.3  # standard deviation of the log of a constant that fewer than two GPUs have
 LEAST_SPREAD = 0.08  # standard deviation of the log of a constant among GPUs is taken as at least this
+CARRIED = 0.5  # of what a board's rows say of its own table, what a measured sibling takes over: the software's half
 MIXED = ("serving_gemm",)  # estimators whose calibration mixes the trees of measured GPUs
 #: Share of the mean of measured GPUs' own trees, each of what its own constants leave, in what tile probes alone tell.
 #: Chosen by looking at models/default: each of its boards with its own constants and the trees of other chips has a
@@ -194,7 +197,10 @@ def calibrate(
     corrections = _corrections(family, base, kept)
     new = {**base, "cores": dict(base["cores"]), "adapted": dict(base["adapted"]), "boosters": dict(base["boosters"])}
     paths = [f"{gpu.id}|{part.path}" for part in parts]
-    about = {"cores": {path: base["cores"][path] for path in paths if path in base["cores"]}}
+    about: dict[str, Any] = {
+        "cores": {path: base["cores"][path] for path in paths if path in base["cores"]}, "width": {}, "adapted": [],
+        "device": describe_device(gpu, sorted({part.dtype for part in parts})),
+    }  # fmt: skip
     new["calibrated"] = {**base["calibrated"], gpu.id: about}
     scalars: dict[str, Any] = {}
     before, after = [], []
@@ -206,27 +212,54 @@ def calibrate(
                 teach(tiles[kind], cast(Constants, start), part, apart)
                 for part, start, apart in zip(own, found.starts, found.spreads, strict=True)
             ]
-            told = taught[-1].to_manifest(tiles[kind], sum(part.size for part in own))
-            new["probes"] = {**new["probes"], f"{gpu.id}|{kind}": told}
+            of_tiles = taught[-1].to_manifest(tiles[kind], sum(part.size for part in own))
+            new["probes"] = {**new["probes"], f"{gpu.id}|{kind}": of_tiles}
             x = np.concatenate([one.constants.logs() for one in taught])
         else:
             x = adapt.constants(found.question)
+        told, first = adapt.explain(found.question, x, found.keys, found.columns), found.before()
+        measured = found.keys[0] == f"{gpu.id}|{kind}"
+        share = adapt.trusted(first, told.held_out, adapt.DOUBT_MEASURED if measured else adapt.DOUBT)
+        x = found.question.start + share * (x - found.question.start)
         for part, one in zip(own, found.constants(x), strict=True):
             new["cores"][f"{gpu.id}|{part.path}"] = scalars[part.path] = one.to_manifest()
-        view = found.view(x)
-        gaps = view.gaps(x)
-        adapted = adapt.explain(view, gaps, found.keys, found.columns, found.question.lengths)
-        after.append(view.trees @ np.array(list(adapted.shares.values())) + adapted.told(view.at) - gaps)
-        before.append(found.before())
-        own_trees = f"{gpu.id}|{kind}"
-        if own_trees in adapted.shares:  # a GPU that was measured: its own trees get another name, this one is taken
-            shares = {key + TRAINED * (key == own_trees): share for key, share in adapted.shares.items()}
-            adapted = replace(adapted, shares=shares)
-            if own_trees in base["boosters"]:
-                new["boosters"][own_trees + TRAINED] = base["boosters"][own_trees]
-        new["adapted"][own_trees], arrays = adapted.to_manifest(f"a_{gpu.id}_{kind}_")
-        kept |= arrays
+        held_out = (1.0 - share) * first + share * told.held_out
+        about["width"] |= dict.fromkeys(_classes(family, kind), adapt.width(held_out))
+        before.append(first)
+        after.append((1.0 - share) * first + share * told.errors)
+        adapted = told.residual.mixed(share, {found.keys[0]: corrections.strength(found.keys[0], gpu)})
+        _keep(new, kept, base, gpu.id, gpu.id, kind, adapted)
+        for sibling in corrections.measured_siblings(gpu) if share else ():
+            if f"{sibling}|{kind}" in base["boosters"] and f"{sibling}|{kind}" not in base["adapted"]:
+                common = adapt.explain(replace(found.question, view=found.as_it_was), x, (), found.columns).residual
+                moved = replace(common.mixed(CARRIED * share, {}), shares={f"{sibling}|{kind}": 1.0})
+                _keep(new, kept, base, gpu.id, sibling, kind, moved)
     return Fitted(new, kept, scalars, *(percent(np.exp(np.concatenate(e)), np.ones(1)) for e in (before, after)))
+
+
+def _classes(family: Family, kind: str) -> tuple[str, ...]:
+    """The classes of operators, as `predictor.estimators.interval` has them, that rows of ``kind`` are of."""
+    if family.kind == ATTENTION.kind:
+        return (f"{kind.replace('mla_', LATENT)} attention",)
+    return tuple(f"{name}|{kind}" for name in ("linear", "bmm")) if family.kind == GEMM.kind else (f"moe|{kind}",)
+
+
+def _keep(
+    new: dict[str, Any], kept: Weights, base: Mapping[str, Any], calibrated: str, gpu: str, kind: str, adapted: Adapted
+) -> None:
+    """``adapted`` as what answers for ``gpu``, put there by a calibration of ``calibrated``.
+
+    A GPU that was measured: its own trees get another name, this one is taken.
+    """
+    key = f"{gpu}|{kind}"
+    if key in adapted.shares:
+        shares = {trees + TRAINED * (trees == key): share for trees, share in adapted.shares.items()}
+        adapted = replace(adapted, shares=shares)
+        if key in base["boosters"]:
+            new["boosters"][key + TRAINED] = base["boosters"][key]
+    new["adapted"][key], arrays = adapted.to_manifest(f"a_{calibrated}_{gpu}_{kind}_")
+    new["calibrated"][calibrated]["adapted"].append(key)
+    kept |= arrays
 
 
 class _Kind:
@@ -275,6 +308,11 @@ class _Kind:
         table = np.concatenate(at)
         return View(self.gaps, table, np.concatenate(trees), np.ones(len(table)))
 
+    def as_it_was(self, x: FloatArray) -> View:
+        """The rows as errors of the set without them, which no constant moves."""
+        gaps, view = -self.before(), self.view(self.question.start)
+        return View(lambda x: gaps, view.at, np.zeros((len(gaps), 0)), view.share)
+
     def before(self) -> FloatArray:
         """Log errors of the set without the rows."""
         said = []
@@ -302,12 +340,15 @@ def _start(family: Family, corrections: Corrections, gpu: GPUSpec, part: Part) -
 def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[dict[str, Any], Weights]:
     """Manifest and arrays without an earlier calibration of ``gpu``; what it was trained on stays."""
     rest, kept = adapt.without(manifest, weights, gpu)
-    adapted = {key: about for key, about in manifest["adapted"].items() if key.split("|")[0] != gpu}
+    about = manifest["calibrated"].get(gpu, {"cores": {}, "adapted": []})
+    own = {*about["adapted"], *(key for key in manifest["adapted"] if key.split("|")[0] == gpu)}
+    adapted = {key: values for key, values in manifest["adapted"].items() if key not in own}
     cores = dict(manifest["cores"])
     if gpu not in manifest["devices"]:
         cores = {key: values for key, values in cores.items() if key.split("|")[0] != gpu}
-    cores |= manifest["calibrated"].get(gpu, {"cores": {}})["cores"]
-    boosters = {k: v for k, v in manifest["boosters"].items() if not (k.startswith(f"{gpu}|") and k.endswith(TRAINED))}
+    cores |= about["cores"]
+    unused = {key + TRAINED for key in own}
+    boosters = {key: about for key, about in manifest["boosters"].items() if key not in unused}
     probes = {key: told for key, told in manifest["probes"].items() if key.split("|")[0] != gpu}
     return {**rest, "cores": cores, "boosters": boosters, "adapted": adapted, "probes": probes}, kept
 

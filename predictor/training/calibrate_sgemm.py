@@ -233,10 +233,11 @@ def calibrate_sgemm(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights
     first = trial.measurable(start, trial.base.kernel_seconds(trial.columns, trial.layouts, gpu))
     x = adapt.constants(question)
     trial.fit_choice(x)
-    view = trial.view(x)
-    own = trial.own(x, adapt.explain(view, view.gaps(x), (), calibrated.COLUMNS, calibrated.LENGTHS))
+    told = adapt.explain(question, x, (), calibrated.COLUMNS)
+    own = trial.own(x, told.residual)
     after = trial.measurable(x, trial.kernel(own))
     about, arrays = own.to_manifest(gpu.id)
+    about["width"] = dict.fromkeys(("linear", "bmm"), adapt.width(told.held_out))
     new = {**manifest, "calibrated": {**manifest["calibrated"], gpu.id: about}}
     rates = trial.sustained * np.exp(trial.vector.parts(x)["rate"])
     named = trial.read.tile >= 0

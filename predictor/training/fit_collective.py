@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.engines import EAGER
+from predictor.engines.releases import is_version
 from predictor.errors import RequestError
 from predictor.estimators.base import make_batch
 from predictor.estimators.cores.collective import OWN, Constants, Links, Own, OwnKernels, seconds
@@ -42,7 +43,7 @@ _CLOCKED_WITH_HOST = 0.6  # weight of rows with launches inside (eager, profiler
 _PULL = 0.33
 _PULLS: Mapping[str, float] = {"share_pcie_many": 5.0}  # few systems, each sharing in its own way: kept near its start
 #: What PCIe boards share beyond two of them is a system's own; what NVLink gives is not. Chosen by hand, not from data.
-_OWN_PULL = {"pcie": np.array([1.5, 1.0, 0.1, 0.1]), "": np.array([1.5, 1.0, 1.0, 1.0])}
+_OWN_PULL = {"pcie": np.array([1.0, 0.1, 0.1]), "": np.array([1.0, 1.0, 1.0])}
 _ALONE_PULL = {"pcie": np.array([0.1, 0.03, 0.03, 0.03]), "": np.array([0.3, 0.3, 0.3, 0.3])}
 _PCIE = LINKS.index("pcie")
 
@@ -86,7 +87,9 @@ def rows_of(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Rows:
     gpu = frame["gpu"].astype(str).to_numpy()
     names, index = np.unique(gpu.astype(str), return_inverse=True)
     links = Links.of(batch.columns)
-    kernels = OwnKernels.of(frame["framework"].astype(str).tolist(), links.ranks)
+    named = frame["framework_version"].astype(str).tolist() if "framework_version" in frame else [""] * len(frame)
+    versions = [version if is_version(version) else "" for version in named]
+    kernels = OwnKernels.of(frame["framework"].astype(str).tolist(), links.ranks, versions)
     system = frame["system"].astype(object).fillna("").astype(str).to_numpy()
     return Rows(
         links, of_rows([Device.sheet(gpus[name]) for name in names], index), kernels,
@@ -124,22 +127,27 @@ def usable(frame: Frame) -> Frame:
 
 
 def fit_shared(rows: Rows) -> tuple[Constants, dict[str, Own]]:
-    """(constants, factors of every system of the rows)."""
+    """(constants, factors of every system of the rows).
+
+    Beside the constants a system has bandwidths of its own here, and no latency: with one, each would explain its own
+    small collectives, and nothing but the pulls would say what a system has that nobody measured.
+    """
     logs = Constants().logs()
     pull = _PULL * np.array([_PULLS.get(name, 0.33) / 0.33 for name in Constants.names()])
     systems, place = np.unique(rows.system.astype(str), return_inverse=True)
     n = len(logs)
-    own_pull = np.stack([_of_link(_OWN_PULL, rows.take(np.flatnonzero(place == i))) for i in range(len(systems))])
+    parts = {name: rows.take(np.flatnonzero(place == i)) for i, name in enumerate(systems.tolist())}
+    own_pull = np.stack([_of_link(_OWN_PULL, part) for part in parts.values()])
 
     def errors(x: FloatArray) -> FloatArray:
-        own = x[n:].reshape(len(systems), len(OWN))
+        own = np.column_stack([np.zeros(len(systems)), x[n:].reshape(own_pull.shape)])
         found = np.clip(rows.errors(Constants.from_logs(x[:n]), own[place]), -3.0, 3.0)
         return rows.weight * found
 
     start = np.concatenate([logs, np.zeros(own_pull.size)])
     x = solve(errors, start, np.concatenate([pull, own_pull.ravel()]), scale=0.1, step=1e-3, most=80).x
-    own = x[n:].reshape(len(systems), len(OWN))
-    return Constants.from_logs(x[:n]), dict(zip(systems.tolist(), map(Own.from_logs, own), strict=True))
+    constants = Constants.from_logs(x[:n])
+    return constants, {name: fit_own(part, constants) for name, part in parts.items()}
 
 
 def _of_link(pulls: Mapping[str, FloatArray], rows: Rows) -> FloatArray:

@@ -25,6 +25,7 @@ from predictor.errors import SpecError
 from predictor.estimators.cores import sgemm
 from predictor.estimators.cores.gemm import Shapes
 from predictor.estimators.device import Device
+from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
 from predictor.training.adapt import AFTER_LAUNCH_S, fitted_rows, of_rows
 from predictor.training.kernel_choice import fit_choice
@@ -96,10 +97,23 @@ def read_rows(frame: Frame, gpus: list[GPUSpec]) -> Rows:
     shape = sgemm.products(*(number[name] for name in ("batch", "m", "n", "k")))
     tile = tile_indices(rows["kernel_name"].astype(str)) if "kernel_name" in rows else np.full(len(rows), -1)
     seconds = number["latency_ms"] * 1e-3
+    library = libraries_of(rows["kernel_name"].astype(str) if "kernel_name" in rows else None, gpu, gpus)[gpu]
     return Rows(
-        gpu, np.array([sgemm.library_of(g) for g in gpus])[gpu], layout, shape, tile,
+        gpu, library, layout, shape, tile,
         _splits(rows, tile, shape), seconds, np.sqrt(np.clip(seconds / FULL_WEIGHT_S, 0.02, 1.0)),
     )  # fmt: skip
+
+
+def libraries_of(names: Any, gpu: IntArray, gpus: list[GPUSpec]) -> IntArray:
+    """Index into `LIBRARIES` of each board's kernels, (gpus,): what most of its rows' kernel names (a text Series or
+    None) begin with; by architecture where they name none."""
+    found = np.array([sgemm.library_of(g) for g in gpus])
+    if names is not None:
+        named = np.stack([names.str.startswith(library).to_numpy(dtype=bool) for library in sgemm.LIBRARIES])
+        for i in range(len(gpus)):
+            counts = named[:, gpu == i].sum(axis=1)
+            found[i] = counts.argmax() if counts.any() else found[i]
+    return found
 
 
 def tile_indices(names: Any) -> IntArray:
@@ -169,6 +183,8 @@ class Fit:
 
     def __init__(self, gpus: list[GPUSpec], rows: Rows) -> None:
         self.gpus, self.boards = gpus, [Device.sheet(g, g.peak_flops("fp32")) for g in gpus]
+        #: Index into `LIBRARIES` of each board, (gpus,).
+        self.libraries: IntArray = np.array([rows.library[rows.gpu == i][0] for i in range(len(gpus))])
         present = np.zeros((len(sgemm.LIBRARIES), len(sgemm.LAYOUTS), len(sgemm.TILES)), dtype=bool)
         known = rows.tile >= 0
         counts = np.zeros(present.shape, dtype=np.int64)
@@ -328,7 +344,7 @@ def fit_rows(specs: list[GPUSpec], rows: Rows, seed: int) -> tuple[Fit, Rows]:
 def _export(fit: Fit, rows: Rows) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     const, part = fit.parameters.constants(fit.x), fit.parameters.split(fit.x)
     scale = _scale(const.efficiency, rows, is_steady(fit.gpus)[rows.gpu])
-    sustained = shrink_sustained(fit.gpus, np.exp(part["u"]) * scale[[sgemm.library_of(g) for g in fit.gpus], 0, 0])
+    sustained = shrink_sustained(fit.gpus, np.exp(part["u"]) * scale[fit.libraries, 0, 0])
     launch = fit.launch(fit.x)
     ids = [g.id for g in fit.gpus]
     weights = {name: np.asarray(getattr(const, name)) for name in (*sgemm.ARRAYS, *sgemm.SCALARS)}
@@ -338,6 +354,7 @@ def _export(fit: Fit, rows: Rows) -> tuple[dict[str, Any], dict[str, npt.NDArray
         "kind": "tile_gemm", "name": "tile_gemm", "families": ["gemm"], "dtypes": ["fp32"], "gpus": ids, "boards": ids,
         "calibrated": {}, "tiles": [t.name for t in sgemm.TILES], "features": ["batch", "m", "n", "k", "layout"],
         "power_need": power_need(fit.gpus, sustained),
+        "libraries": {generation(g): sgemm.LIBRARIES[i] for g, i in zip(fit.gpus, fit.libraries, strict=True)},
         "eager_overhead_s": {
             layout: {g: [float(fit.host[i, j]), float(launch[i, j])] for i, g in enumerate(ids)}
             for j, layout in enumerate(sgemm.LAYOUTS)

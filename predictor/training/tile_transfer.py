@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.estimators.cores import sgemm
-from predictor.estimators.device import POWER_NEED, issue_share, sustained_share
+from predictor.estimators.device import POWER_NEED, loop_share, sustained_share
 from predictor.hardware.gpu import GPUSpec
 
 FloatArray = npt.NDArray[np.float64]
@@ -60,7 +60,7 @@ def fill_rates(log_rates: FloatArray, known: BoolArray) -> FloatArray:
 def shrink_sustained(gpus: list[GPUSpec], sustained: FloatArray) -> FloatArray:
     """Fitted u (gpus,), `RULE_WEIGHT` of the way to the power rule where that holds a board below its peak."""
     rule = np.array([sustained_share(g, POWER_NEED) for g in gpus])
-    held = rule < np.array([HELD_ABOVE * issue_share(g) for g in gpus])
+    held = rule < np.array([HELD_ABOVE * loop_share(g) for g in gpus])
     result: FloatArray = np.where(held, sustained ** (1.0 - RULE_WEIGHT) * rule**RULE_WEIGHT, sustained)
     return result
 
@@ -75,7 +75,7 @@ def power_need(gpus: list[GPUSpec], sustained: FloatArray) -> dict[str, float]:
     for architecture in sorted({g.architecture for g in gpus}):
         pairs = [(g, float(u)) for g, u in zip(gpus, sustained, strict=True) if g.architecture == architecture]
         supply = [g.power_limit_w / (g.peak_flops("fp32") / 1e12) for g, _ in pairs]
-        slowed = [have / u for have, (g, u) in zip(supply, pairs, strict=True) if u < HELD_ABOVE * issue_share(g)]
+        slowed = [have / u for have, (g, u) in zip(supply, pairs, strict=True) if u < HELD_ABOVE * loop_share(g)]
         least = min([*supply, need.get(architecture, np.inf)])
         need[architecture] = float(np.median(slowed)) if slowed else least
     return need

@@ -18,17 +18,26 @@ from predictor.training.adapt import (
     constants,
     explain,
     rows_alone,
+    trusted,
+    width,
 )
 
 FloatArray = npt.NDArray[np.float64]
+
+
+def _given(gaps: FloatArray, at: FloatArray, trees: FloatArray, share: FloatArray, length: float) -> Question:
+    """Rows and no constant."""
+    return Question(
+        np.zeros(1), np.ones(1), lambda x: View(lambda x: gaps, at, trees, share), np.full(at.shape[1], length)
+    )  # fmt: skip
 
 
 def explained(at: FloatArray, gaps: FloatArray, trees: FloatArray | None = None, length: float = 3.0) -> Adapted:
     """The residual of rows that are all kernel."""
     table = np.zeros((len(at), 0)) if trees is None else trees
     keys = [f"{i}|x" for i in range(table.shape[1])]
-    view = View(lambda x: gaps, at, table, np.ones(len(at)))
-    return explain(view, gaps, keys, tuple(range(at.shape[1])), np.full(at.shape[1], length))
+    question = _given(gaps, at, table, np.ones(len(at)), length)
+    return explain(question, np.zeros(1), keys, tuple(range(at.shape[1]))).residual
 
 
 def test_the_process_interpolates_and_fades() -> None:
@@ -84,9 +93,8 @@ def test_few_rows_leave_shares_near_equal_ones() -> None:
 
 def test_a_row_that_the_host_hides_moves_the_residual_less() -> None:
     at = np.array([[0.0], [100.0]])
-    gaps = np.array([0.1, 0.1])
-    view = View(lambda x: gaps, at, np.zeros((2, 0)), np.array([1.0, 0.1]))
-    seen, hidden = explain(view, gaps, (), (0,), np.ones(1)).process.mean(at)
+    question = _given(np.array([0.1, 0.1]), at, np.zeros((2, 0)), np.array([1.0, 0.1]), 1.0)
+    seen, hidden = explain(question, np.zeros(1), (), (0,)).residual.process.mean(at)
     assert 0.0 < hidden < 0.5 * seen
 
 
@@ -118,3 +126,51 @@ def test_rows_that_are_close_to_each_other_are_one_witness() -> None:
         return float(constants(question)[0])
 
     assert asked(np.zeros((10, 1))) < asked(1e3 * np.arange(10.0)[:, None]) < 0.2
+
+
+def test_held_out_errors_are_those_of_fits_without_the_row() -> None:
+    rng = np.random.default_rng(1)
+    at = rng.uniform(0, 6, (25, 1))
+    gaps = 0.2 * np.sin(at[:, 0]) + rng.normal(0.0, 0.03, 25)
+
+    def told(keep: npt.NDArray[np.int64]) -> Question:
+        return _given(gaps[keep], at[keep], np.zeros((len(keep), 0)), np.ones(len(keep)), 3.0)
+
+    everything = np.arange(25)
+    held = explain(told(everything), np.zeros(1), (), (0,)).held_out
+    again = []
+    for i in everything:
+        residual = explain(told(np.delete(everything, i)), np.zeros(1), (), (0,)).residual
+        again.append(float(residual.told(at[i : i + 1])[0]) - gaps[i])
+    assert np.corrcoef(held, again)[0, 1] > 0.95
+    assert np.abs(held).mean() == pytest.approx(np.abs(again).mean(), rel=0.15)
+
+
+def test_held_out_errors_count_what_constants_would_not_know() -> None:
+    gaps = np.array([0.3, 0.0, 0.0, 0.0, 0.0, 0.0])
+    alone = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])  # one row tells of a constant that no other does
+    view = View(lambda x: gaps - alone * x[0], 1e3 * np.arange(6.0)[:, None], np.zeros((6, 0)), np.ones(6))
+    question = Question(np.zeros(1), np.array([0.5]), lambda x: view, np.ones(1))
+    found = constants(question)
+    told = explain(question, found, (), (0,))
+    assert abs(told.errors[0]) < 0.05
+    assert told.held_out[0] == pytest.approx(-0.3, abs=0.05)
+
+
+def test_rows_are_trusted_as_far_as_they_help_each_other() -> None:
+    rng = np.random.default_rng(0)
+    good, bad = rng.normal(0.0, 0.02, 64), rng.normal(0.0, 0.1, 64)
+    assert trusted(before=bad, after=good) == 1.0
+    assert trusted(before=good, after=bad) == 0.0
+    assert trusted(before=np.full(64, 0.1), after=np.full(64, -0.1)) == 0.5
+
+
+@pytest.mark.parametrize("rows", [16, 64, 256])
+def test_a_width_holds_eight_of_ten_further_rows(rows: int) -> None:
+    rng = np.random.default_rng(0)
+    held = []
+    for _ in range(100):
+        low, high = width(rng.normal(0.05, 0.1, rows))
+        further = -rng.normal(0.05, 0.1, 500)
+        held.append(((further >= low) & (further <= high)).mean())
+    assert 0.79 < np.mean(held) < 0.9

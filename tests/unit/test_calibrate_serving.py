@@ -139,3 +139,44 @@ def test_stratified_rows_are_distinct_and_spread() -> None:
     flops = np.log((frame["m"] * frame["n"] * frame["k"]).to_numpy(dtype=float))
     assert np.ptp(flops[few]) > 0.6 * np.ptp(flops)
     assert len(stratified(frame, 10_000, 0)) == len(frame)
+
+
+def test_a_calibration_carries_to_siblings_and_no_further(fitted: Any) -> None:
+    board, near, far = (load_gpu(name) for name in ("b200-sxm", "gb300", "l40s"))
+    frame = _frame(board, 0.4)
+    found = calibrate_gemm(frame.iloc[stratified(frame, 32, 0)].reset_index(drop=True), board, *fitted)
+    files = found.manifest, found.weights
+    before, after = _error(fitted, _frame(near, 0.4), near), _error(files, _frame(near, 0.4), near)
+    assert after < 0.5 * before
+    rows = _frame(far, 0.4)
+    assert _error(files, rows, far) == _error(fitted, rows, far)
+
+
+def test_a_measured_sibling_takes_over_half_of_what_rows_say(fitted: Any) -> None:
+    board, sibling = load_gpu("h100-sxm"), load_gpu("h200-sxm")
+    both = pd.concat([_frame(gpu, 0.75) for gpu in (*MEASURED.values(), sibling)], ignore_index=True)
+    gpus = {**MEASURED, sibling.id: sibling}
+    base = fit_serving.fit_gemm(both, gpus, 0)
+    slower = _frame(board, 0.5)
+    found = calibrate_gemm(slower.iloc[stratified(slower, 32, 0)].reset_index(drop=True), board, *base)
+    batch = make_batch("gemm", OPS, "vllm")
+    old, new = (
+        ServingGemm.from_artifact(*files).seconds(batch, sibling) for files in (base, (found.manifest, found.weights))
+    )
+    own = ServingGemm.from_artifact(found.manifest, found.weights).seconds(batch, board)
+    was = ServingGemm.from_artifact(*base).seconds(batch, board)
+    share = np.median(np.log(new / old)) / np.median(np.log(own / was))
+    assert 0.3 < share < 0.7
+    again, weights = without(found.manifest, found.weights, board.id)
+    assert again["adapted"] == {} and again["boosters"] == base[0]["boosters"] and set(weights) == set(base[1])
+
+
+def test_rows_that_repeat_what_is_known_change_nothing_much(fitted: Any) -> None:
+    gpu = MEASURED["h100-sxm"]
+    frame = _frame(gpu, 0.75)
+    noisy = frame.assign(latency_ms=frame["latency_ms"] * np.random.default_rng(0).normal(1.0, 0.05, len(frame)))
+    before = _error(fitted, frame, gpu)
+    for seed in range(4):
+        few = noisy.iloc[stratified(noisy, 16, seed)].reset_index(drop=True)
+        found = calibrate_gemm(few, gpu, *fitted)
+        assert _error((found.manifest, found.weights), frame, gpu) < before + 0.02

@@ -11,7 +11,7 @@ from each import each
 from predictor.errors import RequestError, SpecError, UnknownNameError
 from predictor.estimators.base import make_batch, predict_kernels
 from predictor.estimators.collective import Collectives
-from predictor.estimators.cores.collective import OWN, Constants, Links, Own, seconds
+from predictor.estimators.cores.collective import OWN, Constants, Links, Own, OwnKernels, seconds
 from predictor.estimators.device import Device
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import list_systems, load_system
@@ -130,6 +130,31 @@ def test_frameworks_reduce_small_buffers_by_themselves() -> None:
     assert times([pcie]) == times([pcie], kernels="vllm")
 
 
+def test_a_kernel_that_pushes_is_one_hop() -> None:
+    """Over NVLink SGLang writes into its peers' buffers: two hops less than vLLM, which waits at a barrier, reads, and
+    waits again. Up to its 0.5.10, and over PCIe, it ran a copy of vLLM's.
+    """
+    op = over(load_system("dgx-h100"), "all_reduce", "bf16", 512, 8)
+    links = Links.of(make_batch("collective", [op, op, op]).columns)
+    board = Device.sheet(H100)
+    kernels = OwnKernels.of(["vllm", "sglang", "sglang"], links.ranks, ["0.24.0", "0.5.14", "0.5.10"])
+    pulled, pushed, copied = seconds(links, board, START, None, kernels)
+    hop = op.link_latency_s + START.own_hop_trips * board.memory_latency_s
+    assert pulled - pushed == pytest.approx(2 * hop, rel=1e-6) and copied == pulled
+    pcie = over(load_system("l40s-pcie"), "all_reduce", "bf16", 512, 2)
+    nccl, vllm, sglang, trtllm = (times([pcie], kernels=name)[0] for name in ("pytorch", "vllm", "sglang", "trtllm"))
+    assert vllm == sglang < nccl == trtllm  # TensorRT-LLM's needs NVLink
+
+
+def test_small_collectives_wait_for_memory() -> None:
+    """H100 and B200 clock alike, but a load from memory takes a B200 838 clocks for 478.8."""
+    op = over(load_system("dgx-h100"), "all_reduce", "bf16", 512, 8)
+    trips = START.launch_trips + 14 * START.hop_trips_ll
+    for name, trip in (("h100-sxm", 478.8 / 1.98e9), ("b200-sxm", 838.0 / 1.965e9)):
+        expected = trips * trip + 14 * op.link_latency_s
+        assert times([op], load_gpu(name))[0] == pytest.approx(expected, rel=0.03)
+
+
 def test_a_measured_system_has_scalars_of_its_own() -> None:
     ops = [over(load_system("l40s-pcie"), "all_reduce", "bf16", 1 << 28, n) for n in (2, 4, 8)]
     own = estimator(**{"l40s-pcie": [0.0, 0.0, np.log(0.5), np.log(0.25)]})
@@ -149,7 +174,7 @@ def test_an_artifact_of_another_shape_is_refused() -> None:
     own = dict.fromkeys(OWN, 1.0)
     manifest = {"name": "collective", "constants": asdict(START), "systems": {"a": own}, "host_s": {}}
     assert Collectives.from_artifact(manifest, {}).name == "collective"
-    with pytest.raises(SpecError, match="expected launch_cycles"):
+    with pytest.raises(SpecError, match="expected launch_trips"):
         Collectives.from_artifact({**manifest, "constants": {"other": 1.0}}, {})
     with pytest.raises(SpecError, match="'a' are latency, more; expected latency, bandwidth_2"):
         Collectives.from_artifact({**manifest, "systems": {"a": {"latency": 1.0, "more": 1.0}}}, {})
@@ -157,7 +182,7 @@ def test_an_artifact_of_another_shape_is_refused() -> None:
 
 # ------------------------------------------------------------------------------------------------------------- the fit
 
-TRUTH = replace(START, launch_cycles=1.2e4, share_ll=0.4, efficiency_nvswitch=0.7, share_nvls=0.7)
+TRUTH = replace(START, launch_trips=25.0, share_ll=0.4, efficiency_nvswitch=0.7, share_nvls=0.7)
 
 
 @pytest.fixture
@@ -199,7 +224,7 @@ def test_the_fit_finds_what_made_the_rows(measured) -> None:
     from predictor.training.fit_collective import fit_collective
 
     manifest, weights = fit_collective(measured, gpus_of(measured), 0)
-    assert manifest["constants"]["launch_cycles"] == pytest.approx(1.2e4, rel=0.1)
+    assert manifest["constants"]["launch_trips"] == pytest.approx(25.0, rel=0.1)
     assert list(manifest["systems"]) == ["dgx-a100", "dgx-h100", "l40s-pcie"]
     found = Collectives.from_artifact(manifest, weights)
     assert all(type(op) is Collective for op in dataset.ops_of(measured))

@@ -122,8 +122,18 @@ def test_farther_is_never_narrower() -> None:
 
 
 def test_a_calibrated_gpu_is_its_own_sibling() -> None:
-    known = Intervals.from_dict(content(linear=LINEAR), calibrated=["h100-sxm"])
+    known = Intervals.from_dict(content(linear=LINEAR), calibrated={"h100-sxm": {}})
     assert width([Gemm("fp32", 64, 64, 64)], "h100", known).high[0] == pytest.approx(0.4)
+
+
+def test_a_calibrated_gpu_has_the_widths_of_its_held_out_rows() -> None:
+    about = {"h100-sxm": {"width": {"linear": [-0.02, 0.03]}}}
+    known = Intervals.from_dict(content(linear=LINEAR), calibrated=about)
+    ops: list[Op] = [Gemm("fp32", 64, 64, 64), Gemm("bf16", 64, 64, 64)]  # bf16 was not measured
+    found = width(ops, "h100", known)
+    assert (found.low[0], found.high[0]) == pytest.approx((-0.02, 0.03))
+    assert found.high[1] > 0.1
+    assert width(ops[:1], "h200", known).high[0] == pytest.approx(0.6)
 
 
 def test_attention_and_backward_have_classes_of_their_own() -> None:

@@ -135,3 +135,18 @@ def test_a_file_that_holds_no_cases(text: str, tmp_path: Path, capsys: pytest.Ca
     assert "none" in capsys.readouterr().err
     assert main(["collect", "--cases", str(file), "--calibration", "64", *out]) == 2
     assert main(["collect", "--calibration", "5", *out]) == 2
+
+
+def test_the_plan_says_what_rows_bring(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--gpu", "h100", "--ops", "gemm", "--calibration", "--json", "--rows"]
+    brought = []
+    for rows in ("32", "128"):
+        assert main([*words, rows]) == 0
+        entries = json.loads(capsys.readouterr().out)["brings"]
+        assert sum(entry["rows"] for entry in entries if entry["estimator"] == "gemm") == int(rows)
+        brought.append(next(entry["brings"] for entry in entries if entry["group"] == "linear bf16"))
+    known = calibration.EVIDENCE["linear bf16"]
+    assert [f"with {rows};" in text for rows, text in zip((16, 64), brought, strict=True)] == [True, True]
+    assert known.errors[0] > known.errors[16] > known.errors[64]
+    assert known.halfwidths[16] > known.halfwidths[64]
+    assert known.command in brought[0]

@@ -298,7 +298,7 @@ def test_an_early_release_in_a_forecast(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_limit_of_the_kernels_times() -> None:
     """What the library of vLLM's kernels takes for its own is what its newest release does on boards before Hopper."""
-    own = engines.library("vllm").all_reduce
+    own = engines.library("vllm").all_reduce()
     assert own is not None
     limit = own.limit(np.array([2.0, 8.0]))
     for size, ranks in zip(limit, (2, 8), strict=True):

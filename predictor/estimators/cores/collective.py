@@ -1,20 +1,25 @@
-"""Collectives by what the libraries do: protocols of a ring, in-switch reduction, pairwise exchange, one- and two-shot.
+"""Collectives by what the libraries do: rings and trees in three protocols, in-switch reduction, pairwise exchange,
+one- and two-shot.
 
-    t = launch + the shortest over algorithms of  hops x hop + wire bytes / (link bandwidth x efficiency)  + local work
+    t = the shortest over algorithms of  launch + hops x hop + wire bytes / (link bandwidth x efficiency)  + local work
 
 NCCL's ring runs 2 (n - 1) hops for an all_reduce and n - 1 for a gather or scatter, and sends 2 (n - 1) / n or
-(n - 1) / n of the buffer S over every link. It has three protocols, which trade latency for bandwidth: LL (a flag
-beside every four bytes: half the bandwidth), LL128 (a flag in 128 bytes) and Simple (full bandwidth, a fence a step).
-Their lower envelope is the bend ("knee") of measured bandwidth over size. Switches that reduce (NVLink SHARP) need
-S (1 + 1 / n) a GPU: every rank's vector goes up once and the sum comes down once, a shard of it twice.
+(n - 1) / n of the buffer S over every link; its tree, over nodes, passes log2 of the nodes up and down. It has three
+protocols, which trade latency for bandwidth: LL (a flag beside every four bytes: half the bandwidth), LL128 (a flag in
+128 bytes) and Simple (full bandwidth, a fence a step). Their lower envelope is the bend ("knee") of measured bandwidth
+over size. Switches that reduce (NVLink SHARP) need S (1 + 1 / n) a GPU: every rank's vector goes up once and the sum
+comes down once, a shard of it twice.
 
-A hop takes the link's own latency and some cycles of the GPU's clock: A100 and H100, RTX PRO 6000 and L40S differ in
-small collectives as their clocks do. ``local`` is the work on a rank's own shard, which no link hides: bytes / memory
-bandwidth.
+What a small collective waits for is memory: a kernel's start is a chain of dependent loads (its arguments, the
+channel, the peers), and a hop ends in a poll of what a peer has written. So launch and hops are counted in trips, one
+dependent load from device memory (`hardware.generation.memory_latency_s`), beside the link's own latency: in trips,
+generations agree (2.9 a hop on A100 and B200), in clocks they do not (1,370 and 2,450). A buffer that fills more than
+one channel's threads starts more blocks, and all of these waits grow by ``widening``. ``local`` is the work on a rank's
+own shard, which no link hides: bytes / memory bandwidth.
 
-Serving libraries reduce small buffers by kernels of their own (`Library.all_reduce`), which read the peers' memory: all
-of it at once (one shot, (n - 1) S) or a shard and then the sums (two shots, 2 (n - 1) / n S), where NVLink joins the
-GPUs.
+Serving libraries reduce small buffers by kernels of their own (`Library.all_reduces`): one that pushes writes its
+vector into every peer's buffer, and that is one hop; one that pulls waits at a barrier, reads, and waits again. In one
+shot (n - 1) S pass a link, in two (a shard, then the sums) 2 (n - 1) / n S.
 
 Constants are shared by all systems of a kind of link. A system that was measured has scalars of its own beside them:
 a factor on latency, and one on bandwidth for 2, 4 and 8 GPUs (what PCIe switches and sockets share is nobody's
@@ -37,15 +42,11 @@ from predictor.hardware.system import LINKS, default_system
 from predictor.ops.collective import KINDS
 from predictor.roofline import FloatArray
 
-#: Libraries whose own all_reduce has a fitted launch, in the order of their constants.
-LAUNCHED: tuple[str, ...] = tuple(
-    name
-    for _, name in sorted(
-        (one.all_reduce.place, one.name)
-        for one in map(engines.library, engines.libraries())
-        if one.all_reduce is not None and one.all_reduce.place is not None
-    )
-)
+#: Bytes a rank that fill the threads of one channel, before NCCL takes another: 512 of 8 bytes
+#: (unverified: NCCL_LL_MAX_NTHREADS x NCCL_LL_THREAD_THRESHOLD of src/include/device.h and comm.h, as recalled).
+CHANNEL_BYTES = 4096.0
+#: Bandwidth of NCCL's tree beside its ring's (src/graph/tuning.cc of 5067397c).
+TREE_SHARE = 0.92
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +54,19 @@ class Constants(Named):
     """Constants that all systems share, and the start of each, toward which the fit pulls it."""
 
     # Round numbers, chosen by hand, not from data, but for LL and NVLS, which are from NCCL's tuning model
-    # (src/graph/tuning.cc of 5067397c): LL half the bandwidth; NVLS 25 microseconds (at 2 GHz), and 0.85 (Hopper;
-    # Blackwell 0.74) x 5/6 of the ring's bandwidth for S bytes, which is 0.8 for the 9/8 S that eight GPUs send.
-    launch_cycles: float = 9e3
-    hop_cycles_ll: float = 8e2
-    hop_cycles_ll128: float = 2e3
-    hop_cycles_simple: float = 5e3
-    start_cycles_simple: float = 1e4
+    # (src/graph/tuning.cc of 5067397c): LL half the bandwidth; NVLS 25 microseconds (100 trips of a Hopper), and 0.85
+    # (Hopper; Blackwell 0.74) x 5/6 of the ring's bandwidth for S bytes, which is 0.8 for the 9/8 S that eight GPUs
+    # send; three bytes a clock are its largest LL bandwidth of a Hopper, 141 GB/s, over 24 channels.
+    launch_trips: float = 20.0
+    hop_trips_ll: float = 2.0
+    hop_trips_ll128: float = 4.0
+    hop_trips_simple: float = 10.0
+    start_trips_simple: float = 20.0
+    widening: float = 0.2
     knee: float = 1.0
     share_ll: float = 0.5
     share_ll128: float = 0.7
+    channel_ll: float = 3.0
     efficiency_nvswitch: float = 0.8
     efficiency_mesh: float = 0.9
     efficiency_pair: float = 0.8
@@ -72,14 +76,12 @@ class Constants(Named):
     local: float = 3.0
     local_exchange: float = 3.0
     share_nvls: float = 0.8
-    nvls_cycles: float = 5e4
-    exchange_cycles: float = 1e3
+    nvls_trips: float = 100.0
+    exchange_trips: float = 2.0
     share_exchange: float = 0.9
     share_scatter: float = 1.0
-    launch_cycles_vllm: float = 6e3
-    launch_cycles_sglang: float = 6e3
-    launch_cycles_trtllm: float = 6e3
-    own_hop_cycles: float = 1e3
+    own_launch_trips: float = 7.0
+    own_hop_trips: float = 2.0
     share_own: float = 0.6
 
 
@@ -96,7 +98,7 @@ class Own(Named):
 OWN = Own.names()
 _OWN_RANKS = np.log2([2.0, 4.0, 8.0])  # by definition: the numbers in the names of `OWN`
 
-_NVSWITCH, _MESH, _PCIE = (LINKS.index(name) for name in ("nvswitch", "mesh", "pcie"))
+_NVSWITCH, _MESH, _PAIR, _PCIE = (LINKS.index(name) for name in ("nvswitch", "mesh", "pair", "pcie"))
 _ALL_REDUCE = KINDS.index("all_reduce")
 _EXCHANGES = tuple(KINDS.index(name) for name in ("all_to_all", "send_recv"))
 _SCATTERS = tuple(KINDS.index(name) for name in ("all_gather", "reduce_scatter"))
@@ -134,25 +136,26 @@ class Links:
 class OwnKernels:
     """What the libraries of n collectives have of their own for all_reduce; each of shape (n,).
 
-    ``launch``: place in `LAUNCHED` of the constant of its launch; ``limit``: the largest buffer that it takes, bytes,
-    negative where there is none.
+    ``limit``: the largest buffer that it takes, bytes, negative where there is none; ``pushes``: over NVLink it writes
+    into its peers' buffers; ``linked_from``: so many GPUs or more need NVLink.
     """
 
-    launch: npt.NDArray[np.int64]
     limit: FloatArray
+    pushes: npt.NDArray[np.bool_]
+    linked_from: FloatArray
 
     @classmethod
-    def of(cls, libraries: Sequence[str], ranks: FloatArray) -> OwnKernels:
-        """Of the libraries called so, (n,), over so many GPUs; one without a fitted launch has its stand-in's."""
-        launch, limit = np.zeros(len(ranks), dtype=np.int64), np.full(len(ranks), -1.0)
-        for name in dict.fromkeys(libraries):
-            own = engines.library(name).all_reduce
+    def of(cls, libraries: Sequence[str], ranks: FloatArray, versions: Sequence[str] = ()) -> OwnKernels:
+        """Of the libraries called so, (n,), over so many GPUs; as of ``versions``, the newest without them."""
+        n = len(ranks)
+        limit, pushes, linked_from = np.full(n, -1.0), np.zeros(n, dtype=np.bool_), np.full(n, 2.0)
+        releases = list(zip(libraries, versions or [""] * n, strict=True))
+        for library, version in dict.fromkeys(releases):
+            own = engines.library(library).all_reduce(version)
             if own is not None:
-                rows = np.array([library == name for library in libraries])
-                fitted = (LAUNCHED.index(one) for one in (name, engines.answering(name).name) if one in LAUNCHED)
-                launch[rows] = next(fitted, 0)
-                limit[rows] = own.limit(ranks[rows])
-        return cls(launch, limit)
+                rows = np.array([one == (library, version) for one in releases])
+                limit[rows], pushes[rows], linked_from[rows] = own.limit(ranks[rows]), own.pushes, own.linked_from
+        return cls(limit, pushes, linked_from)
 
 
 def seconds(
@@ -169,34 +172,45 @@ def seconds(
     rate = links.bandwidth * _efficiency(links, k) * wider
     rate = rate * np.where(np.isin(links.kind, _SCATTERS), k.share_scatter, 1.0)
     net = np.maximum(links.net_bandwidth, 1.0) * k.efficiency_net
+    total = np.where(
+        np.isin(links.kind, _EXCHANGES),
+        _exchange(links, device, k, rate, net, slower),
+        _rings(links, device, k, rate, net, slower),
+    )
+    return total if kernels is None else _with_own_kernels(links, device, k, rate, slower, total, kernels)
+
+
+def _rings(
+    links: Links, device: Device, k: Constants, rate: FloatArray, net: FloatArray, slower: FloatArray
+) -> FloatArray:
+    """Rings, trees over nodes and in-switch reduction, (n,)."""
     spread = links.ranks > links.local
-    launch = k.launch_cycles / device.clock_hz
-    rounds = _ROUNDS[links.kind]
-    n, size = links.ranks, links.size
+    rounds, n, size = _ROUNDS[links.kind], links.ranks, links.size
+    nodes = n / links.local
     wire = rounds * size * np.where(links.kind >= _SEND, 1.0, (n - 1.0) / n)
-    shard = k.local * size / n / device.bandwidth
-    hops_net = np.where(spread, rounds * n / links.local, 0.0)
-    hops = rounds * (n - 1.0) - hops_net
+    slowest = wire * np.maximum(1.0 / rate, np.where(spread, 1.0 / net, 0.0))
+    tree = spread & (links.kind == _ALL_REDUCE)
+    branches = 2.0 * size * np.maximum(1.0 / rate, 1.0 / net) / TREE_SHARE
+    wide = 1.0 + k.widening * size / (size + n * CHANNEL_BYTES)
     best = np.full(len(size), np.inf)
     for name in ("ll", "ll128", "simple"):
-        share = getattr(k, f"share_{name}", 1.0)
-        cycles = getattr(k, f"hop_cycles_{name}") / device.clock_hz
-        slowest = wire * np.maximum(1.0 / rate, np.where(spread, 1.0 / net, 0.0)) / share
-        waits = hops * (links.latency + cycles) + hops_net * (links.net_latency + cycles)
-        waits = waits + getattr(k, f"start_cycles_{name}", 0.0) / device.clock_hz
-        if name == "simple":
-            slowest = slowest + 2.0 * k.knee * np.sqrt(slowest * waits * slower)
-        best = np.minimum(best, waits * slower + slowest)
-    ring = best + shard
+        handling = getattr(k, f"hop_trips_{name}") * device.memory_latency_s
+        near, far = links.latency + handling, links.net_latency + handling
+        start = (k.launch_trips + getattr(k, f"start_trips_{name}", 0.0)) * device.memory_latency_s
+        around = rounds * ((n - nodes) * near + (nodes - 1.0) * far)
+        up_and_down = 2.0 * ((links.local - 1.0) * near + np.log2(nodes) * far)
+        for hops, moved, runs in ((around, slowest, True), (up_and_down, branches, tree)):
+            waits = (start + hops) * wide * slower
+            moved = moved / getattr(k, f"share_{name}", 1.0)
+            if name == "simple":
+                moved = moved + 2.0 * k.knee * np.sqrt(moved * waits)
+            best = np.where(runs, np.minimum(best, waits + moved), best)
+    best = best + k.local * size / n / device.bandwidth
     switched = links.in_switch & (links.kind == _ALL_REDUCE) & ~spread
     nvls = size * (1.0 + 1.0 / n) / (rate * k.share_nvls)
-    wait = k.nvls_cycles / device.clock_hz * slower
-    nvls = nvls + wait + 2.0 * k.knee * np.sqrt(nvls * wait)
-    total = launch * slower + np.where(switched, np.minimum(ring, nvls), ring)
-    exchange = np.isin(links.kind, _EXCHANGES)
-    if exchange.any():
-        total = np.where(exchange, launch * slower + _exchange(links, device, k, rate, net, slower), total)
-    return total if kernels is None else _with_own_kernels(links, device, k, rate, slower, total, kernels)
+    wait = k.nvls_trips * device.memory_latency_s * slower
+    nvls = k.launch_trips * device.memory_latency_s * wide * slower + nvls + wait + 2.0 * k.knee * np.sqrt(nvls * wait)
+    return np.where(switched, np.minimum(best, nvls), best)
 
 
 def _own_factors(links: Links, own: FloatArray | None) -> tuple[FloatArray, FloatArray]:
@@ -219,19 +233,26 @@ def _efficiency(links: Links, k: Constants) -> FloatArray:
 def _exchange(
     links: Links, device: Device, k: Constants, rate: FloatArray, net: FloatArray, slower: FloatArray
 ) -> FloatArray:
-    """all_to_all and send_recv, (n,): every pair for itself, so one hop, and each peer costs some cycles."""
+    """all_to_all and send_recv, (n,): every pair for itself, so one hop, and each peer costs some trips.
+
+    In LL a peer has one channel, whose threads pack and unpack so many bytes a clock.
+    """
     one = links.kind == _SEND
     n, local = links.ranks, links.local
     inside = links.size * np.where(one, np.where(local > 1, 1.0, 0.0), (local - 1.0) / n)
+    inside = np.where(
+        links.link == _PCIE, links.size * np.where(one, 1.0, (n - 1.0) / n), inside
+    )  # cards hang there, too
     outside = np.where(n > local, links.size * np.where(one, 1.0, local * (n - local) / n), 0.0)
     peers = np.where(one, 1.0, n - 1.0)
     hop = np.where(n > local, links.net_latency, links.latency)
+    packed = links.size / np.where(one, 1.0, n) / (k.channel_ll * device.clock_hz)
     best = np.full(len(n), np.inf)
     for name in ("ll", "simple"):
-        share = getattr(k, f"share_{name}", 1.0) * k.share_exchange
-        cycles = getattr(k, f"hop_cycles_{name}") + getattr(k, f"start_cycles_{name}", 0.0) + k.exchange_cycles * peers
-        waits = hop + cycles / device.clock_hz
-        best = np.minimum(best, waits * slower + np.maximum(inside / rate, outside / net) / share)
+        trips = getattr(k, f"hop_trips_{name}") + getattr(k, f"start_trips_{name}", 0.0) + k.exchange_trips * peers
+        waits = hop + (k.launch_trips + trips) * device.memory_latency_s
+        moved = np.maximum(inside / rate, outside / net) / (getattr(k, f"share_{name}", 1.0) * k.share_exchange)
+        best = np.minimum(best, waits * slower + (np.maximum(moved, packed) if name == "ll" else moved))
     return best + np.where(one, 0.0, k.local_exchange * links.size / n / device.bandwidth)
 
 
@@ -244,21 +265,22 @@ def _with_own_kernels(
     nccl: FloatArray,
     kernels: OwnKernels,
 ) -> FloatArray:
-    """NCCL's time, or that of the framework's own all_reduce where it runs and is shorter, (n,).
+    """NCCL's time, or that of the library's own all_reduce where it runs and is shorter, (n,).
 
-    It runs for small buffers in one node, over NVLink or between two GPUs.
+    It runs for small buffers in one node. Pushed, one shot is one hop; pulled, a barrier, a read and a barrier; two
+    shots are a barrier and a read, twice.
     """
-    near = (links.ranks == links.local) & ((links.link == _NVSWITCH) | (links.link == _MESH) | (links.ranks == 2))
+    linked = (links.link == _NVSWITCH) | (links.link == _MESH) | ((links.link == _PAIR) & (links.ranks == 2))
+    near = (links.ranks == links.local) & (linked | (links.ranks < kernels.linked_from))
     runs = (links.kind == _ALL_REDUCE) & near & (links.size <= kernels.limit)
     if not runs.any():
         return nccl
     n, size = links.ranks, links.size
-    launches = np.array([getattr(k, f"launch_cycles_{name}") for name in LAUNCHED])[kernels.launch]
-    hop = links.latency + k.own_hop_cycles / device.clock_hz
     speed = rate * k.share_own
-    once = hop + (n - 1.0) * size / speed
-    twice = 2.0 * hop + 2.0 * (n - 1.0) / n * size / speed
-    ours = launches / device.clock_hz * slower + np.minimum(once, twice)
+    step = (links.latency + k.own_hop_trips * device.memory_latency_s) * slower
+    once = step * np.where(kernels.pushes & linked, 1.0, 3.0) + (n - 1.0) * size / speed
+    twice = 4.0 * step + 2.0 * (n - 1.0) / n * size / speed
+    ours = k.own_launch_trips * device.memory_latency_s * slower + np.minimum(once, twice)
     return np.where(runs, np.minimum(nccl, ours), nccl)
 
 

@@ -183,7 +183,10 @@ def _compute_seconds(
 
 
 def library_of(gpu: GPUSpec) -> int:
-    """Index into `LIBRARIES` of the kernels that serve ``gpu``."""
+    """Index into `LIBRARIES` of the kernels that were written for ``gpu``, or last before it.
+
+    Whether its library picks among them as others do, rows alone tell (`TileGemm.measured`).
+    """
     return _LIBRARY.get(gpu.architecture, len(LIBRARIES) - 1)
 
 

@@ -1,0 +1,45 @@
+"""The interval's term of kernels that an engine's host launches one by one."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import predictor
+from predictor.engines import CALLS, CAPTURED, LAUNCHES
+from predictor.forecast import forecast
+from predictor.request import Request
+from predictor.simulate.interval import LATE_S, RunSpread, run_spread
+
+
+def spread(**words: object) -> RunSpread:
+    found = forecast(Request("gpt2", "a100", batch=2, seq_len=128, **words).run())  # type: ignore[arg-type]
+    (stage,) = found.stages
+    assert stage.stage.host == {"eager": CALLS, "cuda_graph": CAPTURED}.get(str(words["execution"]), LAUNCHES)
+    result = run_spread(found.latency_s, found.stages, found.run.work)
+    assert result is not None
+    return result
+
+
+def test_late_kernels_widen_a_run_above_alone() -> None:
+    run = RunSpread(1.0, 1000.0, (0.1, 0.2), (0.05, 0.1))
+    low, high = run.interval(1e-3)
+    assert low == pytest.approx(1.0 - math.hypot(0.1, 0.05))
+    assert high == pytest.approx(1.0 + math.sqrt(0.2**2 + 0.1**2 + 1.0**2))
+    assert run.interval(0.0)[1] == pytest.approx(1.0 + math.hypot(0.2, 0.1))
+
+
+def test_an_interval_never_reaches_below_nothing() -> None:
+    assert RunSpread(1.0, 0.0, (3.0, 0.0), (0.0, 0.0)).interval() == (0.0, 1.0)
+
+
+def test_only_an_engines_own_launches_are_late() -> None:
+    """Eager calls have a range of their own, and a captured graph no host."""
+    launched = spread(mode="prefill", execution="sglang")
+    assert launched.launched > 12 * 5  # layers, and what a layer runs at least
+    assert spread(mode="prefill", execution="cuda_graph").launched == 0.0
+    assert spread(mode="forward", execution="eager").launched == 0.0
+    answer = predictor.predict("gpt2", "a100", mode="prefill", batch=2, seq_len=128, execution="sglang")
+    assert answer.interval_s == pytest.approx(launched.interval(LATE_S))
+    assert answer.interval_s[1] - answer.latency_s > 0.9 * launched.launched * LATE_S
