@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from each import each
 
-from predictor.estimators.device import Device, issue_share, sustained_share
+from predictor.estimators.device import Device, loop_share, sustained_share
 from predictor.estimators.eager import eager_seconds, overhead
 from predictor.estimators.named import p_norm
 from predictor.hardware.gpu import list_gpus, load_gpu
@@ -56,7 +56,7 @@ def test_a_device_is_the_data_sheet_cut_to_what_is_sustained(name: str) -> None:
     assert (half.peak_flops, half.bandwidth, half.sms) == (5e11, gpu.memory_bandwidth / 4, sheet.sms)
     assert sheet.sustaining() == sheet
     assert 0.0 < sustained_share(gpu) <= 1.0
-    assert 0.0 < sustained_share(gpu, {gpu.architecture: 10.0}) <= issue_share(gpu) <= 1.0
+    assert 0.0 < sustained_share(gpu, {gpu.architecture: 10.0}) <= loop_share(gpu) <= 1.0
 
 
 def test_devices_of_rows_are_columns() -> None:
