@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 
 from predictor.engines import Engine
+from predictor.engines.software import remark
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 from predictor.graph import OPTIMIZER
 from predictor.hardware.gpu import GPUSpec
@@ -146,7 +147,8 @@ class Forecast:
             from predictor.simulate.explain import explained  # nothing else starts with it
 
             why = explained(self.stages, run.explain)
-        known = run.numbers.notes + context_notes(run.config, run.work)
+        taken = remark(run.work.execution, run.work.software)
+        known = run.numbers.notes + context_notes(run.config, run.work) + ((taken,) if taken else ())
         return replace(
             self.summary(),
             memory=advised(self.memory, run),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from predictor.simulate.memory import Memory
 from predictor.simulate.timeline import LAUNCH_BOUND
+from predictor.simulate.times import GAPS, LAUNCHING
 from predictor.workload import Workload
 
 if TYPE_CHECKING:
@@ -118,6 +119,11 @@ class Prediction:
         return sum(self.between_s.values())
 
     @property
+    def host_s(self) -> float:
+        """Seconds in which the GPU waits for the CPU: launches, and what an engine's host adds to steps."""
+        return self.between_kernels_s - self.between_s.get(GAPS, 0.0)
+
+    @property
     def tokens_per_s(self) -> float:
         """Tokens processed (forward, train, prefill) or made (decode, generate) a second."""
         return self.tokens / self.latency_s
@@ -153,6 +159,11 @@ class Prediction:
         return {name: seconds / whole for name, seconds in sorted(totals.items(), key=lambda kv: -kv[1])}
 
     @property
+    def launches_bound(self) -> bool:
+        """True where launches are the larger part of what the GPU waits for the CPU (`launch_bound`)."""
+        return self.launch_bound and self.between_s.get(LAUNCHING, 0.0) >= self.host_s / 2.0
+
+    @property
     def launch_bound(self) -> bool:
         """True where the GPU waits for the CPU for more than a twentieth of the time."""
-        return self.latency_s > LAUNCH_BOUND * self.gpu_busy_s
+        return self.host_s > (LAUNCH_BOUND - 1.0) * self.gpu_busy_s

@@ -176,6 +176,12 @@ class Workload:
             raise RequestError(f"--kernel-gap {gap!r} s: expected 0 to 1 ms, such as 0.5us")
         if overhead and self.mode not in ("prefill", "decode", "generate"):
             raise RequestError(f"--step-overhead {overhead:g} s: only --mode prefill, decode and generate take it")
+        if self.sampling != GREEDY and not (self.mode in CACHED and self.engine.samples):
+            sampling = ", ".join(name for name in engines.names() if engines.engine(name).samples)
+            raise RequestError(
+                f"--sampling {self.sampling}: only engines that choose tokens take it, in --mode prefill, decode and"
+                f" generate; expected --execution {sampling}"
+            )
         if not self.prompt_lens:
             return
         if self.mode == "train":

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from typing import Any
 
+from predictor.errors import printable
+from predictor.files import read_text
 from predictor.hardware.gpu import BY_CAPABILITY, GPUSpec, list_gpus, load_gpu
 from predictor.report.formats import gib, quantity, seconds
+from predictor.yaml_reader import parse_yaml
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     spec = load_gpu(arguments.name)
     if arguments.json:
-        print(json.dumps(to_dict(spec), indent=2))
+        print(json.dumps(to_dict(spec) | {"others": disagreements(spec)}, indent=2))
     else:
         _print_one(spec)
     return 0
@@ -58,6 +62,31 @@ def to_dict(spec: GPUSpec) -> dict[str, Any]:
         "peak_flops": {f"{unit}.{dtype}": peak for (unit, dtype), peak in sorted(spec.peaks.items())},
         "sources": dict(spec.sources),
     }
+
+
+def disagreements(spec: GPUSpec) -> dict[str, list[dict[str, str]]]:
+    """Field of the GPU's file -> what other sources say of it: ``value``, ``source`` and, where there is one, ``note``.
+
+    The catalogue keeps them for whoever asks: no forecast reads them.
+    """
+    document = parse_yaml(read_text(spec.path, "a YAML file of one GPU", f"GPU file '{spec.path}'"), str(spec.path))
+    found = {}
+    for name, entry in _entries(document, ""):
+        others = entry.get("others")
+        told = [one for one in others if isinstance(one, dict)] if isinstance(others, list) else []
+        if told:
+            keys = ("value", "source", "note")
+            found[name] = [{k: printable(" ".join(str(one[k]).split())) for k in keys if k in one} for one in told]
+    return found
+
+
+def _entries(fields: object, below: str) -> Iterator[tuple[str, dict[Any, Any]]]:
+    """Every ``{value: ..., source: ...}`` of a file under its name, as `GPUSpec.sources` has it."""
+    for name, entry in fields.items() if isinstance(fields, dict) else ():
+        if isinstance(entry, dict) and "value" in entry:
+            yield f"{below}{name}", entry
+        elif isinstance(entry, dict):
+            yield from _entries(entry, f"{below}{name}.")
 
 
 def _best(spec: GPUSpec, dtype: str) -> str:
@@ -92,6 +121,14 @@ def _print_one(spec: GPUSpec) -> None:
         suffix = "OP/s" if dtype.startswith("int") else "FLOP/s"
         rows.append((field, quantity(peak, suffix), spec.sources.get(field, "")))
     print_table(console, [Column("field", key=True), Column("value"), Column("source", wrap=True)], rows)
+    others = [
+        (field, one.get("value", ""), one.get("source", "") + (f"; {one['note']}" if "note" in one else ""))
+        for field, told in disagreements(spec).items()
+        for one in told
+    ]
+    if others:
+        say(console, "\nOther sources say:")
+        print_table(console, [Column("field", key=True), Column("value"), Column("source", wrap=True)], others)
     say(console, "Peaks are dense. `unverified`: not checked against the document named.")
 
 

@@ -34,8 +34,8 @@ def age(releases: Sequence[R], version: str = "") -> int:
     """How many of ``releases`` came after the one as of ``version``: 0 for the newest."""
     if not version:
         return 0
-    asked = _parts(version)
-    return min(len(releases) - 1, sum(_parts(one.version) > asked for one in releases))
+    asked = numbers(version)
+    return min(len(releases) - 1, sum(numbers(one.version) > asked for one in releases))
 
 
 def is_version(text: str) -> bool:
@@ -43,14 +43,14 @@ def is_version(text: str) -> bool:
     return _VERSION.fullmatch(text) is not None
 
 
-def _parts(version: str) -> tuple[int, ...]:
-    """ "0.24" and "0.6.6.post1" as numbers; "0.24.0" is 0.24."""
+def numbers(version: str) -> tuple[int, ...]:
+    """ "0.24" and "0.6.6.post1" as numbers to compare; "0.24.0" is 0.24. RequestError for a version that is none."""
     if not version:
         return ()
     found = _VERSION.fullmatch(version)
     if found is None:
         raise RequestError(f"version {version!r}: expected numbers with points between them, such as 0.24.0")
-    numbers = [int(word) for word in found[1].split(".")]
-    while numbers and not numbers[-1]:
-        numbers.pop()
-    return tuple(numbers)
+    parts = [int(word) for word in found[1].split(".")]
+    while parts and not parts[-1]:
+        parts.pop()
+    return tuple(parts)

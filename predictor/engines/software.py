@@ -1,6 +1,7 @@
 """The age of an engine as a person says it: "vllm 0.24", "vllm 2023", or "0.24" where the engine is named elsewhere.
 
-A year stands for what had been released by its middle. What is older than every release that is listed is the first.
+A year stands for what had been released by its middle. What is older than every release that is listed is the first,
+what is newer the last, and `remark` says so.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from functools import lru_cache
 from predictor.engines.base import CALLS, Engine
 from predictor.engines.pytorch import EAGER
 from predictor.engines.registry import engine, names
-from predictor.engines.releases import is_version
-from predictor.errors import RequestError
+from predictor.engines.releases import is_version, numbers
+from predictor.errors import RequestError, nearest
 
 _YEAR = re.compile(r"20\d\d", re.ASCII)
 #: The month in the middle of a year, by definition.
@@ -32,8 +33,37 @@ def running(execution: str, software: str = "") -> Engine:
     return _running(execution, software)
 
 
+def remark(execution: str, software: str) -> str:
+    """What to know of how ``software`` was taken: another release answers for it, or releases are not told apart. ""
+    where there is nothing to say."""
+    if not software:
+        return ""
+    asked, said = _read(execution, software)
+    releases = asked.vintages()
+    if not said:
+        return ""
+    if len(releases) < 2:
+        return f"--software {software!r}: releases of {asked.name} are not told apart."
+    first, last = releases[0], releases[-1]
+    if _YEAR.fullmatch(said):
+        older, newer = said < first.since[:4], said > last.since[:4]
+    else:
+        older = numbers(said) < numbers(first.version)
+        newer = numbers(said)[: len(numbers(last.version))] > numbers(last.version)
+    if not older and not newer:
+        return ""
+    which, taken = ("oldest", first.version) if older else ("newest", last.version)
+    return f"--software {software!r}: the {which} release of {asked.name} that is known, {taken}, answers for it."
+
+
 @lru_cache(maxsize=256)
 def _running(execution: str, software: str) -> Engine:
+    asked, said = _read(execution, software)
+    return asked.as_of(_version(asked, said) if _YEAR.fullmatch(said) else said)
+
+
+def _read(execution: str, software: str) -> tuple[Engine, str]:
+    """The engine in its newest release, and the version or year that was said of it, "" where none was."""
     *words, last = software.split() or [""]
     if not (is_version(last) or not last):
         words, last = [*words, last], ""
@@ -44,7 +74,15 @@ def _running(execution: str, software: str) -> Engine:
         if not named or asked is not EAGER:
             raise RequestError(_wrong(execution, software, named[0].name if named else ""))
         asked = named[0]
-    return asked.as_of(_version(asked, last) if _YEAR.fullmatch(last) else last)
+    releases = asked.vintages()
+    if last and not _YEAR.fullmatch(last) and len(releases) > 1:
+        newest = releases[-1].version
+        if numbers(last)[:1] > (numbers(newest)[0] + 1,):
+            raise RequestError(
+                f"--software {software!r}: expected a release of {asked.name} such as {newest}, the newest that is"
+                " known, or a year such as 2024"
+            )
+    return asked, last
 
 
 def _version(asked: Engine, year: str) -> str:
@@ -58,4 +96,6 @@ def _wrong(execution: str, software: str, other: str) -> str:
     if other:
         return f"--software {software!r}: --execution is {execution}; expected --execution {other}"
     example = execution if engine(execution).host != CALLS else "vllm"
-    return f"--software {software!r}: expected an engine and its version or a year, such as '{example} 2024'"
+    close = nearest(software.split()[0], names())
+    tail = f"; nearest: {close[0]}" if close and close[0] != execution else ""
+    return f"--software {software!r}: expected an engine and its version or a year, such as '{example} 2024'{tail}"

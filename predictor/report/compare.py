@@ -15,7 +15,17 @@ from predictor.errors import RequestError, TilecastError
 from predictor.estimators.interval import LEVEL
 from predictor.files import atomic_write
 from predictor.prediction import SCHEMA_VERSION, Prediction
-from predictor.report.formats import dtype_words, gib, gib_of, kv_words, rate, seconds, significant, span
+from predictor.report.formats import (
+    dtype_words,
+    execution_words,
+    gib,
+    gib_of,
+    kv_words,
+    rate,
+    seconds,
+    significant,
+    span,
+)
 from predictor.report.json_report import to_dict
 from predictor.report.table import Column, print_table, say
 
@@ -84,9 +94,9 @@ def ranked(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def bound_by(answer: Prediction) -> str:
-    """What bounds most of a run: "compute 84%" of its GPU time, or "CPU launches"."""
+    """What bounds most of a run: "compute 84%" of its GPU time, "CPU launches" or "CPU steps"."""
     if answer.launch_bound:
-        return "CPU launches"
+        return "CPU launches" if answer.launches_bound else "CPU steps"
     name, part = next(iter(answer.bound_shares.items()), ("", 0.0))
     return f"{name} {part:.0%}" if name else "-"
 
@@ -138,7 +148,7 @@ def _first_line(entries: Sequence[Entry]) -> str:
         names.append("context_len" if works[0].mode == "decode" else "seq_len")
     names += ["output_len"] if works[0].mode == "generate" else []
     names += ["dtype", *(["kv_dtype"] if works[0].kv_dtype else []), "execution", "attention"]
-    words = {"dtype": dtype_words, "kv_dtype": kv_words}
+    words = {"dtype": dtype_words, "kv_dtype": kv_words, "execution": execution_words}
     for name in names:
         values = sorted({words[name](work) if name in words else str(getattr(work, name)) for work in works})
         parts.append(f"{name.replace('_', '-')} {' or '.join(values)}")

@@ -55,6 +55,12 @@ def given(value: float) -> str:
     return f"{value / _UNITS[unit]:.6g} {unit}" if value > 0 else "0 s"
 
 
+def overhead(work: Workload) -> str:
+    """The launch overhead of a run: as it was typed, with three digits where it is assumed."""
+    value = work.launch_overhead_s
+    return given(float(f"{value:.3g}") if work.launch_overhead_assumed else value)
+
+
 def share(value: float) -> str:
     """A part of a whole, in percent; what is too small for the last digit is said to be so.
 
@@ -117,6 +123,17 @@ def count(value: float) -> str:
         if value >= factor:
             return f"{value / factor:.4g} {suffix}"
     return f"{value:.4g}"
+
+
+def execution_words(work: Workload) -> str:
+    """What runs the model, and the release that ``--software`` stands for: "vllm as of 2023 (release 0.2)"."""
+    if not work.software:
+        return work.execution
+    known = work.engine.vintage()
+    said = work.software.lower().removeprefix(work.execution).strip() or work.software
+    release = known.version if known is not None else ""
+    told = f" (release {release})" if release and release != said else ""
+    return f"{work.execution} as of {said}{told}"
 
 
 def dtype_words(work: Workload) -> str:

@@ -85,7 +85,7 @@ def _interval(latency_s: float, low: float, high: float) -> Html:
 def bound_words(answer: Prediction) -> str:
     """What bounds the run."""
     if answer.launch_bound:
-        return f"the CPU, busy for {seconds(answer.cpu_busy_s)}; the GPU for {seconds(answer.gpu_busy_s)}"
+        return f"the CPU, for which the GPU waits {seconds(answer.host_s)} of {seconds(answer.latency_s)}"
     return ", ".join(f"{name} {part:.0%}" for name, part in answer.bound_shares.items() if part >= 5e-3)
 
 

@@ -100,6 +100,7 @@ def _times(answer: Prediction) -> dict[str, Any]:
             "total": answer.between_kernels_s * 1e3,
             "parts": {name: t * 1e3 for name, t in answer.between_s.items() if t},
         },
+        "kernel_gap_us": None if answer.workload.kernel_gap_s is None else answer.workload.kernel_gap_s * 1e6,
         "step_overhead_ms": sum(answer.workload.waits_s.values()) * 1e3,
         "ttft_ms": _ms(answer.ttft_s),
         "tpot_ms": _ms(answer.tpot_s),

@@ -13,11 +13,13 @@ from predictor.report.explain import print_explained
 from predictor.report.formats import (
     count,
     dtype_words,
+    execution_words,
     gib,
     gib_of,
     given,
     kv_words,
     may_use,
+    overhead,
     quantity,
     seconds,
     share,
@@ -44,15 +46,14 @@ def first_line(answer: Prediction) -> str:
     parts += [f"dtype {dtype_words(work)}"]
     if work.kv_dtype:
         parts.append(f"kv-dtype {kv_words(work)}")
-    software = f" as of {work.software}" if work.software else ""
-    parts += [f"execution {work.execution}{software}", f"attention {work.attention}", _gpus(work)]
+    parts += [f"execution {execution_words(work)}", f"attention {work.attention}", _gpus(work)]
     if work.mode == "train":
         parts.append(f"optimizer {work.optimizer}")
     if work.routing is not None:
         parts.append(f"routing {work.routing}")
     if answer.cpu_busy_s:
         assumed = " (assumed)" if work.launch_overhead_assumed else ""
-        parts.append(f"launch-overhead {given(work.launch_overhead_s)}{assumed}")
+        parts.append(f"launch-overhead {overhead(work)}{assumed}")
     if work.step_overhead_s:
         parts.append(f"step-overhead {given(work.step_overhead_s)}")
     if work.kernel_gap_s is not None:
@@ -105,23 +106,26 @@ def _headline(answer: Prediction, console: Console) -> None:
     say(console, f"{answer.mfu:.1%} of the {computes_in(work.dtype)} peak", "  MFU         ")
     say(console, _bound(answer), "  bound by    ")
     if answer.between_kernels_s:
-        say(console, _between(answer), "  between kernels ", clauses=True)
+        say(console, _between(answer), "  GPU idle    ", clauses=True)
 
 
 def _between(answer: Prediction) -> str:
     parts = [f"{name} {seconds(t)}" for name, t in answer.between_s.items() if t > 0.0]
     whole = seconds(answer.between_kernels_s)
-    return f"{whole} ({answer.between_kernels_s / answer.latency_s:.1%}): {', '.join(parts)}"
+    return f"between kernels {whole} ({answer.between_kernels_s / answer.latency_s:.1%}): {', '.join(parts)}"
 
 
 def _bound(answer: Prediction) -> str:
     if answer.launch_bound:
         work, busy = answer.workload, f"the GPU is busy for {seconds(answer.gpu_busy_s)}"
+        if not answer.launches_bound:
+            return f"the CPU, for which the GPU waits {seconds(answer.host_s)}; {busy}"
         if work.engine.host != CALLS:
             return f"the CPU, which needs {seconds(answer.cpu_busy_s)} for launches and steps; {busy}"
+        better = "a newer release captures" if work.engine.serves else "cuda_graph or compile would take"
         return (
-            f"the CPU, which needs {seconds(answer.cpu_busy_s)} to launch ({given(work.launch_overhead_s)}"
-            f" a framework call); {busy} (cuda_graph or compile would take the launches away)"
+            f"the CPU, which needs {seconds(answer.cpu_busy_s)} to launch ({overhead(work)}"
+            f" a framework call); {busy} ({better} the launches{'' if work.engine.serves else ' away'})"
         )
     return ", ".join(f"{name} {part:.0%}" for name, part in answer.bound_shares.items() if part >= 5e-3)
 
