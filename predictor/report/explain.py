@@ -35,7 +35,8 @@ def value_text(term: Term) -> str:
 
 def headline(of: Explained) -> str:
     """The operator, its shape and time in a line."""
-    each = f"{seconds(of.latency_s)} a call, {of.count:,.0f} calls, {share(of.share)} of the GPU's time"
+    calls = f"{of.count:,.0f} call{'s' * (of.count != 1)}"
+    each = f"{seconds(of.latency_s)} a call, {calls}, {share(of.share)} of the GPU's time"
     return f"{of.name} ({of.op}, {of.shape}, {of.phase}): {each}"
 
 

@@ -128,7 +128,7 @@ def _bars(rows: Sequence[tuple[str, str, Sequence[tuple[int, float]]]]) -> Html:
 
 
 def classes_section(answer: Prediction, classes: Sequence[str]) -> Html:
-    """Time by operator class, and what the GPU waits."""
+    """Time by operator class, and that in which no kernel runs."""
     waits = max(0.0, answer.latency_s - answer.gpu_busy_s)
     phases = len({r.phase for r in answer.breakdown}) > 1
     rows = [
@@ -139,7 +139,7 @@ def classes_section(answer: Prediction, classes: Sequence[str]) -> Html:
     total = answer.latency_s
     bars = [(name, f"{seconds(t)}, {share(t / total)}", [(colour, t / longest)]) for name, t, colour in rows]
     if waits > 1e-3 * total:
-        bars.append(("GPU waits", f"{seconds(waits)}, {share(waits / total)}", [(COLOURS - 1, waits / longest)]))
+        bars.append(("between kernels", f"{seconds(waits)}, {share(waits / total)}", [(COLOURS - 1, waits / longest)]))
     heads = (
         ("class", False), ("phase", False), ("time", True), ("of GPU time", True), ("count", True),
         ("of roofline", True), ("bound", False), ("source", False),

@@ -1,0 +1,102 @@
+"""What a person is told of `--software`, of a host that holds the GPU up, and of sources that disagree."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import predictor
+from predictor import engines
+from predictor.cli import main
+from predictor.engines.software import remark
+from predictor.errors import RequestError
+from predictor.report.compare import bound_by
+from predictor.report.formats import execution_words, overhead
+from predictor.report.terminal import first_line
+
+
+def step(**words: Any) -> predictor.Prediction:
+    asked = {"mode": "decode", "context_len": 1000, "artifacts": "roofline"} | words
+    return predictor.predict("gpt2-large", "h100", **asked)
+
+
+@pytest.mark.parametrize(
+    ("execution", "software", "said"),
+    [
+        ("vllm", "", ""), ("vllm", "vllm", ""), ("vllm", "0.24.3", ""), ("vllm", "vllm 0.6.1", ""),
+        ("vllm", "2023", ""),
+        ("vllm", "vllm 0.30", "the newest release of vllm that is known, 0.24, answers for it"),
+        ("vllm", "1.0", "the newest release of vllm that is known, 0.24, answers for it"),
+        ("vllm", "vllm 2099", "the newest release of vllm that is known, 0.24, answers for it"),
+        ("vllm", "vllm 0.1", "the oldest release of vllm that is known, 0.2, answers for it"),
+        ("vllm", "2020", "the oldest release of vllm that is known, 0.2, answers for it"),
+        ("eager", "0.24", "releases of eager are not told apart"), ("cuda_graph", "2023", "are not told apart"),
+        ("eager", "sglang 2020", "the oldest release of sglang"),
+    ],
+)  # fmt: skip
+def test_a_release_that_nobody_listed_is_said(execution: str, software: str, said: str) -> None:
+    found = remark(execution, software)
+    assert (said in found and software in found) if said else not found
+    notes = step(execution=execution, software=software).notes
+    assert (found in notes) if found else not any("--software" in note for note in notes)
+
+
+@pytest.mark.parametrize("software", ["vllm 99", "99.1", "vllm 1999"])
+def test_a_version_that_cannot_be_is_refused(software: str) -> None:
+    with pytest.raises(RequestError, match=r"expected a release of vllm such as 0\.24, .* or a year") as caught:
+        engines.running("vllm", software)
+    assert software in str(caught.value)
+
+
+def test_a_slip_names_the_nearest_engine() -> None:
+    with pytest.raises(RequestError, match="nearest: sglang"):
+        engines.running("vllm", "sglng 0.4")
+
+
+def test_the_first_line_says_which_release_answers() -> None:
+    assert "execution vllm as of 2023 (release 0.2)" in first_line(step(execution="vllm", software="vllm 2023"))
+    words = [execution_words(step(execution="vllm", software=said).workload) for said in ("", "vllm 0.6", "0.6.4")]
+    assert words == ["vllm", "vllm as of 0.6", "vllm as of 0.6.4 (release 0.6)"]
+
+
+def test_an_assumed_overhead_has_three_digits_and_a_given_one_its_own() -> None:
+    early = {"execution": "vllm", "software": "2023"}
+    assert overhead(step(**early).workload) == "11.4 us"
+    assert overhead(step(**early, launch_overhead="6.12345us").workload) == "6.12345 us"
+
+
+def test_what_holds_the_gpu_up() -> None:
+    """Launches, steps of an engine's host, or nothing: a gap between kernels is no host's."""
+    launched, waiting = step(execution="eager"), step(execution="vllm", software="0.6")
+    assert (bound_by(launched), bound_by(waiting)) == ("CPU launches", "CPU steps")
+    assert waiting.host_s == pytest.approx(4e-3, rel=1e-3)
+    gaps = step(execution="cuda_graph", kernel_gap="500us")
+    assert gaps.between_kernels_s > gaps.gpu_busy_s and not gaps.launch_bound and gaps.host_s == 0.0
+
+
+@pytest.mark.parametrize("words", [{"execution": "eager"}, {"execution": "cuda_graph"}, {"mode": "forward"}])
+def test_tokens_are_chosen_by_engines_alone(words: dict[str, str]) -> None:
+    asked = {"execution": "vllm", "context_len": None} | words
+    with pytest.raises(RequestError, match=r"--sampling top-p: .* expected --execution .*vllm"):
+        step(sampling="top-p", **asked)
+    step(sampling="greedy", **asked)
+
+
+def test_sources_that_disagree_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpus", "h20"]) == 0
+    shown = capsys.readouterr().out
+    assert "Other sources say:" in shown and "power_limit" in shown.split("Other sources say:")[1]
+    assert main(["gpus", "h20", "--json"]) == 0
+    others = json.loads(capsys.readouterr().out)["others"]
+    assert others["power_limit"][0]["value"] == "400 W" and "peak_flops.vector.fp32" in others
+
+
+def test_a_gap_that_was_given_is_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["predict", "--model", "gpt2", "--gpu", "h100", "--json", "--artifacts", "roofline", "--execution", "vllm"]
+    found = []
+    for more in ([], ["--kernel-gap", "2us"]):
+        assert main([*asked, *more]) == 0
+        found.append(json.loads(capsys.readouterr().out)["kernel_gap_us"])
+    assert found == [None, pytest.approx(2.0)]
