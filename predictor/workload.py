@@ -159,6 +159,11 @@ class Workload:
     def _check_serving(self) -> None:
         """What only serving has: ragged batches, the engine's overhead, tensor parallelism of a forward pass."""
         tp = self.parallelism.tp
+        if self.mode == "train" and self.engine.samples:
+            train = ", ".join(name for name in engines.names() if not engines.engine(name).samples)
+            raise RequestError(
+                f"--execution {self.execution}: serves, and --mode train does not; expected one of {train}"
+            )
         if tp > 1 and self.mode == "train":
             raise UnsupportedError(f"--tp {tp}: not built yet for --mode train; expected 1")
         if tp > 1 and self.system is None:

@@ -122,13 +122,15 @@ def _print_one(spec: GPUSpec) -> None:
         rows.append((field, quantity(peak, suffix), spec.sources.get(field, "")))
     print_table(console, [Column("field", key=True), Column("value"), Column("source", wrap=True)], rows)
     others = [
-        (field, one.get("value", ""), one.get("source", "") + (f"; {one['note']}" if "note" in one else ""))
+        f"{field}: {', '.join(str(one[key]) for key in ('value', 'source', 'note') if key in one)}"
         for field, told in disagreements(spec).items()
         for one in told
     ]
     if others:
         say(console, "\nOther sources say:")
-        print_table(console, [Column("field", key=True), Column("value"), Column("source", wrap=True)], others)
+        for line in others:
+            say(console, line, "  ")
+        console.print()
     say(console, "Peaks are dense. `unverified`: not checked against the document named.")
 
 

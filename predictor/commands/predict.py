@@ -113,7 +113,7 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         "--sampling",
         default=engines.GREEDY,
         metavar="HOW",
-        help=f"how an engine chooses tokens: {', '.join(engines.SAMPLINGS)} (default greedy)",
+        help=f"how an engine chooses tokens (of those that serve): {', '.join(engines.SAMPLINGS)} (default greedy)",
     )
     add(
         "--memory-fraction",

@@ -63,6 +63,9 @@ def say(console: Console, text: str, label: str = "", style: str = "", clauses: 
         console.print(Text(label.rstrip(), style=style), soft_wrap=True)
         label, indent = " " * 4, 4
     lines = (_clauses if clauses else _fold)(text, max(1, console.width - indent)) or [""]
+    if indent > 2 and cell_len(lines[0]) > console.width - indent:  # a word that has no room beside the label
+        console.print(Text(label.rstrip(), style=style), soft_wrap=True)
+        label, indent = " " * 4, 4
     for number, line in enumerate(lines):
         console.print(Text((" " * indent if number else label) + line, style=style), soft_wrap=True)
 

@@ -100,3 +100,9 @@ def test_a_gap_that_was_given_is_in_json(capsys: pytest.CaptureFixture[str]) -> 
         assert main([*asked, *more]) == 0
         found.append(json.loads(capsys.readouterr().out)["kernel_gap_us"])
     assert found == [None, pytest.approx(2.0)]
+
+
+@pytest.mark.parametrize("execution", ["vllm", "sglang", "tensorrt_llm", "fastertransformer"])
+def test_engines_that_serve_do_not_train(execution: str) -> None:
+    with pytest.raises(RequestError, match=f"{execution}: serves and does not train; expected one of eager, compile"):
+        step(mode="train", context_len=None, execution=execution)
