@@ -161,9 +161,7 @@ class Workload:
         tp = self.parallelism.tp
         if self.mode == "train" and self.engine.samples:
             train = ", ".join(name for name in engines.names() if not engines.engine(name).samples)
-            raise RequestError(
-                f"--execution {self.execution}: serves, and --mode train does not; expected one of {train}"
-            )
+            raise RequestError(f"--execution {self.execution}: serves and does not train; expected one of {train}")
         if tp > 1 and self.mode == "train":
             raise UnsupportedError(f"--tp {tp}: not built yet for --mode train; expected 1")
         if tp > 1 and self.system is None:
