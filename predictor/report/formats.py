@@ -125,13 +125,18 @@ def count(value: float) -> str:
     return f"{value:.4g}"
 
 
+def release_of(work: Workload) -> str:
+    """The oldest version of the engine for which the forecast holds, "" where no releases are told apart."""
+    known = work.engine.vintage()
+    return known.version if known is not None else ""
+
+
 def execution_words(work: Workload) -> str:
     """What runs the model, and the release that ``--software`` stands for: "vllm as of 2023 (release 0.2)"."""
     if not work.software:
         return work.execution
-    known = work.engine.vintage()
+    release = release_of(work)
     said = work.software.lower().removeprefix(work.execution).strip() or work.software
-    release = known.version if known is not None else ""
     told = f" (release {release})" if release and release != said else ""
     return f"{work.execution} as of {said}{told}"
 

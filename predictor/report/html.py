@@ -15,7 +15,7 @@ from predictor.forecast import Forecast
 from predictor.prediction import Prediction
 from predictor.report.detail import layers, points
 from predictor.report.explain import explain_section
-from predictor.report.formats import dtype_words, kv_words, seconds
+from predictor.report.formats import dtype_words, kv_words, overhead, release_of, seconds
 from predictor.report.html_elements import Html, join, section, table, tag
 from predictor.report.html_roofline import roofline_section
 from predictor.report.html_sections import (
@@ -162,8 +162,13 @@ def settings(answer: Prediction) -> list[tuple[str, str]]:
 
 
 def settings_shown(answer: Prediction) -> list[tuple[str, str]]:
-    """The same, with the formats that a run took and from where."""
-    said = {"dtype": dtype_words(answer.workload), "kv_dtype": kv_words(answer.workload)}
+    """The same as people read it: the formats that a run took and from where, the release that answers."""
+    work = answer.workload
+    release = f" (release {release_of(work)})" if release_of(work) else ""
+    said = {
+        "dtype": dtype_words(work), "kv_dtype": kv_words(work), "software": f"{work.software}{release}",
+        "launch_overhead": overhead(work) + " (assumed)" * work.launch_overhead_assumed,
+    }  # fmt: skip
     return [(name, said.get(name, value)) for name, value in settings(answer)]
 
 

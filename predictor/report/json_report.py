@@ -7,8 +7,9 @@ from typing import Any
 
 from predictor.estimators.interval import LEVEL
 from predictor.prediction import SCHEMA_VERSION, ClassTime, NodeTime, Prediction
+from predictor.report.formats import release_of
 from predictor.simulate.memory import Memory
-from predictor.workload import CACHED, Workload
+from predictor.workload import CACHED
 
 _GIB = 2.0**30  # bytes of a GiB, by definition (IEC 80000-13)
 
@@ -65,18 +66,12 @@ def _workload(answer: Prediction) -> dict[str, Any]:
         "kv_dtype_source": work.kv_dtype_source if work.kv_dtype else None,
         "execution": work.execution,
         "software": work.software or None,
-        "release": _release(work),
+        "release": release_of(work) or None,
         "sampling": work.sampling if work.mode in CACHED else None,
         "attention": work.attention,
         "optimizer": work.optimizer if work.mode == "train" else None,
         "launch_overhead_us": work.launch_overhead_s * 1e6 if answer.cpu_busy_s else None,
     }
-
-
-def _release(work: Workload) -> str | None:
-    """The oldest version of the engine for which the forecast holds."""
-    known = work.engine.vintage()
-    return known.version or None if known is not None else None
 
 
 def _assumed_of_the_host(answer: Prediction) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,3 +107,12 @@ def test_a_gap_that_was_given_is_in_json(capsys: pytest.CaptureFixture[str]) -> 
 def test_engines_that_serve_do_not_train(execution: str) -> None:
     with pytest.raises(RequestError, match=f"{execution}: serves and does not train; expected one of eager, compile"):
         step(mode="train", context_len=None, execution=execution)
+
+
+def test_the_page_says_which_release_answers(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    words = ["predict", "--model", "gpt2", "--gpu", "h100", "--mode", "decode", "--artifacts", "roofline"]
+    assert main([*words, "--execution", "vllm", "--software", "vllm 2023", "--html", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "software vllm 2023 (release 0.2)" in text and "launch-overhead 11.4 us (assumed)" in text
+    assert '>--software</span> <span class="word">&#x27;vllm 2023&#x27;<' in text, "as it is typed"
