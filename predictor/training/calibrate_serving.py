@@ -23,7 +23,7 @@ from predictor.estimators.device import describe_device
 from predictor.estimators.gaussian import Adapted, Process
 from predictor.estimators.interval import LATENT
 from predictor.estimators.named import Named
-from predictor.estimators.residual import ANY_GPU, MMA_GPUS, Corrections
+from predictor.estimators.residual import ANY_GPU, SHARED, Corrections
 from predictor.estimators.serving_attention import DECODE, PREFILL
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import CUDA_GRAPH
@@ -276,7 +276,7 @@ class _Kind:
         self.family = family.common(kind) if other and family.common else family
         self.starts = [start if isinstance(start, type(self.family.start)) else first for _, start in resolved]
         self.parts, self._gpu, self._corrections = parts, gpu, corrections
-        mixed = source in (ANY_GPU, MMA_GPUS) and family.kind in MIXED
+        mixed = source in SHARED and family.kind in MIXED
         self.keys = (f"{source}|{kind}", *(corrections.measured(kind) if mixed else ()))
         self._asked = [self.family.at_knots(part, corrections.knots(self.keys[0])) for part in parts]
         self.columns = tuple(self.family.features.index(name) for name in POINTS[self.family.kind])
@@ -355,8 +355,7 @@ def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[di
 
 def spread(manifest: Mapping[str, Any], path: str, start: Named) -> FloatArray:
     """How far (standard deviation of the log) each constant lies apart among the measured GPUs."""
-    shared = (ANY_GPU, MMA_GPUS)
-    own = [v for k, v in manifest["cores"].items() if k.split("|", 1)[1] == path and k.split("|")[0] not in shared]
+    own = [v for k, v in manifest["cores"].items() if k.split("|", 1)[1] == path and k.split("|")[0] not in SHARED]
     logs = [start.from_manifest(values, path).logs() for values in own if start.reads(values)]  # others: another core
     if len(logs) < 2:
         return np.full(len(start.names()), USUAL_SPREAD)

@@ -20,7 +20,7 @@ from predictor.estimators.cores import attention, attention_cycles, gemm, moe
 from predictor.estimators.device import describe_device
 from predictor.estimators.knots import Corners, Grid
 from predictor.estimators.named import Named
-from predictor.estimators.residual import ANY_GPU, MMA_GPUS
+from predictor.estimators.residual import ANY_GPU, MMA_GPUS, SHARED
 from predictor.hardware.generation import generation, runs_mma
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray
@@ -129,7 +129,7 @@ def fit_family(
     weights: dict[str, npt.NDArray[Any]] = {}
     grids: list[list[float]] = []
     for name, members in _groups_of(parts, pooled, gpus, family.alike_shrink is not None).items():
-        shared = name in (ANY_GPU, MMA_GPUS)
+        shared = name in SHARED
         if not (shared or own is None or name in own):
             continue
         common: dict[str, Named] = {}
@@ -351,8 +351,8 @@ def _attention_table(part: Part, core: Any) -> FloatArray:
     return serving_attention.features(part.shapes, part.device, core, part.framework)
 
 
-_PREFILL_FORM = _attention_in_cycles(attention_cycles.PrefillConstants())
-_DECODE_FORM = _attention_in_cycles(attention_cycles.DecodeConstants())
+_PREFILL_IN_CYCLES = _attention_in_cycles(attention_cycles.PrefillConstants())
+_DECODE_IN_CYCLES = _attention_in_cycles(attention_cycles.DecodeConstants())
 #: As those of `GEMM`: starts chosen by hand, not from data, trees by looking at shapes and GPUs left out.
 ATTENTION = Family(
     kind="serving_attention",
@@ -368,7 +368,7 @@ ATTENTION = Family(
     alike_shrink=None,  # A100 left out: prefill 9.9 % with all GPUs, 13.1 with L40S and RTX PRO 6000 alone
     unseen_clip=0.8,
     by_kernel=attention_for_all,
-    common=lambda kind: _DECODE_FORM if serving_attention.is_decode(kind) else _PREFILL_FORM,
+    common=lambda kind: _DECODE_IN_CYCLES if serving_attention.is_decode(kind) else _PREFILL_IN_CYCLES,
     like=serving_attention.plain_phase,
     sizes_of=serving_attention.sizes_of,
     corners_of=serving_attention.corners_of,
