@@ -224,7 +224,7 @@ def calibrate(
         for part, one in zip(own, found.constants(x), strict=True):
             new["cores"][f"{gpu.id}|{part.path}"] = scalars[part.path] = one.to_manifest()
         held_out = (1.0 - share) * first + share * told.held_out
-        about["width"] |= dict.fromkeys(_classes(family, kind), adapt.width(held_out))
+        about["width"] |= dict.fromkeys(_classes(family, own), adapt.width(held_out))
         before.append(first)
         after.append((1.0 - share) * first + share * told.errors)
         adapted = told.residual.mixed(share, {found.keys[0]: corrections.strength(found.keys[0], gpu)})
@@ -237,11 +237,12 @@ def calibrate(
     return Fitted(new, kept, scalars, *(percent(np.exp(np.concatenate(e)), np.ones(1)) for e in (before, after)))
 
 
-def _classes(family: Family, kind: str) -> tuple[str, ...]:
-    """The classes of operators, as `predictor.estimators.interval` has them, that rows of ``kind`` are of."""
+def _classes(family: Family, parts: Sequence[Part]) -> tuple[str, ...]:
+    """The classes of operators, as `predictor.estimators.interval` has them, that ``parts`` of one kind are of."""
     if family.kind == ATTENTION.kind:
-        return (f"{kind.replace('mla_', LATENT)} attention",)
-    return tuple(f"{name}|{kind}" for name in ("linear", "bmm")) if family.kind == GEMM.kind else (f"moe|{kind}",)
+        return (f"{parts[0].kind.replace('mla_', LATENT)} attention",)
+    names = ("linear", "bmm") if family.kind == GEMM.kind else ("moe",)
+    return tuple(f"{name}|{part.path.split('|')[-1]}" for part in parts for name in names)
 
 
 def _keep(
@@ -332,7 +333,7 @@ def _corrections(family: Family, manifest: Mapping[str, Any], weights: Weights) 
 def _start(family: Family, corrections: Corrections, gpu: GPUSpec, part: Part) -> tuple[str, Named]:
     """(whose constants, constants) that answer for a part before it is calibrated."""
     framework, *rest = part.path.split("|")
-    kernel = family.kernel_of(framework, rest[-1], gpu) if family.kernel_of else part.kind
+    kernel = family.kernel_of(framework, part, gpu) if family.kernel_of else part.kind
     source, _, values = corrections.resolve(gpu, framework, *rest, kernel=kernel)
     return source, values
 
@@ -341,7 +342,8 @@ def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[di
     """Manifest and arrays without an earlier calibration of ``gpu``; what it was trained on stays."""
     rest, kept = adapt.without(manifest, weights, gpu)
     about = manifest["calibrated"].get(gpu, {"cores": {}, "adapted": []})
-    own = {*about["adapted"], *(key for key in manifest["adapted"] if key.split("|")[0] == gpu)}
+    own = {key for key in (*about["adapted"], *manifest["adapted"]) if key.split("|")[0] == gpu}
+    own |= set(about["adapted"]).difference(*(other.get("adapted", ()) for other in rest["calibrated"].values()))
     adapted = {key: values for key, values in manifest["adapted"].items() if key not in own}
     cores = dict(manifest["cores"])
     if gpu not in manifest["devices"]:

@@ -75,7 +75,7 @@ class Family:
     pulls: tuple[float, ...] = ()  # of every constant toward its start, against the usual pull; all 1 where empty
     searches: tuple[Mapping[str, float], ...] = ({},)  # in what the constants from which a fit sets out differ
     by_kernel: Callable[[Frame, Mapping[str, GPUSpec]], Iterator[Part]] | None = None  # parts of what GPUs share
-    kernel_of: Callable[[str, str, GPUSpec], str] | None = None  # the kernel of a library, variant and GPU
+    kernel_of: Callable[[str, Part, GPUSpec], str] | None = None  # by a library's name; for which GPUs share constants
     of_kernel: tuple[str, ...] = ()  # constants that all variants of a kernel have in common
     common: Callable[[str], Family] | None = None  # by kind of rows: core, trees for what GPUs share; else as measured
     from_plain: bool = False  # what GPUs share of a variant is pulled toward the framework's plain products (bf16)
@@ -368,6 +368,7 @@ ATTENTION = Family(
     alike_shrink=None,  # A100 left out: prefill 9.9 % with all GPUs, 13.1 with L40S and RTX PRO 6000 alone
     unseen_clip=0.8,
     by_kernel=attention_for_all,
+    kernel_of=lambda library, part, gpu: serving_attention.shared_by(library, part.kind, gpu)[0],
     common=lambda kind: _DECODE_IN_CYCLES if serving_attention.is_decode(kind) else _PREFILL_IN_CYCLES,
     like=serving_attention.plain_phase,
     sizes_of=serving_attention.sizes_of,
@@ -388,6 +389,6 @@ MOE = Family(
     alike_shrink=1.0,
     unseen_clip=0.8,
     by_kernel=moe_by_kernel,
-    kernel_of=lambda library, name, gpu: engines.library(library).moe_kernel(name, gpu),
+    kernel_of=lambda library, part, gpu: engines.library(library).moe_kernel(part.path.split("|")[-1], gpu),
     of_kernel=moe.OF_KERNEL,
 )
