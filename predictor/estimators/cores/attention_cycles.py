@@ -5,8 +5,9 @@ the fixed cost of a call (about 20,000 cycles), the rate at which the SMs move t
 limit (prefill 6 to 10, decode about 9 bytes a cycle and SM on A100, H100, H200 and RTX PRO 6000 alike; H200 gains
 little over H100 there), and the share of the tensor peak that kernels rewritten for a generation reach. One set of
 constants serves all frameworks and dtypes, in decode one each for kernels that add up the parts of a split cache and
-for those that do not: fitted one by one, they follow the kernels of the measured boards and transfer worse. How the kernels of a framework share out their work is told by `Shapes.run_by`; what is left of the
-differences is learned by trees over ratios of the core's parts, which know no GPU.
+for those that do not: fitted one by one, they follow the kernels of the measured boards and transfer worse. How the
+kernels of a framework share out their work is told by `Shapes.run_by`; what is left of the differences is learned by
+trees over ratios of the core's parts, which know no GPU.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ from predictor.training.extras import require
 from predictor.training.importers.base import (
     Collector,
     ImportResult,
+    collect,
     drop_bad_latency,
     find,
-    not_this_layout,
     read_csv,
 )
 from predictor.training.importers.bound import FLAG, below_bound
@@ -55,11 +55,7 @@ _TOO_MANY = 0.1
 def run(root: Path) -> ImportResult:
     """Imports every table below `root`. Raises SpecError where there is none in this layout."""
     files = find(root, ("**/gfx942/*.csv",))
-    if not files:
-        raise not_this_layout("aiter", root, EXPECTED)
-    into = Collector("aiter", root)
-    into.read(files, _import_file)
-    result = into.result()
+    result = collect("aiter", root, files, EXPECTED, _import_file).result()
     _flag_fast(result.frame)
     _flag_repeats(result.frame)
     return result
