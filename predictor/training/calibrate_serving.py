@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -109,16 +110,6 @@ def told_by_tiles(
         manifest["probes"][f"{gpu.id}|{part.kind}"] = taught.to_manifest(part, 0)
         errors.append((taught.before, taught.after))
     return manifest, scalars, errors
-
-
-def calibrate_attention(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
-    """The attention estimator, likewise."""
-    return calibrate(ATTENTION, rows, gpu, manifest, weights)
-
-
-def calibrate_moe(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
-    """The MoE estimator, likewise."""
-    return calibrate(MOE, rows, gpu, manifest, weights)
 
 
 def gemm_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
@@ -235,6 +226,9 @@ def calibrate(
                 moved = replace(common.mixed(CARRIED * share, {}), shares={f"{sibling}|{kind}": 1.0})
                 _keep(new, kept, base, gpu.id, sibling, kind, moved)
     return Fitted(new, kept, scalars, *(percent(np.exp(np.concatenate(e)), np.ones(1)) for e in (before, after)))
+
+
+calibrate_attention, calibrate_moe = partial(calibrate, ATTENTION), partial(calibrate, MOE)
 
 
 def _classes(family: Family, parts: Sequence[Part]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,28 +97,16 @@ class Family:
         return replace(part, shapes=corners.at(part.shapes), log_latency=part.log_latency[corners.rows]), corners.joined
 
 
-def fit_gemm(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
-    """(manifest, weights) of a `ServingGemm` from measured rows (op gemm), plain and quantized."""
-    return fit_family(GEMM, frame, gpus, seed, own)
-
-
-def fit_attention(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
-    """(manifest, weights) of a `ServingAttention` from measured forward rows (op attention)."""
-    return fit_family(ATTENTION, frame, gpus, seed, own)
-
-
-def fit_moe(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
-    """(manifest, weights) of a `ServingMoE` from measured rows (op moe), plain and quantized."""
-    return fit_family(MOE, frame, gpus, seed, own)
-
-
 # ------------------------------------------------------------------------------------------------------- the pass
 
 
 def fit_family(
-    family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None
+    family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None
 ) -> Fitted:
-    """With what answers for GPUs that nobody measured, and for the measured ones in ``own`` (None: all of them)."""
+    """(manifest, weights) of the family's estimator from measured rows of its operator, plain and quantized.
+
+    With what answers for GPUs that nobody measured, and for the measured ones in ``own`` (None: all of them).
+    """
     least = len(family.start.names())  # fewer rows than constants tell none of them
     parts = [part for part in family.parts(frame, gpus) if part.size >= least]
     pooled = list(family.by_kernel(frame, gpus)) if family.by_kernel else parts
@@ -392,3 +381,5 @@ MOE = Family(
     kernel_of=lambda library, part, gpu: engines.library(library).moe_kernel(part.path.split("|")[-1], gpu),
     of_kernel=moe.OF_KERNEL,
 )
+
+fit_gemm, fit_attention, fit_moe = (partial(fit_family, family) for family in (GEMM, ATTENTION, MOE))
