@@ -133,12 +133,12 @@ def release_of(work: Workload) -> str:
 
 def execution_words(work: Workload) -> str:
     """What runs the model, and the release that ``--software`` stands for: "vllm as of 2023 (release 0.2)"."""
-    if not work.software:
+    said = work.software.split()[-1:]
+    if not said or not said[0][0].isdigit():
         return work.execution
     release = release_of(work)
-    said = work.software.lower().removeprefix(work.execution).strip() or work.software
-    told = f" (release {release})" if release and release != said else ""
-    return f"{work.execution} as of {said}{told}"
+    told = f" (release {release})" if release and release != said[0] else ""
+    return f"{work.execution} as of {said[0]}{told}"
 
 
 def dtype_words(work: Workload) -> str:

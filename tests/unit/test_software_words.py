@@ -58,8 +58,10 @@ def test_a_slip_names_the_nearest_engine() -> None:
 
 def test_the_first_line_says_which_release_answers() -> None:
     assert "execution vllm as of 2023 (release 0.2)" in first_line(step(execution="vllm", software="vllm 2023"))
-    words = [execution_words(step(execution="vllm", software=said).workload) for said in ("", "vllm 0.6", "0.6.4")]
-    assert words == ["vllm", "vllm as of 0.6", "vllm as of 0.6.4 (release 0.6)"]
+    words = [
+        execution_words(step(execution="vllm", software=said).workload) for said in ("", "vLLM", "vllm 0.6", "0.6.4")
+    ]
+    assert words == ["vllm", "vllm", "vllm as of 0.6", "vllm as of 0.6.4 (release 0.6)"]
 
 
 def test_an_assumed_overhead_has_three_digits_and_a_given_one_its_own() -> None:
