@@ -27,7 +27,7 @@ def suites(files: Mapping[str, Path], data: Path, work: Path) -> list[str]:
     lines = [
         "## Serving, end to end: the estimators that ship",
         "",
-        "`tilecast evaluate workloads SUITE.csv`; nothing is fitted on a suite. L20, L40, RTX A6000, RTX 6000 Ada,",
+        "`tilecast evaluate workloads SUITE.csv`; no latency is fitted on a suite. L20, L40, RTX A6000, RTX 6000 Ada,",
         "A10, V100 and T4 are in no 16-bit measurement that was fitted, A40 in Vidur's alone; the RTX 6000 Ada was",
         "probably throttled.",
         "",

@@ -140,9 +140,9 @@ class Library:
     ``generated_experts`` are the variants that run generated kernels where there are any; ``experts``: its Triton
     experts by version, the oldest first. ``decodes_by``: the library whose attention kernels its decode steps call on a
     GPU; ``merges``: its own leave it to another kernel to add up what the parts of a split cache gave.
-    ``chunks_alone``: whether on a GPU the delta rule goes
-    over a prompt in one kernel, an SM for each value head of a sequence. ``channel_blocks``: its causal convolution
-    gives every channel of a prompt a block, which goes over the tokens (else a block has a few of many channels).
+    ``chunks_alone``: whether on a GPU the delta rule goes over a prompt in one kernel, an SM for each value head of a
+    sequence. ``channel_blocks``: its causal convolution gives every channel of a prompt a block, which goes over the
+    tokens (else a block has a few of many channels).
     """
 
     name: str

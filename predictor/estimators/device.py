@@ -34,12 +34,6 @@ _WATTS_AT_FLOPS = 1024.0
 #: left out comes out worse. What B200 gets depends on it (0.96 at 0.5, 0.79 at 0.6, 0.87 here). Chosen by looking at
 #: H100 left out, with published matmul ceilings of other boards in view.
 NEED_EXPONENT = 0.55
-#: Dense 16-bit FLOPs a clock and SM, sums in fp32, of the generations (compute capability), that of their fastest
-#: boards. Source: NVIDIA's white papers, as xla's cuda_core_info_table.cc has them.
-_FULL_RATE: Mapping[str, float] = {
-    "7.0": 1024.0, "7.5": 1024.0, "8.0": 2048.0, "8.6": 1024.0, "8.9": 1024.0, "9.0": 4096.0, "10.0": 8192.0,
-    "10.3": 8192.0, "12.0": 1024.0,
-}  # fmt: skip
 #: Rows of the smallest tile of mma.sync; source: PTX ISA, mma.m16n8k16. wgmma has 64, tcgen05 128.
 MMA_ROWS = 16.0
 #: A peak from this share of the full rate on is that rate at a clock below the boost clock, as data sheets quote it:
@@ -80,6 +74,14 @@ class Device:
     prologue: float = 2.0
     memory_latency_s: float = 0.0
     tile_rows: float = MMA_ROWS
+
+    def resident(self, moved: FloatArray, share: float, sharpness: float = 4.0) -> FloatArray:
+        """The part of ``moved`` bytes (n,) that L2 holds: half where they fill ``share`` of it.
+
+        How sharply they leave it was chosen by hand, not from data.
+        """
+        result: FloatArray = 1.0 / (1.0 + (moved / (share * self.l2_bytes)) ** sharpness)
+        return result
 
     @staticmethod
     @lru_cache(maxsize=4096)
@@ -122,7 +124,7 @@ def tensor_rate(gpu: GPUSpec, dtype: str) -> float:
     other boards; 4-bit ones, and int8, at all of it. An H20 has a quarter of an H100's rate an SM, B300 next to none
     in int8.
     """
-    full = _FULL_RATE.get(gpu.compute_capability or "")
+    full = gpu.matrix_rates.get("fp16") if gpu.compute_capability else None  # elsewhere int8 may do no more than fp16
     name = _computed_as(gpu, dtype)
     if full is None or not name or bytes_of(name) > 2:
         return 1.0

@@ -28,11 +28,11 @@ _OCTAVES = 48
 
 @dataclass(frozen=True, slots=True)
 class Knots:
-    """Sizes of one column, rising (k,), with their logarithms and numbers."""
+    """Sizes of one column, rising (k,), with their logarithms and places."""
 
     sizes: FloatArray
     logs: FloatArray
-    numbers: FloatArray
+    places: FloatArray
 
     @classmethod
     def of(cls, measured: Sequence[float]) -> Knots:
@@ -68,7 +68,7 @@ class Corners:
         weights = np.ones(len(rows))
         sizes: dict[str, FloatArray] = {}
         for name, (values, knots) in columns.items():
-            position = np.interp(np.log(values.take(rows)), knots.logs, knots.numbers)
+            position = np.interp(np.log(values.take(rows)), knots.logs, knots.places)
             below = position.astype(np.int64)
             share = position - below
             between = share.nonzero()[0]

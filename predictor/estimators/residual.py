@@ -90,7 +90,7 @@ class Corrections:
             key: {column: grids[i] for column, i in about["knots"].items()}
             for key, about in self._boosters.items() if "knots" in about
         }  # fmt: skip
-        self._runners = {key.split("|")[1] for key in self.cores if key.split("|")[0] in (ANY_GPU, MMA_GPUS)}
+        self._runners = {key.split("|")[1] for key in self.cores if key.split("|")[0] in SHARED}
 
     def without_trees(self) -> Self:
         """The same constants of the cores, with nothing learned on top of them."""
@@ -121,7 +121,7 @@ class Corrections:
         for shared in ((kernel,), others) if kernel in self._runners else (frameworks, others):
             for variant_ in stand_ins(path[-1]):
                 for name in self.stand_ins(gpu):
-                    for run_by in shared if name in (ANY_GPU, MMA_GPUS) else frameworks:
+                    for run_by in shared if name in SHARED else frameworks:
                         values = self.cores.get("|".join((name, run_by, *path[:-1], variant_)))
                         if values is not None:
                             return name, variant_, values
@@ -223,7 +223,7 @@ class Corrections:
             return f"calibrated to {source}: {(about['calibration'] or {}).get('rows', 'some')} rows of it{probes}"
         if told and not told["library_rows"]:
             return f"{told['rows']:,} tile probes of {source}; the library's choices as all boards share them"
-        if source in (ANY_GPU, MMA_GPUS):
+        if source in SHARED:
             alike = "whose tensor cores work alike" if source == MMA_GPUS else "measured"
             measured = ", ".join(sorted(self._measured))
             return f"shared by the boards {alike}, none of them {gpu.id}: of {many} of {measured}"
@@ -237,11 +237,11 @@ class Corrections:
     def runners(self, kind: str) -> tuple[str, ...]:
         """Libraries whose constants of ``kind`` all GPUs share, sorted."""
         keys = (key.split("|") for key in self.cores)
-        return tuple(sorted({path[1] for path in keys if path[0] in (ANY_GPU, MMA_GPUS) and path[-1] == kind}))
+        return tuple(sorted({path[1] for path in keys if path[0] in SHARED and path[-1] == kind}))
 
     def gpus(self) -> tuple[str, ...]:
         """Ids of the GPUs that were measured, sorted."""
-        return tuple(sorted({key.split("|", 1)[0] for key in self.cores} - {ANY_GPU, MMA_GPUS}))
+        return tuple(sorted({key.split("|", 1)[0] for key in self.cores} - set(SHARED)))
 
 
 def by_variant(batch: Batch) -> Iterable[tuple[str, str, npt.NDArray[np.int64]]]:

@@ -173,7 +173,7 @@ class ServingAttention(ServingEstimator):
             source, phase, gpu, dtype, shapes,
             lambda shapes, device: core_time(shapes, device, constants, is_decode(phase)),
             lambda shapes, device, core: features(shapes, device, core, code if source == ANY_GPU else library.code),
-            corners_of(shapes, phase, self._corrections.knots(f"{source}|{phase}")), others=(library.name,),
+            corners_of(shapes, phase, self._corrections.knots(f"{source}|{phase}")), others=(batch.kernels,),
         )  # fmt: skip
         if source == ANY_GPU and gpu.vendor == "nvidia" and gpu.exponentials_per_clock and not is_decode(phase):
             least = attention_cycles.softmax_floor(shapes, Device.of(gpu, dtype), gpu.exponentials_per_clock)

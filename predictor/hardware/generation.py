@@ -9,8 +9,8 @@ from predictor.hardware.gpu import GPUSpec
 #: Libraries run the same kernels, with mma.sync, on Turing, Ampere, Ada and the Blackwell of graphics cards.
 _MMA_CAPABILITIES = ("7", "8", "12")
 #: Compute capabilities whose boards run the kernels of an earlier one, and how fast they run what an instruction set
-#: fixes stands in the catalogue. Source: CUDA C++ Programming Guide 13, family-specific targets: compute_100f is for
-#: 10.0 and 10.3.
+#: fixes stands in the catalogue. Source: CUDA C++ Programming Guide 13, family-specific targets, as recalled
+#: (unverified): compute_100f is for 10.0 and 10.3.
 _FAMILIES = {"10.3": "10.0"}
 
 #: Clocks of one dependent load from device memory, by compute capability, or by architecture where there is none.

@@ -2,7 +2,7 @@
 
 Logits are widened to fp32, and greedy requests take the largest. Others scale them by the temperature, make
 probabilities of them, and draw: noise in the shape of the vocabulary, a division, the largest. Top-p finds its
-tokens before that, by a sort or, in FlashInfer, by reading the probabilities again and again (`predictor.engines`).
+tokens before that, by a sort or by reading the probabilities again and again (`predictor.engines.vintage.Sampler`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.engines import GREEDY, TOP_P, Engine
+from predictor.engines.vintage import SORTED_BYTES
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import Tensor
 from predictor.ops.base import Op
@@ -17,9 +18,6 @@ from predictor.ops.elementwise import Elementwise, Reduce
 from predictor.ops.norm import Softmax
 
 NAME = "sampler"
-#: Bytes of memory traffic for each probability in top-p. Source: vLLM pull 40376 (vocabulary 131,072, batch 512: 6.15
-#: ms by a sort in PyTorch, 0.372 ms in FlashInfer) times 3.35 TB/s, as if its GPU were an H100, which it does not say.
-_BYTES = {"FlashInfer": 18.6, "": 307.0}
 _DTYPE = "fp32"
 
 
@@ -41,9 +39,9 @@ def sample(graph: Graph, engine: Engine, rows: int, vocab: int, sampling: str = 
         x = put(Elementwise(_DTYPE, "div_scalar", elements), "temperature", x)
         if sampling == TOP_P:
             release = engine.vintage()
-            truncates = release.sampler.truncates if release is not None and release.sampler is not None else ""
-            again = _BYTES.get(truncates, _BYTES[""]) * elements
-            x = put(Elementwise(_DTYPE, "topk", elements, 0, extra_bytes=again), "top-p", x)
+            known = None if release is None else release.sampler
+            again = SORTED_BYTES if known is None else known.truncation_bytes
+            x = put(Elementwise(_DTYPE, "topk", elements, 0, extra_bytes=again * elements), "top-p", x)
         x = put(Softmax(_DTYPE, rows, vocab), "softmax", x)
         x = put(Elementwise(_DTYPE, "fill", elements), "noise", x)
         x = put(Elementwise(_DTYPE, "div", elements), "draw", x)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -23,7 +24,7 @@ from predictor.estimators.device import describe_device
 from predictor.estimators.gaussian import Adapted, Process
 from predictor.estimators.interval import LATENT
 from predictor.estimators.named import Named
-from predictor.estimators.residual import ANY_GPU, MMA_GPUS, Corrections
+from predictor.estimators.residual import ANY_GPU, SHARED, Corrections
 from predictor.estimators.serving_attention import DECODE, PREFILL
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import CUDA_GRAPH
@@ -109,16 +110,6 @@ def told_by_tiles(
         manifest["probes"][f"{gpu.id}|{part.kind}"] = taught.to_manifest(part, 0)
         errors.append((taught.before, taught.after))
     return manifest, scalars, errors
-
-
-def calibrate_attention(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
-    """The attention estimator, likewise."""
-    return calibrate(ATTENTION, rows, gpu, manifest, weights)
-
-
-def calibrate_moe(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
-    """The MoE estimator, likewise."""
-    return calibrate(MOE, rows, gpu, manifest, weights)
 
 
 def gemm_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
@@ -224,7 +215,7 @@ def calibrate(
         for part, one in zip(own, found.constants(x), strict=True):
             new["cores"][f"{gpu.id}|{part.path}"] = scalars[part.path] = one.to_manifest()
         held_out = (1.0 - share) * first + share * told.held_out
-        about["width"] |= dict.fromkeys(_classes(family, kind), adapt.width(held_out))
+        about["width"] |= dict.fromkeys(_classes(family, own), adapt.width(held_out))
         before.append(first)
         after.append((1.0 - share) * first + share * told.errors)
         adapted = told.residual.mixed(share, {found.keys[0]: corrections.strength(found.keys[0], gpu)})
@@ -237,11 +228,15 @@ def calibrate(
     return Fitted(new, kept, scalars, *(percent(np.exp(np.concatenate(e)), np.ones(1)) for e in (before, after)))
 
 
-def _classes(family: Family, kind: str) -> tuple[str, ...]:
-    """The classes of operators, as `predictor.estimators.interval` has them, that rows of ``kind`` are of."""
+calibrate_attention, calibrate_moe = partial(calibrate, ATTENTION), partial(calibrate, MOE)
+
+
+def _classes(family: Family, parts: Sequence[Part]) -> tuple[str, ...]:
+    """The classes of operators, as `predictor.estimators.interval` has them, that ``parts`` of one kind are of."""
     if family.kind == ATTENTION.kind:
-        return (f"{kind.replace('mla_', LATENT)} attention",)
-    return tuple(f"{name}|{kind}" for name in ("linear", "bmm")) if family.kind == GEMM.kind else (f"moe|{kind}",)
+        return (f"{parts[0].kind.replace('mla_', LATENT)} attention",)
+    names = ("linear", "bmm") if family.kind == GEMM.kind else ("moe",)
+    return tuple(f"{name}|{part.path.split('|')[-1]}" for part in parts for name in names)
 
 
 def _keep(
@@ -276,7 +271,7 @@ class _Kind:
         self.family = family.common(kind) if other and family.common else family
         self.starts = [start if isinstance(start, type(self.family.start)) else first for _, start in resolved]
         self.parts, self._gpu, self._corrections = parts, gpu, corrections
-        mixed = source in (ANY_GPU, MMA_GPUS) and family.kind in MIXED
+        mixed = source in SHARED and family.kind in MIXED
         self.keys = (f"{source}|{kind}", *(corrections.measured(kind) if mixed else ()))
         self._asked = [self.family.at_knots(part, corrections.knots(self.keys[0])) for part in parts]
         self.columns = tuple(self.family.features.index(name) for name in POINTS[self.family.kind])
@@ -332,7 +327,7 @@ def _corrections(family: Family, manifest: Mapping[str, Any], weights: Weights) 
 def _start(family: Family, corrections: Corrections, gpu: GPUSpec, part: Part) -> tuple[str, Named]:
     """(whose constants, constants) that answer for a part before it is calibrated."""
     framework, *rest = part.path.split("|")
-    kernel = family.kernel_of(framework, rest[-1], gpu) if family.kernel_of else part.kind
+    kernel = family.kernel_of(framework, part, gpu) if family.kernel_of else part.kind
     source, _, values = corrections.resolve(gpu, framework, *rest, kernel=kernel)
     return source, values
 
@@ -341,7 +336,8 @@ def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[di
     """Manifest and arrays without an earlier calibration of ``gpu``; what it was trained on stays."""
     rest, kept = adapt.without(manifest, weights, gpu)
     about = manifest["calibrated"].get(gpu, {"cores": {}, "adapted": []})
-    own = {*about["adapted"], *(key for key in manifest["adapted"] if key.split("|")[0] == gpu)}
+    own = {key for key in (*about["adapted"], *manifest["adapted"]) if key.split("|")[0] == gpu}
+    own |= set(about["adapted"]).difference(*(other.get("adapted", ()) for other in rest["calibrated"].values()))
     adapted = {key: values for key, values in manifest["adapted"].items() if key not in own}
     cores = dict(manifest["cores"])
     if gpu not in manifest["devices"]:
@@ -355,8 +351,7 @@ def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[di
 
 def spread(manifest: Mapping[str, Any], path: str, start: Named) -> FloatArray:
     """How far (standard deviation of the log) each constant lies apart among the measured GPUs."""
-    shared = (ANY_GPU, MMA_GPUS)
-    own = [v for k, v in manifest["cores"].items() if k.split("|", 1)[1] == path and k.split("|")[0] not in shared]
+    own = [v for k, v in manifest["cores"].items() if k.split("|", 1)[1] == path and k.split("|")[0] not in SHARED]
     logs = [start.from_manifest(values, path).logs() for values in own if start.reads(values)]  # others: another core
     if len(logs) < 2:
         return np.full(len(start.names()), USUAL_SPREAD)

@@ -26,6 +26,7 @@ from predictor.training import adapt, dataset
 from predictor.training.adapt import Fitted, Frame, Question, View, Weights, eager, overheads, percent
 from predictor.training.fit_tile_gemm import Rows, read_rows
 from predictor.training.kernel_choice import adapt_choice
+from predictor.training.solve import Unknowns
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -56,28 +57,20 @@ def gemm_rows(frame: Frame) -> BoolArray:
     return np.asarray(keep & (frame["framework"].astype(str) == EAGER.kernels), dtype=bool)
 
 
-class Vector:
-    """The vector that least squares works on: named parts, and how far each lies from 0."""
-
-    def __init__(self) -> None:
-        lengths = {"rate": LAYOUTS, "host_layout": LAYOUTS, "after_layout": LAYOUTS, "efficiency": LAYOUTS * COUNT}
-        spread = {name: np.full(lengths.get(name, 1), value) for name, value in SPREAD.items()}
-        spread |= {f"{name}_tile": np.full(COUNT, TILE_SPREAD) for name in calibrated.BY_TILE}
-        self.names = list(spread)
-        self.ends = np.cumsum([len(v) for v in spread.values()])
-        self.spread = np.concatenate(list(spread.values()))
-        self.start = np.zeros(len(self.spread))
-
-    def parts(self, x: FloatArray) -> dict[str, FloatArray]:
-        """The named parts of ``x``."""
-        return dict(zip(self.names, np.split(x, self.ends[:-1]), strict=True))
+def _unknowns() -> tuple[Unknowns, FloatArray]:
+    """What least squares moves, in named parts that start at 0, and how far each lies from there."""
+    lengths = {"rate": LAYOUTS, "host_layout": LAYOUTS, "after_layout": LAYOUTS, "efficiency": LAYOUTS * COUNT}
+    spread = {name: np.full(lengths.get(name, 1), value) for name, value in SPREAD.items()}
+    spread |= {f"{name}_tile": np.full(COUNT, TILE_SPREAD) for name in calibrated.BY_TILE}
+    unknowns = Unknowns({name: np.zeros(len(values)) for name, values in spread.items()}, {}, 0.0)
+    return unknowns, unknowns.join(spread)
 
 
 class GemmTrial:
     """The estimator with trial constants, at rows of one GPU."""
 
     def __init__(self, rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> None:
-        self.gpu, self.vector = gpu, Vector()
+        self.gpu, (self.unknowns, self.spread) = gpu, _unknowns()
         self.base = TileGemm.from_artifact(manifest, weights)
         self.library = self.base.library(gpu)
         self.read: Rows = read_rows(rows.assign(split="train", flag=""), [gpu])
@@ -112,7 +105,7 @@ class GemmTrial:
 
     def constants(self, x: FloatArray) -> dict[str, FloatArray]:
         """The GPU's own constants for ``x``; efficiencies of every tile."""
-        part, const = self.vector.parts(x), self.base.const
+        part, const = self.unknowns.split(x), self.base.const
         own = {"penalty": self.penalty, "split_penalty": self.split_penalty}
         moves = part["efficiency"].reshape(LAYOUTS, COUNT) + part["rate"][:, None]
         own["efficiency"] = self.efficiency * np.exp(moves)
@@ -128,7 +121,7 @@ class GemmTrial:
 
     def host(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(host, time after the launch) by layout, each of shape (2,)."""
-        part = self.vector.parts(x)
+        part = self.unknowns.split(x)
         moves = (part[name] + part[f"{name}_layout"] for name in ("host", "after"))
         host, after = (self.hosts[:, i] * np.exp(move) for i, move in enumerate(moves))
         return host, after
@@ -141,7 +134,7 @@ class GemmTrial:
         }
         constants = self.constants(x)
         constants["efficiency"] = np.where(self.present, constants["efficiency"], 0.0)
-        board = self.sustained, self.bandwidth * float(np.exp(self.vector.parts(x)["bandwidth"][0]))
+        board = self.sustained, self.bandwidth * float(np.exp(self.unknowns.split(x)["bandwidth"][0]))
         return calibrated.Calibrated(board, overhead, constants, residual)
 
     def kernel(self, own: calibrated.Calibrated) -> FloatArray:
@@ -197,7 +190,7 @@ class GemmTrial:
     @property
     def question(self) -> Question:
         """Which constants the rows may move."""
-        return Question(self.vector.start, self.vector.spread, self.view, calibrated.LENGTHS)
+        return Question(self.unknowns.start, self.spread, self.view, calibrated.LENGTHS)
 
     def fit_choice(self, x: FloatArray) -> None:
         """Candidates and penalties by layout, moved by the rows that name their kernel."""
@@ -229,7 +222,7 @@ def calibrate_sgemm(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights
     """The fp32 GEMM estimator with ``gpu``'s constants from its ``rows``."""
     manifest, weights = adapt.without(manifest, weights, gpu.id)
     trial = GemmTrial(rows, gpu, manifest, weights)
-    question, start = trial.question, trial.vector.start
+    question, start = trial.question, trial.unknowns.start
     first = trial.measurable(start, trial.base.kernel_seconds(trial.columns, trial.layouts, gpu))
     x = adapt.constants(question)
     trial.fit_choice(x)
@@ -239,7 +232,7 @@ def calibrate_sgemm(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights
     about, arrays = own.to_manifest(gpu.id)
     about["width"] = dict.fromkeys(("linear", "bmm"), adapt.width(told.held_out))
     new = {**manifest, "calibrated": {**manifest["calibrated"], gpu.id: about}}
-    rates = trial.sustained * np.exp(trial.vector.parts(x)["rate"])
+    rates = trial.sustained * np.exp(trial.unknowns.split(x)["rate"])
     named = trial.read.tile >= 0
     scalars = {
         "sustained_tn": float(rates[0]), "sustained_nn": float(rates[1]), "sustained_before": trial.sustained,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from predictor.estimators.serving_blocks import DTYPE, runner
 from predictor.hardware.gpu import GPUSpec
 from predictor.training import dataset
 from predictor.training.boosting import Settings
-from predictor.training.fit_serving import Family, Fitted, fit_family
+from predictor.training.fit_serving import Family, fit_family
 from predictor.training.serving_rows import Part
 
 Frame = Any
@@ -45,11 +46,6 @@ def parts_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]
         yield replace(part, path=f"{name}|{part.kind}|{DTYPE}")
 
 
-def fit_blocks(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
-    """(manifest, weights) of a `ServingBlocks` from measured rows (op quantize, or causal_conv1d and delta_rule)."""
-    return fit_family(BLOCKS, frame, gpus, seed, own)
-
-
 #: Where constants start and rows a booster were chosen by hand, not from data; trees, clips and shrinks by looking at
 #: shapes and GPUs left out (docs/accuracy.md).
 BLOCKS = Family(
@@ -67,3 +63,4 @@ BLOCKS = Family(
     unseen_clip=0.5,
     by_kernel=parts_by_kernel,
 )
+fit_blocks = partial(fit_family, BLOCKS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from predictor.estimators.cores import attention, attention_cycles, gemm, moe
 from predictor.estimators.device import describe_device
 from predictor.estimators.knots import Corners, Grid
 from predictor.estimators.named import Named
-from predictor.estimators.residual import ANY_GPU, MMA_GPUS
+from predictor.estimators.residual import ANY_GPU, MMA_GPUS, SHARED
 from predictor.hardware.generation import generation, runs_mma
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray
@@ -75,7 +76,7 @@ class Family:
     pulls: tuple[float, ...] = ()  # of every constant toward its start, against the usual pull; all 1 where empty
     searches: tuple[Mapping[str, float], ...] = ({},)  # in what the constants from which a fit sets out differ
     by_kernel: Callable[[Frame, Mapping[str, GPUSpec]], Iterator[Part]] | None = None  # parts of what GPUs share
-    kernel_of: Callable[[str, str, GPUSpec], str] | None = None  # the kernel of a library, variant and GPU
+    kernel_of: Callable[[str, Part, GPUSpec], str] | None = None  # by a library's name; for which GPUs share constants
     of_kernel: tuple[str, ...] = ()  # constants that all variants of a kernel have in common
     common: Callable[[str], Family] | None = None  # by kind of rows: core, trees for what GPUs share; else as measured
     from_plain: bool = False  # what GPUs share of a variant is pulled toward the framework's plain products (bf16)
@@ -96,28 +97,16 @@ class Family:
         return replace(part, shapes=corners.at(part.shapes), log_latency=part.log_latency[corners.rows]), corners.joined
 
 
-def fit_gemm(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
-    """(manifest, weights) of a `ServingGemm` from measured rows (op gemm), plain and quantized."""
-    return fit_family(GEMM, frame, gpus, seed, own)
-
-
-def fit_attention(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
-    """(manifest, weights) of a `ServingAttention` from measured forward rows (op attention)."""
-    return fit_family(ATTENTION, frame, gpus, seed, own)
-
-
-def fit_moe(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None) -> Fitted:
-    """(manifest, weights) of a `ServingMoE` from measured rows (op moe), plain and quantized."""
-    return fit_family(MOE, frame, gpus, seed, own)
-
-
 # ------------------------------------------------------------------------------------------------------- the pass
 
 
 def fit_family(
-    family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None
+    family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None
 ) -> Fitted:
-    """With what answers for GPUs that nobody measured, and for the measured ones in ``own`` (None: all of them)."""
+    """(manifest, weights) of the family's estimator from measured rows of its operator, plain and quantized.
+
+    With what answers for GPUs that nobody measured, and for the measured ones in ``own`` (None: all of them).
+    """
     least = len(family.start.names())  # fewer rows than constants tell none of them
     parts = [part for part in family.parts(frame, gpus) if part.size >= least]
     pooled = list(family.by_kernel(frame, gpus)) if family.by_kernel else parts
@@ -129,7 +118,7 @@ def fit_family(
     weights: dict[str, npt.NDArray[Any]] = {}
     grids: list[list[float]] = []
     for name, members in _groups_of(parts, pooled, gpus, family.alike_shrink is not None).items():
-        shared = name in (ANY_GPU, MMA_GPUS)
+        shared = name in SHARED
         if not (shared or own is None or name in own):
             continue
         common: dict[str, Named] = {}
@@ -351,8 +340,8 @@ def _attention_table(part: Part, core: Any) -> FloatArray:
     return serving_attention.features(part.shapes, part.device, core, part.framework)
 
 
-_PREFILL_FORM = _attention_in_cycles(attention_cycles.PrefillConstants())
-_DECODE_FORM = _attention_in_cycles(attention_cycles.DecodeConstants())
+_PREFILL_IN_CYCLES = _attention_in_cycles(attention_cycles.PrefillConstants())
+_DECODE_IN_CYCLES = _attention_in_cycles(attention_cycles.DecodeConstants())
 #: As those of `GEMM`: starts chosen by hand, not from data, trees by looking at shapes and GPUs left out.
 ATTENTION = Family(
     kind="serving_attention",
@@ -368,7 +357,8 @@ ATTENTION = Family(
     alike_shrink=None,  # A100 left out: prefill 9.9 % with all GPUs, 13.1 with L40S and RTX PRO 6000 alone
     unseen_clip=0.8,
     by_kernel=attention_for_all,
-    common=lambda kind: _DECODE_FORM if serving_attention.is_decode(kind) else _PREFILL_FORM,
+    kernel_of=lambda library, part, gpu: serving_attention.shared_by(library, part.kind, gpu)[0],
+    common=lambda kind: _DECODE_IN_CYCLES if serving_attention.is_decode(kind) else _PREFILL_IN_CYCLES,
     like=serving_attention.plain_phase,
     sizes_of=serving_attention.sizes_of,
     corners_of=serving_attention.corners_of,
@@ -388,6 +378,8 @@ MOE = Family(
     alike_shrink=1.0,
     unseen_clip=0.8,
     by_kernel=moe_by_kernel,
-    kernel_of=lambda library, name, gpu: engines.library(library).moe_kernel(name, gpu),
+    kernel_of=lambda library, part, gpu: engines.library(library).moe_kernel(part.path.split("|")[-1], gpu),
     of_kernel=moe.OF_KERNEL,
 )
+
+fit_gemm, fit_attention, fit_moe = (partial(fit_family, family) for family in (GEMM, ATTENTION, MOE))

@@ -44,7 +44,7 @@ def fit_tiles(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> Fitted:
     for part in tile_parts(frame[probes], gpus):
         if part.size < FEWEST:
             continue
-        other = _library_part(frame[~probes], part, gpus[part.gpu])
+        other = _library_part(frame[~probes], part)
         taught = teach(part, _START, other)
         cores[f"{part.gpu}|{runner}|{part.kind}"] = taught.constants
         told[f"{part.gpu}|{part.kind}"] = taught.to_manifest(part, other.size if other else 0)
@@ -62,7 +62,7 @@ def fit_tiles(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> Fitted:
     return manifest, {}
 
 
-def _library_part(frame: Frame, part: Part, gpu: GPUSpec) -> Part | None:
+def _library_part(frame: Frame, part: Part) -> Part | None:
     """A library's rows of a board in the dtype of its probes, PyTorch's linear layers among them; None without any."""
     own = frame["gpu"].astype(str).to_numpy() == part.gpu
     rows = frame[own & (frame["dtype"].astype(str).to_numpy() == part.dtype)]

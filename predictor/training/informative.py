@@ -33,7 +33,7 @@ STEP = 0.3
 def covariance(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> FloatArray:
     """What the set leaves open about the log latencies of ``rows``, shape (r, r). Latencies in them are not read."""
     trial = GemmTrial(rows.assign(latency_ms=1.0, kernel_name=""), gpu, manifest, weights)
-    start, spread = trial.vector.start, trial.vector.spread
+    start, spread = trial.unknowns.start, trial.spread
     view = trial.view(start)
     slopes = np.empty((len(rows), len(start)))
     for i, width in enumerate(spread):

@@ -268,3 +268,15 @@ def test_rows_of_a_new_gpu_bring_its_error_down(frames: list[Any]) -> None:
     assert set(found.scalars["vllm|decode|bf16"]) == set(DECODE.names())
     again = calibrate_attention(few, gpu, found.manifest, found.weights)
     assert again.manifest == found.manifest
+
+
+def test_a_calibration_sets_out_from_what_answered_for_the_kernels_that_run(frames: list[Any]) -> None:
+    from predictor.training.calibrate_serving import calibrate_attention
+
+    slow = [f.assign(latency_ms=f["latency_ms"] * (2 if set(f["framework"]) == {"vllm"} else 1)) for f in frames]
+    files, gpu = _fit(*slow), load_gpu("h100-sxm")
+    frame = _frame(gpu, 0.35)
+    steps = (frame["q_len"] == 1).to_numpy()
+    error = np.abs(_forecast(files, gpu)[steps] / (frame["latency_ms"].to_numpy()[steps] * 1e-3) - 1.0)
+    found = calibrate_attention(frame[steps].reset_index(drop=True), gpu, *files)
+    assert found.before == pytest.approx(100.0 * error.mean(), rel=1e-6)

@@ -160,15 +160,18 @@ def test_a_measured_sibling_takes_over_half_of_what_rows_say(fitted: Any) -> Non
     slower = _frame(board, 0.5)
     found = calibrate_gemm(slower.iloc[stratified(slower, 32, 0)].reset_index(drop=True), board, *base)
     batch = make_batch("gemm", OPS, "vllm")
-    old, new = (
-        ServingGemm.from_artifact(*files).seconds(batch, sibling) for files in (base, (found.manifest, found.weights))
-    )
+    files = found.manifest, found.weights
+    old, new = (ServingGemm.from_artifact(*each).seconds(batch, sibling) for each in (base, files))
     own = ServingGemm.from_artifact(found.manifest, found.weights).seconds(batch, board)
     was = ServingGemm.from_artifact(*base).seconds(batch, board)
     share = np.median(np.log(new / old)) / np.median(np.log(own / was))
     assert 0.3 < share < 0.7
     again, weights = without(found.manifest, found.weights, board.id)
     assert again["adapted"] == {} and again["boosters"] == base[0]["boosters"] and set(weights) == set(base[1])
+    rows = _frame(sibling, 0.6)
+    both_told = calibrate_gemm(rows.iloc[stratified(rows, 32, 0)].reset_index(drop=True), sibling, *files)
+    once_more, _ = without(both_told.manifest, both_told.weights, board.id)
+    assert once_more["adapted"][f"{sibling.id}|bf16"] == both_told.manifest["adapted"][f"{sibling.id}|bf16"]
 
 
 def test_rows_that_repeat_what_is_known_change_nothing_much(fitted: Any) -> None:

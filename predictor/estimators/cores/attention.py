@@ -15,7 +15,7 @@ import numpy as np
 
 from predictor import engines
 from predictor.engines.library import AttentionCalls
-from predictor.estimators.device import Device
+from predictor.estimators.device import MMA_ROWS, Device
 from predictor.estimators.named import NORM, Named
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray
@@ -151,7 +151,7 @@ def core_time(shapes: Shapes, device: Device, constants: Constants, decode: bool
         chunks = np.clip(np.ceil(visible / DECODE_CHUNK), 1.0, np.maximum(1.0, np.floor(2.0 * device.sms / blocks)))
         keys = visible / chunks
         busy = np.minimum(blocks * chunks, device.sms)
-        group = np.maximum(shapes.heads / shapes.kv_heads, 16.0)  # queries of a block, padded to the tensor cores' rows
+        group = np.maximum(shapes.heads / shapes.kv_heads, MMA_ROWS)  # queries of a block, padded
         flops = 2.0 * group * blocks * visible * width
         waves = np.ceil(blocks * chunks / device.sms)
         longest = (np.maximum(keys / KEYS, 1.0) * step_s + block_s) * waves
@@ -165,7 +165,7 @@ def core_time(shapes: Shapes, device: Device, constants: Constants, decode: bool
         work = padded / (QUERIES * KEYS) * step + sequences * tiles * block_s
         compute = np.maximum(work / device.sms, longest)
     moved = np.add(*moved_bytes(shapes))
-    resident = 1.0 / (1.0 + (moved / (constants.resident_share * device.l2_bytes)) ** 4)
+    resident = device.resident(moved, constants.resident_share)
     dram = np.minimum(device.bandwidth * ed, busy * stream)
     l2 = np.minimum(max(device.sms * l2_rate, device.bandwidth * ed), busy * stream)
     memory = moved * (1 - resident) / dram + moved * resident / l2

@@ -4,9 +4,10 @@ What carries over from one generation to the next is what an SM does in a clock 
 the fixed cost of a call (about 20,000 cycles), the rate at which the SMs move tiles in and out where DRAM is not the
 limit (prefill 6 to 10, decode about 9 bytes a cycle and SM on A100, H100, H200 and RTX PRO 6000 alike; H200 gains
 little over H100 there), and the share of the tensor peak that kernels rewritten for a generation reach. One set of
-constants serves all frameworks and dtypes: fitted one by one, they follow the kernels of the measured boards and
-transfer worse. How the kernels of a framework share out their work is told by `Shapes.run_by`; what is left of the
-differences is learned by trees over ratios of the core's parts, which know no GPU.
+constants serves all frameworks and dtypes, in decode one each for kernels that add up the parts of a split cache and
+for those that do not: fitted one by one, they follow the kernels of the measured boards and transfer worse. How the
+kernels of a framework share out their work is told by `Shapes.run_by`; what is left of the differences is learned by
+trees over ratios of the core's parts, which know no GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from predictor.estimators.cores.attention import (
     moved_bytes,
     visible_keys,
 )
-from predictor.estimators.device import Device
+from predictor.estimators.device import MMA_ROWS, Device
 from predictor.estimators.named import NORM, Named
 from predictor.roofline import FloatArray
 
@@ -69,7 +70,6 @@ FEATURES = (
 #: queries of a head take FlashAttention-2 about as many nanoseconds at the 1.4 GHz of an A100 as at 2.5 GHz. The unit
 #: of the fitted `block_cycles`, by definition: twice of both is the same wait.
 _WAIT_HZ = 2e9
-_ROWS = 16.0  # rows of the smallest tensor-core product; source: PTX ISA, mma.m16n8k16
 #: Query heads of a block in latent attention's decode, however few there are (FlashMLA, flash_fwd_mla_kernel.h).
 _LATENT_ROWS = 64.0
 #: How blocks share an SM and L2, and how sharply the core's parts meet (p of the p-norms): chosen by hand, not from
@@ -107,7 +107,7 @@ def _prefill(s: Shapes, device: Device, constants: PrefillConstants) -> FloatArr
     queries, cache = moved_bytes(s)
     moved = queries + cache
     tiles = np.ceil(s.q_len * s.packed / QUERIES) / s.packed  # of a query head
-    rows = np.minimum(np.ceil(s.q_len * s.packed / _ROWS) * _ROWS, QUERIES)
+    rows = np.minimum(np.ceil(s.q_len * s.packed / MMA_ROWS) * MMA_ROWS, QUERIES)
     # A causal tile computes its whole diagonal: half a tile of keys more than the pairs that count.
     seen = attended_pairs(s) / s.q_len + np.where(s.causal > 0, QUERIES / 2, 0.0)
     keys = np.maximum(np.minimum(seen, np.ceil(visible / KEYS) * KEYS), KEYS)
@@ -120,7 +120,7 @@ def _prefill(s: Shapes, device: Device, constants: PrefillConstants) -> FloatArr
         constants.sm_bytes_a_cycle * clock * sms
     )
     compute = np.maximum(work + _LONGEST * longest, longest)
-    resident = 1.0 / (1.0 + (moved / (_IN_L2_PREFILL * device.l2_bytes)) ** 2)
+    resident = device.resident(moved, _IN_L2_PREFILL, 2.0)
     supply = device.bandwidth * constants.dram_efficiency
     rate = 1.0 / ((1.0 - resident) / supply + resident / max(sms * clock * _PREFILL_L2_BYTES, supply))
     before = constants.second_pass * (queries + 2.0 * cache / s.kv_itemsize) / rate
@@ -136,7 +136,7 @@ def _decode(s: Shapes, device: Device, constants: DecodeConstants) -> FloatArray
     visible = visible_keys(s)
     moved = np.add(*moved_bytes(s))
     group = s.heads / s.kv_heads / s.copies
-    rows = np.where(s.shared > 0, _LATENT_ROWS, np.maximum(np.ceil(group / _ROWS) * _ROWS, _ROWS))
+    rows = np.where(s.shared > 0, _LATENT_ROWS, np.maximum(np.ceil(group / MMA_ROWS) * MMA_ROWS, MMA_ROWS))
     blocks = s.batch * s.kv_heads * s.copies * np.ceil(group / rows)
     parts = np.clip(np.ceil(visible / DECODE_CHUNK), 1.0, np.maximum(1.0, np.floor(_RESIDENT * sms / blocks)))
     chunks = np.where(s.whole > 0, 1.0, parts)
@@ -147,7 +147,7 @@ def _decode(s: Shapes, device: Device, constants: DecodeConstants) -> FloatArray
     # boards measured, would stay half unused, and nothing says that its kernels leave it so.
     longest = loop * np.maximum(blocks * chunks / (_RESIDENT * sms), 1.0) / clock
     compute = np.maximum(flops * sms / (device.peak_flops * min(constants.compute_efficiency, 1.0) * busy), longest)
-    resident = 1.0 / (1.0 + (moved / (_IN_L2_DECODE * device.l2_bytes)) ** 4)
+    resident = device.resident(moved, _IN_L2_DECODE)
     supply = device.bandwidth * constants.dram_efficiency
     streams = np.minimum(blocks * chunks, _RESIDENT * sms) * constants.stream_bytes_a_cycle * clock
     slow, fast = np.minimum(supply, streams), np.minimum(max(sms * constants.l2_bytes_a_cycle * clock, supply), streams)

@@ -23,7 +23,7 @@ import numpy as np
 from predictor.dtypes import bytes_of
 from predictor.engines.library import Library
 from predictor.estimators.device import Device
-from predictor.estimators.named import Named
+from predictor.estimators.named import Named, p_norm
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import Op
 from predictor.ops.linear_attention import CausalConv1d, DeltaRule
@@ -49,8 +49,6 @@ _CHANNEL_TOKENS = 1024.0
 #: Elements of a row that a block takes in a step, and value columns of a block of the delta rule's step: chosen by
 #: hand, not from data.
 _ROW_STEP, _STEP_COLUMNS = 1024.0, 32.0
-#: How sharply operands leave L2: chosen by hand, not from data, as in the cores of attention.
-_SPILL = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +150,11 @@ def core_time(shapes: Shapes, device: Device, constants: Constants) -> CoreTime:
     turns = np.where(s.alone > 0.0, np.ceil(s.blocks / device.sms), shared)
     chain = (c.block_cycles + s.steps * c.step_cycles) / clock * turns
     moved = s.moved + c.passed_share * s.passed
-    resident = 1.0 / (1.0 + (moved / (c.resident_share * device.l2_bytes)) ** _SPILL)
+    resident = device.resident(moved, c.resident_share)
     supply = device.bandwidth * min(c.dram_efficiency, 1.0)
     l2 = max(device.sms * clock * c.l2_bytes_a_cycle, supply)
     memory = moved * (1.0 - resident) / supply + moved * resident / l2
-    longer, p = np.maximum(chain, memory), max(c.join, 1.0)
-    total = longer * (1.0 + (np.minimum(chain, memory) / longer) ** p) ** (1.0 / p) + c.overhead_cycles / clock
+    total = p_norm(chain, memory, max(c.join, 1.0)) + c.overhead_cycles / clock
     return CoreTime(total, chain, memory, moved, turns)
 
 

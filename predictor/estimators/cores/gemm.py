@@ -191,7 +191,7 @@ def traffic(shapes: Shapes, device: Device, constants: Constants) -> Traffic:
     dram = device.bandwidth * constants.dram_efficiency
     l2 = max(device.sms * constants.l2_bytes_per_s_per_sm, dram)
     share = constants.resident_share if shapes.tiles is None else HELD
-    resident = 1.0 / (1.0 + (weights / (share * device.l2_bytes)) ** 4)
+    resident = device.resident(weights, share)
     memory = weights * (1 - resident) / dram + (weights * resident + activations) / l2
     memory = np.maximum(memory, np.maximum(weights + activations - HELD * device.l2_bytes, 0.0) / dram)
     return Traffic(memory, resident, dram, l2)

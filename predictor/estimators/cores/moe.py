@@ -137,7 +137,7 @@ def core_time(shapes: Shapes, device: Device, constants: Constants) -> CoreTime:
     weights = active * shapes.matrices * shapes.hidden * width * shapes.itemsize
     activations = (rows + traffic * foreign) * (2.0 * shapes.hidden + shapes.matrices * width) * 2.0
     l2 = np.maximum(device.sms * constants.l2_bytes_per_s_per_sm, dram)
-    resident = 1.0 / (1.0 + (weights / (constants.resident_share * device.l2_bytes)) ** 4)
+    resident = device.resident(weights, constants.resident_share)
     memory = weights * ((1 - resident) / dram + resident / l2)
     total = (compute**NORM + memory**NORM) ** (1 / NORM)
     total = total + activations * constants.token_s_per_byte / device.bandwidth

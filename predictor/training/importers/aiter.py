@@ -30,9 +30,9 @@ from predictor.training.extras import require
 from predictor.training.importers.base import (
     Collector,
     ImportResult,
+    collect,
     drop_bad_latency,
     find,
-    not_this_layout,
     read_csv,
 )
 from predictor.training.importers.bound import FLAG, below_bound
@@ -55,11 +55,7 @@ _TOO_MANY = 0.1
 def run(root: Path) -> ImportResult:
     """Imports every table below `root`. Raises SpecError where there is none in this layout."""
     files = find(root, ("**/gfx942/*.csv",))
-    if not files:
-        raise not_this_layout("aiter", root, EXPECTED)
-    into = Collector("aiter", root)
-    into.read(files, _import_file)
-    result = into.result()
+    result = collect("aiter", root, files, EXPECTED, _import_file).result()
     _flag_fast(result.frame)
     _flag_repeats(result.frame)
     return result
@@ -104,12 +100,16 @@ def _written_in(kernels: Any) -> Any:
     return written.where(kernels != "", "triton")
 
 
+def _formats(raw: Frame) -> tuple[Any, Any]:
+    """dtype and quantization scheme of each row."""
+    dtype, quant = (raw["q_dtype_w"].map({word: found[i] for word, found in DTYPES.items()}) for i in (0, 1))
+    return dtype, quant
+
+
 def _products(raw: Frame, name: str) -> dict[str, Any]:
     """C[M, N] = A[M, K] B[N, K] of a table that its name describes."""
     formats = next(found for word, found in FORMATS.items() if word in name)
-    dtype, quant = raw.index.map(lambda _: formats[0]), raw.index.map(lambda _: formats[1])
-    if "q_dtype_w" in raw:
-        dtype, quant = (raw["q_dtype_w"].map({word: found[i] for word, found in DTYPES.items()}) for i in (0, 1))
+    dtype, quant = _formats(raw) if "q_dtype_w" in raw else formats
     batched = "B" in raw
     return {
         "op": "gemm", "kind": "bmm" if batched else "linear", "layout": "tn", "bias": False, "dtype": dtype,
@@ -119,7 +119,7 @@ def _products(raw: Frame, name: str) -> dict[str, Any]:
 
 def _experts(raw: Frame) -> dict[str, Any]:
     """Fused experts; their width is one GPU's, so that tp and ep are 1."""
-    dtype, quant = (raw["q_dtype_w"].map({word: found[i] for word, found in DTYPES.items()}) for i in (0, 1))
+    dtype, quant = _formats(raw)
     return {
         "op": "moe", "tokens": raw["token"], "hidden": raw["model_dim"], "intermediate": raw["inter_dim"],
         "experts": raw["expert"], "top_k": raw["topk"], "gated": raw["use_g1u1"] == 1, "tp": 1, "ep": 1,

@@ -113,6 +113,17 @@ def not_this_layout(source: str, path: Path, expected: str) -> SpecError:
     return SpecError(f"{path} holds no {source} data: expected {expected}")
 
 
+def collect(
+    source: str, root: Path, files: Sequence[Path], expected: str, import_file: Callable[[Collector, Path], None]
+) -> Collector:
+    """What ``import_file`` makes of the files. Raises SpecError, which names what is ``expected``, without any."""
+    if not files:
+        raise not_this_layout(source, root, expected)
+    into = Collector(source, root)
+    into.read(files, import_file)
+    return into
+
+
 def read_csv(path: Path, needed: Sequence[str] = (), **options: Any) -> Frame:
     """The CSV file as a frame. Raises SpecError, one line, where it is none or lacks one of the columns `needed`."""
     pd = require("pandas")

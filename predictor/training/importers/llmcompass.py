@@ -17,7 +17,7 @@ from typing import Any
 
 from predictor.training.dataset import Frame, to_frame
 from predictor.training.extras import require
-from predictor.training.importers.base import Collector, ImportResult, find, not_this_layout, read_csv
+from predictor.training.importers.base import Collector, ImportResult, collect, find, read_csv
 from predictor.training.importers.bound import flag_below_bound
 
 EXPECTED = "ae/figure5/<figure>/real_hardware/<operator>_<device>.csv"
@@ -31,11 +31,7 @@ WHOLE_LAYERS = ("transformer", "transformerAR")
 def run(root: Path) -> ImportResult:
     """Imports every operator table below `root`. Raises SpecError where there is none in this layout."""
     files = [path for path in find(root, ("**/*_*.csv",)) if path.stem.partition("_")[0] in (*WIDTHS, *WHOLE_LAYERS)]
-    if not files:
-        raise not_this_layout("llmcompass", root, EXPECTED)
-    into = Collector("llmcompass", root)
-    into.read(files, _import_file)
-    result = into.result()
+    result = collect("llmcompass", root, files, EXPECTED, _import_file).result()
     flag_below_bound(result.frame)
     return result
 

@@ -21,7 +21,7 @@ from predictor.ops import OPERATORS
 from predictor.roofline import TOLERANCE, roofline
 from predictor.training.dataset import Frame, ops_of, to_frame
 from predictor.training.extras import require
-from predictor.training.importers.base import Collector, ImportResult, check_columns, find, not_this_layout
+from predictor.training.importers.base import Collector, ImportResult, check_columns, collect, find
 from predictor.training.importers.bound import FLAG, flag_below_bound
 from predictor.training.importers.links import fill_links
 from predictor.training.plausible import add_flag
@@ -34,10 +34,7 @@ _JOURNAL = "journal.jsonl"
 def run(root: Path) -> ImportResult:
     """Imports every measurements.parquet below `root`. Raises SpecError where there is none, or one is broken."""
     files = find(root, ("**/measurements.parquet",))
-    if not files:
-        raise not_this_layout("microbench", root, EXPECTED)
-    into = Collector("microbench", root)
-    into.read(files, _import_file)
+    into = collect("microbench", root, files, EXPECTED, _import_file)
     for path in find(root, (f"**/{_JOURNAL}",)):
         lines = path.read_bytes().count(b"\n")
         if lines:

@@ -17,7 +17,7 @@ from typing import Any
 
 from predictor.errors import SpecError
 from predictor.training.dataset import to_frame
-from predictor.training.importers.base import Collector, ImportResult, find, not_this_layout
+from predictor.training.importers.base import Collector, ImportResult, collect, find
 from predictor.training.importers.bound import flag_below_bound
 
 EXPECTED = "configs/system/a100_pcie.json"
@@ -33,11 +33,7 @@ _STAGES = {"fwd": "tn", "bwd_grad_act": "nn", "bwd_grad_w": "nt"}
 def run(root: Path) -> ImportResult:
     """Imports every system's measured efficiencies below `root`. Raises SpecError where there is none."""
     files = [path for path in find(root, ("**/configs/system/*.json",)) if path.stem in GPUS]
-    if not files:
-        raise not_this_layout("simumax", root, EXPECTED)
-    into = Collector("simumax", root)
-    into.read(files, _import_file)
-    result = into.result()
+    result = collect("simumax", root, files, EXPECTED, _import_file).result()
     flag_below_bound(result.frame)
     return result
 

@@ -18,7 +18,7 @@ from typing import Any
 from predictor.training.dataset import Frame, to_frame
 from predictor.training.extras import require
 from predictor.training.importers import vidur_network
-from predictor.training.importers.base import Collector, ImportResult, find, not_this_layout, read_csv
+from predictor.training.importers.base import Collector, ImportResult, collect, find, read_csv
 from predictor.training.importers.bound import flag_below_bound
 
 EXPECTED = "compute/<gpu>/<organisation>/<model>/mlp.csv"
@@ -36,10 +36,7 @@ _STATISTICS = ("min", "max", "mean", "median", "std")
 def run(root: Path) -> ImportResult:
     """Imports every mlp.csv below `root`. Raises SpecError where there is none in this layout."""
     files = [path for path in find(root, ("**/mlp.csv",)) if len(path.parts) >= 4]
-    if not files:
-        raise not_this_layout("vidur", root, EXPECTED)
-    into = Collector("vidur", root)
-    into.read(files, _import_file)
+    into = collect("vidur", root, files, EXPECTED, _import_file)
     into.read(find(root, vidur_network.FILES), vidur_network.import_file)
     result = into.result()
     flag_below_bound(result.frame)

@@ -17,9 +17,9 @@ from predictor.training.extras import require
 from predictor.training.importers.base import (
     Collector,
     ImportResult,
+    collect,
     drop_bad_latency,
     find,
-    not_this_layout,
     read_csv,
 )
 from predictor.training.importers.bound import flag_below_bound
@@ -35,11 +35,7 @@ _TIME = "time(ns)"
 def run(root: Path) -> ImportResult:
     """Imports every look-up table below `root`. Raises SpecError where there is none in this layout."""
     files = [path for path in find(root, ("**/AR_GPU*_LUT",)) if _NAME.fullmatch(path.name)]
-    if not files:
-        raise not_this_layout("vtrain", root, EXPECTED)
-    into = Collector("vtrain", root)
-    into.read(files, _import_file)
-    result = into.result()
+    result = collect("vtrain", root, files, EXPECTED, _import_file).result()
     flag_below_bound(result.frame)
     return result
 
