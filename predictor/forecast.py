@@ -19,6 +19,7 @@ from predictor.simulate.capacity import advised
 from predictor.simulate.interval import range_notes, total_interval
 from predictor.simulate.memory import Memory, memory_of
 from predictor.simulate.plan import Plan, plan_of
+from predictor.simulate.sustained import power_notes
 from predictor.simulate.times import GAPS, LAUNCHING, Operators, OpTime, TimedStage
 
 #: Runs whose operators are forecast in one call, and the operators that are remembered of all of them: chosen by hand,
@@ -156,7 +157,7 @@ class Forecast:
             breakdown=breakdown,
             nodes=longest_nodes(by_stage, table, run.top),
             provenance=_provenance(op_times, table.estimators),
-            notes=known + notes(breakdown, run.gpu.id, run.selector) + range_notes(table),
+            notes=known + notes(breakdown, run.gpu.id, run.selector) + range_notes(table) + power_notes(self.stages),
             explained=why,
         )
 

@@ -11,6 +11,7 @@ from predictor.estimators.explanation import COUNT, Explains, Explanation, Term,
 from predictor.ops.base import Op
 from predictor.prediction import Explained
 from predictor.simulate.breakdown import shape_text
+from predictor.simulate.sustained import POWER, held_terms
 from predictor.simulate.times import OpTime, TimedStage
 
 
@@ -54,11 +55,13 @@ def explained(stages: Sequence[TimedStage], asked: str) -> Explained:
     bound = said.bound or row.bound
     if estimator is not None and row.latency_s > kernel * (1 + 1e-9):
         bound = "the lower bound, above what the estimator says"
+    power = held_terms(operators, index)
+    bound = POWER if power else bound
     others = tuple(sorted({shape_text(one.op) for i, one in first.items() if i != index} - {shape_text(item.op)}))
     return Explained(
         wanted, item.op.label, shape_text(item.op), item.phase, times[index], row.latency_s,
         row.latency_s * times[index] / (total or 1.0), bound, row.source, row.estimator, said.rests_on, others,
-        (*_roofline(item.op, row, *ceilings), *said.terms),
+        (*_roofline(item.op, row, *ceilings), *power, *said.terms),
     )  # fmt: skip
 
 

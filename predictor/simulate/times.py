@@ -7,7 +7,7 @@ earlier plans had costs a look-up.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
 
@@ -16,6 +16,7 @@ import numpy as np
 from predictor.engines import CALLS, CAPTURED, DECODE, PREFILL, Engine
 from predictor.estimators.base import KernelTable, Selector, predict_kernels
 from predictor.estimators.cold import cold_weights_s
+from predictor.estimators.power import held_s
 from predictor.graph import Block, Graph
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
@@ -23,6 +24,7 @@ from predictor.ops.base import COMPUTE, Op
 from predictor.roofline import FloatArray
 from predictor.simulate.gaps import NO_GAPS, Gaps, kernels_by_gap
 from predictor.simulate.plan import Plan, Stage
+from predictor.simulate.sustained import Sustained, stretched, sustained
 from predictor.simulate.timeline import Segment, Timeline, eager, in_a_row
 
 #: What there is between kernels beside an engine's host: the gaps of a stream, and a CPU that launches too late.
@@ -89,6 +91,12 @@ class TimedBlock:
         self.gpu_s, self.flops = gpu_s, flops
         self._sum_s: float | None = None
 
+    def filled(self, gpu_s: FloatArray) -> TimedBlock:
+        """This block with other times of the nodes' operators."""
+        found = TimedBlock(self.block, self.rows, self.plain)
+        found.fill(gpu_s, self.flops)
+        return found
+
     @property
     def sum_s(self) -> float:
         """GPU time of one repetition."""
@@ -114,7 +122,7 @@ class TimedBlock:
 class TimedStage:
     """A stage of a plan with its times. ``blocks``: those of its graph, in order; ``operators``: what they ran."""
 
-    def __init__(self, stage: Stage, blocks: list[TimedBlock], operators: Operators) -> None:
+    def __init__(self, stage: Stage, blocks: list[TimedBlock], operators: Operators | Sustained) -> None:
         self.stage = stage
         self.blocks = blocks
         self.operators = operators
@@ -194,15 +202,11 @@ def _times_as_long(op: Op, engine: Engine) -> float:
     return engine.slower.get(DECODE if op.is_decode else PREFILL, 1.0)
 
 
-def _slower(table: KernelTable, factors: Sequence[float]) -> KernelTable:
-    times, known = np.array(factors), table.spread
-    if known is not None:
-        known = replace(known, low_s=known.low_s * times, high_s=known.high_s * times)
-    return replace(table, latency_s=table.latency_s * times, spread=known)
-
-
 class Operators:
-    """Every operator that one engine ran on one GPU, by row: its seconds and FLOPs, those of one call."""
+    """Every operator that one engine ran on one GPU, by row: its seconds and FLOPs, those of one call.
+
+    ``held_s``: seconds below which power keeps none in a long run.
+    """
 
     def __init__(self, gpu: GPUSpec, engine: Engine, selector: Selector) -> None:
         self.gpu = gpu
@@ -210,6 +214,7 @@ class Operators:
         self.selector = selector
         self.rows: dict[Op, int] = {}
         self.seconds: FloatArray = np.zeros(0)
+        self.held_s: FloatArray = np.zeros(0)
         self.flops: FloatArray = np.zeros(0)
         self._tables: list[KernelTable] = []
         self._missing: list[Op] = []
@@ -227,10 +232,13 @@ class Operators:
         """The stages of every plan, timed."""
         asked = [[self._blocks_of(stage.graph) for stage in plan.stages] for plan in plans]
         self._answer()
-        return [
-            tuple(TimedStage(stage, blocks, self) for stage, blocks in zip(plan.stages, whole, strict=True))
-            for plan, whole in zip(plans, asked, strict=True)
-        ]
+        found = []
+        for plan, whole in zip(plans, asked, strict=True):
+            run, held = sustained(
+                self, [(stage.weight, blocks) for stage, blocks in zip(plan.stages, whole, strict=True)]
+            )
+            found.append(tuple(TimedStage(*each, run) for each in zip(plan.stages, held, strict=True)))
+        return found
 
     def _blocks_of(self, graph: Graph) -> list[TimedBlock]:
         """The blocks of a graph, which have no times before `_answer`."""
@@ -269,9 +277,11 @@ class Operators:
                 chosen_of = library_of(engine, gpu)
             table = predict_kernels(ops, gpu, self.selector, engine.kernels, chosen_of, floor_s)
             if engine.slower:
-                table = _slower(table, [_times_as_long(op, engine) for op in ops])
+                table = stretched(np.array([_times_as_long(op, engine) for op in ops]), table)
             self._tables.append(table)
             self.seconds = np.concatenate((self.seconds, table.latency_s))
+            measured = np.array([name != "" for name in table.estimators])  # the roofline alone stays what it is
+            self.held_s = np.concatenate((self.held_s, np.where(measured, held_s(ops, gpu), 0.0)))
             self.flops = np.concatenate((self.flops, [op.flops() for op in ops]))
         blocks = list(self._blocks.values())
         sizes = [len(block.rows) for block in blocks]

@@ -1,0 +1,102 @@
+"""A long run: power control has settled, and products run no faster than the board's power limit allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from predictor.estimators.base import KernelTable
+from predictor.estimators.explanation import Term, terms
+from predictor.estimators.power import held_clock
+from predictor.roofline import FloatArray
+
+if TYPE_CHECKING:
+    from predictor.simulate.times import Operators, TimedBlock, TimedStage
+
+#: Seconds of products, at the held rate, that a run has before the clock falls: power control acts over tens of
+#: milliseconds. Chosen by hand, not from data; H100's tables have products of 0.2 to 0.8 ms at burst rates (p90 797 and
+#: 806 TFLOP/s, SGLang and TensorRT-LLM), those above 8 ms, which their benchmark repeats, at 719 and 752.
+SETTLING_S = 0.02
+#: What bounds an operator whose clock is held down.
+POWER = "the power limit"
+
+
+def stretched(rows: FloatArray, table: KernelTable) -> KernelTable:
+    """The table with each row ``rows`` times as long."""
+    known = table.spread
+    if known is not None:
+        known = replace(known, low_s=known.low_s * rows, high_s=known.high_s * rows)
+    return replace(table, latency_s=table.latency_s * rows, spread=known)
+
+
+class Sustained:
+    """`Operators` as one long run finds them: ``stretch`` (rows,) times their seconds."""
+
+    def __init__(self, base: Operators, share: float) -> None:
+        self.base, self.gpu, self.engine, self.selector = base, base.gpu, base.engine, base.selector
+        over = np.maximum(base.held_s / base.seconds, 1.0) - 1.0
+        self.stretch: FloatArray = 1.0 + share * over
+        self.seconds: FloatArray = base.seconds * self.stretch
+
+    @cached_property
+    def table(self) -> KernelTable:
+        """What was forecast of every operator, by row."""
+        return stretched(self.stretch, self.base.table)
+
+
+def sustained(
+    operators: Operators, stages: Sequence[tuple[float, list[TimedBlock]]]
+) -> tuple[Operators | Sustained, list[list[TimedBlock]]]:
+    """The operators and blocks of a run, of stages (passes, blocks): the very same where the run is short.
+
+    Of a run whose products are T seconds of work at the held rate, the first `SETTLING_S` run as a burst and the rest
+    is held: a share 1 - `SETTLING_S` / T of what the held rate takes longer.
+    """
+    same = [blocks for _, blocks in stages]
+    above = operators.held_s > operators.seconds
+    if not above.any() or not any(above[block.rows].any() for blocks in same for block in blocks):
+        return operators, same
+    work = np.minimum(operators.held_s, operators.seconds)
+    total = sum(passes * float(work[b.rows] @ np.array(b.times)) for passes, blocks in stages for b in blocks)
+    if total <= SETTLING_S:
+        return operators, same
+    run = Sustained(operators, 1.0 - SETTLING_S / total)
+    made: dict[int, TimedBlock] = {}
+    for block in (block for blocks in same for block in blocks):
+        if id(block) not in made:
+            made[id(block)] = block.filled(run.seconds[block.rows]) if above[block.rows].any() else block
+    return run, [[made[id(block)] for block in blocks] for blocks in same]
+
+
+def held_terms(operators: Operators | Sustained, row: int) -> list[Term]:
+    """What power makes of an operator in a long run; nothing where it leaves it its time."""
+    if not isinstance(operators, Sustained) or operators.stretch[row] == 1.0:
+        return []
+    gpu = operators.gpu
+    found = [
+        ("clock held", held_clock(gpu), "share", f"of the boost clock, at {gpu.power_limit_w:,.0f} W"),
+        ("in a burst", float(operators.base.seconds[row]), "s", "before the clock falls"),
+        ("held", float(operators.base.held_s[row]), "s", "what power leaves once it has settled"),
+    ]
+    return terms("power", found)
+
+
+def power_notes(stages: Iterable[TimedStage]) -> tuple[str, ...]:
+    """What the power limit takes from a run, in a line; none where it takes nothing."""
+    longer, run = 0.0, None
+    for timed in stages:
+        if isinstance(timed.operators, Sustained):
+            run = timed.operators
+            extra = run.seconds - run.base.seconds
+            longer += timed.stage.weight * sum(float(extra[b.rows] @ np.array(b.times)) for b in timed.blocks)
+    if run is None:
+        return ()
+    gpu = run.gpu
+    held = (
+        f"{gpu.power_limit_w:,.0f} W hold {gpu.id}'s tensor cores at {held_clock(gpu):.2f} of their clock in a long run"
+    )
+    return (f"{held}: {longer * 1e3:.3g} ms more than in bursts.",)

@@ -1,0 +1,135 @@
+"""Power in long runs: the law against published clocks and rates; short runs to the bit; smooth, and monotone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import predictor
+from predictor.engines import EAGER
+from predictor.estimators.artifact import load_artifacts
+from predictor.estimators.base import predict_kernels
+from predictor.estimators.power import EFFICIENCY, clock_at, held_clock, held_rate, held_s
+from predictor.graph import Block, Graph, Node
+from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
+from predictor.ops import Attention, Gemm
+from predictor.simulate.plan import Plan, Stage
+from predictor.simulate.sustained import SETTLING_S
+from predictor.simulate.times import Operators, TimedStage
+
+ARTIFACTS = load_artifacts()
+PCIE = load_gpu("a100-pcie-80gb")
+SQUARE = Gemm("bf16", 8192, 8192, 8192)
+FEW = Gemm("bf16", 16, 8192, 8192)
+
+
+def run(repeat: int, gpu: GPUSpec = PCIE, op: Gemm = SQUARE) -> TimedStage:
+    graph = Graph((Block("layer", (Node(op, name="product"), Node(FEW)), repeat=repeat),))
+    ((done,),) = Operators(gpu, EAGER, ARTIFACTS).time([Plan((Stage(graph, "forward"),))])
+    return done
+
+
+def need_of(clock: float, watts: float) -> float:
+    """W at the boost clock of a board that holds so much of it."""
+    low, high = watts, 100.0 * watts
+    for _ in range(60):
+        low, high = (low, (low + high) / 2) if clock_at(2 * watts / (low + high)) < clock else ((low + high) / 2, high)
+    return low
+
+
+@pytest.mark.parametrize(
+    ("known", "asked"),
+    [
+        # (share of the boost clock, W): RTX PRO 6000 at two limits, 2,430 MHz; MI300X and MI325X, bf16, 2,100 MHz
+        ((2338 / 2430, 600.0), (1641 / 2430, 300.0)), ((1207 / 2100, 750.0), (1447 / 2100, 1000.0)),
+    ],
+)  # fmt: skip
+def test_one_clock_says_the_other(known: tuple[float, float], asked: tuple[float, float]) -> None:
+    found = clock_at(asked[1] / need_of(*known))
+    assert found == pytest.approx(asked[0], rel=0.03)
+    assert (asked[1] / known[1]) ** 1.0 != pytest.approx(asked[0] / known[0], rel=0.03)  # not in proportion
+
+
+@pytest.mark.parametrize(
+    ("name", "published"), [("a100-sxm-80gb", 271.2e12), ("a100-pcie-80gb", 252.9e12), ("h100-sxm", 794.5e12)]
+)
+def test_long_products_are_at_most_the_best_that_was_published(name: str, published: float) -> None:
+    assert 0.9 * published < held_rate(load_gpu(name), "bf16") <= published
+    for op in (SQUARE, Gemm("bf16", 2048, 2048, 13312)):
+        done = run(2000, load_gpu(name), op)
+        assert op.flops() / done.operators.seconds[0] <= published * 1.01
+
+
+def test_short_runs_are_the_same_to_the_bit() -> None:
+    table = predict_kernels([SQUARE, FEW], PCIE, ARTIFACTS)
+    assert (held_s([SQUARE], PCIE) > table.latency_s[:1]).all()  # power would hold it
+    for repeat in (1, 2, 4):
+        done = run(repeat)
+        assert done.operators.seconds.tolist() == table.latency_s.tolist()
+        assert done.kernels_s == repeat * float(np.add.reduce(table.latency_s))
+
+
+def test_a_long_run_is_held_and_the_settling_is_not() -> None:
+    """Hand count: the same longer time for everything behind the first 20 ms, and none before."""
+    burst = predict_kernels([SQUARE, FEW], PCIE, ARTIFACTS).latency_s
+    held = held_s([SQUARE, FEW], PCIE)
+    repeat = 500
+    work = repeat * (burst[0] + held[1])
+    expected = repeat * burst.sum() + repeat * (held[0] - burst[0]) * (1 - SETTLING_S / work)
+    done = run(repeat)
+    assert done.kernels_s == pytest.approx(expected)
+    assert done.operators.seconds[1] == burst[1]  # bytes bound it
+    assert done.table.latency_s.tolist() == done.operators.seconds.tolist()
+    spread = done.table.spread
+    assert spread is not None and spread.low_s[0] < done.operators.seconds[0] < spread.high_s[0]
+
+
+def test_longer_runs_take_longer_without_a_jump() -> None:
+    each = [run(repeat).kernels_s / repeat for repeat in range(1, 40)]
+    growth = np.diff(each)
+    assert (growth >= -1e-15).all() and growth.max() < 0.04 * each[0]
+    whole = np.diff([repeat * one for repeat, one in enumerate(each, 1)])
+    assert (whole > 0).all()
+    sizes = [run(50, op=Gemm("bf16", 512 * i, 8192, 8192)).kernels_s for i in (1, 2, 4, 8, 16, 32)]
+    assert sizes == sorted(sizes)
+
+
+def test_more_power_is_never_slower() -> None:
+    for name in ("a100-sxm-80gb", "h100-sxm", "l40s"):
+        gpu = load_gpu(name)
+        boards = [replace(gpu, power_limit_w=watts) for watts in (100.0, 200.0, 300.0, 400.0, 600.0, 900.0, 1500.0)]
+        clocks = [held_clock(board) for board in boards]
+        assert clocks == sorted(clocks) and clocks[0] > 0.0 and clocks[-1] == 1.0
+        times = [run(200, board).kernels_s for board in boards]
+        assert times == sorted(times, reverse=True)
+
+
+def test_what_no_published_rate_tells_of_is_not_held() -> None:
+    others = [
+        Gemm("fp32", 8192, 8192, 8192),
+        Gemm("int8", 8192, 8192, 8192),
+        Attention("bf16", 8, 32, 8, 4096, 4096, 128),
+    ]
+    assert held_s(others, PCIE).tolist() == [0.0] * 3
+    for name in list_gpus():
+        gpu = load_gpu(name)
+        assert (held_clock(gpu) < 1.0) <= (gpu.compute_capability in ("8.0", "9.0")), name
+    assert held_clock(load_gpu("h20-sxm")) == 1.0  # a quarter of the tensor rate
+    assert EFFICIENCY < 1.0 and held_rate(load_gpu("h20-sxm"), "bf16") == np.inf
+    alone = predictor.predict("gpt3", "a100-pcie-80gb", mode="prefill", batch=4, artifacts="roofline")
+    assert not any("of their clock" in note for note in alone.notes)
+
+
+def test_a_forecast_says_what_power_takes() -> None:
+    words = {"mode": "prefill", "batch": 8, "execution": "vllm"}
+    found = predictor.predict("llama-3.1-8b", "a100-pcie-80gb", explain="mlp down", **words)
+    (note,) = [note for note in found.notes if "of their clock" in note]
+    assert note.startswith("300 W hold a100-pcie-80gb's tensor cores at 0.81 of their clock in a long run: ")
+    why = found.explained
+    assert why is not None and why.bound == "the power limit"
+    terms = {term.name: term.value for term in why.terms if term.group == "power"}
+    assert terms["in a burst"] < why.latency_s <= terms["held"]
+    short = predictor.predict("llama-3.1-8b", "a100-pcie-80gb", mode="prefill", seq_len=128, execution="vllm")
+    assert not any("of their clock" in note for note in short.notes)
