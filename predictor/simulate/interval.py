@@ -22,8 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.engines import LAUNCHES
+from predictor.engines import CAPTURED, LAUNCHES
 from predictor.estimators.base import KernelTable
+from predictor.estimators.skew import late_rank_s
+from predictor.ops.collective import Collective
 from predictor.roofline import FloatArray
 from predictor.simulate.timeline import Segment, eager
 from predictor.simulate.times import TimedStage
@@ -92,7 +94,15 @@ def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
     assumed = work.launch_range_s if launches else None
     host = [0.0, 0.0] if assumed is None else [_host(timed, end_s / work.launch_overhead_s) for end_s in assumed]
     launched = 0.0 if timed.stage.host != LAUNCHES else float(sum(len(s.gpu_s) * s.repeat for s in timed.segments))
-    return StageSpread(by_class[0], by_class[1], host[0] + waits[0], host[1] + waits[1], launched)
+    return StageSpread(by_class[0], by_class[1], host[0] + waits[0], host[1] + waits[1] + _late_ranks(timed), launched)
+
+
+def _late_ranks(timed: TimedStage) -> float:
+    """Seconds that collectives may wait for the last rank, each of which has a host of its own; no graph's do."""
+    if timed.stage.host == CAPTURED:
+        return 0.0
+    nodes = ((node, times) for at in timed.blocks for node, times in zip(at.block.nodes, at.times, strict=True))
+    return float(sum(late_rank_s(node.op.ranks) * times for node, times in nodes if isinstance(node.op, Collective)))
 
 
 def _rows(timed: TimedStage) -> list[npt.NDArray[np.int64]]:

@@ -8,6 +8,7 @@ import pytest
 
 import predictor
 from predictor.engines import CALLS, CAPTURED, LAUNCHES
+from predictor.estimators.skew import late_rank_s
 from predictor.forecast import forecast
 from predictor.request import Request
 from predictor.simulate.interval import LATE_S, RunSpread, run_spread
@@ -43,3 +44,22 @@ def test_only_an_engines_own_launches_are_late() -> None:
     answer = predictor.predict("gpt2", "a100", mode="prefill", batch=2, seq_len=128, execution="sglang")
     assert answer.interval_s == pytest.approx(launched.interval(LATE_S))
     assert answer.interval_s[1] - answer.latency_s > 0.9 * launched.launched * LATE_S
+
+
+@pytest.mark.parametrize(("execution", "waits"), [("sglang", True), ("cuda_graph", False)])
+def test_collectives_may_wait_for_the_last_rank_where_every_rank_has_a_host(
+    execution: str, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Llama-3.1-8B has two all_reduces a layer, and at most a few at its ends."""
+    asked = Request("llama-3.1-8b", "h100", mode="prefill", batch=1, seq_len=128, tp=4, execution=execution)
+    found = forecast(asked.run())
+
+    def above() -> float:
+        spread = run_spread(found.latency_s, found.stages, found.run.work)
+        assert spread is not None
+        return spread.host[1]
+
+    late = above()
+    monkeypatch.setattr("predictor.simulate.interval.late_rank_s", lambda ranks: 0.0)
+    times = (late - above()) / late_rank_s(4)
+    assert times == pytest.approx(66, abs=2) if waits else times == 0.0
