@@ -27,6 +27,11 @@ from accuracy_serving import gpus_left_out
 from accuracy_suites import suites
 from accuracy_tables import HEAD, ROOT, RULE, figures, tilecast
 
+from predictor.estimators.artifact import load_artifacts
+from predictor.training import dataset
+from predictor.training.evaluate import predict_rows
+from predictor.training.metrics import by_group
+
 SOURCES = ("neusight", "aiconfigurator", "vidur", "vtrain", "llmcompass")
 MODEL_SEEDS = (0, 1, 2, 3)
 
@@ -45,12 +50,16 @@ def shapes(files: dict[str, Path], data: Path, work: Path) -> list[str]:
         "A fifth of the shape groups, whole: GEMM by (n, k), attention by head layout, MoE by token count. Trained in"
         f" {(time.monotonic() - start) / 60:.1f} minutes.",
     ]
+    return lines + held_out_lines(folder)
+
+
+def held_out_lines(folder: Path) -> list[str]:
+    """Errors on the rows that a set held out, which stand beside it."""
+    rows = predict_rows(dataset.read(folder / "heldout.parquet"), load_artifacts(folder))
+    lines = []
     for keys in (("operator", "scheme"), ("operator", "scheme", "gpu"), ("operator", "scheme", "gpu", "framework")):
-        result = tilecast(
-            "evaluate", "kernels", folder / "heldout.parquet", "--artifacts", folder, "--by", ",".join(keys)
-        )
         lines += ["", f"| {' | '.join(keys)} {HEAD}", "| --- " * len(keys) + RULE]
-        for group in result["groups"]:
+        for group in by_group(rows, keys):
             if group["n"]:
                 lines.append(f"| {' | '.join(group[key] for key in keys)} | {figures(group)} |")
     return lines
