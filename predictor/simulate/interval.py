@@ -33,7 +33,7 @@ from predictor.workload import Workload
 
 #: Seconds by which a kernel that an engine's host launches may come later than forecast. Its value was fitted by
 #: `scripts/composition.py` on the suites of $TILECAST_DATA/ground_truth: widths alone, no latency.
-LATE_S = 13.8e-6
+LATE_S = 10.8e-6
 
 
 @dataclass(frozen=True, slots=True)
