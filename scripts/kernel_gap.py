@@ -9,6 +9,7 @@ profiler's, in whole microseconds. Products with up to 64 rows, by the size of t
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pandas as pd
@@ -29,6 +30,7 @@ def products(path: Path, dtype: str) -> pd.DataFrame:
 
 def main() -> None:
     """The table, in microseconds."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for gpu in ("a100-sxm-80gb", "h100-sxm"):
         graph = products(DATA / "aiconfigurator" / f"{gpu}.parquet", "bf16")
         alone = products(DATA / "vidur" / f"{gpu}.parquet", "fp16").drop(columns="framework")
