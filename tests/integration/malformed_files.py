@@ -27,7 +27,7 @@ GPU_LINES: list[tuple[str, str]] = [
     ("sm_count: 0x84", "GPU file 'g.yaml': sm_count: '0x84' has the unit 'x84': expected a count such as \"132\""),
     (
         "sm_count: {value: 132, value: 5}",
-        "GPU file 'g.yaml' line 116: broken YAML: 'value' stands twice, expected once",
+        "GPU file 'g.yaml' line 110: broken YAML: 'value' stands twice, expected once",
     ),
     ("sm_count: {source: x}", "GPU file 'g.yaml': missing sm_count"),
     ("l2: 50 MB MB", "GPU file 'g.yaml': l2: '50 MB MB' has the unit 'MB MB': expected a bytes such as \"80"),
@@ -40,10 +40,10 @@ GPU_LINES: list[tuple[str, str]] = [
         "GPU file 'g.yaml': missing peak_flops.vector.fp32; peak_flops.vector: expected vector",
     ),
     ('"\\e[31mxx": 1', "GPU file 'g.yaml': unknown field '\\x1b[31mxx'"),
-    ("notes: &n [*n]", "GPU file 'g.yaml' line 119: broken YAML: 'n' holds itself"),
-    ("notes: *nobody", "GPU file 'g.yaml' line 119: broken YAML: found undefined alias"),
-    ("<<: 5", "GPU file 'g.yaml' line 119: broken YAML: expected a mapping or list of mappings for"),
-    ("? [a, b]\n: 1", "GPU file 'g.yaml' line 119: broken YAML: found unhashable key"),
+    ("notes: &n [*n]", "GPU file 'g.yaml' line 113: broken YAML: 'n' holds itself"),
+    ("notes: *nobody", "GPU file 'g.yaml' line 113: broken YAML: found undefined alias"),
+    ("<<: 5", "GPU file 'g.yaml' line 113: broken YAML: expected a mapping or list of mappings for"),
+    ("? [a, b]\n: 1", "GPU file 'g.yaml' line 113: broken YAML: found unhashable key"),
 ]
 GPU_TEXTS: list[tuple[str, str]] = [
     ("", "GPU file 'g.yaml': expected fields such as 'sm_count: ...', found nothing"),
