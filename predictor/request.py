@@ -22,6 +22,7 @@ from predictor.run import Run
 from predictor.workload import (
     CACHED,
     DEFAULT_LAUNCH_OVERHEAD_S,
+    LARGEST_DEGREE,
     Parallelism,
     Workload,
     kernel_gap_seconds,
@@ -75,6 +76,11 @@ class Request:
     cp: int = 1
     ep: int = 1
     shard: str = "none"
+    sp: bool = False
+    vpp: int = 1
+    schedule: str = ""
+    cp_comm: str = "ring"
+    offload_layers: int = 0
     system: str | Path | SystemSpec | None = None
     launch_overhead: str | float | None = None
     step_overhead: str | float | None = None
@@ -100,8 +106,7 @@ class Request:
         attention = self.attention or default_attention(numbers.name, gpu)
         cache = Cache(self.mode, engine, attention, gpu)
         numbers, kv_source = cached(numbers, config.checkpoint, self.kv_dtype, cache)
-        num_gpus = self.tp if self.num_gpus is None else self.num_gpus
-        degrees = Parallelism(num_gpus, self.tp, self.pp, self.dp, self.cp, self.ep, self.shard)
+        degrees = _degrees(self)
         slots = () if self.prompt_lens is None else ragged_lengths(self.prompt_lens)
         lens = tuple(n for n in slots if n)  # an empty sequence costs nothing
         output_len = _output_len(self, config, lens)
@@ -129,6 +134,7 @@ class Request:
             sampling=self.sampling,
             system=_system(self.system, gpu, degrees),
             memory_fraction=self.memory_fraction,
+            offload_layers=self.offload_layers,
             dtype_source=source,
             kv_dtype=numbers.kv if self.mode in CACHED else "",
             kv_dtype_source=kv_source,
@@ -137,6 +143,18 @@ class Request:
         _check_length(config, work)
         chosen = load_artifacts(self.artifacts) if selector is None else selector
         return Run(config, gpu, work, numbers, chosen, self.top, self.explain)
+
+
+def _degrees(asked: Request) -> Parallelism:
+    """The degrees, and their product where ``num_gpus`` is not given; `Parallelism` says of each what is wrong."""
+    product = 1
+    for degree in (asked.tp, asked.pp, asked.dp, asked.cp):
+        product *= degree if isinstance(degree, int) and 0 < degree <= LARGEST_DEGREE else 1
+    num_gpus = product if asked.num_gpus is None else asked.num_gpus
+    return Parallelism(
+        num_gpus, asked.tp, asked.pp, asked.dp, asked.cp, asked.ep, asked.shard, asked.sp, asked.vpp, asked.schedule,
+        asked.cp_comm,
+    )  # fmt: skip
 
 
 def of_words(source: Callable[Words, Request]) -> Callable[[Callable[[Request], Answer]], Callable[Words, Answer]]:

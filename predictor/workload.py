@@ -25,7 +25,11 @@ SOURCES = ASKED, CHECKPOINT, DEFAULT = "asked", "checkpoint", "default"
 ATTENTIONS = ("math", "flash")
 OPTIMIZERS = ("adam", "adam_fused", "sgd", "none")
 RECOMPUTES = ("none", "selective", "full")
-SHARDS = ("none", "zero1", "zero2", "zero3", "hsdp")
+SHARDS = NO_SHARD, ZERO1, ZERO2, ZERO3, HSDP = "none", "zero1", "zero2", "zero3", "hsdp"
+#: Orders in which a stage of a pipeline works on its micro-batches.
+SCHEDULES = GPIPE, ONE_F_ONE_B, INTERLEAVED, BREADTH_FIRST = "gpipe", "1f1b", "interleaved", "breadth_first"
+#: How context parallelism exchanges keys and values: in a ring, or heads for positions by all_to_all (Ulysses).
+CP_COMMS = RING, ALL_TO_ALL = "ring", "all_to_all"
 
 #: CPU time of one framework call in eager PyTorch: the call from Python, dispatch, allocation, launch. Chosen by
 #: looking at launch-bound runs, which show 4 to 12 microseconds; `microbench launch-overhead` measures a machine's own.
@@ -39,13 +43,22 @@ LARGEST_STEP_OVERHEAD_S = 10.0
 LARGEST = {
     "batch": 10**7, "micro_batch": 10**7, "seq_len": 10**8, "context_len": 10**8, "output_len": 10**6,
 }  # fmt: skip
+#: GPUs of a run, and degrees: more are a slip of the keyboard.
+LARGEST_DEGREE = 10**6
 #: Sequences of a ragged batch: more are a slip of the keyboard.
 LARGEST_RAGGED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """Degrees of each parallelism, ``num_gpus`` their product; all but ``tp`` are 1 (or "none") until built."""
+    """Degrees of each parallelism, ``num_gpus`` the product of tp, pp, dp and cp.
+
+    ``ep`` adds no GPUs: experts are shared out over groups of ep of the dp x cp ranks. ``sp``: outside of what tp
+    splits, sequences are split over its ranks (sequence parallelism). ``vpp``: model chunks that a pipeline stage
+    holds. ``schedule``: one of `SCHEDULES` ("": interleaved where vpp is above 1, else 1f1b). ``shard``: what of the
+    training state is spread over the data-parallel ranks, one of `SHARDS`; hsdp spreads all of it within a node.
+    ``cp_comm``: one of `CP_COMMS`.
+    """
 
     num_gpus: int = 1
     tp: int = 1
@@ -53,23 +66,61 @@ class Parallelism:
     dp: int = 1
     cp: int = 1
     ep: int = 1
-    shard: str = "none"
+    shard: str = NO_SHARD
+    sp: bool = False
+    vpp: int = 1
+    schedule: str = ""
+    cp_comm: str = RING
 
     def __post_init__(self) -> None:
-        for name in ("tp", "pp", "dp", "cp", "ep", "num_gpus"):
+        for name in ("tp", "pp", "dp", "cp", "ep", "vpp", "num_gpus"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_DEGREE:
                 raise RequestError(f"{flag(name)} {value}: expected a whole number, at least 1")
-            if value > 1 and name not in ("num_gpus", "tp"):
-                raise UnsupportedError(f"{flag(name)} {value}: this parallelism is not built yet; expected 1")
-        if self.num_gpus != self.tp:
-            raise RequestError(
-                f"--num-gpus {self.num_gpus}: --tp {self.tp} uses {self.tp}; expected --tp {self.num_gpus},"
-                " or no --num-gpus"
-            )
+        if not isinstance(self.sp, bool):
+            raise RequestError(f"--sp {self.sp!r}: expected true or false")
         _one_of("shard", self.shard, SHARDS)
-        if self.shard != "none":
-            raise UnsupportedError(f"--shard {self.shard}: sharding is not built yet; expected none")
+        _one_of("cp_comm", self.cp_comm, CP_COMMS)
+        if self.schedule:
+            _one_of("schedule", self.schedule, SCHEDULES)
+        rest = self.tp * self.pp * self.cp
+        if self.num_gpus != rest * self.dp:
+            used = " ".join(f"{flag(n)} {v}" for n in ("tp", "pp", "dp", "cp") if (v := getattr(self, n)) > 1)
+            whole = max(1, self.num_gpus // rest)
+            what = f"--dp {whole}" if whole * rest == self.num_gpus else f"--dp {whole} of {whole * rest} GPUs"
+            if self.dp == self.pp == self.cp == 1:
+                what = f"--tp {self.num_gpus}"
+            raise RequestError(
+                f"--num-gpus {self.num_gpus}: {used or '--tp 1'} uses {rest * self.dp}; expected {what}, or no"
+                " --num-gpus"
+            )
+        if self.ep > 1 and self.cp * self.dp % self.ep:
+            ranks = self.cp * self.dp
+            fit = max(n for n in range(1, ranks + 1) if ranks % n == 0 and n <= self.ep)
+            raise RequestError(
+                f"--ep {self.ep}: does not divide the {ranks} ranks of --dp x --cp; nearest valid: {fit}"
+            )
+        if self.vpp > 1 and self.pp == 1:
+            raise RequestError(f"--vpp {self.vpp}: chunks are a pipeline stage's; expected --pp 2 or more, or --vpp 1")
+        if self.vpp > 1 and self.schedule in (GPIPE, ONE_F_ONE_B):
+            raise RequestError(
+                f"--schedule {self.schedule}: has one chunk a stage, --vpp {self.vpp} more; expected {INTERLEAVED} or"
+                f" {BREADTH_FIRST}"
+            )
+
+    @property
+    def order(self) -> str:
+        """The pipeline's schedule."""
+        return self.schedule or (INTERLEAVED if self.vpp > 1 else ONE_F_ONE_B)
+
+    @property
+    def trains_only(self) -> dict[str, object]:
+        """The words, by name, that serving does not take, where they are not at their defaults."""
+        asked: dict[str, object] = {
+            "sp": self.sp, "vpp": self.vpp, "pp": self.pp, "dp": self.dp, "cp": self.cp, "ep": self.ep,
+            "shard": self.shard, "schedule": self.schedule,
+        }  # fmt: skip
+        return {name: value for name, value in asked.items() if value not in (1, False, NO_SHARD, "")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +142,9 @@ class Workload:
     (`predictor.engines.memory`); None: the engine's default. ``kv_dtype`` is the KV cache's, "" where the mode keeps
     none; the sources say where ``dtype`` and ``kv_dtype`` come from (`SOURCES`). ``routing``: how tokens fall on
     experts, None for a model without any, or with experts of fixed capacity.
+
+    In training ``batch`` is the global batch, of all data-parallel ranks; ``recompute`` says what runs again in the
+    backward pass (`recomputed`), ``offload_layers`` how many layers a rank keeps the activations of in host memory.
     """
 
     mode: str
@@ -118,6 +172,7 @@ class Workload:
     software: str = ""
     kernel_gap_s: float | None = None
     sampling: str = GREEDY
+    offload_layers: int = 0
 
     def __post_init__(self) -> None:
         for name, most in LARGEST.items():
@@ -132,9 +187,7 @@ class Workload:
         _one_of("sampling", self.sampling, SAMPLINGS)
         _one_of("attention", self.attention, ATTENTIONS)
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
-        _one_of("recompute", self.recompute, RECOMPUTES)
-        if self.recompute != "none":
-            raise UnsupportedError(f"--recompute {self.recompute}: not built yet; expected none")
+        self._check_training()
         for name in ("batch", "seq_len"):
             if getattr(self, name) < 1:
                 raise RequestError(f"{flag(name)} {getattr(self, name)}: expected at least 1")
@@ -147,14 +200,44 @@ class Workload:
             raise RequestError(f"--output-len {self.output_len}: only --mode generate takes it")
         if self.mode != "decode" and self.context_len:
             raise RequestError(f"--context-len {self.context_len}: only --mode decode takes it")
-        if self.micro_batch and self.mode != "train":
-            raise RequestError(f"--micro-batch {self.micro_batch}: only --mode train takes it")
-        if self.micro_batch and self.batch % self.micro_batch:
-            raise RequestError(f"--micro-batch {self.micro_batch}: does not divide --batch {self.batch}")
         _check_launch_overhead(self.launch_overhead_s)
         if self.memory_fraction is not None:
             check_fraction(self.memory_fraction)
         self._check_serving()
+
+    def _check_training(self) -> None:
+        """What only training has: micro-batches, recomputation, every parallelism but tp; and the GPUs' links."""
+        recomputed(self.recompute)
+        over = self.parallelism
+        if over.num_gpus > 1 and self.system is None:
+            used = next(name for name in ("tp", "pp", "dp", "cp") if getattr(over, name) > 1)
+            raise RequestError(f"--{used} {getattr(over, used)}: expected a system, whose links join the GPUs")
+        if isinstance(self.offload_layers, bool) or not isinstance(self.offload_layers, int) or self.offload_layers < 0:
+            raise RequestError(f"--offload-layers {self.offload_layers!r}: expected a whole number, 0 or more")
+        if self.mode != "train":
+            if self.micro_batch:
+                raise RequestError(f"--micro-batch {self.micro_batch}: only --mode train takes it")
+            if self.recompute != "none":
+                raise RequestError(f"--recompute {self.recompute}: only --mode train takes it")
+            if self.offload_layers:
+                raise RequestError(f"--offload-layers {self.offload_layers}: only --mode train takes it")
+            for name, value in over.trains_only.items():
+                if (name, self.mode) != ("sp", "forward"):
+                    shown = flag(name) if value is True else f"{flag(name)} {value}"
+                    raise UnsupportedError(f"{shown}: not built yet for --mode {self.mode}; expected --mode train")
+            return
+        each = self.batch // over.dp
+        if self.batch % over.dp:
+            raise RequestError(
+                f"--batch {self.batch}: the {over.dp} ranks of --dp do not divide it; nearest that they do:"
+                f" {max(1, round(self.batch / over.dp)) * over.dp}"
+            )
+        if self.micro_batch and each % self.micro_batch:
+            of = f" over --dp {over.dp}, {each} a rank" if over.dp > 1 else ""
+            fit = max(n for n in range(1, min(self.micro_batch, each) + 1) if each % n == 0)
+            raise RequestError(
+                f"--micro-batch {self.micro_batch}: does not divide --batch {self.batch}{of}; nearest valid: {fit}"
+            )
 
     def _check_serving(self) -> None:
         """What only serving has: ragged batches, the engine's overhead, tensor parallelism of a forward pass."""
@@ -162,11 +245,7 @@ class Workload:
         if self.mode == "train" and self.engine.samples:
             train = ", ".join(name for name in engines.names() if not engines.engine(name).samples)
             raise RequestError(f"--execution {self.execution}: serves and does not train; expected one of {train}")
-        if tp > 1 and self.mode == "train":
-            raise UnsupportedError(f"--tp {tp}: not built yet for --mode train; expected 1")
-        if tp > 1 and self.system is None:
-            raise RequestError(f"--tp {tp}: expected a system, whose links join the GPUs")
-        if tp > 1 and self.system is not None and tp > self.system.gpus_per_node:
+        if self.mode != "train" and self.system is not None and tp > self.system.gpus_per_node:
             most = self.system.gpus_per_node
             raise UnsupportedError(
                 f"--tp {tp}: a node of {self.system.id} has {most} GPUs, and tp over nodes is not built; expected at"
@@ -199,6 +278,16 @@ class Workload:
             raise RequestError(f"--prompt-lens {min(self.prompt_lens)}: a sequence of a workload has 1 token or more")
         if max(self.prompt_lens) != longest:
             raise RequestError(f"{longest} tokens: the longest of --prompt-lens has {max(self.prompt_lens)}")
+
+    @property
+    def sequences_a_pass(self) -> int:
+        """Sequences of one forward and backward pass of a rank, in training."""
+        return self.micro_batch or self.batch // self.parallelism.dp
+
+    @property
+    def micro_batches(self) -> int:
+        """Passes of a rank in a step of training."""
+        return self.batch // self.parallelism.dp // self.sequences_a_pass
 
     @property
     def engine(self) -> Engine:
@@ -245,6 +334,20 @@ class Workload:
     def launch_range_s(self) -> tuple[float, float] | None:
         """What the assumed launch overhead stands for, seconds [least, most]; None where it was given."""
         return self.engine.launch_range_s if self.launch_overhead_assumed else None
+
+
+def recomputed(value: str) -> tuple[str, int, int]:
+    """What ``--recompute`` says: what runs again, one of `RECOMPUTES`, in so many layers of so many (0, 0: in all).
+
+    RequestError, one line, for other words than none, selective, full and full:N-of-L.
+    """
+    if isinstance(value, str) and value.startswith("full:"):
+        some, between, whole = value.removeprefix("full:").partition("-of-")
+        if between and some.isdecimal() and whole.isdecimal() and len(value) < 24 and int(some) <= int(whole) > 0:
+            return "full", int(some), int(whole)
+        raise RequestError(f"--recompute {value!r}: expected full:N-of-L, N of the model's L layers, as full:21-of-80")
+    _one_of("recompute", value, RECOMPUTES)
+    return value, 0, 0
 
 
 def _within(value: object, most: float) -> bool:

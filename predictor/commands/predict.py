@@ -10,7 +10,7 @@ from predictor import engines
 from predictor.commands.tracked import resolve
 from predictor.number_formats import KV_DTYPES
 from predictor.precision import SUPPORTED
-from predictor.workload import ATTENTIONS, MODES, OPTIMIZERS
+from predictor.workload import ATTENTIONS, CP_COMMS, MODES, OPTIMIZERS, SCHEDULES, SHARDS
 
 EXAMPLES = """examples:
   predict --model gpt3 --gpu h100
@@ -41,7 +41,11 @@ def add_words(parser: argparse.ArgumentParser) -> None:
     """The words of a run, all but its model and GPU: `compare` takes the same."""
     add = parser.add_argument
     add("--mode", default="forward", metavar="MODE", help=f"{', '.join(MODES)} (default forward)")
-    add("--batch", type=int, help="sequences (default 1, or as many as --prompt-lens has)")
+    add(
+        "--batch",
+        type=int,
+        help="sequences, in train those of all replicas (default 1, or as many as --prompt-lens has)",
+    )
     add("--seq-len", type=int, help="tokens a sequence (default the model's maximum, at most 2048)")
     add("--output-len", type=int, help="tokens to generate a sequence (generate; default 128)")
     add("--context-len", type=int, help="tokens already in the KV cache (decode)")
@@ -86,15 +90,37 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         "--micro-batch",
         type=int,
         default=0,
-        help="sequences of one forward and backward pass (train; default the batch)",
+        help="sequences of one forward and backward pass of a replica (train; default its part of the batch)",
     )
-    add("--recompute", default="none", help="none (selective and full are not built yet)")
-    add("--num-gpus", type=int, help="GPUs of the run (default: those of --tp)")
-    add("--tp", type=int, default=1, help="GPUs of one node that share every layer (tensor parallel; not in train)")
-    for name in ("pp", "dp", "cp", "ep"):
-        add(f"--{name}", type=int, default=1, help="1 (more is not built yet)")
+    add(
+        "--recompute",
+        default="none",
+        metavar="WHAT",
+        help="none, selective (attention's scores), full, or full:N-of-L, in N of the model's L layers (train)",
+    )
+    add("--offload-layers", type=int, default=0, metavar="N", help="layers whose activations go to the host (train)")
+    add("--num-gpus", type=int, help="GPUs of the run (default: the product of --tp, --pp, --dp and --cp)")
+    add("--tp", type=int, default=1, help="GPUs that share every layer (tensor parallel)")
+    add("--sp", action="store_true", help="sequences are split over --tp outside of what it splits (sequence parallel)")
+    add("--pp", type=int, default=1, help="stages of the pipeline (train)")
+    add("--vpp", type=int, default=1, help="chunks of the model that a stage holds (train)")
+    add(
+        "--schedule",
+        default="",
+        metavar="ORDER",
+        help=f"of the pipeline: {', '.join(SCHEDULES)} (default 1f1b, interleaved with --vpp)",
+    )
+    add("--dp", type=int, default=1, help="replicas that share the batch (data parallel, train)")
+    add("--cp", type=int, default=1, help="GPUs that share every sequence (context parallel, train)")
+    add("--cp-comm", default=CP_COMMS[0], metavar="HOW", help=f"{' or '.join(CP_COMMS)} (default {CP_COMMS[0]})")
+    add("--ep", type=int, default=1, help="of the --dp x --cp ranks, how many share out the experts (train)")
     add("--system", metavar="NAME", help="what joins the GPUs: a system's name or YAML file (default: the GPU's usual)")
-    add("--shard", default="none", help="none (more is not built yet)")
+    add(
+        "--shard",
+        default="none",
+        metavar="WHAT",
+        help=f"of the training state over the replicas: {', '.join(SHARDS)} (default none)",
+    )
     add(
         "--launch-overhead",
         metavar="TIME",

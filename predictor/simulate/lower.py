@@ -29,7 +29,7 @@ def mesh_of(work: Workload) -> Mesh | None:
 def _mesh(degrees: Parallelism, system: SystemSpec) -> Mesh:
     from predictor.hardware.mesh import Mesh  # a forecast of one GPU starts without it
 
-    return Mesh((("tp", degrees.tp),), system)
+    return Mesh((("tp", degrees.tp), ("cp", degrees.cp), ("dp", degrees.dp), ("pp", degrees.pp)), system)
 
 
 def lower(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from predictor.engines import CALLS, CAPTURED
+from predictor.errors import UnsupportedError
 from predictor.graph import OPTIMIZER, Graph
 from predictor.networks import ModelConfig, Step, parameters
 from predictor.ops.attention import Attention
@@ -16,7 +17,7 @@ from predictor.run import Run
 from predictor.simulate.gaps import NO_GAPS, Gaps, gaps_of
 from predictor.simulate.lower import lower, mesh_of
 from predictor.simulate.templates import lower_alike
-from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
+from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload, flag, recomputed
 
 #: Context lengths at which a decode step is forecast; steps between them are interpolated. A step's time is close to
 #: linear in the context, with bends where attention's tiles fill another wave. Chosen by looking at 24 random runs of
@@ -113,6 +114,7 @@ def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
 
     Gradients add up over the passes of a step; optimizer "none" never clears them, so every pass adds to the last one.
     """
+    _check_built(work)
     micro = work.micro_batch or work.batch
     host, launch_s = CALLS if work.engine.host == CALLS else CAPTURED, work.launch_overhead_s
     gaps = gaps_of(host == CAPTURED, work.kernel_gap_s)
@@ -127,6 +129,16 @@ def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
             Stage(step, OPTIMIZER, 1.0, host, launch_s, gaps=gaps),
         )
     )
+
+
+def _check_built(work: Workload) -> None:
+    """UnsupportedError, one line, for what training does not do yet."""
+    for name, value in work.parallelism.trains_only.items():
+        raise UnsupportedError(f"{flag(name)} {value}: not built yet for --mode train; expected the default")
+    if work.offload_layers:
+        raise UnsupportedError(f"--offload-layers {work.offload_layers}: not built yet; expected 0")
+    if recomputed(work.recompute)[2]:
+        raise UnsupportedError(f"--recompute {work.recompute}: not built yet; expected none, selective or full")
 
 
 def make_step(

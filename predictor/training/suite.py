@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from predictor.engines import EAGER
 from predictor.errors import RequestError, TilecastError, UnsupportedError
 from predictor.forecast import Forecast, forecast
+from predictor.hardware.system import LATENCY_S, SystemSpec
 from predictor.ops.routing import RANDOM
 from predictor.request import Request
 from predictor.workload import ragged_lengths
@@ -18,7 +20,8 @@ from predictor.workload import ragged_lengths
 #: Columns of a suite that decide a forecast (docs/suites.md); others are carried along.
 COLUMNS = (
     "case", "config", "mode", "gpu", "num_gpus", "gpus_per_node", "dtype", "seq_len", "output_len", "context_len",
-    "prompt_lens", "global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "shard", "recompute", "optimizer",
+    "network_gbit_per_node", "prompt_lens", "global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "vpp", "shard",
+    "sequence_parallel", "recompute", "recompute_layers", "cpu_offload_layers", "optimizer",
     "execution", "software", "attention", "kv_dtype", "routing", "memory_fraction", "step_overhead_ms",
     "launch_overhead_us", "measured_ms", "measured_forward_ms",
 )  # fmt: skip
@@ -58,13 +61,11 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
     if empty:
         raise RequestError(f"{empty} is empty; expected a value")
     mode = _text(row, "mode")
-    per_node = _int(row, "gpus_per_node")
-    if 0 < per_node < _int(row, "tp"):
-        raise UnsupportedError(f"tp {_int(row, 'tp')} over nodes of {per_node} GPUs is not built yet")
     lens = _lengths(row, mode)
     micro = _int(row, "micro_batch")
+    config = _config(path)
     asked = Request(
-        _config(path),
+        config,
         _text(row, "gpu"),
         mode=mode,
         batch=_given(row, "global_batch"),
@@ -79,7 +80,11 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
         attention=_text(row, "attention") or None,
         optimizer=_text(row, "optimizer") or "none",
         micro_batch=micro if mode == "train" and micro else 0,
-        recompute=_text(row, "recompute") or "none",
+        recompute=_recompute(row, config.layers),
+        offload_layers=_int(row, "cpu_offload_layers"),
+        sp=mode in ("train", "forward") and _int(row, "sequence_parallel") > 0,
+        vpp=_int(row, "vpp") or 1,
+        system=_system(row),
         num_gpus=_given(row, "num_gpus"),
         tp=_int(row, "tp") or 1,
         pp=_int(row, "pp") or 1,
@@ -94,6 +99,41 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
         artifacts=artifacts,
     )
     return forecast(asked.run())
+
+
+def _recompute(row: Mapping[str, Any], layers: int) -> str:
+    """What runs again; in ``recompute_layers`` of the model's, where the row says so."""
+    kind = _text(row, "recompute") or "none"
+    some = _given(row, "recompute_layers") if kind == "full" else None
+    return kind if some is None else f"{kind}:{some}-of-{layers}"
+
+
+def _system(row: Mapping[str, Any]) -> Any:
+    """The GPU's usual system, with the GPUs of a node and the bandwidth of a node that the row says."""
+    per_node, network = _int(row, "gpus_per_node"), _number(row, "network_gbit_per_node")
+    if _int(row, "num_gpus") <= 1:
+        return None
+    from predictor.hardware.gpu import load_gpu
+    from predictor.hardware.system import default_system
+
+    return described(default_system(load_gpu(_text(row, "gpu"))), per_node, network)
+
+
+@lru_cache(maxsize=64)
+def described(system: SystemSpec, per_node: int, network_gbit: float) -> SystemSpec:
+    """``system`` with so many GPUs in a node, and nodes of so many Gbit/s in one direction (0: as it has them)."""
+    found = system
+    if network_gbit:
+        cards = found.nics_per_node or 8
+        found = replace(
+            found, id=f"{found.id}-{network_gbit:g}gbit", network=found.network or "infiniband", nics_per_node=cards,
+            nic_bandwidth=network_gbit * 1e9 / 8 / cards,
+            network_latency_s=found.network_latency_s or LATENCY_S["network"],
+        )  # fmt: skip
+    if per_node and per_node < found.gpus_per_node and found.network:
+        cards = max(1, (found.nics_per_node or 1) * per_node // found.gpus_per_node)
+        found = replace(found, id=f"{found.id}-{per_node}", gpus_per_node=per_node, nics_per_node=cards)
+    return found
 
 
 @lru_cache(maxsize=512)

@@ -66,10 +66,10 @@ WORDS: list[tuple[str, str]] = [
         "predict --model gpt2 --gpu h100 --tp 1.5",
         "tilecast predict: argument --tp: '1.5' is no whole number; expected digits such as 32",
     ),
-    ("predict --model gpt2 --gpu h100 --pp 2", "--pp 2: this parallelism is not built yet; expected 1"),
+    ("predict --model gpt2 --gpu h100 --pp 2", "--pp 2: not built yet for --mode forward; expected --mode train"),
     ("predict --model gpt2 --gpu h100 --dp 0", "--dp 0: expected a whole number, at least 1"),
-    ("predict --model gpt2 --gpu h100 --cp 2", "--cp 2: this parallelism is not built yet; expected 1"),
-    ("predict --model gpt2 --gpu h100 --ep 2", "--ep 2: this parallelism is not built yet; expected 1"),
+    ("predict --model gpt2 --gpu h100 --cp 2", "--cp 2: not built yet for --mode forward; expected --mode train"),
+    ("predict --model gpt2 --gpu h100 --ep 2", "--ep 2: does not divide the 1 ranks of --dp x --cp; nearest valid: 1"),
     (
         "predict --model gpt2 --gpu h100 --shard zero9",
         "--shard 'zero9': expected one of none, zero1, zero2, zero3, hsdp; nearest: zero3",

@@ -343,8 +343,8 @@ def test_many_at_once_are_the_same_forecasts() -> None:
 def test_many_refuse_what_one_refuses() -> None:
     with pytest.raises(RequestError, match="--batch 0"):
         predictor.predict_many([{"model": "gpt2", "gpu": "h100", "batch": 0}])
-    with pytest.raises(UnsupportedError, match="--tp 2: not built yet for --mode train"):
-        predictor.predict_many([{"model": "gpt2", "gpu": "h100", "mode": "train", "tp": 2}])
+    with pytest.raises(UnsupportedError, match="--dp 2: not built yet for --mode prefill"):
+        predictor.predict_many([{"model": "gpt2", "gpu": "h100", "mode": "prefill", "dp": 2}])
     assert predictor.predict_many([]) == []
 
 

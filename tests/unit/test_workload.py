@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
+from each import each
 
 from predictor.api import predict
 from predictor.errors import RequestError, UnsupportedError
+from predictor.hardware.gpu import load_gpu
+from predictor.hardware.system import default_system
+from predictor.request import Request
 from predictor.workload import Parallelism, Workload
 
 GOOD: dict[str, Any] = {
@@ -40,16 +45,40 @@ def test_bad_values(change: dict[str, Any], said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("change", [{"execution": "megatron"}, {"recompute": "full"}])
+@each("change", ({"execution": "megatron"},))
 def test_what_is_not_built_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError, match="not built yet"):
         Workload(**(GOOD | change))
 
 
-@pytest.mark.parametrize("name", ["pp", "dp", "cp", "ep"])
-def test_parallelism_is_refused_until_it_is_built(name: str) -> None:
-    with pytest.raises(UnsupportedError, match="not built yet"):
-        Parallelism(**{name: 2})
+@each("words", ({"pp": 2}, {"dp": 2}, {"cp": 2}, {"dp": 2, "ep": 2}, {"shard": "zero1"}))
+def test_what_only_training_has_is_refused_elsewhere(words: dict[str, Any]) -> None:
+    gpus = math.prod(words.get(name, 1) for name in ("tp", "pp", "dp", "cp"))
+    system = default_system(load_gpu("h100"))
+    with pytest.raises(UnsupportedError, match="not built yet for --mode forward"):
+        Workload(**(GOOD | {"parallelism": Parallelism(gpus, **words), "system": system}))
+
+
+@each(("words", "said"), (
+    ({"dp": 3, "batch": 8}, "--batch 8: the 3 ranks of --dp do not divide it; nearest that they do: 9"),
+    ({"dp": 2, "batch": 8, "micro_batch": 3}, "--micro-batch 3: does not divide --batch 8 over --dp 2, 4 a rank;"
+     " nearest valid: 2"),
+    ({"dp": 4, "ep": 3, "batch": 8}, "--ep 3: does not divide the 4 ranks of --dp x --cp; nearest valid: 2"),
+    ({"num_gpus": 8, "tp": 2, "pp": 2, "batch": 8}, "--num-gpus 8: --tp 2 --pp 2 uses 4; expected --dp 2,"
+     " or no --num-gpus"),
+    ({"vpp": 2}, "--vpp 2: chunks are a pipeline stage's; expected --pp 2 or more, or --vpp 1"),
+    ({"pp": 2, "vpp": 2, "schedule": "1f1b"}, "--schedule 1f1b: has one chunk a stage, --vpp 2 more; expected"
+     " interleaved or breadth_first"),
+    ({"pp": 2, "schedule": "2f2b"}, "--schedule '2f2b': expected one of gpipe, 1f1b, interleaved, breadth_first;"
+     " nearest: 1f1b"),
+    ({"recompute": "full:81-of-80"}, "--recompute 'full:81-of-80': expected full:N-of-L, N of the model's L layers, as"
+     " full:21-of-80"),
+    ({"offload_layers": -1}, "--offload-layers -1: expected a whole number, 0 or more"),
+))  # fmt: skip
+def test_words_of_training_that_are_wrong(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        Request("gpt2", "h100", mode="train", **words).run()
+    assert str(caught.value) == said
 
 
 @pytest.mark.parametrize("name", ["num_gpus", "tp", "pp", "dp", "cp", "ep"])
