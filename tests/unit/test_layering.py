@@ -47,6 +47,7 @@ LEVELS = {
     "predictor.simulate": 8,
     "predictor.simulate.timeline": 5,
     "predictor.simulate.gaps": 5,
+    "predictor.simulate.pipeline": 2,
     "predictor.simulate.sustained": 6,
     "predictor.simulate.times": 6,
     "predictor.simulate.interval": 7,
