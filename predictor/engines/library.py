@@ -122,6 +122,23 @@ class AllReduce:
         return self.largest_bytes / (ranks if self.over_ranks else np.ones(ranks.size))
 
 
+@dataclass(frozen=True, slots=True)
+class Exchanges:
+    """How a library of kernels for experts brings tokens to other GPUs (`predictor.ops.exchange`).
+
+    ``start_s``: seconds of a call beside the bytes; shares of the bandwidth of links and network that it reaches,
+    direct and forwarded.
+    """
+
+    start_s: float
+    share_link_direct: float
+    share_net_direct: float
+    share_link_forwarded: float
+    share_net_forwarded: float
+    source: str
+    unverified: str = ""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Library:
     """A library of kernels, as the measured tables name it (column ``framework``). There is one object a library.
@@ -142,7 +159,7 @@ class Library:
     GPU; ``merges``: its own leave it to another kernel to add up what the parts of a split cache gave.
     ``chunks_alone``: whether on a GPU the delta rule goes over a prompt in one kernel, an SM for each value head of a
     sequence. ``channel_blocks``: its causal convolution gives every channel of a prompt a block, which goes over the
-    tokens (else a block has a few of many channels).
+    tokens (else a block has a few of many channels). ``exchanges``: how it brings tokens to experts on other GPUs.
     """
 
     name: str
@@ -163,6 +180,7 @@ class Library:
     merges: bool = True
     chunks_alone: Callable[[GPUSpec], bool] = several_kernels
     channel_blocks: bool = False
+    exchanges: Exchanges | None = None
 
     def all_reduce(self, version: str = "") -> AllReduce | None:
         """Its own all_reduce as of ``version`` ("": the newest listed); None where it calls NCCL's alone."""

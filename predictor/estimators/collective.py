@@ -41,6 +41,10 @@ class Collectives:
 
     def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         """Kernel time, shape (n,)."""
+        if "net_size" in batch.columns:
+            from predictor.estimators.cores.exchange import exchange_seconds  # experts over GPUs alone need it
+
+            return exchange_seconds(batch.columns, [getattr(op, "library", "") for op in batch.ops])
         links = with_links(Links.of(batch.columns), gpu)
         unseen = np.zeros(len(OWN))
         own = np.array([self._own.get(getattr(op, "system", ""), unseen) for op in batch.ops])
