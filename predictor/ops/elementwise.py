@@ -160,7 +160,7 @@ class Elementwise(StreamingOp):
 
 
 @dataclass(frozen=True, slots=True)
-class _PlainElementwise(StreamingOp):
+class PlainElementwise(StreamingOp):
     """What the element-wise estimator answers besides `Elementwise`: every operand is read once, side by side."""
 
     fn: ClassVar[str]
@@ -180,7 +180,7 @@ class _PlainElementwise(StreamingOp):
 
 
 @dataclass(frozen=True, slots=True)
-class Dropout(_PlainElementwise):
+class Dropout(PlainElementwise):
     """Dropout over ``elements``: reads x, writes the result and a mask of one byte an element."""
 
     elements: int
@@ -276,7 +276,7 @@ class Rotary(StreamingOp):
 
 
 @dataclass(frozen=True, slots=True)
-class Reduce(_PlainElementwise):
+class Reduce(PlainElementwise):
     """Sum of a (rows, cols) matrix over its rows (a bias gradient) or, with ``axis`` 1, over its columns."""
 
     rows: int

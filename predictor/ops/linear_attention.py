@@ -1,7 +1,8 @@
 """Linear attention: the short causal convolution in front of it, and the gated delta rule's recurrence.
 
 Gated delta nets (Yang et al., arXiv:2412.06464) keep one matrix of (head_dim, v_head_dim) a value head and sequence
-instead of a KV cache; Mamba2 has the same convolution in front of its scan.
+instead of a KV cache; Mamba2 (Dao and Gu, arXiv:2405.21060) has the same convolution in front of its scan, whose state
+decays but is not corrected.
 """
 
 from __future__ import annotations
@@ -104,3 +105,24 @@ class DeltaRule(Op):
 
     def bytes_written(self) -> float:
         return self.tokens * self.v_heads * self.v_head_dim * self.itemsize + self.state_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpace(DeltaRule):
+    """Mamba2's scan (state space duality): S <- a S + dt B x^T, y = C S + D x.
+
+    ``heads`` groups of B and C of width ``head_dim`` (the state's) serve ``v_heads`` heads of x, ``v_head_dim`` wide.
+    """
+
+    @property
+    def label(self) -> str:
+        return "state space scan"
+
+    def flops(self) -> float:
+        """a S, dt B x^T added and C S: a product and two FMAs an entry of the state, the recurrence."""
+        return 5.0 * self.tokens * self.v_heads * self.head_dim * self.v_head_dim
+
+    def bytes_read(self) -> float:
+        """B, C, x and a step a head of every token."""
+        widths = 2 * self.heads * self.head_dim + self.v_heads * (self.v_head_dim + 1)
+        return self.tokens * widths * self.itemsize + (self.state_bytes if self.cached else 0.0)

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from predictor.ops.attention import Attention
 from predictor.ops.base import Op
+from predictor.ops.channel_norm import ChannelNorm
 from predictor.ops.collective import Collective
+from predictor.ops.convolution import Convolution
 from predictor.ops.elementwise import Copy, Dropout, Elementwise, Reduce, Rotary
 from predictor.ops.embedding import CrossEntropy, Embedding
 from predictor.ops.gemm import Gemm
-from predictor.ops.linear_attention import CausalConv1d, DeltaRule
+from predictor.ops.linear_attention import CausalConv1d, DeltaRule, StateSpace
 from predictor.ops.moe import MoE, Routing
 from predictor.ops.norm import Norm, Softmax
 from predictor.ops.optimizer import OptimizerStep
+from predictor.ops.ordering import Index, Scan, Sort
 from predictor.ops.quantize import Quantize
+from predictor.ops.resample import Interpolate, Pool
+from predictor.ops.sparse import Aggregate, EmbeddingBag, Indexer
 
 #: Operator name in a measurement -> class. The names are those of the measurement schema's ``op`` column.
 OPERATORS: dict[str, type[Op]] = {
@@ -38,6 +43,17 @@ OPERATORS: dict[str, type[Op]] = {
     "quantize": Quantize,
     "causal_conv1d": CausalConv1d,
     "delta_rule": DeltaRule,
+    "state_space": StateSpace,
+    "convolution": Convolution,
+    "channel_norm": ChannelNorm,
+    "pool": Pool,
+    "interpolate": Interpolate,
+    "index": Index,
+    "scan": Scan,
+    "sort": Sort,
+    "embedding_bag": EmbeddingBag,
+    "aggregate": Aggregate,
+    "indexer": Indexer,
 }
 
 

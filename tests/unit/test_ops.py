@@ -9,24 +9,35 @@ from each import each
 
 from predictor.ops import (
     OPERATORS,
+    Aggregate,
     Attention,
     CausalConv1d,
+    ChannelNorm,
     Collective,
+    Convolution,
     Copy,
     CrossEntropy,
     DeltaRule,
     Dropout,
     Elementwise,
     Embedding,
+    EmbeddingBag,
     Gemm,
+    Index,
+    Indexer,
+    Interpolate,
     MoE,
     Norm,
     OptimizerStep,
+    Pool,
     Quantize,
     Reduce,
     Rotary,
     Routing,
+    Scan,
     Softmax,
+    Sort,
+    StateSpace,
 )  # fmt: skip
 from predictor.ops.attention import attended_pairs
 from predictor.ops.base import Op
@@ -220,7 +231,10 @@ def test_every_operator_of_the_registry_has_the_columns_that_it_names() -> None:
         Reduce("bf16", 2, 2), Rotary("bf16", 1, 1, 8), Copy("bf16", 8), Norm("bf16", 2, 2), Softmax("bf16", 2, 2),
         Embedding("bf16", 1, 2, 3), CrossEntropy("bf16", 1, 2), OptimizerStep("fp32", 3), MoE("bf16", 1, 2, 3, 4, 1),
         Routing("bf16", 1, 2, 1), Collective("bf16", "all_reduce", 64, 2), Quantize("fp8", 2, 3),
-        CausalConv1d("bf16", 1, 2, 3), DeltaRule("bf16", 1, 2, 1, 2, 3, 4),
+        CausalConv1d("bf16", 1, 2, 3), DeltaRule("bf16", 1, 2, 1, 2, 3, 4), StateSpace("bf16", 1, 2, 1, 2, 3, 4),
+        Convolution("bf16", 1, 2, 3, 1, 4, 4, 1, 4, 4), ChannelNorm("bf16", 2, 3, 4), Pool("bf16", 2, 4, 2, 2),
+        Interpolate("bf16", 2, 4, 8), Index("bf16", 2, 3, 4), Scan("bf16", 2, 3), Sort("bf16", 2, 3),
+        EmbeddingBag("bf16", 2, 3, 4, 5), Aggregate("bf16", 2, 3, 4, 5), Indexer("bf16", 1, 2, 3, 4, 5),
     ]  # fmt: skip
     assert {type(op) for op in examples} == set(OPERATORS.values())
     for op in examples:
