@@ -25,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     load.add_argument(
-        "source", help="neusight, aiconfigurator, vidur, vtrain, llmcompass, aiter, simumax or microbench"
+        "source",
+        help="neusight, aiconfigurator, vidur, vtrain, llmcompass, aiter, simumax, llmservingsim or microbench",
     )
     load.add_argument("path", help="the folder that holds it")
     load.add_argument("--out", required=True, metavar="FILE", help="a .parquet or .csv file to write")
@@ -50,7 +51,9 @@ def _add_fetch(actions: Any) -> None:
         epilog="example: tilecast dataset fetch vtrain --from ../vTrain --out datasets",
     )
     load.add_argument(
-        "source", help="neusight, aiconfigurator, vidur, vtrain, llmcompass, aiter or simumax (datasets/sources.yaml)"
+        "source",
+        help="neusight, aiconfigurator, vidur, vtrain, llmcompass, aiter, simumax or llmservingsim"
+        " (datasets/sources.yaml)",
     )
     load.add_argument("--from", dest="origin", metavar="DIR", help="a git repository or a folder that has the files")
     load.add_argument("--out", required=True, metavar="DIR", help="folder in which a folder SOURCE is made")

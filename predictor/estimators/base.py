@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from predictor.engines import EAGER
+from predictor.estimators.cold import cold_weights_s
 from predictor.estimators.interval import Group, Spread, spread
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import Op
@@ -29,7 +30,8 @@ class Batch:
     """n operators of one family, as the family's estimator reads them.
 
     ``columns`` holds an array of shape (n,) for each name in the operator class's ``columns``; ``kernels`` names the
-    library whose kernels run (`predictor.engines.libraries`).
+    library whose kernels run (`predictor.engines.libraries`). ``cold`` says that weights and KV caches lie in DRAM
+    (`predictor.estimators.cold`).
     """
 
     family: str
@@ -37,9 +39,10 @@ class Batch:
     columns: Mapping[str, FloatArray]
     dtypes: tuple[str, ...]
     kernels: str = EAGER.kernels
+    cold: bool = False
 
 
-def make_batch(family: str, ops: Sequence[Op], kernels: str = EAGER.kernels) -> Batch:
+def make_batch(family: str, ops: Sequence[Op], kernels: str = EAGER.kernels, cold: bool = False) -> Batch:
     """Operators of one family as a batch."""
     names = _columns_of(ops)
     if len(names) == 1:
@@ -48,7 +51,7 @@ def make_batch(family: str, ops: Sequence[Op], kernels: str = EAGER.kernels) -> 
         getter = attrgetter(*names)
         table = np.array([getter(op) for op in ops], dtype=np.float64)
     columns = {name: table[:, i] for i, name in enumerate(names)}
-    return Batch(family, tuple(ops), columns, tuple(op.dtype for op in ops), kernels)
+    return Batch(family, tuple(ops), columns, tuple(op.dtype for op in ops), kernels, cold)
 
 
 def _columns_of(ops: Sequence[Op]) -> tuple[str, ...]:
@@ -128,15 +131,15 @@ class KernelTable:
 
 def predict_kernels(
     ops: Sequence[Op], gpu: GPUSpec, selector: Selector, kernels: str = EAGER.kernels,
-    kernels_of: Callable[[Op], str] | None = None, floor_s: FloatArray | None = None,
+    kernels_of: Callable[[Op], str] | None = None, cold: bool = False,
 ) -> KernelTable:  # fmt: skip
     """Latency of every operator: grouped by family and estimator, each group in one vectorised call.
 
     ``kernels`` names the library whose kernels run; ``kernels_of``, where given, says it of each operator.
-    ``floor_s`` (n,) is a bound beside the roofline's, of where the operators run.
+    ``cold``: weights and KV caches come from DRAM, as in a pass of an engine (`predictor.estimators.cold`).
     """
     bounds = roofline(ops, gpu)
-    floor = bounds.lower_bound_s if floor_s is None else np.maximum(bounds.lower_bound_s, floor_s)
+    floor = np.maximum(bounds.lower_bound_s, cold_weights_s(ops, gpu)) if cold else bounds.lower_bound_s
     latency = np.maximum(bounds.cold_s, floor)
     names = [""] * len(ops)
     groups: dict[tuple[str, tuple[str, ...], int, str], list[int]] = {}
@@ -155,7 +158,7 @@ def predict_kernels(
         estimator = chosen[(family, ops[members[0]].dtype)]
         assert estimator is not None
         index = np.array(members)
-        batch = make_batch(family, [ops[i] for i in members], run_by)
+        batch = make_batch(family, [ops[i] for i in members], run_by, cold)
         latency[index] = np.maximum(floor[index], estimator.seconds(batch, gpu))
         answered.append((estimator.name, batch.ops, batch.columns, index))
     intervals = spread(selector, gpu, answered, latency, floor)

@@ -17,6 +17,7 @@ def cold_weights_s(ops: Sequence[Op], gpu: GPUSpec) -> FloatArray:
     That is the weights of linear layers and experts, and the KV cache of a decode step. A table's kernels come back to
     the same bytes: its GEMMs take turns between some copies of a weight, its decode attention reads one cache again and
     again. Where those fit L2 they are timed from there. A pass comes back to a layer's bytes after all the others of
-    its model, which L2 does not hold (a model that fits L2 whole is taken for one that does not).
+    its model, which L2 does not hold (a model that fits L2 whole is taken for one that does not). Attention's cores
+    count it, too: streams reach less than the data sheet's rate (`predictor.estimators.cores.attention`).
     """
     return np.array([op.cold_bytes() for op in ops]) / gpu.memory_bandwidth

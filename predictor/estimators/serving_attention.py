@@ -165,7 +165,8 @@ class ServingAttention(ServingEstimator):
             if bytes_of(dtype) < 2:
                 dtype = "bf16"  # no table has decode kernels with queries so narrow; the cache stays as it is
         library, kind = engines.answering(batch.kernels), variant(dtype)
-        shapes = Shapes.of(list(columns.values()), bytes_of(dtype), sizes, shared).run_by(batch.kernels, gpu)
+        cold = np.full(len(rows), float(batch.cold and is_decode(phase)))
+        shapes = Shapes.of(list(columns.values()), bytes_of(dtype), sizes, shared, cold).run_by(batch.kernels, gpu)
         kernel, code = shared_by(batch.kernels, phase, gpu)
         source, _, found = self._corrections.resolve(gpu, library.name, phase, kind, kernel=kernel)
         constants = cast(AnyConstants, found)

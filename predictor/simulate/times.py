@@ -15,7 +15,6 @@ import numpy as np
 
 from predictor.engines import CALLS, CAPTURED, DECODE, PREFILL, Engine
 from predictor.estimators.base import KernelTable, Selector, predict_kernels
-from predictor.estimators.cold import cold_weights_s
 from predictor.estimators.power import held_s
 from predictor.graph import Block, Graph
 from predictor.hardware.gpu import GPUSpec
@@ -269,13 +268,12 @@ class Operators:
         """Forecast what is missing, then fill in the blocks."""
         if self._missing:
             engine, gpu, ops = self.engine, self.gpu, self._missing
-            floor_s = cold_weights_s(ops, gpu) if engine.serves else None
             chosen_of = engine.library_of(gpu)
             if any(op.family == "collective" for op in ops):
                 from predictor.engines.defaults import library_of  # one GPU asks nobody who reduces
 
                 chosen_of = library_of(engine, gpu)
-            table = predict_kernels(ops, gpu, self.selector, engine.kernels, chosen_of, floor_s)
+            table = predict_kernels(ops, gpu, self.selector, engine.kernels, chosen_of, engine.serves)
             if engine.slower:
                 table = stretched(np.array([_times_as_long(op, engine) for op in ops]), table)
             self._tables.append(table)

@@ -38,7 +38,7 @@ def predict_rows(frame: Frame, selector: Selector, gpus: Mapping[str, GPUSpec] |
     and what the roofline alone says (``roofline_ms``, with a cold cache).
 
     A row is forecast as it was measured: with the kernels of its own framework, and for protocol "eager_events" with
-    the host's launch time that such a measurement holds.
+    the host's launch time that such a measurement holds; with "cold" caches as in a pass of an engine.
     """
     out = frame.copy()
     found = _Forecasts.of(len(out))
@@ -46,8 +46,8 @@ def predict_rows(frame: Frame, selector: Selector, gpus: Mapping[str, GPUSpec] |
     later = frame["dtype"].astype(str).isin(LATER).to_numpy() & (frame["op"].astype(str) != "collective").to_numpy()
     quantized = ~expressible(frame) | later
     found.notes[quantized] = "a dtype or quantization scheme that is not built yet"
-    keys = frame[["gpu", "framework", "protocol"]].astype(str)
-    for (gpu, framework, protocol), rows in keys.groupby(["gpu", "framework", "protocol"]).indices.items():
+    names = ["gpu", "framework", "protocol", "cache_state"]
+    for (gpu, framework, protocol, cache), rows in frame[names].astype(str).groupby(names).indices.items():
         try:
             spec = (gpus or {}).get(gpu) or load_gpu(gpu)
         except TilecastError as error:
@@ -55,7 +55,7 @@ def predict_rows(frame: Frame, selector: Selector, gpus: Mapping[str, GPUSpec] |
             continue
         for start in range(0, len(rows), CHUNK):
             part = rows[start : start + CHUNK]
-            found.fill(part[~quantized[part]], ops, spec, selector, framework, protocol)
+            found.fill(part[~quantized[part]], ops, spec, selector, framework, protocol, cache == "cold")
     measured = np.asarray(frame["latency_ms"], dtype=np.float64)
     out["measured_ms"] = measured
     out["predicted_ms"] = found.predicted
@@ -96,6 +96,7 @@ class _Forecasts:
         selector: Selector,
         framework: str,
         protocol: str,
+        cold: bool,
     ) -> None:
         """Forecast the operators at ``rows`` of ``ops``, which ran on one GPU; note those that it has no peak for."""
         good, reasons = _supported(ops[rows], spec)
@@ -104,7 +105,7 @@ class _Forecasts:
         if not len(rows):
             return
         batch = list(ops[rows])
-        table = predict_kernels(batch, spec, selector, framework)
+        table = predict_kernels(batch, spec, selector, framework, cold=cold)
         seconds = as_measured(batch, table, spec, selector, protocol)
         self.predicted[rows] = seconds * 1e3
         self.kinds[rows], ends = intervals(batch, table, spec, selector, seconds)

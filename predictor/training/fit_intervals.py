@@ -102,20 +102,21 @@ def fit_intervals(
 
     Without ``seen``, what GPUs that were measured are off by is left out: it takes the sibling's place.
     """
-    present = sorted(set(rows["gpu"].astype(str)))
+    names = rows["gpu"].astype(str).to_numpy()
+    present = sorted(set(names))
     found: dict[str, dict[str, dict[str, FloatArray]]] = {}  # class -> distance -> GPU -> log errors
-    for distance, out, judged in left_out(present, gpus):
-        part = draw(rows, seed, TREE_ROWS if target.boosted else ALL_ROWS)
+    part = draw(rows, seed, TREE_ROWS if target.boosted else ALL_ROWS)
+    test = draw(rows, seed + 1, 4 * JUDGED_ROWS)
+    for out, distances in left_out(present, gpus).items():
         keep = ~part["gpu"].astype(str).isin(out).to_numpy()
-        test = rows[(rows["gpu"].astype(str) == judged).to_numpy()]
-        if not keep.any():
-            continue
-        _judge(target, part[keep], draw(test, seed + 1, 4 * JUDGED_ROWS), gpus, seed, distance, found)
+        if keep.any():
+            judged = test[test["gpu"].astype(str).isin(distances).to_numpy()]
+            _judge(target, part[keep], judged, gpus, seed, distances, found)
     part = draw(rows, seed, SEEN_TREE_ROWS if target.boosted else ALL_ROWS)
     held = holdout(part, HELD_OUT, seed)
     if seen and held.any():
         judged = draw(part[held], seed, 4 * JUDGED_ROWS)
-        _judge(target, part[~held], judged, gpus, seed, "seen", found)
+        _judge(target, part[~held], judged, gpus, seed, dict.fromkeys(present, "seen"), found)
     ranges = _sizes(rows)
     return {
         "level": LEVEL,
@@ -127,19 +128,20 @@ def fit_intervals(
     }
 
 
-def left_out(present: Sequence[str], gpus: Mapping[str, GPUSpec]) -> list[tuple[str, tuple[str, ...], str]]:
-    """(distance, GPUs to leave out, GPU to judge) of every fit; only of vendors with two generations.
+def left_out(present: Sequence[str], gpus: Mapping[str, GPUSpec]) -> dict[tuple[str, ...], dict[str, str]]:
+    """GPUs to leave out of a fit -> the GPUs to judge by it, with their distance; only of vendors with two generations.
 
-    What is learned from one vendor's boards is not carried over to the first board of another one.
+    What is learned from one vendor's boards is not carried over to the first board of another one. A generation that
+    is left out is fitted once, whichever of its GPUs is judged.
     """
-    plans = []
+    plans: dict[tuple[str, ...], dict[str, str]] = {}
     for gpu in present:
         kin = tuple(g for g in present if generation(gpus[g]) == generation(gpus[gpu]))
         others = [g for g in present if gpus[g].vendor == gpus[gpu].vendor and g not in kin]
         if others:
-            plans.append(("new", kin, gpu))
+            plans.setdefault(kin, {})[gpu] = "new"
         if len(kin) > 1:
-            plans.append(("sibling", (gpu,), gpu))
+            plans.setdefault((gpu,), {})[gpu] = "sibling"
     return plans
 
 
@@ -155,12 +157,12 @@ def draw(rows: Frame, seed: int, most: int) -> Frame:
 
 
 def _judge(
-    target: Target, seen: Frame, test: Frame, gpus: Mapping[str, GPUSpec], seed: int, distance: str,
+    target: Target, seen: Frame, test: Frame, gpus: Mapping[str, GPUSpec], seed: int, distances: Mapping[str, str],
     found: dict[str, dict[str, dict[str, FloatArray]]],
 ) -> None:  # fmt: skip
-    """Fit on ``seen`` and add the log errors on ``test`` to ``found``."""
+    """Fit on ``seen`` and add the log errors on ``test`` to ``found``, each GPU's at its distance."""
     try:
-        estimator = target.estimator(seen, gpus, seed, distance == "seen")
+        estimator = target.estimator(seen, gpus, seed, "seen" in distances.values())
     except TilecastError:  # too little is left to fit on: nothing is learned of this distance here
         return
     scored = predict_rows(test.reset_index(drop=True), _Lone(estimator, target.families), gpus)
@@ -170,7 +172,7 @@ def _judge(
     for gpu, kind in sorted(set(zip(*keys, strict=True))):
         own = errors[(keys[0] == gpu) & (keys[1] == kind)]
         if len(own) >= LEAST_ROWS:
-            found.setdefault(kind, {}).setdefault(distance, {})[gpu] = own
+            found.setdefault(kind, {}).setdefault(distances[gpu], {})[gpu] = own
 
 
 # ------------------------------------------------------------------------------------------------------ the quantiles

@@ -78,7 +78,7 @@ def attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]
         window = np.nan_to_num(_floats(rows, "window"))
         cache_bytes = np.asarray(sizes, dtype=np.float64)
         shapes = attention.Shapes.of(
-            [*columns, window], bytes_of(dtype), cache_bytes, _shared(rows).astype(np.float64)
+            [*columns, window], bytes_of(dtype), cache_bytes, _shared(rows).astype(np.float64), _cold(rows)
         ).run_by(framework, gpus[gpu])
         device = Device.of(gpus[gpu], dtype)
         path = f"{framework}|{phase}|{dtype}"
@@ -238,6 +238,14 @@ def _shared(rows: Frame) -> npt.NDArray[np.bool_]:
     if "shared_kv" not in rows:
         return np.zeros(len(rows), dtype=bool)
     return np.asarray(rows["shared_kv"].astype(object).fillna(False).astype(bool), dtype=bool)
+
+
+def _cold(rows: Frame) -> FloatArray:
+    """1 for decode steps that found nothing of the KV cache in L2, (n,)."""
+    if "cache_state" not in rows:
+        return np.zeros(len(rows))
+    cold = rows["cache_state"].astype(str).to_numpy() == "cold"
+    return (cold & (_floats(rows, "q_len") == 1)).astype(np.float64)
 
 
 def _value_width(rows: Frame) -> FloatArray:

@@ -63,7 +63,7 @@ def test_the_hashes_are_those_of_the_public_data(data: Path) -> None:
 
 def test_the_shards_are_made_again_from_the_public_data(data: Path, tmp_path: Path) -> None:
     """Row by row; and byte by byte with the release of pyarrow that wrote them."""
-    for name in ("vtrain", "llmcompass", "aiter", "simumax", "neusight"):
+    for name in ("vtrain", "llmcompass", "aiter", "simumax", "llmservingsim", "neusight"):
         done = import_to_shards(read_sources()[name], data / name, tmp_path / name)
         assert [path.name for path in done.shards] == sorted(path.name for path in (FOLDER / name).iterdir())
         for path in done.shards:

@@ -51,7 +51,16 @@ NOT_RUN = {
     "mkdocs build": "a test of its own below",
     **{
         f"tilecast dataset import {source}": "needs the public data, and minutes; test_importers_data.py imports"
-        for source in ("neusight", "aiconfigurator", "vidur", "vtrain", "llmcompass", "aiter", "simumax")
+        for source in (
+            "neusight",
+            "aiconfigurator",
+            "vidur",
+            "vtrain",
+            "llmcompass",
+            "aiter",
+            "simumax",
+            "llmservingsim",
+        )
     },
     "tilecast train --data datasets/": "minutes; tests/integration/test_datasets_folder.py trains on a slice",
     "tilecast evaluate kernels datasets/": "minutes; the same test evaluates a slice",

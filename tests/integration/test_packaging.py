@@ -64,7 +64,7 @@ def test_wheel(built: Path, tmp_path: Path) -> None:
     licences = {f"datasets/licences/{path.name}" for path in (ROOT / "datasets" / "licences").glob("*.txt")}
     assert {"NOTICE", "LICENSE", *licences} <= {name.partition(".dist-info/licenses/")[2] for name in names}
     said = run([sys.executable, "-c", SOURCES], PYTHONPATH=str(tmp_path))
-    assert said.split() == ["True", "neusight,aiconfigurator,vidur,vtrain,llmcompass,aiter,simumax", "86"]
+    assert said.split() == ["True", "neusight,aiconfigurator,vidur,vtrain,llmcompass,aiter,simumax,llmservingsim", "86"]
 
 
 def test_sdist(built: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from each import each
 from hypothesis import given, settings
@@ -367,3 +368,33 @@ def test_what_bounds_a_run_counts_operators_not_classes() -> None:
     for row in answer.breakdown:
         assert sum(row.bounds.values()) == pytest.approx(row.latency_s)
         assert row.bounds[row.bound] == max(row.bounds.values())
+
+
+def test_the_cache_of_a_decode_step_comes_from_memory() -> None:
+    """A table reads one cache again and again: what fits L2 comes from there, in a pass it does not.
+
+    LLMServingSim's layers of vLLM on RTX PRO 6000, whose L2 has 128 MiB: 64 sequences of 512 tokens take 127 us.
+    """
+    gpu = load_gpu("rtx-pro-6000-server")
+    fits, large = (Attention("bf16", 64, 32, 8, 1, kv, 128) for kv in (512, 16384))
+    for op, most in ((fits, 3.0), (large, 1.03)):
+        alone, served = (
+            predict_kernels([op], gpu, load_artifacts(), "vllm", cold=c).latency_s[0] for c in (False, True)
+        )
+        assert cold_weights_s([op], gpu)[0] <= served
+        assert alone <= served <= most * alone
+    alone, served = (predict_kernels([fits], gpu, load_artifacts(), "vllm", cold=c).latency_s[0] for c in (False, True))
+    assert abs(np.log(served / 127.4e-6)) < 0.6 * abs(np.log(alone / 127.4e-6))
+    prompt = Attention("bf16", 1, 32, 8, 512, 512, 128)  # was written a moment ago
+    one, other = (predict_kernels([prompt], gpu, load_artifacts(), "vllm", cold=c).latency_s[0] for c in (False, True))
+    assert one == other
+
+
+@each("gpu", ["h100-sxm", "a100-sxm-80gb", "l4", "mi300x"])
+def test_a_cold_cache_never_hurries(gpu: str) -> None:
+    ops = [Attention("bf16", b, 32, 8, 1, kv, 128) for b in (1, 8, 64, 256) for kv in (128, 1024, 8192)]
+    warm, cold = (
+        predict_kernels(ops, load_gpu(gpu), load_artifacts(), "vllm", cold=c).latency_s for c in (False, True)
+    )
+    assert (cold >= warm * (1 - 1e-12)).all()
+    assert (cold > 1.02 * warm).any()

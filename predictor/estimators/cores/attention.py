@@ -49,18 +49,20 @@ class Shapes:
     packed: FloatArray  # query heads of a KV head that share a tile's rows in prefill
     copies: FloatArray  # times that a decode step reads the cache: once for every so many blocks of query heads
     whole: FloatArray  # 1 where a decode kernel does not split a sequence's cache over the SMs
+    cold: FloatArray  # 1 where nothing of the operands lies in L2 when the call begins
 
     @classmethod
     def of(
-        cls, columns: Sequence[FloatArray], itemsize: float, kv_itemsize: FloatArray, shared: FloatArray | None = None
-    ) -> Shapes:
+        cls, columns: Sequence[FloatArray], itemsize: float, kv_itemsize: FloatArray, shared: FloatArray | None = None,
+        cold: FloatArray | None = None,
+    ) -> Shapes:  # fmt: skip
         """From the nine arrays in the order of the fields; without ``shared``, keys and values are read both."""
         batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim, causal, window = columns
         zero, one = np.zeros(batch.size), np.ones(batch.size)
         both = zero if shared is None else shared
         return cls(
             batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim, causal, window, itemsize, kv_itemsize, both,
-            one, one, zero,
+            one, one, zero, zero if cold is None else cold,
         )  # fmt: skip
 
     def run_by(self, library: str, gpu: GPUSpec) -> Shapes:
@@ -104,7 +106,7 @@ FEATURES = (
     "log2_head_dim", "log2_compute_s", "log2_memory_s", "log2_longest_s", "log2_compute_over_memory", "log2_pairs",
     "log2_moved_over_l2", "log2_tiles_64", "log2_tiles_128", "log2_kv_blocks", "log2_bytes_a_block",
     "efficiency_tiles_64", "efficiency_tiles_128", "efficiency_kv_blocks", "pad_kv_64", "pad_kv_256", "pad_q_128",
-    "causal", "window", "itemsize", "kv_itemsize", "framework",
+    "causal", "window", "itemsize", "kv_itemsize", "framework", "cold",
 )  # fmt: skip
 _LOGS = 18  # by definition: how many of `FEATURES` are logarithms
 
@@ -125,7 +127,10 @@ class Constants(Named):
 
 @dataclass(frozen=True, slots=True)
 class CoreTime:
-    """Seconds of the core and its parts, and the counts that features repeat; each of shape (n,)."""
+    """Seconds of the core and its parts, and the counts that features repeat; each of shape (n,).
+
+    ``memory`` is that of a call that finds in L2 what fits, as tables are measured, whatever this one finds.
+    """
 
     total: FloatArray
     compute: FloatArray
@@ -169,7 +174,8 @@ def core_time(shapes: Shapes, device: Device, constants: Constants, decode: bool
     dram = np.minimum(device.bandwidth * ed, busy * stream)
     l2 = np.minimum(max(device.sms * l2_rate, device.bandwidth * ed), busy * stream)
     memory = moved * (1 - resident) / dram + moved * resident / l2
-    total = (compute**NORM + memory**NORM) ** (1 / NORM) + constants.overhead_cycles / device.clock_hz
+    moving = np.where(shapes.cold > 0, moved / dram, memory)
+    total = (compute**NORM + moving**NORM) ** (1 / NORM) + constants.overhead_cycles / device.clock_hz
     return CoreTime(total, compute, memory, longest, pairs * sequences, moved, visible)
 
 
@@ -190,9 +196,10 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> 
     out[:, _LOGS : _LOGS + 3] = (counts / np.ceil(counts)).T
     for column, (size, tile) in enumerate(((s.kv_len, 64.0), (s.kv_len, 256.0), (s.q_len, 128.0)), start=_LOGS + 3):
         out[:, column] = size / (np.ceil(size / tile) * tile)
-    out[:, -5] = s.causal
-    out[:, -4] = s.window
-    out[:, -3] = s.itemsize
-    out[:, -2] = s.kv_itemsize
-    out[:, -1] = framework
+    out[:, -6] = s.causal
+    out[:, -5] = s.window
+    out[:, -4] = s.itemsize
+    out[:, -3] = s.kv_itemsize
+    out[:, -2] = framework
+    out[:, -1] = s.cold
     return out

@@ -87,17 +87,23 @@ _EXPONENTIALS = 0.68
 
 @dataclass(frozen=True, slots=True)
 class CycleTime:
-    """Seconds of the core, shape (n,), and whether it is that of a decode step."""
+    """Seconds of the core, shape (n,), and whether it is that of a decode step.
+
+    ``warm`` are those of a call that finds in L2 what fits, which the trees are shown.
+    """
 
     total: FloatArray
+    warm: FloatArray
     decode: bool
 
 
 def core_time(shapes: Shapes, device: Device, constants: PrefillConstants | DecodeConstants) -> CycleTime:
     """Seconds of attention calls, of prefill or of decode steps as the constants are."""
     if isinstance(constants, DecodeConstants):
-        return CycleTime(_decode(shapes, device, constants), True)
-    return CycleTime(_prefill(shapes, device, constants), False)
+        total, warm = _decode(shapes, device, constants)
+        return CycleTime(total, warm, True)
+    total = _prefill(shapes, device, constants)
+    return CycleTime(total, total, False)
 
 
 def _prefill(s: Shapes, device: Device, constants: PrefillConstants) -> FloatArray:
@@ -131,7 +137,8 @@ def _prefill(s: Shapes, device: Device, constants: PrefillConstants) -> FloatArr
     return total
 
 
-def _decode(s: Shapes, device: Device, constants: DecodeConstants) -> FloatArray:
+def _decode(s: Shapes, device: Device, constants: DecodeConstants) -> tuple[FloatArray, FloatArray]:
+    """Seconds with what the calls find in L2, and with what fits it."""
     clock, sms = device.clock_hz, device.sms
     visible = visible_keys(s)
     moved = np.add(*moved_bytes(s))
@@ -152,8 +159,12 @@ def _decode(s: Shapes, device: Device, constants: DecodeConstants) -> FloatArray
     streams = np.minimum(blocks * chunks, _RESIDENT * sms) * constants.stream_bytes_a_cycle * clock
     slow, fast = np.minimum(supply, streams), np.minimum(max(sms * constants.l2_bytes_a_cycle * clock, supply), streams)
     memory = moved * (1.0 - resident) / slow + moved * resident / fast
-    total: FloatArray = (compute**NORM + memory**NORM) ** (1 / NORM) + constants.overhead_cycles / clock
-    return total
+    call = constants.overhead_cycles / clock
+    warm: FloatArray = (compute**NORM + memory**NORM) ** (1 / NORM) + call
+    if not s.cold.any():
+        return warm, warm
+    moving = np.where(s.cold > 0, moved / slow, memory)
+    return (compute**NORM + moving**NORM) ** (1 / NORM) + call, warm
 
 
 def softmax_floor(s: Shapes, device: Device, exponentials: float) -> FloatArray:
@@ -172,7 +183,7 @@ def features(shapes: Shapes, device: Device, core: CycleTime, framework: int) ->
 
     In prefill the last three logarithms are zero: with them, trees did worse on GPUs left out.
     """
-    s, t = shapes, core.total
+    s, t = shapes, core.warm
     moved, blocks = np.add(*moved_bytes(s)), s.batch * s.kv_heads
     compute = 2.0 * s.batch * s.heads * attended_pairs(s) * (s.head_dim + s.value_dim) / device.peak_flops
     memory = moved / device.bandwidth

@@ -21,6 +21,7 @@ SOURCES: tuple[str, ...] = (
     "llmcompass",
     "aiter",
     "simumax",
+    "llmservingsim",
     "microbench",
 )
 
