@@ -390,11 +390,11 @@ def test_the_cache_of_a_decode_step_comes_from_memory() -> None:
     assert one == other
 
 
-@each("gpu", ["h100-sxm", "a100-sxm-80gb", "l4", "mi300x"])
+@each("gpu", ["h100-sxm", "a100-sxm-80gb", "l40s", "l4", "mi300x"])
 def test_a_cold_cache_never_hurries(gpu: str) -> None:
     ops = [Attention("bf16", b, 32, 8, 1, kv, 128) for b in (1, 8, 64, 256) for kv in (128, 1024, 8192)]
     warm, cold = (
         predict_kernels(ops, load_gpu(gpu), load_artifacts(), "vllm", cold=c).latency_s for c in (False, True)
     )
     assert (cold >= warm * (1 - 1e-12)).all()
-    assert (cold > 1.02 * warm).any()
+    assert (cold > 1.3 * warm).any() == (gpu in ("l40s", "l4"))  # whose L2 is much faster than their memory

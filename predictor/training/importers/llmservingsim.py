@@ -43,6 +43,7 @@ class Model:
     experts: tuple[int, int, int] | None = None
 
 
+#: Source: the config.json of each model on Hugging Face.
 MODELS: Mapping[str, Model] = {
     "meta-llama/Llama-3.1-8B": Model(4096, 32, 8, 128, 14336, 128256),
     "meta-llama/Llama-3.1-70B": Model(8192, 64, 8, 128, 28672, 128256),
