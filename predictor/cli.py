@@ -22,6 +22,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Forecast": {
         "predict": ("predictor.commands.predict", "how long a model takes on a GPU, and why"),
         "compare": ("predictor.commands.compare", "one model on many GPUs, or many models on one"),
+        "sweep": ("predictor.commands.sweep", "many forecasts from one file, to a table"),
     },
     "Look up": {
         "gpus": ("predictor.commands.gpus", "the GPU catalogue; with a name, one GPU with its sources"),

@@ -45,11 +45,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.errors import RequestError
+from predictor.workload import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B, SCHEDULES
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-SCHEDULES = GPIPE, ONE_F_ONE_B, INTERLEAVED, BREADTH_FIRST = "gpipe", "1f1b", "interleaved", "breadth_first"
 #: What a message between stages holds up.
 P2P = OVERLAPPED, BLOCKING, STEADY = "overlapped", "blocking", "steady"
 

@@ -14,10 +14,6 @@ from predictor.errors import RequestError
 from predictor.simulate import pipeline
 from predictor.simulate.pipeline import (
     BLOCKING,
-    BREADTH_FIRST,
-    GPIPE,
-    INTERLEAVED,
-    ONE_F_ONE_B,
     OVERLAPPED,
     P2P,
     STEADY,
@@ -28,6 +24,7 @@ from predictor.simulate.pipeline import (
     timeline,
     times,
 )
+from predictor.workload import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B
 
 Unit = tuple[int, int, bool]  # micro-batch, chunk, backward
 

@@ -1,0 +1,85 @@
+"""The rows of some points: forecast together, and a point that cannot be forecast is a row with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from predictor.errors import TilecastError, one_line
+from predictor.estimators.artifact import load_artifacts
+from predictor.forecast import forecasts
+from predictor.prediction import Prediction
+from predictor.request import Request
+from predictor.run import Run
+
+Row = dict[str, Any]
+
+#: What a row has beside its point and its words.
+ANSWERS = (
+    "num_gpus", "latency_ms", "mfu", "tokens_per_s", "tokens_per_s_per_gpu", "memory_gib", "fits", "gpu_busy_ms",
+    "between_kernels_ms", "forward_ms", "backward_ms", "optimizer_ms", "ttft_ms", "tpot_ms", "note",
+)  # fmt: skip
+#: Words that a row says also where its point leaves them to their defaults.
+FILLED = ("mode", "batch", "seq_len", "dtype", "execution")
+
+
+def columns(words: Sequence[str]) -> tuple[str, ...]:
+    """The columns of a sweep whose points have ``words``."""
+    rest = [name for name in (*words, *FILLED) if name not in ANSWERS]
+    return ("point", *dict.fromkeys(rest), *ANSWERS)
+
+
+def answer(points: Sequence[Mapping[str, Any]], first: int, artifacts: str | Path | None) -> list[Row]:
+    """A row for each of ``points``, numbered from ``first``; what goes wrong with one is its ``note``."""
+    selector = load_artifacts(artifacts)
+    rows: list[Row] = [{"point": first + i, **words, "note": ""} for i, words in enumerate(points)]
+    runs: list[tuple[Row, Run]] = []
+    for row, words in zip(rows, points, strict=True):
+        try:
+            runs.append((row, Request(**words).run(selector)))
+        except Exception as error:  # whatever it is, the other points have answers
+            row["note"] = _reason(error)
+    _fill(runs)
+    return rows
+
+
+def _fill(runs: list[tuple[Row, Run]]) -> None:
+    """Forecast runs together; where one of them fails, each half alone."""
+    if not runs:
+        return
+    try:
+        found = [_numbers(each.summary()) for each in forecasts([run for _, run in runs])]
+    except Exception as error:
+        if len(runs) == 1:
+            runs[0][0]["note"] = _reason(error)
+            return
+        _fill(runs[: len(runs) // 2])
+        _fill(runs[len(runs) // 2 :])
+        return
+    for (row, _), numbers in zip(runs, found, strict=True):
+        row |= {name: value for name, value in numbers.items() if name not in row or row[name] is None}
+
+
+def _reason(error: Exception) -> str:
+    text = one_line(str(error))
+    return text if isinstance(error, TilecastError) else f"failed: {type(error).__name__}: {text}"
+
+
+def _numbers(found: Prediction) -> Row:
+    """The words that were left to their defaults, and the answer; times in milliseconds."""
+    work = found.workload
+    phases = {f"{name}_ms": seconds * 1e3 for name, seconds in found.phases_s.items()}
+    return {
+        **{name: getattr(work, name) for name in FILLED},
+        "num_gpus": work.parallelism.num_gpus,
+        "latency_ms": found.latency_ms,
+        "mfu": found.mfu,
+        "tokens_per_s": found.tokens_per_s,
+        "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
+        "memory_gib": found.memory.total / 2**30,
+        "fits": found.memory.fits,
+        "gpu_busy_ms": found.gpu_busy_s * 1e3,
+        "between_kernels_ms": found.between_kernels_s * 1e3,
+        **{name: value for name, value in phases.items() if name in ANSWERS},
+    }

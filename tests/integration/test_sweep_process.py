@@ -1,0 +1,63 @@
+"""`tilecast sweep` as a process that is killed, interrupted, and goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = "model: [gpt2, gpt2-large, bert-large]\ngpu: [v100, a100, t4]\nbatch: {}\nseq-len: [64, 96, 128]\ndtype: fp32\n"
+
+
+def command(folder: Path, out: str) -> list[str]:
+    words = ["sweep", str(folder / "s.yaml"), "--out", str(folder / out), "--artifacts", "roofline", "--jobs", "2"]
+    return [sys.executable, "-m", "predictor", *words]
+
+
+def started(words: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        words, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def parts(folder: Path, out: str) -> int:
+    return len(list((folder / f"{out}.parts").glob("part-*.json")))
+
+
+def until_parts(process: subprocess.Popen[str], folder: Path, out: str, more_than: int) -> None:
+    end = time.monotonic() + 120
+    while process.poll() is None and parts(folder, out) <= more_than and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_killed_and_interrupted_it_goes_on_and_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(SPEC.format(list(range(1, 31))), encoding="utf-8")
+    whole = started(command(tmp_path, "whole.csv"))
+    assert whole.wait(timeout=180) == 0
+
+    killed = started(command(tmp_path, "a.csv"))
+    until_parts(killed, tmp_path, "a.csv", 0)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.communicate(timeout=60)
+    kept = parts(tmp_path, "a.csv")
+    assert killed.returncode == -signal.SIGKILL and kept > 0 and not (tmp_path / "a.csv").exists()
+
+    stopped = started(command(tmp_path, "a.csv"))
+    until_parts(stopped, tmp_path, "a.csv", kept)
+    os.killpg(stopped.pid, signal.SIGINT)  # as a terminal does: to the workers, too
+    _, said = stopped.communicate(timeout=60)
+    assert stopped.returncode == 130, said
+    assert "points are kept" in said and "interrupted" in said and "Traceback" not in said
+    assert parts(tmp_path, "a.csv") >= kept
+
+    went_on = started(command(tmp_path, "a.csv"))
+    shown, said = went_on.communicate(timeout=180)
+    assert went_on.returncode == 0, said
+    assert "kept from before" in shown
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    assert not (tmp_path / "a.csv.parts").exists()
