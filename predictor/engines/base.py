@@ -49,7 +49,10 @@ class Engine:
     kernel even where math attention is asked for; ``adds_qkv_bias``, whether a kernel of its own adds the bias of q, k
     and v before a fused prefill, and splits the heads of a batch of one in an unfused one; ``ends_in_sum``, whether a
     layer with its norms in front ends with a residual sum of its own; ``fp8_cache``, whether it reads keys and values
-    of 8 bits. ``unpacks``: it has kernels that unpack weights which the GPU has no units for (Marlin). ``memory``: its
+    of 8 bits; ``joins_dropout``: dropout runs in the residual sum behind it, and norms do no sums; ``views_heads``: the
+    products of unfused attention read heads where the projection left them; ``trains``: it trains and does nothing
+    else, so that a forward pass is one of training. ``unpacks``: it has kernels that unpack weights which the GPU has
+    no units for (Marlin). ``memory``: its
     share of the GPU's memory by version, the oldest first. ``decode_attention_of``: compute capability -> library whose
     decode attention comes nearest to what the engine runs there. ``slower``: attention of a pass (`PREFILL`, `DECODE`)
     over that of the measured kernels, where an older release runs older ones. ``called``: other names of its software;
@@ -71,6 +74,9 @@ class Engine:
     adds_qkv_bias: bool = False
     ends_in_sum: bool = False
     fp8_cache: bool = False
+    joins_dropout: bool = False
+    views_heads: bool = False
+    trains: bool = False
     unpacks: bool = True
     memory: tuple[MemoryRule, ...] = (WHOLE,)
     decode_attention_of: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

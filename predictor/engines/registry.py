@@ -10,15 +10,13 @@ from pathlib import Path
 from predictor.engines.base import Engine
 from predictor.engines.library import Library
 from predictor.engines.pytorch import PYTORCH
-from predictor.errors import RequestError, UnsupportedError, nearest
+from predictor.errors import RequestError, nearest
 from predictor.hardware.gpu import GPUSpec
 
 #: Modules of this folder that hold neither.
 _OTHERS = ("base", "defaults", "library", "memory", "registry", "releases", "software", "vintage")
 #: The end of the names of those that hold an engine's vintages: read when somebody asks for one.
 _RELEASES = "_releases"
-#: Words that suites use and that are not built yet.
-_LATER = ("megatron",)
 _registered: dict[str, Engine] = {}
 _libraries: dict[str, Library] = {}
 
@@ -42,10 +40,7 @@ def names() -> tuple[str, ...]:
 
 
 def engine(name: str) -> Engine:
-    """The engine called ``name``. RequestError, one line with the nearest name, where there is none, UnsupportedError
-    where it is not built yet."""
-    if name in _LATER:
-        raise UnsupportedError(f"--execution {name}: not built yet; expected one of {', '.join(names())}")
+    """The engine called ``name``. RequestError, one line with the nearest name, where there is none."""
     found = _built_in()[0].get(name) or _registered.get(name) if isinstance(name, str) else None
     if found is None:
         close = nearest(name, names()) if isinstance(name, str) else ()

@@ -315,6 +315,42 @@ class Sampler:
     unverified: str = ""
 
 
+# --------------------------------------------------------------------------------------------------------- training
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How a framework trains on many GPUs.
+
+    What runs beside computation: ``tensor_overlaps``, collectives of tp, cp and ep wherever nothing waits for them;
+    ``gradients_overlap``, the reduction of gradients, a bucket of ``bucket_bytes`` at a time, beside the last backward
+    pass (else it follows that); ``weights_overlap``, the gather of updated weights beside the first forward pass;
+    ``p2p_overlaps``, what pipeline stages send (interleaved schedules alone). ``scatters_p2p``: a tp group sends every
+    activation once, split over its ranks.
+
+    ``adds_in_product``: products that make weight gradients add them to the fp32 ones (else a kernel does, and the
+    product writes 16 bit). ``main_gradients``: their dtype, in which they are reduced; "" for that of the weights.
+    ``norm_and_clip``: the optimizer reads all gradients for their norm, and scales them. ``shards``: weights are
+    gathered layer by layer (FSDP); ``prefetches``: beside the layer before. ``attention``: the library of fused
+    attention, of `predictor.engines.attention_ages`, "" for that of the measured kernels.
+    """
+
+    source: str
+    tensor_overlaps: bool = False
+    gradients_overlap: bool = False
+    weights_overlap: bool = False
+    p2p_overlaps: bool = False
+    scatters_p2p: bool = False
+    bucket_bytes: float = 0.0
+    adds_in_product: bool = False
+    main_gradients: str = ""
+    norm_and_clip: bool = False
+    shards: bool = False
+    prefetches: bool = True
+    attention: str = ""
+    unverified: str = ""
+
+
 # ---------------------------------------------------------------------------------------------------------- vintage
 
 
@@ -336,3 +372,4 @@ class Vintage:
     collectives: Collectives | None = None
     sampler: Sampler | None = None
     since: str = ""
+    training: Training | None = None

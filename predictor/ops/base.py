@@ -156,6 +156,10 @@ class Op(ABC):
             for i in range(ops)
         )
 
+    def backward_in_one(self) -> tuple[tuple[Op, ...], tuple[Gradient, ...]]:
+        """`backward` and `gradients` where chains are fused: as in eager execution, but for what says otherwise."""
+        return self.backward(), self.gradients()
+
     def kept(self) -> tuple[Kept, ...]:
         """What it writes for its backward pass beside its outputs."""
         return ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from predictor.dtypes import bytes_of
@@ -129,6 +129,14 @@ class Elementwise(StreamingOp):
         rules = _GRADIENTS.get(self.fn, _OF_NOTHING)
         return rules[:1] if self.fn == "mul" and self.inputs == 1 else rules
 
+    def backward_in_one(self) -> tuple[tuple[Op, ...], tuple[Gradient, ...]]:
+        """Of a chain, one that reads what it read, and the gradient."""
+        if self.fn != "fused" or not self.grad:
+            return self.backward(), self.gradients()
+        read = 1 if self.inputs < 0 else self.inputs
+        chain = Elementwise(self.dtype, "fused", self.elements, read + 1, chain_flops=2.0 * self.chain_flops)
+        return (chain,), self.gradients()
+
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Elementwise:
         """Its outputs, and what the rank has of the operands beside the full-size ones."""
         out = outputs[0]
@@ -157,6 +165,18 @@ class Elementwise(StreamingOp):
         if self.fn in ("add", "add_"):
             return all(partial)
         return (self.fn == "scatter" or (self.fn == "mul" and self.inputs == 1)) and list(partial[:2]) == [True, False]
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate(Elementwise):
+    """Gradients of several weights, each added to what is there of its own."""
+
+    def made_of(self, output: int) -> Sequence[int]:
+        return (output,)
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Accumulate:
+        """What the rank has of all of them."""
+        return replace(self, elements=sum(piece.local.elements for piece in outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +237,52 @@ class Dropout(PlainElementwise):
         """The mask, a byte an element."""
         return _MASK
 
+    def backward_in_one(self) -> tuple[tuple[Op, ...], tuple[Gradient, ...]]:
+        """The gradient where the mask keeps it, scaled: one kernel."""
+        kernel = Elementwise(self.dtype, "mul", self.elements, 1, float(self.elements))
+        return (kernel,), (Gradient((0,), kept=(0,)),)
+
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Dropout:
         return Dropout(self.dtype, outputs[0].share(self.elements))
+
+
+@dataclass(frozen=True, slots=True)
+class DropoutSum(PlainElementwise):
+    """A residual plus what dropout leaves of a branch, in one kernel: reads both, writes the sum and the mask."""
+
+    elements: int
+
+    fn: ClassVar[str] = "dropout"
+
+    @property
+    def label(self) -> str:
+        return "dropout"
+
+    @property
+    def read_bytes(self) -> float:
+        return 2 * self.elements * self.itemsize
+
+    @property
+    def write_bytes(self) -> float:
+        return self.elements * (self.itemsize + 1)
+
+    @property
+    def flop_count(self) -> float:
+        return self.elements * 3.0
+
+    def backward(self) -> tuple[Op, ...]:
+        """That of the branch; the residual's is the sum's."""
+        return Dropout(self.dtype, self.elements).backward_in_one()[0]
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        return Dropout(self.dtype, self.elements).backward_in_one()[1]
+
+    def kept(self) -> tuple[Kept, ...]:
+        """The mask, a byte an element."""
+        return _MASK
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> DropoutSum:
+        return DropoutSum(self.dtype, outputs[0].share(self.elements))
 
 
 _MASK = (Kept("mask", "bool"),)

@@ -137,6 +137,12 @@ class Softmax(StreamingOp):
     def gradients(self) -> tuple[Gradient, ...]:
         return () if self.phase == BACKWARD else _OF_OUTPUT
 
+    def backward_in_one(self) -> tuple[tuple[Op, ...], tuple[Gradient, ...]]:
+        """One kernel reads gradient and output."""
+        if self.phase == BACKWARD:
+            return (), ()
+        return (Softmax(self.dtype, self.rows, self.cols, BACKWARD),), (Gradient((0,), outputs=(0,)),)
+
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Softmax:
         """Its rows: a row is never split."""
         return Softmax(self.dtype, outputs[0].share(self.rows), self.cols, self.phase)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from predictor.graph.graph import OPTIMIZER, Block, Graph, Node
 from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor
 from predictor.ops.base import BACKWARD, EVERY, Gradient, Op
-from predictor.ops.elementwise import Elementwise, Reduce
+from predictor.ops.elementwise import Accumulate, Elementwise, Reduce
 from predictor.ops.gemm import output_dtype
 from predictor.ops.optimizer import OptimizerStep
 from predictor.passes.flow import Read, gradient_flow
@@ -172,12 +172,17 @@ class _Reverse:
         """What autograd runs for one node."""
         node, own = self.forward.nodes[i], len(self.plain.nodes[i].outputs)
         live, inputs = self.rows[i] or (), node.inputs
-        arrived, ops, whole = self.arrived, node.op.backward(), node.outputs
+        arrived, whole = self.arrived, node.outputs
+        if self.fused:
+            ops, rules = node.op.backward_in_one()
+        else:
+            ops = node.op.backward()
+            rules = node.op.gradients() if ops else ()
         incoming = self._incoming(whole if len(whole) == own else whole[:own])
         if not ops:
             for t in live:
                 arrived.setdefault(id(t), []).append(self._passed_on(node, incoming, t))
-        rules = node.op.gradients() if ops else ()
+        rules = rules if ops else ()
         if not self.fused and isinstance(node.op, Elementwise) and node.op.fn == "mul":
             more, said = _of_factor(node, node.op, live)
             ops, rules = (*ops, *more), (*rules, *said)
@@ -361,7 +366,7 @@ _OF_FACTOR = (Gradient(inputs=(0,)), Gradient((1,), incoming=False, before=True)
 def _accumulated(node: Node) -> tuple[Op, ...]:
     """The sum into the gradient that a node's parameters have already."""
     weights = node.op.weights()
-    return (Elementwise(output_dtype(node.op.dtype), "add_", weights),) if weights else ()
+    return (Accumulate(output_dtype(node.op.dtype), "add_", weights),) if weights else ()
 
 
 def optimizer_graph(parameters: int, kind: str, mixed: bool) -> Graph:

@@ -22,7 +22,7 @@ from predictor.passes.autograd import with_kept
 from predictor.passes.fuse_attention import cache, core, qkv, rotary
 from predictor.passes.fuse_backward import Terms, accumulates, backward_block, is_live, modules_of, reading, runs_again
 from predictor.passes.fuse_edges import Fusion
-from predictor.passes.fuse_modules import activation, loss, norm, router, scaling, softcap, tables
+from predictor.passes.fuse_modules import activation, dropout_sum, loss, norm, router, scaling, softcap, tables
 
 #: Kinds of modules, and what is run in place of their nodes.
 RULES: dict[str, Callable[[list[Node], Fusion], list[Node]]] = {
@@ -114,6 +114,9 @@ def _fused(block: Block, on: Fusion) -> Block:
         if waiting is not None:
             out.append(on.kept(waiting))
             waiting = None
+        if kind in _SUMS and on.engine.joins_dropout:
+            out = dropout_sum(out, run, on)
+            continue
         if kind in _SUMS:
             *before, waiting = run
             out.extend(on.kept(node) for node in before)
@@ -151,7 +154,12 @@ class _Stream:
         last = block.nodes[-1]
         kind = last.scope[last.scope.rfind(" ") + 1 :]
         sums = kind == _SUBLAYERS or (kind == _LAYERS and not on.engine.ends_in_sum)
-        self.open = sums and block.carried is not None and last.outputs[0] is block.carried[1].storage
+        self.open = (
+            not on.engine.joins_dropout
+            and sums
+            and block.carried is not None
+            and last.outputs[0] is block.carried[1].storage
+        )
 
     def terms(self, node: Node) -> tuple[Tensor, Tensor, Tensor] | None:
         """(stream, branch, sum) where a norm that begins with ``node`` reads what the run before left open."""

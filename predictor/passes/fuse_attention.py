@@ -121,6 +121,8 @@ def _heads_split(products: list[Node], on: Fusion) -> list[Node]:
 
     One that adds the bias, too, runs for one sequence as well.
     """
+    if on.engine.views_heads:
+        return []
     scores, context = products
     made, first, second = scores.outputs[0], scores.op, context.op
     assert isinstance(first, Gemm) and isinstance(second, Gemm)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from predictor.graph.graph import Block, Node
 from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor
 from predictor.ops.base import BACKWARD, COMPUTE, EVERY, Gradient, Op
-from predictor.ops.elementwise import Elementwise
+from predictor.ops.elementwise import Accumulate, Elementwise
 from predictor.ops.gemm import output_dtype
 from predictor.passes.recompute import instead
 
@@ -128,16 +128,32 @@ def backward_block(
             groups.setdefault(scope, []).append(node)
             made.update({id(t.storage): scope for t in node.outputs})
     out: list[Node] = []
+    waiting: dict[str, list[Node]] = {}  # by module that makes what they read, collectives
     for i, node in enumerate(nodes):
         if i == start:
             out += again
         if node.op.stream != COMPUTE:
-            out.append(replace(node, inputs=tuple(s for t in node.inputs for s in terms.of(t))))
+            maker = made.get(id(node.inputs[0].storage), "")
+            if place.get(maker, -1) > i:
+                waiting.setdefault(maker, []).append(node)
+            else:
+                out.append(replace(node, inputs=tuple(s for t in node.inputs for s in terms.of(t))))
         elif place[node.scope] == i:
             eager = groups.get(node.scope, [])
-            out += _Module(node.scope, eager, readers, terms).run(modules.get(node.scope, []), accumulate)
+            run = _Module(node.scope, eager, readers, terms).run(modules.get(node.scope, []), accumulate)
+            out += _with_collectives(run, waiting.pop(node.scope, []), terms)
     carried = block.carried and (terms.of(block.carried[0])[0], terms.of(block.carried[1])[0])
     return replace(block, nodes=tuple(out), carried=carried, running=())
+
+
+def _with_collectives(nodes: list[Node], collectives: list[Node], terms: Terms) -> list[Node]:
+    """The nodes of a module, with each collective behind the node that makes what it reads."""
+    for each in collectives:
+        read = tuple(s for t in each.inputs for s in terms.of(t))
+        of = {id(t.storage) for t in read}
+        at = next((i for i, node in enumerate(nodes) if any(id(t.storage) in of for t in node.outputs)), len(nodes) - 1)
+        nodes.insert(at + 1, replace(each, inputs=read))
+    return nodes
 
 
 class _Module:
@@ -180,10 +196,10 @@ class _Module:
         for t in node.outputs[:own]:
             incoming += self.arrived.get(id(t), ())
         incoming = incoming or self.incoming
-        ops = op.backward()
+        ops, rules = op.backward_in_one()
         found: list[Node] = []
         before: tuple[Tensor, ...] = ()
-        for each, rule in zip(ops, op.gradients() if ops else (), strict=True):
+        for each, rule in zip(ops, rules if ops else (), strict=True):
             read = self._read(node, own, rule, incoming, before)
             made = self._made(node, rule, inside)
             if not made:
@@ -197,7 +213,7 @@ class _Module:
         if weights:
             sizes = {(t.axes, t.shape) for t in node.inputs if t.role == WEIGHT}
             made = tuple(t for each in found for t in each.outputs if (t.axes, t.shape) in sizes)
-            add = Elementwise(output_dtype(op.dtype), "add_", weights)
+            add = Accumulate(output_dtype(op.dtype), "add_", weights)
             found.append(_backward(add, node, made, tuple(t.copied() for t in made)))
         return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from predictor.graph.graph import Node
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.ops.base import FORWARD
-from predictor.ops.elementwise import Elementwise
+from predictor.ops.elementwise import Dropout, DropoutSum, Elementwise
 from predictor.ops.embedding import CrossEntropy
 from predictor.ops.moe import Routing
 from predictor.ops.norm import Norm
@@ -74,6 +74,24 @@ def softcap(nodes: list[Node], on: Fusion) -> list[Node]:
     made = last.outputs[0]
     op = Elementwise(last.op.dtype, "fused", made.elements, 1, chain_flops=_CHAIN_FLOPS)
     return [Node(op, last.scope, on.inputs(first), (made,), 1, FORWARD, 1, 1.0, "", last.scope)]
+
+
+def dropout_sum(before: list[Node], nodes: list[Node], on: Fusion) -> list[Node]:
+    """What runs ``before`` a residual sum, and the sum: with the dropout of the branch in it, where there is one."""
+    *others, node = nodes
+    branch, op = before[-1] if before else None, node.op
+    found = [*before, *(on.kept(other) for other in others)]
+    if others or branch is None or not isinstance(branch.op, Dropout):
+        return [*found, on.kept(node)]
+    inputs = on.inputs(node)
+    read = {id(t.storage) for t in inputs}
+    if branch.count != 1 or len(inputs) != 2 or id(branch.outputs[0]) not in read:
+        return [*found, on.kept(node)]
+    residual = next(t for t in inputs if t.storage is not branch.outputs[0])
+    fused = DropoutSum(op.dtype, branch.op.elements)
+    scope = branch.scope
+    found[-1] = Node(fused, scope, (branch.inputs[0], residual), node.outputs, 1, FORWARD, 1, 1.0, "", scope)
+    return found
 
 
 def scaling(nodes: list[Node], on: Fusion) -> list[Node]:

@@ -7,6 +7,11 @@ is one again (`Op.stays_partial`); before anything else reads one, an all_reduce
 that made it. So it is for gradients as well, which have the axes of their tensors. What the graph gives in the end is
 gathered, unless it is split into samples.
 
+Soft rules split what no rule splits, along the same axis of the mesh: sequences, outside of what tensor parallelism
+splits. A node that reads one of each gathers the softly split one first, once a block; a partial sum that is to be
+softly split is reduce_scattered. What is summed over softly split tokens into a weight's gradient stays a partial sum:
+it is reduced once a step, with the other gradients.
+
 Sizes that a degree does not divide are rounded up: vocabularies are padded, and ranks that outnumber the heads of keys
 and values have a copy of one each.
 """
@@ -21,9 +26,9 @@ from typing import NamedTuple
 
 from predictor.errors import RequestError
 from predictor.graph.graph import Block, Graph, Node
-from predictor.graph.tensor import ACTIVATION, Tensor, View
+from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor, View
 from predictor.hardware.mesh import Mesh
-from predictor.ops.base import FORWARD, Piece
+from predictor.ops.base import BACKWARD, FORWARD, Piece
 
 #: Logical axis -> axis of the mesh.
 Rules = Mapping[str, str]
@@ -34,14 +39,14 @@ SAMPLES = ("batch", "sequence", "tokens")
 _CALLED = {"experts": "mlp", "shared": "mlp", "token": "embedding", "lm": "logits"}
 
 
-def shard(graph: Graph, mesh: Mesh, rules: Rules) -> Graph:
+def shard(graph: Graph, mesh: Mesh, rules: Rules, soft: Rules = MappingProxyType({})) -> Graph:
     """``graph`` as one rank of ``mesh`` runs it. What no rule splits stays the same object, a graph of which none
-    splits anything, too.
+    splits anything, too. ``soft``: rules for tensors that no other rule splits over that axis of the mesh.
 
     Raises RequestError, one line, where rules split a tensor twice over one axis of the mesh, and UnsupportedError for
     an operator that does not say what it is on a part.
     """
-    layout = _layout(mesh.axes, tuple(rules.items()))
+    layout = _layout(mesh.axes, tuple(rules.items()), tuple(soft.items()))
     return _Rank(mesh, layout).graph(graph) if layout.degrees else graph
 
 
@@ -65,13 +70,18 @@ class _Cut(NamedTuple):
     degrees: tuple[int, ...]  # of its segments
     degree: int  # of all of them, 0 where they differ
     over: tuple[str]  # the axis of the mesh
+    soft: bool = False
 
 
 class _Layout:
     """What rules do to the axes of tensors, kept from graph to graph."""
 
-    def __init__(self, axes: tuple[tuple[str, int], ...], rules: tuple[tuple[str, str], ...]) -> None:
+    def __init__(
+        self, axes: tuple[tuple[str, int], ...], rules: tuple[tuple[str, str], ...],
+        soft: tuple[tuple[str, str], ...] = (),
+    ) -> None:  # fmt: skip
         degrees = dict(axes)
+        self.soft = {axis: (degrees[to], to) for axis, to in soft if degrees.get(to, 1) > 1}
         self.degrees = {axis: (degrees[to], to) for axis, to in rules if to in degrees}
         self.known: dict[tuple[str, ...], tuple[_Cut, ...]] = {}
 
@@ -88,6 +98,11 @@ class _Layout:
                 taken |= over
                 degrees = tuple(degree for degree, _ in ruled)
                 found.append(_Cut(place, name, degrees, degrees[0] if len(set(degrees)) == 1 else 0, (over.pop(),)))
+        for place, name in enumerate(axes):
+            degree, to = self.soft.get(name, (1, ""))
+            if degree > 1 and to not in taken:
+                taken.add(to)
+                found.append(_Cut(place, name, (degree,), degree, (to,), True))
         self.known[axes] = tuple(found)
         return self.known[axes]
 
@@ -124,6 +139,9 @@ class _Rank:
         self.layout = layout
         self.cuts = layout.known
         self.pieces: dict[int, Piece] = {}
+        #: of softly split tensors, what there is of them where they are gathered, and the gathered ones of a block
+        self.wholes: dict[int, Piece] = {}
+        self.gathered: dict[tuple[int, tuple[int, ...], bool], Tensor] = {}
         self.partial: dict[int, _Made] = {}
         #: split results that nothing has read yet
         self.unread: dict[int, _Made] = {}
@@ -141,7 +159,7 @@ class _Rank:
         if nodes is None:
             return block
         if after:
-            nodes = [new for i, node in enumerate(nodes) for new in (node, *after.get(i, ()))]
+            nodes = [*after.get(-1, ()), *(new for i, node in enumerate(nodes) for new in (node, *after.get(i, ())))]
         carried = self._pair(block.carried) if block.carried else None
         return replace(block, nodes=tuple(nodes), carried=carried, running=tuple(map(self._pair, block.running)))
 
@@ -155,7 +173,13 @@ class _Rank:
             unread.clear()  # what ends before the last block is no result of the graph
         made: list[_Made] = []
         changed = False
+        self.gathered.clear()
         for i, node in enumerate(block.nodes):
+            if self.layout.soft and (found := self._mixed(node, i, after)) is not None:
+                changed = True
+                self._among_ranks(found, i, after, made)
+                nodes.append(found[0])
+                continue
             inputs: list[Piece] = []
             read: list[Tensor] = []
             split: tuple[str, ...] = ()  # axes of the mesh that split what it reads
@@ -181,6 +205,8 @@ class _Rank:
                 over, result = piece.over, piece.local
                 of = node.op.made_of(j) if split else None
                 mixed = split if of is None else _union((), *(inputs[place].over for place in of))
+                if mixed and node.phase == BACKWARD and self.layout.soft and not any(a in SAMPLES for a in t.axes):
+                    mixed = tuple(axis for axis in mixed if not self._of_tokens(inputs, axis))
                 if mixed and mixed is not over and (lacking := tuple(axis for axis in mixed if axis not in over)):
                     result = result.copied()
                     sum_ = partial[id(t)] = _Made(after, i, node, piece, lacking, result)
@@ -211,6 +237,107 @@ class _Rank:
                     self._reduce(self.partial.pop(key))
         return nodes if changed else None, after
 
+    def _of_tokens(self, inputs: list[Piece], axis: str) -> bool:
+        """Whether ``axis`` splits operands by their samples alone: what is summed of them is a weight's gradient."""
+        return all(
+            name in SAMPLES
+            for piece in inputs
+            for name, over in zip(piece.split, piece.over, strict=True)
+            if over == axis
+        )
+
+    def _soft(self, t: Tensor) -> _Cut | None:
+        """The cut of a tensor that is softly split; None where it is not."""
+        cuts = self.cuts.get(t.axes)
+        if cuts is None:
+            cuts = self.layout.cuts(t.axes)
+        return cuts[-1] if cuts and cuts[-1].soft else None
+
+    def _mixed(
+        self, node: Node, i: int, after: dict[int, list[Node]]
+    ) -> tuple[Node, list[Piece], tuple[str, ...], bool] | None:
+        """The node on this rank, the pieces of its results, what its operands are split over, and whether they are
+        partial sums that it adds up, where operands are softly split, or to be, and others split by the rules; it reads
+        the former gathered, by nodes that run before it. None for a node that does not mix them."""
+        soft = [self._soft(t) for t in node.inputs]
+        over = {cut.over[0] for cut in soft if cut is not None}
+        over |= {cut.over[0] for t in node.outputs if (cut := self._soft(t)) is not None}
+        if not over:
+            return None
+        summed = dict(self._summed(node)) if self.partial else {}
+        pieces = [self.pieces.get(id(t)) or self._cut(t) for t in node.inputs]
+        hard = _union((), *(p.over for p, cut in zip(pieces, soft, strict=True) if cut is None))
+        hard = _union(hard, *(made.over for made in summed.values()))
+        if not over & set(hard):
+            return None
+        read: list[Tensor] = []
+        for j, (t, cut) in enumerate(zip(node.inputs, soft, strict=True)):
+            self.unread.pop(id(t.storage), None)
+            whole = pieces[j] if cut is None or cut.over[0] not in hard else self._whole(t)
+            if j in summed:
+                made = summed[j]
+                read.append(made.partial if t is made.piece.whole else whole.local.copied(made.partial))
+            elif whole is pieces[j]:
+                read.append(whole.local)
+            else:
+                read.append(self._gathered(t, whole, pieces[j], node, i, after))
+            pieces[j] = whole
+        outputs = [self._whole(t) if (c := self._soft(t)) and c.over[0] in hard else
+                   self.pieces.get(id(t)) or self._cut(t) for t in node.outputs]  # fmt: skip
+        results = tuple(piece.local for piece in outputs)
+        op = node.op.local(pieces, outputs)
+        return replace(node, op=op, inputs=tuple(read), outputs=results), outputs, hard, bool(summed)
+
+    def _gathered(
+        self, t: Tensor, whole: Piece, piece: Piece, node: Node, i: int, after: dict[int, list[Node]]
+    ) -> Tensor:
+        """A softly split tensor on every rank: gathered once a block, before the ``node`` at place ``i``; for gradients
+        anew, as what was gathered is not saved."""
+        key = (id(t.storage), t.shape, any(made.role == GRADIENT for made in node.outputs))
+        if key not in self.gathered:
+            cut = self._soft(t)
+            assert cut is not None
+            out = Tensor(t.name, t.axes, whole.local.shape, t.dtype, t.role, t.segments)
+            op = self.mesh.collective("all_gather", cut.over[0], t.dtype, round(out.nbytes))
+            first = node.name.split(" ", 1)[0]
+            name = f"{_CALLED.get(first, first)} all_gather"
+            made = Node(op, name, (piece.local,), (out,), 1, node.phase, scope=f"{node.name} all_gather")
+            after.setdefault(i - 1, []).append(made)
+            self.gathered[key] = out
+        return self.gathered[key]
+
+    def _among_ranks(
+        self, found: tuple[Node, list[Piece], tuple[str, ...], bool], i: int, after: dict[int, list[Node]],
+        made: list[_Made],
+    ) -> None:  # fmt: skip
+        """Notes the results of a mixed node that are partial sums: what reads them has them made whole, each on the
+        rank that has its tokens where they are softly split, else on all."""
+        node, outputs, hard, sums = found
+        results = list(node.outputs)
+        for j, piece in enumerate(outputs):
+            of = node.op.made_of(j)
+            lacking = tuple(axis for axis in hard if axis not in piece.over)
+            if not lacking or not (sums or of is None or any(node.inputs[p].role == WEIGHT for p in of)):
+                continue
+            results[j] = piece.local.copied()
+            entry = self.partial[id(piece.whole)] = _Made(after, i, node, piece, lacking, results[j])
+            made.append(entry)
+        node.outputs = tuple(results)
+
+    def _whole(self, t: Tensor) -> Piece:
+        """A softly split tensor where it is gathered, or not yet summed."""
+        found = self.wholes.get(id(t))
+        if found is None:
+            cut = self._soft(t)
+            own = self.pieces.get(id(t)) or self._cut(t)
+            assert cut is not None
+            shape = (*own.local.shape[: cut.place], t.shape[cut.place], *own.local.shape[cut.place + 1 :])
+            split = {name: sizes for name, sizes in own.split.items() if name != cut.name}
+            over = tuple(axis for axis in own.over if axis != cut.over[0])
+            local = t if shape == t.shape and not over else Tensor(t.name, t.axes, shape, t.dtype, t.role, t.segments)
+            found = self.wholes[id(t)] = Piece(t, local, split, over)
+        return found
+
     def _summed(self, node: Node) -> list[tuple[int, _Made]]:
         """The inputs of a node that are partial sums and stay so in its result; others are made whole before it."""
         found = [
@@ -234,16 +361,19 @@ class _Rank:
 
     def _reduce(self, made: _Made) -> None:
         """The all_reduce of a partial sum, an axis of the mesh after the other."""
-        x, whole = made.partial, made.piece.local
+        x, t = made.partial, made.piece.whole
+        cut = self._soft(t) if self.layout.soft else None
+        whole = (self.pieces.get(id(t)) or self._cut(t)).local if cut is not None else made.piece.local
         for axis in made.over:
+            scattered = cut is not None and axis == cut.over[0]
             out = whole if axis == made.over[-1] else whole.copied()
-            self._join(made, "all_reduce", axis, x, out)
+            self._join(made, "reduce_scatter" if scattered else "all_reduce", axis, x, out)
             x = out
 
     def _gather(self, made: _Made) -> None:
         """The all_gather of a result, an axis after the other; padding stays."""
         x = made.partial
-        for place, name, _, _, (axis,) in reversed(self.cuts[x.axes]):
+        for place, name, _, _, (axis,), _ in reversed(self.cuts[x.axes]):
             if name in made.piece.split and name not in SAMPLES:
                 shape = (*x.shape[:place], x.shape[place] * self.mesh.degree(axis), *x.shape[place + 1 :])
                 out = Tensor(x.name, x.axes, shape, x.dtype)
@@ -252,7 +382,7 @@ class _Rank:
 
     def _join(self, made: _Made, kind: str, axis: str, x: Tensor, out: Tensor) -> None:
         node = made.node
-        op = self.mesh.collective(kind, axis, out.dtype, round(out.nbytes))
+        op = self.mesh.collective(kind, axis, out.dtype, round(max(x.nbytes, out.nbytes)))
         first = node.name.split(" ", 1)[0]
         name = f"{_CALLED.get(first, first)} {kind}"
         count = max(1, node.count // len(node.outputs))
@@ -276,7 +406,7 @@ class _Rank:
                 under = None
         shape, segments, split = t.shape, t.segments, _UNSPLIT
         over: tuple[str, ...] = ()
-        for place, name, degrees, degree, axis in cuts:
+        for place, name, degrees, degree, axis, _ in cuts:
             size = shape[place]
             if segments and name in segments:
                 parts = tuple((-(-n // d), width) for (n, width), d in zip(segments[name], degrees, strict=True))

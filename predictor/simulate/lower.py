@@ -34,13 +34,14 @@ def _mesh(degrees: Parallelism, system: SystemSpec) -> Mesh:
 
 def lower(
     config: ModelConfig, step: Step, mesh: Mesh | None = None, formats: Formats | None = None, engine: Engine = EAGER,
-    accumulate: bool | None = None, again: str = "none",
+    accumulate: bool | None = None, again: str = "none", sequences: bool = False,
 ) -> Graph:  # fmt: skip
     """The graph of one GPU, or of one rank of ``mesh``, in ``formats`` (None: all in the dtype of its activations) and
     the kernels of ``engine``.
 
     With ``accumulate`` its backward pass follows, which adds to the gradients that are there, or (False) makes them;
-    ``again`` says what of the forward pass runs again in it (`predictor.passes.recompute`).
+    ``again`` says what of the forward pass runs again in it (`predictor.passes.recompute`). ``sequences``: outside of
+    what tensor parallelism splits, they are split over its ranks.
 
     Raises RequestError, one line with the nearest degree that works, where a degree does not divide the model.
     """
@@ -52,7 +53,13 @@ def lower(
         from predictor.passes.tensor_parallel import TENSOR, check_tensor
 
         check_tensor(config, mesh.degree("tp"))
-        graph = shard(graph, mesh, TENSOR)
+        soft: dict[str, str] = {}
+        if sequences:
+            from predictor.passes.sequence_parallel import SEQUENCE, check_sequence
+
+            check_sequence(step.seq_len, mesh.degree("tp"))
+            soft = SEQUENCE
+        graph = shard(graph, mesh, TENSOR, soft)
     if not engine.fuses:
         return graph
     from predictor.passes.fuse import fuse  # a forecast of eager PyTorch starts without it

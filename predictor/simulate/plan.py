@@ -120,7 +120,8 @@ def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
     gaps = gaps_of(host == CAPTURED, work.kernel_gap_s)
     accumulate = work.batch > micro or work.optimizer == "none"
     pass_ = make_step(work, numbers, "train", work.seq_len, 0, micro)
-    both = lower(config, pass_, mesh_of(work), numbers.formats, work.engine, accumulate, work.recompute)
+    both = lower(config, pass_, mesh_of(work), numbers.formats, work.engine, accumulate, work.recompute,
+                 work.parallelism.sp)  # fmt: skip
     ahead = sum(block.backward_of is None for block in both.blocks)
     step = optimizer_graph(parameters(config), work.optimizer, numbers.mixed)
     return Plan(
@@ -134,6 +135,8 @@ def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
 def _check_built(work: Workload) -> None:
     """UnsupportedError, one line, for what training does not do yet."""
     for name, value in work.parallelism.trains_only.items():
+        if name == "sp":
+            continue
         raise UnsupportedError(f"{flag(name)} {value}: not built yet for --mode train; expected the default")
     if work.offload_layers:
         raise UnsupportedError(f"--offload-layers {work.offload_layers}: not built yet; expected 0")
@@ -158,7 +161,7 @@ def make_step(
         kv_dtype=numbers.kv,
         attention="flash" if one_kernel else work.attention,
         logits="last" if serving else "all",
-        training=mode == "train",
+        training=mode == "train" or (mode == "forward" and engine.trains),
         lens=lens,
         routing=RANDOM if work.routing is None else work.routing.distribution,
         experts="whole" if engine.fuses else "loop",
@@ -186,6 +189,8 @@ def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
 def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: str) -> Graph:
     """A pass over all tokens of the prompts."""
     step, mesh = make_step(work, numbers, mode, work.seq_len, 0, work.batch, work.prompt_lens), mesh_of(work)
+    if work.parallelism.sp:
+        return lower(config, step, mesh, numbers.formats, work.engine, sequences=True)
     found = lower_alike(config, step, (work.seq_len,), mesh, numbers.formats, work.engine)
     return found[0] if found else lower(config, step, mesh, numbers.formats, work.engine)
 

@@ -69,7 +69,7 @@ def test_what_engines_say_of_themselves_is_known() -> None:
         assert one.name == name
         assert {one.host, one.decode_host} <= set(HOSTS)
         assert one.serves or one.kernels == "pytorch"
-        assert one.fuses == (one.host != CALLS)
+        assert one.fuses or one.host == CALLS
         assert one.serves or not one.samples
         assert one.launch_overhead_s is None or 0 < one.launch_overhead_s < 1e-4
 

@@ -45,12 +45,6 @@ def test_bad_values(change: dict[str, Any], said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@each("change", ({"execution": "megatron"},))
-def test_what_is_not_built_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedError, match="not built yet"):
-        Workload(**(GOOD | change))
-
-
 @each("words", ({"pp": 2}, {"dp": 2}, {"cp": 2}, {"dp": 2, "ep": 2}, {"shard": "zero1"}))
 def test_what_only_training_has_is_refused_elsewhere(words: dict[str, Any]) -> None:
     gpus = math.prod(words.get(name, 1) for name in ("tp", "pp", "dp", "cp"))

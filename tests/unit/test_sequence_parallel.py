@@ -1,0 +1,115 @@
+"""Sequence parallelism: conjugate collectives, work that is conserved over ranks, what Megatron runs in a layer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from each import each
+
+import predictor
+from predictor.engines import EAGER, engine, running
+from predictor.errors import RequestError
+from predictor.graph import Graph
+from predictor.hardware.gpu import load_gpu
+from predictor.hardware.mesh import Mesh
+from predictor.hardware.system import default_system
+from predictor.networks import Step, load_config
+from predictor.ops import BACKWARD, FORWARD, Gemm, Norm
+from predictor.ops.collective import Collective
+from predictor.ops.elementwise import Dropout, DropoutSum
+from predictor.simulate.lower import lower
+
+SYSTEM = default_system(load_gpu("a100-sxm-80gb"))
+MODELS = ("gpt2", "llama-3.2-1b", "mixtral-8x7b")
+
+
+def graph(model: str, tp: int, sp: bool, attention: str = "flash", again: str = "none", of: Any = EAGER) -> Graph:
+    step = Step("train", 2, 256, act_dtype="bf16", attention=attention, training=True, experts="whole")
+    mesh = Mesh((("tp", tp),), SYSTEM) if tp > 1 else None
+    return lower(load_config(model), step, mesh, None, of, False, again, sequences=sp)
+
+
+def exchanged(of: Graph) -> Counter[tuple[str, str]]:
+    """Bytes by phase and kind of what the layers exchange."""
+    found: Counter[tuple[str, str]] = Counter()
+    for block in of.blocks:
+        if "layer" in block.name:
+            for node in block.nodes:
+                if isinstance(node.op, Collective):
+                    found[node.phase, node.op.kind] += node.op.size * node.count * block.repeat
+    return found
+
+
+@each("model", MODELS[:2])
+@each("attention", ("math", "flash"))
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(model: str, attention: str) -> None:
+    """Both ways as many bytes; what products saved in pieces is gathered once more for the weights' gradients."""
+    plain, split = exchanged(graph(model, 4, False, attention)), exchanged(graph(model, 4, True, attention))
+    whole = plain[FORWARD, "all_reduce"]
+    assert plain == {(FORWARD, "all_reduce"): whole, (BACKWARD, "all_reduce"): whole}
+    assert split == {
+        (FORWARD, "all_gather"): whole, (FORWARD, "reduce_scatter"): whole,
+        (BACKWARD, "all_gather"): 2 * whole, (BACKWARD, "reduce_scatter"): whole,
+    }  # fmt: skip
+
+
+@each("model", MODELS)
+@each("tp", (2, 4))
+def test_products_are_those_of_tensor_parallelism_and_norms_are_split(model: str, tp: int) -> None:
+    plain, split = graph(model, tp, False), graph(model, tp, True)
+    for kind, share in ((Gemm, 1), (Norm, tp), (Dropout, tp)):
+        ops = [
+            sum(node.op.flops() * times for node, times in each_.nodes() if isinstance(node.op, kind)
+                and "vocab" not in node.outputs[0].axes and node.name not in ("router", "final norm"))
+            for each_ in (plain, split)
+        ]  # fmt: skip
+        routers = kind is Gemm and model == "mixtral-8x7b"
+        assert ops[0] == pytest.approx(share * ops[1], rel=1e-9 if not routers else 0.02)
+    assert split.parameters() == plain.parameters()
+
+
+@each("again", ("selective", "full"))
+def test_full_recompute_exchanges_the_forward_pass_once_more(again: str) -> None:
+    once, more = (exchanged(graph("gpt2", 4, True, "math", kind)) for kind in ("none", again))
+    forward = once[FORWARD, "all_gather"]
+    assert more[BACKWARD, "all_gather"] - once[BACKWARD, "all_gather"] == (forward if again == "full" else 0)
+    assert more[FORWARD, "all_gather"] == forward
+
+
+def test_one_rank_is_the_graph_of_one_gpu() -> None:
+    assert [(n.name, n.op) for n, _ in graph("gpt2", 1, True).nodes()] == [
+        (n.name, n.op) for n, _ in graph("gpt2", 1, False).nodes()
+    ]
+
+
+def test_a_fused_layer_is_megatrons() -> None:
+    """Dropout in the residual sum, one kernel for its gradient; collectives beside the products they belong to."""
+    fused = graph("gpt2", 4, True, "math", of=engine("megatron"))
+    layer = next(block for block in fused.blocks if block.name == "layer")
+    names = [type(node.op).__name__ if not isinstance(node.op, Collective) else node.op.kind for node in layer.nodes]
+    assert names == [
+        "Norm", "all_gather", "Gemm", "Gemm", "Softmax", "Dropout", "Gemm", "Elementwise", "Gemm", "reduce_scatter",
+        "DropoutSum", "Norm", "all_gather", "Gemm", "Elementwise", "Gemm", "reduce_scatter", "DropoutSum",
+    ]  # fmt: skip
+    back = next(block for block in fused.blocks if block.name == "layer backward")
+    made = [i for i, node in enumerate(back.nodes) if node.name == "mlp up"]
+    scattered = next(i for i, node in enumerate(back.nodes) if node.name == "mlp reduce_scatter")
+    assert made[0] < scattered < made[1], "after the gradient of the input, beside that of the weight"
+    assert not any(isinstance(node.op, DropoutSum) for node in back.nodes)
+
+
+@each(("words", "since"), (
+    (("megatron", "megatron 2021"), "2021-04"), (("megatron", "megatron-deepspeed 2023"), "2022-06"),
+    (("megatron", ""), "2024-08"),
+))  # fmt: skip
+def test_releases_of_megatron_by_age(words: tuple[str, str], since: str) -> None:
+    found = running(*words).vintage()
+    assert found is not None and found.since == since and found.training is not None
+
+
+def test_sizes_that_do_not_divide_are_one_line() -> None:
+    with pytest.raises(RequestError) as caught:
+        predictor.predict("gpt2", "h100", mode="train", seq_len=1023, tp=4, sp=True, batch=2)
+    assert str(caught.value) == "--sp with --tp 4: does not divide --seq-len 1023; nearest that it does: 1024"
