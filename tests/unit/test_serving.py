@@ -216,11 +216,6 @@ def test_kv_cache_and_experts_of_a_pass_come_from_memory(op: Op, gpu: str) -> No
     assert served.timeline.total_s >= 39.99 * op.bytes_read() / board.memory_bandwidth
 
 
-def test_megatron_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="not built yet"):
-        ask(execution="megatron")
-
-
 def test_step_overhead_is_added_to_every_step() -> None:
     words: dict[str, Any] = {"mode": "generate", "seq_len": 128, "output_len": 20}
     without, slow = ask(**words), ask(step_overhead="5 ms", **words)
