@@ -264,7 +264,7 @@ class DropoutSum(PlainElementwise):
 
     @property
     def write_bytes(self) -> float:
-        return self.elements * (self.itemsize + 1)
+        return Dropout(self.dtype, self.elements).write_bytes
 
     @property
     def flop_count(self) -> float:
