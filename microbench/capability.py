@@ -103,6 +103,8 @@ def _launcher_refusal(case: Case, target: Target) -> str:
     implementation = case.option("impl", "")
     if case.launcher == "tile" and target.kind == "cuda" and not target.triton:
         return "a GPU's tile probes need Triton"
+    if case.launcher == "tile" and getattr(case.op, "k", 0) % int(str(case.option("tile")).split("x")[2]):
+        return "k is no multiple of the tile's depth"
     if case.launcher == "collective" and getattr(case.op, "ranks", 2) > (target.gpus if target.kind == "cuda" else 0):
         return "collectives need as many GPUs as they have ranks"
     if case.launcher == "rotary" and target.kind == "cpu" and case.op.dtype != "fp32":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import time
 from typing import Any
@@ -152,8 +153,6 @@ class CudaDevice(Device):
         return {name: value for name, value in found.items() if value is not None}
 
     def facts(self) -> dict[str, Any]:
-        import importlib.util
-
         board = self.properties
         limit = self.board.power_limit_w() if self.board is not None else None
         return {
@@ -162,7 +161,7 @@ class CudaDevice(Device):
             "capability": [board.major, board.minor], "gpus": torch.cuda.device_count(),
             "stack": f"torch-{torch.__version__.split('+')[0]}_cuda-{torch.version.cuda}", "torch": torch.__version__,
             "pid": os.getpid(), "protocols": list(self.protocols), "power_limit_w": limit,
-            "triton": importlib.util.find_spec("triton") is not None,
+            "triton": has_triton(),
         }  # fmt: skip
 
     def poisoned_by(self, error: BaseException) -> bool:
@@ -178,3 +177,8 @@ class CudaDevice(Device):
         except RuntimeError as after:
             return "out of memory" not in str(after)
         return False
+
+
+def has_triton() -> bool:
+    """Whether Triton is installed, without importing it."""
+    return importlib.util.find_spec("triton") is not None

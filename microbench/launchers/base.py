@@ -7,6 +7,7 @@ it returns as `launch` holds the call alone.
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -42,14 +43,15 @@ class Prepared:
     extra: dict[str, int] | None = None
 
 
-@functools.cache
-def compiled(function: Callable[..., torch.Tensor], inputs: int) -> Callable[..., torch.Tensor]:
-    """``function`` of ``inputs`` tensors through torch.compile, once a process and for shapes of every size."""
-    dynamo = torch._dynamo.config
-    for name in ("recompile_limit", "cache_size_limit"):  # the newer name and the older; beyond it runs eagerly
-        if hasattr(dynamo, name):
-            setattr(dynamo, name, 256)
-    return torch.compile(function, dynamic=True)
+@functools.lru_cache(maxsize=64)
+def compiled(function: Callable[..., torch.Tensor], sizes: tuple[int, ...]) -> Callable[..., torch.Tensor]:
+    """``function`` through torch.compile, for operands of ``sizes`` alone: sizes that are constants of the kernel, as a
+    model's are. Every size is a copy of its own, so that no call looks through the guards of the others."""
+    own = types.FunctionType(
+        function.__code__.replace(co_name=f"{function.__name__}_{'_'.join(map(str, sizes))}"), function.__globals__
+    )
+    own.__kwdefaults__, own.__defaults__ = function.__kwdefaults__, function.__defaults__
+    return torch.compile(own, dynamic=False)
 
 
 def allow_tf32(wanted: bool, device: Device) -> None:

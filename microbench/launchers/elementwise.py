@@ -103,7 +103,7 @@ def _fused(op: Elementwise, device: Device) -> Prepared:
     count = max(1, op.inputs)
     inputs = [device.randn(op.elements, dtype=op.dtype) for _ in range(count)]
 
-    call = compiled(chain, count)
+    call = compiled(chain, (op.elements, count))
 
     def check() -> float:
         return relative_error(call(*inputs)[:_CHECKED], chain(*(x[:_CHECKED].double() for x in inputs)))

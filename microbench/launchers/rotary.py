@@ -41,7 +41,7 @@ def prepare(case: Case, device: Device) -> Prepared:
     x = device.randn(op.tokens, op.heads, op.head_dim, dtype=op.dtype)
     sign = -1.0 if op.inverse else 1.0
     cos, sin = angle.cos().to(x.dtype), (sign * angle.sin()).to(x.dtype)
-    turn_both = compiled(rotate, 3)
+    turn_both = compiled(rotate, (op.tokens, op.heads, op.head_dim))
 
     def check_compiled() -> float:
         want = rotate(x[:64].double(), cos[:64].double(), sin[:64].double())

@@ -1,0 +1,69 @@
+"""Every stratum of every sweep through the harness's CUDA paths, on the simulated board."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import simulated_cuda  # noqa: E402
+from simulated_cuda.strata import smallest  # noqa: E402
+
+from microbench import schema, sweep, worker  # noqa: E402
+from microbench.capability import target_of  # noqa: E402
+from microbench.case import Case  # noqa: E402
+from microbench.launchers import LAUNCHERS  # noqa: E402
+from microbench.measure import Measurer, Settings  # noqa: E402
+from microbench.validate import row_problems  # noqa: E402
+
+#: Few samples: what is asked is whether they can be taken.
+QUICK = Settings(noise=0.9, min_samples=2, case_s=0.002, sample_s=1e-5, warm_up_s=0.0)
+
+
+@pytest.fixture(scope="module")
+def installed() -> Iterator[simulated_cuda.Installed]:
+    done = simulated_cuda.install(simulated_cuda.Board(l2_bytes=2**20))  # a small cache: its flush is a real one
+    yield done
+    done.remove()
+
+
+@pytest.fixture(scope="module")
+def answers(installed: simulated_cuda.Installed) -> dict[Case, dict[str, Any]]:
+    from microbench.devices import open_device
+
+    device = open_device("cuda", 0)
+    measurer = Measurer(device, QUICK)
+    plan = sweep.build(target_of(device.facts()))
+    return {case: worker.answer(device, lambda _, c=case: measurer.measure(c), {}) for case in smallest(plan.cases)}
+
+
+def test_every_stratum_gives_a_row(answers: dict[Case, dict[str, Any]]) -> None:
+    failed = {case.describe(): a["failure"] for case, a in answers.items() if "failure" in a}
+    assert not failed
+    assert {case.launcher for case in answers} == set(LAUNCHERS) - {"ceiling", "collective"}
+    assert len(answers) > 550
+
+
+def test_the_rows_are_whole_and_their_results_right(answers: dict[Case, dict[str, Any]]) -> None:
+    wrong = {}
+    for case, answer in answers.items():
+        found = schema.problems(answer["row"]) or row_problems(answer["row"])
+        if found:
+            wrong[case.describe()] = found
+    assert not wrong
+    checked = Counter(answer["row"]["checked"] for answer in answers.values())
+    assert checked["no"] < 0.02 * len(answers) and checked["yes"] > 200
+
+
+def test_no_stratum_costs_a_context(answers: dict[Case, dict[str, Any]]) -> None:
+    assert not [case.describe() for case, answer in answers.items() if answer.get("poisoned")]
+
+
+def test_the_strata_take_less_than_five_minutes(answers: dict[Case, dict[str, Any]]) -> None:
+    """Of this process, all that it did: far below what the issue allows, so that a busy machine passes, too."""
+    assert answers and time.process_time() < 300

@@ -1,0 +1,47 @@
+"""One case of every stratum of the sweeps on the simulated board: the smallest, and small enough for a processor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from microbench import sweep
+from microbench.case import Case
+
+#: Sizes that say nothing of a stratum, cut to what a processor computes in a moment.
+_SMALL = {
+    "elementwise": {"elements": 2048}, "moe": {"hidden": 64, "intermediate": 64, "tokens": 16},
+    "routing": {"tokens": 16}, "optimizer": {"parameters": 65536}, "embedding": {"vocab": 1024},
+    "cross_entropy": {"vocab": 1000}, "dropout": {"elements": 2048}, "copy": {"size": 65536},
+}  # fmt: skip
+_KINDS = ("kind", "fn", "layout", "bias", "causal", "distribution", "groups", "gated", "axis", "in_dtype", "inputs",
+          "mode", "transposed", "depthwise", "channels_last", "rank", "dims")  # fmt: skip
+
+
+def stratum(case: Case) -> tuple[Any, ...]:
+    """What decides which code runs, whatever the sizes."""
+    op = case.op
+    shape = (getattr(op, "q_len", 0) == 1, getattr(op, "heads", 0) != getattr(op, "kv_heads", 0))
+    fields = tuple(getattr(op, name, "") for name in _KINDS)
+    return (case.launcher, op.dtype, case.phase, case.options, case.cache, case.protocol, type(op), fields, shape)
+
+
+def cost(case: Case) -> float:
+    op = case.op
+    return max(op.flops(), getattr(op, "direct_flops", float)(), 20.0 * sweep._footprint(op))
+
+
+def smallest(cases: Iterable[Case]) -> list[Case]:
+    """A case of every stratum."""
+    found: dict[tuple[Any, ...], Case] = {}
+    for case in cases:
+        key = stratum(case)
+        if key not in found or cost(case) < cost(found[key]):
+            found[key] = case
+    return [_cut(case) for case in found.values()]
+
+
+def _cut(case: Case) -> Case:
+    small = {k: v for k, v in _SMALL.get(case.launcher, {}).items() if getattr(case.op, k, 0) > v}
+    return replace(case, op=replace(case.op, **small)) if small else case  # type: ignore[arg-type, type-var]
