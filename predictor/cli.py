@@ -23,6 +23,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "predict": ("predictor.commands.predict", "how long a model takes on a GPU, and why"),
         "compare": ("predictor.commands.compare", "one model on many GPUs, or many models on one"),
         "sweep": ("predictor.commands.sweep", "many forecasts from one file, to a table"),
+        "ui": ("predictor.commands.ui", "a page to play with, on loopback (extra ui)"),
     },
     "Look up": {
         "gpus": ("predictor.commands.gpus", "the GPU catalogue; with a name, one GPU with its sources"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -43,3 +46,19 @@ def data() -> Path:
     if folder is None:
         pytest.skip("public data is not here: set TILECAST_DATA to a folder that holds it")
     return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium: $TILECAST_CHROMIUM, one on the path, or the one that playwright brings."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra 'test')")
+    with playwright.sync_playwright() as driver:
+        names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+        found = [os.environ.get("TILECAST_CHROMIUM"), *map(shutil.which, names), driver.chromium.executable_path]
+        path = next((p for p in found if p and Path(p).is_file()), None)
+        if path is None:
+            pytest.skip("no Chromium: apt install chromium, or playwright install chromium, or set TILECAST_CHROMIUM")
+        root = hasattr(os, "geteuid") and os.geteuid() == 0  # Chromium's sandbox refuses root
+        started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"] if root else [], timeout=180_000)
+        yield started
+        started.close()

@@ -33,7 +33,7 @@ def join(items: Iterable[str], separator: str = "") -> Html:
     return Html(text(separator).join(text(item) for item in items))
 
 
-_VOID = frozenset(("meta", "link", "br", "circle", "rect", "line", "path", "polygon"))
+_VOID = frozenset(("meta", "link", "br", "input", "circle", "rect", "line", "path", "polygon"))
 
 
 def tag(name: str, /, *inside: str, **attributes: str | float | None) -> Html:

@@ -6,19 +6,14 @@ one that `playwright install chromium` brings.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import PHONE, WIDE, Opened
 
 from predictor.cli import main
-
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra 'test')")
 
 RUNS = {
     "forward": ["--model", "gpt3", "--gpu", "h100"],
@@ -29,8 +24,6 @@ RUNS = {
     ],
     "experts": ["--model", "switch-base-16", "--gpu", "a100", "--seq-len", "128"],
 }  # fmt: skip
-LIMIT_MS = 180_000  # of a step, on a machine that does much else
-WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 
 
 @pytest.fixture(scope="module")
@@ -40,41 +33,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for name, words in RUNS.items():
         assert main(["predict", *words, "--html", str(folder / f"{name}.html")]) == 0
     return {name: (folder / f"{name}.html").as_uri() for name in RUNS}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-        found = [os.environ.get("TILECAST_CHROMIUM"), *map(shutil.which, names), driver.chromium.executable_path]
-        path = next((p for p in found if p and Path(p).is_file()), None)
-        if path is None:
-            pytest.skip("no Chromium: apt install chromium, or playwright install chromium, or set TILECAST_CHROMIUM")
-        root = hasattr(os, "geteuid") and os.geteuid() == 0  # Chromium's sandbox refuses root
-        started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"] if root else [], timeout=LIMIT_MS)
-        yield started
-        started.close()
-
-
-class Opened:
-    """A page in a context of its own, with everything that it complained about and asked for."""
-
-    def __init__(self, browser: Any, address: str, **words: Any) -> None:
-        self.context = browser.new_context(**words)
-        self.context.set_default_timeout(LIMIT_MS)
-        self.page = self.context.new_page()
-        self.errors: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.errors.append(message.text))
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(address)
-
-    def __enter__(self) -> Any:
-        return self.page
-
-    def __exit__(self, *_: object) -> None:
-        self.context.close()
 
 
 @pytest.mark.parametrize("name", RUNS)

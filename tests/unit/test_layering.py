@@ -60,6 +60,7 @@ LEVELS = {
     "predictor.report": 11,
     "predictor.training": 12,
     "predictor.sweep": 12,
+    "predictor.ui": 12,
     "predictor.commands": 13,
     "predictor.cli": 14,
     "predictor.__main__": 15,

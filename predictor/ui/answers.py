@@ -1,0 +1,154 @@
+"""What the page is answered: boards side by side, one of them taken apart, and the files that give the same answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from predictor.errors import RequestError, TilecastError, one_line
+from predictor.forecast import Forecast, forecast
+from predictor.report.detail import points
+from predictor.report.formats import gib_of, seconds, span
+from predictor.report.html_elements import join, table, tag
+from predictor.report.html_roofline import roofline_section
+from predictor.report.html_sections import bound_words, changes_section, classes_section, headline, memory_section
+from predictor.report.html_waterfall import side_by_side, waterfall_section
+from predictor.report.json_report import to_dict
+from predictor.report.throughput import throughput
+from predictor.sensitivity import sensitivities
+from predictor.ui.boards import PASTED, Board
+from predictor.ui.fields import Field
+from predictor.ui.state import (
+    CONFIG,
+    FieldError,
+    State,
+    blamed,
+    boards_of,
+    command_of,
+    python_of,
+    request_of,
+    write_link,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One board: its forecast, or what is wrong."""
+
+    board: Board
+    forecast: Forecast | None
+    error: FieldError | None = None
+
+
+def answered(state: State, fields: Sequence[Field], artifacts: str | None) -> list[Answered]:
+    """The forecast of every board. Raises FieldError for what is wrong whatever the board is."""
+    found = []
+    for place, board in enumerate(boards_of(state)):
+        try:
+            found.append(Answered(board, forecast(request_of(state, board, fields, artifacts).run())))
+        except RequestError as error:
+            found.append(Answered(board, None, blamed(error, fields, place)))
+        except TilecastError as error:
+            found.append(Answered(board, None, FieldError("", str(error))))
+    return found
+
+
+def _errors(found: Sequence[Answered]) -> list[dict[str, str]]:
+    """Each line once, beside the field that it is about."""
+    lines: dict[tuple[str, str], None] = {}
+    for place, one in enumerate(found):
+        if one.error is not None:
+            field = one.error.field or (f"gpu.{place}" if len(found) > 1 else "")
+            lines[field, one_line(str(one.error))] = None
+    return [{"field": field, "line": line} for field, line in lines]
+
+
+def quick(state: State, fields: Sequence[Field], artifacts: str | None) -> dict[str, Any]:
+    """The boards side by side: markup, and the link, command and Python of the board that is shown."""
+    try:
+        found = answered(state, fields, artifacts)
+    except FieldError as error:
+        return {"errors": [{"field": error.field, "line": one_line(str(error))}]}
+    done = [(one.board.label, one.forecast.prediction) for one in found if one.forecast is not None]
+    answer: dict[str, Any] = {"errors": _errors(found), "link": write_link(state)}
+    if not done:
+        return answer
+    shown = found[state.shown].forecast
+    answer |= {
+        "command": command_of(state, state.shown, artifacts),
+        "python": python_of(state, fields, state.shown, artifacts),
+        "files": files(state, found[state.shown].board),
+        "said": "; ".join(f"{label}: {seconds(one.latency_s)}" for label, one in done),
+        "title": f"{done[0][1].model}: {', '.join(label for label, _ in done)}",
+        "html": join((side_by_side(done), _table(found, state.shown))),
+        "shown": shown is not None,
+    }
+    return answer
+
+
+def files(state: State, board: Board) -> dict[str, str]:
+    """The files that the command line names: what was pasted, and boards that sliders made."""
+    found = {CONFIG: state.config} if state.config else {}
+    return found | ({PASTED: board.text} if board.text else {})
+
+
+_HEADS = (
+    ("board", False), ("below", False), ("time", True), ("80 % interval", True), ("throughput", True),
+    ("memory", True), ("bound by", False),
+)  # fmt: skip
+
+
+def _table(found: Sequence[Answered], shown: int) -> str:
+    rows = []
+    for place, one in enumerate(found):
+        if one.forecast is None:
+            rows.append((one.board.label, "-", "-", "-", "-", "-", one_line(str(one.error))))
+            continue
+        answer = one.forecast.prediction
+        interval = "-" if answer.interval_s is None else span(*answer.interval_s)
+        memory = gib_of(answer.memory.total, answer.memory.capacity)
+        chosen = place == shown
+        choose = tag(
+            "button", "shown" if chosen else "show", type="button", class_="show", data_board=str(place),
+            aria_pressed="true" if chosen else "false", aria_label=f"Take {one.board.label} apart",
+        )  # fmt: skip
+        time, made = seconds(answer.latency_s), throughput(answer)
+        rows.append((one.board.label, choose, time, interval, made, memory, bound_words(answer)))
+    return table("Boards side by side", _HEADS, rows)
+
+
+def detailed(state: State, fields: Sequence[Field], artifacts: str | None) -> dict[str, Any]:
+    """The board that is shown, taken apart: the sections of the report."""
+    try:
+        one = _shown(state, fields, artifacts)
+    except RequestError as error:
+        wrong = blamed(error, fields, state.shown)
+        return {"errors": [{"field": wrong.field, "line": one_line(str(wrong))}]}
+    answer, run = one.prediction, one.run
+    totals: dict[str, float] = {}
+    for row in answer.breakdown:
+        totals[row.op] = totals.get(row.op, 0.0) + row.latency_s
+    classes = sorted(totals, key=lambda name: -totals[name])
+    notes = tag("ul", *(tag("li", note) for note in answer.notes)) if answer.notes else ""
+    sections = (
+        headline(answer), notes, waterfall_section(answer), classes_section(answer, classes),
+        roofline_section(points(one), run.gpu), memory_section(answer), changes_section(sensitivities(one)),
+    )  # fmt: skip
+    return {"errors": [], "html": join(sections)}
+
+
+def _shown(state: State, fields: Sequence[Field], artifacts: str | None) -> Forecast:
+    board = boards_of(state)[state.shown]
+    return forecast(request_of(state, board, fields, artifacts).run())
+
+
+def as_json(state: State, fields: Sequence[Field], artifacts: str | None) -> str:
+    """The answers as `predict --json` prints them: one object, or a list of one a board."""
+    found = answered(state, fields, artifacts)
+    wrong = next((one.error for one in found if one.error is not None), None)
+    if wrong is not None:
+        raise wrong
+    objects = [to_dict(one.forecast.prediction) for one in found if one.forecast is not None]
+    return json.dumps(objects[0] if len(objects) == 1 else objects, indent=2, allow_nan=False) + "\n"

@@ -1,0 +1,111 @@
+"""The fields of the page: every word of a request, with the help that the command line gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from predictor import engines
+from predictor.errors import RequestError, nearest
+from predictor.hardware.system import list_systems
+from predictor.number_formats import KV_DTYPES
+from predictor.precision import SUPPORTED
+from predictor.request import Request
+from predictor.workload import ATTENTIONS, CACHED, MODES, OPTIMIZERS, flag
+
+#: Words of a request that are no field of the form, and why.
+NOT_FIELDS = {
+    "model": "a field of its own, where a config.json can be pasted, too",
+    "gpu": "a list of its own: boards side by side",
+    "top": "the roofline's table lists every operator",
+    "explain": "the roofline's table says what bounds every operator",
+    "artifacts": "a folder of this machine, which a page must not name; --artifacts of `tilecast ui` does",
+}
+#: Words that only some modes take: elsewhere the field is hidden, and what stands in it is not sent.
+MODES_OF: Mapping[str, tuple[str, ...]] = {
+    "seq_len": tuple(mode for mode in MODES if mode != "decode"),
+    "output_len": ("generate",), "context_len": ("decode",), "kv_dtype": CACHED, "optimizer": ("train",),
+    "micro_batch": ("train",), "recompute": ("train",), "step_overhead": CACHED, "sampling": CACHED,
+    "prompt_lens": tuple(mode for mode in MODES if mode != "train"),
+}  # fmt: skip
+#: What a person asks first; the rest is folded away.
+FIRST = ("mode", "batch", "seq_len", "output_len", "context_len", "dtype", "execution")
+#: Characters of a field: more are a slip of the mouse.
+LONGEST = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One word: ``choices`` where only these are valid (empty: anything), ``whole`` where it is a whole number,
+    ``modes`` that take it (empty: all)."""
+
+    name: str
+    help: str
+    default: str
+    choices: tuple[str, ...] = ()
+    whole: bool = False
+    real: bool = False
+    modes: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The word as the command line has it, without its dashes."""
+        return flag(self.name).removeprefix("--")
+
+    def read(self, text: str) -> Any:
+        """The value of what was typed; RequestError, one line that begins with the flag, where it is none."""
+        text = text.strip()
+        if len(text) > LONGEST:
+            raise RequestError(f"{flag(self.name)}: {len(text):,} characters; expected at most {LONGEST:,}")
+        if self.choices and text not in self.choices:
+            close = nearest(text, self.choices, n=1)
+            tail = f"; nearest: {close[0]}" if close else ""
+            raise RequestError(f"{flag(self.name)} {text!r}: expected one of {', '.join(self.choices)}{tail}")
+        if self.whole:
+            if not (text.removeprefix("-").isdecimal() and text.isascii()) or len(text) > 30:
+                raise RequestError(f"{flag(self.name)} {text!r}: expected a whole number, such as 32")
+            return int(text)
+        if self.real:
+            try:
+                return float(text)
+            except ValueError:
+                raise RequestError(f"{flag(self.name)} {text!r}: expected a number, such as 0.9") from None
+        if self.name == "routing" and not _is_routing(text):
+            raise RequestError(f"--routing {text!r}: expected random, balanced or zipf:ALPHA")
+        return text
+
+
+def _is_routing(text: str) -> bool:
+    """A rule, no file: a page names no path of the machine that serves it."""
+    return text in ("random", "balanced") or text.startswith("zipf:")
+
+
+def choices() -> dict[str, tuple[str, ...]]:
+    """Words that take one of a list -> the list."""
+    return {
+        "mode": MODES, "dtype": tuple(SUPPORTED), "kv_dtype": tuple(KV_DTYPES), "attention": ATTENTIONS,
+        "execution": tuple(engines.names()), "optimizer": OPTIMIZERS, "sampling": engines.SAMPLINGS,
+        "system": tuple(list_systems()),
+    }  # fmt: skip
+
+
+def fields_of(helps: Mapping[str, str]) -> tuple[Field, ...]:
+    """The fields in the order of the command line's words; ``helps``: word -> what its --help says."""
+    listed = choices()
+    by_name = {one.name: one for one in fields(Request)}
+    found = []
+    for name in (*helps, *(name for name in by_name if name not in helps)):
+        if name in NOT_FIELDS or name not in by_name:
+            continue
+        one = by_name[name]
+        kinds = {part.strip() for part in str(one.type).split("|")}
+        default = "" if one.default in (None, "") else str(one.default)
+        options = listed.get(name, ())
+        # "" is the default of a word that the request works out itself
+        shown = ("", *options) if options and not default else options
+        found.append(
+            Field(name, helps.get(name, ""), default, shown, kinds <= {"int", "None"}, kinds == {"float", "None"},
+                  MODES_OF.get(name, ()))
+        )  # fmt: skip
+    return tuple(found)

@@ -1,0 +1,158 @@
+"""The server of the page: loopback alone, hosts and origins checked, sizes limited, nothing written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from predictor.errors import RequestError, TilecastError, one_line
+from predictor.report.html import TEMPLATES as REPORT_TEMPLATES
+from predictor.ui import answers
+from predictor.ui.document import document
+from predictor.ui.fields import Field
+from predictor.ui.state import FieldError, State, read_state
+
+TEMPLATES = Path(__file__).parent / "templates"
+#: Bytes of a request: a pasted config.json and six pasted boards. Chosen by hand, not from data.
+LARGEST_BODY = 1_000_000
+#: What a browser may load for the page: what this server serves, and nothing from anywhere.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:;"
+    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}  # fmt: skip
+
+
+class OnlyHere:
+    """Refuses requests of other hosts and other origins: a page elsewhere must not ask, nor a name that was rebound."""
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
+        self.app = app
+        self.hosts = frozenset(hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "http":  # its start and end are no request
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            host, origin = headers.get("host", ""), headers.get("origin")
+            if host.lower() not in self.hosts:
+                refused = PlainTextResponse(
+                    f"host {host[:80]!r}: expected one of {', '.join(sorted(self.hosts))}\n", 421
+                )
+                await refused(scope, receive, send)
+                return
+            if origin is not None and origin.lower() not in {f"http://{name}" for name in self.hosts}:
+                refused = PlainTextResponse(f"origin {origin[:80]!r}: this page answers itself alone\n", 403)
+                await refused(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+def hosts_of(port: int) -> tuple[str, ...]:
+    """What the loopback address is called."""
+    return (f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}")
+
+
+def application(port: int, fields: Sequence[Field], artifacts: str | None = None) -> ASGIApp:
+    """The application: the page, its answers. ``artifacts``: a set of estimators (None: the shipped)."""
+    page = str(document(fields))
+
+    def served(text: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(_: Request) -> Response:
+            return Response(text, media_type=kind, headers=_HEADERS)
+
+        return answer
+
+    def asked(work: Callable[[State], Any]) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            try:
+                state = read_state(await _body(request), fields)
+                found = await run_in_threadpool(work, state)
+            except _NoStateError as error:
+                return PlainTextResponse(f"{error}\n", error.status)
+            except FieldError as error:
+                found = {"errors": [{"field": error.field, "line": one_line(str(error))}]}
+            except TilecastError as error:
+                found = {"errors": [{"field": "", "line": one_line(str(error))}]}
+            if isinstance(found, str):
+                return Response(found, media_type="application/json", headers=_HEADERS)
+            return JSONResponse(found, headers=_HEADERS)
+
+        return answer
+
+    css = (REPORT_TEMPLATES / "page.css").read_text(encoding="utf-8") + (TEMPLATES / "ui.css").read_text(
+        encoding="utf-8"
+    )
+    script = (REPORT_TEMPLATES / "page.js").read_text(encoding="utf-8") + (TEMPLATES / "ui.js").read_text(
+        encoding="utf-8"
+    )
+    routes = [
+        Route("/", served(page, "text/html")),
+        Route("/ui.css", served(css, "text/css")),
+        Route("/ui.js", served(script, "text/javascript")),
+        Route("/api/answer", asked(lambda state: answers.quick(state, fields, artifacts)), methods=["POST"]),
+        Route("/api/details", asked(lambda state: answers.detailed(state, fields, artifacts)), methods=["POST"]),
+        Route("/api/json", asked(lambda state: answers.as_json(state, fields, artifacts)), methods=["POST"]),
+    ]
+    return OnlyHere(Starlette(routes=routes), hosts_of(port))
+
+
+class _NoStateError(RequestError):
+    """A body that is no state, with the status that says so."""
+
+    def __init__(self, status: int, line: str) -> None:
+        super().__init__(line)
+        self.status = status
+
+
+async def _body(request: Request) -> object:
+    """The JSON of a request."""
+    if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+        raise _NoStateError(415, "expected Content-Type: application/json")
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > LARGEST_BODY:
+            raise _NoStateError(413, f"more than {LARGEST_BODY:,} bytes; expected at most that")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise _NoStateError(400, "no JSON; expected an object of texts") from None
+
+
+def serve(port: int, fields: Sequence[Field], artifacts: str | None = None) -> int:
+    """Serves until Ctrl-C; ``port`` 0 is any that is free. Raises RequestError where the port is taken."""
+    import socket
+
+    import uvicorn
+
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen(128)  # whoever reads the address may ask at once
+    except OSError as error:
+        raise RequestError(f"--port {port}: {error.strerror}; expected a free port, or 0 for any") from None
+    taken = listener.getsockname()[1]
+    app = application(taken, fields, artifacts)
+    config = uvicorn.Config(
+        app, log_level="error", access_log=False, limit_concurrency=200, timeout_graceful_shutdown=2
+    )
+    print(f"http://127.0.0.1:{taken}/  (Ctrl-C ends it)", flush=True)
+    with suppress(KeyboardInterrupt):
+        asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
+    return 0

@@ -1,0 +1,213 @@
+"""What the page holds, as one dictionary of texts: the link is it, and requests, command line and Python follow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from predictor.errors import RequestError, SpecError, unknown_name
+from predictor.networks import ModelConfig
+from predictor.networks.load import aliases, catalogue, config_from_dict
+from predictor.request import Request
+from predictor.ui.boards import MOST, PASTED, Board, board_of
+from predictor.ui.fields import Field
+from predictor.workload import flag
+
+#: The mode of a page that names none: the request's default.
+MODE = str(Request.__dataclass_fields__["mode"].default)
+#: What stands for a pasted config.json in a command line.
+CONFIG = "config.json"
+#: Characters of a pasted config.json: ten times the longest that is published. Chosen by hand, not from data.
+LONGEST_CONFIG = 200_000
+#: A word of a search: "plan.num_gpus".
+SEARCH_WORD = re.compile(r"(plan|serve)\.[a-z_]{1,40}")
+
+
+class FieldError(RequestError):
+    """A request that is wrong in one field; ``field`` names it ("gpu.1" is the second board, "" none in particular)."""
+
+    def __init__(self, field: str, line: str) -> None:
+        super().__init__(line)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The whole page: ``model`` a name, or ``config`` the text of a config.json; ``gpus`` as `board_of` reads them;
+    ``words`` the fields that differ from their defaults, as typed; ``shown`` is the board that is taken apart, and
+    ``search`` what a search is asked, by `predictor.ui.searches`."""
+
+    model: str
+    config: str
+    gpus: tuple[str, ...]
+    words: Mapping[str, str]
+    shown: int = 0
+    search: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def mode(self) -> str:
+        """The mode that is asked for."""
+        return self.words.get("mode", MODE)
+
+
+def read_state(given: object, fields: Sequence[Field]) -> State:
+    """The state of what a page sent: {"model", "config", "gpu": [...], and any word}. Raises FieldError."""
+    if not isinstance(given, dict):
+        raise FieldError("", "the page sent no state; expected an object of texts")
+    known = {field.name: field for field in fields}
+    boards = given.get("gpu", [])
+    if not isinstance(boards, list) or not all(isinstance(one, str) for one in boards):
+        raise FieldError("gpu.0", "gpu: expected a list of texts")
+    words: dict[str, str] = {}
+    search: dict[str, str] = {}
+    for name, value in given.items():
+        if name in ("model", "config", "gpu", "shown"):
+            continue
+        if isinstance(value, str) and SEARCH_WORD.fullmatch(str(name)):
+            if value.strip():
+                search[name] = value.strip()
+            continue
+        if name not in known:
+            raise FieldError("", str(unknown_name("word", str(name), sorted(known))))
+        if not isinstance(value, str):
+            raise FieldError(name, f"{flag(name)}: expected a text")
+        if value.strip() and value.strip() != known[name].default:
+            words[name] = value.strip()
+    texts = {name: given.get(name, "") for name in ("model", "config")}
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            raise FieldError(name, f"{name}: expected a text")
+    mode = words.get("mode", known["mode"].default)
+    taken = {name: value for name, value in words.items() if not known[name].modes or mode in known[name].modes}
+    shown = given.get("shown", "0")
+    if not (isinstance(shown, str) and shown.isascii() and shown.isdecimal() and len(shown) < 4):
+        raise FieldError("", f"shown: {str(shown)[:20]!r} is no board's place; expected 0 for the first")
+    asked = tuple(one.strip() for one in boards)
+    place = min(int(shown), max(0, len(asked) - 1))
+    return State(texts["model"].strip(), texts["config"].strip(), asked, taken, place, search)
+
+
+def write_link(state: State) -> str:
+    """The state as the part of an address behind "#": what differs from the defaults alone."""
+    pairs = [("model", state.model)] if state.model else []
+    pairs += [("config", state.config)] if state.config else []
+    shown = [("shown", str(state.shown))] if state.shown else []
+    return urlencode(
+        [*pairs, *(("gpu", one) for one in state.gpus), *state.words.items(), *shown, *state.search.items()]
+    )
+
+
+def read_link(text: str, fields: Sequence[Field]) -> State:
+    """The state of such a part of an address; words that nobody knows raise FieldError."""
+    given: dict[str, Any] = {"gpu": []}
+    for name, value in parse_qsl(text.removeprefix("#"), keep_blank_values=True):
+        if name == "gpu":
+            given["gpu"].append(value)
+        else:
+            given[name] = value
+    return read_state(given, fields)
+
+
+# ------------------------------------------------------------------------------------------------ what follows from it
+
+
+def config_of(state: State) -> str | ModelConfig:
+    """The model: a name of the catalogue, or the pasted config. Raises FieldError; a path is not read."""
+    if state.config:
+        return _pasted(state.config)
+    known = (*catalogue(), *aliases())
+    if state.model.lower() not in {name.lower() for name in known}:
+        error = unknown_name("model", state.model, known, "a name of `tilecast models`, or a config.json pasted")
+        raise FieldError("model", str(error))
+    return state.model
+
+
+def _pasted(text: str) -> ModelConfig:
+    if len(text) > LONGEST_CONFIG:
+        raise FieldError("config", f"{CONFIG}: {len(text):,} characters; expected at most {LONGEST_CONFIG:,}")
+    try:
+        data = json.loads(text)
+        if not isinstance(data, dict):
+            raise SpecError(f"{CONFIG}: expected an object, found {type(data).__name__}")
+        return config_from_dict(data, "config", CONFIG)
+    except (ValueError, RecursionError) as error:
+        raise FieldError("config", f"{CONFIG}: no JSON: {error}") from None
+    except RequestError as error:
+        raise FieldError("config", str(error)) from None
+
+
+def boards_of(state: State) -> tuple[Board, ...]:
+    """The boards, in order. Raises FieldError that names the first wrong one."""
+    if not state.gpus:
+        raise FieldError("gpu.0", "gpu: expected at least one board, such as h100")
+    if len(state.gpus) > MOST:
+        raise FieldError(f"gpu.{MOST}", f"gpu: {len(state.gpus)} boards; expected at most {MOST} side by side")
+    found = []
+    for place, asked in enumerate(state.gpus):
+        try:
+            found.append(board_of(asked))
+        except RequestError as error:
+            raise FieldError(f"gpu.{place}", str(error)) from None
+    return tuple(found)
+
+
+def words_of(state: State, fields: Sequence[Field]) -> dict[str, Any]:
+    """The words as `predictor.predict` takes them. Raises FieldError."""
+    known = {field.name: field for field in fields}
+    found = {}
+    for name, text in state.words.items():
+        try:
+            found[name] = known[name].read(text)
+        except RequestError as error:
+            raise FieldError(name, str(error)) from None
+    return found
+
+
+def blamed(error: RequestError, fields: Sequence[Field], place: int) -> FieldError:
+    """The error of a request with the field that it is about: the first flag that its line names, else the board."""
+    if isinstance(error, FieldError):
+        return error
+    line = str(error)
+    names = {flag(field.name): field.name for field in fields}
+    names |= {"--gpu": f"gpu.{place}", "--model": "model"}
+    for found in re.findall(r"--[a-z][a-z-]*", line):
+        if found in names:
+            return FieldError(names[found], line)
+    for field in fields:
+        if line.startswith((f"{field.label} ", f"unknown {field.label} ", f"{field.name} ")):
+            return FieldError(field.name, line)
+    return FieldError("", line)
+
+
+def command_of(state: State, place: int = 0, artifacts: str | None = None) -> str:
+    """The command line that gives the answer of one board; pasted texts are files beside it."""
+    board = board_of(state.gpus[place])
+    words = ["predict", "--model", CONFIG if state.config else state.model]
+    words += ["--gpu", PASTED if board.text else board.asked]
+    for name, value in state.words.items():
+        words += [flag(name), value]
+    if artifacts is not None:
+        words += ["--artifacts", artifacts]
+    return shlex.join(words)
+
+
+def python_of(state: State, fields: Sequence[Field], place: int = 0, artifacts: str | None = None) -> str:
+    """The same in Python."""
+    board = board_of(state.gpus[place])
+    words = words_of(state, fields)
+    if artifacts is not None:
+        words["artifacts"] = artifacts
+    given = [repr(CONFIG if state.config else state.model), repr(PASTED if board.text else board.asked)]
+    given += [f"{name}={value!r}" for name, value in words.items()]
+    return f"import predictor\n\nanswer = predictor.predict({', '.join(given)})\nprint(answer.latency_ms)\n"
+
+
+def request_of(state: State, board: Board, fields: Sequence[Field], artifacts: str | None) -> Request:
+    """The request of one board."""
+    return Request(config_of(state), board.spec, **words_of(state, fields), artifacts=artifacts)
