@@ -15,7 +15,7 @@ MOST_BARS = 12
 _ROW = 28.0
 _WIDE = Size("wide", 960, 0, 190, 110, 8, 34)
 _NARROW = Size("narrow", 336, 0, 104, 66, 8, 34)
-#: Characters of a name on a wide and on a narrow screen, and pixels of one.
+#: Characters of a name on a wide and on a narrow screen: as many as fit, chosen by looking at pages.
 _LETTERS = {"wide": 26, "narrow": 14}
 
 

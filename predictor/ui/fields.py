@@ -12,7 +12,7 @@ from predictor.hardware.system import list_systems
 from predictor.number_formats import KV_DTYPES
 from predictor.precision import SUPPORTED
 from predictor.request import Request
-from predictor.workload import ATTENTIONS, CACHED, MODES, OPTIMIZERS, flag
+from predictor.workload import ATTENTIONS, CACHED, CP_COMMS, MODES, OPTIMIZERS, SCHEDULES, SHARDS, flag
 
 #: Words of a request that are no field of the form, and why.
 NOT_FIELDS = {
@@ -26,13 +26,16 @@ NOT_FIELDS = {
 MODES_OF: Mapping[str, tuple[str, ...]] = {
     "seq_len": tuple(mode for mode in MODES if mode != "decode"),
     "output_len": ("generate",), "context_len": ("decode",), "kv_dtype": CACHED, "optimizer": ("train",),
-    "micro_batch": ("train",), "recompute": ("train",), "step_overhead": CACHED, "sampling": CACHED,
+    "micro_batch": ("train",), "recompute": ("train",), "shard": ("train",), "vpp": ("train",), "schedule": ("train",),
+    "offload_layers": ("train",), "step_overhead": CACHED, "sampling": CACHED,
     "prompt_lens": tuple(mode for mode in MODES if mode != "train"),
 }  # fmt: skip
 #: What a person asks first; the rest is folded away.
 FIRST = ("mode", "batch", "seq_len", "output_len", "context_len", "dtype", "execution")
-#: Characters of a field: more are a slip of the mouse.
+#: Characters of a field: more are a slip of the mouse. Chosen by hand, not from data.
 LONGEST = 4_000
+#: What a word that is on or off says on the page.
+SWITCH = OFF, ON = "no", "yes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class Field:
             close = nearest(text, self.choices, n=1)
             tail = f"; nearest: {close[0]}" if close else ""
             raise RequestError(f"{flag(self.name)} {text!r}: expected one of {', '.join(self.choices)}{tail}")
+        if self.choices == SWITCH:
+            return text == ON
         if self.whole:
             if not (text.removeprefix("-").isdecimal() and text.isascii()) or len(text) > 30:
                 raise RequestError(f"{flag(self.name)} {text!r}: expected a whole number, such as 32")
@@ -86,7 +91,7 @@ def choices() -> dict[str, tuple[str, ...]]:
     return {
         "mode": MODES, "dtype": tuple(SUPPORTED), "kv_dtype": tuple(KV_DTYPES), "attention": ATTENTIONS,
         "execution": tuple(engines.names()), "optimizer": OPTIMIZERS, "sampling": engines.SAMPLINGS,
-        "system": tuple(list_systems()),
+        "shard": SHARDS, "schedule": SCHEDULES, "cp_comm": CP_COMMS, "system": tuple(list_systems()),
     }  # fmt: skip
 
 
@@ -100,8 +105,8 @@ def fields_of(helps: Mapping[str, str]) -> tuple[Field, ...]:
             continue
         one = by_name[name]
         kinds = {part.strip() for part in str(one.type).split("|")}
-        default = "" if one.default in (None, "") else str(one.default)
-        options = listed.get(name, ())
+        default = OFF if one.default is False else "" if one.default in (None, "") else str(one.default)
+        options = SWITCH if one.default is False else listed.get(name, ())
         # "" is the default of a word that the request works out itself
         shown = ("", *options) if options and not default else options
         found.append(

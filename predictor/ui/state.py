@@ -16,7 +16,7 @@ from predictor.networks import ModelConfig
 from predictor.networks.load import aliases, catalogue, config_from_dict
 from predictor.request import Request
 from predictor.ui.boards import MOST, PASTED, Board, board_of
-from predictor.ui.fields import Field
+from predictor.ui.fields import ON, Field
 from predictor.workload import flag
 
 #: The mode of a page that names none: the request's default.
@@ -191,7 +191,7 @@ def command_of(state: State, place: int = 0, artifacts: str | None = None) -> st
     words = ["predict", "--model", CONFIG if state.config else state.model]
     words += ["--gpu", PASTED if board.text else board.asked]
     for name, value in state.words.items():
-        words += [flag(name), value]
+        words += [flag(name), *([] if value == ON else [value])]
     if artifacts is not None:
         words += ["--artifacts", artifacts]
     return shlex.join(words)

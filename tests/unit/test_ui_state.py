@@ -48,6 +48,7 @@ STATES = [
     State("", GPT2, ("l4",), {"dtype": "fp16", "prompt_lens": "3,5,100", "mode": "prefill"}),
     State("gpt2", "", (T4,), {"mode": "train", "batch": "8", "micro_batch": "2", "optimizer": "sgd"}),
     State("mixtral-8x7b", "", ("h200",), SERVED),
+    State("gpt3", "", ("a100",), {"mode": "train", "tp": "8", "sp": "yes", "batch": "8"}),
 ]  # fmt: skip
 
 
@@ -70,7 +71,8 @@ def test_defaults_are_those_of_the_request() -> None:
     of = {one.name: one.default for one in fields_of_class(Request)}
     for one in FIELDS:
         expected = of[one.name]
-        assert one.default == ("" if expected is None else str(expected)), one.name
+        shown = "no" if expected is False else "" if expected is None else str(expected)
+        assert one.default == shown, one.name
 
 
 @each("place", range(len(STATES)))
@@ -170,6 +172,7 @@ WRONG: list[tuple[dict[str, object], str, str]] = [
     ({"launch_overhead": "6ms"}, "launch_overhead", ""),
     ({"prompt_lens": "1,,2"}, "prompt_lens", ""),
     ({"software": "vllm 99", "execution": "vllm"}, "software", ""),
+    ({"sp": "maybe"}, "sp", "yes"),
     ({"nonsense": "1"}, "", "unknown word"),
     ({"batch": 4}, "batch", "expected a text"),
     ({"gpu": "h100"}, "gpu.0", "expected a list"),
