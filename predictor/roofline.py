@@ -2,7 +2,7 @@
 
 Four ceilings bound a kernel from below (Williams et al., 2009, with the L2 cache as a level of its own):
 
-* compute: FLOP / dense peak of the unit that does them;
+* compute: FLOP of the cheapest algorithm / dense peak of the unit that does them;
 * DRAM: what the L2 cache cannot have held, (bytes - L2 capacity) / DRAM bandwidth. A kernel may find its inputs in L2
   and leave its outputs there, so only the traffic beyond the cache's capacity is compulsory;
 * L2: every byte passes the ports between the SMs and L2, bytes / L2 bandwidth;
@@ -75,7 +75,7 @@ def roofline(ops: Sequence[Op], gpu: GPUSpec) -> Roofline:
         if peak is None:
             peak = peaks[key] = peak_for(op, gpu)
         rate[i] = peak
-        flops[i] = op.flops()
+        flops[i] = op.least_flops()
         moved[i] = op.bytes_read() + op.bytes_written()
         link[i] = op.link_seconds()
     compute = flops / rate

@@ -44,6 +44,9 @@ KINDS: dict[str, str] = {
     "collective": "predictor.estimators.collective:Collectives",
 }
 
+#: Families that no folder answers for: products whose operands are gathered on the way.
+GATHERED = ("convolution", "indexer")
+
 Weights = Mapping[str, npt.NDArray[Any]]
 
 
@@ -83,11 +86,23 @@ class ArtifactSet:
         """The estimator for a family and dtype, or None where the roofline has to answer."""
         folder = self._routes.get((family, dtype)) or self._routes.get((family, "*"))
         if folder is None:
-            return None
+            return self._gathered(dtype) if family in GATHERED else None
         estimator = self._loaded.get(folder)
         if estimator is None:
             estimator = self._loaded[folder] = load_estimator(self.path / folder)
         return estimator
+
+    def _gathered(self, dtype: str) -> Estimator | None:
+        """What answers from the estimators of products and of streams; None where the set lacks one of them."""
+        products, streams = self.select("gemm", dtype), self.select("elementwise", dtype)
+        if products is None or streams is None or not hasattr(products, "core_seconds"):
+            return None
+        key = f"{products.name} gathered"
+        if key not in self._loaded:
+            from predictor.estimators.convolution import Gathered, Products  # most forecasts do without
+
+            self._loaded[key] = Gathered(cast(Products, products), streams)
+        return self._loaded[key]
 
     def member_manifest(self, folder: str) -> dict[str, Any]:
         """The manifest of one estimator of the set."""

@@ -56,6 +56,12 @@ class ServingGemm(ServingEstimator):
             seconds[rows] = self._seconds(batch, gpu, dtype, quant, rows)
         return seconds
 
+    def core_seconds(self, shapes: Shapes, gpu: GPUSpec, dtype: str, kernels: str) -> FloatArray:
+        """Seconds of the core alone for products of a dtype, (n,), for operators that are products in disguise."""
+        library = engines.answering(kernels)
+        _, _, constants = self._corrections.resolve(gpu, library.name, variant(dtype, ""))
+        return core_time(shapes, Device.of(gpu, dtype), cast(Constants, constants)).total
+
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """The core's grid and times for the only product of ``batch``, its constants, and what the trees make of it."""
         from predictor.estimators.cores.gemm_explained import core_terms  # a forecast starts without it

@@ -123,6 +123,10 @@ class Op(ABC):
     def flops(self) -> float:
         """Floating-point operations of one call."""
 
+    def least_flops(self) -> float:
+        """Floating-point operations of the cheapest algorithm that libraries have: what the roofline counts."""
+        return self.flops()
+
     @abstractmethod
     def bytes_read(self) -> float:
         """Compulsory bytes read by one call."""

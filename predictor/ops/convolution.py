@@ -19,6 +19,7 @@ from predictor.ops.elementwise import Reduce
 #: Phases beside `FORWARD`: the gradient of the input and that of the weight.
 DGRAD, WGRAD = "dgrad", "wgrad"
 _SPATIAL = 3  # dimensions at most, by definition of the class
+_TILE = 4  # results of a tile of the largest Winograd form that libraries have; source: cuDNN's winogradForwardData4x4
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,13 @@ class Convolution(Op):
         """
         pixels = self.in_pixels if self.transposed else self.pixels
         return 2.0 * self.batch * pixels * self.taps * self.in_channels * self.out_channels / self.groups
+
+    def least_flops(self) -> float:
+        """Of Winograd's F(4, r) along every dimension of a window with stride 1: 4 r results' taps in 3 + r products
+        (Lavin and Gray, arXiv:1509.09308, section 4); an FFT's products of a long window do as well."""
+        if self.stride > 1 or self.dilation > 1 or self.is_depthwise:
+            return self.flops()
+        return self.flops() / prod(_TILE * r / (_TILE + r - 1.0) for r in (self.kernel_d, self.kernel_h, self.kernel_w))
 
     @property
     def input_bytes(self) -> float:

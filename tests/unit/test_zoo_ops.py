@@ -205,3 +205,12 @@ def test_a_linear_layer_is_a_convolution_of_one_tap() -> None:
     assert conv.flops() == linear.flops()
     assert conv.bytes_moved() == linear.bytes_moved()
     assert conv.product == (1, linear.m, linear.n, linear.k)
+
+
+def test_the_bound_counts_the_cheapest_algorithm() -> None:
+    gpu = load_gpu("p100-pcie-16gb")
+    three = Convolution.of("fp32", (42, 500, 10, 10), (411, 500, 3, 3), (1,), (1,))
+    assert three.least_flops() == three.flops() / 4
+    assert roofline([three], gpu).compute_s[0] == pytest.approx(three.flops() / 4 / gpu.peak_flops("fp32"))
+    assert STEM.least_flops() == STEM.flops(), "a stride leaves no tile"
+    assert DEPTHWISE.least_flops() == DEPTHWISE.flops()
