@@ -20,6 +20,7 @@ from predictor.engines.base import (
 from predictor.engines.library import Library
 from predictor.engines.pytorch import EAGER
 from predictor.engines.registry import (
+    USUAL_SERVER,
     answering,
     engine,
     libraries,
@@ -32,7 +33,7 @@ from predictor.engines.registry import (
 from predictor.engines.software import running
 
 __all__ = [
-    "CALLS", "CAPTURED", "DECODE", "EAGER", "GREEDY", "HOSTS", "LAUNCHES", "PREFILL", "SAMPLINGS", "TOP_P", "Engine",
-    "Library", "answering", "engine", "libraries", "library", "measured", "names", "register", "running",
+    "CALLS", "CAPTURED", "DECODE", "EAGER", "GREEDY", "HOSTS", "LAUNCHES", "PREFILL", "SAMPLINGS", "TOP_P",
+    "USUAL_SERVER", "Engine", "Library", "answering", "engine", "libraries", "library", "measured", "names", "register", "running",
     "taken_elsewhere",
 ]  # fmt: skip

@@ -18,7 +18,8 @@ from predictor.ops.attention import Attention
 from predictor.ops.base import Op
 
 if TYPE_CHECKING:
-    from predictor.engines.vintage import KernelRule, Vintage
+    from predictor.engines.scheduling import Batching
+    from predictor.engines.vintage import KernelRule, Scheduler, Vintage
 
 #: What the CPU does while the GPU runs: it makes every framework call of eager PyTorch, it launches every kernel, or
 #: nothing, as the launches were captured in a graph.
@@ -57,7 +58,8 @@ class Engine:
     decode attention comes nearest to what the engine runs there. ``slower``: attention of a pass (`PREFILL`, `DECODE`)
     over that of the measured kernels, where an older release runs older ones. ``called``: other names of its software;
     ``samples``: a step that gives logits chooses its tokens on the GPU. ``vintages``: gives its releases, the oldest
-    first; a function, so that nobody who asks for no engine reads one.
+    first; a function, so that nobody who asks for no engine reads one. ``batching``: gives the class of the scheduler
+    that has such numbers (`predictor.engines.scheduling`); None where it serves no requests that arrive one by one.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Engine:
     called: tuple[str, ...] = ()
     samples: bool = False
     vintages: Callable[[], tuple[Vintage, ...]] = tuple
+    batching: Callable[[Scheduler], type[Batching]] | None = None
 
     def as_of(self, version: str = "") -> Engine:
         """The engine in its release of ``version`` ("": the newest listed, which is this one): one object a release.

@@ -14,9 +14,11 @@ from predictor.errors import RequestError, nearest
 from predictor.hardware.gpu import GPUSpec
 
 #: Modules of this folder that hold neither.
-_OTHERS = ("base", "defaults", "library", "memory", "registry", "releases", "software", "vintage")
-#: The end of the names of those that hold an engine's vintages: read when somebody asks for one.
-_RELEASES = "_releases"
+_OTHERS = ("base", "defaults", "library", "memory", "registry", "releases", "scheduling", "software", "vintage")
+#: Ends of the names of those that hold an engine's vintages and schedulers: read when somebody asks for one.
+_LAZY = ("_releases", "_scheduler")
+#: What serves where nobody says: chosen by hand, not from data.
+USUAL_SERVER = "vllm"
 _registered: dict[str, Engine] = {}
 _libraries: dict[str, Library] = {}
 
@@ -27,7 +29,7 @@ def _built_in() -> tuple[dict[str, Engine], dict[str, Library]]:
     libraries: dict[str, Library] = {}
     modules = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])]
     for name in sorted(modules, key=lambda name: (name != "pytorch", name)):  # PyTorch's own first
-        if name not in _OTHERS and not name.endswith(_RELEASES):
+        if name not in _OTHERS and not name.endswith(_LAZY):
             module = importlib.import_module(f"{__package__}.{name}")
             engines |= {each.name: each for each in getattr(module, "ENGINES", ())}
             libraries |= {each.name: each for each in getattr(module, "LIBRARIES", ())}

@@ -21,7 +21,8 @@ from predictor.engines.sglang_memory import MEMORY
 from predictor.engines.tensorrt_llm import generated_attention
 
 if TYPE_CHECKING:
-    from predictor.engines.vintage import Vintage
+    from predictor.engines.scheduling import Batching
+    from predictor.engines.vintage import Scheduler, Vintage
 
 #: Triton's default tiles are two in all releases. Those up to 0.5.10 multiply the rows of other GPUs' experts, too.
 EXPERTS = (
@@ -59,9 +60,17 @@ def vintages() -> tuple[Vintage, ...]:
     return VINTAGES
 
 
+def batching(rules: Scheduler) -> type[Batching]:
+    """Its scheduler."""
+    from predictor.engines.sglang_scheduler import PrefillFirst
+
+    return PrefillFirst
+
+
 ENGINES = (
     Engine(
         "sglang", "sglang", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY,
         decode_attention_of={"8.0": "vllm"}, samples=True, vintages=vintages,
+        batching=batching,
     ),
 )  # fmt: skip

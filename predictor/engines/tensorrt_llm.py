@@ -26,7 +26,8 @@ from predictor.hardware.generation import runs_mma
 from predictor.hardware.gpu import GPUSpec
 
 if TYPE_CHECKING:
-    from predictor.engines.vintage import Vintage
+    from predictor.engines.scheduling import Batching
+    from predictor.engines.vintage import Scheduler, Vintage
 
 #: CPU time of one launch from C++: NVIDIA's "Getting Started with CUDA Graphs" (2019) shows 2 to 4 microseconds a
 #: kernel (unverified here).
@@ -89,11 +90,19 @@ def vintages() -> tuple[Vintage, ...]:
     return VINTAGES
 
 
+def batching(rules: Scheduler) -> type[Batching]:
+    """Its scheduler."""
+    from predictor.engines.tensorrt_llm_scheduler import InFlight
+
+    return InFlight
+
+
 LIBRARIES = (TRTLLM,)
 ENGINES = (
     Engine(
         "tensorrt_llm", "trtllm", LAUNCHES, CAPTURED, NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S, serves=True,
         rotates=True, fp8_cache=True, unpacks=False, memory=MEMORY, called=("trtllm", "tensorrt-llm"), samples=True,
         vintages=vintages,
+        batching=batching,
     ),
 )  # fmt: skip

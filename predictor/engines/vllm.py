@@ -28,7 +28,8 @@ from predictor.hardware.generation import runs_mma
 from predictor.hardware.gpu import GPUSpec
 
 if TYPE_CHECKING:
-    from predictor.engines.vintage import Vintage
+    from predictor.engines.scheduling import Batching
+    from predictor.engines.vintage import Scheduler, Vintage
 
 #: The memory of CUDA graphs counts within the fraction from 0.24 on, before that it came on top.
 MEMORY = (
@@ -92,9 +93,17 @@ def vintages() -> tuple[Vintage, ...]:
     return VINTAGES
 
 
+def batching(rules: Scheduler) -> type[Batching]:
+    """Its scheduler: that of the first engine core, which mixes nothing, or of the second."""
+    from predictor.engines.vllm_scheduler import PromptsFirst, RunningFirst
+
+    return RunningFirst if rules.mixes else PromptsFirst
+
+
 LIBRARIES = (VLLM,)
 ENGINES = (
     Engine(
         "vllm", "vllm", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY, samples=True, vintages=vintages,
+        batching=batching,
     ),
 )  # fmt: skip

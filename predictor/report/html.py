@@ -78,7 +78,7 @@ def to_html(forecast: Forecast, asked: Asked | None = None) -> str:
             _provenance(answer, run, command(answer, asked or Asked(answer.model, answer.gpu))),
         ),
     ]  # fmt: skip
-    return _document(title, f"{title}: {seconds(answer.latency_s)}", body)
+    return document(title, f"{title}: {seconds(answer.latency_s)}", body)
 
 
 def _run_words(answer: Prediction) -> str:
@@ -91,7 +91,8 @@ def _run_words(answer: Prediction) -> str:
     return ", ".join([gpus, *words[:1], *ragged, *words[1:]])
 
 
-def _document(title: str, description: str, body: Sequence[str]) -> str:
+def document(title: str, description: str, body: Sequence[str]) -> str:
+    """A page of ``body``, with the style and script of all pages."""
     style = Html((TEMPLATES / "page.css").read_text(encoding="utf-8"))
     script = Html((TEMPLATES / "page.js").read_text(encoding="utf-8"))
     head = tag(

@@ -195,11 +195,11 @@ def memory_of(run: Run, plan: Plan) -> Memory:
     if work.mode == "train":
         return Memory(*_of_training(run, plan), 0.0, **allowed)
     weights = _weight_bytes(run.config, run.numbers.formats, mesh_of(work))
-    cache = _cache_bytes(run.config, work, run.numbers)
+    cache = cache_bytes(run.config, work, run.numbers)
     return Memory(weights, 0.0, 0.0, _largest_moment(plan.first), cache, sequences=work.batch, **allowed)
 
 
-def _cache_bytes(config: ModelConfig, work: Workload, numbers: Precision) -> float:
+def cache_bytes(config: ModelConfig, work: Workload, numbers: Precision) -> float:
     """Bytes of one GPU's KV cache at the end of a run; 0 in mode forward, which keeps none."""
     if work.mode == "forward":
         return 0.0

@@ -54,6 +54,7 @@ LEVELS = {
     "predictor.simulate.schedule": 7,
     "predictor.request": 5,
     "predictor.forecast": 9,
+    "predictor.simulate.serving": 10,
     "predictor.api": 10,
     "predictor.sensitivity": 10,
     "predictor.learned_steps": 10,

@@ -1,0 +1,76 @@
+"""`tilecast serve simulate`: requests under load."""
+
+from __future__ import annotations
+
+import argparse
+
+from predictor.commands.serve_words import (
+    add_goals,
+    add_server,
+    add_traffic,
+    check_rows_path,
+    goals_of,
+    server_run,
+    traffic_of,
+    write_columns,
+)
+
+EXAMPLES = """examples:
+  tilecast serve simulate --model llama-3.1-8b --gpu h100 --rate 8 --isl 1000 --osl 250
+  tilecast serve simulate --model llama-3.1-70b --gpu h100 --tp 8 --execution sglang --concurrency 64 --isl 400 --osl 99
+  tilecast serve simulate --model llama-3.1-8b --gpu l40s --trace requests.csv --ttft 1s --tpot 50ms --html served.html
+  tilecast serve simulate --model qwen3-32b --gpu h200 --rate 4 --lengths sharegpt.json --json --out requests.parquet
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `serve simulate`."""
+    add_server(parser)
+    add_traffic(parser)
+    add_goals(parser)
+    add = parser.add_argument
+    add("--max-num-seqs", type=int, metavar="N", help="sequences of a step at most (default: the engine's for the GPU)")
+    add("--max-num-batched-tokens", type=int, metavar="N", help="tokens of a step at most (default: the engine's)")
+    add("--prefix-cache", choices=("on", "off"), help="whether prompts share pages (default: the engine's)")
+    add("--drafts", type=int, default=0, metavar="K", help="tokens guessed a step by a layer of the model (MTP)")
+    add("--acceptance", type=float, default=0.0, metavar="P", help="chance that a draft is right (with --drafts)")
+    add("--replicas", type=int, default=1, metavar="N", help="servers alike that share the requests (default 1)")
+    add("--html", metavar="FILE", help="also write a page with pictures: queue, cache and batch over time")
+    add("--timeline", metavar="FILE", help="also write requests and steps as a Chrome trace, for ui.perfetto.dev")
+    add("--out", metavar="FILE", help="also write every request (.csv or .parquet)")
+    add("--json", action="store_true", help="print JSON (docs/serving.md)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Simulate and print."""
+    from predictor.report.files import check_paths
+    from predictor.report.serving import columns_of, print_served, to_dict, to_json
+    from predictor.simulate.serving.deployment import Options
+    from predictor.simulate.serving.goals import ranges_of
+    from predictor.simulate.serving.simulator import costs_of, serve
+
+    check_paths(arguments.html, arguments.timeline)
+    if arguments.out is not None:
+        check_rows_path(arguments.out)
+    goals, traffic = goals_of(arguments), traffic_of(arguments)
+    prefixes = None if arguments.prefix_cache is None else arguments.prefix_cache == "on"
+    options = Options(
+        arguments.max_num_seqs, arguments.max_num_batched_tokens, prefixes, arguments.drafts, arguments.acceptance,
+        arguments.replicas,
+    )  # fmt: skip
+    asked = server_run(arguments, int(traffic.input_tokens.max()), int(traffic.output_tokens.max()))
+    served = serve(asked, traffic, options)
+    found = to_dict(served, goals, ranges_of(served, costs_of(served.deployment, traffic)))
+    if arguments.out is not None:
+        write_columns(columns_of(served), arguments.out)
+    if arguments.html is not None or arguments.timeline is not None:
+        from predictor.report.serving_page import write_reports
+
+        write_reports(served, found, html=arguments.html, timeline=arguments.timeline)
+    if arguments.json:
+        print(to_json(found))
+        return 0
+    from predictor.report.console import wide_console
+
+    print_served(found, wide_console())
+    return 0

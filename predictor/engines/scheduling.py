@@ -1,0 +1,223 @@
+"""What an engine's scheduler sees and says: requests that wait, prompts begun, requests that decode, pages of KV cache.
+
+A scheduler is a class of one screen in its engine's folder, with the numbers of its release
+(`predictor.engines.vintage.Scheduler`); `Engine.batching` gives it. All that decode take a step together, so a clock
+counts their tokens: who begins at one reading ends at another, and what it holds follows from the clock. Lengths are in
+tokens.
+"""
+
+from __future__ import annotations
+
+import heapq
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.engines.vintage import NOBODY, Scheduler
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request on its way: ``prompt`` tokens to read before its next token, ``output`` tokens still to make then.
+
+    ``shared``: leading tokens of the prompt that an earlier one has, too; ``computed``: those in the cache; ``held``:
+    pages that are its own while the prompt is read, or all the time where they are set aside at once. ``began`` and
+    ``ends``: readings of the clock at which it makes the first and the last of its tokens.
+    """
+
+    index: int
+    prompt: int
+    output: int
+    shared: int = 0
+    computed: int = 0
+    held: int = 0
+    began: int = 0
+    ends: int = 0
+
+    @property
+    def left(self) -> int:
+        """Tokens of the prompt that are not computed."""
+        return self.prompt - self.computed
+
+
+class Pages:
+    """The KV cache: ``total`` pages of ``size`` tokens, of which ``free`` are nobody's.
+
+    Those that decode grow by a token with every tick of the clock. Their place in a page, less the clock, stays what it
+    is, so that the pages of many steps are counted at once.
+    """
+
+    def __init__(self, total: int, size: int) -> None:
+        self.total, self.size, self.free = total, size, total
+        self._places = np.zeros(size, dtype=np.int64)
+
+    def count(self, tokens: int) -> int:
+        """Pages of so many tokens."""
+        return -(-tokens // self.size)
+
+    def take(self, pages: int) -> None:
+        """So many become somebody's; give them back with a number below 0."""
+        if pages > self.free:
+            raise ValueError(f"{pages} pages wanted, {self.free} of {self.total} free")
+        self.free -= pages
+
+    def follow(self, tokens: int, clock: int, sequences: int = 1) -> None:
+        """So many sequences of ``tokens`` begin to grow (-1: one grows no more)."""
+        self._places[(tokens - clock) % self.size] += sequences
+
+    def growth(self, clock: int, ticks: int) -> npt.NDArray[np.int64]:
+        """Pages taken after each of ``ticks`` ticks from ``clock`` on, of shape (ticks,), not falling."""
+        if self.size == 1:
+            taken = np.full(ticks, self._places[0])
+        else:
+            taken = self._places[-np.arange(clock, clock + ticks) % self.size]
+        found: npt.NDArray[np.int64] = np.cumsum(taken)
+        return found
+
+
+@dataclass(slots=True)
+class Batch:
+    """What a step runs: so many tokens of each prompt of ``chunks``, and, with ``decodes``, all who decode.
+    ``preempted`` gave way to it."""
+
+    chunks: list[tuple[Sequence, int]] = field(default_factory=list)
+    decodes: bool = False
+    preempted: list[Sequence] = field(default_factory=list)
+
+
+class Batching(ABC):
+    """An engine's scheduler and what it looks at.
+
+    ``waiting`` in the order of arrival, ``begun``: prompts computed in part, ``decoding``: by index, the oldest first.
+    ``width``: tokens of the budget that a sequence takes in a decode step, drafts included. ``prefixes``: pages of a
+    common beginning are shared.
+    """
+
+    def __init__(self, rules: Scheduler, pages: Pages, width: int = 1, prefixes: bool = False) -> None:
+        self.rules, self.pages, self.width, self.prefixes = rules, pages, width, prefixes
+        self.waiting: deque[Sequence] = deque()
+        self.begun: list[Sequence] = []
+        self.decoding: dict[int, Sequence] = {}
+        self.clock = 0
+        self.steps = 0  # of decoding, since somebody set it to 0
+        self.ending = 0  # sum of `ends` of those who decode
+        self._bases = 0  # sum of their lengths at clock 0
+        self._ends: list[tuple[int, int]] = []  # (end, index), the soonest first; those that left may still stand there
+        self.sets_aside = rules.preemption == NOBODY  # pages for all that a request will write
+
+    @abstractmethod
+    def batch(self) -> Batch:
+        """The next step. Pages of its prompts are taken; there are enough for one tick of those who decode."""
+
+    def patience(self) -> int:
+        """Decode steps after which those who wait are looked at again, though nobody came or went."""
+        return 2**30
+
+    @property
+    def running(self) -> int:
+        """Sequences that hold pages."""
+        return len(self.begun) + len(self.decoding)
+
+    @property
+    def context(self) -> int:
+        """Tokens in the cache of all that decode."""
+        return self._bases + len(self.decoding) * self.clock
+
+    @property
+    def spare(self) -> int:
+        """Free pages beyond those of the next tick."""
+        if self.sets_aside or not self.decoding:
+            return self.pages.free
+        return self.pages.free - int(self.pages.growth(self.clock, self.width)[-1])
+
+    def length(self, one: Sequence) -> int:
+        """Tokens in the cache of one that decodes."""
+        return one.prompt + self.clock - one.began
+
+    def soonest(self) -> Sequence | None:
+        """The next of those who decode to be done."""
+        while self._ends:
+            end, index = self._ends[0]
+            one = self.decoding.get(index)
+            if one is not None and one.ends == end:
+                return one
+            heapq.heappop(self._ends)
+        return None
+
+    def found(self, one: Sequence) -> int:
+        """Tokens of a waiting prompt that the cache has: whole pages, and at least one token is left to compute."""
+        shared = min(one.shared, one.prompt - 1) if self.prefixes else 0
+        return shared // self.pages.size * self.pages.size
+
+    def wants(self, one: Sequence, tokens: int) -> int:
+        """Pages that are to be taken so that ``tokens`` more of a prompt can be computed."""
+        if self.sets_aside:
+            return self.pages.count(one.prompt + one.output - 1) - one.held
+        start = one.computed or self.found(one)
+        return self.pages.count(start + tokens) - one.held
+
+    def admit(self, tokens: int) -> tuple[Sequence, int]:
+        """Take the first of those who wait, with ``tokens`` of its prompt beyond what the cache has."""
+        one = self.waiting.popleft()
+        one.computed = self.found(one)
+        self.begun.append(one)
+        return self.extend(one, tokens)
+
+    def extend(self, one: Sequence, tokens: int) -> tuple[Sequence, int]:
+        """Compute ``tokens`` more of a prompt that was begun."""
+        more = self.wants(one, tokens)
+        self.pages.take(more)
+        one.held += more
+        one.computed += tokens
+        return one, tokens
+
+    def finish_prompt(self, one: Sequence) -> bool:
+        """Its prompt is in the cache and its first token made; whether it decodes on."""
+        self.begun.remove(one)
+        if one.output == 1:
+            self.pages.take(-one.held)
+            return False
+        one.began, one.ends = self.clock, self.clock + one.output - 1
+        self.decoding[one.index] = one
+        self.ending += one.ends
+        self._bases += one.prompt - one.began
+        heapq.heappush(self._ends, (one.ends, one.index))
+        if not self.sets_aside:
+            self.pages.follow(one.prompt, self.clock)
+        return True
+
+    def leave(self, one: Sequence) -> None:
+        """One that decodes is done, or gives way."""
+        del self.decoding[one.index]
+        self.ending -= one.ends
+        self._bases -= one.prompt - one.began
+        tokens = self.length(one)
+        self.pages.take(-(one.held if self.sets_aside else self.pages.count(tokens)))
+        if not self.sets_aside:
+            self.pages.follow(tokens, self.clock, -1)
+
+    def tick(self, tokens: int) -> None:
+        """All who decode made so many tokens; their pages are taken."""
+        if not self.sets_aside and tokens:
+            self.pages.take(int(self.pages.growth(self.clock, tokens)[-1]))
+        self.clock += tokens
+
+    def give_way(self, one: Sequence, found: Batch) -> None:
+        """``one`` loses its pages to ``found`` and waits in front, to be computed again with the tokens it made."""
+        found.preempted.append(one)
+        if one.index in self.decoding:
+            self.leave(one)
+            one.prompt, one.output = self.length(one) + 1, one.ends - self.clock
+        else:
+            self.begun.remove(one)
+            self.pages.take(-one.held)
+        one.computed = one.held = one.shared = 0
+        self.waiting.appendleft(one)
+
+    def make_room(self, found: Batch) -> None:
+        """The last to be admitted give way until those who decode can."""
+        while self.spare < 0:
+            self.give_way(self.begun[-1] if self.begun else next(reversed(self.decoding.values())), found)

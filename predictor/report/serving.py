@@ -1,0 +1,210 @@
+"""What came of requests under load: a dict for JSON, lines for a terminal, a table of every request."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from predictor.estimators.interval import LEVEL
+from predictor.report.formats import release_of
+from predictor.report.table import Column, print_table, say
+from predictor.roofline import FloatArray
+from predictor.simulate.serving.goals import Goals, Range
+from predictor.simulate.serving.simulator import Served
+
+#: Of the JSON object; a field that is removed or changes its meaning raises it.
+SCHEMA_VERSION = 1
+#: Of requests, by definition of the JSON keys.
+PERCENTILES = (50, 90, 99)
+#: Points of a curve over time in JSON and on the page: chosen by hand, not from data.
+POINTS = 200
+
+
+def to_dict(served: Served, goals: Goals, ranges: Mapping[str, Range] | None = None) -> dict[str, Any]:
+    """The JSON object; ``ranges``: of the means of ttft, tpot and latency, seconds."""
+    deployment, traffic = served.deployment, served.traffic
+    work, rules = deployment.run.work, deployment.rules
+    span = served.span_s
+    good = goals.met(served)
+    cached = int(sum(served.found_tokens))
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": deployment.run.config.name,
+        "gpu": deployment.run.gpu.id,
+        "num_gpus": work.parallelism.num_gpus * deployment.options.replicas,
+        "tp": work.parallelism.tp,
+        "replicas": deployment.options.replicas,
+        "execution": work.execution,
+        "release": release_of(work),
+        "dtype": work.dtype,
+        "kv_dtype": work.kv_dtype,
+        "max_num_seqs": rules.sequences,
+        "max_num_batched_tokens": rules.tokens,
+        "scheduler": rules.order,
+        "scheduler_source": rules.source,
+        "kv_cache_tokens": deployment.pages * deployment.page_tokens,
+        "prefix_cache": deployment.prefixes,
+        "requests": len(traffic),
+        "input_tokens": int(traffic.input_tokens.sum()),
+        "output_tokens": int(traffic.output_tokens.sum()),
+        "cached_tokens": cached,
+        "concurrency": traffic.concurrency or None,
+        "duration_s": span,
+        "ttft_ms": _times(served.ttft_s, (ranges or {}).get("ttft")),
+        "tpot_ms": _times(served.tpot_s, (ranges or {}).get("tpot")),
+        "latency_ms": _times(served.latency_s, (ranges or {}).get("latency")),
+        "interval_level": LEVEL,
+        "output_tokens_per_s": float(traffic.output_tokens.sum()) / span,
+        "output_tokens_per_s_per_gpu": float(traffic.output_tokens.sum()) / span
+        / (work.parallelism.num_gpus * deployment.options.replicas),
+        "requests_per_s": len(traffic) / span,
+        "goodput": float(good.sum()) / span if goals.any else None,
+        "good_share": float(good.mean()) if goals.any else None,
+        "sla": {"ttft_ms": _ms(goals.ttft_s), "tpot_ms": _ms(goals.tpot_s)},
+        "preemptions": served.preempted,
+        **_load(served),
+    }  # fmt: skip
+
+
+def _ms(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value * 1e3
+
+
+def _times(values: FloatArray, known: Range | None) -> dict[str, Any]:
+    """Mean, percentiles and the mean's interval in milliseconds; None where no request has such a time."""
+    present = values[~np.isnan(values)]
+    if not present.size:
+        return {"mean": None, **{f"p{p}": None for p in PERCENTILES}, "interval": None}
+    points = np.percentile(present, PERCENTILES) * 1e3
+    return {
+        "mean": float(present.mean()) * 1e3,
+        **{f"p{p}": float(value) for p, value in zip(PERCENTILES, points, strict=True)},
+        "interval": None if known is None else [known[0] * 1e3, known[1] * 1e3],
+    }
+
+
+def _load(served: Served) -> dict[str, Any]:
+    """How full the servers are, on average over the time that they run."""
+    moments = [moment for each in served.moments for moment in each]
+    seconds = np.array([moment.end_s - moment.start_s for moment in moments])
+    busy = float(seconds.sum())
+    total = served.deployment.pages
+    steps = np.array([moment.steps for moment in moments])
+
+    def mean(values: list[int]) -> float:
+        return float(np.array(values) @ seconds / busy)
+
+    return {
+        "busy_share": min(1.0, busy / (served.span_s * len(served.moments))),
+        "steps": int(steps.sum()),
+        "mean_step_ms": busy / float(steps.sum()) * 1e3,
+        "mean_decoding": mean([moment.decoding for moment in moments]),
+        "mean_waiting": mean([moment.waiting for moment in moments]),
+        "most_waiting": max(moment.waiting for moment in moments),
+        "mean_cache_share": mean([moment.pages for moment in moments]) / total,
+        "most_cache_share": max(moment.pages for moment in moments) / total,
+        "timeline": curves(served),
+    }
+
+
+def curves(served: Served) -> dict[str, list[float]]:
+    """Of all servers over time: decoding and waiting requests, the share of the cache that is held, prompt tokens a
+    second; each at the beginning of at most `POINTS` equal spans of ``time_s``."""
+    end = max(moment.end_s for each in served.moments for moment in each)
+    edges = np.linspace(0.0, end, POINTS + 1)
+    totals = {name: np.zeros(POINTS) for name in ("decoding", "waiting", "cache_share", "prompt_tokens_per_s")}
+    for each in served.moments:
+        starts = np.array([moment.start_s for moment in each])
+        ends = np.array([moment.end_s for moment in each])
+        columns = {
+            "decoding": [moment.decoding for moment in each],
+            "waiting": [moment.waiting for moment in each],
+            "cache_share": [moment.pages / served.deployment.pages / len(served.moments) for moment in each],
+            "prompt_tokens_per_s": [moment.chunk_tokens / (moment.end_s - moment.start_s) for moment in each],
+        }
+        for name, values in columns.items():
+            totals[name] += _averaged(starts, ends, np.array(values, dtype=np.float64), edges)
+    return {"time_s": edges[:-1].tolist(), **{name: values.tolist() for name, values in totals.items()}}
+
+
+def _averaged(starts: FloatArray, ends: FloatArray, values: FloatArray, edges: FloatArray) -> FloatArray:
+    """Averages over the spans between ``edges`` of what is ``values`` from ``starts`` to ``ends``, else 0."""
+    times = np.stack((starts, ends), axis=1).ravel()
+    areas = np.stack((np.zeros(len(values)), values * (ends - starts)), axis=1).ravel().cumsum()
+    found: FloatArray = np.diff(np.interp(edges, times, areas)) / np.diff(edges)
+    return found
+
+
+_WORDS = {"ttft_ms": "time to first token", "tpot_ms": "time per output token", "latency_ms": "latency"}
+
+
+def print_served(found: Mapping[str, Any], console: Console) -> None:
+    """The answer in a few lines."""
+    gpus = f"{found['num_gpus']} x {found['gpu']}"
+    say(
+        console,
+        f"{found['model']} on {gpus}, {found['release'] or found['execution']}, tp {found['tp']}"
+        + (f", {found['replicas']} replicas" if found["replicas"] > 1 else "")
+        + f", {found['dtype']}, at most {found['max_num_seqs']:,} sequences and {found['max_num_batched_tokens']:,}"
+        f" tokens a step, {found['kv_cache_tokens']:,} tokens of KV cache",
+    )
+    loop = f", {found['concurrency']} at a time" if found["concurrency"] else ""
+    say(
+        console,
+        f"{found['requests']:,} requests{loop}: {found['input_tokens']:,} tokens in"
+        + (f" ({found['cached_tokens']:,} of them found in the cache)" if found["cached_tokens"] else "")
+        + f", {found['output_tokens']:,} out, in {found['duration_s']:.4g} s",
+    )
+    rows = []
+    for name, words in _WORDS.items():
+        times = found[name]
+        if times["mean"] is None:
+            continue
+        low_high = times["interval"]
+        rows.append([
+            words, *(f"{times[key]:,.4g}" for key in ("mean", "p50", "p90", "p99")),
+            "" if low_high is None else f"{low_high[0]:,.4g} to {low_high[1]:,.4g}",
+        ])  # fmt: skip
+    heads = [Column("ms", key=True), *(Column(name, right=True) for name in ("mean", "p50", "p90", "p99"))]
+    print_table(console, [*heads, Column(f"{found['interval_level']:.0%} of the mean", right=True)], rows)
+    say(
+        console,
+        f"{found['output_tokens_per_s']:,.4g} tokens/s ({found['output_tokens_per_s_per_gpu']:,.4g} a GPU),"
+        f" {found['requests_per_s']:,.4g} requests/s"
+        + ("" if found["goodput"] is None else f", goodput {found['goodput']:,.4g} ({found['good_share']:.1%} good)"),
+    )  # fmt: skip
+    say(
+        console,
+        f"busy {found['busy_share']:.0%}, {found['mean_decoding']:,.3g} decode and {found['mean_waiting']:,.3g} wait on"
+        f" average, cache {found['mean_cache_share']:.0%} full, at most {found['most_cache_share']:.0%},"
+        f" {found['preemptions']:,} preempted, {found['steps']:,} steps",
+    )
+
+
+def to_json(found: Mapping[str, Any]) -> str:
+    """The answer as JSON text."""
+    return json.dumps(found, indent=2, allow_nan=False)
+
+
+def columns_of(served: Served) -> dict[str, list[Any]]:
+    """Every request: a column a list, times in milliseconds but for the arrival."""
+    traffic = served.traffic
+    tpot = [None if math.isnan(value) else value * 1e3 for value in served.tpot_s.tolist()]
+    return {
+        "request": list(range(len(traffic))),
+        "arrival_s": served.arrival_s.tolist(),
+        "input_tokens": traffic.input_tokens.tolist(),
+        "output_tokens": traffic.output_tokens.tolist(),
+        "shared_prefix_tokens": traffic.shared.tolist(),
+        "cached_tokens": list(served.found_tokens),
+        "queue_ms": ((served.scheduled_s - served.arrival_s) * 1e3).tolist(),
+        "ttft_ms": (served.ttft_s * 1e3).tolist(),
+        "tpot_ms": tpot,
+        "latency_ms": (served.latency_s * 1e3).tolist(),
+        "preempted": list(served.preempted_times),
+    }

@@ -1,0 +1,346 @@
+"""Seconds of an engine's steps, from tables that one call of the estimators fills.
+
+A step is n decodes with a sum of contexts beside chunks of prompts. All but attention depends on the tokens alone (the
+head and the sampler on the sequences that make one), so a step is
+
+    body(tokens) + head(sequences) + attention of decodes(n, context) + attention of chunks(how many, tokens, before)
+
+Each part is a table of operators of the graphs that a forecast of one batch has, and between its points a line, of
+attention over chunks in logarithms. Prompts of lengths that are listed are points of the tables. Products run at the
+rate that power leaves in a long run (`predictor.simulate.sustained`).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from predictor.engines import CAPTURED, Engine
+from predictor.engines.vintage import Graphs
+from predictor.errors import UnsupportedError
+from predictor.forecast import WithoutIntervals
+from predictor.graph import Block, Graph, Node
+from predictor.ops.attention import Attention
+from predictor.roofline import FloatArray
+from predictor.run import Run
+from predictor.simulate.gaps import NO_GAPS, gaps_of
+from predictor.simulate.lower import lower, mesh_of
+from predictor.simulate.plan import Plan, Stage, make_step
+from predictor.simulate.templates import lower_alike
+from predictor.simulate.times import Operators, TimedStage
+
+#: Runs of every pass, so that its products count as those of a long run: chosen by hand, not from data.
+_LONG = 1e6
+#: Points a doubling of tokens in the tables. Chosen by looking at how far tables are from forecasts of single steps
+#: (tests/integration/test_serving_costs.py: 2 % on average).
+_A_DOUBLING = 2
+#: Ratios of keys to queries of a chunk, and chunks of a step, at which attention over prompts is forecast. Chosen by
+#: looking at the same.
+_RATIOS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 128.0, 512.0, 2048.0)
+#: Chosen by looking at the same.
+_CHUNKS = (1, 2, 4, 8, 16, 32)
+#: Lengths of prompts that become points of the tables, if there are no more. Chosen by hand, not from data: a trace of
+#: random lengths has none.
+_LISTED = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a server may meet: most tokens and decoding sequences of a step, tokens of the longest sequence, and lengths
+    of prompts that come often."""
+
+    tokens: int
+    sequences: int
+    longest: int
+    prompts: tuple[int, ...] = ()
+    drafts: int = 0
+
+
+class _Body:
+    """Passes without attention by tokens: ``gpu_s`` with gaps, ``cpu_s`` of launches, ``head_s`` of head and sampler,
+    each of shape (points,)."""
+
+    def __init__(self, tokens: Sequence[int], timed: Sequence[TimedStage]) -> None:
+        self.tokens = np.array(tokens, dtype=np.float64)
+        parts = [_parts(stage) for stage in timed]
+        self.gpu_s, self.cpu_s, self.head_s = (np.array(column) for column in zip(*parts, strict=True))
+
+    def at(self, tokens: float) -> tuple[float, float]:
+        """Seconds of the GPU and of the CPU."""
+        return float(np.interp(tokens, self.tokens, self.gpu_s)), float(np.interp(tokens, self.tokens, self.cpu_s))
+
+    def head(self, sequences: float) -> float:
+        """Seconds of head and sampler."""
+        return float(np.interp(sequences, self.tokens, self.head_s))
+
+
+def _parts(stage: TimedStage) -> tuple[float, float, float]:
+    """GPU seconds of a pass without its attention, CPU seconds, and GPU seconds of the blocks behind the layers."""
+    seconds = stage.operators.seconds
+    attention, last = 0.0, 0
+    for place, at in enumerate(stage.blocks):
+        for node, row, times in zip(at.block.nodes, at.rows, at.times, strict=True):
+            if isinstance(node.op, Attention):
+                attention += float(seconds[row]) * times
+                last = place
+    head = sum(at.sum_s * at.block.repeat for at in stage.blocks[last + 1 :])
+    return stage.timeline.gpu_s - attention, stage.timeline.cpu_s, head
+
+
+class _Decodes:
+    """Attention of n decodes of a mean context: a table over both, and lines between its points."""
+
+    def __init__(self, counts: Sequence[int], contexts: Sequence[int], seconds: FloatArray) -> None:
+        self.counts, self.contexts = np.array(counts, dtype=np.float64), np.array(contexts, dtype=np.float64)
+        self.seconds = seconds  # (counts, contexts)
+        self._rows: dict[int, FloatArray] = {}
+
+    def at(self, n: int, context: FloatArray) -> FloatArray:
+        """Seconds at contexts of any shape."""
+        row = self._rows.get(n)
+        if row is None:
+            i = min(max(int(np.searchsorted(self.counts, n)), 1), len(self.counts) - 1)
+            low, high = self.counts[i - 1], self.counts[i]
+            share = (n - low) / (high - low)
+            row = self._rows[n] = self.seconds[i - 1] * (1 - share) + self.seconds[i] * share
+        found: FloatArray = np.interp(context, self.contexts, row)
+        over = context > self.contexts[-1]
+        return np.where(over, row[-1] * context / self.contexts[-1], found) if over.any() else found
+
+
+class _Chunks:
+    """Attention of one call over chunks alike: logarithms of seconds over (chunks, queries, keys a query)."""
+
+    def __init__(self, queries: Sequence[int], seconds: dict[tuple[int, int, float], float]) -> None:
+        self.queries = list(queries)
+        self._logs = {key: math.log(value) for key, value in seconds.items()}
+        self._most = {q: max(c for c, each, _ in seconds if each == q) for q in self.queries}
+        self._ratios = list(_RATIOS)
+
+    def at(self, chunks: float, queries: int, before: int) -> float:
+        """Seconds of one call over so many chunks of ``queries`` tokens after ``before`` in the cache."""
+        ratio = (queries + before) / queries
+        i, part = _place(self.queries, float(queries))
+        j, other = _place(self._ratios, ratio)
+        found = 0.0
+        for q, share in ((self.queries[i], 1 - part), (self.queries[min(i + 1, len(self.queries) - 1)], part)):
+            if share:
+                for r, across in ((self._ratios[j], 1 - other), (self._ratios[j + 1], other)):
+                    if across:
+                        found += share * across * self._log(chunks, q, r)
+        return math.exp(found)
+
+    def _log(self, chunks: float, queries: int, ratio: float) -> float:
+        most = self._most[queries]
+        if chunks >= most:
+            return self._logs[most, queries, ratio] + math.log(chunks / most)
+        i = bisect_right(_CHUNKS, chunks) - 1
+        low, high = _CHUNKS[i], _CHUNKS[i + 1]
+        a, b = math.exp(self._logs[low, queries, ratio]), math.exp(self._logs[high, queries, ratio])
+        return math.log(a + (b - a) * (chunks - low) / (high - low))
+
+
+def _place(points: Sequence[float], value: float) -> tuple[int, float]:
+    """The point at or below a value, and how far the value is on the way to the next, in logarithms."""
+    i = min(max(bisect_right(points, value) - 1, 0), len(points) - 2) if len(points) > 1 else 0
+    if len(points) == 1:
+        return 0, 0.0
+    low, high = points[i], points[i + 1]
+    return i, min(max(math.log(value / low) / math.log(high / low), 0.0), 1.0)
+
+
+class StepCosts:
+    """Seconds of the steps of one server of a run, which is in mode generate."""
+
+    def __init__(self, run: Run, sizes: Sizes, graphs: Graphs | None) -> None:
+        self.run, self.sizes = run, sizes
+        self.engine: Engine = run.work.engine
+        self.graphs = Graphs((), "") if graphs is None else graphs
+        self._factor = 1.0
+        self._waits_s = run.work.waits_s
+        self.operators = Operators(run.gpu, self.engine, WithoutIntervals(run.selector))
+        self._fill()
+
+    # -------------------------------------------------------------------------------------------------------- filling
+
+    def _fill(self) -> None:
+        sizes, captured = self.sizes, self.engine.decode_host == CAPTURED
+        width = 1 + sizes.drafts
+        most = sizes.sequences * width
+        inside = [size for size in self.graphs.sizes if size < 2 * most] if captured else []
+        steps = sorted({*_doublings(1, most), *inside})
+        tokens = sorted({*_doublings(1, sizes.tokens), *self._listed(sizes.tokens)})
+        heads = self._decode_graphs(steps)
+        prompts = self._prompt_graphs(tokens)
+        self._kinds = [_attention(heads[0]), _attention(prompts[0])]
+        stages = [
+            *(self._stage(graph, "decode", True) for graph in heads),
+            *(self._stage(graph, "decode", False) for graph in heads),
+            *(self._stage(graph, "prefill", False) for graph in prompts),
+        ]
+        timed = [stages for (stages,) in self.operators.time([Plan((stage,)) for stage in stages])]
+        n = len(heads)
+        self._captured, self._launched = _Body(steps, timed[:n]), _Body(steps, timed[n : 2 * n])
+        self._mixed = _Body(tokens, timed[2 * n :])
+        self._fill_attention(tokens)
+        self._decode_s: dict[int, tuple[float, float]] = {}
+
+    def _listed(self, most: int) -> tuple[int, ...]:
+        listed = tuple(n for n in set(self.sizes.prompts) if n <= most)
+        return listed if len(listed) <= _LISTED else ()
+
+    def _stage(self, graph: Graph, phase: str, captured: bool) -> Stage:
+        host = CAPTURED if captured else self.engine.host
+        gaps = gaps_of(captured, self.run.work.kernel_gap_s)
+        return Stage(graph, phase, _LONG, host, self.run.work.launch_overhead_s, gaps=gaps)
+
+    def _decode_graphs(self, batches: Sequence[int]) -> list[Graph]:
+        run, mesh = self.run, mesh_of(self.run.work)
+        found = []
+        for batch in batches:
+            step = make_step(run.work, run.numbers, "decode", 1, 1, batch)
+            alike = lower_alike(run.config, step, [1], mesh, run.numbers.formats, self.engine)
+            found.append(alike[0] if alike else lower(run.config, step, mesh, run.numbers.formats, self.engine))
+        return found
+
+    def _prompt_graphs(self, tokens: Sequence[int]) -> list[Graph]:
+        run, mesh = self.run, mesh_of(self.run.work)
+        found = []
+        for count in tokens:
+            step = make_step(run.work, run.numbers, "prefill", count, 0, 1)
+            alike = lower_alike(run.config, step, [count], mesh, run.numbers.formats, self.engine)
+            found.append(alike[0] if alike else lower(run.config, step, mesh, run.numbers.formats, self.engine))
+        return found
+
+    def _fill_attention(self, tokens: Sequence[int]) -> None:
+        sizes = self.sizes
+        counts = _doublings(1, max(2, sizes.sequences))
+        contexts = _doublings(16, max(32, sizes.longest))
+        queries = sorted({*_doublings(16, sizes.tokens), *self._listed(sizes.tokens)})
+        keys = [
+            (chunks, q, ratio)
+            for q in queries for chunks in _CHUNKS for ratio in _RATIOS
+            if chunks == 1 or chunks * q <= 2 * sizes.tokens
+        ]  # fmt: skip
+        decode, prompt = self._kinds
+        decodes = self._seconds(
+            [[(replace(op, batch=n, q_len=1, kv_len=c + 1), times) for op, times in decode]
+             for n in counts for c in contexts]
+        )  # fmt: skip
+        self._decodes = _Decodes(counts, contexts, decodes.reshape(len(counts), len(contexts)))
+        longest = max(sizes.longest, sizes.tokens)
+        spans = [min(round(q * ratio), max(longest, q)) for _, q, ratio in keys]
+        chunks = self._seconds(
+            [[(replace(op, batch=b, q_len=q, kv_len=kv), times) for op, times in prompt]
+             for (b, q, _), kv in zip(keys, spans, strict=True)]
+        )  # fmt: skip
+        self._chunks = _Chunks(queries, dict(zip(keys, chunks.tolist(), strict=True)))
+
+    def _seconds(self, calls: Sequence[Sequence[tuple[Attention, float]]]) -> FloatArray:
+        """Seconds of the attention of all layers, call by call."""
+        block = Block("attention", tuple(Node(op) for each in calls for op, _ in each))
+        ((timed,),) = self.operators.time([Plan((Stage(Graph((block,)), "prefill", _LONG, gaps=NO_GAPS),))])
+        seconds = timed.operators.seconds[timed.blocks[0].rows]
+        weights = np.array([times for each in calls for _, times in each])
+        return np.add.reduceat(seconds * weights, np.cumsum([0, *map(len, calls[:-1])]))
+
+    # --------------------------------------------------------------------------------------------------------- asking
+
+    def scaled(self, factor: float) -> StepCosts:
+        """The same steps, each ``factor`` times as long."""
+        found = copy(self)
+        found._factor = self._factor * factor
+        found._decode_s = {}
+        return found
+
+    def waits_s(self, sequences: int) -> float:
+        """What the GPU waits for after a step of so many sequences."""
+        return sum(replace(self.run.work, batch=max(1, sequences)).waits_s.values()) if self._waits_s else 0.0
+
+    def decode(self, sequences: int, contexts: FloatArray) -> FloatArray:
+        """Steps of decodes alone, of shape (steps,): ``contexts``, the tokens in the cache of all ``sequences``."""
+        body, cpu = self._decode_body(sequences)
+        attention = self._decodes.at(sequences, contexts / sequences)
+        found: FloatArray = np.maximum(body + attention, cpu) * self._factor
+        return found
+
+    def _decode_body(self, sequences: int) -> tuple[float, float]:
+        found = self._decode_s.get(sequences)
+        if found is None:
+            wait = self.waits_s(sequences)
+            tokens = sequences * (1 + self.sizes.drafts)
+            size = captured_size(self.graphs, tokens)
+            if self.engine.decode_host == CAPTURED and size is not None:
+                gpu, cpu = self._captured.at(size)[0], 0.0
+            else:
+                gpu, cpu = self._launched.at(tokens)
+            gpu += self._drafted_s(sequences)
+            found = self._decode_s[sequences] = gpu + wait, cpu + wait
+        return found
+
+    def _drafted_s(self, sequences: int) -> float:
+        """Drafts of a step, each a pass over one layer and the head (multi-token prediction)."""
+        if not self.sizes.drafts:
+            return 0.0
+        whole, head = self._captured.at(sequences)[0], self._captured.head(sequences)
+        return self.sizes.drafts * ((whole - head) / self.run.config.layers + head)
+
+    def mixed(self, chunks: Sequence[tuple[int, int]], sequences: int, context: int, heads: int) -> float:
+        """A step of ``chunks`` (tokens, tokens before them) beside ``sequences`` decodes with ``context`` tokens in the
+        cache in all; ``heads`` prompts are read to their end."""
+        width = 1 + self.sizes.drafts
+        tokens = sum(q for q, _ in chunks) + sequences * width
+        gpu, cpu = self._mixed.at(tokens)
+        made = heads + sequences * width
+        gpu += self._mixed_head(made)
+        if sequences:
+            gpu += float(self._decodes.at(sequences, np.array([context / sequences]))[0])
+            gpu += self._drafted_s(sequences)
+        gpu += self.attention_of(chunks)
+        return (max(gpu, cpu) + self.waits_s(sequences + len(chunks))) * self._factor
+
+    def _mixed_head(self, made: int) -> float:
+        """What head and sampler take beyond one sequence, which a prompt's pass has; less, where none ends here."""
+        return self._launched.head(made) - self._launched.head(1) if made else -self._launched.head(1)
+
+    def attention_of(self, chunks: Sequence[tuple[int, int]]) -> float:
+        """Attention of a step's chunks in one call, each as a part of a call of chunks like it that is as much work."""
+        if len(chunks) == 1:
+            return self._chunks.at(1.0, *chunks[0])
+        work = [q * (before + (q + 1) / 2.0) for q, before in chunks]
+        total = sum(work)
+        return sum(
+            self._chunks.at(total / own, q, before) * own / total
+            for own, (q, before) in zip(work, chunks, strict=True)
+        )  # fmt: skip
+
+
+def captured_size(graphs: Graphs, tokens: int) -> int | None:
+    """The captured batch that so many tokens run in; None where none does."""
+    i = bisect_right(graphs.sizes, tokens - 1)
+    if i == len(graphs.sizes) or (not graphs.padded and graphs.sizes[i] != tokens):
+        return None
+    return graphs.sizes[i]
+
+
+def _attention(graph: Graph) -> list[tuple[Attention, float]]:
+    """The attention calls of a pass, each with how often it runs; UnsupportedError where attention is not one call."""
+    found: dict[Attention, float] = {}
+    for node, times in graph.nodes():
+        if isinstance(node.op, Attention):
+            found[node.op] = found.get(node.op, 0.0) + times
+    if not found:
+        raise UnsupportedError("serving: this model or GPU runs attention in several kernels; expected flash attention")
+    return list(found.items())
+
+
+def _doublings(first: int, last: int) -> list[int]:
+    """From ``first`` to ``last``, so many points a doubling, both ends included."""
+    last = max(last, first)
+    count = max(1, math.ceil(math.log2(last / first) * _A_DOUBLING))
+    return sorted({round(first * (last / first) ** (i / count)) for i in range(count + 1)})

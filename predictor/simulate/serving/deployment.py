@@ -1,0 +1,118 @@
+"""What serves: a model on GPUs under an engine, with its scheduler's numbers, its pages of KV cache and its graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from predictor.engines import DECODE
+from predictor.engines.defaults import attention_kernel, graphs, overlaps, page_tokens
+from predictor.engines.scheduling import Batching, Pages
+from predictor.engines.vintage import SCHEDULING, Graphs, Scheduler, Setting
+from predictor.errors import RequestError, UnsupportedError
+from predictor.run import Run
+from predictor.simulate.memory import Memory, cache_bytes, memory_of
+from predictor.simulate.plan import plan_of
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a person may set of a server; None is the engine's default for the GPU.
+
+    ``drafts``: tokens that are guessed a step, ``acceptance``: the chance that one is right where those before it were;
+    ``replicas``: servers alike that share the traffic; ``online``: behind a server, not called from Python.
+    """
+
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    prefix_cache: bool | None = None
+    drafts: int = 0
+    acceptance: float = 0.0
+    replicas: int = 1
+    online: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_num_seqs", 1), ("max_num_batched_tokens", 1), ("drafts", 0), ("replicas", 1)):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                flag = "--" + name.replace("_", "-")
+                raise RequestError(f"{flag} {value!r}: expected a whole number, at least {least}")
+        if not 0.0 <= self.acceptance <= 1.0:
+            raise RequestError(f"--acceptance {self.acceptance:g}: expected a share from 0 to 1")
+        if self.drafts > 16:  # a guard, chosen by hand, not from data
+            raise RequestError(f"--drafts {self.drafts}: expected at most 16")
+
+    @property
+    def tokens_a_step(self) -> float:
+        """What a decode step gives a sequence on average: its own token and the drafts up to the first wrong one."""
+        return 1.0 + sum(self.acceptance**i for i in range(1, self.drafts + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A server of a run: ``rules`` of its scheduler, ``captured`` graphs (None: nobody read them), ``pages`` of
+    ``page_tokens`` tokens, whether it shares prefixes and schedules ``ahead``; ``memory`` is that of one GPU."""
+
+    run: Run
+    options: Options
+    rules: Scheduler
+    captured: Graphs | None
+    pages: int
+    page_tokens: int
+    prefixes: bool
+    ahead: bool
+    memory: Memory
+
+    def batching(self) -> Batching:
+        """A scheduler with an empty cache."""
+        make = self.run.work.engine.batching
+        assert make is not None  # `deploy` has looked
+        pages = Pages(self.pages, self.page_tokens)
+        return make(self.rules)(self.rules, pages, 1 + self.options.drafts, self.prefixes)
+
+
+def deploy(run: Run, options: Options, longest: int) -> Deployment:
+    """The server of ``run`` (mode generate) for requests of up to ``longest`` tokens; RequestError where it cannot
+    serve."""
+    engine, work = run.work.engine, run.work
+    release = engine.vintage()
+    if engine.batching is None or release is None or release.scheduler is None:
+        raise UnsupportedError(f"--execution {engine.name}: serves no requests; expected vllm, sglang or tensorrt_llm")
+    context = max(run.config.trained_positions or longest, longest)
+    setting = Setting(
+        run.gpu, work.parallelism.tp, context_len=context, drafts=options.drafts, online=options.online,
+        latent=run.config.is_mla,
+    )  # fmt: skip
+    rules = _limited(release.scheduler(setting), options)
+    memory, each_token = _memory(run, min(rules.tokens, context), longest)
+    size = page_tokens(engine, attention_kernel(engine, DECODE, run.gpu, latent=run.config.is_mla) or "") or 1
+    tokens = int(memory.kv_cache_capacity / each_token)
+    if not tokens:
+        raise RequestError(f"{run.config.name} on {run.gpu.id}: no memory is left for a KV cache; expected more GPUs")
+    pages = tokens // size
+    if pages * size < longest:
+        raise RequestError(
+            f"{run.config.name} on {run.gpu.id}: the KV cache holds {pages * size:,} tokens and a request has"
+            f" {longest:,}; expected more GPUs (--tp), a larger --memory-fraction or shorter requests"
+        )
+    rules = _limited(release.scheduler(replace(setting, cache_tokens=tokens)), options)
+    cache = release.cache
+    prefixes = cache is not None and cache.prefixes if options.prefix_cache is None else options.prefix_cache
+    ahead = overlaps(engine, SCHEDULING, setting)
+    return Deployment(run, options, rules, graphs(engine, setting), pages, size, prefixes, ahead, memory)
+
+
+def _limited(rules: Scheduler, options: Options) -> Scheduler:
+    """The engine's numbers with those that somebody asked for."""
+    tokens = options.max_num_batched_tokens or rules.tokens
+    sequences = min(options.max_num_seqs or rules.sequences, max(1, tokens // (1 + options.drafts)))
+    prompts = max(rules.prefill_tokens, tokens) if options.max_num_batched_tokens else rules.prefill_tokens
+    return replace(rules, tokens=tokens, sequences=sequences, prefill_tokens=prompts)
+
+
+def _memory(run: Run, budget: int, longest: int) -> tuple[Memory, float]:
+    """What one GPU keeps beside the cache while ``budget`` tokens are read, and bytes of the cache of a token of a
+    sequence of ``longest``."""
+    work = replace(run.work, mode="prefill", batch=1, seq_len=budget, output_len=0, prompt_lens=())
+    reading = replace(run, work=work)
+    each = cache_bytes(run.config, replace(work, seq_len=longest), run.numbers) / longest
+    return memory_of(reading, plan_of(reading)), each

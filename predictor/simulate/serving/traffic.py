@@ -1,0 +1,108 @@
+"""Requests: when they come, how long they are. Made by a seeded generator, or read (`traces`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.errors import RequestError
+from predictor.roofline import FloatArray
+
+IntArray = npt.NDArray[np.int64]
+#: How requests arrive: independently; with gaps of a gamma distribution; many at once; at one pace.
+ARRIVALS = POISSON, GAMMA, BURSTS, CONSTANT = "poisson", "gamma", "bursts", "constant"
+#: Most requests of one simulation: a guard, chosen by hand, not from data.
+MOST = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """n requests; arrays of shape (n,). ``arrival_s`` does not fall; of a closed loop, where ``concurrency`` clients
+    each wait for their answer before they ask again, it is empty. ``shared``: leading tokens that an earlier prompt
+    has, too."""
+
+    arrival_s: FloatArray
+    input_tokens: IntArray
+    output_tokens: IntArray
+    shared: IntArray
+    concurrency: int = 0
+
+    def __len__(self) -> int:
+        return len(self.input_tokens)
+
+    def first(self, requests: int) -> Traffic:
+        """The first so many of them; RequestError where there are not as many."""
+        if not 1 <= requests <= len(self):
+            raise RequestError(f"--requests {requests}: expected 1 to {len(self):,}, which the file has")
+        n = requests
+        return Traffic(
+            self.arrival_s[:n], self.input_tokens[:n], self.output_tokens[:n], self.shared[:n], self.concurrency
+        )  # fmt: skip
+
+
+def arrivals(requests: int, rate: float, how: str = POISSON, cv: float = 1.0, seed: int = 0) -> FloatArray:
+    """Seconds at which ``requests`` come, ``rate`` a second on average, the first at 0.
+
+    ``cv``: of ``gamma`` the standard deviation of gaps over their mean (1 is Poisson, more is burstier); of ``bursts``
+    how many come at once.
+    """
+    random = np.random.default_rng(seed)
+    if how == POISSON:
+        gaps = random.exponential(1.0 / rate, requests)
+    elif how == GAMMA:
+        gaps = random.gamma(1.0 / cv**2, cv**2 / rate, requests)
+    elif how == BURSTS:
+        size = max(1, round(cv))
+        gaps = np.where(np.arange(requests) % size == 0, random.exponential(size / rate, requests), 0.0)
+    elif how == CONSTANT:
+        gaps = np.full(requests, 1.0 / rate)
+    else:
+        raise RequestError(f"--arrivals {how!r}: expected one of {', '.join(ARRIVALS)}")
+    gaps[0] = 0.0
+    return np.cumsum(gaps)
+
+
+def drawn(lengths: IntArray, requests: int, seed: int = 0) -> IntArray:
+    """``requests`` rows of ``lengths`` (rows, columns): all in their order as far as they go, else drawn at random."""
+    if requests <= len(lengths):
+        return lengths[:requests]
+    rows = np.random.default_rng(seed + 1).integers(0, len(lengths), requests)
+    return lengths[rows]
+
+
+def spread(tokens: int, requests: int, least: float, seed: int) -> IntArray:
+    """Lengths drawn evenly from ``least`` times ``tokens`` to ``tokens``."""
+    if least >= 1.0:
+        return np.full(requests, tokens, dtype=np.int64)
+    low = max(1, int(least * tokens))
+    return np.random.default_rng(seed).integers(low, tokens + 1, requests)
+
+
+def made(
+    requests: int, rate: float | None, concurrency: int | None, lengths: Traffic | None, isl: int | None,
+    osl: int | None, least: float = 1.0, how: str = POISSON, cv: float = 1.0, seed: int = 0,
+) -> Traffic:  # fmt: skip
+    """Requests at a rate, or of a closed loop of ``concurrency`` clients, as long as those of ``lengths``, or drawn
+    evenly from ``least`` times ``isl`` and ``osl`` on. RequestError, one line, for values that make no traffic."""
+    for name, value, most in (("requests", requests, MOST), ("concurrency", concurrency, MOST), ("isl", isl, 10**7),
+                              ("osl", osl, 10**7)):  # fmt: skip
+        if value is not None and not 1 <= value <= most:
+            raise RequestError(f"--{name} {value}: expected 1 to {most:,}")
+    for name, number in (("rate", rate), ("cv", cv)):
+        if number is not None and not 1e-6 <= number <= 1e6:  # a guard, chosen by hand, not from data
+            raise RequestError(f"--{name} {number:g}: expected a number above 0, such as 4")
+    if not 0.0 < least <= 1.0:
+        raise RequestError(f"--range {least:g}: expected a share above 0 and at most 1, such as 0.8")
+    if lengths is not None:
+        table = np.stack((lengths.input_tokens, lengths.output_tokens, lengths.shared), axis=1)
+        inputs, outputs, shared = drawn(table, requests, seed).T
+    else:
+        assert isl is not None and osl is not None  # the caller has one or the other
+        inputs, outputs = spread(isl, requests, least, seed + 2), spread(osl, requests, least, seed + 3)
+        shared = np.zeros(requests, dtype=np.int64)
+    if concurrency is not None:
+        return Traffic(np.zeros(0), inputs, outputs, shared, concurrency)
+    assert rate is not None
+    return Traffic(arrivals(requests, rate, how, cv, seed), inputs, outputs, shared)
