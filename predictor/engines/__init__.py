@@ -34,6 +34,6 @@ from predictor.engines.software import running
 
 __all__ = [
     "CALLS", "CAPTURED", "DECODE", "EAGER", "GREEDY", "HOSTS", "LAUNCHES", "PREFILL", "SAMPLINGS", "TOP_P",
-    "USUAL_SERVER", "Engine", "Library", "answering", "engine", "libraries", "library", "measured", "names", "register", "running",
-    "taken_elsewhere",
+    "USUAL_SERVER", "Engine", "Library", "answering", "engine", "libraries", "library", "measured", "names", "register",
+    "running", "taken_elsewhere",
 ]  # fmt: skip
