@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib
 
+EXAMPLES = """example:
+  tilecast serve simulate --model llama-3.1-8b --gpu h100 --rate 8 --isl 1000 --osl 250
+"""
 #: verb -> (module with `EXAMPLES`, `add_arguments(parser)` and `run(arguments) -> int`, one line of help)
 ACTIONS = {
     "simulate": ("predictor.commands.serve_simulate", "how fast requests are answered that arrive one by one"),
@@ -13,6 +16,7 @@ ACTIONS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `serve`."""
+    parser.epilog = EXAMPLES
     actions = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     for name, (module, text) in ACTIONS.items():
         loaded = importlib.import_module(module)
