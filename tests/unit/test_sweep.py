@@ -241,11 +241,11 @@ def tasks_of(marks: list[str], size: int = 1) -> list[Task]:
 def test_parts_of_a_worker_that_dies_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real process, killed before it hands its part over: every part is there, once."""
     monkeypatch.setattr(workers, "answer", sweep_workers.answer)
-    tasks = tasks_of(["", "dies", "", "", "", "", "", ""], 2)
-    found = list(workers.in_processes(tasks, str(tmp_path), 2))
+    tasks = tasks_of(["", "", "", "", "", "dies", "", ""], 2)
+    found = list(workers.in_processes(tasks, str(tmp_path), 1))
     assert sorted(number for number, _ in found) == [0, 1, 2, 3]
     assert sorted(row["point"] for _, rows in found for row in rows) == list(range(8))
-    assert (tmp_path / "died-m1").exists() and not any(row["note"] for _, rows in found for row in rows)
+    assert (tmp_path / "died-m5").exists() and not any(row["note"] for _, rows in found for row in rows)
 
 
 def test_a_point_that_kills_every_worker_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
