@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 def mesh_of(work: Workload) -> Mesh | None:
     """The GPUs of a run, an axis a parallelism; None for one GPU."""
     degrees = work.parallelism
-    return None if degrees.num_gpus == 1 or work.system is None else _mesh(degrees, work.system)
+    return None if degrees.num_gpus == 1 or work.system is None else placed(degrees, work.system)
 
 
 @lru_cache(maxsize=256)
-def _mesh(degrees: Parallelism, system: SystemSpec) -> Mesh:
+def placed(degrees: Parallelism, system: SystemSpec) -> Mesh:
+    """The GPUs of degrees, tp within; RequestError where its groups do not lie in nodes in one way."""
     from predictor.hardware.mesh import Mesh  # a forecast of one GPU starts without it
 
     return Mesh((("tp", degrees.tp), ("cp", degrees.cp), ("dp", degrees.dp), ("pp", degrees.pp)), system)

@@ -60,6 +60,7 @@ LEVELS = {
     "predictor.learned_steps": 10,
     "predictor.report": 11,
     "predictor.training": 12,
+    "predictor.planning": 12,
     "predictor.sweep": 12,
     "predictor.ui": 12,
     "predictor.commands": 13,

@@ -1,0 +1,1 @@
+"""Which parallel plan trains a model fastest on so many GPUs: every legal one, those that fit, and the best of them."""

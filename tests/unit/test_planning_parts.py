@@ -1,0 +1,194 @@
+"""Parts of `tilecast plan`: which plans are legal, cuts of unequal layers, flags of launchers."""
+
+from __future__ import annotations
+
+import tomllib
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from each import each
+
+from predictor import load_config, load_system
+from predictor.errors import RequestError
+from predictor.planning.cuts import balanced
+from predictor.planning.emit import LAUNCHERS, Emitted, emit
+from predictor.planning.space import ParallelPlan, Space, named, read_only
+from predictor.simulate.lower import placed
+from predictor.workload import SCHEDULES, SHARDS, Parallelism
+
+GPT3, MIXTRAL = load_config("gpt3"), load_config("mixtral-8x7b")
+
+
+def space(num_gpus: int, batch: int, *only: str, config: object = GPT3, seq_len: int = 2048) -> Space:
+    return Space(
+        config, load_system("dgx-h100"), num_gpus, batch, seq_len, SHARDS, SCHEDULES, placed, read_only(only)
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------- space
+
+
+@each(("config", "num_gpus", "batch"), [(GPT3, 64, 48), (MIXTRAL, 32, 64), (GPT3, 1, 4), (GPT3, 24, 48)])
+def test_every_plan_is_legal_and_there_once(config: object, num_gpus: int, batch: int) -> None:
+    plans = list(space(num_gpus, batch, config=config).plans())
+    assert plans and len(set(plans)) == len(plans) == len({plan.label for plan in plans})
+    for plan in plans:
+        Parallelism(**{name: value for name, value in plan.words.items() if name not in ("micro_batch", "recompute")},
+                    num_gpus=num_gpus)  # fmt: skip
+        assert plan.num_gpus == num_gpus
+        assert batch % (plan.dp * plan.micro_batch) == 0
+        assert config.heads % plan.tp == 0 and config.layers % (plan.pp * plan.vpp) == 0  # type: ignore[attr-defined]
+        assert (plan.dp * plan.cp) % plan.ep == 0 and (plan.ep == 1 or config.experts % plan.ep == 0)  # type: ignore[attr-defined]
+        if plan.vpp > 1 and plan.schedule != "breadth_first":
+            assert (batch // plan.dp // plan.micro_batch) % plan.pp == 0
+
+
+def test_plans_counted_by_hand() -> None:
+    """gpt3 on two GPUs, a batch of two: tp 2 with and without sp, pp 2, dp 2, cp 2."""
+    held = "micro_batch=1", "shard=none", "recompute=none", "vpp=1"
+    plans = [plan.label for plan in space(2, 2, *held, seq_len=8192).plans()]
+    # pp 2 has 1f1b (the default) and gpipe
+    assert sorted(plans) == sorted(
+        ["tp2-mb1", "tp2-sp-mb1", "tp1-pp2-mb1", "tp1-pp2-mb1-gpipe", "tp1-dp2-mb1", "tp1-cp2-mb1"]
+    )
+
+
+def test_held_to_what_was_asked_for() -> None:
+    plans = list(space(1024, 1536, "tp=8", "sp=true", "recompute=selective,full", "shard=zero1").plans())
+    assert {(plan.tp, plan.sp, plan.shard) for plan in plans} == {(8, True, "zero1")}
+    assert {plan.recompute for plan in plans} == {"selective", "full"}
+    assert list(space(64, 48, "tp=7").plans()) == []
+
+
+@each(
+    ("text", "said"),
+    [
+        ("tq=4", "nearest: tp"),
+        ("tp", "WORD=VALUE"),
+        ("tp=", "WORD=VALUE"),
+        ("tp=x", "whole numbers"),
+        ("sp=maybe", "sp=true"),
+    ],
+)
+def test_what_plans_cannot_be_held_to(text: str, said: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        read_only([text])
+    assert said in str(caught.value)
+
+
+def test_a_plan_by_its_label_or_place() -> None:
+    plans = [ParallelPlan(tp=8, dp=2), ParallelPlan(tp=4, sp=True, dp=4, shard="zero1")]
+    assert named("tp4-sp-dp4-mb1-zero1", plans) is plans[1] and named("1", plans) is plans[0]
+    with pytest.raises(RequestError, match="nearest: tp8-dp2-mb1"):
+        named("tp8-dp2", plans)
+
+
+# ----------------------------------------------------------------------------------------------------------- cuts
+
+
+def every_cut(count: int, stages: int) -> list[tuple[int, ...]]:
+    found = []
+    for marks in combinations(range(1, count), stages - 1):
+        ends = (0, *marks, count)
+        found.append(tuple(high - low for low, high in pairwise(ends)))
+    return found
+
+
+def slowest(seconds: np.ndarray, cut: tuple[int, ...]) -> float:
+    ends = np.cumsum((0, *cut))
+    return max(float(seconds[low:high].sum()) for low, high in pairwise(ends))
+
+
+@each(("count", "stages"), [(n, k) for n in (1, 2, 5, 9) for k in (1, 2, 3, 4) if k <= n])
+def test_cuts_are_the_best_of_all(count: int, stages: int) -> None:
+    """Exact: no cut of all there are is faster, of those that fit where memory is short."""
+    rng = np.random.default_rng(count * 10 + stages)
+    for _ in range(20):
+        seconds, needs = rng.uniform(0.1, 2.0, (2, count))
+        cut = balanced(seconds, stages)
+        assert len(cut) == stages and sum(cut) == count and min(cut) >= 1
+        assert slowest(seconds, cut) == pytest.approx(min(slowest(seconds, c) for c in every_cut(count, stages)))
+        room = rng.uniform(0.5, 4.0, stages)
+
+        def fits(c: tuple[int, ...], needs: np.ndarray = needs, room: np.ndarray = room) -> bool:
+            ends = np.cumsum((0, *c))
+            return all(needs[a:b].sum() <= r for a, b, r in zip(ends, ends[1:], room, strict=False))
+
+        possible = [slowest(seconds, c) for c in every_cut(count, stages) if fits(c)]
+        if possible:
+            held = balanced(seconds, stages, room, needs)
+            assert fits(held) and slowest(seconds, held) == pytest.approx(min(possible))
+        else:
+            with pytest.raises(RequestError, match="no cut fits"):
+                balanced(seconds, stages, room, needs)
+
+
+def test_a_head_takes_layers_off_the_last_stage() -> None:
+    seconds = np.array([0.0, *[1.0] * 16, 2.0])  # an embedding of no time, a head of two layers'
+    assert slowest(seconds, balanced(seconds, 4)) == 5.0 and slowest(seconds, (5, 4, 4, 5)) == 6.0
+    with pytest.raises(RequestError, match="5 stages of 4 layers"):
+        balanced([1.0] * 4, 5)
+
+
+# ----------------------------------------------------------------------------------------------------------- flags
+
+ABOUT = Emitted(GPT3, 1536, 2048, "bf16", 8)
+
+
+def test_flags_of_megatron() -> None:
+    plan = ParallelPlan(8, True, 16, 3, 8, 1, 1, "zero1", 1, "selective")
+    words = emit("megatron", plan, ABOUT).splitlines()
+    assert words[0].startswith("#") and "NVIDIA/Megatron-LM@d98e8a64ddf3" in words[0]
+    flags = " ".join(words[1:]).split()
+    given = {flag: value for flag, value in zip(flags, [*flags[1:], ""], strict=True) if flag.startswith("--")}
+    assert given["--tensor-model-parallel-size"] == "8" and "--sequence-parallel" in given
+    assert given["--pipeline-model-parallel-size"] == "16"
+    assert given["--num-layers-per-virtual-pipeline-stage"] == "2"  # 96 layers of 16 stages of 3 chunks
+    assert given["--micro-batch-size"] == "1" and given["--global-batch-size"] == "1536"
+    assert given["--seq-length"] == "2048" and given["--recompute-granularity"] == "selective"
+    assert {"--use-distributed-optimizer", "--overlap-grad-reduce", "--bf16"} <= set(given)
+    assert "--context-parallel-size" not in given and "--expert-model-parallel-size" not in given
+    some = emit("megatron", ParallelPlan(tp=8, pp=4, dp=2, recompute="full:48-of-96"), ABOUT)
+    assert "--recompute-method block --recompute-num-layers 12" in some
+    fsdp = emit("megatron", ParallelPlan(tp=8, dp=16, shard="hsdp"), ABOUT)
+    assert "--num-distributed-optimizer-instances 16" in fsdp  # dp over 16 nodes of one rank each
+
+
+def test_keys_of_torchtitan() -> None:
+    plan = ParallelPlan(2, True, 4, 2, 16, 1, 1, "hsdp", 1, "full", "breadth_first")
+    found = tomllib.loads(emit("torchtitan", plan, ABOUT))
+    assert found["parallelism"] == {
+        "data_parallel_replicate_degree": 4, "data_parallel_shard_degree": 4, "fsdp_reshard_after_forward": "always",
+        "tensor_parallel_degree": 2, "context_parallel_degree": 1, "pipeline_parallel_degree": 4,
+        "pipeline_parallel_schedule": "LoopedBFS", "pipeline_parallel_layers_per_stage": 12,
+        "pipeline_parallel_microbatch_size": 1,
+    }  # fmt: skip
+    assert found["training"]["local_batch_size"] == 96 and found["training"]["global_batch_size"] == 1536
+    assert found["activation_checkpoint"] == {"mode": "full"}
+    zero2 = tomllib.loads(emit("torchtitan", ParallelPlan(dp=8, shard="zero2", micro_batch=2), ABOUT))
+    assert zero2["parallelism"]["fsdp_reshard_after_forward"] == "never"
+    assert zero2["training"]["local_batch_size"] == 2
+
+
+@each(
+    ("launcher", "plan", "said"),
+    [
+        ("megatron", ParallelPlan(pp=4, schedule="gpipe"), "nearest: 1f1b"),
+        ("torchtitan", ParallelPlan(dp=4, shard="zero1"), "nearest: zero2"),
+        ("torchtitan", ParallelPlan(recompute="full:2-of-96"), "nearest: full"),
+    ],
+)
+def test_what_a_launcher_does_not_have(launcher: str, plan: ParallelPlan, said: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        emit(launcher, plan, ABOUT)
+    assert said in str(caught.value)
+
+
+def test_launchers_take_any_plan_of_theirs() -> None:
+    for plan in space(64, 48, "shard=none,zero1,zero3", "micro_batch=1").plans():
+        for launcher in LAUNCHERS:
+            try:
+                assert emit(launcher, plan, ABOUT).count(plan.label) == 1
+            except RequestError:
+                assert plan.schedule in ("gpipe", "breadth_first") or plan.shard == "zero1"
