@@ -14,9 +14,21 @@ from predictor.errors import RequestError, nearest
 from predictor.hardware.gpu import GPUSpec
 
 #: Modules of this folder that hold neither.
-_OTHERS = ("base", "defaults", "library", "memory", "registry", "releases", "scheduling", "software", "vintage")
-#: Ends of the names of those that hold an engine's vintages and schedulers: read when somebody asks for one.
-_LAZY = ("_releases", "_scheduler")
+_OTHERS = (
+    "base",
+    "defaults",
+    "launch",
+    "launchers",
+    "library",
+    "memory",
+    "registry",
+    "releases",
+    "scheduling",
+    "software",
+    "vintage",
+)
+#: Ends of the names of those that hold an engine's vintages, schedulers and flags: read when somebody asks for one.
+_LAZY = ("_releases", "_scheduler", "_launcher")
 #: What serves where nobody says: chosen by hand, not from data.
 USUAL_SERVER = "vllm"
 _registered: dict[str, Engine] = {}

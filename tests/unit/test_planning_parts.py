@@ -10,9 +10,10 @@ import pytest
 from each import each
 
 from predictor import load_config, load_system
+from predictor.engines.launchers import LAUNCHERS
 from predictor.errors import RequestError
 from predictor.planning.cuts import balanced
-from predictor.planning.emit import LAUNCHERS, Emitted, emit
+from predictor.planning.emit import Emitted, emit
 from predictor.planning.space import ParallelPlan, Space, named, read_only
 from predictor.simulate.lower import placed
 from predictor.workload import SCHEDULES, SHARDS, Parallelism

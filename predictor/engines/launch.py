@@ -1,0 +1,36 @@
+"""What launches training on many GPUs: a plan as the flags, or the file, that a launcher reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A plan and the run that it is of, in words of `predictor.workload.Parallelism`.
+
+    ``label`` names the plan; ``schedule`` is one of `predictor.workload.SCHEDULES`, ``again`` what runs again in the
+    backward pass, in ``again_layers`` of the model's ``layers`` (0: in all); ``batch`` the global one;
+    ``gpus_per_node`` those of a node.
+    """
+
+    label: str
+    num_gpus: int
+    tp: int
+    sp: bool
+    pp: int
+    vpp: int
+    dp: int
+    cp: int
+    ep: int
+    shard: str
+    micro_batch: int
+    schedule: str
+    again: str
+    again_layers: int
+    layers: int
+    batch: int
+    seq_len: int
+    dtype: str
+    gpus_per_node: int
+    cp_comm: str

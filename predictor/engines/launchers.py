@@ -1,0 +1,14 @@
+"""The launchers that a plan can be written for, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from predictor.engines import megatron_launcher, torchtitan_launcher
+from predictor.engines.launch import Launch
+
+#: Name -> the text for it; it raises RequestError for what that launcher does not have.
+LAUNCHERS: Mapping[str, Callable[[Launch], str]] = {
+    "megatron": megatron_launcher.text,
+    "torchtitan": torchtitan_launcher.text,
+}

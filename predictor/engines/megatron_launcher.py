@@ -1,0 +1,59 @@
+"""The flags with which Megatron-LM runs a plan: NVIDIA/Megatron-LM@d98e8a64ddf3 (August 2026),
+megatron/training/arguments.py."""
+
+from __future__ import annotations
+
+from predictor.engines.launch import Launch
+from predictor.errors import RequestError
+
+_SCHEDULES = "1f1b", "interleaved"
+#: Our word for what is sharded -> its flags beside the distributed optimizer.
+_MEGATRON_SHARDS = {
+    "none": "",
+    "zero1": "--use-distributed-optimizer",
+    "zero2": "--use-distributed-optimizer --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads",
+    "zero3": "--use-distributed-optimizer --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params",
+    "hsdp": "--use-distributed-optimizer --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
+    " --num-distributed-optimizer-instances {nodes} --outer-dp-sharding-strategy no_shard",
+}
+_MEGATRON_FP8 = {
+    "fp8": "--fp8-format hybrid --fp8-recipe tensorwise",
+    "fp8_static": "--fp8-format hybrid --fp8-recipe delayed",
+    "fp8_block": "--fp8-format e4m3 --fp8-recipe blockwise",
+    "mxfp8": "--fp8-format e4m3 --fp8-recipe mxfp8",
+}
+
+
+def text(plan: Launch) -> str:
+    """The flags of a plan; RequestError for what this launcher does not have."""
+    if plan.pp > 1 and plan.schedule not in _SCHEDULES:
+        raise RequestError(f"--emit megatron: has no schedule {plan.schedule}; nearest: {' or '.join(_SCHEDULES)}")
+    lines = [f"--tensor-model-parallel-size {plan.tp}" + " --sequence-parallel" * plan.sp]
+    lines.append(f"--pipeline-model-parallel-size {plan.pp}")
+    if plan.vpp > 1:
+        lines.append(f"--num-layers-per-virtual-pipeline-stage {plan.layers // (plan.pp * plan.vpp)}")
+    if plan.cp > 1:
+        kind = "a2a" if plan.cp_comm == "all_to_all" else "p2p"
+        lines.append(f"--context-parallel-size {plan.cp} --cp-comm-type {kind}")
+    if plan.ep > 1:
+        lines.append(f"--expert-model-parallel-size {plan.ep}")
+    lines.append(f"--micro-batch-size {plan.micro_batch} --global-batch-size {plan.batch} --seq-length {plan.seq_len}")
+    nodes = max(1, plan.dp * plan.cp * plan.tp // plan.gpus_per_node)
+    lines.append(_MEGATRON_SHARDS[plan.shard].format(nodes=nodes))
+    if plan.shard in ("zero1", "zero2", "zero3", "hsdp"):
+        lines.append("--overlap-grad-reduce --overlap-param-gather")
+    kind, some = plan.again, plan.again_layers
+    if kind == "selective":
+        lines.append("--recompute-granularity selective")
+    elif kind == "full" and some:
+        lines.append(
+            f"--recompute-granularity full --recompute-method block --recompute-num-layers {-(-some // plan.pp)}"
+        )
+    elif kind == "full":
+        lines.append("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
+    if plan.dtype in ("bf16", "fp16"):
+        lines.append(f"--{plan.dtype}")
+    elif plan.dtype in _MEGATRON_FP8:
+        lines.append(f"--bf16 {_MEGATRON_FP8[plan.dtype]}")
+    note = f"# {plan.label}: {plan.num_gpus} GPUs; flags of NVIDIA/Megatron-LM@d98e8a64ddf3, training/arguments.py"
+    return "\n".join([note, *(line for line in lines if line)])

@@ -1,0 +1,69 @@
+"""The keys with which torchtitan runs a plan: pytorch/torchtitan@73a0e697 (v0.2.2, February 2026, the last release that
+reads TOML), torchtitan/config/job_config.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from predictor.engines.launch import Launch
+from predictor.errors import RequestError
+
+_SCHEDULES = {
+    "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "breadth_first": "LoopedBFS",
+}  # fmt: skip
+
+
+def text(plan: Launch) -> str:
+    """The TOML of a plan; RequestError for what this launcher does not have."""
+    if plan.shard == "zero1":
+        raise RequestError("--emit torchtitan: has no zero1 (an optimizer alone that is sharded); nearest: zero2")
+    if plan.again_layers:
+        raise RequestError(f"--emit torchtitan: recomputes all layers or none, not {plan.again_layers}; nearest: full")
+    per_node = max(1, plan.gpus_per_node // (plan.tp * plan.cp))
+    replicas = {"none": plan.dp, "hsdp": max(1, plan.dp // per_node)}.get(plan.shard, 1)
+    parallel: dict[str, object] = {
+        "data_parallel_replicate_degree": replicas,
+        "data_parallel_shard_degree": plan.dp // replicas,
+        "fsdp_reshard_after_forward": "never" if plan.shard in ("none", "zero2") else "always",
+        "tensor_parallel_degree": plan.tp,
+        "context_parallel_degree": plan.cp,
+        "pipeline_parallel_degree": plan.pp,
+    }
+    if plan.pp > 1:
+        parallel["pipeline_parallel_schedule"] = _SCHEDULES[plan.schedule]
+        parallel["pipeline_parallel_layers_per_stage"] = plan.layers // (plan.pp * plan.vpp)
+        parallel["pipeline_parallel_microbatch_size"] = plan.micro_batch
+    if plan.ep > 1:
+        parallel["expert_parallel_degree"] = plan.ep
+    each = plan.batch // plan.dp if plan.pp > 1 else plan.micro_batch
+    training: dict[str, object] = {
+        "local_batch_size": each, "global_batch_size": plan.batch, "seq_len": plan.seq_len,
+        "mixed_precision_param": {"bf16": "bfloat16", "fp32": "float32"}.get(plan.dtype, "bfloat16"),
+        "mixed_precision_reduce": "float32",
+    }  # fmt: skip
+    again: dict[str, object] = {"mode": plan.again}
+    if plan.again == "selective":
+        again["selective_ac_option"] = "op"
+    sections: dict[str, Mapping[str, object]] = {
+        "parallelism": parallel, "training": training, "activation_checkpoint": again,
+    }  # fmt: skip
+    if plan.dtype == "fp8":
+        sections["quantize.linear.float8"] = {"recipe_name": "tensorwise"}
+    elif plan.dtype == "mxfp8":
+        sections["quantize.linear.mx"] = {"recipe_name": "mxfp8_cublas"}
+    lines = [
+        f"# {plan.label}: {plan.num_gpus} GPUs; keys of pytorch/torchtitan@73a0e697 (v0.2.2), config/job_config.py"
+    ]
+    if plan.tp > 1 and not plan.sp:
+        lines.append("# torchtitan's tensor parallelism is always with sequence parallelism")
+    if plan.again == "selective":
+        lines.append('# its option "op" saves products and attention, and runs the rest again: more than ours')
+    for name, values in sections.items():
+        lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
+    return "\n".join(lines)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
