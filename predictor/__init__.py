@@ -8,6 +8,7 @@
 The names of `__all__` are the public interface: a change that breaks one of them is said in the changelog.
 
 predict, predict_many       forecast one run, or many at once; the words are those of `tilecast predict`
+trace                       a torch.nn.Module as a model that `predict` takes
 Prediction                  the answer: times in seconds, memory in bytes, the breakdown, where each number is from
 GPUSpec, load_gpu           one GPU, of the catalogue or of a YAML file
 ModelConfig, load_config    one model, of the catalogue or of a Hugging Face config.json
@@ -33,10 +34,11 @@ __all__ = [
     "load_system",
     "predict",
     "predict_many",
+    "trace",
 ]
 
 if TYPE_CHECKING:
-    from predictor.api import predict, predict_many
+    from predictor.api import predict, predict_many, trace
     from predictor.errors import RequestError, TilecastError
     from predictor.hardware.gpu import GPUSpec, load_gpu
     from predictor.hardware.system import SystemSpec, load_system
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "predict": "predictor.api",
     "predict_many": "predictor.api",
+    "trace": "predictor.api",
     "GPUSpec": "predictor.hardware.gpu",
     "load_gpu": "predictor.hardware.gpu",
     "SystemSpec": "predictor.hardware.system",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from predictor.errors import RequestError
 from predictor.estimators.artifact import load_artifacts
 from predictor.forecast import forecast, forecasts
+from predictor.networks.traced import TracedModel
 from predictor.prediction import Prediction
 from predictor.request import Request, of_words
 
@@ -62,6 +63,23 @@ def predict_many(requests: Iterable[Mapping[str, Any]], *, artifacts: str | Path
             )
         selector = load_artifacts(artifacts)
         return [one.summary() for one in forecasts([one.run(selector) for one in asked])]
+
+
+def trace(
+    module: Any, inputs: Any = None, *, name: str = "", optimizer: Callable[[Any], Any] | None = None,
+    loss: Callable[[Any], Any] | None = None,
+) -> TracedModel:  # fmt: skip
+    """A ``torch.nn.Module``, or a function that makes one, as a model that `predict` takes: forward, the real backward
+    pass and the optimizer are recorded on the meta device when a forecast needs them. Needs torch, no GPU.
+
+    ``inputs``: in words ("tokens:int64[8,1024]"), or tensors (one, a list, a mapping by argument), whose numbers are
+    not read. ``optimizer``: a function of the parameters that makes one, whose step is recorded in place of the
+    house's (``--optimizer``). ``loss``: a function of the outputs; else their attribute ``loss``, else all of them.
+    Raises RequestError, one line that names the module, for what cannot be traced.
+    """
+    from predictor.frontends.sources import of_module  # a built model starts without it
+
+    return of_module(module, inputs, name=name, optimizer=optimizer, loss=loss)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from predictor.simulate.memory import Memory, memory_of
 from predictor.simulate.plan import Plan, plan_of
 from predictor.simulate.sustained import power_notes
 from predictor.simulate.times import GAPS, LAUNCHING, Operators, OpTime, TimedStage
+from predictor.simulate.unknown import check_strict, unknown_notes, unknown_shares
 
 #: Runs whose operators are forecast in one call, and the operators that are remembered of all of them: chosen by hand,
 #: not from data, and a guard against memory without end.
@@ -148,6 +149,7 @@ class Forecast:
             from predictor.simulate.explain import explained  # nothing else starts with it
 
             why = explained(self.stages, run.explain)
+        unknown = unknown_shares(op_times, table)
         taken = remark(run.work.execution, run.work.software)
         known = run.numbers.notes + context_notes(run.config, run.work) + ((taken,) if taken else ())
         return replace(
@@ -157,7 +159,12 @@ class Forecast:
             breakdown=breakdown,
             nodes=longest_nodes(by_stage, table, run.top),
             provenance=_provenance(op_times, table.estimators),
-            notes=known + notes(breakdown, run.gpu.id, run.selector) + range_notes(table) + power_notes(self.stages),
+            notes=known
+            + notes(breakdown, run.gpu.id, run.selector)
+            + range_notes(table)
+            + power_notes(self.stages)
+            + unknown_notes(unknown),
+            unknown=unknown,
             explained=why,
         )
 
@@ -184,6 +191,8 @@ def forecasts(runs: Sequence[Run], *, intervals: bool = False) -> Iterator[Forec
     known: dict[tuple[GPUSpec, Engine, int], Operators] = {}
     for start in range(0, len(runs), CHUNK):
         plans = [(run, plan_of(run)) for run in runs[start : start + CHUNK]]
+        for run, plan in plans:
+            check_strict(run, plan)
         places: dict[tuple[GPUSpec, Engine, int], list[int]] = {}
         for place, (run, _) in enumerate(plans):
             places.setdefault((run.gpu, run.work.engine, id(run.selector)), []).append(place)

@@ -83,6 +83,7 @@ class Prediction:
     ``phases_s`` splits the total: forward, backward, optimizer in training; prefill (TTFT), decode and TPOT in
     generation. ``gpu_busy_s`` and ``cpu_busy_s`` are the two timelines; the total is the slower one at every point.
     ``between_s``: seconds in which no kernel runs, by what there is in their place; with ``gpu_busy_s`` the total.
+    ``unknown``: share of the GPU time by operators that a frontend has no entry for, whose roofline answers.
     """
 
     model: str
@@ -107,6 +108,7 @@ class Prediction:
     assumed: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default_factory=tuple)
     explained: Explained | None = None
+    unknown: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def latency_ms(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import wraps
 from inspect import signature
 from pathlib import Path
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from predictor.engines import EAGER, GREEDY, Engine, running
 from predictor.errors import RequestError, UnsupportedError
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly, load_artifacts
+from predictor.frontends.words import model_of
 from predictor.hardware.gpu import GPUSpec, load_gpu
-from predictor.networks import ModelConfig, load_config
+from predictor.networks import ModelConfig
+from predictor.networks.traced import recorded
 from predictor.number_formats import Cache, cached, numbers_of
 from predictor.ops.routing import RANDOM
 from predictor.precision import default_attention
@@ -23,6 +25,7 @@ from predictor.workload import (
     CACHED,
     DEFAULT_LAUNCH_OVERHEAD_S,
     LARGEST_DEGREE,
+    MODES,
     Parallelism,
     Workload,
     kernel_gap_seconds,
@@ -90,6 +93,8 @@ class Request:
     artifacts: str | Path | None = None
     top: int = 0
     explain: str | None = None
+    input: str | Sequence[str] | None = None
+    strict: bool = False
 
     def run(self, selector: ArtifactSet | RooflineOnly | None = None) -> Run:
         """The run, checked: names are specs and words a Workload, with the defaults filled in.
@@ -97,7 +102,12 @@ class Request:
         ``selector``: the estimators, in place of those of ``artifacts``. Raises RequestError (or one of its kinds), one
         line, for a request that cannot be answered.
         """
-        config = self.model if isinstance(self.model, ModelConfig) else load_config(self.model)
+        config = self.model if isinstance(self.model, ModelConfig) else model_of(self.model, self.input)
+        if recorded(config) is not None:
+            return _as_recorded(self, config)._run(config, selector)
+        return self._run(config, selector)
+
+    def _run(self, config: ModelConfig, selector: ArtifactSet | RooflineOnly | None) -> Run:
         gpu = self.gpu if isinstance(self.gpu, GPUSpec) else load_gpu(self.gpu)
         if isinstance(self.top, bool) or not isinstance(self.top, int) or self.top < 0:
             raise RequestError(f"--top {self.top!r}: expected 0 or more")
@@ -142,7 +152,7 @@ class Request:
         )
         _check_length(config, work)
         chosen = load_artifacts(self.artifacts) if selector is None else selector
-        return Run(config, gpu, work, numbers, chosen, self.top, self.explain)
+        return Run(config, gpu, work, numbers, chosen, self.top, self.explain, self.strict)
 
 
 def _degrees(asked: Request) -> Parallelism:
@@ -173,6 +183,31 @@ def of_words(source: Callable[Words, Request]) -> Callable[[Callable[[Request], 
         return call
 
     return decorate
+
+
+def _as_recorded(asked: Request, config: ModelConfig) -> Request:
+    """The request with what the recordings of a traced model fix: sizes by their inputs, and perhaps the dtype."""
+    source = recorded(config)
+    assert source is not None
+    if asked.mode in MODES and asked.mode not in source.modes:
+        raise UnsupportedError(
+            f"--mode {asked.mode}: {config.name} has {', '.join(source.modes)}; expected one of these"
+        )
+    if source.dtype and asked.dtype not in (None, source.dtype):
+        raise RequestError(f"--dtype {asked.dtype}: {config.name} was recorded in {source.dtype}; expected that")
+    if source.sizes is None:
+        return replace(asked, dtype=asked.dtype or source.dtype or None)
+    if asked.prompt_lens is not None:
+        raise UnsupportedError(f"--prompt-lens: the inputs of {config.name} are those it was recorded with")
+    batch, tokens = source.sizes
+    for name, given, own in (("batch", asked.batch, batch), ("seq-len", asked.seq_len, tokens)):
+        if given not in (None, own):
+            raise RequestError(f"--{name} {given}: the inputs of {config.name} have {own}; expected that, by --input")
+    if asked.micro_batch not in (0, batch):
+        raise UnsupportedError(
+            f"--micro-batch {asked.micro_batch}: {config.name} was recorded with {batch}; expected that"
+        )
+    return replace(asked, batch=batch, seq_len=tokens, dtype=asked.dtype or source.dtype or None)
 
 
 def _output_len(asked: Request, config: ModelConfig, lens: tuple[int, ...]) -> int:

@@ -16,7 +16,8 @@ class Run:
     """One run; `predictor.request.Request.run` makes it of words, `dataclasses.replace` another one of it.
 
     ``numbers`` are the formats of its weights, activations and KV cache; ``selector`` the estimators; ``top`` the
-    operators that the answer lists, ``explain`` the one that it explains.
+    operators that the answer lists, ``explain`` the one that it explains; ``strict``: an operator that no table knows
+    is an error.
     """
 
     config: ModelConfig
@@ -26,3 +27,4 @@ class Run:
     selector: ArtifactSet | RooflineOnly
     top: int = 0
     explain: str | None = None
+    strict: bool = False

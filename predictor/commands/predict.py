@@ -27,10 +27,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `predict`."""
     parser.epilog = EXAMPLES
     add = parser.add_argument
-    add("--model", required=True, help="a name of `tilecast models`, or a Hugging Face config.json")
+    add(
+        "--model",
+        required=True,
+        help="a name of `tilecast models`, a Hugging Face config.json, file.py:function (traced), or a saved graph",
+    )
     add("--gpu", required=True, help="a name or alias of `tilecast gpus`, or a YAML file")
     add_words(parser)
     add("--top", type=int, default=0, metavar="N", help="list the N operators that take longest")
+    add("--save-graph", metavar="FILE", help="also write the graph of the pass as JSON, which --model reads again")
     add("--explain", metavar="NODE", help="why an operator takes as long as it does: its name, as --top lists it")
     add("--html", metavar="FILE", help="also write a page with charts, provenance, and what would change the answer")
     add("--trace", metavar="FILE", help="also write the timeline, kernel by kernel, for Perfetto (ui.perfetto.dev)")
@@ -148,6 +153,13 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         help="what of the GPU's memory the run may use, as the engine counts it (vLLM gpu_memory_utilization, SGLang"
         " mem_fraction_static, TensorRT-LLM free_gpu_memory_fraction; default: the engine's, 1 without an engine)",
     )
+    add(
+        "--input",
+        action="append",
+        metavar="NAME:DTYPE[SIZES]",
+        help="an input of a model that is traced, such as tokens:int64[8,1024]; several in one text or one a flag",
+    )
+    add("--strict", action="store_true", help="an operator that no table knows is an error (traced models)")
     add("--artifacts", metavar="DIR", help="estimators to use (default: those that ship; 'roofline': none)")
 
 
@@ -172,6 +184,10 @@ def run(arguments: argparse.Namespace) -> int:
     words = asked_words(arguments) | {"top": arguments.top, "explain": arguments.explain}
     found = forecast(Request(arguments.model, arguments.gpu, **words).run())
     answer = found.prediction
+    if arguments.save_graph is not None:
+        from predictor.commands.save_graph import save_graph
+
+        save_graph(found, arguments.save_graph)
     if arguments.html is not None or arguments.trace is not None:
         from predictor.report.files import write_reports
 

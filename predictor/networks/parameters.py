@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from predictor.dtypes import bytes_of
 from predictor.networks.config import ModelConfig
+from predictor.networks.traced import recorded
 from predictor.parts import Formats, stored_bytes
 
 #: (logical axis, size) -> what one GPU of a mesh has of it (`predictor.passes.shard.local_size`).
@@ -36,7 +37,8 @@ class ParameterSplit:
 
 def parameters(config: ModelConfig, local: Local = whole) -> int:
     """Unique parameters (a tied matrix counts once)."""
-    return parameter_split(config, local).total
+    source = recorded(config)
+    return parameter_split(config, local).total if source is None else source.parameters()
 
 
 def parameter_split(config: ModelConfig, local: Local = whole) -> ParameterSplit:
@@ -64,6 +66,9 @@ def layer_parameters(
 
 def weight_bytes(config: ModelConfig, formats: Formats, local: Local = whole) -> float:
     """Bytes of all weights, each part's in its own format; norms and biases are kept as embeddings are."""
+    source = recorded(config)
+    if source is not None:
+        return source.parameters() * formats.high.weight_bytes
     split, norms = parameter_split(config, local), _final_norms(config)
     total = split.embedding * formats.of("embedding").weight_bytes
     total += stored_bytes({"head": split.head - norms, "": norms}, formats)
@@ -114,6 +119,9 @@ def kv_bytes_per_token(config: ModelConfig, kv_dtype: str) -> float:
 
 def kv_cache_bytes(config: ModelConfig, batch: int, tokens: int, kv_dtype: str, local: Local = whole) -> float:
     """Bytes of the KV cache of ``batch`` sequences of ``tokens`` each; a layer with a window keeps only the window."""
+    source = recorded(config)
+    if source is not None:
+        return source.cache_bytes(batch, tokens, kv_dtype)
     if not config.causal:
         return 0.0
     kept = sum(count * (min(tokens, window) if window else tokens) for _, window, count in config.layer_groups())

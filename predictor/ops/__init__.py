@@ -11,6 +11,7 @@ from predictor.ops.gemm import Gemm
 from predictor.ops.linear_attention import CausalConv1d, DeltaRule, StateSpace
 from predictor.ops.moe import MoE, Routing
 from predictor.ops.norm import Norm, Softmax
+from predictor.ops.opaque import Opaque
 from predictor.ops.optimizer import OptimizerStep
 from predictor.ops.ordering import Index, Scan, Sort
 from predictor.ops.quantize import Quantize
@@ -21,6 +22,6 @@ from predictor.ops.sparse import Aggregate, EmbeddingBag, Indexer
 __all__ = [
     "BACKWARD", "FAMILIES", "FORWARD", "OPERATORS", "Aggregate", "Attention", "CausalConv1d", "ChannelNorm",
     "Collective", "Convolution", "Copy", "CrossEntropy", "DeltaRule", "Dropout", "Elementwise", "Embedding",
-    "EmbeddingBag", "Gemm", "Index", "Indexer", "Interpolate", "MoE", "Norm", "Op", "OptimizerStep", "Pool", "Quantize",
-    "Reduce", "Rotary", "Routing", "Scan", "Softmax", "Sort", "StateSpace", "register",
+    "EmbeddingBag", "Gemm", "Index", "Indexer", "Interpolate", "MoE", "Norm", "Op", "Opaque", "OptimizerStep", "Pool",
+    "Quantize", "Reduce", "Rotary", "Routing", "Scan", "Softmax", "Sort", "StateSpace", "register",
 ]  # fmt: skip

@@ -31,6 +31,8 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
         "breakdown": [_class(row) for row in answer.breakdown],
         "operators": [_operator(row) for row in answer.nodes],
         "provenance": dict(answer.provenance),
+        "unknown_share": sum(answer.unknown.values()),
+        "unknown_operators": dict(answer.unknown),
         "artifacts": answer.artifacts,
         "assumed": [*answer.assumed, *_assumed_of_the_host(answer)],
         "notes": list(answer.notes),

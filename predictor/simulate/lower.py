@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from predictor.engines import EAGER, Engine
 from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step, build
+from predictor.networks.traced import recorded
 from predictor.parts import Formats, plain
 from predictor.passes.autograd import joint
 from predictor.passes.quantize import quantize
@@ -33,6 +34,13 @@ def placed(degrees: Parallelism, system: SystemSpec) -> Mesh:
     return Mesh((("tp", degrees.tp), ("cp", degrees.cp), ("dp", degrees.dp), ("pp", degrees.pp)), system)
 
 
+def own_update(config: ModelConfig, step: Step, accumulate: bool) -> Graph | None:
+    """The step of the optimizer that a traced model brought along; None where the house's runs."""
+    source = recorded(config)
+    update = source.record(step, accumulate).update if source is not None else None
+    return update if update is not None and update.blocks else None
+
+
 def lower(
     config: ModelConfig, step: Step, mesh: Mesh | None = None, formats: Formats | None = None, engine: Engine = EAGER,
     accumulate: bool | None = None, again: str = "none", sequences: bool = False,
@@ -46,9 +54,13 @@ def lower(
 
     Raises RequestError, one line with the nearest degree that works, where a degree does not divide the model.
     """
-    graph = quantize(build(config, step), formats or plain(step.act_dtype))
-    if accumulate is not None:
-        graph = recompute(joint(graph, accumulate), again)
+    source = recorded(config)
+    if source is not None:
+        graph = source.record(step, accumulate).graph
+    else:
+        graph = quantize(build(config, step), formats or plain(step.act_dtype))
+        if accumulate is not None:
+            graph = recompute(joint(graph, accumulate), again)
     if mesh is not None:
         from predictor.passes.shard import shard  # a forecast of one GPU starts without it
         from predictor.passes.tensor_parallel import TENSOR, check_tensor

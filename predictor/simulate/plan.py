@@ -9,13 +9,14 @@ from predictor.engines import CALLS, CAPTURED
 from predictor.errors import UnsupportedError
 from predictor.graph import OPTIMIZER, Graph
 from predictor.networks import ModelConfig, Step, parameters
+from predictor.networks.traced import recorded
 from predictor.ops.attention import Attention
 from predictor.ops.routing import RANDOM
 from predictor.passes.autograd import optimizer_graph
 from predictor.precision import Precision
 from predictor.run import Run
 from predictor.simulate.gaps import NO_GAPS, Gaps, gaps_of
-from predictor.simulate.lower import lower, mesh_of
+from predictor.simulate.lower import lower, mesh_of, own_update
 from predictor.simulate.templates import lower_alike
 from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload, flag, recomputed
 
@@ -123,7 +124,8 @@ def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
     both = lower(config, pass_, mesh_of(work), numbers.formats, work.engine, accumulate, work.recompute,
                  work.parallelism.sp)  # fmt: skip
     ahead = sum(block.backward_of is None for block in both.blocks)
-    step = optimizer_graph(parameters(config), work.optimizer, numbers.mixed)
+    own = own_update(config, pass_, accumulate) if work.optimizer != "none" else None
+    step = own or optimizer_graph(parameters(config), work.optimizer, numbers.mixed)
     return Plan(
         (
             Stage(both, "train", float(work.batch // micro), host, launch_s, gaps=gaps, forward=ahead),
@@ -206,7 +208,8 @@ def _decode_graphs(
         found = lower_alike(config, first, [before + more for more in grown], mesh, formats, engine)
         if found:
             return tuple(found)
-    if engine.fuses and first.attention == "flash" and not work.prompt_lens and not config.is_encoder_decoder:
+    alone = engine.fuses and first.attention == "flash" and not work.prompt_lens and not config.is_encoder_decoder
+    if alone and recorded(config) is None:
         # Attention alone knows how long the context is: the rest of the step is built once.
         graph = lower(config, first, mesh, formats, engine)
         return tuple(_with_context(graph, before + more) for more in grown)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from predictor.engines import Engine
 from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step
+from predictor.networks.traced import recorded
 from predictor.parts import Formats
 from predictor.simulate.lower import lower
 
@@ -103,7 +104,7 @@ def lower_alike(
     comes for the first time, in training, and of ragged batches. A template leaves the system of a mesh open, too, of
     which a graph holds the links' numbers.
     """
-    if step.lens or step.training:
+    if step.lens or step.training or recorded(config) is not None:
         return None
     last, rest = ("context_len", step.seq_len) if step.mode == "decode" else ("seq_len", step.context_len)
     structure = (config, mesh and mesh.axes, formats, engine, rest, _structure_of(step))

@@ -31,7 +31,7 @@ from predictor.workload import Workload
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "public_api.txt"
 TYPES = (Prediction, ClassTime, NodeTime, Memory, Workload, predictor.GPUSpec, predictor.SystemSpec)
-FUNCTIONS = ("predict", "predict_many", "load_gpu", "load_config", "load_system")
+FUNCTIONS = ("predict", "predict_many", "trace", "load_gpu", "load_config", "load_system")
 
 
 def surface() -> list[str]:

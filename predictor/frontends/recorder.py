@@ -1,0 +1,254 @@
+"""What PyTorch dispatches below autograd, kernel by kernel, as nodes of the house.
+
+A module runs on the meta device: shapes, dtypes and strides, no numbers and no memory. Every call of an aten operator
+comes here, forward and backward; the table (`predictor.frontends.aten`) says which operators it is. A storage is one
+tensor of the graph; what writes into it in place makes another one. A backward call belongs to the module whose forward
+call made its autograd node, told by the node's sequence number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from predictor.frontends import aten
+from predictor.frontends.call import Call, Operand
+from predictor.graph.graph import Node
+from predictor.graph.tensor import ACTIVATION, GRADIENT, INDEX, STATE, WEIGHT, Tensor
+from predictor.ops.base import BACKWARD, FORWARD, Op
+
+#: torch's dtypes by the house's names; of those that have none, one of as many bytes.
+DTYPES = {
+    torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int64: "int64",
+    torch.int32: "int32", torch.int16: "fp16", torch.int8: "int8", torch.uint8: "int8", torch.bool: "bool",
+    torch.complex64: "int64", torch.complex32: "int32", torch.complex128: "int64", torch.float8_e4m3fn: "fp8",
+    torch.float8_e5m2: "fp8", torch.uint16: "fp16", torch.uint32: "int32", torch.uint64: "int64",
+}  # fmt: skip
+_FLOATS = frozenset({"fp64", "fp32", "fp16", "bf16", "fp8"})
+#: Names of the axes of tensors of rank 0 and more, by definition.
+_AXES = tuple(tuple(f"d{i}" for i in range(rank)) for rank in range(16))
+#: Operators that PyTorch runs as one kernel where the model calls two or more, noted by their substitutes.
+ATTENTION, ATTENTION_BACKWARD = "fused_attention", "fused_attention_backward"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The house's name of a torch dtype."""
+    return DTYPES.get(dtype, "int8")
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Collects the ``nodes`` of all that runs while it is entered; a node's ``scope`` is the path of its module.
+
+    ``failed``: the module and the operator that the last error came from. ``unknown``: operators without an entry.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.nodes: list[Node] = []
+        self.unknown: dict[str, None] = {}
+        self.failed = ("", "")
+        self.stack: list[str] = []
+        self._names = {id(m): name for name, m in reversed(list(module.named_modules()))}
+        self._tensors: dict[int, Tensor] = {}
+        self._parts: dict[tuple[Any, ...], Tensor] = {}
+        self._alive: list[Any] = []  # a storage that is gone would give its place to another
+        self._ops: dict[Op, Op] = {}
+        self._scopes: dict[int, str] = {}
+        self._last = ""
+        self._calls = 0
+        self._quiet = 0
+        for name, p in module.named_parameters():
+            self._hold(p, name, WEIGHT)
+        for name, b in module.named_buffers():
+            self._hold(b, name, STATE)
+
+    # -- modules -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Keeps the stack of modules that are running."""
+        hooks = torch.nn.modules.module
+        before = hooks.register_module_forward_pre_hook(self._enter)
+        after = hooks.register_module_forward_hook(self._leave, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _enter(self, module: torch.nn.Module, args: Any) -> None:
+        self.stack.append(self._names.get(id(module), self.stack[-1] if self.stack else ""))
+
+    def _leave(self, module: torch.nn.Module, args: Any, out: Any) -> None:
+        if self.stack:
+            self.stack.pop()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """What runs meanwhile is not noted: a substitute makes its results, and notes itself."""
+        self._quiet += 1
+        try:
+            yield
+        finally:
+            self._quiet -= 1
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._quiet:
+            return func(*args, **kwargs)
+        args, kwargs, seen = _on_one_device(args, kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except Exception:
+            self.failed = (self._scope(None)[0], str(func))
+            raise
+        if seen or _on_meta(out):
+            space, _, name = func._schema.name.partition("::")
+            name = name if space in ("aten", "prims", "profiler") else func._schema.name
+            if name in aten.FREE:
+                self._mark()
+            else:
+                self.note(name, args, kwargs, out)
+        return out
+
+    def note(self, name: str, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+        """Writes down the kernels of one call, its tensors and its results."""
+        scope, phase, gradient = self._scope(torch._C._current_autograd_node())
+        read: list[torch.Tensor] = []
+        told = Call(
+            name, tuple(self._told(a, read) for a in args), {k: self._told(v, read) for k, v in kwargs.items()},
+            tuple(self._operand(t) for t in _tensors(out)),
+        )  # fmt: skip
+        if name in ("_to_copy", "copy_") and any(t.device.type == "cpu" and t.dim() for t in read):
+            told.kwargs["from_host"] = True
+        ops = aten.operators(told)
+        if not ops:
+            self._mark()
+            return
+        inputs = tuple(self._tensor(t) for t in read if t.device.type == "meta")
+        made: list[Tensor] = []
+        for place, t in enumerate(_tensors(out)):
+            found = self._made(t, name, gradient, read)
+            if found is not None and not (place and any(found is m for m in made)):
+                made.append(found)
+        calls = 1 if gradient else 1 + self._calls
+        self._calls = 0
+        title = f"{scope} {name}".strip()
+        for i, op in enumerate(ops):
+            op = self._ops.setdefault(op, op)
+            if aten.is_unknown(op):
+                self.unknown[name] = None
+            outputs = tuple(made)
+            if i < len(ops) - 1:
+                like = told.outs[0]
+                outputs = (Tensor(name, _AXES[len(like.shape)], like.shape, like.dtype, self._role(like, gradient)),)
+            self.nodes.append(Node(op, title, inputs, outputs, 1, phase, calls, 1.0, "", scope))
+            inputs, calls = (*inputs, *(t for t in outputs if i < len(ops) - 1)), int(gradient)
+        self._mark()
+
+    def _scope(self, node: Any) -> tuple[str, str, bool]:
+        """The module that a call belongs to, its phase, and whether it works on gradients: what a backward pass runs of
+        the forward pass again does not."""
+        if node is None:
+            return (self.stack[-1] if self.stack else ""), FORWARD, False
+        if self.stack:
+            return self.stack[-1], BACKWARD, False
+        self._last = self._scopes.get(node._sequence_nr(), self._last)
+        return self._last, BACKWARD, True
+
+    def _mark(self) -> None:
+        """The autograd node that was made last belongs to the module that is running."""
+        if self.stack or not self._scopes:
+            number = torch.autograd._get_sequence_nr() - 1
+            self._scopes.setdefault(number, self.stack[-1] if self.stack else "")
+        if not self._quiet:
+            self._calls += 1
+
+    # -- tensors -------------------------------------------------------------------------------------------------------
+
+    def _hold(self, t: torch.Tensor, name: str, role: str) -> Tensor:
+        storage = t.untyped_storage()
+        made = Tensor(name, _AXES[t.dim()], tuple(t.shape), dtype_name(t.dtype), role)
+        self._alive.append(storage)
+        self._tensors[storage._cdata] = made
+        return made
+
+    def _tensor(self, t: torch.Tensor) -> Tensor:
+        """The tensor of the graph that a torch tensor is, or that it is a part of."""
+        found = self._tensors.get(t.untyped_storage()._cdata)
+        if found is None:
+            found = self._hold(t, "input", ACTIVATION if dtype_name(t.dtype) in _FLOATS else INDEX)
+        if t.numel() >= found.elements:
+            return found
+        key = (id(found), t.storage_offset(), t.shape, t.stride())
+        if key not in self._parts:
+            self._parts[key] = found.view(_AXES[t.dim()], tuple(t.shape), part=True)
+        return self._parts[key]
+
+    def _made(self, t: torch.Tensor, name: str, gradient: bool, read: list[torch.Tensor]) -> Tensor | None:
+        """The tensor of a result; None where it is one that was there before the pass (a buffer)."""
+        before = self._tensors.get(t.untyped_storage()._cdata)
+        if before is None:
+            return self._hold(t, name, self._role(self._operand(t), gradient))
+        if before.role in (WEIGHT, STATE):
+            return None
+        role = before.role if before.role != INDEX else self._role(self._operand(t), gradient)
+        made = Tensor(name, before.axes, before.shape, before.dtype, role)
+        self._tensors[t.untyped_storage()._cdata] = made
+        return made
+
+    @staticmethod
+    def _role(x: Operand, gradient: bool) -> str:
+        if x.dtype not in _FLOATS:
+            return INDEX
+        return GRADIENT if gradient else ACTIVATION
+
+    def _operand(self, t: torch.Tensor) -> Operand:
+        known = self._tensors.get(t.untyped_storage()._cdata)
+        role = known.role if known is not None else ACTIVATION
+        key = t.untyped_storage()._cdata + t.storage_offset()
+        return Operand(tuple(t.shape), tuple(t.stride()), dtype_name(t.dtype), role, key)
+
+    def _told(self, value: Any, read: list[torch.Tensor]) -> Any:
+        """An argument with operands in place of tensors, which are added to ``read``."""
+        if isinstance(value, torch.Tensor):
+            read.append(value)
+            return self._operand(value)
+        if isinstance(value, list | tuple):
+            return [self._told(v, read) for v in value]
+        return value
+
+
+def _tensors(out: Any) -> Iterator[torch.Tensor]:
+    if isinstance(out, torch.Tensor):
+        yield out
+    elif isinstance(out, list | tuple):
+        for each in out:
+            yield from _tensors(each)
+
+
+def _on_meta(out: Any) -> bool:
+    return any(t.device.type == "meta" for t in _tensors(out))
+
+
+def _on_one_device(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any], bool]:
+    """The arguments with tensors of the host on the meta device, where others are there; and whether any is there."""
+    found = list(_tensors((*args, *kwargs.values())))
+    there = any(t.device.type == "meta" for t in found)
+    if not there or not any(t.device.type != "meta" and t.dim() for t in found):
+        return args, kwargs, there
+    return _moved(args), {k: _moved(v) for k, v in kwargs.items()}, True
+
+
+def _moved(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.device.type != "meta" and value.dim():
+        return torch.empty_like(value, device="meta")
+    if isinstance(value, list | tuple):
+        return type(value)(_moved(v) for v in value) if type(value) in (list, tuple) else value
+    return value

@@ -1,0 +1,193 @@
+"""Sources of recordings: a saved graph, and a module that a function builds (torch loads when it records)."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from predictor.errors import RequestError, SpecError, UnsupportedError, nearest, one_line
+from predictor.frontends.inputs import Input, inputs_of
+from predictor.graph.recording import Recording
+from predictor.networks.step import Step
+from predictor.networks.traced import TracedModel, traced_model
+
+FLOATS = ("fp64", "fp32", "tf32", "fp16", "bf16")
+
+
+class Saved:
+    """One recording, whatever the step: it has to be of the recording's mode and dtype."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.sizes: tuple[int, int] | None = (recording.batch, recording.tokens)
+        self.dtype = recording.dtype
+        self.modes: tuple[str, ...] = (recording.mode,)
+
+    def record(self, step: Step, accumulate: bool | None) -> Recording:
+        return self.recording
+
+    def parameters(self) -> int:
+        return self.recording.parameters
+
+    def cache_bytes(self, batch: int, tokens: int, kv_dtype: str) -> float:
+        return 0.0
+
+
+class Module:
+    """A module over inputs of fixed sizes, recorded when a step asks for it.
+
+    ``build`` makes the module, or (module, inputs), on the meta device; it is called once.
+    """
+
+    modes: tuple[str, ...] = ("forward", "train")
+    dtype = ""
+
+    def __init__(
+        self, name: str, build: Callable[[], Any], inputs: Sequence[Input] = (),
+        optimizer: Callable[[Any], Any] | None = None, loss: Callable[[Any], Any] | None = None,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.optimizer = optimizer
+        self.loss = loss
+        self._recordings: dict[tuple[Any, ...], Recording] = {}
+        self._module, self._args, self._kwargs = _built(name, build, inputs)
+        self._inputs = tuple(inputs)
+        self._dtypes = [p.dtype for p in self._module.parameters()]
+        first = next((t for t in (*self._args, *self._kwargs.values()) if hasattr(t, "shape")), None)
+        shape = tuple(first.shape) if first is not None else ()
+        self.sizes: tuple[int, int] | None = (int(shape[0]) if shape else 1, int(shape[1]) if len(shape) == 2 else 1)
+
+    def record(self, step: Step, accumulate: bool | None) -> Recording:
+        from predictor.frontends import torch_trace
+
+        key = (step.mode, step.act_dtype, step.attention, accumulate)
+        if key not in self._recordings:
+            dtype = step.act_dtype if step.act_dtype in FLOATS else "bf16"
+            module = torch_trace.on_meta(self._module, dtype)
+            args, kwargs = torch_trace.inputs_in(self._inputs, self._args, self._kwargs, dtype)
+            assert self.sizes is not None
+            self._recordings[key] = torch_trace.record(
+                module, args, kwargs, name=self.name, mode="train" if step.mode == "train" else "forward",
+                dtype=step.act_dtype, fused_attention=step.attention == "flash", accumulate=bool(accumulate),
+                optimizer=self.optimizer, batch=self.sizes[0], tokens=self.sizes[1], loss=self.loss,
+            )  # fmt: skip
+        return self._recordings[key]
+
+    def parameters(self) -> int:
+        return sum(p.numel() for p in dict.fromkeys(self._module.parameters()))
+
+    def cache_bytes(self, batch: int, tokens: int, kv_dtype: str) -> float:
+        return 0.0
+
+
+def _built(name: str, build: Callable[[], Any], asked: Sequence[Input]) -> tuple[Any, list[Any], dict[str, Any]]:
+    """The module on the meta device and its arguments: those asked for, else what ``build`` gives beside it."""
+    torch = need_torch()
+    from predictor.frontends import torch_trace
+
+    try:
+        with torch.device("meta"):
+            made = build()
+    except RequestError:
+        raise
+    except Exception as error:
+        raise RequestError(
+            f"{name}: building it failed: {type(error).__name__}: {one_line(str(error))[:300]}"
+        ) from None
+    module, given = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(module, torch.nn.Module):
+        raise RequestError(f"{name}: built a {type(module).__name__}; expected a torch.nn.Module, or (module, inputs)")
+    module = torch_trace.on_meta(module, "")
+    if asked or given is None:
+        args, kwargs = torch_trace.tensors_of(asked, "fp32")
+        return module, args, kwargs
+    args, kwargs = ([], dict(given)) if isinstance(given, Mapping) else (
+        list(given) if isinstance(given, list | tuple) else [given], {}
+    )  # fmt: skip
+    return module, [_to_meta(a) for a in args], {k: _to_meta(v) for k, v in kwargs.items()}
+
+
+def _to_meta(value: Any) -> Any:
+    return value.to("meta") if hasattr(value, "untyped_storage") else value
+
+
+def need_torch() -> Any:
+    """torch, or the command that installs it."""
+    try:
+        import torch
+    except ImportError:
+        raise UnsupportedError(
+            "tracing a model needs torch: install it with pip install 'tilecast[torch]'; a saved graph needs none"
+        ) from None
+    from predictor.frontends.torchvision_operators import ready
+
+    ready()
+    return torch
+
+
+def of_file(text: str, words: str | Sequence[str] | None) -> TracedModel:
+    """``text`` is "file.py:name", a function without arguments, or a class, that makes a module."""
+    path_text, _, name = text.rpartition(":")
+    path = Path(path_text).expanduser()
+    asked = inputs_of(words)
+    if not path.is_file():
+        raise SpecError(f"model {text!r}: no file {path_text!r}; expected file.py:function")
+    need_torch()
+    title = f"{path.stem}:{name}"
+    module = _imported(path, text)
+    found = getattr(module, name, None)
+    if found is None:
+        names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        close = nearest(name, names)
+        tail = f"; nearest: {', '.join(close)}" if close else f"; it has {', '.join(names[:8]) or 'none'}"
+        raise RequestError(
+            f"model {text!r}: {path.name} has no {name!r}; expected a function that makes a module{tail}"
+        )
+    build = found if callable(found) and not _is_module(found) else lambda: found
+    return traced_model(title, Module(title, build, asked, getattr(found, "optimizer", None)))
+
+
+def _is_module(found: Any) -> bool:
+    import torch
+
+    return isinstance(found, torch.nn.Module)
+
+
+def _imported(path: Path, text: str) -> Any:
+    """The user's file as a module; what it imports beside it is found."""
+    spec = importlib.util.spec_from_file_location(f"tilecast_model_{abs(hash(str(path.resolve())))}", path)
+    if spec is None or spec.loader is None:
+        raise SpecError(f"model {text!r}: {path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[spec.name]
+        said = one_line(f"{type(error).__name__}: {error}")[:300]
+        raise RequestError(f"model {text!r}: {path.name} cannot be imported: {said}") from None
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    return module
+
+
+def of_module(
+    module: Any, inputs: Any = None, *, name: str = "", optimizer: Callable[[Any], Any] | None = None,
+    loss: Callable[[Any], Any] | None = None,
+) -> TracedModel:  # fmt: skip
+    """A module (or a function that makes one), and its inputs in words or as tensors, whose numbers are not read."""
+    need_torch()
+    title = name or (type(module).__name__ if _is_module(module) else getattr(module, "__name__", "model"))
+    make: Callable[[], Any] = (lambda: module) if _is_module(module) else module
+    if inputs is None or isinstance(inputs, str) or _all_text(inputs):
+        asked = inputs_of(inputs)
+        return traced_model(title, Module(title, make, asked, optimizer, loss))
+    return traced_model(title, Module(title, lambda: (make(), inputs), (), optimizer, loss))
+
+
+def _all_text(inputs: Any) -> bool:
+    return isinstance(inputs, list | tuple) and bool(inputs) and all(isinstance(one, str) for one in inputs)

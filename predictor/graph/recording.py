@@ -1,0 +1,36 @@
+"""A recording: the graph of one pass as a frontend saw it, and what belongs to it beside its edges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from predictor.graph.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One pass of a model that was traced, or read from a file.
+
+    ``graph``: its forward blocks, with mode "train" their backward blocks after them. ``update``: the blocks of its own
+    optimizer's step (none: the house's). ``parameters``: of the whole model, those that are trained apart
+    (``trained``); ``weight_bytes`` and ``state_bytes``: of its parameters, and of buffers and caches that it keeps.
+    ``inputs``: in words, as they were asked for. ``batch`` and ``tokens``: sequences of a pass, and tokens of each.
+    ``unknown``: names of operators that no table knows. ``source``: what recorded it, with its version.
+    """
+
+    name: str
+    mode: str
+    dtype: str
+    graph: Graph
+    parameters: int
+    trained: int
+    weight_bytes: float
+    state_bytes: float = 0.0
+    update: Graph = field(default_factory=lambda: Graph(()))
+    inputs: tuple[str, ...] = ()
+    batch: int = 1
+    tokens: int = 1
+    attention: str = "flash"
+    unknown: tuple[str, ...] = ()
+    source: str = ""
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,199 @@
+"""Recordings as JSON, of one schema version: operators, tensors and words once each, nodes by their places.
+
+    {"schema": "tilecast graph", "version": 1, "name", "mode", "dtype", ..., "words": [...],
+     "ops": [[class, fields]], "tensors": [[name, axes, shape, dtype, role, base, part, segments]],
+     "blocks": [[name, repeat, carried, branch, running, layers, backward_of, nodes]], "update": [blocks]}
+
+A node is [op, name, inputs, outputs, count, phase, host_calls, share, part, scope]; names and axes are places in
+"words", tensors places in "tensors". A view whose gradient needs operators of its own (`View.gradient`) is written
+without them: what is saved has its backward pass, or needs none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from predictor.errors import SpecError
+from predictor.files import atomic_write, read_json
+from predictor.graph.graph import Block, Graph, Node
+from predictor.graph.recording import Recording
+from predictor.graph.tensor import ROLES, Tensor
+from predictor.ops import OPERATORS, Op, Opaque
+
+SCHEMA, VERSION = "tilecast graph", 1
+_PLAIN = (
+    "name", "mode", "dtype", "parameters", "trained", "weight_bytes", "state_bytes", "batch", "tokens", "attention",
+    "source",
+)  # fmt: skip
+_LISTS = ("inputs", "unknown", "notes")
+
+
+@lru_cache(maxsize=1)
+def _classes() -> Mapping[str, type[Op]]:
+    return {**OPERATORS, "opaque": Opaque}
+
+
+def save_recording(recording: Recording, path: Path) -> None:
+    """Write it to ``path``, whole or not at all. Raises OSError."""
+    atomic_write(path, json.dumps(to_json(recording), separators=(",", ":")).encode())
+
+
+def load_recording(path: Path) -> Recording:
+    """The recording of a file. SpecError, one line, for what is none, or of another version."""
+    return from_json(read_json(path), str(path))
+
+
+def is_recording(data: Mapping[str, Any]) -> bool:
+    """Whether a JSON object says that it is one."""
+    return data.get("schema") == SCHEMA
+
+
+def to_json(recording: Recording) -> dict[str, Any]:
+    """The object that is written."""
+    writer = _Writer()
+    blocks = [writer.block(block) for block in recording.graph.blocks]
+    update = [writer.block(block) for block in recording.update.blocks]
+    return {
+        "schema": SCHEMA, "version": VERSION,
+        **{name: getattr(recording, name) for name in _PLAIN},
+        **{name: list(getattr(recording, name)) for name in _LISTS},
+        "fused": recording.graph.fused, "words": list(writer.words), "ops": writer.ops, "tensors": writer.tensors,
+        "blocks": blocks, "update": update,
+    }  # fmt: skip
+
+
+def from_json(data: Mapping[str, Any], where: str) -> Recording:
+    """The recording of such an object; ``where`` names it in errors."""
+    if not is_recording(data):
+        raise SpecError(f"{where}: 'schema' is {data.get('schema')!r}, expected {SCHEMA!r}")
+    if data.get("version") != VERSION:
+        raise SpecError(f"{where}: version {data.get('version')!r} of a saved graph; expected {VERSION}: save it again")
+    try:
+        reader = _Reader(data)
+        graph = Graph(tuple(map(reader.block, data["blocks"])), bool(data["fused"]))
+        update = Graph(tuple(map(reader.block, data["update"])))
+        said = {name: data[name] for name in _PLAIN} | {name: tuple(data[name]) for name in _LISTS}
+        found = Recording(graph=graph, update=update, **said)
+        _check(found)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise SpecError(f"{where}: not a graph as it was saved ({type(error).__name__}: {str(error)[:120]})") from None
+    return found
+
+
+def _check(recording: Recording) -> None:
+    """ValueError for what no trace gives."""
+    if recording.mode not in ("forward", "train", "prefill", "decode"):
+        raise ValueError(f"mode {recording.mode!r}")
+    for name in ("parameters", "trained", "batch", "tokens"):
+        value = getattr(recording, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f"{name} {value!r}")
+    for block in (*recording.graph.blocks, *recording.update.blocks):
+        if block.repeat < 1 or (
+            block.backward_of is not None and not 0 <= block.backward_of < len(recording.graph.blocks)
+        ):
+            raise ValueError(f"block {block.name!r}")
+        for node in block.nodes:
+            if not node.op.bytes_moved() >= 0 or not node.op.flops() >= 0 or node.count < 1:
+                raise ValueError(f"node {node.name!r}")
+
+
+class _Writer:
+    """Gathers what nodes refer to."""
+
+    def __init__(self) -> None:
+        self.words: dict[str, int] = {}
+        self.ops: list[list[Any]] = []
+        self.tensors: list[list[Any]] = []
+        self._op: dict[Op, int] = {}
+        self._tensor: dict[int, int] = {}
+        self._names = {cls: name for name, cls in _classes().items()}
+
+    def block(self, block: Block) -> list[Any]:
+        def pair(two: tuple[Tensor, Tensor] | None) -> list[int] | None:
+            return None if two is None else [self.tensor(two[0]), self.tensor(two[1])]
+
+        return [
+            self.word(block.name), block.repeat, pair(block.carried), pair(block.branch), [*map(pair, block.running)],
+            list(block.layers), block.backward_of, [self.node(node) for node in block.nodes],
+        ]  # fmt: skip
+
+    def node(self, n: Node) -> list[Any]:
+        return [
+            self.op(n.op), self.word(n.name), [*map(self.tensor, n.inputs)], [*map(self.tensor, n.outputs)], n.count,
+            self.word(n.phase), n.host_calls, n.share, self.word(n.part), self.word(n.scope),
+        ]  # fmt: skip
+
+    def word(self, text: str) -> int:
+        return self.words.setdefault(text, len(self.words))
+
+    def op(self, op: Op) -> int:
+        if op not in self._op:
+            name = self._names.get(type(op))
+            if name is None:
+                raise SpecError(f"an operator {type(op).__name__} that is not registered cannot be saved")
+            said = {f.name: getattr(op, f.name) for f in fields(op) if getattr(op, f.name) != f.default}
+            self._op[op] = len(self.ops)
+            self.ops.append([name, said])
+        return self._op[op]
+
+    def tensor(self, t: Tensor) -> int:
+        if id(t) not in self._tensor:
+            base = None if t.base is None else self.tensor(t.base)
+            self._tensor[id(t)] = len(self.tensors)
+            segments = {axis: [list(s) for s in found] for axis, found in t.segments.items()}
+            self.tensors.append(
+                [self.word(t.name), [*map(self.word, t.axes)], list(t.shape), self.word(t.dtype),
+                 ROLES.index(t.role), base, int(t.part), segments]
+            )  # fmt: skip
+        return self._tensor[id(t)]
+
+
+class _Reader:
+    """Makes again what was written."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.words: list[str] = data["words"]
+        self.ops = [_classes()[name](**said) for name, said in data["ops"]]
+        self.tensors: list[Tensor] = []
+        for row in data["tensors"]:
+            self.tensors.append(self._tensor(*row))
+
+    def _tensor(
+        self, name: int, axes: list[int], shape: list[int], dtype: int, role: int, base: int | None, part: int,
+        segments: Mapping[str, Any],
+    ) -> Tensor:  # fmt: skip
+        sizes, names = tuple(shape), tuple(self.words[a] for a in axes)
+        if len(sizes) != len(names) or any(type(n) is not int or n < 0 for n in sizes):
+            raise ValueError(f"shape {shape}")
+        if base is not None:
+            view = self.tensors[base].view(names, sizes, part=bool(part))
+            view.role = ROLES[role]
+            return view
+        parts = {axis: tuple((s[0], s[1]) for s in found) for axis, found in segments.items()}
+        return Tensor(self.words[name], names, sizes, self.words[dtype], ROLES[role], parts)
+
+    def _pairs(self, pairs: list[list[int]]) -> Iterator[tuple[Tensor, Tensor]]:
+        for first, second in pairs:
+            yield self.tensors[first], self.tensors[second]
+
+    def block(self, row: list[Any]) -> Block:
+        name, repeat, carried, branch, running, layers, backward_of, nodes = row
+        return Block(
+            self.words[name], tuple(map(self.node, nodes)), int(repeat),
+            next(self._pairs([carried])) if carried else None, tuple(layers), backward_of, tuple(self._pairs(running)),
+            next(self._pairs([branch])) if branch else None,
+        )  # fmt: skip
+
+    def node(self, row: list[Any]) -> Node:
+        op, name, inputs, outputs, count, phase, calls, share, part, scope = row
+        tensors, words = self.tensors, self.words
+        return Node(
+            self.ops[op], words[name], tuple([tensors[t] for t in inputs]), tuple([tensors[t] for t in outputs]),
+            count, words[phase], calls, share, words[part], words[scope],
+        )  # fmt: skip
