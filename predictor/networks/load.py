@@ -76,10 +76,6 @@ def _find(text: str) -> Path:
         path = Path(text).expanduser()
         if name in _lower() and not path.exists():  # a file or folder of that name is what is meant
             return CONFIGS / f"{_lower()[name]}.json"
-        if ".py:" in text:
-            raise UnsupportedError(
-                f"--model {text!r}: tracing a module is not built yet; expected a name or a config.json"
-            )
         if text.strip() and path.is_dir():
             path = path / "config.json"
             if not path.is_file():

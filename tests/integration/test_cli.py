@@ -61,7 +61,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]
         ([*BASE, "--batch", "1" + "0" * 400], "--batch"),
         ([*BASE, "--mode", "generate", "--output-len", "1000000000000"], "--output-len"),
         ([*BASE, "--top", "-1"], "--top -1"),
-        (["predict", "--model", "net.py:build", "--gpu", "h100"], "tracing a module is not built yet"),
+        (["predict", "--model", "net.py:build", "--gpu", "h100"], "no file 'net.py'"),
         (["predict", "--model", str(Path(__file__).parent), "--gpu", "h100"], "config.json"),
         (["models", "gpt33"], "gpt3"),
         (["fly"], "fly"),
