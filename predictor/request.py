@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from predictor.engines import EAGER, GREEDY, Engine, running
+from predictor.engines.exchange import ALL_GATHER
 from predictor.errors import RequestError, UnsupportedError
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly, load_artifacts
 from predictor.frontends.words import model_of
@@ -84,6 +85,7 @@ class Request:
     schedule: str = ""
     cp_comm: str = "ring"
     offload_layers: int = 0
+    all_to_all: str = ALL_GATHER
     system: str | Path | SystemSpec | None = None
     launch_overhead: str | float | None = None
     step_overhead: str | float | None = None
@@ -145,6 +147,7 @@ class Request:
             system=_system(self.system, gpu, degrees),
             memory_fraction=self.memory_fraction,
             offload_layers=self.offload_layers,
+            all_to_all=self.all_to_all,
             dtype_source=source,
             kv_dtype=numbers.kv if self.mode in CACHED else "",
             kv_dtype_source=kv_source,

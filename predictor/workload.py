@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from predictor import engines
 from predictor.engines import CAPTURED, GREEDY, SAMPLINGS, Engine
+from predictor.engines.exchange import ALL_GATHER, exchanges
 from predictor.engines.memory import check_fraction
 from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.ops.routing import Router
@@ -26,6 +27,8 @@ ATTENTIONS = ("math", "flash")
 OPTIMIZERS = ("adam", "adam_fused", "sgd", "none")
 RECOMPUTES = ("none", "selective", "full")
 SHARDS = NO_SHARD, ZERO1, ZERO2, ZERO3, HSDP = "none", "zero1", "zero2", "zero3", "hsdp"
+#: Degrees beside tp that serving has, too.
+SERVED = ("pp", "dp", "ep")
 #: Orders in which a stage of a pipeline works on its micro-batches.
 SCHEDULES = GPIPE, ONE_F_ONE_B, INTERLEAVED, BREADTH_FIRST = "gpipe", "1f1b", "interleaved", "breadth_first"
 #: How context parallelism exchanges keys and values: in a ring, or heads for positions by all_to_all (Ulysses).
@@ -53,7 +56,8 @@ LARGEST_RAGGED = 10_000
 class Parallelism:
     """Degrees of each parallelism, ``num_gpus`` the product of tp, pp, dp and cp.
 
-    ``ep`` adds no GPUs: experts are shared out over groups of ep of the dp x cp ranks. ``sp``: outside of what tp
+    ``ep`` adds no GPUs: experts are shared out over groups of ep of the dp x cp ranks in training, of the tp x dp GPUs
+    of a stage in serving. ``sp``: outside of what tp
     splits, sequences are split over its ranks (sequence parallelism). ``vpp``: model chunks that a pipeline stage
     holds. ``schedule``: one of `SCHEDULES` ("": interleaved where vpp is above 1, else 1f1b). ``shard``: what of the
     training state is spread over the data-parallel ranks, one of `SHARDS`; hsdp spreads all of it within a node.
@@ -94,12 +98,6 @@ class Parallelism:
                 f"--num-gpus {self.num_gpus}: {used or '--tp 1'} uses {rest * self.dp}; expected {what}, or no"
                 " --num-gpus"
             )
-        if self.ep > 1 and self.cp * self.dp % self.ep:
-            ranks = self.cp * self.dp
-            fit = max(n for n in range(1, ranks + 1) if ranks % n == 0 and n <= self.ep)
-            raise RequestError(
-                f"--ep {self.ep}: does not divide the {ranks} ranks of --dp x --cp; nearest valid: {fit}"
-            )
         if self.vpp > 1 and self.pp == 1:
             raise RequestError(f"--vpp {self.vpp}: chunks are a pipeline stage's; expected --pp 2 or more, or --vpp 1")
         if self.vpp > 1 and self.schedule in (GPIPE, ONE_F_ONE_B):
@@ -107,6 +105,13 @@ class Parallelism:
                 f"--schedule {self.schedule}: has one chunk a stage, --vpp {self.vpp} more; expected {INTERLEAVED} or"
                 f" {BREADTH_FIRST}"
             )
+
+    def check_ep(self, trains: bool) -> None:
+        """RequestError where ``ep`` does not divide the ranks that share the experts: other ones in training."""
+        ranks, words = (self.cp * self.dp, "--dp x --cp") if trains else (self.tp * self.dp, "--tp x --dp")
+        if self.ep > 1 and ranks % self.ep:
+            fit = max(n for n in range(1, ranks + 1) if ranks % n == 0 and n <= self.ep)
+            raise RequestError(f"--ep {self.ep}: does not divide the {ranks} ranks of {words}; nearest valid: {fit}")
 
     @property
     def order(self) -> str:
@@ -145,6 +150,8 @@ class Workload:
 
     In training ``batch`` is the global batch, of all data-parallel ranks; ``recompute`` says what runs again in the
     backward pass (`recomputed`), ``offload_layers`` how many layers a rank keeps the activations of in host memory.
+    In serving ``batch`` is that of all data-parallel ranks, too; ``all_to_all`` is how tokens come to experts of other
+    ranks (`predictor.passes.expert_parallel`).
     """
 
     mode: str
@@ -173,6 +180,7 @@ class Workload:
     kernel_gap_s: float | None = None
     sampling: str = GREEDY
     offload_layers: int = 0
+    all_to_all: str = ALL_GATHER
 
     def __post_init__(self) -> None:
         for name, most in LARGEST.items():
@@ -187,6 +195,7 @@ class Workload:
         _one_of("sampling", self.sampling, SAMPLINGS)
         _one_of("attention", self.attention, ATTENTIONS)
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
+        _one_of("all_to_all", self.all_to_all, exchanges())
         self._check_training()
         for name in ("batch", "seq_len"):
             if getattr(self, name) < 1:
@@ -221,11 +230,12 @@ class Workload:
                 raise RequestError(f"--recompute {self.recompute}: only --mode train takes it")
             if self.offload_layers:
                 raise RequestError(f"--offload-layers {self.offload_layers}: only --mode train takes it")
+            serves = SERVED if self.mode in CACHED else ("sp",) * (self.mode == "forward")
             for name, value in over.trains_only.items():
-                if (name, self.mode) != ("sp", "forward"):
+                if name not in serves:
                     shown = flag(name) if value is True else f"{flag(name)} {value}"
                     raise UnsupportedError(f"{shown}: not built yet for --mode {self.mode}; expected --mode train")
-            return
+        over.check_ep(self.mode == "train")
         each = self.batch // over.dp
         if self.batch % over.dp:
             raise RequestError(
@@ -241,16 +251,9 @@ class Workload:
 
     def _check_serving(self) -> None:
         """What only serving has: ragged batches, the engine's overhead, tensor parallelism of a forward pass."""
-        tp = self.parallelism.tp
         if self.mode == "train" and self.engine.samples:
             train = ", ".join(name for name in engines.names() if not engines.engine(name).samples)
             raise RequestError(f"--execution {self.execution}: serves and does not train; expected one of {train}")
-        if self.mode != "train" and self.system is not None and tp > self.system.gpus_per_node:
-            most = self.system.gpus_per_node
-            raise UnsupportedError(
-                f"--tp {tp}: a node of {self.system.id} has {most} GPUs, and tp over nodes is not built; expected at"
-                f" most {most}"
-            )
         overhead, gap = self.step_overhead_s, self.kernel_gap_s
         if overhead is not None and not _within(overhead, LARGEST_STEP_OVERHEAD_S):
             raise RequestError(f"--step-overhead {overhead!r} s: expected 0 to 10 s, such as 5ms")
@@ -281,8 +284,21 @@ class Workload:
 
     @property
     def sequences_a_pass(self) -> int:
-        """Sequences of one forward and backward pass of a rank, in training."""
-        return self.micro_batch or self.batch // self.parallelism.dp
+        """Sequences of one pass of a rank: of one forward and backward pass in training; in serving of each of those
+        that are on their way through the stages of a pipeline (`in_flight`)."""
+        each = self.batch // self.parallelism.dp
+        return self.micro_batch or (each if self.mode == "train" else -(-each // self.in_flight))
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that a serving pipeline has on its way at a time: one a stage, as far as there are sequences."""
+        return min(self.parallelism.pp, self.batch // self.parallelism.dp)
+
+    @property
+    def lens_a_pass(self) -> tuple[int, ...]:
+        """`prompt_lens` of the pass that has the longest, where several ranks and passes share them by turns."""
+        shares = self.parallelism.dp * self.in_flight
+        return self.prompt_lens if shares == 1 else tuple(sorted(self.prompt_lens, reverse=True)[::shares])
 
     @property
     def micro_batches(self) -> int:
@@ -299,7 +315,8 @@ class Workload:
         """What the GPU waits for after every step of this batch: words -> seconds."""
         if self.step_overhead_s is not None:
             return {"step overhead": self.step_overhead_s} if self.step_overhead_s else {}
-        found = ((wait.name, wait.step_s + self.batch * wait.sequence_s) for wait in self._waits())
+        each = self.batch // self.parallelism.dp
+        found = ((wait.name, wait.step_s + each * wait.sequence_s) for wait in self._waits())
         return {name: seconds for name, seconds in found if seconds}
 
     @property
@@ -308,7 +325,7 @@ class Workload:
         waits = self._waits()
         if self.step_overhead_s is not None or not waits:
             return None
-        grown = sum(self.batch * wait.sequence_s for wait in waits)
+        grown = sum(self.batch // self.parallelism.dp * wait.sequence_s for wait in waits)
         least, most = (sum(wait.range_s[end] for wait in waits) for end in (0, 1))
         return least + grown, most + grown
 

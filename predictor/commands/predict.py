@@ -8,6 +8,7 @@ from typing import Any
 
 from predictor import engines
 from predictor.commands.tracked import resolve
+from predictor.engines.exchange import ALL_GATHER, exchanges
 from predictor.number_formats import KV_DTYPES
 from predictor.precision import SUPPORTED
 from predictor.workload import ATTENTIONS, CP_COMMS, MODES, OPTIMIZERS, SCHEDULES, SHARDS
@@ -107,7 +108,7 @@ def add_words(parser: argparse.ArgumentParser) -> None:
     add("--num-gpus", type=int, help="GPUs of the run (default: the product of --tp, --pp, --dp and --cp)")
     add("--tp", type=int, default=1, help="GPUs that share every layer (tensor parallel)")
     add("--sp", action="store_true", help="sequences are split over --tp outside of what it splits (sequence parallel)")
-    add("--pp", type=int, default=1, help="stages of the pipeline (train)")
+    add("--pp", type=int, default=1, help="stages of the pipeline (train, prefill, decode, generate)")
     add("--vpp", type=int, default=1, help="chunks of the model that a stage holds (train)")
     add(
         "--schedule",
@@ -115,10 +116,26 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         metavar="ORDER",
         help=f"of the pipeline: {', '.join(SCHEDULES)} (default 1f1b, interleaved with --vpp)",
     )
-    add("--dp", type=int, default=1, help="replicas that share the batch (data parallel, train)")
+    add(
+        "--dp",
+        type=int,
+        default=1,
+        help="ranks that share the batch (data parallel; in serving with the experts over all of them)",
+    )
     add("--cp", type=int, default=1, help="GPUs that share every sequence (context parallel, train)")
     add("--cp-comm", default=CP_COMMS[0], metavar="HOW", help=f"{' or '.join(CP_COMMS)} (default {CP_COMMS[0]})")
-    add("--ep", type=int, default=1, help="of the --dp x --cp ranks, how many share out the experts (train)")
+    add(
+        "--ep",
+        type=int,
+        default=1,
+        help="GPUs that have whole experts, of --dp x --cp (train) or --tp x --dp (serving)",
+    )
+    add(
+        "--all-to-all",
+        default=ALL_GATHER,
+        metavar="HOW",
+        help=f"how tokens come to experts over --dp in serving: {', '.join(exchanges())} (default {ALL_GATHER})",
+    )
     add("--system", metavar="NAME", help="what joins the GPUs: a system's name or YAML file (default: the GPU's usual)")
     add(
         "--shard",

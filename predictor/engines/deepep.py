@@ -20,6 +20,7 @@ from predictor.engines.library import Exchanges, Library
 LIBRARIES = (
     Library(
         "deepep",
+        sends_tokens=True,
         exchanges=Exchanges(
             start_s=40e-6, share_link_direct=0.84, share_net_direct=0.96, share_link_forwarded=0.77,
             share_net_forwarded=0.88, source="deepseek-ai/DeepEP@567632d README.md",

@@ -159,7 +159,8 @@ class Library:
     GPU; ``merges``: its own leave it to another kernel to add up what the parts of a split cache gave.
     ``chunks_alone``: whether on a GPU the delta rule goes over a prompt in one kernel, an SM for each value head of a
     sequence. ``channel_blocks``: its causal convolution gives every channel of a prompt a block, which goes over the
-    tokens (else a block has a few of many channels). ``exchanges``: how it brings tokens to experts on other GPUs.
+    tokens (else a block has a few of many channels). ``exchanges``: how it brings tokens to experts on other GPUs,
+    of those that ``sends_tokens``; None: by an all_to_all of copies.
     """
 
     name: str
@@ -181,6 +182,7 @@ class Library:
     chunks_alone: Callable[[GPUSpec], bool] = several_kernels
     channel_blocks: bool = False
     exchanges: Exchanges | None = None
+    sends_tokens: bool = False
 
     def all_reduce(self, version: str = "") -> AllReduce | None:
         """Its own all_reduce as of ``version`` ("": the newest listed); None where it calls NCCL's alone."""

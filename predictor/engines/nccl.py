@@ -4,4 +4,4 @@ from dataclasses import replace
 
 from predictor.engines.pytorch import PYTORCH
 
-LIBRARIES = (replace(PYTORCH, name="nccl"),)
+LIBRARIES = (replace(PYTORCH, name="nccl", sends_tokens=True),)

@@ -17,6 +17,7 @@ from predictor.hardware.gpu import GPUSpec
 _OTHERS = (
     "base",
     "defaults",
+    "exchange",
     "launch",
     "launchers",
     "library",
@@ -24,6 +25,7 @@ _OTHERS = (
     "registry",
     "releases",
     "scheduling",
+    "serve_options",
     "software",
     "vintage",
 )

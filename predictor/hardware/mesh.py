@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """``axes``: (name, degree) from the innermost on, over the GPUs of ``system``. Axes of degree 1 vanish.
+    """``axes``: (name, degree) from the innermost on, over the GPUs of ``system``. Axes of degree 1 vanish. ``ep`` of
+    the tp x dp GPUs have whole experts, to which ``exchange`` brings tokens (`predictor.passes.expert_parallel`).
 
     Raises RequestError, one line, where a degree or a name is no good, or where the groups of an axis would share nodes
     in different ways.
@@ -26,6 +27,8 @@ class Mesh:
 
     axes: tuple[tuple[str, int], ...]
     system: SystemSpec
+    ep: int = 1
+    exchange: str = ""
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.axes]

@@ -98,7 +98,7 @@ def _layer_parts(config: ModelConfig, sparse: bool, encoder: bool, local: Local)
         counts["shared_experts"] = shared["mlp.up"] + shared["mlp.down"]
         counts[""] += shared[""]
     matrices = 3 if config.gated else 2
-    width = local("mlp", config.moe_intermediate)
+    width = local("expert_mlp", config.moe_intermediate)
     counts["experts"] = local("expert", config.experts) * matrices * config.hidden * width
     return counts
 

@@ -21,19 +21,20 @@ if TYPE_CHECKING:
     from predictor.networks import ModelConfig
 
 #: Logical axis -> axis of the mesh.
-TENSOR = {"heads": "tp", "kv_heads": "tp", "mlp": "tp", "vocab": "tp"}
+TENSOR = {"heads": "tp", "kv_heads": "tp", "mlp": "tp", "vocab": "tp", "expert_mlp": "tp"}
 
 
-def check_tensor(config: ModelConfig, tp: int) -> None:
-    """RequestError that names every size that ``tp`` does not divide, and the nearest degree that works."""
-    wrong = _undivided(config, tp)
+def check_tensor(config: ModelConfig, tp: int, spread: bool = False) -> None:
+    """RequestError that names every size that ``tp`` does not divide, and the nearest degree that works. ``spread``:
+    experts are shared out otherwise (`predictor.passes.expert_parallel`)."""
+    wrong = _undivided(config, tp, spread)
     if wrong:
-        fit = [n for n in range(1, config.heads + 1) if not _undivided(config, n)]
+        fit = [n for n in range(1, config.heads + 1) if not _undivided(config, n, spread)]
         close = min(fit, key=lambda n: (abs(n - tp), n))
         raise RequestError(f"--tp {tp}: does not divide {' and '.join(wrong)} of {config.name}; nearest valid: {close}")
 
 
-def _undivided(config: ModelConfig, tp: int) -> list[str]:
+def _undivided(config: ModelConfig, tp: int, spread: bool) -> list[str]:
     """What ``tp`` GPUs cannot share evenly."""
     found = []
     if config.heads % tp:
@@ -43,6 +44,6 @@ def _undivided(config: ModelConfig, tp: int) -> list[str]:
     dense = not config.experts or any(not sparse for sparse, _, _ in config.layer_groups())
     if config.intermediate % tp and (dense or config.is_encoder_decoder):
         found.append(f"intermediate {config.intermediate}")
-    if config.experts and config.moe_intermediate % tp:
+    if config.experts and config.moe_intermediate % tp and not spread:
         found.append(f"moe_intermediate {config.moe_intermediate}")
     return found

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from predictor import __version__
 from predictor.engines import GREEDY
+from predictor.engines.exchange import ALL_GATHER
 from predictor.forecast import Forecast
 from predictor.prediction import Prediction
 from predictor.report.detail import layers, points
@@ -85,7 +86,7 @@ def _run_words(answer: Prediction) -> str:
     """The run in a line: what `settings` has, and the GPUs that share it."""
     work = answer.workload
     gpus = "1 GPU" if work.system is None else f"{work.parallelism.num_gpus} GPUs of {work.system.id}"
-    own = [(name, value) for name, value in settings_shown(answer) if name not in ("tp", "system", "prompt_lens")]
+    own = [(name, value) for name, value in settings_shown(answer) if name not in ("system", "prompt_lens")]
     ragged = [f"ragged batch of {len(work.prompt_lens)}"] * bool(work.prompt_lens)
     words = [f"{name.replace('_', '-')} {value}" for name, value in own if not (ragged and name == "batch")]
     return ", ".join([gpus, *words[:1], *ragged, *words[1:]])
@@ -145,8 +146,12 @@ def settings(answer: Prediction) -> list[tuple[str, str]]:
         found.append(("optimizer", work.optimizer))
         if work.micro_batch:
             found.append(("micro_batch", str(work.micro_batch)))
-    if work.parallelism.tp > 1 and work.system is not None:
-        found += [("tp", str(work.parallelism.tp)), ("system", work.system.id)]
+    if work.parallelism.num_gpus > 1 and work.system is not None:
+        degrees = ((name, getattr(work.parallelism, name)) for name in ("tp", "pp", "dp", "cp", "ep"))
+        found += [(name, str(degree)) for name, degree in degrees if degree > 1]
+        if work.all_to_all != ALL_GATHER:
+            found.append(("all_to_all", work.all_to_all))
+        found.append(("system", work.system.id))
     if work.routing is not None:
         found.append(("routing", str(work.routing)))
     if answer.cpu_busy_s:

@@ -52,7 +52,8 @@ def _workload(answer: Prediction) -> dict[str, Any]:
     work = answer.workload
     return {
         "num_gpus": work.parallelism.num_gpus,
-        "tp": work.parallelism.tp,
+        **{name: getattr(work.parallelism, name) for name in ("tp", "pp", "dp", "cp", "ep")},
+        "all_to_all": work.all_to_all if work.mode in CACHED and work.parallelism.dp > 1 and work.routing else None,
         "system": None if work.system is None else work.system.id,
         "mode": work.mode,
         "batch": work.batch,

@@ -64,7 +64,9 @@ def first_line(answer: Prediction) -> str:
 def _gpus(work: Workload) -> str:
     if work.system is None:
         return "1 GPU"
-    return f"{work.parallelism.num_gpus} GPUs of {work.system.id}, tp {work.parallelism.tp}"
+    degrees = ((name, getattr(work.parallelism, name)) for name in ("tp", "pp", "dp", "cp", "ep"))
+    shown = ", ".join(f"{name} {degree}" for name, degree in degrees if degree > 1)
+    return f"{work.parallelism.num_gpus} GPUs of {work.system.id}, {shown}"
 
 
 def print_prediction(answer: Prediction, console: Console) -> None:

@@ -38,7 +38,7 @@ def _smallest(run: Run, memory: Memory) -> int | None:
     except TilecastError:  # a GPU whose file has no links
         system = None
     for degree in range(1, 1 + (system.gpus_per_node if system is not None else 1)):
-        if degree == memory.gpus:
+        if degree == memory.gpus and degree == run.work.parallelism.tp:
             held = memory
         else:
             joined = None if degree == 1 else system

@@ -130,7 +130,7 @@ def _host(timed: TimedStage, factor: float) -> float:
 
 def run_spread(total_s: float, stages: Sequence[TimedStage], work: Workload) -> RunSpread | None:
     """How far ``total_s`` may be off, the sum of the stages of one plan for ``work``; None without intervals."""
-    spreads = [(timed.stage.weight, spread_of(timed, work)) for timed in stages]
+    spreads = [(timed.stage.weight * _longer(timed), spread_of(timed, work)) for timed in stages]
     below = above = np.zeros(1)
     host_below = host_above = launched = 0.0
     for weight, found in spreads:
@@ -141,6 +141,11 @@ def run_spread(total_s: float, stages: Sequence[TimedStage], work: Workload) -> 
         launched += weight * found.launched
     kernels = float(np.sqrt((below**2).sum())), float(np.sqrt((above**2).sum()))
     return RunSpread(total_s, launched, kernels, (host_below, host_above))
+
+
+def _longer(timed: TimedStage) -> float:
+    """What a pipeline takes over one pass through it; 1 without one."""
+    return timed.passed_s / timed.timeline.total_s if timed.stage.ends else 1.0
 
 
 def total_interval(total_s: float, stages: Sequence[TimedStage], work: Workload) -> tuple[float, float] | None:

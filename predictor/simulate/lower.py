@@ -13,7 +13,7 @@ from predictor.parts import Formats, plain
 from predictor.passes.autograd import joint
 from predictor.passes.quantize import quantize
 from predictor.passes.recompute import recompute
-from predictor.workload import Parallelism, Workload
+from predictor.workload import CACHED, Parallelism, Workload
 
 if TYPE_CHECKING:
     from predictor.hardware.mesh import Mesh
@@ -23,15 +23,19 @@ if TYPE_CHECKING:
 def mesh_of(work: Workload) -> Mesh | None:
     """The GPUs of a run, an axis a parallelism; None for one GPU."""
     degrees = work.parallelism
-    return None if degrees.num_gpus == 1 or work.system is None else placed(degrees, work.system)
+    if degrees.num_gpus == 1 or work.system is None:
+        return None
+    return placed(degrees, work.system, work.all_to_all)
 
 
 @lru_cache(maxsize=256)
-def placed(degrees: Parallelism, system: SystemSpec) -> Mesh:
-    """The GPUs of degrees, tp within; RequestError where its groups do not lie in nodes in one way."""
+def placed(degrees: Parallelism, system: SystemSpec, exchange: str = "") -> Mesh:
+    """The GPUs of degrees, tp within; ``exchange``: what brings tokens to experts in serving. RequestError where its
+    groups do not lie in nodes in one way."""
     from predictor.hardware.mesh import Mesh  # a forecast of one GPU starts without it
 
-    return Mesh((("tp", degrees.tp), ("cp", degrees.cp), ("dp", degrees.dp), ("pp", degrees.pp)), system)
+    return Mesh((("tp", degrees.tp), ("cp", degrees.cp), ("dp", degrees.dp), ("pp", degrees.pp)), system,
+                degrees.ep, exchange)  # fmt: skip
 
 
 def own_update(config: ModelConfig, step: Step, accumulate: bool) -> Graph | None:
@@ -65,7 +69,8 @@ def lower(
         from predictor.passes.shard import shard  # a forecast of one GPU starts without it
         from predictor.passes.tensor_parallel import TENSOR, check_tensor
 
-        check_tensor(config, mesh.degree("tp"))
+        serves = step.mode in CACHED
+        check_tensor(config, mesh.degree("tp"), spread=serves and mesh.ep * mesh.degree("dp") > 1)
         soft: dict[str, str] = {}
         if sequences:
             from predictor.passes.sequence_parallel import SEQUENCE, check_sequence
@@ -73,6 +78,11 @@ def lower(
             check_sequence(step.seq_len, mesh.degree("tp"))
             soft = SEQUENCE
         graph = shard(graph, mesh, TENSOR, soft)
+        if serves and mesh.ep * mesh.degree("dp") > 1:
+            from predictor.passes.expert_parallel import check_experts, spread_experts
+
+            check_experts(config, mesh)
+            graph = spread_experts(graph, mesh, step.mode != "decode")
     if not engine.fuses:
         return graph
     from predictor.passes.fuse import fuse  # a forecast of eager PyTorch starts without it

@@ -14,7 +14,7 @@ from predictor.graph.graph import Graph
 from predictor.graph.saved import saved_tensors
 from predictor.hardware.gpu import GPUSpec
 from predictor.networks import ModelConfig, kv_cache_bytes, parameters, weight_bytes
-from predictor.networks.parameters import Local, whole
+from predictor.networks.parameters import Local, parameter_split, whole
 from predictor.ops.embedding import CrossEntropy
 from predictor.parts import Formats
 from predictor.precision import Precision
@@ -45,8 +45,9 @@ class Memory:
     """Bytes by class on one GPU, what that GPU has, and what of it the run may use.
 
     ``gpus`` share the model; ``sequences`` is the batch of a forward pass, whose activations and KV cache grow with it
-    (0: training, whose sizes do not tell). ``fraction`` and ``base`` (`predictor.engines.memory.BASES`) say what the
-    run may use, ``setting`` whose default that is ("" where it was asked for, or the run may use all).
+    (0: training, whose sizes do not tell), that of one of ``ranks`` that have sequences of their own. ``fraction`` and
+    ``base`` (`predictor.engines.memory.BASES`) say what the run may use, ``setting`` whose default that is ("" where it
+    was asked for, or the run may use all).
 
     Fragmentation and the memory of CUDA graphs are not counted. ``smallest_gpu_count``: the fewest GPUs that hold the
     run by a degree that is built, None where none does; ``advice`` says it in words where the run does not fit. Neither
@@ -61,6 +62,7 @@ class Memory:
     capacity: float
     gpus: int = 1
     sequences: int = 0
+    ranks: int = 1
     context: float = 0.0
     workspaces: float = 0.0
     fraction: float = 1.0
@@ -132,7 +134,7 @@ class Memory:
         else:
             limits = [(each + cache, share - fixed)]
         counts = [math.floor(left / need * (1.0 + 1e-12)) for need, left in limits if need]
-        return max(0, min(counts)) if counts else None
+        return max(0, min(counts)) * self.ranks if counts else None
 
     @property
     def reason(self) -> str:
@@ -149,7 +151,7 @@ class Memory:
         if most == 0 and self.own + self.context + self.workspaces > self.usable:
             return f"{share}, context and workspaces need more than the run may use"
         cause = "KV cache" if self.kv_cache > self.activations else "activations"
-        return f"{share} fit, but the {cause} of {self.sequences} sequences do not; {most} would fit"
+        return f"{share} fit, but the {cause} of {self.sequences * self.ranks} sequences do not; {most} would fit"
 
 
 def _allowed(gpu: GPUSpec, engine: Engine, asked: float | None, gpus: int) -> dict[str, Any]:
@@ -174,8 +176,22 @@ _parameters = lru_cache(maxsize=1024)(parameters)
 
 @lru_cache(maxsize=1024)
 def _weight_bytes(config: ModelConfig, formats: Formats, mesh: Mesh | None) -> float:
-    """Bytes of the weights of one GPU."""
-    return weight_bytes(config, formats, _local(mesh))
+    """Bytes of the weights of one GPU, of a pipeline's stage with the most."""
+    local = _local(mesh)
+    whole = weight_bytes(config, formats, local)
+    if mesh is None or mesh.degree("pp") == 1:
+        return whole
+    split = parameter_split(config, local)
+    table = split.embedding * formats.of("embedding").weight_bytes
+    head = split.head * formats.of("head").weight_bytes
+    last = table if config.tie_embeddings else head  # a tied matrix stands at both ends
+    return (whole - table - head) * _stage_share(config, mesh) + max(table, last)
+
+
+def _stage_share(config: ModelConfig, mesh: Mesh | None) -> float:
+    """The share of the layers that the largest stage of a pipeline has."""
+    pp = 1 if mesh is None else mesh.degree("pp")
+    return -(-config.layers // pp) / config.layers
 
 
 def _local(mesh: Mesh | None) -> Local:
@@ -185,7 +201,11 @@ def _local(mesh: Mesh | None) -> Local:
     from predictor.passes.shard import local_size  # a forecast of one GPU starts without it
     from predictor.passes.tensor_parallel import TENSOR
 
-    return local_size(mesh, TENSOR)
+    shared = local_size(mesh, TENSOR)
+    if mesh.ep * mesh.degree("dp") == 1:
+        return shared
+    experts = {"expert": mesh.ep, "expert_mlp": mesh.degree("tp") * mesh.degree("dp") // mesh.ep}
+    return lambda axis, size: -(-size // experts[axis]) if axis in experts else shared(axis, size)
 
 
 def memory_of(run: Run, plan: Plan) -> Memory:
@@ -196,19 +216,26 @@ def memory_of(run: Run, plan: Plan) -> Memory:
         return Memory(*_of_training(run, plan), 0.0, **allowed)
     weights = _weight_bytes(run.config, run.numbers.formats, mesh_of(work))
     cache = cache_bytes(run.config, work, run.numbers)
-    return Memory(weights, 0.0, 0.0, _largest_moment(plan.first), cache, sequences=work.batch, **allowed)
+    ranks = work.parallelism.dp
+    return Memory(
+        weights, 0.0, 0.0, _largest_moment(plan.first), cache, sequences=work.batch // ranks, ranks=ranks, **allowed
+    )
 
 
 def cache_bytes(config: ModelConfig, work: Workload, numbers: Precision) -> float:
-    """Bytes of one GPU's KV cache at the end of a run; 0 in mode forward, which keeps none."""
+    """Bytes of one GPU's KV cache at the end of a run, of the data-parallel rank with the longest sequences; 0 in mode
+    forward, which keeps none."""
     if work.mode == "forward":
         return 0.0
     makes = {"prefill": 0, "decode": 1, "generate": work.output_len - 1}[work.mode]
     prompt = work.context_len if work.mode == "decode" else work.seq_len
-    lens, local = work.prompt_lens, _local(mesh_of(work))
+    mesh, ranks = mesh_of(work), work.parallelism.dp
+    local, share = _local(mesh), _stage_share(config, mesh)
+    lens = work.prompt_lens if ranks == 1 else tuple(sorted(work.prompt_lens, reverse=True)[::ranks])
     if not lens:
-        return kv_cache_bytes(config, work.batch, prompt + makes, numbers.kv, local)
-    return sum(kv_cache_bytes(config, times, n + makes, numbers.kv, local) for n, times in Counter(lens).items())
+        return kv_cache_bytes(config, work.batch // ranks, prompt + makes, numbers.kv, local) * share
+    each = (kv_cache_bytes(config, times, n + makes, numbers.kv, local) for n, times in Counter(lens).items())
+    return sum(each) * share
 
 
 def _largest_moment(graph: Graph) -> float:

@@ -33,6 +33,8 @@ class Stage(NamedTuple):
     ``waits`` what the GPU waits for after each, in words and seconds, ``gaps`` what passes between kernels. ``phase``
     is what the pass is to the run: a mode, or the optimizer's step. ``context``: tokens in the cache of a decode step
     that stands for others. ``forward``: the blocks that are the forward pass of training, whose backward pass follows.
+    ``ends``: of a serving pipeline, how many blocks its stages up to each have, () without one; ``in_flight`` batches
+    are on their way through them at a time.
     """
 
     graph: Graph
@@ -44,6 +46,8 @@ class Stage(NamedTuple):
     gaps: Gaps = NO_GAPS
     context: int = 0
     forward: int = 0
+    ends: tuple[int, ...] = ()
+    in_flight: int = 1
 
     @property
     def captured(self) -> bool:
@@ -93,7 +97,8 @@ def plan_of(run: Run) -> Plan:
     def stage(graph: Graph, phase: str, weight: float = 1.0, context: int = 0) -> Stage:
         host = engine.host_of(phase == "decode")
         gaps = gaps_of(host == CAPTURED, work.kernel_gap_s)
-        return Stage(graph, phase, weight, host, launch_s, waits, gaps, context)
+        found = Stage(graph, phase, weight, host, launch_s, waits, gaps, context)
+        return found if work.parallelism.pp == 1 else _piped(found, config, work, numbers)
 
     if mode == "decode":
         (graph,) = _decode_graphs(config, work, numbers, (0,))
@@ -108,6 +113,20 @@ def plan_of(run: Run) -> Plan:
             for graph, weight, more in zip(graphs, weights, grown, strict=True)
         ]
     return Plan(tuple(stages))
+
+
+def _piped(stage: Stage, config: ModelConfig, work: Workload, numbers: Precision) -> Stage:
+    """The stage with its passes cut into those of a pipeline."""
+    from predictor.passes.stages import check_stages, staged  # a forecast of one GPU starts without it
+
+    mesh, layers = mesh_of(work), config.layers
+    assert mesh is not None  # pp GPUs or more
+    check_stages(config.name, layers, work.parallelism.pp)
+    tokens = work.sequences_a_pass
+    if stage.phase != "decode":
+        tokens = sum(work.lens_a_pass) or tokens * work.seq_len
+    graph, ends = staged(stage.graph, mesh, layers, tokens, config.hidden, numbers.activation)
+    return stage._replace(graph=graph, ends=ends, in_flight=work.in_flight)
 
 
 def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
@@ -190,7 +209,8 @@ def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
 
 def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: str) -> Graph:
     """A pass over all tokens of the prompts."""
-    step, mesh = make_step(work, numbers, mode, work.seq_len, 0, work.batch, work.prompt_lens), mesh_of(work)
+    batch, lens, mesh = work.sequences_a_pass, work.lens_a_pass, mesh_of(work)
+    step = make_step(work, numbers, mode, work.seq_len, 0, batch, lens)
     if work.parallelism.sp:
         return lower(config, step, mesh, numbers.formats, work.engine, sequences=True)
     found = lower_alike(config, step, (work.seq_len,), mesh, numbers.formats, work.engine)
@@ -202,8 +222,8 @@ def _decode_graphs(
 ) -> tuple[Graph, ...]:
     """Decode steps that find ``grown`` tokens in the cache beside the workload's own, one for each."""
     before, mesh = work.context_len if work.mode == "decode" else work.seq_len, mesh_of(work)
-    formats, engine = numbers.formats, work.engine
-    first = make_step(work, numbers, "decode", 1, 1, work.batch)
+    formats, engine, batch, lens = numbers.formats, work.engine, work.sequences_a_pass, work.lens_a_pass
+    first = make_step(work, numbers, "decode", 1, 1, batch)
     if not work.prompt_lens:
         found = lower_alike(config, first, [before + more for more in grown], mesh, formats, engine)
         if found:
@@ -214,8 +234,7 @@ def _decode_graphs(
         graph = lower(config, first, mesh, formats, engine)
         return tuple(_with_context(graph, before + more) for more in grown)
     steps = (
-        make_step(work, numbers, "decode", 1, before + more, work.batch, tuple(n + more for n in work.prompt_lens))
-        for more in grown
+        make_step(work, numbers, "decode", 1, before + more, batch, tuple(n + more for n in lens)) for more in grown
     )
     return tuple(lower(config, step, mesh, formats, engine) for step in steps)
 

@@ -107,15 +107,13 @@ def lower_alike(
     if step.lens or step.training or recorded(config) is not None:
         return None
     last, rest = ("context_len", step.seq_len) if step.mode == "decode" else ("seq_len", step.context_len)
-    structure = (config, mesh and mesh.axes, formats, engine, rest, _structure_of(step))
+    structure = (config, mesh and (mesh.axes, mesh.ep, mesh.exchange), formats, engine, rest, _structure_of(step))
     batch = step.batch
 
     def make(system: SystemSpec | None = None, **sizes: Any) -> Graph:
-        over = Mesh(mesh.axes, system) if mesh is not None and system is not None else None
+        over = replace(mesh, system=system) if mesh is not None and system is not None else None
         return lower(config, replace(step, **sizes), over, formats, engine)
 
     if mesh is None:
         return _TEMPLATES.graphs(structure, ("batch", last), [(batch, n) for n in tokens], make)
-    from predictor.hardware.mesh import Mesh
-
     return _TEMPLATES.graphs(structure, ("batch", "system", last), [(batch, mesh.system, n) for n in tokens], make)

@@ -27,7 +27,7 @@ from predictor.simulate.sustained import Sustained, stretched, sustained
 from predictor.simulate.timeline import Segment, Timeline, eager, in_a_row
 
 #: What there is between kernels beside an engine's host: the gaps of a stream, and a CPU that launches too late.
-GAPS, LAUNCHING = "gaps between kernels", "launches"
+GAPS, LAUNCHING, PIPELINE = "gaps between kernels", "launches", "other stages of the pipeline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class TimedStage:
         self.stage = stage
         self.blocks = blocks
         self.operators = operators
-        self.timeline = self.up_to(len(blocks))
+        self.timeline = self.up_to(len(blocks)) if not stage.ends else _joined(self.pipeline)
 
     @property
     def table(self) -> KernelTable:
@@ -137,14 +137,38 @@ class TimedStage:
         """The blocks as the timeline runs them."""
         return [block.segment(self.stage) for block in self.blocks]
 
-    def up_to(self, blocks: int) -> Timeline:
-        """One pass as far as the first ``blocks`` go."""
+    def up_to(self, blocks: int, after: int = 0) -> Timeline:
+        """One pass as far as the first ``blocks`` go, those ``after`` the first so many alone."""
         if self.stage.host == CAPTURED:
             gaps = self.stage.gaps
             if gaps == NO_GAPS:
-                return in_a_row([(block.sum_s, block.block.repeat) for block in self.blocks[:blocks]])
-            return in_a_row([(block.sum_s + block.gap_s(gaps), block.block.repeat) for block in self.blocks[:blocks]])
-        return eager(self.segments[:blocks])
+                return in_a_row([(block.sum_s, block.block.repeat) for block in self.blocks[after:blocks]])
+            return in_a_row(
+                [(block.sum_s + block.gap_s(gaps), block.block.repeat) for block in self.blocks[after:blocks]]
+            )
+        return eager(self.segments[after:blocks])
+
+    @cached_property
+    def pipeline(self) -> list[Timeline]:
+        """One pass through each stage of a pipeline, which has a host of its own."""
+        ends = self.stage.ends
+        return [self.up_to(end, after) for after, end in zip((0, *ends[:-1]), ends, strict=True)]
+
+    @property
+    def part(self) -> float:
+        """What of a pass's kernels one GPU runs in the time of all passes: 1 where no pipeline shares them."""
+        return 1.0 if not self.stage.ends else self.stage.in_flight / len(self.stage.ends)
+
+    @cached_property
+    def passed_s(self) -> float:
+        """Seconds until all batches in flight are through: prompts once, each behind the other; decodes again and
+        again, where the slowest stage is what they wait for, or their own way through all of them."""
+        if not self.stage.ends:
+            return self.timeline.total_s
+        slowest = max(timeline.total_s for timeline in self.pipeline)
+        if self.stage.phase == "decode":
+            return max(self.timeline.total_s, self.stage.in_flight * slowest)
+        return self.timeline.total_s + (self.stage.in_flight - 1) * slowest
 
     @property
     def busy_s(self) -> dict[str, float]:
@@ -153,26 +177,27 @@ class TimedStage:
         for at in self.blocks:
             for node, times, row in zip(at.block.nodes, at.times, at.rows, strict=True):
                 stream = node.op.stream
-                found[stream] = found.get(stream, 0.0) + float(self.operators.seconds[row]) * times
+                found[stream] = found.get(stream, 0.0) + float(self.operators.seconds[row]) * times * self.part
         return found
 
     @property
     def kernels_s(self) -> float:
         """Seconds of one pass in which kernels run."""
-        return float(sum(at.sum_s * at.block.repeat for at in self.blocks))
+        return float(sum(at.sum_s * at.block.repeat for at in self.blocks)) * self.part
 
     @property
     def between_s(self) -> dict[str, float]:
         """Seconds of one pass in which no kernel runs, by what there is in their place; with the kernels' own seconds
         they add up to `each_s`."""
-        gaps = sum(at.gap_s(self.stage.gaps) * at.block.repeat for at in self.blocks)
-        launches = self.timeline.total_s - self.timeline.gpu_s
-        return {GAPS: gaps, LAUNCHING: launches, **dict(self.stage.waits)}
+        gaps = sum(at.gap_s(self.stage.gaps) * at.block.repeat for at in self.blocks) * self.part
+        launches = (self.timeline.total_s - self.timeline.gpu_s) * self.part
+        found = {GAPS: gaps, LAUNCHING: launches, **dict(self.stage.waits)}
+        return found if not self.stage.ends else found | {PIPELINE: self.passed_s - self.timeline.total_s * self.part}
 
     @property
     def each_s(self) -> float:
         """Seconds of one pass, the engine's overhead with it."""
-        return self.timeline.total_s + self.stage.overhead_s
+        return self.passed_s + self.stage.overhead_s
 
     @property
     def total_s(self) -> float:
@@ -181,17 +206,22 @@ class TimedStage:
 
     @property
     def flops(self) -> float:
-        """FLOPs of one pass."""
-        return sum(chain.from_iterable(block.flops for block in self.blocks))
+        """FLOPs of one pass, of a pipeline's those of one of its GPUs."""
+        return sum(chain.from_iterable(block.flops for block in self.blocks)) * self.part
 
     def op_times(self) -> list[OpTime]:
         """Every node with how often it runs in all passes."""
-        weight = self.stage.weight
+        weight = self.stage.weight * self.part
         return [
             OpTime(node.op, node.name, node.phase, times * weight, row)
             for at in self.blocks
             for node, times, row in zip(at.block.nodes, at.times, at.rows, strict=True)
         ]
+
+
+def _joined(parts: Sequence[Timeline]) -> Timeline:
+    """Stages one after the other."""
+    return Timeline(sum(t.total_s for t in parts), sum(t.gpu_s for t in parts), sum(t.cpu_s for t in parts))
 
 
 def _times_as_long(op: Op, engine: Engine) -> float:

@@ -302,7 +302,8 @@ def test_a_ragged_row_of_a_suite(tmp_path: Any) -> None:
     slower = predict_case(row | {"step_overhead_ms": 3.0}, tmp_path, None)
     assert slower["predicted_ms"] == pytest.approx(same.latency_ms + 3.0)
     assert "--batch 3" in predict_case(row | {"global_batch": 3}, tmp_path, None)["note"]
-    assert "over nodes" in predict_case(row | {"gpus_per_node": 1}, tmp_path, None)["note"]
+    over_nodes = predict_case(row | {"gpus_per_node": 1}, tmp_path, None)
+    assert over_nodes["note"] == "" and over_nodes["predicted_ms"] > found["predicted_ms"]
 
 
 # ---------------------------------------------------------------------------------------------------- many at once
@@ -339,8 +340,8 @@ def test_many_at_once_are_the_same_forecasts() -> None:
 def test_many_refuse_what_one_refuses() -> None:
     with pytest.raises(RequestError, match="--batch 0"):
         predictor.predict_many([{"model": "gpt2", "gpu": "h100", "batch": 0}])
-    with pytest.raises(UnsupportedError, match="--dp 2: not built yet for --mode prefill"):
-        predictor.predict_many([{"model": "gpt2", "gpu": "h100", "mode": "prefill", "dp": 2}])
+    with pytest.raises(UnsupportedError, match="--cp 2: not built yet for --mode prefill"):
+        predictor.predict_many([{"model": "gpt2", "gpu": "h100", "mode": "prefill", "cp": 2}])
     assert predictor.predict_many([]) == []
 
 

@@ -158,7 +158,7 @@ def test_bad_degrees_end_in_one_line(model: str, words: dict[str, object], said:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("words", [{"tp": 16}, {"pp": 2}])
+@pytest.mark.parametrize("words", [{"cp": 2}, {"pp": 2}])
 def test_what_is_not_built_is_refused(words: dict[str, object]) -> None:
     with pytest.raises(UnsupportedError, match="not built"):
         predictor.predict("llama-3.1-70b", H100, **words)  # type: ignore[arg-type]

@@ -1,0 +1,129 @@
+"""Experts over GPUs that have requests of their own, as serving engines spread them.
+
+The ``tp`` x ``dp`` GPUs of a stage share the experts: ``ep`` of them have whole ones, and tp x dp / ep share the width
+of each. Attention runs on tp GPUs for the requests of each of the dp ranks (attention data parallelism).
+
+With dp 1 every GPU has all tokens: the sum over the experts' GPUs is that which tensor parallelism has. With more, the
+tokens have to come to the experts, and go back, in one of these ways:
+
+allgather   an all_gather over the dp ranks brings all tokens to all GPUs, a reduce_scatter the sums back (vLLM's
+            `allgather_reducescatter`)
+a library   an all_to_all of the copies of tokens over all tp x dp GPUs, or kernels for experts
+            (`predictor.ops.exchange`); each of the tp GPUs sends its part of the tokens
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from predictor import engines
+from predictor.dtypes import bytes_of
+from predictor.engines.exchange import ALL_GATHER
+from predictor.errors import RequestError
+from predictor.graph.graph import Block, Graph, Node
+from predictor.ops.collective import over
+from predictor.ops.exchange import DIRECT, FORWARDED, exchange
+from predictor.ops.moe import MoE
+from predictor.ops.routing import drawn, inclusion
+
+if TYPE_CHECKING:
+    from predictor.hardware.mesh import Mesh
+    from predictor.networks import ModelConfig
+    from predictor.ops.collective import Collective
+
+#: Bytes of a routing choice that goes with a token: a weight and an index in 32 bit each, by definition.
+_CHOICE_BYTES = 8
+#: Numbers that share a scale in rows of fp8, and its bytes (source: README.md of deepseek-ai/DeepEP@567632d).
+_SCALED, _SCALE_BYTES = 128, 4
+
+
+def check_experts(config: ModelConfig, mesh: Mesh) -> None:
+    """RequestError, one line, for a degree that does not divide the experts or their width, or a way that cannot be."""
+    ep, group = mesh.ep, mesh.degree("tp") * mesh.degree("dp")
+    if ep > 1 and not config.experts:
+        raise RequestError(f"--ep {ep}: {config.name} has no experts; expected 1")
+    if config.experts % ep:
+        fit = max(n for n in range(1, ep + 1) if config.experts % n == 0 and group % n == 0)
+        raise RequestError(
+            f"--ep {ep}: does not divide {config.experts} experts of {config.name}; nearest valid: {fit}"
+        )
+    if config.experts and config.moe_intermediate % (group // ep):
+        raise RequestError(
+            f"--ep {ep}: {group // ep} GPUs share each expert's width of {config.moe_intermediate}, which they do not"
+            f" divide; nearest valid: {group}"
+        )
+    if config.experts and mesh.exchange != ALL_GATHER and mesh.degree("dp") > 1 and ep < group:
+        raise RequestError(
+            f"--all-to-all {mesh.exchange}: sends tokens to whole experts, and {group // ep} GPUs share each; expected"
+            f" --ep {group}"
+        )
+
+
+def spread_experts(graph: Graph, mesh: Mesh, prompts: bool) -> Graph:
+    """``graph``, of one rank of tensor parallelism, with the experts of ``mesh`` and what brings tokens to them.
+
+    ``prompts``: a pass over prompts, not a decode step. The very same graph where one group of tp GPUs shares every
+    expert, or there are none.
+    """
+    if mesh.ep == 1 and mesh.degree("dp") == 1:
+        return graph
+    blocks = tuple(_block(block, mesh, prompts) for block in graph.blocks)
+    if all(new is old for new, old in zip(blocks, graph.blocks, strict=True)):
+        return graph
+    return replace(graph, blocks=blocks)
+
+
+def _block(block: Block, mesh: Mesh, prompts: bool) -> Block:
+    if not any(isinstance(node.op, MoE) for node in block.nodes):
+        return block
+    return replace(block, nodes=tuple(new for node in block.nodes for new in _nodes(node, mesh, prompts)))
+
+
+def _nodes(node: Node, mesh: Mesh, prompts: bool) -> Iterator[Node]:
+    """A node, of experts with what brings the tokens there and back."""
+    op, dp = node.op, mesh.degree("dp")
+    if not isinstance(op, MoE):
+        yield node
+        return
+    group = mesh.degree("tp") * dp
+    spread = replace(op, tokens=op.tokens * dp, tp=group // mesh.ep, ep=mesh.ep)
+    if dp == 1:
+        yield replace(node, op=spread)
+        return
+    x, y = node.inputs[0], node.outputs[0]
+    there, gathered = _exchange(op, mesh, prompts, there=True), x.copied()
+    back, summed = _exchange(op, mesh, prompts, there=False), y.copied()
+    yield Node(there, "experts dispatch", (x,), (gathered,), phase=node.phase, scope=node.scope)
+    yield replace(node, op=spread, inputs=(gathered, *node.inputs[1:]), outputs=(summed, *node.outputs[1:]))
+    yield Node(back, "experts combine", (summed,), (y,), phase=node.phase, scope=node.scope)
+
+
+def _exchange(op: MoE, mesh: Mesh, prompts: bool, there: bool) -> Collective:
+    """What brings the tokens of one rank's ``op`` to the experts of all, or back."""
+    wide = bytes_of("bf16")  # whatever the experts compute in, rows are of 16 bit beside them
+    tp, dp = mesh.degree("tp"), mesh.degree("dp")
+    if mesh.exchange == ALL_GATHER:
+        row = op.hidden * wide + (op.top_k * _CHOICE_BYTES if there else 0)
+        size = round(op.tokens * dp * row)
+        return mesh.collective("all_gather" if there else "reduce_scatter", "dp", "bf16", size)
+    group = tp * dp
+    local = min(group, mesh.system.gpus_per_node)
+    tokens = -(-op.tokens // tp)
+    kernels = engines.library(mesh.exchange).exchanges
+    if kernels is None:
+        size = round(tokens * op.top_k * op.hidden * wide * _skew(op, group))
+        return over(mesh.system, "all_to_all", "bf16", size, group, local)
+    narrow = there and bytes_of(op.dtype) <= 1.0
+    row = op.hidden * 1.0 + op.hidden / _SCALED * _SCALE_BYTES if narrow else op.hidden * wide
+    way = FORWARDED if prompts else DIRECT
+    return exchange(mesh.system, mesh.exchange, way, "bf16", row, tokens, op.top_k, group, local, _skew(op, group))
+
+
+def _skew(op: MoE, ep: int) -> float:
+    """Rows of the busiest GPU over those of the mean: 1 where experts are picked alike."""
+    if not drawn(op.distribution):
+        return 1.0
+    own = float(inclusion(op.distribution, op.experts, op.top_k, ep).sum())
+    return max(1.0, own * ep / op.top_k)
