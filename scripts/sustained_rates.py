@@ -35,17 +35,17 @@ BOARDS = {
 LARGE = 8192
 
 
-def need_at(gpu: GPUSpec, published: float, dtype: str) -> float:
-    """W per SM and GHz with which a board is held to a published rate in FLOP/s."""
-    clock = published / power.EFFICIENCY / gpu.peak_flops(dtype)
-    need = gpu.power_limit_w / (power.STATIC + (1 - power.STATIC) * clock**3)
+def need_at(gpu: GPUSpec, published: float, burst: float, dtype: str) -> float:
+    """W per SM and GHz with which a product of ``burst`` FLOP/s at the boost clock is held to a published rate."""
+    use, clock = burst / power.EFFICIENCY / gpu.peak_flops(dtype), min(published / burst, 1.0)
+    need = gpu.power_limit_w / (power.STATIC + (1 - power.STATIC) * min(use, 1.0) * clock**3)
     return need / (gpu.sm_count * gpu.boost_clock_hz * 1e-9)
 
 
 def rates(ops: Sequence[Op], gpu: GPUSpec) -> tuple[np.ndarray, np.ndarray]:
     """TFLOP/s of a burst and of a long run."""
     flops, alone = np.array([op.flops() for op in ops]), predict_kernels(ops, gpu, load_artifacts()).latency_s
-    return flops / alone / 1e12, flops / np.maximum(alone, power.held_s(ops, gpu)) / 1e12
+    return flops / alone / 1e12, flops / np.maximum(alone, power.held_s(ops, gpu, alone)) / 1e12
 
 
 def published(path: Path) -> None:
@@ -58,7 +58,7 @@ def published(path: Path) -> None:
         gpu, shape = load_gpu(BOARDS[row.accelerator]), [int(size) for size in row.best_shape_mnk.split("x")]
         burst, held = rates([Gemm(row.dtype, *shape), Gemm(row.dtype, LARGE, LARGE, LARGE)], gpu)
         told = " | ".join(f"{a:,.0f}, {b:,.0f}" for a, b in zip(burst, held, strict=True))
-        need = need_at(gpu, row.achieved_tflops * 1e12, row.dtype)
+        need = need_at(gpu, row.achieved_tflops * 1e12, burst[0] * 1e12, row.dtype)
         print(f"| {gpu.id} | {row.dtype} | {row.achieved_tflops:,.1f} | {told} | {need:.2f} |")
 
 
@@ -68,10 +68,11 @@ def long_rows(path: Path) -> None:
     frame = frame[(frame["op"].astype(str) == "gemm").to_numpy() & (frame["flag"].astype(str) == "").to_numpy()]
     found = predict_rows(frame, load_artifacts())
     ops = dataset.ops_of(frame)
-    held = np.array(
-        [power.held_s([op], load_gpu(gpu))[0] for op, gpu in zip(ops, frame["gpu"].astype(str), strict=True)]
-    )
     measured, alone = found["measured_ms"].to_numpy(), found["predicted_ms"].to_numpy()
+    held = np.array([
+        power.held_s([op], load_gpu(gpu), np.array([ms * 1e-3]))[0]
+        for op, gpu, ms in zip(ops, frame["gpu"].astype(str), alone, strict=True)
+    ])  # fmt: skip
     for name, times in (("bursts", alone), ("a long run", np.maximum(alone, held * 1e3))):
         for rows, which in ((measured > 0.0, "all"), (measured >= 1.0, "1 ms and more")):
             error = (times / measured - 1.0)[rows & np.isfinite(times)] * 100

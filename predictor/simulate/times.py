@@ -234,7 +234,7 @@ def _times_as_long(op: Op, engine: Engine) -> float:
 class Operators:
     """Every operator that one engine ran on one GPU, by row: its seconds and FLOPs, those of one call.
 
-    ``held_s``: seconds below which power keeps none in a long run.
+    ``held_s``: seconds of products in a long run, as power holds them; 0 of others.
     """
 
     def __init__(self, gpu: GPUSpec, engine: Engine, selector: Selector) -> None:
@@ -309,7 +309,7 @@ class Operators:
             self._tables.append(table)
             self.seconds = np.concatenate((self.seconds, table.latency_s))
             measured = np.array([name != "" for name in table.estimators])  # the roofline alone stays what it is
-            self.held_s = np.concatenate((self.held_s, np.where(measured, held_s(ops, gpu), 0.0)))
+            self.held_s = np.concatenate((self.held_s, np.where(measured, held_s(ops, gpu, table.latency_s), 0.0)))
             self.flops = np.concatenate((self.flops, [op.flops() for op in ops]))
         blocks = list(self._blocks.values())
         sizes = [len(block.rows) for block in blocks]

@@ -58,7 +58,7 @@ BLOCKS = Family(
     measured=Settings(rounds=150, leaves=63, depth=9),
     unseen=Settings(rounds=100, leaves=31, depth=7, rows_a_leaf=60),
     rows_a_booster=30_000,
-    unseen_shrink=0.7,
+    unseen_shrink=lambda kind: 0.7,
     alike_shrink=0.7,
     unseen_clip=0.5,
     by_kernel=parts_by_kernel,

@@ -39,8 +39,8 @@ from predictor.roofline import FloatArray
 WARP_COLUMNS = 1024
 #: Threads of a block of PyTorch's vectorized layer norm: (32, 4) in layer_norm_kernel.cu.
 NORM_THREADS = 128
-#: Source: CUDA Programming Guide, compute capabilities 7.0, 8.0, 9.0 and 10.0; others hold 16 or 24.
-MAX_BLOCKS_PER_SM = 32.0
+#: Of boards whose catalogue names none. Source: CUDA Programming Guide, compute capabilities 7.0, 8.0, 9.0 and 10.0.
+DEFAULT_BLOCKS_PER_SM = 32
 #: The functions that libraries whose 16-bit row kernels move one element a thread (`Library.scalar`) have kernels for.
 SCALAR_FUNCTIONS = ("swiglu", "geglu")
 ROWS_TO_FILL = 2.0  # an SM's; chosen by looking at Vidur's rows (docs/accuracy.md)
@@ -143,7 +143,8 @@ def _power_of_two(x: FloatArray) -> FloatArray:
 
 def _resident_blocks(gpu: GPUSpec, threads: FloatArray | float) -> Any:
     """Blocks that an SM holds at a time."""
-    return np.clip((gpu.max_threads_per_sm or DEFAULT_THREADS_PER_SM) / threads, 1.0, MAX_BLOCKS_PER_SM)
+    most = float(gpu.max_blocks_per_sm or DEFAULT_BLOCKS_PER_SM)
+    return np.clip((gpu.max_threads_per_sm or DEFAULT_THREADS_PER_SM) / threads, 1.0, most)
 
 
 def _filling(rows: FloatArray, gpu: GPUSpec) -> FloatArray:
