@@ -81,7 +81,7 @@ def test_a_ragged_batch_lies_between_its_parts_and_their_sum(mode: str, lens: tu
         return ask(mode=mode, **({"context_len": n} if mode == "decode" else {"seq_len": n})).latency_s
 
     together = ask(mode=mode, prompt_lens=lens).latency_s
-    # Where a prompt fills the GPU by itself, products of twice the rows take what the tables say: 2.05 times as long. And
+    # Where a prompt fills the GPU by itself, products of twice the rows take 2.05 times as long in the tables. And
     # power holds the run of both, not the one of 20 ms (`predictor.simulate.sustained`).
     assert max(alone(n) for n in lens) * 0.98 < together < 1.03 * sum(alone(n) for n in lens)
 
