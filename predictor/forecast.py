@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 from predictor.engines import Engine
 from predictor.engines.software import remark
@@ -18,10 +19,14 @@ from predictor.simulate.breakdown import classes, context_notes, longest_nodes, 
 from predictor.simulate.capacity import advised
 from predictor.simulate.interval import range_notes, total_interval
 from predictor.simulate.memory import Memory, memory_of
-from predictor.simulate.plan import Plan, plan_of
+from predictor.simulate.plan import plan_of
+from predictor.simulate.stage import EXCHANGES, PIPELINE, Plan
 from predictor.simulate.sustained import power_notes
 from predictor.simulate.times import GAPS, LAUNCHING, Operators, OpTime, TimedStage
 from predictor.simulate.unknown import check_strict, unknown_notes, unknown_shares
+
+if TYPE_CHECKING:
+    from predictor.simulate.step import StepTimes
 
 #: Runs whose operators are forecast in one call, and the operators that are remembered of all of them: chosen by hand,
 #: not from data, and a guard against memory without end.
@@ -46,8 +51,26 @@ class Forecast:
     def __init__(self, run: Run, plan: Plan, stages: tuple[TimedStage, ...]) -> None:
         self.run = run
         self.plan = plan
-        self.stages = stages
-        self.latency_s: float = sum(timed.total_s for timed in stages)
+        self.timed = stages
+        self.step: StepTimes | None = None
+        if plan.parallel is None:
+            self.latency_s: float = sum(timed.total_s for timed in stages)
+        else:
+            from predictor.simulate.step import step_of  # one GPU starts without it
+
+            self.step = step_of(run, plan, stages)
+            self.latency_s = self.step.latency_s
+
+    @cached_property
+    def stages(self) -> tuple[TimedStage, ...]:
+        """What a GPU runs; of a pipeline, one of the stage that is done last."""
+        if self.step is None:
+            return self.timed
+        return tuple(
+            TimedStage(timed.stage._replace(weight=weight), timed.blocks, timed.operators)
+            for place, weight in sorted(self.step.weights.items())
+            for timed in (self.timed[place],)
+        )
 
     @cached_property
     def memory(self) -> Memory:
@@ -65,6 +88,8 @@ class Forecast:
 
         In training the forward pass is timed alone, and the backward pass takes what both take beyond it.
         """
+        if self.step is not None:
+            return self.step.phases_s
         first, *rest = self.stages
         mode = self.run.work.mode
         if mode == "train":
@@ -91,16 +116,28 @@ class Forecast:
 
     @property
     def between_s(self) -> dict[str, float]:
-        """Seconds of the run in which no kernel runs, by what there is in their place."""
+        """Seconds of the run in which no kernel runs, by what there is in their place; in a pipeline, messages count
+        with that."""
         found = {GAPS: 0.0, LAUNCHING: 0.0}
         for timed in self.stages:
+            if self.step is not None and timed.stage.phase in EXCHANGES:
+                continue
             for name, seconds in timed.between_s.items():
                 found[name] = found.get(name, 0.0) + timed.stage.weight * seconds
+        if self.step is not None and self.step.phases_s.get(PIPELINE):
+            found[PIPELINE] = self.step.phases_s[PIPELINE]
         return found
 
     @property
     def flops(self) -> float:
-        """FLOPs of one GPU. The optimizer's are left out, as PaLM's MFU counts the model's, forward and backward."""
+        """FLOPs of one GPU; of a pipeline, the mean over its stages.
+
+        The optimizer's are left out, as PaLM's MFU counts the model's, forward and backward.
+        """
+        if self.plan.parallel is not None:
+            kinds = [self.plan.parallel.kinds[kind] for kind in self.plan.parallel.ranks]
+            passes = self.run.work.micro_batches
+            return passes * sum(self.timed[place].flops for kind in kinds for place in kind.chunks) / len(kinds)
         return sum(timed.stage.weight * timed.flops for timed in self.stages if timed.stage.phase != OPTIMIZER)
 
     @property
@@ -110,6 +147,13 @@ class Forecast:
         if work.mode == "generate":
             return float(work.batch * work.output_len)
         return float(work.batch if work.mode == "decode" else sum(work.prompt_lens) or work.batch * work.seq_len)
+
+    @property
+    def _gpu_busy_s(self) -> float:
+        """Seconds in which a GPU has a kernel to run, the run's own but for what there is in their place."""
+        if self.step is not None:
+            return self.latency_s - sum(self.between_s.values())
+        return sum(timed.stage.weight * timed.kernels_s for timed in self.stages)
 
     def summary(self) -> Prediction:
         """The answer as a whole: no interval, breakdown, provenance, notes and number of GPUs that hold the run."""
@@ -121,7 +165,7 @@ class Forecast:
             latency_s=self.latency_s,
             interval_s=None,
             phases_s=self.phases_s,
-            gpu_busy_s=sum(timed.stage.weight * timed.kernels_s for timed in stages),
+            gpu_busy_s=self._gpu_busy_s,
             cpu_busy_s=sum(timed.stage.weight * (timed.timeline.cpu_s + timed.stage.overhead_s) for timed in stages),
             flops=flops * work.parallelism.num_gpus,
             mfu=flops / self.latency_s / run.gpu.peak_flops(run.numbers.gemm),
@@ -134,6 +178,8 @@ class Forecast:
             nodes=(),
             provenance={},
             artifacts=run.selector.name,
+            exposed_s={} if self.step is None else self.step.exposed_s,
+            bubble_s=0.0 if self.step is None else self.step.bubble_s,
             assumed=run.config.assumed,
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from predictor.simulate.memory import Memory
+from predictor.simulate.stage import PIPELINE
 from predictor.simulate.timeline import LAUNCH_BOUND
 from predictor.simulate.times import GAPS, LAUNCHING
 from predictor.workload import Workload
@@ -84,6 +85,8 @@ class Prediction:
     generation. ``gpu_busy_s`` and ``cpu_busy_s`` are the two timelines; the total is the slower one at every point.
     ``between_s``: seconds in which no kernel runs, by what there is in their place; with ``gpu_busy_s`` the total.
     ``unknown``: share of the GPU time by operators that a frontend has no entry for, whose roofline answers.
+    ``exposed_s``: of training on many GPUs, seconds of what they exchange that nothing covers, by what it is;
+    ``bubble_s``: what a stage of the pipeline idles on average.
     """
 
     model: str
@@ -109,6 +112,8 @@ class Prediction:
     notes: tuple[str, ...] = field(default_factory=tuple)
     explained: Explained | None = None
     unknown: Mapping[str, float] = field(default_factory=dict)
+    exposed_s: Mapping[str, float] = field(default_factory=dict)
+    bubble_s: float = 0.0
 
     @property
     def latency_ms(self) -> float:
@@ -123,7 +128,7 @@ class Prediction:
     @property
     def host_s(self) -> float:
         """Seconds in which the GPU waits for the CPU: launches, and what an engine's host adds to steps."""
-        return self.between_kernels_s - self.between_s.get(GAPS, 0.0)
+        return self.between_kernels_s - self.between_s.get(GAPS, 0.0) - self.between_s.get(PIPELINE, 0.0)
 
     @property
     def tokens_per_s(self) -> float:

@@ -19,7 +19,7 @@ from predictor.ops.base import Op
 
 if TYPE_CHECKING:
     from predictor.engines.scheduling import Batching
-    from predictor.engines.vintage import KernelRule, Scheduler, Vintage
+    from predictor.engines.vintage import KernelRule, Scheduler, Training, Vintage
 
 #: What the CPU does while the GPU runs: it makes every framework call of eager PyTorch, it launches every kernel, or
 #: nothing, as the launches were captured in a graph.
@@ -103,6 +103,12 @@ class Engine:
         """What is known of the release that this is; None where the engine's file lists none."""
         releases = self.vintages()
         return releases[-1] if releases else None
+
+    @property
+    def training(self) -> Training | None:
+        """How this release trains on many GPUs; None for one that does not."""
+        found = self.vintage()
+        return found.training if found is not None else None
 
     def library_of(self, gpu: GPUSpec) -> Callable[[Op], str] | None:
         """Library of an operator's kernels on ``gpu``, but for collectives; None where it is ``kernels`` for all."""

@@ -70,11 +70,17 @@ class Embedding(StreamingOp):
 
 @dataclass(frozen=True, slots=True)
 class CrossEntropy(StreamingOp):
-    """Mean cross-entropy of (rows, vocab) logits: log-softmax, then the picked entries; the gradient is as large."""
+    """Mean cross-entropy of (rows, vocab) logits: log-softmax, then the picked entries; the gradient is as large.
+
+    ``in_passes``: as Megatron-LM's vocabulary-parallel loss runs it (mpu/cross_entropy.py:32-71 of a8d172b31e92): a
+    kernel for the maximum, the difference in place, the exponential, its sum and the quotient; backward, the scaling
+    of what is left.
+    """
 
     rows: int
     vocab: int
     phase: str = FORWARD
+    in_passes: bool = False
 
     family: ClassVar[str] = "cross_entropy"
     columns: ClassVar[tuple[str, ...]] = ("rows", "vocab", "read_bytes", "write_bytes")
@@ -86,11 +92,14 @@ class CrossEntropy(StreamingOp):
     @property
     def read_bytes(self) -> float:
         n = self.rows * self.vocab * self.itemsize
-        return n + self.rows * INDEX_BYTES if self.phase == FORWARD else 2 * n
+        if self.phase == FORWARD:
+            return (5 if self.in_passes else 1) * n + self.rows * INDEX_BYTES
+        return n if self.in_passes else 2 * n
 
     @property
     def write_bytes(self) -> float:
-        return self.rows * self.vocab * self.itemsize
+        n = self.rows * self.vocab * self.itemsize
+        return 3 * n if self.in_passes and self.phase == FORWARD else n
 
     def flops(self) -> float:
         return 5.0 * self.rows * self.vocab
@@ -98,7 +107,7 @@ class CrossEntropy(StreamingOp):
     def backward(self) -> tuple[Op, ...]:
         if self.phase == BACKWARD:
             return ()
-        return (CrossEntropy(self.dtype, self.rows, self.vocab, BACKWARD),)
+        return (CrossEntropy(self.dtype, self.rows, self.vocab, BACKWARD, self.in_passes),)
 
     def gradients(self) -> tuple[Gradient, ...]:
         return () if self.phase == BACKWARD else (Gradient((0,), kept=(0,)),)
@@ -111,7 +120,8 @@ class CrossEntropy(StreamingOp):
         """Its rows, and its part of the vocabulary."""
         logits = outputs[0] if self.phase == BACKWARD else inputs[0]
         vocab = logits.share(self.vocab, logits.whole.axes[-1])
-        return CrossEntropy(self.dtype, logits.share(self.rows * self.vocab) // vocab, vocab, self.phase)
+        rows = logits.share(self.rows * self.vocab) // vocab
+        return CrossEntropy(self.dtype, rows, vocab, self.phase, self.in_passes)
 
     def kernels(self) -> int:
-        return 2
+        return 5 if self.in_passes and self.phase == FORWARD else 2

@@ -20,7 +20,16 @@ from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import Gemm
 from predictor.passes.autograd import with_kept
 from predictor.passes.fuse_attention import cache, core, qkv, rotary
-from predictor.passes.fuse_backward import Terms, accumulates, backward_block, is_live, modules_of, reading, runs_again
+from predictor.passes.fuse_backward import (
+    Sums,
+    Terms,
+    accumulates,
+    backward_block,
+    is_live,
+    modules_of,
+    reading,
+    runs_again,
+)
 from predictor.passes.fuse_edges import Fusion
 from predictor.passes.fuse_modules import activation, dropout_sum, loss, norm, router, scaling, softcap, tables
 
@@ -44,7 +53,7 @@ def fuse(graph: Graph, engine: Engine) -> Graph:
     backward = [block for block in graph.blocks if block.backward_of is not None]
     on = Fusion(engine)
     blocks: list[Block] = []
-    accumulate, terms = any(map(accumulates, backward)), Terms()
+    terms, adds = Terms(), Sums(any(map(accumulates, backward)), engine.training)
     places: list[int] = []  # of every block, its place among those that are left
     for block in graph.blocks:
         places.append(len(blocks))
@@ -54,7 +63,7 @@ def fuse(graph: Graph, engine: Engine) -> Graph:
             place = places[block.backward_of]
             again = _again(block, graph.blocks[block.backward_of], blocks[place], on)
             modules = modules_of(reading(blocks[place].nodes, again))
-            fused = replace(backward_block(block, modules, terms, accumulate, again), backward_of=place)
+            fused = replace(backward_block(block, modules, terms, adds, again), backward_of=place)
         if fused.nodes:
             blocks.append(fused)
     return Graph(tuple(blocks), True)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
+from predictor.dtypes import bytes_of
+from predictor.engines.vintage import Training
 from predictor.graph.graph import Block, Node
 from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor
 from predictor.ops.base import BACKWARD, COMPUTE, EVERY, Gradient, Op
 from predictor.ops.elementwise import Accumulate, Elementwise
-from predictor.ops.gemm import output_dtype
+from predictor.ops.gemm import Gemm, output_dtype
 from predictor.passes.recompute import instead
 
 #: By scope, a block's fused nodes in order.
@@ -93,9 +96,26 @@ def reading(nodes: tuple[Node, ...], again: tuple[Node, ...]) -> tuple[Node, ...
     )
 
 
-def backward_block(
-    block: Block, modules: Modules, terms: Terms, accumulate: bool, again: tuple[Node, ...] = ()
-) -> Block:
+class Sums(NamedTuple):
+    """Gradients of weights added to those that are there, where that is asked for; by a framework of ``training`` in
+    its main gradients' dtype, by the product itself where it does that."""
+
+    asked: bool
+    training: Training | None
+
+    def of(self, op: Op) -> Accumulate | None:
+        """The kernel that adds the gradients of an operator's weights; None where there is none."""
+        weights = op.weights() if self.asked else 0
+        if not weights or (isinstance(op, Gemm) and self.training is not None and self.training.adds_in_product):
+            return None
+        own = output_dtype(op.dtype)
+        main = self.training.main_gradients if self.training is not None else ""
+        if not main or main == own:
+            return Accumulate(own, "add_", weights)
+        return Accumulate(main, "add_", weights, 1, weights * bytes_of(own))
+
+
+def backward_block(block: Block, modules: Modules, terms: Terms, adds: Sums, again: tuple[Node, ...] = ()) -> Block:
     """The backward pass of a block, of whose forward pass these are the fused ``modules``; before the first gradient
     that reads them, it runs some nodes ``again``.
 
@@ -140,7 +160,7 @@ def backward_block(
                 out.append(replace(node, inputs=tuple(s for t in node.inputs for s in terms.of(t))))
         elif place[node.scope] == i:
             eager = groups.get(node.scope, [])
-            run = _Module(node.scope, eager, readers, terms).run(modules.get(node.scope, []), accumulate)
+            run = _Module(node.scope, eager, readers, terms).run(modules.get(node.scope, []), adds)
             out += _with_collectives(run, waiting.pop(node.scope, []), terms)
     carried = block.carried and (terms.of(block.carried[0])[0], terms.of(block.carried[1])[0])
     return replace(block, nodes=tuple(out), carried=carried, running=())
@@ -175,13 +195,13 @@ class _Module:
         #: by id of a tensor of the module, the gradients that it has got
         self.arrived: dict[int, tuple[Tensor, ...]] = {}
 
-    def run(self, forward: list[Node], accumulate: bool) -> list[Node]:
+    def run(self, forward: list[Node], adds: Sums) -> list[Node]:
         """The gradients of the module's ``forward`` kernels."""
         inside = {id(t) for node in forward for t in node.outputs}
         found: list[Node] = []
         for node in reversed(forward):
             if is_live(node):
-                found += self._of_node(node, inside, accumulate)
+                found += self._of_node(node, inside, adds)
         weights = {(t.axes, t.shape) for node in forward for t in node.inputs if t.role == WEIGHT}
         left = [t for t in self.leaving if (t.axes, t.shape) not in weights]
         if found and left:
@@ -190,7 +210,7 @@ class _Module:
             self.terms.put(t, self.incoming)
         return found
 
-    def _of_node(self, node: Node, inside: set[int], accumulate: bool) -> list[Node]:
+    def _of_node(self, node: Node, inside: set[int], adds: Sums) -> list[Node]:
         op, own = node.op, len(node.outputs) - len(node.op.kept())
         incoming: tuple[Tensor, ...] = ()
         for t in node.outputs[:own]:
@@ -209,11 +229,10 @@ class _Module:
             for t in node.inputs:
                 if t.role == ACTIVATION and id(t.storage) in inside:
                     self.arrived[id(t.storage)] = self.arrived.get(id(t.storage), ()) + incoming
-        weights = op.weights() if accumulate else 0
-        if weights:
+        add = adds.of(op)
+        if add is not None:
             sizes = {(t.axes, t.shape) for t in node.inputs if t.role == WEIGHT}
             made = tuple(t for each in found for t in each.outputs if (t.axes, t.shape) in sizes)
-            add = Accumulate(output_dtype(op.dtype), "add_", weights)
             found.append(_backward(add, node, made, tuple(t.copied() for t in made)))
         return found
 

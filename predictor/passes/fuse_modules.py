@@ -6,6 +6,8 @@ tensors, so that its readers need not know.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from predictor.graph.graph import Node
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.ops.base import FORWARD
@@ -125,11 +127,16 @@ def router(nodes: list[Node], on: Fusion) -> list[Node]:
 
 
 def loss(nodes: list[Node], on: Fusion) -> list[Node]:
-    """Cross-entropy reads the logits as they are, and widens them within, unless they are gathered in between."""
+    """Cross-entropy reads the logits as they are, and widens them within, unless they are gathered in between; as a
+    framework of training has it, kernel by kernel in fp32."""
     *casts, node = nodes
     op = node.op
     if not isinstance(op, CrossEntropy):
         return [on.kept(node) for node in nodes]
+    if on.engine.trains:
+        op = replace(op, in_passes=True)
+        ahead = [on.kept(cast) for cast in casts]
+        return [*ahead, replace(on.kept(node), op=op)]
     for cast in casts:
         on.gone(cast)
     inputs = on.inputs(node)

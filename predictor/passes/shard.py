@@ -213,7 +213,7 @@ class _Rank:
                     made.append(sum_)
                 elif over:
                     any_split = True
-                    if node.phase == FORWARD and t.role == ACTIVATION:
+                    if node.phase == FORWARD and t.role == ACTIVATION and not _for_backward(node, j):
                         unread[id(t)] = _Made(after, i, node, piece, over, result)
                 results.append(result)
             if not any_split:
@@ -429,6 +429,14 @@ class _Rank:
             local = View(under or base, axes, shape, t.role, t.gradient, t.part, t.at, segments)
         piece = self.pieces[id(t)] = Piece(t, local, split, over)
         return piece
+
+
+def _for_backward(node: Node, output: int) -> bool:
+    """Whether an output is what the node keeps for its backward pass alone, which nobody else reads."""
+    kept = node.op.kept()
+    if not kept or node.outputs[-1].name != f"{node.name} {kept[-1].name}":
+        return False
+    return output >= len(node.outputs) - len(kept)
 
 
 def _union(axes: tuple[str, ...], *others: tuple[str, ...]) -> tuple[str, ...]:

@@ -20,8 +20,8 @@ from predictor.report.html_elements import (
     ticks,
 )
 from predictor.report.html_roofline import Size
-from predictor.simulate.plan import Stage
 from predictor.simulate.schedule import BlockSchedule, schedule
+from predictor.simulate.stage import Stage
 from predictor.simulate.times import TimedStage
 
 #: Repetitions of a block that are drawn one by one, in the whole chart; beyond them a block is one bar. Numbers and

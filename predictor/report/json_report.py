@@ -9,7 +9,7 @@ from predictor.estimators.interval import LEVEL
 from predictor.prediction import SCHEMA_VERSION, ClassTime, NodeTime, Prediction
 from predictor.report.formats import release_of
 from predictor.simulate.memory import Memory
-from predictor.workload import CACHED
+from predictor.workload import CACHED, Workload
 
 _GIB = 2.0**30  # bytes of a GiB, by definition (IEC 80000-13)
 
@@ -54,6 +54,7 @@ def _workload(answer: Prediction) -> dict[str, Any]:
         "num_gpus": work.parallelism.num_gpus,
         **{name: getattr(work.parallelism, name) for name in ("tp", "pp", "dp", "cp", "ep")},
         "all_to_all": work.all_to_all if work.mode in CACHED and work.parallelism.dp > 1 and work.routing else None,
+        **(_training(work) if work.mode == "train" else {}),
         "system": None if work.system is None else work.system.id,
         "mode": work.mode,
         "batch": work.batch,
@@ -75,6 +76,15 @@ def _workload(answer: Prediction) -> dict[str, Any]:
         "optimizer": work.optimizer if work.mode == "train" else None,
         "launch_overhead_us": work.launch_overhead_s * 1e6 if answer.cpu_busy_s else None,
     }
+
+
+def _training(work: Workload) -> dict[str, Any]:
+    """How a step of training is spread over GPUs."""
+    over = work.parallelism
+    return {
+        "sp": over.sp, "vpp": over.vpp, "shard": over.shard,
+        "schedule": over.order if over.pp > 1 else None, "recompute": work.recompute,
+    }  # fmt: skip
 
 
 def _assumed_of_the_host(answer: Prediction) -> list[str]:
@@ -100,12 +110,20 @@ def _times(answer: Prediction) -> dict[str, Any]:
         },
         "kernel_gap_us": None if answer.workload.kernel_gap_s is None else answer.workload.kernel_gap_s * 1e6,
         "step_overhead_ms": sum(answer.workload.waits_s.values()) * 1e3,
+        **_exchanged(answer),
         "ttft_ms": _ms(answer.ttft_s),
         "tpot_ms": _ms(answer.tpot_s),
         "tokens_per_s": answer.tokens_per_s,
         "tokens_per_s_per_gpu": answer.tokens_per_s_per_gpu,
         "sequences_per_s": answer.sequences_per_s,
     }
+
+
+def _exchanged(answer: Prediction) -> dict[str, Any]:
+    if answer.workload.mode != "train":
+        return {}
+    exposed = {name: t * 1e3 for name, t in answer.exposed_s.items()}
+    return {"exposed_ms": exposed, "bubble_share": answer.bubble_s / answer.latency_s}
 
 
 def _memory(memory: Memory) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from predictor.report.formats import (
 )  # fmt: skip
 from predictor.report.table import Column, print_table, say
 from predictor.report.throughput import throughput
-from predictor.workload import Workload
+from predictor.workload import NO_SHARD, Workload
 
 
 def first_line(answer: Prediction) -> str:
@@ -49,6 +49,8 @@ def first_line(answer: Prediction) -> str:
     parts += [f"execution {execution_words(work)}", f"attention {work.attention}", _gpus(work)]
     if work.mode == "train":
         parts.append(f"optimizer {work.optimizer}")
+        parts += [f"micro-batch {work.micro_batch}"] if work.micro_batch else []
+        parts += [f"recompute {work.recompute}"] if work.recompute != "none" else []
     if work.routing is not None:
         parts.append(f"routing {work.routing}")
     if answer.cpu_busy_s:
@@ -64,9 +66,13 @@ def first_line(answer: Prediction) -> str:
 def _gpus(work: Workload) -> str:
     if work.system is None:
         return "1 GPU"
-    degrees = ((name, getattr(work.parallelism, name)) for name in ("tp", "pp", "dp", "cp", "ep"))
-    shown = ", ".join(f"{name} {degree}" for name, degree in degrees if degree > 1)
-    return f"{work.parallelism.num_gpus} GPUs of {work.system.id}, {shown}"
+    over = work.parallelism
+    degrees = {"tp": over.tp, "pp": over.pp, "vpp": over.vpp, "dp": over.dp, "cp": over.cp, "ep": over.ep}
+    parts = [f"{name} {degree}" for name, degree in degrees.items() if degree > 1]
+    parts += ["sp"] if over.sp else []
+    parts += [over.order] if over.pp > 1 else []
+    parts += [f"shard {over.shard}"] if over.shard != NO_SHARD else []
+    return f"{over.num_gpus} GPUs of {work.system.id}, {', '.join(parts)}"
 
 
 def print_prediction(answer: Prediction, console: Console) -> None:
@@ -109,6 +115,16 @@ def _headline(answer: Prediction, console: Console) -> None:
     say(console, _bound(answer), "  bound by    ")
     if answer.between_kernels_s:
         say(console, _between(answer), "  GPU idle    ", clauses=True)
+    if answer.exposed_s:
+        say(console, _exposed(answer), "  exposed     ", clauses=True)
+
+
+def _exposed(answer: Prediction) -> str:
+    """What GPUs exchange that nothing covers, and the pipeline's bubble."""
+    parts = [f"{name} {seconds(t)} ({t / answer.latency_s:.1%})" for name, t in answer.exposed_s.items()]
+    if answer.bubble_s:
+        parts.append(f"bubble {seconds(answer.bubble_s)} ({answer.bubble_s / answer.latency_s:.1%})")
+    return ", ".join(parts)
 
 
 def _between(answer: Prediction) -> str:
@@ -141,6 +157,7 @@ def _memory(answer: Prediction, console: Console) -> None:
     }  # fmt: skip
     parts = ", ".join(f"{name} {gib(value)}" for name, value in named.items() if value)
     of = " a GPU" if memory.gpus > 1 else ""
+    of += f" of stage {memory.stage + 1} of {memory.stages}" if memory.stages > 1 else ""
     say(console, f"{gib_of(memory.total, memory.capacity)}{of}: {parts}", "  memory      ", clauses=True)
     if memory.fraction < 1.0:
         say(console, may_use(memory), "  may use     ")

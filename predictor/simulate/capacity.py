@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from predictor.errors import TilecastError
@@ -9,7 +10,7 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.run import Run
 from predictor.simulate.memory import Memory, memory_of
 from predictor.simulate.plan import plan_of
-from predictor.workload import Parallelism, Workload
+from predictor.workload import HSDP, SHARDS, Parallelism, Workload
 
 
 def advised(memory: Memory, run: Run) -> Memory:
@@ -19,7 +20,7 @@ def advised(memory: Memory, run: Run) -> Memory:
     if memory.fits and memory.gpus == 1:
         return replace(memory, smallest_gpu_count=1)
     if work.mode == "train":
-        return replace(memory, advice=f"Training on several GPUs is not built; {_spread(memory)}")
+        return memory if memory.fits else replace(memory, advice=_change(run, memory))
     held = _smallest(run, memory)
     if memory.fits:
         return replace(memory, smallest_gpu_count=held)
@@ -27,6 +28,41 @@ def advised(memory: Memory, run: Run) -> Memory:
         return replace(memory, advice=f"No degree that is built holds it ({_tried(gpu, work)}); {_spread(memory)}")
     words = "One of these GPUs holds it" if held == 1 else f"It takes {held} of these GPUs to hold it (--tp {held})"
     return replace(memory, smallest_gpu_count=held, advice=words)
+
+
+def _change(run: Run, memory: Memory) -> str:
+    """The first change of a step of training, the least first, with which it fits; in words."""
+    for words, work in _changes(run.work):
+        at = replace(run, work=work)
+        try:
+            held = memory_of(at, plan_of(at))
+        except TilecastError:  # what does not divide
+            continue
+        if held.fits:
+            return f"It fits with {words}"
+    return f"No single change makes it fit (recompute, micro-batch, shard, tp, pp); {_spread(memory)}"
+
+
+def _changes(work: Workload) -> Iterator[tuple[str, Workload]]:
+    """Changes on as many GPUs: what costs time alone, then what spreads the state, then other degrees."""
+    over = work.parallelism
+    for kind in ("selective", "full"):
+        if work.recompute != kind and work.recompute != "full":
+            yield f"--recompute {kind}", replace(work, recompute=kind)
+    if work.sequences_a_pass > 1:
+        yield "--micro-batch 1", replace(work, micro_batch=1)
+        yield "--micro-batch 1 --recompute full", replace(work, micro_batch=1, recompute="full")
+    for shard in SHARDS[1 + SHARDS.index(over.shard) : 4] if over.dp > 1 and over.shard != HSDP else ():
+        yield f"--shard {shard}", replace(work, parallelism=replace(over, shard=shard))
+        spread = replace(work, parallelism=replace(over, shard=shard), recompute="full", micro_batch=1)
+        yield f"--shard {shard} --micro-batch 1 --recompute full", spread
+    for name in ("tp", "pp"):
+        degree = 2 * getattr(over, name)
+        if over.dp % 2 == 0:
+            degrees = replace(over, **{name: degree, "dp": over.dp // 2})
+            yield f"--{name} {degree} --dp {degrees.dp}", replace(work, parallelism=degrees)
+            full = replace(work, parallelism=degrees, micro_batch=1, recompute="full")
+            yield f"--{name} {degree} --dp {degrees.dp} --micro-batch 1 --recompute full", full
 
 
 def _smallest(run: Run, memory: Memory) -> int | None:

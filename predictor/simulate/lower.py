@@ -48,6 +48,7 @@ def own_update(config: ModelConfig, step: Step, accumulate: bool) -> Graph | Non
 def lower(
     config: ModelConfig, step: Step, mesh: Mesh | None = None, formats: Formats | None = None, engine: Engine = EAGER,
     accumulate: bool | None = None, again: str = "none", sequences: bool = False,
+    cp_comm: str = "ring", ep: int = 1,
 ) -> Graph:  # fmt: skip
     """The graph of one GPU, or of one rank of ``mesh``, in ``formats`` (None: all in the dtype of its activations) and
     the kernels of ``engine``.

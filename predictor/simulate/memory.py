@@ -6,7 +6,9 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from predictor.engines import Engine
 from predictor.engines.memory import rule_of
@@ -20,8 +22,8 @@ from predictor.parts import Formats
 from predictor.precision import Precision
 from predictor.run import Run
 from predictor.simulate.lower import mesh_of
-from predictor.simulate.plan import Plan
-from predictor.workload import Workload
+from predictor.simulate.stage import Plan
+from predictor.workload import HSDP, SHARDS, ZERO2, ZERO3, Workload
 
 if TYPE_CHECKING:
     from predictor.hardware.mesh import Mesh
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 _STATE = {"adam": 8.0, "adam_fused": 8.0, "sgd": 0.0, "none": 0.0}
 
 
+#: What spreads optimizer state (and master weights), gradients, and weights (Rajbhandari et al., arXiv:1910.02054).
+_SPREAD = (SHARDS[1:], (ZERO2, ZERO3, HSDP), (ZERO3, HSDP))
 #: MiB of the CUDA context and the modules loaded with it, a process: what AIConfigurator observed beside tensors before
 #: its authors' margin (ai-dynamo/aiconfigurator@095f58a systems/h100_sxm.yaml, `other_mem`: "from 551MB").
 CONTEXT_MIB = 551.0
@@ -48,6 +52,8 @@ class Memory:
     (0: training, whose sizes do not tell), that of one of ``ranks`` that have sequences of their own. ``fraction`` and
     ``base`` (`predictor.engines.memory.BASES`) say what the run may use, ``setting`` whose default that is ("" where it
     was asked for, or the run may use all).
+
+    Of a pipeline of ``stages`` it is the ``stage`` that needs most, counted from 0.
 
     Fragmentation and the memory of CUDA graphs are not counted. ``smallest_gpu_count``: the fewest GPUs that hold the
     run by a degree that is built, None where none does; ``advice`` says it in words where the run does not fit. Neither
@@ -68,6 +74,8 @@ class Memory:
     fraction: float = 1.0
     base: str = "total"
     setting: str = ""
+    stage: int = 0
+    stages: int = 1
     smallest_gpu_count: int | None = field(default=None, compare=False)
     advice: str = field(default="", compare=False)
 
@@ -213,7 +221,8 @@ def memory_of(run: Run, plan: Plan) -> Memory:
     work = run.work
     allowed = _allowed(run.gpu, work.engine, work.memory_fraction, work.parallelism.num_gpus)
     if work.mode == "train":
-        return Memory(*_of_training(run, plan), 0.0, **allowed)
+        held, stage = _of_training(run, plan)
+        return Memory(*held, 0.0, stage=stage, stages=work.parallelism.pp, **allowed)
     weights = _weight_bytes(run.config, run.numbers.formats, mesh_of(work))
     cache = cache_bytes(run.config, work, run.numbers)
     ranks = work.parallelism.dp
@@ -243,17 +252,66 @@ def _largest_moment(graph: Graph) -> float:
     return max((node.op.activation_bytes() * node.share for block in graph.blocks for node in block.nodes), default=0.0)
 
 
-def _of_training(run: Run, plan: Plan) -> tuple[float, float, float, float]:
-    """Bytes of weights (with an fp32 master copy in 16-bit training), gradients, optimizer state, and of what autograd
-    keeps, with the gradient of the logits beside it, as when the backward pass begins.
+class Held(NamedTuple):
+    """Bytes that a GPU keeps in training, by class."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+
+    @property
+    def total(self) -> float:
+        """Their sum."""
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+
+def _of_training(run: Run, plan: Plan) -> tuple[Held, int]:
+    """What the GPU that needs most keeps, and the stage of the pipeline that it is in (0 where there is none).
 
     Mixed precision as in Micikevicius et al. (2018): 16-bit weights and gradients, fp32 master weights and moments.
+    Activations are what autograd keeps, with the gradient of the logits beside it, as when the backward pass begins.
     """
-    count, mixed, optimizer = _parameters(run.config), run.numbers.mixed, run.work.optimizer
-    weights = count * (2.0 + 4.0 if mixed and optimizer != "none" else (2.0 if mixed else 4.0))
-    gradients = count * (2.0 if mixed else 4.0)
-    if mixed and plan.stages[0].weight > 1:
-        gradients = count * 4.0  # accumulated in fp32
-    saved = sum(entry.nbytes for entry in saved_tensors(plan.stages[0].graph))
-    saved += sum(node.op.bytes_written() for node, _ in plan.first.nodes() if isinstance(node.op, CrossEntropy))
-    return weights, gradients, count * _STATE[optimizer], saved
+    if plan.parallel is None:
+        saved = sum(entry.nbytes for entry in saved_tensors(plan.stages[0].graph))
+        saved += sum(n.op.bytes_written() for n, _ in plan.first.nodes() if isinstance(n.op, CrossEntropy))
+        return _state(run, _parameters(run.config), 1)._replace(activations=saved), 0
+    work, over, parallel = run.work, run.work.parallelism, plan.parallel
+    assert work.system is not None
+    replicas = over.dp * over.cp
+    inner = replicas if over.shard != HSDP else max(1, min(replicas, work.system.gpus_per_node // over.tp))
+    held = {place: saved() for place, saved in parallel.saved.items()}
+    kinds = [parallel.kinds[kind] for kind in parallel.ranks]
+    each = np.array([[[held[place] for place in rank.chunks] for rank in kinds]])
+    if over.pp > 1:
+        from predictor.simulate.pipeline import order_of  # nothing else of memory needs an order
+
+        most = order_of(over.order, over.pp, work.micro_batches, over.vpp).most(each)[0]
+    else:
+        most = each.sum(axis=2)[0]
+    found = []
+    for rank, activations in zip(kinds, most.tolist(), strict=True):
+        state = _state(run, rank.parameters, inner)
+        units = [parallel.units[place] for place in rank.chunks if place in parallel.units]
+        gathered = max((_largest_unit(plan, unit.gather) for unit in units), default=0.0)
+        found.append(state._replace(activations=activations, weights=state.weights + 2.0 * gathered))
+    worst = max(range(len(found)), key=lambda s: found[s].total)
+    return found[worst], worst
+
+
+def _largest_unit(plan: Plan, place: int) -> float:
+    """Bytes of the largest layer that is gathered; the one in use and the next one are there at once."""
+    return max((node.op.bytes_written() for node, _ in plan.stages[place].graph.nodes()), default=0.0)
+
+
+def _state(run: Run, count: int, shards: int) -> Held:
+    """Weights (with an fp32 master copy in 16-bit training), gradients and optimizer state of ``count`` parameters,
+    spread over so many ``shards`` as far as the run spreads them."""
+    mixed, work = run.numbers.mixed, run.work
+    optimizer, shard, training = work.optimizer, work.parallelism.shard, work.engine.training
+    state, gradients_in, weights_in = (shards if shard in among else 1 for among in _SPREAD)
+    master = 4.0 if mixed and optimizer != "none" else 0.0
+    weights = count * ((2.0 if mixed else 4.0) / weights_in + master / state)
+    wide = work.micro_batches > 1 or (training is not None and training.main_gradients == "fp32")
+    gradients = count * (4.0 if not mixed or wide else 2.0) / gradients_in
+    return Held(weights, gradients, count * _STATE[optimizer] / state, 0.0)

@@ -3,82 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
-from predictor.engines import CALLS, CAPTURED
-from predictor.errors import UnsupportedError
-from predictor.graph import OPTIMIZER, Graph
-from predictor.networks import ModelConfig, Step, parameters
+from predictor.engines import CAPTURED
+from predictor.graph import Graph
+from predictor.networks import ModelConfig, Step
 from predictor.networks.traced import recorded
 from predictor.ops.attention import Attention
 from predictor.ops.routing import RANDOM
-from predictor.passes.autograd import optimizer_graph
 from predictor.precision import Precision
 from predictor.run import Run
-from predictor.simulate.gaps import NO_GAPS, Gaps, gaps_of
-from predictor.simulate.lower import lower, mesh_of, own_update
+from predictor.simulate.gaps import gaps_of
+from predictor.simulate.lower import lower, mesh_of
+from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.templates import lower_alike
-from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload, flag, recomputed
+from predictor.workload import Workload
 
 #: Context lengths at which a decode step is forecast; steps between them are interpolated. A step's time is close to
 #: linear in the context, with bends where attention's tiles fill another wave. Chosen by looking at 24 random runs of
 #: 64 to 700 steps: the sum differs from that of every step by 0.07 % on average, 0.6 % at most.
 DECODE_SAMPLES = 4
-
-
-class Stage(NamedTuple):
-    """Passes that are alike: ``graph``, run ``weight`` times.
-
-    ``host`` is what the CPU does in each (`predictor.engines.HOSTS`), ``launch_s`` its time of one call or launch,
-    ``waits`` what the GPU waits for after each, in words and seconds, ``gaps`` what passes between kernels. ``phase``
-    is what the pass is to the run: a mode, or the optimizer's step. ``context``: tokens in the cache of a decode step
-    that stands for others. ``forward``: the blocks that are the forward pass of training, whose backward pass follows.
-    ``ends``: of a serving pipeline, how many blocks its stages up to each have, () without one; ``in_flight`` batches
-    are on their way through them at a time.
-    """
-
-    graph: Graph
-    phase: str
-    weight: float = 1.0
-    host: str = CAPTURED
-    launch_s: float = DEFAULT_LAUNCH_OVERHEAD_S
-    waits: tuple[tuple[str, float], ...] = ()
-    gaps: Gaps = NO_GAPS
-    context: int = 0
-    forward: int = 0
-    ends: tuple[int, ...] = ()
-    in_flight: int = 1
-
-    @property
-    def captured(self) -> bool:
-        """No launches: the CPU is free while the GPU runs."""
-        return self.host == CAPTURED
-
-    @property
-    def overhead_s(self) -> float:
-        """Seconds of `waits`."""
-        return sum(seconds for _, seconds in self.waits)
-
-    @property
-    def label(self) -> str:
-        """The stage in words."""
-        if self.forward:
-            return "forward and backward"
-        if self.phase == OPTIMIZER:
-            return "optimizer step"
-        return f"decode step, {self.context:,} tokens in the cache" if self.context else self.phase
-
-
-class Plan(NamedTuple):
-    """The stages of a run in order. The first holds the forward pass with the largest activations."""
-
-    stages: tuple[Stage, ...]
-
-    @property
-    def first(self) -> Graph:
-        """That forward pass."""
-        stage = self.stages[0]
-        return Graph(stage.graph.blocks[: stage.forward]) if stage.forward else stage.graph
 
 
 def plan_of(run: Run) -> Plan:
@@ -90,7 +33,10 @@ def plan_of(run: Run) -> Plan:
     """
     config, work, numbers = run.config, run.work, run.numbers
     if work.mode == "train":
-        return _training(config, work, numbers)
+        from predictor.simulate.training import training_plan  # a forward pass starts without it
+
+        pass_ = make_step(work, numbers, "train", work.seq_len, 0, work.sequences_a_pass)
+        return training_plan(config, work, numbers, pass_)
     engine, launch_s, mode = work.engine, work.launch_overhead_s, work.mode
     waits = tuple(work.waits_s.items())
 
@@ -127,42 +73,6 @@ def _piped(stage: Stage, config: ModelConfig, work: Workload, numbers: Precision
         tokens = sum(work.lens_a_pass) or tokens * work.seq_len
     graph, ends = staged(stage.graph, mesh, layers, tokens, config.hidden, numbers.activation)
     return stage._replace(graph=graph, ends=ends, in_flight=work.in_flight)
-
-
-def _training(config: ModelConfig, work: Workload, numbers: Precision) -> Plan:
-    """Micro-batches and the update.
-
-    Gradients add up over the passes of a step; optimizer "none" never clears them, so every pass adds to the last one.
-    """
-    _check_built(work)
-    micro = work.micro_batch or work.batch
-    host, launch_s = CALLS if work.engine.host == CALLS else CAPTURED, work.launch_overhead_s
-    gaps = gaps_of(host == CAPTURED, work.kernel_gap_s)
-    accumulate = work.batch > micro or work.optimizer == "none"
-    pass_ = make_step(work, numbers, "train", work.seq_len, 0, micro)
-    both = lower(config, pass_, mesh_of(work), numbers.formats, work.engine, accumulate, work.recompute,
-                 work.parallelism.sp)  # fmt: skip
-    ahead = sum(block.backward_of is None for block in both.blocks)
-    own = own_update(config, pass_, accumulate) if work.optimizer != "none" else None
-    step = own or optimizer_graph(parameters(config), work.optimizer, numbers.mixed)
-    return Plan(
-        (
-            Stage(both, "train", float(work.batch // micro), host, launch_s, gaps=gaps, forward=ahead),
-            Stage(step, OPTIMIZER, 1.0, host, launch_s, gaps=gaps),
-        )
-    )
-
-
-def _check_built(work: Workload) -> None:
-    """UnsupportedError, one line, for what training does not do yet."""
-    for name, value in work.parallelism.trains_only.items():
-        if name == "sp":
-            continue
-        raise UnsupportedError(f"{flag(name)} {value}: not built yet for --mode train; expected the default")
-    if work.offload_layers:
-        raise UnsupportedError(f"--offload-layers {work.offload_layers}: not built yet; expected 0")
-    if recomputed(work.recompute)[2]:
-        raise UnsupportedError(f"--recompute {work.recompute}: not built yet; expected none, selective or full")
 
 
 def make_step(

@@ -8,7 +8,7 @@ from predictor.errors import UnsupportedError
 from predictor.estimators.base import KernelTable
 from predictor.ops.opaque import Opaque
 from predictor.run import Run
-from predictor.simulate.plan import Plan
+from predictor.simulate.stage import Plan
 from predictor.simulate.times import OpTime
 
 

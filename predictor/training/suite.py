@@ -126,13 +126,13 @@ def described(system: SystemSpec, per_node: int, network_gbit: float) -> SystemS
     if network_gbit:
         cards = found.nics_per_node or 8
         found = replace(
-            found, id=f"{found.id}-{network_gbit:g}gbit", network=found.network or "infiniband", nics_per_node=cards,
+            found, network=found.network or "infiniband", nics_per_node=cards,
             nic_bandwidth=network_gbit * 1e9 / 8 / cards,
             network_latency_s=found.network_latency_s or LATENCY_S["network"],
         )  # fmt: skip
     if per_node and per_node < found.gpus_per_node and found.network:
         cards = max(1, (found.nics_per_node or 1) * per_node // found.gpus_per_node)
-        found = replace(found, id=f"{found.id}-{per_node}", gpus_per_node=per_node, nics_per_node=cards)
+        found = replace(found, gpus_per_node=per_node, nics_per_node=cards)
     return found
 
 

@@ -34,7 +34,7 @@ from predictor.ops import (
 )  # fmt: skip
 from predictor.passes.autograd import joint
 from predictor.passes.fuse import fuse
-from predictor.simulate.plan import Plan, Stage
+from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.times import Operators
 
 ARTIFACTS = load_artifacts()

@@ -15,7 +15,7 @@ from predictor.estimators.power import EFFICIENCY, clock_at, held_clock, held_s,
 from predictor.graph import Block, Graph, Node
 from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
 from predictor.ops import Attention, Gemm
-from predictor.simulate.plan import Plan, Stage
+from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.sustained import SETTLING_S
 from predictor.simulate.times import Operators, TimedStage
 

@@ -19,7 +19,8 @@ from predictor.request import Request
 from predictor.run import Run
 from predictor.sensitivity import sensitivities
 from predictor.simulate import capacity, times
-from predictor.simulate.plan import Plan, plan_of
+from predictor.simulate.plan import plan_of
+from predictor.simulate.stage import Plan
 
 
 @pytest.fixture

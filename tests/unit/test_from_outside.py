@@ -24,7 +24,7 @@ from predictor.networks import ModelConfig, config_from_dict, register_family
 from predictor.networks.families import FAMILIES
 from predictor.networks.reader import DEFAULT_ARCHITECTURE, Reader, common_fields, head_width
 from predictor.ops import OPERATORS, Gemm, Op
-from predictor.simulate.plan import Plan, Stage
+from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.times import Operators
 
 H100 = load_gpu("h100")

@@ -25,7 +25,7 @@ from predictor.ops import Attention, Elementwise, Gemm, Norm, Op
 from predictor.report.formats import span
 from predictor.roofline import roofline
 from predictor.simulate.interval import spread_of, total_interval
-from predictor.simulate.plan import Plan, Stage
+from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.times import Operators, TimedStage
 from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
 

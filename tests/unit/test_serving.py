@@ -27,7 +27,8 @@ from predictor.ops.moe import MoE
 from predictor.passes.fuse import fuse
 from predictor.prediction import Prediction
 from predictor.report.json_report import to_dict
-from predictor.simulate.plan import Plan, Stage, sample_contexts
+from predictor.simulate.plan import sample_contexts
+from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.times import Operators, TimedStage
 from predictor.training.suite import predict_case
 from predictor.workload import ragged_lengths

@@ -30,7 +30,8 @@ from predictor.roofline import FloatArray
 from predictor.run import Run
 from predictor.simulate.gaps import NO_GAPS, gaps_of
 from predictor.simulate.lower import lower, mesh_of
-from predictor.simulate.plan import Plan, Stage, make_step
+from predictor.simulate.plan import make_step
+from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.templates import lower_alike
 from predictor.simulate.times import Operators, TimedStage
 

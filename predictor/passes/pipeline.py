@@ -1,0 +1,127 @@
+"""Pipeline parallelism: a joint graph is cut into chunks of layers, embedding and head on the chunks at its ends.
+
+Layers are shared out evenly; where that does not go, and the layers with embedding and head as two more do, the two
+ends have a layer less (as Llama 3's pipelines, arXiv:2407.21783, section 3.3.2). What a chunk passes on is what the
+layer before carries, and back its gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from predictor.errors import RequestError, UnsupportedError
+from predictor.graph.graph import Block, Graph
+from predictor.networks import ModelConfig
+from predictor.passes.recompute import is_layer
+
+
+class Chunk(NamedTuple):
+    """The layers ``first`` to (not including) ``end`` of a model of so many ``layers``; of them ``again`` run again in
+    the backward pass (-1: as the graph has it)."""
+
+    first: int
+    end: int
+    layers: int
+    again: int = -1
+
+    @property
+    def opens(self) -> bool:
+        """Whether the embedding is its."""
+        return self.first == 0
+
+    @property
+    def closes(self) -> bool:
+        """Whether the head and the loss are its."""
+        return self.end == self.layers
+
+
+def chunks_of(config: ModelConfig, pp: int, vpp: int = 1) -> tuple[Chunk, ...]:
+    """The ``pp`` x ``vpp`` chunks of a model in order; chunk i is of stage i modulo ``pp``.
+
+    RequestError, one line with the nearest degree that works, where layers cannot be shared out.
+    """
+    layers, parts = config.layers, pp * vpp
+    if parts == 1:
+        return (Chunk(0, layers, layers),)
+    if config.is_encoder_decoder:
+        raise UnsupportedError(f"--pp {pp}: not built for an encoder-decoder ({config.name}); expected 1")
+    sizes = _sizes(layers, parts)
+    if sizes is None:
+        near = [n for n in range(1, layers + 1) if _sizes(layers, n * vpp)]
+        fit = min(near, key=lambda n: (abs(n - pp), n)) if near else 1
+        of = f" with --vpp {vpp}" if vpp > 1 else ""
+        tail = f"--pp {fit}{of}" if near else "--pp 1 and no --vpp"
+        raise RequestError(
+            f"--pp {pp}{of}: does not divide the {layers} layers of {config.name}; nearest valid: {tail}"
+        )
+    ends = [sum(sizes[: i + 1]) for i in range(parts)]
+    return tuple(Chunk(end - size, end, layers) for size, end in zip(sizes, ends, strict=True))
+
+
+def _sizes(layers: int, parts: int) -> list[int] | None:
+    if layers % parts == 0:
+        return [layers // parts] * parts
+    each = (layers + 2) // parts
+    if (layers + 2) % parts == 0 and each > 1:
+        return [each - 1, *[each] * (parts - 2), each - 1]
+    return None
+
+
+def cut(graph: Graph, chunk: Chunk, full: Graph | None = None) -> Graph:
+    """The blocks of ``chunk``, with so many runs of each layer as it has; the graph itself where it has all of them.
+
+    ``full``: the same graph with every layer run again, of which ``chunk.again`` layers are taken, in the layers' order
+    of running backward.
+    """
+    if chunk.opens and chunk.closes and full is None:
+        return graph
+    runs = _runs(graph, chunk)
+    again = _again(graph, runs, chunk)
+    blocks: list[Block] = []
+    places: dict[int, int] = {}
+    for b, block in enumerate(graph.blocks):
+        of = block.backward_of
+        if of is None:
+            if runs[b]:
+                places[b] = len(blocks)
+                blocks.append(_with_runs(block, runs[b], None))
+            continue
+        if not runs[of]:
+            continue
+        more = again.get(of, 0) if full is not None else 0
+        if more and full is not None:
+            blocks.append(_with_runs(full.blocks[b], more, places[of]))
+        if runs[of] > more:
+            blocks.append(_with_runs(block, runs[of] - more, places[of]))
+    return Graph(tuple(blocks), graph.fused)
+
+
+def _with_runs(block: Block, runs: int, backward_of: int | None) -> Block:
+    if block.repeat == runs and block.backward_of == backward_of:
+        return block
+    return replace(block, repeat=runs, layers=block.layers[:runs], backward_of=backward_of)
+
+
+def _runs(graph: Graph, chunk: Chunk) -> list[int]:
+    """How often a chunk runs each block of the graph."""
+    layers = [b for b, block in enumerate(graph.blocks) if block.backward_of is None and is_layer(block)]
+    found = []
+    for b, block in enumerate(graph.blocks):
+        if b in layers:
+            numbers = block.layers or range(chunk.layers)
+            found.append(sum(chunk.first <= layer < chunk.end for layer in numbers))
+        else:
+            whole = chunk.opens if not layers or b < layers[0] else chunk.closes
+            found.append(block.repeat if whole else 0)
+    return found
+
+
+def _again(graph: Graph, runs: list[int], chunk: Chunk) -> dict[int, int]:
+    """By place of a layer's block, how many of its runs are run again: in proportion, none lost to rounding."""
+    layers = [b for b, block in enumerate(graph.blocks) if block.backward_of is None and is_layer(block) and runs[b]]
+    left, whole, found = max(chunk.again, 0), sum(runs[b] for b in layers), {}
+    for b in layers:
+        found[b] = min(runs[b], -(-left * runs[b] // whole)) if whole else 0
+        left, whole = left - found[b], whole - runs[b]
+    return found

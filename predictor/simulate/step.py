@@ -1,0 +1,203 @@
+"""A step of training on many GPUs: micro-batches through the pipeline, then gradients joined, and weights updated.
+
+Time of a chunk's pass comes from its timeline, in which its layers' collectives count with what is exposed of them.
+Weights that are gathered layer by layer are fetched beside the layer before, gradients reduced beside the one after:
+a layer takes the longer of both. What a pipeline makes of the passes is `predictor.simulate.pipeline`'s to say. What
+replicas exchange once a step runs beside the last backward pass (gradients) and the first forward pass (weights) where
+the framework has it so, a bucket at a time, and else follows. Beside a collective compute is slower
+(`predictor.simulate.streams`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from predictor.graph import OPTIMIZER
+from predictor.ops.base import COMPUTE
+from predictor.run import Run
+from predictor.simulate.pipeline import BLOCKING, STEADY, order_of, times
+from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS, Plan, Rank
+from predictor.simulate.streams import slowdown
+from predictor.simulate.times import TimedStage
+from predictor.workload import ZERO2
+
+#: Kinds of collectives within layers, by whose they are.
+_OWNERS = {"send_recv": "context", "all_to_all": "expert"}
+#: What sharded and split layers wait for, in words.
+TENSOR = "tensor"
+
+
+class Passes(NamedTuple):
+    """Seconds of one micro-batch forward and backward through a chunk, and what of them is exposed, by what it is."""
+
+    forward_s: float
+    backward_s: float
+    exposed_s: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """A step in seconds: ``latency_s``, the sum of ``phases_s``. ``exposed_s``: by what is exchanged, what of it
+    nothing covers; ``bubble_s``: what a stage of the pipeline idles where messages are free, on average. ``rank``: the
+    stage that is done last, and ``weights``, how often it runs which stages of the plan, by place."""
+
+    latency_s: float
+    phases_s: dict[str, float]
+    exposed_s: dict[str, float]
+    bubble_s: float
+    rank: int
+    weights: dict[int, float]
+
+
+def step_of(run: Run, plan: Plan, timed: Sequence[TimedStage]) -> StepTimes:
+    """The step that the timed stages of a ``plan`` make up."""
+    parallel, work = plan.parallel, run.work
+    assert parallel is not None
+    over, training, micro_batches = work.parallelism, work.engine.training, work.micro_batches
+    slower = slowdown(run.gpu)
+    used = {place for rank in parallel.kinds for place in rank.chunks}
+    passes = {place: _passes(plan, timed, place, over.shard, slower) for place in used}
+    kinds = [parallel.kinds[kind] for kind in parallel.ranks]
+    if over.pp == 1:
+        (chunk,) = kinds[0].chunks
+        ends = np.array([micro_batches * (passes[chunk].forward_s + passes[chunk].backward_s)])
+        bubble = messages = 0.0
+    else:
+        forward = np.array([[[passes[place].forward_s for place in rank.chunks] for rank in kinds]])
+        backward = np.array([[[passes[place].backward_s for place in rank.chunks] for rank in kinds]])
+        order = order_of(over.order, over.pp, micro_batches, over.vpp)
+        beside = training is not None and training.p2p_overlaps and over.vpp > 1
+        sent = timed[parallel.message].timeline.total_s
+        found = times(order, forward, backward, sent, STEADY if beside else BLOCKING)
+        ends, bubble, messages = found.end_s[0], float(found.bubble_s[0]), float(found.exposed_s[0])
+    covered = training is not None and training.gradients_overlap
+    reduces = [_reduce_s(timed, rank, passes, covered, slower) for rank in kinds]
+    gathers = [
+        _covered(_total(timed, rank.gather), passes[rank.chunks[0]].forward_s, slower)
+        if training is not None and training.weights_overlap else _total(timed, rank.gather)
+        for rank in kinds
+    ]  # fmt: skip
+    updates = [_total(timed, rank.update) for rank in kinds]
+    last = int(np.argmax(ends + np.array(reduces)))
+    rank = kinds[last]
+    each = [passes[place] for place in rank.chunks]
+    ways = micro_batches * sum(p.forward_s for p in each), micro_batches * sum(p.backward_s for p in each)
+    phases = {
+        "forward": float(ways[0]), "backward": float(ways[1]), PIPELINE: float(ends[last]) - float(sum(ways)),
+        GRADIENTS: reduces[last], OPTIMIZER: max(updates), WEIGHTS: max(gathers),
+    }  # fmt: skip
+    exposed: dict[str, float] = {}
+    for place in rank.chunks:
+        for name, seconds in passes[place].exposed_s.items():
+            exposed[name] = exposed.get(name, 0.0) + micro_batches * seconds
+    for name, seconds in ((PIPELINE, messages), (GRADIENTS, reduces[last]), (WEIGHTS, max(gathers))):
+        exposed[name] = exposed.get(name, 0.0) + seconds
+    weights: dict[int, float] = {}
+    for place in rank.chunks:
+        weights[place] = weights.get(place, 0.0) + micro_batches
+        if place in parallel.units:
+            weights |= dict.fromkeys(parallel.units[place][:2], float(micro_batches))
+    weights |= {place: 1.0 for place in (rank.reduce, rank.gather, rank.update) if place >= 0}
+    if parallel.message >= 0:
+        weights[parallel.message] = 2.0 * micro_batches * over.vpp
+    shown = {name: seconds for name, seconds in phases.items() if seconds or name in ("forward", "backward", OPTIMIZER)}
+    return StepTimes(sum(phases.values()), shown, {n: s for n, s in exposed.items() if s}, bubble, last, weights)
+
+
+def _total(timed: Sequence[TimedStage], place: int) -> float:
+    return timed[place].timeline.total_s if place >= 0 else 0.0
+
+
+def _covered(seconds: float, window_s: float, slower: float) -> float:
+    """What a collective of ``seconds`` adds to compute of ``window_s`` beside it."""
+    if seconds <= window_s * (1.0 + slower):
+        return seconds * slower / (1.0 + slower)
+    return seconds - window_s
+
+
+def _reduce_s(
+    timed: Sequence[TimedStage], rank: Rank, passes: dict[int, Passes], covered: bool, slower: float
+) -> float:
+    """What reducing a rank's gradients adds to the last backward pass: all of it, or, where it runs beside that, the
+    last bucket at least."""
+    if rank.reduce < 0:
+        return 0.0
+    stage = timed[rank.reduce]
+    total = stage.timeline.total_s
+    buckets = sum(node.count for block in stage.stage.graph.blocks for node in block.nodes)
+    if not covered:
+        return total
+    return max(total / buckets, _covered(total, sum(passes[place].backward_s for place in rank.chunks), slower))
+
+
+def _passes(plan: Plan, timed: Sequence[TimedStage], place: int, shard: str, slower: float) -> Passes:
+    """One micro-batch through the chunk at a ``place`` of the plan."""
+    stage, parallel = timed[place], plan.parallel
+    assert parallel is not None
+    forward_s = stage.up_to(stage.stage.forward).total_s
+    backward_s = stage.timeline.total_s - forward_s
+    exposed: dict[str, float] = {}
+    for at in stage.blocks:
+        if at.plain:
+            for node, seconds in zip(at.block.nodes, at.gpu_s.tolist(), strict=True):
+                if node.op.stream != COMPUTE and seconds:
+                    name = _OWNERS.get(node.op.label, TENSOR)
+                    exposed[name] = exposed.get(name, 0.0) + seconds * at.block.repeat
+    if place not in parallel.units:
+        return Passes(forward_s, backward_s, exposed)
+    unit = parallel.units[place]
+    into, back = _sharded(stage, unit.blocks, timed[unit.gather], timed[unit.reduce], shard != ZERO2, slower)
+    exposed[WEIGHTS] = into
+    exposed[GRADIENTS] = back
+    return Passes(forward_s + into, backward_s + back, exposed)
+
+
+def _sharded(
+    stage: TimedStage, blocks: Sequence[int], gather: TimedStage, reduce: TimedStage, again: bool, slower: float
+) -> tuple[float, float]:
+    """What gathering weights and reducing gradients layer by layer adds to a chunk's forward and backward pass.
+
+    ``again``: weights are gathered for the backward pass, too.
+    """
+    seconds = [segment_s(stage, b) for b in range(len(stage.blocks))]
+    backward: dict[int, float] = {}
+    for b, at in enumerate(stage.blocks):
+        of = at.block.backward_of
+        if of is not None:
+            backward[of] = backward.get(of, 0.0) + seconds[b] * at.block.repeat
+    rows: list[tuple[int, float, float, float, float, float]] = []
+    for i, b in enumerate(blocks):
+        runs = stage.blocks[b].block.repeat
+        copies, r = 0.0, 0.0
+        for node, s in zip(reduce.blocks[i].block.nodes, reduce.blocks[i].gpu_s.tolist(), strict=True):
+            if node.op.stream == COMPUTE:
+                copies += s
+            else:
+                r += s
+        rows.append((runs, seconds[b], backward.get(b, 0.0) / runs, gather.blocks[i].sum_s, r, copies))
+    into = back = 0.0
+    before = -1.0  # compute of the layer before, beside which the next one's weights are gathered
+    for runs, forward, _, g, _, _ in rows:
+        into += g if before < 0.0 else _covered(g, before, slower)
+        into += (runs - 1) * _covered(g, forward, slower)
+        before = forward
+    before = -1.0
+    owed = 0.0  # the reduction of the layer before, under way
+    for runs, _, compute, g, r, copies in reversed(rows):
+        g = g if again else 0.0
+        back += runs * copies
+        back += g if before < 0.0 else _covered(g + owed, before, slower)
+        back += (runs - 1) * _covered(g + r, compute, slower)
+        before, owed = compute, r
+    return into, back + owed
+
+
+def segment_s(stage: TimedStage, block: int) -> float:
+    """Seconds of one run of a block: what the GPU or the CPU takes, whichever is longer."""
+    at = stage.blocks[block]
+    segment = at.segment(stage.stage)
+    return max(float(segment.gpu_s.sum()), float(segment.cpu_s.sum()))

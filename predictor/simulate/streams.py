@@ -1,0 +1,63 @@
+"""Collectives beside computation: a compute stream, and one for every network.
+
+Where a framework lets them, a collective starts when its operand is there and its network is free, and compute goes on
+until a node reads what it brings. What compute then waits is *exposed*; while both run, the collective's kernels hold
+streaming multiprocessors of the GPU, and compute goes slower. At the end of a block nothing is left under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from predictor.graph import Block
+from predictor.hardware.gpu import GPUSpec
+from predictor.ops.base import COMPUTE
+from predictor.roofline import FloatArray
+
+#: Streaming multiprocessors that a collective's kernels hold: the default of DeepEP's kernels (source:
+#: deepseek-ai/DeepEP README, 20 SMs), in the range of NCCL's 16 to 32 channels of a block each.
+HELD_SMS = 20
+
+
+def slowdown(gpu: GPUSpec) -> float:
+    """By what part compute takes longer beside a collective."""
+    return HELD_SMS / max(gpu.sm_count, 2 * HELD_SMS) if gpu.sm_count else 0.0
+
+
+def exposed(block: Block, seconds: Sequence[float], slower: float) -> FloatArray:
+    """Seconds of every node of one run of a block, of shape (nodes,): of a collective, what compute waits for it and
+    what it slows compute down by in place of its own time; the sum is when the run is done."""
+    now = 0.0
+    found = np.array(seconds, dtype=float)
+    free: dict[str, float] = {}
+    arrives: dict[int, tuple[float, int]] = {}  # by storage: when, and of which collective
+    ends: list[tuple[float, int]] = []
+    for i, node in enumerate(block.nodes):
+        for t in node.inputs:
+            if (at := arrives.get(id(t.storage))) is not None and at[0] > now:
+                found[at[1]] += at[0] - now
+                now = at[0]
+        stream = node.op.stream
+        if stream != COMPUTE:
+            end = max(now, free.get(stream, 0.0)) + seconds[i]
+            found[i] = 0.0
+            free[stream] = end
+            ends.append((end, i))
+            for t in node.outputs:
+                arrives[id(t.storage)] = (end, i)
+            continue
+        work, start = float(seconds[i]), now
+        busy = max(free.values(), default=0.0) - now
+        if busy > 0.0:
+            beside = min(busy, work * (1.0 + slower))
+            extra = beside * slower / (1.0 + slower)
+            found[max(ends)[1]] += extra
+            work += extra
+        now = start + work
+    for end, i in sorted(ends):
+        if end > now:
+            found[i] += end - now
+            now = end
+    return found

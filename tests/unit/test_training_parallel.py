@@ -1,0 +1,167 @@
+"""A step of training on many GPUs: degree 1 is one GPU, work is conserved, more bandwidth is never slower."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from each import each
+
+import predictor
+from predictor.errors import RequestError
+from predictor.forecast import Forecast, forecast
+from predictor.hardware.gpu import load_gpu
+from predictor.hardware.system import default_system
+from predictor.networks import load_config
+from predictor.ops.base import COMPUTE
+from predictor.passes.pipeline import chunks_of
+from predictor.request import Request
+from predictor.simulate.pipeline import BLOCKING, order_of, times
+
+SYSTEM = default_system(load_gpu("a100-sxm-80gb"))
+BASE: dict[str, Any] = {"mode": "train", "seq_len": 512, "batch": 32, "micro_batch": 1, "execution": "megatron"}
+PLANS: tuple[dict[str, Any], ...] = (
+    {"tp": 4}, {"tp": 4, "sp": True}, {"dp": 4}, {"dp": 4, "shard": "zero1"}, {"pp": 4}, {"pp": 2, "vpp": 2},
+    {"tp": 2, "pp": 2, "dp": 4}, {"tp": 2, "pp": 4, "dp": 2, "sp": True, "shard": "zero1", "recompute": "selective"},
+    {"dp": 8, "shard": "zero3", "execution": "eager"}, {"dp": 16, "shard": "hsdp", "execution": "eager"},
+    {"pp": 2, "schedule": "gpipe"}, {"tp": 2, "dp": 2, "recompute": "full:3-of-12"},
+)  # fmt: skip
+
+
+def ask(model: str = "gpt2", **words: Any) -> Forecast:
+    return forecast(Request(model, "a100-sxm-80gb", **(BASE | words)).run(), intervals=False)
+
+
+@each("execution", ("eager", "compile", "megatron"))
+@each("words", ({}, {"recompute": "full"}, {"optimizer": "sgd"}))
+def test_every_degree_1_is_one_gpu_to_the_bit(execution: str, words: dict[str, Any]) -> None:
+    plain = {k: v for k, v in BASE.items() if k != "execution"} | words | {"execution": execution, "batch": 4}
+    ones = {"tp": 1, "sp": True, "pp": 1, "vpp": 1, "dp": 1, "cp": 1, "ep": 1, "num_gpus": 1, "schedule": "1f1b"}
+    one = predictor.predict("gpt2", "a100-sxm-80gb", **plain)
+    same = predictor.predict("gpt2", "a100-sxm-80gb", **plain, **ones, shard="zero3", system="dgx-a100")
+    assert (one.latency_s, one.interval_s, one.phases_s, one.memory, one.flops) == (
+        same.latency_s, same.interval_s, same.phases_s, same.memory, same.flops,
+    )  # fmt: skip
+
+
+@each("words", PLANS)
+def test_more_bandwidth_is_never_slower(words: dict[str, Any]) -> None:
+    before = ask(**words, system=SYSTEM).latency_s
+    for field in ("link_bandwidth", "nic_bandwidth"):
+        faster = replace(SYSTEM, **{field: 2 * getattr(SYSTEM, field)})
+        assert ask(**words, system=faster).latency_s <= before * (1 + 1e-12)
+
+
+@each("words", PLANS)
+def test_parts_make_up_the_step(words: dict[str, Any]) -> None:
+    found = ask(**words)
+    assert sum(found.phases_s.values()) == pytest.approx(found.latency_s)
+    answer = found.summary()
+    assert answer.gpu_busy_s + answer.between_kernels_s == pytest.approx(found.latency_s)
+    assert answer.gpu_busy_s >= 0 and all(s >= -1e-9 for s in answer.exposed_s.values())
+    assert 0 < answer.mfu < 1 and 0 <= answer.bubble_s < found.latency_s
+
+
+@each("words", PLANS)
+def test_flops_are_conserved_over_ranks(words: dict[str, Any]) -> None:
+    """But for what every rank of a tensor-parallel group does by itself, and vocabularies that are padded."""
+    kind = words.get("recompute", "none")
+    whole = ask(**{"recompute": kind, "execution": words.get("execution", "megatron")}).flops
+    found = ask(**words)
+    gpus = found.run.work.parallelism.num_gpus
+    assert found.flops * gpus == pytest.approx(whole, rel=0.02 if "tp" in words else 1e-9)
+
+
+def test_bytes_of_gradients_do_not_depend_on_how_layers_are_cut() -> None:
+    totals = []
+    for words in ({"tp": 2, "dp": 4}, {"tp": 2, "dp": 4, "pp": 2}, {"tp": 2, "dp": 4, "pp": 4, "vpp": 3}):
+        found = ask(**words)
+        assert found.plan.parallel is not None
+        kinds = [found.plan.parallel.kinds[kind] for kind in found.plan.parallel.ranks]
+        totals.append(sum(rank.parameters for rank in kinds))
+    tied = load_config("gpt2").vocab // 2 * load_config("gpt2").hidden
+    assert totals[1] == totals[2] == pytest.approx(totals[0] + tied, rel=1e-3), "head and embedding each have the table"
+
+
+def test_full_recompute_is_a_forward_pass_of_the_layers_more() -> None:
+    none, full = ask(tp=4), ask(tp=4, recompute="full")
+    timed = none.timed[0]
+    layers = sum(at.sum_s * at.block.repeat for at in timed.blocks if at.block.name == "layer")
+    more = (full.phases_s["backward"] - none.phases_s["backward"]) / none.run.work.micro_batches
+    assert more == pytest.approx(layers, rel=0.08)
+    some = ask(tp=4, recompute="full:6-of-12").latency_s
+    assert some == pytest.approx((none.latency_s + full.latency_s) / 2, rel=0.01)
+
+
+def test_memory_shrinks_as_more_is_sharded() -> None:
+    held = [ask(dp=8, shard=shard).memory for shard in ("none", "zero1", "zero2", "zero3")]
+    assert all(less.total <= more.total for more, less in itertools.pairwise(held))
+    assert held[3].weights + held[3].gradients + held[3].optimizer < 0.4 * held[0].own
+    assert ask(tp=2, recompute="full").memory.activations < ask(tp=2, recompute="selective").memory.activations
+    assert ask(tp=4, sp=True).memory.activations < ask(tp=4).memory.activations
+
+
+def test_a_pipeline_is_the_recurrence_over_its_chunks() -> None:
+    found = ask(pp=4)
+    assert found.step is not None and found.plan.parallel is not None
+    ranks = [found.plan.parallel.kinds[kind] for kind in found.plan.parallel.ranks]
+    timed = [found.timed[rank.chunks[0]] for rank in ranks]
+    forward = np.array([[[t.up_to(t.stage.forward).total_s] for t in timed]])
+    backward = np.array([[[t.timeline.total_s] for t in timed]]) - forward
+    sent = found.timed[found.plan.parallel.message].timeline.total_s
+    end = times(order_of("1f1b", 4, 32), forward, backward, sent, BLOCKING).end_s[0].max()
+    assert sum(found.phases_s[n] for n in ("forward", "backward", "pipeline")) == pytest.approx(end)
+    assert found.memory.stages == 4
+
+
+@each(("layers", "pp", "vpp", "sizes"), (
+    (12, 4, 1, [3, 3, 3, 3]), (12, 2, 3, [2] * 6), (126, 8, 1, [15, *[16] * 6, 15]), (7, 3, 1, [2, 3, 2]),
+))  # fmt: skip
+def test_layers_are_shared_out(layers: int, pp: int, vpp: int, sizes: list[int]) -> None:
+    config = replace(load_config("gpt2"), layers=layers)
+    found = chunks_of(config, pp, vpp)
+    assert [c.end - c.first for c in found] == sizes
+    assert found[0].opens and found[-1].closes and not any(c.opens or c.closes for c in found[1:-1])
+
+
+@each(("words", "said"), (
+    ({"pp": 5}, "--pp 5: does not divide the 12 layers of gpt2; nearest valid: --pp 4"),
+    ({"recompute": "full:3-of-13"}, "--recompute full:3-of-13: gpt2 has 12 layers; expected full:N-of-12"),
+    ({"tp": 5}, "--tp 5: does not divide 12 heads and 12 kv_heads and intermediate 3072 of gpt2; nearest valid: 4"),
+    ({"pp": 2, "vpp": 2, "batch": 31},
+     "31 micro-batches: --schedule interleaved needs a multiple of --pp 2; nearest: 30"),
+))  # fmt: skip
+def test_what_does_not_divide_is_one_line(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        ask(**words)
+    assert str(caught.value) == said
+
+
+def test_gradients_of_2021_follow_the_last_backward_pass_and_those_of_today_run_beside_it() -> None:
+    of = {age: ask(dp=16, software=f"megatron {age}").summary().exposed_s["gradients"] for age in (2021, 2025)}
+    assert 0 < of[2025] < 0.5 * of[2021]
+
+
+def test_a_collective_beside_compute_slows_it_down_and_is_not_exposed_whole() -> None:
+    found = ask(tp=4, software="megatron 2022", seq_len=1024, micro_batch=4)
+    whole, exposed = 0.0, 0.0
+    for at in found.timed[0].blocks:
+        if "backward" in at.block.name:
+            for node, row, seconds in zip(at.block.nodes, at.rows, at.gpu_s.tolist(), strict=True):
+                if node.op.stream != COMPUTE:
+                    whole, exposed = whole + float(at_seconds(found, row)), exposed + seconds
+    assert 0 < exposed < whole
+    assert ask(tp=4, software="megatron 2021", seq_len=1024, micro_batch=4).latency_s > found.latency_s
+
+
+def at_seconds(found: Forecast, row: int) -> float:
+    return float(found.timed[0].operators.seconds[row])
+
+
+def test_what_does_not_fit_says_what_would() -> None:
+    words = BASE | {"tp": 8, "dp": 8, "pp": 4, "batch": 64, "seq_len": 2048}
+    answer = predictor.predict("gpt3", "a100-sxm-80gb", **words)
+    assert not answer.memory.fits and answer.memory.advice.startswith("It fits with --")
