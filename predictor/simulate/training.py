@@ -98,6 +98,9 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
             f"--recompute {work.recompute}: {config.name} has {config.layers} layers; expected"
             f" full:N-of-{config.layers}"
         )
+    for name, degree in (("cp", over.cp), ("ep", over.ep)):
+        if degree > 1:
+            raise UnsupportedError(f"--{name} {degree}: not built yet for --mode train; expected 1")
     if work.offload_layers:
         raise UnsupportedError(f"--offload-layers {work.offload_layers}: not built yet; expected 0")
     inner = _layer_mesh(over.tp, over.cp, work.system)
