@@ -22,7 +22,7 @@ from predictor.passes.optimizer import update_graph
 from predictor.passes.pipeline import Chunk, chunks_of, cut
 from predictor.precision import Precision
 from predictor.simulate.gaps import gaps_of
-from predictor.simulate.lower import lower
+from predictor.simulate.lower import lower, own_update
 from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS, Parallel, Plan, Rank, Stage, Units
 from predictor.workload import HSDP, NO_SHARD, ZERO2, ZERO3, Workload, recomputed
 
@@ -124,9 +124,9 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
     stages = [stage(graph, "train", passes) for graph in distinct.values()]
     saved = {places[id(graph)]: partial(whole.saved, chunk) for graph, chunk in zip(graphs, chunks, strict=True)}
     if over.num_gpus == 1:
-        return Plan(
-            (*stages, stage(update_graph(parameters(config), work.optimizer, numbers.mixed, training), OPTIMIZER))
-        )
+        own = own_update(config, step, accumulate) if work.optimizer != "none" else None
+        update = own or update_graph(parameters(config), work.optimizer, numbers.mixed, training)
+        return Plan((*stages, stage(update, OPTIMIZER)))
     exchange = _Exchange(work, numbers, engine)
     units: dict[int, Units] = {}
     if exchange.sharded:
