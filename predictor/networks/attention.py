@@ -28,11 +28,14 @@ def self_attention(
     """
     c, step = w.config, w.step
     q, k, v = _projections(w, x, name)
-    if c.qk_norm:
-        q, k = w.norm(f"{name} q norm", q), w.norm(f"{name} k norm", k)
+    gate = _gate(w, x, name) if c.attention_gate else None
+    if c.qk_norm and not c.qk_norm_bare:
+        q, k = _normed(w, f"{name} q norm", q, "heads"), _normed(w, f"{name} k norm", k, "kv_heads")
     if c.position == "rotary":
         w.scope, dim = f"{name} rotary", c.rotary_dim or c.head_dim
         q, k = _rotated(w, "q", q, dim), _rotated(w, "k", k, dim)
+    if c.qk_norm and c.qk_norm_bare:
+        q, k = (_bare_norm(w, f"{name} {which} scaled", x) for which, x in (("q", q), ("k", k)))
     w.scope = f"{name} cache"
     cached = step.cached and c.causal
     if cached:
@@ -40,13 +43,45 @@ def self_attention(
     w.scope = ""
     causal = c.causal if causal is None else causal
     y = core(w, name, (q, k, v), step.seq_len, step.kv_len, causal, window, cached, bias)
+    if gate is not None:
+        w.scope = f"{name} gate activation"
+        y = w.each(f"{name} gated", "mul", w.each(f"{name} gate", "sigmoid", gate), y)
+        w.scope = ""
     return w.linear("attention.out", f"{name} out", y, c.hidden, "hidden", c.out_bias)
+
+
+def _gate(w: Writer, x: Tensor, name: str) -> Tensor:
+    """A second query projection, whose sigmoid the result is multiplied by."""
+    c = w.config
+    width = c.heads * c.value_dim
+    return w.linear("attention.qkv", f"{name} gate", x, width, "heads", c.qkv_bias, scope=f"{name} qkv")
+
+
+def _normed(w: Writer, name: str, x: Tensor, axis: str) -> Tensor:
+    """The norm of queries or keys: of each head, or of all heads side by side."""
+    if not w.config.qk_norm_all:
+        return w.norm(name, x)
+    flat = x.view((*x.axes[:-2], axis), (*x.shape[:-2], x.shape[-2] * x.shape[-1]))
+    return w.norm(name, flat).view(x.axes, x.shape)
+
+
+def _bare_norm(w: Writer, name: str, x: Tensor) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) of every head, without a weight."""
+    w.scope = f"{name} norm"
+    rows = x.elements // x.shape[-1]
+    square = w.each(f"{name} square", "pow_scalar", x, dtype="fp32", in_dtype=w.act)
+    mean = Tensor(f"{name} mean", x.axes[:-1], x.shape[:-1], "fp32")
+    w.put(Reduce("fp32", rows, x.shape[-1], 1), f"{name} mean", (square,), mean)
+    root = w.each(f"{name} rsqrt", "rsqrt", mean, dtype="fp32")
+    y = w.each(name, "mul", x, root, inputs=1, extra=rows * 4.0)
+    w.scope = ""
+    return y
 
 
 def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v of every head, from one projection or three."""
     c, step = w.config, w.step
-    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    q, kv, of_values = c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.value_dim
     scope = f"{name} qkv"
     if c.merged_qkv:
         merged = w.linear(
@@ -60,20 +95,23 @@ def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tenso
             _heads(w, merged, "kv_heads", c.kv_heads, part=True),
             _heads(w, merged, "kv_heads", c.kv_heads, part=True),
         )
-    of_q, of_kv = ((c.heads, c.head_dim),), ((c.kv_heads, c.head_dim),)
+    of_q = ((c.heads, c.head_dim),)
     query = w.linear("attention.qkv", f"{name} q", x, q, "heads", c.qkv_bias, views=2, segments=of_q, scope=scope)
     if c.model_type == "opt" and step.attention == "math":
         w.scope = f"{name} q scaling"
         query = w.each(f"{name} q scale", "mul_scalar", query)
         w.scope = ""
     key, value = (
-        w.linear("attention.qkv", each, x, kv, "kv_heads", c.qkv_bias, views=2, segments=of_kv, scope=scope)
-        for each in (f"{name} k", f"{name} v")
-    )
+        w.linear(
+            "attention.qkv", each, x, wide, "kv_heads", c.qkv_bias, views=2,
+            segments=((c.kv_heads, wide // c.kv_heads),), scope=scope,
+        )
+        for each, wide in ((f"{name} k", kv), (f"{name} v", of_values))
+    )  # fmt: skip
     return (
         _heads(w, query, "heads", c.heads),
         _heads(w, key, "kv_heads", c.kv_heads),
-        _heads(w, value, "kv_heads", c.kv_heads),
+        _heads(w, value, "kv_heads", c.kv_heads, width=c.value_dim),
     )
 
 
@@ -82,9 +120,9 @@ def _merged_segments(c: ModelConfig) -> tuple[tuple[int, int], ...]:
     return (c.heads, c.head_dim), (c.kv_heads, c.head_dim), (c.kv_heads, c.head_dim)
 
 
-def _heads(w: Writer, x: Tensor, axis: str, heads: int, part: bool = False) -> Tensor:
+def _heads(w: Writer, x: Tensor, axis: str, heads: int, part: bool = False, width: int = 0) -> Tensor:
     """(..., heads, head_dim) of (..., width)."""
-    return x.view((*w.axes, axis, "head_dim"), (*w.shape, heads, w.config.head_dim), part=part)
+    return x.view((*w.axes, axis, "head_dim"), (*w.shape, heads, width or w.config.head_dim), part=part)
 
 
 def cross_attention(w: Writer, x: Tensor, encoded: Tensor, kv_len: int) -> Tensor:
@@ -131,10 +169,10 @@ def cache_append(w: Writer, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     step, c = w.step, w.config
     dtype = step.kv_dtype or w.act
     keys, values = (
-        w.state(name, dtype, kv=step.kv_tokens, kv_heads=c.kv_heads, head_dim=c.head_dim)
-        for name in ("key cache", "value cache")
+        w.state(name, dtype, kv=step.kv_tokens, kv_heads=c.kv_heads, head_dim=width)
+        for name, width in (("key cache", c.head_dim), ("value cache", c.value_dim))
     )
-    op = Elementwise(dtype, "copy", keys.elements)
+    op = Elementwise(dtype, "copy", (keys.elements + values.elements) // 2)
     w.nodes.append(Node(op, "cache append", (k, v), (keys, values), 2, scope=w.scope))
     return keys, values
 

@@ -30,8 +30,11 @@ def build(config: ModelConfig, step: Step) -> Graph:
         blocks.extend(stacks)
     else:
         for sparse, window, layers in config.layers_alike():
+            w.config = config.at(layers[0])
             before, x = x, stack.decoder_layer(w, x, sparse, window)
-            blocks.append(w.block(_layer_name(config, sparse, window), len(layers), (before, x), layers))
+            name = _layer_name(config, w.config, sparse, window)
+            blocks.append(w.block(name, len(layers), (before, x), layers))
+        w.config = config
     if config.head != "none":
         before, x = x, heads.head(w, x)
         blocks.append(w.block("head", 1, (before, x)))
@@ -41,6 +44,8 @@ def build(config: ModelConfig, step: Step) -> Graph:
     return Graph(tuple(block for block in blocks if block.nodes))
 
 
-def _layer_name(config: ModelConfig, sparse: bool, window: int) -> str:
+def _layer_name(config: ModelConfig, kind: ModelConfig, sparse: bool, window: int) -> str:
     name = "moe layer" if sparse else "layer"
+    if config.variants:
+        name = f"{name} {config.variants.index(kind)}"
     return f"{name} window" if window and len(set(config.windows)) > 1 else name

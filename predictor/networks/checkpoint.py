@@ -58,6 +58,13 @@ _OTHERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "attention.qkv": ("attn.c_attn",), "attention.out": ("attn.c_proj",), "mlp.up": ("mlp.c_fc",),
         "mlp.down": ("mlp.c_proj",),
     },
+    "minimax_m2": {"experts": tuple(f"block_sparse_moe.experts.0.{name}" for name in ("w1", "w3", "w2"))},
+    "nemotron_h": {
+        "attention.qkv": tuple(f"mixer.{name}_proj" for name in "qkv"), "attention.out": ("mixer.o_proj",),
+        "mlp.up": ("mixer.up_proj",), "mlp.down": ("mixer.down_proj",),
+        "shared_experts": tuple(f"mixer.shared_experts.{name}_proj" for name in ("up", "down")),
+        "experts": tuple(f"mixer.experts.0.{name}_proj" for name in ("up", "down")),
+    },
     "mpt": {
         "attention.qkv": ("attn.Wqkv",), "attention.out": ("attn.out_proj",), "mlp.up": ("ffn.up_proj",),
         "mlp.down": ("ffn.down_proj",),
@@ -69,7 +76,18 @@ _LAYERS = {
     "gpt2": "transformer.h",
     "bloom": "transformer.h",
     "mpt": "transformer.blocks",
+    "nemotron_h": "backbone.layers",
 }
+#: Names of the modules that mix tokens in place of attention.
+_MIXERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "delta": {
+        "attention.qkv": ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z"),
+        "attention.out": ("linear_attn.out_proj",),
+    },
+    "scan": {"attention.qkv": ("mixer.in_proj",), "attention.out": ("mixer.out_proj",)},
+}
+#: Types whose shared experts are one module of another name.
+_ONE_SHARED = ("qwen2_moe", "qwen3_next", "qwen3_5_moe")
 #: A repeat of a repeat, which may take a regular expression for ever.
 _NESTED = re.compile(r"[+*}]\)+[+*{]")
 
@@ -327,6 +345,10 @@ def _modules(part: str, config: ModelConfig) -> tuple[str, ...]:
     """Names of a part's modules below a layer, as the class calls them."""
     if part == "attention.q_b" and not config.q_lora_rank:
         return ("self_attn.q_proj",)
+    if part in (mixer := _MIXERS.get(config.mixer, {})):
+        return mixer[part]
+    if part == "shared_experts" and config.model_type in _ONE_SHARED:
+        return tuple(f"mlp.shared_expert.{name}_proj" for name in ("gate", "up", "down"))
     return _OTHERS.get(config.model_type, {}).get(part, _MODULES[part])
 
 
@@ -334,8 +356,10 @@ def _parts(config: ModelConfig, sparse: bool) -> tuple[str, ...]:
     """The parts that a layer has."""
     latent = ("attention.q_b", "attention.kv_a", "attention.kv_b")
     attention = (*latent, *(("attention.q_a",) if config.q_lora_rank else ())) if config.is_mla else ("attention.qkv",)
-    inside = ("experts", *(("shared_experts",) if config.shared_experts else ())) if sparse else ("mlp.up", "mlp.down")
-    return (*attention, "attention.out", *inside)
+    mixing = (*attention, "attention.out") if config.mixer != "none" else ()
+    shared = ("shared_experts",) if config.shared_intermediate else ()
+    inside = ("experts", *shared) if sparse else ("mlp.up", "mlp.down")
+    return (*mixing, *(inside if config.feed else ()))
 
 
 def _by_part(rules: _Rules, config: ModelConfig) -> Checkpoint:
@@ -346,8 +370,8 @@ def _by_part(rules: _Rules, config: ModelConfig) -> Checkpoint:
     prefix = _LAYERS.get(config.model_type, "model.layers")
     layers = [
         {
-            part: _one([rules.of(f"{prefix}.{i}.{name}") for name in _modules(part, config)])
-            for part in _parts(config, config.is_sparse(i))
+            part: _one([rules.of(f"{prefix}.{i}.{name}") for name in _modules(part, config.at(i))])
+            for part in _parts(config.at(i), config.is_sparse(i))
         }
         for i in range(config.layers)
     ]

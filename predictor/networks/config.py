@@ -42,8 +42,19 @@ class ModelConfig:
     embed_scale: bool = False  # embeddings times sqrt(hidden)
     pre_norm: bool = True
     final_norm: bool = True
+    lead_norms: bool = True  # a norm in front of attention and feed-forward (Olmo 2 has none)
     post_norms: bool = False  # a norm after attention and after the feed-forward too (Gemma)
+    norm_plus_one: bool = False  # norms multiply by 1 + weight
+    parallel: bool = False  # attention and feed-forward read the same stream, and both are added to it
+    shared_norm: bool = False  # ... and share the norm in front
+    residual_scale: bool = False  # branches are scaled before they are added (Granite)
+    logit_scale: bool = False
+    head_bias: bool = False
     qk_norm: bool = False
+    qk_norm_all: bool = False  # its weight is as wide as all heads together
+    qk_norm_bare: bool = False  # it has no weight
+    attention_gate: bool = False  # the result is multiplied by a sigmoid of a second query projection
+    sinks: bool = False  # a score a head that no key has
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
@@ -74,6 +85,26 @@ class ModelConfig:
     qk_nope_dim: int = 0
     qk_rope_dim: int = 0
     v_head_dim: int = 0
+    router_bias: bool = False
+    expert_bias: bool = False
+    shared_width: int = 0  # of the shared experts together, where a key says it
+    shared_gate: bool = False  # their result is multiplied by a sigmoid
+    moe_latent: int = 0  # width that experts work in, where it is not the model's
+    index_heads: int = 0  # sparse attention: heads and width of the indexer, and keys that it picks
+    index_dim: int = 0
+    index_topk: int = 0
+    mixer: str = "attention"  # what a layer mixes tokens by: "attention", "delta", "scan" (Mamba2) or "none"
+    feed: bool = True  # whether it has a feed-forward
+    state_heads: int = 0  # linear attention: key heads (groups of B and C), value heads, and their widths
+    state_v_heads: int = 0
+    state_dim: int = 0
+    state_v_dim: int = 0
+    state_bias: bool = False
+    delta_merged: bool = False  # q, k, v, z in one matrix, and b and a in another
+    taps: int = 0
+    taps_bias: bool = False
+    variants: tuple[ModelConfig, ...] = ()  # kinds of layers that differ in more than experts and windows
+    pattern: tuple[int, ...] = ()  # of every layer, its place in ``variants``
     encoder_layers: int = 0
     relative_buckets: int = 0
     num_labels: int = 0
@@ -114,10 +145,28 @@ class ModelConfig:
     @property
     def shared_intermediate(self) -> int:
         """Width of the shared experts together."""
-        return self.shared_experts * self.moe_intermediate
+        return self.shared_width or self.shared_experts * self.moe_intermediate
+
+    def at(self, layer: int) -> ModelConfig:
+        """The model as if all its layers were like that one."""
+        return self.variants[self.pattern[layer]] if self.variants else self
+
+    @property
+    def state_elements(self) -> int:
+        """What linear attention keeps of a sequence in a layer: states, and the last inputs of its convolution."""
+        if self.mixer not in ("delta", "scan"):
+            return 0
+        return self.state_v_heads * self.state_dim * self.state_v_dim + (self.taps - 1) * self.state_channels
+
+    @property
+    def state_channels(self) -> int:
+        """Channels of the convolution in front of linear attention: keys, queries and values."""
+        return 2 * self.state_heads * self.state_dim + self.state_v_heads * self.state_v_dim
 
     def is_sparse(self, layer: int, encoder: bool = False) -> bool:
         """True where layer number ``layer`` has experts in place of the dense feed-forward."""
+        if self.variants:
+            return self.at(layer).experts > 0
         if not self.experts:
             return False
         if self.is_encoder_decoder:
@@ -129,7 +178,7 @@ class ModelConfig:
 
     def layer_groups(self, encoder: bool = False) -> tuple[tuple[bool, int, int], ...]:
         """Layers that differ, in order of first appearance: (sparse, window, how many of them)."""
-        if not self.experts and not self.windows:
+        if not self.experts and not self.windows and not self.variants:
             return ((False, 0, self.encoder_layers if encoder else self.layers),)
         return tuple((sparse, window, len(layers)) for sparse, window, layers in self.layers_alike(encoder))
 
@@ -140,10 +189,11 @@ class ModelConfig:
 
 @lru_cache(maxsize=1024)
 def _alike(config: ModelConfig, encoder: bool, count: int) -> tuple[tuple[bool, int, tuple[int, ...]], ...]:
-    if not config.experts and not config.windows:
+    if not config.experts and not config.windows and not config.variants:
         return ((False, 0, tuple(range(count))),)
-    groups: dict[tuple[bool, int], list[int]] = {}
+    groups: dict[tuple[bool, int, int], list[int]] = {}
     for layer in range(count):
-        key = (config.is_sparse(layer, encoder), config.windows[layer] if config.windows else 0)
+        kind = config.pattern[layer] if config.variants else 0
+        key = (config.is_sparse(layer, encoder), config.windows[layer] if config.windows else 0, kind)
         groups.setdefault(key, []).append(layer)
-    return tuple((sparse, window, tuple(layers)) for (sparse, window), layers in groups.items())
+    return tuple((sparse, window, tuple(layers)) for (sparse, window, _), layers in groups.items())

@@ -6,11 +6,13 @@ The defaults are those of transformers 5; a test holds them against the classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from predictor.errors import UnsupportedError
-from predictor.networks import families_rotary as rotary
+from predictor.networks import families_rotary
 from predictor.networks.config import ModelConfig
+from predictor.networks.model_types import TRAITS
 from predictor.networks.reader import DEFAULT_ARCHITECTURE, HEADS, Reader, common_fields, head_width
 
 #: (the dictionary of a config.json, the model's name, what names the file in an error) -> its ModelConfig.
@@ -150,11 +152,14 @@ def _switch(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
 
 FAMILIES: dict[str, Family] = {
     "gpt2": _gpt2, "opt": _opt, "bert": _bert, "bloom": _bloom, "mpt": _mpt, "t5": _t5, "switch_transformers": _switch,
-    "llama": rotary.llama, "mistral": rotary.mistral, "qwen2": rotary.qwen2, "qwen3": rotary.qwen3,
-    "mixtral": rotary.mixtral, "qwen3_moe": rotary.qwen3_moe, "deepseek_v2": rotary.deepseek_v2,
-    "deepseek_v3": rotary.deepseek_v3, "phi3": rotary.phi3, "gemma2": rotary.gemma2, "gemma3": rotary.gemma3,
-    "gemma3_text": rotary.gemma3,
+    **{kind: partial(families_rotary.read, traits, kind) for kind, traits in TRAITS.items()},
 }  # fmt: skip
+#: What the text of a multimodal config.json calls itself, and files that have a whole config inside.
+FAMILIES |= {
+    f"{kind}_text": FAMILIES[kind] for kind in ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "llama4")
+}
+FAMILIES["gemma3"] = FAMILIES["gemma3_text"]
+DEFAULT_ARCHITECTURE |= {kind: traits.architecture for kind, traits in TRAITS.items()}
 
 
 def register_family(model_type: str, read: Family, architecture: str) -> None:

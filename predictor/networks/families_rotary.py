@@ -1,66 +1,106 @@
-"""Readers of the decoders with rotary positions and RMS norms: Llama and its relatives, experts, latent attention."""
+"""Reads decoders by the table of their model types (`predictor.networks.model_types`): one reader for all."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from predictor.errors import SpecError
 from predictor.networks.config import ModelConfig
+from predictor.networks.layer_rules import RULES
+from predictor.networks.model_types import Traits
 from predictor.networks.reader import Reader, common_fields, head_width
 
 
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """Where the configuration classes differ in what a missing key means; None = all attention heads."""
-
-    intermediate: int
-    positions: int
-    kv_heads: int | None = None
-    head_dim: int = 0
-    window: int = 0
-    tie: bool = False
-    activation: str = "silu"
-
-
-#: Model type -> what its configuration class says of a missing key. Source: transformers' configuration_*.py, a class
-#: for each.
-_DEFAULTS = {
-    "llama": Defaults(11008, 2048),
-    "mistral": Defaults(14336, 131072, kv_heads=8, window=4096),
-    "qwen2": Defaults(22016, 32768, kv_heads=32),
-    "qwen3": Defaults(22016, 32768, kv_heads=32, head_dim=128),
-    "mixtral": Defaults(14336, 131072, kv_heads=8),
-    "qwen3_moe": Defaults(6144, 32768, kv_heads=4),
-    "deepseek_v2": Defaults(11008, 2048),
-    "deepseek_v3": Defaults(18432, 4096),
-    "phi3": Defaults(8192, 4096),
-    "gemma2": Defaults(9216, 8192, kv_heads=4, head_dim=256, window=4096, tie=True, activation="gelu_pytorch_tanh"),
-    "gemma3_text": Defaults(9216, 131072, kv_heads=4, head_dim=256, window=4096, tie=True,
-                            activation="gelu_pytorch_tanh"),
-}  # fmt: skip
+def read(traits: Traits, model_type: str, data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
+    """The model of a config.json; of one with a "text_config" its language model alone."""
+    inner = data.get("text_config")
+    assumed = []
+    if isinstance(inner, dict):
+        outer = {key: data[key] for key in ("tie_word_embeddings",) if key in data and key not in inner}
+        data = {**outer, **inner, "architectures": [traits.architecture]}
+        assumed = ["vision_config=left out"]
+    r = Reader(data, where)
+    r.assumed.extend(assumed)
+    fields = _base(r, traits, model_type, name)
+    fields |= traits.fields
+    for field, (key, default) in traits.keys.items():
+        fields[field] = _value(r, key, default)
+    if fields.get("kv_lora_rank"):
+        fields["kv_heads"], fields["head_dim"] = fields["heads"], fields["qk_nope_dim"] + fields["qk_rope_dim"]
+    if not fields.get("experts"):
+        fields |= {"experts": 0, "top_k": 0}
+    config = ModelConfig(**fields)
+    if traits.layers:
+        config = _layered(config, RULES[traits.layers](r, config))
+    return replace(config, assumed=tuple(dict.fromkeys(r.assumed)))
 
 
-def _base(r: Reader, model_type: str, name: str) -> dict[str, Any]:
-    """The fields that every model of this file has."""
-    default = _DEFAULTS[model_type]
+def _layered(config: ModelConfig, layers: list[ModelConfig]) -> ModelConfig:
+    """``config`` with a kind of its own for every layer that differs; itself where none does."""
+    kinds = list(dict.fromkeys(layers))
+    if kinds == [config]:
+        return config
+    first = next((kind for kind in kinds if kind.mixer == "attention"), kinds[0])
+    shared = {name: getattr(first, name) for name in ("heads", "kv_heads", "head_dim", "v_head_dim")}
+    windows = tuple(layer.windows[0] if layer.windows else 0 for layer in layers)
+    return replace(
+        config, **shared, variants=tuple(kinds), pattern=tuple(kinds.index(layer) for layer in layers),
+        windows=windows if any(windows) else (), intermediate=max(kind.intermediate for kind in kinds),
+    )  # fmt: skip
+
+
+def _value(r: Reader, key: str, default: Any) -> Any:
+    """What the first of the keys says, as the type of its default; "?" at the end: a missing one is not noted."""
+    quiet = key.endswith("?")
+    names = key.rstrip("?").split("|")
+    name = next((known for known in names if known in r.data), names[-1])
+    if default is None:
+        return r.size(name)
+    if isinstance(default, bool):
+        return r.flag(name, default, note=not quiet)
+    if isinstance(default, float):
+        return r.number(name, default, note=not quiet)
+    if isinstance(default, tuple):
+        return r.indices(name)
+    if quiet or name in ("n_shared_experts", "q_lora_rank"):  # null means none
+        return r.optional(name, default, note=not quiet)
+    return r.integer(name, default, at_least=0 if name == "first_k_dense_replace" else 1)
+
+
+def _base(r: Reader, traits: Traits, model_type: str, name: str) -> dict[str, Any]:
+    """The fields that every model of the table has."""
     hidden, heads = r.size("hidden_size"), r.size("num_attention_heads")
-    kv_heads = r.optional("num_key_value_heads", default.kv_heads or heads, note=True) or heads
-    gemma = model_type.startswith("gemma")
-    head_dim = r.optional("head_dim", default.head_dim, note=default.head_dim > 0)
+    kv_heads = r.optional("num_key_value_heads", traits.kv_heads or heads, note=True) or heads
+    # The width of latent heads follows from their parts; a "head_dim" beside them is another one's.
+    latent = "kv_lora_rank" in traits.keys
+    given = "attention_head_dim" if "attention_head_dim" in r.data else "head_dim"
+    head_dim = 0 if latent else r.optional(given, traits.head_dim, note=traits.head_dim > 0)
+    head_dim = head_dim or (1 if latent else head_width(r, hidden, heads))
     layers = r.size("num_hidden_layers")
-    positions = r.integer("max_position_embeddings", default.positions)
-    activation = r.word("hidden_activation" if gemma else "hidden_act", default.activation)
+    positions = r.integer("max_position_embeddings", traits.positions)
     return {
         **common_fields(r, model_type, name), "hidden": hidden, "layers": layers, "heads": heads, "kv_heads": kv_heads,
-        "head_dim": head_dim or head_width(r, hidden, heads), "vocab": r.size("vocab_size"),
-        "intermediate": r.integer("intermediate_size", default.intermediate), "gated": True,
+        "head_dim": head_dim, "vocab": r.size("vocab_size"), "intermediate": _intermediate(r, traits), "gated": True,
         "max_positions": positions, "scaled_positions": scaled_positions(r.data, model_type, positions),
-        "activation": activation,
-        "tie_embeddings": r.flag("tie_word_embeddings", default.tie), "windows": _windows(r, model_type, layers),
+        "activation": r.word(traits.activation_key, traits.activation), "rotary_dim": _rotary(r, traits, head_dim),
+        "tie_embeddings": r.flag("tie_word_embeddings", traits.tie), "windows": _windows(r, traits, layers),
         "attention_dropout": r.number("attention_dropout", 0.0),
     }  # fmt: skip
+
+
+def _intermediate(r: Reader, traits: Traits) -> int:
+    """Width of the feed-forward; where layers have each their own, no key says it."""
+    return r.integer("intermediate_size", traits.intermediate) if traits.intermediate else 1
+
+
+def _rotary(r: Reader, traits: Traits, head_dim: int) -> int:
+    """Width of the part of a head that is rotated; 0 where it is all of it."""
+    said = r.data.get("rope_parameters")
+    data = said if isinstance(said, dict) and "partial_rotary_factor" in said else r.data
+    share = Reader(data, r.where).number("partial_rotary_factor", traits.rotary, note=False)
+    return int(head_dim * share) if share < 1.0 or traits.fields.get("merged_qkv") else 0
 
 
 def scaled_positions(data: Mapping[str, Any], model_type: str, positions: int) -> int:
@@ -81,14 +121,11 @@ def scaled_positions(data: Mapping[str, Any], model_type: str, positions: int) -
     return round((original if kind == "yarn" and whole else positions) * factor)  # type: ignore[operator]
 
 
-def _windows(r: Reader, model_type: str, layers: int) -> tuple[int, ...]:
+def _windows(r: Reader, traits: Traits, layers: int) -> tuple[int, ...]:
     """Sliding window of every layer: by "layer_types" where the file has them, else by the class's rule."""
-    default = _DEFAULTS[model_type].window
-    if model_type in ("llama", "deepseek_v2", "deepseek_v3"):
+    if not traits.windows or (traits.switch and not r.flag(traits.switch, False)):
         return ()
-    if model_type.startswith("qwen") and not r.flag("use_sliding_window", False):
-        return ()
-    window = r.optional("sliding_window", default, note=True)
+    window = r.optional("sliding_window", traits.window, note=True)
     if not window:
         return ()
     types = r.data.get("layer_types")
@@ -96,125 +133,13 @@ def _windows(r: Reader, model_type: str, layers: int) -> tuple[int, ...]:
         if len(types) != layers:
             raise SpecError(f"{r.where}: 'layer_types' has {len(types)} entries, expected {layers}")
         return tuple(window if kind == "sliding_attention" else 0 for kind in types)
-    if model_type == "gemma2":
+    rule = traits.windows.removeprefix("types ")
+    if rule == "even":
         return tuple(0 if i % 2 else window for i in range(layers))
-    if model_type == "gemma3_text":
+    if rule == "5 of 6":
         every = r.integer("sliding_window_pattern", 6)
         return tuple(window if (i + 1) % every else 0 for i in range(layers))
-    if model_type in ("qwen2", "qwen3"):
+    if rule == "late":
         first = r.integer("max_window_layers", 28, at_least=0)
         return tuple(window if i >= first else 0 for i in range(layers))
     return (window,) * layers
-
-
-def _build(r: Reader, fields: dict[str, Any]) -> ModelConfig:
-    return ModelConfig(**fields, assumed=tuple(r.assumed))
-
-
-def llama(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
-    r = Reader(data, where)
-    bias = r.flag("attention_bias", False)
-    return _build(r, {
-        **_base(r, "llama", name), "qkv_bias": bias, "out_bias": bias, "mlp_bias": r.flag("mlp_bias", False),
-    })  # fmt: skip
-
-
-def mistral(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
-    r = Reader(data, where)
-    return _build(r, _base(r, "mistral", name))
-
-
-def qwen2(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
-    r = Reader(data, where)
-    return _build(r, {**_base(r, "qwen2", name), "qkv_bias": True})
-
-
-def qwen3(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
-    r = Reader(data, where)
-    bias = r.flag("attention_bias", False)
-    return _build(r, {**_base(r, "qwen3", name), "qk_norm": True, "qkv_bias": bias, "out_bias": bias})
-
-
-def phi3(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
-    r = Reader(data, where)
-    base = _base(r, "phi3", name)
-    return _build(r, {
-        **base, "merged_qkv": True, "merged_gate_up": True, "residual_dropout": r.number("resid_pdrop", 0.0),
-        "rotary_dim": int(base["head_dim"] * r.number("partial_rotary_factor", 1.0, note=False)),
-    })  # fmt: skip
-
-
-def gemma2(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
-    r = Reader(data, where)
-    bias = r.flag("attention_bias", False)
-    return _build(r, {
-        **_base(r, "gemma2", name), "qkv_bias": bias, "out_bias": bias, "post_norms": True, "embed_scale": True,
-        "attention_softcap": r.number("attn_logit_softcapping", 50.0),
-        "final_softcap": r.number("final_logit_softcapping", 30.0),
-    })  # fmt: skip
-
-
-def gemma3(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
-    """Gemma 3's language model; of a multimodal config.json the text part alone, the vision tower left out."""
-    inner = data.get("text_config")
-    ignored = []
-    if isinstance(inner, dict):
-        data = {"architectures": ["Gemma3ForCausalLM"], **inner}
-        ignored = ["vision_config=left out"]
-    r = Reader(data, where)
-    r.assumed.extend(ignored)
-    bias = r.flag("attention_bias", False)
-    return _build(r, {
-        **_base(r, "gemma3_text", name), "qkv_bias": bias, "out_bias": bias, "post_norms": True, "embed_scale": True,
-        "qk_norm": True, "attention_softcap": r.number("attn_logit_softcapping", 0.0, note=False),
-        "final_softcap": r.number("final_logit_softcapping", 0.0, note=False),
-    })  # fmt: skip
-
-
-def mixtral(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
-    r = Reader(data, where)
-    base = _base(r, "mixtral", name)
-    return _build(r, {
-        **base, "experts": r.integer("num_local_experts", 8), "top_k": r.integer("num_experts_per_tok", 2),
-        "moe_intermediate": base["intermediate"],
-    })  # fmt: skip
-
-
-def qwen3_moe(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
-    r = Reader(data, where)
-    bias, base = r.flag("attention_bias", False), _base(r, "qwen3_moe", name)
-    experts = "num_local_experts" if "num_local_experts" in data else "num_experts"
-    return _build(r, {
-        **base, "qk_norm": True, "qkv_bias": bias, "out_bias": bias, "experts": r.integer(experts, 128),
-        "top_k": r.integer("num_experts_per_tok", 8), "moe_intermediate": r.integer("moe_intermediate_size", 768),
-        "sparse_step": r.integer("decoder_sparse_step", 1),
-        "dense_layers": r.indices("mlp_only_layers"),
-    })  # fmt: skip
-
-
-def _deepseek(r: Reader, model_type: str, name: str) -> dict[str, Any]:
-    v3 = model_type == "deepseek_v3"
-    base = _base(r, model_type, name)
-    bias = r.flag("attention_bias", False)
-    q_rank = r.optional("q_lora_rank", 1536, note=True)
-    nope, rope = r.integer("qk_nope_head_dim", 128), r.integer("qk_rope_head_dim", 64)
-    top_k = r.size("num_experts_per_tok") if not v3 else r.integer("num_experts_per_tok", 8)
-    return {
-        **base, "kv_heads": base["heads"], "head_dim": nope + rope, "qk_nope_dim": nope, "qk_rope_dim": rope,
-        "v_head_dim": r.integer("v_head_dim", 128), "q_lora_rank": q_rank,
-        "kv_lora_rank": r.integer("kv_lora_rank", 512),
-        "qkv_bias": bias, "out_bias": bias, "experts": r.integer("n_routed_experts", 256 if v3 else 64), "top_k": top_k,
-        "moe_intermediate": r.integer("moe_intermediate_size", 2048 if v3 else 1407),
-        "shared_experts": r.optional("n_shared_experts", 1 if v3 else 2, note=True),
-        "first_dense": r.integer("first_k_dense_replace", 3 if v3 else 0, at_least=0),
-    }  # fmt: skip
-
-
-def deepseek_v2(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
-    r = Reader(data, where)
-    return _build(r, {**_deepseek(r, "deepseek_v2", name), "mlp_bias": r.flag("mlp_bias", False, note=False)})
-
-
-def deepseek_v3(data: Mapping[str, Any], name: str, where: str) -> ModelConfig:
-    r = Reader(data, where)
-    return _build(r, _deepseek(r, "deepseek_v3", name))

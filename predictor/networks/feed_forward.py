@@ -49,16 +49,25 @@ def experts(w: Writer, x: Tensor) -> Tensor:
     wide, w.scope = x, "router"
     if c.model_type.startswith("deepseek") and w.size < 4:
         wide = w.each("router to fp32", "cast", x, dtype="fp32", in_dtype=w.act)
-    scores = w.linear("router", "router", wide, e, "expert")
+    scores = w.linear("router", "router", wide, e, "expert", c.router_bias)
     routing = Routing("fp32", n, e, c.top_k)
     chosen = Tensor("routing", (*w.axes, "expert"), (*w.shape, c.top_k), "fp32")
     w.put(routing, "routing", (scores,), chosen, 1, ROUTING_CALLS)
     w.scope = ""
-    op = MoE(w.act, n, h, c.moe_intermediate, e, c.top_k, c.gated, distribution=w.step.routing)
-    inputs = (x, chosen, *_expert_weights(w))
-    y = w.put(op, "experts", inputs, w.hidden("experts"), 1, EXPERT_CALLS, part="experts")
-    if c.shared_experts:
+    narrow = w.linear("mlp.up", "experts latent in", x, c.moe_latent, "hidden") if c.moe_latent else x
+    op = MoE(w.act, n, c.moe_latent or h, c.moe_intermediate, e, c.top_k, c.gated, distribution=w.step.routing)
+    inputs = (narrow, chosen, *_expert_weights(w))
+    y = w.put(op, "experts", inputs, w.hidden("experts", c.moe_latent), 1, EXPERT_CALLS, part="experts")
+    if c.moe_latent:
+        y = w.linear("mlp.down", "experts latent out", y, h, "hidden")
+    if c.shared_intermediate:
         shared = feed_forward(w, x, c.shared_intermediate, "shared experts")
+        if c.shared_gate:
+            gate = w.linear("router", "shared experts gate", x, 1, "expert_gate")
+            w.scope = "shared experts gating"
+            gate = w.each("shared experts gate activation", "sigmoid", gate)
+            shared = w.each("shared experts gated", "mul", shared, gate, inputs=1, extra=n * w.size)
+            w.scope = ""
         y = w.each("shared experts sum", "add", y, shared)
     return y
 
@@ -66,12 +75,12 @@ def experts(w: Writer, x: Tensor) -> Tensor:
 def _expert_weights(w: Writer) -> tuple[Tensor, Tensor]:
     """The matrices of all experts, into their width and out of it."""
     c = w.config
-    f, into = c.moe_intermediate, 2 if c.gated else 1
+    f, into, h = c.moe_intermediate, 2 if c.gated else 1, c.moe_latent or c.hidden
     axis = "mlp | mlp" if c.gated else "mlp"
     segments = {axis: ((f, 1), (f, 1))} if c.gated else {}
     return (
-        Tensor("experts up", ("expert", axis, "hidden"), (c.experts, into * f, c.hidden), w.act, WEIGHT, segments),
-        Tensor("experts down", ("expert", "hidden", "mlp"), (c.experts, c.hidden, f), w.act, WEIGHT),
+        Tensor("experts up", ("expert", axis, "hidden"), (c.experts, into * f, h), w.act, WEIGHT, segments),
+        Tensor("experts down", ("expert", "hidden", "mlp"), (c.experts, h, f), w.act, WEIGHT),
     )
 
 

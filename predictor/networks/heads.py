@@ -160,7 +160,9 @@ def head(w: Writer, x: Tensor) -> Tensor:
         return w.linear("head", "classifier", x, c.num_labels, "label")
     if c.head == "lm":
         x = x.view(("batch", "hidden"), (rows, width)) if step.logits == "last" else x
-        x = w.linear("head", "lm head", x, c.vocab, "vocab", weight=w.tied)
+        x = w.linear("head", "lm head", x, c.vocab, "vocab", c.head_bias, weight=w.tied)
+        if c.logit_scale:
+            x = w.each("logits scale", "mul_scalar", x)
         if c.final_softcap:
             w.scope = "logits softcap"
             x = w.each("logits softcap scale", "div_scalar", x)

@@ -10,6 +10,9 @@ from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.networks.attention import core
 from predictor.networks.writer import Writer
 from predictor.ops.attention import Attention
+from predictor.ops.norm import Norm
+from predictor.ops.ordering import Sort
+from predictor.ops.sparse import Indexer
 
 
 def latent_attention(w: Writer, x: Tensor) -> Tensor:
@@ -20,9 +23,10 @@ def latent_attention(w: Writer, x: Tensor) -> Tensor:
     down = "attention q_a kv_a" if c.q_lora_rank else ""
     if c.q_lora_rank:
         q = w.linear("attention.q_a", "attention q_a", x, c.q_lora_rank, "latent", c.qkv_bias, scope=down)
-        q = w.norm("attention q_a norm", q)
+        q = down_q = w.norm("attention q_a norm", q)
         q = w.linear("attention.q_b", "attention q_b", q, a * width, "heads")
     else:
+        down_q = x
         q = w.linear("attention.q_b", "attention q", x, a * width, "heads")
     kv = w.linear("attention.kv_a", "attention kv_a", x, latent, "latent", c.qkv_bias, scope=down)
     c_kv = w.norm("attention kv_a norm", _slice(kv, "latent", c.kv_lora_rank, part=True))
@@ -30,6 +34,8 @@ def latent_attention(w: Writer, x: Tensor) -> Tensor:
     q, rope = _rotary(w, q, _slice(kv, "head_dim", c.qk_rope_dim, part=True))
     if step.cached:
         c_kv = _append(w, c_kv, rope, latent)
+    if c.index_heads:
+        _index(w, x, down_q)
     y = _absorbed(w, q, c_kv) if step.mode == "decode" else _expanded(w, q, c_kv, rope)
     return w.linear("attention.out", "attention out", y, h, "hidden", c.out_bias)
 
@@ -68,6 +74,35 @@ def _append(w: Writer, latent: Tensor, rope: Tensor, width: int) -> Tensor:
     return out
 
 
+def _index(w: Writer, x: Tensor, q: Tensor) -> None:
+    """DeepSeek-V3.2-Exp's lightning indexer (section 2.1 of its report): which keys attention sees. Queries from the
+    query's latent, one key a token in a cache of its own, a weight a head; scores of all keys, the best of each query.
+    """
+    c, step = w.config, w.step
+    heads, width = c.index_heads, c.index_dim
+    x, q = x.detached(), q.detached()  # it learns by a loss of its own
+    queries = w.linear("attention.q_b", "indexer q", q, heads * width, "index_heads")
+    keys = w.linear("router", "indexer k", x, width, "index_dim", scope="indexer kw")
+    weights = w.linear("router", "indexer weights", x, heads, "index_heads", scope="indexer kw")
+    scale = Tensor("indexer k norm", ("index_dim",), (width,), w.act, WEIGHT)
+    made = Tensor("indexer k norm", keys.axes, keys.shape, w.act)
+    keys = w.put(Norm(w.act, step.tokens, width, "layer"), "indexer k norm", (keys, scale, scale), made)
+    w.scope = "indexer rotary and cast"
+    table = w.rotations or ()
+    narrow = step.tokens * width * w.size  # keys are written beside the queries
+    queries = w.each("indexer rotary", "fused", queries, keys, *table, inputs=1, extra=narrow, flops=6.0, calls=8)
+    if step.cached:
+        keys = w.state("indexer cache", kv=step.kv_tokens, index_dim=width)
+    w.scope = ""
+    scores = Tensor("indexer scores", (*w.axes, "kv"), (*w.shape, step.kv_len), "fp32")
+    for i, (batch, q_len, kv_len, share) in enumerate(step.parts(step.seq_len, step.kv_len, True, 0)):
+        op = Indexer(w.act, batch, heads, q_len, kv_len, width)
+        w.put(op, "indexer scores", (queries, keys, weights), scores, 1, 6 if i == 0 else 0, share)
+    picked = Tensor("indexer picks", (*w.axes, "picked"), (*w.shape, min(c.index_topk, step.kv_len)), "int64")
+    sort = Sort("fp32", step.tokens, step.kv_len, min(c.index_topk, step.kv_len))
+    w.put(sort, "indexer top-k", (scores,), picked)
+
+
 def _expanded(w: Writer, q: Tensor, latent: Tensor, rope: Tensor) -> Tensor:
     """Keys and values of every head from the latent vectors of all positions."""
     c, step = w.config, w.step
@@ -79,7 +114,8 @@ def _expanded(w: Writer, q: Tensor, latent: Tensor, rope: Tensor) -> Tensor:
     key = Tensor("key assembly", ("kv", "heads", "head_dim"), (rows, a, c.qk_nope_dim + c.qk_rope_dim), w.act)
     w.each("key assembly", "copy", _slice(kv, "head_dim", c.qk_nope_dim, part=True), rope, out=key, calls=5)
     value = _slice(kv, "head_dim", c.v_head_dim, part=True)
-    return core(w, "attention", (q, key, value), step.seq_len, step.kv_len, True, 0, step.cached)
+    window = c.index_topk if c.index_heads else 0  # the keys that are picked are as many as a window's
+    return core(w, "attention", (q, key, value), step.seq_len, step.kv_len, True, window, step.cached)
 
 
 def _absorbed(w: Writer, q: Tensor, cache: Tensor) -> Tensor:
@@ -93,8 +129,9 @@ def _absorbed(w: Writer, q: Tensor, cache: Tensor) -> Tensor:
     q = w.bmm("attention absorb key", q, key, y, a, c.qk_nope_dim, "nn", part="attention.kv_b")
     w.scope = "attention core"
     if step.attention == "flash":
+        window = c.index_topk if c.index_heads else 0
         op = Attention(
-            w.act, step.batch, a, 1, 1, t, r + c.qk_rope_dim, r, True, 0, step.kv_dtype, "forward", True, False
+            w.act, step.batch, a, 1, 1, t, r + c.qk_rope_dim, r, True, window, step.kv_dtype, "forward", True, False
         )
         y = w.attend("attention core", op, (q, cache))
     else:

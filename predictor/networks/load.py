@@ -28,7 +28,7 @@ _WIDEST_HEAD = 2**16
 #: Activation functions that the graph builders know.
 ACTIVATIONS = (
     "relu", "gelu", "gelu_new", "gelu_fast", "gelu_bloom", "gelu_python", "gelu_pytorch_tanh", "quick_gelu", "silu",
-    "swish", "tanh", "sigmoid",
+    "swish", "tanh", "sigmoid", "relu2",
 )  # fmt: skip
 
 

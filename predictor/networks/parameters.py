@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from predictor.dtypes import bytes_of
 from predictor.networks.config import ModelConfig
 from predictor.networks.traced import recorded
+from predictor.ops.linear_attention import STATE_BYTES
 from predictor.parts import Formats, stored_bytes
 
 #: (logical axis, size) -> what one GPU of a mesh has of it (`predictor.passes.shard.local_size`).
@@ -45,10 +46,10 @@ def parameter_split(config: ModelConfig, local: Local = whole) -> ParameterSplit
     """Unique parameters by place; see ParameterSplit."""
     dense = experts = 0
     for encoder in (False, True) if config.is_encoder_decoder else (False,):
-        for sparse, _, count in config.layer_groups(encoder):
-            of_layer = layer_parameters(config, sparse, encoder, local)
-            dense += of_layer[0] * count
-            experts += of_layer[1] * count
+        for sparse, _, layers in config.layers_alike(encoder):
+            of_layer = layer_parameters(config.at(layers[0]), sparse, encoder, local)
+            dense += of_layer[0] * len(layers)
+            experts += of_layer[1] * len(layers)
     dense += _relative_bias(config, local)
     if config.head == "none":
         return ParameterSplit(0, dense, experts, 0)
@@ -74,7 +75,7 @@ def weight_bytes(config: ModelConfig, formats: Formats, local: Local = whole) ->
     total += stored_bytes({"head": split.head - norms, "": norms}, formats)
     if not config.is_encoder_decoder:
         for sparse, _, layers in config.layers_alike():
-            counts = _layer_parts(config, sparse, False, local)
+            counts = _layer_parts(config.at(layers[0]), sparse, False, local)
             total += sum(len(alike) * stored_bytes(counts, of) for of, alike in formats.among(layers))
         return total
     for encoder in (False, True):
@@ -85,28 +86,46 @@ def weight_bytes(config: ModelConfig, formats: Formats, local: Local = whole) ->
 
 def _layer_parts(config: ModelConfig, sparse: bool, encoder: bool, local: Local) -> Counter[str]:
     """Parameters of one layer by part (`predictor.parts`); "" counts norms and biases."""
-    attention = _latent_attention(config, local) if config.is_mla else _attention(config, local)
-    norms = 4 if config.post_norms else 2
+    attention = _MIXERS[config.mixer](config, local)
+    if config.mixer == "attention" and config.is_mla:
+        attention = _latent_attention(config, local)
+    norms = (config.mixer != "none") + config.feed
+    if config.parallel and config.shared_norm:
+        norms = 1
+    norms *= config.lead_norms + config.post_norms
     if config.is_encoder_decoder and not encoder:
         attention, norms = attention + attention, 3
     counts = attention + Counter({"": norms * _norm(config, config.hidden)})
+    if not config.feed:
+        return counts
     if not sparse:
         return counts + _feed_forward(config, local("mlp", config.intermediate))
-    counts["router"] = config.experts * config.hidden
-    if config.shared_experts:
+    return counts + _experts(config, local)
+
+
+def _experts(config: ModelConfig, local: Local) -> Counter[str]:
+    """Router, routed and shared experts by part."""
+    counts = Counter({"router": config.experts * config.hidden})
+    counts[""] += config.experts if config.router_bias else 0
+    if config.shared_intermediate:
         shared = _feed_forward(config, local("mlp", config.shared_intermediate))
         counts["shared_experts"] = shared["mlp.up"] + shared["mlp.down"]
         counts[""] += shared[""]
-    matrices = 3 if config.gated else 2
-    width = local("expert_mlp", config.moe_intermediate)
-    counts["experts"] = local("expert", config.experts) * matrices * config.hidden * width
+        counts["router"] += config.hidden if config.shared_gate else 0
+    matrices, hidden = 3 if config.gated else 2, config.moe_latent or config.hidden
+    if config.moe_latent:
+        counts["mlp.up"] = counts["mlp.down"] = config.hidden * hidden
+    width, experts = local("expert_mlp", config.moe_intermediate), local("expert", config.experts)
+    counts["experts"] = experts * matrices * hidden * width
+    counts["experts"] += experts * ((matrices - 1) * width + hidden) if config.expert_bias else 0
     return counts
 
 
 def active_parameters(config: ModelConfig) -> int:
     """Parameters that one token meets: all but the experts that it is not routed to."""
     split = parameter_split(config)
-    routed = split.experts * config.top_k // config.experts if config.experts else 0
+    of = next((kind for kind in config.variants if kind.experts), config)
+    routed = split.experts * of.top_k // of.experts if of.experts else 0
     return split.total - split.experts + routed
 
 
@@ -114,26 +133,34 @@ def kv_bytes_per_token(config: ModelConfig, kv_dtype: str) -> float:
     """Bytes that one token adds to the self-attention KV cache of all (decoder) layers; 0 for an encoder alone."""
     if not config.causal:
         return 0.0
-    return config.layers * _kv_elements(config) * bytes_of(kv_dtype)
+    return sum(_kv_elements(config.at(i)) for i in range(config.layers)) * bytes_of(kv_dtype)
 
 
 def kv_cache_bytes(config: ModelConfig, batch: int, tokens: int, kv_dtype: str, local: Local = whole) -> float:
-    """Bytes of the KV cache of ``batch`` sequences of ``tokens`` each; a layer with a window keeps only the window."""
+    """Bytes of the KV cache of ``batch`` sequences of ``tokens`` each, and of what linear attention keeps in its place;
+    a layer with a window keeps only the window."""
     source = recorded(config)
     if source is not None:
         return source.cache_bytes(batch, tokens, kv_dtype)
     if not config.causal:
         return 0.0
-    kept = sum(count * (min(tokens, window) if window else tokens) for _, window, count in config.layer_groups())
+    kept = states = 0
+    for _, window, layers in config.layers_alike():
+        kind = config.at(layers[0])
+        kept += len(layers) * (min(tokens, window) if window else tokens) * _kv_elements(kind, local)
+        states += len(layers) * local("state_heads", kind.state_elements)
     if config.is_encoder_decoder:
         kept *= 2  # keys and values of the encoder's output, as long as the decoder's
-    return batch * kept * _kv_elements(config, local) * bytes_of(kv_dtype)
+    return batch * (kept * bytes_of(kv_dtype) + states * float(STATE_BYTES))
 
 
 def _kv_elements(config: ModelConfig, local: Local = whole) -> int:
-    if config.is_mla:
-        return config.kv_lora_rank + config.qk_rope_dim
-    return 2 * local("kv_heads", config.kv_heads) * config.head_dim
+    """Elements that a token adds to a layer's cache."""
+    if config.mixer != "attention":
+        return 0
+    if config.is_mla:  # the indexer's keys are fp8 beside a latent vector in 16 bit, whose share they count here
+        return config.kv_lora_rank + config.qk_rope_dim + config.index_dim
+    return local("kv_heads", config.kv_heads) * (config.head_dim + config.value_dim)
 
 
 def _norm(config: ModelConfig, width: int) -> int:
@@ -147,11 +174,43 @@ def _relative_bias(config: ModelConfig, local: Local) -> int:
 
 def _attention(config: ModelConfig, local: Local) -> Counter[str]:
     hidden, heads, kv_heads = config.hidden, local("heads", config.heads), local("kv_heads", config.kv_heads)
-    q, kv = heads * config.head_dim, kv_heads * config.head_dim
-    small = (q + 2 * kv) if config.qkv_bias else 0
+    q, k, out = heads * config.head_dim, kv_heads * config.head_dim, heads * config.value_dim
+    into = q + k + kv_heads * config.value_dim + (out if config.attention_gate else 0)
+    small = into if config.qkv_bias else 0
     small += hidden if config.out_bias else 0
-    small += 2 * config.head_dim if config.qk_norm else 0
-    return Counter({"attention.qkv": hidden * (q + 2 * kv), "attention.out": q * hidden, "": small})
+    small += heads if config.sinks else 0
+    if config.qk_norm and not config.qk_norm_bare:
+        small += q + k if config.qk_norm_all else 2 * config.head_dim
+    return Counter({"attention.qkv": hidden * into, "attention.out": out * hidden, "": small})
+
+
+def _delta_net(config: ModelConfig, local: Local) -> Counter[str]:
+    """Of the gated delta net: a decay and a step's shift a value head, and the norm of a head, beside the matrices."""
+    hidden, channels, heads = config.hidden, local("state_heads", config.state_channels), config.state_v_heads
+    width = local("state_heads", heads * config.state_v_dim)
+    small = channels * config.taps + 2 * local("state_heads", heads) + config.state_v_dim
+    rates = 2 * local("state_heads", heads) * hidden
+    into, out = hidden * (channels + width), width * hidden
+    return Counter({"attention.qkv": into, "router": rates, "attention.out": out, "": small})
+
+
+def _state_space(config: ModelConfig, local: Local) -> Counter[str]:
+    """Of Mamba2: a decay, a shift and a skip a head, the convolution's taps and the norm of the result."""
+    hidden, channels, heads = config.hidden, local("state_heads", config.state_channels), config.state_v_heads
+    width, local_heads = local("state_heads", heads * config.state_v_dim), local("state_heads", heads)
+    into = channels + width + local_heads
+    small = channels * (config.taps + config.taps_bias) + 3 * local_heads + width
+    small += into + hidden if config.state_bias else 0
+    return Counter({"attention.qkv": hidden * into, "attention.out": width * hidden, "": small})
+
+
+def _nothing(config: ModelConfig, local: Local) -> Counter[str]:
+    return Counter()
+
+
+_MIXERS: Mapping[str, Callable[[ModelConfig, Local], Counter[str]]] = {
+    "attention": _attention, "delta": _delta_net, "scan": _state_space, "none": _nothing,
+}  # fmt: skip
 
 
 def _latent_attention(config: ModelConfig, local: Local) -> Counter[str]:
@@ -170,6 +229,11 @@ def _latent_attention(config: ModelConfig, local: Local) -> Counter[str]:
     if config.q_lora_rank:
         counts["attention.q_a"] = hidden * config.q_lora_rank
         small += config.q_lora_rank * (2 if config.qkv_bias else 1)
+    if config.index_heads:  # queries from the query's latent, keys with a layer norm, a weight a head
+        heads, width = config.index_heads, config.index_dim
+        counts["attention.q_b"] += config.q_lora_rank * heads * width
+        counts["router"] += hidden * (width + heads)
+        small += 2 * width
     counts[""] = small
     return counts
 
@@ -199,8 +263,8 @@ def _head(config: ModelConfig, local: Local) -> int:
     if config.head == "classifier":
         return total + config.num_labels * width
     if config.head == "lm" and not config.tie_embeddings:
-        return total + local("vocab", config.vocab) * width
-    return total
+        total += local("vocab", config.vocab) * width
+    return total + (config.vocab if config.head == "lm" and config.head_bias else 0)
 
 
 def _final_norms(config: ModelConfig) -> int:

@@ -10,21 +10,54 @@ from predictor.networks import heads
 from predictor.networks.attention import cross_attention, self_attention
 from predictor.networks.feed_forward import experts, feed_forward, switch_experts
 from predictor.networks.latent import latent_attention
+from predictor.networks.linear_attention import delta_net, state_space
 from predictor.networks.writer import Writer
 
 
 def decoder_layer(w: Writer, x: Tensor, sparse: bool, window: int) -> Tensor:
-    """One layer: attention and feed-forward, each with its norm, dropout and residual sum."""
+    """One layer: what mixes tokens and a feed-forward, each with its norm, dropout and residual sum; in some types one
+    of the two alone, in others side by side."""
     c = w.config
-    x = w.summed_at("attention residual", x)
-    y = w.norm("attention norm", x) if c.pre_norm else x.view()
-    y = latent_attention(w, y) if c.is_mla else self_attention(w, y, window)
-    y = w.dropout("attention out dropout", y, c.residual_dropout)
-    x = w.summed_at("mlp residual", _join(w, "attention", x, y))
-    y = w.norm("mlp norm", x) if c.pre_norm else x
+    leads = c.pre_norm and c.lead_norms
+    if c.parallel:
+        return _parallel(w, x, sparse, window)
+    if c.mixer != "none":
+        x = w.summed_at("attention residual", x)
+        y = w.norm("attention norm", x) if leads else x.view()
+        y = w.dropout("attention out dropout", _mixer(w, y, window), c.residual_dropout)
+        x = _join(w, "attention", x, y)
+    if not c.feed:
+        return x
+    x = w.summed_at("mlp residual", x)
+    y = w.norm("mlp norm", x) if leads else x
     y = experts(w, y) if sparse else feed_forward(w, y, c.intermediate)
     y = w.dropout("mlp dropout", y, c.residual_dropout)
     return _join(w, "mlp", x, y)
+
+
+def _mixer(w: Writer, x: Tensor, window: int) -> Tensor:
+    """What mixes tokens, from the normed input to the output projection."""
+    c = w.config
+    if c.mixer == "delta":
+        return delta_net(w, x)
+    if c.mixer == "scan":
+        return state_space(w, x)
+    return latent_attention(w, x) if c.is_mla else self_attention(w, x, window)
+
+
+def _parallel(w: Writer, x: Tensor, sparse: bool, window: int) -> Tensor:
+    """Attention and feed-forward of the same stream, with one norm or two, and both sums at the end."""
+    c = w.config
+    x = w.summed_at("attention residual", x)
+    normed = w.norm("attention norm", x)
+    if c.shared_norm:
+        normed = w.summed_at("mlp residual", normed)
+    y = w.dropout("attention out dropout", _mixer(w, normed, window), c.residual_dropout)
+    if not c.shared_norm:
+        normed = w.norm("mlp norm", x)
+    z = experts(w, normed) if sparse else feed_forward(w, normed, c.intermediate)
+    z = w.dropout("mlp dropout", z, c.residual_dropout)
+    return _join(w, "mlp", _join(w, "attention", x, y), z)
 
 
 def _join(w: Writer, name: str, x: Tensor, y: Tensor) -> Tensor:
@@ -32,6 +65,10 @@ def _join(w: Writer, name: str, x: Tensor, y: Tensor) -> Tensor:
     c = w.config
     if c.post_norms:
         y = w.norm(f"{name} post norm", y)
+    if c.residual_scale:
+        w.scope = f"{name} branch scaling"
+        y = w.each(f"{name} branch scale", "mul_scalar", y)
+        w.scope = ""
     y = w.each(f"{name} residual", "add", x, y)
     return y if c.pre_norm else w.norm(f"{name} norm", y)
 

@@ -25,7 +25,7 @@ from predictor.parts import HIGH_PARTS
 # Names that config files use for the same kernels.
 _KERNEL = {
     "relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu",
-    "gelu_python": "gelu", "tanh": "tanh", "sigmoid": "sigmoid",
+    "gelu_python": "gelu", "tanh": "tanh", "sigmoid": "sigmoid", "relu2": "relu",
 }  # fmt: skip
 
 
@@ -171,6 +171,10 @@ class Writer:
     def norm(self, name: str, x: Tensor) -> Tensor:
         """Layer norm is one kernel, RMS norm the chain that the Hugging Face class runs."""
         cols, n = x.shape[-1], x.elements
+        if self.config.norm_plus_one and self.config.norm == "layer":
+            self.scope = f"{name} tables"
+            self.tiny(f"{name} weight plus one", "add_scalar", cols)
+            self.scope = ""
         weight = Tensor(name, x.axes[-1:], x.shape[-1:], self.act, WEIGHT)
         if self.config.norm == "rms":
             return self._rms_norm(name, x, weight)
@@ -191,7 +195,7 @@ class Writer:
         eps = self.each(f"{name} eps", "add_scalar", mean, dtype="fp32")
         root = self.each(f"{name} rsqrt", "rsqrt", eps, dtype="fp32")
         y = self.each(f"{name} scale", "mul", wide, root, inputs=1, extra=rows * 4.0, dtype="fp32")
-        if self.config.post_norms:  # Gemma multiplies by 1 + weight, and casts back after that
+        if self.config.norm_plus_one:  # Gemma multiplies by 1 + weight, and casts back after that
             self.tiny(f"{name} weight plus one", "add_scalar", cols)
             product = Tensor(f"{name} weight", y.axes, y.shape, "fp32")
             y = self.each(product.name, "mul", y, weight, out=product, inputs=1, extra=cols * self.size)
@@ -222,6 +226,8 @@ class Writer:
             y = self._bloom_gelu(name, x)
         else:
             y = self.each(name, _KERNEL.get(kind, "gelu"), x)
+        if kind == "relu2":
+            y = self.each(f"{name} square", "pow_scalar", y)
         self.scope = ""
         return y
 

@@ -7,10 +7,11 @@ decays but is not corrected.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
-from predictor.ops.base import Op, StreamingOp
+from predictor.ops.base import Op, Piece, StreamingOp
 
 STATE_BYTES = 4  # by definition of fp32, in which the recurrence keeps its state
 
@@ -57,6 +58,16 @@ class CausalConv1d(StreamingOp):
 
     def flops(self) -> float:
         return 2.0 * self.taps * self.batch * self.q_len * self.channels
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> CausalConv1d:
+        """Its sequences, and its channels."""
+        out = outputs[0]
+        channels = out.share(self.channels, out.whole.axes[-1])
+        return replace(self, batch=out.share(self.batch, "batch"), channels=channels)
+
+    def backward(self) -> tuple[Op, ...]:
+        """The input's gradient is a convolution of the result's, the taps' a sum as long."""
+        return () if self.cached else (self, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +116,17 @@ class DeltaRule(Op):
 
     def bytes_written(self) -> float:
         return self.tokens * self.v_heads * self.v_head_dim * self.itemsize + self.state_bytes
+
+    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Self:
+        """Its sequences, and its heads of both kinds."""
+        out = outputs[0]
+        heads, v_heads = (out.share(n, out.whole.axes[-1]) for n in (self.heads, self.v_heads))
+        return replace(self, batch=out.share(self.batch, "batch"), heads=max(1, heads), v_heads=v_heads)
+
+    def backward(self) -> tuple[Op, ...]:
+        """The states are made again, then a recurrence as long runs from the end, as in
+        flash-linear-attention."""
+        return () if self.cached else (self, self)
 
 
 @dataclass(frozen=True, slots=True)

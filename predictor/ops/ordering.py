@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from predictor.ops.base import Gradient, Op, Piece
+from predictor.ops.base import Gradient, Kept, Op, Piece
 from predictor.ops.elementwise import Elementwise, PlainElementwise
 
 _INDEX_BYTES = 8  # by definition of int64, with which PyTorch indexes
@@ -189,7 +189,11 @@ class Sort(PlainElementwise):
         return (fill, Index(self.dtype, self.elements, 1, self.rows * self.cols, "scatter"))
 
     def gradients(self) -> tuple[Gradient, ...]:
-        return (Gradient(incoming=False), Gradient((0,), outputs=(1,), before=True))
+        return (Gradient(incoming=False), Gradient((0,), kept=(0,), before=True))
+
+    def kept(self) -> tuple[Kept, ...]:
+        """Where the elements were."""
+        return (Kept("positions", "int64"),)
 
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Sort:
         """Its rows."""

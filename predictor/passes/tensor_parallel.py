@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from predictor.networks import ModelConfig
 
 #: Logical axis -> axis of the mesh.
-TENSOR = {"heads": "tp", "kv_heads": "tp", "mlp": "tp", "vocab": "tp", "expert_mlp": "tp"}
+TENSOR = {"heads": "tp", "kv_heads": "tp", "mlp": "tp", "vocab": "tp", "expert_mlp": "tp", "state_heads": "tp"}
 
 
 def check_tensor(config: ModelConfig, tp: int, spread: bool = False) -> None:
@@ -39,6 +39,8 @@ def _undivided(config: ModelConfig, tp: int, spread: bool) -> list[str]:
     found = []
     if config.heads % tp:
         found.append(f"{config.heads} heads")
+    if any(kind.state_v_heads % tp for kind in config.variants):
+        found.append(f"{config.state_v_heads} value heads of linear attention")
     if not config.is_mla and config.kv_heads % tp and tp % config.kv_heads:
         found.append(f"{config.kv_heads} kv_heads")
     dense = not config.experts or any(not sparse for sparse, _, _ in config.layer_groups())

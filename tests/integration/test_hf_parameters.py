@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from each import each
 
+from predictor.frontends.torchvision_operators import ready
 from predictor.networks.load import CONFIGS, catalogue, config_from_dict, load_config
 from predictor.networks.parameters import parameters
 
 torch = pytest.importorskip("torch", reason="the test extra (torch, transformers) is not installed")
 transformers = pytest.importorskip("transformers", reason="the test extra (torch, transformers) is not installed")
 
+ready()
 # Models with more layers than this are built with few layers, twice: that pins what a layer and the rest hold.
 FULL_LAYERS = 12
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers")

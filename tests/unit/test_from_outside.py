@@ -31,13 +31,13 @@ H100 = load_gpu("h100")
 
 
 @dataclass(frozen=True, slots=True)
-class Scan(Op):
+class PrefixSum(Op):
     """A cumulative sum over ``cols``, row by row (rows, cols)."""
 
     rows: int
     cols: int
 
-    family: ClassVar[str] = "scan"
+    family: ClassVar[str] = "prefix_sum"
     columns: ClassVar[tuple[str, ...]] = ("rows", "cols")
 
     def flops(self) -> float:
@@ -51,7 +51,7 @@ class Scan(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Odd(Scan):
+class Odd(PrefixSum):
     """A field of it has no column in the measurement schema."""
 
     wobble: int = 0
@@ -72,7 +72,7 @@ def tables() -> Iterator[None]:
 
 def test_an_operator_from_outside_is_forecast_by_the_roofline(tables: None) -> None:
     """512 MiB in and out at the board's bandwidth, alone and in a graph beside a product that has an estimator."""
-    scan = Scan("bf16", 2**18, 1024)
+    scan = PrefixSum("bf16", 2**18, 1024)
     row = predict_kernels([scan], H100, load_artifacts()).row(0)
     assert row.latency_s == pytest.approx(2**30 / H100.memory_bandwidth)
     assert (row.source, row.bound) == (ROOFLINE, "memory")
@@ -91,10 +91,10 @@ def test_rows_of_an_operator_from_outside_teach_an_estimator(tables: None, tmp_p
     from predictor.training import dataset
     from predictor.training.constant_set import write_constant_set
 
-    scans = [Scan("bf16", rows, cols) for rows in (4096, 2**18) for cols in (512, 4096)]
-    with pytest.raises(UnknownNameError, match="operator 'Scan'"):
+    scans = [PrefixSum("bf16", rows, cols) for rows in (4096, 2**18) for cols in (512, 4096)]
+    with pytest.raises(UnknownNameError, match="operator 'PrefixSum'"):
         from_op(scans[0])
-    ops.register("scan", Scan)
+    ops.register("prefix_sum", PrefixSum)
     cells = [from_op(scan) for scan in scans]
     assert [to_op(row) for row in cells] == scans
     cold = predict_kernels(scans, H100, load_artifacts()).cold_s
@@ -114,8 +114,8 @@ def test_rows_of_an_operator_from_outside_teach_an_estimator(tables: None, tmp_p
 
 
 def test_an_operator_that_cannot_be_registered_or_written_says_why(tables: None) -> None:
-    with pytest.raises(ValueError, match=r"^an operator called 'gemm', or one of class Scan, exists$"):
-        ops.register("gemm", Scan)
+    with pytest.raises(ValueError, match=r"^an operator called 'gemm', or one of class PrefixSum, exists$"):
+        ops.register("gemm", PrefixSum)
     with pytest.raises(ValueError, match=r"^an operator called 'gemm2', or one of class Gemm, exists$"):
         ops.register("gemm2", Gemm)
     ops.register("odd", Odd)

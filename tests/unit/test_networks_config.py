@@ -120,8 +120,8 @@ def test_odd_values_never_end_in_a_traceback(name: str) -> None:
 
 
 def test_an_unknown_model_type_names_the_nearest() -> None:
-    with pytest.raises(UnsupportedError, match=r"unknown model_type 'llama4'.*nearest: llama"):
-        config_from_dict({**LLAMA, "model_type": "llama4"})
+    with pytest.raises(UnsupportedError, match=r"unknown model_type 'llama9'.*nearest: llama"):
+        config_from_dict({**LLAMA, "model_type": "llama9"})
     with pytest.raises(SpecError, match="missing 'model_type'"):
         config_from_dict({"hidden_size": 4})
 
