@@ -34,6 +34,10 @@ class UnsupportedError(RequestError):
     """Names that are known but do not go together, such as a dtype on a GPU that has no peak for it."""
 
 
+class UnknownModelTypeError(UnsupportedError):
+    """A model_type that no reader knows; its class can be traced where transformers has it."""
+
+
 class SpecError(RequestError):
     """A file that cannot be read as what it should be: GPU YAML, model JSON, measured data."""
 

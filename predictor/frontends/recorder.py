@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -46,6 +46,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     ``failed``: the module and the operator that the last error came from. ``unknown``: operators without an entry.
     """
 
+    #: those that are entered, the innermost last
+    active: ClassVar[list[Recorder]] = []
+
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
         self.nodes: list[Node] = []
@@ -65,6 +68,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._hold(p, name, WEIGHT)
         for name, b in module.named_buffers():
             self._hold(b, name, STATE)
+
+    def __enter__(self) -> Recorder:
+        Recorder.active.append(self)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        Recorder.active.pop()
+        super().__exit__(*error)
 
     # -- modules -------------------------------------------------------------------------------------------------------
 
@@ -119,6 +131,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def note(self, name: str, args: Any, kwargs: dict[str, Any], out: Any) -> None:
         """Writes down the kernels of one call, its tensors and its results."""
+        if self._quiet:
+            return
         scope, phase, gradient = self._scope(torch._C._current_autograd_node())
         read: list[torch.Tensor] = []
         told = Call(
@@ -150,7 +164,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 outputs = (Tensor(name, _AXES[len(like.shape)], like.shape, like.dtype, self._role(like, gradient)),)
             self.nodes.append(Node(op, title, inputs, outputs, 1, phase, calls, 1.0, "", scope))
             inputs, calls = (*inputs, *(t for t in outputs if i < len(ops) - 1)), int(gradient)
-        self._mark()
+        self._mark(0)
 
     def _scope(self, node: Any) -> tuple[str, str, bool]:
         """The module that a call belongs to, its phase, and whether it works on gradients: what a backward pass runs of
@@ -162,13 +176,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._last = self._scopes.get(node._sequence_nr(), self._last)
         return self._last, BACKWARD, True
 
-    def _mark(self) -> None:
-        """The autograd node that was made last belongs to the module that is running."""
+    def _mark(self, calls: int = 1) -> None:
+        """The autograd node that was made last belongs to the module that is running; ``calls`` of the host come with
+        the next kernel."""
         if self.stack or not self._scopes:
             number = torch.autograd._get_sequence_nr() - 1
             self._scopes.setdefault(number, self.stack[-1] if self.stack else "")
-        if not self._quiet:
-            self._calls += 1
+        self._calls += calls
 
     # -- tensors -------------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,11 @@ TORCH = {
 }  # fmt: skip
 _FLOATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "float")
 #: What PyTorch says where an operator asks for numbers that the meta device has not.
+#: Operators whose results are as large as the numbers say.
+_SIZED_BY_DATA = tuple(
+    f"aten.{name}."
+    for name in ("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave")
+)
 _DATA = ("meta tensor", "Meta tensor", "Cannot copy out of meta", "data-dependent", "nonzero", "data_ptr", ".item()")
 
 
@@ -208,7 +213,9 @@ def _failing_in_one_line(name: str, recorder: Recorder, module: nn.Module) -> It
         said = one_line(str(error).split("\n")[0])[:300] or type(error).__name__
         place = f" in module {path!r}" if path else ""
         at = f" ({func})" if func else ""
-        if isinstance(error, NotImplementedError) and ("Meta" in str(error) or "meta" in str(error)):
+        if func.startswith(_SIZED_BY_DATA) or "nonzero" in str(error):
+            reason = f"how large a result is depends on numbers that a trace does not have{at}"
+        elif isinstance(error, NotImplementedError) and ("Meta" in str(error) or "meta" in str(error)):
             reason = f"an operator that has no shapes of its own (no meta kernel){at}: {said}"
         elif any(word in str(error) for word in _DATA):
             reason = f"what it does depends on numbers that a trace does not have{at}: {said}"

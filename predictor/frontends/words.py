@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
-from predictor.errors import RequestError
+from predictor.errors import RequestError, SpecError, UnknownModelTypeError, printable
 from predictor.files import read_json
 from predictor.graph.saved_graph import from_json, is_recording
 from predictor.networks.config import ModelConfig
-from predictor.networks.load import load_config
-from predictor.networks.traced import traced_model
+from predictor.networks.load import CONFIGS, load_config
+from predictor.networks.traced import TracedModel, traced_model
 
 
 def model_of(name: str | Path, inputs: str | Sequence[str] | None = None) -> ModelConfig:
     """The model that ``name`` stands for; ``inputs`` are those of one that is traced.
 
-    A name of the catalogue, a config.json, a folder with one; "file.py:function"; a saved graph (.json). Raises
-    RequestError, or one of its kinds.
+    A name of the catalogue, a config.json, a folder with one; "hf:FOLDER", a snapshot of a Hugging Face repository;
+    "file.py:function"; a saved graph (.json). A config.json of a model_type that no reader knows is traced, and so is
+    any as "traced:NAME". Raises RequestError, or one of its kinds.
     """
     text = str(name)
     if ".py:" in text:
@@ -33,7 +35,54 @@ def model_of(name: str | Path, inputs: str | Sequence[str] | None = None) -> Mod
             _no_inputs(inputs, "a saved graph has its inputs")
             return traced_model(found.name, Saved(found))
     _no_inputs(inputs, "only a model that is traced takes it (file.py:function)")
-    return load_config(name)
+    if text.startswith("traced:"):
+        return _traced(_config_file(text.removeprefix("traced:")))
+    path: str | Path = snapshot(text.removeprefix("hf:")) if text.startswith("hf:") else name
+    try:
+        return load_config(path)
+    except UnknownModelTypeError as error:
+        import importlib.util
+
+        if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
+            raise UnknownModelTypeError(f"{error}; or pip install 'tilecast[torch]', with which it is traced") from None
+        return _traced(_config_file(str(path)))
+
+
+def snapshot(text: str) -> Path:
+    """The config.json of a folder: one of a repository as it was downloaded, or of the cache of huggingface_hub
+    (models--ORG--NAME, whose newest snapshot counts)."""
+    folder = Path(text).expanduser()
+    if not folder.is_dir():
+        raise SpecError(f"model 'hf:{printable(text)}': no such folder; expected a local snapshot with a config.json")
+    found = [folder / "config.json", *(folder / "snapshots").glob("*/config.json")]
+    there = [path for path in found if path.is_file()]
+    if not there:
+        raise SpecError(f"model 'hf:{printable(text)}': no config.json in this folder, nor in snapshots/ below it")
+    return max(there, key=lambda path: path.stat().st_mtime_ns)
+
+
+def _config_file(text: str) -> Path:
+    """The config.json of a name of the catalogue, or of a path."""
+    named = CONFIGS / f"{text.strip().lower()}.json"
+    path = named if "/" not in text and named.is_file() else Path(text).expanduser()
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file():
+        load_config(text)  # an alias, or the error that says what there is
+        raise SpecError(f"model 'traced:{printable(text)}': expected a name of `tilecast models` or a config.json")
+    return path
+
+
+def _traced(path: Path) -> TracedModel:
+    about = path.stat()
+    return _read(path, about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, *stamp: int) -> TracedModel:
+    from predictor.frontends.huggingface import traced_config
+
+    name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
+    return traced_config(read_json(path), printable(name), str(path))
 
 
 def _no_inputs(inputs: str | Sequence[str] | None, why: str) -> None:

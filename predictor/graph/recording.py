@@ -15,6 +15,7 @@ class Recording:
     optimizer's step (none: the house's). ``parameters``: of the whole model, those that are trained apart
     (``trained``); ``weight_bytes`` and ``state_bytes``: of its parameters, and of buffers and caches that it keeps.
     ``inputs``: in words, as they were asked for. ``batch`` and ``tokens``: sequences of a pass, and tokens of each.
+    ``cache_per_token`` and ``cache_fixed``: bytes of a sequence's cache, of each token and beside those.
     ``unknown``: names of operators that no table knows. ``source``: what recorded it, with its version.
     """
 
@@ -33,4 +34,6 @@ class Recording:
     attention: str = "flash"
     unknown: tuple[str, ...] = ()
     source: str = ""
+    cache_per_token: float = 0.0
+    cache_fixed: float = 0.0
     notes: tuple[str, ...] = ()

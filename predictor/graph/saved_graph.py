@@ -28,7 +28,7 @@ from predictor.ops import OPERATORS, Op, Opaque
 SCHEMA, VERSION = "tilecast graph", 1
 _PLAIN = (
     "name", "mode", "dtype", "parameters", "trained", "weight_bytes", "state_bytes", "batch", "tokens", "attention",
-    "source",
+    "source", "cache_per_token", "cache_fixed",
 )  # fmt: skip
 _LISTS = ("inputs", "unknown", "notes")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from predictor.errors import SpecError, UnsupportedError, nearest, printable, unknown_name
+from predictor.errors import SpecError, UnknownModelTypeError, nearest, printable, unknown_name
 from predictor.files import read_json
 from predictor.networks.checkpoint import read_checkpoint
 from predictor.networks.config import ModelConfig
@@ -121,7 +121,7 @@ def config_from_dict(data: Mapping[str, Any], name: str = "model", where: str = 
         close = nearest(model_type, FAMILIES)
         tail = f"; nearest: {', '.join(close)}" if close else ""
         known = ", ".join(sorted(FAMILIES))
-        raise UnsupportedError(f"{where}: unknown model_type {model_type!r}: expected one of {known}{tail}")
+        raise UnknownModelTypeError(f"{where}: unknown model_type {model_type!r}: expected one of {known}{tail}")
     _check_raw(data, where)
     config = family(data, name, f"{where} ({model_type})")
     check(config, where)

@@ -1,0 +1,197 @@
+"""Model types of Hugging Face that no reader knows: the real class of transformers is traced, pass by pass.
+
+A class is made on the meta device from its config. A decode step runs on the cache that a prefill made, which is not
+recorded; what the cache holds is the state of the model. Recordings are kept in the user's cache folder by a hash of
+the config, the pass and the versions, so that a second forecast needs neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from predictor.dtypes import bytes_of
+from predictor.errors import RequestError, SpecError, UnsupportedError, one_line
+from predictor.frontends.sources import FLOATS, need_torch
+from predictor.graph.recording import Recording
+from predictor.graph.saved_graph import VERSION, load_recording, save_recording
+from predictor.networks.step import Step
+from predictor.networks.traced import TracedModel, traced_model
+
+#: Tokens a sequence at most, where a config says none: chosen by hand, not from data.
+_POSITIONS = 2**20
+
+
+def cache_folder() -> Path:
+    """Where recordings are kept: $TILECAST_CACHE, else `tilecast` in the user's cache folder (XDG)."""
+    said = os.environ.get("TILECAST_CACHE")
+    if said:
+        return Path(said)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tilecast" / "graphs"
+
+
+def traced_config(data: Mapping[str, Any], name: str, where: str) -> TracedModel:
+    """The model of a config.json, traced. RequestError where transformers has no such class."""
+    if not isinstance(data.get("model_type"), str):
+        raise SpecError(f"{where}: missing 'model_type'")
+    text = data.get("text_config")
+    inner = text if isinstance(text, Mapping) else {}
+    found = [data.get(k, inner.get(k)) for k in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")]
+    positions = next((n for n in found if isinstance(n, int) and n > 0), _POSITIONS)
+    return traced_model(name, HuggingFace(data, name, where), str(data["model_type"]), positions)
+
+
+#: What a model is for, in the order in which a class is looked for: by transformers' names of its mappings.
+_KINDS = (
+    "AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForImageTextToText", "AutoModelForMaskedLM",
+    "AutoModelForImageClassification", "AutoModelForSpeechSeq2Seq", "AutoModelForCTC", "AutoModel",
+)  # fmt: skip
+
+
+class HuggingFace:
+    """Records passes of a config's class; see `predictor.networks.traced.Source`."""
+
+    sizes: tuple[int, int] | None = None
+    dtype = ""
+    modes: tuple[str, ...] = ("forward", "train", "prefill", "decode", "generate")
+
+    def __init__(self, data: Mapping[str, Any], name: str, where: str) -> None:
+        self.data = {k: v for k, v in data.items() if k != "quantization_config"}
+        self.name = name
+        self.where = where
+        self._models: dict[str, Any] = {}
+        self._found: dict[tuple[Any, ...], Recording] = {}
+        self._caches: dict[tuple[int, int], float] = {}
+
+    def record(self, step: Step, accumulate: bool | None) -> Recording:
+        key = (
+            step.mode, step.batch, step.seq_len, step.context_len, step.act_dtype, step.attention, step.logits,
+            accumulate,
+        )  # fmt: skip
+        if key not in self._found:
+            path = self._path(key)
+            kept = _kept(path)
+            if kept is None:
+                kept = self._recorded(step, bool(accumulate))
+                _keep(kept, path)
+            self._found[key] = kept
+        return self._found[key]
+
+    def parameters(self) -> int:
+        for recording in self._found.values():
+            return recording.parameters
+        return int(sum(p.numel() for p in dict.fromkeys(self._model("sdpa").parameters())))
+
+    def cache_bytes(self, batch: int, tokens: int, kv_dtype: str) -> float:
+        """Bytes of what a prefill of so many tokens leaves, from two lengths: what grows, and what does not."""
+        recording = next((r for r in self._found.values() if r.mode in ("prefill", "decode")), None)
+        if recording is not None and recording.cache_per_token >= 0.0:
+            scale = bytes_of(kv_dtype) / bytes_of(recording.dtype)
+            return batch * scale * (recording.cache_fixed + recording.cache_per_token * tokens)
+        return 0.0
+
+    # -- recording -----------------------------------------------------------------------------------------------------
+
+    def _path(self, key: tuple[Any, ...]) -> Path:
+        versions = [_version("torch"), _version("transformers"), VERSION]
+        text = json.dumps([self.data, key, versions], sort_keys=True, default=str)
+        return cache_folder() / f"{self.data['model_type']}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+
+    def _recorded(self, step: Step, accumulate: bool) -> Recording:
+        last: RequestError | None = None
+        wanted = ("tilecast", "sdpa", "eager") if step.attention == "flash" else ("eager",)
+        for attention in wanted:  # what a class can take is known when it has run
+            try:
+                return self._with(step, accumulate, attention)
+            except RequestError as error:
+                last = last or error
+        assert last is not None
+        raise last
+
+    def _with(self, step: Step, accumulate: bool, attention: str) -> Recording:
+        from predictor.frontends import huggingface_passes, torch_trace
+
+        dtype = step.act_dtype if step.act_dtype in FLOATS else "bf16"
+        model = torch_trace.on_meta(self._model(attention), dtype)
+        return huggingface_passes.record(model, self.name, step, dtype, accumulate)
+
+    def _model(self, attention: str) -> Any:
+        """The module on the meta device; its parts run ``attention``."""
+        if attention not in self._models:
+            self._models.clear()  # one at a time: a large one takes a while to make
+            self._models[attention] = _made(self.data, attention, self.where)
+        return self._models[attention]
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _kept(path: Path) -> Recording | None:
+    """A recording of an earlier forecast; None where there is none, or none that can be read."""
+    try:
+        return load_recording(path) if path.is_file() else None
+    except (RequestError, OSError):
+        return None
+
+
+def _keep(recording: Recording, path: Path) -> None:
+    """Keeps it, where the folder can be written."""
+    try:
+        save_recording(recording, path)
+    except OSError:
+        return
+
+
+def _made(data: Mapping[str, Any], attention: str, where: str) -> Any:
+    """The class of a config on the meta device. RequestError, one line, where there is none or it refuses."""
+    torch = need_torch()
+    try:
+        import transformers
+    except ImportError:
+        raise UnsupportedError(
+            f"{where}: tracing a model_type needs transformers: pip install 'tilecast[torch]'"
+        ) from None
+    from predictor.frontends import huggingface_passes
+
+    transformers.logging.set_verbosity_error()
+    huggingface_passes.register_attention()
+    model_type = str(data["model_type"])
+    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if model_type not in known:
+        raise UnsupportedError(
+            f"{where}: model_type {model_type!r} is no class of transformers {transformers.__version__}; expected"
+            " one that it has, or a file.py:function that makes the model"
+        )
+    try:
+        config = known[model_type].from_dict(dict(data))
+        cls = _class_of(transformers, data, config)
+        config._attn_implementation = attention
+        with torch.device("meta"):
+            return cls(config)
+    except Exception as error:
+        said = one_line(f"{type(error).__name__}: {error}")[:300]
+        raise RequestError(f"{where}: transformers cannot make this model: {said}") from None
+
+
+def _class_of(transformers: Any, data: Mapping[str, Any], config: Any) -> Any:
+    """The class that a config names, else what transformers takes for its type."""
+    for name in data.get("architectures") or ():
+        cls = getattr(transformers, str(name), None)
+        if cls is not None and hasattr(cls, "forward"):
+            return cls
+    auto = transformers.models.auto.modeling_auto
+    for kind in _KINDS:
+        mapping = getattr(auto, kind)._model_mapping
+        if type(config) in mapping:
+            found = mapping[type(config)]
+            return found[0] if isinstance(found, tuple | list) else found
+    raise UnsupportedError(f"no class for {type(config).__name__}")
