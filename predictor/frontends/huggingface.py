@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.dtypes import bytes_of
+from predictor.engines import EAGER
 from predictor.errors import RequestError, SpecError, UnsupportedError, one_line
 from predictor.frontends.sources import FLOATS, need_torch
 from predictor.graph.recording import Recording
@@ -23,6 +24,8 @@ from predictor.graph.saved_graph import VERSION, load_recording, save_recording
 from predictor.networks.step import Step
 from predictor.networks.traced import TracedModel, traced_model
 
+#: transformers calls attention in parts by the same word as PyTorch's execution, by its definition.
+_UNFUSED = EAGER.name
 #: Tokens a sequence at most, where a config says none: chosen by hand, not from data.
 _POSITIONS = 2**20
 
@@ -104,7 +107,7 @@ class HuggingFace:
 
     def _recorded(self, step: Step, accumulate: bool) -> Recording:
         last: RequestError | None = None
-        wanted = ("tilecast", "sdpa", "eager") if step.attention == "flash" else ("eager",)
+        wanted = ("tilecast", "sdpa", _UNFUSED) if step.attention == "flash" else (_UNFUSED,)
         for attention in wanted:  # what a class can take is known when it has run
             try:
                 return self._with(step, accumulate, attention)
