@@ -17,7 +17,7 @@ from typing import Any
 
 from predictor.dtypes import bytes_of
 from predictor.engines import EAGER
-from predictor.errors import RequestError, SpecError, UnsupportedError, one_line
+from predictor.errors import RequestError, SpecError, UnsupportedError, nearest, one_line
 from predictor.frontends.sources import FLOATS, need_torch
 from predictor.graph.recording import Recording
 from predictor.graph.saved_graph import VERSION, load_recording, save_recording
@@ -170,9 +170,11 @@ def _made(data: Mapping[str, Any], attention: str, where: str) -> Any:
     model_type = str(data["model_type"])
     known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if model_type not in known:
+        close = nearest(model_type, known.keys())
+        tail = f"; nearest: {', '.join(close)}" if close else ""
         raise UnsupportedError(
             f"{where}: model_type {model_type!r} is no class of transformers {transformers.__version__}; expected"
-            " one that it has, or a file.py:function that makes the model"
+            f" one that it has, or a file.py:function that makes the model{tail}"
         )
     try:
         config = known[model_type].from_dict(dict(data))
