@@ -80,6 +80,11 @@ def triton_everywhere(variant: str, gpu: GPUSpec) -> str:
     return TRITON
 
 
+def apart(gpu: GPUSpec) -> bool:
+    """Decodes and prompts of one step in attention calls of their own."""
+    return False
+
+
 def several_kernels(gpu: GPUSpec) -> bool:
     """The delta rule over a prompt in several kernels, the states' with many blocks on an SM."""
     return False
@@ -156,7 +161,8 @@ class Library:
     weight-only schemes run in Marlin; ``expert_kernel``: one of `EXPERT_KERNELS` for another (variant, GPU), but
     ``generated_experts`` are the variants that run generated kernels where there are any; ``experts``: its Triton
     experts by version, the oldest first. ``decodes_by``: the library whose attention kernels its decode steps call on a
-    GPU; ``merges``: its own leave it to another kernel to add up what the parts of a split cache gave.
+    GPU; ``merges``: its own leave it to another kernel to add up what the parts of a split cache gave; ``joins``:
+    whether decodes beside prompts are in the prompts' call, where a decode's query has a tile of its own.
     ``chunks_alone``: whether on a GPU the delta rule goes over a prompt in one kernel, an SM for each value head of a
     sequence. ``channel_blocks``: its causal convolution gives every channel of a prompt a block, which goes over the
     tokens (else a block has a few of many channels). ``exchanges``: how it brings tokens to experts on other GPUs,
@@ -179,6 +185,7 @@ class Library:
     experts: tuple[TritonExperts, ...] = (TritonExperts(),)
     decodes_by: Callable[[str, GPUSpec], str] = its_own
     merges: bool = True
+    joins: Callable[[GPUSpec], bool] = apart
     chunks_alone: Callable[[GPUSpec], bool] = several_kernels
     channel_blocks: bool = False
     exchanges: Exchanges | None = None

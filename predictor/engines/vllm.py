@@ -21,6 +21,7 @@ from predictor.engines.library import (
     Sharing,
     TritonExperts,
     packed_groups,
+    runs_generated,
 )
 from predictor.engines.memory import MemoryRule
 from predictor.engines.tensorrt_llm import generated_attention
@@ -67,6 +68,12 @@ def share_attention(calls: AttentionCalls, gpu: GPUSpec) -> Sharing:
     return replace(packed, packed=np.ones(calls.group.size), copies=np.where(alone, calls.group, 1.0))
 
 
+def joins(gpu: GPUSpec) -> bool:
+    """One call of FlashAttention for all of a step (v1/attention/backends/flash_attn.py, 0.14), but two of FlashInfer's
+    where that runs (flashinfer.py there, on compute capability 10)."""
+    return not runs_generated(gpu)
+
+
 def expert_kernel(variant: str, gpu: GPUSpec) -> str:
     """FlashInfer's CUTLASS kernels for bf16 on Blackwell, for narrower variants from Hopper on; Triton's elsewhere."""
     major = float((gpu.compute_capability or "0").split(".")[0])
@@ -82,7 +89,7 @@ def chunks_alone(gpu: GPUSpec) -> bool:
 VLLM = Library(
     "vllm", code=2, turn=0, norms=("rms",), all_reduces=(AllReduce(8 * 2**20 - 1),),
     share_attention=share_attention, expert_kernel=expert_kernel, experts=EXPERTS, chunks_alone=chunks_alone,
-    decodes_by=generated_attention, generated_experts=GENERATED_EXPERTS,
+    decodes_by=generated_attention, joins=joins, generated_experts=GENERATED_EXPERTS,
 )  # fmt: skip
 
 

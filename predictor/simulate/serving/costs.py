@@ -21,8 +21,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from predictor.engines import CAPTURED, Engine
+from predictor.engines import library as library_of_kernels
+from predictor.engines.library import AttentionCalls
 from predictor.engines.vintage import Graphs
 from predictor.errors import UnsupportedError
+from predictor.estimators.cores.attention import QUERIES
 from predictor.forecast import WithoutIntervals
 from predictor.graph import Block, Graph, Node
 from predictor.ops.attention import Attention
@@ -45,6 +48,11 @@ _A_DOUBLING = 2
 _RATIOS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 128.0, 512.0, 2048.0)
 #: Chosen by looking at the same.
 _CHUNKS = (1, 2, 4, 8, 16, 32)
+#: Ratios up to the first are always there, those beyond where keys are not more than so many times the longest request:
+#: chosen by hand, so that neighbours of every size that is asked for are there.
+_LEAST_RATIOS, _BEYOND = 1.5, 8
+#: The prompt, in tokens, and the tokens before it in prompts, whose tiles are all full: chosen by hand, not from data.
+LONG_PROMPT, LONG_CACHE = 2048, 7
 #: Lengths of prompts that become points of the tables, if there are no more. Chosen by hand, not from data: a trace of
 #: random lengths has none.
 _LISTED = 24
@@ -226,7 +234,8 @@ class StepCosts:
         keys = [
             (chunks, q, ratio)
             for q in queries for chunks in _CHUNKS for ratio in _RATIOS
-            if chunks == 1 or chunks * q <= 2 * sizes.tokens
+            if (chunks == 1 or chunks * q <= 2 * sizes.tokens)
+            and (ratio <= _LEAST_RATIOS or q * ratio <= _BEYOND * sizes.longest)
         ]  # fmt: skip
         decode, prompt = self._kinds
         decodes = self._seconds(
@@ -234,13 +243,29 @@ class StepCosts:
              for n in counts for c in contexts]
         )  # fmt: skip
         self._decodes = _Decodes(counts, contexts, decodes.reshape(len(counts), len(contexts)))
-        longest = max(sizes.longest, sizes.tokens)
-        spans = [min(round(q * ratio), max(longest, q)) for _, q, ratio in keys]
         chunks = self._seconds(
-            [[(replace(op, batch=b, q_len=q, kv_len=kv), times) for op, times in prompt]
-             for (b, q, _), kv in zip(keys, spans, strict=True)]
+            [[(replace(op, batch=b, q_len=q, kv_len=round(q * ratio)), times) for op, times in prompt]
+             for b, q, ratio in keys]
         )  # fmt: skip
         self._chunks = _Chunks(queries, dict(zip(keys, chunks.tolist(), strict=True)))
+        self._joined_s = self._of_a_row(max(q for q in queries if q <= max(LONG_PROMPT, queries[0])))
+
+    def _of_a_row(self, queries: int) -> float:
+        """Seconds that a joint call takes for each token in the cache of a decode, whose query has a tile of its own;
+        0 where decodes have a call of their own.
+
+        A tile is as much work with one query as with all: as much as that of a long prompt.
+        """
+        op = self._kinds[0][0][0]
+        library = library_of_kernels(self.engine.kernels)
+        if not library.joins(self.run.gpu) or op.shared_kv:
+            return 0.0
+        group = np.array([op.heads / op.kv_heads])
+        calls = AttentionCalls(group, np.array([float(op.window)]), np.array([2.0]), np.zeros(1))
+        packed = float(library.share_attention(calls, self.run.gpu).packed[0])
+        before = round(LONG_CACHE * queries)
+        each = self._chunks.at(1.0, queries, before) / (queries * (before + queries / 2.0))
+        return each * QUERIES / packed
 
     def _seconds(self, calls: Sequence[Sequence[tuple[Attention, float]]]) -> FloatArray:
         """Seconds of the attention of all layers, call by call."""
@@ -300,8 +325,8 @@ class StepCosts:
         made = heads + sequences * width
         gpu += self._mixed_head(made)
         if sequences:
-            gpu += float(self._decodes.at(sequences, np.array([context / sequences]))[0])
-            gpu += self._drafted_s(sequences)
+            alone = float(self._decodes.at(sequences, np.array([context / sequences]))[0])
+            gpu += max(alone, context * self._joined_s) + self._drafted_s(sequences)
         gpu += self.attention_of(chunks)
         return (max(gpu, cpu) + self.waits_s(sequences + len(chunks))) * self._factor
 
