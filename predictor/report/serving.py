@@ -47,7 +47,7 @@ def to_dict(served: Served, goals: Goals, ranges: Mapping[str, Range] | None = N
         "max_num_batched_tokens": rules.tokens,
         "scheduler": rules.order,
         "scheduler_source": rules.source,
-        "kv_cache_tokens": deployment.pages * deployment.page_tokens,
+        "kv_cache_tokens": deployment.pages * deployment.page_tokens * deployment.ranks,
         "prefix_cache": deployment.prefixes,
         "requests": len(traffic),
         "input_tokens": int(traffic.input_tokens.sum()),
@@ -93,7 +93,7 @@ def _load(served: Served) -> dict[str, Any]:
     moments = [moment for each in served.moments for moment in each]
     seconds = np.array([moment.end_s - moment.start_s for moment in moments])
     busy = float(seconds.sum())
-    total = served.deployment.pages
+    total = served.deployment.pages * served.deployment.ranks
     steps = np.array([moment.steps for moment in moments])
 
     def mean(values: list[int]) -> float:
@@ -118,13 +118,14 @@ def curves(served: Served) -> dict[str, list[float]]:
     end = max(moment.end_s for each in served.moments for moment in each)
     edges = np.linspace(0.0, end, POINTS + 1)
     totals = {name: np.zeros(POINTS) for name in ("decoding", "waiting", "cache_share", "prompt_tokens_per_s")}
+    pages = served.deployment.pages * served.deployment.ranks * len(served.moments)
     for each in served.moments:
         starts = np.array([moment.start_s for moment in each])
         ends = np.array([moment.end_s for moment in each])
         columns = {
             "decoding": [moment.decoding for moment in each],
             "waiting": [moment.waiting for moment in each],
-            "cache_share": [moment.pages / served.deployment.pages / len(served.moments) for moment in each],
+            "cache_share": [moment.pages / pages for moment in each],
             "prompt_tokens_per_s": [moment.chunk_tokens / (moment.end_s - moment.start_s) for moment in each],
         }
         for name, values in columns.items():

@@ -50,7 +50,7 @@ _RATIOS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 128.0, 512.0, 20
 _CHUNKS = (1, 2, 4, 8, 16, 32)
 #: Ratios up to the first are always there, those beyond where keys are not more than so many times the longest request:
 #: chosen by hand, so that neighbours of every size that is asked for are there.
-_LEAST_RATIOS, _BEYOND = 1.5, 8
+_LEAST_RATIOS, _BEYOND = 8.0, 8
 #: The prompt, in tokens, and the tokens before it in prompts, whose tiles are all full: chosen by hand, not from data.
 LONG_PROMPT, LONG_CACHE = 2048, 7
 #: Lengths of prompts that become points of the tables, if there are no more. Chosen by hand, not from data: a trace of
@@ -133,6 +133,7 @@ class _Chunks:
 
     def at(self, chunks: float, queries: int, before: int) -> float:
         """Seconds of one call over so many chunks of ``queries`` tokens after ``before`` in the cache."""
+        queries = max(queries, self.queries[0])  # what is smaller has a tile of as many rows
         ratio = (queries + before) / queries
         i, part = _place(self.queries, float(queries))
         j, other = _place(self._ratios, ratio)
@@ -171,6 +172,7 @@ class StepCosts:
         self.engine: Engine = run.work.engine
         self.graphs = Graphs((), "") if graphs is None else graphs
         self._factor = 1.0
+        self.width = 1 + sizes.drafts
         self._waits_s = run.work.waits_s
         self.operators = Operators(run.gpu, self.engine, WithoutIntervals(run.selector))
         self._fill()
@@ -179,8 +181,7 @@ class StepCosts:
 
     def _fill(self) -> None:
         sizes, captured = self.sizes, self.engine.decode_host == CAPTURED
-        width = 1 + sizes.drafts
-        most = sizes.sequences * width
+        most = sizes.sequences * self.width
         inside = [size for size in self.graphs.sizes if size < 2 * most] if captured else []
         steps = sorted({*_doublings(1, most), *inside})
         tokens = sorted({*_doublings(1, sizes.tokens), *self._listed(sizes.tokens)})
@@ -299,7 +300,7 @@ class StepCosts:
         found = self._decode_s.get(sequences)
         if found is None:
             wait = self.waits_s(sequences)
-            tokens = sequences * (1 + self.sizes.drafts)
+            tokens = sequences * self.width
             size = captured_size(self.graphs, tokens)
             if self.engine.decode_host == CAPTURED and size is not None:
                 gpu, cpu = self._captured.at(size)[0], 0.0
@@ -316,18 +317,19 @@ class StepCosts:
         whole, head = self._captured.at(sequences)[0], self._captured.head(sequences)
         return self.sizes.drafts * ((whole - head) / self.run.config.layers + head)
 
-    def mixed(self, chunks: Sequence[tuple[int, int]], sequences: int, context: int, heads: int) -> float:
+    def mixed(
+        self, chunks: Sequence[tuple[int, int]], sequences: int, context: int, heads: int, widest: int = 0
+    ) -> float:
         """A step of ``chunks`` (tokens, tokens before them) beside ``sequences`` decodes with ``context`` tokens in the
-        cache in all; ``heads`` prompts are read to their end."""
-        width = 1 + self.sizes.drafts
-        tokens = sum(q for q, _ in chunks) + sequences * width
+        cache in all; ``heads`` prompts are read to their end. ``widest``: tokens of the rank with the most, if more."""
+        tokens = max(widest, sum(q for q, _ in chunks) + sequences * self.width)
         gpu, cpu = self._mixed.at(tokens)
-        made = heads + sequences * width
+        made = heads + sequences * self.width
         gpu += self._mixed_head(made)
         if sequences:
             alone = float(self._decodes.at(sequences, np.array([context / sequences]))[0])
             gpu += max(alone, context * self._joined_s) + self._drafted_s(sequences)
-        gpu += self.attention_of(chunks)
+        gpu += self.attention_of(chunks) if chunks else 0.0
         return (max(gpu, cpu) + self.waits_s(sequences + len(chunks))) * self._factor
 
     def _mixed_head(self, made: int) -> float:

@@ -62,6 +62,11 @@ class Deployment:
     ahead: bool
     memory: Memory
 
+    @property
+    def ranks(self) -> int:
+        """Schedulers of a server, each with pages of its own: those of attention data parallelism."""
+        return self.run.work.parallelism.dp
+
     def batching(self) -> Batching:
         """A scheduler with an empty cache."""
         make = self.run.work.engine.batching

@@ -1,29 +1,35 @@
-"""An engine that takes steps: its scheduler makes a batch, the step takes its time, tokens come out.
+"""An engine that takes steps: its schedulers make a batch, the step takes its time, tokens come out.
 
 Steps of decodes alone are taken many at once, up to the next event: a request is done, one that waits is looked at
 again, pages run out, or the clock of the traffic is reached. An engine that schedules ahead makes the batch of a step
-while the one before it runs, so that it knows of the requests that had come when that one began.
+while the one before it runs, so that it knows of the requests that had come when that one began. Ranks of attention
+data parallelism have requests and pages of their own and take every step together, as wide as the widest of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from predictor.engines.scheduling import Batching, Sequence
+from predictor.engines import scheduling
+from predictor.engines.scheduling import Batch, Batching
+from predictor.roofline import FloatArray
 from predictor.simulate.serving.costs import StepCosts
 
 #: Steps that are taken at once at most: chosen by hand, not from data, a guard for memory.
 _AT_ONCE = 4096
+#: What a request that waits counts for a router, over one that runs. Source: vLLM 0.14 v1/engine/core_client.py
+#: (unverified), which sends a request to the rank with the least of it.
+_WAITING_COUNTS = 4
 
 
 @dataclass(slots=True)
 class Moment:
-    """The state of a server from ``start_s`` on, over ``steps`` steps alike: what ran, what waited, what was held."""
+    """A server's ``steps`` steps alike, from ``start_s`` to ``end_s``: what ran on all ranks, waited, and was held."""
 
     start_s: float
     end_s: float
@@ -48,142 +54,178 @@ class Times:
 
 
 @dataclass(slots=True)
-class Server:
-    """One engine: ``batching`` with its pages, ``costs`` of its steps. ``ahead``: it schedules a step ahead;
-    ``tokens_a_step``: what a decode step gives a sequence on average. ``done`` is told of every request that ends."""
+class Rank:
+    """A scheduler with its pages, and requests that it has not seen yet."""
 
     batching: Batching
+    inbox: deque[tuple[float, scheduling.Sequence]] = field(default_factory=deque)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        return len(self.inbox) + len(self.batching.waiting)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to do."""
+        return not (self.waiting or self.batching.running)
+
+    @property
+    def load(self) -> int:
+        """What a router goes by."""
+        return _WAITING_COUNTS * self.waiting + self.batching.running
+
+
+@dataclass(slots=True)
+class Server:
+    """One engine: its ``ranks``, ``costs`` of its steps. ``ahead``: it schedules a step ahead; ``tokens_a_step``: what
+    a decode step gives a sequence on average. ``done`` is told of every request that ends."""
+
+    ranks: Sequence[Rank]
     costs: StepCosts
     ahead: bool
-    done: Callable[[Sequence, float], None]
+    done: Callable[[float], None]
     times: dict[int, Times]
     tokens_a_step: float = 1.0
     now: float = 0.0
     before: float = -math.inf
     steps: int = 0
     busy_s: float = 0.0
-    inbox: deque[tuple[float, Sequence]] = field(default_factory=deque)
     moments: list[Moment] = field(default_factory=list)
 
     @property
     def idle(self) -> bool:
         """Nothing to do."""
-        return not (self.inbox or self.batching.waiting or self.batching.running)
+        return all(rank.idle for rank in self.ranks)
 
     @property
     def load(self) -> int:
-        """What a router goes by: those who wait count four times, as vLLM's does (v1/engine/core_client.py, 0.14;
-        unverified)."""
-        return 4 * (len(self.inbox) + len(self.batching.waiting)) + self.batching.running
+        """What a router goes by."""
+        return sum(rank.load for rank in self.ranks)
 
-    def offer(self, one: Sequence, arrival_s: float) -> None:
+    def offer(self, one: scheduling.Sequence, arrival_s: float) -> None:
         """A request has come."""
         if self.idle and arrival_s > self.now:
             self.now, self.before = arrival_s, -math.inf
-        self.inbox.append((arrival_s, one))
+        min(self.ranks, key=lambda rank: rank.load).inbox.append((arrival_s, one))
 
     def step(self, until_s: float) -> None:
         """Take one step, or several of decodes alone that all begin before ``until_s``."""
-        batching = self.batching
-        resting = not (batching.waiting or batching.running)
+        resting = not any(rank.batching.waiting or rank.batching.running for rank in self.ranks)
         seen = self.now if resting or not self.ahead else self.before
-        while self.inbox and self.inbox[0][0] <= seen:
-            batching.waiting.append(self.inbox.popleft()[1])
+        batches = [self._batch(rank, seen) for rank in self.ranks]
+        if not any(batch.chunks or batch.decodes for batch in batches):
+            self._wait()
+        elif any(batch.chunks for batch in batches):
+            self._mixed(batches)
+        else:
+            self._decodes(until_s)
+
+    def _batch(self, rank: Rank, seen_s: float) -> Batch:
+        batching, inbox = rank.batching, rank.inbox
+        while inbox and inbox[0][0] <= seen_s:
+            batching.waiting.append(inbox.popleft()[1])
         batch = batching.batch()
         for one in batch.preempted:
             self.times[one.index].preempted += 1
-        if not batch.chunks and not batch.decodes:
-            self._wait()
-            return
         for one, tokens in batch.chunks:
             entry = self.times[one.index]
             if math.isnan(entry.scheduled_s):
                 entry.scheduled_s = self.now
                 entry.found = one.computed - tokens
-        if batch.chunks:
-            self._mixed(batch.chunks, batch.decodes)
-        else:
-            self._decodes(until_s)
+        return batch
 
     def _wait(self) -> None:
         """Nothing can run before the next request is seen."""
-        if not self.inbox:
+        coming = [rank.inbox[0][0] for rank in self.ranks if rank.inbox]
+        if not coming:
             raise RuntimeError("the scheduler runs nothing though requests wait")
-        self.now = max(self.now, self.inbox[0][0])
-        self.before = self.now
+        self.now = self.before = max(self.now, min(coming))
 
-    def _mixed(self, chunks: list[tuple[Sequence, int]], decodes: bool) -> None:
-        batching = self.batching
-        n = len(batching.decoding) if decodes else 0
-        ended = [one for one, _ in chunks if not one.left]
-        seconds = self.costs.mixed(
-            [(tokens, one.computed - tokens) for one, tokens in chunks], n, batching.context if n else 0, len(ended)
-        )
-        self._passed(seconds, 1, n, sum(tokens for _, tokens in chunks))
-        if n:
-            self._tick(1)
-        for one in ended:
-            entry = self.times[one.index]
-            if math.isnan(entry.first_s):
-                entry.first_s = self.now
-            if not batching.finish_prompt(one):
-                self._finished(one)
+    def _mixed(self, batches: Sequence[Batch]) -> None:
+        """A step in which a rank reads prompts."""
+        work = []
+        for rank, batch in zip(self.ranks, batches, strict=True):
+            n = len(rank.batching.decoding) if batch.decodes else 0
+            chunks = [(tokens, one.computed - tokens) for one, tokens in batch.chunks]
+            work.append((chunks, n, rank.batching.context if n else 0, sum(not one.left for one, _ in batch.chunks)))
+        read = [sum(tokens for tokens, _ in chunks) for chunks, *_ in work]
+        width = self.costs.width
+        widest = max(tokens + n * width for tokens, (_, n, *_) in zip(read, work, strict=True))
+        seconds = max(self.costs.mixed(*each, widest) for each in work if each[0] or each[1])
+        self._passed(seconds, 1, sum(n for _, n, *_ in work), sum(read))
+        self._tick(1, [bool(n) for _, n, *_ in work])
+        for rank, batch in zip(self.ranks, batches, strict=True):
+            for one, _ in batch.chunks:
+                if one.left:
+                    continue
+                entry = self.times[one.index]
+                if math.isnan(entry.first_s):
+                    entry.first_s = self.now
+                if not rank.batching.finish_prompt(one):
+                    self._finished(one)
 
     def _decodes(self, until_s: float) -> None:
-        batching = self.batching
-        n, soonest = len(batching.decoding), batching.soonest()
-        assert soonest is not None
+        """Steps of decodes alone, of all ranks that have some."""
+        running = [rank.batching for rank in self.ranks if rank.batching.decoding]
+        most = 1 if any(rank.inbox for rank in self.ranks) else min(self._lasting(each) for each in running)
+        ticks = self._ticks(np.arange(float(most)))
+        widest = max(len(each.decoding) for each in running)
+        seconds = self.costs.decode(widest, running[0].context + len(running[0].decoding) * ticks)
+        for each in running[1:]:
+            seconds = np.maximum(seconds, self.costs.decode(widest, each.context + len(each.decoding) * ticks))
+        begins = self.now + np.cumsum(seconds) - seconds
+        count = max(1, int(np.searchsorted(begins, until_s)))
+        decoding = sum(len(each.decoding) for each in running)
+        self._passed(float(seconds[:count].sum()), count, decoding, 0, float(begins[count - 1]))
+        self._tick(count, [True] * len(self.ranks))
+
+    def _lasting(self, batching: Batching) -> int:
+        """Decode steps up to the next event of a rank."""
+        soonest = batching.soonest()
+        assert soonest is not None  # it decodes
         most = min(self._steps_to(soonest.ends - batching.clock), batching.patience(), _AT_ONCE)
-        if self.inbox:
-            most = 1
         if most > 1 and not batching.sets_aside:  # ticks that the free pages last
-            growth = batching.pages.growth(batching.clock, self._ticks(most))
+            growth = batching.pages.growth(batching.clock, int(self._ticks(most)))
             lasting = int(np.searchsorted(growth, batching.pages.free, side="right"))
             if lasting < len(growth):
                 most = max(1, min(most, int(lasting / self.tokens_a_step) - batching.width + 1))
-        ticks = np.floor(self.tokens_a_step * (self.steps + np.arange(most))) - math.floor(
-            self.tokens_a_step * self.steps
-        )
-        seconds = self.costs.decode(n, batching.context + n * ticks)
-        begins = self.now + np.cumsum(seconds) - seconds
-        count = max(1, int(np.searchsorted(begins, until_s)))
-        if count > 1:
-            self.before = float(begins[count - 1])
-            self._passed(float(seconds[:count].sum()), count, n, 0, self.before)
-        else:
-            self._passed(float(seconds[0]), 1, n, 0)
-        self._tick(count)
+        return most
 
     def _steps_to(self, ticks: int) -> int:
         """Steps in which the clock goes on by ``ticks``."""
-        each, base = self.tokens_a_step, math.floor(self.tokens_a_step * self.steps)
-        steps = max(1, math.ceil((ticks + base) / each - self.steps - 1e-9))
-        return steps
+        base = math.floor(self.tokens_a_step * self.steps + 1e-9)
+        return max(1, math.ceil((ticks + base) / self.tokens_a_step - self.steps - 1e-9))
 
-    def _ticks(self, steps: int) -> int:
+    def _ticks(self, steps: int | FloatArray) -> FloatArray:
         """What the clock goes on in so many steps."""
         each = self.tokens_a_step
-        return math.floor(each * (self.steps + steps) + 1e-9) - math.floor(each * self.steps + 1e-9)
+        found: FloatArray = np.floor(each * (self.steps + steps) + 1e-9) - math.floor(each * self.steps + 1e-9)
+        return found
 
-    def _passed(self, seconds: float, steps: int, decoding: int, tokens: int, before: float | None = None) -> None:
-        batching = self.batching
-        held = batching.pages.total - batching.pages.free
-        waiting = len(batching.waiting) + len(self.inbox)
+    def _passed(self, seconds: float, steps: int, decoding: int, tokens: int, last_s: float | None = None) -> None:
+        """Time of steps; the last of them began at ``last_s``."""
+        held = sum(rank.batching.pages.total - rank.batching.pages.free for rank in self.ranks)
+        waiting = sum(rank.waiting for rank in self.ranks)
         self.moments.append(Moment(self.now, self.now + seconds, steps, decoding, tokens, waiting, held))
-        self.before = self.now if before is None else before
+        self.before = self.now if last_s is None else last_s
         self.now += seconds
         self.busy_s += seconds
 
-    def _tick(self, steps: int) -> None:
-        """The tokens of ``steps`` decode steps; who has made all of them leaves."""
-        batching = self.batching
-        batching.tick(self._ticks(steps))
-        batching.steps += steps
+    def _tick(self, steps: int, decoded: Sequence[bool]) -> None:
+        """The tokens of ``steps`` steps on the ranks that ``decoded``; who has made all of them leaves."""
+        ticks = int(self._ticks(steps))
         self.steps += steps
-        while (one := batching.soonest()) is not None and one.ends <= batching.clock:
-            batching.leave(one)
-            self._finished(one)
+        for rank, did in zip(self.ranks, decoded, strict=True):
+            batching = rank.batching
+            if not did or not batching.decoding:
+                continue
+            batching.tick(ticks)
+            batching.steps += steps
+            while (one := batching.soonest()) is not None and one.ends <= batching.clock:
+                batching.leave(one)
+                self._finished(one)
 
-    def _finished(self, one: Sequence) -> None:
+    def _finished(self, one: scheduling.Sequence) -> None:
         self.times[one.index].last_s = self.now
-        self.done(one, self.now)
+        self.done(self.now)

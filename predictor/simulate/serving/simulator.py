@@ -15,7 +15,7 @@ from predictor.roofline import FloatArray
 from predictor.run import Run
 from predictor.simulate.serving.costs import Sizes, StepCosts
 from predictor.simulate.serving.deployment import Deployment, Options, deploy
-from predictor.simulate.serving.server import Moment, Server, Times
+from predictor.simulate.serving.server import Moment, Rank, Server, Times
 from predictor.simulate.serving.traffic import Traffic
 
 
@@ -82,7 +82,7 @@ class _Loop:
             heapq.heappush(self.coming, (at_s, self.next))
             self.next += 1
 
-    def done(self, one: Sequence, at_s: float) -> None:
+    def done(self, at_s: float) -> None:
         """A request has ended."""
         if self.traffic.concurrency:
             self.ask(at_s)
@@ -125,8 +125,8 @@ def serve(run: Run, traffic: Traffic, options: Options | None = None, costs: Ste
     times: dict[int, Times] = {}
     servers = [
         Server(
-            deployment.batching(), made, deployment.ahead, lambda one, at_s: loop.done(one, at_s), times,
-            chosen.tokens_a_step,
+            [Rank(deployment.batching()) for _ in range(deployment.ranks)], made, deployment.ahead,
+            lambda at_s: loop.done(at_s), times, chosen.tokens_a_step,
         )
         for _ in range(chosen.replicas)
     ]  # fmt: skip
