@@ -1,4 +1,4 @@
-"""`tilecast evaluate kernels|workloads`: forecasts against measurements."""
+"""`tilecast evaluate kernels|workloads|served`: forecasts against measurements."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from predictor.errors import RequestError, TilecastError, printable, unknown_nam
 EXAMPLES = """examples:
   tilecast evaluate workloads $TILECAST_DATA/ground_truth/neusight_e2e.csv
   tilecast evaluate kernels datasets/neusight --split test --baselines
+  tilecast evaluate served $TILECAST_DATA/ground_truth/aic_silicon_h100.csv
 """
 KERNEL_KEYS = ("gpu", "operator", "scheme", "framework")
+SERVED_KEYS = ("model", "gpu", "execution")
 WORKLOAD_KEYS = ("gpu", "mode", "execution")
 
 
@@ -29,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `evaluate`."""
     parser.epilog = EXAMPLES
     actions = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    for name, text in (("kernels", "the rows of a data set"), ("workloads", "end-to-end latencies of a suite (CSV)")):
+    whats = {
+        "kernels": "the rows of a data set", "workloads": "end-to-end latencies of a suite (CSV)",
+        "served": "services under load: rows with a concurrency (CSV), or a folder of requests",
+    }  # fmt: skip
+    for name, text in whats.items():
         sub = actions.add_parser(name, help=text, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
         folder = ": a file, or a folder of shards" if name == "kernels" else ""
         sub.add_argument("file", help=text + folder)
@@ -56,6 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(f"--worst {arguments.worst}: expected 0 or more")
     if arguments.out is not None and Path(arguments.out).absolute() == Path(arguments.file).absolute():
         raise RequestError(f"--out {arguments.out}: is the file that is read; expected another one")
+    if arguments.what == "served":
+        from predictor.commands.evaluate_served import run as served
+
+        return served(arguments)
     from predictor import tracking
     from predictor.estimators.artifact import default_artifacts
 

@@ -1,4 +1,4 @@
-"""TensorRT-LLM: C++ launches the kernels of a prompt, decode steps are captured.
+"""TensorRT-LLM from 1.0 on: PyTorch's modules call the kernels of a prompt, decode steps are captured.
 
 Its attention operator rotates queries and keys and writes the cache while it takes the heads apart.
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from predictor.engines.base import CAPTURED, LAUNCHES, Engine
+from predictor.engines.base import CALLS, CAPTURED, Engine
 from predictor.engines.library import (
     CUTLASS,
     TRITON,
@@ -100,7 +100,7 @@ def batching(rules: Scheduler) -> type[Batching]:
 LIBRARIES = (TRTLLM,)
 ENGINES = (
     Engine(
-        "tensorrt_llm", "trtllm", LAUNCHES, CAPTURED, NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S, serves=True,
+        "tensorrt_llm", "trtllm", CALLS, CAPTURED, serves=True,
         rotates=True, fp8_cache=True, unpacks=False, memory=MEMORY, called=("trtllm", "tensorrt-llm"), samples=True,
         vintages=vintages,
         batching=batching,

@@ -1,6 +1,6 @@
 """vLLM by release: what was read in its packages 0.2.7, 0.6.6.post1, 0.14.1, 0.19.1 and 0.24.0 (paths after vllm/).
 
-Releases before 0.2.7 and 0.3 were not read: what sets them apart is said to be unverified.
+Releases before 0.2.7, 0.3 and 0.8 were not read: what sets them apart is said to be unverified.
 """
 
 from __future__ import annotations
@@ -88,6 +88,10 @@ def _scheduler_0_14(setting: Setting) -> Scheduler:
     )  # fmt: skip
 
 
+def _scheduler_0_8(setting: Setting) -> Scheduler:
+    return replace(_scheduler_0_14(setting), unverified="all, taken from 0.14")
+
+
 def _scheduler_0_19(setting: Setting) -> Scheduler:
     before = _scheduler_0_14(setting)
     source = "vLLM 0.19.1 engine/arg_utils.py:2053; config/scheduler.py:139 (scheduler_reserve_full_isl)"
@@ -148,6 +152,10 @@ def _graphs_0_14(setting: Setting) -> Graphs:
     )  # fmt: skip
 
 
+def _graphs_0_8(setting: Setting) -> Graphs:
+    return replace(_graphs_0_14(setting), unverified="all, taken from 0.14")
+
+
 # ------------------------------------------------------------------------------------------------------------- host
 
 _TIMES_0_2 = (
@@ -183,6 +191,16 @@ _WAITS_0_6 = (
         _WAITS_0_2[0], name="scheduler and inputs", sequence_s=0.0, unverified="taken from 0.5, but for the outputs"
     ),
 )
+#: What a step of the second engine core leaves the GPU waiting for where nothing overlaps.
+_WAITS_0_8 = (
+    Wait(
+        "scheduler, inputs and outputs",
+        "openfabric-systems/simllm pull 204 (engine loop of 0.27.1 without a GPU, 541 us a step over 258 steps of 128 "
+        "requests, which drifts by 30 %); vLLM pull 17866 (_prepare_inputs: 0.27 ms less of it, May 2025); vLLM pull "
+        "46112 (update_from_output: 1.1 us a request)",
+        step_s=541e-6, sequence_s=1.1e-6, range_s=(0.27e-3, 1.3 * 541e-6), unverified="on the hosts of 2025",
+    ),
+)  # fmt: skip
 #: Seconds of a framework call: the 33.3 ms a token of LLaMA-7B, eager, of vLLM issue 914 (August 2023) over the 2,912
 #: calls of such a step (`predict --model llama-2-7b --gpu a100 --mode decode --context-len 100 --attention math`:
 #: cpu_busy_ms over launch_overhead_us). Least and most: "5-25 us an op in all", jiahuanglin.xyz, lesson 18, "PyTorch to
@@ -210,6 +228,10 @@ _HOST_0_2 = Host(
 _HOST_0_6 = replace(
     _HOST_0_2, overlaps=(OUTPUTS,), source="vLLM 0.6.6.post1 config.py:218 (async output processing)", times=(),
     waits=_WAITS_0_6, call_s=None, call_range_s=None,
+)  # fmt: skip
+_HOST_0_8 = Host(
+    LAUNCHES, CAPTURED, overlaps=(), source="vLLM 0.14.1 config/vllm.py:555-628 (what 0.14 overlaps)",
+    waits=_WAITS_0_8, unverified="that asynchronous scheduling is no default before 0.14",
 )  # fmt: skip
 _HOST_0_14 = Host(
     LAUNCHES, CAPTURED, overlaps=OVERLAPS, overlaps_stages=False,
@@ -383,6 +405,10 @@ _V0 = replace(
     _REDUCING, version="0.6", read="0.6.6.post1", host=_HOST_0_6, scheduler=_scheduler_0_6, cache=_CACHE_0_6,
     graphs=_graphs_0_6, kernels=_KERNELS_0_6, collectives=_COLLECTIVES_0_6, since="2024-09",
 )  # fmt: skip
+_CORE = Vintage(
+    "0.8", "0.14.1", _HOST_0_8, _scheduler_0_8, _CACHE_0_14, _graphs_0_8, _KERNELS_0_14, _QUANTIZING,
+    _COLLECTIVES_0_6, _SAMPLER_0_14, since="2025-03",  # unverified: that 0.8 is the first with the second core
+)  # fmt: skip
 _V1 = Vintage(
     "0.14", "0.14.1", _HOST_0_14, _scheduler_0_14, _CACHE_0_14, _graphs_0_14, _KERNELS_0_14, _QUANTIZING,
     _COLLECTIVES_0_14, _SAMPLER_0_14, since="2026-01",
@@ -396,4 +422,4 @@ _NEWEST = replace(
     kernels=_KERNELS_0_24, sampler=_SAMPLER_0_24, since="2026-06",
 )  # fmt: skip
 
-VINTAGES = (_FIRST, _CAPTURING, _REDUCING, _V0, _V1, _FUSING, _NEWEST)
+VINTAGES = (_FIRST, _CAPTURING, _REDUCING, _V0, _CORE, _V1, _FUSING, _NEWEST)

@@ -48,8 +48,8 @@ _A_DOUBLING = 2
 _RATIOS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 128.0, 512.0, 2048.0)
 #: Chosen by looking at the same.
 _CHUNKS = (1, 2, 4, 8, 16, 32)
-#: Ratios up to the first are always there, those beyond where keys are not more than so many times the longest request:
-#: chosen by hand, so that neighbours of every size that is asked for are there.
+#: Ratios up to the first are always there, those beyond where keys are not more than so many times the longest request.
+#: Chosen by hand, not from data: neighbours of every size that is asked for are there.
 _LEAST_RATIOS, _BEYOND = 8.0, 8
 #: The prompt, in tokens, and the tokens before it in prompts, whose tiles are all full: chosen by hand, not from data.
 LONG_PROMPT, LONG_CACHE = 2048, 7
@@ -68,6 +68,14 @@ class Sizes:
     longest: int
     prompts: tuple[int, ...] = ()
     drafts: int = 0
+
+    @classmethod
+    def together(cls, sizes: Sequence[Sizes]) -> Sizes:
+        """What is enough for all of them."""
+        return cls(
+            max(one.tokens for one in sizes), max(one.sequences for one in sizes), max(one.longest for one in sizes),
+            tuple(sorted({n for one in sizes for n in one.prompts})), max(one.drafts for one in sizes),
+        )  # fmt: skip
 
 
 class _Body:

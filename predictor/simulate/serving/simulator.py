@@ -146,6 +146,11 @@ def serve(run: Run, traffic: Traffic, options: Options | None = None, costs: Ste
 
 def costs_of(deployment: Deployment, traffic: Traffic) -> StepCosts:
     """The table of steps that ``traffic`` may meet there."""
+    return StepCosts(deployment.run, sizes_of(deployment, traffic), deployment.captured)
+
+
+def sizes_of(deployment: Deployment, traffic: Traffic) -> Sizes:
+    """What ``traffic`` may make of a step there."""
     rules = deployment.rules
     longest = int((traffic.input_tokens + traffic.output_tokens).max())
     sequences = min(rules.sequences, len(traffic), deployment.pages, traffic.concurrency or len(traffic))
@@ -154,8 +159,7 @@ def costs_of(deployment: Deployment, traffic: Traffic) -> StepCosts:
     least = max(rules.tokens, prompt) if rules.chunks else max(min(rules.tokens, rules.prefill_tokens), prompt)
     tokens = max(2, least) + sequences * width
     prompts = tuple(np.unique(traffic.input_tokens).tolist())
-    sizes = Sizes(tokens, sequences, longest, prompts, deployment.options.drafts)
-    return StepCosts(deployment.run, sizes, deployment.captured)
+    return Sizes(tokens, sequences, longest, prompts, deployment.options.drafts)
 
 
 def _check(deployment: Deployment, traffic: Traffic) -> None:

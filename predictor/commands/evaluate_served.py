@@ -1,0 +1,99 @@
+"""`tilecast evaluate served`: the simulation against measured services."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from predictor.commands.tracked import resolve
+from predictor.errors import RequestError, TilecastError, printable, unknown_name
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Simulate every service, print the errors of its times."""
+    from predictor.estimators.artifact import load_artifacts
+    from predictor.training.evaluate import write_rows
+    from predictor.training.served import as_frame, errors, ranking, read_cases
+
+    artifacts = resolve(arguments.artifacts, arguments.tracking_uri)
+    load_artifacts(artifacts)  # a wrong --artifacts is no row's fault
+    configs = Path(arguments.configs) if arguments.configs else None
+    if configs is not None and not configs.is_dir():
+        raise RequestError(f"--configs {str(configs)!r}: no such folder; expected one of model configs")
+    rows = as_frame(read_cases(Path(arguments.file), configs), artifacts)
+    keys = _keys(arguments, rows)
+    if arguments.out:
+        write_rows(rows, arguments.out)
+    overall, ranks = errors(rows), ranking(rows)
+    groups = [
+        dict(zip(keys, map(str, values), strict=True)) | errors(part)
+        for values, part in rows.groupby(list(keys), sort=True, dropna=False)
+    ]
+    if arguments.json:
+        from predictor.training.evaluate import as_json
+
+        notes = rows.loc[rows["note"] != "", "note"].value_counts()
+        flat = dict(overall.get("tpot", {}))
+        print(as_json(flat | overall | {"ranking": ranks, "groups": groups} | {"notes": notes.to_dict()}))
+    else:
+        _show(arguments, rows, overall, ranks, groups, keys)
+    if not rows["predicted_tpot_ms"].notna().any():
+        raise TilecastError(
+            f"{arguments.file}: none of {len(rows):,} services could be forecast: {rows['note'].iloc[0]}"
+        )
+    return 0
+
+
+def _keys(arguments: argparse.Namespace, rows: Any) -> list[str]:
+    from predictor.commands.evaluate import SERVED_KEYS
+
+    keys = arguments.by.split(",") if arguments.by is not None else [key for key in SERVED_KEYS if key in rows]
+    unknown = [key for key in keys if key not in rows]
+    if unknown:
+        raise unknown_name("column", unknown[0], rows.columns, f"in --by {arguments.by} columns of the rows")
+    return keys
+
+
+def _show(
+    arguments: argparse.Namespace, rows: Any, overall: dict[str, Any], ranks: dict[str, Any],
+    groups: list[dict[str, Any]], keys: list[str],
+) -> None:  # fmt: skip
+    from predictor.report.console import wide_console
+    from predictor.report.table import Column, print_table, say
+
+    console = wide_console()
+    say(console, f"{arguments.file}: {len(rows):,} services")
+    names = [name for name in overall if len(rows) == 1 or not name.startswith("p99_ttft")]
+    table = []
+    for group in [*groups, {keys[0]: "all"} | overall]:
+        for name in names:
+            found = group.get(name)
+            if found is None or not found["n"]:
+                continue
+            figures = [found.get(key) for key in ("mean_ape_pct", "median_ape_pct", "p90_ape_pct", "mean_signed_pct")]
+            inside = found.get("interval_coverage_pct")
+            table.append([
+                *(str(group.get(key, "")) for key in keys), name, f"{found['n']:,}", f"{found['unpredicted']:,}",
+                *(f"{value:.2f} %" for value in figures), "" if inside is None else f"{inside:.0f} %",
+            ])  # fmt: skip
+    heads = ["figure", "n", "unpredicted", "mean", "median", "p90", "signed", "in the interval"]
+    columns = [*(Column(key, key=True) for key in keys), *(Column(name, right=name != "figure") for name in heads)]
+    print_table(console, columns, table)
+    if ranks:
+        say(
+            console,
+            f"rank correlation, median of {ranks['groups']} groups of one model and traffic: tokens/s a GPU"
+            f" {ranks['tokens_per_s_per_gpu']:.3f}, TPOT {ranks['tpot']:.3f}",
+        )
+    known = rows[rows["predicted_tpot_ms"].notna()].copy()
+    known["ape"] = (known["predicted_tpot_ms"] / known["measured_tpot_ms"] - 1.0).abs()
+    for row in known.sort_values("ape", ascending=False).head(arguments.worst).to_dict("records"):
+        say(
+            console,
+            f"{printable(str(row['case']))}: TPOT measured {row['measured_tpot_ms']:.4g} ms, forecast"
+            f" {row['predicted_tpot_ms']:.4g}, TTFT {row['measured_ttft_ms']:.4g} and {row['predicted_ttft_ms']:.4g}",
+            "  ", clauses=True,
+        )  # fmt: skip
+    for note, count in rows.loc[rows["note"] != "", "note"].value_counts().items():
+        say(console, f"not predicted: {count:,} x {printable(str(note))}")
