@@ -299,7 +299,7 @@ def ranking(rows: Frame) -> dict[str, Any]:
     """Over groups of one model, isl and osl with `RANKED` rows or more, whatever the engine, degrees and concurrency:
     the median of Spearman's rank correlation of tokens/s a GPU, and of TPOT."""
     pd = require("pandas")
-    if not {"isl", "osl", "model", "output_tps_per_gpu"} <= set(rows):
+    if rows.empty or not {"isl", "osl", "model", "output_tps_per_gpu"} <= set(rows):
         return {}
     found: dict[str, list[float]] = {"tokens_per_s_per_gpu": [], "tpot": []}
     for _, part in rows[rows["predicted_tpot_ms"].notna()].groupby(["model", "isl", "osl"]):
@@ -328,7 +328,8 @@ def as_frame(cases: Sequence[Case], artifacts: str | None = None, intervals: boo
         row = dict(case.whole) | {"case": case.name, "note": note}
         for name, attribute in TIMES.items():
             values = getattr(served, attribute) if served is not None else np.full(1, np.nan)
-            mean = float(np.nanmean(values)) * 1e3 if not np.isnan(values).all() else math.nan
+            values = values[~np.isnan(values)] if not np.isnan(values).all() else np.zeros(0)
+            mean = float(values.mean()) * 1e3 if values.size else math.nan
             low, high = ranges.get(name.removesuffix("_ms"), (math.nan, math.nan))
             row |= {
                 f"measured_{name}": case.measured[name], f"predicted_{name}": mean, f"low_{name}": low * 1e3,
@@ -337,7 +338,7 @@ def as_frame(cases: Sequence[Case], artifacts: str | None = None, intervals: boo
             if case.requests:
                 row |= {
                     f"measured_p99_{name}": float(np.nanpercentile(case.requests[name], 99)),
-                    f"predicted_p99_{name}": float(np.nanpercentile(values, 99)) * 1e3,
+                    f"predicted_p99_{name}": float(np.percentile(values, 99)) * 1e3 if values.size else math.nan,
                 }
         if served is not None:
             tokens = float(case.traffic.output_tokens.sum()) / served.span_s

@@ -295,7 +295,10 @@ class StepCosts:
 
     def waits_s(self, sequences: int) -> float:
         """What the GPU waits for after a step of so many sequences."""
-        return sum(replace(self.run.work, batch=max(1, sequences)).waits_s.values()) if self._waits_s else 0.0
+        if not self._waits_s:
+            return 0.0
+        work = self.run.work  # which has the sequences of all ranks
+        return sum(replace(work, batch=max(1, sequences) * work.parallelism.dp).waits_s.values())
 
     def decode(self, sequences: int, contexts: FloatArray) -> FloatArray:
         """Steps of decodes alone, of shape (steps,): ``contexts``, the tokens in the cache of all ``sequences``."""

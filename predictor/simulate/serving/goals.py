@@ -41,9 +41,9 @@ class Goals:
 def step_range(served: Served) -> Range:
     """How far the mean step can be off: low and high over the forecast, of decode steps of the mean batch."""
     moments = [moment for each in served.moments for moment in each if moment.decoding]
-    run = served.deployment.run
+    run, ranks = served.deployment.run, served.deployment.ranks
     steps = sum(moment.steps for moment in moments)
-    batch = max(1, round(sum(moment.decoding * moment.steps for moment in moments) / max(steps, 1)))
+    batch = max(1, round(sum(moment.decoding * moment.steps for moment in moments) / max(steps, 1) / ranks)) * ranks
     traffic = served.traffic
     context = max(1, int((traffic.input_tokens + traffic.output_tokens / 2).mean()))
     work = replace(run.work, mode="decode", batch=batch, seq_len=1, output_len=0, context_len=context)
