@@ -31,7 +31,8 @@ def show(title: str, rows: Any) -> None:
         inside = found.get("interval_coverage_pct")
         print(
             f"  {name:20} n {found['n']:4}  mean {found['mean_ape_pct']:6.2f} %"
-            f"  median {found['median_ape_pct']:6.2f} %  p90 {found['p90_ape_pct']:6.2f} %  signed {found['mean_signed_pct']:+7.2f} %"
+            f"  median {found['median_ape_pct']:6.2f} %  p90 {found['p90_ape_pct']:6.2f} %"
+            f"  signed {found['mean_signed_pct']:+7.2f} %"
             + ("" if inside is None else f"  in the 80 % interval {inside:.0f} %")
         )
     for note, count in rows.loc[rows["note"] != "", "note"].value_counts().items():
