@@ -23,7 +23,6 @@ EXAMPLES = """examples:
   tilecast evaluate served $TILECAST_DATA/ground_truth/aic_silicon_h100.csv
 """
 KERNEL_KEYS = ("gpu", "operator", "scheme", "framework")
-SERVED_KEYS = ("model", "gpu", "execution")
 WORKLOAD_KEYS = ("gpu", "mode", "execution")
 
 

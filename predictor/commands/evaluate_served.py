@@ -9,6 +9,8 @@ from typing import Any
 from predictor.commands.tracked import resolve
 from predictor.errors import RequestError, TilecastError, printable, unknown_name
 
+SERVED_KEYS = ("model", "gpu", "execution")
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate every service, print the errors of its times."""
@@ -46,8 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _keys(arguments: argparse.Namespace, rows: Any) -> list[str]:
-    from predictor.commands.evaluate import SERVED_KEYS
-
     keys = arguments.by.split(",") if arguments.by is not None else [key for key in SERVED_KEYS if key in rows]
     unknown = [key for key in keys if key not in rows]
     if unknown:
