@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Regenerates docs/accuracy-tables.md from the public data.
 
-usage: scripts/accuracy.py --data $TILECAST_DATA --work DIR [--out docs/accuracy-tables.md] [--redo fp32,shapes]
+usage: scripts/accuracy.py --data $TILECAST_DATA --work DIR [--out docs/accuracy-tables.md] [--redo gpus] [--thin]
 
 Fits on the rows of datasets/ and judges whole models on --data's ground_truth; writes a section each:
 
@@ -34,6 +34,7 @@ from predictor.training.metrics import by_group
 
 SOURCES = ("neusight", "aiconfigurator", "vidur", "vtrain", "llmcompass")
 MODEL_SEEDS = (0, 1, 2, 3)
+THIN = "thin"  # a file of the folder of work: sections that can be are thinned
 
 
 def shapes(files: dict[str, Path], data: Path, work: Path) -> list[str]:
@@ -84,7 +85,7 @@ def models(files: dict[str, Path], data: Path, work: Path) -> list[str]:
 
 def gpus(files: dict[str, Path], data: Path, work: Path) -> list[str]:
     """Serving kernels of GPUs that no row was seen of."""
-    return gpus_left_out(files["aiconfigurator"])
+    return gpus_left_out(files["aiconfigurator"], thin=(work / THIN).is_file())
 
 
 def collectives(files: dict[str, Path], data: Path, work: Path) -> list[str]:
@@ -116,8 +117,12 @@ def main() -> int:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "accuracy-tables.md")
     parser.add_argument("--redo", default=",".join(SECTIONS), help="sections to run again; the others are as in DIR")
+    parser.add_argument("--thin", action="store_true", help="GPUs left out on few rows, which their section says")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
+    (arguments.work / THIN).unlink(missing_ok=True)
+    if arguments.thin:
+        (arguments.work / THIN).touch()
     data, work = arguments.data.resolve(), arguments.work.resolve()
     files = {source: ROOT / "datasets" / source for source in SOURCES}
     lines = ["# Accuracy: tables", "", "Written by `scripts/accuracy.py`; every section names the day of its run.", ""]

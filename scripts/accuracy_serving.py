@@ -2,7 +2,7 @@
 """Serving kernels on GPUs left out: median errors of bf16 and fp8 GEMM, prefill, decode and MoE.
 
 usage: scripts/accuracy_serving.py --rows aiconfigurator.parquet [--only h100-sxm,h200-sxm] [--families gemm,moe]
-                                   [--sample 40000] [--calibrate] [--known mi300x,mi308x]
+                                   [--sample 40000] [--scored 30000] [--calibrate] [--known mi300x,mi308x]
                                    [--out docs/accuracy-serving.md]
 
 ``--rows`` is what `tilecast dataset import aiconfigurator` wrote, or a folder of shards. Each of A100, L40S and RTX PRO
@@ -110,9 +110,10 @@ def constants(seen: Any, family: str, gpus: Any) -> dict[str, float]:
 
 
 def left_out(
-    frame: Any, families: list[str], sample: int, chosen: list[str], draws: int, random: bool, none_out: bool = False
-) -> list[str]:
-    """A table's lines."""
+    frame: Any, families: list[str], sample: int, chosen: list[str], draws: int, random: bool, none_out: bool = False,
+    most: int = SCORED,
+) -> list[str]:  # fmt: skip
+    """A table's lines; ``most`` rows of a GPU and family are scored."""
     lines = ["| scored | known sibling | kernels | framework | n | constant | median | mean | p90 | signed median |"]
     lines += ["| --- | --- | --- | --- | --: | --: | --: | --: | --: | --: |"]
     head = ("calibrated", "known sibling", "framework", "rows", "median, mean of the draws", "without rows")
@@ -137,7 +138,7 @@ def left_out(
             rows = own[(name == target).to_numpy()]
             if rows.empty:
                 continue
-            rows = rows.sample(min(SCORED, len(rows)), random_state=0).reset_index(drop=True)
+            rows = rows.sample(min(most, len(rows)), random_state=0).reset_index(drop=True)
             sibling = "yes" if siblings else "no"
             scores = bounds_and_forecasts(kind.from_artifact(*fitted), rows, family, gpus[target])
             found = scored(rows, family, scores, constants(seen, family, gpus))
@@ -225,9 +226,22 @@ def read_rows(path: Path) -> Any:
     return frame[(frame["flag"].astype(str) == "").to_numpy()].reset_index(drop=True)
 
 
-def gpus_left_out(path: Path, sample: int = 3000, draws: int = 10) -> list[str]:
-    """The section of accuracy-tables.md."""
+#: Of a thinned run: rows that fits are given of a GPU, framework and dtype, and rows that are scored.
+THIN_SAMPLE, THIN_SCORED = 1000, 6000
+
+
+def gpus_left_out(path: Path, sample: int = 3000, draws: int = 10, thin: bool = False) -> list[str]:
+    """The section of accuracy-tables.md; a thinned one takes a tenth of the time and calibrates nothing."""
     rows, families = read_rows(path), list(FAMILIES)
+    if thin:
+        return [
+            f"## Serving kernels on GPUs left out, thinned (`--sample {THIN_SAMPLE} --scored {THIN_SCORED}`)",
+            "",
+            f"Fitted on at most {THIN_SAMPLE:,} rows of a GPU, framework and dtype without the GPU (`h100-sxm` with no",
+            "known sibling: without any Hopper row; `b200-sxm` and `gb200`: without compute capability 10).",
+            "",
+            *left_out(rows, families, THIN_SAMPLE, [], 0, False, most=THIN_SCORED),
+        ]
     return [
         f"## Serving kernels on GPUs left out (`scripts/accuracy_serving.py --calibrate --sample {sample}`)",
         "",
@@ -250,6 +264,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="GPUs to leave out")
     parser.add_argument("--families", default=",".join(FAMILIES))
     parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--scored", type=int, default=SCORED, help="rows of a GPU and family that are scored")
     parser.add_argument("--calibrate", action="store_true")
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--none-out", action="store_true", help="leave none out: what few rows do to measured GPUs")
@@ -265,7 +280,8 @@ def main() -> int:
     if known:
         lines = shapes_left_out(frame, families, known)
     else:
-        lines = left_out(frame, families, arguments.sample, chosen, draws, arguments.random, arguments.none_out)
+        lines = left_out(frame, families, arguments.sample, chosen, draws, arguments.random, arguments.none_out,
+                         arguments.scored)  # fmt: skip
     print("\n".join(lines))
     if arguments.out:
         head = "# Serving kernels on GPUs left out\n\nWritten by `scripts/accuracy_serving.py`.\n\n"
