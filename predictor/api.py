@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from predictor.collector import no_collector
 from predictor.errors import RequestError
 from predictor.estimators.artifact import load_artifacts
 from predictor.forecast import forecast, forecasts
@@ -55,7 +54,7 @@ def predict_many(requests: Iterable[Mapping[str, Any]], *, artifacts: str | Path
     Raises RequestError for the first request that cannot be answered, or that has ``artifacts``, ``top`` or ``explain``
     of its own.
     """
-    with _no_collector():
+    with no_collector():
         asked = [Request(**words) for words in requests]
         if any(one.artifacts is not None or one.top or one.explain is not None for one in asked):
             raise RequestError(
@@ -80,15 +79,3 @@ def trace(
     from predictor.frontends.sources import of_module  # a built model starts without it
 
     return of_module(module, inputs, name=name, optimizer=optimizer, loss=loss)
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Python's cycle collector waits: nothing here makes cycles, and it would walk all answers again and again."""
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if running:
-            gc.enable()

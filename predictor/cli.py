@@ -23,6 +23,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "predict": ("predictor.commands.predict", "how long a model takes on a GPU, and why"),
         "serve": ("predictor.commands.serve", "requests under load: simulate"),
         "compare": ("predictor.commands.compare", "one model on many GPUs, or many models on one"),
+        "plan": ("predictor.commands.plan", "the fastest parallel plans of a training step on so many GPUs"),
         "sweep": ("predictor.commands.sweep", "many forecasts from one file, to a table"),
         "ui": ("predictor.commands.ui", "a page to play with, on loopback (extra ui)"),
     },

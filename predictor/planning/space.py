@@ -16,7 +16,6 @@ from predictor.workload import (
     GPIPE,
     INTERLEAVED,
     ONE_F_ONE_B,
-    RECOMPUTES,
     RING,
     Parallelism,
 )
@@ -110,7 +109,8 @@ def divisors(number: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Space:
-    """What plans are made of. ``shards`` and ``schedules``: those of the framework; ``placed`` raises RequestError
+    """What plans are made of. ``shards`` and ``schedules``: those of the framework; ``again``: what
+    may run again in the backward pass; ``placed`` raises RequestError
     where a mesh cannot hold the degrees."""
 
     config: ModelConfig
@@ -120,6 +120,7 @@ class Space:
     seq_len: int
     shards: tuple[str, ...]
     schedules: tuple[str, ...]
+    again: tuple[str, ...]
     placed: Callable[[Parallelism, SystemSpec], object]
     only: Mapping[str, tuple[Any, ...]]
 
@@ -139,7 +140,7 @@ class Space:
         each = self.batch // dp
         micros = self._held("micro_batch", [n for n in divisors(each) if n <= MICRO_BATCHES])
         experts = [n for n in divisors(dp * cp) if self.config.experts and self.config.experts % n == 0] or [1]
-        again = self._held("recompute", RECOMPUTES)
+        again = self._held("recompute", self.again)
         shards = self._held("shard", self.shards if dp * cp > 1 else ("none",))
         sequences = self._held("sp", (False, True) if tp > 1 and self.seq_len % (tp * cp) == 0 else (False,))
         for micro in micros:

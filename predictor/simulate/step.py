@@ -60,7 +60,7 @@ def step_of(run: Run, plan: Plan, timed: Sequence[TimedStage]) -> StepTimes:
     over, training, micro_batches = work.parallelism, work.engine.training, work.micro_batches
     slower = slowdown(run.gpu)
     used = {place for rank in parallel.kinds for place in rank.chunks}
-    passes = {place: _passes(plan, timed, place, over.shard, slower) for place in used}
+    passes = {place: passes_of(plan, timed, place, over.shard, slower) for place in used}
     kinds = [parallel.kinds[kind] for kind in parallel.ranks]
     if over.pp == 1:
         (chunk,) = kinds[0].chunks
@@ -134,7 +134,7 @@ def _reduce_s(
     return max(total / buckets, _covered(total, sum(passes[place].backward_s for place in rank.chunks), slower))
 
 
-def _passes(plan: Plan, timed: Sequence[TimedStage], place: int, shard: str, slower: float) -> Passes:
+def passes_of(plan: Plan, timed: Sequence[TimedStage], place: int, shard: str, slower: float) -> Passes:
     """One micro-batch through the chunk at a ``place`` of the plan."""
     stage, parallel = timed[place], plan.parallel
     assert parallel is not None

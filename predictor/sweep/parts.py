@@ -11,7 +11,7 @@ import fcntl
 import io
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ class Parts:
         if missing:
             raise TilecastError(f"{len(missing)} parts are missing, the first of them {missing[0]}")
         names = columns(self.spec.words)
-        data = _csv(self._rows(), names) if self.out.suffix.lower() == CSV else _parquet(list(self._rows()), names)
+        data = table_bytes(self.out, self._rows(), names)
         noted = sum(1 for row in self._rows() if row["note"])
         atomic_write(self.out, data)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -156,7 +156,12 @@ def _plain(value: Any) -> Any:
     return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
-def _csv(rows: Iterator[Row], names: Sequence[str]) -> bytes:
+def table_bytes(path: Path, rows: Iterable[Row], names: Sequence[str]) -> bytes:
+    """Rows as the file that ``path`` ends in, one of `ENDINGS`, with the columns ``names``."""
+    return _csv(rows, names) if path.suffix.lower() == CSV else _parquet(list(rows), names)
+
+
+def _csv(rows: Iterable[Row], names: Sequence[str]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)

@@ -16,14 +16,15 @@ from predictor.planning.cuts import balanced
 from predictor.planning.emit import Emitted, emit
 from predictor.planning.space import ParallelPlan, Space, named, read_only
 from predictor.simulate.lower import placed
-from predictor.workload import SCHEDULES, SHARDS, Parallelism
+from predictor.workload import RECOMPUTES, SCHEDULES, SHARDS, Parallelism
 
 GPT3, MIXTRAL = load_config("gpt3"), load_config("mixtral-8x7b")
 
 
 def space(num_gpus: int, batch: int, *only: str, config: object = GPT3, seq_len: int = 2048) -> Space:
     return Space(
-        config, load_system("dgx-h100"), num_gpus, batch, seq_len, SHARDS, SCHEDULES, placed, read_only(only)
+        config, load_system("dgx-h100"), num_gpus, batch, seq_len, SHARDS, SCHEDULES, RECOMPUTES, placed,
+        read_only(only),
     )  # type: ignore[arg-type]  # fmt: skip
 
 

@@ -1,0 +1,171 @@
+"""`tilecast plan`: the fastest parallel plans of a training step that fit in memory."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from predictor.commands.tracked import resolve
+from predictor.errors import RequestError
+from predictor.workload import OPTIMIZERS
+
+if TYPE_CHECKING:
+    from predictor.hardware.gpu import GPUSpec
+    from predictor.planning.search import Found
+
+EXAMPLES = """examples:
+  tilecast plan --model gpt3 --gpu h100 --num-gpus 64 --global-batch 64
+  tilecast plan --model llama-3.1-8b --gpu h100 --num-gpus 16 --global-batch 64 --seq-len 8192 --only tp=1,2 --json
+  tilecast plan --model gpt3 --gpu h100 --num-gpus 64 --global-batch 64 --only tp=8 --explain 1 --emit megatron
+  tilecast plan --model gpt3 --gpu h100 --num-gpus 64 --global-batch 64 --only tp=8 --out plans.svg
+"""
+#: GPUs of a plan: more are a slip of the keyboard.
+LARGEST = 200_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `plan`."""
+    parser.epilog = EXAMPLES
+    add = parser.add_argument
+    add("--model", required=True, help="a name of `tilecast models`, or a Hugging Face config.json")
+    add("--gpu", required=True, help="a name or alias of `tilecast gpus`, or a YAML file")
+    add("--num-gpus", required=True, metavar="N,...", help="GPUs of the run; several numbers are compared")
+    add("--global-batch", required=True, type=int, metavar="B", help="sequences of a step, over all GPUs")
+    add("--seq-len", type=int, help="tokens a sequence (default the model's maximum, at most 2048)")
+    add("--execution", metavar="HOW", help="the framework (default megatron; eager and compile are PyTorch FSDP)")
+    add("--software", default="", metavar="WORDS", help="its age, as for `predict`")
+    add("--dtype", help="as for `predict`")
+    add("--attention", metavar="KIND", help="as for `predict`")
+    add("--optimizer", default="adam", metavar="NAME", help=f"{', '.join(OPTIMIZERS)} (default adam)")
+    add("--system", metavar="NAME", help="what joins the GPUs: a system's name or YAML file (default: the GPU's usual)")
+    add("--memory-fraction", type=float, metavar="F", help="what of the GPU's memory a plan may use (default 1)")
+    add(
+        "--only",
+        action="append",
+        default=[],
+        metavar="WORD=V,...",
+        help="hold a word of the plans to values, such as tp=4,8 or recompute=selective (may be given again): tp, sp,"
+        " pp, vpp, dp, cp, ep, shard, micro_batch, recompute, schedule",
+    )
+    add("--objective", default="time", metavar="WHAT", help="time (default) or tokens-per-dollar (with --price)")
+    add("--price", metavar="DOLLARS", help="an hour of one GPU: 2.99, h100=2.99, or a YAML file of such lines")
+    add("--top", type=int, default=10, metavar="N", help="plans to list (default 10)")
+    add("--explain", metavar="PLAN", help="what bounds a plan and what to change: its label, or its place in the list")
+    add("--emit", metavar="LAUNCHER", help="the flags of the best plan (of that of --explain): megatron, torchtitan")
+    add("--out", type=Path, metavar="FILE", help="all plans: a picture (.svg, .png, .pdf) or a table (.parquet, .csv)")
+    add("--artifacts", metavar="DIR", help="estimators to use (default: those that ship; 'roofline': none)")
+    add("--json", action="store_true", help="print the answer as JSON (docs/json-schema.md)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Price every legal plan, print the best."""
+    from predictor.report import plans as report
+
+    if arguments.top < 1:
+        raise RequestError(f"--top {arguments.top}: expected at least 1")
+    if arguments.out is not None:
+        report.check_out(arguments.out)
+    if arguments.emit is not None:
+        from predictor.planning.emit import check_launcher
+
+        check_launcher(arguments.emit)
+    found = _search(arguments)
+    chosen = found.fitting[0] if found.fitting else None
+    more: dict[str, Any] = {}
+    if arguments.explain is not None:
+        from predictor.planning.space import named
+
+        plan = named(arguments.explain, [one.plan for one in found.fitting])
+        chosen = next(one for one in found.fitting if one.plan == plan)
+        more["explain"] = report.explain(found, chosen)
+    text = None
+    if arguments.emit is not None:
+        if chosen is None:
+            raise RequestError(f"--emit {arguments.emit}: no plan fits; expected more GPUs, or less to keep")
+        from predictor.planning.emit import Emitted, emit
+
+        work = found.run.work
+        about = Emitted(found.run.config, found.batch, work.seq_len, work.dtype, found.system.gpus_per_node)
+        text = more["emit"] = emit(arguments.emit, chosen.plan, about)
+    if arguments.out is not None:
+        _write(found, arguments.out)
+    if arguments.json:
+        print(report.to_json(found, arguments.top, more))
+        return 0
+    from predictor.report.console import wide_console
+
+    console = wide_console()
+    report.print_plans(found, arguments.top, console)
+    if arguments.explain is not None and chosen is not None:
+        report.print_explained(found, chosen, console)
+    if text is not None:
+        print(f"\n{text}")
+    if arguments.out is not None:
+        print(f"written: {arguments.out}")
+    return 0
+
+
+def _search(arguments: argparse.Namespace) -> Found:
+    from predictor import engines
+    from predictor.hardware.gpu import load_gpu
+    from predictor.planning.search import DOLLARS, OBJECTIVES, search
+    from predictor.planning.space import read_only
+    from predictor.request import Request
+
+    if arguments.objective not in OBJECTIVES:
+        raise RequestError(f"--objective {arguments.objective!r}: expected one of {', '.join(OBJECTIVES)}")
+    if arguments.objective == DOLLARS and arguments.price is None:
+        raise RequestError(f"--objective {DOLLARS}: expected --price, dollars an hour of one GPU")
+    if arguments.global_batch < 1:
+        raise RequestError(f"--global-batch {arguments.global_batch}: expected at least 1")
+    gpu = load_gpu(arguments.gpu)
+    execution = arguments.execution or next(name for name in engines.names() if engines.engine(name).trains)
+    asked = Request(
+        arguments.model, gpu, seq_len=arguments.seq_len, execution=execution, software=arguments.software,
+        dtype=arguments.dtype, attention=arguments.attention, optimizer=arguments.optimizer, system=arguments.system,
+        memory_fraction=arguments.memory_fraction, artifacts=resolve(arguments.artifacts),
+    )  # fmt: skip
+    dollars = None if arguments.price is None else _dollars(arguments.price, gpu)
+    return search(
+        asked, _counts(arguments.num_gpus), arguments.global_batch, read_only(arguments.only),
+        objective=arguments.objective, dollars=dollars,
+    )  # fmt: skip
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """The numbers of GPUs of a text, "64" or "64,128". RequestError for what is none."""
+    found = []
+    for word in text.split(","):
+        word = word.strip()
+        if not (word.isascii() and word.isdigit() and 0 < int(word) <= LARGEST):
+            raise RequestError(f"--num-gpus {text!r}: expected whole numbers from 1 to {LARGEST:,}, such as 64,128")
+        found.append(int(word))
+    return tuple(dict.fromkeys(found))
+
+
+def _dollars(text: str, gpu: GPUSpec) -> float:
+    """The price of a GPU: a number, or as `compare` takes it."""
+    try:
+        value = float(text)
+    except ValueError:
+        from predictor.commands.compare import read_prices
+
+        return read_prices(text, [gpu])[gpu.id]
+    if not 0.0 < value < math.inf:
+        raise RequestError(f"--price {text}: expected dollars an hour of one GPU above 0, such as 2.99")
+    return value
+
+
+def _write(found: Found, path: Path) -> None:
+    from predictor.report import plans as report
+
+    if path.suffix.lower() in report.PICTURES:
+        report.draw(found, path)
+        return
+    from predictor.files import atomic_write
+    from predictor.sweep.parts import table_bytes
+
+    rows = [report.row(found, one) for one in found.priced]
+    atomic_write(path, table_bytes(path, rows, list(rows[0])))

@@ -1,0 +1,221 @@
+"""Plans of a training step on the terminal, as JSON, as a picture and as a table."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from predictor.errors import RequestError, TilecastError
+from predictor.files import atomic_write
+from predictor.planning.priced import Priced
+from predictor.planning.search import Found, frontier, neighbours
+from predictor.report.formats import seconds
+from predictor.report.table import Column, print_table, say
+
+#: Endings of a picture, and of a table of all plans.
+PICTURES, TABLES = (".svg", ".png", ".pdf"), (".parquet", ".csv")
+_GIB = 2.0**30  # bytes of a GiB, by definition (IEC 80000-13)
+
+
+def row(found: Found, one: Priced) -> dict[str, Any]:
+    """A plan and its answer, as JSON and tables have it."""
+    dollars = found.tokens_per_dollar(one)
+    return {
+        "label": one.plan.label,
+        "num_gpus": one.plan.num_gpus,
+        **one.plan.words,
+        "schedule": one.schedule,
+        "latency_ms": one.latency_s * 1e3,
+        "mfu": one.mfu,
+        "memory_gib": one.memory_bytes / _GIB,
+        "fits": one.fits,
+        "bubble_share": one.bubble_share,
+        "exposed_ms": one.exposed_s * 1e3,
+        "tokens_per_s": found.batch * found.run.work.seq_len / one.latency_s,
+        "tokens_per_dollar": dollars,
+    }
+
+
+def to_json(found: Found, most: int, more: dict[str, Any]) -> str:
+    """The JSON text: the best ``most`` plans that fit; ``more`` beside them."""
+    work = found.run.work
+    document = {
+        "schema_version": 1,
+        "model": found.run.config.name,
+        "gpu": found.run.gpu.id,
+        "system": found.system.id,
+        "num_gpus": list(found.num_gpus),
+        "global_batch": found.batch,
+        "seq_len": work.seq_len,
+        "dtype": work.dtype,
+        "execution": work.execution,
+        "software": work.software or None,
+        "optimizer": work.optimizer,
+        "plans_legal": found.legal,
+        "plans_fitting": len(found.fitting),
+        "plans": [row(found, one) for one in found.fitting[:most]],
+        **more,
+    }
+    return json.dumps(document, indent=2, allow_nan=False)
+
+
+def print_plans(found: Found, most: int, console: Console) -> None:
+    """What was asked, and the best plans that fit."""
+    work = found.run.work
+    counts = " or ".join(f"{count:,}" for count in found.num_gpus)
+    head = (
+        f"{found.run.config.name} on {counts} x {found.run.gpu.id} ({found.system.id}): global batch {found.batch:,},"
+        f" seq-len {work.seq_len}, dtype {work.dtype}, execution {work.execution}, optimizer {work.optimizer}"
+    )
+    say(console, head, clauses=True)
+    console.print()
+    best = found.fitting[:most]
+    several, priced = len(found.num_gpus) > 1, found.price is not None
+    columns = [Column("#", right=True, key=True), Column("plan", key=True), *[Column("GPUs", right=True)] * several]
+    columns += [Column(name, right=True) for name in ("step", "MFU", "memory", "bubble", "exposed")]
+    columns += [Column("tokens/$", right=True)] * priced
+    rows = []
+    for place, one in enumerate(best, start=1):
+        rows.append(
+            [
+                str(place), one.plan.label, *[f"{one.plan.num_gpus:,}"] * several, seconds(one.latency_s),
+                f"{one.mfu:.1%}", f"{one.memory_bytes / _GIB:.1f} GiB", f"{one.bubble_share:.1%}",
+                seconds(one.exposed_s), *[f"{found.tokens_per_dollar(one) or 0.0:,.0f}"] * priced,
+            ]
+        )  # fmt: skip
+    if best:
+        print_table(console, columns, rows)
+        console.print()
+    say(console, f"{found.legal:,} plans are legal, {len(found.fitting):,} fit in {_memory(found)}")
+    if not best:
+        least = min(found.priced, key=lambda one: one.memory_bytes)
+        missing = (least.memory_bytes - least.usable_bytes) / _GIB
+        say(console, f"none fits: {least.plan.label} needs least, and {missing:.1f} GiB more than a GPU may use")
+
+
+def _memory(found: Found) -> str:
+    usable = found.priced[0].usable_bytes / _GIB
+    return f"{usable:.1f} GiB a GPU"
+
+
+# --------------------------------------------------------------------------------------------------------- explained
+
+
+def explain(found: Found, one: Priced, most: int = 8) -> dict[str, Any]:
+    """What bounds a plan and what its neighbours would change, as JSON has it."""
+    near = neighbours(found, one.plan)
+    gains = [(what, other) for what, other in near if other.fits][:most]
+    tight = [(what, other) for what, other in near if not other.fits and other.latency_s < one.latency_s][:most]
+    return {
+        "plan": row(found, one),
+        "parts_ms": {name: value * 1e3 for name, value in one.parts_s.items()},
+        "bound_by": max(one.parts_s, key=lambda name: one.parts_s[name]) if one.parts_s else None,
+        "changes": [_change(one, what, other) for what, other in gains],
+        "faster_but_too_large": [_change(one, what, other) for what, other in tight],
+    }
+
+
+def _change(one: Priced, what: str, other: Priced) -> dict[str, Any]:
+    return {
+        "change": what,
+        "label": other.plan.label,
+        "latency_ms": other.latency_s * 1e3,
+        "latency_change_pct": (other.latency_s / one.latency_s - 1.0) * 100.0,
+        "memory_gib": other.memory_bytes / _GIB,
+        "missing_gib": max(0.0, other.memory_bytes - other.usable_bytes) / _GIB,
+    }
+
+
+def print_explained(found: Found, one: Priced, console: Console) -> None:
+    """The same for a terminal."""
+    told = explain(found, one)
+    console.print()
+    say(console, f"{one.plan.label}: {seconds(one.latency_s)}, bound by {told['bound_by']}")
+    rows = [[name, seconds(value), f"{value / one.latency_s:.1%}"] for name, value in one.parts_s.items() if value]
+    print_table(console, [Column("part", key=True), Column("time", right=True), Column("share", right=True)], rows)
+    for title, key in (("one word changed", "changes"), ("faster, but too large", "faster_but_too_large")):
+        if not told[key]:
+            continue
+        console.print()
+        columns = [Column(title, key=True), Column("step", right=True), Column("", right=True)]
+        columns.append(Column("memory", right=True))
+        rows = [
+            [
+                each["change"], seconds(each["latency_ms"] / 1e3), f"{each['latency_change_pct']:+.1f} %",
+                f"{each['memory_gib']:.1f} GiB" + f" ({each['missing_gib']:.1f} too many)" * bool(each["missing_gib"]),
+            ]
+            for each in told[key]
+        ]  # fmt: skip
+        print_table(console, columns, rows)
+
+
+# --------------------------------------------------------------------------------------------------- picture and table
+
+
+def check_out(path: Path) -> None:
+    """RequestError for a file that neither a picture nor a table goes to; TilecastError where what draws is missing."""
+    ending = path.suffix.lower()
+    if ending not in (*PICTURES, *TABLES):
+        raise RequestError(f"--out {path}: expected a file that ends in {', '.join((*PICTURES, *TABLES))}")
+    if path.exists() and not path.is_file():
+        raise RequestError(f"--out {path}: is there, and not a plain file; expected a file to write")
+    if ending in PICTURES:
+        _figure_class()
+
+
+def _figure_class() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise TilecastError('--out needs matplotlib, which is not installed: pip install "tilecast[plot]"') from None
+    return Figure
+
+
+def draw(found: Found, path: Path) -> None:
+    """Step time over memory, a point a plan that fits, the frontier of both as a line, the best few named."""
+    figure = _figure_class()(figsize=(9.0, 5.5), layout="constrained")
+    axes = figure.subplots()
+    fitting = found.fitting
+    for points, color, label in (
+        ([one for one in found.priced if not one.fits], "#d9b3b3", "plans do not fit"),
+        (fitting, "#3b6fb6", "plans fit"),
+    ):
+        if points:
+            axes.scatter(
+                *_xy(points), s=9, color=color, alpha=0.6, linewidths=0, label=f"{len(points):,} plans {label}"
+            )
+    edge = frontier(fitting)
+    if edge:
+        axes.plot(*_xy(edge), color="#0b7a6b", linewidth=1.4, marker="o", markersize=4, label="frontier")
+        for place, one in enumerate(edge[:6]):
+            axes.annotate(
+                one.plan.label, (one.memory_bytes / _GIB, one.latency_s), fontsize=7, xytext=(6, 4 + 3 * place),
+                textcoords="offset points",
+            )  # fmt: skip
+        axes.set_ylim(0.95 * edge[0].latency_s, min(6.0 * edge[0].latency_s, 4.0 * edge[-1].latency_s))
+        axes.set_xlim(0.0, 1.5 * found.priced[0].usable_bytes / _GIB)
+    axes.axvline(found.priced[0].usable_bytes / _GIB, color="#8a1c1c", linewidth=1.0, linestyle="--")
+    axes.set_yscale("log")
+    axes.set_xlabel("memory of the fullest GPU, GiB (dashed: what a GPU may use)")
+    axes.set_ylabel("step, s")
+    axes.grid(color="#d9dde2", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)
+    counts = " or ".join(f"{count:,}" for count in found.num_gpus)
+    figure.suptitle(
+        f"Plans of {found.run.config.name} on {counts} {found.run.gpu.id}, global batch {found.batch:,}",
+        fontsize=12, fontweight="bold", x=0.01, ha="left",
+    )  # fmt: skip
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:].lower(), dpi=110)
+    atomic_write(path, content.getvalue())
+
+
+def _xy(points: Sequence[Priced]) -> tuple[list[float], list[float]]:
+    return [one.memory_bytes / _GIB for one in points], [one.latency_s for one in points]

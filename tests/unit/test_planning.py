@@ -1,0 +1,235 @@
+"""`tilecast plan`: plans priced as `predict` prices them, ranked, explained, written."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from each import each
+
+import predictor
+from predictor import engines
+from predictor.cli import main
+from predictor.errors import RequestError
+from predictor.estimators.artifact import load_artifacts
+from predictor.planning import price as pricing
+from predictor.planning.price import exactly, price
+from predictor.planning.priced import Priced
+from predictor.planning.screen import Layers, Replicas, _Table, screen
+from predictor.planning.search import DOLLARS, Found, frontier, neighbours, search, space_of
+from predictor.planning.space import ParallelPlan
+from predictor.report.plans import print_plans, to_json
+from predictor.request import Request
+from predictor.simulate.pipeline import OVERLAPPED
+
+ROOFLINE = load_artifacts("roofline")
+TRAINER = next(name for name in engines.names() if engines.engine(name).trains)
+COMMAND = ["plan", "--model", "gpt2-large", "--gpu", "a100", "--num-gpus", "16", "--global-batch", "32",
+           "--artifacts", "roofline"]  # fmt: skip
+
+
+def request(model: str = "gpt2-large", batch: int = 32, execution: str = TRAINER, seq_len: int = 512) -> Request:
+    return Request(model, "a100", mode="train", batch=batch, execution=execution, seq_len=seq_len)
+
+
+@cache
+def plans_of(model: str, gpus: int, batch: int, execution: str = TRAINER) -> tuple[Request, int, list[ParallelPlan]]:
+    asked = request(model, batch, execution)
+    one = replace(asked, micro_batch=1).run(ROOFLINE)
+    return asked, one.config.layers, list(space_of(asked, one, gpus, batch, {}).plans())
+
+
+# ---------------------------------------------------------------------------------------------------- as predict has it
+
+
+def test_the_best_plans_are_what_predict_says() -> None:
+    found = search(replace(request(), artifacts="roofline"), (16,), 32, {})
+    best = found.fitting[:5]
+    assert [one.exact for one in best] == [True] * 5
+    for one in best:
+        words = {"execution": TRAINER, "seq_len": 512, "artifacts": "roofline", **one.plan.words}
+        answer = predictor.predict("gpt2-large", "a100", mode="train", batch=32, **words)
+        assert one.latency_s == answer.latency_s and one.mfu == answer.mfu
+        assert one.memory_bytes == answer.memory.total and one.fits == answer.memory.fits
+        assert sum(one.parts_s.values()) == pytest.approx(one.latency_s)
+
+
+def test_plans_are_exactly_those_that_predict_takes() -> None:
+    """Every legal plan has a forecast, and every product of degrees that has one is legal."""
+    asked, _, plans = plans_of("gpt2", 4, 8)
+    assert len(exactly(plans, asked, ROOFLINE)) == len(plans)
+    legal = {(plan.tp, plan.pp, plan.dp) for plan in plans if plan.cp == 1}
+    for tp, pp, dp in product((1, 2, 3, 4), repeat=3):
+        if tp * pp * dp == 4:
+            words = {"num_gpus": 4, "tp": tp, "pp": pp, "dp": dp, "micro_batch": 1}
+            try:
+                predictor.predict("gpt2", "a100", mode="train", batch=8, execution=TRAINER, artifacts="roofline", **words)
+            except RequestError:
+                assert (tp, pp, dp) not in legal
+            else:
+                assert (tp, pp, dp) in legal
+
+
+@each(
+    ("model", "gpus", "batch", "execution"),
+    [("gpt2-large", 16, 32, TRAINER), ("gpt2-large", 8, 32, engines.EAGER.name), ("mixtral-8x7b", 32, 64, TRAINER)],
+)
+def test_the_screening_agrees_with_forecasts(model: str, gpus: int, batch: int, execution: str) -> None:
+    asked, layers, plans = plans_of(model, gpus, batch, execution)
+    rng = random.Random(gpus)
+    some = rng.sample(plans, 24)
+    exact = {one.plan: one for one in exactly(some, asked, ROOFLINE)}
+    for simulated, most in ((True, 0.05), (False, 0.25)):
+        screened = {one.plan: one for one in screen(plans, asked, ROOFLINE, layers, simulated)}
+        ratio = np.array([screened[plan].latency_s / one.latency_s for plan, one in exact.items() if plan in screened])
+        held = np.array([screened[p].memory_bytes / one.memory_bytes for p, one in exact.items() if p in screened])
+        assert len(ratio) >= 0.9 * len(exact)
+        assert abs(np.median(ratio) - 1.0) < 0.02 and np.abs(ratio - 1.0).max() < most
+        assert np.abs(held - 1.0).max() < 0.08
+
+
+def test_the_best_of_a_screening_is_the_best_of_all() -> None:
+    asked, layers, plans = plans_of("gpt2-large", 16, 32)
+    some = random.Random(0).sample(plans, 150)
+    everything = [one for one in sorted(exactly(some, asked, ROOFLINE), key=pricing._rank) if one.fits]
+    screened = [one for one in price(some, asked, ROOFLINE, layers, most=12) if one.fits]
+    assert len(screened) == len(everything)
+    assert [one.plan for one in screened[:5]] == [one.plan for one in everything[:5]]
+    assert [one.latency_s for one in screened[:5]] == [one.latency_s for one in everything[:5]]
+
+
+@each(
+    ("schedule", "pp", "vpp", "micro_batches"),
+    [
+        (name, pp, vpp, pp * k)
+        for name, vpp in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 4), ("breadth_first", 3))
+        for pp, k in product((2, 4, 8), (1, 3))
+    ],
+)
+def test_the_closed_form_is_the_simulation_where_stages_are_equal(
+    schedule: str, pp: int, vpp: int, micro_batches: int
+) -> None:
+    plan = ParallelPlan(pp=pp, vpp=vpp, schedule=schedule)
+    none = (0.0, 0.0, 0.0)
+    layers = Layers((0.0, 1.5, 0.0), (0.0, 3.0, 0.0), (0.0, 1.0, 0.0), 0.0)
+    replicas = Replicas(none, (1.0, 1.0, 1.0), none, none, none, 0.0, 0.0, 0.0, 1.0)
+    table = _Table([plan], [layers], [replicas])
+    table.lay_out(micro_batches, pp * vpp * 2)
+    assert table.closed_s(False) == pytest.approx(table.simulated_s(False))
+
+
+# ------------------------------------------------------------------------------------------------------------ answers
+
+
+@cache
+def found_16() -> Found:
+    return search(replace(request(), artifacts="roofline"), (16,), 32, {}, dollars=2.0)
+
+
+def test_money_and_time() -> None:
+    found = found_16()
+    times = [one.latency_s for one in found.fitting]
+    assert times == sorted(times) and len(found.priced) == found.legal
+    best = found.fitting[0]
+    per_dollar = found.tokens_per_dollar(best)
+    assert per_dollar == pytest.approx(32 * 512 / best.latency_s * 3600 / (16 * 2.0))
+    cheap = search(
+        replace(request(), artifacts="roofline"), (4, 16), 32, {"tp": (1,), "recompute": ("none",)},
+        objective=DOLLARS, dollars=2.0,
+    )  # fmt: skip
+    values = [cheap.tokens_per_dollar(one) or 0.0 for one in cheap.fitting]
+    assert values == sorted(values, reverse=True)
+    assert {one.plan.num_gpus for one in cheap.priced} == {4, 16}
+    assert cheap.fitting[0].plan.num_gpus == 4  # fewer GPUs exchange less
+
+
+def test_the_frontier_and_neighbours() -> None:
+    found = found_16()
+    edge = frontier(found.fitting)
+    assert edge[0] == found.fitting[0]
+    for one in found.fitting:
+        assert any(e.latency_s <= one.latency_s and e.memory_bytes <= one.memory_bytes for e in edge)
+    for first, second in zip(edge, edge[1:], strict=False):
+        assert first.latency_s < second.latency_s and first.memory_bytes > second.memory_bytes
+    plan = found.fitting[0].plan
+    near = neighbours(found, plan)
+    assert near
+    for what, one in near:
+        changed = {name for name in plan.words if plan.words[name] != one.plan.words[name]} - {"dp"}
+        assert len(changed) == 1 and what.startswith(changed.pop())
+
+
+def test_the_json_has_what_the_command_line_promises() -> None:
+    found = found_16()
+    told = json.loads(to_json(found, 10, {}))
+    assert len(told["plans"]) == 10 and told["plans_legal"] == found.legal
+    for each_, one in zip(told["plans"], found.fitting, strict=False):
+        for key in ("tp", "sp", "pp", "vpp", "dp", "cp", "ep", "shard", "micro_batch", "recompute", "latency_ms", "mfu",
+                    "memory_gib", "bubble_share", "exposed_ms"):  # fmt: skip
+            assert key in each_
+        assert each_["latency_ms"] == one.latency_s * 1e3 and 0.0 <= each_["bubble_share"] < 1.0
+        assert each_["label"] == one.plan.label and each_["fits"] is True
+
+
+# ------------------------------------------------------------------------------------------------------ the command
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = [*COMMAND, "--only", "tp=2,4", "--only", "recompute=none", "--seq-len", "512"]
+    assert main([*words, "--top", "3", "--explain", "2", "--emit", "megatron", "--out", str(tmp_path / "p.csv")]) == 0
+    shown = capsys.readouterr().out
+    assert "plans are legal" in shown and "one word changed" in shown and "--tensor-model-parallel-size" in shown
+    with (tmp_path / "p.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["tp"] for row in rows} == {"2", "4"} and float(rows[0]["latency_ms"]) > 0
+    assert main([*words, "--json", "--explain", "1", "--emit", "torchtitan", "--only", "shard=none"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["explain"]["bound_by"] in told["explain"]["parts_ms"] and "[parallelism]" in told["emit"]
+    assert told["explain"]["changes"]
+
+
+def test_a_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="extra 'plot'")
+    assert main([*COMMAND, "--only", "tp=4", "--out", str(tmp_path / "p.svg")]) == 0
+    assert "<svg" in (tmp_path / "p.svg").read_text(encoding="utf-8")[:1000]
+
+
+def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--model", "gpt3", "--gpu", "t4", "--num-gpus", "4", "--global-batch", "4", "--artifacts", "roofline"]
+    assert main(words) == 0
+    assert "none fits" in capsys.readouterr().out
+    assert main([*words, "--emit", "megatron"]) == 2
+    assert "no plan fits" in capsys.readouterr().err
+
+
+@each(
+    ("words", "said"),
+    [
+        (["--num-gpus", "0"], "whole numbers from 1"),
+        (["--num-gpus", "x"], "whole numbers from 1"),
+        (["--global-batch", "0"], "at least 1"),
+        (["--objective", "money"], "expected one of time, tokens-per-dollar"),
+        (["--objective", "tokens-per-dollar"], "expected --price"),
+        (["--price", "-1"], "above 0"),
+        (["--emit", "deepspeed"], "expected one of megatron, torchtitan"),
+        (["--out", "a.txt"], "expected a file that ends in"),
+        (["--only", "tp=7"], "no plan of --num-gpus 16"),
+        (["--top", "0"], "at least 1"),
+        (["--explain", "tp99"], "unknown plan 'tp99'"),
+    ],
+)
+def test_requests_that_are_refused(words: list[str], said: str) -> None:
+    import contextlib
+    import io
+
+    with contextlib.redirect_stderr(io.StringIO()) as error:
+        assert main([*COMMAND, "--only", "micro_batch=1", "--only", "tp=1" if "tp=7" not in words else "pp=1", *words]) == 2
+    assert said in error.getvalue() and error.getvalue().count("\n") == 1
