@@ -297,9 +297,13 @@ class _Table:
         """The pipeline in closed form: the slowest stage once a micro-batch, the rest of one chunk's way once, and the
         messages that hold stages up. Exact for equal stages of 1f1b, interleaved, gpipe and breadth-first orders
         without messages (tests/unit/test_pipeline.py, test_planning.py)."""
-        waits = self.micro_batches * np.where(steady & (self.v > 1), 0.0, self.v)
+        alternates = np.array([_order(plan) == INTERLEAVED for plan in self.plans])
+        waits = self.micro_batches * np.where(steady & alternates, 0.0, self.v)
         self.sent_s = 2.0 * self.message_s * (waits + np.where(self.p > 1, self.p - 1, 0.0))
-        found: Floats = (self.micro_batches - 1.0 / self.v) * self.slowest_s + self.through_s / self.v + self.sent_s
+        m, v = self.micro_batches, self.v
+        full = (m - 1.0 / v) * self.slowest_s + self.through_s / v
+        empty = self.through_s + (m - 1.0) * self.slowest_s / v  # micro-batches that do not fill the ring of chunks
+        found: Floats = np.maximum(full, empty) + self.sent_s
         return found
 
     def simulated_s(self, steady: bool) -> Floats:
@@ -362,7 +366,7 @@ class _Table:
         first = held(np.zeros(len(p))) * middle + (self.saved[:, 0] - middle) * np.minimum(
             m, held(np.zeros(len(p))) / v
         )
-        last = held(p - 1.0) * middle + (self.saved[:, 2] - middle)
+        last = held(p - 1.0) * middle + (self.saved[:, 2] - middle) * np.where(kind, m, 1.0)
         found: Floats = np.maximum(state[:, 0] + first, state[:, 2] + last) + shared["fixed"]
         return found, shared["usable"]
 

@@ -7,9 +7,8 @@ import json
 import random
 from dataclasses import replace
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,13 +21,11 @@ from predictor.errors import RequestError
 from predictor.estimators.artifact import load_artifacts
 from predictor.planning import price as pricing
 from predictor.planning.price import exactly, price
-from predictor.planning.priced import Priced
 from predictor.planning.screen import Layers, Replicas, _Table, screen
 from predictor.planning.search import DOLLARS, Found, frontier, neighbours, search, space_of
 from predictor.planning.space import ParallelPlan
-from predictor.report.plans import print_plans, to_json
+from predictor.report.plans import to_json
 from predictor.request import Request
-from predictor.simulate.pipeline import OVERLAPPED
 
 ROOFLINE = load_artifacts("roofline")
 TRAINER = next(name for name in engines.names() if engines.engine(name).trains)
@@ -71,7 +68,9 @@ def test_plans_are_exactly_those_that_predict_takes() -> None:
         if tp * pp * dp == 4:
             words = {"num_gpus": 4, "tp": tp, "pp": pp, "dp": dp, "micro_batch": 1}
             try:
-                predictor.predict("gpt2", "a100", mode="train", batch=8, execution=TRAINER, artifacts="roofline", **words)
+                predictor.predict(
+                    "gpt2", "a100", mode="train", batch=8, execution=TRAINER, artifacts="roofline", **words
+                )
             except RequestError:
                 assert (tp, pp, dp) not in legal
             else:
@@ -157,7 +156,7 @@ def test_the_frontier_and_neighbours() -> None:
     assert edge[0] == found.fitting[0]
     for one in found.fitting:
         assert any(e.latency_s <= one.latency_s and e.memory_bytes <= one.memory_bytes for e in edge)
-    for first, second in zip(edge, edge[1:], strict=False):
+    for first, second in pairwise(edge):
         assert first.latency_s < second.latency_s and first.memory_bytes > second.memory_bytes
     plan = found.fitting[0].plan
     near = neighbours(found, plan)
@@ -203,7 +202,19 @@ def test_a_picture(tmp_path: Path) -> None:
 
 
 def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["plan", "--model", "gpt3", "--gpu", "t4", "--num-gpus", "4", "--global-batch", "4", "--artifacts", "roofline"]
+    words = [
+        "plan",
+        "--model",
+        "gpt3",
+        "--gpu",
+        "t4",
+        "--num-gpus",
+        "4",
+        "--global-batch",
+        "4",
+        "--artifacts",
+        "roofline",
+    ]
     assert main(words) == 0
     assert "none fits" in capsys.readouterr().out
     assert main([*words, "--emit", "megatron"]) == 2
@@ -231,5 +242,8 @@ def test_requests_that_are_refused(words: list[str], said: str) -> None:
     import io
 
     with contextlib.redirect_stderr(io.StringIO()) as error:
-        assert main([*COMMAND, "--only", "micro_batch=1", "--only", "tp=1" if "tp=7" not in words else "pp=1", *words]) == 2
+        assert (
+            main([*COMMAND, "--only", "micro_batch=1", "--only", "tp=1" if "tp=7" not in words else "pp=1", *words])
+            == 2
+        )
     assert said in error.getvalue() and error.getvalue().count("\n") == 1
