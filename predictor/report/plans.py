@@ -182,8 +182,8 @@ def draw(found: Found, path: Path) -> None:
     axes = figure.subplots()
     fitting = found.fitting
     for points, color, label in (
-        ([one for one in found.priced if not one.fits], "#d9b3b3", "plans do not fit"),
-        (fitting, "#3b6fb6", "plans fit"),
+        ([one for one in found.priced if not one.fits], "#d9b3b3", "do not fit"),
+        (fitting, "#3b6fb6", "fit"),
     ):
         if points:
             axes.scatter(
@@ -192,15 +192,17 @@ def draw(found: Found, path: Path) -> None:
     edge = frontier(fitting)
     if edge:
         axes.plot(*_xy(edge), color="#0b7a6b", linewidth=1.4, marker="o", markersize=4, label="frontier")
-        for place, one in enumerate(edge[:6]):
+        for place, one in enumerate(edge[:4]):
             axes.annotate(
-                one.plan.label, (one.memory_bytes / _GIB, one.latency_s), fontsize=7, xytext=(6, 4 + 3 * place),
+                one.plan.label, (one.memory_bytes / _GIB, one.latency_s), fontsize=7, xytext=(6, 5 + 6 * place),
                 textcoords="offset points",
             )  # fmt: skip
         axes.set_ylim(0.95 * edge[0].latency_s, min(6.0 * edge[0].latency_s, 4.0 * edge[-1].latency_s))
         axes.set_xlim(0.0, 1.5 * found.priced[0].usable_bytes / _GIB)
     axes.axvline(found.priced[0].usable_bytes / _GIB, color="#8a1c1c", linewidth=1.0, linestyle="--")
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
     axes.set_xlabel("memory of the fullest GPU, GiB (dashed: what a GPU may use)")
     axes.set_ylabel("step, s")
     axes.grid(color="#d9dde2", linewidth=0.6)
