@@ -41,7 +41,8 @@ Key = TypeVar("Key", bound=Hashable)
 #: First, middle, last: of what a pipeline has at its ends, and between.
 Three = tuple[float, float, float]
 
-#: Stages of the short pipelines that are tried: the fewest that have a middle.
+#: Stages of the short pipelines that are tried, from the fewest that have a middle by definition; chosen by looking at
+#: how many the layers and nodes of the catalogue need.
 _SHORT = range(3, 13)
 
 
