@@ -18,6 +18,8 @@ _END_S, _END_SHARE = 1.5, 0.1
 #: Of the budget, what is left for measuring on a machine so busy that its set-up takes longer than the rest. Chosen by
 #: hand, not from data.
 _LEAST_SHARE = 0.5
+#: Of the time after set-up, what is kept for collectives where boards can have any. Chosen by hand, not from data.
+COLLECTIVE_SHARE = 0.12
 #: Of the time that falls to a case of the first round, what may go to its samples: the rest is its data and its check.
 #: Chosen by hand, not from data.
 _SAMPLE_SHARE = 0.25
@@ -33,6 +35,7 @@ class Budget:
     _ends: float = field(default=math.inf, init=False)
     _first_round_ends: float = field(default=math.inf, init=False)
     _ceiling_s: float = field(default=math.inf, init=False)
+    _kept_s: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         if self.seconds is not None:
@@ -46,6 +49,16 @@ class Budget:
         self._ends = max(self._ends, opened + _LEAST_SHARE * self.seconds)
         self._first_round_ends = opened + FIRST_ROUND_SHARE * (self._ends - opened)
         self._ceiling_s = CEILING_SHARE * (self._ends - opened)
+
+    def keep(self, share: float) -> None:
+        """Keeps ``share`` of the time that is left for what comes after; `spend` gives it free."""
+        if self.seconds is not None:
+            self._kept_s = share * max(0.0, self._ends - self.clock())
+            self._ends -= self._kept_s
+
+    def spend(self) -> None:
+        """What was kept counts again."""
+        self._ends, self._kept_s = self._ends + self._kept_s, 0.0
 
     def left_s(self) -> float:
         """Seconds until measuring has to end; infinite without a budget."""

@@ -12,6 +12,7 @@ from typing import Any
 from microbench.case import Case
 from predictor.errors import TilecastError
 from predictor.hardware.gpu import GPUSpec, load_gpu
+from predictor.measurement import CUDA_GRAPH, SUSTAINED
 
 _CPU_DTYPES = frozenset(("fp64", "fp32", "bf16", "fp16", "int8", "int32", "int64", "bool"))
 # First compute capability whose PyTorch kernels take the dtype on tensor cores. Source: CUDA Programming Guide, table
@@ -62,7 +63,7 @@ def gpu_target(spec: GPUSpec, gpus: int = 1, triton: bool = True) -> Target:
     """A board of the catalogue or of a YAML file."""
     flops = {dtype: spec.peak_flops(dtype) for dtype in spec.dtypes}
     major, _, minor = (spec.compute_capability or "0.0").partition(".")
-    protocols = ("cuda_graph", "eager_events")
+    protocols = (CUDA_GRAPH, "eager_events", SUSTAINED)
     return Target(
         "cuda", spec.id, spec.memory_capacity, spec.memory_bandwidth, flops, (int(major), int(minor or 0)), gpus,
         triton, protocols, spec.sm_count,

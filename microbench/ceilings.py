@@ -8,6 +8,7 @@ measured, so that `load_gpu` reads it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from microbench.own_ops import Ceiling
 from microbench.storage import write_atomic
 from predictor.errors import TilecastError
 from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
+from predictor.measurement import SUSTAINED
 from predictor.roofline import roofline
 
 DEVICE_FILE = "device.yaml"
@@ -62,7 +64,15 @@ def cases(target: Target, cache_bytes: int) -> list[Case]:
         # A product may take ten times as long as a case of a sweep: it is the sustained rate that is asked for.
         if not refusal(case, target) and target.seconds(case) < 0.5:
             found.append(case)
-    return found
+    return found + _sustained(found, target)
+
+
+def _sustained(cases: list[Case], target: Target) -> list[Case]:
+    """The largest product of each 8- and 16-bit dtype again, under load: what the board's power limit leaves of it."""
+    if SUSTAINED not in target.protocols:
+        return []
+    largest = {c.op.dtype: c for c in cases if getattr(c.op, "kind", "") == "matmul" and c.op.itemsize <= 2}
+    return [replace(case, protocol=SUSTAINED) for case in largest.values()]
 
 
 def in_catalogue(gpu: str) -> bool:

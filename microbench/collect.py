@@ -7,20 +7,21 @@ queue and one folder.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from microbench import calibration, ceilings, environment, nvml, sweep
-from microbench.budget import Budget
+from microbench.budget import COLLECTIVE_SHARE, Budget
 from microbench.capability import Target, target_of
 from microbench.case import Case
+from microbench.lane import Lane, Runner, now
 from microbench.progress import Progress
+from microbench.ranks import RankGroup
 from microbench.request import Request, Summary
 from microbench.storage import StorageError, storage_error
 from microbench.store import Store
@@ -29,19 +30,6 @@ from predictor.errors import RequestError, TilecastError
 
 #: Worker deaths in a row, with no row between them, after which a device is given up: chosen by hand, not from data.
 _DEATHS = 8
-#: Cases of one kind whose graph capture has to fail before the others of the kind are not tried: each costs a worker.
-_CAPTURES = 2
-
-
-@dataclass(slots=True)
-class Lane:
-    """One worker and what it works on."""
-
-    worker: Worker
-    facts: dict[str, Any]
-    store: Store
-    queue: deque[Case]
-    error: TilecastError | None = None
 
 
 class Collection:
@@ -58,7 +46,8 @@ class Collection:
         self._lanes: list[Lane] = []
         self._stores: dict[str, Store] = {}
         self._progress = Progress(0, request.budget_s, quiet=True)
-        self._uncaptured: Counter[tuple[Any, ...]] = Counter()
+        self._runner = Runner(request, self._budget, self._stop, self._progress)
+        self._warnings: list[str] = []
 
     # ------------------------------------------------------------------------------------------------------- the way
 
@@ -72,6 +61,8 @@ class Collection:
             error = self._work(first_round=True) if self.request.budget_s is not None else None
             if error is None:
                 self._ceilings()
+                if self._with_collectives():
+                    self._budget.keep(COLLECTIVE_SHARE)
                 error = self._work() or self._collectives()
             if not isinstance(error, StorageError):
                 self._close(summary)
@@ -99,22 +90,66 @@ class Collection:
     # --------------------------------------------------------------------------------------------------------- steps
 
     def _open(self) -> bool:
-        """Starts a worker on every device; False where the run was interrupted before all of them were ready."""
-        request = self.request
-        for entry in visible(request.device):
-            self._workers.append(Worker(request.device, entry, request.threads, request.settings))
-            self._workers[-1].spawn()
-        for worker in self._workers:
+        """Starts a worker on every device; False where the run was interrupted before all of them were ready.
+
+        A board that does not open is left out with a warning, where another one does.
+        """
+        pairs = self._spawned()
+        dead: list[WorkerError] = []
+        for worker, profiler in pairs:
             try:
                 facts = worker.wait_ready()
-            except WorkerError:
+            except WorkerError as error:
                 if self._stop.is_set():
                     return False
-                raise
+                dead.append(error)
+                continue
             store = self._store(facts)
-            self._lanes.append(Lane(worker, facts, store, deque()))
+            self._lanes.append(Lane(worker, facts, store, deque(), self._ready(profiler)))
             self._lock_clocks(worker)
+        if dead and not self._lanes:
+            raise dead[0]
+        for one in dead:
+            self._warn(f"{one}; the others go on")
+        for store in self._stores.values():
+            for op, why in store.broken.items():
+                self._warn(f"{op} is left out: {why}; move the file away to measure it anew")
         return not self._stop.is_set()
+
+    def _ready(self, profiler: Worker | None) -> Worker | None:
+        """``profiler`` once it is ready; None where it does not get so: rows go without names of kernels."""
+        try:
+            if profiler is not None:
+                profiler.wait_ready()
+        except WorkerError as error:
+            if not self._stop.is_set():
+                self._warn(f"rows go without names of kernels: {error}")
+            return None
+        return profiler
+
+    def _spawned(self) -> list[tuple[Worker, Worker | None]]:
+        """Workers, begun; on GPUs each with a process that looks up kernels' names."""
+        request = self.request
+        if request.engine == "ray":
+            from microbench.ray_engine import remote_workers
+
+            found: list[tuple[Worker, Worker | None]] = [(worker, None) for worker in remote_workers(request)]
+        else:
+            apart = request.device == "cuda" and request.settings.get("profile", True)
+            found = []
+            for entry in visible(request.device):
+                worker = Worker(request.device, entry, request.threads, request.settings)
+                named = (request.device, entry, 0, request.settings, "microbench.profile_worker")
+                found.append((worker, Worker(*named) if apart else None))
+        for worker, profiler in found:
+            for one in filter(None, (worker, profiler)):
+                self._workers.append(one)
+                one.spawn()
+        return found
+
+    def _warn(self, text: str) -> None:
+        self._warnings.append(text)
+        print(f"warning: {text}", file=sys.stderr)
 
     def _store(self, facts: dict[str, Any]) -> Store:
         device = str(facts["id"])
@@ -148,18 +183,23 @@ class Collection:
     def _ceilings(self) -> None:
         """The ceilings, by the first worker of each kind of board; then the device file where it is needed."""
         for store in self._stores.values():
-            lane = next(lane for lane in self._lanes if lane.store is store)
+            lane = next((one for one in self._lanes if one.store is store and one.error is None), None)
+            if lane is None:
+                continue
             ends = self._budget.ceilings_end()
             for number, case in enumerate(self._ceiling_cases(lane)):
-                needed = number < ceilings.NEEDED
+                needed = number < ceilings.NEEDED and not ceilings.in_catalogue(store.device)
                 if self._stop.is_set() or not (needed or self._budget.clock() < ends):
                     break
                 if store.wants(case, self.request.retry_failures):
-                    self._one(lane, case, needed=needed)
+                    self._runner.one(lane, case, needed=needed)
             self._write_device(lane)
 
     def _ceiling_cases(self, lane: Lane) -> list[Case]:
-        return ceilings.cases(target_of(lane.facts, len(self._lanes)), int(lane.facts["cache_bytes"]))
+        """Those that a device file cannot be made without, and of the others this part's."""
+        found = ceilings.cases(target_of(lane.facts, len(self._lanes)), int(lane.facts["cache_bytes"]))
+        needed = ceilings.NEEDED
+        return found[:needed] + [case for case in found[needed:] if self.request.takes(case)]
 
     def _write_device(self, lane: Lane) -> None:
         store = lane.store
@@ -186,7 +226,7 @@ class Collection:
         self._budget.set_up()
         todo = sum(len(queue) for queue in queues.values())
         left = None if self.request.budget_s is None else max(0.0, self._budget.left_s())
-        self._progress = Progress(todo, left, self._quiet)
+        self._progress = self._runner.progress = Progress(todo, left, self._quiet)
         known = summary.cases - todo
         self._progress.note(
             f"{', '.join(sorted(self._stores))}: {len(self._lanes)} worker(s), {todo} cases"
@@ -202,19 +242,26 @@ class Collection:
             cases = sweep.build(target, request.ops, request.dtypes, request.sweeps).cases
             if request.calibration_rows is not None:
                 cases = calibration.in_turns(calibration.choose(cases, target, request.calibration_rows))
-        return [case for case in cases if case.launcher != "collective"][: request.max_cases]
+        alone = [case for case in cases if case.launcher != "collective"][: request.max_cases]
+        return [case for case in alone if request.takes(case)]
 
     def _work(self, first_round: bool = False) -> TilecastError | None:
         """Runs every lane, or the first round of each; returns the first error that ended one."""
         serve = self._serve_first if first_round else self._serve
-        threads = [threading.Thread(target=serve, args=(lane,), daemon=True) for lane in self._lanes]
+        lanes = [lane for lane in self._lanes if lane.error is None]
+        threads = [threading.Thread(target=serve, args=(lane,), daemon=True) for lane in lanes]
         for thread in threads:
             thread.start()
         for thread in threads:
             while thread.is_alive():
                 thread.join(0.2)  # short, so that a signal is handled
-        errors = [lane.error for lane in self._lanes if lane.error is not None]
-        return errors[0] if errors else None
+        errors = [lane.error for lane in lanes if lane.error is not None]
+        fatal = [error for error in errors if isinstance(error, StorageError)]
+        if fatal or (errors and len(errors) == len(lanes)):
+            return (fatal or errors)[0]
+        for error in errors:
+            self._warn(f"{error}; the others go on")
+        return None
 
     def _serve_first(self, lane: Lane) -> None:
         """The first round: a quick case of every operator, with the samples that there is time for."""
@@ -232,7 +279,7 @@ class Collection:
             try:
                 samples_s = self._budget.samples_s(self._first_round[lane.store.device])
                 self._first_round[lane.store.device] -= 1
-                deaths = deaths + 1 if self._one(lane, case, samples_s) else 0
+                deaths = deaths + 1 if self._runner.one(lane, case, samples_s) else 0
                 if deaths >= _DEATHS:
                     raise WorkerError(f"{lane.store.device}: {deaths} workers died one after the other: given up")
             except TilecastError as error:
@@ -245,82 +292,47 @@ class Collection:
                 self._stop.set()
                 return
 
-    def _one(self, lane: Lane, case: Case, samples_s: float | None = None, needed: bool = False) -> bool:
-        """Has one case measured and stored; returns whether the worker had to be replaced. Raises StorageError.
-
-        A case that the budget cuts off has not failed: it stays to be done, unless it is ``needed`` and not cut off.
-        """
-        if case.protocol == "cuda_graph" and self._uncaptured[_kind(case)] >= _CAPTURES:
-            why = f"{_CAPTURES} cases of its kind could not be captured in a CUDA graph: not tried"
-            lane.store.add_failure(case, {"kind": "not_captured", "reason": why}, now())
-            self._progress.add(failures=1)
-            return False
-        if not lane.worker.alive and not self._replace(lane):  # it died after its last answer: no fault of this case
-            return False
-        timeout_s = self.request.case_timeout_s
-        if not needed:
-            timeout_s = min(timeout_s, max(0.1, self._budget.left_s()))
-        answer = lane.worker.ask(case, timeout_s, samples_s)
-        if self._stop.is_set() and answer.row is None:
-            return False  # the worker was stopped, the case did not fail
-        if answer.failure is not None and answer.failure.get("kind") == "timeout" and self._budget.left_s() <= 0:
-            if case.launcher != "ceiling":
-                lane.queue.appendleft(case)
-            return False
-        if answer.row is not None:
-            lane.store.add_row(case, answer.row)
-            if case.launcher != "ceiling":
-                self._progress.add(rows=1, throttled=int(answer.row.get("throttled_samples", 0)))
-        else:
-            assert answer.failure is not None
-            lane.store.add_failure(case, answer.failure, now())
-            if case.launcher != "ceiling":
-                self._progress.add(failures=1)
-            if answer.failure.get("kind") != "out_of_memory":
-                self._uncaptured[_kind(case)] += "capture failed" in str(answer.failure.get("reason"))
-        if answer.dead:
-            self._progress.note(f"worker replaced after {case.describe()}: {(answer.failure or {}).get('reason')}")
-            self._replace(lane)
-        return answer.dead
-
-    def _replace(self, lane: Lane) -> bool:
-        """A new worker in place of a lane's; False where an interrupt ends the run first, whatever it did to it."""
-        lane.worker.stop()
-        try:
-            if not self._stop.is_set():
-                lane.worker.start()
-        except WorkerError:
-            if not self._stop.is_set():
-                raise
-        return not self._stop.is_set()
-
-    def _collectives(self) -> TilecastError | None:
-        """Collectives need all boards at once: one worker that sees them all, when no other is at work."""
+    def _with_collectives(self) -> bool:
+        """Whether there are boards of one kind to measure collectives over, and they are asked for."""
         request = self.request
         wanted = request.ops is None or "collective" in request.ops
-        wanted &= request.cases is None and request.calibration_rows is None
-        if len(self._lanes) < 2 or len(self._stores) > 1 or not wanted or self._stop.is_set():
-            return None
-        if self._budget.left_s() <= 0:
+        wanted &= request.cases is None and request.calibration_rows is None and request.engine == "local"
+        return wanted and sum(lane.error is None for lane in self._lanes) >= 2 and len(self._stores) == 1
+
+    def _collectives(self) -> TilecastError | None:
+        """Collectives need boards together: a process a rank, so many as the case has, when no other is at work."""
+        self._budget.spend()
+        if not self._with_collectives() or self._stop.is_set() or self._budget.left_s() <= 0:
             return None
         first = self._lanes[0]
-        target = target_of(first.facts, len(self._lanes))
+        whole = [lane for lane in self._lanes if lane.error is None]
+        target = target_of(first.facts, len(whole))
         plan = sweep.build(target, ("collective",), self.request.dtypes, self.request.sweeps)
-        cases = deque(c for c in plan.cases if first.store.wants(c, self.request.retry_failures))
-        for lane in self._lanes:
-            lane.worker.stop()
-        worker = Worker("cuda", ",".join(visible("cuda")), 0, self.request.settings)
-        self._workers.append(worker)
-        lane = Lane(worker, first.facts, first.store, cases)
-        self._lanes.append(lane)
-        if self._replace(lane):
-            self._serve(lane)
-        return lane.error
+        wanted = [c for c in plan.cases if first.store.wants(c, self.request.retry_failures) and self.request.takes(c)]
+        for worker in self._workers:
+            worker.stop()
+        entries = [lane.worker.visible for lane in whole]
+        counts = sorted({getattr(case.op, "ranks", 0) for case in wanted})
+        for number, ranks in enumerate(counts):
+            own = deque(case for case in wanted if getattr(case.op, "ranks", 0) == ranks)
+            group = RankGroup("cuda", entries[:ranks], 0, self.request.settings)
+            self._workers.append(group)
+            lane = Lane(group, first.facts, first.store, own)
+            self._lanes.append(lane)
+            if self._budget.left_s() > 0 and self._runner.replace(lane):
+                until = self._budget.clock() + self._budget.left_s() / (len(counts) - number)
+                self._serve(lane, lambda until=until: self._budget.clock() < until)  # type: ignore[misc]
+            group.stop()
+            if lane.error is not None:
+                return lane.error
+        return None
 
     def _close(self, summary: Summary) -> None:
         """Files compacted, ceilings raised to what rows reached, counts."""
         summary.seconds = time.monotonic() - self._begin
-        summary.left = sum(len(queue) for queue in {id(lane.queue): lane.queue for lane in self._lanes}.values())
+        summary.not_tried, summary.warnings = self._runner.not_tried, list(self._warnings)
+        queues = {id(lane.queue): lane.queue for lane in self._lanes}.values()
+        summary.left = self._runner.not_tried + sum(len(queue) for queue in queues)
         over = summary.left and self._budget.left_s() <= 0
         summary.stopped_by = "interrupt" if self._stop.is_set() else "budget" if over else "done"
         for store in self._stores.values():
@@ -384,15 +396,6 @@ def _distinct(cases: Sequence[Case]) -> int:
     return len(seen)
 
 
-def _kind(case: Case) -> tuple[Any, ...]:
-    """What cases that launch the same calls have in common, whatever their sizes."""
-    return case.launcher, case.phase, case.options, getattr(case.op, "kind", ""), getattr(case.op, "fn", "")
-
-
 def _board(entry: str) -> nvml.Nvml | None:
     """The board of an entry of CUDA_VISIBLE_DEVICES: an index or a UUID."""
     return nvml.open_board(index=int(entry)) if entry.isdigit() else nvml.open_board(uuid=entry)
-
-
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -21,8 +21,8 @@ import torch
 
 from microbench.devices.base import TORCH_DTYPES, Device
 from microbench.launchers.base import IllegalCase, allow_tf32
-from microbench.measure import POWER_CAP, Settings
 from microbench.stopping import StoppingRule, median_half_width
+from microbench.timing import POWER_CAP, Settings
 
 Call = Callable[[], Any]
 #: A whole model may take longer than an operator: this many times `case_s` for a cell. Chosen by hand, not from data.

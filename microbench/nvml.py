@@ -17,12 +17,32 @@ REASONS: dict[int, str] = {
     0x80: "power_brake",
 }  # fmt: skip
 _SM, _MEMORY = 1, 2
+_POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT
 _LIBRARIES = ("libnvidia-ml.so.1", "libnvidia-ml.so")
 
 
 def decode_reasons(bits: int) -> tuple[str, ...]:
     """The names of the throttle reasons among ``bits``."""
     return tuple(name for bit, name in REASONS.items() if bits & bit)
+
+
+class _Value(ctypes.Union):
+    """nvmlValue_t."""
+
+    _fields_ = (
+        ("dVal", ctypes.c_double), ("siVal", ctypes.c_int), ("uiVal", ctypes.c_uint), ("ulVal", ctypes.c_ulong),
+        ("ullVal", ctypes.c_ulonglong), ("sllVal", ctypes.c_longlong),
+    )  # fmt: skip
+
+
+class FieldValue(ctypes.Structure):
+    """nvmlFieldValue_t (nvml.h)."""
+
+    _fields_ = (
+        ("fieldId", ctypes.c_uint), ("scopeId", ctypes.c_uint), ("timestamp", ctypes.c_longlong),
+        ("latencyUsec", ctypes.c_longlong), ("valueType", ctypes.c_int), ("nvmlReturn", ctypes.c_int),
+        ("value", _Value),
+    )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -48,9 +68,28 @@ class Nvml:
         value = self._number("nvmlDeviceGetTemperature", 0)
         return None if value is None else float(value)
 
-    def power_w(self) -> float | None:
-        value = self._number("nvmlDeviceGetPowerUsage")
-        return None if value is None else value / 1e3
+    def power_w(self) -> tuple[float | None, str]:
+        """Watts and what they are: "instant" where the board tells (from driver 530 on), else "average" of a second."""
+        value = FieldValue(_POWER_INSTANT)
+        function = getattr(self.library, "nvmlDeviceGetFieldValues", None)
+        if function is not None and function(self.board, 1, ctypes.byref(value)) == 0 and value.nvmlReturn == 0:
+            return value.value.uiVal / 1e3, "instant"
+        average = self._number("nvmlDeviceGetPowerUsage")
+        return (None, "") if average is None else (average / 1e3, "average")
+
+    def energy_j(self) -> float | None:
+        """Energy since the driver was loaded (from Volta on)."""
+        out = ctypes.c_ulonglong()
+        function = getattr(self.library, "nvmlDeviceGetTotalEnergyConsumption", None)
+        return out.value / 1e3 if function is not None and function(self.board, ctypes.byref(out)) == 0 else None
+
+    def _text(self, function: str) -> str | None:
+        text = ctypes.create_string_buffer(96)
+        call = getattr(self.library, function, None)
+        return text.value.decode() if call is not None and call(self.board, text, 96) == 0 else None
+
+    def uuid(self) -> str | None:
+        return self._text("nvmlDeviceGetUUID")
 
     def power_limit_w(self) -> float | None:
         value = self._number("nvmlDeviceGetEnforcedPowerLimit")

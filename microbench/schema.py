@@ -26,6 +26,12 @@ HARNESS: tuple[Column, ...] = (
     Column("shared_memory_bytes", "int", "bytes", "shared memory of a block of the kernel"),
     Column("cudnn_version", "text", "", "cuDNN version"),
     Column("memory_clock_hz", "float", "Hz", "memory clock while measuring"),
+    Column("board_uuid", "text", "", "UUID of the board, as its driver says it"),
+    Column("power_source", "text", "", "what power_w is: instant, energy (over the samples), average (of a second)"),
+    Column("load_s", "float", "s", "sustained: GPU time of load before the samples"),
+    Column("gpu_s", "float", "s", "sustained: GPU time of the samples"),
+    Column("clock_drift", "float", "", "sustained: SM clock after the samples over that before, less 1"),
+    Column("rank_spread", "float", "", "collectives: slowest rank over the quickest, less 1"),
     Column("rate", "float", "", "ceilings: FLOP/s or bytes/s at the median"),
     Column("rate_max", "float", "", "ceilings: FLOP/s or bytes/s of the fastest sample"),
 )

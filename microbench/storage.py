@@ -179,6 +179,13 @@ class Journal:
         os.close(self._handle)
 
 
+def _unlockable(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"{path} cannot be locked ({error.strerror or error}): this file system has no flock (NFS without a lock "
+        "daemon?); collect to a local disk and `microbench merge` the folders"
+    )
+
+
 class FolderLock:
     """One collector a device's folder, by flock on `.lock`: the kernel lets go of it however the process ends."""
 
@@ -213,6 +220,10 @@ class FolderLock:
                     f"{self.folder} is being collected into by {owner or 'another process'}: wait for it "
                     "(--wait), or give another --out"
                 ) from None
+            except OSError as error:
+                os.close(self._handle)
+                self._handle = -1
+                raise _unlockable(path, error) from None
         self._sign()
 
     def _sign(self) -> None:

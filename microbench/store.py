@@ -11,11 +11,15 @@ from typing import Any
 from microbench.case import Case
 from microbench.storage import FolderLock, remove_temporaries
 from microbench.writer import OpFolder, Row, op_folders, read_rows
+from predictor.errors import SpecError
 
 
 @dataclass(slots=True)
 class Store:
-    """`<out>/<device>/`: opened by one process, used by the threads of all its workers on boards of that id."""
+    """`<out>/<device>/`: opened by one process, used by the threads of all its workers on boards of that id.
+
+    `broken`: operators whose folder cannot be read, and why. They are left out, and the others are measured.
+    """
 
     out: Path
     device: str
@@ -23,6 +27,7 @@ class Store:
     run: dict[str, Any]
     new_rows: int = 0
     new_failures: int = 0
+    broken: dict[str, str] = field(default_factory=dict)
     _folders: dict[str, OpFolder] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _lock: FolderLock | None = None
@@ -42,7 +47,10 @@ class Store:
         remove_temporaries(self.path)
         for folder in op_folders(self.path):
             if folder.name == self.stack:
-                self.folder(folder.parent.name).compact()
+                try:
+                    self.folder(folder.parent.name).compact()
+                except SpecError as error:
+                    self.broken[folder.parent.name] = str(error)
 
     def folder(self, op: str) -> OpFolder:
         """The folder of one launcher, opened at its first use."""
@@ -53,12 +61,14 @@ class Store:
         return self._folders[op]
 
     def wants(self, case: Case, retry_failures: bool) -> bool:
-        """Whether ``case`` has no row yet, and has not failed (or is to be tried again)."""
+        """Whether ``case`` has no row yet, and has not failed for good (or is to be tried again)."""
         with self._guard:
+            if case.launcher in self.broken:
+                return False
             folder = self._folders.get(case.launcher)
             if folder is None:
                 return True
-            return case.id not in folder.done and (retry_failures or case.id not in folder.failed)
+            return case.id not in folder.done and (retry_failures or folder.to_try(case.id))
 
     def add_row(self, case: Case, row: Row) -> None:
         """Durable when it returns. Raises StorageError."""
@@ -75,10 +85,11 @@ class Store:
 
     def rows(self, launcher: str) -> list[Row]:
         """Every row of a launcher that this device and software have."""
-        return read_rows(self.path / launcher / self.stack)
+        return [] if launcher in self.broken else read_rows(self.path / launcher / self.stack)
 
     def all_rows(self) -> list[Row]:
-        return [row for folder in op_folders(self.path) if folder.name == self.stack for row in read_rows(folder)]
+        mine = (folder for folder in op_folders(self.path) if folder.name == self.stack)
+        return [row for folder in mine for row in self.rows(folder.parent.name)]
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Moves every journal into its parquet file and notes how the run ended. Raises StorageError."""

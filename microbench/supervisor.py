@@ -11,8 +11,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from microbench.case import Case
@@ -30,19 +32,23 @@ class WorkerError(TilecastError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a case: a row, or a failure (`kind`, `reason`), and whether the worker must be replaced."""
+    """What became of a case: a row, or a failure (`kind`, `reason`), and whether the worker must be replaced; ``lost``
+    where the machine that it ran on went, which says nothing of the case."""
 
     row: dict[str, Any] | None = None
     failure: dict[str, Any] | None = None
     dead: bool = False
+    lost: bool = False
 
 
 class Worker:
     """One worker. `start` waits until its device is open; `ask` never raises for what a case does to the worker."""
 
     def __init__(
-        self, kind: str, visible: str, threads: int, settings: dict[str, Any], module: str = "microbench.worker"
-    ) -> None:
+        self, kind: str, visible: str, threads: int, settings: dict[str, Any], module: str = "microbench.worker",
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        self.variables = variables
         self.kind, self.visible, self.threads, self.settings = kind, visible, threads, settings
         self.module = module
         self.facts: dict[str, Any] = {}
@@ -62,7 +68,7 @@ class Worker:
 
     def spawn(self) -> None:
         """Starts the process. It ends with the thread that called this (Linux, PR_SET_PDEATHSIG)."""
-        environment = dict(os.environ)
+        environment = {**os.environ, **self.variables}
         root = str(Path(__file__).resolve().parents[1])
         environment["PYTHONPATH"] = os.pathsep.join(p for p in (root, environment.get("PYTHONPATH", "")) if p)
         if self.kind == "cuda":
@@ -89,20 +95,31 @@ class Worker:
         self.facts = reply["ready"]
         return self.facts
 
-    def ask(self, case: Case, timeout_s: float, samples_s: float | None = None) -> Answer:
+    def ask(
+        self, case: Case, timeout_s: float, samples_s: float | None = None, kernel: Mapping[str, Any] | None = None
+    ) -> Answer:
         """Has ``case`` measured, with samples of ``samples_s`` at most. A worker that died or did not answer in time is
-        stopped, and the case has failed."""
-        return self.request({"case": case.to_json(), "samples_s": samples_s}, timeout_s)
+        stopped, and the case has failed. ``kernel``: what is known of its kernels."""
+        told = None if kernel is None else dict(kernel)
+        return self.request({"case": case.to_json(), "samples_s": samples_s, "kernel": told}, timeout_s)
 
     def request(self, document: dict[str, Any], timeout_s: float) -> Answer:
         """`ask` for a document of any kind."""
+        self.send(document)
+        return self.answer(timeout_s)
+
+    def send(self, document: dict[str, Any]) -> None:
+        """Asks; `answer` says what came of it."""
         process = self._process
         assert process is not None and process.stdin is not None
-        try:
+        with contextlib.suppress(OSError):  # it died before: `answer` says how
             process.stdin.write(json.dumps(document).encode() + b"\n")
             process.stdin.flush()
-        except OSError:
-            pass  # it died before: the read below says how
+
+    def answer(self, timeout_s: float) -> Answer:
+        """The answer to what was sent."""
+        process = self._process
+        assert process is not None
         reply = self._read(timeout_s)
         if reply is None:
             why = self._epitaph(timeout_s)

@@ -21,6 +21,7 @@ from microbench.launchers import LAUNCHERS
 from microbench.own_ops import KNOWN
 from predictor.dtypes import canonical
 from predictor.errors import RequestError, SpecError, unknown_name
+from predictor.measurement import SUSTAINED
 from predictor.ops import Embedding, MoE, Op
 from predictor.yaml_reader import read_yaml_file
 
@@ -36,6 +37,9 @@ MOST_BYTES = {"cuda": 2.0**36, "cpu": 2.0**28}
 _SLOW_START = ("optimizer",)
 #: Cases of a launcher among which its first is chosen: so many, by hand, not from data.
 _FEW = 8
+#: A call that is expected to be shorter is not measured under load: a board's power limit does not hold it. Chosen by
+#: hand, not from data.
+_SUSTAINED_CALL_S = 4e-5
 _GROUP_KEYS = frozenset(
     ("name", "op", "dtypes", "fields", "axes", "options", "points", "timed", "device", "longest_call_s", "turns")
 )
@@ -104,7 +108,7 @@ def _weave(queues: Iterable[tuple[float, list[Case]]], target: Target) -> list[C
 
     def work(case: Case) -> tuple[bool, bool, float]:  # the flush of the cache, then data to fill and a call
         seconds = _footprint(case.op) / target.bandwidth + target.seconds(case)
-        return case.launcher in _SLOW_START, case.cache == "cold", seconds
+        return case.launcher in _SLOW_START or case.protocol == SUSTAINED, case.cache == "cold", seconds
 
     first = sorted((min(cases[:_FEW], key=work) for _, cases in queues if cases), key=work)
     return list({case.id: case for case in [*first, *woven]}.values())
@@ -113,25 +117,32 @@ def _weave(queues: Iterable[tuple[float, list[Case]]], target: Target) -> list[C
 def _launcher_cases(document: Mapping[str, Any], target: Target, kinds: set[str] | None, plan: Plan) -> list[Case]:
     """The cases of one file: its strata (group, dtype, options, cache, protocol, phase) take turns."""
     strata: dict[tuple[Any, ...], list[Case]] = {}
-    turns: dict[tuple[Any, ...], int] = {}
+    turns: dict[tuple[Any, ...], float] = {}
     for group in document["groups"]:
         if target.kind not in group.get("device", ("cuda", "cpu")):
             continue
         for case in _group_cases(document["launcher"], group, target, kinds, plan):
             key = (group["name"], case.op.dtype, case.options, case.cache, case.protocol, case.phase)
             strata.setdefault(key, []).append(case)
-            turns[key] = int(group.get("turns", 1))
+            turns[key] = float(group.get("turns", 1)) * _share(case, group, target)
     return _rounds(list(strata.values()), list(turns.values()))
 
 
-def _rounds(strata: list[list[Case]], turns: list[int]) -> list[Case]:
-    """The strata in turns: each gives one case a round, or as many as its group's ``turns`` says."""
-    order: list[Case] = []
-    longest = max((math.ceil(len(s) / n) for s, n in zip(strata, turns, strict=True)), default=0)
-    for number in range(longest):
-        for stratum, n in zip(strata, turns, strict=True):
-            order += stratum[number * n : (number + 1) * n]
-    return order
+def _rounds(strata: list[list[Case]], turns: list[float]) -> list[Case]:
+    """The strata in turns: each gives one case a round, or as many as its group's ``turns`` and the share of its shapes
+    that are timed so say; so a beginning of the plan has the shares of the whole."""
+    keyed = [
+        ((place + 0.5) / often, number, case)
+        for number, (stratum, often) in enumerate(zip(strata, turns, strict=True))
+        for place, case in enumerate(stratum)
+    ]
+    return [case for _, _, case in sorted(keyed, key=lambda entry: entry[:2])]
+
+
+def _share(case: Case, group: Mapping[str, Any], target: Target) -> float:
+    """Of the shapes of a group, what is timed as ``case`` is."""
+    timed = _timed(group.get("timed", _DEFAULT_TIMED), target)
+    return next(share for cache, protocol, share in timed if (cache, protocol) == (case.cache, case.protocol))
 
 
 def _group_cases(
@@ -178,6 +189,8 @@ def _too_much(case: Case, target: Target, longest: float) -> str:
         return "takes too much memory"
     if target.seconds(case) > longest:
         return f"a call would take longer than {longest:g} s"
+    if case.protocol == SUSTAINED and target.seconds(case) < _SUSTAINED_CALL_S:
+        return f"a call of less than {_SUSTAINED_CALL_S * 1e6:g} us does not load a board"
     return ""
 
 
@@ -195,6 +208,8 @@ def _timed(entries: Sequence[Sequence[Any]], target: Target) -> list[tuple[str, 
     """How a group is timed on this device: one without graphs times calls in their place."""
     found: dict[tuple[str, str], float] = {}
     for cache, protocol, share in entries:
+        if protocol == SUSTAINED and SUSTAINED not in target.protocols:
+            continue
         key = (str(cache), str(protocol) if protocol in target.protocols else "eager_events")
         found[key] = max(found.get(key, 0.0), float(share))
     return [(cache, protocol, share) for (cache, protocol), share in found.items()]

@@ -22,9 +22,8 @@ from typing import Any, TextIO
 from microbench import faults
 from microbench.case import Case
 
-#: The profiler would write two lines a case; and CUPTI, torn down and set up again around CUDA graphs, has crashed
-#: (torch.profiler sets the same two where inductor uses graphs).
-_VARIABLES = {"KINETO_LOG_LEVEL": "99", "DISABLE_CUPTI_LAZY_REINIT": "1", "TEARDOWN_CUPTI": "0"}
+#: The profiler would write two lines a case.
+_VARIABLES = {"KINETO_LOG_LEVEL": "99"}
 #: torch.compile would start a pool of processes, which take time of the processor and outlive a SIGKILL.
 _VARIABLES["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
@@ -44,7 +43,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def classify(error: BaseException) -> str:
-    """The kind of a failure: out_of_memory, illegal, wrong_result, cuda_error or error."""
+    """The kind of a failure: out_of_memory, illegal, wrong_result, not_captured, cuda_error or error."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text.lower():
         return "out_of_memory"
@@ -53,6 +52,8 @@ def classify(error: BaseException) -> str:
         return "illegal"
     if name == "WrongResult":
         return "wrong_result"
+    if "capture failed" in text:
+        return "not_captured"
     if "CUDA error" in text or "CUDA graph" in text:
         return "cuda_error"
     return "error"
@@ -67,7 +68,8 @@ def reason(error: BaseException) -> str:
 
 def open_measurer(device: Any, settings: dict[str, Any]) -> Handler:
     """What answers a request of `collect`: {"case": ...} -> a row."""
-    from microbench.measure import Measurer, Settings
+    from microbench.measure import Measurer
+    from microbench.timing import Settings
 
     measurer = Measurer(device, Settings(**settings))
     count = 0
@@ -77,7 +79,7 @@ def open_measurer(device: Any, settings: dict[str, Any]) -> Handler:
         count += 1
         case = Case.from_json(document["case"])
         faults.inject(count, case.id)
-        row: dict[str, Any] = measurer.measure(case, document.get("samples_s"))
+        row: dict[str, Any] = measurer.measure(case, document.get("samples_s"), document.get("kernel"))
         return row
 
     return handle

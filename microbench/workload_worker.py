@@ -10,8 +10,8 @@ from microbench import worker
 
 def open_handler(device: Any, settings: dict[str, Any]) -> worker.Handler:
     """What answers {"cell": ..., "config": ...}: the measured columns of the cell."""
-    from microbench.measure import Settings
     from microbench.models import measure_cell
+    from microbench.timing import Settings
 
     chosen = Settings(**settings)
     return lambda document: measure_cell(device, document["cell"], document["config"], chosen)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from predictor.yaml_reader import read_yaml_file
 MEASUREMENTS, JOURNAL, FAILURES, META = "measurements.parquet", "journal.jsonl", "failures.jsonl", "meta.yaml"
 _KEY = b"tilecast"
 Row = dict[str, Any]
+#: Failures that may be the machine's and not the case's: tried once more by a later run.
+TRANSIENT = frozenset(("timeout", "worker_died", "cuda_error", "not_captured"))
 
 
 class OpFolder:
@@ -49,6 +52,11 @@ class OpFolder:
     def failed(self) -> set[str]:
         """Ids of the cases that failed and have no row."""
         return self._failures.ids - self.done
+
+    def to_try(self, case_id: str) -> bool:
+        """Whether a case without a row is to be measured: new, or failed once of what may not have been its fault."""
+        tries = self._failures.tries.get(case_id, 0)
+        return tries == 0 or (tries == 1 and self._failures.kinds[case_id] in TRANSIENT)
 
     @property
     def pending(self) -> int:
@@ -102,7 +110,10 @@ class _FailureFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         documents = read_failures(path)
-        self.ids = {str(document.get("case_id")) for document in documents}
+        self.tries: Counter[str] = Counter()
+        self.kinds: dict[str, str] = {}
+        for document in documents:
+            self._count(document)
         try:
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             content = os.pread(self._handle, os.fstat(self._handle).st_size, 0)
@@ -122,7 +133,15 @@ class _FailureFile:
             os.ftruncate(self._handle, self._size)
             raise storage_error(self.path, error) from None
         self._size += len(line)
-        self.ids.add(str(document["case_id"]))
+        self._count(document)
+
+    def _count(self, document: Row) -> None:
+        self.tries[str(document["case_id"])] += 1
+        self.kinds[str(document["case_id"])] = str(document.get("kind"))
+
+    @property
+    def ids(self) -> set[str]:
+        return set(self.tries)
 
     def close(self) -> None:
         os.close(self._handle)

@@ -19,14 +19,20 @@ from predictor.ops import OPERATORS, Op
 SCHEMA_VERSION = 1
 
 #: "eager_events": CUDA events around an eager PyTorch call, so host launch time stands inside small rows;
-#: "cuda_graph": the kernel replayed in a CUDA graph; "profiler": kernel time from a profiler's trace;
+#: "cuda_graph": the kernel replayed in a CUDA graph; "cuda_graph_sustained": the same after a third of a second of
+#: load, at the clock that the power limit leaves a long run; "profiler": kernel time from a profiler's trace;
 #: "host_clock": wall clock around an eager call and a synchronization.
 CUDA_GRAPH = "cuda_graph"
-PROTOCOLS = ("eager_events", CUDA_GRAPH, "profiler", "host_clock", "unknown")
+SUSTAINED = "cuda_graph_sustained"
+PROTOCOLS = ("eager_events", CUDA_GRAPH, SUSTAINED, "profiler", "host_clock", "unknown")
 
 #: Flag of a row of a tile probe, a kernel of the harness's own whose tile is known: kept apart from the libraries'
 #: kernels, of which it says nothing, it teaches what a tile takes on its board (`predictor.training.tile_rows`).
 TILE_PROBE = "tile_probe"
+
+#: Flag of a row of a long run: kept apart from those of a board at rest, which the estimators learn; what power leaves
+#: long runs is learned from both.
+SUSTAINED_FLAG = "sustained"
 
 #: What of the operands lies in L2 when a call begins: everything that fits ("warm"), nothing ("cold"), or what is left
 #: after a few other copies of the weights were used ("rotating").

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,12 +21,14 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Clocks and sensors at one moment; None where the device does not say. `throttled` names the active reasons."""
+    """Clocks and sensors at one moment; None where the device does not say. `throttled` names the active reasons,
+    `power_source` what the power is: "instant", or "average" of a second."""
 
     sm_clock_hz: float | None = None
     memory_clock_hz: float | None = None
     temperature_c: float | None = None
     power_w: float | None = None
+    power_source: str = ""
     throttled: tuple[str, ...] = field(default=())
 
 
@@ -39,6 +42,7 @@ class Device(ABC):
     id: str = ""
     cache_bytes: int = 0
     protocols: tuple[str, ...] = ("eager_events",)
+    profiled_apart: bool = False  # whether a look at kernels' names disturbs every later time of the process
 
     def __init__(self) -> None:
         self.torch_device = torch.device(self.kind)
@@ -95,6 +99,14 @@ class Device(ABC):
 
     def state(self) -> State:
         return State()
+
+    def now(self) -> float:
+        """Seconds of the host's clock."""
+        return time.perf_counter()
+
+    def energy_j(self) -> float | None:
+        """Energy that the device has taken so far, None where it does not say."""
+        return None
 
     def rest(self, state: State) -> State:
         """Called after a round that saw throttling: lets the device recover; returns its state then."""

@@ -13,6 +13,7 @@ import torch
 from microbench import nvml
 from microbench.boards import catalogue_id
 from microbench.devices.base import Device, Launch, State
+from predictor.measurement import CUDA_GRAPH, SUSTAINED
 
 #: The GPU spins this many clocks (about 0.1 ms) first, so that the host has queued behind it what is timed; and longer
 #: where the host took longer for the launch before, up to 20 ms. The clocks of a second are those of a fast board.
@@ -32,7 +33,9 @@ class CudaDevice(Device):
     """
 
     kind = "cuda"
-    protocols = ("cuda_graph", "eager_events")
+    protocols = (CUDA_GRAPH, "eager_events", SUSTAINED)
+    profiled_apart = True
+    kept_share = 0.5  # of the memory, that may stay with PyTorch between cases
     _host_s = 0.0  # that the last queued launch took on the host
 
     def __init__(self) -> None:
@@ -129,17 +132,24 @@ class CudaDevice(Device):
         if self.board is None:
             return State()
         board = self.board
+        watts, source = board.power_w()
         return State(
-            board.clock_hz(), board.clock_hz(memory=True), board.temperature_c(), board.power_w(), board.throttled()
+            board.clock_hz(), board.clock_hz(memory=True), board.temperature_c(), watts, source, board.throttled()
         )
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def energy_j(self) -> float | None:
+        return None if self.board is None else self.board.energy_j()
 
     def rest(self, state: State) -> State:
         time.sleep(_REST_S)
         return self.state()
 
     def release(self) -> None:
-        """Gives cached memory back to the driver once half of the board is taken: doing it always would be slow."""
-        if torch.cuda.memory_reserved() > self.properties.total_memory // 2:
+        """Gives cached memory back to the driver once ``kept_share`` of the board is taken: always would be slow."""
+        if torch.cuda.memory_reserved() > self.kept_share * self.properties.total_memory:
             gc.collect()
             torch.cuda.empty_cache()
 
@@ -147,6 +157,7 @@ class CudaDevice(Device):
         cudnn = torch.backends.cudnn.version()
         driver = self.board.driver() if self.board is not None else None
         found = {
+            "board_uuid": self.board.uuid() if self.board is not None else None,
             "torch_version": torch.__version__, "cuda_version": torch.version.cuda, "driver": driver,
             "cudnn_version": None if cudnn is None else str(cudnn),
         }  # fmt: skip

@@ -237,9 +237,7 @@ def test_a_worker_that_dies_is_replaced(started: Path, sweeps: Path) -> None:
     (failure,) = [failure for part in read(started) for failure in part.failed]
     assert failure["kind"] == "worker_died" and "SIGSEGV" in failure["reason"]
     assert failure["case"]["launcher"] in ("elementwise", "softmax")
-    again = json.loads(microbench(*words, "--json").stdout)
-    assert again["new_rows"] == again["new_failures"] == 0  # a failure is not tried again
-    microbench(*words, "--retry-failures")
+    microbench(*words)  # it may not have been the case's fault: it is tried once more
     assert report(started)["failures"] == 0
 
 

@@ -18,11 +18,21 @@ from microbench import schema, sweep, worker  # noqa: E402
 from microbench.capability import target_of  # noqa: E402
 from microbench.case import Case  # noqa: E402
 from microbench.launchers import LAUNCHERS  # noqa: E402
-from microbench.measure import Measurer, Settings  # noqa: E402
+from microbench.measure import Measurer  # noqa: E402
+from microbench.timing import Settings  # noqa: E402
 from microbench.validate import row_problems  # noqa: E402
 
 #: Few samples: what is asked is whether they can be taken.
-QUICK = Settings(noise=0.9, min_samples=2, case_s=0.002, sample_s=1e-5, warm_up_s=0.0)
+QUICK = Settings(
+    noise=0.9,
+    min_samples=2,
+    case_s=0.002,
+    sample_s=1e-5,
+    warm_up_s=0.0,
+    load_s=0.001,
+    min_gpu_s=0.001,
+    sustained_s=0.002,
+)
 
 
 @pytest.fixture(scope="module")

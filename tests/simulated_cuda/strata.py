@@ -8,6 +8,7 @@ from typing import Any
 
 from microbench import sweep
 from microbench.case import Case
+from predictor.measurement import CUDA_GRAPH, SUSTAINED
 
 #: Sizes that say nothing of a stratum, cut to what a processor computes in a moment.
 _SMALL = {
@@ -39,6 +40,10 @@ def smallest(cases: Iterable[Case]) -> list[Case]:
         key = stratum(case)
         if key not in found or cost(case) < cost(found[key]):
             found[key] = case
+    for key, case in found.items():  # long runs are of large shapes: their code is that of the small ones
+        other = found.get(stratum(replace(case, protocol=CUDA_GRAPH)))
+        if case.protocol == SUSTAINED and other is not None:
+            found[key] = replace(other, protocol=SUSTAINED)
     return [_cut(case) for case in found.values()]
 
 

@@ -344,7 +344,7 @@ class FakeNvml:
 def test_sensors_are_read_in_si_units() -> None:
     board = nvml.Nvml(FakeNvml(), None)  # type: ignore[arg-type]
     assert board.clock_hz() == 1.98e9 and board.clock_hz(memory=True) == 2.619e9
-    assert board.temperature_c() == 41.0 and board.power_w() is None and board.power_limit_w() is None
+    assert board.temperature_c() == 41.0 and board.power_w() == (None, "") and board.power_limit_w() is None
     assert board.throttled() == ("thermal",)
 
 

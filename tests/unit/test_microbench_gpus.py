@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from microbench import collect, supervisor
+from microbench import capability, collect, supervisor, sweep
 from microbench.case import Case
 from microbench.collect import Collection
 from microbench.dataset import read
+from microbench.lane import Captures
 from microbench.measure_rows import shape_cells
 from microbench.request import Request
 from microbench.supervisor import Answer
@@ -24,7 +25,8 @@ from predictor.roofline import roofline
 FACTS = {
     "kind": "cuda", "id": "h100-sxm", "name": "NVIDIA H100 80GB HBM3", "memory_bytes": 80 * 2**30,
     "cache_bytes": 50 * 2**20, "units": 132, "capability": [9, 0], "gpus": 1, "stack": "torch-2.9.0_cuda-12.8",
-    "torch": "2.9.0", "pid": 1, "protocols": ["cuda_graph", "eager_events"], "power_limit_w": 700.0, "triton": True,
+    "torch": "2.9.0", "pid": 1, "protocols": ["cuda_graph", "eager_events", "cuda_graph_sustained"],
+    "power_limit_w": 700.0, "triton": True,
     "environment": {"torch_version": "2.9.0", "cuda_version": "12.8", "driver": "575.1"},
 }  # fmt: skip
 SPEC = load_gpu("h100-sxm")
@@ -38,12 +40,14 @@ class FakeWorker:
     dies_at: tuple[str, ...] = ()
     uncaptured: tuple[str, ...] = ()
 
-    def __init__(self, kind: str, visible: str, threads: int, settings: dict[str, Any]) -> None:
+    def __init__(self, kind: str, visible: str, threads: int, settings: dict[str, Any], module: str = "") -> None:
         self.kind, self.visible, self.alive = kind, visible, False
+        self.names = module.endswith("profile_worker")
 
     def spawn(self) -> None:
         self.alive = True
-        FakeWorker.started.append(self.visible)
+        if not self.names:
+            FakeWorker.started.append(self.visible)
 
     def wait_ready(self) -> dict[str, Any]:
         return FACTS
@@ -57,12 +61,17 @@ class FakeWorker:
 
     kill = stop
 
-    def ask(self, case: Case, timeout_s: float, samples_s: float | None = None) -> Answer:
+    def request(self, document: dict[str, Any], timeout_s: float) -> Answer:
+        return Answer(row={"kernel_name": "sm90_kernel", "kernel_count": 1})
+
+    def ask(
+        self, case: Case, timeout_s: float, samples_s: float | None = None, kernel: dict[str, Any] | None = None
+    ) -> Answer:
         FakeWorker.asked[self.visible] += 1
         if case.launcher in self.dies_at:
             return Answer(failure={"kind": "worker_died", "reason": "the worker was ended by SIGSEGV"}, dead=True)
-        if case.launcher in self.uncaptured and case.protocol == "cuda_graph":
-            return Answer(failure={"kind": "cuda_error", "reason": "CUDA graph capture failed: no"}, dead=True)
+        if case.launcher in self.uncaptured and case.protocol != "eager_events":
+            return Answer(failure={"kind": "not_captured", "reason": "CUDA graph capture failed: no"}, dead=True)
         return Answer(row=self.row(case))
 
     def row(self, case: Case) -> dict[str, Any]:
@@ -78,9 +87,17 @@ class FakeWorker:
         }  # fmt: skip
 
 
+class FakeGroup(FakeWorker):
+    """Ranks that answer as one."""
+
+    def __init__(self, kind: str, entries: list[str], threads: int, settings: dict[str, Any]) -> None:
+        super().__init__(kind, ",".join(entries), threads, settings)
+
+
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
     monkeypatch.setattr(collect, "Worker", FakeWorker)
+    monkeypatch.setattr(collect, "RankGroup", FakeGroup)
     monkeypatch.setattr(FakeWorker, "asked", Counter())
     monkeypatch.setattr(FakeWorker, "started", [])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
@@ -94,7 +111,9 @@ def test_two_gpus_share_a_queue_and_a_folder(
     both = threading.Barrier(2)  # neither begins with the queue before the other does
     begun: set[str] = set()
 
-    def ask(worker: FakeWorker, case: Case, timeout_s: float, samples_s: float | None = None) -> Answer:
+    def ask(
+        worker: FakeWorker, case: Case, timeout_s: float, samples_s: float | None = None, kernel: Any = None
+    ) -> Answer:
         if case.launcher != "ceiling" and worker.visible in "01" and worker.visible not in begun:
             begun.add(worker.visible)
             both.wait(60)
@@ -105,7 +124,7 @@ def test_two_gpus_share_a_queue_and_a_folder(
     summary = Collection(request, quiet=True).run()
     assert summary.devices == ["h100-sxm"] and summary.new_failures == 0 and summary.left == 0
     assert gpus.asked["0"] > 100 and gpus.asked["1"] > 100
-    assert gpus.started[-1] == "0,1" and gpus.asked["0,1"] > 0  # collectives see both, after the others
+    assert gpus.started[-1] == "0,1" and gpus.asked["0,1"] > 0  # a rank each, after the others
     found = validate(tmp_path)
     assert found.valid and found.rows == summary.new_rows and found.roofline_violations == 0
     assert {part.path.parent.name for part in read(tmp_path)} == {"softmax", "tile", "collective", "ceiling"}
@@ -114,16 +133,141 @@ def test_two_gpus_share_a_queue_and_a_folder(
     assert {row["ranks"] for row in collectives} == {2}
 
 
-def test_a_kind_that_cannot_be_captured_costs_two_workers_and_no_more(
+def embeddings(tmp_path: Path, **more: Any) -> collect.Summary:
+    return Collection(Request(tmp_path, ops=("embedding",), dtypes=("bf16",), **more), quiet=True).run()
+
+
+def failures(tmp_path: Path) -> Counter[str]:
+    return Counter(failure["kind"] for part in read(tmp_path) for failure in part.failures)
+
+
+def test_captures_that_fail_one_after_the_other_are_tried_now_and_then_and_nothing_is_written_for_the_rest(
     gpus: type[FakeWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpus, "uncaptured", ("embedding",))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    Collection(Request(tmp_path, ops=("embedding",), dtypes=("bf16",)), quiet=True).run()
-    kinds = Counter(failure["kind"] for part in read(tmp_path) for failure in part.failed)
-    assert kinds["cuda_error"] == 4 and kinds["not_captured"] > 50  # two of the forward, two of the backward pass
-    assert len(gpus.started) == 1 + 4
+    first = embeddings(tmp_path)
+    captured = [case for case in calls() if case.protocol != "eager_events"]
+    assert failures(tmp_path) == {"not_captured": first.new_failures} and first.new_failures < 20
+    assert first.not_tried == first.left == len(captured) - first.new_failures > 50
     assert any(row["protocol"] == "eager_events" for part in read(tmp_path) for row in part.all_rows)
+    monkeypatch.setattr(gpus, "uncaptured", ())  # the driver was mended: all of them have rows, those that failed too
+    second = embeddings(tmp_path)
+    assert second.new_rows == len(captured) and second.left == second.not_tried == second.new_failures == 0
+    assert validate(tmp_path).failures == 0
+
+
+def calls() -> list[Case]:
+    target = capability.target_of({**FACTS})
+    return sweep.build(target, ("embedding",), ("bf16",)).cases
+
+
+def test_one_capture_that_succeeds_ends_the_count() -> None:
+    captures, case = Captures(), next(case for case in calls() if case.protocol == "cuda_graph")
+    failed = Answer(failure={"kind": "not_captured", "reason": "no"}, dead=True)
+    for _ in range(3):
+        captures.note(case, failed)
+    captures.note(case, Answer(row={}))
+    for _ in range(3):
+        captures.note(case, failed)
+    assert not captures.rests(case)
+    captures.note(case, failed)
+    tried = [not captures.rests(case) for _ in range(320)]
+    assert sum(tried) == 10 and not tried[0]
+    assert not captures.rests(Case(case.launcher, case.op, case.options, "warm", "eager_events"))
+
+
+@pytest.mark.parametrize(("kind", "again"), [("worker_died", 2), ("timeout", 2), ("cuda_error", 2), ("illegal", 1)])
+def test_what_may_not_be_the_cases_fault_is_tried_once_more(
+    gpus: type[FakeWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, again: int
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    answer = Answer(failure={"kind": kind, "reason": "no"})
+    monkeypatch.setattr(gpus, "ask", lambda worker, case, *_: answer if case.launcher == "embedding" else row(case))
+    row = lambda case: Answer(row=FakeWorker("cuda", "0", 0, {}).row(case))  # noqa: E731
+    found = [embeddings(tmp_path, max_cases=5).new_failures for _ in range(4)]
+    assert found == [5 if run < again else 0 for run in range(4)]
+
+
+def test_a_dead_board_is_a_warning_where_another_one_lives(
+    gpus: type[FakeWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wait_ready(worker: FakeWorker) -> dict[str, Any]:
+        if worker.visible == "1":
+            raise supervisor.WorkerError("no worker for cuda 1: CUDA error: initialization error")
+        return FACTS
+
+    monkeypatch.setattr(gpus, "wait_ready", wait_ready)
+    summary = embeddings(tmp_path, max_cases=5)
+    assert summary.new_rows >= 5 and summary.stopped_by == "done" and len(summary.warnings) == 1
+    assert "initialization error; the others go on" in capsys.readouterr().err
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with pytest.raises(supervisor.WorkerError, match="initialization error"):
+        embeddings(tmp_path, max_cases=5)
+
+
+def test_a_board_that_is_given_up_leaves_the_queue_to_the_others(
+    gpus: type[FakeWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = gpus.ask
+
+    def ask(worker: FakeWorker, case: Case, *rest: Any) -> Answer:
+        if worker.visible == "1" and case.launcher != "ceiling":
+            return Answer(failure={"kind": "worker_died", "reason": "ended by SIGBUS"}, dead=True)
+        return real(worker, case, *rest)
+
+    monkeypatch.setattr(gpus, "ask", ask)
+    summary = embeddings(tmp_path)
+    assert summary.left == 0 and any("given up" in warning for warning in summary.warnings)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert embeddings(tmp_path).new_rows == summary.new_failures > 0  # its cases are tried once more
+
+
+def test_a_case_whose_machine_went_is_begun_again(
+    gpus: type[FakeWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    real, lost = gpus.ask, Answer(failure={"kind": "worker_died", "reason": "node lost"}, dead=True, lost=True)
+    asked: Counter[str] = Counter()
+
+    def ask(worker: FakeWorker, case: Case, *rest: Any) -> Answer:
+        asked[case.id] += 1
+        return lost if case.launcher == "embedding" and asked[case.id] < 3 else real(worker, case, *rest)
+
+    monkeypatch.setattr(gpus, "ask", ask)
+    summary = embeddings(tmp_path, max_cases=4)
+    assert summary.new_failures == 0 and summary.left == 0
+    assert sorted(asked.values())[-4:] == [3, 3, 3, 3]
+
+
+def test_names_of_kernels_come_from_another_process_that_may_die(
+    gpus: type[FakeWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    told: list[Any] = []
+    real = gpus.ask
+
+    def ask(worker: FakeWorker, case: Case, timeout_s: float, samples_s: Any = None, kernel: Any = None) -> Answer:
+        told.append(kernel)
+        return real(worker, case, timeout_s, samples_s, kernel)
+
+    monkeypatch.setattr(gpus, "ask", ask)
+    embeddings(tmp_path / "one", max_cases=3)
+    assert told and all(kernel == {"kernel_name": "sm90_kernel", "kernel_count": 1} for kernel in told)
+    told.clear()
+    dead = Answer(failure={"kind": "worker_died", "reason": "SIGSEGV"}, dead=True)
+    monkeypatch.setattr(gpus, "request", lambda *_: dead)
+    summary = embeddings(tmp_path / "two", max_cases=9)
+    assert summary.new_failures == 0 and told[:4] == [{}] * 4 and told[-1] is None
+
+
+def test_parts_are_disjoint_and_together_whole(gpus: type[FakeWorker], tmp_path: Path) -> None:
+    whole = {case.id for case in calls()}
+    parts = [{case.id for case in calls() if Request(tmp_path, part=(i, 3)).takes(case)} for i in (1, 2, 3)]
+    assert set.union(*parts) == whole and sum(map(len, parts)) == len(whole)
+    assert all(len(part) > 0.25 * len(whole) for part in parts)
+    summary = embeddings(tmp_path, part=(2, 3))
+    assert summary.cases == len(parts[1]) and summary.left == 0
 
 
 def test_a_device_on_which_every_worker_dies_is_given_up(

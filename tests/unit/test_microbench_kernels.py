@@ -11,7 +11,8 @@ pytest.importorskip("torch")
 from microbench import kernels
 from microbench.case import Case
 from microbench.devices.cpu import CpuDevice
-from microbench.measure import Measurer, Settings
+from microbench.measure import Measurer
+from microbench.timing import Settings
 from predictor.ops import Softmax
 
 

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch", reason="measuring needs torch")
 from microbench.case import Case  # noqa: E402
 from microbench.devices.base import Device, State  # noqa: E402
 from microbench.devices.cpu import CpuDevice  # noqa: E402
-from microbench.measure import Measurer, Settings  # noqa: E402
 from microbench.stopping import StoppingRule  # noqa: E402
+from microbench.timing import Settings, Timer  # noqa: E402
 from predictor.ops import Softmax  # noqa: E402
 
 CALL_S = 10e-6
@@ -67,15 +67,15 @@ class Clocked(Device):
 
 
 def timing(device: Clocked, cache: str, protocol: str, **settings: Any) -> Any:
-    measurer = Measurer(device, Settings(**{"warm_up_s": 0.0, "max_samples": 20} | settings))
-    return measurer._time(Case("s", Softmax("fp32", 1, 1), (), cache, protocol), device.launch)
+    timer = Timer(device, Settings(**{"warm_up_s": 0.0, "max_samples": 20} | settings))
+    return timer.time(Case("s", Softmax("fp32", 1, 1), (), cache, protocol), device.launch)
 
 
 def test_a_sample_of_several_replays_is_one_launch() -> None:
     device = Clocked()
-    found = timing(device, "warm", "cuda_graph", sample_s=0.025)  # 1,000 launches in a graph take 10 ms: three replays
+    found = timing(device, "warm", "cuda_graph", sample_s=0.1)  # 4,000 launches in a graph take 40 ms: three replays
     assert device.replays[-1] == 3
-    assert found.launches == 3000
+    assert found.launches == 12000
     assert found.rule.samples == pytest.approx([CALL_S] * len(found.rule.samples))
 
 
@@ -110,8 +110,8 @@ def test_the_quickest_call_of_the_warm_up_says_how_many_make_a_sample() -> None:
     def launch() -> None:
         device.clock += next(calls, CALL_S)
 
-    measurer = Measurer(device, Settings(warm_up_s=0.0, max_samples=20))
-    found = measurer._time(Case("s", Softmax("fp32", 1, 1), (), "warm", "eager_events"), launch)
+    timer = Timer(device, Settings(warm_up_s=0.0, max_samples=20))
+    found = timer.time(Case("s", Softmax("fp32", 1, 1), (), "warm", "eager_events"), launch)
     assert found.launches == 50
 
 
@@ -140,3 +140,22 @@ def test_measuring_goes_on_until_the_median_is_known() -> None:
     endless.add([1.0, 2.0] * 50)
     assert endless.done(0.0)
     assert endless.reason == "max_samples"
+
+
+def test_a_graph_that_is_too_short_is_captured_again() -> None:
+    """A call of 10 microseconds, whose launch hides a kernel of one: a replay lasts half a millisecond all the same."""
+    device = Clocked()
+    captured: list[int] = []
+
+    def capture(launch: Any, launches: int) -> Any:
+        captured.append(launches)
+
+        def replay() -> None:
+            device.clock += launches * 1e-6
+
+        return replay
+
+    device.capture = capture  # type: ignore[method-assign]
+    found = timing(device, "warm", "cuda_graph", sample_s=0.0005)
+    assert captured[0] == 100 and captured[1] == found.launches == pytest.approx(550, abs=1) and device.replays[-1] == 1
+    assert found.rule.samples[0] == pytest.approx(1e-6)
