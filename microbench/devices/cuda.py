@@ -35,7 +35,8 @@ class CudaDevice(Device):
     kind = "cuda"
     protocols = (CUDA_GRAPH, "eager_events", SUSTAINED)
     profiled_apart = True
-    kept_share = 0.5  # of the memory, that may stay with PyTorch between cases
+    #: Of the memory, what may stay with PyTorch between cases: chosen by hand, not from data.
+    kept_share = 0.5
     _host_s = 0.0  # that the last queued launch took on the host
 
     def __init__(self) -> None:
