@@ -84,7 +84,9 @@ class Request:
     vpp: int = 1
     schedule: str = ""
     cp_comm: str = "ring"
+    tp_overlap: bool = False
     offload_layers: int = 0
+    lora: int = 0
     all_to_all: str = ALL_GATHER
     system: str | Path | SystemSpec | None = None
     launch_overhead: str | float | None = None
@@ -147,6 +149,7 @@ class Request:
             system=_system(self.system, gpu, degrees),
             memory_fraction=self.memory_fraction,
             offload_layers=self.offload_layers,
+            lora=self.lora,
             all_to_all=self.all_to_all,
             dtype_source=source,
             kv_dtype=numbers.kv if self.mode in CACHED else "",
@@ -166,7 +169,7 @@ def _degrees(asked: Request) -> Parallelism:
     num_gpus = product if asked.num_gpus is None else asked.num_gpus
     return Parallelism(
         num_gpus, asked.tp, asked.pp, asked.dp, asked.cp, asked.ep, asked.shard, asked.sp, asked.vpp, asked.schedule,
-        asked.cp_comm,
+        asked.cp_comm, asked.tp_overlap,
     )  # fmt: skip
 
 

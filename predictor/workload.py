@@ -61,7 +61,8 @@ class Parallelism:
     splits, sequences are split over its ranks (sequence parallelism). ``vpp``: model chunks that a pipeline stage
     holds. ``schedule``: one of `SCHEDULES` ("": interleaved where vpp is above 1, else 1f1b). ``shard``: what of the
     training state is spread over the data-parallel ranks, one of `SHARDS`; hsdp spreads all of it within a node.
-    ``cp_comm``: one of `CP_COMMS`.
+    ``cp_comm``: one of `CP_COMMS`. ``tp_overlap``: products run in pieces beside the collectives of tp (Transformer
+    Engine's `--tp-comm-overlap`), which takes sp.
     """
 
     num_gpus: int = 1
@@ -75,14 +76,18 @@ class Parallelism:
     vpp: int = 1
     schedule: str = ""
     cp_comm: str = RING
+    tp_overlap: bool = False
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "dp", "cp", "ep", "vpp", "num_gpus"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_DEGREE:
                 raise RequestError(f"{flag(name)} {value}: expected a whole number, at least 1")
-        if not isinstance(self.sp, bool):
-            raise RequestError(f"--sp {self.sp!r}: expected true or false")
+        for name in ("sp", "tp_overlap"):
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{flag(name)} {getattr(self, name)!r}: expected true or false")
+        if self.tp_overlap and not self.sp:
+            raise RequestError("--tp-overlap: overlaps the collectives of --sp; expected --sp with it")
         _one_of("shard", self.shard, SHARDS)
         _one_of("cp_comm", self.cp_comm, CP_COMMS)
         if self.schedule:
@@ -123,7 +128,7 @@ class Parallelism:
         """The words, by name, that serving does not take, where they are not at their defaults."""
         asked: dict[str, object] = {
             "sp": self.sp, "vpp": self.vpp, "pp": self.pp, "dp": self.dp, "cp": self.cp, "ep": self.ep,
-            "shard": self.shard, "schedule": self.schedule,
+            "shard": self.shard, "schedule": self.schedule, "tp_overlap": self.tp_overlap,
         }  # fmt: skip
         return {name: value for name, value in asked.items() if value not in (1, False, NO_SHARD, "")}
 
@@ -150,6 +155,7 @@ class Workload:
 
     In training ``batch`` is the global batch, of all data-parallel ranks; ``recompute`` says what runs again in the
     backward pass (`recomputed`), ``offload_layers`` how many layers a rank keeps the activations of in host memory.
+    ``lora``: rank of adapters beside attention's projections, which alone are trained then (0: all weights are).
     In serving ``batch`` is that of all data-parallel ranks, too; ``all_to_all`` is how tokens come to experts of other
     ranks (`predictor.passes.expert_parallel`).
     """
@@ -180,6 +186,7 @@ class Workload:
     kernel_gap_s: float | None = None
     sampling: str = GREEDY
     offload_layers: int = 0
+    lora: int = 0
     all_to_all: str = ALL_GATHER
 
     def __post_init__(self) -> None:
@@ -223,6 +230,8 @@ class Workload:
             raise RequestError(f"--{used} {getattr(over, used)}: expected a system, whose links join the GPUs")
         if isinstance(self.offload_layers, bool) or not isinstance(self.offload_layers, int) or self.offload_layers < 0:
             raise RequestError(f"--offload-layers {self.offload_layers!r}: expected a whole number, 0 or more")
+        if isinstance(self.lora, bool) or not isinstance(self.lora, int) or not 0 <= self.lora <= LARGEST_DEGREE:
+            raise RequestError(f"--lora {self.lora!r}: expected the rank of the adapters, 0 for none")
         if self.mode != "train":
             if self.micro_batch:
                 raise RequestError(f"--micro-batch {self.micro_batch}: only --mode train takes it")
@@ -230,6 +239,8 @@ class Workload:
                 raise RequestError(f"--recompute {self.recompute}: only --mode train takes it")
             if self.offload_layers:
                 raise RequestError(f"--offload-layers {self.offload_layers}: only --mode train takes it")
+            if self.lora:
+                raise RequestError(f"--lora {self.lora}: only --mode train takes it")
             serves = SERVED if self.mode in CACHED else ("sp",) * (self.mode == "forward")
             for name, value in over.trains_only.items():
                 if name not in serves:

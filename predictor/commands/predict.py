@@ -105,9 +105,11 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         help="none, selective (attention's scores), full, or full:N-of-L, in N of the model's L layers (train)",
     )
     add("--offload-layers", type=int, default=0, metavar="N", help="layers whose activations go to the host (train)")
+    add("--lora", type=int, default=0, metavar="RANK", help="train adapters of attention's projections alone (train)")
     add("--num-gpus", type=int, help="GPUs of the run (default: the product of --tp, --pp, --dp and --cp)")
     add("--tp", type=int, default=1, help="GPUs that share every layer (tensor parallel)")
     add("--sp", action="store_true", help="sequences are split over --tp outside of what it splits (sequence parallel)")
+    add("--tp-overlap", action="store_true", help="products run beside the collectives of --tp, with --sp (train)")
     add("--pp", type=int, default=1, help="stages of the pipeline (train, prefill, decode, generate)")
     add("--vpp", type=int, default=1, help="chunks of the model that a stage holds (train)")
     add(

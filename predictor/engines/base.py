@@ -52,8 +52,8 @@ class Engine:
     layer with its norms in front ends with a residual sum of its own; ``fp8_cache``, whether it reads keys and values
     of 8 bits; ``joins_dropout``: dropout runs in the residual sum behind it, and norms do no sums; ``views_heads``: the
     products of unfused attention read heads where the projection left them; ``trains``: it trains and does nothing
-    else, so that a forward pass is one of training. ``unpacks``: it has kernels that unpack weights which the GPU has
-    no units for (Marlin). ``memory``: its
+    else, so that a forward pass is one of training; ``aged``: another release than the newest. ``unpacks``: it has
+    kernels that unpack weights which the GPU has no units for (Marlin). ``memory``: its
     share of the GPU's memory by version, the oldest first. ``decode_attention_of``: compute capability -> library whose
     decode attention comes nearest to what the engine runs there. ``slower``: attention of a pass (`PREFILL`, `DECODE`)
     over that of the measured kernels, where an older release runs older ones. ``called``: other names of its software;
@@ -79,6 +79,7 @@ class Engine:
     joins_dropout: bool = False
     views_heads: bool = False
     trains: bool = False
+    aged: bool = False
     unpacks: bool = True
     memory: tuple[MemoryRule, ...] = (WHOLE,)
     decode_attention_of: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -139,7 +140,7 @@ def _older(engine: Engine, ago: int, memory_ago: int) -> Engine:
     kept = releases[: len(releases) - ago]
     host, cache = kept[-1].host, kept[-1].cache
     return replace(
-        engine, host=host.prompts, decode_host=host.decode, memory=memory,
+        engine, aged=True, host=host.prompts, decode_host=host.decode, memory=memory,
         launch_overhead_s=host.call_s or engine.launch_overhead_s,
         launch_range_s=host.call_range_s or engine.launch_range_s,
         fp8_cache=engine.fp8_cache and (cache is None or cache.eight_bit), vintages=lambda: kept,

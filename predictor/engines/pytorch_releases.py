@@ -1,9 +1,15 @@
-"""PyTorch without a serving engine: what its host was seen to need, and who reduces. All releases are one."""
+"""PyTorch without a serving engine: what its host was seen to need, who reduces, and how it trains on many GPUs (FSDP).
+
+Two ages are told apart, by fused attention alone: FlashAttention 1 until PyTorch 2.2 brought FlashAttention 2.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from predictor.engines.attention_ages import FLASH_1
 from predictor.engines.base import CALLS, CAPTURED
-from predictor.engines.vintage import Collectives, Host, HostTime, Vintage
+from predictor.engines.vintage import Collectives, Host, HostTime, Training, Vintage
 
 _COLLECTIVES = Collectives("torch.distributed, backend nccl", unverified="symmetric memory, which callers may ask for")
 _TIMES = (
@@ -17,16 +23,23 @@ _TIMES = (
     ),
 )  # fmt: skip
 
-EAGER_VINTAGES = (
-    Vintage(
-        "", "",
-        Host(CALLS, CALLS, overlaps=(), source="PyTorch, eager: a framework call for each operator", times=_TIMES),
-        collectives=_COLLECTIVES,
-    ),
+_EAGER_HOST = Host(CALLS, CALLS, overlaps=(), source="PyTorch, eager: a framework call for each operator", times=_TIMES)
+_COMPILED_HOST = Host(CAPTURED, CAPTURED, overlaps=(), source='torch.compile, mode "reduce-overhead"')
+#: Source, FSDP: `torch/distributed/fsdp` (backward_prefetch BACKWARD_PRE, limit_all_gathers; FSDP2 prefetches a layer ahead).
+_FSDP = Training(
+    "torch/distributed/fsdp, pytorch.org/docs/stable/fsdp; DDP reduces buckets of 25 MiB beside the backward pass",
+    gradients_overlap=True, bucket_bytes=25 * 2.0**20, shards=True,
 )  # fmt: skip
-COMPILE_VINTAGES = (
-    Vintage(
-        "", "", Host(CAPTURED, CAPTURED, overlaps=(), source='torch.compile, mode "reduce-overhead"'),
-        collectives=_COLLECTIVES,
-    ),
-)  # fmt: skip
+_FSDP_OF_2022 = replace(
+    _FSDP, attention=FLASH_1, unverified="that models of that time called FlashAttention 1 (llm-foundry did)"
+)
+
+
+def _ages(host: Host) -> tuple[Vintage, ...]:
+    return (
+        Vintage("1.13", "", host, collectives=_COLLECTIVES, since="2022-10", training=_FSDP_OF_2022),
+        Vintage("2.2", "", host, collectives=_COLLECTIVES, since="2024-01", training=_FSDP),
+    )
+
+
+EAGER_VINTAGES, COMPILE_VINTAGES = _ages(_EAGER_HOST), _ages(_COMPILED_HOST)

@@ -26,7 +26,8 @@ class Step:
     ``lens``: a ragged batch, packed without padding: in decode the tokens that each sequence has in the cache, else
     each one's query tokens; ``context_len`` or ``seq_len`` is then the longest.
 
-    ``routing``: how tokens fall on experts (`predictor.ops.routing`). ``sampling``: how the next tokens are chosen, of
+    ``routing``: how tokens fall on experts (`predictor.ops.routing`). ``lora``: rank of the adapters
+    beside attention's projections, in training (0: none). ``sampling``: how the next tokens are chosen, of
     `predictor.engines.SAMPLINGS`; "" where the pass ends with its logits.
     """
 
@@ -43,6 +44,7 @@ class Step:
     routing: str = RANDOM
     experts: str = "loop"
     sampling: str = ""
+    lora: int = 0
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from predictor.errors import RequestError, unknown_name
-from predictor.ops.base import Op, Piece
+from predictor.ops.base import Gradient, Op, Piece
 
 if TYPE_CHECKING:
     from predictor.hardware.system import SystemSpec
@@ -34,6 +34,7 @@ class Collective(Op):
     ``link_bandwidth``: bytes/s in one direction per GPU within a node; 0: not known, and no bound.
     ``net_bandwidth``: bytes/s in one direction that a node gives to its ``ranks_per_node`` GPUs together.
     ``in_switch``: the switches of the node add and multicast. ``system`` names where the links are from.
+    ``in_pieces``: it moves a piece at a time, beside the product that makes or reads what it moves.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Collective(Op):
     net_bandwidth: float = 0.0
     net_latency_s: float = 0.0
     system: str = ""
+    in_pieces: bool = False
 
     family: ClassVar[str] = "collective"
     columns: ClassVar[tuple[str, ...]] = (
@@ -128,6 +130,13 @@ class Collective(Op):
         if self.kind in ("send_recv", "broadcast"):
             return float(self.size)
         return self.size * (nodes - 1) / nodes
+
+    def backward(self) -> tuple[Op, ...]:
+        """Of what an all_to_all brought, the gradients go back the same way."""
+        return (self,) if self.kind == "all_to_all" else ()
+
+    def gradients(self) -> tuple[Gradient, ...]:
+        return (Gradient((0,)),) if self.kind == "all_to_all" else ()
 
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Collective:
         """The same GPUs on part of the buffer, where another axis of a mesh splits it."""

@@ -101,5 +101,5 @@ def exchange(
     net_bandwidth, net_latency = system.across(ranks_per_node) if ranks > ranks_per_node else (0.0, 0.0)
     return Exchange(
         dtype, "all_to_all", near + far, ranks, ranks_per_node, link.kind, link.bandwidth, link.latency_s,
-        False, net_bandwidth, net_latency, system.id, library, way, near, far,
+        False, net_bandwidth, net_latency, system.id, False, library, way, near, far,
     )  # fmt: skip

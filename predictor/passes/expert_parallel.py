@@ -23,6 +23,7 @@ from predictor.dtypes import bytes_of
 from predictor.engines.exchange import ALL_GATHER
 from predictor.errors import RequestError
 from predictor.graph.graph import Block, Graph, Node
+from predictor.graph.tensor import Tensor
 from predictor.ops.collective import over
 from predictor.ops.exchange import DIRECT, FORWARDED, exchange
 from predictor.ops.moe import MoE
@@ -127,3 +128,49 @@ def _skew(op: MoE, ep: int) -> float:
         return 1.0
     own = float(inclusion(op.distribution, op.experts, op.top_k, ep).sum())
     return max(1.0, own * ep / op.top_k)
+
+
+def check_shared_experts(config: ModelConfig, ep: int) -> None:
+    """RequestError, one line, where ``ep`` ranks cannot share the experts of a model in training."""
+    if ep > 1 and (not config.experts or config.is_encoder_decoder):
+        raise RequestError(f"--ep {ep}: {config.name} has no experts that run whole; expected 1")
+    if config.experts and config.experts % ep:
+        fit = max(n for n in range(1, ep + 1) if config.experts % n == 0)
+        raise RequestError(
+            f"--ep {ep}: does not divide {config.experts} experts of {config.name}; nearest valid: {fit}"
+        )
+
+
+def share_experts(graph: Graph, mesh: Mesh) -> Graph:
+    """A forward graph in which the ranks along "ep" have a part of the experts each: an all_to_all takes every token's
+    copies to its experts, another one brings what they made back; autograd makes the conjugates of both.
+
+    Each rank's experts work on as many rows as before, of fewer experts: an even spread, or that of the model's routing
+    over the experts it has.
+    """
+    ep = mesh.degree("ep")
+    if ep == 1:
+        return graph
+    blocks = []
+    for block in graph.blocks:
+        nodes: list[Node] = []
+        for node in block.nodes:
+            nodes += _shared(node, node.op, mesh, ep) if isinstance(node.op, MoE) else [node]
+        blocks.append(replace(block, nodes=tuple(nodes)) if len(nodes) > len(block.nodes) else block)
+    return Graph(tuple(blocks), graph.fused)
+
+
+def _shared(node: Node, op: MoE, mesh: Mesh, ep: int) -> list[Node]:
+    x, chosen, *weights = node.inputs
+    y = node.outputs[0]
+    arrived, made = x.copied(x.base), y.copied()
+    nbytes = op.tokens * op.top_k * op.hidden * bytes_of(x.dtype)
+    sent = mesh.collective("all_to_all", "ep", x.dtype, round(nbytes))
+    local = [Tensor(w.name, w.axes, (w.shape[0] // ep, *w.shape[1:]), w.dtype, w.role, w.segments) for w in weights]
+    own = replace(op, tokens=op.tokens * ep, ep=ep)
+    scope = node.scope
+    return [
+        Node(sent, "dispatch all_to_all", (x,), (arrived,), part=node.part, scope=f"{scope} dispatch"),
+        replace(node, op=own, inputs=(arrived, chosen, *local), outputs=(made, *node.outputs[1:])),
+        Node(sent, "combine all_to_all", (made,), (y,), part=node.part, scope=f"{scope} combine"),
+    ]

@@ -29,6 +29,7 @@ from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor, View
 from predictor.hardware.mesh import Mesh
 from predictor.ops.base import BACKWARD, FORWARD, Piece
+from predictor.ops.elementwise import Elementwise
 
 #: Logical axis -> axis of the mesh.
 Rules = Mapping[str, str]
@@ -141,6 +142,8 @@ class _Rank:
         self.pieces: dict[int, Piece] = {}
         #: of softly split tensors, what there is of them where they are gathered, and the gathered ones of a block
         self.wholes: dict[int, Piece] = {}
+        #: by id of a tensor in 8 bits, that of the one which was quantized: for several products, it is one
+        self.narrowed: dict[int, int] = {}
         self.gathered: dict[tuple[int, tuple[int, ...], bool], Tensor] = {}
         self.partial: dict[int, _Made] = {}
         #: split results that nothing has read yet
@@ -180,6 +183,8 @@ class _Rank:
                 self._among_ranks(found, i, after, made)
                 nodes.append(found[0])
                 continue
+            if self.layout.soft and isinstance(node.op, Elementwise) and node.op.fn == "quantize":
+                self.narrowed[id(node.outputs[0])] = id(node.inputs[0].storage)
             inputs: list[Piece] = []
             read: list[Tensor] = []
             split: tuple[str, ...] = ()  # axes of the mesh that split what it reads
@@ -293,7 +298,7 @@ class _Rank:
     ) -> Tensor:
         """A softly split tensor on every rank: gathered once a block, before the ``node`` at place ``i``; for gradients
         anew, as what was gathered is not saved."""
-        key = (id(t.storage), t.shape, any(made.role == GRADIENT for made in node.outputs))
+        key = (self.narrowed.get(id(t.storage), id(t.storage)), t.shape, any(o.role == GRADIENT for o in node.outputs))
         if key not in self.gathered:
             cut = self._soft(t)
             assert cut is not None

@@ -11,6 +11,7 @@ from predictor.networks import ModelConfig, Step, build
 from predictor.networks.traced import recorded
 from predictor.parts import Formats, plain
 from predictor.passes.autograd import joint
+from predictor.passes.freeze import freeze
 from predictor.passes.quantize import quantize
 from predictor.passes.recompute import recompute
 from predictor.workload import CACHED, Parallelism, Workload
@@ -48,14 +49,16 @@ def own_update(config: ModelConfig, step: Step, accumulate: bool) -> Graph | Non
 def lower(
     config: ModelConfig, step: Step, mesh: Mesh | None = None, formats: Formats | None = None, engine: Engine = EAGER,
     accumulate: bool | None = None, again: str = "none", sequences: bool = False,
-    cp_comm: str = "ring", ep: int = 1,
+    cp_comm: str = "ring", in_pieces: bool = False,
 ) -> Graph:  # fmt: skip
     """The graph of one GPU, or of one rank of ``mesh``, in ``formats`` (None: all in the dtype of its activations) and
     the kernels of ``engine``.
 
     With ``accumulate`` its backward pass follows, which adds to the gradients that are there, or (False) makes them;
     ``again`` says what of the forward pass runs again in it (`predictor.passes.recompute`). ``sequences``: outside of
-    what tensor parallelism splits, they are split over its ranks.
+    what tensor parallelism splits, they are split over its ranks. In training, ``step`` is a rank's part of the
+    sequences where the mesh has an axis "cp" (``cp_comm``: how attention sees the rest), and ranks along "ep" share the
+    experts; ``in_pieces``: products run in pieces beside the collectives of tensor parallelism.
 
     Raises RequestError, one line with the nearest degree that works, where a degree does not divide the model.
     """
@@ -64,8 +67,15 @@ def lower(
         graph = source.record(step, accumulate).graph
     else:
         graph = quantize(build(config, step), formats or plain(step.act_dtype))
+        if mesh is not None and mesh.degree("ep") > 1:
+            from predictor.passes.expert_parallel import check_shared_experts, share_experts
+
+            check_shared_experts(config, mesh.degree("ep"))
+            graph = share_experts(graph, mesh)
         if accumulate is not None:
             graph = recompute(joint(graph, accumulate), again)
+            if step.lora:
+                graph = freeze(graph)
     if mesh is not None:
         from predictor.passes.shard import shard  # a forecast of one GPU starts without it
         from predictor.passes.tensor_parallel import TENSOR, check_tensor
@@ -79,18 +89,38 @@ def lower(
             check_sequence(step.seq_len, mesh.degree("tp"))
             soft = SEQUENCE
         graph = shard(graph, mesh, TENSOR, soft)
+        if in_pieces:
+            from predictor.passes.sequence_parallel import beside_products
+
+            graph = beside_products(graph)
         if serves and mesh.ep * mesh.degree("dp") > 1:
             from predictor.passes.expert_parallel import check_experts, spread_experts
 
             check_experts(config, mesh)
             graph = spread_experts(graph, mesh, step.mode != "decode")
     if not engine.fuses:
-        return graph
+        return _in_context(graph, mesh, cp_comm)
     from predictor.passes.fuse import fuse  # a forecast of eager PyTorch starts without it
 
-    graph = fuse(graph, engine)
+    graph = _in_context(fuse(graph, engine), mesh, cp_comm)
+    if accumulate is not None:
+        if step.lora:
+            graph = freeze(graph)
+        if engine.trains:
+            from predictor.passes.narrow import with_casts  # nor does eager PyTorch cast
+
+            graph = with_casts(graph, step.lora > 0)
     if not step.sampling or config.head != "lm":
         return graph
     from predictor.passes.sample import sample  # nor does it choose tokens
 
     return sample(graph, engine, step.batch, config.vocab, step.sampling)
+
+
+def _in_context(graph: Graph, mesh: Mesh | None, comm: str) -> Graph:
+    """``graph`` with attention over the sequences' parts of all ranks along "cp"."""
+    if mesh is None or mesh.degree("cp") == 1:
+        return graph
+    from predictor.passes.context_parallel import context  # a forecast of one GPU starts without it
+
+    return context(graph, mesh, comm)

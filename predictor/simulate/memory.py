@@ -275,7 +275,13 @@ def _of_training(run: Run, plan: Plan) -> tuple[Held, int]:
     if plan.parallel is None:
         saved = sum(entry.nbytes for entry in saved_tensors(plan.stages[0].graph))
         saved += sum(n.op.bytes_written() for n, _ in plan.first.nodes() if isinstance(n.op, CrossEntropy))
-        return _state(run, _parameters(run.config), 1)._replace(activations=saved), 0
+        count = _parameters(run.config)
+        if run.work.lora:
+            from predictor.passes.freeze import is_trained  # who trains all weights starts without it
+
+            trained = sum(w.elements * n for w, n in plan.stages[0].graph.weights() if is_trained(w))
+            return _state(run, trained, 1, count)._replace(activations=saved), 0
+        return _state(run, count, 1)._replace(activations=saved), 0
     work, over, parallel = run.work, run.work.parallelism, plan.parallel
     assert work.system is not None
     replicas = over.dp * over.cp
@@ -291,7 +297,7 @@ def _of_training(run: Run, plan: Plan) -> tuple[Held, int]:
         most = each.sum(axis=2)[0]
     found = []
     for rank, activations in zip(kinds, most.tolist(), strict=True):
-        state = _state(run, rank.parameters, inner)
+        state = _state(run, rank.trained, inner, rank.parameters - rank.trained)
         units = [parallel.units[place] for place in rank.chunks if place in parallel.units]
         gathered = max((_largest_unit(plan, unit.gather) for unit in units), default=0.0)
         found.append(state._replace(activations=activations, weights=state.weights + 2.0 * gathered))
@@ -304,14 +310,15 @@ def _largest_unit(plan: Plan, place: int) -> float:
     return max((node.op.bytes_written() for node, _ in plan.stages[place].graph.nodes()), default=0.0)
 
 
-def _state(run: Run, count: int, shards: int) -> Held:
+def _state(run: Run, count: int, shards: int, frozen: int = 0) -> Held:
     """Weights (with an fp32 master copy in 16-bit training), gradients and optimizer state of ``count`` parameters,
-    spread over so many ``shards`` as far as the run spreads them."""
+    spread over so many ``shards`` as far as the run spreads them; of ``frozen`` ones the weights alone."""
     mixed, work = run.numbers.mixed, run.work
     optimizer, shard, training = work.optimizer, work.parallelism.shard, work.engine.training
     state, gradients_in, weights_in = (shards if shard in among else 1 for among in _SPREAD)
     master = 4.0 if mixed and optimizer != "none" else 0.0
     weights = count * ((2.0 if mixed else 4.0) / weights_in + master / state)
+    weights += frozen * (2.0 if mixed else 4.0) / weights_in
     wide = work.micro_batches > 1 or (training is not None and training.main_gradients == "fp32")
     gradients = count * (4.0 if not mixed or wide else 2.0) / gradients_in
     return Held(weights, gradients, count * _STATE[optimizer] / state, 0.0)

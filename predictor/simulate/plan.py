@@ -96,6 +96,7 @@ def make_step(
         lens=lens,
         routing=RANDOM if work.routing is None else work.routing.distribution,
         experts="whole" if engine.fuses else "loop",
+        lora=work.lora if mode == "train" else 0,
         sampling=work.sampling if serving and engine.samples else "",
     )
 

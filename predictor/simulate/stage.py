@@ -62,13 +62,14 @@ class Stage(NamedTuple):
 class Rank(NamedTuple):
     """A stage of a pipeline, of its kind: places in ``Plan.stages``. ``chunks``: of its chunks, in order; ``reduce``
     and ``gather``: what its replicas exchange once a step (-1: nothing); ``update``: the optimizer's step (-1: none).
-    ``parameters``: elements of its weights."""
+    ``parameters``: elements of its weights, ``trained`` of those that are trained."""
 
     chunks: tuple[int, ...]
     reduce: int
     gather: int
     update: int
     parameters: int
+    trained: int
 
 
 class Units(NamedTuple):

@@ -14,6 +14,7 @@ import numpy as np
 from predictor.graph import Block
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import COMPUTE
+from predictor.ops.collective import Collective
 from predictor.roofline import FloatArray
 
 #: Streaming multiprocessors that a collective's kernels hold: the default of DeepEP's kernels (source:
@@ -26,10 +27,34 @@ def slowdown(gpu: GPUSpec) -> float:
     return HELD_SMS / max(gpu.sm_count, 2 * HELD_SMS) if gpu.sm_count else 0.0
 
 
+def in_pieces(block: Block, seconds: Sequence[float]) -> list[float]:
+    """Seconds of every node where collectives move a piece at a time beside a product (`Collective.in_pieces`): of n
+    pieces, one for each rank, the first (of an all_gather: the last product's) has nothing beside it."""
+    found = list(seconds)
+    maker = {id(t.storage): i for i, node in enumerate(block.nodes) for t in node.outputs}
+    reader: dict[int, int] = {}
+    for i, node in enumerate(block.nodes):
+        if node.op.unit == "matrix":
+            for t in node.inputs:
+                reader.setdefault(id(t.storage), i)
+    for i, node in enumerate(block.nodes):
+        op = node.op
+        if isinstance(op, Collective) and op.in_pieces:
+            tensors = node.outputs if op.kind == "all_gather" else node.inputs
+            found_in = reader if op.kind == "all_gather" else maker
+            beside = next((found_in[id(t.storage)] for t in tensors if id(t.storage) in found_in), None)
+            if beside is not None and block.nodes[beside].op.unit == "matrix":
+                alone = seconds[i] / op.ranks
+                left = (seconds[i] - seconds[beside]) * (op.ranks - 1) / op.ranks
+                found[i] = alone + max(0.0, left)
+    return found
+
+
 def exposed(block: Block, seconds: Sequence[float], slower: float) -> FloatArray:
     """Seconds of every node of one run of a block, of shape (nodes,): of a collective, what compute waits for it and
     what it slows compute down by in place of its own time; the sum is when the run is done."""
     now = 0.0
+    seconds = in_pieces(block, seconds)
     found = np.array(seconds, dtype=float)
     free: dict[str, float] = {}
     arrives: dict[int, tuple[float, int]] = {}  # by storage: when, and of which collective

@@ -249,6 +249,14 @@ def _times_as_long(op: Op, engine: Engine) -> float:
     return engine.slower.get(DECODE if op.is_decode else PREFILL, 1.0)
 
 
+def _of_its_age(ops: Sequence[Op], gpu: GPUSpec, table: KernelTable, library: str) -> KernelTable:
+    """The table with fused attention as an older ``library`` has it, never faster than what was measured."""
+    from predictor.engines.attention_ages import older_s  # today's software starts without it
+
+    taken = np.array([older_s(library, op, gpu) if isinstance(op, Attention) else 0.0 for op in ops])
+    return stretched(np.maximum(taken / table.latency_s, 1.0), table)
+
+
 class Operators:
     """Every operator that one engine ran on one GPU, by row: its seconds and FLOPs, those of one call.
 
@@ -310,9 +318,10 @@ class Operators:
                         self._missing.append(op)
                     index[i] = known[id(op)] = row
         several = [node for node in block.nodes if node.count != 1 or node.share != 1.0]
+        if all(node.op.stream == COMPUTE for node in block.nodes):
+            return TimedBlock(block, index, not several)
         training = self.engine.training
-        beside = training is not None and training.tensor_overlaps
-        if not beside or all(node.op.stream == COMPUTE for node in block.nodes):
+        if training is None or not training.tensor_overlaps:
             return TimedBlock(block, index, not several)
         from predictor.simulate.streams import slowdown  # one GPU starts without it
 
@@ -328,8 +337,10 @@ class Operators:
 
                 chosen_of = library_of(engine, gpu)
             table = predict_kernels(ops, gpu, self.selector, engine.kernels, chosen_of, engine.serves)
-            if engine.slower or (engine.training is not None and engine.training.adds_in_product):
+            if engine.slower or (engine.trains and any(isinstance(op, Gemm) and op.layout == "nt" for op in ops)):
                 table = stretched(np.array([_times_as_long(op, engine) for op in ops]), table)
+            if engine.aged and engine.training is not None and engine.training.attention:
+                table = _of_its_age(ops, gpu, table, engine.training.attention)
             self._tables.append(table)
             self.seconds = np.concatenate((self.seconds, table.latency_s))
             measured = np.array([name != "" for name in table.estimators])  # the roofline alone stays what it is

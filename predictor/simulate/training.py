@@ -18,6 +18,8 @@ from predictor.ops.collective import Collective
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.embedding import CrossEntropy
 from predictor.parts import Formats
+from predictor.passes.context_parallel import check_context
+from predictor.passes.freeze import is_trained
 from predictor.passes.optimizer import update_graph
 from predictor.passes.pipeline import Chunk, chunks_of, cut
 from predictor.precision import Precision
@@ -72,12 +74,12 @@ def _saved(graph: Graph) -> float:
 @lru_cache(maxsize=512)
 def lowered(
     config: ModelConfig, step: Step, mesh: Mesh | None, formats: Formats, engine: Engine, accumulate: bool, again: str,
-    some: bool, sequences: bool, cp_comm: str, ep: int,
+    some: bool, sequences: bool, cp_comm: str, in_pieces: bool,
 ) -> Lowered:  # fmt: skip
     """The joint graph of one micro-batch on one rank; with ``some``, beside it the one that runs every layer again."""
 
     def made(kind: str) -> Graph:
-        return lower(config, step, mesh, formats, engine, accumulate, kind, sequences, cp_comm, ep)
+        return lower(config, step, mesh, formats, engine, accumulate, kind, sequences, cp_comm, in_pieces)
 
     return Lowered(made("none"), made(again)) if some else Lowered(made(again), None)
 
@@ -98,15 +100,16 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
             f"--recompute {work.recompute}: {config.name} has {config.layers} layers; expected"
             f" full:N-of-{config.layers}"
         )
-    for name, degree in (("cp", over.cp), ("ep", over.ep)):
-        if degree > 1:
-            raise UnsupportedError(f"--{name} {degree}: not built yet for --mode train; expected 1")
     if work.offload_layers:
         raise UnsupportedError(f"--offload-layers {work.offload_layers}: not built yet; expected 0")
-    inner = _layer_mesh(over.tp, over.cp, work.system)
-    whole = lowered(
-        config, step, inner, numbers.formats, engine, accumulate, kind, bool(of), over.sp, over.cp_comm, over.ep
-    )
+    if over.cp > 1 and over.ep > 1:
+        raise UnsupportedError(f"--cp {over.cp} with --ep {over.ep}: not built yet; expected one of them")
+    if over.cp > 1:
+        check_context(config, step.seq_len, over.cp, over.tp, over.cp_comm)
+        step = replace(step, seq_len=step.seq_len // over.cp)
+    inner = _layer_mesh(over.tp, over.cp, over.ep, work.system)
+    whole = lowered(config, step, inner, numbers.formats, engine, accumulate, kind, bool(of), over.sp, over.cp_comm,
+                    over.tp_overlap)  # fmt: skip
     host, launch_s = CALLS if engine.host == CALLS else CAPTURED, work.launch_overhead_s
     gaps = gaps_of(host == CAPTURED, work.kernel_gap_s)
 
@@ -125,7 +128,8 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
     saved = {places[id(graph)]: partial(whole.saved, chunk) for graph, chunk in zip(graphs, chunks, strict=True)}
     if over.num_gpus == 1:
         own = own_update(config, step, accumulate) if work.optimizer != "none" else None
-        update = own or update_graph(parameters(config), work.optimizer, numbers.mixed, training)
+        trained = _trained(graphs[0]) if work.lora else parameters(config)
+        update = own or update_graph(trained, work.optimizer, numbers.mixed, training)
         return Plan((*stages, stage(update, OPTIMIZER)))
     exchange = _Exchange(work, numbers, engine)
     units: dict[int, Units] = {}
@@ -142,17 +146,18 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
         if mine not in kinds:
             kinds[mine] = len(found)
             count = sum(stages[place].graph.parameters() for place in mine)
+            trained = sum(_trained(stages[place].graph) for place in mine) if work.lora else count
             rank = {"reduce": -1, "gather": -1, "update": -1}
             parts = (
-                ("reduce", exchange.reduced(count, config, not found or s == over.pp - 1), GRADIENTS),
-                ("gather", exchange.gathered(count), WEIGHTS),
-                ("update", update_graph(exchange.kept(count), work.optimizer, numbers.mixed, training), OPTIMIZER),
+                ("reduce", exchange.reduced(trained, config, not found or s == over.pp - 1), GRADIENTS),
+                ("gather", exchange.gathered(trained), WEIGHTS),
+                ("update", update_graph(exchange.kept(trained), work.optimizer, numbers.mixed, training), OPTIMIZER),
             )
             for name, graph, phase in parts:
                 if graph.blocks:
                     rank[name] = len(stages)
                     stages.append(stage(graph, phase))
-            found.append(Rank(mine, rank["reduce"], rank["gather"], rank["update"], count))
+            found.append(Rank(mine, rank["reduce"], rank["gather"], rank["update"], count, trained))
         ranks.append(kinds[mine])
     message = -1
     if over.pp > 1:
@@ -161,10 +166,15 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
     return Plan(tuple(stages), Parallel(tuple(found), tuple(ranks), message, units, saved))
 
 
+def _trained(graph: Graph) -> int:
+    """Elements of the weights of adapters, which alone are trained where there are any."""
+    return sum(weight.elements * count for weight, count in graph.weights() if is_trained(weight))
+
+
 @lru_cache(maxsize=256)
-def _layer_mesh(tp: int, cp: int, system: SystemSpec | None) -> Mesh | None:
-    """The GPUs that share a layer of one replica, an axis a parallelism; None for one GPU."""
-    return None if system is None or tp * cp == 1 else Mesh((("tp", tp), ("cp", cp)), system)
+def _layer_mesh(tp: int, cp: int, ep: int, system: SystemSpec | None) -> Mesh | None:
+    """The GPUs that share a layer, an axis a parallelism; None for one GPU."""
+    return None if system is None or tp * cp * ep == 1 else Mesh((("tp", tp), ("cp", cp), ("ep", ep)), system)
 
 
 @lru_cache(maxsize=4096)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -13,6 +14,7 @@ from predictor.engines import EAGER
 from predictor.errors import RequestError, TilecastError, UnsupportedError
 from predictor.forecast import Forecast, forecast
 from predictor.hardware.system import LATENCY_S, SystemSpec
+from predictor.networks.load import catalogue
 from predictor.ops.routing import RANDOM
 from predictor.request import Request
 from predictor.workload import ragged_lengths
@@ -21,7 +23,7 @@ from predictor.workload import ragged_lengths
 COLUMNS = (
     "case", "config", "mode", "gpu", "num_gpus", "gpus_per_node", "dtype", "seq_len", "output_len", "context_len",
     "network_gbit_per_node", "prompt_lens", "global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "vpp", "shard",
-    "sequence_parallel", "recompute", "recompute_layers", "cpu_offload_layers", "optimizer",
+    "sequence_parallel", "recompute", "recompute_layers", "cpu_offload_layers", "peft", "tp_comm_overlap", "optimizer",
     "execution", "software", "attention", "kv_dtype", "routing", "memory_fraction", "step_overhead_ms",
     "launch_overhead_us", "measured_ms", "measured_forward_ms",
 )  # fmt: skip
@@ -55,7 +57,7 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
     if name.startswith("timm:"):
         raise UnsupportedError("image models (timm) are not built yet")
     path = configs / f"{name}.json"
-    if not path.is_file():
+    if not path.is_file() and name not in catalogue():
         raise RequestError(f"no config {str(path)!r}")
     empty = next((key for key in ("gpu", "mode") if not _text(row, key)), None)
     if empty:
@@ -63,7 +65,7 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
     mode = _text(row, "mode")
     lens = _lengths(row, mode)
     micro = _int(row, "micro_batch")
-    config = _config(path)
+    config = _config(path if path.is_file() else name)
     asked = Request(
         config,
         _text(row, "gpu"),
@@ -82,6 +84,8 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
         micro_batch=micro if mode == "train" and micro else 0,
         recompute=_recompute(row, config.layers),
         offload_layers=_int(row, "cpu_offload_layers"),
+        lora=_lora(row),
+        tp_overlap=_int(row, "tp_comm_overlap") > 0 and _int(row, "sequence_parallel") > 0 and _int(row, "tp") > 1,
         sp=mode in ("train", "forward") and _int(row, "sequence_parallel") > 0,
         vpp=_int(row, "vpp") or 1,
         system=_system(row),
@@ -99,6 +103,12 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
         artifacts=artifacts,
     )
     return forecast(asked.run())
+
+
+def _lora(row: Mapping[str, Any]) -> int:
+    """The rank of the adapters that a row trains alone, said as "lora r=16"; 0 where it says nothing of them."""
+    found = re.search(r"\blora r=(\d+)", _text(row, "peft"))
+    return int(found.group(1)) if found else 0
 
 
 def _recompute(row: Mapping[str, Any], layers: int) -> str:
@@ -137,7 +147,7 @@ def described(system: SystemSpec, per_node: int, network_gbit: float) -> SystemS
 
 
 @lru_cache(maxsize=512)
-def _config(path: Path) -> Any:
+def _config(path: Path | str) -> Any:
     from predictor.networks import load_config
 
     return load_config(path)

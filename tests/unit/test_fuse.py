@@ -102,7 +102,8 @@ def test_every_mode_keeps_its_products_and_its_edges(model: str, of: str) -> Non
         assert products(fused) == pytest.approx(products(graph), rel=1e-12)
         assert fused.parameters() == graph.parameters()
         assert len(nodes_of(fused)) < len(nodes_of(graph))
-        assert moved(fused) < moved(graph) or engine(of).adds_qkv_bias  # in a kernel of its own
+        more = engine(of).adds_qkv_bias or engine(of).trains  # in a kernel of its own; a loss of several kernels
+        assert moved(fused) < moved(graph) or more
         assert unmade(graph) == [] and unmade(fused) == []
 
 

@@ -1,0 +1,124 @@
+"""Context and expert parallelism, adapters, products in pieces, casts: work is conserved, exchanges are counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from each import each
+
+import predictor
+from predictor.engines.attention_ages import FLASH_1, older_s
+from predictor.errors import RequestError, UnsupportedError
+from predictor.forecast import Forecast, forecast
+from predictor.hardware.gpu import load_gpu
+from predictor.ops import Attention, Gemm
+from predictor.ops.collective import Collective
+from predictor.ops.elementwise import Elementwise
+from predictor.ops.moe import MoE
+from predictor.request import Request
+
+BASE: dict[str, Any] = {"mode": "train", "seq_len": 2048, "batch": 8, "micro_batch": 1, "execution": "megatron"}
+
+
+def ask(model: str = "llama-3.2-1b", gpu: str = "h100", **words: Any) -> Forecast:
+    return forecast(Request(model, gpu, **(BASE | words)).run(), intervals=False)
+
+
+def nodes_of(found: Forecast, *kinds: type) -> list[tuple[Any, float]]:
+    return [(n, times) for n, times in found.timed[0].stage.graph.nodes() if isinstance(n.op, kinds)]
+
+
+@each("comm", ("ring", "all_to_all"))
+@each("cp", (2, 4))
+def test_attention_of_all_ranks_is_that_of_one(comm: str, cp: int) -> None:
+    """In a ring of causal parts, but for the diagonal."""
+    whole, found = ask(), ask(cp=cp, cp_comm=comm)
+    pairs = [sum(n.op.flops() * times for n, times in nodes_of(each_, Attention)) for each_ in (whole, found)]
+    assert cp * pairs[1] == pytest.approx(pairs[0], rel=2e-3)
+    assert cp * found.flops == pytest.approx(whole.flops, rel=0.01)
+    sent = [(n.op.kind, n.op.size, times) for n, times in nodes_of(found, Collective)]
+    kinds = {kind for kind, _, _ in sent}
+    assert kinds == ({"send_recv"} if comm == "ring" else {"all_to_all"})
+    if comm == "ring":
+        keys = 2 * 2048 // cp * 8 * 64 * 2  # keys and values, 8 heads of 64 in 16 bit
+        layers, (forward, backward) = 16, (keys, 2 * keys)
+        assert sum(size * times for _, size, times in sent) == layers * (cp - 1) * (forward + backward)
+
+
+@each(("words", "said"), (
+    ({"cp": 3, "batch": 8}, "--cp 3: 6 parts do not divide --seq-len 2048; nearest that they do: 2046"),
+    ({"cp": 16, "cp_comm": "all_to_all"}, "--cp 16 --cp-comm all_to_all: with --tp 1 does not divide 32 heads and 8"
+     " kv_heads; expected --cp-comm ring"),
+    ({"dp": 4, "ep": 4}, "--ep 4: llama-3.2-1b has no experts that run whole; expected 1"),
+    ({"tp": 2, "tp_overlap": True}, "--tp-overlap: overlaps the collectives of --sp; expected --sp with it"),
+    ({"lora": -1}, "--lora -1: expected the rank of the adapters, 0 for none"),
+))  # fmt: skip
+def test_what_cannot_be_is_one_line(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        ask(**words)
+    assert str(caught.value) == said
+
+
+def test_unfused_attention_is_not_split_by_context() -> None:
+    with pytest.raises(UnsupportedError, match="not built for --attention math; expected flash"):
+        ask(cp=2, attention="math")
+
+
+def test_experts_are_shared_out_and_tokens_sent_there_and_back() -> None:
+    whole, found = ask("mixtral-8x7b", dp=8, batch=8), ask("mixtral-8x7b", dp=8, ep=8, batch=8)
+    assert found.flops == pytest.approx(whole.flops, rel=0.01), "as many rows a rank, of fewer experts"
+    moe = [n.op for n, _ in nodes_of(found, MoE)]
+    assert moe and all(isinstance(op, MoE) and op.ep == 8 and op.expert_rows == 2048 * 2 for op in moe)
+    sent = [(n.phase, n.op.size) for n, _ in nodes_of(found, Collective)]
+    assert sent == [("forward", 2048 * 2 * 4096 * 2)] * 2 + [("backward", 2048 * 2 * 4096 * 2)] * 2
+    kept = [each_.plan.parallel.kinds[0].parameters for each_ in (whole, found) if each_.plan.parallel]
+    experts = 32 * 8 * 3 * 4096 * 14336
+    assert kept[0] - kept[1] == experts * 7 // 8
+
+
+@each("execution", ("eager", "megatron"))
+def test_adapters_alone_are_trained(execution: str) -> None:
+    words = {"seq_len": 256, "batch": 1, "execution": execution}
+    whole, found = ask(**words), ask(**words, lora=16)
+    made = [n for n, _ in nodes_of(found, Gemm) if n.op.layout == "nt" and n.op.kind == "linear"]
+    assert made and all("adapter" in n.name for n in made)
+    trained = 16 * (16 * ((2048 + 2048) + 2 * (2048 + 512) + (2048 + 2048)))
+    state = found.memory.optimizer
+    assert state == pytest.approx(8 * trained)
+    assert found.memory.gradients < 0.02 * whole.memory.gradients
+    assert found.latency_s < 0.8 * whole.latency_s
+
+
+def test_products_in_pieces_hide_what_they_wait_for() -> None:
+    words = {"tp": 4, "sp": True, "seq_len": 4096}
+    plain, pieces = ask("llama-3.1-8b", **words), ask("llama-3.1-8b", **words, tp_overlap=True)
+    before, after = plain.summary().exposed_s["tensor"], pieces.summary().exposed_s["tensor"]
+    assert 0 < after < 0.6 * before
+    assert plain.flops == pieces.flops
+
+
+def test_products_of_8_bits_are_cast_for_and_share_what_they_gather() -> None:
+    found = ask("llama-3.1-8b", tp=2, sp=True, dtype="fp8")
+    casts = [n for n, _ in nodes_of(found, Elementwise) if n.op.fn == "quantize"]
+    assert {n.phase for n in casts} == {"forward", "backward"}
+    gathers = [n for n, _ in nodes_of(found, Collective) if n.op.kind == "all_gather" and n.phase == "forward"]
+    assert len([n for n in gathers if n.name.startswith(("attention", "mlp"))]) == 2
+    assert not [n for n, _ in nodes_of(ask("llama-3.1-8b", tp=2, sp=True), Elementwise) if n.op.fn == "quantize"]
+
+
+@each(("gpu", "peak"), (("a100-sxm-80gb", 312e12), ("v100-sxm-16gb", 125e12)))
+def test_older_attention_has_its_published_rate(gpu: str, peak: float) -> None:
+    """82 TFLOP/s with a width of 128, 8k tokens, not causal, on A100; as much of another board's peak."""
+    board = load_gpu(gpu)
+    op = Attention("fp16", 2, 16, 16, 8192, 8192, 128, 0, False)
+    assert op.flops() / older_s(FLASH_1, op, board) == pytest.approx(82e12 * peak / 312e12, rel=0.02)
+    assert older_s("flash 9", op, board) == 0.0
+
+
+def test_software_of_2023_attends_slower() -> None:
+    words = {"mode": "train", "batch": 8, "seq_len": 8192, "dp": 8, "shard": "zero3", "micro_batch": 1}
+    old, new = (
+        predictor.predict("mpt-7b", "a100-sxm-80gb", software=f"torch fsdp {year}", **words) for year in (2023, 2025)
+    )
+    assert old.latency_s > 1.1 * new.latency_s
