@@ -17,11 +17,12 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
 
 FLASH_1 = "flash 1"
-#: Logarithms (base 2) of the lengths, and of the head widths (source: the charts above).
+#: Logarithms (base 2) of the lengths of the charts. Source: flash-attention@0251105a2fb1, assets.
 _LENGTHS = (9.0, 10.0, 11.0, 12.0, 13.0, 14.0)
-#: Source: the same.
+#: Those of their head widths. Source: flash-attention@0251105a2fb1, assets.
 _WIDTHS = (6.0, 7.0)
-#: TFLOP/s of FlashAttention 1 (source: read off the labels of those charts) by compute capability and causal, for each head width.
+#: TFLOP/s of FlashAttention 1, read off the labels of those charts: by compute capability and causal, for each head
+#: width. Source: flash-attention@0251105a2fb1, assets.
 _RATES: Mapping[tuple[str, bool], tuple[tuple[float, ...], tuple[float, ...]]] = {
     ("8.0", False): ((91, 92, 104, 108, 110, 110), (76, 72, 76, 80, 82, 83)),
     ("8.0", True): ((58, 70, 77, 87, 92, 97), (55, 62, 69, 76, 80, 83)),

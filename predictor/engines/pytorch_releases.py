@@ -25,7 +25,8 @@ _TIMES = (
 
 _EAGER_HOST = Host(CALLS, CALLS, overlaps=(), source="PyTorch, eager: a framework call for each operator", times=_TIMES)
 _COMPILED_HOST = Host(CAPTURED, CAPTURED, overlaps=(), source='torch.compile, mode "reduce-overhead"')
-#: Source, FSDP: `torch/distributed/fsdp` (backward_prefetch BACKWARD_PRE, limit_all_gathers; FSDP2 prefetches a layer ahead).
+#: FSDP (backward_prefetch BACKWARD_PRE, limit_all_gathers; FSDP2 prefetches a layer ahead), and the buckets of DDP.
+#: Source: pytorch/pytorch, torch/distributed/fsdp; the documentation of DistributedDataParallel, bucket_cap_mb.
 _FSDP = Training(
     "torch/distributed/fsdp, pytorch.org/docs/stable/fsdp; DDP reduces buckets of 25 MiB beside the backward pass",
     gradients_overlap=True, bucket_bytes=25 * 2.0**20, shards=True,

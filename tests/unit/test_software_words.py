@@ -33,7 +33,8 @@ def step(**words: Any) -> predictor.Prediction:
         ("vllm", "vllm 2099", "the newest release of vllm that is known, 0.24, answers for it"),
         ("vllm", "vllm 0.1", "the oldest release of vllm that is known, 0.2, answers for it"),
         ("vllm", "2020", "the oldest release of vllm that is known, 0.2, answers for it"),
-        ("eager", "0.24", "the oldest release of eager that is known, 1.13, answers for it"), ("cuda_graph", "2023", "are not told apart"),
+        ("eager", "0.24", "the oldest release of eager that is known, 1.13, answers for it"),
+        ("cuda_graph", "2023", "are not told apart"),
         ("eager", "sglang 2020", "the oldest release of sglang"),
     ],
 )  # fmt: skip
