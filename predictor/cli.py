@@ -21,7 +21,7 @@ from predictor.errors import TilecastError, one_line, unknown_name
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Forecast": {
         "predict": ("predictor.commands.predict", "how long a model takes on a GPU, and why"),
-        "serve": ("predictor.commands.serve", "requests under load: simulate"),
+        "serve": ("predictor.commands.serve", "requests under load: simulate, plan"),
         "compare": ("predictor.commands.compare", "one model on many GPUs, or many models on one"),
         "plan": ("predictor.commands.plan", "the fastest parallel plans of a training step on so many GPUs"),
         "sweep": ("predictor.commands.sweep", "many forecasts from one file, to a table"),

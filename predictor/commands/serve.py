@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 
-EXAMPLES = """example:
+EXAMPLES = """examples:
   tilecast serve simulate --model llama-3.1-8b --gpu h100 --rate 8 --isl 1000 --osl 250
+  tilecast serve plan --model qwen3-32b --gpu h200 --num-gpus 8 --isl 4000 --osl 1000 --ttft 1s --tpot 20ms
 """
 #: verb -> (module with `EXAMPLES`, `add_arguments(parser)` and `run(arguments) -> int`, one line of help)
 ACTIONS = {
+    "plan": ("predictor.commands.serve_plan", "the deployments that meet an SLA, best first"),
     "simulate": ("predictor.commands.serve_simulate", "how fast requests are answered that arrive one by one"),
 }
 

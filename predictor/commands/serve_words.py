@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 #: Words of `predict` that say how a server runs; requests say the rest.
 SERVER = (
-    "dtype", "kv_dtype", "routing", "execution", "software", "tp", "system", "launch_overhead", "step_overhead",
-    "kernel_gap", "sampling", "memory_fraction", "artifacts",
+    "dtype", "kv_dtype", "routing", "execution", "software", "tp", "dp", "ep", "all_to_all", "system",
+    "launch_overhead", "step_overhead", "kernel_gap", "sampling", "memory_fraction", "artifacts",
 )  # fmt: skip
 #: Requests that are made where nobody says how many: chosen by hand, not from data.
 REQUESTS = 1000
 
 
-def add_server(parser: argparse.ArgumentParser) -> None:
-    """The model, the GPU, and those words of `predict` that a server has."""
+def add_server(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
+    """The model, the GPU, and those words of `predict` that a server has, ``without`` some."""
     from predictor.commands.predict import add_words
     from predictor.engines import USUAL_SERVER, engine, names
 
@@ -37,12 +37,13 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     words = argparse.ArgumentParser(add_help=False)
     add_words(words)
     for action in words._actions:
-        if action.dest in SERVER:
+        if action.dest in SERVER and action.dest not in without:
             parser._add_action(action)
             if action.dest == "execution":
                 servers = [name for name in names() if engine(name).batching]
                 action.help = f"{', '.join(servers)} (default {USUAL_SERVER})"
-    parser.set_defaults(execution=USUAL_SERVER)
+    if "execution" not in without:
+        parser.set_defaults(execution=USUAL_SERVER)
 
 
 def server_run(arguments: argparse.Namespace, longest_prompt: int, longest_output: int) -> Run:
@@ -53,8 +54,8 @@ def server_run(arguments: argparse.Namespace, longest_prompt: int, longest_outpu
     words: dict[str, Any] = {name: getattr(arguments, name) for name in SERVER}
     words["artifacts"] = resolve(arguments.artifacts)
     return Request(
-        arguments.model, arguments.gpu, mode="generate", batch=1, seq_len=longest_prompt, output_len=longest_output,
-        **words,
+        arguments.model, arguments.gpu, mode="generate", batch=arguments.dp, seq_len=longest_prompt,
+        output_len=longest_output, **words,
     ).run()  # fmt: skip
 
 

@@ -82,6 +82,8 @@ def deploy(run: Run, options: Options, longest: int) -> Deployment:
     release = engine.vintage()
     if engine.batching is None or release is None or release.scheduler is None:
         raise UnsupportedError(f"--execution {engine.name}: serves no requests; expected vllm, sglang or tensorrt_llm")
+    if work.parallelism.pp > 1:
+        raise UnsupportedError(f"--pp {work.parallelism.pp}: no pipelines under load yet; expected 1")
     context = max(run.config.trained_positions or longest, longest)
     setting = Setting(
         run.gpu, work.parallelism.tp, context_len=context, drafts=options.drafts, online=options.online,

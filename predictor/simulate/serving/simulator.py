@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from predictor.engines.scheduling import Sequence
+from predictor.engines.scheduling import Batching, Sequence
 from predictor.errors import RequestError
 from predictor.roofline import FloatArray
 from predictor.run import Run
@@ -122,13 +122,21 @@ def serve(run: Run, traffic: Traffic, options: Options | None = None, costs: Ste
     deployment = deploy(run, chosen, longest)
     _check(deployment, traffic)
     made = costs or costs_of(deployment, traffic)
+    schedulers = [[deployment.batching() for _ in range(deployment.ranks)] for _ in range(chosen.replicas)]
+    return through(schedulers, deployment, traffic, made)
+
+
+def through(
+    schedulers: Listed[Listed[Batching]], deployment: Deployment, traffic: Traffic, costs: StepCosts
+) -> Served:
+    """``traffic`` through servers whose ranks have these schedulers, all of the kind of ``deployment``."""
     times: dict[int, Times] = {}
     servers = [
         Server(
-            [Rank(deployment.batching()) for _ in range(deployment.ranks)], made, deployment.ahead,
-            lambda at_s: loop.done(at_s), times, chosen.tokens_a_step,
+            [Rank(batching) for batching in ranks], costs, deployment.ahead, lambda at_s: loop.done(at_s), times,
+            deployment.options.tokens_a_step,
         )
-        for _ in range(chosen.replicas)
+        for ranks in schedulers
     ]  # fmt: skip
     loop = _Loop(traffic, servers, times)
     loop.run()

@@ -1,0 +1,205 @@
+"""Plans of serving: a table, JSON, rows of a file, and a page with the frontier."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from rich.console import Console
+
+from predictor.estimators.interval import LEVEL
+from predictor.prediction import SCHEMA_VERSION
+from predictor.report.formats import gib_of, share, significant
+from predictor.report.html import document
+from predictor.report.html_elements import Html, section, table, tag
+from predictor.report.html_frontier import frontier_figure
+from predictor.report.table import Column, print_table, say
+from predictor.serving_plans.answer import Answer, Entry, best_of_each, cost_per_million, margins, shown
+from predictor.serving_plans.search import ServingPlan
+
+_KIND = {True: "together", False: "disaggregated"}
+
+
+def print_answer(answer: Answer, console: Console, price: float | None = None) -> None:
+    """The best plan in words, then the table of those that come next."""
+    asked, entry = answer.asked, answer.entries[0]
+    for line in _headline(answer, price):
+        say(console, line)
+    both, apart = best_of_each(answer.found.best)
+    other = apart if entry.plan.prefill is None else both
+    if other is not None:
+        kind = "with GPUs of their own for prompts" if other.prefill is not None else "without"
+        say(console, f"{kind}: {other}: {_speeds(other)}", label="The best ")
+    console.print()
+    columns = [
+        Column("plan", key=True, wrap=True), Column("GPUs", right=True), Column("tokens/s/GPU", right=True),
+        Column("tokens/s/user", right=True), Column("TTFT", right=True), Column("TPOT", right=True),
+        Column("KV cache", right=True), *([Column("$/M tokens", right=True)] if price is not None else []),
+        Column("simulated TTFT", right=True), Column("simulated TPOT", right=True),
+    ]  # fmt: skip
+    rows = [_cells(each, price) for each in answer.entries]
+    if all(each.simulated is None for each in answer.entries):
+        columns, rows = columns[:-2], [row[:-2] for row in rows]
+    print_table(console, columns, rows)
+    say(
+        console,
+        f"{answer.found.points:,} points of {answer.held} groups that hold the model, of {answer.candidates} looked at;"
+        f" {len(answer.found.best)} layouts meet the SLA. TTFT and TPOT are of the mean request; the KV cache is that"
+        f" at the end of all outputs, of what a GPU has for it. Frontier: --out FILE.svg, .html or .parquet.",
+    )
+    if asked.rate:
+        say(console, f"For {asked.rate:g} requests/s.")
+
+
+def _headline(answer: Answer, price: float | None) -> list[str]:
+    asked, entry = answer.asked, answer.entries[0]
+    plan = entry.plan
+    run = plan.times.run
+    lines = [
+        f"{run.config.name} on {plan.gpus} of {asked.num_gpus} {run.gpu.id}, {run.work.dtype}, {asked.isl} +"
+        f" {asked.osl} tokens, TTFT {shown(asked.sla.ttft_s)}, TPOT {shown(asked.sla.tpot_s)}:",
+        f"{plan}",
+        f"{_speeds(plan)}; {significant(plan.rate)} requests/s",
+    ]
+    if price is not None:
+        lines.append(f"${cost_per_million(plan, price):.3g} for a million output tokens at ${price:g} an hour of a GPU")
+    for name, left in margins(asked, entry).items():
+        if left is not None:
+            ends = (
+                "" if entry.interval is None else f" ({share_signed(left[1])} to {share_signed(left[2])}, {LEVEL:.0%})"
+            )
+            lines.append(f"{name.upper()}: {share_signed(left[0])} of the limit left{ends}")
+    return lines
+
+
+def share_signed(value: float) -> str:
+    """A share that may be below 0, in percent."""
+    return f"-{share(-value)}" if value < 0 else share(value)
+
+
+def _speeds(plan: ServingPlan) -> str:
+    return (
+        f"{significant(plan.tokens_per_s_per_gpu)} tokens/s/GPU, {significant(plan.tokens_per_s_per_user)}"
+        f" tokens/s/user, TTFT {shown(plan.ttft_s)}, TPOT {shown(plan.tpot_s)}"
+    )
+
+
+def _cells(entry: Entry, price: float | None) -> list[str]:
+    plan, simulated = entry.plan, entry.simulated
+    found = [
+        str(plan), str(plan.gpus), significant(plan.tokens_per_s_per_gpu), significant(plan.tokens_per_s_per_user),
+        shown(plan.ttft_s), shown(plan.tpot_s), gib_of(plan.kv_bytes, plan.times.memory.kv_cache_capacity),
+    ]  # fmt: skip
+    if price is not None:
+        found.append(f"{cost_per_million(plan, price):.3g}")
+    return [*found, *(("-", "-") if simulated is None else (shown(simulated.ttft_s), shown(simulated.tpot_s)))]
+
+
+# ------------------------------------------------------------------------------------------------------ JSON and rows
+
+
+def to_json(answer: Answer, price: float | None = None, command: str = "") -> str:
+    """The answer as JSON (docs/json-schema.md)."""
+    asked, run = answer.asked, answer.entries[0].plan.times.run
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "model": run.config.name, "gpu": run.gpu.id, "num_gpus": asked.num_gpus, "dtype": run.work.dtype,
+        "isl": asked.isl, "osl": asked.osl, "ttft_limit_ms": _ms(asked.sla.ttft_s),
+        "tpot_limit_ms": _ms(asked.sla.tpot_s), "rate_per_s": asked.rate or None,
+        "price_usd_per_gpu_hour": price, "interval_level": LEVEL,
+        "points": answer.found.points, "groups": answer.held, "groups_looked_at": answer.candidates,
+        "plans": [_row(entry, price) | _margins(answer, entry) for entry in answer.entries],
+        "frontier": [_row(Entry(plan), price) for plan in answer.found.frontier],
+        "refused": [{"group": group, "reason": why} for group, why in answer.refused.items()],
+        "command": command or None,
+    }  # fmt: skip
+    return json.dumps(document, indent=2)
+
+
+def rows_of(answer: Answer, price: float | None = None) -> list[dict[str, Any]]:
+    """The frontier and the plans as rows of a file; ``set`` says of which of the two a row is."""
+    found = []
+    for name, entries in (("plans", answer.entries), ("frontier", tuple(map(Entry, answer.found.frontier)))):
+        for entry in entries:
+            row = _row(entry, price)
+            nested = {key: row.pop(key) for key in ("prefill", "simulated", "ttft_interval_ms", "tpot_interval_ms")}
+            for goal in ("ttft", "tpot"):
+                ends = nested[f"{goal}_interval_ms"] or (None, None)
+                row |= {f"{goal}_low_ms": ends[0], f"{goal}_high_ms": ends[1]}
+            row |= {f"prefill_{key}": (nested["prefill"] or {}).get(key) for key in _OF_PREFILL}
+            row |= {f"simulated_{key}": (nested["simulated"] or {}).get(key) for key in _OF_SIMULATION}
+            found.append({"set": name, **row})
+    return found
+
+
+_OF_PREFILL = ("tp", "pp", "dp", "ep", "replicas", "load")
+_OF_SIMULATION = ("ttft_ms", "tpot_ms", "output_tokens_per_s", "requests")
+
+
+def _row(entry: Entry, price: float | None) -> dict[str, Any]:
+    plan, ends, simulated = entry.plan, entry.interval, entry.simulated
+    prefill = None
+    if plan.prefill is not None:
+        prefill = {**plan.prefill.group.degrees, "replicas": plan.prefill_replicas, "load": plan.load}
+    return {
+        "execution": plan.group.execution, "kind": _KIND[plan.prefill is None], **plan.group.degrees,
+        "replicas": plan.replicas, "batch": plan.concurrency, "prefill": prefill, "gpus": plan.gpus,
+        "requests_per_s": plan.rate, "output_tokens_per_s": plan.tokens_per_s,
+        "tokens_per_s_per_gpu": plan.tokens_per_s_per_gpu,
+        "tokens_per_s_per_user": _finite(plan.tokens_per_s_per_user),
+        "ttft_ms": _ms(plan.ttft_s), "tpot_ms": _ms(plan.tpot_s),
+        "ttft_interval_ms": None if ends is None else [_ms(t) for t in ends.ttft_s],
+        "tpot_interval_ms": None if ends is None else [_ms(t) for t in ends.tpot_s],
+        "hand_over_ms": _ms(plan.hand_over_s) if plan.prefill is not None else None,
+        "kv_cache_gib": plan.kv_bytes / 2**30, "kv_cache_capacity_gib": plan.times.memory.kv_cache_capacity / 2**30,
+        "cost_usd_per_million_tokens": None if price is None else cost_per_million(plan, price),
+        "simulated": None if simulated is None else {
+            "ttft_ms": _ms(simulated.ttft_s), "tpot_ms": _ms(simulated.tpot_s),
+            "output_tokens_per_s": simulated.tokens_per_s, "requests": simulated.requests,
+        },
+    }  # fmt: skip
+
+
+def _margins(answer: Answer, entry: Entry) -> dict[str, Any]:
+    """What is left of each limit as a share of it, and at the ends of the interval."""
+    found: dict[str, Any] = {}
+    for name, left in margins(answer.asked, entry).items():
+        found[f"{name}_margin"] = None if left is None else left[0]
+        found[f"{name}_margin_interval"] = None if left is None or entry.interval is None else list(left[1:])
+    return found
+
+
+def _ms(seconds: float) -> float | None:
+    return None if seconds == math.inf else seconds * 1e3
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# ------------------------------------------------------------------------------------------------------------ the page
+
+
+def to_html(answer: Answer, price: float | None = None) -> str:
+    """A page with the best plans and the frontier."""
+    run = answer.entries[0].plan.times.run
+    title = f"Serving {run.config.name} on {answer.asked.num_gpus} {run.gpu.id}"
+    heads = [
+        ("plan", False), ("GPUs", True), ("tokens/s/GPU", True), ("tokens/s/user", True), ("TTFT", True),
+        ("TPOT", True), ("KV cache", True), *([("$/M tokens", True)] if price is not None else []),
+        ("simulated TTFT", True), ("simulated TPOT", True),
+    ]  # fmt: skip
+    front = [_cells(Entry(plan), price)[:-2] for plan in answer.found.frontier]
+    body: list[Html] = [
+        tag("header", tag("h1", title), *(tag("p", line, class_="run") for line in _headline(answer, price))),
+        tag(
+            "main",
+            section(
+                "answer", "Plans", table("Plans within the SLA", heads, [_cells(e, price) for e in answer.entries])
+            ),
+            section("frontier", "Frontier", frontier_figure(answer)),
+            section("points", "Points of the frontier", table("Points of the frontier", heads[:-2], front)),
+        ),
+    ]
+    return document(title, title, body)

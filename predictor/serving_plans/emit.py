@@ -1,0 +1,75 @@
+"""The commands that start a plan: one for each kind of group, with what they are of as comments."""
+
+from __future__ import annotations
+
+import shlex
+
+from predictor.engines.serve_options import LaunchOptions, launch_options
+from predictor.errors import UnsupportedError
+from predictor.serving_plans.search import ServingPlan
+from predictor.serving_plans.space import Group
+from predictor.serving_plans.tables import Times
+
+#: Tokens that a served sequence may have beyond those that were planned. Chosen by hand, not from data.
+_SLACK = 1.25
+#: What a group is for; the KV dtype that needs no option.
+PROMPTS, DECODES, AUTO = "prompts", "decodes", "auto"
+
+
+def commands(plan: ServingPlan, model: str, kv_dtype: str = AUTO) -> str:
+    """Shell text that starts every group of ``plan``, of the model called ``model``; UnsupportedError for an option
+    that the release does not have."""
+    options = launch_options(plan.times.run.work.engine)
+    kinds = [(plan.times, plan.replicas, plan.concurrency, DECODES if plan.prefill is not None else "")]
+    if plan.prefill is not None:
+        kinds.insert(0, (plan.prefill, plan.prefill_replicas, 0, PROMPTS))
+    lines = [f"# options of {plan.group.execution} {options.version}, read in {'; '.join(options.sources)}"]
+    lines += [f"# not read there: {what}" for what in options.unverified if plan.prefill is not None]
+    for times, replicas, concurrency, role in kinds:
+        group = times.group
+        of = f" for {role}" if role else f", {concurrency} requests at a time in each"
+        lines += [f"# {replicas} of these{of}, on {group.gpus} {times.run.gpu.id} each", *_one(
+            options, times, concurrency, role, model, kv_dtype)]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _one(options: LaunchOptions, times: Times, concurrency: int, role: str, model: str, kv_dtype: str) -> list[str]:
+    group, run = times.group, times.run
+    rule = times.scheduler
+    sequences = min(rule.sequences, max(1, -(-concurrency // group.dp))) if concurrency else 0
+    values = {
+        "tp": group.tp, "pp": group.pp, "dp": group.dp, "ep": group.ep, "world": group.tp * group.dp,
+        "experts_tp": group.tp * group.dp // group.ep, "sequences": sequences or rule.sequences,
+        "total_sequences": (sequences or rule.sequences) * group.dp,
+        "tokens": rule.tokens, "context": round((times.isl + times.osl) * _SLACK),
+        "memory": f"{times.memory.fraction:g}", "model": shlex.quote(model), "file": f"{group.execution}.yaml",
+        "kv_dtype": _word(options, "kv_dtype", kv_dtype),
+        "exchange": _word(options, "exchange", run.work.all_to_all),
+    }  # fmt: skip
+    wanted = _wanted(group, run.config.experts > 0, bool(sequences), kv_dtype, role)
+    lines = [options.file[word].format(**values) for word in [*wanted, "graphs"] if word in options.file]
+    said = [options.options[word].format(**values) for word in wanted if word in options.options]
+    missing = [word for word in wanted if word not in options.options and word not in options.file]
+    if missing:
+        raise UnsupportedError(f"--emit {group.execution} {options.version}: it has no option for {', '.join(missing)}")
+    if not lines:
+        return [" ".join([options.command.format(**values), *said])]
+    said.append(options.options["file"].format(**values))
+    return [
+        f"cat > {values['file']} <<'END'", *lines, "END", " ".join([options.command.format(**values), *said]),
+    ]  # fmt: skip
+
+
+def _wanted(group: Group, experts: bool, limited: bool, kv_dtype: str, role: str) -> list[str]:
+    """The words of a group that are not at their defaults."""
+    found = ["tp"]
+    found += [word for word in ("pp", "dp") if group.degrees[word] > 1]
+    if experts and group.ep > 1:
+        found += ["ep", *(["exchange"] if group.dp > 1 else [])]
+    found += ["sequences"] * limited + ["tokens", "context", "memory"]
+    found += ["kv_dtype"] * (kv_dtype != AUTO) + [role] * bool(role)
+    return found
+
+
+def _word(options: LaunchOptions, name: str, value: str) -> str:
+    return options.words.get(name, {}).get(value, value)
