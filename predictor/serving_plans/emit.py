@@ -47,7 +47,7 @@ def _one(options: LaunchOptions, times: Times, concurrency: int, role: str, mode
         "exchange": _word(options, "exchange", run.work.all_to_all),
     }  # fmt: skip
     wanted = _wanted(group, run.config.experts > 0, bool(sequences), kv_dtype, role)
-    lines = [options.file[word].format(**values) for word in [*wanted, "graphs"] if word in options.file]
+    lines = [options.file[word].format(**values) for word in wanted if word in options.file]
     said = [options.options[word].format(**values) for word in wanted if word in options.options]
     missing = [word for word in wanted if word not in options.options and word not in options.file]
     if missing:

@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from predictor.engines import Engine
-from predictor.engines.defaults import captured_batch, page_tokens, scheduler
-from predictor.engines.vintage import Scheduler
+from predictor.engines.defaults import captured_batch, graphs, page_tokens, scheduler
+from predictor.engines.vintage import Graphs, Scheduler
 from predictor.forecast import WithoutIntervals
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
 from predictor.roofline import FloatArray
 from predictor.run import Run
 from predictor.serving_plans.space import Group, setting_of
+from predictor.simulate.gaps import gaps_of
 from predictor.simulate.interval import total_interval
 from predictor.simulate.memory import Memory, memory_of
 from predictor.simulate.plan import plan_of
@@ -35,9 +36,10 @@ _PASSES = 1e6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Times:
-    """Steps of ``group``, in seconds: a decode step of ``batches`` sequences half way through their output, of that
-    what attention takes; a step with ``prompts`` whole prompts on each of its ranks, and how long that holds up a stage
-    of its pipeline (``occupied_s``; without one, all of it).
+    """Steps of ``group``, in seconds: a decode step of ``batches`` sequences half way through their output, captured
+    (``decode_s``) and, where no graph of ``captured`` holds it, launched (``launched_s``), of that what attention
+    takes; a step with ``prompts`` whole prompts on each of its ranks, and how long that holds up a stage of its
+    pipeline (``occupied_s``; without one, all of it).
 
     ``most``: sequences whose KV cache fits to the end of their output, ``kv_bytes`` of one on one GPU; ``memory`` of a
     GPU, with the activations of the longest step. ``run`` is a decode step of one sequence a rank.
@@ -47,6 +49,8 @@ class Times:
     run: Run
     batches: FloatArray
     decode_s: FloatArray
+    launched_s: FloatArray
+    captured: Graphs | None
     attention_s: FloatArray
     prompts: FloatArray
     prefill_s: FloatArray
@@ -60,7 +64,13 @@ class Times:
 
     def decode(self, sequences: FloatArray) -> FloatArray:
         """Seconds of a decode step of so many sequences."""
-        return np.interp(sequences, self.batches, self.decode_s)
+        found = np.interp(sequences, self.batches, self.decode_s)
+        held = self.captured
+        if held is None or not held.sizes:
+            return found
+        each = np.ceil(sequences / self.group.dp - 1e-9)
+        inside = each <= held.sizes[-1] if held.padded else np.isin(each, held.sizes)
+        return np.where(inside, found, np.interp(sequences, self.batches, self.launched_s))
 
     def attention(self, sequences: FloatArray) -> FloatArray:
         """Seconds of its attention."""
@@ -99,10 +109,12 @@ def times_of(groups: Sequence[tuple[Group, Run]], isl: int, osl: int, most_batch
         timed = iter(operators.time([plan for asked in several for plan in asked.plans]))
         for asked in several:
             stages = [next(timed) for _ in asked.plans]
-            decodes, prefills = stages[: len(asked.batches)], stages[len(asked.batches) :]
+            n = len(asked.batches)
+            decodes, launched, prefills = stages[:n], stages[n : 2 * n], stages[2 * n :]
             found.append(
                 Times(
-                    asked.group, asked.run, np.array(asked.batches, dtype=np.float64), _each(decodes),
+                    asked.group, asked.run, np.array(asked.batches, dtype=np.float64), _each(decodes), _each(launched),
+                    graphs(engine, setting_of(asked.run, isl + osl)),
                     np.array([_attention(stage) for stage in decodes]), np.array(asked.prompts, dtype=np.float64),
                     _each(prefills), np.array([_occupied(stage) for stage in prefills]), asked.scheduler,
                     asked.most, asked.kv_bytes, asked.memory, isl, osl,
@@ -143,15 +155,17 @@ class _Asked:
         batches = tuple(n * group.dp for n in BATCHES if n * group.dp < most)
         sizes = (*batches, most)
         decodes = [_long(plan_of(decode_run(run, isl, osl, n))) for n in sizes]
-        return cls(group, run, sizes, prompts, [*decodes, *plans], rule, most, kv_bytes, memory)
+        launched = [_launched(_long(plan_of(decode_run(run, isl, osl, n, padded=False))), run) for n in sizes]
+        return cls(group, run, sizes, prompts, [*decodes, *launched, *plans], rule, most, kv_bytes, memory)
 
 
-def decode_run(run: Run, isl: int, osl: int, sequences: int) -> Run:
+def decode_run(run: Run, isl: int, osl: int, sequences: int, padded: bool = True) -> Run:
     """A decode step of so many sequences, half way through their output, as the engine runs it: in the graph that holds
-    them, where there is one."""
+    them, where there is one (and they are ``padded`` to it)."""
     degrees = run.work.parallelism
-    padded = captured_batch(run.work.engine, -(-sequences // degrees.dp), setting_of(run, isl + osl), isl + osl)
-    batch = -(-sequences // degrees.dp) * degrees.dp if padded is None else padded * degrees.dp
+    each = -(-sequences // degrees.dp)
+    size = captured_batch(run.work.engine, each, setting_of(run, isl + osl), isl + osl) if padded else None
+    batch = (each if size is None else size) * degrees.dp
     return replace(run, work=replace(run.work, batch=batch, context_len=isl + osl // 2))
 
 
@@ -175,6 +189,13 @@ def _room(group: Group, longest: Run, plan: Plan, isl: int, osl: int) -> tuple[i
 
 def _long(plan: Plan) -> Plan:
     return Plan(tuple(stage._replace(weight=_PASSES * stage.weight) for stage in plan.stages))
+
+
+def _launched(plan: Plan, run: Run) -> Plan:
+    """The plan with its kernels launched one by one."""
+    host = run.work.engine.host
+    gaps = gaps_of(False, run.work.kernel_gap_s)
+    return Plan(tuple(stage._replace(host=host, gaps=gaps) for stage in plan.stages))
 
 
 def _each(several: Iterable[tuple[TimedStage, ...]]) -> FloatArray:

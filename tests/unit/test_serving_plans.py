@@ -98,7 +98,8 @@ def test_no_more_than_the_slower_side() -> None:
 
 @each("execution", ("vllm", "sglang", "tensorrt_llm"))
 def test_the_simulation_agrees(execution: str) -> None:
-    """The plan's formulas against the events of `serve simulate`: TPOT and tokens/s within 5 %."""
+    """The plan's formulas against the events of `serve simulate`: TPOT and tokens/s within 5 %, 12 where steps between
+    captured batches are launched."""
     simulation = Simulation(Sla())
     plans = [p for p in answer(top=1000).found.best if p.group.execution == execution and p.group.pp == 1]
     plans = [p for p in plans if p.prefill is None or p.prefill.group.pp == 1]
@@ -106,8 +107,9 @@ def test_the_simulation_agrees(execution: str) -> None:
     for plan in both:
         said = simulation.of(plan)
         assert said is not None
-        assert said.tpot_s == pytest.approx(plan.tpot_s, rel=0.05), str(plan)
-        assert said.tokens_per_s == pytest.approx(plan.tokens_per_s, rel=0.05), str(plan)
+        within = 0.05 if plan.times.captured is None or plan.times.captured.padded else 0.12
+        assert said.tpot_s == pytest.approx(plan.tpot_s, rel=within), str(plan)
+        assert said.tokens_per_s == pytest.approx(plan.tokens_per_s, rel=within), str(plan)
         alone = float((plan.prefill or plan.times).prefill(np.ones(1))[0])
         assert alone * 0.9 < said.ttft_s < 10 * alone, str(plan)  # prompts of equal length come in bunches
 
@@ -251,7 +253,6 @@ def test_commands_by_hand() -> None:
     trt = commands(plan_of_group("tensorrt_llm", tp=2), "m", "fp8")
     options = yaml.safe_load(trt.split("<<'END'\n")[1].split("\nEND")[0])
     assert options["kv_cache_config"] == {"dtype": "fp8", "free_gpu_memory_fraction": 0.9}
-    assert options["cuda_graph_config"]["max_batch_size"] == 16
     assert trt.splitlines()[-1].startswith("trtllm-serve m --tp_size 2") and "--config tensorrt_llm.yaml" in trt
 
 

@@ -126,9 +126,7 @@ def serve(run: Run, traffic: Traffic, options: Options | None = None, costs: Ste
     return through(schedulers, deployment, traffic, made)
 
 
-def through(
-    schedulers: Listed[Listed[Batching]], deployment: Deployment, traffic: Traffic, costs: StepCosts
-) -> Served:
+def through(schedulers: Listed[Listed[Batching]], deployment: Deployment, traffic: Traffic, costs: StepCosts) -> Served:
     """``traffic`` through servers whose ranks have these schedulers, all of the kind of ``deployment``."""
     times: dict[int, Times] = {}
     servers = [
