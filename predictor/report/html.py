@@ -18,6 +18,7 @@ from predictor.report.detail import layers, points
 from predictor.report.explain import explain_section
 from predictor.report.formats import dtype_words, kv_words, overhead, release_of, seconds
 from predictor.report.html_elements import Html, join, section, table, tag
+from predictor.report.html_pipeline import pipeline_section
 from predictor.report.html_roofline import roofline_section
 from predictor.report.html_sections import (
     changes_section,
@@ -73,6 +74,7 @@ def to_html(forecast: Forecast, asked: Asked | None = None) -> str:
             layers_section(layers(forecast), classes),
             *([] if answer.explained is None else [explain_section(answer.explained)]),
             roofline_section(points(forecast), run.gpu),
+            *filter(None, [pipeline_section(forecast)]),
             timeline_section(forecast.ran, classes),
             memory_section(answer),
             changes_section(sensitivities(forecast)),
@@ -112,13 +114,15 @@ def document(title: str, description: str, body: Sequence[str]) -> str:
 
 _CONTENTS = (
     ("answer", "Answer"), ("classes", "Classes"), ("layers", "Layers"), ("explain", "Explained"),
-    ("roofline", "Roofline"), ("timeline", "Timeline"), ("memory", "Memory"), ("changes", "What would change it"),
-    ("provenance", "Provenance"),
+    ("roofline", "Roofline"), ("pipeline", "Pipeline"), ("timeline", "Timeline"), ("memory", "Memory"),
+    ("changes", "What would change it"), ("provenance", "Provenance"),
 )  # fmt: skip
 
 
 def _contents(answer: Prediction) -> Html:
-    shown = [(key, name) for key, name in _CONTENTS if key != "explain" or answer.explained is not None]
+    absent = {"explain"} if answer.explained is None else set()
+    absent |= {"pipeline"} if answer.workload.parallelism.pp == 1 else set()
+    shown = [(key, name) for key, name in _CONTENTS if key not in absent]
     links = (tag("li", tag("a", name, href=f"#{key}")) for key, name in shown)
     return tag("nav", tag("ul", *links), aria_label="Contents")
 

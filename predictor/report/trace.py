@@ -1,7 +1,8 @@
 """A forecast as a Chrome trace: JSON that Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
 Format: "Trace Event Format" (Google, 2016), complete events ("X") with microseconds, and metadata ("M"). Two threads:
-the CPU, which launches, and a GPU stream, which runs kernels. A slice a repetition of a block holds its kernels.
+the CPU, which launches, and a GPU stream, which runs kernels. A slice a repetition of a block holds its kernels. A step
+of training on many GPUs is `predictor.report.trace_pipeline`'s: a process a stage of the pipeline.
 
 What is written out, so that a file stays small enough to open:
 
@@ -35,22 +36,32 @@ Event = dict[str, Any]
 
 def to_trace(forecast: Forecast, most: int = MAX_KERNELS) -> str:
     """The JSON text of the trace of a forecast, with at most ``most`` kernels written out."""
+    if forecast.step is not None:
+        from predictor.report.trace_pipeline import pipeline_events  # a trace of one GPU starts without it
+
+        return _document(forecast, pipeline_events(forecast, most), most)
     answer, whole = forecast.prediction, forecast.ran
     scheduled = [schedule(timed) for timed in whole]
     writer = _Writer(repetitions_written([entry for blocks in scheduled for entry in blocks], most), most)
     at = 0.0
     for timed, blocks in zip(whole, scheduled, strict=True):
         at = writer.stage(timed, blocks, at)
-    events = [*_metadata(answer), *sorted(writer.events, key=lambda e: (e["ts"], -e["dur"]))]
+    return _document(forecast, [*_metadata(answer), *writer.events], most, writer.kernels)
+
+
+def _document(forecast: Forecast, events: Sequence[Event], most: int, kernels: int | None = None) -> str:
+    """The JSON text of events in time; metadata first. ``kernels``: written out (None: every event that is no pass)."""
+    answer = forecast.prediction
+    slices = sorted((e for e in events if e["ph"] == "X"), key=lambda e: (e["ts"], -e["dur"]))
     document = {
-        "traceEvents": events,
+        "traceEvents": [*(e for e in events if e["ph"] == "M"), *slices],
         "displayTimeUnit": "ms",
         "otherData": {
             "model": answer.model,
             "gpu": answer.gpu,
             "latency_ms": answer.latency_ms,
             "tilecast": __version__,
-            "kernels_written": writer.kernels,
+            "kernels_written": sum("operator" in e["args"] for e in slices) if kernels is None else kernels,
             "kernels_at_most": most,
             "rule": "a forecast, not a measurement; a slice '... more' stands for repetitions that are not written out",
         },

@@ -18,8 +18,9 @@ import numpy as np
 
 from predictor.graph import OPTIMIZER
 from predictor.ops.base import COMPUTE
+from predictor.roofline import FloatArray
 from predictor.run import Run
-from predictor.simulate.pipeline import BLOCKING, STEADY, order_of, times
+from predictor.simulate.pipeline import BLOCKING, STEADY, Order, order_of, times
 from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS, Plan, Rank
 from predictor.simulate.streams import slowdown
 from predictor.simulate.times import TimedStage
@@ -53,8 +54,28 @@ class StepTimes:
     weights: dict[int, float]
 
 
-def step_of(run: Run, plan: Plan, timed: Sequence[TimedStage]) -> StepTimes:
-    """The step that the timed stages of a ``plan`` make up."""
+class Laid(NamedTuple):
+    """A step laid out in time, seconds. ``passes`` by place of a chunk; ``order`` of the pipeline's units (None: no
+    pipeline) with what they take, each of shape (1, stages, chunks), a message of ``sent_s`` and what it holds up
+    (`predictor.simulate.pipeline`); for every stage when its last pass ends, and what reducing gradients, gathering
+    weights and the update then add; ``bubble_s`` and ``messages_s``: what the pipeline idles, and what messages add."""
+
+    passes: dict[int, Passes]
+    order: Order | None
+    forward_s: FloatArray
+    backward_s: FloatArray
+    sent_s: float
+    p2p: str
+    ends_s: FloatArray
+    reduce_s: list[float]
+    gather_s: list[float]
+    update_s: list[float]
+    bubble_s: float
+    messages_s: float
+
+
+def laid_out(run: Run, plan: Plan, timed: Sequence[TimedStage]) -> Laid:
+    """The timed stages of a ``plan`` in the order in which the pipeline runs them."""
     parallel, work = plan.parallel, run.work
     assert parallel is not None
     over, training, micro_batches = work.parallelism, work.engine.training, work.micro_batches
@@ -62,17 +83,18 @@ def step_of(run: Run, plan: Plan, timed: Sequence[TimedStage]) -> StepTimes:
     used = {place for rank in parallel.kinds for place in rank.chunks}
     passes = {place: passes_of(plan, timed, place, over.shard, slower) for place in used}
     kinds = [parallel.kinds[kind] for kind in parallel.ranks]
+    forward = np.array([[[passes[place].forward_s for place in rank.chunks] for rank in kinds]])
+    backward = np.array([[[passes[place].backward_s for place in rank.chunks] for rank in kinds]])
+    beside = training is not None and training.p2p_overlaps and over.vpp > 1
+    p2p, sent, order = STEADY if beside else BLOCKING, 0.0, None
     if over.pp == 1:
         (chunk,) = kinds[0].chunks
         ends = np.array([micro_batches * (passes[chunk].forward_s + passes[chunk].backward_s)])
         bubble = messages = 0.0
     else:
-        forward = np.array([[[passes[place].forward_s for place in rank.chunks] for rank in kinds]])
-        backward = np.array([[[passes[place].backward_s for place in rank.chunks] for rank in kinds]])
         order = order_of(over.order, over.pp, micro_batches, over.vpp)
-        beside = training is not None and training.p2p_overlaps and over.vpp > 1
         sent = timed[parallel.message].timeline.total_s
-        found = times(order, forward, backward, sent, STEADY if beside else BLOCKING)
+        found = times(order, forward, backward, sent, p2p)
         ends, bubble, messages = found.end_s[0], float(found.bubble_s[0]), float(found.exposed_s[0])
     covered = training is not None and training.gradients_overlap
     reduces = [_reduce_s(timed, rank, passes, covered, slower) for rank in kinds]
@@ -82,6 +104,18 @@ def step_of(run: Run, plan: Plan, timed: Sequence[TimedStage]) -> StepTimes:
         for rank in kinds
     ]  # fmt: skip
     updates = [_total(timed, rank.update) for rank in kinds]
+    return Laid(passes, order, forward, backward, sent, p2p, ends, reduces, gathers, updates, bubble, messages)
+
+
+def step_of(run: Run, plan: Plan, timed: Sequence[TimedStage]) -> StepTimes:
+    """The step that the timed stages of a ``plan`` make up."""
+    parallel, work = plan.parallel, run.work
+    assert parallel is not None
+    over, micro_batches = work.parallelism, work.micro_batches
+    laid = laid_out(run, plan, timed)
+    passes, ends, reduces, gathers, updates = laid.passes, laid.ends_s, laid.reduce_s, laid.gather_s, laid.update_s
+    bubble, messages = laid.bubble_s, laid.messages_s
+    kinds = [parallel.kinds[kind] for kind in parallel.ranks]
     last = int(np.argmax(ends + np.array(reduces)))
     rank = kinds[last]
     each = [passes[place] for place in rank.chunks]
