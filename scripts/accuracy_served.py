@@ -4,14 +4,21 @@
 usage: scripts/accuracy_served.py --data $TILECAST_DATA [--without-rtx-pro ARTIFACTS] [--artifacts DIR] [--out FOLDER]
 
 ``--without-rtx-pro``: a set of estimators that saw no row of that board (`tilecast train --exclude-gpu`).
+
+The last lines are what `predictor.simulate.serving.goals` has of errors beyond those of kernels: the 10 % and 90 %
+quantiles of log(measured / forecast), suites alike in weight, and the share that they hold of a suite left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pandas as pd
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:  # a checkout that was not installed
@@ -37,6 +44,32 @@ def show(title: str, rows: Any) -> None:
         )
     for note, count in rows.loc[rows["note"] != "", "note"].value_counts().items():
         print(f"  not predicted: {count} x {note}")
+
+
+def quantiles(suites: Mapping[str, Any]) -> None:
+    """Prints the quantiles over all suites, and what those of the others hold of each."""
+    print()
+    for name in ("tpot", "ttft"):
+        logs = {
+            key: np.log(part[f"measured_{name}_ms"] / part[f"predicted_{name}_ms"]).dropna().to_numpy()
+            for key, part in suites.items()
+        }
+        low, high = _weighted(list(logs.values()))
+        print(f"{name}: log(measured / forecast) from {low:+.3f} to {high:+.3f}")
+        for key, own in logs.items():
+            low, high = _weighted([values for other, values in logs.items() if other != key])
+            inside = float(((low <= own) & (own <= high)).mean() * 100.0)
+            print(f"  {key}, from the others {low:+.3f} to {high:+.3f}: holds {inside:.0f} % of {len(own)}")
+
+
+def _weighted(suites: Sequence[Any]) -> tuple[float, float]:
+    """The 10 % and 90 % quantiles of several arrays, alike in weight."""
+    values = np.concatenate(suites)
+    weights = np.concatenate([np.full(len(each), 1.0 / len(each)) for each in suites if len(each)])
+    order = np.argsort(values)
+    shares = np.cumsum(weights[order]) - weights[order] / 2.0
+    low, high = np.interp([0.1, 0.9], shares / weights.sum(), values[order])
+    return float(low), float(high)
 
 
 def main() -> None:
@@ -65,6 +98,9 @@ def main() -> None:
     for execution, part in rows.groupby("execution"):
         show(f"  {execution}", part)
     show("  without concurrency 512", rows[rows["concurrency"] != 512])
+    suites = dict(list(rows.groupby("execution")))
+    suites["requests"] = pd.concat([frames[name] for name in REQUESTS])
+    quantiles(suites)
     ranks = ranking(rows)
     if ranks:
         print(

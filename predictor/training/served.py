@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from predictor.engines.vintage import NO_LIMIT
+from predictor.engines import running
+from predictor.engines.vintage import NO_LIMIT, Setting
 from predictor.errors import RequestError, SpecError, TilecastError
 from predictor.files import read_json, read_table_text
+from predictor.hardware.gpu import load_gpu
 from predictor.request import Request
 from predictor.roofline import FloatArray
 from predictor.run import Run
@@ -36,6 +38,12 @@ COLUMNS = (
 #: Requests of a closed loop, times its clients. Source: InferenceMAX's recipes, --num-prompts of `vllm bench serve`
 #: (unverified here).
 ROUNDS = 10
+#: Rows of this origin were measured by AIConfigurator's authors: by its own generator, whose rules for benchmarks are
+#: taken for them. A step has room for a prompt and 1,500 tokens beside the decodes (max_num_tokens), every batch up to
+#: the concurrency is captured, and 20 rounds are asked for. Source: aiconfigurator 0.12.0 (PyPI), generator/
+#: rule_plugin/benchmark/{trtllm,vllm}.rule, config/backend_templates/benchmark/bench_run.sh.j2 there;
+#: of older versions unverified.
+GENERATED, GENERATED_ROOM, GENERATED_ROUNDS = "aiconfigurator", 1500, 20
 #: Of such rows lengths are drawn from this share on. Source: README.md of the data's ground_truth.
 _DRAWN = {"inferencemax_dump": 0.8}
 #: The times of a service: column -> attribute of `Served`.
@@ -103,14 +111,28 @@ def _row(row: dict[str, Any], path: Path, configs: Path | None) -> Case:
     try:
         clients, isl, osl = (int(_number(row, key, 0)) for key in ("concurrency", "isl", "osl"))
         least = _number(row, "length_range", _DRAWN.get(_text(row, "origin"), 1.0))
-        count = int(_number(row, "requests", ROUNDS * clients))
+        count = int(_number(row, "requests", (GENERATED_ROUNDS if _generated(row) else ROUNDS) * clients))
         case.traffic = made(count, None, clients, None, isl, osl, least)
-        sequences, tokens = (int(_number(row, key, 0)) or None for key in ("max_num_seqs", "max_num_batched_tokens"))
-        case.options = Options(sequences, tokens)
+        case.options = _options(row, clients, isl)
         case.words = _words(row, _config(row, path, configs))
     except TilecastError as error:
         case.note = str(error)
     return case
+
+
+def _generated(row: Mapping[str, Any]) -> bool:
+    return _text(row, "origin") == GENERATED
+
+
+def _options(row: Mapping[str, Any], clients: int, isl: int) -> Options:
+    """The limits that a row gives, or that its launcher chose; of engines that mix prompts and decodes alone."""
+    sequences, tokens = (int(_number(row, key, 0)) or None for key in ("max_num_seqs", "max_num_batched_tokens"))
+    captured = None
+    release = running(_text(row, "execution"), _text(row, "software")).vintage()
+    rules = release.scheduler(Setting(load_gpu(_text(row, "gpu")))) if release and release.scheduler else None
+    if _generated(row) and rules is not None and rules.mixes:
+        tokens, captured = tokens or clients + isl + GENERATED_ROOM, clients
+    return Options(sequences, tokens, captured=captured)
 
 
 def _config(row: Mapping[str, Any], path: Path, configs: Path | None) -> str | Path:
@@ -208,7 +230,7 @@ def forecast_cases(
         if case.note:
             yield place, None, {}, case.note
         else:
-            groups.setdefault(tuple(case.words.items()), []).append(place)
+            groups.setdefault((*case.words.items(), case.options.captured), []).append(place)
     done = 0
     for places in groups.values():
         for place, found in zip(places, _group([cases[i] for i in places], artifacts, intervals), strict=True):
@@ -255,8 +277,6 @@ def _admitting(run: Run, case: Case) -> Options:
     longest = int(case.traffic.input_tokens.max())
     if case.options.max_num_batched_tokens is not None or release is None or release.scheduler is None:
         return case.options
-    from predictor.engines.vintage import Setting
-
     rules = release.scheduler(Setting(run.gpu, run.work.parallelism.tp))
     most = min(rules.tokens, rules.prefill_tokens or NO_LIMIT)
     if rules.chunks or longest + case.traffic.concurrency <= most:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from predictor.engines import DECODE
 from predictor.engines.defaults import attention_kernel, graphs, overlaps, page_tokens
 from predictor.engines.scheduling import Batching, Pages
-from predictor.engines.vintage import SCHEDULING, Graphs, Scheduler, Setting
+from predictor.engines.vintage import NO_LIMIT, SCHEDULING, Graphs, Scheduler, Setting
 from predictor.errors import RequestError, UnsupportedError
 from predictor.run import Run
 from predictor.simulate.memory import Memory, cache_bytes, memory_of
@@ -19,7 +19,8 @@ class Options:
     """What a person may set of a server; None is the engine's default for the GPU.
 
     ``drafts``: tokens that are guessed a step, ``acceptance``: the chance that one is right where those before it were;
-    ``replicas``: servers alike that share the traffic; ``online``: behind a server, not called from Python.
+    ``replicas``: servers alike that share the traffic; ``captured``: decode batches of 1 to so many are captured, each
+    in a graph of its own; ``online``: behind a server, not called from Python.
     """
 
     max_num_seqs: int | None = None
@@ -28,10 +29,17 @@ class Options:
     drafts: int = 0
     acceptance: float = 0.0
     replicas: int = 1
+    captured: int | None = None
     online: bool = True
 
     def __post_init__(self) -> None:
-        for name, least in (("max_num_seqs", 1), ("max_num_batched_tokens", 1), ("drafts", 0), ("replicas", 1)):
+        for name, least in (
+            ("max_num_seqs", 1),
+            ("max_num_batched_tokens", 1),
+            ("drafts", 0),
+            ("replicas", 1),
+            ("captured", 0),
+        ):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 flag = "--" + name.replace("_", "-")
@@ -105,7 +113,10 @@ def deploy(run: Run, options: Options, longest: int) -> Deployment:
     cache = release.cache
     prefixes = cache is not None and cache.prefixes if options.prefix_cache is None else options.prefix_cache
     ahead = overlaps(engine, SCHEDULING, setting)
-    return Deployment(run, options, rules, graphs(engine, setting), pages, size, prefixes, ahead, memory)
+    held = graphs(engine, setting)
+    if options.captured is not None:
+        held = Graphs(tuple(range(1, options.captured + 1)), "as asked", longest=held.longest if held else NO_LIMIT)
+    return Deployment(run, options, rules, held, pages, size, prefixes, ahead, memory)
 
 
 def _limited(rules: Scheduler, options: Options) -> Scheduler:

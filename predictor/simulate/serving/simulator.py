@@ -109,7 +109,7 @@ class _Loop:
             index, int(traffic.input_tokens[index]), int(traffic.output_tokens[index]), int(traffic.shared[index])
         )
         self.times[index] = Times(at_s)
-        min(self.servers, key=lambda server: server.load).offer(one, at_s)
+        min(self.servers, key=lambda server: server.load).offer(one, at_s + traffic.turnaround_s)
 
 
 def serve(run: Run, traffic: Traffic, options: Options | None = None, costs: StepCosts | None = None) -> Served:

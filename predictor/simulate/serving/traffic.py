@@ -13,6 +13,9 @@ from predictor.roofline import FloatArray
 IntArray = npt.NDArray[np.int64]
 #: How requests arrive: independently; with gaps of a gamma distribution; many at once; at one pace.
 ARRIVALS = POISSON, GAMMA, BURSTS, CONSTANT = "poisson", "gamma", "bursts", "constant"
+#: From an answer to the next request of its client, through detokenizer, network and tokenizer. Chosen by hand, not
+#: from data: it takes some time, so that the engine's next step has begun; from 1 to 5 ms answers change by about 1 %.
+TURNAROUND_S = 1e-3
 #: Most requests of one simulation: a guard, chosen by hand, not from data.
 MOST = 1_000_000
 
@@ -21,13 +24,15 @@ MOST = 1_000_000
 class Traffic:
     """n requests; arrays of shape (n,). ``arrival_s`` does not fall; of a closed loop, where ``concurrency`` clients
     each wait for their answer before they ask again, it is empty. ``shared``: leading tokens that an earlier prompt
-    has, too."""
+    has, too. ``turnaround_s``: from a client's answer to its next request in the engine, which is in the request's
+    time."""
 
     arrival_s: FloatArray
     input_tokens: IntArray
     output_tokens: IntArray
     shared: IntArray
     concurrency: int = 0
+    turnaround_s: float = 0.0
 
     def __len__(self) -> int:
         return len(self.input_tokens)
@@ -38,7 +43,8 @@ class Traffic:
             raise RequestError(f"--requests {requests}: expected 1 to {len(self):,}, which the file has")
         n = requests
         return Traffic(
-            self.arrival_s[:n], self.input_tokens[:n], self.output_tokens[:n], self.shared[:n], self.concurrency
+            self.arrival_s[:n], self.input_tokens[:n], self.output_tokens[:n], self.shared[:n], self.concurrency,
+            self.turnaround_s,
         )  # fmt: skip
 
 
@@ -103,6 +109,6 @@ def made(
         inputs, outputs = spread(isl, requests, least, seed + 2), spread(osl, requests, least, seed + 3)
         shared = np.zeros(requests, dtype=np.int64)
     if concurrency is not None:
-        return Traffic(np.zeros(0), inputs, outputs, shared, concurrency)
+        return Traffic(np.zeros(0), inputs, outputs, shared, concurrency, TURNAROUND_S)
     assert rate is not None
     return Traffic(arrivals(requests, rate, how, cv, seed), inputs, outputs, shared)
