@@ -46,6 +46,7 @@ NOT_RUN = {
     "scripts/interval_coverage": "needs the public data and most of an hour",
     "scripts/leave_one_out": "needs the public data and most of an hour",
     "scripts/benchmark": "times, which want a quiet machine",
+    "python scripts/training_effects.py": "needs the public data; tests/unit/test_training_suites.py runs its parts",
     "scripts/plan_": "times, and the public data",
     "tilecast ui": "a server that goes on; tests/integration/test_ui.py starts one",
     "mlflow ui": "a server that goes on; tests/integration/test_tracking.py starts one",

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Steps of training on many GPUs against the suites, with what a step is made of switched on part by part.
+
+    python scripts/training_effects.py --data $TILECAST_DATA           # both tables of docs/accuracy-training.md
+    python scripts/training_effects.py --data $TILECAST_DATA --final   # errors as they are, and the worst rows
+
+No step time is fitted: kernels, collectives and hosts are. Rows that cannot be forecast are counted and said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from statistics import mean, median
+
+import numpy as np
+
+from predictor.errors import TilecastError
+from predictor.forecast import Forecast
+from predictor.training.suite import case_forecast
+
+Row = Mapping[str, str]
+#: Runs of `vtrain` that no neighbour explains, as the suite's own README names them (source: ground_truth/README.md).
+OUTLIERS = ("mb2-t4d16", "mb2-t8d8", "mb64-t8d8")
+
+
+def _of(config: str, gpu: str = "h100") -> Callable[[Row], bool]:
+    return lambda row: config in row["config"] and row["gpu"].startswith(gpu)
+
+
+#: Group -> (suite, which of its rows).
+GROUPS: dict[str, tuple[str, Callable[[Row], bool]]] = {
+    "korthikanti_layer": ("korthikanti_layer", lambda row: True),
+    "megatron": ("megatron", lambda row: True),
+    "vtrain": ("vtrain", lambda row: True),
+    "vtrain without three": ("vtrain", lambda row: not any(name in row["case"] for name in OUTLIERS)),
+    "mosaic": ("mosaic", lambda row: True),
+    "mosaic, 32 GPUs and more": ("mosaic", lambda row: int(row["num_gpus"]) >= 32),
+    "MLPerf H100 LoRA": ("mlperf_training", _of("llama-2-70b")),
+    "MLPerf H100 8B": ("mlperf_training", _of("llama-3.1-8b")),
+    "MLPerf H100 405B": ("mlperf_training", _of("405b")),
+    "MLPerf H100 GPT-3": ("mlperf_training", _of("gpt3")),
+    "MLPerf H100 BERT": ("mlperf_training", _of("bert")),
+    "MLPerf MI300X": ("mlperf_training", _of("", "mi300x")),
+}
+
+
+def parts(found: Forecast) -> list[float]:
+    """Seconds of a step with its parts added one after the other: kernels, the layers' collectives, the pipeline, what
+    replicas exchange, the optimizer."""
+    if found.step is None:
+        return [found.latency_s] * 5
+    phases, exposed = found.step.phases_s, found.step.exposed_s
+    layers = sum(exposed.get(name, 0.0) for name in ("tensor", "context", "expert"))
+    passes = phases["forward"] + phases["backward"]
+    sharded = sum(exposed.get(name, 0.0) - phases.get(name, 0.0) for name in ("gradients", "weights"))
+    totals = [passes - layers - sharded]
+    for more in (layers, phases.get("pipeline", 0.0),
+                 sharded + phases.get("gradients", 0.0) + phases.get("weights", 0.0), phases["optimizer"]):  # fmt: skip
+        totals.append(totals[-1] + more)
+    return totals
+
+
+def forecasts(
+    rows: Iterable[Row], configs: Path, software: str | None
+) -> tuple[list[tuple[Row, Forecast]], Counter[str]]:
+    """Rows with their forecasts, and why others have none. ``software``: in place of the rows' own."""
+    found: list[tuple[Row, Forecast]] = []
+    left: Counter[str] = Counter()
+    for row in rows:
+        try:
+            asked = row if software is None else {**row, "software": software}
+            found.append((row, case_forecast(asked, configs, None)))
+        except TilecastError as error:
+            left[str(error)] += 1
+    return found, left
+
+
+def errors_pct(rows: Iterable[Row], seconds: Iterable[float]) -> list[float]:
+    """Signed errors in percent."""
+    return [(s * 1e3 / float(row["measured_ms"]) - 1) * 100 for row, s in zip(rows, seconds, strict=True)]
+
+
+def shown(errors: list[float]) -> str:
+    """Mean absolute and signed error."""
+    return f"{mean(map(abs, errors)):.1f} ({mean(errors):+.1f})"
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="the folder with ground_truth/ in it")
+    parser.add_argument("--final", action="store_true", help="the errors alone, and the worst rows")
+    arguments = parser.parse_args()
+    folder = Path(arguments.data) / "ground_truth"
+    suites: dict[str, tuple[list[tuple[Row, Forecast]], list[tuple[Row, Forecast]]]] = {}
+    for suite in dict.fromkeys(suite for suite, _ in GROUPS.values()):
+        with (folder / f"{suite}.csv").open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        own, left = forecasts(rows, folder / "configs", None)
+        today = own if arguments.final else forecasts(rows, folder / "configs", "")[0]
+        suites[suite] = own, today
+        for note, count in left.items():
+            print(f"{suite}: {count} of {len(rows)} rows not forecast: {note}")
+    if not arguments.final:
+        steps_of = ("kernels", "+ layers' collectives", "+ pipeline", "+ replicas", "+ optimizer", "newest software")
+        print(f"\n| suite | rows | {' | '.join(steps_of)} |")
+        print("| --- | --: | --: | --: | --: | --: | --: | --: |")
+    final = []
+    for name, (suite, chosen) in GROUPS.items():
+        own = [(row, found) for row, found in suites[suite][0] if chosen(row)]
+        if not own:
+            continue
+        group = [row for row, _ in own]
+        if not arguments.final:
+            steps = np.array([parts(found) for _, found in own]).T
+            cells = [shown(errors_pct(group, column)) for column in steps.tolist()]
+            newest = [(row, found) for row, found in suites[suite][1] if chosen(row)]
+            cells.append(shown(errors_pct([row for row, _ in newest], [found.latency_s for _, found in newest])))
+            print(f"| {name} | {len(own)} | {' | '.join(cells)} |")
+        errors = errors_pct(group, [found.latency_s for _, found in own])
+        worst = max(range(len(own)), key=lambda i: abs(errors[i]))
+        final.append((name, errors, f"{group[worst]['case']} {errors[worst]:+.1f}"))
+    print("\n| suite | rows | mean | signed | median | p90 | worst |\n| --- | --: | --: | --: | --: | --: | --- |")
+    for name, errors, worst_row in final:
+        size = [abs(e) for e in errors]
+        print(
+            f"| {name} | {len(errors)} | {mean(size):.1f} | {mean(errors):+.1f} | {median(size):.1f}"
+            f" | {np.percentile(size, 90):.1f} | {worst_row} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
