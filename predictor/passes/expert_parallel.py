@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from predictor import engines
 from predictor.dtypes import bytes_of
 from predictor.engines.exchange import ALL_GATHER
-from predictor.errors import RequestError
+from predictor.errors import RequestError, UnsupportedError
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import Tensor
 from predictor.ops.collective import over
@@ -40,11 +40,17 @@ _CHOICE_BYTES = 8
 _SCALED, _SCALE_BYTES = 128, 4
 
 
-def check_experts(config: ModelConfig, mesh: Mesh) -> None:
-    """RequestError, one line, for a degree that does not divide the experts or their width, or a way that cannot be."""
+def check_experts(config: ModelConfig, mesh: Mesh, looped: bool = False) -> None:
+    """RequestError, one line, for a degree that does not divide the experts or their width, or a way that cannot be.
+    ``looped``: experts run one after the other, not as one operator."""
     ep, group = mesh.ep, mesh.degree("tp") * mesh.degree("dp")
     if ep > 1 and not config.experts:
         raise RequestError(f"--ep {ep}: {config.name} has no experts; expected 1")
+    if looped and config.experts:
+        raise UnsupportedError(
+            f"--ep {ep} --dp {mesh.degree('dp')}: {config.name} runs experts one by one here, which are not spread;"
+            " expected 1 of both"
+        )
     if config.experts % ep:
         fit = max(n for n in range(1, ep + 1) if config.experts % n == 0 and group % n == 0)
         raise RequestError(

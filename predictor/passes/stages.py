@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from predictor.dtypes import bytes_of
-from predictor.errors import RequestError
+from predictor.errors import RequestError, UnsupportedError
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import Tensor
 from predictor.ops.collective import over
 
 if TYPE_CHECKING:
     from predictor.hardware.mesh import Mesh
+    from predictor.networks import ModelConfig
 
 
 class Staged(NamedTuple):
@@ -38,10 +39,12 @@ def layers_of(stage: int, layers: int, pp: int) -> tuple[int, int]:
     return first, first + each + (stage < more)
 
 
-def check_stages(name: str, layers: int, pp: int) -> None:
-    """RequestError where a stage would have no layer."""
-    if pp > layers:
-        raise RequestError(f"--pp {pp}: {name} has {layers} layers; expected at most {layers}")
+def check_stages(config: ModelConfig, pp: int) -> None:
+    """RequestError where a stage would have no layer, UnsupportedError for a model of two stacks."""
+    if pp > 1 and config.is_encoder_decoder:
+        raise UnsupportedError(f"--pp {pp}: not built for an encoder-decoder ({config.name}); expected 1")
+    if pp > config.layers:
+        raise RequestError(f"--pp {pp}: {config.name} has {config.layers} layers; expected at most {config.layers}")
 
 
 def staged(graph: Graph, mesh: Mesh, layers: int, tokens: int, hidden: int, dtype: str) -> Staged:

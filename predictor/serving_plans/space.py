@@ -138,7 +138,7 @@ def _check(run: Run) -> None:
     if mesh is not None:
         spread = degrees.ep * degrees.dp > 1
         check_tensor(run.config, degrees.tp, spread)
-        check_stages(run.config.name, run.config.layers, degrees.pp)
+        check_stages(run.config, degrees.pp)
         if spread:
             check_experts(run.config, mesh)
     if scheduler(run.work.engine, setting_of(run, 1)) is None:

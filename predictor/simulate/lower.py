@@ -96,7 +96,7 @@ def lower(
         if serves and mesh.ep * mesh.degree("dp") > 1:
             from predictor.passes.expert_parallel import check_experts, spread_experts
 
-            check_experts(config, mesh)
+            check_experts(config, mesh, looped=step.experts == "loop" and bool(config.expert_capacity))
             graph = spread_experts(graph, mesh, step.mode != "decode")
     if not engine.fuses:
         return _in_context(graph, mesh, cp_comm)

@@ -67,7 +67,7 @@ def _piped(stage: Stage, config: ModelConfig, work: Workload, numbers: Precision
 
     mesh, layers = mesh_of(work), config.layers
     assert mesh is not None  # pp GPUs or more
-    check_stages(config.name, layers, work.parallelism.pp)
+    check_stages(config, work.parallelism.pp)
     tokens = work.sequences_a_pass
     if stage.phase != "decode":
         tokens = sum(work.lens_a_pass) or tokens * work.seq_len

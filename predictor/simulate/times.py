@@ -23,12 +23,12 @@ from predictor.ops.base import COMPUTE, Op
 from predictor.ops.gemm import Gemm
 from predictor.roofline import FloatArray
 from predictor.simulate.gaps import NO_GAPS, Gaps, kernels_by_gap
-from predictor.simulate.stage import Plan, Stage
+from predictor.simulate.stage import PIPELINE, Plan, Stage
 from predictor.simulate.sustained import Sustained, stretched, sustained
 from predictor.simulate.timeline import Segment, Timeline, eager, in_a_row
 
 #: What there is between kernels beside an engine's host: the gaps of a stream, and a CPU that launches too late.
-GAPS, LAUNCHING, PIPELINE = "gaps between kernels", "launches", "other stages of the pipeline"
+GAPS, LAUNCHING = "gaps between kernels", "launches"
 
 
 @dataclass(frozen=True, slots=True)

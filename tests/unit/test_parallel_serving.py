@@ -23,7 +23,8 @@ from predictor.passes.stages import layers_of, staged
 from predictor.passes.tensor_parallel import TENSOR
 from predictor.prediction import Prediction
 from predictor.request import Request
-from predictor.simulate.times import GAPS, PIPELINE
+from predictor.simulate.stage import PIPELINE
+from predictor.simulate.times import GAPS
 
 MOE, DENSE = "qwen3-30b-a3b", "llama-3.1-8b"
 H200 = default_system(load_gpu("h200"))
@@ -135,6 +136,12 @@ def test_a_pipeline_sends_its_hidden_states() -> None:
     assert len(cut.ends) == 4 and cut.ends[-1] == len(cut.graph.blocks)
 
 
+def test_a_pipeline_that_waits_is_not_bound_by_the_cpu() -> None:
+    answer = asked(mode="prefill", seq_len=2048, batch=8, pp=2, artifacts=None)
+    assert answer.between_s[PIPELINE] > 0.1 * answer.latency_s
+    assert not answer.launch_bound and answer.host_s < 0.05 * answer.latency_s
+
+
 def test_a_stage_keeps_its_layers() -> None:
     one, four = asked("qwen3-32b", pp=1), asked("qwen3-32b", pp=4)
     assert 0.25 < four.memory.weights / one.memory.weights < 0.28  # and the embedding, or the head
@@ -205,6 +212,8 @@ def test_ragged_batches_are_dealt_to_ranks() -> None:
         (MOE, {"dp": 8, "ep": 2, "all_to_all": "deepep"}, "sends tokens to whole experts.*expected --ep 8"),
         (DENSE, {"dp": 3}, "--batch 64: the 3 ranks of --dp do not divide it; nearest that they do: 63"),
         (DENSE, {"pp": 64, "batch": 64}, "--pp 64: llama-3.1-8b has 32 layers; expected at most 32"),
+        ("flan-t5-xl", {"pp": 2}, "--pp 2: not built for an encoder-decoder .flan-t5-xl.; expected 1"),
+        ("switch-base-8", {"dp": 2, "ep": 2, "execution": "eager"}, "switch-base-8 runs experts one by one"),
         (DENSE, {"cp": 2}, "--cp 2: not built yet for --mode decode"),
         (MOE, {"dp": 2, "ep": 2, "all_to_all": "nvshmem"}, "--all-to-all 'nvshmem': expected one of allgather"),
         (DENSE, {"tp": 16, "gpu": "h100-nvl"}, "has no network: expected at most 4 GPUs"),
