@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from predictor.commands.predict import add_words
 from predictor.commands.tracked import resolve
 from predictor.errors import RequestError, TilecastError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from predictor.ui.fields import Field
+    from predictor.ui.searches import Kind
 
 EXAMPLES = """examples:
   tilecast ui
@@ -31,7 +38,46 @@ def run(arguments: argparse.Namespace) -> int:
         raise TilecastError(f"tilecast ui needs {error.name}; pip install 'tilecast[ui]'") from None
     from predictor.ui.fields import fields_of
 
-    return serve(arguments.port, fields_of(words_help()), resolve(arguments.artifacts))
+    return serve(arguments.port, fields_of(words_help()), searches(), resolve(arguments.artifacts))
+
+
+def searches() -> tuple[Kind, ...]:
+    """The searches of the page, with the words of their verbs."""
+    from predictor.commands import plan, serve_plan
+    from predictor.ui.found import serving_plans, training_plans
+    from predictor.ui.searches import Kind
+
+    return (
+        Kind("plan", "The fastest plan of a training step", ("plan",), _words("plan", plan), training_plans),
+        Kind("serve", "The best way to serve a load", ("serve", "plan"), _words("serve", serve_plan), serving_plans),
+    )
+
+
+#: Words of a verb that the page fills in itself, or has other ways for: a set, files, what is printed.
+_OWN = frozenset(("help", "model", "gpu", "artifacts", "json", "out", "emit", "explain", "html", "seed"))
+
+
+def _words(name: str, verb: ModuleType) -> tuple[Field, ...]:
+    """The words of a verb as fields: its parser's actions, with their help and defaults."""
+    from predictor.ui.fields import OFF, SWITCH, Field, choices
+
+    parser = argparse.ArgumentParser()
+    verb.add_arguments(parser)
+    listed, found = choices(), []
+    for action in parser._actions:
+        if action.dest in _OWN or not action.option_strings:
+            continue
+        switch = action.nargs == 0
+        options = SWITCH if switch else listed.get(action.dest, ()) if action.dest in _LISTED else ()
+        default = OFF if switch else "" if action.default in (None, []) else str(action.default)
+        shown = ("", *options) if options and default == "" else options
+        help_ = str(action.help or "").replace("%%", "%") + " (needed)" * action.required
+        found.append(Field(f"{name}.{action.dest}", help_, default, shown))
+    return tuple(found)
+
+
+#: Words that take one of the same list as `predict`'s: others may take several.
+_LISTED = frozenset(("system", "dtype", "kv_dtype", "sampling", "optimizer", "attention"))
 
 
 def words_help() -> dict[str, str]:

@@ -10,12 +10,13 @@ from predictor.hardware.what_if import PARAMETERS
 from predictor.networks.load import aliases, catalogue
 from predictor.report.html_elements import Html, join, tag
 from predictor.ui.fields import FIRST, Field
+from predictor.ui.searches import Kind
 
 #: What the page opens with, where the link says nothing.
 MODEL, BOARDS = "llama-3.1-8b", ("h100", "a100")
 
 
-def document(fields: Sequence[Field]) -> Html:
+def document(fields: Sequence[Field], kinds: Sequence[Kind]) -> Html:
     """The whole page."""
     head = tag(
         "head",
@@ -35,6 +36,7 @@ def document(fields: Sequence[Field]) -> Html:
             tag("p", "", id="said", class_="unseen", role="status"),
             tag("section", tag("h2", "Side by side", id="side"), tag("div", id="quick"), aria_labelledby="side"),
             tag("div", id="details"),
+            *(_search(kind) for kind in kinds),
             _same(),
             class_="told",
         ),
@@ -120,6 +122,38 @@ def _text(name: str, label: str, words: str, **more: str) -> Html:
 
 def _area(name: str, label: str, words: str) -> Html:
     return _row(name, label, words, tag("textarea", rows="6", spellcheck="false", **_control(name)))
+
+
+def _search(kind: Kind) -> Html:
+    """One search: its words, a button, and room for what it found. Model and board are those of the form."""
+    rows = []
+    for field in kind.fields:
+        words = _control(field.name, field.default) | {"data_search": field.name}
+        del words["name"]  # it is no word of the run
+        if field.choices:
+            options = [tag("option", choice, value=choice) for choice in field.choices]
+            control = tag("select", *options, **words)
+        else:
+            control = tag("input", type="text", value=field.default, placeholder="default", spellcheck="false", **words)
+        rows.append(_row(field.name, field.label, field.help, control))
+    key = kind.name
+    return tag(
+        "section",
+        tag("h2", kind.title, id=f"search-{key}"),
+        tag(
+            "details", tag("summary", f"tilecast {' '.join(kind.verb)}: search"),
+            tag("div", *rows, class_="words"),
+            tag(
+                "p", tag("button", "Search", type="button", class_="start"),
+                tag("button", "Cancel", type="button", class_="cancel", disabled=""), class_="buttons",
+            ),
+            tag("p", "", id=f"error-{key}.", class_="error", role="alert"),
+            tag("progress", hidden="", aria_label=f"{kind.title}: searching"),
+            tag("p", "", class_="state", role="status"),
+            tag("div", class_="found"),
+        ),
+        class_="search", data_kind=key, aria_labelledby=f"search-{key}",
+    )  # fmt: skip
 
 
 def _board() -> Html:

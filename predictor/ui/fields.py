@@ -52,9 +52,14 @@ class Field:
     modes: tuple[str, ...] = ()
 
     @property
+    def word(self) -> str:
+        """The word itself; a search's field is named "plan.num_gpus"."""
+        return self.name.rpartition(".")[2]
+
+    @property
     def label(self) -> str:
         """The word as the command line has it, without its dashes."""
-        return flag(self.name).removeprefix("--")
+        return flag(self.word).removeprefix("--")
 
     def read(self, text: str) -> Any:
         """The value of what was typed; RequestError, one line that begins with the flag, where it is none."""

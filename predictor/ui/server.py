@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from predictor.report.html import TEMPLATES as REPORT_TEMPLATES
 from predictor.ui import answers
 from predictor.ui.document import document
 from predictor.ui.fields import Field
+from predictor.ui.searches import Kind, Searches
 from predictor.ui.state import FieldError, State, read_state
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -67,9 +68,12 @@ def hosts_of(port: int) -> tuple[str, ...]:
     return (f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}")
 
 
-def application(port: int, fields: Sequence[Field], artifacts: str | None = None) -> ASGIApp:
-    """The application: the page, its answers. ``artifacts``: a set of estimators (None: the shipped)."""
-    page = str(document(fields))
+def application(
+    port: int, fields: Sequence[Field], kinds: Sequence[Kind] = (), artifacts: str | None = None
+) -> ASGIApp:
+    """The application: the page, its answers, its searches. ``artifacts``: a set of estimators (None: the shipped)."""
+    searches = Searches(kinds, artifacts)
+    page = str(document(fields, kinds))
 
     def served(text: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
         async def answer(_: Request) -> Response:
@@ -94,6 +98,19 @@ def application(port: int, fields: Sequence[Field], artifacts: str | None = None
 
         return answer
 
+    async def search(request: Request) -> Response:
+        key = request.path_params["key"]
+        found = searches.cancel(key) if request.method == "DELETE" else searches.status(key)
+        return JSONResponse(found, 200 if found else 404, headers=_HEADERS)
+
+    @asynccontextmanager
+    async def life(_: Starlette) -> AsyncIterator[None]:
+        yield
+        searches.close()
+
+    def starts(name: str) -> Callable[[State], dict[str, Any]]:
+        return lambda state: searches.start(name, state)
+
     css = (REPORT_TEMPLATES / "page.css").read_text(encoding="utf-8") + (TEMPLATES / "ui.css").read_text(
         encoding="utf-8"
     )
@@ -106,9 +123,11 @@ def application(port: int, fields: Sequence[Field], artifacts: str | None = None
         Route("/ui.js", served(script, "text/javascript")),
         Route("/api/answer", asked(lambda state: answers.quick(state, fields, artifacts)), methods=["POST"]),
         Route("/api/details", asked(lambda state: answers.detailed(state, fields, artifacts)), methods=["POST"]),
+        *(Route(f"/api/{kind.name}", asked(starts(kind.name)), methods=["POST"]) for kind in kinds),
+        Route("/api/search/{key}", search, methods=["GET", "DELETE"]),
         Route("/api/json", asked(lambda state: answers.as_json(state, fields, artifacts)), methods=["POST"]),
     ]
-    return OnlyHere(Starlette(routes=routes), hosts_of(port))
+    return OnlyHere(Starlette(routes=routes, lifespan=life), hosts_of(port))
 
 
 class _NoStateError(RequestError):
@@ -134,7 +153,7 @@ async def _body(request: Request) -> object:
         raise _NoStateError(400, "no JSON; expected an object of texts") from None
 
 
-def serve(port: int, fields: Sequence[Field], artifacts: str | None = None) -> int:
+def serve(port: int, fields: Sequence[Field], kinds: Sequence[Kind] = (), artifacts: str | None = None) -> int:
     """Serves until Ctrl-C; ``port`` 0 is any that is free. Raises RequestError where the port is taken."""
     import socket
 
@@ -148,7 +167,7 @@ def serve(port: int, fields: Sequence[Field], artifacts: str | None = None) -> i
     except OSError as error:
         raise RequestError(f"--port {port}: {error.strerror}; expected a free port, or 0 for any") from None
     taken = listener.getsockname()[1]
-    app = application(taken, fields, artifacts)
+    app = application(taken, fields, kinds, artifacts)
     config = uvicorn.Config(
         app, log_level="error", access_log=False, limit_concurrency=200, timeout_graceful_shutdown=2
     )

@@ -62,13 +62,16 @@ const boardText = (node) => node.querySelector(".yaml").value.trim() || node.que
 function state() {
   const found = { gpu: [...boards.children].map(boardText), shown: String(shown) };
   for (const control of words()) found[control.name] = control.value;
-  for (const control of document.querySelectorAll("[data-search]")) found[control.dataset.search] = control.value;
+  for (const control of document.querySelectorAll("[data-search]")) if (control.value !== control.dataset.default) found[control.dataset.search] = control.value;
   return found;
 }
 function restore(text) {
   const given = new URLSearchParams(text.replace(/^#/, ""));
   for (const control of words()) control.value = given.get(control.name) ?? control.dataset.default;
-  for (const control of document.querySelectorAll("[data-search]")) control.value = given.get(control.dataset.search) ?? control.dataset.default;
+  for (const control of document.querySelectorAll("[data-search]")) {
+    control.value = given.get(control.dataset.search) ?? control.dataset.default;
+    if (given.has(control.dataset.search)) control.closest("details").open = true;
+  }
   const asked = given.getAll("gpu");
   if (![...given.keys()].length) byId("w-model").value = byId("w-model").getAttribute("value");
   boards.replaceChildren();
@@ -138,8 +141,7 @@ function put(place, html) {
 function controlOf(field) {
   const place = /^gpu\.(\d+)$/.exec(field);
   if (!place) {
-    const search = document.querySelector(`[data-search="${field}"]`);
-    return [search || byId(`w-${field}`), byId(`error-${field}`)];
+    return [byId(`w-${field}`), byId(`error-${field}`)];
   }
   const board = boards.children[Number(place[1])];
   if (!board) return [null, byId("error-gpu")];
@@ -228,6 +230,40 @@ async function picture() {
     top += sizes[i][1] + 12;
   }
   return new Promise((done) => canvas.toBlob(done, "image/png"));
+}
+
+// ------------------------------------------------------------------------------------------------------- searches
+for (const part of document.querySelectorAll(".search")) {
+  const [start, cancel, bar, told, found] = [".start", ".cancel", "progress", ".state", ".found"].map((name) => part.querySelector(name));
+  let key = null;
+  const running = (yes) => { start.disabled = yes; cancel.disabled = !yes; bar.hidden = !yes; };
+  async function look() {
+    if (!key) return;
+    const answer = await (await fetch(`/api/search/${key}`)).json();
+    const seconds = `${answer.seconds.toFixed(answer.seconds < 10 ? 1 : 0)} s`;
+    if (answer.state === "running") { told.textContent = `Searching: ${seconds}`; return setTimeout(look, 250); }
+    ended(answer, seconds);
+  }
+  function ended(answer, seconds) {
+    key = null;
+    running(false);
+    say(answer.errors);
+    told.textContent = { done: `Done in ${seconds}.`, cancelled: `Cancelled after ${seconds}.`, failed: `Failed after ${seconds}.` }[answer.state];
+    if (answer.html) { found.innerHTML = answer.html; walkCharts(found); }
+    if (answer.state === "failed") found.replaceChildren();
+    cancel === document.activeElement && start.focus();
+  }
+  start.addEventListener("click", async () => {
+    told.textContent = "";
+    const answer = await ask(`/api/${part.dataset.kind}`, state());
+    say(answer.errors);
+    if (!answer.key) return;
+    key = answer.key;
+    running(true);
+    look();
+  });
+  cancel.addEventListener("click", async () => { if (key) await fetch(`/api/search/${key}`, { method: "DELETE" }); });
+  part.addEventListener("input", changed);
 }
 
 // ---------------------------------------------------------------------------------------------------------- start

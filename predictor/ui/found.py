@@ -1,0 +1,97 @@
+"""What a search found, drawn: its JSON as a table and a picture of what no other plan beats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from predictor.report.formats import seconds, share, significant
+from predictor.report.html_elements import Html, figure, join, table, tag
+from predictor.report.html_roofline import NARROW, WIDE
+from predictor.report.html_scatter import Point, scatter
+
+#: Rows of the table; the picture has every plan that the search said. Chosen by looking at pages.
+ROWS = 10
+_MS = 1e-3  # seconds, by definition
+
+
+def drawn(points: Sequence[Point], front: Sequence[tuple[float, float]], axes: tuple[str, str], caption: str) -> Html:
+    """The picture at both widths."""
+    charts = [scatter(points, front, axes, f"{axes[1]} against {axes[0]}", size) for size in (WIDE, NARROW)]
+    return figure(caption, *charts, tag("p", class_="readout", aria_hidden="true"))
+
+
+def training_plans(found: Mapping[str, Any]) -> Html:
+    """Plans of `tilecast plan`: step time against memory."""
+    plans = found["plans"]
+    points = [
+        Point(p["memory_gib"], p["latency_ms"], f"{p['label']}: {seconds(p['latency_ms'] * _MS)},"
+              f" {significant(p['memory_gib'])} GiB a GPU", ringed=i == 0)
+        for i, p in enumerate(plans)
+    ]  # fmt: skip
+    front, best = [], float("inf")
+    for p in sorted(plans, key=lambda p: (p["memory_gib"], p["latency_ms"])):
+        if p["latency_ms"] < best:
+            best = p["latency_ms"]
+            front.append((p["memory_gib"], best))
+    heads = (
+        ("plan", False), ("step", True), ("MFU", True), ("GiB a GPU", True), ("bubble", True), ("exposed", True),
+    )  # fmt: skip
+    rows = [
+        (
+            p["label"], seconds(p["latency_ms"] * _MS), share(p["mfu"]), significant(p["memory_gib"]),
+            share(p["bubble_share"]), seconds(p["exposed_ms"] * _MS),
+        )
+        for p in plans[:ROWS]
+    ]  # fmt: skip
+    words = f"{found['plans_fitting']:,} of {found['plans_legal']:,} legal plans fit; the best {len(plans):,} are drawn."
+    picture = drawn(points, front, ("GiB a GPU", "ms a step"), f"{words} A ring is the fastest.")
+    return join((picture, table("The fastest plans", heads, rows)))
+
+
+def serving_plans(found: Mapping[str, Any]) -> Html:
+    """Plans of `tilecast serve plan`: what a user sees against what a GPU makes, and the best within the SLA."""
+    front, plans = found["frontier"], found["plans"]
+    kinds = list(dict.fromkeys(map(_kind, front)))
+    points = [Point(*_speeds(p), f"{_layout(p)}: {_said(p)}", kinds.index(_kind(p))) for p in front]
+    chosen = plans[0]
+    points.append(Point(*_speeds(chosen), f"chosen: {_layout(chosen)}: {_said(chosen)}", len(kinds), ringed=True))
+    heads = (
+        ("plan", False), ("GPUs", True), ("tokens/s a GPU", True), ("tokens/s a user", True), ("TTFT", True),
+        ("TPOT", True),
+    )  # fmt: skip
+    rows = [
+        (_layout(p), f"{p['gpus']}", *(significant(value) for value in reversed(_speeds(p))), _ms(p["ttft_ms"]), _ms(p["tpot_ms"]))
+        for p in plans[:ROWS]
+    ]
+    caption = (
+        f"{len(front)} points that no other one beats in both, of {found['points']:,} looked at. The ring is the best"
+        f" plan within the SLA. Colours: {', '.join(kinds)}."
+    )
+    line = [_speeds(p) for p in front]
+    return join(
+        (drawn(points, line, ("tokens/s a user", "tokens/s a GPU"), caption), table("Plans within the SLA", heads, rows))
+    )
+
+
+def _speeds(plan: Mapping[str, Any]) -> tuple[float, float]:
+    return plan["tokens_per_s_per_user"] or 0.0, plan["tokens_per_s_per_gpu"]
+
+
+def _kind(plan: Mapping[str, Any]) -> str:
+    return plan["execution"] + ("" if plan["prefill"] is None else ", disaggregated")
+
+
+def _layout(plan: Mapping[str, Any]) -> str:
+    """A plan in words: what is above 1 of its degrees, replicas, requests at a time."""
+    degrees = " ".join(f"{name} {plan[name]}" for name in ("tp", "pp", "dp", "ep") if plan[name] > 1) or "1 GPU"
+    return f"{_kind(plan)} {degrees} x {plan['replicas']}, batch {plan['batch']}"
+
+
+def _said(plan: Mapping[str, Any]) -> str:
+    user, gpu = _speeds(plan)
+    return f"{significant(user)} tokens/s a user, {significant(gpu)} tokens/s a GPU"
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else seconds(value * _MS)
