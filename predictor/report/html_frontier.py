@@ -3,12 +3,12 @@ pictures, or a file of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from predictor.report.formats import significant
-from predictor.report.html_elements import COLOURS, Html, figure, join, legend_of, mark, swatch, tag, ticks
+from predictor.report.html_elements import Html, figure, join, legend_of, swatch, tag
 from predictor.report.html_roofline import NARROW, WIDE, Size
+from predictor.report.html_scatter import Point, scatter
 from predictor.serving_plans.answer import Answer
 from predictor.serving_plans.search import ServingPlan
 
@@ -51,33 +51,15 @@ def kind(plan: ServingPlan) -> str:
 
 
 def chart(answer: Answer, size: Size, *inside: Html, **attributes: str) -> Html:
-    """The drawing: axes from 0, a line along the frontier, a mark a point."""
+    """The drawing: a line along the frontier, a mark a point, the TPOT's limit."""
     front, names = answer.found.frontier, kinds(answer)
     chosen = answer.entries[0].plan
-    every = [*front, chosen]
-    right = max(p.tokens_per_s_per_user for p in every) * 1.05
-    top = max(p.tokens_per_s_per_gpu for p in every) * 1.08
-
-    def at(user: float, gpu: float) -> tuple[float, float]:
-        wide, high = size.width - size.left - size.right, size.height - size.top - size.bottom
-        return size.left + user / right * wide, size.height - size.bottom - gpu / top * high
-
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*_place(p)) for p in front))
-    shapes = []
-    for plan in front:
-        x, y = at(*_place(plan))
-        colour = min(names.index(kind(plan)), COLOURS - 1)
-        shapes.append(mark(_words(plan), tag("circle", cx=x, cy=y, r=4, class_=f"dot f{colour}")))
-    x, y = at(*_place(chosen))
-    ring = mark(f"chosen: {_words(chosen)}", tag("circle", cx=x, cy=y, r=9, class_="ring"))
-    limit = []
-    if 1.0 / answer.asked.sla.tpot_s < right and answer.asked.sla.tpot_s > 0:
-        edge = at(1.0 / answer.asked.sla.tpot_s, 0.0)[0]
-        limit = [tag("line", x1=edge, x2=edge, y1=size.top, y2=size.height - size.bottom, class_="roof")]
-    return tag(
-        "svg", *inside, *_grid(size, right, top), *limit, tag("polyline", points=line, class_="front"),
-        tag("g", *shapes, ring, class_="marks"), viewBox=f"0 0 {size.width:g} {size.height:g}",
-        class_=f"chart {size.kind}", role="group", aria_label=f"Frontier with {len(front)} points", **attributes,
+    points = [Point(*_place(plan), _words(plan), names.index(kind(plan))) for plan in front]
+    points.append(Point(*_place(chosen), f"chosen: {_words(chosen)}", len(names), ringed=True))
+    limit = answer.asked.sla.tpot_s
+    return scatter(
+        points, [_place(plan) for plan in front], ("tokens/s a user", "tokens/s a GPU"),
+        f"Frontier with {len(front)} points", size, 1.0 / limit if limit > 0 else None, inside, **attributes,
     )  # fmt: skip
 
 
@@ -88,22 +70,3 @@ def _place(plan: ServingPlan) -> tuple[float, float]:
 def _words(plan: ServingPlan) -> str:
     user, gpu = _place(plan)
     return f"{plan}: {significant(user)} tokens/s a user, {significant(gpu)} tokens/s a GPU"
-
-
-def _grid(size: Size, right: float, top: float) -> Sequence[Html]:
-    found = []
-    low, high = size.height - size.bottom, size.top
-    for value in ticks(0.0, right):
-        x = size.left + value / right * (size.width - size.left - size.right)
-        found.append(tag("line", x1=x, x2=x, y1=high, y2=low, class_="grid"))
-        found.append(tag("text", f"{value:g}", x=x, y=low + 16, text_anchor="middle"))
-    for value in ticks(0.0, top):
-        y = low - value / top * (low - high)
-        found.append(tag("line", x1=size.left, x2=size.width - size.right, y1=y, y2=y, class_="grid"))
-        found.append(tag("text", f"{value:g}", x=size.left - 6, y=y + 4, text_anchor="end"))
-    middle = (size.left + size.width - size.right) / 2
-    found.append(tag("text", "tokens/s a user", x=middle, y=size.height - 6, text_anchor="middle"))
-    down = (high + low) / 2
-    turn = f"rotate(-90 14 {down:.0f})"
-    found.append(tag("text", "tokens/s a GPU", x=14, y=down, text_anchor="middle", transform=turn))
-    return found

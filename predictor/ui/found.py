@@ -44,7 +44,9 @@ def training_plans(found: Mapping[str, Any]) -> Html:
         )
         for p in plans[:ROWS]
     ]  # fmt: skip
-    words = f"{found['plans_fitting']:,} of {found['plans_legal']:,} legal plans fit; the best {len(plans):,} are drawn."
+    words = (
+        f"{found['plans_fitting']:,} of {found['plans_legal']:,} legal plans fit; the best {len(plans):,} are drawn."
+    )
     picture = drawn(points, front, ("GiB a GPU", "ms a step"), f"{words} A ring is the fastest.")
     return join((picture, table("The fastest plans", heads, rows)))
 
@@ -61,17 +63,18 @@ def serving_plans(found: Mapping[str, Any]) -> Html:
         ("TPOT", True),
     )  # fmt: skip
     rows = [
-        (_layout(p), f"{p['gpus']}", *(significant(value) for value in reversed(_speeds(p))), _ms(p["ttft_ms"]), _ms(p["tpot_ms"]))
+        (
+            _layout(p), f"{p['gpus']}", *(significant(value) for value in reversed(_speeds(p))), _ms(p["ttft_ms"]),
+            _ms(p["tpot_ms"]),
+        )
         for p in plans[:ROWS]
-    ]
+    ]  # fmt: skip
     caption = (
         f"{len(front)} points that no other one beats in both, of {found['points']:,} looked at. The ring is the best"
         f" plan within the SLA. Colours: {', '.join(kinds)}."
     )
-    line = [_speeds(p) for p in front]
-    return join(
-        (drawn(points, line, ("tokens/s a user", "tokens/s a GPU"), caption), table("Plans within the SLA", heads, rows))
-    )
+    picture = drawn(points, [_speeds(p) for p in front], ("tokens/s a user", "tokens/s a GPU"), caption)
+    return join((picture, table("Plans within the SLA", heads, rows)))
 
 
 def _speeds(plan: Mapping[str, Any]) -> tuple[float, float]:
@@ -79,7 +82,7 @@ def _speeds(plan: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _kind(plan: Mapping[str, Any]) -> str:
-    return plan["execution"] + ("" if plan["prefill"] is None else ", disaggregated")
+    return f"{plan['execution']}{'' if plan['prefill'] is None else ', disaggregated'}"
 
 
 def _layout(plan: Mapping[str, Any]) -> str:

@@ -273,6 +273,60 @@ def test_every_text_field_says_what_is_wrong_beside_it(browser: Any, address: st
         page.wait_for_function("() => document.querySelector('.board .error').textContent.includes('unknown GPU')")
 
 
+def test_a_search_runs_and_another_is_cancelled(browser: Any, address: str) -> None:
+    """Wrong words stand beside their fields; a plan is drawn; a cancelled search ends, and its process with it."""
+    plan = "plan.num_gpus=2&plan.global_batch=4&plan.only=tp%3D1&plan.seq_len=256&plan.top=50"
+    opened = Page(browser, f"{address}#model=gpt2&gpu=a100&{plan}")
+    with opened as page:
+        search = page.locator(".search[data-kind=plan]")
+        count = page.locator("[id='w-plan.num_gpus']")
+        count.fill("two")
+        search.locator(".start").click()
+        page.wait_for_function("() => document.getElementById('error-plan.num_gpus').textContent")
+        count.fill("2")
+        search.locator(".start").click()
+        page.wait_for_function(
+            "() => document.querySelector('.search[data-kind=plan] .state').textContent.startsWith('Done')"
+        )
+        assert search.locator("tbody tr").count() >= 1
+        assert search.locator("svg.chart:visible .mark").count() >= 1
+        assert "plan.num_gpus=2" in page.url
+        count.fill("1024")
+        page.locator("[id='w-plan.global_batch']").fill("1024")
+        page.locator("[id='w-plan.only']").fill("")
+        page.fill("#w-model", "gpt3")
+        search.locator(".start").click()
+        page.wait_for_function("() => !document.querySelector('.search[data-kind=plan] .cancel').disabled")
+        search.locator(".cancel").click()
+        page.wait_for_function(
+            "() => document.querySelector('.search[data-kind=plan] .state').textContent.startsWith('Cancelled')"
+        )
+        assert opened.errors == []
+    running = subprocess.run(
+        ["pgrep", "-f", "predictor plan --model gpt3"], capture_output=True, text=True, check=False
+    )
+    assert running.stdout == ""
+
+
+def test_a_serving_search_is_drawn(port: int) -> None:
+    state = {
+        "model": "qwen3-0.6b", "gpu": ["l4"], "serve.num_gpus": "1", "serve.isl": "64", "serve.osl": "8",
+        "serve.ttft": "5s", "serve.tpot": "1s", "serve.simulate": "0", "serve.execution": "vllm",
+        "serve.max_batch": "8",
+    }  # fmt: skip
+    status, text = send(port, "POST", "/api/serve", state)
+    assert status == 200
+    key = json.loads(text)["key"]
+    found: dict[str, Any] = {"state": "running"}
+    while found["state"] == "running":
+        threading.Event().wait(0.2)
+        found = json.loads(send(port, "GET", f"/api/search/{key}")[1])
+    assert found["state"] == "done", found
+    assert "tokens/s a GPU" in found["html"]
+    assert found["command"].startswith("tilecast serve plan --model qwen3-0.6b")
+    assert send(port, "GET", "/api/search/nonesuch")[0] == 404
+
+
 def png_size(data: bytes) -> tuple[int, int, int]:
     """Width, height and how many bytes of the picture differ from its first."""
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
