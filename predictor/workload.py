@@ -24,7 +24,7 @@ CACHED = ("prefill", "decode", "generate")
 #: Where a number format of a run comes from: a person's word, the model's checkpoint, the GPU's default.
 SOURCES = ASKED, CHECKPOINT, DEFAULT = "asked", "checkpoint", "default"
 ATTENTIONS = ("math", "flash")
-OPTIMIZERS = ("adam", "adam_fused", "sgd", "none")
+OPTIMIZERS = ("adam", "adam_fused", "adam_8bit", "sgd", "none")
 RECOMPUTES = ("none", "selective", "full")
 SHARDS = NO_SHARD, ZERO1, ZERO2, ZERO3, HSDP = "none", "zero1", "zero2", "zero3", "hsdp"
 #: Degrees beside tp that serving has, too.

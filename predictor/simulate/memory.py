@@ -28,8 +28,9 @@ from predictor.workload import HSDP, SHARDS, ZERO2, ZERO3, Workload
 if TYPE_CHECKING:
     from predictor.hardware.mesh import Mesh
 
-#: Bytes of optimizer state a parameter: by definition Adam keeps two fp32 moments, plain SGD none.
-_STATE = {"adam": 8.0, "adam_fused": 8.0, "sgd": 0.0, "none": 0.0}
+#: Bytes of optimizer state a parameter: by definition Adam keeps two fp32 moments (of 8 bits, with their scales, in the
+#: form of Dettmers et al., arXiv:2110.02861), plain SGD none.
+_STATE = {"adam": 8.0, "adam_fused": 8.0, "adam_8bit": 2.0 * (1.0 + 4.0 / 2048.0), "sgd": 0.0, "none": 0.0}
 
 
 #: What spreads optimizer state (and master weights), gradients, and weights (Rajbhandari et al., arXiv:1910.02054).

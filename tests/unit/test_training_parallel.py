@@ -165,3 +165,9 @@ def test_what_does_not_fit_says_what_would() -> None:
     words = BASE | {"tp": 8, "dp": 8, "pp": 4, "batch": 64, "seq_len": 2048}
     answer = predictor.predict("gpt3", "a100-sxm-80gb", **words)
     assert not answer.memory.fits and answer.memory.advice.startswith("It fits with --")
+
+
+def test_moments_of_8_bits_take_a_quarter_and_less_time() -> None:
+    wide, narrow = ask(dp=2), ask(dp=2, optimizer="adam_8bit")
+    assert narrow.memory.optimizer == pytest.approx(wide.memory.optimizer / 4, rel=0.01)
+    assert narrow.phases_s["optimizer"] < wide.phases_s["optimizer"]
