@@ -104,7 +104,8 @@ def _built(name: str, build: Callable[[], Any], asked: Sequence[Input]) -> tuple
     if asked or given is None:
         args, kwargs = torch_trace.tensors_of(asked, "fp32")
         return module, args, kwargs
-    args, kwargs = ([], dict(given)) if isinstance(given, Mapping) else (
+    both = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], dict) and isinstance(given[0], list)
+    args, kwargs = given if both else ([], dict(given)) if isinstance(given, Mapping) else (
         list(given) if isinstance(given, list | tuple) else [given], {}
     )  # fmt: skip
     return module, [_to_meta(a) for a in args], {k: _to_meta(v) for k, v in kwargs.items()}
@@ -148,6 +149,24 @@ def of_file(text: str, words: str | Sequence[str] | None) -> TracedModel:
         )
     build = found if callable(found) and not _is_module(found) else lambda: found
     return traced_model(title, Module(title, build, asked, getattr(found, "optimizer", None)))
+
+
+def of_exported(text: str, words: str | Sequence[str] | None) -> TracedModel:
+    """An archive of torch.export over the inputs that it was exported with (or others, where its sizes are open)."""
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise SpecError(f"model {text!r}: no such file; expected an archive of torch.export")
+    torch = need_torch()
+    try:
+        program = torch.export.load(str(path))
+    except Exception as error:
+        said = one_line(f"{type(error).__name__}: {error}")[:200]
+        raise SpecError(f"{path}: cannot be read as an archive of torch.export ({said})") from None
+    args, kwargs = program.example_inputs or ((), {})
+    asked = inputs_of(words)
+    found = traced_model(path.stem, Module(path.stem, lambda: (program.module(), (list(args), dict(kwargs))), asked))
+    found.traces.modes = ("forward",)  # what was exported is one mode of the module
+    return found
 
 
 def _is_module(found: Any) -> bool:

@@ -84,7 +84,8 @@ def record(
     """
     kwargs = dict(kwargs or {})
     train = mode == "train"
-    module.train(train)
+    with contextlib.suppress(NotImplementedError):  # an exported module has one mode
+        module.train(train)
     recorder = Recorder(module)
     run = call or module
     if call is None:

@@ -18,7 +18,8 @@ def model_of(name: str | Path, inputs: str | Sequence[str] | None = None) -> Mod
     """The model that ``name`` stands for; ``inputs`` are those of one that is traced.
 
     A name of the catalogue, a config.json, a folder with one; "hf:FOLDER", a snapshot of a Hugging Face repository;
-    "file.py:function"; a saved graph (.json). A config.json of a model_type that no reader knows is traced, and so is
+    "file.py:function"; a saved graph (.json); an .onnx file; an archive of torch.export (.pt2).
+    A config.json of a model_type that no reader knows is traced, and so is
     any as "traced:NAME". Raises RequestError, or one of its kinds.
     """
     text = str(name)
@@ -26,6 +27,14 @@ def model_of(name: str | Path, inputs: str | Sequence[str] | None = None) -> Mod
         from predictor.frontends.sources import of_file  # a built model starts without it
 
         return of_file(text, inputs)
+    if text.endswith(".onnx"):
+        from predictor.frontends.onnx_graph import of_onnx
+
+        return of_onnx(text, inputs)
+    if text.endswith(".pt2"):
+        from predictor.frontends.sources import of_exported
+
+        return of_exported(text, inputs)
     if text.endswith(".json") and Path(text).expanduser().is_file() and not text.endswith("config.json"):
         data = read_json(Path(text).expanduser())
         if is_recording(data):

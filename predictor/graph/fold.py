@@ -245,7 +245,7 @@ class _Writer:
             done.add(g)
         empty = [b for b, block in enumerate(blocks) if not block.nodes and block.backward_of is None]
         if not empty:
-            return Graph(tuple(blocks))
+            return Graph(tuple(blocks), recorded=True)
         return _without(blocks, set(empty))
 
     def _stand_in(self, g: int) -> None:
@@ -371,7 +371,7 @@ def _without(blocks: list[Block], empty: set[int]) -> Graph:
             block.name, block.nodes, block.repeat, block.carried, block.layers, place[block.backward_of], block.running
         )
         for block in kept
-    ))  # fmt: skip
+    ), recorded=True)  # fmt: skip
 
 
 def gradients_of(graph: Graph) -> int:

@@ -59,10 +59,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Blocks in the order in which they run. ``fused``: chains of its operators run as one kernel."""
+    """Blocks in the order in which they run. ``fused``: chains of its operators run as one kernel. ``recorded``: a
+    frontend wrote down what ran, so that scopes are paths of modules and say nothing of their kind."""
 
     blocks: tuple[Block, ...]
     fused: bool = False
+    recorded: bool = False
 
     def nodes(self) -> Iterator[tuple[Node, float]]:
         """Every node with how often it runs in all (its own count and share times its block's repeats)."""
@@ -123,7 +125,7 @@ class Graph:
                 runs[-1].append({**own, **{id(start): new(start) for start, _ in pairs}})
                 stands_for.update(own)
                 stands_for.update({id(start): new(end) for start, end in pairs})
-        return Graph(tuple(blocks), self.fused)
+        return Graph(tuple(blocks), self.fused, self.recorded)
 
 
 def renewed(found: dict[int, Tensor], stands_for: dict[int, Tensor], made: set[int], tensor: Tensor) -> Tensor:

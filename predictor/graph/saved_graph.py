@@ -62,7 +62,8 @@ def to_json(recording: Recording) -> dict[str, Any]:
         "schema": SCHEMA, "version": VERSION,
         **{name: getattr(recording, name) for name in _PLAIN},
         **{name: list(getattr(recording, name)) for name in _LISTS},
-        "fused": recording.graph.fused, "words": list(writer.words), "ops": writer.ops, "tensors": writer.tensors,
+        "fused": recording.graph.fused, "recorded": recording.graph.recorded,
+        "words": list(writer.words), "ops": writer.ops, "tensors": writer.tensors,
         "blocks": blocks, "update": update,
     }  # fmt: skip
 
@@ -75,7 +76,7 @@ def from_json(data: Mapping[str, Any], where: str) -> Recording:
         raise SpecError(f"{where}: version {data.get('version')!r} of a saved graph; expected {VERSION}: save it again")
     try:
         reader = _Reader(data)
-        graph = Graph(tuple(map(reader.block, data["blocks"])), bool(data["fused"]))
+        graph = Graph(tuple(map(reader.block, data["blocks"])), bool(data["fused"]), bool(data["recorded"]))
         update = Graph(tuple(map(reader.block, data["update"])))
         said = {name: data[name] for name in _PLAIN} | {name: tuple(data[name]) for name in _LISTS}
         found = Recording(graph=graph, update=update, **said)

@@ -50,6 +50,10 @@ def fuse(graph: Graph, engine: Engine) -> Graph:
     """
     if not engine.fuses:
         return graph
+    if graph.recorded:
+        from predictor.passes.fuse_recorded import fuse_recorded  # built graphs do without it
+
+        return fuse_recorded(graph, engine)
     backward = [block for block in graph.blocks if block.backward_of is not None]
     on = Fusion(engine)
     blocks: list[Block] = []
