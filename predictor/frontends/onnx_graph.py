@@ -22,7 +22,7 @@ from predictor.graph.tensor import ACTIVATION, INDEX, WEIGHT, Tensor
 from predictor.networks.step import Step
 from predictor.networks.traced import TracedModel, traced_model
 
-#: Operators that move nothing.
+#: Operators that move nothing, by definition.
 _FREE = words_of("Reshape Squeeze Unsqueeze Flatten Identity Constant Shape Size Dropout ConstantOfShape Range")
 #: ONNX -> aten, where the arguments stand in the same order or do not matter. By definition of both.
 _NAMES = {
@@ -39,9 +39,10 @@ _NAMES = {
     "MaxPool": "max_pool2d", "AveragePool": "avg_pool2d", "GlobalAveragePool": "_adaptive_avg_pool2d",
     "GlobalMaxPool": "adaptive_max_pool2d", "Resize": "upsample_bilinear2d", "TopK": "topk", "CumSum": "cumsum",
 }  # fmt: skip
+#: Reductions -> aten, by definition of both.
 _REDUCTIONS = {f"Reduce{kind}": name for kind, name in (
     ("Mean", "mean"), ("Sum", "sum"), ("Max", "amax"), ("Min", "amin"), ("Prod", "prod"), ("L2", "norm"))}  # fmt: skip
-#: onnx.TensorProto's codes of dtypes by the house's names; floats of 32 bit are those of the run.
+#: Codes of dtypes -> the house's names, by definition of onnx.TensorProto; floats of 32 bit are those of the run.
 _DTYPES = {2: "int8", 3: "int8", 6: "int32", 7: "int64", 9: "bool", 10: "fp16", 11: "fp64", 16: "bf16"}
 
 

@@ -31,7 +31,7 @@ from predictor.ops.resample import Interpolate, Pool
 #: to Pointwise and Reduction; scatters are loops, too, but their results are not read in the same kernel).
 _LOOPS = (Elementwise, Dropout, Rotary, Reduce, Norm, Softmax, CrossEntropy, ChannelNorm, Index, Pool, Interpolate)
 _REDUCING = (Reduce, Norm, Softmax, CrossEntropy, ChannelNorm)
-#: Tensors that one kernel reads and writes at most: config.max_fusion_size of torch/_inductor counts nodes, 64.
+#: Nodes of one kernel at most. Source: max_fusion_size of torch/_inductor/config.py.
 _LARGEST = 64
 #: Groups that are looked at for one that reads the same: a guard against long blocks, chosen by hand, not from data.
 _NEAR = 32

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from predictor.engines import EAGER, Engine
+from predictor.errors import UnsupportedError
 from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step, build
 from predictor.networks.traced import recorded
@@ -80,6 +81,9 @@ def lower(
         from predictor.passes.shard import shard  # a forecast of one GPU starts without it
         from predictor.passes.tensor_parallel import TENSOR, check_tensor
 
+        if source is not None and mesh.degree("tp") > 1:
+            degree = mesh.degree("tp")
+            raise UnsupportedError(f"--tp {degree}: not built for models that are traced ({config.name}); expected 1")
         serves = step.mode in CACHED
         check_tensor(config, mesh.degree("tp"), spread=serves and mesh.ep * mesh.degree("dp") > 1)
         soft: dict[str, str] = {}

@@ -87,9 +87,8 @@ def test_files_that_are_none_are_one_line(tmp_path: Path) -> None:
 def test_an_exported_program_is_the_module(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="the extra torch is not installed")
     nn = torch.nn
-    module = nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 4)
-    ).eval()
+    layers = (nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 4))
+    module = nn.Sequential(*layers).eval()
     path = tmp_path / "net.pt2"
     torch.export.save(torch.export.export(module, (torch.randn(2, 3, 16, 16),)), path)
     ours, theirs = predictor.trace(module, "float[2,3,16,16]"), model_of(path)
