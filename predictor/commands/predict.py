@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--model",
         required=True,
-        help="a name of `tilecast models`, a Hugging Face config.json, hf:FOLDER, file.py:function (traced), an .onnx or"
-        " .pt2 file, or a saved graph",
+        help="a name of `tilecast models`, a Hugging Face config.json, hf:FOLDER, file.py:function (traced), an .onnx"
+        " or .pt2 file, or a saved graph",
     )
     add("--gpu", required=True, help="a name or alias of `tilecast gpus`, or a YAML file")
     add_words(parser)
