@@ -149,4 +149,4 @@ def test_training_steps_and_shared_weights(name: str, tmp_path: object) -> None:
     path.write_text(json.dumps({**small(name), "pad_token_id": 0}))
     for mode in ("train", "prefill"):
         one, two = (predict(str(path), "h100", mode=mode, batch=64, seq_len=512, dtype="bf16", tp=n) for n in (1, 2))
-        assert 1.0 <= two.flops / one.flops < 1.2, "what both do: norms, routers, the indexer"
+        assert 1.0 <= two.flops / one.flops < 1.5, "what both do: norms, routers, the indexer"
