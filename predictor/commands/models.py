@@ -15,6 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `models`."""
     parser.epilog = "example: tilecast models llama-3.1-8b"
     parser.add_argument("name", nargs="?", help="a model's name, or a Hugging Face config.json")
+    parser.add_argument(
+        "--support", action="store_true", help="which modes, engines and parallelism each model type has"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -23,6 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     from predictor.report.console import wide_console
     from predictor.report.table import Column, print_table, say
 
+    if arguments.support:
+        return _support(arguments)
     if arguments.name is not None:
         facts = to_dict(load_config(arguments.name))
         if arguments.json:
@@ -47,9 +52,30 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _support(arguments: argparse.Namespace) -> int:
+    """Print which forecasts there are of every model type, or of the one that is named."""
+    from predictor.errors import unknown_name
+    from predictor.support import table
+
+    answers = table()
+    if arguments.name is not None:
+        if arguments.name not in answers:
+            raise unknown_name("model type", arguments.name, answers, "a model_type of `tilecast models --support`")
+        answers = {arguments.name: answers[arguments.name]}
+    if arguments.json:
+        print(json.dumps(answers, indent=2))
+        return 0
+    for kind, said in answers.items():
+        print(f"{kind}: {', '.join(case for case, reason in said.items() if not reason)}")
+        for reason in dict.fromkeys(reason for reason in said.values() if reason):
+            print(f"    not {', '.join(case for case, why in said.items() if why == reason)}: {reason}")
+    return 0
+
+
 def to_dict(config: ModelConfig) -> dict[str, Any]:
     """One model as JSON: its normalised sizes and its number of parameters."""
     facts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    facts["variants"] = len(config.variants)  # kinds of layers; which one each layer is stands in "pattern"
     facts["checkpoint"] = None if config.checkpoint is None else "+".join(config.checkpoint.words) or "unknown"
     facts["parameters"] = parameters(config)
     return json.loads(json.dumps(facts, default=str))  # type: ignore[no-any-return]

@@ -36,7 +36,9 @@ class Products(Protocol):
 
     name: str
 
-    def core_seconds(self, shapes: gemm.Shapes, gpu: GPUSpec, dtype: str, kernels: str) -> FloatArray:
+    def core_seconds(
+        self, shapes: gemm.Shapes, gpu: GPUSpec, dtype: str, kernels: str, prologue: float | None = None
+    ) -> FloatArray:
         """Seconds of the core alone, shape (n,)."""
         ...
 
@@ -100,8 +102,11 @@ class Gathered:
         return p_norm(tiles, self._streamed(streams, gpu, kernels), NORM)
 
     def _implicit(self, ops: Sequence[Convolution], gpu: GPUSpec, dtype: str, kernels: str) -> FloatArray:
-        shapes = core.implicit_shapes(ops, ops[0].itemsize)
-        result = self._products.core_seconds(shapes, gpu, dtype, kernels)
+        widths = core.PACKED if any(op.groups > 1 for op in ops) else core.PACKED[:1]
+        packed = (core.implicit_shapes(ops, ops[0].itemsize, width) for width in widths)
+        filling = self.constants.prologue / gemm.STEP
+        every = [self._products.core_seconds(shapes, gpu, dtype, kernels, filling) for shapes in packed]
+        result: FloatArray = np.min(every, axis=0)
         moves = [(i, move) for i, op in enumerate(ops) for move in core.transposes(op)]
         if moves:
             index = np.array([i for i, _ in moves])

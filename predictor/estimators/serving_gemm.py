@@ -56,11 +56,16 @@ class ServingGemm(ServingEstimator):
             seconds[rows] = self._seconds(batch, gpu, dtype, quant, rows)
         return seconds
 
-    def core_seconds(self, shapes: Shapes, gpu: GPUSpec, dtype: str, kernels: str) -> FloatArray:
+    def core_seconds(
+        self, shapes: Shapes, gpu: GPUSpec, dtype: str, kernels: str, prologue: float | None = None
+    ) -> FloatArray:
         """Seconds of the core alone for products of a dtype, (n,), for operators that are products in disguise."""
         library = engines.answering(kernels)
         _, _, constants = self._corrections.resolve(gpu, library.name, variant(dtype, ""))
-        return core_time(shapes, Device.of(gpu, dtype), cast(Constants, constants)).total
+        device = Device.of(gpu, dtype)
+        if prologue is not None:  # of kernels that fill a tile's pipeline in less than a library's do
+            device = replace(device, prologue=min(prologue, device.prologue))
+        return core_time(shapes, device, cast(Constants, constants)).total
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """The core's grid and times for the only product of ``batch``, its constants, and what the trees make of it."""

@@ -198,7 +198,9 @@ class TileGemm:
         rests = rests_on(gpu.id, self._own, self._boards, "u", "its power limit")
         return Explanation(tuple(found), max(parts, key=lambda name: parts[name]), rests)
 
-    def core_seconds(self, shapes: Shapes, gpu: GPUSpec, dtype: str, kernels: str) -> FloatArray:
+    def core_seconds(
+        self, shapes: Shapes, gpu: GPUSpec, dtype: str, kernels: str, prologue: float | None = None
+    ) -> FloatArray:
         """Seconds of plain products of such sizes, shape (n,), for operators that are products in disguise."""
         columns = {"batch": shapes.batch, "m": shapes.m, "n": shapes.n, "k": shapes.k}
         return self.kernel_seconds(columns, np.ones(len(shapes.m), dtype=np.int64), gpu)

@@ -40,6 +40,36 @@ def dtype_name(dtype: torch.dtype) -> str:
     return DTYPES.get(dtype, "int8")
 
 
+#: Convolutions, and their operands that say how channels lie.
+_CONVOLUTIONS = {"aten::convolution": (0, 1), "aten::convolution_backward": (0, 1, 2)}
+
+
+def _laid_out(name: str, args: Any, out: Any) -> Any:
+    """The results of a convolution as cuDNN lays them out, channels last where an operand has them so: on the meta
+    device they never are (PyTorch 2.13 `_meta_registrations.py`, meta_conv)."""
+    places = _CONVOLUTIONS.get(name)
+    if places is None:
+        return out
+    of = [args[i] for i in places if isinstance(args[i], torch.Tensor)]
+    last = next((form for dims, form in _LAST.items() for t in of if t.dim() == dims and _is_last(t, form)), None)
+    if last is None:
+        return out
+
+    def turned(t: Any) -> Any:
+        whole = isinstance(t, torch.Tensor) and t.dim() == of[0].dim()
+        return torch.empty_like(t, memory_format=last) if whole else t
+
+    return turned(out) if isinstance(out, torch.Tensor) else type(out)(turned(t) for t in out)
+
+
+#: Dimensions -> the layout with channels last; by definition of PyTorch's memory formats.
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _is_last(t: torch.Tensor, form: torch.memory_format) -> bool:
+    return t.is_contiguous(memory_format=form) and not t.is_contiguous()
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Collects the ``nodes`` of all that runs while it is entered; a node's ``scope`` is the path of its module.
 
@@ -120,6 +150,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         except Exception:
             self.failed = (self._scope(None)[0], str(func))
             raise
+        out = _laid_out(func._schema.name, args, out)
         if seen or _on_meta(out):
             space, _, name = func._schema.name.partition("::")
             name = name if space in ("aten", "prims", "profiler") else func._schema.name

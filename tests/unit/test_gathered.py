@@ -109,3 +109,14 @@ def test_constants_move_what_they_name() -> None:
     issued = estimator.with_constants(replace(CONSTANTS, tap_issue=400.0)).seconds(batch, gpu)
     assert issued[1] > 2 * base[1]
     assert issued[0] == base[0]
+
+
+def test_narrow_groups_are_packed_side_by_side() -> None:
+    narrow = conv(into=128, out=128, groups=32, channels_last=True)
+    whole = replace(narrow, groups=1)
+    assert core.implicit_shapes([narrow], 2.0, 16).batch[0] == 8
+    assert core.implicit_shapes([narrow], 2.0, 16).k[0] == 16 * 9
+    quick, slow = seconds(narrow, whole)
+    assert quick < 1.05 * slow, "a whole product serves at worst"
+    grouped = core.implicit_shapes([narrow], 2.0)
+    assert grouped.batch[0] == 32

@@ -62,6 +62,7 @@ LEVELS = {
     "predictor.forecast": 9,
     "predictor.simulate.serving": 10,
     "predictor.api": 10,
+    "predictor.support": 11,
     "predictor.serving_plans": 10,
     "predictor.sensitivity": 10,
     "predictor.learned_steps": 10,

@@ -42,7 +42,7 @@ class Constants(Named):
     """Constants of the core. Those of fp32 kernels are shares of what a plain product takes or of a peak."""
 
     implicit: float  # share of the fp32 peak that an implicit product's main loop reaches
-    prologue: float  # elements of K that a tile's filling and write-out count as
+    prologue: float  # elements of K that a tile's filling and write-out count as: another tile hides them
     winograd: float  # time of the 36 products over that of plain ones
     transform: float  # time of a transform over its bytes' at the board's bandwidth
     fused: float  # share of the fp32 peak that fused Winograd reaches
@@ -76,11 +76,26 @@ def _aligned(size: int, whole: int) -> int:
     return -(-size // whole) * whole
 
 
-def implicit_shapes(ops: Sequence[Convolution], itemsize: float) -> Shapes:
-    """The products of ``ops``; channels padded to what tensor cores take in 16 bit."""
+#: Channels that groups are packed to, side by side, for a product of tensor cores; zeros fill the rest. Source: the K
+#: of mma.m16n8k16 (PTX ISA), and twice and four times as many, of tiles 32 and 64 wide.
+PACKED = (1, 16, 32, 64)
+
+
+def _packed(op: Convolution, width: int) -> tuple[int, int, int, int]:
+    """``op.product`` with as many groups in one as ``width`` channels have: a block diagonal, mostly of zeros."""
+    groups, m, n, k = op.product
+    into, out = op.in_channels // op.groups, op.out_channels // op.groups
+    together = min(groups, max(1, width // max(into, out)))
+    if op.phase == WGRAD:
+        return -(-groups // together), m * together, n * together, k
+    return -(-groups // together), m, n * together, k * together
+
+
+def implicit_shapes(ops: Sequence[Convolution], itemsize: float, width: int = 1) -> Shapes:
+    """The products of ``ops``, groups packed to ``width`` channels; channels padded to what tensor cores take."""
     rows = []
     for op in ops:
-        groups, m, n, k = op.product
+        groups, m, n, k = _packed(op, width)
         if itemsize <= 2.0:
             if op.phase == WGRAD:
                 m, n = _aligned(m, _CHANNELS), op.taps * _aligned(n // op.taps, _CHANNELS)
