@@ -30,8 +30,12 @@ def text(plan: Launch) -> str:
         raise RequestError(f"--emit megatron: has no schedule {plan.schedule}; nearest: {' or '.join(_SCHEDULES)}")
     lines = [f"--tensor-model-parallel-size {plan.tp}" + " --sequence-parallel" * plan.sp]
     lines.append(f"--pipeline-model-parallel-size {plan.pp}")
-    if plan.vpp > 1:
+    even = plan.layers % (plan.pp * plan.vpp) == 0
+    if plan.vpp > 1 and even:
         lines.append(f"--num-layers-per-virtual-pipeline-stage {plan.layers // (plan.pp * plan.vpp)}")
+    elif not even:  # the ends have a layer less, in whose place embedding and loss are
+        lines += [f"--num-virtual-stages-per-pipeline-rank {plan.vpp}"] * (plan.vpp > 1)
+        lines.append("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split")
     if plan.cp > 1:
         kind = "a2a" if plan.cp_comm == "all_to_all" else "p2p"
         lines.append(f"--context-parallel-size {plan.cp} --cp-comm-type {kind}")

@@ -31,7 +31,10 @@ def text(plan: Launch) -> str:
     }
     if plan.pp > 1:
         parallel["pipeline_parallel_schedule"] = _SCHEDULES[plan.schedule]
-        parallel["pipeline_parallel_layers_per_stage"] = plan.layers // (plan.pp * plan.vpp)
+        even = plan.layers % (plan.pp * plan.vpp) == 0
+        parallel["pipeline_parallel_layers_per_stage"] = (plan.layers + 2 * (not even)) // (plan.pp * plan.vpp)
+        parallel["pipeline_parallel_first_stage_less_layers"] = int(not even)
+        parallel["pipeline_parallel_last_stage_less_layers"] = int(not even)
         parallel["pipeline_parallel_microbatch_size"] = plan.micro_batch
     if plan.ep > 1:
         parallel["expert_parallel_degree"] = plan.ep

@@ -273,13 +273,18 @@ class _Table:
         """Seconds and bytes of a chunk at both ends and in the middle, of one micro-batch."""
         self.layers = layers
         self.micro_batches = batch / self.dp / self.micro
-        each = (layers / (self.p * self.v))[:, None]
+        parts = self.p * self.v
+        even = layers % parts == 0
+        # layers that do not divide: those at the ends have one less (`predictor.passes.pipeline`)
+        each = np.where(even, layers / parts, (layers + 2) / parts)[:, None]
+        less = np.where(even, 0.0, 1.0)[:, None]
         alone = (self.p * self.v == 1)[:, None]
 
         def chunks(name: str) -> Floats:
             three = self._of(self.own, name)
             middle = each * three[:, 1:2]
-            first, last = middle + three[:, :1], middle + three[:, 2:]
+            ends = middle - less * three[:, 1:2]
+            first, last = ends + three[:, :1], ends + three[:, 2:]
             first = np.where(alone, first + three[:, 2:], first)
             return np.concatenate((first, middle, np.where(alone, first, last)), axis=1)
 

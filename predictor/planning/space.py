@@ -10,6 +10,7 @@ from typing import Any
 from predictor.errors import RequestError, unknown_name
 from predictor.hardware.system import SystemSpec
 from predictor.networks import ModelConfig
+from predictor.passes.pipeline import chunks_of
 from predictor.passes.tensor_parallel import check_tensor
 from predictor.workload import (
     BREADTH_FIRST,
@@ -130,7 +131,7 @@ class Space:
         for tp in self._held("tp", self._tensor_degrees()):
             for cp in self._held("cp", self._contexts(self.num_gpus // tp)):
                 rest = self.num_gpus // (tp * cp)
-                for pp in self._held("pp", [n for n in divisors(rest) if config.layers % n == 0]):
+                for pp in self._held("pp", [n for n in divisors(rest) if n <= config.layers and self._cut(n, 1)]):
                     dp = rest // pp
                     if self.batch % dp or dp not in self._held("dp", [dp]) or not self._fits(tp, pp, dp, cp):
                         continue
@@ -157,7 +158,7 @@ class Space:
             if 1 in self._held("vpp", [1]) and (schedules := self._held("schedule", [""])):
                 yield 1, schedules[0]
             return
-        for vpp in self._held("vpp", [n for n in divisors(self.config.layers // pp) if n <= CHUNKS]):
+        for vpp in self._held("vpp", [n for n in range(1, CHUNKS + 1) if self._cut(pp, n)]):
             default = INTERLEAVED if vpp > 1 else ONE_F_ONE_B
             for schedule in self.schedules:
                 if schedule in (GPIPE, ONE_F_ONE_B) and vpp > 1:
@@ -169,6 +170,14 @@ class Space:
                 said = "" if schedule == default else schedule
                 if {said, schedule} & set(self._held("schedule", [said, schedule])):
                     yield vpp, said
+
+    def _cut(self, pp: int, vpp: int) -> bool:
+        """Whether the layers can be shared out over chunks."""
+        try:
+            chunks_of(self.config, pp, vpp)
+        except RequestError:
+            return False
+        return True
 
     def _held(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
         wanted = self.only.get(name)

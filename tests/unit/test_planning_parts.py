@@ -12,6 +12,7 @@ from each import each
 from predictor import load_config, load_system
 from predictor.engines.launchers import LAUNCHERS
 from predictor.errors import RequestError
+from predictor.passes.pipeline import chunks_of
 from predictor.planning.cuts import balanced
 from predictor.planning.emit import Emitted, emit
 from predictor.planning.space import ParallelPlan, Space, named, read_only
@@ -40,7 +41,7 @@ def test_every_plan_is_legal_and_there_once(config: object, num_gpus: int, batch
                     num_gpus=num_gpus)  # fmt: skip
         assert plan.num_gpus == num_gpus
         assert batch % (plan.dp * plan.micro_batch) == 0
-        assert config.heads % plan.tp == 0 and config.layers % (plan.pp * plan.vpp) == 0  # type: ignore[attr-defined]
+        assert config.heads % plan.tp == 0 and chunks_of(config, plan.pp, plan.vpp)  # type: ignore[attr-defined,arg-type]
         assert (plan.dp * plan.cp) % plan.ep == 0 and (plan.ep == 1 or config.experts % plan.ep == 0)  # type: ignore[attr-defined]
         if plan.vpp > 1 and plan.schedule != "breadth_first":
             assert (batch // plan.dp // plan.micro_batch) % plan.pp == 0
@@ -153,6 +154,11 @@ def test_flags_of_megatron() -> None:
     assert "--context-parallel-size" not in given and "--expert-model-parallel-size" not in given
     some = emit("megatron", ParallelPlan(tp=8, pp=4, dp=2, recompute="full:48-of-96"), ABOUT)
     assert "--recompute-method block --recompute-num-layers 12" in some
+    about = Emitted(load_config("llama-3.1-405b"), 512, 8192, "bf16", 8)  # 126 layers: 7 in each but 6 at the ends
+    uneven = emit("megatron", ParallelPlan(tp=8, pp=16, dp=4), about)
+    assert "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split" in uneven
+    titan = tomllib.loads(emit("torchtitan", ParallelPlan(tp=8, sp=True, pp=16, dp=4), about))["parallelism"]
+    assert (titan["pipeline_parallel_layers_per_stage"], titan["pipeline_parallel_last_stage_less_layers"]) == (8, 1)
     fsdp = emit("megatron", ParallelPlan(tp=8, dp=16, shard="hsdp"), ABOUT)
     assert "--num-distributed-optimizer-instances 16" in fsdp  # dp over 16 nodes of one rank each
 
@@ -164,7 +170,8 @@ def test_keys_of_torchtitan() -> None:
         "data_parallel_replicate_degree": 4, "data_parallel_shard_degree": 4, "fsdp_reshard_after_forward": "always",
         "tensor_parallel_degree": 2, "context_parallel_degree": 1, "pipeline_parallel_degree": 4,
         "pipeline_parallel_schedule": "LoopedBFS", "pipeline_parallel_layers_per_stage": 12,
-        "pipeline_parallel_microbatch_size": 1,
+        "pipeline_parallel_microbatch_size": 1, "pipeline_parallel_first_stage_less_layers": 0,
+        "pipeline_parallel_last_stage_less_layers": 0,
     }  # fmt: skip
     assert found["training"]["local_batch_size"] == 96 and found["training"]["global_batch_size"] == 1536
     assert found["activation_checkpoint"] == {"mode": "full"}
