@@ -355,7 +355,7 @@ class _Table:
         return pipeline_s + once + update_s, once + inside
 
     def memory(self) -> tuple[Floats, Floats]:
-        """Bytes of the fuller of the first and the last stage, and what a GPU may use."""
+        """Bytes of the fullest of the first two and the last stage, and what a GPU may use."""
         shared = {name: self._of(self.shared, name) for name in ("parameters", "own", "fixed", "usable")}
         state = shared["parameters"] * shared["own"][:, None]
         m, p, v = self.micro_batches, self.p, self.v
@@ -373,7 +373,8 @@ class _Table:
             m, held(np.zeros(len(p))) / v
         )
         last = held(p - 1.0) * middle + (self.saved[:, 2] - middle) * np.where(kind, m, 1.0)
-        found: Floats = np.maximum(state[:, 0] + first, state[:, 2] + last) + shared["fixed"]
+        second = np.where(p > 2, held(np.ones(len(p))) * middle + state[:, 1], 0.0)  # it may have a layer more
+        found: Floats = np.maximum(second, np.maximum(state[:, 0] + first, state[:, 2] + last)) + shared["fixed"]
         return found, shared["usable"]
 
 
