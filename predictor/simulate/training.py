@@ -145,8 +145,9 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
         mine = tuple(places[id(graphs[c * over.pp + s])] for c in range(over.vpp))
         if mine not in kinds:
             kinds[mine] = len(found)
-            count = sum(stages[place].graph.parameters() for place in mine)
-            trained = sum(_trained(stages[place].graph) for place in mine) if work.lora else count
+            ahead = [_ahead(stages[place].graph) for place in mine]
+            count = sum(graph.parameters() for graph in ahead)
+            trained = sum(_trained(graph) for graph in ahead) if work.lora else count
             rank = {"reduce": -1, "gather": -1, "update": -1}
             parts = (
                 ("reduce", exchange.reduced(trained, config, not found or s == over.pp - 1), GRADIENTS),
@@ -164,6 +165,12 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
         message = len(stages)
         stages.append(stage(exchange.message(config, step), PIPELINE, passes))
     return Plan(tuple(stages), Parallel(tuple(found), tuple(ranks), message, units, saved))
+
+
+def _ahead(graph: Graph) -> Graph:
+    """The forward pass of a joint graph, which reads every weight once: what runs again may read one that is merged
+    of several as another tensor."""
+    return Graph(tuple(block for block in graph.blocks if block.backward_of is None))
 
 
 def _trained(graph: Graph) -> int:

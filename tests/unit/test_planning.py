@@ -26,6 +26,8 @@ from predictor.planning.search import DOLLARS, Found, frontier, neighbours, sear
 from predictor.planning.space import ParallelPlan
 from predictor.report.plans import to_json
 from predictor.request import Request
+from predictor.simulate.memory import memory_of
+from predictor.simulate.plan import plan_of
 
 ROOFLINE = load_artifacts("roofline")
 TRAINER = next(name for name in engines.names() if engines.engine(name).trains)
@@ -57,6 +59,19 @@ def test_the_best_plans_are_what_predict_says() -> None:
         assert one.latency_s == answer.latency_s and one.mfu == answer.mfu
         assert one.memory_bytes == answer.memory.total and one.fits == answer.memory.fits
         assert sum(one.parts_s.values()) == pytest.approx(one.latency_s)
+
+
+def test_what_runs_again_keeps_no_weights_of_its_own() -> None:
+    """Parameters of a stage are the same with full recomputation, and less memory is needed, whatever is merged."""
+    words = {"mode": "train", "batch": 8, "execution": TRAINER, "micro_batch": 1, "seq_len": 2048, "tp": 2, "pp": 2}
+    runs = [Request("llama-3.1-8b", "a100", recompute=again, **words).run(ROOFLINE) for again in ("none", "full")]
+    none, full = (plan_of(run).parallel for run in runs)
+    assert none is not None and full is not None
+    assert [rank.parameters for rank in none.kinds] == [rank.parameters for rank in full.kinds]
+    total = sum(none.kinds[kind].parameters for kind in none.ranks)
+    assert total * 2 == pytest.approx(predictor.predict("llama-3.1-8b", "a100").parameters, rel=1e-3)
+    held = [memory_of(run, plan_of(run)) for run in runs]
+    assert held[1].activations < held[0].activations and held[1].own == pytest.approx(held[0].own, rel=1e-4)
 
 
 def test_plans_are_exactly_those_that_predict_takes() -> None:
