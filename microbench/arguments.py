@@ -28,6 +28,14 @@ def names(text: str) -> tuple[str, ...]:
     return found
 
 
+def part(text: str) -> tuple[int, int]:
+    """ "2/8" -> (2, 8): the second of eight parts. Raises RequestError."""
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip(), re.ASCII)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise RequestError(f"{text!r} is no part: expected i/n with i from 1 to n, such as 2/8")
+    return int(match[1]), int(match[2])
+
+
 def dtypes(text: str) -> tuple[str, ...]:
     """ "bf16,float32" -> ("bf16", "fp32"). Raises UnknownNameError."""
     return tuple(canonical(name) for name in names(text))

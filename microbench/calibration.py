@@ -31,6 +31,10 @@ FEWEST, MOST = 16, 256
 #: by hand, not from data.
 _LONG_CALL_S = 2e-4
 _SEED = 0
+#: From this compute capability on serving frameworks prefill with kernels of the Hopper kind (FlashAttention-3, cuDNN),
+#: while PyTorch's flash backend is FlashAttention-2 still: its rows say nothing of them. Source: FlashAttention-3
+#: (arXiv:2407.08608); PyTorch's documentation of scaled_dot_product_attention.
+HOPPER = (9, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,13 @@ class Group:
     name: str
     holds: Callable[[Case], bool]
     alone: bool  # the kernel's time without the host's: a CUDA graph where there is one
+    before: tuple[int, int] = (99, 0)  # compute capabilities of GPUs that it is for
+    since: tuple[int, int] = (0, 0)
 
     def takes(self, case: Case, target: Target) -> bool:
         """Whether the case is one of the group, timed as the estimator's rows are."""
+        if target.kind == "cuda" and not self.since <= target.capability < self.before:
+            return False
         protocol = target.protocols[0] if self.alone else "eager_events"
         if case.cache != "warm" or case.protocol != protocol or not self.holds(case):
             return False
@@ -68,11 +76,14 @@ def _product(kind: str) -> Callable[[Case], bool]:
     return holds
 
 
-def _prefill(case: Case) -> bool:
-    op = case.op
-    if not isinstance(op, Attention) or case.option("impl") != "flash":
-        return False
-    return op.dtype == "bf16" and op.q_len > 1 and case.phase == "forward"
+def _prefill(implementation: str) -> Callable[[Case], bool]:
+    def holds(case: Case) -> bool:
+        op = case.op
+        if not isinstance(op, Attention) or case.option("impl") != implementation:
+            return False
+        return op.dtype == "bf16" and op.q_len > 1 and case.phase == "forward"
+
+    return holds
 
 
 def _memory(launcher: str) -> Callable[[Case], bool]:
@@ -85,7 +96,8 @@ def _memory(launcher: str) -> Callable[[Case], bool]:
 GROUPS = (
     Group("gemm", "linear bf16", _linear("bf16"), True),
     Group("gemm", "linear fp8", _linear("fp8"), True),
-    Group("attention", "prefill bf16", _prefill, True),
+    Group("attention", "prefill bf16", _prefill("flash"), True, before=HOPPER),
+    Group("attention", "prefill bf16, cuDNN", _prefill("cudnn"), True, since=HOPPER),
     Group("fp32-gemm", "linear fp32", _product("linear"), False),
     Group("fp32-gemm", "bmm fp32", _product("bmm"), False),
     *(Group("memory-bound", f"{name} fp32", _memory(name), False) for name in ("elementwise", "softmax", "norm")),

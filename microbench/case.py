@@ -6,16 +6,19 @@ resumes by id and two collections of one sweep can be held against each other.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from microbench.own_ops import KNOWN, OWN
 from predictor.errors import SpecError, unknown_name
 from predictor.measurement import CACHE_STATES, PROTOCOLS, from_op
 from predictor.ops import Op
+from predictor.yaml_reader import read_yaml_file
 
 _NAMES = {cls: name for name, cls in OWN.items()}
 
@@ -74,11 +77,24 @@ class Case:
 
 
 def op_cells(op: Op) -> dict[str, Any]:
-    """`op`'s name, dtype and every field, plain values; no `quant` where there is no scheme, so that ids stay."""
+    """`op`'s name, dtype and fields, plain values. A field that came after the first ids, and the scheme of a
+    quantization, is left out where it is unset: an id stays what it was."""
     name = _NAMES.get(type(op))
     if name is None:
-        return {key: value for key, value in from_op(op).items() if key != "quant" or value}
+        cells = from_op(op)
+        first = _first_fields().get(str(cells["op"]))
+        unset = {f.name: f.default for f in fields(op)} | {"quant": ""} if first else {"quant": ""}
+        kept = {"op", *(first or cells)} - {"quant"}
+        return {key: value for key, value in cells.items() if key in kept or value != unset.get(key)}
     return {"op": name, **{f.name: getattr(op, f.name) for f in fields(op)}}
+
+
+@functools.cache
+def _first_fields() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = read_yaml_file(
+        Path(__file__).parent / "first_fields.yaml", "lists of fields by operator"
+    )
+    return found
 
 
 def op_from(cells: Mapping[str, Any]) -> Op:

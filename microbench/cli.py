@@ -16,10 +16,14 @@ from predictor.errors import TilecastError, one_line, unknown_name
 
 #: verb -> (module that has `add_arguments(parser)` and `run(arguments) -> int`, one line of help)
 VERBS: dict[str, tuple[str, str]] = {
+    "doctor": ("microbench.commands.doctor", "is this machine fit to be measured, and what to do where it is not"),
+    "first-run": ("microbench.commands.first_run", "the first session on a machine: doctor, rehearsals, collection"),
     "collect": ("microbench.commands.collect", "measure this machine's GPUs, or its processor; resumes"),
     "plan": ("microbench.commands.plan", "what collect would run and how long it should take"),
     "status": ("microbench.commands.status", "how far the collections in a folder are"),
+    "merge": ("microbench.commands.merge", "data sets of many nodes as one"),
     "validate": ("microbench.commands.validate", "check a data set: schema, units, duplicates, roofline, noise"),
+    "report": ("microbench.commands.report", "a collection as an HTML page"),
     "compare": ("microbench.commands.compare", "two data sets over the cases that both have"),
     "workload": ("microbench.commands.workload", "time whole models end to end (needs transformers)"),
     "launch-overhead": ("microbench.commands.launch_overhead", "CPU time of a framework call, for predict"),

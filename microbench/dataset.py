@@ -8,7 +8,7 @@ from typing import Any
 
 from microbench.storage import read_journal
 from microbench.writer import FAILURES, JOURNAL, MEASUREMENTS, Row, op_folders, read_failures, read_meta, read_parquet
-from predictor.errors import RequestError
+from predictor.errors import RequestError, SpecError
 
 
 @dataclass(slots=True)
@@ -23,6 +23,7 @@ class Part:
     meta: dict[str, Any] = field(default_factory=dict)
     broken_lines: int = 0
     torn: bool = False
+    broken: str = ""  # why its file cannot be read, one line
 
     @property
     def device_folder(self) -> Path:
@@ -44,26 +45,23 @@ class Part:
 
 
 def read(root: Path) -> list[Part]:
-    """The parts of the data set below `root`. Raises RequestError where there is none, SpecError for a broken file."""
+    """The parts of the data set below `root`; one whose file cannot be read says so, and hides no other. Raises
+    RequestError where there is none."""
     if not root.is_dir():
         raise RequestError(f"{root} is no folder: expected a data set of microbench collect")
     folders = op_folders(root)
     if not folders:
         raise RequestError(f"{root} holds no measurements: expected <gpu>/<op>/<software stack>/{MEASUREMENTS}")
-    parts = []
-    for path in folders:
-        journal, good, broken = read_journal(path / JOURNAL)
-        size = (path / JOURNAL).stat().st_size if (path / JOURNAL).exists() else 0
-        parts.append(
-            Part(
-                path,
-                "/".join(path.resolve().parts[-3:]),
-                read_parquet(path / MEASUREMENTS),
-                journal,
-                read_failures(path / FAILURES),
-                read_meta(path),
-                broken,
-                size > good,
-            )
-        )
-    return parts
+    return [_part(path) for path in folders]
+
+
+def _part(path: Path) -> Part:
+    journal, good, broken = read_journal(path / JOURNAL)
+    size = (path / JOURNAL).stat().st_size if (path / JOURNAL).exists() else 0
+    part = Part(path, "/".join(path.resolve().parts[-3:]), journal=journal, broken_lines=broken, torn=size > good)
+    try:
+        part.rows, part.failures = read_parquet(path / MEASUREMENTS), read_failures(path / FAILURES)
+        part.meta = read_meta(path)
+    except SpecError as error:
+        part.broken = str(error)
+    return part

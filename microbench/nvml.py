@@ -17,6 +17,7 @@ REASONS: dict[int, str] = {
     0x80: "power_brake",
 }  # fmt: skip
 _SM, _MEMORY = 1, 2
+_TOO_SMALL = 7  # NVML_ERROR_INSUFFICIENT_SIZE: the count is told all the same
 _POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT
 _LIBRARIES = ("libnvidia-ml.so.1", "libnvidia-ml.so")
 
@@ -63,6 +64,28 @@ class Nvml:
     def clock_hz(self, memory: bool = False) -> float | None:
         value = self._number("nvmlDeviceGetClockInfo", _MEMORY if memory else _SM)
         return None if value is None else value * 1e6
+
+    def max_clock_hz(self) -> float | None:
+        value = self._number("nvmlDeviceGetMaxClockInfo", _SM)
+        return None if value is None else value * 1e6
+
+    def setting(self, name: str) -> int | None:
+        """0 (off), 1 (on) of "PersistenceMode", "EccMode" or "MigMode" as they are now; None where it does not tell."""
+        if name == "PersistenceMode":
+            return self._number("nvmlDeviceGetPersistenceMode")
+        present, pending = ctypes.c_uint(), ctypes.c_uint()
+        function = getattr(self.library, f"nvmlDeviceGet{name}", None)
+        if function is None or function(self.board, ctypes.byref(present), ctypes.byref(pending)) != 0:
+            return None
+        return present.value
+
+    def processes(self) -> int | None:
+        """Processes that compute on the board; None where it does not tell."""
+        count = ctypes.c_uint(0)
+        function = getattr(self.library, "nvmlDeviceGetComputeRunningProcesses_v3", None)
+        if function is None or function(self.board, ctypes.byref(count), None) not in (0, _TOO_SMALL):
+            return None
+        return count.value
 
     def temperature_c(self) -> float | None:
         value = self._number("nvmlDeviceGetTemperature", 0)

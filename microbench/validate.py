@@ -120,6 +120,8 @@ def _part(part: Part, spec: GPUSpec | None, report: Report) -> None:
     rows = part.all_rows
     report.rows += len(rows)
     report.failures += len(part.failed)
+    if part.broken:
+        report.errors.append(part.broken)
     if part.broken_lines:
         report.errors.append(f"{part.name}: {part.broken_lines} broken lines in the middle of the journal")
     if part.torn:

@@ -70,6 +70,18 @@ class OpFolder:
         self._journal.append(row)
         self.done.add(row["case_id"])
 
+    def take(self, rows: Iterable[Row]) -> int:
+        """Adds rows of cases that have none, all at once, in the parquet file; returns how many."""
+        new = {row["case_id"]: row for row in rows if row["case_id"] not in self.done}
+        if new:
+            self._write([*self._kept.values(), *self._journal.documents, *new.values()])
+            self.done |= set(new)
+        return len(new)
+
+    def failures(self) -> list[Row]:
+        """Every failure that stands in the file."""
+        return read_failures(self.path / FAILURES)
+
     def fail(self, failure: Row) -> None:
         """Adds a failure; durable when this returns."""
         self._failures.append(failure)
@@ -78,8 +90,12 @@ class OpFolder:
         """Moves the journal's rows into the parquet file. Raises StorageError, and then nothing has changed."""
         if not self._journal.documents:
             return
-        merged = dict(self._kept)
-        for row in self._journal.documents:
+        self._write([*self._kept.values(), *self._journal.documents])
+
+    def _write(self, all_rows: Iterable[Row]) -> None:
+        """The parquet file anew, then the journal emptied."""
+        merged: dict[str, Row] = {}
+        for row in all_rows:
             merged.setdefault(row["case_id"], row)
         rows = [
             {**row, "source_file": f"{self.relative}/{MEASUREMENTS}", "source_row": number}

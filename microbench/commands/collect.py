@@ -49,6 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     which.add_argument("--cases", type=Path, metavar="FILE", help="only the cases of a file of `plan --out`")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the data set: made, or gone on with")
+    parser.add_argument("--part", type=words.part, metavar="i/N", help="the i-th of N disjoint parts: a node of many")
+    parser.add_argument("--engine", choices=("local", "ray"), default="local", help="this machine, or a Ray cluster")
+    parser.add_argument("--address", metavar="ADDRESS", help="with --engine ray: of the cluster (default: a local one)")
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="with --engine ray: boards (default: all)")
     parser.add_argument("--noise", type=float, metavar="X", help="relative half-width of the median to reach (0.01)")
     parser.add_argument("--min-samples", type=int, metavar="N", help="samples of a case at least (10)")
     parser.add_argument(
@@ -86,6 +90,10 @@ def check(arguments: argparse.Namespace) -> None:
     rows = arguments.rows if hasattr(arguments, "rows") else getattr(arguments, "calibration", None)
     if rows is not None and not calibration.FEWEST <= rows <= calibration.MOST:
         raise RequestError(f"{rows} rows to calibrate with: expected {calibration.FEWEST} to {calibration.MOST}")
+    if getattr(arguments, "engine", "ray") == "local" and (arguments.address or arguments.workers):
+        raise RequestError("--address and --workers are for --engine ray")
+    if getattr(arguments, "workers", 0) < 0:
+        raise RequestError(f"--workers {arguments.workers}: expected 0 or more")
     noise = getattr(arguments, "noise", None)
     if noise is not None and not 0 < noise < 1:
         raise RequestError(f"--noise {noise}: expected a share between 0 and 1, such as 0.01")
@@ -117,6 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
         lock_clocks_hz=arguments.lock_clocks, sweeps=arguments.sweeps, calibration_rows=arguments.calibration,
         cases=None if arguments.cases is None else tuple(calibration.read(arguments.cases)),
         settings={name: value for name, value in given.items() if value is not None}, begin=begin,
+        part=arguments.part, engine=arguments.engine, address=arguments.address, workers=arguments.workers,
     )  # fmt: skip
     with tracking.run("collect", arguments.tracking_uri, say, of=arguments.out.name) as run:
         collection = Collection(request)
@@ -150,6 +159,8 @@ def _print(summary: Summary, arguments: argparse.Namespace) -> None:
         f"in {duration(summary.seconds)}{left}",
         file=sys.stdout,
     )
+    if summary.not_tried:
+        print(f"{summary.not_tried} of them not tried: captures of their kind failed one after the other")
     if summary.stopped_by != "budget":
         return
     if summary.without_rows:

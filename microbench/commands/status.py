@@ -1,4 +1,4 @@
-"""`microbench status DIR`: rows, failures and the last collection of every folder."""
+"""`microbench status DIR...`: rows, failures and the last collection of every folder."""
 
 from __future__ import annotations
 
@@ -15,25 +15,31 @@ from microbench.dataset import Part, read
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `status`."""
     parser.epilog = "example: microbench status datasets"
-    parser.add_argument("dir", type=Path, help="a data set, or a folder of it")
+    parser.add_argument("dirs", type=Path, nargs="+", metavar="DIR", help="data sets, or folders of them")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print how far the collections are."""
-    parts = [_describe(part) for part in read(arguments.dir)]
+    found = [part for folder in arguments.dirs for part in read(folder)]
+    parts = [_describe(part, len(arguments.dirs) > 1) for part in found]
+    cases = Counter(str(row["case_id"]) for part in found for row in part.all_rows)
     kinds: Counter[str] = Counter()
     for part in parts:
         kinds.update(part["failure_kinds"])
     document = {
         "rows": sum(p["rows"] for p in parts), "failures": sum(p["failures"] for p in parts),
+        "cases": len(cases), "broken": [part.broken for part in found if part.broken],
         "failure_kinds": dict(kinds.most_common()), "parts": parts,
     }  # fmt: skip
     if arguments.json:
         print(json.dumps(document, indent=1))
         return 0
     _print_parts(parts)
-    print(f"\n{document['rows']} rows, {document['failures']} cases failed", end="")
+    for why in document["broken"]:
+        print(f"broken: {why}")
+    more = f" of {len(cases)} cases in {len(arguments.dirs)} data sets" if len(arguments.dirs) > 1 else ""
+    print(f"\n{document['rows']} rows{more}, {document['failures']} cases failed", end="")
     print(f" ({', '.join(f'{kind} {count}' for kind, count in kinds.most_common())})" if kinds else "")
     return 0
 
@@ -57,12 +63,14 @@ def _print_parts(parts: list[dict[str, Any]]) -> None:
         print(f"  last row {part['last_row'] or '-'}, last run {part['last_run']}")
 
 
-def _describe(part: Part) -> dict[str, Any]:
+def _describe(part: Part, whole: bool) -> dict[str, Any]:
+    """``whole``: with the data set in its name, where there are several."""
     rows = part.all_rows
     runs = part.meta.get("collections", [])
     last = runs[-1] if runs else {}
+    name = str(part.path) if whole else part.name
     return {
-        "name": part.name, "rows": len(rows), "in_journal": len(part.journal), "failures": len(part.failed),
+        "name": name, "rows": len(rows), "in_journal": len(part.journal), "failures": len(part.failed),
         "failure_kinds": dict(Counter(str(failure.get("kind")) for failure in part.failed)),
         "last_row": max((str(row.get("measured_at", "")) for row in rows), default=None), "collections": len(runs),
         "last_run": str(last.get("stopped_by", "cut off, or still running")) if last else "-",

@@ -118,6 +118,11 @@ def gemm_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
     return library_rows(frame, gpu) | probes
 
 
+#: PyTorch's kernels that stand for a serving framework's prefill from Hopper on: its flash backend is FlashAttention-2,
+#: which they do not run there (FlashAttention-3, arXiv:2407.08608; cuDNN's kernel is of that kind).
+HOPPER_PREFILL = ("sdpa_cudnn", "fa3")
+
+
 def library_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
     """The same without tile probes."""
     own = (_text(frame, "kind") == "linear") & (_text(frame, "layout") == "tn")
@@ -131,8 +136,12 @@ def plain_products(frame: Frame) -> BoolArray:
 
 
 def attention_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
-    """The same for attention: PyTorch's flash kernel counts for prefill; decode in a framework reads a paged cache."""
-    own = np.char.endswith(_text(frame, "kernel_source"), "flash") & (_number(frame, "q_len") > 1)
+    """The same for attention: PyTorch's fused kernel of the GPU's generation counts for prefill; decode in a framework
+    reads a paged cache."""
+    major = int((gpu.compute_capability or "0").partition(".")[0])
+    source = _text(frame, "kernel_source")
+    own = np.isin(source, HOPPER_PREFILL) if major >= 9 else np.char.endswith(source, "flash")
+    own &= _number(frame, "q_len") > 1
     return _rows(frame, gpu, "attention", _kernel_alone(frame) & own) & (_text(frame, "phase") != "backward")
 
 

@@ -390,3 +390,10 @@ def test_the_results_of_a_suite_replace_no_other_file(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(RequestError, match=r"mine\.csv"):
             workload.read_results(path)
+
+
+def test_ids_of_cases_that_were_measured_before_stay() -> None:
+    """Ids of the sweeps' cases as first given: a new field of an operator is no new case."""
+    known = json.loads((Path(__file__).parents[1] / "golden" / "case_ids.json").read_text())
+    assert len(known) > 20
+    assert {name: Case.from_json(case).id for name, case in known.items()} == {name: name for name in known}

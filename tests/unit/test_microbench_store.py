@@ -62,3 +62,13 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
         write_atomic(path, b"after")
     assert path.read_bytes() == b"before"
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_system_without_locks_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refused)
+    with pytest.raises(StorageError, match="cannot be locked") as caught:
+        opened(tmp_path)
+    assert "\n" not in str(caught.value) and "microbench merge" in str(caught.value)

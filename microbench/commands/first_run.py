@@ -1,0 +1,201 @@
+"""`microbench first-run`: the first session on a machine, in the order in which its mistakes are cheap.
+
+doctor, the launch overhead, one case of every stratum, names of kernels on and off and burst and long run side by side,
+a collection that is killed and gone on with, then the collection itself until the budget ends. Run again it goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from microbench import arguments as words
+from microbench import doctor, sweep
+from microbench.capability import Target, target_of
+from microbench.case import Case
+from microbench.collect import Collection, visible
+from microbench.commands.doctor import examine
+from microbench.dataset import read
+from microbench.request import Request
+from microbench.storage import make_folder, write_atomic
+from microbench.supervisor import Worker
+from predictor.errors import RequestError, TilecastError
+from predictor.measurement import CUDA_GRAPH, SUSTAINED
+
+#: Shares of the budget of the strata and of the rehearsal of a kill; what is left is the collection's. Chosen by hand,
+#: not from data.
+_STRATA_SHARE, _KILL_SHARE = 0.35, 0.12
+_OVERHEAD_S = 3.0
+NOTES = "first-run.json"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `first-run`."""
+    parser.epilog = "example: microbench first-run --out datasets"
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="GPUs (default) or the processor")
+    parser.add_argument("--threads", type=int, default=0, help="threads of a processor (default: PyTorch's own choice)")
+    parser.add_argument("--budget", type=words.seconds, default=480.0, metavar="TIME", help="all of it (8min)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the data set: made, or gone on with")
+    parser.add_argument("--sweeps", type=Path, default=sweep.SWEEPS, metavar="DIR", help="sweep files of your own")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """One step after the other; a step that fails is said and the next one goes on."""
+    words.check_below_folder(arguments.out)
+    if not arguments.sweeps.is_dir():
+        raise RequestError(f"--sweeps {arguments.sweeps}: expected a folder of sweep files")
+    session = Session(arguments)
+    steps: list[tuple[str, Callable[[], dict[str, Any]]]] = [
+        ("doctor", session.doctor), ("launch overhead", session.overhead), ("strata", session.strata),
+        ("side by side", session.side_by_side), ("kill and resume", session.kill), ("collection", session.collection),
+    ]  # fmt: skip
+    for number, (name, step) in enumerate(steps, start=1):
+        print(f"[{number}/{len(steps)}] {name}", flush=True)
+        try:
+            session.notes[name] = step()
+        except TilecastError as error:
+            session.notes[name] = {"failed": str(error)}
+            if name == "doctor":
+                raise
+        for key, value in session.notes[name].items():
+            print(f"      {key}: {value}", flush=True)
+        make_folder(arguments.out)
+        write_atomic(arguments.out / NOTES, (json.dumps(session.notes, indent=1) + "\n").encode())
+    print(f"notes in {arguments.out / NOTES}; microbench report {arguments.out} draws the rows")
+    return 0
+
+
+class Session:
+    """What the steps share."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.begin = time.monotonic()
+        self.notes: dict[str, dict[str, Any]] = {}
+        self.target: Target | None = None
+
+    def _left_s(self) -> float:
+        return max(5.0, self.arguments.budget - (time.monotonic() - self.begin))
+
+    def _request(self, budget_s: float | None, **more: Any) -> Request:
+        a = self.arguments
+        return Request(a.out, device=a.device, threads=a.threads, budget_s=budget_s, sweeps=a.sweeps, **more)
+
+    def doctor(self) -> dict[str, Any]:
+        a = self.arguments
+        entries = list(visible(a.device))
+        findings = doctor.machine(a.out) + (doctor.boards(entries) if a.device == "cuda" else [])
+        findings += examine(a.device, entries[0], a.threads)
+        bad = {one.name: f"{one.found} -> {one.do}" for one in findings if one.status != doctor.OK}
+        fatal = [name for one in findings if one.status == doctor.FAIL for name in (one.name,)]
+        if fatal:
+            raise TilecastError(f"doctor: {', '.join(fatal)}: {bad[fatal[0]]}")
+        return {"looked at": len(findings), **bad}
+
+    def overhead(self) -> dict[str, Any]:
+        a = self.arguments
+        worker = Worker(a.device, visible(a.device)[0], a.threads, {}, "microbench.launch_worker")
+        try:
+            self.target = target_of(worker.start())
+            answer = worker.request({"budget_s": _OVERHEAD_S}, 90.0)
+        finally:
+            worker.stop()
+        if answer.row is None:
+            raise TilecastError(f"the calls could not be timed: {(answer.failure or {}).get('reason')}")
+        return {"a framework call takes": f"{answer.row['launch_overhead_s'] * 1e6:.3g} us"}
+
+    def _strata_cases(self) -> list[Case]:
+        """The first case of every stratum: operator, dtype, form, options, cache, protocol."""
+        assert self.target is not None
+        first: dict[tuple[Any, ...], Case] = {}
+        for case in sweep.build(self.target, None, None, self.arguments.sweeps).cases:
+            form = (getattr(case.op, "kind", ""), getattr(case.op, "fn", ""), getattr(case.op, "layout", ""))
+            timed = (case.cache, case.protocol)
+            first.setdefault((case.launcher, case.op.dtype, case.phase, case.options, timed, form), case)
+        return [case for case in first.values() if case.launcher != "collective"]
+
+    def strata(self) -> dict[str, Any]:
+        if self.target is None:
+            raise TilecastError("no device was opened")
+        cases = self._strata_cases()
+        budget_s = min(_STRATA_SHARE * self.arguments.budget, self._left_s())
+        quick = {"case_s": 0.05, "min_samples": 5}
+        done = Collection(self._request(budget_s, cases=tuple(cases), settings=quick)).run()
+        return {"strata": len(cases), "rows": done.new_rows, "failures": done.new_failures, "left": done.left}
+
+    def side_by_side(self) -> dict[str, Any]:
+        """A large product: with CUPTI in the process and without, as a burst and as a long run."""
+        assert self.target is not None
+        case = doctor.answers(self.target, 2**25).get("gemm")
+        if case is None:
+            raise TilecastError("no product to compare")
+        a = self.arguments
+        entry = visible(a.device)[0]
+        worker, other = (Worker(a.device, entry, a.threads, {"profile": False}, module) for module in
+                         ("microbench.worker", "microbench.profile_worker"))  # fmt: skip
+        try:
+            worker.start()
+            found: dict[str, Any] = {}
+            for name, one in (("burst", case), ("sustained", replace(case, protocol=SUSTAINED))):
+                if one.protocol == CUDA_GRAPH or SUSTAINED in self.target.protocols:
+                    answer = worker.ask(one, 60.0)
+                    found[name] = f"{answer.row['latency_ms']:.4g} ms" if answer.row else str(answer.failure)
+            if not found:
+                answer = worker.ask(case, 60.0)
+                found["product"] = f"{answer.row['latency_ms']:.4g} ms" if answer.row else str(answer.failure)
+            other.start()
+            named = other.request({"case": case.to_json()}, 60.0)
+            found["kernel, by the other process"] = (named.row or {}).get("kernel_name", str(named.failure))
+            again = worker.ask(case, 60.0)
+            found["after it"] = f"{again.row['latency_ms']:.4g} ms" if again.row else str(again.failure)
+            return found
+        finally:
+            worker.stop()
+            other.stop()
+
+    def kill(self) -> dict[str, Any]:
+        """A collector that is killed amid its work, and what is on the disk before and after."""
+        a = self.arguments
+        budget_s = max(5.0, min(_KILL_SHARE * a.budget, 0.5 * self._left_s()))
+        command = [
+            sys.executable, "-m", "microbench", "collect", "--device", a.device, "--threads", str(a.threads),
+            "--budget", f"{budget_s:.0f}s", "--out", str(a.out), "--sweeps", str(a.sweeps), "--tracking-uri", "off",
+        ]  # fmt: skip
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
+        before = _rows(a.out)
+        process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)  # fmt: skip
+        until = time.monotonic() + budget_s
+        while time.monotonic() < until and process.poll() is None and len(_rows(a.out)) <= len(before):
+            time.sleep(0.2)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        killed = _rows(a.out)
+        Collection(self._request(None, max_cases=1)).run()  # goes on: files the journal
+        after = _rows(a.out)
+        lost = [case for case in {**before, **killed} if after.get(case) != {**before, **killed}[case]]
+        if lost:
+            raise TilecastError(f"{len(lost)} rows were lost by a kill: do not collect; case {lost[0]}")
+        return {"rows before": len(before), "when it was killed": len(killed), "after": len(after), "lost": 0}
+
+    def collection(self) -> dict[str, Any]:
+        done = Collection(self._request(self._left_s())).run()
+        return {"rows": done.new_rows, "in all": done.rows, "failures": done.new_failures, "left": done.left}
+
+
+def _rows(out: Path) -> dict[str, float]:
+    """Case id -> latency, of every row on the disk."""
+    try:
+        return {row["case_id"]: row["latency_ms"] for part in read(out) for row in part.all_rows}
+    except TilecastError:
+        return {}
