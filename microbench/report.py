@@ -17,7 +17,7 @@ from microbench import ceilings
 from microbench.dataset import Part
 from predictor.errors import TilecastError
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 760, 260, 64, 34  # of a chart, in pixels; chosen by eye
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 760, 260, 76, 34  # of a chart, in pixels; chosen by eye
 _MOST_POINTS = 4000  # of a chart: a page of a hundred thousand rows still opens. Chosen by hand, not from data
 _COLOURS = ("#2f6fb0", "#c2571a", "#3d8a4e", "#8a4fa3", "#b0892f", "#5b6770")
 _STYLE = """
@@ -131,7 +131,7 @@ def _scale(value: float, low: float, high: float, log: bool) -> float:
 
 def _ticks(low: float, high: float, log: bool) -> list[float]:
     if not log:
-        return [low + (high - low) * part / 4 for part in range(5)]
+        return [low + (high - low) * part / 4 for part in range(5)] if high > low else [low]
     first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
     return [10.0**power for power in range(first, last + 1, max(1, (last - first) // 6))]
 
@@ -150,14 +150,14 @@ def chart(
     colour = {group: _COLOURS[number % len(_COLOURS)] for number, group in enumerate(groups)}
 
     def at(a: float, b: float) -> tuple[float, float]:
-        across = _LEFT + _scale(a, x0, x1, log) * (_WIDTH - _LEFT - 10)
+        across = _LEFT + _scale(a, x0, x1, log) * (_WIDTH - _LEFT - 30)
         return across, (1 - _scale(b, y0, y1, log)) * (_HEIGHT - _BOTTOM - 8) + 8
 
-    drawn = [f"<rect class=frame x={_LEFT} y=8 width={_WIDTH - _LEFT - 10} height={_HEIGHT - _BOTTOM - 8} />"]
+    drawn = [f"<rect class=frame x={_LEFT} y=8 width={_WIDTH - _LEFT - 30} height={_HEIGHT - _BOTTOM - 8} />"]
     for tick in _ticks(x0, x1, log):
         drawn.append(f"<text x={at(tick, y0)[0]:.1f} y={_HEIGHT - 18} text-anchor=middle>{tick:.3g}</text>")
     for tick in _ticks(y0, y1, log):
-        drawn.append(f"<text x={_LEFT - 6} y={at(x0, tick)[1] + 4:.1f} text-anchor=end>{tick:.3g}</text>")
+        drawn.append(f"<text x={_LEFT - 6} y={at(x0, tick)[1] + 4:.1f} text-anchor=end>{tick:.4g}</text>")
     for line in lines:
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in (at(*end) for end in line))
         drawn.append(f'<polyline points="{path}" fill=none stroke="var(--ink)" stroke-dasharray="5 4" />')
@@ -186,10 +186,15 @@ def _histogram(values: Sequence[float]) -> str:
         drawn.append(
             f'<rect x={left:.1f} y={down:.1f} width={width - 3:.1f} height={height:.1f} fill="{_COLOURS[0]}" />'
         )
-        drawn.append(f"<text x={left + width / 2:.1f} y={_HEIGHT - 18} text-anchor=middle>{2.0**number:.2g} %</text>")
+        drawn.append(f"<text x={left + width / 2:.1f} y={_HEIGHT - 18} text-anchor=middle>{_percent(number)}</text>")
         if count:
             drawn.append(f"<text x={left + width / 2:.1f} y={down - 4:.1f} text-anchor=middle>{count}</text>")
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role=img aria-label="Rows by noise">{"".join(drawn)}</svg>'
+
+
+def _percent(power: int) -> str:
+    """A power of two as a short label: 2^-7 is 1/128."""
+    return f"1/{2**-power}" if power < 0 else f"{2**power} %"
 
 
 def _over_time(rows: Sequence[Mapping[str, Any]]) -> str:
