@@ -45,7 +45,8 @@ class Group:
     name: str
     holds: Callable[[Case], bool]
     alone: bool  # the kernel's time without the host's: a CUDA graph where there is one
-    before: tuple[int, int] = (99, 0)  # compute capabilities of GPUs that it is for
+    #: Compute capabilities of the GPUs that it is for; guards that let all pass where a group names none.
+    before: tuple[int, int] = (99, 0)
     since: tuple[int, int] = (0, 0)
 
     def takes(self, case: Case, target: Target) -> bool:

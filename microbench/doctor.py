@@ -23,7 +23,8 @@ from microbench.own_ops import Ceiling
 from predictor.ops import Attention
 
 OK, WARN, FAIL = "ok", "warn", "fail"
-_LEAST_TORCH = (2, 4)  # that the launchers are written for
+#: The oldest PyTorch that the launchers are written for: chosen by hand, not from data.
+_LEAST_TORCH = (2, 4)
 #: Room that a collection takes at most, and the shares of a known answer's rate that are believed: a large product of a
 #: healthy board reaches 60 to 90 % of its dense peak, a copy 80 to 95 % of its bandwidth, and FlashAttention-2 a third
 #: to all of what cuDNN reaches on the same shape. Chosen by hand, not from data, wide enough for every board seen.
