@@ -45,7 +45,7 @@ class Group:
     name: str
     holds: Callable[[Case], bool]
     alone: bool  # the kernel's time without the host's: a CUDA graph where there is one
-    #: Compute capabilities of the GPUs that it is for; guards that let all pass where a group names none.
+    #: Compute capabilities of the GPUs that it is for; ends that no GPU reaches, chosen by hand, not from data.
     before: tuple[int, int] = (99, 0)
     since: tuple[int, int] = (0, 0)
 
