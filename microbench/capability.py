@@ -19,6 +19,10 @@ _CPU_DTYPES = frozenset(("fp64", "fp32", "bf16", "fp16", "int8", "int32", "int64
 # of input types of the tensor cores.
 _FIRST: dict[str, tuple[int, int]] = {"bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
 
+#: Width of a head that cuDNN's attention takes on every GPU that has it. Source: cuDNN's developer guide, scaled dot
+#: product attention; newer releases take more on Hopper.
+_CUDNN_HEAD = 128
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -117,6 +121,8 @@ def _launcher_refusal(case: Case, target: Target) -> str:
             return f"{implementation} attention is 16 bit"
         if target.capability < (8, 0):
             return f"{implementation} attention needs compute capability 8.0"
+    if case.launcher == "attention" and implementation == "cudnn" and getattr(case.op, "head_dim", 0) > _CUDNN_HEAD:
+        return f"cuDNN's attention takes heads of {_CUDNN_HEAD} at most"
     if implementation == "grouped_mm" and (target.kind != "cuda" or target.capability < (9, 0)):
         return "grouped_mm needs compute capability 9.0"
     return ""
