@@ -32,7 +32,7 @@ def advised(memory: Memory, run: Run) -> Memory:
 
 def _change(run: Run, memory: Memory) -> str:
     """The first change of a step of training, the least first, with which it fits; in words."""
-    for words, work in _changes(run.work):
+    for words, work in (*_changes(run.work), *_on_more(run)):
         at = replace(run, work=work)
         try:
             held = memory_of(at, plan_of(at))
@@ -63,6 +63,27 @@ def _changes(work: Workload) -> Iterator[tuple[str, Workload]]:
             yield f"--{name} {degree} --dp {degrees.dp}", replace(work, parallelism=degrees)
             full = replace(work, parallelism=degrees, micro_batch=1, recompute="full")
             yield f"--{name} {degree} --dp {degrees.dp} --micro-batch 1 --recompute full", full
+
+
+def _on_more(run: Run) -> Iterator[tuple[str, Workload]]:
+    """More GPUs of a node for a run of one: replicas that share the batch, and spread the whole state."""
+    from predictor.hardware.system import default_system  # a run of one GPU that fits starts without it
+
+    work = run.work
+    if work.parallelism.num_gpus > 1:
+        return
+    try:
+        system = default_system(run.gpu)
+    except TilecastError:  # a GPU whose file has no links
+        return
+    for dp in range(2, system.gpus_per_node + 1):
+        if work.batch % dp == 0:
+            spread = Parallelism(dp, dp=dp, shard="zero3")
+            micro = min(work.sequences_a_pass, work.batch // dp)
+            if work.batch // dp % micro == 0:
+                changed = replace(work, parallelism=spread, system=system, micro_batch=micro)
+                yield f"--dp {dp} --shard zero3", changed
+                yield f"--dp {dp} --shard zero3 --recompute full", replace(changed, recompute="full")
 
 
 def _smallest(run: Run, memory: Memory) -> int | None:

@@ -214,7 +214,9 @@ def test_where_no_degree_holds_it_that_is_said() -> None:
     assert 17 <= memory.even_gpu_count <= 21
     train = ask("llama-3.1-8b", "h100", mode="train", context_len=None, seq_len=512).memory
     assert train.smallest_gpu_count is None
-    assert train.advice.startswith("Training on several GPUs is not built; spread evenly it would take 2")
+    assert "No single change makes it fit" in train.advice and "spread evenly it would take 2" in train.advice
+    more = ask("llama-3.1-8b", "h100", mode="train", context_len=None, seq_len=512, batch=8).memory
+    assert more.advice.startswith("It fits with --dp 2 --shard zero3")
 
 
 def test_what_fits_needs_one_gpu_or_fewer_than_it_has() -> None:
