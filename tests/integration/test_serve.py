@@ -57,6 +57,9 @@ def test_the_answer_has_what_the_house_promises(capsys: pytest.CaptureFixture[st
     assert np.mean([float(row["ttft_ms"]) for row in rows]) == pytest.approx(found["ttft_ms"]["mean"])
     good = [float(row["ttft_ms"]) <= 100 and float(row["tpot_ms"]) <= 10 for row in rows]
     assert np.mean(good) == pytest.approx(found["good_share"])
+    half = f"{found['ttft_ms']['p50']}ms"
+    again = served(capsys, "--rate", "20", "--isl", "500", "--osl", "60", "--requests", "120", "--ttft", half)
+    assert again["good_share"] == pytest.approx(0.5, abs=0.02)
     page = html.read_text()
     assert "<polyline" in page and "Queue" in page and "http://" not in page.split("<main")[1]
     events = json.loads(timeline.read_text())["traceEvents"]
