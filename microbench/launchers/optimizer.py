@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 
 from microbench.case import Case
 from microbench.devices.base import Device
-from microbench.launchers.base import IllegalCase, Prepared, relative_error
+from microbench.launchers.base import Prepared, relative_error
 from predictor.ops import OptimizerStep
 
 #: Elements of one parameter tensor: a 1024 x 1024 weight. What is left over is one more tensor. Chosen by hand, not
@@ -19,8 +20,6 @@ _TENSOR = 2**20
 def prepare(case: Case, device: Device) -> Prepared:
     op = case.op
     assert isinstance(op, OptimizerStep)
-    if op.mixed:
-        raise IllegalCase("torch.optim steps over one copy of the parameters")
     whole, rest = divmod(op.parameters, _TENSOR)
     sizes = [_TENSOR] * whole + ([rest] if rest else [])
     parameters = [torch.nn.Parameter(device.randn(size)) for size in sizes]
@@ -28,6 +27,7 @@ def prepare(case: Case, device: Device) -> Prepared:
         parameter.grad = device.randn(parameter.numel())
     optimizer = _make(op.kind, parameters, capturable=case.protocol == "cuda_graph")
     optimizer.step()  # makes the state
+    step = _mixed(optimizer, parameters) if op.mixed else optimizer.step
 
     def check() -> float | None:
         if op.kind == "sgd":
@@ -41,7 +41,22 @@ def prepare(case: Case, device: Device) -> Prepared:
         optimizer.step()
         return relative_error(parameters[0], expected)
 
-    return Prepared(optimizer.step, check, kernel_source={"adam": "foreach", "adam_fused": "fused"}.get(op.kind, "sgd"))
+    return Prepared(step, check, kernel_source={"adam": "foreach", "adam_fused": "fused"}.get(op.kind, "sgd"))
+
+
+def _mixed(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter]) -> Callable[[], None]:
+    """A step over fp32 state with 16-bit gradients on their way in and 16-bit weights on their way out."""
+    given = [cast(torch.Tensor, p.grad).to(torch.bfloat16) for p in parameters]
+    grads = [cast(torch.Tensor, p.grad) for p in parameters]
+    weights = [p.detach().to(torch.bfloat16) for p in parameters]
+    masters = [p.detach() for p in parameters]
+
+    def step() -> None:
+        torch._foreach_copy_(grads, given)
+        optimizer.step()
+        torch._foreach_copy_(weights, masters)
+
+    return step
 
 
 def _make(kind: str, parameters: list[torch.nn.Parameter], capturable: bool) -> torch.optim.Optimizer:

@@ -389,5 +389,5 @@ def test_a_budget_without_operators_measures_every_operator(tmp_path: Path) -> N
     microbench("collect", "--device", "cpu", "--threads", 1, "--budget", "300s", "--max-cases", len(every),
                "--case-seconds", "0.002s", "--tracking-uri", "off", "--out", tmp_path / "out")  # fmt: skip
     measured = {row["launcher"] for row in rows_of(tmp_path / "out").values()}
-    assert measured == every | {"ceiling"} and len(every) == 16
+    assert measured == every | {"ceiling"} and len(every) == 24
     assert report(tmp_path / "out")["valid"]

@@ -14,18 +14,21 @@ from predictor.measurement import CUDA_GRAPH, SUSTAINED
 _SMALL = {
     "elementwise": {"elements": 2048}, "moe": {"hidden": 64, "intermediate": 64, "tokens": 16},
     "routing": {"tokens": 16}, "optimizer": {"parameters": 65536}, "embedding": {"vocab": 1024},
-    "cross_entropy": {"vocab": 1000}, "dropout": {"elements": 2048}, "copy": {"size": 65536},
+    "cross_entropy": {"vocab": 1000}, "convolution": {"batch": 1}, "pool": {"maps": 16}, "sort": {"rows": 4},
+    "embedding_bag": {"rows": 1000, "bags": 64}, "aggregate": {"edges": 2000}, "index": {"rows": 64, "table": 1024},
+    "dropout": {"elements": 2048}, "copy": {"size": 65536},
 }  # fmt: skip
-_KINDS = ("kind", "fn", "layout", "bias", "causal", "distribution", "groups", "gated", "axis", "in_dtype", "inputs",
-          "mode", "transposed", "depthwise", "channels_last", "rank", "dims")  # fmt: skip
+_KINDS = ("kind", "fn", "layout", "bias", "causal", "distribution", "gated", "axis", "in_dtype", "inputs",
+          "mixed", "transposed", "channels_last", "training", "inner")  # fmt: skip
 
 
 def stratum(case: Case) -> tuple[Any, ...]:
     """What decides which code runs, whatever the sizes."""
     op = case.op
     shape = (getattr(op, "q_len", 0) == 1, getattr(op, "heads", 0) != getattr(op, "kv_heads", 0))
+    flat = (getattr(op, "in_h", 0) == 1, getattr(op, "in_d", 0) == 1, getattr(op, "top_k", 0) > 0)
     fields = tuple(getattr(op, name, "") for name in _KINDS)
-    return (case.launcher, op.dtype, case.phase, case.options, case.cache, case.protocol, type(op), fields, shape)
+    return (case.launcher, op.dtype, case.phase, case.options, case.cache, case.protocol, type(op), fields, shape, flat)
 
 
 def cost(case: Case) -> float:

@@ -37,12 +37,17 @@ _MIXING = frozenset(("copy_", "_to_copy", "index", "index_put_", "_index_put_imp
 _DEVICE_OF, _IS_CUDA = torch.Tensor.device.__get__, torch.Tensor.is_cuda.__get__
 
 
+def storage_of(x: torch.Tensor) -> Any:
+    """Where the values of ``x`` lie: those of a sparse matrix in rows, too."""
+    return (x.values() if x.layout is torch.sparse_csr else x).untyped_storage()
+
+
 def on_board(x: torch.Tensor) -> bool:
-    return bool(getattr(x.untyped_storage(), "_on_board", False))
+    return bool(getattr(storage_of(x), "_on_board", False))
 
 
 def mark(x: torch.Tensor, there: bool = True) -> torch.Tensor:
-    x.untyped_storage()._on_board = there
+    storage_of(x)._on_board = there
     return x
 
 
@@ -152,8 +157,8 @@ class Kernels(TorchDispatchMode):
             self._room(args)
         out = _computed(func, name, args, kwargs)
         outputs = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
-        known = {x.untyped_storage()._cdata for x in inputs}
-        fresh = [x for x in outputs if x.untyped_storage()._cdata not in known]
+        known = {storage_of(x)._cdata for x in inputs}
+        fresh = [x for x in outputs if storage_of(x)._cdata not in known]
         for x in fresh:
             mark(x)
         writes = any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
@@ -195,7 +200,7 @@ class Kernels(TorchDispatchMode):
         self, func: Any, name: str, args: Any, kwargs: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor],
         out: Any,
     ) -> Kernel:  # fmt: skip
-        touched = {x.untyped_storage()._cdata: _bytes(x) for x in [*inputs, *outputs] if x.numel()}
+        touched = {storage_of(x)._cdata: _bytes(x) for x in [*inputs, *outputs] if x.numel()}
         kind = next((x.dtype for x in inputs if x.is_floating_point()), torch.float32)
         rate = RATES.get(kind, 66.9e12)
         if kind == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
@@ -232,7 +237,8 @@ def _by_mask(indices: Any) -> bool:
 
 
 def _bytes(x: torch.Tensor) -> int:
-    return min(x.numel() * x.element_size(), x.untyped_storage().nbytes())
+    size: int = storage_of(x).nbytes()
+    return size if x.layout is torch.sparse_csr else min(x.numel() * x.element_size(), size)
 
 
 def _flops(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> float:
