@@ -91,7 +91,7 @@ def test_what_the_clock_left_out_is_named(
     said = capsys.readouterr().out
     measured = rows(tmp_path)
     lacking = sorted(set(sweep.sweep_names()) - {"collective"} - set(measured))
-    assert len(lacking) > 3 and measured["ceiling"] >= 2
+    assert len(lacking) > 3 and measured["ceiling"] >= 1  # of a board that the catalogue has, none is needed
     assert f"no time was left for a row of: {', '.join(lacking)}" in said
     assert "ceilings left" in said
 
@@ -136,4 +136,4 @@ def test_a_plan_begins_with_a_quick_case_of_every_operator() -> None:
         first = cases[: len(names)]
         assert {case.launcher for case in first} == names and len(names) >= 15
         assert all(case.cache == "warm" for case in first if case.launcher != "copy")
-        assert sum(target.seconds(case) for case in first) < 0.01
+        assert sum(target.seconds(case) for case in first) < 0.02
