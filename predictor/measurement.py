@@ -118,6 +118,8 @@ _MEANINGS: Mapping[str, str] = {
     "sum_kept": "whether that sum is written back, too",
     "axis": "axis that is summed away", "size": "bytes copied, or of a collective's full buffer",
     "tokens": "tokens (rows) that the operator works on", "width": "width of a table row",
+    "in_passes": "whether a loss reads its logits once for each of its steps",
+    "in_pieces": "whether a collective moves a piece at a time beside a product",
     "vocab": "rows of the table, or width of the logits", "hidden": "width of the model",
     "intermediate": "width of an expert before tensor parallelism", "experts": "experts of the model",
     "top_k": "experts a token (sort: the largest that are wanted, 0 for all)",

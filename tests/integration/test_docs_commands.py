@@ -221,6 +221,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("my-gpu", "my-board"):
         (folder / f"{name}.yaml").write_text(board.replace("hypothetical-x1", name), encoding="utf-8")
     (folder / "examples").symlink_to(ROOT / "examples")
+    arrivals = "".join(f"{0.2 * n:.1f},{100 + n},{5 + n % 3}\n" for n in range(20))
+    (folder / "requests.csv").write_text(f"arrival_s,input_tokens,output_tokens\n{arrivals}", encoding="utf-8")
+    talk = {"conversations": [{"from": "human", "value": "why " * 50}, {"from": "gpt", "value": "because " * 20}]}
+    (folder / "sharegpt.json").write_text(json.dumps([talk] * 9), encoding="utf-8")
     words = "collect --device cpu --threads 1 --ops softmax,norm --dtypes fp32 --max-cases 16 --case-seconds 0.02s"
     assert harness([*words.split(), "--budget", "300s", "--out", str(folder / "datasets")]) == 0
     for copy in ("monday", "tuesday", "mine"):

@@ -76,7 +76,8 @@ def test_the_set_of_constants_forecasts_roofline_over_efficiency(tmp_path: Path)
     for board, gemm in ((gpu, 0.8), (slow, 0.4)):
         part = pd.DataFrame(rows)
         part["latency_ms"] = roofline([*ops, *ops2], board).cold_s * 1e3 / np.array([gemm, gemm, gemm, 0.5, 0.5])
-        parts.append(part.assign(gpu=board.id, dtype="fp32", framework="pytorch", protocol="cuda_graph", quant=""))
+        told = {"framework": "pytorch", "protocol": "cuda_graph", "cache_state": "warm", "quant": ""}
+        parts.append(part.assign(gpu=board.id, dtype="fp32", **told))
     found = write_constant_set(pd.concat(parts), tmp_path / "set")
     assert found["v100-pcie-32gb|gemm|*"] == pytest.approx(0.8)
     assert found["*|gemm|*"] == pytest.approx(0.6)

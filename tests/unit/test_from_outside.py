@@ -147,7 +147,7 @@ def test_a_model_type_from_outside_is_forecast(tables: None, tmp_path: Path) -> 
     """Llama 3.1 8B under other keys takes what Llama 3.1 8B takes, in every mode; what it assumes is listed."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(PEBBLE), encoding="utf-8")
-    with pytest.raises(UnsupportedError, match="unknown model_type 'pebble'"):
+    with pytest.raises(UnsupportedError, match="model_type 'pebble'"):
         predictor.predict(str(path), "h100")
     register_family("pebble", read_pebble, "PebbleForCausalLM")
     for words in (
