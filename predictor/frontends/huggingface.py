@@ -98,6 +98,11 @@ class HuggingFace:
             return batch * scale * (recording.cache_fixed + recording.cache_per_token * tokens)
         return 0.0
 
+    @property
+    def module(self) -> Any:
+        """The module that was traced last, on the meta device."""
+        return next(iter(self._models.values()), None) or self._model("sdpa")
+
     # -- recording -----------------------------------------------------------------------------------------------------
 
     def _path(self, key: tuple[Any, ...]) -> Path:

@@ -42,6 +42,7 @@ NOT_RUN = {
     "scripts/walk": "the steps of docs/walk.md one by one: more than a minute",
     "scripts/diff_predictions": "tests/integration/test_diff_predictions.py runs it",
     "scripts/mutate": "minutes; tests/integration/test_mutate.py runs it",
+    "scripts/architectures": "minutes: every type is traced in a process of its own",
     "scripts/accuracy": "needs the public data and most of an hour",
     "scripts/interval_coverage": "needs the public data and most of an hour",
     "scripts/leave_one_out": "needs the public data and most of an hour",
