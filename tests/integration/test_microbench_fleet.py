@@ -138,3 +138,14 @@ def cases_of_any(out: Path) -> list[str]:
         return cases_of(out)
     except Exception:  # nothing is there yet
         return []
+
+
+def test_the_first_session_goes_through_its_steps_and_loses_nothing(sweeps: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("first-run", "--device", "cpu", "--threads", 1, "--budget", "40s", "--sweeps", sweeps, "--out", out)
+    done = microbench(*words)
+    notes = json.loads((out / "first-run.json").read_text())
+    steps = ["doctor", "launch overhead", "strata", "side by side", "kill and resume", "collection"]
+    assert list(notes) == steps and not [step for step in steps if "failed" in notes[step]]
+    assert notes["kill and resume"]["lost"] == 0 and notes["strata"]["rows"] >= notes["strata"]["strata"] == 6
+    assert f"[{len(steps)}/{len(steps)}] collection" in done.stdout and report(out)["valid"]
