@@ -142,11 +142,12 @@ class Forecast:
 
     @property
     def tokens(self) -> float:
-        """Tokens processed, or made in decode and generate."""
+        """Tokens processed, by every step of a forward run anew, or made in decode and generate."""
         work = self.run.work
         if work.mode == "generate":
             return float(work.batch * work.output_len)
-        return float(work.batch if work.mode == "decode" else sum(work.prompt_lens) or work.batch * work.seq_len)
+        each = work.batch if work.mode == "decode" else sum(work.prompt_lens) or work.batch * work.seq_len
+        return float(each * work.steps)
 
     @property
     def _gpu_busy_s(self) -> float:

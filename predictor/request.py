@@ -88,6 +88,7 @@ class Request:
     offload_layers: int = 0
     lora: int = 0
     all_to_all: str = ALL_GATHER
+    steps: int = 1
     system: str | Path | SystemSpec | None = None
     launch_overhead: str | float | None = None
     step_overhead: str | float | None = None
@@ -151,6 +152,7 @@ class Request:
             offload_layers=self.offload_layers,
             lora=self.lora,
             all_to_all=self.all_to_all,
+            steps=self.steps,
             dtype_source=source,
             kv_dtype=numbers.kv if self.mode in CACHED else "",
             kv_dtype_source=kv_source,

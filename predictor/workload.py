@@ -45,6 +45,7 @@ LARGEST_STEP_OVERHEAD_S = 10.0
 #: Sizes beyond which a request is a slip of the keyboard: no GPU holds them, and sums of them leave exact integers.
 LARGEST = {
     "batch": 10**7, "micro_batch": 10**7, "seq_len": 10**8, "context_len": 10**8, "output_len": 10**6,
+    "steps": 10**6,
 }  # fmt: skip
 #: GPUs of a run, and degrees: more are a slip of the keyboard.
 LARGEST_DEGREE = 10**6
@@ -155,6 +156,7 @@ class Workload:
 
     In training ``batch`` is the global batch, of all data-parallel ranks; ``recompute`` says what runs again in the
     backward pass (`recomputed`), ``offload_layers`` how many layers a rank keeps the activations of in host memory.
+    ``steps``: equal forward passes one after the other, as a diffusion sampler runs them.
     ``lora``: rank of adapters beside attention's projections, which alone are trained then (0: all weights are).
     In serving ``batch`` is that of all data-parallel ranks, too; ``all_to_all`` is how tokens come to experts of other
     ranks (`predictor.passes.expert_parallel`).
@@ -188,6 +190,7 @@ class Workload:
     offload_layers: int = 0
     lora: int = 0
     all_to_all: str = ALL_GATHER
+    steps: int = 1
 
     def __post_init__(self) -> None:
         for name, most in LARGEST.items():
@@ -204,7 +207,7 @@ class Workload:
         _one_of("optimizer", self.optimizer, OPTIMIZERS)
         _one_of("all_to_all", self.all_to_all, exchanges())
         self._check_training()
-        for name in ("batch", "seq_len"):
+        for name in ("batch", "seq_len", "steps"):
             if getattr(self, name) < 1:
                 raise RequestError(f"{flag(name)} {getattr(self, name)}: expected at least 1")
         for name in ("context_len", "output_len", "micro_batch"):
@@ -214,6 +217,8 @@ class Workload:
             raise RequestError(f"--output-len {self.output_len}: generate needs at least 1 token")
         if self.mode != "generate" and self.output_len:
             raise RequestError(f"--output-len {self.output_len}: only --mode generate takes it")
+        if self.mode != "forward" and self.steps > 1:
+            raise RequestError(f"--steps {self.steps}: only --mode forward takes it")
         if self.mode != "decode" and self.context_len:
             raise RequestError(f"--context-len {self.context_len}: only --mode decode takes it")
         _check_launch_overhead(self.launch_overhead_s)

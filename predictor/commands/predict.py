@@ -54,6 +54,7 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         help="sequences, in train those of all replicas (default 1, or as many as --prompt-lens has)",
     )
     add("--seq-len", type=int, help="tokens a sequence (default the model's maximum, at most 2048)")
+    add("--steps", type=int, default=1, help="equal passes one after the other, as diffusion samplers do (forward)")
     add("--output-len", type=int, help="tokens to generate a sequence (generate; default 128)")
     add("--context-len", type=int, help="tokens already in the KV cache (decode)")
     add(

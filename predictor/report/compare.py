@@ -147,6 +147,7 @@ def _first_line(entries: Sequence[Entry]) -> str:
     else:
         names.append("context_len" if works[0].mode == "decode" else "seq_len")
     names += ["output_len"] if works[0].mode == "generate" else []
+    names += ["steps"] if works[0].steps > 1 else []
     names += ["dtype", *(["kv_dtype"] if works[0].kv_dtype else []), "execution", "attention"]
     words = {"dtype": dtype_words, "kv_dtype": kv_words, "execution": execution_words}
     for name in names:

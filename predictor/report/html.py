@@ -139,6 +139,8 @@ def settings(answer: Prediction) -> list[tuple[str, str]]:
         found.append(("seq_len", str(work.seq_len)))
     if work.mode == "generate":
         found.append(("output_len", str(work.output_len)))
+    if work.steps > 1:
+        found.append(("steps", str(work.steps)))
     found.append(("dtype", CHECKPOINT if work.dtype_source == CHECKPOINT else work.dtype))
     if work.kv_dtype:
         found.append(("kv_dtype", work.kv_dtype))

@@ -53,8 +53,9 @@ def _what(answer: Prediction) -> str:
         cache += " each"
     sequences = f"{work.batch:,} sequences" if many else "1 sequence"
     output = f"{work.output_len:,} token{'s' * (work.output_len > 1)}"
+    passes = f"{work.steps:,} forward passes" if work.steps > 1 else "a forward pass"
     return {
-        "forward": f"for a forward pass over {sequences}{tokens}",
+        "forward": f"for {passes} over {sequences}{tokens}",
         "prefill": f"for the prefill of {sequences}{tokens}",
         "decode": f"for one decode step of {sequences}{cache}",
         "generate": f"to generate {output} for {sequences}, prompt{'s' * many}{tokens}",

@@ -60,6 +60,7 @@ def _workload(answer: Prediction) -> dict[str, Any]:
         "batch": work.batch,
         "seq_len": work.seq_len,
         "output_len": work.output_len,
+        "steps": work.steps,
         "context_len": work.context_len,
         "prompt_lens": list(work.prompt_lens),
         "routing": None if work.routing is None else str(work.routing),

@@ -43,6 +43,8 @@ def first_line(answer: Prediction) -> str:
         parts.append(f"seq-len {work.seq_len}")
     if work.mode == "generate":
         parts.append(f"output-len {work.output_len}")
+    if work.steps > 1:
+        parts.append(f"steps {work.steps}")
     parts += [f"dtype {dtype_words(work)}"]
     if work.kv_dtype:
         parts.append(f"kv-dtype {kv_words(work)}")

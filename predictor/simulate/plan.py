@@ -27,9 +27,9 @@ DECODE_SAMPLES = 4
 def plan_of(run: Run) -> Plan:
     """The stages of a run on one of its GPUs.
 
-    generate is a prefill, which gives the first token, then ``output_len - 1`` decode steps; training one stage of
-    ``batch / micro_batch`` passes forward and backward, then one step of the optimizer (none of it, where there is no
-    optimizer). RequestError where a degree does not divide the model.
+    A forward pass runs ``steps`` times; generate is a prefill, which gives the first token, then ``output_len - 1``
+    decode steps; training one stage of ``batch / micro_batch`` passes forward and backward, then one step of the
+    optimizer (none of it, where there is no optimizer). RequestError where a degree does not divide the model.
     """
     config, work, numbers = run.config, run.work, run.numbers
     if work.mode == "train":
@@ -50,7 +50,7 @@ def plan_of(run: Run) -> Plan:
         (graph,) = _decode_graphs(config, work, numbers, (0,))
         return Plan((stage(graph, mode),))
     first = mode if mode != "generate" else "prefill"
-    stages = [stage(_whole_graph(config, work, numbers, first), first)]
+    stages = [stage(_whole_graph(config, work, numbers, first), first, float(work.steps))]
     if mode == "generate":
         grown, weights = sample_contexts(work.output_len - 1)
         graphs = _decode_graphs(config, work, numbers, grown)

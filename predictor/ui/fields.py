@@ -25,7 +25,8 @@ NOT_FIELDS = {
 #: Words that only some modes take: elsewhere the field is hidden, and what stands in it is not sent.
 MODES_OF: Mapping[str, tuple[str, ...]] = {
     "seq_len": tuple(mode for mode in MODES if mode != "decode"),
-    "output_len": ("generate",), "context_len": ("decode",), "kv_dtype": CACHED, "optimizer": ("train",),
+    "output_len": ("generate",), "steps": ("forward",), "context_len": ("decode",), "kv_dtype": CACHED,
+    "optimizer": ("train",),
     "micro_batch": ("train",), "recompute": ("train",), "shard": ("train",), "vpp": ("train",), "schedule": ("train",),
     "offload_layers": ("train",), "step_overhead": CACHED, "sampling": CACHED,
     "prompt_lens": tuple(mode for mode in MODES if mode != "train"),
