@@ -88,6 +88,12 @@ NOT_RUN = {
     "microbench collect --device cpu": "the fixture `world` runs it, with a few cases; what it wrote is read here",
     "microbench workload": "needs a GPU and an hour",
     "microbench launch-overhead": "wants a GPU; tests/integration/test_microbench_launch.py runs it on the processor",
+    "tilecast evaluate served $TILECAST_DATA": "minutes; tests/integration/test_serve.py evaluates a few rows",
+    "tilecast plan --model gpt3 --gpu h100 --num-gpus 64 --global-batch 64 --only tp=8 --explain": "as with --out",
+    "tilecast plan --model llama-3.1-8b --gpu h100 --num-gpus 16 --global-batch 64": "as those of gpt3",
+    "tilecast serve plan --model llama-3.1-70b": "seconds a search; those of qwen3-32b with --emit run",
+    "tilecast serve plan --model llama-3.1-8b": "the same; tests/unit/test_serving_plans.py finds the fewest GPUs",
+    "tilecast serve plan --model qwen3-32b --gpu h200 --num-gpus 8 --isl 4000 --osl 1000 --ttft": "the same",
     "tilecast runs push --tracking-uri http://mlflow.lab": "a server of somebody's laboratory",
 }
 

@@ -69,6 +69,10 @@ def test_flops_are_two_a_weight_and_token(name: str, engine: Engine, attention: 
 LARGE = [n for n in DENSE if load_config(n).hidden >= 1024 and not load_config(n).model_type.startswith("gemma")]
 
 
+#: The model with the fewest layers of every model type: unrolled, the others say nothing more.
+SMALLEST = {load_config(name).model_type: name for name in sorted(catalogue(), key=lambda n: -load_config(n).layers)}
+
+
 @each(("engine", "attention"), FORMS)
 @each("name", catalogue())
 def test_every_mode_builds_and_repeats_cost_the_same(name: str, engine: Engine, attention: str) -> None:
@@ -81,7 +85,8 @@ def test_every_mode_builds_and_repeats_cost_the_same(name: str, engine: Engine, 
         graph = fuse(build(config, step), engine)
         layers = sum(b.repeat for b in graph.blocks if "layer" in b.name)
         assert layers == config.layers + (config.encoder_layers if mode != "decode" else 0)
-        assert graph.unrolled().flops() == pytest.approx(graph.flops(), rel=1e-12)
+        if name in SMALLEST.values():
+            assert graph.unrolled().flops() == pytest.approx(graph.flops(), rel=1e-12)
         assert all(n.op.bytes_moved() > 0 and n.host_calls >= 0 for n, _ in graph.nodes())
         if mode != "train":
             assert not any(isinstance(n.op, Dropout) for n, _ in graph.nodes())

@@ -143,7 +143,8 @@ def test_indices_scans_and_sorts_by_hand() -> None:
 def test_rows_that_picks_touch() -> None:
     assert distinct(10, 1) == 1.0
     assert distinct(1, 1000) == pytest.approx(1.0, rel=0.01)
-    exact = sum(1 - (1 - p) ** 5000 for p in (r**-1.0 / sum(1 / q for q in range(1, 20001)) for r in range(1, 20001)))
+    whole = sum(1 / q for q in range(1, 20001))
+    exact = sum(1 - (1 - 1 / r / whole) ** 5000 for r in range(1, 20001))
     assert distinct(5000, 20000, 1.0) == pytest.approx(exact, rel=2e-3)
 
 
