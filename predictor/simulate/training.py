@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache, partial
+from math import gcd
 
 from predictor.engines import CALLS, CAPTURED, Engine
 from predictor.errors import RequestError, UnsupportedError
@@ -148,9 +149,10 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
             ahead = [_ahead(stages[place].graph) for place in mine]
             count = sum(graph.parameters() for graph in ahead)
             trained = sum(_trained(graph) for graph in ahead) if work.lora else count
+            copied = sum(_copied(graph, config, over.tp, work.lora > 0) for graph in ahead)
             rank = {"reduce": -1, "gather": -1, "update": -1}
             parts = (
-                ("reduce", exchange.reduced(trained, config, not found or s == over.pp - 1), GRADIENTS),
+                ("reduce", exchange.reduced(trained, copied, config, not found or s == over.pp - 1), GRADIENTS),
                 ("gather", exchange.gathered(trained), WEIGHTS),
                 ("update", update_graph(exchange.kept(trained), work.optimizer, numbers.mixed, training), OPTIMIZER),
             )
@@ -176,6 +178,22 @@ def _ahead(graph: Graph) -> Graph:
 def _trained(graph: Graph) -> int:
     """Elements of the weights of adapters, which alone are trained where there are any."""
     return sum(weight.elements * count for weight, count in graph.weights() if is_trained(weight))
+
+
+def _copied(graph: Graph, config: ModelConfig, tp: int, adapters: bool) -> int:
+    """Elements of a rank's trained weights of keys and values that other ranks have copies of: each has one head of
+    fewer heads than ranks."""
+    if config.is_mla or config.kv_heads >= tp:
+        return 0
+    found = 0
+    for weight, count in graph.weights():
+        for axis, size in zip(weight.axes, weight.shape, strict=True):
+            names = axis.split(" | ")
+            if "kv_heads" not in names or (adapters and not is_trained(weight)):
+                continue
+            width = size if len(names) == 1 else names.count("kv_heads") * config.head_dim
+            found += weight.elements // size * width * count
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -238,8 +256,9 @@ class _Exchange:
         op = _collective(self.mesh, kind, axis, dtype, max(1, round(nbytes)))
         return Node(op, name, count=count, phase=phase, scope=name)
 
-    def reduced(self, parameters: int, config: ModelConfig, first: bool) -> Graph:
-        """Gradients of a rank, reduced once a step: what follows the last backward pass, or runs beside it."""
+    def reduced(self, parameters: int, copied: int, config: ModelConfig, first: bool) -> Graph:
+        """Gradients of a rank, reduced once a step: what follows the last backward pass, or runs beside it. ``copied``
+        of them are summed over the ranks of a tensor-parallel group that have copies of the same heads, too."""
         nodes: list[Node] = []
         nbytes = parameters * self.gradient_bytes
         if not self.sharded and self.inner * self.outer > 1:
@@ -250,6 +269,8 @@ class _Exchange:
         if over.pp > 1 and config.tie_embeddings and first:
             size = config.vocab * config.hidden / over.tp * self.gradient_bytes
             nodes.append(self._ends(size))
+        if copied:
+            nodes.append(self._copies(copied * self.gradient_bytes, over.tp // config.kv_heads))
         return Graph((Block(GRADIENTS, tuple(nodes)),)) if nodes else Graph(())
 
     def _ends(self, nbytes: float) -> Node:
@@ -259,6 +280,14 @@ class _Exchange:
         near = self.mesh.gpus <= self.mesh.system.gpus_per_node
         op = over(self.mesh.system, "all_reduce", self.gradient_dtype, round(nbytes), 2, 2 if near else 1)
         return Node(op, "embedding all_reduce", phase=BACKWARD, scope="embedding all_reduce")
+
+    def _copies(self, nbytes: float, ranks: int) -> Node:
+        """The sum of the gradients that neighbours in a tensor-parallel group have of heads that each has a copy of."""
+        from predictor.ops.collective import over
+
+        near = gcd(ranks, self.mesh.system.gpus_per_node)
+        op = over(self.mesh.system, "all_reduce", self.gradient_dtype, round(nbytes), ranks, near)
+        return Node(op, "kv_heads all_reduce", phase=BACKWARD, scope="kv_heads all_reduce")
 
     def gathered(self, parameters: int) -> Graph:
         """Updated weights of a rank, of which each replica has a part."""

@@ -14,11 +14,15 @@ import predictor
 from predictor.errors import RequestError
 from predictor.forecast import Forecast, forecast
 from predictor.hardware.gpu import load_gpu
-from predictor.hardware.system import default_system
-from predictor.networks import load_config
+from predictor.hardware.mesh import Mesh
+from predictor.hardware.system import SystemSpec, default_system
+from predictor.networks import ModelConfig, load_config
 from predictor.ops.base import COMPUTE
+from predictor.ops.collective import Collective
 from predictor.passes.pipeline import chunks_of
+from predictor.report import json_report
 from predictor.request import Request
+from predictor.simulate import training
 from predictor.simulate.pipeline import BLOCKING, order_of, times
 
 SYSTEM = default_system(load_gpu("a100-sxm-80gb"))
@@ -31,7 +35,7 @@ PLANS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
-def ask(model: str = "gpt2", **words: Any) -> Forecast:
+def ask(model: str | ModelConfig = "gpt2", **words: Any) -> Forecast:
     return forecast(Request(model, "a100-sxm-80gb", **(BASE | words)).run(), intervals=False)
 
 
@@ -171,3 +175,127 @@ def test_moments_of_8_bits_take_a_quarter_and_less_time() -> None:
     wide, narrow = ask(dp=2), ask(dp=2, optimizer="adam_8bit")
     assert narrow.memory.optimizer == pytest.approx(wide.memory.optimizer / 4, rel=0.01)
     assert narrow.phases_s["optimizer"] < wide.phases_s["optimizer"]
+
+
+@each("words", (
+    {"tp": 2, "pp": 2, "dp": 2}, {"tp": 2, "pp": 2, "dp": 2, "shard": "zero1", "sp": True},
+    {"pp": 2, "dp": 4, "shard": "zero3", "execution": "eager"}, {"pp": 4, "dp": 2, "vpp": 3},
+))  # fmt: skip
+def test_degrees_commute_where_all_links_are_alike(words: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a node it is all one which GPUs are a pipeline and which are replicas: another numbering, same step."""
+    numbered = ask(**words)
+
+    def relabelled(tp: int, inner: int, outer: int, pp: int, system: SystemSpec) -> Mesh:
+        return Mesh((("pp", pp), ("copies", outer), ("dp", inner), ("tp", tp)), system)
+
+    monkeypatch.setattr(training, "_step_mesh", relabelled)
+    other = ask(**words)
+    assert (other.latency_s, other.phases_s, other.memory) == (numbered.latency_s, numbered.phases_s, numbered.memory)
+
+
+def test_numbering_over_nodes_moves_exchange_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    words: dict[str, Any] = {"tp": 2, "pp": 4, "dp": 8, "software": "megatron 2021"}
+    numbered = ask(**words)
+
+    def replicas_last(tp: int, inner: int, outer: int, pp: int, system: SystemSpec) -> Mesh:
+        return Mesh((("tp", tp), ("pp", pp), ("dp", inner), ("copies", outer)), system)
+
+    monkeypatch.setattr(training, "_step_mesh", replicas_last)
+    other = ask(**words)
+    assert (other.flops, other.memory) == (numbered.flops, numbered.memory)
+    assert other.phases_s["optimizer"] == numbered.phases_s["optimizer"]
+    assert other.summary().exposed_s["gradients"] > numbered.summary().exposed_s["gradients"], (
+        "no replica shares a node with another"
+    )
+    assert other.summary().exposed_s["tensor"] == numbered.summary().exposed_s["tensor"]
+
+
+def kernel_bytes(found: Forecast) -> float:
+    """Bytes that the kernels of all ranks move in the passes of a step."""
+    work, parallel = found.run.work, found.plan.parallel
+    over = work.parallelism
+
+    def moved(place: int) -> float:
+        blocks = found.timed[place].stage.graph.blocks
+        return sum(
+            node.op.bytes_moved() * node.count * block.repeat
+            for block in blocks for node in block.nodes if node.op.stream == COMPUTE
+        )  # fmt: skip
+
+    if parallel is None:
+        return work.micro_batches * moved(0)
+    of = [sum(moved(place) for place in parallel.kinds[kind].chunks) for kind in parallel.ranks]
+    return work.micro_batches * over.tp * over.cp * over.dp * sum(of)
+
+
+@each("words", PLANS)
+def test_bytes_are_conserved_over_ranks(words: dict[str, Any]) -> None:
+    """Replicas and stages move what one GPU moves; ranks that share a layer no less, since each reads what all need."""
+    alike = {"recompute": words.get("recompute", "none"), "execution": words.get("execution", "megatron")}
+    whole, found = kernel_bytes(ask(**alike)), kernel_bytes(ask(**words))
+    if "tp" in words:
+        assert whole * (1 - 1e-3) <= found < whole * 1.7
+    else:
+        assert found == pytest.approx(whole, rel=1e-9)
+
+
+def test_sequence_parallel_ranks_move_fewer_bytes_over_the_same_links() -> None:
+    """A reduce_scatter and an all_gather send what an all_reduce sends, and no rank works on all of a sequence."""
+    plain, split = ask(tp=4), ask(tp=4, sp=True)
+    assert kernel_bytes(ask()) * (1 - 1e-3) <= kernel_bytes(split) < kernel_bytes(plain)
+    sent = []
+    for found in (plain, split):
+        ahead = found.timed[0].stage.graph.blocks[1]
+        assert ahead.name == "layer"
+        sent.append(sum(node.op.link_bytes() for node in ahead.nodes if isinstance(node.op, Collective)))
+    assert sent[0] == pytest.approx(sent[1]) and sent[0] > 0
+
+
+@each(("tp", "pp", "copies"), ((2, 1, 1), (4, 1, 2), (8, 1, 4), (8, 2, 4)))
+def test_gradients_of_copied_heads_are_summed_in_their_group(tp: int, pp: int, copies: int) -> None:
+    """Two heads of keys and values over tp ranks: tp / 2 of them have the same one, and each its own part of its
+    gradient."""
+    config = replace(load_config("llama-3.1-8b"), layers=4, heads=16, kv_heads=2, name="few kv heads")
+    found = ask(config, tp=tp, pp=pp)
+    assert found.plan.parallel is not None
+    summed = [
+        (node, kind)
+        for kind in found.plan.parallel.kinds if kind.reduce >= 0
+        for block in found.timed[kind.reduce].stage.graph.blocks for node in block.nodes
+        if node.name == "kv_heads all_reduce"
+    ]  # fmt: skip
+    if copies == 1:
+        assert not summed
+        return
+    assert len(summed) == len(found.plan.parallel.kinds)
+    for node, _ in summed:
+        assert isinstance(node.op, Collective) and node.op.ranks == node.op.ranks_per_node == copies
+        assert node.op.size == 4 // pp * 2 * config.hidden * config.head_dim * 4, "keys and values of one head, in fp32"
+    adapters = ask(config, tp=tp, pp=pp, lora=16)
+    assert adapters.plan.parallel is not None
+    small = found_of(adapters, adapters.plan.parallel.kinds[0].reduce)
+    assert small == 4 // pp * 2 * 16 * config.head_dim * 4, "of adapters, what leads to the copied heads"
+
+
+def found_of(found: Forecast, place: int) -> int:
+    """Bytes of the sum over copied heads."""
+    (op,) = [
+        node.op
+        for block in found.timed[place].stage.graph.blocks for node in block.nodes
+        if node.name == "kv_heads all_reduce"
+    ]  # fmt: skip
+    assert isinstance(op, Collective)
+    return op.size
+
+
+@each(("words", "said"), (
+    ({}, (None, False, 0)),
+    ({"tp": 2, "sp": True, "tp_overlap": True}, (None, True, 0)),
+    ({"cp": 2, "cp_comm": "all_to_all", "attention": "flash"}, ("all_to_all", False, 0)),
+    ({"dp": 2, "lora": 8}, (None, False, 8)),
+))  # fmt: skip
+def test_the_json_answer_says_how_a_step_is_spread(words: dict[str, Any], said: tuple[str | None, bool, int]) -> None:
+    found = json_report.to_dict(predictor.predict("gpt2", "a100-sxm-80gb", **(BASE | words), artifacts="roofline"))
+    assert (found["cp_comm"], found["tp_overlap"], found["lora"]) == said
+    serving = json_report.to_dict(predictor.predict("gpt2", "a100-sxm-80gb", mode="prefill", artifacts="roofline"))
+    assert not {"cp_comm", "tp_overlap", "lora"} & serving.keys(), "words of training alone"
