@@ -13,6 +13,9 @@ from predictor.networks.config import ModelConfig
 from predictor.networks.load import CONFIGS, load_config
 from predictor.networks.traced import TracedModel, traced_model
 
+#: Before the name of a model that a reader knows: it is traced in place of being built.
+TRACED = "traced:"
+
 
 def model_of(name: str | Path, inputs: str | Sequence[str] | None = None) -> ModelConfig:
     """The model that ``name`` stands for; ``inputs`` are those of one that is traced.
@@ -44,8 +47,8 @@ def model_of(name: str | Path, inputs: str | Sequence[str] | None = None) -> Mod
             _no_inputs(inputs, "a saved graph has its inputs")
             return traced_model(found.name, Saved(found))
     _no_inputs(inputs, "only a model that is traced takes it (file.py:function)")
-    if text.startswith("traced:"):
-        return _traced(_config_file(text.removeprefix("traced:")))
+    if text.startswith(TRACED):
+        return _traced(_config_file(text.removeprefix(TRACED)))
     path: str | Path = snapshot(text.removeprefix("hf:")) if text.startswith("hf:") else name
     try:
         return load_config(path)

@@ -13,6 +13,7 @@ from typing import Any
 from predictor.engines import EAGER
 from predictor.errors import RequestError, TilecastError, UnsupportedError
 from predictor.forecast import Forecast, forecast
+from predictor.frontends.words import TRACED, model_of
 from predictor.hardware.system import LATENCY_S, SystemSpec
 from predictor.networks.load import catalogue
 from predictor.ops.routing import RANDOM
@@ -53,7 +54,8 @@ def predict_case(row: Mapping[str, Any], configs: Path, artifacts: str | Path | 
 
 def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None) -> Forecast:
     """The forecast of one row; a TilecastError says why there is none."""
-    name = str(row["config"])
+    said = str(row["config"])
+    name = said.removeprefix(TRACED)
     if name.startswith("timm:"):
         raise UnsupportedError("image models (timm) are not built yet")
     path = configs / f"{name}.json"
@@ -65,7 +67,8 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
     mode = _text(row, "mode")
     lens = _lengths(row, mode)
     micro = _int(row, "micro_batch")
-    config = _config(path if path.is_file() else name)
+    prefix = TRACED if said != name else ""
+    config = _config(f"{prefix}{path if path.is_file() else name}")
     asked = Request(
         config,
         _text(row, "gpu"),
@@ -147,10 +150,8 @@ def described(system: SystemSpec, per_node: int, network_gbit: float) -> SystemS
 
 
 @lru_cache(maxsize=512)
-def _config(path: Path | str) -> Any:
-    from predictor.networks import load_config
-
-    return load_config(path)
+def _config(name: str) -> Any:
+    return model_of(name)
 
 
 def _text(row: Mapping[str, Any], key: str) -> str:

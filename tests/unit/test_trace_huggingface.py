@@ -16,6 +16,7 @@ from predictor.errors import RequestError
 from predictor.frontends.huggingface import traced_config
 from predictor.networks import Step, config_from_dict
 from predictor.ops import Attention
+from predictor.training.suite import case_forecast
 
 pytest.importorskip("torch", reason="the extra torch is not installed")
 pytest.importorskip("transformers", reason="the extra torch is not installed")
@@ -67,6 +68,18 @@ def test_built_and_traced_graphs_agree(tmp_path: Path) -> None:
         assert traced.gpu_busy_s == pytest.approx(built.gpu_busy_s, rel=0.03), mode
         assert traced.cpu_busy_s == pytest.approx(built.cpu_busy_s, rel=0.1), mode
         assert not traced.unknown, mode
+
+
+def test_a_suite_names_a_traced_model(tmp_path: Path) -> None:
+    """A config "traced:NAME" of a row is the same file, traced: another graph, and about the same time."""
+    written(tmp_path, LLAMA).rename(tmp_path / "small.json")
+    row = {"config": "small", "mode": "forward", "gpu": "a100-pcie-40gb", "dtype": "fp16", "seq_len": 256}
+    row |= {"global_batch": 2, "measured_ms": 1.0}
+    built, traced = (case_forecast(row | {"config": f"{p}small"}, tmp_path, None) for p in ("", "traced:"))
+    assert traced.run.config.model_type == "llama" and traced.prediction.latency_s != built.prediction.latency_s
+    assert traced.prediction.latency_s == pytest.approx(built.prediction.latency_s, rel=0.1)
+    with pytest.raises(RequestError, match="no config"):
+        case_forecast(row | {"config": "traced:smaller"}, tmp_path, None)
 
 
 def test_a_type_that_no_reader_knows_is_traced(tmp_path: Path) -> None:
