@@ -3,6 +3,8 @@
 
     python scripts/training_effects.py --data $TILECAST_DATA           # both tables of docs/accuracy-training.md
     python scripts/training_effects.py --data $TILECAST_DATA --final   # errors as they are, and the worst rows
+    python scripts/training_effects.py --data $TILECAST_DATA --final --set seq_len=256 mlperf_training
+                                     # of one suite, had its rows said something else than they do
 
 No step time is fitted: kernels, collectives and hosts are. Rows that cannot be forecast are counted and said.
 """
@@ -20,7 +22,7 @@ import numpy as np
 
 from predictor.errors import TilecastError
 from predictor.forecast import Forecast
-from predictor.training.suite import case_forecast
+from predictor.training.suite import COLUMNS, case_forecast
 
 Row = Mapping[str, str]
 #: Runs of `vtrain` that no neighbour explains, as the suite's own README names them (source: ground_truth/README.md).
@@ -65,15 +67,14 @@ def parts(found: Forecast) -> list[float]:
 
 
 def forecasts(
-    rows: Iterable[Row], configs: Path, software: str | None
+    rows: Iterable[Row], configs: Path, changes: Mapping[str, str]
 ) -> tuple[list[tuple[Row, Forecast]], Counter[str]]:
-    """Rows with their forecasts, and why others have none. ``software``: in place of the rows' own."""
+    """Rows with their forecasts, and why others have none. ``changes``: cells in place of the rows' own."""
     found: list[tuple[Row, Forecast]] = []
     left: Counter[str] = Counter()
     for row in rows:
         try:
-            asked = row if software is None else {**row, "software": software}
-            found.append((row, case_forecast(asked, configs, None)))
+            found.append((row, case_forecast({**row, **changes}, configs, None)))
         except TilecastError as error:
             left[str(error)] += 1
     return found, left
@@ -89,19 +90,36 @@ def shown(errors: list[float]) -> str:
     return f"{mean(map(abs, errors)):.1f} ({mean(errors):+.1f})"
 
 
+def given(parser: argparse.ArgumentParser, text: str) -> tuple[str, str]:
+    """A column and its cell, of "COLUMN=CELL"; ends the program with one line where that is no such thing."""
+    column, equals, cell = text.partition("=")
+    if not equals or column not in COLUMNS:
+        parser.error(f"--set {text!r}: expected COLUMN=CELL, of the columns {', '.join(COLUMNS)}")
+    return column, cell
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="the folder with ground_truth/ in it")
     parser.add_argument("--final", action="store_true", help="the errors alone, and the worst rows")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="COLUMN=CELL", help="in place of what rows say; once a column"
+    )
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help="of these alone (all)")
     arguments = parser.parse_args()
+    changes = dict(given(parser, text) for text in arguments.set)
+    known = list(dict.fromkeys(suite for suite, _ in GROUPS.values()))
+    wrong = [name for name in arguments.suites if name not in known]
+    if wrong:
+        parser.error(f"suite {wrong[0]!r}: expected one of {', '.join(known)}")
     folder = Path(arguments.data) / "ground_truth"
     suites: dict[str, tuple[list[tuple[Row, Forecast]], list[tuple[Row, Forecast]]]] = {}
-    for suite in dict.fromkeys(suite for suite, _ in GROUPS.values()):
+    for suite in arguments.suites or known:
         with (folder / f"{suite}.csv").open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-        own, left = forecasts(rows, folder / "configs", None)
-        today = own if arguments.final else forecasts(rows, folder / "configs", "")[0]
+        own, left = forecasts(rows, folder / "configs", changes)
+        today = own if arguments.final else forecasts(rows, folder / "configs", changes | {"software": ""})[0]
         suites[suite] = own, today
         for note, count in left.items():
             print(f"{suite}: {count} of {len(rows)} rows not forecast: {note}")
@@ -111,7 +129,7 @@ def main() -> None:
         print("| --- | --: | --: | --: | --: | --: | --: | --: |")
     final = []
     for name, (suite, chosen) in GROUPS.items():
-        own = [(row, found) for row, found in suites[suite][0] if chosen(row)]
+        own = [(row, found) for row, found in suites[suite][0] if chosen(row)] if suite in suites else []
         if not own:
             continue
         group = [row for row, _ in own]

@@ -3,6 +3,7 @@ the errors that docs/accuracy-training.md states, with room for other estimators
 
 from __future__ import annotations
 
+import argparse
 import csv
 import importlib.util
 from pathlib import Path
@@ -47,7 +48,7 @@ def test_a_row_says_its_network() -> None:
 def test_the_five_modes_of_a_layer_come_out_in_order(script: ModuleType) -> None:
     rows, configs = suite("korthikanti_layer")
     trained = [row for row in rows if row["mode"] == "train"]
-    found, left = script.forecasts(trained, configs, None)
+    found, left = script.forecasts(trained, configs, {})
     assert not left and len(found) == 5
     measured = [float(row["measured_ms"]) for row, _ in found]
     forecast = [one.latency_s for _, one in found]
@@ -60,7 +61,20 @@ def test_the_five_modes_of_a_layer_come_out_in_order(script: ModuleType) -> None
 @pytest.mark.parametrize(("name", "most"), [("korthikanti_layer", 5.0), ("megatron", 7.0), ("vtrain", 11.0)])
 def test_steps_are_as_near_as_the_page_says(script: ModuleType, name: str, most: float) -> None:
     rows, configs = suite(name)
-    found, left = script.forecasts(rows, configs, None)
+    found, left = script.forecasts(rows, configs, {})
     assert not left
     errors = script.errors_pct([row for row, _ in found], [one.latency_s for _, one in found])
     assert sum(map(abs, errors)) / len(errors) < most
+
+
+def test_rows_can_be_asked_with_other_cells(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, configs = suite("korthikanti_layer")
+    row = next(row for row in rows if row["mode"] == "train")
+    own, half = (script.forecasts([row], configs, cells)[0][0] for cells in ({}, {"seq_len": "1024"}))
+    assert half[0] is row and half[1].latency_s < own[1].latency_s
+    parser = argparse.ArgumentParser()
+    assert script.given(parser, "software=megatron 2022") == ("software", "megatron 2022")
+    for text in ("seq_len", "seqlen=256"):
+        with pytest.raises(SystemExit) as ended:
+            script.given(parser, text)
+        assert ended.value.code == 2 and f"--set '{text}': expected COLUMN=CELL" in capsys.readouterr().err
