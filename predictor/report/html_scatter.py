@@ -11,7 +11,7 @@ from predictor.report.html_roofline import Size
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A mark at (``x``, ``y``); ``words`` say what it is, ``ringed`` that it was chosen."""
+    """A mark at (``x``, ``y``); ``words`` say what it is; ``ringed``: a ring around what was chosen, no dot."""
 
     x: float
     y: float
@@ -36,9 +36,8 @@ def scatter(
     shapes = []
     for point in points:
         x, y = at(point.x, point.y)
-        drawn = tag("circle", cx=x, cy=y, r=4, class_=f"dot f{min(point.colour, COLOURS - 1)}")
-        ring = [tag("circle", cx=x, cy=y, r=9, class_="ring")] if point.ringed else []
-        shapes.append(mark(point.words, drawn, *ring))
+        dot = tag("circle", cx=x, cy=y, r=4, class_=f"dot f{min(point.colour, COLOURS - 1)}")
+        shapes.append(mark(point.words, tag("circle", cx=x, cy=y, r=9, class_="ring") if point.ringed else dot))
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*corner) for corner in front))
     limit = []
     if edge is not None and 0 < edge < right:

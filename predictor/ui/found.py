@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from predictor.report.formats import seconds, share, significant
@@ -24,11 +25,14 @@ def drawn(points: Sequence[Point], front: Sequence[tuple[float, float]], axes: t
 def training_plans(found: Mapping[str, Any]) -> Html:
     """Plans of `tilecast plan`: step time against memory."""
     plans = found["plans"]
+    if not plans:
+        return tag("p", f"None of {found['plans_legal']:,} legal plans fits in memory: more GPUs, or a smaller batch.")
     points = [
         Point(p["memory_gib"], p["latency_ms"], f"{p['label']}: {seconds(p['latency_ms'] * _MS)},"
-              f" {significant(p['memory_gib'])} GiB a GPU", ringed=i == 0)
-        for i, p in enumerate(plans)
+              f" {significant(p['memory_gib'])} GiB a GPU")
+        for p in plans
     ]  # fmt: skip
+    points += [replace(points[0], words=f"the fastest: {points[0].words}", ringed=True)]
     front, best = [], float("inf")
     for p in sorted(plans, key=lambda p: (p["memory_gib"], p["latency_ms"])):
         if p["latency_ms"] < best:

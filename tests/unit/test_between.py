@@ -39,7 +39,7 @@ def step(execution: str = "vllm", **words: Any) -> predictor.Prediction:
         ("vllm", "", "0.24"), ("vllm", "0.24", "0.24"), ("vllm", "vllm 0.19.1", "0.19"), ("vllm", "vllm", "0.24"),
         ("eager", "vllm 0.6.6.post1", "0.6"), ("vllm", "vllm 2023", "0.2"), ("vllm", "2024", "0.3"),
         ("vllm", "vllm 2020", "0.2"), ("sglang", "sglang 2025", "0.4"), ("tensorrt_llm", "trtllm 1.0.0rc3", "1.0"),
-        ("eager", "torch fsdp 2023", ""), ("compile", "torch 2.1", ""), ("fastertransformer", "2022", ""),
+        ("eager", "torch fsdp 2023", "1.13"), ("compile", "torch 2.1", "1.13"), ("fastertransformer", "2022", ""),
     ],
 )  # fmt: skip
 def test_words_find_a_release(execution: str, software: str, release: str) -> None:
