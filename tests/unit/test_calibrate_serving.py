@@ -131,6 +131,30 @@ def test_rows_of_pytorch_count_where_the_host_is_not_in_them(fitted: Any) -> Non
     assert found.manifest == served.manifest
 
 
+@pytest.mark.parametrize(
+    ("gpu", "counted"),
+    [
+        ("a100", ("sdpa_flash",)),
+        ("l40s", ("sdpa_flash",)),
+        ("h100", ("sdpa_cudnn", "fa3")),
+        ("b200", ("sdpa_cudnn", "fa3")),
+    ],
+)
+def test_from_hopper_on_flash_attention_2_calibrates_no_serving_prefill(gpu: str, counted: tuple[str, ...]) -> None:
+    """A serving framework prefills with kernels of the Hopper kind there, which PyTorch's flash backend is not."""
+    sources = ["sdpa_flash", "sdpa_cudnn", "fa3", "sdpa_efficient", "sdpa_math"]
+    frame = pd.DataFrame({
+        "framework": "pytorch", "protocol": "cuda_graph", "cache_state": "warm", "op": "attention", "dtype": "bf16",
+        "quant": "", "flag": "", "phase": "forward", "q_len": 512.0, "kv_len": 512.0, "batch": 1.0, "heads": 32.0,
+        "kv_heads": 8.0, "head_dim": 128.0, "latency_ms": 1.0, "kernel_source": sources,
+    })  # fmt: skip
+    taken = attention_rows(frame, load_gpu(gpu))
+    assert [name for name, own in zip(sources, taken, strict=True) if own] == list(counted)
+    assert not attention_rows(frame.assign(q_len=1.0), load_gpu(gpu)).any()  # decode reads a paged cache in a framework
+    assert not attention_rows(frame.assign(phase="backward"), load_gpu(gpu)).any()
+    assert attention_rows(frame.assign(framework="vllm", q_len=1.0), load_gpu(gpu)).all()
+
+
 def test_stratified_rows_are_distinct_and_spread() -> None:
     frame = _frame(NEW, 0.5)
     few = stratified(frame, 16, 3)
