@@ -208,14 +208,17 @@ def _as_recorded(asked: Request, config: ModelConfig) -> Request:
     if asked.prompt_lens is not None:
         raise UnsupportedError(f"--prompt-lens: the inputs of {config.name} are those it was recorded with")
     batch, tokens = source.sizes
-    for name, given, own in (("batch", asked.batch, batch), ("seq-len", asked.seq_len, tokens)):
+    # The inputs are those of one rank, the batch of training is that of all.
+    ranks = asked.dp if asked.mode == "train" and isinstance(asked.dp, int) and 0 < asked.dp <= LARGEST_DEGREE else 1
+    whole = batch * ranks
+    for name, given, own in (("batch", asked.batch, whole), ("seq-len", asked.seq_len, tokens)):
         if given not in (None, own):
             raise RequestError(f"--{name} {given}: the inputs of {config.name} have {own}; expected that, by --input")
     if asked.micro_batch not in (0, batch):
         raise UnsupportedError(
             f"--micro-batch {asked.micro_batch}: {config.name} was recorded with {batch}; expected that"
         )
-    return replace(asked, batch=batch, seq_len=tokens, dtype=asked.dtype or source.dtype or None)
+    return replace(asked, batch=whole, seq_len=tokens, dtype=asked.dtype or source.dtype or None)
 
 
 def _output_len(asked: Request, config: ModelConfig, lens: tuple[int, ...]) -> int:

@@ -78,8 +78,10 @@ def corners_of(shapes: Shapes, phase: str, knots: Grid) -> Corners | None:
         Corners.around({"batch": batch, "q_len": (shapes.q_len, knots.get(name, knots["prompt"]))}, rows)
         for rows, name in groups if rows.size
     ])  # fmt: skip
-    before = (shapes.kv_len - shapes.q_len).take(found.rows)
-    return replace(found, sizes={**found.sizes, "kv_len": found.sizes["q_len"] + before})
+    kv = shapes.kv_len.take(found.rows)
+    before = kv - shapes.q_len.take(found.rows)
+    # Fewer keys than queries: attention over another sequence (a text's, say), whose length stays as it is.
+    return replace(found, sizes={**found.sizes, "kv_len": np.where(before < 0, kv, found.sizes["q_len"] + before)})
 
 
 def shared_by(library: str, phase: str, gpu: GPUSpec) -> tuple[str, int]:

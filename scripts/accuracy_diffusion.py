@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""How well makers of images and videos are forecast, and what MLPerf trains beside language models, on H100.
+
+usage: scripts/accuracy_diffusion.py --data $TILECAST_DATA [--out FILE.csv]
+
+Two suites. `ml_energy_diffusion`: the time of a batch of images or videos, by diffusers' pipelines: a loop of `steps`
+passes of the denoising network, with and without the text in one batch (Wan: one after the other), and the decoder
+where it is Stable Diffusion's. `mlperf_training_other`: a training step. Networks are those of image_models.py, traced;
+pipelines are forecast in eager execution and training as compiled, in bf16. Every row of an H100 has a forecast or a
+line that says why not; no constant is chosen by these rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+for folder in (ROOT, ROOT / "scripts"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+import predictor  # noqa: E402
+from predictor.errors import RequestError, TilecastError, UnsupportedError, one_line  # noqa: E402
+from predictor.frontends.sources import need_torch  # noqa: E402
+from predictor.training.extras import require  # noqa: E402
+
+SUITES = ("ml_energy_diffusion", "mlperf_training_other")
+#: Checkpoint of the suite -> the network in image_models.
+CHECKPOINTS = {
+    "Efficient-Large-Model/SANA1.5_1.6B_1024px_diffusers": "sana-1.6b",
+    "Efficient-Large-Model/SANA1.5_4.8B_1024px_diffusers": "sana-4.8b",
+    "PixArt-alpha/PixArt-Sigma-XL-2-1024-MS": "pixart-sigma",
+    "stabilityai/stable-diffusion-3.5-large": "sd3.5-large",
+    "stabilityai/stable-diffusion-3.5-medium": "sd3.5-medium",
+    "Wan-AI/Wan2.1-T2V-1.3B-Diffusers": "wan2.1-1.3b",
+    "Wan-AI/Wan2.1-T2V-14B-Diffusers": "wan2.1-14b",
+    "zai-org/CogVideoX-2b": "cogvideox-2b",
+    "zai-org/CogVideoX1.5-5B": "cogvideox1.5-5b",
+}
+#: Why a benchmark of MLPerf has no forecast.
+REASONS = {
+    "dlrm_dcnv2": "tables of embeddings spread over GPUs, and their sparse updates, are not built",
+    "rgat": "what DGL samples and gathers for a batch of nodes (sizes that its graph decides) is not built",
+}
+
+
+def traced(build: Any, words: str, name: str) -> Any:
+    """A model of image_models; its warnings and errors are tracing's."""
+    return predictor.trace(build, words, name=name)
+
+
+def diffusion(row: Any) -> float:
+    """Milliseconds of a batch."""
+    import image_models
+
+    if row["num_gpus"] > 1:
+        how = f"ulysses {row['ulysses_degree']}, ring {row['ring_degree']}"
+        raise UnsupportedError(f"{how}: one image's tokens over several GPUs are not built for traced models")
+    name = CHECKPOINTS.get(row["model"])
+    if name is None:
+        raise UnsupportedError(f"{row['model']}: not in scripts/image_models.py")
+    network, batch, steps = image_models.NETWORKS[name], int(row["batch_size"]), int(row["steps"])
+    apart = name.startswith("wan")  # its pipeline calls the network twice a step
+    guided, passes = (batch, 2 * steps) if apart else (2 * batch, steps)
+    model = traced(network.build, network.words(guided), name)
+    found = predictor.predict(model, row["gpu"], steps=passes, dtype=row["dtype"]).latency_s
+    if network.latent:
+        words = f"x:float[{batch},{network.latent},{row['height'] // 8},{row['width'] // 8}]"
+        decoder = traced(lambda: image_models.Decoder(network.latent), words, f"{name} decoder")
+        found += predictor.predict(decoder, row["gpu"], dtype=row["dtype"]).latency_s
+    return found * 1e3
+
+
+@cache
+def trained(benchmark: str, each: int) -> Any:
+    """The traced model of a training step with ``each`` images a GPU, channels last as MLPerf's are."""
+    torch = need_torch()
+    import image_models
+
+    class Last(torch.nn.Module):  # type: ignore[misc, name-defined]
+        """A model whose images have their channels last."""
+
+        def __init__(self, inner: Any) -> None:
+            super().__init__()
+            self.inner = inner.to(memory_format=torch.channels_last)
+
+        def forward(self, x: Any, text: Any = None, time: Any = None) -> Any:
+            x = x.to(memory_format=torch.channels_last)
+            return self.inner(x) if text is None else self.inner(x, text, time)
+
+    if benchmark == "retinanet":
+        return traced(lambda: Last(image_models.RetinaNet()), f"x:float[{each},3,800,800]", benchmark)
+    network = image_models.NETWORKS["sd-2.1"]
+    return traced(lambda: Last(network.build()), network.words(each), benchmark)
+
+
+def training(row: Any) -> float:
+    """Milliseconds of a training step."""
+    if row["benchmark"] in REASONS:
+        raise UnsupportedError(REASONS[row["benchmark"]])
+    gpus = int(row["num_gpus"])
+    each = max(1, int(row["global_batch"]) // gpus)
+    model = trained(str(row["benchmark"]), each)
+    return predictor.predict(model, row["gpu"], mode="train", dtype="bf16", execution="compile", dp=gpus).latency_ms
+
+
+def forecast(suite: str, row: Any) -> dict[str, Any]:
+    """The row's case, measured and forecast milliseconds, and why there is none."""
+    if suite == SUITES[0]:
+        case = f"{row['nickname']} x{row['num_gpus']} b{row['batch_size']}"
+        kind, measured = str(row["nickname"]), float(row["batch_latency_s"]) * 1e3
+    else:
+        case, kind, measured = str(row["case"]), str(row["benchmark"]), float(row["measured_ms"])
+    found: dict[str, Any] = {"suite": suite, "kind": kind, "case": case, "measured_ms": measured}
+    try:
+        return found | {"predicted_ms": diffusion(row) if suite == SUITES[0] else training(row), "note": ""}
+    except TilecastError as error:
+        return found | {"predicted_ms": None, "note": one_line(str(error))[:200]}
+
+
+def line(title: str, off: Any) -> str:
+    """One line of the table: signed ratios minus one."""
+    of = np.abs(off) * 100
+    return (
+        f"{title:24}{len(off):6}{of.mean():8.1f}{np.median(of):8.1f}{np.quantile(of, 0.9):8.1f}{off.mean() * 100:+8.1f}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with the public data ($TILECAST_DATA)")
+    parser.add_argument("--out", type=Path, help="every row with its forecast or note, as CSV")
+    args = parser.parse_args()
+    pandas = require("pandas")
+    rows = []
+    for suite in SUITES:
+        path = args.data / "ground_truth" / f"{suite}.csv"
+        if not path.is_file():
+            raise RequestError(f"no ground_truth/{suite}.csv in {args.data}; expected the public data")
+        frame = pandas.read_csv(path)
+        frame = frame[frame["gpu"].str.startswith("h100")]
+        rows += [forecast(suite, row) for _, row in frame.iterrows()]
+    done = pandas.DataFrame(rows)
+    if args.out:
+        done.to_csv(args.out, index=False)
+    for suite in SUITES:
+        of = done[done["suite"] == suite]
+        known = of[of["predicted_ms"].notna()]
+        off = known["predicted_ms"].astype(float) / known["measured_ms"] - 1.0
+        print(f"\n{suite:24}{'n':>6}{'mean':>8}{'median':>8}{'p90':>8}{'signed':>8}   % of the measured time")
+        for kind in known["kind"].unique():
+            print(line(kind, off[known["kind"] == kind]))
+        if len(off):
+            print(line("all", off))
+        for place in off.abs().sort_values(ascending=False).index[:5]:
+            print(f"  worst: {known['case'][place]}: {off[place]:+.1%} of {known['measured_ms'][place]:,.1f} ms")
+        print(f"rows with a forecast: {len(known)} of {len(of)}; the others:")
+        for note, count in of.loc[of["predicted_ms"].isna(), "note"].value_counts().items():
+            print(f"  {count:4} {note}")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except TilecastError as error:
+        sys.exit(f"error: {error}")
