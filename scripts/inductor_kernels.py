@@ -134,9 +134,9 @@ def forecast(make: Any, words: str) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("names", nargs="*", default=list(MODELS), metavar="NAME", help=", ".join(MODELS))
+    names = parser.parse_args().names
     print("| model | Inductor | traced and fused |\n|---|---|---|")
     same = 0
-    names = parser.parse_args().names
     for name in names:
         real, ours = generated(*MODELS[name]), forecast(*MODELS[name])
         same += real == ours
