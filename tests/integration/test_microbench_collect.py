@@ -22,6 +22,7 @@ pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent))
 from microbench_runs import LIMIT_S, collect_words, command, environment, microbench, quick_sweeps, report
 
+from microbench.cli import main
 from microbench.dataset import read
 from microbench.validate import validate
 from predictor.hardware.gpu import load_gpu
@@ -296,19 +297,19 @@ def test_the_second_collector_ends_with_one_line(started: Path, sweeps: Path) ->
     out = started
     (lock,) = out.rglob(".lock")
     lock.unlink()
-    long = collect_words(out, sweeps, "--case-seconds", "0.08s", "--noise", "0.0001")
+    long = collect_words(out, sweeps, "--max-cases", 40, "--case-seconds", "0.08s", "--noise", "0.0001")
     first = subprocess.Popen(command(*long), env=environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         wait_for(lambda: lock.exists() and str(first.pid) in lock.read_text())
         first.send_signal(signal.SIGSTOP)  # it does not end before the second has started
-        second = microbench(*collect_words(out, sweeps), status=1)
+        second = microbench(*collect_words(out, sweeps, "--max-cases", 40), status=1)
         line = one_error_line(second.stderr)
         assert "is being collected into by process" in line and str(first.pid) in line
     finally:
         first.send_signal(signal.SIGCONT)
         first.wait(timeout=LIMIT_S)
     assert first.returncode == 0
-    waiting = microbench(*collect_words(out, sweeps, "--wait", "30s", "--json"))
+    waiting = microbench(*collect_words(out, sweeps, "--max-cases", 40, "--wait", "30s", "--json"))
     assert json.loads(waiting.stdout)["left"] == 0
     found = report(out)
     assert found["valid"] and found["duplicates"] == 0
@@ -369,10 +370,17 @@ def test_a_full_disk_ends_in_one_line_and_resumes(small_disk: Path, sweeps: Path
         (("workload", "TMP/nosuch.csv", "--out", "TMP/x.csv"), "cannot read"),
     ],
 )
-def test_a_wrong_request_is_one_line(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    done = microbench(*(word.replace("TMP", str(tmp_path)) for word in words), status=2)
+def test_a_wrong_request_is_one_line(
+    words: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word.replace("TMP", str(tmp_path)) for word in words]) == 2
     assert not list(tmp_path.iterdir())
-    assert said in one_error_line(done.stderr)
+    assert said in one_error_line(capsys.readouterr().err)
+
+
+def test_a_wrong_request_of_a_process_is_one_line(tmp_path: Path) -> None:
+    done = microbench("collect", "--device", "cpu", "--out", tmp_path / "x", "--ops", "gem", status=2)
+    assert "nearest: gemm" in one_error_line(done.stderr) and not list(tmp_path.iterdir())
 
 
 def test_plan_needs_no_torch(tmp_path: Path) -> None:
