@@ -48,7 +48,7 @@ WORDS: list[tuple[str, str]] = [
     ),
     (
         "predict --model gpt2 --gpu h100 --optimizer adamm --mode train",
-        "--optimizer 'adamm': expected one of adam, adam_fused, sgd, none; nearest: adam",
+        "--optimizer 'adamm': expected one of adam, adam_fused, adam_8bit, sgd, none; nearest: adam",
     ),
     ("predict --model gpt2 --gpu h100 --micro-batch -1 --mode train", "--micro-batch -1: expected 0 or more"),
     (
@@ -69,7 +69,7 @@ WORDS: list[tuple[str, str]] = [
     ("predict --model gpt2 --gpu h100 --pp 2", "--pp 2: not built yet for --mode forward; expected --mode train"),
     ("predict --model gpt2 --gpu h100 --dp 0", "--dp 0: expected a whole number, at least 1"),
     ("predict --model gpt2 --gpu h100 --cp 2", "--cp 2: not built yet for --mode forward; expected --mode train"),
-    ("predict --model gpt2 --gpu h100 --ep 2", "--ep 2: does not divide the 1 ranks of --dp x --cp; nearest valid: 1"),
+    ("predict --model gpt2 --gpu h100 --ep 2", "--ep 2: not built yet for --mode forward; expected --mode train"),
     (
         "predict --model gpt2 --gpu h100 --shard zero9",
         "--shard 'zero9': expected one of none, zero1, zero2, zero3, hsdp; nearest: zero3",
@@ -135,7 +135,7 @@ WORDS: list[tuple[str, str]] = [
     ("predict", "tilecast predict: the following arguments are required: --model, --gpu"),
     ("predict --model gpt2", "tilecast predict: the following arguments are required: --gpu"),
     ("predict --gpu h100", "tilecast predict: the following arguments are required: --model"),
-    ("nope", "unknown verb 'nope': expected one of predict, compare, gpus, models, microbench,"),
+    ("nope", "unknown verb 'nope': expected one of predict, serve, compare, plan,"),
     ("gpus zzz", "unknown GPU 'zzz': expected a name of `tilecast gpus` or a YAML file"),
     ("gpus a b", "tilecast: unrecognized arguments: b"),
     ("models zzz", "unknown model 'zzz': expected a name of `tilecast models` or a path to a config.json"),
@@ -149,7 +149,7 @@ WORDS: list[tuple[str, str]] = [
     ("evaluate workloads nope.csv", "cannot read nope.csv: No such file or directory; expected a CSV file of a suite"),
     ("train", "tilecast train: the following arguments are required: --data, --out"),
     ("train --data x", "tilecast train: the following arguments are required: --out"),
-    ("calibrate", "tilecast calibrate: the following arguments are required: --gpu, --data, --out"),
+    ("calibrate", "tilecast calibrate: the following arguments are required: --gpu, --out"),
     ("gpus --jsn", "tilecast: unrecognized arguments: --jsn"),
     ("runs list x", "tilecast: unrecognized arguments: x"),
     (
@@ -259,7 +259,7 @@ CONTROL: list[tuple[list[str], str]] = [
         ["predict", "--model", "gpt2", "--gpu", "\u202eabc"],
         "unknown GPU '\\u202eabc': expected a name of `tilecast gpus` or a YAML file",
     ),
-    (["\x1b[31m"], "unknown verb '\\x1b[31m': expected one of predict, compare, gpus, models, microbench,"),
+    (["\x1b[31m"], "unknown verb '\\x1b[31m': expected one of predict, serve, compare, plan,"),
     (
         ["predict", "--model", "a\nb", "--gpu", "h100"],
         "unknown model 'a\\nb': expected a name of `tilecast models` or a path to a config.json",

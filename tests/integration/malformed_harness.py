@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MICROBENCH: list[tuple[str, str]] = [
-    ("plan --ops nope", "unknown operator 'nope': expected one of attention, collective, conv, copy,"),
+    ("plan --ops nope", "unknown operator 'nope': expected one of aggregate, attention, channel_norm,"),
     ("plan --dtypes bf61", "unknown dtype 'bf61': expected one of fp64, fp32, tf32, fp16, bf16, fp8, int8, int4,"),
     ("plan --budget x", "'x' is no time: expected a number above zero with a unit, such as 60s, 10min, 2h"),
     ("plan --budget 0s", "'0s' is no time: expected a number above zero with a unit, such as 60s, 10min, 2h"),

@@ -131,7 +131,8 @@ def test_shards_hold_the_schema_that_the_documentation_shows(shards: list[Path])
             assert set(values[name].unique().to_pylist()) <= known, f"{path}: {name}"
         assert {part for flag in values["flag"].unique().to_pylist() for part in flag.split(";")} <= flags, path
         latency = values["latency_ms"].to_numpy()[values["flag"].to_numpy() == ""]
-        assert latency.min() > 1e-4 and latency.max() < 1e5, f"{path}: latencies are no milliseconds"
+        if latency.size:  # of a shard whose rows are all kept apart, none
+            assert latency.min() > 1e-4 and latency.max() < 1e5, f"{path}: latencies are no milliseconds"
 
 
 def test_the_sources_own_split_is_kept(shards: list[Path]) -> None:
