@@ -168,15 +168,16 @@ def test_unknown_gpu_from_a_file(tmp_path: object) -> None:
 
 
 def test_generate_is_prefill_and_decode_steps() -> None:
+    """Of prompts so short that power holds no product: a long run is held, its parts alone may not be."""
     words = {"batch": 2, "execution": "cuda_graph"}
-    whole = predictor.predict("llama-3.1-8b", "h100", mode="generate", seq_len=256, output_len=5, **words)  # type: ignore[arg-type]
-    prefill = predictor.predict("llama-3.1-8b", "h100", mode="prefill", seq_len=256, **words)  # type: ignore[arg-type]
+    whole = predictor.predict("llama-3.1-8b", "h100", mode="generate", seq_len=16, output_len=5, **words)  # type: ignore[arg-type]
+    prefill = predictor.predict("llama-3.1-8b", "h100", mode="prefill", seq_len=16, **words)  # type: ignore[arg-type]
     steps = [
-        predictor.predict("llama-3.1-8b", "h100", mode="decode", context_len=256 + i, **words).latency_s  # type: ignore[arg-type]
+        predictor.predict("llama-3.1-8b", "h100", mode="decode", context_len=16 + i, **words).latency_s  # type: ignore[arg-type]
         for i in range(4)
     ]
     assert whole.latency_s == pytest.approx(prefill.latency_s + sum(steps))
-    long = predictor.predict("llama-3.1-8b", "h100", mode="generate", seq_len=256, output_len=200, **words)  # type: ignore[arg-type]
+    long = predictor.predict("llama-3.1-8b", "h100", mode="generate", seq_len=16, output_len=200, **words)  # type: ignore[arg-type]
     assert long.phases_s["tpot"] == pytest.approx(steps[0], rel=0.1)
 
 
