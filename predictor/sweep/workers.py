@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
@@ -63,6 +63,21 @@ def _begin() -> None:
     threading.Thread(target=end_with_it, daemon=True).start()
 
 
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Processes that begin here are born deaf to Ctrl-C: one that comes before `_begin` has run would be told by each
+    with a traceback."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _pool(jobs: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
 
@@ -89,7 +104,8 @@ def _until_one_dies(tasks: Sequence[Task], artifacts: str | None, jobs: int, tri
             try:
                 while waiting and len(out) < jobs * AHEAD:
                     task = waiting[0]
-                    out[pool.submit(answer, task.points, task.first, artifacts)] = task
+                    with _unheard():
+                        out[pool.submit(answer, task.points, task.first, artifacts)] = task
                     waiting.popleft()
             except BrokenProcessPool:
                 if not out:
@@ -121,7 +137,9 @@ def _alone(task: Task, artifacts: str | None) -> list[Row]:
     """The rows of a part in a process of its own; the point that kills it is a row with a note."""
     pool = _pool(1)
     try:
-        return pool.submit(answer, task.points, task.first, artifacts).result()
+        with _unheard():
+            one = pool.submit(answer, task.points, task.first, artifacts)
+        return one.result()
     except BrokenProcessPool:
         if not task.points:
             raise TilecastError("workers end before they do anything; expected --jobs 1, or more memory") from None

@@ -80,12 +80,12 @@ def test_the_steps_that_were_put_in_are_found_and_the_formulas_are_not() -> None
 def test_the_shipped_trees_jump_where_it_says() -> None:
     asked, shipped = run(), load_artifacts()
     assert isinstance(shipped, ArtifactSet)
-    steps = learned_steps(asked, "l2")
+    steps = learned_steps(asked, "clock")
     assert steps
     for step in steps:
         taken = []
         for factor in (step.factor / 1.002, step.factor * 1.002):
-            varied = replace(asked, gpu=vary(GPU, "l2", factor))
+            varied = replace(asked, gpu=vary(GPU, "clock", factor))
             cores = replace(varied, selector=CoresAlone(shipped))
             taken.append(forecast(varied).latency_s / forecast(cores).latency_s)
         assert taken[1] / taken[0] == pytest.approx(step.change, abs=2e-3)
