@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
 from typing import Any, NamedTuple
 
 from predictor.errors import TilecastError
@@ -66,16 +67,13 @@ def _begin() -> None:
 @contextlib.contextmanager
 def _unheard() -> Iterator[None]:
     """Processes that begin here are born deaf to Ctrl-C: one that comes before `_begin` has run would be told by each
-    with a traceback."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with a traceback. For this process it waits until the end."""
+    resource_tracker.ensure_running()  # its start would unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _pool(jobs: int) -> ProcessPoolExecutor:
