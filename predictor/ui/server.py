@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -73,6 +73,7 @@ def application(
 ) -> ASGIApp:
     """The application: the page, its answers, its searches. ``artifacts``: a set of estimators (None: the shipped)."""
     searches = Searches(kinds, artifacts)
+    one_at_a_time = CapacityLimiter(1)  # forecasts hold the interpreter: side by side they only wait for each other
     page = str(document(fields, kinds))
 
     def served(text: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
@@ -85,7 +86,7 @@ def application(
         async def answer(request: Request) -> Response:
             try:
                 state = read_state(await _body(request), fields)
-                found = await run_in_threadpool(work, state)
+                found = await to_thread.run_sync(work, state, limiter=one_at_a_time)
             except _NoStateError as error:
                 return PlainTextResponse(f"{error}\n", error.status)
             except FieldError as error:
