@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import re
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,6 +12,7 @@ from typing import Any, NoReturn
 from predictor.errors import RequestError
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
+_NUMBER = re.compile(r"[0-9.eE+-]{1,100}", re.ASCII)
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,6 +21,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **words: Any) -> None:
         super().__init__(*args, **words)
         self.register("type", int, whole_number)
+        self.register("type", float, number)
         self.register("type", Path, some_path)
         # "-3us" is a wrong value and no option, so that the line says what is wrong with it.
         self._negative_number_matcher = re.compile(r"-\.?[0-9]", re.ASCII)
@@ -31,6 +35,14 @@ def whole_number(text: str) -> int:
     if _WHOLE.fullmatch(text.strip()) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number; expected digits such as 32")
     return int(text)
+
+
+def number(text: str) -> float:
+    """The number of digits such as "0.5" or "1e-3". ArgumentTypeError for "nan", "1_0" which `float` reads."""
+    with contextlib.suppress(ValueError):
+        if _NUMBER.fullmatch(text.strip()) is not None and math.isfinite(float(text)):
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no number; expected digits such as 0.5")
 
 
 def some_path(text: str) -> Path:

@@ -59,7 +59,7 @@ class Asked:
         known = serving_engines()
         for name in self.executions:
             if name not in known:
-                raise RequestError(f"--execution {name}: serves no requests; expected of {', '.join(known)}")
+                raise RequestError(f"--execution {name}: serves no requests; expected some of {', '.join(known)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,8 @@ class Searches:
         if search.cancelled:
             return found | {"state": "cancelled"}
         if search.process.returncode != 0:
-            return found | {"state": "failed", "errors": [_error(search)]}
+            error = error_beside(search.kind, search.said[1], search.process.returncode)
+            return found | {"state": "failed", "errors": [error]}
         command = subprocess.list2cmdline(["tilecast", *search.command])
         return found | {"state": "done", "html": search.kind.draw(json.loads(search.said[0])), "command": command}
 
@@ -146,10 +147,10 @@ def _kill(search: Search) -> None:
         os.killpg(search.process.pid, signal.SIGKILL)  # it leads a session of its own, its workers with it
 
 
-def _error(search: Search) -> dict[str, str]:
-    """The last line of what a search said, and the field whose flag it names first."""
-    lines = [line for line in search.said[1].splitlines() if line.strip()]
-    line = one_line(lines[-1].removeprefix("error: ")) if lines else f"ended with {search.process.returncode}"
-    names = {flag(one.word): one.name for one in search.kind.fields} | {"--model": "model"}
+def error_beside(kind: Kind, said: str, status: int) -> dict[str, str]:
+    """The last line that a search ``said`` on stderr, and the field whose flag it names first."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    line = one_line(lines[-1].removeprefix("error: ")) if lines else f"ended with {status}"
+    names = {flag(one.word): one.name for one in kind.fields} | {"--model": "model"}
     named = (names[word] for word in re.findall(r"--[a-z][a-z-]*", line) if word in names)
-    return {"field": next(named, f"{search.kind.name}."), "line": line}
+    return {"field": next(named, f"{kind.name}."), "line": line}

@@ -62,6 +62,8 @@ PLAIN = [
     (f"{PREDICT} --batch ٣", "'٣' is no whole number"),
     (f"{PREDICT} --batch 1_000", "'1_000' is no whole number"),
     (f"{PREDICT} --batch 1.0", "'1.0' is no whole number"),
+    (f"{PREDICT} --memory-fraction 1_0", "'1_0' is no number; expected digits such as 0.5"),
+    (f"{PREDICT} --memory-fraction nan", "'nan' is no number"),
     (f"{PREDICT} --batch {'9' * 5000}", "no whole number"),
     (f"{PREDICT} --batch -0", "--batch 0"),
     (f"{PREDICT} --tp ٢", "'٢'"),
@@ -172,7 +174,7 @@ NEEDS_PANDAS = [
     *((f"evaluate workloads {name}", name) for name in ("missing.csv", "empty.csv", "binary.csv", "folder")),
     ("evaluate workloads head.csv", "no row"),
     ("train --data rows.parquet --out file", "--out 'file'"),
-    ("train --data rows.parquet --out new --holdout nan", "--holdout nan"),
+    ("train --data rows.parquet --out new --holdout nan", "--holdout: 'nan' is no number"),
     ("train --data rows.parquet --out new --register lab", "--register lab"),
 ]  # fmt: skip
 
@@ -249,7 +251,7 @@ MICROBENCH = [
     (["collect", "--device", "cpu", "--out", ""], "'' is no path"),
     (["collect", "--device", "cpu", "--out", "new", "--budget", "٣s"], "'٣s' is no time"),
     (["collect", "--device", "cpu", "--out", "new", "--budget", "-1min"], "'-1min' is no time"),
-    (["collect", "--device", "cpu", "--out", "new", "--noise", "nan"], "--noise nan"),
+    (["collect", "--device", "cpu", "--out", "new", "--noise", "nan"], "--noise: 'nan' is no number"),
     (["plan", "--calibration", "--rows", "٣"], "'٣' is no whole number"),
     (["plan", "--calibration", "--rows", "0"], "0 rows"),
     (["compare", "missing", "folder"], "missing is no folder"),
