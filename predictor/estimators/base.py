@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from predictor.engines import EAGER
+from predictor.engines import EAGER, answering
 from predictor.estimators.cold import cold_weights_s
 from predictor.estimators.interval import Group, Spread, spread
 from predictor.hardware.gpu import GPUSpec
@@ -129,6 +129,17 @@ class KernelTable:
         )
 
 
+def _done_before_s(batch: Batch, gpu: GPUSpec, selector: Selector) -> FloatArray | float:
+    """Seconds, (n,), that estimators count because kernels were measured so, and these calls do without
+    (`Op.done_before`); 0 where the library's were measured without."""
+    parts = {i: part for i, op in enumerate(batch.ops) if (part := op.done_before()) is not None}
+    if not parts or not answering(batch.kernels).quantizes:
+        return 0.0
+    seconds = np.zeros(len(batch.ops))
+    seconds[list(parts)] = predict_kernels(list(parts.values()), gpu, selector, batch.kernels).latency_s
+    return seconds
+
+
 def predict_kernels(
     ops: Sequence[Op], gpu: GPUSpec, selector: Selector, kernels: str = EAGER.kernels,
     kernels_of: Callable[[Op], str] | None = None, cold: bool = False,
@@ -159,7 +170,7 @@ def predict_kernels(
         assert estimator is not None
         index = np.array(members)
         batch = make_batch(family, [ops[i] for i in members], run_by, cold)
-        latency[index] = np.maximum(floor[index], estimator.seconds(batch, gpu))
+        latency[index] = np.maximum(floor[index], estimator.seconds(batch, gpu) - _done_before_s(batch, gpu, selector))
         answered.append((estimator.name, batch.ops, batch.columns, index))
     intervals = spread(selector, gpu, answered, latency, floor)
     return KernelTable(latency, floor, bounds.compute_s, bounds.dram_s, bounds.link_s, tuple(names), intervals)

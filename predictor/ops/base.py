@@ -189,6 +189,10 @@ class Op(ABC):
         """GPU kernels that one call launches."""
         return 1
 
+    def done_before(self) -> Op | None:
+        """What serving libraries run in one call with it, and were measured with, and this call finds done."""
+        return None
+
     def link_seconds(self) -> float:
         """Seconds that the links between GPUs need at least for what one call sends; 0 for work on one GPU."""
         return 0.0

@@ -24,6 +24,7 @@ class Gemm(Op):
     rows each). ``layout`` names how A and B lie in memory as BLAS does: "tn" for a PyTorch linear layer forward
     (row-major weight of shape (n, k)), "nn" for a plain matmul, "nt" for a weight gradient. ``quant`` names a
     quantization scheme (`predictor.quantization`) where the dtype, in which the product computes, does not say it all.
+    ``quantized``: A comes in its narrow format from another node of the graph, so that no kernel of this call makes it.
     """
 
     m: int
@@ -34,6 +35,7 @@ class Gemm(Op):
     bias: bool = False
     layout: str = "tn"
     quant: str = ""
+    quantized: bool = False
 
     family: ClassVar[str] = "gemm"
     columns: ClassVar[tuple[str, ...]] = ("batch", "m", "n", "k")
@@ -75,7 +77,7 @@ class Gemm(Op):
                     summed[over] = of
         for part, whole in summed.values():
             k = k * part // whole
-        return Gemm(self.dtype, m, n, k, batch, self.kind, self.bias, self.layout, self.quant)
+        return Gemm(self.dtype, m, n, k, batch, self.kind, self.bias, self.layout, self.quant, self.quantized)
 
     def activation_bytes(self) -> float:
         if self.kind == "linear":
@@ -88,6 +90,14 @@ class Gemm(Op):
     def weights(self) -> int:
         """A linear layer's weight and bias; the operands of another product are activations, or an expert's."""
         return self.n * self.k + (self.n if self.bias else 0) if self.kind == "linear" else 0
+
+    def done_before(self) -> Op | None:
+        """The quantization of A, where another node has done it."""
+        if not self.quantized or activation_bytes(self.dtype, self.quant) >= 2:
+            return None
+        from predictor.ops.quantize import Quantize
+
+        return Quantize(self.dtype, self.batch * self.m, self.k)
 
     def backward(self) -> tuple[Op, ...]:
         """dA = dC B^T and dB = A^T dC; with a bias, the column sum of dC."""

@@ -222,7 +222,10 @@ def _look_through(nodes: tuple[Node, ...], on: Fusion) -> tuple[tuple[Node, ...]
     layer, those that it is one product with, itself included. Notes attention that is one call."""
     on.calls.clear()
     on.views.clear()
-    dropped = False
+    if any(_quantizes(node) for node in nodes):
+        for node in filter(_quantizes, nodes):
+            on.gone(node)
+        nodes = tuple(_quantizing(node) for node in nodes if not _quantizes(node))
     found: dict[tuple[str, str, str, int], list[Node]] = {}
     for node in nodes:
         op = node.op
@@ -234,14 +237,17 @@ def _look_through(nodes: tuple[Node, ...], on: Fusion) -> tuple[tuple[Node, ...]
         elif op.__class__ is Attention:
             assert isinstance(op, Attention)
             on.calls.setdefault(node.scope[: node.scope.rfind(" ")], op)
-        elif op.__class__ is Elementwise:
-            assert isinstance(op, Elementwise)
-            if op.fn == "quantize":
-                on.gone(node)
-                dropped = True
-    if dropped:
-        nodes = tuple(node for node in nodes if not (isinstance(node.op, Elementwise) and node.op.fn == "quantize"))
     return nodes, {id(node): group for group in found.values() if len(group) > 1 for node in group}
+
+
+def _quantizes(node: Node) -> bool:
+    return isinstance(node.op, Elementwise) and node.op.fn == "quantize"
+
+
+def _quantizing(node: Node) -> Node:
+    """A product that quantizes its input by itself, as the kernels of engines were measured."""
+    op = node.op
+    return replace(node, op=replace(op, quantized=False)) if isinstance(op, Gemm) and op.quantized else node
 
 
 def _with_products(run: list[Node], products: dict[int, list[Node]], on: Fusion) -> list[Node]:

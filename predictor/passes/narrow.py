@@ -40,8 +40,9 @@ def with_casts(graph: Graph, frozen: bool) -> Graph:
                     done.add(key)
                     from_norm = moved.get(key, key) in normed
                     nodes += _casts(node, op, frozen, from_norm and node.phase == FORWARD)
+                node = replace(node, op=replace(op, quantized=True))
             nodes.append(node)
-        blocks.append(block if len(nodes) == len(block.nodes) else replace(block, nodes=tuple(nodes)))
+        blocks.append(block if nodes == list(block.nodes) else replace(block, nodes=tuple(nodes)))
     return Graph(tuple(blocks), graph.fused)
 
 

@@ -92,7 +92,7 @@ def _computing_in(node: Node, found: Format) -> Gemm | MoE | Attention:
     """A node's operator, one of `_PRODUCTS`, in another format."""
     op = node.op
     if isinstance(op, Gemm):
-        return Gemm(found.dtype, op.m, op.n, op.k, op.batch, op.kind, op.bias, op.layout, found.quant)
+        return replace(op, dtype=found.dtype, quant=found.quant, quantized=_is_narrow(node, found))
     if isinstance(op, MoE):
         return replace(op, dtype=found.dtype, quant=found.quant)
     assert isinstance(op, Attention)
