@@ -35,10 +35,12 @@ BOARDS = {
 LARGE = 8192
 
 
-def need_at(gpu: GPUSpec, published: float, burst: float, dtype: str) -> float:
-    """W per SM and GHz with which a product of ``burst`` FLOP/s at the boost clock is held to a published rate."""
-    use, clock = burst / power.EFFICIENCY / gpu.peak_flops(dtype), min(published / burst, 1.0)
-    need = gpu.power_limit_w / (power.STATIC + (1 - power.STATIC) * min(use, 1.0) * clock**3)
+def need_at(gpu: GPUSpec, op: Op, burst: float, published: float) -> float:
+    """W per SM and GHz with which a product that takes ``burst`` seconds at the boost clock takes ``published``."""
+    bytes_s = min(op.bytes_moved() / gpu.memory_bandwidth, burst)
+    clock = min((burst - bytes_s) / (published - bytes_s), 1.0)
+    use = op.flops() / gpu.peak_flops(op.dtype) / power.EFFICIENCY / (published * clock)
+    need = gpu.power_limit_w / (power.STATIC + (1 - power.STATIC) * use * clock**3)
     return need / (gpu.sm_count * gpu.boost_clock_hz * 1e-9)
 
 
@@ -56,9 +58,11 @@ def published(path: Path) -> None:
         if row.accelerator not in BOARDS:
             continue
         gpu, shape = load_gpu(BOARDS[row.accelerator]), [int(size) for size in row.best_shape_mnk.split("x")]
-        burst, held = rates([Gemm(row.dtype, *shape), Gemm(row.dtype, LARGE, LARGE, LARGE)], gpu)
+        ops = [Gemm(row.dtype, *shape), Gemm(row.dtype, LARGE, LARGE, LARGE)]
+        burst, held = rates(ops, gpu)
         told = " | ".join(f"{a:,.0f}, {b:,.0f}" for a, b in zip(burst, held, strict=True))
-        need = need_at(gpu, row.achieved_tflops * 1e12, burst[0] * 1e12, row.dtype)
+        flops = ops[0].flops() * 1e-12
+        need = need_at(gpu, ops[0], flops / burst[0], flops / row.achieved_tflops)
         print(f"| {gpu.id} | {row.dtype} | {row.achieved_tflops:,.1f} | {told} | {need:.2f} |")
 
 

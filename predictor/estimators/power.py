@@ -1,13 +1,15 @@
-"""What a board's power limit leaves of the tensor cores in a long run.
+"""What a board's power limit leaves of the tensor cores in a long run: the one place that says which clock is held.
 
-    P = need (static + (1 - static) use x^3)    x: the share of the boost clock that is held, at P watts
-                                                use: a product's rate at the boost clock over EFFICIENCY peak
+    P = SMs W f (static + (1 - static) use (x / f)^3)    x: the clock that is held, at P watts; f: that of the board
+                                                         that told W, so that watts go by GHz and not by the board's
+                                                         own boost clock; use: a product's rate over EFFICIENCY peak
 
 Dynamic power goes with clock x voltage^2 and with how much of the tensor cores is busy, and voltage with the clock. A
 board whose limit is below what a product needs lowers its clock until the power fits, tens of milliseconds after the
 load began: a kernel alone runs at the boost clock, and so do the short ones that tables are made of. One that keeps
-the tensor cores half busy is hardly held. A kernel that is slower anyway, as those of long products and of
-`device.sustained_share` are, uses less and is not cut twice.
+the tensor cores half busy is hardly held. A kernel that is slower anyway, as those of long products are, uses less.
+Where a forecast itself takes a lower clock (`device.sustained_share`), that is the clock its seconds are of, and power
+takes only what it does not take already: a higher boost clock or limit never makes a product slower.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from predictor.estimators.device import tensor_rate
+from predictor.estimators.device import sustained_share, tensor_rate
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import Op
 from predictor.roofline import FloatArray
@@ -28,13 +30,16 @@ STATIC = 0.2
 #: The best products' share of the peak at the clock that they run at: 708 TFLOP/s of MI300X at 1,207 of 2,100 MHz, 843
 #: of MI325X at 1,447. Source: ROCm blog, "Measuring max-achievable FLOPs", part 2.
 EFFICIENCY = 0.94
-#: W per SM and GHz that tensor cores at the full rate of their generation draw at the boost clock, by compute
-#: capability, solved for (`scripts/sustained_rates.py`) at the best bf16 rate that a search over shapes found, by the
-#: forecast of that shape in a burst: A100 SXM 271.2 TFLOP/s, H100 SXM 794.5. Where boards disagree (10.0: B200, GB200),
-#: or none is published, nothing is held. Source: stas00/ml-engineering@744d01e, maximum achievable matmul FLOPS.
-CLOCK_WATTS: Mapping[str, float] = {"8.0": 2.98, "9.0": 3.44}
+#: (W per SM and GHz, at so many Hz) that tensor cores at the full rate of their generation draw, by compute capability,
+#: solved for (`scripts/sustained_rates.py`) at the best bf16 rate that a search over shapes found, by the forecast of
+#: that shape in a burst: A100 SXM 271.2 TFLOP/s, H100 SXM 794.5, each at its boost clock. Where boards disagree (10.0:
+#: B200, GB200), or none is published, nothing is held. Source: stas00/ml-engineering@744d01e, maximum achievable matmul
+#: FLOPS.
+CLOCK_WATTS: Mapping[str, tuple[float, float]] = {"8.0": (3.03, 1.41e9), "9.0": (3.59, 1.98e9)}
 #: Of the need that is left for the clock at least, chosen by hand, not from data: no catalogue board is near it.
 _LEAST = 1e-3
+#: Steps in which the held clock is found, chosen by hand, not from data: each leaves at most a third of the error.
+_STEPS = 12
 #: Dtypes that the published rates tell of; int8 and 4 bit are not held.
 _DTYPES = ("tf32", "bf16", "fp16", "fp8")
 
@@ -46,30 +51,54 @@ def held_clock(gpu: GPUSpec) -> float:
     >>> round(held_clock(load_gpu("a100-pcie-80gb")), 2)
     0.83
     """
-    need = need_w(gpu)
-    return float(clock_at(gpu.power_limit_w / need)) if need else 1.0
+    known = need(gpu)
+    if known is None:
+        return 1.0
+    watts, at_hz = known
+    return min(1.0, at_hz / gpu.boost_clock_hz * float(np.cbrt(_left(gpu.power_limit_w / watts))))
 
 
-def need_w(gpu: GPUSpec) -> float:
-    """Watts of the best products at the boost clock; 0 where none are known."""
-    watts = CLOCK_WATTS.get(gpu.compute_capability or "", 0.0) * tensor_rate(gpu, "bf16")
-    return watts * gpu.sm_count * gpu.boost_clock_hz * 1e-9
+def need(gpu: GPUSpec) -> tuple[float, float] | None:
+    """Watts of the best products, and the clock in Hz at which they are drawn; None where none are known."""
+    watts, at_hz = CLOCK_WATTS.get(gpu.compute_capability or "", (0.0, 0.0))
+    watts *= tensor_rate(gpu, "bf16") * gpu.sm_count * at_hz * 1e-9
+    return (watts, at_hz) if watts else None
 
 
-def clock_at(power: float, use: FloatArray | float = 1.0) -> FloatArray:
-    """Share of the boost clock, in (0, 1], that ``power`` holds, which is a share of the need, of products that use so
-    much of the tensor cores."""
-    left = max(power - STATIC, _LEAST) / (1.0 - STATIC)
-    return np.minimum(1.0, np.cbrt(left / np.maximum(use, _LEAST)))
+def _left(power: float) -> float:
+    """What ``power`` leaves for the clock beside what is drawn at any: both are shares of the need."""
+    return max(power - STATIC, _LEAST) / (1.0 - STATIC)
+
+
+def seconds_at(power: float, busy: FloatArray, bytes_s: FloatArray, clock_s: FloatArray) -> FloatArray:
+    """Seconds (n,) at the clock that ``power``, a share of the need, holds, of products whose tensor cores are busy for
+    ``busy`` seconds, whose bytes take ``bytes_s`` and whose rest takes ``clock_s`` (all (n,)) at the need's clock.
+
+    The clock x, over the need's, solves the law with use = busy / (bytes_s x + clock_s), which has one answer.
+    """
+    left = _left(power) / np.maximum(busy, 1e-12)
+    clock = np.ones(len(busy))
+    for _ in range(_STEPS):
+        clock = np.cbrt(left * (bytes_s * clock + clock_s))
+    return bytes_s + clock_s / clock
 
 
 def held_s(ops: Sequence[Op], gpu: GPUSpec, seconds: FloatArray) -> FloatArray:
-    """Seconds, (n,), of matrix products in a long run that take ``seconds`` (n,) at the boost clock; 0 for other
-    operators, and where power holds nothing. The published rates are of plain products: fused experts and attention
-    have none to be held to."""
-    if held_clock(gpu) == 1.0:
-        return np.zeros(len(ops))
-    products = np.array([op.family == "gemm" and op.dtype in _DTYPES for op in ops])
-    peak = np.array([gpu.peak_flops(op.dtype) if held else np.inf for op, held in zip(ops, products, strict=True)])
-    use = np.array([op.flops() for op in ops]) / seconds / peak / EFFICIENCY
-    return np.where(products, seconds / clock_at(gpu.power_limit_w / need_w(gpu), np.minimum(use, 1.0)), 0.0)
+    """Seconds, (n,), of matrix products in a long run that take ``seconds`` (n,) by themselves; 0 for other operators,
+    and where power holds nothing. The published rates are of plain products: fused experts and attention have none to
+    be held to."""
+    known = need(gpu)
+    held = np.zeros(len(ops))
+    if known is None or held_clock(gpu) == 1.0:
+        return held
+    watts, at_hz = known
+    rows = [i for i, op in enumerate(ops) if op.family == "gemm" and op.dtype in _DTYPES]
+    if not rows:
+        return held
+    boost = gpu.boost_clock_hz / at_hz
+    busy = np.array([ops[i].flops() / gpu.peak_flops(ops[i].dtype) for i in rows]) / EFFICIENCY * boost
+    bytes_s = np.minimum(np.array([ops[i].bytes_moved() for i in rows]) / gpu.memory_bandwidth, seconds[rows])
+    # The seconds are of the clock that their forecast takes; power has its part only below that.
+    clock_s = (seconds[rows] - bytes_s) * sustained_share(gpu) * boost
+    held[rows] = np.maximum(seconds_at(gpu.power_limit_w / watts, busy, bytes_s, clock_s), seconds[rows])
+    return held
