@@ -18,7 +18,7 @@ from predictor.engines import EAGER, answering
 from predictor.estimators.cold import cold_weights_s
 from predictor.estimators.interval import Group, Spread, spread
 from predictor.hardware.gpu import GPUSpec
-from predictor.ops.base import Op
+from predictor.ops.base import HOST, Op
 from predictor.roofline import FloatArray, bound_name, roofline
 
 ROOFLINE = "roofline"
@@ -155,6 +155,7 @@ def predict_kernels(
     names = [""] * len(ops)
     groups: dict[tuple[str, tuple[str, ...], int, str], list[int]] = {}
     chosen: dict[tuple[str, str], Estimator | None] = {}
+    copies: list[int] = []
     for i, op in enumerate(ops):
         key = (op.family, op.dtype)
         if key not in chosen:
@@ -164,6 +165,8 @@ def predict_kernels(
             run_by = kernels if kernels_of is None else kernels_of(op)
             groups.setdefault((op.family, op.columns, id(estimator), run_by), []).append(i)
             names[i] = estimator.name
+        elif op.stream == HOST:
+            copies.append(i)
     answered: list[Group] = []
     for (family, _, _, run_by), members in groups.items():
         estimator = chosen[(family, ops[members[0]].dtype)]
@@ -172,5 +175,5 @@ def predict_kernels(
         batch = make_batch(family, [ops[i] for i in members], run_by, cold)
         latency[index] = np.maximum(floor[index], estimator.seconds(batch, gpu) - _done_before_s(batch, gpu, selector))
         answered.append((estimator.name, batch.ops, batch.columns, index))
-    intervals = spread(selector, gpu, answered, latency, floor)
+    intervals = spread(selector, gpu, answered, latency, floor, copies)
     return KernelTable(latency, floor, bounds.compute_s, bounds.dram_s, bounds.link_s, tuple(names), intervals)

@@ -338,12 +338,18 @@ class HasIntervals(Protocol):
 Group = tuple[str, Sequence[Op], Mapping[str, FloatArray], npt.NDArray[np.int64]]
 
 
+#: Logarithms of what a copy to the host takes over the forecast, chosen by hand, not from data: from the link's own
+#: rate (15 % faster than `predictor.passes.offload.REACHED`) to two GPUs that share a switch.
+COPIES = (-0.14, 0.7)
+
+
 def spread(
-    selector: object, gpu: GPUSpec, groups: Sequence[Group], latency_s: FloatArray, bound_s: FloatArray
-) -> Spread | None:
+    selector: object, gpu: GPUSpec, groups: Sequence[Group], latency_s: FloatArray, bound_s: FloatArray,
+    copies: Sequence[int] = (),
+) -> Spread | None:  # fmt: skip
     """Intervals of n operators, no lower end below the roofline's bound; None where the selector knows of none.
 
-    Rows of no group were answered by the roofline.
+    Rows of no group were answered by the roofline; ``copies`` among them are bytes over the link to the host.
     """
     if not isinstance(selector, HasIntervals):
         return None
@@ -365,5 +371,6 @@ def spread(
     rest = selector.roofline_width()
     if rest is not None:
         low[alone], high[alone] = rest
+        low[list(copies)], high[list(copies)] = COPIES
     low = np.maximum(latency_s * np.exp(low), np.minimum(bound_s, latency_s))
     return Spread(low, latency_s * np.exp(high), inside, codes, tuple(dict.fromkeys(notes)))

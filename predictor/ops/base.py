@@ -22,6 +22,8 @@ BACKWARD = "backward"
 
 #: The stream of a GPU that computes; every network has one of its own.
 COMPUTE = "compute"
+#: The link to the host's memory, whose copies no multiprocessor works on.
+HOST = "host"
 
 
 #: In place of positions: every input.

@@ -13,11 +13,9 @@ import numpy as np
 from predictor.engines import Engine
 from predictor.engines.memory import rule_of
 from predictor.graph.graph import Graph
-from predictor.graph.saved import saved_tensors
 from predictor.hardware.gpu import GPUSpec
 from predictor.networks import ModelConfig, kv_cache_bytes, parameters, weight_bytes
 from predictor.networks.parameters import Local, parameter_split, whole
-from predictor.ops.embedding import CrossEntropy
 from predictor.parts import Formats
 from predictor.precision import Precision
 from predictor.run import Run
@@ -274,8 +272,9 @@ def _of_training(run: Run, plan: Plan) -> tuple[Held, int]:
     Activations are what autograd keeps, with the gradient of the logits beside it, as when the backward pass begins.
     """
     if plan.parallel is None:
-        saved = sum(entry.nbytes for entry in saved_tensors(plan.stages[0].graph))
-        saved += sum(n.op.bytes_written() for n, _ in plan.first.nodes() if isinstance(n.op, CrossEntropy))
+        from predictor.simulate.training import saved_bytes  # a forward pass starts without it
+
+        saved = saved_bytes(plan.stages[0].graph)
         count = _parameters(run.config)
         if run.work.lora:
             from predictor.passes.freeze import is_trained  # who trains all weights starts without it

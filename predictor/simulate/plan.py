@@ -36,7 +36,7 @@ def plan_of(run: Run) -> Plan:
         from predictor.simulate.training import training_plan  # a forward pass starts without it
 
         pass_ = make_step(work, numbers, "train", work.seq_len, 0, work.sequences_a_pass)
-        return training_plan(config, work, numbers, pass_)
+        return training_plan(config, work, numbers, pass_, run.gpu)
     engine, launch_s, mode = work.engine, work.launch_overhead_s, work.mode
     waits = tuple(work.waits_s.items())
 

@@ -27,7 +27,7 @@ from predictor.simulate.times import TimedStage
 from predictor.workload import ZERO2
 
 #: Kinds of collectives within layers, by whose they are.
-_OWNERS = {"send_recv": "context", "all_to_all": "expert"}
+_OWNERS = {"send_recv": "context", "all_to_all": "expert", "host_copy": "host"}
 #: What sharded and split layers wait for, in words.
 TENSOR = "tensor"
 

@@ -2,7 +2,8 @@
 
 Where a framework lets them, a collective starts when its operand is there and its network is free, and compute goes on
 until a node reads what it brings. What compute then waits is *exposed*; while both run, the collective's kernels hold
-streaming multiprocessors of the GPU, and compute goes slower. At the end of a block nothing is left under way.
+streaming multiprocessors of the GPU, and compute goes slower. Copies to the host's memory run beside all of it and slow
+nothing. At the end of a block nothing is left under way.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from predictor.graph import Block
 from predictor.hardware.gpu import GPUSpec
-from predictor.ops.base import COMPUTE
+from predictor.ops.base import COMPUTE, HOST
 from predictor.ops.collective import Collective
 from predictor.roofline import FloatArray
 
@@ -50,9 +51,10 @@ def in_pieces(block: Block, seconds: Sequence[float]) -> list[float]:
     return found
 
 
-def exposed(block: Block, seconds: Sequence[float], slower: float) -> FloatArray:
+def exposed(block: Block, seconds: Sequence[float], slower: float | None) -> FloatArray:
     """Seconds of every node of one run of a block, of shape (nodes,): of a collective, what compute waits for it and
-    what it slows compute down by in place of its own time; the sum is when the run is done."""
+    what it slows compute down by in place of its own time; the sum is when the run is done. ``slower``: compute
+    beside a collective, by that part; None: it waits for collectives, and copies to the host alone run beside it."""
     now = 0.0
     seconds = in_pieces(block, seconds)
     found = np.array(seconds, dtype=float)
@@ -65,7 +67,7 @@ def exposed(block: Block, seconds: Sequence[float], slower: float) -> FloatArray
                 found[at[1]] += at[0] - now
                 now = at[0]
         stream = node.op.stream
-        if stream != COMPUTE:
+        if stream == HOST or (stream != COMPUTE and slower is not None):
             end = max(now, free.get(stream, 0.0)) + seconds[i]
             found[i] = 0.0
             free[stream] = end
@@ -74,11 +76,11 @@ def exposed(block: Block, seconds: Sequence[float], slower: float) -> FloatArray
                 arrives[id(t.storage)] = (end, i)
             continue
         work, start = float(seconds[i]), now
-        busy = max(free.values(), default=0.0) - now
-        if busy > 0.0:
+        busy = max((at for name, at in free.items() if name != HOST), default=0.0) - now
+        if busy > 0.0 and slower is not None:
             beside = min(busy, work * (1.0 + slower))
             extra = beside * slower / (1.0 + slower)
-            found[max(ends)[1]] += extra
+            found[max(e for e in ends if block.nodes[e[1]].op.stream != HOST)[1]] += extra
             work += extra
         now = start + work
     for end, i in sorted(ends):

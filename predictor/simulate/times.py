@@ -19,7 +19,7 @@ from predictor.estimators.power import held_s
 from predictor.graph import Block, Graph
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
-from predictor.ops.base import COMPUTE, Op
+from predictor.ops.base import COMPUTE, HOST, Op
 from predictor.ops.gemm import Gemm
 from predictor.roofline import FloatArray
 from predictor.simulate.gaps import NO_GAPS, Gaps, kernels_by_gap
@@ -91,7 +91,7 @@ class TimedBlock:
         if not self.plain:
             part_s = gpu_s * np.array([node.share for node in self.block.nodes])
             gpu_s = np.repeat(part_s, [node.count for node in self.block.nodes])
-        elif self.slower is not None:
+        elif self.slower is not None or any(node.op.stream == HOST for node in self.block.nodes):
             from predictor.simulate.streams import exposed  # one GPU starts without it
 
             gpu_s = exposed(self.block, gpu_s.tolist(), self.slower)

@@ -11,6 +11,7 @@ from predictor.engines import CALLS, CAPTURED, Engine
 from predictor.errors import RequestError, UnsupportedError
 from predictor.graph import OPTIMIZER, Block, Graph, Node
 from predictor.graph.saved import saved_tensors
+from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.mesh import Mesh
 from predictor.hardware.system import SystemSpec
 from predictor.networks import ModelConfig, Step, parameters
@@ -21,6 +22,7 @@ from predictor.ops.embedding import CrossEntropy
 from predictor.parts import Formats
 from predictor.passes.context_parallel import check_context
 from predictor.passes.freeze import is_trained
+from predictor.passes.offload import check_offload, moved_bytes, offload
 from predictor.passes.optimizer import update_graph
 from predictor.passes.pipeline import Chunk, chunks_of, cut
 from predictor.precision import Precision
@@ -51,10 +53,10 @@ class Lowered:
         key = self._alike(chunk)
         if key not in self._saved:
             plain = key._replace(again=-1)
-            kept = _saved(cut(self.graph, plain))
+            kept = saved_bytes(cut(self.graph, plain))
             if self.full is not None and key.again > 0:
                 part = key.again / (key.end - key.first)
-                kept += part * (_saved(cut(self.full, plain)) - kept)
+                kept += part * (saved_bytes(cut(self.full, plain)) - kept)
             self._saved[key] = kept
         return self._saved[key]
 
@@ -65,9 +67,10 @@ class Lowered:
         return chunk._replace(first=1, end=1 + chunk.end - chunk.first)
 
 
-def _saved(graph: Graph) -> float:
-    """Bytes of what autograd keeps, with the gradient of the logits beside it, as when the backward pass begins."""
-    kept = sum(entry.nbytes for entry in saved_tensors(graph))
+def saved_bytes(graph: Graph) -> float:
+    """Bytes of what autograd keeps on the GPU, with the gradient of the logits beside it, as when the backward pass
+    begins."""
+    kept = sum(entry.nbytes for entry in saved_tensors(graph)) - moved_bytes(graph)
     ahead = (node.op for block in graph.blocks if block.backward_of is None for node in block.nodes)
     return kept + sum(op.rows * op.vocab * op.itemsize for op in ahead if isinstance(op, CrossEntropy))
 
@@ -75,17 +78,19 @@ def _saved(graph: Graph) -> float:
 @lru_cache(maxsize=512)
 def lowered(
     config: ModelConfig, step: Step, mesh: Mesh | None, formats: Formats, engine: Engine, accumulate: bool, again: str,
-    some: bool, sequences: bool, cp_comm: str, in_pieces: bool,
+    some: bool, sequences: bool, cp_comm: str, in_pieces: bool, offloaded: int, host_bandwidth: float,
 ) -> Lowered:  # fmt: skip
-    """The joint graph of one micro-batch on one rank; with ``some``, beside it the one that runs every layer again."""
+    """The joint graph of one micro-batch on one rank; with ``some``, beside it the one that runs every layer again.
+    ``offloaded`` layers keep their activations behind a link of ``host_bandwidth`` bytes/s."""
 
     def made(kind: str) -> Graph:
-        return lower(config, step, mesh, formats, engine, accumulate, kind, sequences, cp_comm, in_pieces)
+        graph = lower(config, step, mesh, formats, engine, accumulate, kind, sequences, cp_comm, in_pieces)
+        return offload(graph, offloaded, config.layers, host_bandwidth)
 
     return Lowered(made("none"), made(again)) if some else Lowered(made(again), None)
 
 
-def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step: Step) -> Plan:
+def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step: Step, gpu: GPUSpec) -> Plan:
     """The stages of a step of training, and how they are one where there are many GPUs.
 
     Gradients add up over the passes of a step; optimizer "none" never clears them, so every pass adds to the last one.
@@ -102,7 +107,7 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
             f" full:N-of-{config.layers}"
         )
     if work.offload_layers:
-        raise UnsupportedError(f"--offload-layers {work.offload_layers}: not built yet; expected 0")
+        check_offload(config, work, gpu)
     if over.cp > 1 and over.ep > 1:
         raise UnsupportedError(f"--cp {over.cp} with --ep {over.ep}: not built yet; expected one of them")
     if over.cp > 1:
@@ -110,7 +115,7 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
         step = replace(step, seq_len=step.seq_len // over.cp)
     inner = _layer_mesh(over.tp, over.cp, over.ep, work.system)
     whole = lowered(config, step, inner, numbers.formats, engine, accumulate, kind, bool(of), over.sp, over.cp_comm,
-                    over.tp_overlap)  # fmt: skip
+                    over.tp_overlap, work.offload_layers, gpu.pcie_bandwidth or 0.0)  # fmt: skip
     host, launch_s = CALLS if engine.host == CALLS else CAPTURED, work.launch_overhead_s
     gaps = gaps_of(host == CAPTURED, work.kernel_gap_s)
 
