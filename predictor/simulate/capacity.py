@@ -8,7 +8,7 @@ from dataclasses import replace
 from predictor.errors import TilecastError
 from predictor.hardware.gpu import GPUSpec
 from predictor.run import Run
-from predictor.simulate.memory import Memory, memory_of
+from predictor.simulate.memory import Memory, least_of_training, memory_of
 from predictor.simulate.plan import plan_of
 from predictor.workload import HSDP, SHARDS, Parallelism, Workload
 
@@ -34,6 +34,8 @@ def _change(run: Run, memory: Memory) -> str:
     """The first change of a step of training, the least first, with which it fits; in words."""
     for words, work in (*_changes(run.work), *_on_more(run)):
         at = replace(run, work=work)
+        if least_of_training(at) > memory.capacity:
+            continue
         try:
             held = memory_of(at, plan_of(at))
         except TilecastError:  # what does not divide

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from predictor.graph import Node
+from predictor.ops.base import Op
 
 #: Seconds between kernels of a captured graph, and of a stream that is launched ahead of the GPU. Source: NVIDIA's
 #: "Getting Started with CUDA Graphs" (2019, unverified here): kernels of 2.9 us take 3.4 us each in a graph and 3.8 us
@@ -38,12 +38,9 @@ def gaps_of(captured: bool, given_s: float | None = None) -> Gaps:
     return Gaps(gap, gap - GRAPH_GAP_S) if given_s is None else Gaps(given_s, 0.0)
 
 
-def kernels_by_gap(node: Node) -> tuple[int, int]:
-    """Kernels of one run of a node whose times are their own alone, and those whose times hold a graph's gap.
-
-    Neither has a kernel whose rows hold a stream's gap, nor a node that is a part of another one's kernel.
-    """
-    op = node.op
-    if not node.host_calls or op.dtype in _ITS_OWN:
+def kernels_by_gap(op: Op) -> tuple[int, int]:
+    """Kernels of an operator whose times are their own alone, and those whose times hold a graph's gap; rows of neither
+    hold a stream's."""
+    if op.dtype in _ITS_OWN:
         return 0, 0
     return (op.kernels(), 0) if op.family in _ALONE else (0, op.kernels())

@@ -47,6 +47,25 @@ def own_update(config: ModelConfig, step: Step, accumulate: bool) -> Graph | Non
     return update if update is not None and update.blocks else None
 
 
+def _eager(
+    config: ModelConfig, step: Step, formats: Formats | None, among: Mesh | None, accumulate: bool | None
+) -> Graph:
+    """The builder's graph, in its number formats, its experts shared out ``among`` the GPUs of a mesh, and with the
+    backward pass where gradients are asked for."""
+    graph = quantize(build(config, step), formats or plain(step.act_dtype))
+    if among is not None:
+        from predictor.passes.expert_parallel import check_shared_experts, share_experts
+
+        check_shared_experts(config, among.degree("ep"))
+        graph = share_experts(graph, among)
+    return graph if accumulate is None else joint(graph, accumulate)
+
+
+#: What holds a step of training is looked for among steps that run other parts of one graph again. Chosen by hand, not
+#: from data: a step and the next one of a search.
+_joint = lru_cache(maxsize=4)(_eager)
+
+
 def lower(
     config: ModelConfig, step: Step, mesh: Mesh | None = None, formats: Formats | None = None, engine: Engine = EAGER,
     accumulate: bool | None = None, again: str = "none", sequences: bool = False,
@@ -67,14 +86,10 @@ def lower(
     if source is not None:
         graph = source.record(step, accumulate).graph
     else:
-        graph = quantize(build(config, step), formats or plain(step.act_dtype))
-        if mesh is not None and mesh.degree("ep") > 1:
-            from predictor.passes.expert_parallel import check_shared_experts, share_experts
-
-            check_shared_experts(config, mesh.degree("ep"))
-            graph = share_experts(graph, mesh)
+        among = mesh if mesh is not None and mesh.degree("ep") > 1 else None
+        graph = (_eager if accumulate is None else _joint)(config, step, formats, among, accumulate)
         if accumulate is not None:
-            graph = recompute(joint(graph, accumulate), again)
+            graph = recompute(graph, again)
             if step.lora:
                 graph = freeze(graph)
     if mesh is not None:

@@ -310,6 +310,15 @@ def _largest_unit(plan: Plan, place: int) -> float:
     return max((node.op.bytes_written() for node, _ in plan.stages[place].graph.nodes()), default=0.0)
 
 
+def least_of_training(run: Run) -> float:
+    """Bytes that training keeps at least, which no plan is needed for: the state of a model that is not cut; 0 of one
+    that is."""
+    work, over = run.work, run.work.parallelism
+    if over.num_gpus != over.dp or over.shard == HSDP or over.ep > 1 or work.lora:
+        return 0.0
+    return _state(run, _parameters(run.config), over.dp).total
+
+
 def _state(run: Run, count: int, shards: int, frozen: int = 0) -> Held:
     """Weights (with an fp32 master copy in 16-bit training), gradients and optimizer state of ``count`` parameters,
     spread over so many ``shards`` as far as the run spreads them; of ``frozen`` ones the weights alone."""

@@ -58,17 +58,17 @@ def sustained(
     """
     same = [blocks for _, blocks in stages]
     above = operators.held_s > operators.seconds
-    if not above.any() or not any(above[block.rows].any() for blocks in same for block in blocks):
+    if not above.any() or not any(above[block.index].any() for blocks in same for block in blocks):
         return operators, same
     work = np.minimum(operators.held_s, operators.seconds)
-    total = sum(passes * float(work[b.rows] @ np.array(b.times)) for passes, blocks in stages for b in blocks)
+    total = sum(passes * float(work[b.index] @ b.runs) for passes, blocks in stages for b in blocks)
     if total <= SETTLING_S:
         return operators, same
     run = Sustained(operators, 1.0 - SETTLING_S / total)
     made: dict[int, TimedBlock] = {}
     for block in (block for blocks in same for block in blocks):
         if id(block) not in made:
-            made[id(block)] = block.filled(run.seconds[block.rows]) if above[block.rows].any() else block
+            made[id(block)] = block.filled(run.seconds[block.index]) if above[block.index].any() else block
     return run, [[made[id(block)] for block in blocks] for blocks in same]
 
 
@@ -92,7 +92,7 @@ def power_notes(stages: Iterable[TimedStage]) -> tuple[str, ...]:
         if isinstance(timed.operators, Sustained):
             run = timed.operators
             extra = run.seconds - run.base.seconds
-            longer += timed.stage.weight * sum(float(extra[b.rows] @ np.array(b.times)) for b in timed.blocks)
+            longer += timed.stage.weight * sum(float(extra[b.index] @ b.runs) for b in timed.blocks)
     if run is None:
         return ()
     gpu = run.gpu

@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import accumulate, chain
 
 import numpy as np
+import numpy.typing as npt
 
 from predictor.engines import CALLS, CAPTURED, DECODE, PREFILL, Engine
 from predictor.estimators.base import KernelTable, Selector, predict_kernels
@@ -26,6 +27,8 @@ from predictor.simulate.gaps import NO_GAPS, Gaps, kernels_by_gap
 from predictor.simulate.stage import PIPELINE, Plan, Stage
 from predictor.simulate.sustained import Sustained, stretched, sustained
 from predictor.simulate.timeline import Segment, Timeline, eager, in_a_row
+
+IntArray = npt.NDArray[np.int64]
 
 #: What there is between kernels beside an engine's host: the gaps of a stream, and a CPU that launches too late.
 GAPS, LAUNCHING = "gaps between kernels", "launches"
@@ -46,47 +49,48 @@ class TimedBlock:
     """A block whose nodes' rows are known: ``rows`` of `Operators`, node by node. ``plain``: every node is one whole
     kernel.
 
-    ``gpu_s``: GPU time of its kernels in one repetition, of shape (kernels,); ``flops`` of all runs of each node.
+    ``gpu_s``: GPU time of its kernels in one repetition, of shape (kernels,). What `place` takes is by node.
     ``slower``: collectives run beside compute, which is slower by that part then, and count with what is exposed of
     them (`predictor.simulate.streams`); None where nothing runs beside compute.
     """
 
-    __slots__ = ("_alone", "_kernels", "_sum_s", "block", "flops", "gpu_s", "plain", "rows", "slower")
+    __slots__ = ("_sum_s", "block", "by_gap", "flops", "gpu_s", "index", "kernels", "plain", "rows", "runs", "slower")
 
     def __init__(self, block: Block, rows: list[int], plain: bool, slower: float | None = None) -> None:
         self.block = block
         self.rows = rows
         self.plain = plain
         self.slower = slower
-        self._alone: tuple[FloatArray, FloatArray] | None = None
-        self._kernels: tuple[int, int] | None = None
 
     def gaps_s(self, gaps: Gaps) -> FloatArray:
         """What passes behind each kernel of one repetition, of shape (kernels,)."""
-        if self._alone is None:  # kernels by how they were timed, node by node
-            nodes = self.block.nodes
-            several = [node.count for node in nodes]
-            alone, held = (np.repeat(counts, several) for counts in zip(*map(kernels_by_gap, nodes), strict=True))
-            self._alone = alone, held
-        alone, held = self._alone
-        return alone * gaps.alone + held * gaps.held
+        found: FloatArray = self.by_gap[:, 0] * gaps.alone + self.by_gap[:, 1] * gaps.held
+        return found if self.plain else np.repeat(found, [node.count for node in self.block.nodes])
 
     def gap_s(self, gaps: Gaps) -> float:
         """Their sum."""
-        if self._kernels is None:
-            alone = held = 0
-            for node in self.block.nodes:
-                first, second = kernels_by_gap(node)
-                alone, held = alone + first * node.count, held + second * node.count
-            self._kernels = alone, held
-        return self._kernels[0] * gaps.alone + self._kernels[1] * gaps.held
+        return self.kernels[0] * gaps.alone + self.kernels[1] * gaps.held
 
     @property
     def times(self) -> list[float]:
         """How often each node runs in all."""
-        return [node.count * self.block.repeat * node.share for node in self.block.nodes]
+        found: list[float] = self.runs.tolist()
+        return found
 
-    def fill(self, gpu_s: FloatArray, flops: list[float]) -> None:
+    def place(
+        self, index: IntArray, runs: FloatArray, flops: list[float], by_gap: FloatArray, kernels: list[float]
+    ) -> None:
+        """Take ``rows`` as an array, how often each node runs in all, the FLOPs of all its runs, (nodes,) each; the
+        kernels of one run by how they were timed, (nodes, 2), and those of one repetition of the block."""
+        self.index, self.runs, self.flops = index, runs, flops
+        silent = [i for i, node in enumerate(self.block.nodes) if not node.host_calls]  # a part of another's kernel
+        if silent:
+            by_gap[silent] = 0.0
+        if silent or not self.plain:
+            kernels = (np.array([node.count for node in self.block.nodes]) @ by_gap).tolist()
+        self.by_gap, self.kernels = by_gap, kernels
+
+    def fill(self, gpu_s: FloatArray) -> None:
         """Take the times of the nodes' operators, which are those of the kernels where a node is one kernel."""
         if not self.plain:
             part_s = gpu_s * np.array([node.share for node in self.block.nodes])
@@ -95,13 +99,14 @@ class TimedBlock:
             from predictor.simulate.streams import exposed  # one GPU starts without it
 
             gpu_s = exposed(self.block, gpu_s.tolist(), self.slower)
-        self.gpu_s, self.flops = gpu_s, flops
+        self.gpu_s = gpu_s
         self._sum_s: float | None = None
 
     def filled(self, gpu_s: FloatArray) -> TimedBlock:
         """This block with other times of the nodes' operators."""
         found = TimedBlock(self.block, self.rows, self.plain, self.slower)
-        found.fill(gpu_s, self.flops)
+        found.place(self.index, self.runs, self.flops, self.by_gap, self.kernels)
+        found.fill(gpu_s)
         return found
 
     @property
@@ -271,6 +276,7 @@ class Operators:
         self.seconds: FloatArray = np.zeros(0)
         self.held_s: FloatArray = np.zeros(0)
         self.flops: FloatArray = np.zeros(0)
+        self.by_gap: FloatArray = np.zeros((0, 2))
         self._tables: list[KernelTable] = []
         self._missing: list[Op] = []
         # By id, while graphs are asked for: they share operators and blocks, and hashing operators takes longer.
@@ -307,25 +313,25 @@ class Operators:
 
     def _timed(self, block: Block) -> TimedBlock:
         rows, known = self.rows, self._ops
-        index = [known.get(id(node.op), -1) for node in block.nodes]
-        if -1 in index:
-            for i, node in enumerate(block.nodes):
-                if index[i] < 0:
-                    op = node.op
-                    row = rows.get(op)
-                    if row is None:
-                        row = rows[op] = len(rows)
-                        self._missing.append(op)
-                    index[i] = known[id(op)] = row
-        several = [node for node in block.nodes if node.count != 1 or node.share != 1.0]
-        if all(node.op.stream == COMPUTE for node in block.nodes):
-            return TimedBlock(block, index, not several)
+        index, plain = [], True
+        for node in block.nodes:
+            op = node.op
+            row = known.get(id(op))
+            if row is None:
+                row = rows.get(op)
+                if row is None:
+                    row = rows[op] = len(rows)
+                    self._missing.append(op)
+                known[id(op)] = row
+            index.append(row)
+            if node.count != 1 or node.share != 1.0:
+                plain = False
         training = self.engine.training
-        if training is None or not training.tensor_overlaps:
-            return TimedBlock(block, index, not several)
+        if training is None or not training.tensor_overlaps or all(n.op.stream == COMPUTE for n in block.nodes):
+            return TimedBlock(block, index, plain)
         from predictor.simulate.streams import slowdown  # one GPU starts without it
 
-        return TimedBlock(block, index, not several, slowdown(self.gpu))
+        return TimedBlock(block, index, plain, slowdown(self.gpu))
 
     def _answer(self) -> None:
         """Forecast what is missing, then fill in the blocks."""
@@ -346,6 +352,7 @@ class Operators:
             measured = np.array([name != "" for name in table.estimators])  # the roofline alone stays what it is
             self.held_s = np.concatenate((self.held_s, np.where(measured, held_s(ops, gpu, table.latency_s), 0.0)))
             self.flops = np.concatenate((self.flops, [op.flops() for op in ops]))
+            self.by_gap = np.concatenate((self.by_gap, [kernels_by_gap(op) for op in ops]))
         blocks = list(self._blocks.values())
         sizes = [len(block.rows) for block in blocks]
         index = np.fromiter(chain.from_iterable(block.rows for block in blocks), np.int64, sum(sizes))
@@ -353,8 +360,14 @@ class Operators:
         ends = list(accumulate(sizes))
         for block, end in zip(blocks, ends, strict=True):
             if not block.plain:
-                times[end - len(block.rows) : end] = block.times
+                of = block.block
+                times[end - len(of.nodes) : end] = [node.count * of.repeat * node.share for node in of.nodes]
         seconds, flops = self.seconds[index], (self.flops[index] * times).tolist()
-        for block, size, end in zip(blocks, sizes, ends, strict=True):
-            block.fill(seconds[end - size : end], flops[end - size : end])
+        by_gap = self.by_gap[index]
+        before = np.concatenate((np.zeros((1, 2)), np.cumsum(by_gap, axis=0)))
+        totals = (before[ends] - before[[0, *ends[:-1]]]).tolist()
+        for block, size, end, total in zip(blocks, sizes, ends, totals, strict=True):
+            part = slice(end - size, end)
+            block.place(index[part], times[part], flops[part], by_gap[part], total)
+            block.fill(seconds[part])
         self._missing, self._ops, self._blocks = [], {}, {}
