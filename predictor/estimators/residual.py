@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
@@ -155,6 +156,21 @@ class Corrections:
         """The scalars of the measured GPU ``source``; None for shared constants, and in a dtype without rows."""
         return self._devices.get(source, {}).get(dtype)
 
+    def device_as(self, source: str, gpu: GPUSpec, dtype: str) -> Device:
+        """The scalars of ``gpu``; where a sibling of its compute capability answers, no better than its rows show.
+
+        More watts or MHz than a sibling has are no measured gain: waits (a launch, a load from memory, a barrier) are
+        as long on GB200 as on B200, at a clock 5 % higher, and products gain by SMs and MHz, not by the data sheet's
+        peak at the power that it allows. Fewer of them cost what they cost any board.
+        """
+        own, sibling = Device.of(gpu, dtype), None if source == gpu.id else self.device(source, variant(dtype))
+        if sibling is None or self._capabilities[source] != gpu.compute_capability:
+            return own
+        a_clock = sibling.peak_flops / (sibling.tensor_rate * sibling.sms * sibling.clock_hz)
+        peak = a_clock * own.tensor_rate * own.sms * own.clock_hz
+        clock = min(own.clock_hz, sibling.clock_hz)
+        return replace(own, peak_flops=min(own.peak_flops, peak), clock_hz=clock)
+
     def knots(self, key: str) -> Grid:
         """The sizes, by column, that core and trees under ``key`` are asked at; none where rows have no grid."""
         adapted = self._adapted.get(key)
@@ -279,7 +295,7 @@ class ServingEstimator:
         they are, and the cores tell what this board's memory changes. With ``corners``, both are asked at measured
         sizes alone (`predictor.estimators.knots`); ``others`` is what else tells these kernels from others.
         """
-        device, key = Device.of(gpu, dtype), f"{source}|{kind}"
+        device, key = self._corrections.device_as(source, gpu, dtype), f"{source}|{kind}"
         sibling = None if source == gpu.id else self._corrections.device(source, variant(dtype))
         asked = device if sibling is None or sibling.sms != device.sms else sibling
 

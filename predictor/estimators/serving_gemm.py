@@ -18,7 +18,6 @@ import numpy.typing as npt
 from predictor import engines
 from predictor.estimators.base import Batch
 from predictor.estimators.cores.gemm import Constants, Shapes, core_time, features
-from predictor.estimators.device import Device
 from predictor.estimators.explanation import COUNT, WORD, Explanation, constant_terms, terms
 from predictor.estimators.knots import Corners, Grid
 from predictor.estimators.residual import ServingEstimator, by_variant
@@ -61,8 +60,8 @@ class ServingGemm(ServingEstimator):
     ) -> FloatArray:
         """Seconds of the core alone for products of a dtype, (n,), for operators that are products in disguise."""
         library = engines.answering(kernels)
-        _, _, constants = self._corrections.resolve(gpu, library.name, variant(dtype, ""))
-        device = Device.of(gpu, dtype)
+        source, _, constants = self._corrections.resolve(gpu, library.name, variant(dtype, ""))
+        device = self._corrections.device_as(source, gpu, dtype)
         if prologue is not None:  # of kernels that fill a tile's pipeline in less than a library's do
             device = replace(device, prologue=min(prologue, device.prologue))
         return core_time(shapes, device, cast(Constants, constants)).total
@@ -74,7 +73,8 @@ class ServingGemm(ServingEstimator):
         op, columns = batch.ops[0], batch.columns
         dtype, quant = op.dtype, getattr(op, "quant", "")
         source, kind, constants = self._constants(batch, gpu, dtype, quant)
-        shapes, device = self._shapes(batch, dtype, quant, np.array([0])), Device.of(gpu, dtype)
+        shapes = self._shapes(batch, dtype, quant, np.array([0]))
+        device = self._corrections.device_as(source, gpu, dtype)
         found, bound = core_terms(shapes, device, constants)
         seconds, core = float(self.seconds(batch, gpu)[0]), float(core_time(shapes, device, constants).total[0])
         found += terms("residual", [

@@ -152,7 +152,7 @@ class ServingMoE(ServingEstimator):
             source, booster_of(found), gpu, dtype, asked, core_of,
             lambda asked, device, core: features(asked, device, core, known.code, found == BLOCKED),
         )  # fmt: skip
-        return seconds, core_of(shapes, Device.of(gpu, dtype)).total
+        return seconds, core_of(shapes, self._corrections.device_as(source, gpu, dtype)).total
 
 
 def _over_core(

@@ -360,6 +360,26 @@ def test_a_sibling_differs_only_by_its_memory(gemm: ServingGemm) -> None:
     assert 1.2 < ratio[1] <= h200.memory_bandwidth / h100.memory_bandwidth + 0.01
 
 
+def test_more_watts_and_megahertz_than_a_sibling_has_are_no_measured_gain() -> None:
+    """GB200 answers by B200's rows: waits are as long, products gain by SMs and MHz; B200 by GB200's is as it was."""
+    b200, gb200 = load_gpu("b200-sxm"), load_gpu("gb200")
+    for known, other in ((b200, gb200), (gb200, b200)):
+        rows = pd.DataFrame(_rows(_gemms()[:54], known, 0.7, op="gemm", framework="vllm"))
+        corrections = Corrections(*fit_serving.fit_gemm(rows, {known.id: known}, seed=0), ServingGemm.forms)
+        own, there = Device.of(known, "bf16"), Device.of(other, "bf16")
+        found = corrections.device_as(known.id, other, "bf16")
+        assert found.bandwidth == there.bandwidth and found.sms == there.sms
+        if known is b200:
+            gain = gb200.sm_count * gb200.boost_clock_hz / (b200.sm_count * b200.boost_clock_hz)
+            assert found.peak_flops == pytest.approx(own.peak_flops * gain) and found.peak_flops < there.peak_flops
+            assert found.clock_hz == own.clock_hz
+        else:
+            assert found == there
+        assert corrections.device_as("*", other, "bf16") == there
+        b300 = load_gpu("b300-sxm")  # another compute capability, with rates of its own
+        assert corrections.device_as(known.id, b300, "nvfp4") == Device.of(b300, "nvfp4")
+
+
 def test_same_rows_and_seed_give_the_same_artifact() -> None:
     frame = _frame(_gemms()[:54], "gemm")
     (first, one), (second, two) = (fit_serving.fit_gemm(frame, GPUS, seed=1) for _ in range(2))
