@@ -36,6 +36,8 @@ def numbers_of(
     if dtype == CHECKPOINT and checkpoint is None:
         raise RequestError("--dtype checkpoint: this model's config names no quantization; leave --dtype out")
     training = mode == "train"
+    if checkpoint is not None and not training and not checkpoint.trouble and checkpoint.words == (dtype,):
+        dtype = CHECKPOINT  # the same word, with the layers that the checkpoint leaves as they are
     if dtype == CHECKPOINT or (dtype is None and checkpoint is not None and not training):
         assert checkpoint is not None
         if training:

@@ -28,9 +28,25 @@ def _sglang_0_5(memory_mib: float, tp: int) -> float:
     return max(0.0, round(1.0 - reserved / memory_mib, 3))
 
 
+def _sglang_0_5_1(memory_mib: float, tp: int) -> float:
+    """1 - reserved / memory, by the GPU's memory: GiB, and so many more a rank."""
+    gib = memory_mib / 1024
+    if gib < 35:
+        reserved = 2.8 + tp / 10
+    elif gib < 160:
+        reserved = (9.5 if gib < 90 else 12.0) + tp / 2
+    else:
+        reserved = 32.0
+    return max(0.0, round(1.0 - reserved / gib, 3))
+
+
 MEMORY = (
     MemoryRule("SGLang", "0.4", "mem_fraction_static", "static", _sglang_0_4, "SGLang 0.4.0 server_args.py:158-168"),
     MemoryRule(
-        "SGLang", "0.5", "mem_fraction_static", "static", _sglang_0_5, "SGLang 0.5.9 server_args.py:1020-1066, 935-1000"
+        "SGLang", "0.5", "mem_fraction_static", "static", _sglang_0_5_1, "SGLang 0.5.1.post1 server_args.py:354-393"
     ),
-)
+    MemoryRule(
+        "SGLang", "0.5.8", "mem_fraction_static", "static", _sglang_0_5,
+        "SGLang 0.5.9 server_args.py:1020-1066, 935-1000",
+    ),
+)  # fmt: skip

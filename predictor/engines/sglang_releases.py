@@ -1,4 +1,5 @@
-"""SGLang by release: what was read in its packages 0.4.0, 0.4.10, 0.5.9 and 0.5.15 (paths after sglang/srt/)."""
+"""SGLang by release: what was read in its packages 0.4.0, 0.4.10, 0.5.1.post1, 0.5.8.post1, 0.5.9 and 0.5.15 (paths
+after sglang/srt/)."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from dataclasses import replace
 from predictor.engines.base import CAPTURED, LAUNCHES
 from predictor.engines.sglang_memory import largest_graph, prefill_chunk
 from predictor.engines.vintage import (
+    CHECKPOINT,
     DECODES,
     FEWEST_OUTPUTS,
     GEMM,
@@ -66,6 +68,11 @@ def _scheduler_0_4_10(setting: Setting) -> Scheduler:
     return _scheduler(setting, chunk, "0.4.10 server_args.py", "all but the chunk, from 0.5.9")
 
 
+def _scheduler_0_5(setting: Setting) -> Scheduler:
+    source = "0.5.1.post1 server_args.py:406-415; managers/schedule_policy.py:39, model_executor/model_runner.py:1189"
+    return replace(_scheduler_0_4_10(setting), source=f"SGLang {source}", unverified="the order of a step, from 0.5.9")
+
+
 def _scheduler_0_5_9(setting: Setting) -> Scheduler:
     chunk = prefill_chunk(setting.memory_gib)
     return _scheduler(setting, chunk, f"0.5.9 server_args.py:935-1000,328-338; {_MANAGERS}")
@@ -96,6 +103,20 @@ def _graphs_0_4(setting: Setting) -> Graphs:
 
 def _graphs_0_4_10(setting: Setting) -> Graphs:
     return replace(_graphs_0_4(setting), unverified="all, taken from 0.4.0")
+
+
+def _graphs_0_5(setting: Setting) -> Graphs:
+    """1, 2, 4, in steps of 8 to 160, above 90 GiB to 256, above 160 to 512 in steps of 16; with drafts fewer."""
+    largest = 512 if setting.memory_gib > 156 else 256 if setting.memory_gib > 90 else 160
+    if setting.memory_gib < 35:
+        largest = 8 if setting.tp < 4 else 80
+    sizes: tuple[int, ...] = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
+    if setting.drafts:
+        sizes = (*range(1, 9), *range(10, 33, 2), *range(40, 64, 8), *range(80, 161, 16), *range(168, 257, 8))
+    return Graphs(
+        tuple(size for size in sizes if size <= largest),
+        "SGLang 0.5.1.post1 model_executor/cuda_graph_runner.py:165-190, server_args.py:418-424",
+    )  # fmt: skip
 
 
 def _graphs_0_5_9(setting: Setting) -> Graphs:
@@ -200,13 +221,19 @@ _LAST_OF_0_4 = replace(
     _FIRST, version="0.4.10", read="0.4.10", scheduler=_scheduler_0_4_10, graphs=_graphs_0_4_10,
     kernels=_KERNELS_0_4_10, since="2025-07",
 )  # fmt: skip
+# Requests without a temperature: 0.5.1.post1 entrypoints/openai/protocol.py (0.7), 0.5.8.post1 server_args.py:401
+# (sampling_defaults "model").
+_FIFTH = replace(
+    _FIRST, version="0.5", read="0.5.1.post1", host=_HOST_0_5_9, scheduler=_scheduler_0_5, cache=_CACHE_0_5_9,
+    graphs=_graphs_0_5, kernels=_KERNELS_0_5_9, collectives=_COLLECTIVES_0_5_9, since="2025-08", unasked="random",
+)  # fmt: skip
 _MIDDLE = replace(
-    _FIRST, version="0.5", read="0.5.9", host=_HOST_0_5_9, scheduler=_scheduler_0_5_9, cache=_CACHE_0_5_9,
-    graphs=_graphs_0_5_9, kernels=_KERNELS_0_5_9, collectives=_COLLECTIVES_0_5_9, since="2025-08",
+    _FIFTH, version="0.5.8", read="0.5.9", scheduler=_scheduler_0_5_9, graphs=_graphs_0_5_9, since="2026-01",
+    unasked=CHECKPOINT,
 )  # fmt: skip
 _NEWEST = replace(
     _MIDDLE, version="0.5.15", read="0.5.15", host=_HOST_0_5_15, scheduler=_scheduler_0_5_15, graphs=_graphs_0_5_15,
     since="2026-07",  # unverified: the index that was asked ends with 0.5.10 for the Python that it was asked for
 )  # fmt: skip
 
-VINTAGES = (_FIRST, _LAST_OF_0_4, _MIDDLE, _NEWEST)
+VINTAGES = (_FIRST, _LAST_OF_0_4, _FIFTH, _MIDDLE, _NEWEST)

@@ -353,12 +353,16 @@ class Training:
 
 # ---------------------------------------------------------------------------------------------------------- vintage
 
+#: Tokens of a request that says nothing are chosen as the checkpoint's generation_config.json has it.
+CHECKPOINT = "checkpoint"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vintage:
     """An engine from ``version`` on, as release ``read`` has it. A topic that nobody read is None, or empty.
 
-    ``since``: year and month in which ``version`` came out, "" where it is older than what is asked for.
+    ``since``: year and month in which ``version`` came out, "" where it is older than what is asked for. ``unasked``:
+    how tokens are chosen of a request that says nothing, of `predictor.engines.SAMPLINGS`, or `CHECKPOINT`.
     """
 
     version: str
@@ -372,4 +376,5 @@ class Vintage:
     collectives: Collectives | None = None
     sampler: Sampler | None = None
     since: str = ""
+    unasked: str = "greedy"
     training: Training | None = None

@@ -1,4 +1,4 @@
-"""vLLM by release: what was read in its packages 0.2.7, 0.6.6.post1, 0.14.1, 0.19.1 and 0.24.0 (paths after vllm/).
+"""vLLM by release: what was read in its packages 0.2.7, 0.6.6.post1, 0.12.0, 0.14.1, 0.19.1 and 0.24.0 (after vllm/).
 
 Releases before 0.2.7, 0.3 and 0.8 were not read: what sets them apart is said to be unverified.
 """
@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from predictor.engines.base import CALLS, CAPTURED, LAUNCHES
 from predictor.engines.vintage import (
+    CHECKPOINT,
     DECODES,
     DECODES_FIRST,
     EXPERTS,
@@ -88,8 +89,13 @@ def _scheduler_0_14(setting: Setting) -> Scheduler:
     )  # fmt: skip
 
 
+def _scheduler_0_12(setting: Setting) -> Scheduler:
+    source = "vLLM 0.12.0 engine/arg_utils.py:1800-1880,1966-2020; the order of a step from 0.14.1"
+    return replace(_scheduler_0_14(setting), source=source)
+
+
 def _scheduler_0_8(setting: Setting) -> Scheduler:
-    return replace(_scheduler_0_14(setting), unverified="all, taken from 0.14")
+    return replace(_scheduler_0_12(setting), unverified="all, taken from 0.12")
 
 
 def _scheduler_0_19(setting: Setting) -> Scheduler:
@@ -152,8 +158,13 @@ def _graphs_0_14(setting: Setting) -> Graphs:
     )  # fmt: skip
 
 
+def _graphs_0_12(setting: Setting) -> Graphs:
+    source = "vLLM 0.12.0 config/vllm.py:109-135,1033-1080 (FULL_AND_PIECEWISE)"
+    return replace(_graphs_0_14(setting), source=source)
+
+
 def _graphs_0_8(setting: Setting) -> Graphs:
-    return replace(_graphs_0_14(setting), unverified="all, taken from 0.14")
+    return replace(_graphs_0_12(setting), unverified="all, taken from 0.12")
 
 
 # ------------------------------------------------------------------------------------------------------------- host
@@ -229,10 +240,11 @@ _HOST_0_6 = replace(
     _HOST_0_2, overlaps=(OUTPUTS,), source="vLLM 0.6.6.post1 config.py:218 (async output processing)", times=(),
     waits=_WAITS_0_6, call_s=None, call_range_s=None,
 )  # fmt: skip
-_HOST_0_8 = Host(
-    LAUNCHES, CAPTURED, overlaps=(), source="vLLM 0.14.1 config/vllm.py:555-628 (what 0.14 overlaps)",
-    waits=_WAITS_0_8, unverified="that asynchronous scheduling is no default before 0.14",
+_HOST_0_12 = Host(
+    LAUNCHES, CAPTURED, overlaps=(), waits=_WAITS_0_8,
+    source="vLLM 0.12.0 config/scheduler.py:131, config/vllm.py:530-580 (async_scheduling False)",
 )  # fmt: skip
+_HOST_0_8 = replace(_HOST_0_12, unverified="all, taken from 0.12")
 _HOST_0_14 = Host(
     LAUNCHES, CAPTURED, overlaps=OVERLAPS, overlaps_stages=False,
     source="vLLM 0.14.1 config/vllm.py:555-628 (async_scheduling; not with drafts other than EAGLE's)",
@@ -405,13 +417,23 @@ _V0 = replace(
     _REDUCING, version="0.6", read="0.6.6.post1", host=_HOST_0_6, scheduler=_scheduler_0_6, cache=_CACHE_0_6,
     graphs=_graphs_0_6, kernels=_KERNELS_0_6, collectives=_COLLECTIVES_0_6, since="2024-09",
 )  # fmt: skip
+# Requests without a temperature: 0.12.0 config/model.py:1500-1552 (generation_config "auto"), unverified before it.
+
 _CORE = Vintage(
-    "0.8", "0.14.1", _HOST_0_8, _scheduler_0_8, _CACHE_0_14, _graphs_0_8, _KERNELS_0_14, _QUANTIZING,
+    "0.8", "0.12.0", _HOST_0_8, _scheduler_0_8, _CACHE_0_14, _graphs_0_8, _KERNELS_0_14, _QUANTIZING,
     _COLLECTIVES_0_6, _SAMPLER_0_14, since="2025-03",  # unverified: that 0.8 is the first with the second core
+    unasked=CHECKPOINT,
+)  # fmt: skip
+_COLLECTIVES_0_12 = replace(
+    _COLLECTIVES_0_14, source="vLLM 0.12.0 device_communicators/all_reduce_utils.py:29-58, cuda_communicator.py"
+)
+_SYMMETRIC = replace(
+    _CORE, version="0.12", host=_HOST_0_12, scheduler=_scheduler_0_12, graphs=_graphs_0_12,
+    collectives=_COLLECTIVES_0_12, since="2025-12",
 )  # fmt: skip
 _V1 = Vintage(
     "0.14", "0.14.1", _HOST_0_14, _scheduler_0_14, _CACHE_0_14, _graphs_0_14, _KERNELS_0_14, _QUANTIZING,
-    _COLLECTIVES_0_14, _SAMPLER_0_14, since="2026-01",
+    _COLLECTIVES_0_14, _SAMPLER_0_14, since="2026-01", unasked=CHECKPOINT,
 )  # fmt: skip
 _FUSING = replace(
     _V1, version="0.19", read="0.19.1", scheduler=_scheduler_0_19, kernels=_KERNELS_0_19,
@@ -422,4 +444,4 @@ _NEWEST = replace(
     kernels=_KERNELS_0_24, sampler=_SAMPLER_0_24, since="2026-06",
 )  # fmt: skip
 
-VINTAGES = (_FIRST, _CAPTURING, _REDUCING, _V0, _CORE, _V1, _FUSING, _NEWEST)
+VINTAGES = (_FIRST, _CAPTURING, _REDUCING, _V0, _CORE, _SYMMETRIC, _V1, _FUSING, _NEWEST)

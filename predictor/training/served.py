@@ -14,7 +14,7 @@ from predictor.engines import running
 from predictor.engines.vintage import NO_LIMIT, Setting
 from predictor.errors import RequestError, SpecError, TilecastError
 from predictor.files import read_json, read_table_text
-from predictor.hardware.gpu import load_gpu
+from predictor.networks import load_config
 from predictor.request import Request
 from predictor.roofline import FloatArray
 from predictor.run import Run
@@ -24,6 +24,7 @@ from predictor.simulate.serving.goals import ranges_of
 from predictor.simulate.serving.simulator import Served, serve, sizes_of
 from predictor.simulate.serving.traffic import Traffic, made
 from predictor.training.extras import require
+from predictor.training.importers.benchmarks import Launcher, Tool, sampling_of, tool_of
 from predictor.training.metrics import summarise
 from predictor.yaml_reader import read_yaml_file
 
@@ -33,19 +34,8 @@ Frame = Any
 COLUMNS = (
     "case", "config", "model", "gpu", "num_gpus", "execution", "software", "dtype", "kv_dtype", "tp", "pp", "dp",
     "moe_ep", "concurrency", "isl", "osl", "length_range", "requests", "max_num_seqs", "max_num_batched_tokens",
-    "memory_fraction", "origin", "ttft_ms", "tpot_ms", "output_tps_per_gpu",
+    "memory_fraction", "sampling", "origin", "ttft_ms", "tpot_ms", "output_tps_per_gpu",
 )  # fmt: skip
-#: Requests of a closed loop, times its clients. Source: InferenceMAX's recipes, --num-prompts of `vllm bench serve`
-#: (unverified here).
-ROUNDS = 10
-#: Rows of this origin were measured by AIConfigurator's authors: by its own generator, whose rules for benchmarks are
-#: taken for them. A step has room for a prompt and 1,500 tokens beside the decodes (max_num_tokens), every batch up to
-#: the concurrency is captured, and 20 rounds are asked for. Source: aiconfigurator 0.12.0 (PyPI), generator/
-#: rule_plugin/benchmark/{trtllm,vllm}.rule, config/backend_templates/benchmark/bench_run.sh.j2 there;
-#: of older versions unverified.
-GENERATED, GENERATED_ROOM, GENERATED_ROUNDS = "aiconfigurator", 1500, 20
-#: Of such rows lengths are drawn from this share on. Source: README.md of the data's ground_truth.
-_DRAWN = {"inferencemax_dump": 0.8}
 #: The times of a service: column -> attribute of `Served`.
 TIMES = {"ttft_ms": "ttft_s", "tpot_ms": "tpot_s"}
 
@@ -110,29 +100,24 @@ def _row(row: dict[str, Any], path: Path, configs: Path | None) -> Case:
     case = Case(name, {}, empty, Options(), measured, row)
     try:
         clients, isl, osl = (int(_number(row, key, 0)) for key in ("concurrency", "isl", "osl"))
-        least = _number(row, "length_range", _DRAWN.get(_text(row, "origin"), 1.0))
-        count = int(_number(row, "requests", (GENERATED_ROUNDS if _generated(row) else ROUNDS) * clients))
+        tool = tool_of(_text(row, "origin"))
+        least = _number(row, "length_range", tool.least)
+        count = int(_number(row, "requests", tool.rounds * clients))
         case.traffic = made(count, None, clients, None, isl, osl, least)
-        case.options = _options(row, clients, isl)
-        case.words = _words(row, _config(row, path, configs))
+        launcher = tool.launchers.get(_text(row, "execution"), Launcher())
+        case.options = _options(row, launcher, clients, isl)
+        case.words = _words(row, _config(row, path, configs), tool, launcher)
     except TilecastError as error:
         case.note = str(error)
     return case
 
 
-def _generated(row: Mapping[str, Any]) -> bool:
-    return _text(row, "origin") == GENERATED
-
-
-def _options(row: Mapping[str, Any], clients: int, isl: int) -> Options:
-    """The limits that a row gives, or that its launcher chose; of engines that mix prompts and decodes alone."""
+def _options(row: Mapping[str, Any], launcher: Launcher, clients: int, isl: int) -> Options:
+    """The limits that a row gives, or that its launcher chose."""
     sequences, tokens = (int(_number(row, key, 0)) or None for key in ("max_num_seqs", "max_num_batched_tokens"))
-    captured = None
-    release = running(_text(row, "execution"), _text(row, "software")).vintage()
-    rules = release.scheduler(Setting(load_gpu(_text(row, "gpu")))) if release and release.scheduler else None
-    if _generated(row) and rules is not None and rules.mixes:
-        tokens, captured = tokens or clients + isl + GENERATED_ROOM, clients
-    return Options(sequences, tokens, captured=captured)
+    if tokens is None and launcher.room is not None:
+        tokens = clients + isl + launcher.room
+    return Options(sequences, tokens, captured=clients if launcher.captures else None)
 
 
 def _config(row: Mapping[str, Any], path: Path, configs: Path | None) -> str | Path:
@@ -145,16 +130,23 @@ def _config(row: Mapping[str, Any], path: Path, configs: Path | None) -> str | P
     return _text(row, "model") or text
 
 
-def _words(row: Mapping[str, Any], model: str | Path) -> dict[str, Any]:
+def _words(row: Mapping[str, Any], model: str | Path, tool: Tool, launcher: Launcher) -> dict[str, Any]:
     tp, dp, ep, pp = (int(_number(row, key, 1)) for key in ("tp", "dp", "moe_ep", "pp"))
-    fraction = _number(row, "memory_fraction", 0.0)
-    dtype = _text(row, "dtype")
+    dtype, execution, software = (_text(row, key) for key in ("dtype", "execution", "software"))
+    chosen = sampling_of(tool, _text(row, "model"), running(execution, software).vintage())
     return {
-        "model": model, "gpu": _text(row, "gpu"), "execution": _text(row, "execution"),
-        "software": _text(row, "software"), "dtype": dtype or None,
-        "kv_dtype": _text(row, "kv_dtype") or _kv_of_checkpoint(model, dtype), "tp": tp, "dp": dp, "ep": ep, "pp": pp,
-        "num_gpus": tp * dp * pp, "memory_fraction": fraction or None,
+        "model": model, "gpu": _text(row, "gpu"), "execution": execution, "software": software,
+        "dtype": _own(model, dtype), "kv_dtype": _text(row, "kv_dtype") or _kv_of_checkpoint(model, dtype), "tp": tp,
+        "dp": dp, "ep": ep, "pp": pp, "num_gpus": tp * dp * pp, "sampling": _text(row, "sampling") or chosen,
+        "memory_fraction": _number(row, "memory_fraction", 0.0) or launcher.fraction,
     }  # fmt: skip
+
+
+def _own(model: str | Path, dtype: str) -> str | None:
+    """None, for what its own config says, where a row's word is the checkpoint's: "fp8" is that in blocks, too."""
+    checkpoint = load_config(model).checkpoint if isinstance(model, Path) else None
+    own = checkpoint is not None and dtype != "" and all(word.startswith(dtype) for word in checkpoint.words if word)
+    return None if own else dtype or None
 
 
 def _named(model: str, folder: Path) -> str | Path:
