@@ -19,7 +19,7 @@ from predictor.simulate.breakdown import classes, context_notes, longest_nodes, 
 from predictor.simulate.capacity import advised
 from predictor.simulate.interval import range_notes, total_interval
 from predictor.simulate.memory import Memory, memory_of
-from predictor.simulate.plan import plan_of
+from predictor.simulate.plan import capture_notes, plan_of
 from predictor.simulate.stage import EXCHANGES, PIPELINE, Plan
 from predictor.simulate.sustained import power_notes
 from predictor.simulate.times import GAPS, LAUNCHING, Operators, OpTime, TimedStage
@@ -198,7 +198,7 @@ class Forecast:
             why = explained(self.stages, run.explain)
         unknown = unknown_shares(op_times, table)
         taken = remark(run.work.execution, run.work.software)
-        known = run.numbers.notes + context_notes(run.config, run.work) + ((taken,) if taken else ())
+        known = run.numbers.notes + context_notes(run.config, run.work) + capture_notes(run)
         return replace(
             self.summary(),
             memory=advised(self.memory, run),
@@ -207,6 +207,7 @@ class Forecast:
             nodes=longest_nodes(by_stage, table, run.top),
             provenance=_provenance(op_times, table.estimators),
             notes=known
+            + ((taken,) if taken else ())
             + notes(breakdown, run.gpu.id, run.selector)
             + range_notes(table)
             + power_notes(self.stages)

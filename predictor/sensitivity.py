@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from predictor.engines import CAPTURED
 from predictor.errors import RequestError
 from predictor.estimators.device import NEED_EXPONENT
 from predictor.forecast import Forecast, forecast
 from predictor.hardware.what_if import vary
 from predictor.run import Run
+from predictor.simulate.plan import plan_of
 from predictor.workload import Workload
 
 #: Factors of each change: the question that is asked, by definition.
@@ -39,7 +41,7 @@ def sensitivities(of: Forecast) -> tuple[Change, ...]:
     found = [
         _changed(f"{more} more {name}", latency_s, partial(_with_gpu, run, parameter)) for name, parameter in hardware
     ]
-    if _launches(run):
+    if any(stage.host != CAPTURED for stage in plan_of(run).stages):
         half = replace(work, launch_overhead_s=work.launch_overhead_s * LESS, launch_overhead_assumed=False)
         found.append(_changed("half the launch overhead", latency_s, lambda: replace(run, work=half)))
     what = f"twice the batch ({work.batch * TWICE:,}), a sequence"
@@ -52,12 +54,6 @@ def _with_gpu(run: Run, parameter: str) -> Run:
     if parameter == "peak_flops":  # and the power that they need, or a board at its limit would show no change
         gpu = vary(gpu, "power_limit", MORE if run.work.dtype == "fp32" else MORE**NEED_EXPONENT)
     return replace(run, gpu=gpu)
-
-
-def _launches(run: Run) -> bool:
-    """Whether any pass waits for launches; the prefill of generate may, where its decode steps do not."""
-    engine = run.work.engine
-    return run.work.launches or (run.work.mode == "generate" and engine.host != engine.decode_host)
 
 
 def _larger(work: Workload) -> Workload:

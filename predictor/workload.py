@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from predictor import engines
-from predictor.engines import CAPTURED, GREEDY, SAMPLINGS, Engine
+from predictor.engines import GREEDY, SAMPLINGS, Engine
 from predictor.engines.exchange import ALL_GATHER, exchanges
 from predictor.engines.memory import check_fraction
 from predictor.errors import RequestError, UnsupportedError, nearest
@@ -357,11 +357,6 @@ class Workload:
         if self.mode == "decode":
             return self.context_len + 1
         return self.seq_len + max(0, self.output_len - 1)
-
-    @property
-    def launches(self) -> bool:
-        """Whether a pass of this run waits for launches, so that ``launch_overhead_s`` counts."""
-        return self.engine.host_of(self.mode == "decode") != CAPTURED
 
     @property
     def launch_range_s(self) -> tuple[float, float] | None:

@@ -174,8 +174,8 @@ def all_reduce_algorithm(
 
 
 def library_of(engine: Engine, gpu: GPUSpec) -> Callable[[Op], str] | None:
-    """Library of each operator's kernels on ``gpu``: that of `Engine.library_of`, and NCCL for an all_reduce that the
-    release leaves to it; None where it is the engine's for all.
+    """Library of each operator's kernels on ``gpu``: that of `Engine.library_of`, and for an all_reduce the engine's of
+    this release, or NCCL where the release leaves it to that; None where it is the engine's for all.
 
     PyTorch's symmetric memory, which nobody measured, is taken for the engine's own kernel, which it replaces where it
     is faster.
@@ -184,12 +184,13 @@ def library_of(engine: Engine, gpu: GPUSpec) -> Callable[[Op], str] | None:
     if found is None or found.collectives is None:
         return of_kernels
     capability = gpu.compute_capability or ""
+    own = f"{engine.kernels} {found.version}" if engine.aged and engine.kernels == engine.name else engine.kernels
 
     def choose(op: Op) -> str:
         if isinstance(op, Collective) and op.kind == "all_reduce" and op.local_ranks == op.ranks:
             linked = op.link != "pcie"
             algorithm = all_reduce_algorithm(engine, op.size, op.ranks, capability, linked=linked)
-            return NCCL if algorithm == NCCL else engine.kernels
+            return NCCL if algorithm == NCCL else own
         return engine.kernels if of_kernels is None else of_kernels(op)
 
     return choose

@@ -8,12 +8,12 @@ have shape (n,), one entry a call.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from predictor.engines.releases import as_of
+from predictor.engines.releases import age, as_of
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import MARLIN as MARLIN_SCHEMES
 
@@ -191,9 +191,15 @@ class Library:
     exchanges: Exchanges | None = None
     sends_tokens: bool = False
 
-    def all_reduce(self, version: str = "") -> AllReduce | None:
-        """Its own all_reduce as of ``version`` ("": the newest listed); None where it calls NCCL's alone."""
-        return as_of(self.all_reduces, version) if self.all_reduces else None
+    def as_of(self, version: str) -> Library:
+        """The library without what came after ``version``. RequestError for a version that is none."""
+        reduces, experts = self.all_reduces, self.experts
+        reduces = reduces[: len(reduces) - age(reduces, version)]
+        return replace(self, all_reduces=reduces, experts=experts[: len(experts) - age(experts, version)])
+
+    def all_reduce(self) -> AllReduce | None:
+        """Its own all_reduce, the newest listed; None where it calls NCCL's alone."""
+        return self.all_reduces[-1] if self.all_reduces else None
 
     def moe_kernel(self, variant: str, gpu: GPUSpec) -> str:
         """The kind of kernel that experts of a variant run with on ``gpu``, as its releases of 2026 choose.

@@ -10,6 +10,7 @@ from pathlib import Path
 from predictor.engines.base import Engine
 from predictor.engines.library import Library
 from predictor.engines.pytorch import PYTORCH
+from predictor.engines.releases import is_version
 from predictor.errors import RequestError, nearest
 from predictor.hardware.gpu import GPUSpec
 
@@ -77,8 +78,12 @@ def libraries() -> tuple[str, ...]:
 
 
 def library(name: str) -> Library:
-    """The library called ``name``; PyTorch's kernels for a name that rows use and that is described nowhere."""
-    return _built_in()[1].get(name) or _libraries.get(name) or PYTORCH
+    """The library called ``name``, in a release of it where one is named behind ("sglang 0.5.9"); PyTorch's kernels for
+    a name that rows use and that is described nowhere."""
+    found = _built_in()[1].get(name) or _libraries.get(name)
+    if found is None and is_version(version := name.rpartition(" ")[2]):
+        return library(name.rpartition(" ")[0]).as_of(version)
+    return found or PYTORCH
 
 
 def measured() -> tuple[Library, ...]:

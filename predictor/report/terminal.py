@@ -142,7 +142,8 @@ def _bound(answer: Prediction) -> str:
             return f"the CPU, for which the GPU waits {seconds(answer.host_s)}; {busy}"
         if work.engine.host != CALLS:
             return f"the CPU, which needs {seconds(answer.cpu_busy_s)} for launches and steps; {busy}"
-        better = "a newer release captures" if work.engine.serves else "cuda_graph or compile would take"
+        newer = "another batch or a newer release" if work.engine.decode_host != CALLS else "a newer release"
+        better = f"{newer} captures" if work.engine.serves else "cuda_graph or compile would take"
         return (
             f"the CPU, which needs {seconds(answer.cpu_busy_s)} to launch ({overhead(work)}"
             f" a framework call); {busy} ({better} the launches{'' if work.engine.serves else ' away'})"

@@ -39,9 +39,10 @@ def plan_of(run: Run) -> Plan:
         return training_plan(config, work, numbers, pass_, run.gpu)
     engine, launch_s, mode = work.engine, work.launch_overhead_s, work.mode
     waits = tuple(work.waits_s.items())
+    step_host = engine.decode_host if is_captured(run) else engine.host
 
     def stage(graph: Graph, phase: str, weight: float = 1.0, context: int = 0) -> Stage:
-        host = engine.host_of(phase == "decode")
+        host = step_host if phase == "decode" else engine.host
         gaps = gaps_of(host == CAPTURED, work.kernel_gap_s)
         found = Stage(graph, phase, weight, host, launch_s, waits, gaps, context)
         return found if work.parallelism.pp == 1 else _piped(found, config, work, numbers)
@@ -59,6 +60,29 @@ def plan_of(run: Run) -> Plan:
             for graph, weight, more in zip(graphs, weights, grown, strict=True)
         ]
     return Plan(tuple(stages))
+
+
+def is_captured(run: Run) -> bool:
+    """Whether a graph of the engine's default sizes holds the run's decode steps; True for an engine that captures
+    none, or whose sizes nobody read."""
+    engine, work = run.work.engine, run.work
+    if engine.decode_host != CAPTURED:
+        return True
+    from predictor.engines.defaults import captured_batch, graphs  # engines that capture alone have defaults of it
+    from predictor.engines.vintage import Setting
+
+    setting = Setting(run.gpu, work.parallelism.tp, work.parallelism.pp, latent=run.config.is_mla)
+    if graphs(engine, setting) is None:
+        return True
+    return captured_batch(engine, work.sequences_a_pass, setting, work.longest_sequence) is not None
+
+
+def capture_notes(run: Run) -> tuple[str, ...]:
+    """That a run's decode steps are launched, where the engine captures others; nothing of all other runs."""
+    if run.work.mode not in ("decode", "generate") or is_captured(run):
+        return ()
+    name = run.work.engine.name
+    return (f"{name} captures no decode step of {run.work.sequences_a_pass} sequences by default: it is launched.",)
 
 
 def _piped(stage: Stage, config: ModelConfig, work: Workload, numbers: Precision) -> Stage:

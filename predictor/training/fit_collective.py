@@ -88,8 +88,11 @@ def rows_of(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Rows:
     names, index = np.unique(gpu.astype(str), return_inverse=True)
     links = Links.of(batch.columns)
     named = frame["framework_version"].astype(str).tolist() if "framework_version" in frame else [""] * len(frame)
-    versions = [version if is_version(version) else "" for version in named]
-    kernels = OwnKernels.of(frame["framework"].astype(str).tolist(), links.ranks, versions)
+    libraries = [
+        f"{name} {version}" if is_version(version) else name
+        for name, version in zip(frame["framework"].astype(str), named, strict=True)
+    ]
+    kernels = OwnKernels.of(libraries, links.ranks)
     system = frame["system"].astype(object).fillna("").astype(str).to_numpy()
     return Rows(
         links, of_rows([Device.sheet(gpus[name]) for name in names], index), kernels,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from each import each
 
+from predictor import predict
 from predictor.errors import RequestError, SpecError, UnknownNameError
 from predictor.estimators.base import make_batch, predict_kernels
 from predictor.estimators.collective import Collectives
@@ -137,13 +138,27 @@ def test_a_kernel_that_pushes_is_one_hop() -> None:
     op = over(load_system("dgx-h100"), "all_reduce", "bf16", 512, 8)
     links = Links.of(make_batch("collective", [op, op, op]).columns)
     board = Device.sheet(H100)
-    kernels = OwnKernels.of(["vllm", "sglang", "sglang"], links.ranks, ["0.24.0", "0.5.14", "0.5.10"])
+    kernels = OwnKernels.of(["vllm 0.24.0", "sglang", "sglang 0.5.10"], links.ranks)
     pulled, pushed, copied = seconds(links, board, START, None, kernels)
     hop = op.link_latency_s + START.own_hop_trips * board.memory_latency_s
     assert pulled - pushed == pytest.approx(2 * hop, rel=1e-6) and copied == pulled
     pcie = over(load_system("l40s-pcie"), "all_reduce", "bf16", 512, 2)
     nccl, vllm, sglang, trtllm = (times([pcie], kernels=name)[0] for name in ("pytorch", "vllm", "sglang", "trtllm"))
     assert vllm == sglang < nccl == trtllm  # TensorRT-LLM's needs NVLink
+
+
+def test_the_all_reduce_follows_the_release() -> None:
+    """SGLang of 2025 reduces by a copy of vLLM's kernel, which waits at barriers; vLLM 0.2 by NCCL."""
+
+    def reduced_ms(execution: str, software: str) -> float:
+        words = {"mode": "decode", "batch": 8, "context_len": 512, "tp": 8, "execution": execution}
+        done = predict("llama-3.1-8b", "h100", software=software, **words)  # type: ignore[arg-type]
+        (row,) = [row for row in done.breakdown if row.op == "all_reduce"]
+        return row.latency_s * 1e3
+
+    newest, older = reduced_ms("sglang", "0.5.15"), reduced_ms("sglang", "0.5.9")
+    assert newest == reduced_ms("sglang", "") < older == pytest.approx(reduced_ms("vllm", "0.14"), rel=1e-6)
+    assert reduced_ms("vllm", "0.14") < reduced_ms("vllm", "0.2")
 
 
 def test_small_collectives_wait_for_memory() -> None:

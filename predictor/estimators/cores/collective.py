@@ -145,15 +145,14 @@ class OwnKernels:
     linked_from: FloatArray
 
     @classmethod
-    def of(cls, libraries: Sequence[str], ranks: FloatArray, versions: Sequence[str] = ()) -> OwnKernels:
-        """Of the libraries called so, (n,), over so many GPUs; as of ``versions``, the newest without them."""
+    def of(cls, libraries: Sequence[str], ranks: FloatArray) -> OwnKernels:
+        """Of the libraries called so, (n,), over so many GPUs; "sglang 0.5.9" is one as it was."""
         n = len(ranks)
         limit, pushes, linked_from = np.full(n, -1.0), np.zeros(n, dtype=np.bool_), np.full(n, 2.0)
-        releases = list(zip(libraries, versions or [""] * n, strict=True))
-        for library, version in dict.fromkeys(releases):
-            own = engines.library(library).all_reduce(version)
+        for library in dict.fromkeys(libraries):
+            own = engines.library(library).all_reduce()
             if own is not None:
-                rows = np.array([one == (library, version) for one in releases])
+                rows = np.array([one == library for one in libraries])
                 limit[rows], pushes[rows], linked_from[rows] = own.limit(ranks[rows]), own.pushes, own.linked_from
         return cls(limit, pushes, linked_from)
 
