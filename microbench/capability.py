@@ -45,8 +45,7 @@ class Target:
     def seconds(self, case: Case) -> float:
         """A rough time of one call: the larger of its FLOP and its bytes at half of the nominal rates."""
         op = case.op
-        flops = op.flops() or getattr(op, "direct_flops", float)()
-        return 2.0 * max(flops / self.rate(op.dtype), op.bytes_moved() / self.bandwidth) + 5e-6
+        return 2.0 * max(op.flops() / self.rate(op.dtype), op.bytes_moved() / self.bandwidth) + 5e-6
 
 
 def cpu_target(units: int, memory_bytes: float, name: str = "cpu") -> Target:
@@ -110,7 +109,7 @@ def _launcher_refusal(case: Case, target: Target) -> str:
         return "a GPU's tile probes need Triton"
     if case.launcher == "tile" and getattr(case.op, "k", 0) % int(str(case.option("tile")).split("x")[2]):
         return "k is no multiple of the tile's depth"
-    if case.launcher == "collective" and getattr(case.op, "ranks", 2) > (target.gpus if target.kind == "cuda" else 0):
+    if case.launcher == "collective" and getattr(case.op, "ranks", 2) > target.gpus:
         return "collectives need as many GPUs as they have ranks"
     if case.launcher == "rotary" and target.kind == "cpu" and case.op.dtype != "fp32":
         return "the rotary embedding of a processor is fp32"

@@ -19,6 +19,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("microbench.commands.doctor", "is this machine fit to be measured, and what to do where it is not"),
     "first-run": ("microbench.commands.first_run", "the first session on a machine: doctor, rehearsals, collection"),
     "collect": ("microbench.commands.collect", "measure this machine's GPUs, or its processor; resumes"),
+    "collectives": ("microbench.commands.collectives", "collectives over several nodes: what torchrun starts"),
     "plan": ("microbench.commands.plan", "what collect would run and how long it should take"),
     "status": ("microbench.commands.status", "how far the collections in a folder are"),
     "merge": ("microbench.commands.merge", "data sets of many nodes as one"),

@@ -15,13 +15,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from microbench import calibration, ceilings, environment, nvml, sweep
+from microbench import calibration, ceilings, collectives, environment, nvml, sweep
 from microbench.budget import COLLECTIVE_SHARE, Budget
 from microbench.capability import Target, target_of
 from microbench.case import Case
 from microbench.lane import Lane, Runner, now
 from microbench.progress import Progress
-from microbench.ranks import RankGroup
 from microbench.request import Request, Summary
 from microbench.storage import StorageError, storage_error
 from microbench.store import Store
@@ -173,7 +172,7 @@ class Collection:
         hz = self.request.lock_clocks_hz
         if hz is None:
             return
-        board = _board(worker.visible) if worker.kind == "cuda" else None
+        board = nvml.entry_board(worker.visible) if worker.kind == "cuda" else None
         if board is None or not board.lock_clocks(hz):
             raise RequestError(
                 f"--lock-clocks: the clock of {worker.kind} {worker.visible} cannot be locked: expected an NVIDIA GPU "
@@ -304,25 +303,20 @@ class Collection:
         self._budget.spend()
         if not self._with_collectives() or self._stop.is_set() or self._budget.left_s() <= 0:
             return None
-        first = self._lanes[0]
-        whole = [lane for lane in self._lanes if lane.error is None]
-        target = target_of(first.facts, len(whole))
-        plan = sweep.build(target, ("collective",), self.request.dtypes, self.request.sweeps)
-        wanted = [c for c in plan.cases if first.store.wants(c, self.request.retry_failures) and self.request.takes(c)]
         for worker in self._workers:
             worker.stop()
-        entries = [lane.worker.visible for lane in whole]
-        counts = sorted({getattr(case.op, "ranks", 0) for case in wanted})
-        for number, ranks in enumerate(counts):
-            own = deque(case for case in wanted if getattr(case.op, "ranks", 0) == ranks)
-            group = RankGroup("cuda", entries[:ranks], 0, self.request.settings)
-            self._workers.append(group)
-            lane = Lane(group, first.facts, first.store, own)
+        try:
+            lanes = collectives.in_node(self.request, [lane for lane in self._lanes if lane.error is None])
+        except RequestError as error:
+            self._warn(str(error))
+            return None
+        for number, lane in enumerate(lanes):
+            self._workers.append(lane.worker)
             self._lanes.append(lane)
             if self._budget.left_s() > 0 and self._runner.replace(lane):
-                until = self._budget.clock() + self._budget.left_s() / (len(counts) - number)
+                until = self._budget.clock() + self._budget.left_s() / (len(lanes) - number)
                 self._serve(lane, lambda until=until: self._budget.clock() < until)  # type: ignore[misc]
-            group.stop()
+            lane.worker.stop()
             if lane.error is not None:
                 return lane.error
         return None
@@ -353,7 +347,7 @@ class Collection:
         if self.request.lock_clocks_hz is None:
             return
         for lane in self._lanes:
-            board = _board(lane.worker.visible)
+            board = nvml.entry_board(lane.worker.visible)
             if board is not None:
                 board.unlock_clocks()
 
@@ -394,8 +388,3 @@ def _distinct(cases: Sequence[Case]) -> int:
             break
         seen.add(case.launcher)
     return len(seen)
-
-
-def _board(entry: str) -> nvml.Nvml | None:
-    """The board of an entry of CUDA_VISIBLE_DEVICES: an index or a UUID."""
-    return nvml.open_board(index=int(entry)) if entry.isdigit() else nvml.open_board(uuid=entry)

@@ -94,7 +94,7 @@ def boards(entries: Sequence[str]) -> list[Finding]:
                         "in a container: the utility capability; clocks and power stay unknown")]  # fmt: skip
     findings = []
     for entry in entries:
-        board = nvml.open_board(index=int(entry)) if entry.isdigit() else nvml.open_board(uuid=entry)
+        board = nvml.entry_board(entry)
         if board is None:
             findings.append(Finding(f"GPU {entry}", FAIL, "NVML does not know it", "look at nvidia-smi -L"))
         else:

@@ -7,6 +7,7 @@ answer is None, and the rows say nothing about it.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ REASONS: dict[int, str] = {
 _SM, _MEMORY = 1, 2
 _TOO_SMALL = 7  # NVML_ERROR_INSUFFICIENT_SIZE: the count is told all the same
 _POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT
+# nvml.h: NVML_P2P_CAPS_INDEX_NVLINK, NVML_NVLINK_MAX_LINKS, NVML_NVLINK_DEVICE_TYPE_SWITCH
+_P2P_NVLINK, _MOST_LINKS, _SWITCH = 2, 18, 2
 _LIBRARIES = ("libnvidia-ml.so.1", "libnvidia-ml.so")
 
 
@@ -138,6 +141,22 @@ class Nvml:
         function = getattr(self.library, "nvmlDeviceSetGpuLockedClocks", None)
         return function is not None and function(self.board, mhz, mhz) == 0
 
+    def linked(self, other: Nvml) -> bool | None:
+        """Whether NVLinks join this board and another, straight or through switches; None where it does not tell."""
+        found = ctypes.c_int()
+        function = getattr(self.library, "nvmlDeviceGetP2PStatus", None)
+        if function is None or function(self.board, other.board, _P2P_NVLINK, ctypes.byref(found)) != 0:
+            return None
+        return found.value == 0
+
+    def on_switch(self) -> bool:
+        """Whether one of its NVLinks ends at a switch."""
+        kind = ctypes.c_int()
+        function = getattr(self.library, "nvmlDeviceGetNvLinkRemoteDeviceType", None)
+        return function is not None and any(
+            function(self.board, link, ctypes.byref(kind)) == 0 and kind.value == _SWITCH for link in range(_MOST_LINKS)
+        )
+
     def unlock_clocks(self) -> bool:
         function = getattr(self.library, "nvmlDeviceResetGpuLockedClocks", None)
         return function is not None and function(self.board) == 0
@@ -177,3 +196,33 @@ def open_board(pci_bus_id: str = "", uuid: str = "", index: int | None = None) -
     if index is not None and library.nvmlDeviceGetHandleByIndex_v2(index, out) == 0:
         return Nvml(library, board)
     return None
+
+
+def entry_board(entry: str) -> Nvml | None:
+    """The board of an entry of CUDA_VISIBLE_DEVICES: an index or a UUID."""
+    return open_board(index=int(entry)) if entry.isdigit() else open_board(uuid=entry)
+
+
+def joined_by(boards: Sequence[Nvml | None]) -> str:
+    """The link of a node's boards, one of `predictor.hardware.system.LINKS`; "" where the driver does not tell.
+
+    Boards that NVLinks do not all reach, over others if need be, speak over PCIe.
+    """
+    known = [board for board in boards if board is not None]
+    if len(known) < max(2, len(boards)):
+        return ""
+    reached, todo = {0}, [0]
+    while todo:
+        at = todo.pop()
+        for other in set(range(len(known))) - {at}:
+            joined = known[at].linked(known[other])
+            if joined is None:
+                return ""
+            if joined and other not in reached:
+                reached.add(other)
+                todo.append(other)
+    if len(reached) < len(known):
+        return "pcie"
+    if all(board.on_switch() for board in known):
+        return "nvswitch"
+    return "pair" if len(known) == 2 else "mesh"

@@ -12,7 +12,7 @@ from microbench.ranks import RankMeasurer
 
 def open_handler(device: Any, settings: dict[str, Any]) -> worker.Handler:
     """What answers {"case": ...} with a row; every rank is asked the same."""
-    measurer = RankMeasurer(device, {**settings, "profile": False})
+    measurer = RankMeasurer(device, settings)
     return lambda document: measurer.measure(Case.from_json(document["case"]), document.get("samples_s"))
 
 

@@ -119,9 +119,13 @@ class Control:
         return high
 
     def union(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(sorted({name for one in self.every(list(names)) for name in one}))
+
+    def every(self, value: Any) -> list[Any]:
+        """What each rank says, in their order."""
         found: list[Any] = [None] * self.ranks
-        self._dist.all_gather_object(found, list(names), group=self.group)
-        return tuple(sorted({name for one in found for name in one}))
+        self._dist.all_gather_object(found, value, group=self.group)
+        return found
 
     def said(self, document: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """What the first rank says, on every rank."""
@@ -159,7 +163,7 @@ class RankMeasurer:
         global _control
         _control = self.control
         agree(device, self.control)
-        self._measurer = Measurer(device, Settings(**settings))
+        self._measurer = Measurer(device, Settings(**{**settings, "profile": False}))
 
     def measure(self, case: Case, samples_s: float | None = None) -> dict[str, Any]:
         self.control.spreads.clear()

@@ -21,7 +21,6 @@ LAUNCHERS: dict[str, str] = {
     "dropout": "dropout",
     "optimizer": "one step of Adam (foreach, fused) or SGD",
     "copy": "copies within the device and to and from the host",
-    "conv": "2-D convolution, forward and backward",
     "convolution": "convolutions of 1 to 3 dimensions: grouped, depthwise, transposed, channels last; all passes",
     "channel_norm": "batch norm and group norm, forward and backward",
     "pool": "max and average pooling, forward and backward",

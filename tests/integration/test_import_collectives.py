@@ -104,3 +104,17 @@ def test_rows_without_links_get_those_of_their_gpu() -> None:
     first, second, _ = dataset.ops_of(frame)
     assert first == over(load_system("dgx-h100"), "all_reduce", "bf16", 1024, 8)
     assert second == over(load_system("l40s-pcie"), "all_gather", "bf16", 2048, 2)
+
+
+def test_rows_over_another_link_or_several_nodes_keep_what_they_say() -> None:
+    columns = {
+        "source": "microbench", "source_file": "f", "source_row": [1, 2, 3], "gpu": "h100-sxm", "framework": "pytorch",
+        "protocol": "cuda_graph", "cache_state": "warm", "latency_ms": 1.0, "dtype": "bf16", "op": "collective",
+        "kind": "all_reduce", "size": 1024, "ranks": [8, 8, 16], "ranks_per_node": [0, 0, 8],
+        "link": ["nvswitch", "pcie", "nvswitch"], "link_bandwidth": 0.0, "net_bandwidth": [0.0, 0.0, 4e11],
+    }  # fmt: skip
+    frame = fill_links(dataset.to_frame(columns, 3))
+    filled, pcie, nodes = dataset.ops_of(dataset.to_frame({name: frame[name] for name in frame.columns}, 3))
+    assert filled == over(load_system("dgx-h100"), "all_reduce", "bf16", 1024, 8)
+    assert (pcie.link, pcie.link_bandwidth, pcie.system) == ("pcie", 0.0, "")
+    assert (nodes.link_bandwidth, nodes.net_bandwidth, nodes.stream) == (0.0, 4e11, "network")

@@ -30,6 +30,8 @@ class Library:
         self.locked: list[tuple[int, int]] = []
         self.asked: list[str] = []
         self.persistence, self.ecc, self.mig, self.processes = 1, 1, 0, 0
+        self.joined: list[set[int]] = []  # pairs of boards that NVLinks join without a switch
+        self.switches = False
         self._missing = missing
 
     def __getattribute__(self, name: str) -> Any:
@@ -148,6 +150,20 @@ class Library:
     def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, infos: Any) -> int:
         _into(count, ctypes.c_uint, self.processes)
         return 7 if self.processes and infos is None else _SUCCESS  # 7: the room is too small
+
+    def nvmlDeviceGetP2PStatus(self, handle: Any, other: Any, index: int, out: Any) -> int:
+        self._board(handle)
+        assert self._board(handle) is not self._board(other), "a board and itself"
+        joined = {handle.value - _HANDLE, other.value - _HANDLE} in self.joined or self.switches
+        _into(out, ctypes.c_int, 0 if index == 2 and joined else 5)  # NVML_P2P_STATUS_NOT_SUPPORTED
+        return _SUCCESS
+
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: Any, link: int, out: Any) -> int:
+        self._board(handle)
+        if not self.switches and not self.joined:
+            return _UNSUPPORTED
+        _into(out, ctypes.c_int, 2 if self.switches else 0)
+        return _SUCCESS if link < 18 else _INVALID
 
     def nvmlDeviceSetGpuLockedClocks(self, handle: Any, low: Any, high: Any) -> int:
         self._board(handle)

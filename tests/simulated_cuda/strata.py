@@ -33,7 +33,7 @@ def stratum(case: Case) -> tuple[Any, ...]:
 
 def cost(case: Case) -> float:
     op = case.op
-    return max(op.flops(), getattr(op, "direct_flops", float)(), 20.0 * sweep._footprint(op))
+    return max(op.flops(), 20.0 * sweep._footprint(op))
 
 
 def smallest(cases: Iterable[Case]) -> list[Case]:

@@ -114,7 +114,7 @@ def test_plan_lists_and_writes_what_collect_reads(tmp_path: Path, capsys: pytest
         (["--calibration", "--rows", "257"], "16 to 256"),
         (["--calibration", "--rows", "0"], "16 to 256"),
         (["--ops", "softmax", "--rows", "64"], "--calibration"),
-        (["--calibration", "--ops", "conv"], "no case"),
+        (["--calibration", "--ops", "pool"], "no case"),
         (["--calibration", "--ops", "softmax", "--out", "/dev/null/x/cases.json"], "/dev/null"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from microbench import capability, collect, supervisor, sweep
+from microbench import capability, collect, collectives, nvml, supervisor, sweep
 from microbench.case import Case
 from microbench.collect import Collection
 from microbench.dataset import read
@@ -97,7 +97,8 @@ class FakeGroup(FakeWorker):
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
     monkeypatch.setattr(collect, "Worker", FakeWorker)
-    monkeypatch.setattr(collect, "RankGroup", FakeGroup)
+    monkeypatch.setattr(collectives, "RankGroup", FakeGroup)
+    monkeypatch.setattr(nvml, "joined_by", lambda boards: "nvswitch")
     monkeypatch.setattr(FakeWorker, "asked", Counter())
     monkeypatch.setattr(FakeWorker, "started", [])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
@@ -129,8 +130,17 @@ def test_two_gpus_share_a_queue_and_a_folder(
     assert found.valid and found.rows == summary.new_rows and found.roofline_violations == 0
     assert {part.path.parent.name for part in read(tmp_path)} == {"softmax", "tile", "collective", "ceiling"}
     assert not (tmp_path / "h100-sxm" / "device.yaml").exists()  # the catalogue has the board
-    collectives = [row for part in read(tmp_path) for row in part.all_rows if row["op"] == "collective"]
-    assert {row["ranks"] for row in collectives} == {2}
+    joined = [row for part in read(tmp_path) for row in part.all_rows if row["op"] == "collective"]
+    assert {(row["ranks"], row["link"]) for row in joined} == {(2, "nvswitch")}
+
+
+def test_collectives_over_links_that_nobody_names_are_left_out(
+    gpus: type[FakeWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "joined_by", lambda boards: "")
+    done = Collection(Request(tmp_path, ops=("embedding", "collective"), dtypes=("bf16",)), quiet=True).run()
+    assert done.warnings == ["collectives are left out: the driver does not say how the boards are joined"]
+    assert "0,1" not in gpus.started and done.new_rows
 
 
 def embeddings(tmp_path: Path, **more: Any) -> collect.Summary:

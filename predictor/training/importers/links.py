@@ -45,7 +45,8 @@ def _one_each(system: SystemSpec) -> dict[str, Any]:
 def fill_links(frame: Frame) -> Frame:
     """`frame` (schema columns) with the links of its collectives where a row names none: its GPU's default system.
 
-    Rows of a GPU that the catalogue lacks, or of more GPUs than a node has, are left as they are.
+    Rows of a GPU that the catalogue lacks, of more GPUs than a node has, of several nodes, or over another kind of link
+    than the system's are left as they are.
     """
     pd = require("pandas")
     bandwidth = frame["link_bandwidth"] if "link_bandwidth" in frame else pd.Series(0.0, index=frame.index)
@@ -53,12 +54,16 @@ def fill_links(frame: Frame) -> Frame:
     if not here.any():
         return frame
     frame = frame.copy()
+    link = frame["link"].astype(object).fillna("") if "link" in frame else pd.Series("", index=frame.index)
+    node = frame["ranks_per_node"].fillna(0) if "ranks_per_node" in frame else pd.Series(0, index=frame.index)
+    here = here & ((node <= 0) | (node == frame["ranks"])).fillna(False).to_numpy(dtype=bool)
     for gpu in sorted(set(frame.loc[here, "gpu"].astype(str))):
         try:
             system = default_system(load_gpu(gpu))
         except TilecastError:
             continue
         rows = here & (frame["gpu"].astype(str) == gpu).to_numpy() & (frame["ranks"] <= system.gpus_per_node).to_numpy()
+        rows &= link.isin(["", system.link]).to_numpy()
         part = frame[rows]
         cells = collective_cells(system, part["kind"], part["size"], part["ranks"], part["ranks"])
         for name in (*_LINK, "system", "ranks_per_node"):
