@@ -10,7 +10,7 @@ from predictor.engines import Engine, engine, names
 from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.hardware.gpu import GPUSpec
 from predictor.parts import Checkpoint
-from predictor.precision import TRAINABLE, Precision, checkpoint_precision, default_dtype, precision
+from predictor.precision import BASES, TRAINABLE, Precision, checkpoint_precision, default_dtype, precision
 from predictor.workload import ASKED, CACHED, CHECKPOINT, DEFAULT
 
 #: What a KV cache may be asked to be: "auto" is the activations' dtype. Nothing is known of kernels for others.
@@ -27,9 +27,10 @@ class Cache(NamedTuple):
 
 
 def numbers_of(
-    checkpoint: Checkpoint | None, gpu: GPUSpec, dtype: str | None, mode: str, engine: Engine
+    checkpoint: Checkpoint | None, gpu: GPUSpec, dtype: str | None, mode: str, engine: Engine, adapters: bool = False
 ) -> tuple[Precision, str]:
     """The formats of weights and activations, and where they come from; ``dtype`` "checkpoint" insists on its own.
+    ``adapters``: they alone are trained, on a base that may be in few bits.
 
     Raises UnsupportedError (or RequestError), one line, for what the GPU or the mode cannot do.
     """
@@ -46,8 +47,7 @@ def numbers_of(
             raise UnsupportedError(f"{checkpoint.trouble}; --dtype overrides the checkpoint")
         return checkpoint_precision(checkpoint, gpu, unpacks=engine.unpacks), CHECKPOINT
     numbers = precision(default_dtype(gpu) if dtype is None else dtype, gpu)
-    if training and numbers.name not in TRAINABLE:
-        raise UnsupportedError(f"--dtype {dtype} is for inference: training runs in {', '.join(TRAINABLE)}")
+    _check_base(numbers.name, training, adapters, engine)
     if checkpoint is not None and dtype is None:
         notes = (f"training runs in {numbers.name}, not in the checkpoint's {_named(checkpoint)}",)
         return replace(numbers, notes=notes), DEFAULT
@@ -55,6 +55,17 @@ def numbers_of(
         notes = (f"--dtype {dtype} overrides the checkpoint's {_named(checkpoint)}",)
         return replace(numbers, notes=notes), ASKED
     return numbers, DEFAULT if dtype is None else ASKED
+
+
+def _check_base(word: str, training: bool, adapters: bool, runs: Engine) -> None:
+    """UnsupportedError, one line, for a word that does not train, or trains under adapters alone."""
+    if training and word not in TRAINABLE and not (adapters and word in BASES):
+        under = f", and under --lora in {', '.join(BASES)}" if word in BASES or adapters else ""
+        raise UnsupportedError(f"--dtype {word} is for inference: training runs in {', '.join(TRAINABLE)}{under}")
+    if training and word in BASES and runs.trains:
+        raise UnsupportedError(f"--dtype {word}: --execution {runs.name} has no base in it; expected eager or compile")
+    if not training and word == "nf4":
+        raise UnsupportedError("--dtype nf4 is a frozen base's: expected --mode train with --lora")
 
 
 def _named(checkpoint: Checkpoint) -> str:

@@ -45,6 +45,7 @@ _MEANINGS: Mapping[str, Meaning] = {
     "int4_wo_g32": Meaning("", "", "int4_wo_g32", "int4_wo_g32"),
     "fp8_wo": Meaning("", "", "fp8_wo", "fp8_wo"),
     "nvfp4_wo": Meaning("", "", "nvfp4_wo", "nvfp4_wo"),
+    "nf4": Meaning("", "", "nf4", "nf4"),
     "mxfp4": Meaning("", "", "w4a16_mxfp4", "w4a16_mxfp4"),
     "mxfp8": Meaning("mxfp8", "bf16", also=_MICROSCALING),
     "mxfp4_mxfp8": Meaning("mxfp8", "bf16", "w4a8_mxfp4_mxfp8", "w4a8_mxfp4_mxfp8", _MICROSCALING),
@@ -53,6 +54,8 @@ _MEANINGS: Mapping[str, Meaning] = {
 SUPPORTED = tuple(_MEANINGS)
 #: Those that training can run in; the others quantize for inference.
 TRAINABLE = ("fp32", "tf32", "fp16", "bf16", "fp8")
+#: Those of a frozen base under adapters, whose weights are unpacked ahead of every product (QLoRA).
+BASES = ("nf4", "int4_wo", "int4_wo_g64", "int4_wo_g32", "nvfp4_wo", "int8_wo", "fp8_wo")
 #: dtypes that have a peak on some GPU and no estimator or graph yet
 LATER = ("int4", "fp4", "fp64")
 

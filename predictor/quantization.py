@@ -46,6 +46,10 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
             # fp8 and nvfp4 weights on units without them: Marlin unpacks them to 16 bit (vLLM, SGLang)
             Scheme("fp8_wo", 8 + 32 / 128**2, 0, ("int8_wo", "int4_wo", "bf16")),
             Scheme("nvfp4_wo", 4 + 8 / 16, 0, ("w4a16_mxfp4", "int4_wo", "bf16")),
+            # NF4 with double quantization (QLoRA, arXiv:2305.14314, section 3): 8 bits for 64, 32 bits for 256 of those
+            Scheme(
+                "nf4", 4 + 8 / 64 + 32 / (64 * 256), 0, ("int4_wo_g64", "int4_wo", "w4a16_mxfp4", "int8_wo", "bf16")
+            ),
             # OCP Microscaling Formats 1.0: one 8-bit scale for 32 elements
             Scheme("w4a16_mxfp4", 4 + 8 / 32, 0, ("int4_wo", "bf16")),
             Scheme("w4a8_mxfp4_mxfp8", 4 + 8 / 32, 8 + 8 / 32, ("mxfp8", "nvfp4", "fp8", "bf16")),

@@ -117,7 +117,7 @@ class Request:
         if isinstance(self.top, bool) or not isinstance(self.top, int) or self.top < 0:
             raise RequestError(f"--top {self.top!r}: expected 0 or more")
         engine = running(self.execution, self.software)
-        numbers, source = numbers_of(config.checkpoint, gpu, self.dtype, self.mode, engine)
+        numbers, source = numbers_of(config.checkpoint, gpu, self.dtype, self.mode, engine, self.lora != 0)
         attention = self.attention or default_attention(numbers.name, gpu)
         cache = Cache(self.mode, engine, attention, gpu)
         numbers, kv_source = cached(numbers, config.checkpoint, self.kv_dtype, cache)

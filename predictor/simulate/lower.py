@@ -117,8 +117,9 @@ def lower(
 
             check_experts(config, mesh, looped=step.experts == "loop" and bool(config.expert_capacity))
             graph = spread_experts(graph, mesh, step.mode != "decode")
+    based = step.lora > 0 and accumulate is not None and formats is not None and bool(formats.linear.quant)
     if not engine.fuses:
-        return _in_context(graph, mesh, cp_comm)
+        return _unpacked(_in_context(graph, mesh, cp_comm), based)
     from predictor.passes.fuse import fuse  # a forecast of eager PyTorch starts without it
 
     graph = _in_context(fuse(graph, engine), mesh, cp_comm)
@@ -129,11 +130,21 @@ def lower(
             from predictor.passes.narrow import with_casts  # nor does eager PyTorch cast
 
             graph = with_casts(graph, step.lora > 0)
+    graph = _unpacked(graph, based)
     if not step.sampling or config.head != "lm":
         return graph
     from predictor.passes.sample import sample  # nor does it choose tokens
 
     return sample(graph, engine, step.batch, config.vocab, step.sampling)
+
+
+def _unpacked(graph: Graph, based: bool) -> Graph:
+    """``graph`` with the kernels that unpack a base in few bits."""
+    if not based:
+        return graph
+    from predictor.passes.unpack import unpack  # who trains no adapters starts without it
+
+    return unpack(graph)
 
 
 def _in_context(graph: Graph, mesh: Mesh | None, comm: str) -> Graph:

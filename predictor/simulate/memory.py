@@ -277,10 +277,13 @@ def _of_training(run: Run, plan: Plan) -> tuple[Held, int]:
         saved = saved_bytes(plan.stages[0].graph)
         count = _parameters(run.config)
         if run.work.lora:
-            from predictor.passes.freeze import is_trained  # who trains all weights starts without it
+            from predictor.passes.freeze import is_trained  # who trains all weights starts without them
+            from predictor.passes.unpack import spared_bytes
 
-            trained = sum(w.elements * n for w, n in plan.stages[0].graph.weights() if is_trained(w))
-            return _state(run, trained, 1, count)._replace(activations=saved), 0
+            graph, itemsize = plan.stages[0].graph, 2.0 if run.numbers.mixed else 4.0
+            trained = sum(w.elements * n for w, n in graph.weights() if is_trained(w))
+            frozen = count * itemsize - spared_bytes(graph, itemsize)
+            return _state(run, trained, 1, frozen)._replace(activations=saved), 0
         return _state(run, count, 1)._replace(activations=saved), 0
     work, over, parallel = run.work, run.work.parallelism, plan.parallel
     assert work.system is not None
@@ -297,7 +300,8 @@ def _of_training(run: Run, plan: Plan) -> tuple[Held, int]:
         most = each.sum(axis=2)[0]
     found = []
     for rank, activations in zip(kinds, most.tolist(), strict=True):
-        state = _state(run, rank.trained, inner, rank.parameters - rank.trained)
+        frozen = (rank.parameters - rank.trained) * (2.0 if run.numbers.mixed else 4.0) - rank.spared
+        state = _state(run, rank.trained, inner, frozen)
         units = [parallel.units[place] for place in rank.chunks if place in parallel.units]
         gathered = max((_largest_unit(plan, unit.gather) for unit in units), default=0.0)
         found.append(state._replace(activations=activations, weights=state.weights + 2.0 * gathered))
@@ -319,15 +323,15 @@ def least_of_training(run: Run) -> float:
     return _state(run, _parameters(run.config), over.dp).total
 
 
-def _state(run: Run, count: int, shards: int, frozen: int = 0) -> Held:
+def _state(run: Run, count: int, shards: int, frozen: float = 0.0) -> Held:
     """Weights (with an fp32 master copy in 16-bit training), gradients and optimizer state of ``count`` parameters,
-    spread over so many ``shards`` as far as the run spreads them; of ``frozen`` ones the weights alone."""
+    spread over so many ``shards`` as far as the run spreads them; ``frozen``: bytes of other weights."""
     mixed, work = run.numbers.mixed, run.work
     optimizer, shard, training = work.optimizer, work.parallelism.shard, work.engine.training
     state, gradients_in, weights_in = (shards if shard in among else 1 for among in _SPREAD)
     master = 4.0 if mixed and optimizer != "none" else 0.0
     weights = count * ((2.0 if mixed else 4.0) / weights_in + master / state)
-    weights += frozen * (2.0 if mixed else 4.0) / weights_in
+    weights += frozen / weights_in
     wide = work.micro_batches > 1 or (training is not None and training.main_gradients == "fp32")
     gradients = count * (4.0 if not mixed or wide else 2.0) / gradients_in
     return Held(weights, gradients, count * _STATE[optimizer] / state, 0.0)

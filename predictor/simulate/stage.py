@@ -62,7 +62,8 @@ class Stage(NamedTuple):
 class Rank(NamedTuple):
     """A stage of a pipeline, of its kind: places in ``Plan.stages``. ``chunks``: of its chunks, in order; ``reduce``
     and ``gather``: what its replicas exchange once a step (-1: nothing); ``update``: the optimizer's step (-1: none).
-    ``parameters``: elements of its weights, ``trained`` of those that are trained."""
+    ``parameters``: elements of its weights, ``trained`` of those that are trained; ``spared``: bytes that a base in few
+    bits saves of them."""
 
     chunks: tuple[int, ...]
     reduce: int
@@ -70,6 +71,7 @@ class Rank(NamedTuple):
     update: int
     parameters: int
     trained: int
+    spared: float = 0.0
 
 
 class Units(NamedTuple):

@@ -25,6 +25,7 @@ from predictor.passes.freeze import is_trained
 from predictor.passes.offload import check_offload, moved_bytes, offload
 from predictor.passes.optimizer import update_graph
 from predictor.passes.pipeline import Chunk, chunks_of, cut
+from predictor.passes.unpack import spared_bytes
 from predictor.precision import Precision
 from predictor.simulate.gaps import gaps_of
 from predictor.simulate.lower import lower, own_update
@@ -165,7 +166,8 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
                 if graph.blocks:
                     rank[name] = len(stages)
                     stages.append(stage(graph, phase))
-            found.append(Rank(mine, rank["reduce"], rank["gather"], rank["update"], count, trained))
+            spared = sum(spared_bytes(graph, exchange.itemsize) for graph in ahead) if work.lora else 0.0
+            found.append(Rank(mine, rank["reduce"], rank["gather"], rank["update"], count, trained, spared))
         ranks.append(kinds[mine])
     message = -1
     if over.pp > 1:
@@ -308,19 +310,26 @@ class _Exchange:
         gathers: list[Block] = []
         reduces: list[Block] = []
         for b, block in enumerate(graph.blocks):
-            count = sum(weight.elements for weight, _ in Graph((replace(block, repeat=1),)).weights())
+            one = Graph((replace(block, repeat=1, layers=block.layers[:1]),))
+            count = sum(weight.elements for weight, _ in one.weights())
             if block.backward_of is not None or not count:
                 continue
-            nbytes = count * self.gradient_bytes
-            scaled: Op = Elementwise(self.gradient_dtype, "mul_scalar", count)
-            out = [
-                Node(scaled, "gradients scaling", phase=BACKWARD, scope="gradients scaling"),
-                self._node("reduce_scatter", nbytes),
-            ]
-            if self.outer > 1:
+            trained = _trained(one) if self.work.lora else count
+            nbytes = trained * self.gradient_bytes
+            scaled: Op = Elementwise(self.gradient_dtype, "mul_scalar", trained)
+            out = (
+                [
+                    Node(scaled, "gradients scaling", phase=BACKWARD, scope="gradients scaling"),
+                    self._node("reduce_scatter", nbytes),
+                ]
+                if trained
+                else []
+            )
+            if self.outer > 1 and trained:
                 out.append(self._node("all_reduce", nbytes / self.inner, axis="copies"))
             places.append(b)
-            gathers.append(Block(block.name, (self._node("all_gather", count * self.itemsize, WEIGHTS),), block.repeat))
+            stored = count * self.itemsize - (spared_bytes(one, self.itemsize) if self.work.lora else 0.0)
+            gathers.append(Block(block.name, (self._node("all_gather", stored, WEIGHTS),), block.repeat))
             reduces.append(Block(block.name, tuple(out), block.repeat))
         return tuple(places), Graph(tuple(gathers)), Graph(tuple(reduces))
 
