@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import wraps
 from inspect import signature
@@ -13,7 +13,7 @@ from predictor.engines import EAGER, GREEDY, Engine, running
 from predictor.engines.exchange import ALL_GATHER
 from predictor.errors import RequestError, UnsupportedError
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly, load_artifacts
-from predictor.frontends.words import model_of
+from predictor.frontends.words import model_of, with_plan
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.networks import ModelConfig
 from predictor.networks.traced import recorded
@@ -99,6 +99,7 @@ class Request:
     top: int = 0
     explain: str | None = None
     input: str | Sequence[str] | None = None
+    tp_plan: str | Path | Mapping[str, str] | None = None
     strict: bool = False
 
     def run(self, selector: ArtifactSet | RooflineOnly | None = None) -> Run:
@@ -108,6 +109,7 @@ class Request:
         line, for a request that cannot be answered.
         """
         config = self.model if isinstance(self.model, ModelConfig) else model_of(self.model, self.input)
+        config = with_plan(config, self.tp_plan)
         if recorded(config) is not None:
             return _as_recorded(self, config)._run(config, selector)
         return self._run(config, selector)
@@ -201,6 +203,7 @@ def _as_recorded(asked: Request, config: ModelConfig) -> Request:
         raise UnsupportedError(
             f"--mode {asked.mode}: {config.name} has {', '.join(source.modes)}; expected one of these"
         )
+    _check_for_traced(asked, config)
     if source.dtype and asked.dtype not in (None, source.dtype):
         raise RequestError(f"--dtype {asked.dtype}: {config.name} was recorded in {source.dtype}; expected that")
     if source.sizes is None:
@@ -219,6 +222,16 @@ def _as_recorded(asked: Request, config: ModelConfig) -> Request:
             f"--micro-batch {asked.micro_batch}: {config.name} was recorded with {batch}; expected that"
         )
     return replace(asked, batch=whole, seq_len=tokens, dtype=asked.dtype or source.dtype or None)
+
+
+def _check_for_traced(asked: Request, config: ModelConfig) -> None:
+    """UnsupportedError, one line, for words whose passes need the names of a built model's axes."""
+    found = [f"--{name} {value}" for name, value in (("cp", asked.cp), ("ep", asked.ep)) if value != 1]
+    found += ["--sp"] * bool(asked.sp) + [f"--lora {asked.lora}"] * bool(asked.lora)
+    found += ["--recompute selective"] * (asked.recompute == "selective")
+    found += [f"--offload-layers {asked.offload_layers}"] * bool(asked.offload_layers)
+    if found:
+        raise UnsupportedError(f"{found[0]}: not built for models that are traced ({config.name}); leave it out")
 
 
 def _output_len(asked: Request, config: ModelConfig, lens: tuple[int, ...]) -> int:

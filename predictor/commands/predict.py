@@ -110,6 +110,11 @@ def add_words(parser: argparse.ArgumentParser) -> None:
     add("--lora", type=int, default=0, metavar="RANK", help="train adapters of attention's projections alone (train)")
     add("--num-gpus", type=int, help="GPUs of the run (default: the product of --tp, --pp, --dp and --cp)")
     add("--tp", type=int, default=1, help="GPUs that share every layer (tensor parallel)")
+    add(
+        "--tp-plan",
+        metavar="FILE",
+        help="YAML of a traced model's modules: how --tp shares each (default: the model's own tp_plan)",
+    )
     add("--sp", action="store_true", help="sequences are split over --tp outside of what it splits (sequence parallel)")
     add("--tp-overlap", action="store_true", help="products run beside the collectives of --tp, with --sp (train)")
     add("--pp", type=int, default=1, help="stages of the pipeline (train, prefill, decode, generate)")

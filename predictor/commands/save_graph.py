@@ -37,7 +37,7 @@ def _recording(found: Forecast) -> Recording:
     accumulate = (work.batch > batch or work.optimizer == "none") if train else None
     source = recorded(config)
     if source is not None:
-        return source.record(step, accumulate)
+        return source.record(step, accumulate, work.parallelism.tp)
     graph = build(config, step)
     graph = graph if accumulate is None else joint(graph, accumulate)
     count = parameters(config)

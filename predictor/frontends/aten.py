@@ -134,6 +134,8 @@ TABLE: dict[str, r.Rule] = {
     "mm": r.product, "addmm": r.product_with_bias, "bmm": r.batched, "baddbmm": r.batched, "mv": r.matrix_vector,
     "addmv": r.matrix_vector, "dot": r.matrix_vector, "vdot": r.matrix_vector, "_grouped_mm": r.grouped,
     "fused_attention": r.attended(), "fused_attention_backward": r.attended(BACKWARD),
+    # what the ranks of a layer say to each other (`predictor.frontends.tensor_plan`)
+    "all_reduce": r.collective("all_reduce"), "all_gather": r.collective("all_gather"),
     # the optimizer: kernels over lists of tensors, with how many lists each reads
     "_foreach_add": r.each_of_list(2), "_foreach_sub": r.each_of_list(2), "_foreach_mul": r.each_of_list(1),
     "_foreach_div": r.each_of_list(1), "_foreach_sqrt": r.each_of_list(1), "_foreach_lerp": r.each_of_list(2),

@@ -12,6 +12,7 @@ from predictor.frontends.call import Call, Operand
 from predictor.hardware.gpu import FETCH_BYTES
 from predictor.ops.attention import Attention
 from predictor.ops.base import BACKWARD, FORWARD, Op
+from predictor.ops.collective import Collective
 from predictor.ops.elementwise import FUNCTIONS, Copy, Dropout, Elementwise, Reduce
 from predictor.ops.embedding import CrossEntropy, Embedding
 from predictor.ops.gemm import Gemm
@@ -338,3 +339,8 @@ def each_of_list(reads: int, flops: float = 1.0) -> Rule:
         return (Elementwise(first[0].dtype, "fused", n, min(reads, len(lists)), chain_flops=flops),)
 
     return rule
+
+
+def collective(kind: str) -> Rule:
+    """A collective whose result is the whole buffer, over links that are not known yet (`tensor_parallel.joined`)."""
+    return lambda call: (Collective(call.out.dtype, kind, round(call.out.nbytes), int(call.kwargs["ranks"])),)

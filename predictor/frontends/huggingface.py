@@ -11,9 +11,11 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from copy import copy
+from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from predictor.dtypes import bytes_of
 from predictor.engines import EAGER
@@ -67,32 +69,43 @@ class HuggingFace:
         self.data = {k: v for k, v in data.items() if k != "quantization_config"}
         self.name = name
         self.where = where
+        self.plan: Mapping[str, str] | None = None
         self._models: dict[str, Any] = {}
-        self._found: dict[tuple[Any, ...], Recording] = {}
+        self._found: dict[str, Recording] = {}
         self._caches: dict[tuple[int, int], float] = {}
 
-    def record(self, step: Step, accumulate: bool | None) -> Recording:
-        key = (
+    def planned(self, plan: Mapping[str, str]) -> Self:
+        found = copy(self)
+        found.plan, found._found = plan, {}
+        return found
+
+    def record(self, step: Step, accumulate: bool | None, tp: int = 1) -> Recording:
+        key: tuple[Any, ...] = (
             step.mode, step.batch, step.seq_len, step.context_len, step.act_dtype, step.attention, step.logits,
             accumulate,
         )  # fmt: skip
-        if key not in self._found:
+        if tp > 1:
+            key = (*key, tp, self.plan)
+        known = json.dumps(key)
+        if known not in self._found:
             path = self._path(key)
             kept = _kept(path)
             if kept is None:
-                kept = self._recorded(step, bool(accumulate))
+                kept = self._recorded(step, bool(accumulate), tp)
                 _keep(kept, path)
-            self._found[key] = kept
-        return self._found[key]
+            self._found[known] = kept
+        return self._found[known]
 
-    def parameters(self) -> int:
-        for recording in self._found.values():
-            return recording.parameters
+    def parameters(self, tp: int = 1) -> int:
+        recordings = [*self._found.values()]
+        recording = next((r for r in recordings if r.tp == tp), recordings[0] if recordings else None)
+        if recording is not None:
+            return recording.parameters_of(tp)
         return int(sum(p.numel() for p in dict.fromkeys(self._model("sdpa").parameters())))
 
-    def cache_bytes(self, batch: int, tokens: int, kv_dtype: str) -> float:
+    def cache_bytes(self, batch: int, tokens: int, kv_dtype: str, tp: int = 1) -> float:
         """Bytes of what a prefill of so many tokens leaves, from two lengths: what grows, and what does not."""
-        recording = next((r for r in self._found.values() if r.mode in ("prefill", "decode")), None)
+        recording = next((r for r in self._found.values() if r.mode in ("prefill", "decode") and r.tp == tp), None)
         if recording is not None and recording.cache_per_token >= 0.0:
             scale = bytes_of(kv_dtype) / bytes_of(recording.dtype)
             return batch * scale * (recording.cache_fixed + recording.cache_per_token * tokens)
@@ -110,23 +123,25 @@ class HuggingFace:
         text = json.dumps([self.data, key, versions], sort_keys=True, default=str)
         return cache_folder() / f"{self.data['model_type']}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
-    def _recorded(self, step: Step, accumulate: bool) -> Recording:
+    def _recorded(self, step: Step, accumulate: bool, tp: int) -> Recording:
         last: RequestError | None = None
         wanted = ("tilecast", "sdpa", _UNFUSED) if step.attention == "flash" else (_UNFUSED,)
         for attention in wanted:  # what a class can take is known when it has run
             try:
-                return self._with(step, accumulate, attention)
+                return self._with(step, accumulate, attention, tp)
             except RequestError as error:
                 last = last or error
         assert last is not None
         raise last
 
-    def _with(self, step: Step, accumulate: bool, attention: str) -> Recording:
+    def _with(self, step: Step, accumulate: bool, attention: str, tp: int) -> Recording:
         from predictor.frontends import huggingface_passes, torch_trace
+        from predictor.frontends.tensor_plan import of_one_rank
 
         dtype = step.act_dtype if step.act_dtype in FLOATS else "bf16"
         model = torch_trace.on_meta(self._model(attention), dtype)
-        return huggingface_passes.record(model, self.name, step, dtype, accumulate)
+        record = partial(huggingface_passes.record, model, self.name, step, dtype, accumulate)
+        return of_one_rank(model, self.plan, tp, self.name, record)
 
     def _model(self, attention: str) -> Any:
         """The module on the meta device; its parts run ``attention``."""

@@ -20,7 +20,7 @@ from predictor.graph.graph import Node
 from predictor.graph.recording import Recording
 from predictor.graph.tensor import ACTIVATION, INDEX, WEIGHT, Tensor
 from predictor.networks.step import Step
-from predictor.networks.traced import TracedModel, traced_model
+from predictor.networks.traced import Alone, TracedModel, traced_model
 
 #: Operators that move nothing, by definition.
 _FREE = words_of("Reshape Squeeze Unsqueeze Flatten Identity Constant Shape Size Dropout ConstantOfShape Range")
@@ -46,7 +46,7 @@ _REDUCTIONS = {f"Reduce{kind}": name for kind, name in (
 _DTYPES = {2: "int8", 3: "int8", 6: "int32", 7: "int64", 9: "bool", 10: "fp16", 11: "fp64", 16: "bf16"}
 
 
-class Onnx:
+class Onnx(Alone):
     """One ONNX file over inputs of fixed sizes; forward alone. See `predictor.networks.traced.Source`."""
 
     modes: tuple[str, ...] = ("forward",)
@@ -60,13 +60,14 @@ class Onnx:
         shape = () if first is None else first[1]
         self.sizes: tuple[int, int] | None = (shape[0] if shape else 1, shape[1] if len(shape) == 2 else 1)
 
-    def parameters(self) -> int:
+    def parameters(self, tp: int = 1) -> int:
         return sum(math.prod(t.dims) for t in self.model.graph.initializer if t.data_type in (1, 10, 11, 16))
 
-    def cache_bytes(self, batch: int, tokens: int, kv_dtype: str) -> float:
+    def cache_bytes(self, batch: int, tokens: int, kv_dtype: str, tp: int = 1) -> float:
         return 0.0
 
-    def record(self, step: Step, accumulate: bool | None) -> Recording:
+    def record(self, step: Step, accumulate: bool | None, tp: int = 1) -> Recording:
+        self.check_whole(tp)
         if step.act_dtype not in self._found:
             self._found[step.act_dtype] = self._recorded(step.act_dtype)
         return self._found[step.act_dtype]

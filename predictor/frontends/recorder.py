@@ -96,6 +96,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._quiet = 0
         for name, p in module.named_parameters():
             self._hold(p, name, WEIGHT)
+            if p.grad is not None:
+                self._hold(p.grad, name, GRADIENT)
         for name, b in module.named_buffers():
             self._hold(b, name, STATE)
 
@@ -155,7 +157,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             space, _, name = func._schema.name.partition("::")
             name = name if space in ("aten", "prims", "profiler") else func._schema.name
             if name in aten.FREE:
-                self._mark()
+                self.mark()
             else:
                 self.note(name, args, kwargs, out)
         return out
@@ -174,9 +176,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             told.kwargs["from_host"] = True
         ops = aten.operators(told)
         if not ops:
-            self._mark()
+            self.mark()
             return
-        inputs = tuple(self._tensor(t) for t in read if t.device.type == "meta")
+        inputs = tuple(self._tensor(t) for t in read if t.device.type == "meta" and t.numel())
         made: list[Tensor] = []
         for place, t in enumerate(_tensors(out)):
             found = self._made(t, name, gradient, read)
@@ -195,7 +197,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 outputs = (Tensor(name, _AXES[len(like.shape)], like.shape, like.dtype, self._role(like, gradient)),)
             self.nodes.append(Node(op, title, inputs, outputs, 1, phase, calls, 1.0, "", scope))
             inputs, calls = (*inputs, *(t for t in outputs if i < len(ops) - 1)), int(gradient)
-        self._mark(0)
+        self.mark(0)
 
     def _scope(self, node: Any) -> tuple[str, str, bool]:
         """The module that a call belongs to, its phase, and whether it works on gradients: what a backward pass runs of
@@ -207,7 +209,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._last = self._scopes.get(node._sequence_nr(), self._last)
         return self._last, BACKWARD, True
 
-    def _mark(self, calls: int = 1) -> None:
+    def mark(self, calls: int = 1) -> None:
         """The autograd node that was made last belongs to the module that is running; ``calls`` of the host come with
         the next kernel."""
         if self.stack or not self._scopes:

@@ -5,34 +5,38 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from predictor.errors import RequestError, SpecError, UnsupportedError, nearest, one_line
 from predictor.frontends.inputs import Input, inputs_of
 from predictor.graph.recording import Recording
 from predictor.networks.step import Step
-from predictor.networks.traced import TracedModel, traced_model
+from predictor.networks.traced import Alone, TracedModel, traced_model
 
 FLOATS = ("fp64", "fp32", "tf32", "fp16", "bf16")
 
 
-class Saved:
-    """One recording, whatever the step: it has to be of the recording's mode and dtype."""
+class Saved(Alone):
+    """One recording, whatever the step: it has to be of the recording's mode, dtype and ranks."""
 
     def __init__(self, recording: Recording) -> None:
+        self.name = recording.name
         self.recording = recording
         self.sizes: tuple[int, int] | None = (recording.batch, recording.tokens)
         self.dtype = recording.dtype
         self.modes: tuple[str, ...] = (recording.mode,)
 
-    def record(self, step: Step, accumulate: bool | None) -> Recording:
+    def record(self, step: Step, accumulate: bool | None, tp: int = 1) -> Recording:
+        self.check_whole(tp, self.recording.tp)
         return self.recording
 
-    def parameters(self) -> int:
-        return self.recording.parameters
+    def parameters(self, tp: int = 1) -> int:
+        return self.recording.parameters_of(tp)
 
-    def cache_bytes(self, batch: int, tokens: int, kv_dtype: str) -> float:
+    def cache_bytes(self, batch: int, tokens: int, kv_dtype: str, tp: int = 1) -> float:
         return 0.0
 
 
@@ -52,6 +56,7 @@ class Module:
         self.name = name
         self.optimizer = optimizer
         self.loss = loss
+        self.plan: Mapping[str, str] | None = None
         self._recordings: dict[tuple[Any, ...], Recording] = {}
         self._module, self._args, self._kwargs = _built(name, build, inputs)
         self._inputs = tuple(inputs)
@@ -60,26 +65,35 @@ class Module:
         shape = tuple(first.shape) if first is not None else ()
         self.sizes: tuple[int, int] | None = (int(shape[0]) if shape else 1, int(shape[1]) if len(shape) == 2 else 1)
 
-    def record(self, step: Step, accumulate: bool | None) -> Recording:
-        from predictor.frontends import torch_trace
+    def planned(self, plan: Mapping[str, str]) -> Self:
+        found = copy(self)
+        found.plan, found._recordings = plan, {}
+        return found
 
-        key = (step.mode, step.act_dtype, step.attention, accumulate)
+    def record(self, step: Step, accumulate: bool | None, tp: int = 1) -> Recording:
+        from predictor.frontends import torch_trace
+        from predictor.frontends.tensor_plan import of_one_rank
+
+        key = (step.mode, step.act_dtype, step.attention, accumulate, tp)
         if key not in self._recordings:
             dtype = step.act_dtype if step.act_dtype in FLOATS else "bf16"
             module = torch_trace.on_meta(self._module, dtype)
             args, kwargs = torch_trace.inputs_in(self._inputs, self._args, self._kwargs, dtype)
             assert self.sizes is not None
-            self._recordings[key] = torch_trace.record(
+            self._recordings[key] = of_one_rank(module, self.plan, tp, self.name, partial(
+                torch_trace.record,
                 module, args, kwargs, name=self.name, mode="train" if step.mode == "train" else "forward",
                 dtype=step.act_dtype, fused_attention=step.attention == "flash", accumulate=bool(accumulate),
                 optimizer=self.optimizer, batch=self.sizes[0], tokens=self.sizes[1], loss=self.loss,
-            )  # fmt: skip
+            ))  # fmt: skip
         return self._recordings[key]
 
-    def parameters(self) -> int:
+    def parameters(self, tp: int = 1) -> int:
+        if (found := next((r for r in self._recordings.values() if r.tp == tp > 1), None)) is not None:
+            return found.parameters_of(tp)
         return sum(p.numel() for p in dict.fromkeys(self._module.parameters()))
 
-    def cache_bytes(self, batch: int, tokens: int, kv_dtype: str) -> float:
+    def cache_bytes(self, batch: int, tokens: int, kv_dtype: str, tp: int = 1) -> float:
         return 0.0
 
 

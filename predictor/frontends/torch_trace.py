@@ -73,31 +73,29 @@ def record(
     module: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, name: str = "model",
     mode: str = "forward", dtype: str = "fp32", fused_attention: bool = True, accumulate: bool = False,
     optimizer: Callable[[Any], Any] | None = None, batch: int | None = None, tokens: int | None = None,
-    loss: Callable[[Any], Any] | None = None, call: Callable[..., Any] | None = None,
+    loss: Callable[[Any], Any] | None = None,
 ) -> Recording:  # fmt: skip
     """One pass of ``module``, which is on the meta device, over ``args`` and ``kwargs``.
 
     With mode "train": forward, the backward pass of its loss (``loss`` of the outputs, an attribute ``loss`` of theirs,
     a scalar, else every float among them), gradients added to those that are there with ``accumulate``, and the step of
-    ``optimizer`` (a function of the parameters), where one is given. ``call`` runs in place of the module.
+    ``optimizer`` (a function of the parameters), where one is given.
     Raises RequestError, one line with the module's path, for what cannot be traced.
     """
     kwargs = dict(kwargs or {})
     train = mode == "train"
     with contextlib.suppress(NotImplementedError):  # an exported module has one mode
         module.train(train)
-    recorder = Recorder(module)
-    run = call or module
-    if call is None:
-        _check_arguments(module, name, args, kwargs)
+    _check_arguments(module, name, args, kwargs)
     if accumulate:
         for p in module.parameters():
             p.grad = torch.empty_like(p) if p.requires_grad else None
+    recorder = Recorder(module)
     with _failing_in_one_line(name, recorder, module), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with as_on_a_gpu(), recorder.following(), torch.set_grad_enabled(train), recorder:
             with Substitutes(recorder, fused_attention):
-                out = run(*args, **kwargs)
+                out = module(*args, **kwargs)
                 heads = _losses(loss(out) if loss is not None else out) if train else []
             if train:
                 _backward(heads, recorder, fused_attention)

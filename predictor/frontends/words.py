@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from predictor.errors import RequestError, SpecError, UnknownModelTypeError, printable
-from predictor.files import read_json
+from predictor.files import read_json, read_text
 from predictor.graph.saved_graph import from_json, is_recording
 from predictor.networks.config import ModelConfig
 from predictor.networks.load import CONFIGS, load_config
-from predictor.networks.traced import TracedModel, traced_model
+from predictor.networks.traced import TracedModel, planned, traced_model
+from predictor.yaml_reader import parse_yaml
 
 #: Before the name of a model that a reader knows: it is traced in place of being built.
 TRACED = "traced:"
@@ -100,3 +102,25 @@ def _read(path: Path, *stamp: int) -> TracedModel:
 def _no_inputs(inputs: str | Sequence[str] | None, why: str) -> None:
     if inputs:
         raise RequestError(f"--input {inputs if isinstance(inputs, str) else ' '.join(inputs)}: {why}; leave it out")
+
+
+def with_plan(config: ModelConfig, given: str | Path | Mapping[str, str] | None) -> ModelConfig:
+    """A traced model whose layers are shared out by the user's table: a YAML file, or patterns of paths -> styles.
+
+    Raises RequestError (or one of its kinds), one line, for a table that is none and for a model that is built.
+    """
+    if given is None:
+        return config
+    where = f"--tp-plan {given}" if isinstance(given, str | Path) else "--tp-plan"
+    if not isinstance(config, TracedModel):
+        raise RequestError(
+            f"{where}: {config.name} is built, and shared out as Megatron-LM does; expected a traced model"
+            f" ({TRACED}{config.name}), or no --tp-plan"
+        )
+    table: Any = given
+    if isinstance(given, str | Path):
+        path = Path(given).expanduser()
+        table = parse_yaml(read_text(path, "a YAML table of patterns and styles", where), str(path))
+    if not isinstance(table, Mapping) or not table or not all(isinstance(v, str) for one in table.items() for v in one):
+        raise SpecError(f"{where}: expected lines of a module's path, with * for numbers: a style (colwise, rowwise)")
+    return planned(config, tuple(table.items()))

@@ -2,7 +2,8 @@
 
 A layer is what runs under one numbered module ("model.layers.3"). Runs of layers, or of a pattern of several, are one
 block where their operators are the same and every tensor that one of them reads has its like in the others: made in the
-layer itself, by the layer before it (what is carried from run to run), or the very same tensor outside. A layer that
+layer itself, by the layer before it (what is carried from run to run), or outside: the very same, or one that no other
+layer reads, as its weights and its cache. A layer that
 differs, as the last one whose gradients come from the head alone, stays by itself. A layer's backward pass folds along.
 """
 
@@ -13,7 +14,7 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from predictor.graph.graph import Block, Graph, Node
-from predictor.graph.tensor import GRADIENT, Tensor
+from predictor.graph.tensor import GRADIENT, WEIGHT, Tensor
 from predictor.ops.base import BACKWARD
 
 #: Layers of a pattern that repeats: Gemma 3 has six, Jamba eight, Nemotron-H more. Chosen by hand, not from data.
@@ -22,6 +23,8 @@ _AHEAD, _BACK = 0, 1
 
 #: Where a tensor is made: (unit, ahead or back, node, output).
 Place = tuple[int, int, int, int]
+#: Of a tensor from outside that a single unit reads: a layer's weight, its cache, its gradients of passes before.
+_OWN: Place = (-1, 0, 0, 0)
 
 
 class _Unit(NamedTuple):
@@ -134,14 +137,17 @@ def _mark(unit: _Unit) -> tuple[object, ...]:
 
 
 def _places(units: list[_Unit]) -> dict[int, Place]:
-    """Where every tensor is made, by id."""
-    return {
-        id(t): (u, side, k, o)
-        for u, unit in enumerate(units)
-        for side in (_AHEAD, _BACK)
-        for k, node in enumerate(unit.nodes[side])
-        for o, t in enumerate(node.outputs)
-    }
+    """Where every tensor is made, by id; `_OWN` for one from outside that a single unit reads."""
+    places: dict[int, Place] = {}
+    readers: dict[int, int] = {}
+    for u, unit in enumerate(units):
+        for side in (_AHEAD, _BACK):
+            for k, node in enumerate(unit.nodes[side]):
+                for t in node.inputs:
+                    if readers.setdefault(key := id(t.storage), u) != u:
+                        readers[key] = -1
+                places |= {id(t): (u, side, k, o) for o, t in enumerate(node.outputs)}
+    return {key: _OWN for key, u in readers.items() if u >= 0} | places
 
 
 def _agreeing(
@@ -179,8 +185,10 @@ def _reads(unit: _Unit, where: dict[int, Place], start: int, size: int) -> list[
 
 def _relative(t: Tensor, where: dict[int, Place], start: int, size: int) -> Read:
     place = where.get(id(t))
+    if place == _OWN or (place is None and t.role == WEIGHT):
+        return ("own", t.shape, t.dtype)
     if place is None:
-        return ("weight", t.shape, t.dtype) if t.role == "weight" else ("out", id(t))
+        return ("out", id(t))
     u, side, k, o = place
     step = (start - u + size - 1) // size if u < start else -((u - start) // size)
     if abs(step) <= 1:
@@ -282,7 +290,9 @@ class _Writer:
         ordered = sorted(pairs.values(), key=lambda pair: -pair[0].nbytes)
         path = self.units[first].path
         name = path.rpartition(".")[0] or path
-        layers = tuple(range(count)) if side == _AHEAD and size == 1 else ()
+        layers = () if side == _BACK else tuple(
+            int(self.units[first + r * size].path.rpartition(".")[2]) for r in range(count)
+        )  # fmt: skip
         return Block(
             name if side == _AHEAD else f"{name} backward", tuple(nodes_), count, ordered[0] if ordered else None,
             layers, None, tuple(ordered[1:]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from predictor.dtypes import bytes_of
 from predictor.graph.graph import Graph
 
 
@@ -16,6 +17,8 @@ class Recording:
     (``trained``); ``weight_bytes`` and ``state_bytes``: of its parameters, and of buffers and caches that it keeps.
     ``inputs``: in words, as they were asked for. ``batch`` and ``tokens``: sequences of a pass, and tokens of each.
     ``cache_per_token`` and ``cache_fixed``: bytes of a sequence's cache, of each token and beside those.
+    ``tp``: of how many ranks of tensor parallelism it is one, whose ``weight_bytes`` and caches it tells; its
+    collectives have no links (`predictor.passes.tensor_parallel.joined`).
     ``unknown``: names of operators that no table knows. ``source``: what recorded it, with its version.
     """
 
@@ -37,3 +40,8 @@ class Recording:
     cache_per_token: float = 0.0
     cache_fixed: float = 0.0
     notes: tuple[str, ...] = ()
+    tp: int = 1
+
+    def parameters_of(self, tp: int) -> int:
+        """Elements of a rank's weights where it is one of ``tp``, else of all."""
+        return round(self.weight_bytes / bytes_of(self.dtype)) if self.tp == tp > 1 else self.parameters

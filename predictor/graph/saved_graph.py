@@ -62,6 +62,7 @@ def to_json(recording: Recording) -> dict[str, Any]:
         "schema": SCHEMA, "version": VERSION,
         **{name: getattr(recording, name) for name in _PLAIN},
         **{name: list(getattr(recording, name)) for name in _LISTS},
+        **({"tp": recording.tp} if recording.tp > 1 else {}),
         "fused": recording.graph.fused, "recorded": recording.graph.recorded,
         "words": list(writer.words), "ops": writer.ops, "tensors": writer.tensors,
         "blocks": blocks, "update": update,
@@ -79,6 +80,7 @@ def from_json(data: Mapping[str, Any], where: str) -> Recording:
         graph = Graph(tuple(map(reader.block, data["blocks"])), bool(data["fused"]), bool(data["recorded"]))
         update = Graph(tuple(map(reader.block, data["update"])))
         said = {name: data[name] for name in _PLAIN} | {name: tuple(data[name]) for name in _LISTS}
+        said["tp"] = data.get("tp", 1)
         found = Recording(graph=graph, update=update, **said)
         _check(found)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
@@ -90,9 +92,9 @@ def _check(recording: Recording) -> None:
     """ValueError for what no trace gives."""
     if recording.mode not in ("forward", "train", "prefill", "decode"):
         raise ValueError(f"mode {recording.mode!r}")
-    for name in ("parameters", "trained", "batch", "tokens"):
+    for name in ("parameters", "trained", "batch", "tokens", "tp"):
         value = getattr(recording, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int) or value < (name == "tp"):
             raise ValueError(f"{name} {value!r}")
     for block in (*recording.graph.blocks, *recording.update.blocks):
         if block.repeat < 1 or (

@@ -65,11 +65,12 @@ def layer_parameters(
     return counts.total() - experts, experts
 
 
-def weight_bytes(config: ModelConfig, formats: Formats, local: Local = whole) -> float:
-    """Bytes of all weights, each part's in its own format; norms and biases are kept as embeddings are."""
+def weight_bytes(config: ModelConfig, formats: Formats, local: Local = whole, tp: int = 1) -> float:
+    """Bytes of all weights, each part's in its own format; norms and biases are kept as embeddings are. ``tp``: of a
+    traced model, whose axes have no names, one of so many ranks."""
     source = recorded(config)
     if source is not None:
-        return source.parameters() * formats.high.weight_bytes
+        return source.parameters(tp) * formats.high.weight_bytes
     split, norms = parameter_split(config, local), _final_norms(config)
     total = split.embedding * formats.of("embedding").weight_bytes
     total += stored_bytes({"head": split.head - norms, "": norms}, formats)
@@ -136,12 +137,14 @@ def kv_bytes_per_token(config: ModelConfig, kv_dtype: str) -> float:
     return sum(_kv_elements(config.at(i)) for i in range(config.layers)) * bytes_of(kv_dtype)
 
 
-def kv_cache_bytes(config: ModelConfig, batch: int, tokens: int, kv_dtype: str, local: Local = whole) -> float:
+def kv_cache_bytes(
+    config: ModelConfig, batch: int, tokens: int, kv_dtype: str, local: Local = whole, tp: int = 1
+) -> float:
     """Bytes of the KV cache of ``batch`` sequences of ``tokens`` each, and of what linear attention keeps in its place;
-    a layer with a window keeps only the window."""
+    a layer with a window keeps only the window. ``tp``: as of `weight_bytes`."""
     source = recorded(config)
     if source is not None:
-        return source.cache_bytes(batch, tokens, kv_dtype)
+        return source.cache_bytes(batch, tokens, kv_dtype, tp)
     if not config.causal:
         return 0.0
     kept = states = 0

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Protocol, Self
 
+from predictor.errors import UnsupportedError
+from predictor.graph.graph import Graph
 from predictor.graph.recording import Recording
 from predictor.networks.config import ModelConfig
 from predictor.networks.step import Step
@@ -14,24 +19,48 @@ class Source(Protocol):
     """Where recordings of a model come from.
 
     ``sizes``: (batch, tokens) where the inputs fix them, None where a step says them. ``dtype``: the one that all of
-    its recordings have ("": that of the step). ``modes``: those that it can record.
+    its recordings have ("": that of the step). ``modes``: those that it can record. What is asked of one of ``tp``
+    ranks of tensor parallelism is cut by a plan: pattern of a module's path -> style
+    (`predictor.frontends.tensor_plan`).
     """
 
     sizes: tuple[int, int] | None
     dtype: str
     modes: tuple[str, ...]
 
-    def record(self, step: Step, accumulate: bool | None) -> Recording:
+    def record(self, step: Step, accumulate: bool | None, tp: int = 1) -> Recording:
         """The pass of a step; with ``accumulate`` not None its backward pass with it. RequestError, one line."""
         ...
 
-    def parameters(self) -> int:
-        """Elements of all weights, each once."""
+    def parameters(self, tp: int = 1) -> int:
+        """Elements of all weights of a rank, each once."""
         ...
 
-    def cache_bytes(self, batch: int, tokens: int, kv_dtype: str) -> float:
-        """What it keeps of so many tokens of each sequence between decode steps."""
+    def cache_bytes(self, batch: int, tokens: int, kv_dtype: str, tp: int = 1) -> float:
+        """What a rank keeps of so many tokens of each sequence between decode steps."""
         ...
+
+    def planned(self, plan: Mapping[str, str]) -> Self:
+        """The same, cut by the user's ``plan``."""
+        ...
+
+
+class Alone:
+    """Of sources whose modules are not at hand: they cannot be cut."""
+
+    name = ""
+
+    def check_whole(self, tp: int, recorded_with: int = 1) -> None:
+        """UnsupportedError, one line, where a recording is not one of so many ranks."""
+        if tp != recorded_with:
+            raise UnsupportedError(
+                f"--tp {tp}: {self.name} was recorded with {recorded_with}, and its modules are not at hand;"
+                f" expected {recorded_with}"
+            )
+
+    def planned(self, plan: Mapping[str, str]) -> Self:
+        """UnsupportedError: there is nothing to cut."""
+        raise UnsupportedError(f"--tp-plan: the modules of {self.name} are not at hand; leave it out")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,3 +93,33 @@ def traced_model(name: str, source: Source, model_type: str = "traced", max_posi
 def recorded(config: ModelConfig) -> Source | None:
     """Where the graphs of a model come from that is recorded; None for one that is built."""
     return config.traces if isinstance(config, TracedModel) else None
+
+
+@lru_cache(maxsize=32)
+def planned(config: TracedModel, plan: tuple[tuple[str, str], ...]) -> TracedModel:
+    """The traced model with a user's plan of tensor parallelism, pairs of pattern and style."""
+    return replace(config, source=config.traces.planned(dict(plan)))
+
+
+def sized(config: ModelConfig, graph: Graph) -> ModelConfig:
+    """A traced model with what a pipeline asks of it, read off its ``graph``: how many layers it has, how wide is what
+    goes from one to the next, and the size of a weight that stands at both ends. A built model is returned as it is."""
+    if not isinstance(config, TracedModel):
+        return config
+    ahead = [block for block in graph.blocks if block.backward_of is None]
+    layers = [b for b, block in enumerate(ahead) if block.layers]
+    if not layers:
+        return config
+    of_layer = re.compile(re.escape(ahead[layers[0]].name) + r"\.(\d+)(?:\.|$)")
+    alone = (of_layer.match(node.scope) for block in ahead if not block.layers for node in block.nodes)
+    last = max(*ahead[layers[-1]].layers, *(int(found[1]) for found in alone if found), 0)
+    carried = max((block.carried[0] for b in layers if (block := ahead[b]).carried), key=lambda t: t.elements)
+    before, after = (
+        {id(w): w for w, _ in Graph(tuple(part)).weights()} for part in (ahead[: layers[0]], ahead[layers[-1] + 1 :])
+    )
+    tied = max((w.elements for key, w in before.items() if key in after), default=0)
+    hidden = carried.shape[-1]
+    return replace(
+        config, layers=last + 1, hidden=hidden, tie_embeddings=tied > 0,
+        vocab=max(1, tied // hidden),
+    )  # fmt: skip

@@ -13,11 +13,15 @@ classifiers. All of that follows from the rules (`predictor.passes.shard`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from predictor.errors import RequestError
+from predictor.ops.collective import Collective
 
 if TYPE_CHECKING:
+    from predictor.graph import Graph
+    from predictor.hardware.mesh import Mesh
     from predictor.networks import ModelConfig
 
 #: Logical axis -> axis of the mesh.
@@ -49,3 +53,17 @@ def _undivided(config: ModelConfig, tp: int, spread: bool) -> list[str]:
     if config.experts and config.moe_intermediate % tp and not spread:
         found.append(f"moe_intermediate {config.moe_intermediate}")
     return found
+
+
+def joined(graph: Graph, mesh: Mesh) -> Graph:
+    """``graph``, recorded on one rank of ``mesh`` (`predictor.frontends.tensor_plan`), with the links that its
+    collectives have along "tp"."""
+    blocks = tuple(
+        replace(block, nodes=tuple(
+            replace(node, op=mesh.collective(op.kind, "tp", op.dtype, op.size))
+            if isinstance(op := node.op, Collective) and not op.system else node
+            for node in block.nodes
+        ))
+        for block in graph.blocks
+    )  # fmt: skip
+    return replace(graph, blocks=blocks)

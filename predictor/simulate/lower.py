@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from predictor.engines import EAGER, Engine
-from predictor.errors import UnsupportedError
 from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step, build
 from predictor.networks.traced import recorded
@@ -82,9 +81,13 @@ def lower(
 
     Raises RequestError, one line with the nearest degree that works, where a degree does not divide the model.
     """
-    source = recorded(config)
+    source, degree = recorded(config), 1 if mesh is None else mesh.degree("tp")
     if source is not None:
-        graph = source.record(step, accumulate).graph
+        graph = recompute(source.record(step, accumulate, degree).graph, again)
+        if mesh is not None and degree > 1:
+            from predictor.passes.tensor_parallel import joined
+
+            graph = joined(graph, mesh)
     else:
         among = mesh if mesh is not None and mesh.degree("ep") > 1 else None
         graph = (_eager if accumulate is None else _joint)(config, step, formats, among, accumulate)
@@ -92,20 +95,17 @@ def lower(
             graph = recompute(graph, again)
             if step.lora:
                 graph = freeze(graph)
-    if mesh is not None:
+    if mesh is not None and source is None:
         from predictor.passes.shard import shard  # a forecast of one GPU starts without it
         from predictor.passes.tensor_parallel import TENSOR, check_tensor
 
-        if source is not None and mesh.degree("tp") > 1:
-            degree = mesh.degree("tp")
-            raise UnsupportedError(f"--tp {degree}: not built for models that are traced ({config.name}); expected 1")
         serves = step.mode in CACHED
-        check_tensor(config, mesh.degree("tp"), spread=serves and mesh.ep * mesh.degree("dp") > 1)
+        check_tensor(config, degree, spread=serves and mesh.ep * mesh.degree("dp") > 1)
         soft: dict[str, str] = {}
         if sequences:
             from predictor.passes.sequence_parallel import SEQUENCE, check_sequence
 
-            check_sequence(step.seq_len, mesh.degree("tp"))
+            check_sequence(step.seq_len, degree)
             soft = SEQUENCE
         graph = shard(graph, mesh, TENSOR, soft)
         if in_pieces:

@@ -16,11 +16,12 @@ from predictor.graph.graph import Graph
 from predictor.hardware.gpu import GPUSpec
 from predictor.networks import ModelConfig, kv_cache_bytes, parameters, weight_bytes
 from predictor.networks.parameters import Local, parameter_split, whole
+from predictor.networks.traced import recorded, sized
 from predictor.parts import Formats
 from predictor.precision import Precision
 from predictor.run import Run
 from predictor.simulate.lower import mesh_of
-from predictor.simulate.stage import Plan
+from predictor.simulate.stage import Plan, Stage
 from predictor.workload import HSDP, SHARDS, ZERO2, ZERO3, Workload
 
 if TYPE_CHECKING:
@@ -185,8 +186,8 @@ _parameters = lru_cache(maxsize=1024)(parameters)
 def _weight_bytes(config: ModelConfig, formats: Formats, mesh: Mesh | None) -> float:
     """Bytes of the weights of one GPU, of a pipeline's stage with the most."""
     local = _local(mesh)
-    whole = weight_bytes(config, formats, local)
-    if mesh is None or mesh.degree("pp") == 1:
+    whole = weight_bytes(config, formats, local, _ranks(mesh))
+    if mesh is None or mesh.degree("pp") == 1 or recorded(config) is not None:
         return whole
     split = parameter_split(config, local)
     table = split.embedding * formats.of("embedding").weight_bytes
@@ -195,10 +196,21 @@ def _weight_bytes(config: ModelConfig, formats: Formats, mesh: Mesh | None) -> f
     return (whole - table - head) * _stage_share(config, mesh) + max(table, last)
 
 
+def _heaviest(stage: Stage) -> int:
+    """Elements of the weights of the part of a pipeline that has most."""
+    starts = (0, *stage.ends[:-1])
+    return max(Graph(stage.graph.blocks[a:b]).parameters() for a, b in zip(starts, stage.ends, strict=True))
+
+
 def _stage_share(config: ModelConfig, mesh: Mesh | None) -> float:
     """The share of the layers that the largest stage of a pipeline has."""
     pp = 1 if mesh is None else mesh.degree("pp")
     return -(-config.layers // pp) / config.layers
+
+
+def _ranks(mesh: Mesh | None) -> int:
+    """GPUs that share a layer."""
+    return 1 if mesh is None else mesh.degree("tp")
 
 
 def _local(mesh: Mesh | None) -> Local:
@@ -222,8 +234,11 @@ def memory_of(run: Run, plan: Plan) -> Memory:
     if work.mode == "train":
         held, stage = _of_training(run, plan)
         return Memory(*held, 0.0, stage=stage, stages=work.parallelism.pp, **allowed)
-    weights = _weight_bytes(run.config, run.numbers.formats, mesh_of(work))
-    cache = cache_bytes(run.config, work, run.numbers)
+    config = sized(run.config, plan.first)
+    weights = _weight_bytes(config, run.numbers.formats, mesh_of(work))
+    if recorded(config) is not None and plan.stages[0].ends:
+        weights = _heaviest(plan.stages[0]) * run.numbers.formats.high.weight_bytes
+    cache = cache_bytes(config, work, run.numbers)
     ranks = work.parallelism.dp
     return Memory(
         weights, 0.0, 0.0, _largest_moment(plan.first), cache, sequences=work.batch // ranks, ranks=ranks, **allowed
@@ -238,11 +253,11 @@ def cache_bytes(config: ModelConfig, work: Workload, numbers: Precision) -> floa
     makes = {"prefill": 0, "decode": 1, "generate": work.output_len - 1}[work.mode]
     prompt = work.context_len if work.mode == "decode" else work.seq_len
     mesh, ranks = mesh_of(work), work.parallelism.dp
-    local, share = _local(mesh), _stage_share(config, mesh)
+    local, share, tp = _local(mesh), _stage_share(config, mesh), _ranks(mesh)
     lens = work.prompt_lens if ranks == 1 else tuple(sorted(work.prompt_lens, reverse=True)[::ranks])
     if not lens:
-        return kv_cache_bytes(config, work.batch // ranks, prompt + makes, numbers.kv, local) * share
-    each = (kv_cache_bytes(config, times, n + makes, numbers.kv, local) for n, times in Counter(lens).items())
+        return kv_cache_bytes(config, work.batch // ranks, prompt + makes, numbers.kv, local, tp) * share
+    each = (kv_cache_bytes(config, times, n + makes, numbers.kv, local, tp) for n, times in Counter(lens).items())
     return sum(each) * share
 
 

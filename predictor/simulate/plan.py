@@ -7,7 +7,7 @@ from dataclasses import replace
 from predictor.engines import CAPTURED
 from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step
-from predictor.networks.traced import recorded
+from predictor.networks.traced import recorded, sized
 from predictor.ops.attention import Attention
 from predictor.ops.routing import RANDOM
 from predictor.precision import Precision
@@ -89,6 +89,7 @@ def _piped(stage: Stage, config: ModelConfig, work: Workload, numbers: Precision
     """The stage with its passes cut into those of a pipeline."""
     from predictor.passes.stages import check_stages, staged  # a forecast of one GPU starts without it
 
+    config = sized(config, stage.graph)
     mesh, layers = mesh_of(work), config.layers
     assert mesh is not None  # pp GPUs or more
     check_stages(config, work.parallelism.pp)

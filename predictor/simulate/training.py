@@ -15,6 +15,7 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.mesh import Mesh
 from predictor.hardware.system import SystemSpec
 from predictor.networks import ModelConfig, Step, parameters
+from predictor.networks.traced import sized
 from predictor.ops.base import BACKWARD, FORWARD, Op
 from predictor.ops.collective import Collective
 from predictor.ops.elementwise import Elementwise
@@ -102,11 +103,6 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
         work.micro_batches > 1 or work.optimizer == "none" or (training is not None and bool(training.main_gradients))
     )
     kind, some, of = recomputed(work.recompute)
-    if of and of != config.layers:
-        raise RequestError(
-            f"--recompute {work.recompute}: {config.name} has {config.layers} layers; expected"
-            f" full:N-of-{config.layers}"
-        )
     if work.offload_layers:
         check_offload(config, work, gpu)
     if over.cp > 1 and over.ep > 1:
@@ -117,6 +113,12 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
     inner = _layer_mesh(over.tp, over.cp, over.ep, work.system)
     whole = lowered(config, step, inner, numbers.formats, engine, accumulate, kind, bool(of), over.sp, over.cp_comm,
                     over.tp_overlap, work.offload_layers, gpu.pcie_bandwidth or 0.0)  # fmt: skip
+    config = sized(config, whole.graph)
+    if of and of != config.layers:
+        raise RequestError(
+            f"--recompute {work.recompute}: {config.name} has {config.layers} layers; expected"
+            f" full:N-of-{config.layers}"
+        )
     host, launch_s = CALLS if engine.host == CALLS else CAPTURED, work.launch_overhead_s
     gaps = gaps_of(host == CAPTURED, work.kernel_gap_s)
 

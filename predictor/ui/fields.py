@@ -20,6 +20,7 @@ NOT_FIELDS = {
     "gpu": "a list of its own: boards side by side",
     "top": "the roofline's table lists every operator",
     "explain": "the roofline's table says what bounds every operator",
+    "tp_plan": "a file of this machine, as a traced model is",
     "artifacts": "a folder of this machine, which a page must not name; --artifacts of `tilecast ui` does",
 }
 #: Words that only some modes take: elsewhere the field is hidden, and what stands in it is not sent.
