@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from predictor.commands.serve_words import (
     add_goals,
@@ -14,6 +16,12 @@ from predictor.commands.serve_words import (
     traffic_of,
     write_columns,
 )
+from predictor.errors import RequestError
+
+if TYPE_CHECKING:
+    from predictor.simulate.serving.deployment import Options
+    from predictor.simulate.serving.simulator import Served
+    from predictor.simulate.serving.traffic import Traffic
 
 EXAMPLES = """examples:
   tilecast serve simulate --model llama-3.1-8b --gpu h100 --rate 8 --isl 1000 --osl 250
@@ -35,10 +43,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--drafts", type=int, default=0, metavar="K", help="tokens guessed a step by a layer of the model (MTP)")
     add("--acceptance", type=float, default=0.0, metavar="P", help="chance that a draft is right (with --drafts)")
     add("--replicas", type=int, default=1, metavar="N", help="servers alike that share the requests (default 1)")
+    add("--prefill-servers", type=int, metavar="N", help="servers that read prompts alone, for those that decode")
+    add("--prefill-tp", type=int, metavar="N", help="tensor parallelism of those (default: --tp)")
     add("--html", metavar="FILE", help="also write a page with pictures: queue, cache and batch over time")
     add("--timeline", metavar="FILE", help="also write requests and steps as a Chrome trace, for ui.perfetto.dev")
     add("--out", metavar="FILE", help="also write every request (.csv or .parquet)")
     add("--json", action="store_true", help="print JSON (docs/serving.md)")
+
+
+def _serving(arguments: argparse.Namespace, traffic: Traffic, options: Options) -> Callable[[float], Served]:
+    """The simulation with every step so many times as long; its tables are filled once."""
+    from predictor.simulate.serving.disaggregated import Apart, costs_apart, serve_apart
+    from predictor.simulate.serving.simulator import costs_of, deployed, serve
+
+    lengths = int(traffic.input_tokens.max()), int(traffic.output_tokens.max())
+    asked = server_run(arguments, *lengths)
+    if arguments.prefill_servers is None:
+        if arguments.prefill_tp is not None:
+            raise RequestError(f"--prefill-tp {arguments.prefill_tp}: of servers that read prompts; expected"
+                               " --prefill-servers N")  # fmt: skip
+        costs = costs_of(deployed(asked, traffic, options), traffic)
+        return lambda factor: serve(asked, traffic, options, costs.scaled(factor))
+    try:
+        prompts = server_run(arguments, *lengths, tp=arguments.prefill_tp)
+    except RequestError as error:
+        raise RequestError(str(error).replace("--tp ", "--prefill-tp ")) from None
+    apart = Apart(prompts, arguments.prefill_servers)
+    reads, decodes = costs_apart(asked, apart, traffic, options)
+    return lambda factor: serve_apart(asked, apart, traffic, options, (reads.scaled(factor), decodes.scaled(factor)))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -47,7 +79,6 @@ def run(arguments: argparse.Namespace) -> int:
     from predictor.report.serving import columns_of, print_served, to_dict, to_json
     from predictor.simulate.serving.deployment import Options
     from predictor.simulate.serving.goals import ranges_of
-    from predictor.simulate.serving.simulator import costs_of, serve
 
     check_paths(arguments.html, arguments.timeline)
     if arguments.out is not None:
@@ -58,9 +89,9 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.max_num_seqs, arguments.max_num_batched_tokens, prefixes, arguments.drafts, arguments.acceptance,
         arguments.replicas,
     )  # fmt: skip
-    asked = server_run(arguments, int(traffic.input_tokens.max()), int(traffic.output_tokens.max()))
-    served = serve(asked, traffic, options)
-    found = to_dict(served, goals, ranges_of(served, costs_of(served.deployment, traffic)))
+    again = _serving(arguments, traffic, options)
+    served = again(1.0)
+    found = to_dict(served, goals, ranges_of(served, again))
     if arguments.out is not None:
         write_columns(columns_of(served), arguments.out)
     if arguments.html is not None or arguments.timeline is not None:

@@ -46,13 +46,14 @@ def add_server(parser: argparse.ArgumentParser, without: Collection[str] = ()) -
         parser.set_defaults(execution=USUAL_SERVER)
 
 
-def server_run(arguments: argparse.Namespace, longest_prompt: int, longest_output: int) -> Run:
-    """The checked run of a server; lengths are those of the longest requests."""
+def server_run(arguments: argparse.Namespace, longest_prompt: int, longest_output: int, tp: int | None = None) -> Run:
+    """The checked run of a server; lengths are those of the longest requests. ``tp`` in place of its own."""
     from predictor.commands.tracked import resolve
     from predictor.request import Request
 
     words: dict[str, Any] = {name: getattr(arguments, name) for name in SERVER}
     words["artifacts"] = resolve(arguments.artifacts)
+    words["tp"] = arguments.tp if tp is None else tp
     return Request(
         arguments.model, arguments.gpu, mode="generate", batch=arguments.dp, seq_len=longest_prompt,
         output_len=longest_output, **words,

@@ -14,6 +14,7 @@ from predictor.estimators.interval import LEVEL
 from predictor.report.formats import release_of
 from predictor.report.table import Column, print_table, say
 from predictor.roofline import FloatArray
+from predictor.simulate.serving.deployment import Deployment
 from predictor.simulate.serving.goals import Goals, Range
 from predictor.simulate.serving.simulator import Served
 
@@ -29,14 +30,14 @@ def to_dict(served: Served, goals: Goals, ranges: Mapping[str, Range] | None = N
     """The JSON object; ``ranges``: of the means of ttft, tpot and latency, seconds."""
     deployment, traffic = served.deployment, served.traffic
     work, rules = deployment.run.work, deployment.rules
-    span = served.span_s
+    span, gpus = served.span_s, _gpus(served.deployment) + (_gpus(served.prompts) if served.prompts else 0)
     good = goals.met(served)
     cached = int(sum(served.found_tokens))
     return {
         "schema_version": SCHEMA_VERSION,
         "model": deployment.run.config.name,
         "gpu": deployment.run.gpu.id,
-        "num_gpus": work.parallelism.num_gpus * deployment.options.replicas,
+        "num_gpus": gpus,
         "tp": work.parallelism.tp,
         "replicas": deployment.options.replicas,
         "execution": work.execution,
@@ -60,15 +61,33 @@ def to_dict(served: Served, goals: Goals, ranges: Mapping[str, Range] | None = N
         "latency_ms": _times(served.latency_s, (ranges or {}).get("latency")),
         "interval_level": LEVEL,
         "output_tokens_per_s": float(traffic.output_tokens.sum()) / span,
-        "output_tokens_per_s_per_gpu": float(traffic.output_tokens.sum()) / span
-        / (work.parallelism.num_gpus * deployment.options.replicas),
+        "output_tokens_per_s_per_gpu": float(traffic.output_tokens.sum()) / span / gpus,
         "requests_per_s": len(traffic) / span,
         "goodput": float(good.sum()) / span if goals.any else None,
         "good_share": float(good.mean()) if goals.any else None,
         "sla": {"ttft_ms": _ms(goals.ttft_s), "tpot_ms": _ms(goals.tpot_s)},
         "preemptions": served.preempted,
+        "prefill": None if served.prompts is None else _prompts(served, served.prompts),
         **_load(served),
     }  # fmt: skip
+
+
+def _gpus(deployment: Deployment) -> int:
+    return deployment.run.work.parallelism.num_gpus * deployment.options.replicas
+
+
+def _prompts(served: Served, reads: Deployment) -> dict[str, Any]:
+    """Servers that read prompts alone."""
+    moments = [moment for each in served.prompt_moments for moment in each]
+    busy = sum(moment.end_s - moment.start_s for moment in moments)
+    return {
+        "servers": reads.options.replicas,
+        "tp": reads.run.work.parallelism.tp,
+        "num_gpus": _gpus(reads),
+        "busy_share": min(1.0, busy / (served.span_s * len(served.prompt_moments))),
+        "most_waiting": max(moment.waiting for moment in moments),
+        "hand_over_ms": served.moved_s * 1e3,
+    }
 
 
 def _ms(value: float | None) -> float | None:
@@ -115,17 +134,17 @@ def _load(served: Served) -> dict[str, Any]:
 def curves(served: Served) -> dict[str, list[float]]:
     """Of all servers over time: decoding and waiting requests, the share of the cache that is held, prompt tokens a
     second; each at the beginning of at most `POINTS` equal spans of ``time_s``."""
-    end = max(moment.end_s for each in served.moments for moment in each)
+    end = max(moment.end_s for each in (*served.moments, *served.prompt_moments) for moment in each)
     edges = np.linspace(0.0, end, POINTS + 1)
     totals = {name: np.zeros(POINTS) for name in ("decoding", "waiting", "cache_share", "prompt_tokens_per_s")}
     pages = served.deployment.pages * served.deployment.ranks * len(served.moments)
-    for each in served.moments:
+    for place, each in enumerate((*served.moments, *served.prompt_moments)):
         starts = np.array([moment.start_s for moment in each])
         ends = np.array([moment.end_s for moment in each])
         columns = {
             "decoding": [moment.decoding for moment in each],
             "waiting": [moment.waiting for moment in each],
-            "cache_share": [moment.pages / pages for moment in each],
+            "cache_share": [moment.pages / pages if place < len(served.moments) else 0.0 for moment in each],
             "prompt_tokens_per_s": [moment.chunk_tokens / (moment.end_s - moment.start_s) for moment in each],
         }
         for name, values in columns.items():
@@ -154,6 +173,13 @@ def print_served(found: Mapping[str, Any], console: Console) -> None:
         + f", {found['dtype']}, at most {found['max_num_seqs']:,} sequences and {found['max_num_batched_tokens']:,}"
         f" tokens a step, {found['kv_cache_tokens']:,} tokens of KV cache",
     )
+    if found["prefill"]:
+        reads = found["prefill"]
+        say(
+            console,
+            f"prompts on {reads['servers']} x tp {reads['tp']} of these GPUs, busy {reads['busy_share']:.0%}, at most"
+            f" {reads['most_waiting']:,} wait there; a KV cache comes over in {reads['hand_over_ms']:,.3g} ms",
+        )
     loop = f", {found['concurrency']} at a time" if found["concurrency"] else ""
     say(
         console,

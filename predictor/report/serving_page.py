@@ -109,8 +109,10 @@ def to_trace(served: Served, most: int = MOST_EVENTS) -> str:
     """A Chrome trace: a row a server with its steps, a row a slot with the requests' queue, prompt and answer; the
     first ``most`` of both."""
     events: list[dict[str, Any]] = []
-    for number, moments in enumerate(served.moments):
-        events.append({"ph": "M", "pid": number, "name": "process_name", "args": {"name": f"server {number}"}})
+    servers = [*((f"server {i}", moments) for i, moments in enumerate(served.moments)),
+               *((f"prompts {i}", moments) for i, moments in enumerate(served.prompt_moments))]  # fmt: skip
+    for number, (name, moments) in enumerate(servers):
+        events.append({"ph": "M", "pid": number, "name": "process_name", "args": {"name": name}})
         events += [
             {
                 "ph": "X", "pid": number, "tid": 0, "ts": moment.start_s * 1e6,
@@ -119,9 +121,9 @@ def to_trace(served: Served, most: int = MOST_EVENTS) -> str:
                 "args": {"steps": moment.steps, "decoding": moment.decoding, "prompt_tokens": moment.chunk_tokens,
                          "waiting": moment.waiting, "pages": moment.pages},
             }
-            for moment in moments[: most // len(served.moments)]
+            for moment in moments[: most // len(servers)]
         ]  # fmt: skip
-    pid = len(served.moments)
+    pid = len(servers)
     events.append({"ph": "M", "pid": pid, "name": "process_name", "args": {"name": "requests"}})
     free: list[float] = []
     for i in range(min(len(served.traffic), most // 3)):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from predictor.engines.scheduling import Batch, Batching, Pages
 from predictor.errors import TilecastError
 from predictor.roofline import FloatArray
 from predictor.run import Run
@@ -20,7 +19,8 @@ from predictor.serving_plans.search import ServingPlan, Sla, at_concurrency
 from predictor.serving_plans.tables import Times
 from predictor.simulate.serving.costs import StepCosts
 from predictor.simulate.serving.deployment import Options, deploy
-from predictor.simulate.serving.simulator import Served, costs_of, serve, through
+from predictor.simulate.serving.disaggregated import handed_ranks
+from predictor.simulate.serving.simulator import Pool, Served, costs_of, serve, through
 from predictor.simulate.serving.traffic import Traffic, arrivals
 
 #: Requests that follow each of those that start a simulation, and prompts of one that has nothing else. Chosen by hand,
@@ -101,24 +101,7 @@ class Simulation:
             costs = self._costs[id(times)] = costs_of(deployment, traffic)
         if not handed:
             return serve(run, traffic, deployment.options, costs)
-        pages = (Pages(deployment.pages, deployment.page_tokens) for _ in range(deployment.ranks))
-        return through([[Handed(deployment.rules, own) for own in pages]], deployment, traffic, costs)
-
-
-class Handed(Batching):
-    """Requests whose prompts came with their cache: who has room decodes."""
-
-    def batch(self) -> Batch:
-        """The next step."""
-        found = Batch()
-        self.make_room(found)
-        while self.waiting and self.running < self.rules.sequences:
-            if self.wants(self.waiting[0], self.waiting[0].prompt) > self.spare:
-                break
-            one, _ = self.admit(self.waiting[0].prompt)
-            self.finish_prompt(one)
-        found.decodes = bool(self.decoding)
-        return found
+        return through(Pool(deployment, costs, [handed_ranks(deployment)]), traffic)
 
 
 def _run(times: Times) -> Run:

@@ -259,7 +259,11 @@ def _group(cases: Sequence[Case], artifacts: str | None, intervals: bool) -> Ite
         except TilecastError as error:
             yield None, {}, str(error)
             continue
-        yield served, ranges_of(served, costs) if intervals else {}, ""
+
+        def again(factor: float, case: Case = case, each: Options = each) -> Served:
+            return serve(run, case.traffic, each, costs.scaled(factor))
+
+        yield served, ranges_of(served, again) if intervals else {}, ""
 
 
 def _admitting(run: Run, case: Case) -> Options:

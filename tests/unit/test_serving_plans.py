@@ -310,7 +310,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         (["--num-gpus", "0"], "--num-gpus 0: expected a whole number from 1"),
         ([], "--num-gpus: expected how many GPUs"),
         (["--num-gpus", "2", "--min-gpus"], "--min-gpus: the fewest GPUs for what; expected --rate"),
-        (["--num-gpus", "2", "--execution", "eager"], "--execution eager: serves no requests; expected of"),
+        (["--num-gpus", "2", "--execution", "eager"], "--execution eager: serves no requests; expected some of"),
         (["--num-gpus", "2", "--emit", "ray"], "--emit ray: expected one of"),
         (["--num-gpus", "2", "--out", "f.png"], "--out 'f.png': expected a file that ends in"),
         (["--num-gpus", "2", "--disaggregated", "maybe"], "--disaggregated 'maybe': expected one of also"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from predictor.forecast import forecast
 from predictor.roofline import FloatArray
-from predictor.simulate.serving.costs import StepCosts
-from predictor.simulate.serving.simulator import Served, serve
+from predictor.simulate.serving.simulator import Served
 
 Range = tuple[float, float]
 
@@ -63,18 +62,16 @@ def step_range(served: Served) -> Range:
     return interval[0] / mean, interval[1] / mean
 
 
-def ranges_of(served: Served, costs: StepCosts) -> dict[str, Range]:
-    """80 % intervals of the means of ttft, tpot and latency, seconds: the traffic served again with every step as fast,
-    and as slow, as its kernels may be, of which queues make more than a step does; and `BEYOND_KERNELS`, whose logs
-    are added as those of errors that know nothing of each other. Empty where kernels have no intervals."""
+def ranges_of(served: Served, again: Callable[[float], Served]) -> dict[str, Range]:
+    """80 % intervals of the means of ttft, tpot and latency, seconds: the traffic served ``again`` with every step as
+    fast, and as slow, as its kernels may be (times a factor), of which queues make more than a step does; and
+    `BEYOND_KERNELS`, whose logs are added as those of errors that know nothing of each other. Empty where kernels have
+    no intervals."""
     low, high = step_range(served)
     if low == high:
         return {}
-    ends = [
-        serve(served.deployment.run, served.traffic, served.deployment.options, costs.scaled(factor))
-        for factor in (low, high)
-    ]
-    return {name: _span([served, *ends], name) for name in ("ttft", "tpot", "latency")}
+    runs = [served, again(low), again(high)]
+    return {name: _span(runs, name) for name in ("ttft", "tpot", "latency")}
 
 
 def _span(runs: Sequence[Served], name: str) -> Range:

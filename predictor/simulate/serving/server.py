@@ -84,7 +84,7 @@ class Server:
     ranks: Sequence[Rank]
     costs: StepCosts
     ahead: bool
-    done: Callable[[float], None]
+    done: Callable[[int, float], None]
     times: dict[int, Times]
     tokens_a_step: float = 1.0
     now: float = 0.0
@@ -228,4 +228,4 @@ class Server:
 
     def _finished(self, one: scheduling.Sequence) -> None:
         self.times[one.index].last_s = self.now
-        self.done(self.now)
+        self.done(one.index, self.now)

@@ -23,7 +23,11 @@ from predictor.simulate.serving.traffic import Traffic
 class Served:
     """What came of ``traffic`` on ``deployment``: per request, in its order, seconds from the first arrival on, each of
     shape (n,); how often each lost its pages, and tokens of its prompt that the cache had; ``moments`` of every server.
-    ``tpot_s`` is nan where a request makes one token."""
+    ``tpot_s`` is nan where a request makes one token.
+
+    Where other servers read the prompts: ``prompts``, their deployment, their moments, and ``moved_s``, what a cache
+    took to come over on average.
+    """
 
     deployment: Deployment
     traffic: Traffic
@@ -34,6 +38,9 @@ class Served:
     preempted_times: tuple[int, ...]
     found_tokens: tuple[int, ...]
     moments: tuple[tuple[Moment, ...], ...]
+    prompts: Deployment | None = None
+    prompt_moments: tuple[tuple[Moment, ...], ...] = ()
+    moved_s: float = 0.0
 
     @property
     def preempted(self) -> int:
@@ -62,29 +69,53 @@ class Served:
         return float(self.last_s.max() - self.arrival_s.min())
 
 
-class _Loop:
-    """The arrivals that are to come, and who gets them."""
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Servers alike: a scheduler a rank of each."""
 
-    def __init__(self, traffic: Traffic, servers: Listed[Server], times: dict[int, Times]) -> None:
-        self.traffic, self.servers, self.times = traffic, servers, times
-        self.coming: list[tuple[float, int]] = []
+    deployment: Deployment
+    costs: StepCosts
+    schedulers: Listed[Listed[Batching]]
+
+
+class _Loop:
+    """The arrivals that are to come, and who gets them.
+
+    Of two pools the first reads prompts, and a request comes to the second ``moved_s`` after that, by request.
+    """
+
+    def __init__(self, traffic: Traffic, pools: Listed[Pool], moved_s: FloatArray) -> None:
+        self.traffic, self.moved_s = traffic, moved_s
+        self.times: dict[int, Times] = {}
+        self.pools = [[self._server(pool, ranks) for ranks in pool.schedulers] for pool in pools]
+        self.servers = [server for pool in self.pools for server in pool]
+        self.coming: list[tuple[float, int, int]] = []  # when, which request, to which pool
         self.next = 0
         if traffic.concurrency:
             for _ in range(min(traffic.concurrency, len(traffic))):
                 self.ask(0.0)
         else:
-            self.coming = [(float(at), i) for i, at in enumerate(traffic.arrival_s)]
+            self.coming = [(float(at), i, 0) for i, at in enumerate(traffic.arrival_s)]
             self.next = len(traffic)
+        self.handed: set[int] = set()
+
+    def _server(self, pool: Pool, ranks: Listed[Batching]) -> Server:
+        ahead, each = pool.deployment.ahead, pool.deployment.options.tokens_a_step
+        return Server([Rank(batching) for batching in ranks], pool.costs, ahead, self.done, self.times, each)
 
     def ask(self, at_s: float) -> None:
         """A client of a closed loop sends its next request, if there are any."""
         if self.next < len(self.traffic):
-            heapq.heappush(self.coming, (at_s, self.next))
+            heapq.heappush(self.coming, (at_s, self.next, 0))
             self.next += 1
 
-    def done(self, at_s: float) -> None:
-        """A request has ended."""
-        if self.traffic.concurrency:
+    def done(self, index: int, at_s: float) -> None:
+        """A request has ended, or its prompt has been read."""
+        if len(self.pools) > 1 and index not in self.handed and self.traffic.output_tokens[index] > 1:
+            self.handed.add(index)
+            there = self.times[index].first_s = at_s + float(self.moved_s[index])
+            heapq.heappush(self.coming, (there, index, 1))
+        elif self.traffic.concurrency:
             self.ask(at_s)
 
     def run(self) -> None:
@@ -99,17 +130,22 @@ class _Loop:
                 self._arrive()
                 continue
             others = min((server.now for server in working if server is not first), default=math.inf)
-            # In a closed loop the end of another server's request is an arrival, too.
-            first.step(min(upcoming, others) if self.traffic.concurrency else upcoming)
+            # In a closed loop the end of another server's request is an arrival, and so is a prompt that was read.
+            bound = self.traffic.concurrency or len(self.pools) > 1
+            first.step(min(upcoming, others) if bound else upcoming)
 
     def _arrive(self) -> None:
-        at_s, index = heapq.heappop(self.coming)
+        at_s, index, place = heapq.heappop(self.coming)
         traffic = self.traffic
+        whole = place == len(self.pools) - 1
         one = Sequence(
-            index, int(traffic.input_tokens[index]), int(traffic.output_tokens[index]), int(traffic.shared[index])
-        )
-        self.times[index] = Times(at_s)
-        min(self.servers, key=lambda server: server.load).offer(one, at_s + traffic.turnaround_s)
+            index, int(traffic.input_tokens[index]), int(traffic.output_tokens[index]) if whole else 1,
+            int(traffic.shared[index]),
+        )  # fmt: skip
+        if not place:
+            self.times[index] = Times(at_s)
+        seen = at_s if place else at_s + traffic.turnaround_s
+        min(self.pools[place], key=lambda server: server.load).offer(one, seen)
 
 
 def serve(run: Run, traffic: Traffic, options: Options | None = None, costs: StepCosts | None = None) -> Served:
@@ -118,35 +154,35 @@ def serve(run: Run, traffic: Traffic, options: Options | None = None, costs: Ste
     ``costs``: of an earlier call for the same run, options and sizes. RequestError where the server cannot serve it.
     """
     chosen = options or Options()
-    longest = int((traffic.input_tokens + traffic.output_tokens).max())
-    deployment = deploy(run, chosen, longest)
-    _check(deployment, traffic)
+    deployment = deployed(run, traffic, chosen)
     made = costs or costs_of(deployment, traffic)
     schedulers = [[deployment.batching() for _ in range(deployment.ranks)] for _ in range(chosen.replicas)]
-    return through(schedulers, deployment, traffic, made)
+    return through(Pool(deployment, made, schedulers), traffic)
 
 
-def through(schedulers: Listed[Listed[Batching]], deployment: Deployment, traffic: Traffic, costs: StepCosts) -> Served:
-    """``traffic`` through servers whose ranks have these schedulers, all of the kind of ``deployment``."""
-    times: dict[int, Times] = {}
-    servers = [
-        Server(
-            [Rank(batching) for batching in ranks], costs, deployment.ahead, lambda at_s: loop.done(at_s), times,
-            deployment.options.tokens_a_step,
-        )
-        for ranks in schedulers
-    ]  # fmt: skip
-    loop = _Loop(traffic, servers, times)
+def deployed(run: Run, traffic: Traffic, options: Options) -> Deployment:
+    """The server of ``run`` for ``traffic``; RequestError where it cannot serve it."""
+    deployment = deploy(run, options, int((traffic.input_tokens + traffic.output_tokens).max()))
+    _check(deployment, traffic)
+    return deployment
+
+
+def through(pool: Pool, traffic: Traffic, prompts: Pool | None = None, moved_s: FloatArray | None = None) -> Served:
+    """``traffic`` through the servers of a pool, after those of ``prompts``, if there are any, from where each request
+    takes ``moved_s`` (n,)."""
+    moved = np.zeros(len(traffic)) if moved_s is None else moved_s
+    loop = _Loop(traffic, [pool] if prompts is None else [prompts, pool], moved)
     loop.run()
-    rows = [times[i] for i in range(len(traffic))]
+    rows = [loop.times[i] for i in range(len(traffic))]
 
     def column(name: str) -> FloatArray:
         return np.array([getattr(row, name) for row in rows], dtype=np.float64)
 
+    *before, moments = (tuple(tuple(server.moments) for server in servers) for servers in loop.pools)
     return Served(
-        deployment, traffic, column("arrival_s"), column("scheduled_s"), column("first_s"), column("last_s"),
-        tuple(row.preempted for row in rows), tuple(row.found for row in rows),
-        tuple(tuple(server.moments) for server in servers),
+        pool.deployment, traffic, column("arrival_s"), column("scheduled_s"), column("first_s"), column("last_s"),
+        tuple(row.preempted for row in rows), tuple(row.found for row in rows), moments,
+        prompts.deployment if prompts else None, before[0] if before else (), float(moved.mean()),
     )  # fmt: skip
 
 
