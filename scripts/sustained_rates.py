@@ -20,6 +20,7 @@ import numpy as np
 from predictor.estimators import power
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import predict_kernels
+from predictor.estimators.device import STATIC
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops.base import Op
 from predictor.ops.gemm import Gemm
@@ -40,7 +41,7 @@ def need_at(gpu: GPUSpec, op: Op, burst: float, published: float) -> float:
     bytes_s = min(op.bytes_moved() / gpu.memory_bandwidth, burst)
     clock = min((burst - bytes_s) / (published - bytes_s), 1.0)
     use = op.flops() / gpu.peak_flops(op.dtype) / power.EFFICIENCY / (published * clock)
-    need = gpu.power_limit_w / (power.STATIC + (1 - power.STATIC) * use * clock**3)
+    need = gpu.power_limit_w / (STATIC + (1 - STATIC) * use * clock**3)
     return need / (gpu.sm_count * gpu.boost_clock_hz * 1e-9)
 
 

@@ -39,16 +39,24 @@ MMA_ROWS = 16.0
 #: A peak from this share of the full rate on is that rate at a clock below the boost clock, as data sheets quote it:
 #: the lowest is H100 NVL's, 0.87. No board has 0.5 to 0.87.
 _WHOLE_RATE = 0.85
-#: W per TFLOP/s of fp32 peak that a board needs to hold its clock in a long run of GEMMs, by compute capability or
-#: architecture, where no board was measured: what one has (data sheet) that runs near its boost clock under load. GTX
-#: 1080 Ti: 250 W, 11.3 TFLOP/s; V100 PCIe: 250 W, 14; TITAN RTX: 280 W, 16.3; A100 PCIe: 250 W, 19.5; RTX 4090: 450 W,
-#: 82.6; H100 PCIe: 350 W, 51; RTX 5090: 575 W, 104.8. For 8.6, where even RTX 3090 slows, what a published cuBLAS
-#: figure says of RTX A6000 (300 W): 23.2 TFLOP/s at 4096^3, over the 0.98 that u = 1 stands for (S. Boehm, "How to
-#: Optimize a CUDA Matmul", 2022).
-POWER_NEED = {
-    "pascal": 22.1, "volta": 17.9, "turing": 17.2, "ampere": 12.8, "8.6": 12.7, "ada": 5.45, "hopper": 6.9,
-    "blackwell": 5.5,
-}  # fmt: skip
+#: Share of what the boost clock needs that is drawn at any clock, rounded from two pairs of clocks held under load,
+#: where the rest goes with the cube: RTX PRO 6000 2,338 MHz at 600 W and 1,641 at 300 W, 0.21; MI300X 1,207 MHz at
+#: 750 W and MI325X, the same chip, 1,447 at 1,000 W in bf16, 0.18. Source: a server's log of 2026; ROCm blog,
+#: "Measuring max-achievable FLOPs", part 2.
+STATIC = 0.2
+#: Of the need that is left for the clock at least, chosen by hand, not from data: no catalogue board is near it.
+_LEAST = 1e-3
+#: W per TFLOP/s of fp32 peak that a board needs to hold its clock in a long run of GEMMs, by architecture, where no
+#: board was measured: what one has (data sheet) that runs near its boost clock under load. GTX 1080 Ti: 250 W,
+#: 11.3 TFLOP/s; V100 PCIe: 250 W, 14; TITAN RTX: 280 W, 16.3; A100 PCIe: 250 W, 19.5. In proportion to the clock: the
+#: measured boards that power holds (P4, T4) run below 900 MHz, where their voltage does not fall any more, as it seems.
+POWER_NEED = {"pascal": 22.1, "volta": 17.9, "turing": 17.2, "ampere": 12.8}
+#: The same of boards whose registers feed two lanes of three (`loop_share`), by compute capability or architecture,
+#: where the clock is held as under tensor cores. RTX 4090: 450 W, 82.6 TFLOP/s; H100 PCIe: 350 W, 51; RTX 5090: 575 W,
+#: 104.8. For 8.6, where even RTX 3090 slows, solved for at RTX A6000's published cuBLAS figure (300 W, peak 38.7):
+#: 23.2 TFLOP/s at 4096^3 are 0.92 of its clock at 0.98 of what the registers leave. Source: S. Boehm, "How to Optimize
+#: a CUDA Matmul", 2022.
+LANE_NEED = {"8.6": 9.46, "ada": 5.45, "hopper": 6.9, "blackwell": 5.5}
 #: A step of K in a warp's main loop with 8 x 8 outputs a thread: multiply-adds; instructions beside them (4 loads of
 #: 16 bytes a thread from shared memory, and about 1.3 for the next tile's copy); distinct bytes of the fragments of 32
 #: rows and 64 columns; operands of a multiply-add. Source: CUTLASS' SIMT kernels.
@@ -149,22 +157,30 @@ def loop_share(gpu: GPUSpec) -> float:
     return lanes / max([lanes, *(count / rate for count, rate in parts if rate)])
 
 
+def clock_left(power: float) -> float:
+    """The cube of the clock that ``power`` holds, a share of what the boost clock needs, over the boost clock's."""
+    return max(power - STATIC, _LEAST) / (1.0 - STATIC)
+
+
 def sustained_share(gpu: GPUSpec, power_need: Mapping[str, float] | None = None) -> float:
     """Share of a peak, in (0, 1], that the power limit leaves in long runs: of the tensor cores, or of fp32 elsewhere.
 
     On the tensor cores the need is SMs x GHz x W, with W growing with the tensor cores of an SM; all dtypes alike,
     because a narrower one does more FLOPs with about the same power. ``power_need`` is for fp32 on the CUDA cores: it
-    maps a compute capability or an architecture to W per TFLOP/s; one that it lacks is taken to hold its clock.
+    maps an architecture to W per TFLOP/s; one that it lacks is taken to hold its clock. Boards whose registers hold
+    them back have their own (`LANE_NEED`).
     """
-    most = 1.0 if power_need is None else loop_share(gpu)
-    if power_need is None:
+    if power_need is not None and (loop := loop_share(gpu)) < 1.0:
+        by_tflops = LANE_NEED.get(gpu.compute_capability or "", LANE_NEED.get(gpu.architecture, 0.0))
+        need = gpu.peak_flops("fp32") / 1e12 * by_tflops
+        return loop * min(1.0, clock_left(gpu.power_limit_w / need) ** (1.0 / 3.0)) if need else loop
+    if power_need is not None:
+        need = gpu.peak_flops("fp32") / 1e12 * power_need.get(gpu.architecture, 0.0)
+    else:
         clocks = gpu.sm_count * gpu.boost_clock_hz
         watts = FULL_CLOCK_WATTS * (_peak(gpu, "bf16") / clocks / _WATTS_AT_FLOPS) ** NEED_EXPONENT
         need = clocks * 1e-9 * watts
-    else:
-        by_tflops = power_need.get(gpu.compute_capability or "", power_need.get(gpu.architecture, 0.0))
-        need = gpu.peak_flops("fp32") / 1e12 * by_tflops
-    return min(most, gpu.power_limit_w / need) if need else most
+    return min(1.0, gpu.power_limit_w / need) if need else 1.0
 
 
 def _peak(gpu: GPUSpec, dtype: str) -> float:

@@ -18,15 +18,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from predictor.estimators.device import sustained_share, tensor_rate
+from predictor.estimators.device import clock_left, sustained_share, tensor_rate
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import Op
 from predictor.roofline import FloatArray
 
-#: Share of the need that is drawn at any clock, rounded from two pairs of clocks held under load, solved by P as above:
-#: RTX PRO 6000 2,338 MHz at 600 W and 1,641 at 300 W, 0.21; MI300X 1,207 MHz at 750 W and MI325X, the same chip, 1,447
-#: at 1,000 W in bf16, 0.18. Source: a server's log of 2026; ROCm blog, "Measuring max-achievable FLOPs", part 2.
-STATIC = 0.2
 #: The best products' share of the peak at the clock that they run at: 708 TFLOP/s of MI300X at 1,207 of 2,100 MHz, 843
 #: of MI325X at 1,447. Source: ROCm blog, "Measuring max-achievable FLOPs", part 2.
 EFFICIENCY = 0.94
@@ -36,8 +32,6 @@ EFFICIENCY = 0.94
 #: B200, GB200), or none is published, nothing is held. Source: stas00/ml-engineering@744d01e, maximum achievable matmul
 #: FLOPS.
 CLOCK_WATTS: Mapping[str, tuple[float, float]] = {"8.0": (3.03, 1.41e9), "9.0": (3.59, 1.98e9)}
-#: Of the need that is left for the clock at least, chosen by hand, not from data: no catalogue board is near it.
-_LEAST = 1e-3
 #: Steps in which the held clock is found, chosen by hand, not from data: each leaves at most a third of the error.
 _STEPS = 12
 #: Dtypes that the published rates tell of; int8 and 4 bit are not held.
@@ -55,7 +49,7 @@ def held_clock(gpu: GPUSpec) -> float:
     if known is None:
         return 1.0
     watts, at_hz = known
-    return min(1.0, at_hz / gpu.boost_clock_hz * float(np.cbrt(_left(gpu.power_limit_w / watts))))
+    return min(1.0, at_hz / gpu.boost_clock_hz * float(np.cbrt(clock_left(gpu.power_limit_w / watts))))
 
 
 def need(gpu: GPUSpec) -> tuple[float, float] | None:
@@ -65,18 +59,13 @@ def need(gpu: GPUSpec) -> tuple[float, float] | None:
     return (watts, at_hz) if watts else None
 
 
-def _left(power: float) -> float:
-    """What ``power`` leaves for the clock beside what is drawn at any: both are shares of the need."""
-    return max(power - STATIC, _LEAST) / (1.0 - STATIC)
-
-
 def seconds_at(power: float, busy: FloatArray, bytes_s: FloatArray, clock_s: FloatArray) -> FloatArray:
     """Seconds (n,) at the clock that ``power``, a share of the need, holds, of products whose tensor cores are busy for
     ``busy`` seconds, whose bytes take ``bytes_s`` and whose rest takes ``clock_s`` (all (n,)) at the need's clock.
 
     The clock x, over the need's, solves the law with use = busy / (bytes_s x + clock_s), which has one answer.
     """
-    left = _left(power) / np.maximum(busy, 1e-12)
+    left = clock_left(power) / np.maximum(busy, 1e-12)
     clock = np.ones(len(busy))
     for _ in range(_STEPS):
         clock = np.cbrt(left * (bytes_s * clock + clock_s))

@@ -12,7 +12,8 @@ import predictor
 from predictor.engines import EAGER
 from predictor.estimators.artifact import load_artifacts
 from predictor.estimators.base import predict_kernels
-from predictor.estimators.power import EFFICIENCY, STATIC, held_clock, held_s, seconds_at
+from predictor.estimators.device import STATIC
+from predictor.estimators.power import EFFICIENCY, held_clock, held_s, seconds_at
 from predictor.graph import Block, Graph, Node
 from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
 from predictor.hardware.what_if import vary
