@@ -146,7 +146,7 @@ class Forecast:
         work = self.run.work
         if work.mode == "generate":
             return float(work.batch * work.output_len)
-        each = work.batch if work.mode == "decode" else sum(work.prompt_lens) or work.batch * work.seq_len
+        each = work.batch if work.mode == "decode" else sum(work.prompt_lens) or work.batch * work.tokens_each
         return float(each * work.steps)
 
     @property

@@ -87,6 +87,8 @@ class Request:
     tp_overlap: bool = False
     offload_layers: int = 0
     lora: int = 0
+    mean_len: int = 0
+    masked_tokens: int = 0
     all_to_all: str = ALL_GATHER
     steps: int = 1
     system: str | Path | SystemSpec | None = None
@@ -153,6 +155,8 @@ class Request:
             memory_fraction=self.memory_fraction,
             offload_layers=self.offload_layers,
             lora=self.lora,
+            mean_len=self.mean_len,
+            masked_tokens=self.masked_tokens,
             all_to_all=self.all_to_all,
             steps=self.steps,
             dtype_source=source,
@@ -300,7 +304,13 @@ def _launch_overhead(given: str | float | None, gpu: GPUSpec, engine: Engine) ->
 
 
 def _check_length(config: ModelConfig, work: Workload) -> None:
-    """Learned positions end somewhere; rotary and ALiBi models run beyond their training length."""
+    """Learned positions end somewhere, rotary and ALiBi models run beyond their training length; and only some heads
+    work on masked tokens alone."""
+    if work.masked_tokens and not (config.model_type == "bert" and config.head in ("lm", "pretraining")):
+        raise UnsupportedError(
+            f"--masked-tokens {work.masked_tokens}: {config.name} has no masked-language-model head; expected a model"
+            " that has one, such as bert-large, or 0"
+        )
     longest = work.longest_sequence
     if config.position == "learned" and longest > config.max_positions:
         raise RequestError(

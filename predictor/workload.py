@@ -29,6 +29,10 @@ RECOMPUTES = ("none", "selective", "full")
 SHARDS = NO_SHARD, ZERO1, ZERO2, ZERO3, HSDP = "none", "zero1", "zero2", "zero3", "hsdp"
 #: Degrees beside tp that serving has, too.
 SERVED = ("pp", "dp", "ep")
+#: Words that only training takes, by name, with their defaults.
+_TRAINING = {
+    "micro_batch": 0, "recompute": "none", "offload_layers": 0, "lora": 0, "mean_len": 0, "masked_tokens": 0,
+}  # fmt: skip
 #: Orders in which a stage of a pipeline works on its micro-batches.
 SCHEDULES = GPIPE, ONE_F_ONE_B, INTERLEAVED, BREADTH_FIRST = "gpipe", "1f1b", "interleaved", "breadth_first"
 #: How context parallelism exchanges keys and values: in a ring, or heads for positions by all_to_all (Ulysses).
@@ -158,6 +162,9 @@ class Workload:
     backward pass (`recomputed`), ``offload_layers`` how many layers a rank keeps the activations of in host memory.
     ``steps``: equal forward passes one after the other, as a diffusion sampler runs them.
     ``lora``: rank of adapters beside attention's projections, which alone are trained then (0: all weights are).
+    ``mean_len``: tokens of a sequence on average where batches of training are packed without padding, each sequence
+    taken as long (0: ``seq_len``). ``masked_tokens``: positions of each sequence that a masked-language-model head
+    works on (0: all).
     In serving ``batch`` is that of all data-parallel ranks, too; ``all_to_all`` is how tokens come to experts of other
     ranks (`predictor.passes.expert_parallel`).
     """
@@ -189,6 +196,8 @@ class Workload:
     sampling: str = GREEDY
     offload_layers: int = 0
     lora: int = 0
+    mean_len: int = 0
+    masked_tokens: int = 0
     all_to_all: str = ALL_GATHER
     steps: int = 1
 
@@ -233,19 +242,22 @@ class Workload:
         if over.num_gpus > 1 and self.system is None:
             used = next(name for name in ("tp", "pp", "dp", "cp") if getattr(over, name) > 1)
             raise RequestError(f"--{used} {getattr(over, used)}: expected a system, whose links join the GPUs")
-        if isinstance(self.offload_layers, bool) or not isinstance(self.offload_layers, int) or self.offload_layers < 0:
-            raise RequestError(f"--offload-layers {self.offload_layers!r}: expected a whole number, 0 or more")
+        for name in ("offload_layers", "mean_len", "masked_tokens"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise RequestError(f"{flag(name)} {value!r}: expected a whole number, 0 or more")
+        if self.mean_len and self.mean_len > self.seq_len:
+            raise RequestError(f"--mean-len {self.mean_len}: expected at most --seq-len {self.seq_len}")
+        if self.masked_tokens and self.masked_tokens > self.tokens_each:
+            raise RequestError(
+                f"--masked-tokens {self.masked_tokens}: a sequence has {self.tokens_each} tokens; expected at most that"
+            )
         if isinstance(self.lora, bool) or not isinstance(self.lora, int) or not 0 <= self.lora <= LARGEST_DEGREE:
             raise RequestError(f"--lora {self.lora!r}: expected the rank of the adapters, 0 for none")
         if self.mode != "train":
-            if self.micro_batch:
-                raise RequestError(f"--micro-batch {self.micro_batch}: only --mode train takes it")
-            if self.recompute != "none":
-                raise RequestError(f"--recompute {self.recompute}: only --mode train takes it")
-            if self.offload_layers:
-                raise RequestError(f"--offload-layers {self.offload_layers}: only --mode train takes it")
-            if self.lora:
-                raise RequestError(f"--lora {self.lora}: only --mode train takes it")
+            for name, default in _TRAINING.items():
+                if getattr(self, name) != default:
+                    raise RequestError(f"{flag(name)} {getattr(self, name)}: only --mode train takes it")
             serves = SERVED if self.mode in CACHED else ("sp",) * (self.mode == "forward")
             for name, value in over.trains_only.items():
                 if name not in serves:
@@ -297,6 +309,11 @@ class Workload:
             raise RequestError(f"--prompt-lens {min(self.prompt_lens)}: a sequence of a workload has 1 token or more")
         if max(self.prompt_lens) != longest:
             raise RequestError(f"{longest} tokens: the longest of --prompt-lens has {max(self.prompt_lens)}")
+
+    @property
+    def tokens_each(self) -> int:
+        """Tokens of a sequence of training, forward passes and prompts."""
+        return self.mean_len or self.seq_len
 
     @property
     def sequences_a_pass(self) -> int:

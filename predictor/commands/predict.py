@@ -108,6 +108,14 @@ def add_words(parser: argparse.ArgumentParser) -> None:
     )
     add("--offload-layers", type=int, default=0, metavar="N", help="layers whose activations go to the host (train)")
     add("--lora", type=int, default=0, metavar="RANK", help="train adapters of attention's projections alone (train)")
+    add("--mean-len", type=int, default=0, metavar="N", help="mean tokens of sequences packed without padding (train)")
+    add(
+        "--masked-tokens",
+        type=int,
+        default=0,
+        metavar="N",
+        help="tokens of a sequence that BERT's head predicts (train)",
+    )
     add("--num-gpus", type=int, help="GPUs of the run (default: the product of --tp, --pp, --dp and --cp)")
     add("--tp", type=int, default=1, help="GPUs that share every layer (tensor parallel)")
     add(

@@ -6,6 +6,7 @@ Shape legend: b sequences, s query tokens, t key positions, h width, n = b s tok
 from __future__ import annotations
 
 from predictor.graph.tensor import WEIGHT, Tensor
+from predictor.networks.step import Step
 from predictor.networks.writer import Writer
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.embedding import CrossEntropy, Embedding
@@ -187,6 +188,10 @@ def _bert_head(w: Writer, x: Tensor) -> Tensor:
         pooled = w.dropout("pooler dropout", pooled, c.residual_dropout)
         return w.linear("head", "classifier", pooled, c.num_labels, "label", True)
     if c.head in ("lm", "pretraining"):
+        if step.masked:  # the gradient of the others is zero
+            rows = b * step.masked
+            zeros = (Elementwise(w.act, "fill", n * h), Elementwise(w.act, "copy", rows * h)) if w.training else ()
+            x = w.each("head masked tokens", "copy", x.view(("tokens", "hidden"), (rows, h), zeros), grad=False)
         x = w.linear("head", "head transform", x, h, "hidden", True)
         x = w.activation("head activation", x)
         x = w.norm("head norm", x)
@@ -196,10 +201,15 @@ def _bert_head(w: Writer, x: Tensor) -> Tensor:
     return x
 
 
+def predicted(step: Step) -> int:
+    """Positions of which there are logits in training."""
+    return step.batch * step.masked if step.masked else step.tokens
+
+
 def loss(w: Writer, logits: Tensor) -> None:
     """Cross-entropy over the logits, in fp32."""
     c, step = w.config, w.step
-    rows, vocab = (step.batch, c.num_labels) if c.head == "classifier" else (step.tokens, c.vocab)
+    rows, vocab = (step.batch, c.num_labels) if c.head == "classifier" else (predicted(step), c.vocab)
     w.scope = "loss"
     if w.size < 4:
         wide = Tensor("logits to fp32", ("tokens", "vocab"), (rows, vocab), "fp32")

@@ -27,7 +27,8 @@ class Step:
     each one's query tokens; ``context_len`` or ``seq_len`` is then the longest.
 
     ``routing``: how tokens fall on experts (`predictor.ops.routing`). ``lora``: rank of the adapters
-    beside attention's projections, in training (0: none). ``sampling``: how the next tokens are chosen, of
+    beside attention's projections, in training (0: none). ``masked``: positions of each sequence that the
+    masked-language-model head works on (0: all). ``sampling``: how the next tokens are chosen, of
     `predictor.engines.SAMPLINGS`; "" where the pass ends with its logits.
     """
 
@@ -45,6 +46,7 @@ class Step:
     experts: str = "loop"
     sampling: str = ""
     lora: int = 0
+    masked: int = 0
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

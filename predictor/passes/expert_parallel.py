@@ -24,13 +24,13 @@ from predictor.engines.exchange import ALL_GATHER
 from predictor.errors import RequestError, UnsupportedError
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import Tensor
+from predictor.hardware.mesh import Mesh
 from predictor.ops.collective import over
 from predictor.ops.exchange import DIRECT, FORWARDED, exchange
 from predictor.ops.moe import MoE
 from predictor.ops.routing import drawn, inclusion
 
 if TYPE_CHECKING:
-    from predictor.hardware.mesh import Mesh
     from predictor.networks import ModelConfig
     from predictor.ops.collective import Collective
 
@@ -154,14 +154,15 @@ def share_experts(graph: Graph, mesh: Mesh) -> Graph:
     Each rank's experts work on as many rows as before, of fewer experts: an even spread, or that of the model's routing
     over the experts it has.
     """
-    ep = mesh.degree("ep")
+    ep = mesh.ep
     if ep == 1:
         return graph
+    group = Mesh((("tp", mesh.degree("tp")), ("ep", ep)), mesh.system)  # cp's ranks are among them
     blocks = []
     for block in graph.blocks:
         nodes: list[Node] = []
         for node in block.nodes:
-            nodes += _shared(node, node.op, mesh, ep) if isinstance(node.op, MoE) else [node]
+            nodes += _shared(node, node.op, group, ep) if isinstance(node.op, MoE) else [node]
         blocks.append(replace(block, nodes=tuple(nodes)) if len(nodes) > len(block.nodes) else block)
     return Graph(tuple(blocks), graph.fused)
 

@@ -55,7 +55,7 @@ def _eager(
     if among is not None:
         from predictor.passes.expert_parallel import check_shared_experts, share_experts
 
-        check_shared_experts(config, among.degree("ep"))
+        check_shared_experts(config, among.ep)
         graph = share_experts(graph, among)
     return graph if accumulate is None else joint(graph, accumulate)
 
@@ -76,7 +76,7 @@ def lower(
     With ``accumulate`` its backward pass follows, which adds to the gradients that are there, or (False) makes them;
     ``again`` says what of the forward pass runs again in it (`predictor.passes.recompute`). ``sequences``: outside of
     what tensor parallelism splits, they are split over its ranks. In training, ``step`` is a rank's part of the
-    sequences where the mesh has an axis "cp" (``cp_comm``: how attention sees the rest), and ranks along "ep" share the
+    sequences where the mesh has an axis "cp" (``cp_comm``: how attention sees the rest), and its ``ep`` ranks share the
     experts; ``in_pieces``: products run in pieces beside the collectives of tensor parallelism.
 
     Raises RequestError, one line with the nearest degree that works, where a degree does not divide the model.
@@ -89,7 +89,7 @@ def lower(
 
             graph = joined(graph, mesh)
     else:
-        among = mesh if mesh is not None and mesh.degree("ep") > 1 else None
+        among = mesh if mesh is not None and mesh.ep > 1 and step.mode == "train" else None
         graph = (_eager if accumulate is None else _joint)(config, step, formats, among, accumulate)
         if accumulate is not None:
             graph = recompute(graph, again)

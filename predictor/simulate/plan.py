@@ -35,7 +35,7 @@ def plan_of(run: Run) -> Plan:
     if work.mode == "train":
         from predictor.simulate.training import training_plan  # a forward pass starts without it
 
-        pass_ = make_step(work, numbers, "train", work.seq_len, 0, work.sequences_a_pass)
+        pass_ = make_step(work, numbers, "train", work.tokens_each, 0, work.sequences_a_pass)
         return training_plan(config, work, numbers, pass_, run.gpu)
     engine, launch_s, mode = work.engine, work.launch_overhead_s, work.mode
     waits = tuple(work.waits_s.items())
@@ -122,6 +122,7 @@ def make_step(
         routing=RANDOM if work.routing is None else work.routing.distribution,
         experts="whole" if engine.fuses else "loop",
         lora=work.lora if mode == "train" else 0,
+        masked=work.masked_tokens if mode == "train" else 0,
         sampling=work.sampling if serving and engine.samples else "",
     )
 

@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from math import gcd
 
 from predictor.engines import CALLS, CAPTURED, Engine
-from predictor.errors import RequestError, UnsupportedError
+from predictor.errors import RequestError
 from predictor.graph import OPTIMIZER, Block, Graph, Node
 from predictor.graph.saved import saved_tensors
 from predictor.hardware.gpu import GPUSpec
@@ -105,8 +105,6 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
     kind, some, of = recomputed(work.recompute)
     if work.offload_layers:
         check_offload(config, work, gpu)
-    if over.cp > 1 and over.ep > 1:
-        raise UnsupportedError(f"--cp {over.cp} with --ep {over.ep}: not built yet; expected one of them")
     if over.cp > 1:
         check_context(config, step.seq_len, over.cp, over.tp, over.cp_comm)
         step = replace(step, seq_len=step.seq_len // over.cp)
@@ -207,8 +205,9 @@ def _copied(graph: Graph, config: ModelConfig, tp: int, adapters: bool) -> int:
 
 @lru_cache(maxsize=256)
 def _layer_mesh(tp: int, cp: int, ep: int, system: SystemSpec | None) -> Mesh | None:
-    """The GPUs that share a layer, an axis a parallelism; None for one GPU."""
-    return None if system is None or tp * cp * ep == 1 else Mesh((("tp", tp), ("cp", cp), ("ep", ep)), system)
+    """The GPUs that share a layer, an axis a parallelism; ``ep`` of its ranks and of replicas share the experts. None
+    for one GPU."""
+    return None if system is None or tp * cp * ep == 1 else Mesh((("tp", tp), ("cp", cp)), system, ep)
 
 
 @lru_cache(maxsize=4096)

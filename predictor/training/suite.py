@@ -24,7 +24,8 @@ from predictor.workload import ragged_lengths
 COLUMNS = (
     "case", "config", "mode", "gpu", "num_gpus", "gpus_per_node", "dtype", "seq_len", "output_len", "context_len",
     "network_gbit_per_node", "prompt_lens", "global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "vpp", "shard",
-    "sequence_parallel", "recompute", "recompute_layers", "cpu_offload_layers", "peft", "tp_comm_overlap", "optimizer",
+    "sequence_parallel", "recompute", "recompute_layers", "cpu_offload_layers", "mean_len",
+    "masked_tokens", "peft", "tp_comm_overlap", "optimizer",
     "execution", "software", "attention", "kv_dtype", "routing", "memory_fraction", "step_overhead_ms",
     "launch_overhead_us", "measured_ms", "measured_forward_ms",
 )  # fmt: skip
@@ -88,6 +89,8 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
         recompute=_recompute(row, config.layers),
         offload_layers=_int(row, "cpu_offload_layers"),
         lora=_lora(row),
+        mean_len=_int(row, "mean_len"),
+        masked_tokens=_int(row, "masked_tokens"),
         tp_overlap=_int(row, "tp_comm_overlap") > 0 and _int(row, "sequence_parallel") > 0 and _int(row, "tp") > 1,
         sp=mode in ("train", "forward") and _int(row, "sequence_parallel") > 0,
         vpp=_int(row, "vpp") or 1,

@@ -122,3 +122,51 @@ def test_software_of_2023_attends_slower() -> None:
         predictor.predict("mpt-7b", "a100-sxm-80gb", software=f"torch fsdp {year}", **words) for year in (2023, 2025)
     )
     assert old.latency_s > 1.1 * new.latency_s
+
+
+def test_context_and_experts_are_shared_by_the_same_ranks() -> None:
+    """Ranks along cp are among those that share the experts: they send the tokens of their part of each sequence."""
+    words = {"seq_len": 4096, "batch": 8, "dp": 4}
+    whole, found = ask("mixtral-8x7b", **words), ask("mixtral-8x7b", **words, cp=2, ep=4)
+    sent = [n.op for n, _ in nodes_of(found, Collective) if n.op.kind == "all_to_all"]
+    assert {op.ranks for op in sent} == {4}
+    assert {op.size for op in sent} == {4096 // 2 * 2 * 4096 * 2}  # tokens of a part, two copies of each, in 16 bit
+    assert 2 * found.flops == pytest.approx(whole.flops, rel=0.01)
+    assert {n.op.ep for n, _ in nodes_of(found, MoE)} == {4}
+    wide = ask("mixtral-8x7b", **words, cp=2)
+    assert found.memory.weights < 0.5 * wide.memory.weights
+
+
+BERT: dict[str, Any] = {"seq_len": 512, "batch": 16, "micro_batch": 0, "execution": "cuda_graph"}
+
+
+def test_a_head_on_masked_tokens_works_out_their_logits_alone() -> None:
+    whole, found = ask("bert-large", **BERT), ask("bert-large", **BERT, masked_tokens=76)
+    assert ask("bert-large", **BERT, masked_tokens=0).latency_s == whole.latency_s
+    h, vocab, rows = 1024, 30522, 16 * (512 - 76)
+    less = 3 * 2 * rows * h * (vocab + h)  # products of the head and its transform, forward and twice backward
+    assert whole.flops - found.flops == pytest.approx(less, rel=0.02)
+    assert found.latency_s < whole.latency_s
+    assert whole.memory.activations - found.memory.activations > rows * vocab * 2  # the logits in 16 bit at least
+
+
+def test_packed_sequences_have_their_real_tokens_alone() -> None:
+    packed, short = ask("bert-large", **BERT, mean_len=256), ask("bert-large", **BERT | {"seq_len": 256})
+    assert (packed.latency_s, packed.tokens, packed.flops) == (short.latency_s, short.tokens, short.flops)
+    assert packed.summary().workload.seq_len == 512
+    every = ask("bert-large", **BERT, mean_len=512)
+    assert every.latency_s == ask("bert-large", **BERT).latency_s
+
+
+@each(("words", "said"), (
+    ({"mean_len": 4096}, "--mean-len 4096: expected at most --seq-len 2048"),
+    ({"masked_tokens": -1}, "--masked-tokens -1: expected a whole number, 0 or more"),
+    ({"masked_tokens": 300, "mean_len": 256}, "--masked-tokens 300: a sequence has 256 tokens; expected at most that"),
+    ({"masked_tokens": 76}, "--masked-tokens 76: llama-3.2-1b has no masked-language-model head; expected a model that"
+     " has one, such as bert-large, or 0"),
+    ({"mode": "forward", "micro_batch": 0, "mean_len": 4}, "--mean-len 4: only --mode train takes it"),
+))  # fmt: skip
+def test_words_of_packed_and_masked_tokens_say_what_is_wrong(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        ask(**words)
+    assert str(caught.value) == said
