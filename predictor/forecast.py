@@ -99,6 +99,8 @@ class Forecast:
                 "backward": (first.timeline.total_s - forward_s) * passes,
                 OPTIMIZER: sum(timed.total_s for timed in rest),
             }
+        if mode == "forward" and rest:  # a pipeline's parts
+            return {timed.stage.phase: timed.total_s for timed in self.stages}
         if mode != "generate":
             return {mode: self.latency_s}
         decode_s = self.latency_s - first.each_s if rest else 0.0

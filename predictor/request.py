@@ -16,7 +16,7 @@ from predictor.estimators.artifact import ArtifactSet, RooflineOnly, load_artifa
 from predictor.frontends.words import model_of, with_plan
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.networks import ModelConfig
-from predictor.networks.traced import recorded
+from predictor.networks.traced import recorded, traced_model
 from predictor.number_formats import Cache, cached, numbers_of
 from predictor.ops.routing import RANDOM
 from predictor.precision import default_attention
@@ -84,13 +84,14 @@ class Request:
     vpp: int = 1
     schedule: str = ""
     cp_comm: str = "ring"
+    ulysses: int = 0
     tp_overlap: bool = False
     offload_layers: int = 0
     lora: int = 0
     mean_len: int = 0
     masked_tokens: int = 0
     all_to_all: str = ALL_GATHER
-    steps: int = 1
+    steps: int | None = None
     system: str | Path | SystemSpec | None = None
     launch_overhead: str | float | None = None
     step_overhead: str | float | None = None
@@ -113,7 +114,10 @@ class Request:
         config = self.model if isinstance(self.model, ModelConfig) else model_of(self.model, self.input)
         config = with_plan(config, self.tp_plan)
         if recorded(config) is not None:
+            config = _sized(self, config)
             return _as_recorded(self, config)._run(config, selector)
+        if self.mode == "forward" and self.cp != 1:
+            raise UnsupportedError(f"--cp {self.cp}: not built yet for --mode forward; expected --mode train")
         return self._run(config, selector)
 
     def _run(self, config: ModelConfig, selector: ArtifactSet | RooflineOnly | None) -> Run:
@@ -158,7 +162,7 @@ class Request:
             mean_len=self.mean_len,
             masked_tokens=self.masked_tokens,
             all_to_all=self.all_to_all,
-            steps=self.steps,
+            steps=1 if self.steps is None else self.steps,
             dtype_source=source,
             kv_dtype=numbers.kv if self.mode in CACHED else "",
             kv_dtype_source=kv_source,
@@ -177,7 +181,7 @@ def _degrees(asked: Request) -> Parallelism:
     num_gpus = product if asked.num_gpus is None else asked.num_gpus
     return Parallelism(
         num_gpus, asked.tp, asked.pp, asked.dp, asked.cp, asked.ep, asked.shard, asked.sp, asked.vpp, asked.schedule,
-        asked.cp_comm, asked.tp_overlap,
+        asked.cp_comm, asked.tp_overlap, asked.ulysses,
     )  # fmt: skip
 
 
@@ -199,6 +203,16 @@ def of_words(source: Callable[Words, Request]) -> Callable[[Callable[[Request], 
     return decorate
 
 
+def _sized(asked: Request, config: ModelConfig) -> ModelConfig:
+    """A pipeline with the batch and the steps that are asked for; any other model itself."""
+    source = recorded(config)
+    if source is None or not hasattr(source, "sized"):
+        return config
+    named = {"batch": asked.batch, "steps": asked.steps}
+    said = {name: value for name, value in named.items() if value is not None}
+    return traced_model(config.name, source.sized(**said), config.model_type) if said else config
+
+
 def _as_recorded(asked: Request, config: ModelConfig) -> Request:
     """The request with what the recordings of a traced model fix: sizes by their inputs, and perhaps the dtype."""
     source = recorded(config)
@@ -207,7 +221,7 @@ def _as_recorded(asked: Request, config: ModelConfig) -> Request:
         raise UnsupportedError(
             f"--mode {asked.mode}: {config.name} has {', '.join(source.modes)}; expected one of these"
         )
-    _check_for_traced(asked, config)
+    _check_for_traced(asked, config, source.splits)
     if source.dtype and asked.dtype not in (None, source.dtype):
         raise RequestError(f"--dtype {asked.dtype}: {config.name} was recorded in {source.dtype}; expected that")
     if source.sizes is None:
@@ -225,12 +239,20 @@ def _as_recorded(asked: Request, config: ModelConfig) -> Request:
         raise UnsupportedError(
             f"--micro-batch {asked.micro_batch}: {config.name} was recorded with {batch}; expected that"
         )
-    return replace(asked, batch=whole, seq_len=tokens, dtype=asked.dtype or source.dtype or None)
+    steps = getattr(source, "steps", asked.steps)
+    return replace(asked, batch=whole, seq_len=tokens, dtype=asked.dtype or source.dtype or None, steps=steps)
 
 
-def _check_for_traced(asked: Request, config: ModelConfig) -> None:
-    """UnsupportedError, one line, for words whose passes need the names of a built model's axes."""
-    found = [f"--{name} {value}" for name, value in (("cp", asked.cp), ("ep", asked.ep)) if value != 1]
+def _check_for_traced(asked: Request, config: ModelConfig, splits: bool) -> None:
+    """UnsupportedError, one line, for words whose passes need the names of a built model's axes; ``splits``: its inputs
+    say which axis context parallelism splits."""
+    if asked.cp != 1 and asked.mode == "forward" and not splits:
+        raise UnsupportedError(
+            f"--cp {asked.cp}: no input of {config.name} says which axis is split; expected --input with one such as"
+            " x:float[8,4096/cp,64]"
+        )
+    cp = 1 if asked.mode == "forward" else asked.cp
+    found = [f"--{name} {value}" for name, value in (("cp", cp), ("ep", asked.ep)) if value != 1]
     found += ["--sp"] * bool(asked.sp) + [f"--lora {asked.lora}"] * bool(asked.lora)
     found += ["--recompute selective"] * (asked.recompute == "selective")
     found += [f"--offload-layers {asked.offload_layers}"] * bool(asked.offload_layers)

@@ -66,8 +66,9 @@ class Parallelism:
     splits, sequences are split over its ranks (sequence parallelism). ``vpp``: model chunks that a pipeline stage
     holds. ``schedule``: one of `SCHEDULES` ("": interleaved where vpp is above 1, else 1f1b). ``shard``: what of the
     training state is spread over the data-parallel ranks, one of `SHARDS`; hsdp spreads all of it within a node.
-    ``cp_comm``: one of `CP_COMMS`. ``tp_overlap``: products run in pieces beside the collectives of tp (Transformer
-    Engine's `--tp-comm-overlap`), which takes sp.
+    ``cp_comm``: one of `CP_COMMS`; ``ulysses``: of the cp ranks of a traced forward pass, so many exchange heads, and
+    their groups are a ring (0: all do, or none, by ``cp_comm``). ``tp_overlap``: products run in pieces beside the
+    collectives of tp (Transformer Engine's `--tp-comm-overlap`), which takes sp.
     """
 
     num_gpus: int = 1
@@ -82,6 +83,7 @@ class Parallelism:
     schedule: str = ""
     cp_comm: str = RING
     tp_overlap: bool = False
+    ulysses: int = 0
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "dp", "cp", "ep", "vpp", "num_gpus"):
@@ -93,6 +95,9 @@ class Parallelism:
                 raise RequestError(f"{flag(name)} {getattr(self, name)!r}: expected true or false")
         if self.tp_overlap and not self.sp:
             raise RequestError("--tp-overlap: overlaps the collectives of --sp; expected --sp with it")
+        groups = self.ulysses
+        if isinstance(groups, bool) or not isinstance(groups, int) or groups < 0 or (groups and self.cp % groups):
+            raise RequestError(f"--ulysses {groups!r}: expected a divisor of --cp {self.cp}, or 0")
         _one_of("shard", self.shard, SHARDS)
         _one_of("cp_comm", self.cp_comm, CP_COMMS)
         if self.schedule:
@@ -239,6 +244,8 @@ class Workload:
         """What only training has: micro-batches, recomputation, every parallelism but tp; and the GPUs' links."""
         recomputed(self.recompute)
         over = self.parallelism
+        if over.ulysses and self.mode != "forward":
+            raise UnsupportedError(f"--ulysses {over.ulysses}: only --mode forward of a traced model takes it")
         if over.num_gpus > 1 and self.system is None:
             used = next(name for name in ("tp", "pp", "dp", "cp") if getattr(over, name) > 1)
             raise RequestError(f"--{used} {getattr(over, used)}: expected a system, whose links join the GPUs")
@@ -258,7 +265,7 @@ class Workload:
             for name, default in _TRAINING.items():
                 if getattr(self, name) != default:
                     raise RequestError(f"{flag(name)} {getattr(self, name)}: only --mode train takes it")
-            serves = SERVED if self.mode in CACHED else ("sp",) * (self.mode == "forward")
+            serves = SERVED if self.mode in CACHED else ("sp", "cp") * (self.mode == "forward")
             for name, value in over.trains_only.items():
                 if name not in serves:
                     shown = flag(name) if value is True else f"{flag(name)} {value}"

@@ -31,10 +31,10 @@ from predictor.frontends.sources import need_torch  # noqa: E402
 from predictor.training.extras import require  # noqa: E402
 
 SUITES = ("ml_energy_diffusion", "mlperf_training_other")
-#: Checkpoint of the suite -> the network in image_models.
+#: Checkpoint of the suite -> the pipeline in predictor/frontends/pipelines.
 CHECKPOINTS = {
-    "Efficient-Large-Model/SANA1.5_1.6B_1024px_diffusers": "sana-1.6b",
-    "Efficient-Large-Model/SANA1.5_4.8B_1024px_diffusers": "sana-4.8b",
+    "Efficient-Large-Model/SANA1.5_1.6B_1024px_diffusers": "sana1.5-1.6b",
+    "Efficient-Large-Model/SANA1.5_4.8B_1024px_diffusers": "sana1.5-4.8b",
     "PixArt-alpha/PixArt-Sigma-XL-2-1024-MS": "pixart-sigma",
     "stabilityai/stable-diffusion-3.5-large": "sd3.5-large",
     "stabilityai/stable-diffusion-3.5-medium": "sd3.5-medium",
@@ -43,6 +43,9 @@ CHECKPOINTS = {
     "zai-org/CogVideoX-2b": "cogvideox-2b",
     "zai-org/CogVideoX1.5-5B": "cogvideox1.5-5b",
 }
+#: What ran the pipelines, xDiT 0.4.5 of autumn 2025: PyTorch of then, whose attention is FlashAttention 2. Source: the
+#: suite's README; xfuser 0.4.5, model_executor/layers/attention_processor.py.
+SOFTWARE = "pytorch 2.8"
 #: Why a benchmark of MLPerf has no forecast.
 REASONS = {
     "dlrm_dcnv2": "tables of embeddings spread over GPUs, and their sparse updates, are not built",
@@ -57,24 +60,16 @@ def traced(build: Any, words: str, name: str) -> Any:
 
 def diffusion(row: Any) -> float:
     """Milliseconds of a batch."""
-    import image_models
-
-    if row["num_gpus"] > 1:
-        how = f"ulysses {row['ulysses_degree']}, ring {row['ring_degree']}"
-        raise UnsupportedError(f"{how}: one image's tokens over several GPUs are not built for traced models")
     name = CHECKPOINTS.get(row["model"])
     if name is None:
-        raise UnsupportedError(f"{row['model']}: not in scripts/image_models.py")
-    network, batch, steps = image_models.NETWORKS[name], int(row["batch_size"]), int(row["steps"])
-    apart = name.startswith("wan")  # its pipeline calls the network twice a step
-    guided, passes = (batch, 2 * steps) if apart else (2 * batch, steps)
-    model = traced(network.build, network.words(guided), name)
-    found = predictor.predict(model, row["gpu"], steps=passes, dtype=row["dtype"]).latency_s
-    if network.latent:
-        words = f"x:float[{batch},{network.latent},{row['height'] // 8},{row['width'] // 8}]"
-        decoder = traced(lambda: image_models.Decoder(network.latent), words, f"{name} decoder")
-        found += predictor.predict(decoder, row["gpu"], dtype=row["dtype"]).latency_s
-    return found * 1e3
+        raise UnsupportedError(f"{row['model']}: no pipeline of it in predictor/frontends/pipelines")
+    sizes = {size: int(row[size]) for size in ("height", "width", "frames") if row["frames"] > 1 or size != "frames"}
+    answer = predictor.predict(
+        name, row["gpu"], batch=int(row["batch_size"]), steps=int(row["steps"]), dtype=row["dtype"], software=SOFTWARE,
+        input=[f"{size}={value}" for size, value in sizes.items()], cp=int(row["num_gpus"]),
+        ulysses=int(row["ulysses_degree"]) if row["num_gpus"] > 1 else 0,
+    )  # fmt: skip
+    return answer.latency_ms
 
 
 @cache

@@ -54,7 +54,11 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         help="sequences, in train those of all replicas (default 1, or as many as --prompt-lens has)",
     )
     add("--seq-len", type=int, help="tokens a sequence (default the model's maximum, at most 2048)")
-    add("--steps", type=int, default=1, help="equal passes one after the other, as diffusion samplers do (forward)")
+    add(
+        "--steps",
+        type=int,
+        help="passes one after the other, as diffusion samplers do (forward; default 1, or a pipeline's)",
+    )
     add("--output-len", type=int, help="tokens to generate a sequence (generate; default 128)")
     add("--context-len", type=int, help="tokens already in the KV cache (decode)")
     add(
@@ -139,7 +143,15 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         default=1,
         help="ranks that share the batch (data parallel; in serving with the experts over all of them)",
     )
-    add("--cp", type=int, default=1, help="GPUs that share every sequence (context parallel, train)")
+    add("--cp", type=int, default=1, help="GPUs that share every sequence (context parallel; train, traced forward)")
+    add(
+        "--ulysses",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of the --cp GPUs of a traced forward pass, so many exchange heads, and their groups are a ring (default:"
+        " all or none of them, as --cp-comm says)",
+    )
     add("--cp-comm", default=CP_COMMS[0], metavar="HOW", help=f"{' or '.join(CP_COMMS)} (default {CP_COMMS[0]})")
     add(
         "--ep",

@@ -1,10 +1,12 @@
-"""Fused attention of software that is older than the measured tables, whose kernels are FlashAttention 2's and later.
+"""Fused attention of software whose kernels are not those of the measured tables, which have FlashAttention 2 up to Ada
+and kernels written for Hopper there (FlashAttention 3, FlashInfer, TensorRT-LLM's).
 
-Rates are one benchmark's, forward and backward together: Dao-AILab/flash-attention@0251105a2fb1 assets/
-flash2_a100_fwd_bwd_benchmark.png and flash2_h100_fwd_bwd_benchmark.png, 16k tokens, sequences of 512 to 16k, in its
-convention (causal: half of the products; backward 2.5 times forward), which is that of `predictor.ops.attention`. A
-line in the logarithm of the length and of the head width lies between what the charts have; a board of another
-generation has A100's share of its peak.
+Rates are charts of Dao-AILab/flash-attention, 16k tokens, sequences of 512 to 16k, in their convention (causal: half of
+the products; backward 2.5 times forward), which is that of `predictor.ops.attention`: both passes together of
+FlashAttention 1 and 2 @0251105a2fb1 assets/flash2_a100_fwd_bwd_benchmark.png and flash2_h100_fwd_bwd_benchmark.png, the
+forward pass of FlashAttention 2 @7ef24848 assets/flash3_fp16_fwd.png. A line in the logarithm of the length and of the
+head width lies between what the charts have; a board of another generation has A100's share of its peak in
+FlashAttention 1, and its own measured kernels in place of FlashAttention 2.
 """
 
 from __future__ import annotations
@@ -16,18 +18,32 @@ import numpy as np
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
 
-FLASH_1 = "flash 1"
+FLASH_1, FLASH_2 = "flash 1", "flash 2"
 #: Logarithms (base 2) of the lengths of the charts. Source: flash-attention@0251105a2fb1, assets.
 _LENGTHS = (9.0, 10.0, 11.0, 12.0, 13.0, 14.0)
 #: Those of their head widths. Source: flash-attention@0251105a2fb1, assets.
 _WIDTHS = (6.0, 7.0)
-#: TFLOP/s of FlashAttention 1, read off the labels of those charts: by compute capability and causal, for each head
-#: width. Source: flash-attention@0251105a2fb1, assets.
-_RATES: Mapping[tuple[str, bool], tuple[tuple[float, ...], tuple[float, ...]]] = {
-    ("8.0", False): ((91, 92, 104, 108, 110, 110), (76, 72, 76, 80, 82, 83)),
-    ("8.0", True): ((58, 70, 77, 87, 92, 97), (55, 62, 69, 76, 80, 83)),
-    ("9.0", False): ((157, 159, 161, 161, 166, 168), (127, 127, 128, 131, 137, 139)),
-    ("9.0", True): ((104, 123, 136, 138, 149, 156), (98, 109, 108, 126, 135, 137)),
+Charts = Mapping[tuple[str, bool], tuple[tuple[float, ...], tuple[float, ...]]]
+#: TFLOP/s forward and backward, read off the labels of those charts: library -> compute capability and causal -> for
+#: each head width. Source: flash-attention@0251105a2fb1, assets.
+_BOTH: Mapping[str, Charts] = {
+    FLASH_1: {
+        ("8.0", False): ((91, 92, 104, 108, 110, 110), (76, 72, 76, 80, 82, 83)),
+        ("8.0", True): ((58, 70, 77, 87, 92, 97), (55, 62, 69, 76, 80, 83)),
+        ("9.0", False): ((157, 159, 161, 161, 166, 168), (127, 127, 128, 131, 137, 139)),
+        ("9.0", True): ((104, 123, 136, 138, 149, 156), (98, 109, 108, 126, 135, 137)),
+    },
+    FLASH_2: {
+        ("9.0", False): ((215, 254, 274, 288, 294, 296), (248, 294, 320, 326, 335, 338)),
+        ("9.0", True): ((141, 192, 232, 257, 273, 284), (163, 221, 265, 294, 308, 328)),
+    },
+}  # fmt: skip
+#: The same of the forward pass alone. Source: flash-attention@7ef24848, assets/flash3_fp16_fwd.png.
+_FORWARD: Mapping[str, Charts] = {
+    FLASH_2: {
+        ("9.0", False): ((282, 306, 318, 321, 322, 324), (309, 350, 362, 368, 370, 370)),
+        ("9.0", True): ((180, 229, 262, 284, 295, 299), (191, 260, 298, 319, 333, 335)),
+    },
 }  # fmt: skip
 #: The charts' first board, whose peak is A100's by its data sheet, FLOP/s of 16 bit.
 _FIRST, _FIRST_PEAK = "8.0", 312e12
@@ -35,14 +51,33 @@ _FIRST, _FIRST_PEAK = "8.0", 312e12
 
 def older_s(library: str, op: Attention, gpu: GPUSpec) -> float:
     """Seconds of a fused attention ``op`` in an older ``library``; 0 for what no chart tells of (decode, others)."""
-    if library != FLASH_1 or op.is_decode or op.dtype not in ("bf16", "fp16"):
+    if library not in _BOTH or op.is_decode or op.dtype not in ("bf16", "fp16"):
         return 0.0
-    capability = gpu.compute_capability or ""
-    known = (capability, op.causal) in _RATES
-    lengths = _RATES[capability if known else _FIRST, op.causal]
+    key = (gpu.compute_capability or "", op.causal)
+    both, scale = _BOTH[library].get(key), 1.0
+    if both is None and library == FLASH_1:
+        both, scale = _BOTH[library][_FIRST, op.causal], gpu.peak_flops(op.dtype) / _FIRST_PEAK
+    if both is None:
+        return 0.0
+    width = next((built for built in _BUILT if built >= op.head_dim), op.head_dim)
+    rate = _rate(both, op, width)
+    ahead = _FORWARD.get(library, {}).get(key)
+    if ahead is not None:
+        forward = _rate(ahead, op, width)
+        rate = BACKWARD_FLOPS / ((1.0 + BACKWARD_FLOPS) / rate - 1.0 / forward) if op.is_backward else forward
+    return op.flops() * width / op.head_dim / (rate * scale * 1e12)
+
+
+#: Head widths that kernels are built for; others are padded. Source: flash-attention@0251105a2fb1, csrc/flash_attn/src
+#: (flash_fwd_hdim*.cu).
+_BUILT = (32, 64, 96, 128, 192, 256)
+#: FLOPs of the backward pass over those of the forward pass. Source: flash-attention@0251105a2fb1,
+#: benchmarks/benchmark_flash_attention.py.
+BACKWARD_FLOPS = 2.5
+
+
+def _rate(lengths: tuple[tuple[float, ...], tuple[float, ...]], op: Attention, width: int) -> float:
+    """TFLOP/s of a chart at an operator's length of queries and a head width."""
     at = np.log2(max(op.q_len, 1))
     by_width = [float(np.interp(at, _LENGTHS, rates)) for rates in lengths]
-    rate = float(np.interp(np.log2(op.head_dim), _WIDTHS, by_width)) * 1e12
-    if not known:
-        rate *= gpu.peak_flops(op.dtype) / _FIRST_PEAK
-    return op.flops() / rate
+    return float(np.interp(np.log2(width), _WIDTHS, by_width))

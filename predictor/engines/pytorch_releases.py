@@ -1,13 +1,14 @@
 """PyTorch without a serving engine: what its host was seen to need, who reduces, and how it trains on many GPUs (FSDP).
 
-Two ages are told apart, by fused attention alone: FlashAttention 1 until PyTorch 2.2 brought FlashAttention 2.
+Three ages are told apart, by fused attention alone: FlashAttention 1 until PyTorch 2.2 brought FlashAttention 2, and
+from 2.9 on cuDNN's kernels where the board is a Hopper, which are about as fast as those that were measured there.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from predictor.engines.attention_ages import FLASH_1
+from predictor.engines.attention_ages import FLASH_1, FLASH_2
 from predictor.engines.base import CALLS, CAPTURED
 from predictor.engines.vintage import Collectives, Host, HostTime, Training, Vintage
 
@@ -34,12 +35,19 @@ _FSDP = Training(
 _FSDP_OF_2022 = replace(
     _FSDP, attention=FLASH_1, unverified="that models of that time called FlashAttention 1 (llm-foundry did)"
 )
+#: Source: PyTorch's release notes of 2.2 (FlashAttention-2), and of 2.5.1 (cuDNN's attention, new in 2.5, off again).
+_FSDP_OF_2024 = replace(
+    _FSDP,
+    attention=FLASH_2,
+    unverified="that cuDNN's attention answers on Hopper from 2.9 on (sdp_utils.cpp, from memory)",
+)
 
 
 def _ages(host: Host) -> tuple[Vintage, ...]:
     return (
         Vintage("1.13", "", host, collectives=_COLLECTIVES, since="2022-10", training=_FSDP_OF_2022),
-        Vintage("2.2", "", host, collectives=_COLLECTIVES, since="2024-01", training=_FSDP),
+        Vintage("2.2", "", host, collectives=_COLLECTIVES, since="2024-01", training=_FSDP_OF_2024),
+        Vintage("2.9", "", host, collectives=_COLLECTIVES, since="2025-10", training=_FSDP),
     )
 
 

@@ -7,37 +7,25 @@ the config, the pass and the versions, so that a second forecast needs neither t
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from collections.abc import Mapping
 from copy import copy
 from functools import partial
-from importlib import metadata
-from pathlib import Path
 from typing import Any, Self
 
 from predictor.dtypes import bytes_of
 from predictor.engines import EAGER
 from predictor.errors import RequestError, SpecError, UnsupportedError, nearest, one_line
+from predictor.frontends.kept import kept_or
 from predictor.frontends.sources import FLOATS, need_torch
 from predictor.graph.recording import Recording
-from predictor.graph.saved_graph import VERSION, load_recording, save_recording
 from predictor.networks.step import Step
-from predictor.networks.traced import TracedModel, traced_model
+from predictor.networks.traced import Source, TracedModel, traced_model
 
 #: transformers calls attention in parts by the same word as PyTorch's execution, by its definition.
 _UNFUSED = EAGER.name
 #: Tokens a sequence at most, where a config says none: chosen by hand, not from data.
 _POSITIONS = 2**20
-
-
-def cache_folder() -> Path:
-    """Where recordings are kept: $TILECAST_CACHE, else `tilecast` in the user's cache folder (XDG)."""
-    said = os.environ.get("TILECAST_CACHE")
-    if said:
-        return Path(said)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tilecast" / "graphs"
 
 
 def traced_config(data: Mapping[str, Any], name: str, where: str) -> TracedModel:
@@ -58,7 +46,7 @@ _KINDS = (
 )  # fmt: skip
 
 
-class HuggingFace:
+class HuggingFace(Source):
     """Records passes of a config's class; see `predictor.networks.traced.Source`."""
 
     sizes: tuple[int, int] | None = None
@@ -88,12 +76,10 @@ class HuggingFace:
             key = (*key, tp, self.plan)
         known = json.dumps(key)
         if known not in self._found:
-            path = self._path(key)
-            kept = _kept(path)
-            if kept is None:
-                kept = self._recorded(step, bool(accumulate), tp)
-                _keep(kept, path)
-            self._found[known] = kept
+            self._found[known] = kept_or(
+                lambda: self._recorded(step, bool(accumulate), tp), str(self.data["model_type"]), [self.data, key],
+                ("transformers",),
+            )  # fmt: skip
         return self._found[known]
 
     def parameters(self, tp: int = 1) -> int:
@@ -117,11 +103,6 @@ class HuggingFace:
         return next(iter(self._models.values()), None) or self._model("sdpa")
 
     # -- recording -----------------------------------------------------------------------------------------------------
-
-    def _path(self, key: tuple[Any, ...]) -> Path:
-        versions = [_version("torch"), _version("transformers"), VERSION]
-        text = json.dumps([self.data, key, versions], sort_keys=True, default=str)
-        return cache_folder() / f"{self.data['model_type']}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
     def _recorded(self, step: Step, accumulate: bool, tp: int) -> Recording:
         last: RequestError | None = None
@@ -149,29 +130,6 @@ class HuggingFace:
             self._models.clear()  # one at a time: a large one takes a while to make
             self._models[attention] = _made(self.data, attention, self.where)
         return self._models[attention]
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def _kept(path: Path) -> Recording | None:
-    """A recording of an earlier forecast; None where there is none, or none that can be read."""
-    try:
-        return load_recording(path) if path.is_file() else None
-    except (RequestError, OSError):
-        return None
-
-
-def _keep(recording: Recording, path: Path) -> None:
-    """Keeps it, where the folder can be written."""
-    try:
-        save_recording(recording, path)
-    except OSError:
-        return
 
 
 def _made(data: Mapping[str, Any], attention: str, where: str) -> Any:

@@ -20,7 +20,7 @@ from predictor.graph.graph import Node
 from predictor.graph.recording import Recording
 from predictor.graph.tensor import ACTIVATION, INDEX, WEIGHT, Tensor
 from predictor.networks.step import Step
-from predictor.networks.traced import Alone, TracedModel, traced_model
+from predictor.networks.traced import Alone, Source, TracedModel, traced_model
 
 #: Operators that move nothing, by definition.
 _FREE = words_of("Reshape Squeeze Unsqueeze Flatten Identity Constant Shape Size Dropout ConstantOfShape Range")
@@ -46,7 +46,7 @@ _REDUCTIONS = {f"Reduce{kind}": name for kind, name in (
 _DTYPES = {2: "int8", 3: "int8", 6: "int32", 7: "int64", 9: "bool", 10: "fp16", 11: "fp64", 16: "bf16"}
 
 
-class Onnx(Alone):
+class Onnx(Alone, Source):
     """One ONNX file over inputs of fixed sizes; forward alone. See `predictor.networks.traced.Source`."""
 
     modes: tuple[str, ...] = ("forward",)

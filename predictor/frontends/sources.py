@@ -12,14 +12,15 @@ from typing import Any, Self
 
 from predictor.errors import RequestError, SpecError, UnsupportedError, nearest, one_line
 from predictor.frontends.inputs import Input, inputs_of
+from predictor.frontends.kept import kept_or
 from predictor.graph.recording import Recording
 from predictor.networks.step import Step
-from predictor.networks.traced import Alone, TracedModel, traced_model
+from predictor.networks.traced import Alone, Source, TracedModel, traced_model
 
 FLOATS = ("fp64", "fp32", "tf32", "fp16", "bf16")
 
 
-class Saved(Alone):
+class Saved(Alone, Source):
     """One recording, whatever the step: it has to be of the recording's mode, dtype and ranks."""
 
     def __init__(self, recording: Recording) -> None:
@@ -40,10 +41,11 @@ class Saved(Alone):
         return 0.0
 
 
-class Module:
+class Module(Source):
     """A module over inputs of fixed sizes, recorded when a step asks for it.
 
-    ``build`` makes the module, or (module, inputs), on the meta device; it is called once.
+    ``build`` makes the module, or (module, inputs), on the meta device; it is called once. ``made_of``: what it follows
+    from, and the packages whose versions count, where recordings are to be kept between runs (`kept`).
     """
 
     modes: tuple[str, ...] = ("forward", "train")
@@ -52,14 +54,18 @@ class Module:
     def __init__(
         self, name: str, build: Callable[[], Any], inputs: Sequence[Input] = (),
         optimizer: Callable[[Any], Any] | None = None, loss: Callable[[Any], Any] | None = None,
+        made_of: tuple[Any, Sequence[str]] | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.optimizer = optimizer
         self.loss = loss
         self.plan: Mapping[str, str] | None = None
+        self.made_of = made_of
         self._recordings: dict[tuple[Any, ...], Recording] = {}
+        self._parts: dict[int, Module] = {}
         self._module, self._args, self._kwargs = _built(name, build, inputs)
         self._inputs = tuple(inputs)
+        self.splits = any(one.split >= 0 for one in self._inputs)
         self._dtypes = [p.dtype for p in self._module.parameters()]
         first = next((t for t in (*self._args, *self._kwargs.values()) if hasattr(t, "shape")), None)
         shape = tuple(first.shape) if first is not None else ()
@@ -67,26 +73,45 @@ class Module:
 
     def planned(self, plan: Mapping[str, str]) -> Self:
         found = copy(self)
-        found.plan, found._recordings = plan, {}
+        found.plan, found._recordings, found._parts = plan, {}, {}
         return found
 
     def record(self, step: Step, accumulate: bool | None, tp: int = 1) -> Recording:
+        key = (step.mode, step.act_dtype, step.attention, accumulate, tp)
+        if key not in self._recordings and self.made_of is not None:
+            about, packages = self.made_of
+            asked = [str(one) for one in self._inputs]
+            self._recordings[key] = kept_or(
+                lambda: self._recorded(step, accumulate, tp), self.name, [about, asked, key, self.plan], packages
+            )
+        elif key not in self._recordings:
+            self._recordings[key] = self._recorded(step, accumulate, tp)
+        return self._recordings[key]
+
+    def part(self, cp: int) -> Module | None:
+        """The same over what one of ``cp`` ranks has of its inputs; None where none of them says how it is split."""
+        if not self.splits:
+            return None
+        if cp not in self._parts:
+            inputs = [one.part(cp) for one in self._inputs]
+            self._parts[cp] = Module(self.name, lambda: self._module, inputs, made_of=self.made_of)
+            self._parts[cp].plan = self.plan
+        return self._parts[cp]
+
+    def _recorded(self, step: Step, accumulate: bool | None, tp: int) -> Recording:
         from predictor.frontends import torch_trace
         from predictor.frontends.tensor_plan import of_one_rank
 
-        key = (step.mode, step.act_dtype, step.attention, accumulate, tp)
-        if key not in self._recordings:
-            dtype = step.act_dtype if step.act_dtype in FLOATS else "bf16"
-            module = torch_trace.on_meta(self._module, dtype)
-            args, kwargs = torch_trace.inputs_in(self._inputs, self._args, self._kwargs, dtype)
-            assert self.sizes is not None
-            self._recordings[key] = of_one_rank(module, self.plan, tp, self.name, partial(
-                torch_trace.record,
-                module, args, kwargs, name=self.name, mode="train" if step.mode == "train" else "forward",
-                dtype=step.act_dtype, fused_attention=step.attention == "flash", accumulate=bool(accumulate),
-                optimizer=self.optimizer, batch=self.sizes[0], tokens=self.sizes[1], loss=self.loss,
-            ))  # fmt: skip
-        return self._recordings[key]
+        dtype = step.act_dtype if step.act_dtype in FLOATS else "bf16"
+        module = torch_trace.on_meta(self._module, dtype)
+        args, kwargs = torch_trace.inputs_in(self._inputs, self._args, self._kwargs, dtype)
+        assert self.sizes is not None
+        return of_one_rank(module, self.plan, tp, self.name, partial(
+            torch_trace.record,
+            module, args, kwargs, name=self.name, mode="train" if step.mode == "train" else "forward",
+            dtype=step.act_dtype, fused_attention=step.attention == "flash", accumulate=bool(accumulate),
+            optimizer=self.optimizer, batch=self.sizes[0], tokens=self.sizes[1], loss=self.loss,
+        ))  # fmt: skip
 
     def parameters(self, tp: int = 1) -> int:
         if (found := next((r for r in self._recordings.values() if r.tp == tp > 1), None)) is not None:

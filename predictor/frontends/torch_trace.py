@@ -38,22 +38,36 @@ _SIZED_BY_DATA = tuple(
 _DATA = ("meta tensor", "Meta tensor", "Cannot copy out of meta", "data-dependent", "nonzero", "data_ptr", ".item()")
 
 
+#: Attribute of a module: words in the names of parameters that stay in fp32.
+KEPT_WIDE = "tilecast_kept_wide"
+
+
 def on_meta(module: nn.Module, dtype: str) -> nn.Module:
     """``module`` on the meta device; parameters and buffers of floats in ``dtype`` ("": as they are)."""
     module = module.to(device="meta")
-    return module.to(TORCH[dtype]) if dtype else module
+    if not dtype:
+        return module
+    module = module.to(TORCH[dtype])
+    for part in module.modules():
+        kept = getattr(part, KEPT_WIDE, ())
+        for name, parameter in part.named_parameters() if kept else ():
+            if any(word in name.split(".") for word in kept):
+                parameter.data = parameter.data.float()
+    return module
 
 
 def tensors_of(asked: Sequence[Input], dtype: str) -> tuple[list[Any], dict[str, Any]]:
     """Arguments and keywords of forward on the meta device; floats in ``dtype`` unless another is named."""
-    made = [
-        torch.empty(one.shape, dtype=TORCH[dtype if one.dtype == "float" else one.dtype], device="meta")
-        for one in asked
-    ]
-    return (
-        [t for one, t in zip(asked, made, strict=True) if not one.name],
-        {one.name: t for one, t in zip(asked, made, strict=True) if one.name},
-    )
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for one in asked:
+        made = torch.empty(one.shape, dtype=TORCH[dtype if one.dtype == "float" else one.dtype], device="meta")
+        name, _, place = one.name.partition(".")
+        if not name:
+            args.append(made)
+        else:
+            kwargs[name] = (*kwargs.get(name, ()), made) if place else made
+    return args, kwargs
 
 
 def inputs_in(

@@ -15,6 +15,8 @@ from predictor.networks.load import CONFIGS, load_config
 from predictor.networks.traced import TracedModel, planned, traced_model
 from predictor.yaml_reader import parse_yaml
 
+#: Pipelines that come with the house.
+PIPELINES = Path(__file__).parent / "pipelines"
 #: Before the name of a model that a reader knows: it is traced in place of being built.
 TRACED = "traced:"
 
@@ -22,8 +24,9 @@ TRACED = "traced:"
 def model_of(name: str | Path, inputs: str | Sequence[str] | None = None) -> ModelConfig:
     """The model that ``name`` stands for; ``inputs`` are those of one that is traced.
 
-    A name of the catalogue, a config.json, a folder with one; "hf:FOLDER", a snapshot of a Hugging Face repository;
-    "file.py:function"; a saved graph (.json); an .onnx file; an archive of torch.export (.pt2).
+    A name of the catalogue, a config.json, a folder with one; a pipeline (.yaml), or the name of one of the house's;
+    "hf:FOLDER", a snapshot of a Hugging Face repository; "file.py:function"; a saved graph (.json); an .onnx file; an
+    archive of torch.export (.pt2).
     A config.json of a model_type that no reader knows is traced, and so is
     any as "traced:NAME". Raises RequestError, or one of its kinds.
     """
@@ -48,6 +51,11 @@ def model_of(name: str | Path, inputs: str | Sequence[str] | None = None) -> Mod
             found = from_json(data, text)
             _no_inputs(inputs, "a saved graph has its inputs")
             return traced_model(found.name, Saved(found))
+    pipeline = _pipeline(text)
+    if pipeline is not None:
+        from predictor.frontends.pipelines import of_pipeline  # any other model starts without it
+
+        return of_pipeline(pipeline, inputs, model_of)
     _no_inputs(inputs, "only a model that is traced takes it (file.py:function)")
     if text.startswith(TRACED):
         return _traced(_config_file(text.removeprefix(TRACED)))
@@ -60,6 +68,14 @@ def model_of(name: str | Path, inputs: str | Sequence[str] | None = None) -> Mod
         if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
             raise UnknownModelTypeError(f"{error}; or pip install 'tilecast[torch]', with which it is traced") from None
         return _traced(_config_file(str(path)))
+
+
+def _pipeline(text: str) -> Path | None:
+    """The file of a pipeline, or of a name of one; None for what is none."""
+    if text.endswith((".yaml", ".yml")):
+        return Path(text).expanduser()
+    named = PIPELINES / f"{text.strip().lower()}.yaml"
+    return named if "/" not in text and named.is_file() else None
 
 
 def snapshot(text: str) -> Path:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from predictor.errors import UnsupportedError
 from predictor.graph.graph import Graph
@@ -19,14 +19,19 @@ class Source(Protocol):
     """Where recordings of a model come from.
 
     ``sizes``: (batch, tokens) where the inputs fix them, None where a step says them. ``dtype``: the one that all of
-    its recordings have ("": that of the step). ``modes``: those that it can record. What is asked of one of ``tp``
-    ranks of tensor parallelism is cut by a plan: pattern of a module's path -> style
-    (`predictor.frontends.tensor_plan`).
+    its recordings have ("": that of the step). ``modes``: those that it can record. ``splits``: an input says which of
+    its axes context parallelism splits. What is asked of one of ``tp`` ranks of tensor parallelism is cut by a plan:
+    pattern of a module's path -> style (`predictor.frontends.tensor_plan`).
     """
 
     sizes: tuple[int, int] | None
     dtype: str
     modes: tuple[str, ...]
+    splits: bool = False
+
+    def part(self, cp: int) -> Source | None:
+        """The same over what one of ``cp`` ranks has of its inputs; None where all have all of them."""
+        return None
 
     def record(self, step: Step, accumulate: bool | None, tp: int = 1) -> Recording:
         """The pass of a step; with ``accumulate`` not None its backward pass with it. RequestError, one line."""
@@ -61,6 +66,32 @@ class Alone:
     def planned(self, plan: Mapping[str, str]) -> Self:
         """UnsupportedError: there is nothing to cut."""
         raise UnsupportedError(f"--tp-plan: the modules of {self.name} are not at hand; leave it out")
+
+
+class Part(NamedTuple):
+    """A part of a pipeline: ``model``, run ``times`` times over ``batch`` sequences of ``seq_len`` tokens (where its
+    inputs do not say its sizes), in ``dtype`` ("": that of the run)."""
+
+    name: str
+    model: ModelConfig
+    times: int = 1
+    dtype: str = ""
+    batch: int = 1
+    seq_len: int = 1
+
+
+class Pipeline(Protocol):
+    """A source whose model is several, one after the other (`Source` beside it), some of them at each of ``steps``."""
+
+    steps: int
+
+    def parts(self) -> tuple[Part, ...]:
+        """In the order in which they run. RequestError, one line, for one that there is not."""
+        ...
+
+    def sized(self, **sizes: int) -> Pipeline:
+        """The same with other sizes: "batch", "steps"."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,3 +154,9 @@ def sized(config: ModelConfig, graph: Graph) -> ModelConfig:
         config, layers=last + 1, hidden=hidden, tie_embeddings=tied > 0,
         vocab=max(1, tied // hidden),
     )  # fmt: skip
+
+
+def parts_of(config: ModelConfig) -> tuple[Part, ...]:
+    """The parts of a pipeline; () for any other model."""
+    source = recorded(config)
+    return source.parts() if source is not None and hasattr(source, "parts") else ()

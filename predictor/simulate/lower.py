@@ -68,7 +68,7 @@ _joint = lru_cache(maxsize=4)(_eager)
 def lower(
     config: ModelConfig, step: Step, mesh: Mesh | None = None, formats: Formats | None = None, engine: Engine = EAGER,
     accumulate: bool | None = None, again: str = "none", sequences: bool = False,
-    cp_comm: str = "ring", in_pieces: bool = False,
+    cp_comm: str = "ring", in_pieces: bool = False, ulysses: int = 0,
 ) -> Graph:  # fmt: skip
     """The graph of one GPU, or of one rank of ``mesh``, in ``formats`` (None: all in the dtype of its activations) and
     the kernels of ``engine``.
@@ -77,13 +77,14 @@ def lower(
     ``again`` says what of the forward pass runs again in it (`predictor.passes.recompute`). ``sequences``: outside of
     what tensor parallelism splits, they are split over its ranks. In training, ``step`` is a rank's part of the
     sequences where the mesh has an axis "cp" (``cp_comm``: how attention sees the rest), and its ``ep`` ranks share the
-    experts; ``in_pieces``: products run in pieces beside the collectives of tensor parallelism.
+    experts; ``ulysses`` of a traced model's ranks along "cp" exchange heads (0: as ``cp_comm`` says); ``in_pieces``:
+    products run in pieces beside the collectives of tensor parallelism.
 
     Raises RequestError, one line with the nearest degree that works, where a degree does not divide the model.
     """
     source, degree = recorded(config), 1 if mesh is None else mesh.degree("tp")
     if source is not None:
-        graph = recompute(source.record(step, accumulate, degree).graph, again)
+        graph = recompute(_recorded(config, step, accumulate, mesh, ulysses or (1 if cp_comm == "ring" else 0)), again)
         if mesh is not None and degree > 1:
             from predictor.passes.tensor_parallel import joined
 
@@ -147,9 +148,24 @@ def _unpacked(graph: Graph, based: bool) -> Graph:
     return unpack(graph)
 
 
+def _recorded(config: ModelConfig, step: Step, accumulate: bool | None, mesh: Mesh | None, ulysses: int) -> Graph:
+    """What a traced model runs; a forward pass on one rank's part of its input where the mesh has an axis "cp" and the
+    input says what of it is split."""
+    source = recorded(config)
+    assert source is not None
+    tp, cp = (1, 1) if mesh is None else (mesh.degree("tp"), mesh.degree("cp"))
+    graph = source.record(step, accumulate, tp).graph
+    part = source.part(cp) if cp > 1 and step.mode == "forward" else None
+    if mesh is None or part is None:
+        return graph
+    from predictor.passes.split_tokens import split_tokens  # a forecast of one GPU starts without it
+
+    return split_tokens(graph, part.record(step, accumulate, tp).graph, mesh, ulysses or cp)
+
+
 def _in_context(graph: Graph, mesh: Mesh | None, comm: str) -> Graph:
-    """``graph`` with attention over the sequences' parts of all ranks along "cp"."""
-    if mesh is None or mesh.degree("cp") == 1:
+    """``graph`` with attention over the sequences' parts of all ranks along "cp"; of a recorded one that is done."""
+    if mesh is None or mesh.degree("cp") == 1 or graph.recorded:
         return graph
     from predictor.passes.context_parallel import context  # a forecast of one GPU starts without it
 

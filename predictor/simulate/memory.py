@@ -240,9 +240,9 @@ def memory_of(run: Run, plan: Plan) -> Memory:
         weights = _heaviest(plan.stages[0]) * run.numbers.formats.high.weight_bytes
     cache = cache_bytes(config, work, run.numbers)
     ranks = work.parallelism.dp
-    return Memory(
-        weights, 0.0, 0.0, _largest_moment(plan.first), cache, sequences=work.batch // ranks, ranks=ranks, **allowed
-    )
+    ran = plan.stages if work.mode == "forward" else plan.stages[:1]  # parts of a pipeline; decode steps need less
+    most = max(_largest_moment(stage.graph) for stage in ran)
+    return Memory(weights, 0.0, 0.0, most, cache, sequences=work.batch // ranks, ranks=ranks, **allowed)
 
 
 def cache_bytes(config: ModelConfig, work: Workload, numbers: Precision) -> float:

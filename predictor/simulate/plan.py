@@ -7,7 +7,7 @@ from dataclasses import replace
 from predictor.engines import CAPTURED
 from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step
-from predictor.networks.traced import recorded, sized
+from predictor.networks.traced import Part, parts_of, recorded, sized
 from predictor.ops.attention import Attention
 from predictor.ops.routing import RANDOM
 from predictor.precision import Precision
@@ -27,9 +27,10 @@ DECODE_SAMPLES = 4
 def plan_of(run: Run) -> Plan:
     """The stages of a run on one of its GPUs.
 
-    A forward pass runs ``steps`` times; generate is a prefill, which gives the first token, then ``output_len - 1``
-    decode steps; training one stage of ``batch / micro_batch`` passes forward and backward, then one step of the
-    optimizer (none of it, where there is no optimizer). RequestError where a degree does not divide the model.
+    A forward pass runs ``steps`` times, a part of a pipeline as often as that says; generate is a prefill, which gives
+    the first token, then ``output_len - 1`` decode steps; training one stage of ``batch / micro_batch`` passes forward
+    and backward, then one step of the optimizer (none of it, where there is no optimizer). RequestError where a degree
+    does not divide the model.
     """
     config, work, numbers = run.config, run.work, run.numbers
     if work.mode == "train":
@@ -50,6 +51,9 @@ def plan_of(run: Run) -> Plan:
     if mode == "decode":
         (graph,) = _decode_graphs(config, work, numbers, (0,))
         return Plan((stage(graph, mode),))
+    parts = parts_of(config)
+    if parts:
+        return Plan(tuple(stage(_part_graph(part, work, numbers), part.name, float(part.times)) for part in parts))
     first = mode if mode != "generate" else "prefill"
     stages = [stage(_whole_graph(config, work, numbers, first), first, float(work.steps))]
     if mode == "generate":
@@ -151,7 +155,19 @@ def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: 
     if work.parallelism.sp:
         return lower(config, step, mesh, numbers.formats, work.engine, sequences=True)
     found = lower_alike(config, step, (work.seq_len,), mesh, numbers.formats, work.engine)
-    return found[0] if found else lower(config, step, mesh, numbers.formats, work.engine)
+    over = work.parallelism
+    return found[0] if found else lower(
+        config, step, mesh, numbers.formats, work.engine, cp_comm=over.cp_comm, ulysses=over.ulysses
+    )  # fmt: skip
+
+
+def _part_graph(part: Part, work: Workload, numbers: Precision) -> Graph:
+    """A pass of a part of a pipeline."""
+    step = replace(
+        make_step(work, numbers, "forward", part.seq_len, 0, part.batch), act_dtype=part.dtype or numbers.activation
+    )
+    formats, over = None if part.dtype else numbers.formats, work.parallelism
+    return lower(part.model, step, mesh_of(work), formats, work.engine, cp_comm=over.cp_comm, ulysses=over.ulysses)
 
 
 def _decode_graphs(

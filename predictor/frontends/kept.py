@@ -1,0 +1,46 @@
+"""Recordings that are kept between runs, in the user's cache folder, by a hash of all that they follow from."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from predictor.errors import RequestError
+from predictor.graph.recording import Recording
+from predictor.graph.saved_graph import VERSION, load_recording, save_recording
+
+
+def cache_folder() -> Path:
+    """Where recordings are kept: $TILECAST_CACHE, else `tilecast` in the user's cache folder (XDG)."""
+    said = os.environ.get("TILECAST_CACHE")
+    if said:
+        return Path(said)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tilecast" / "graphs"
+
+
+def kept_or(make: Callable[[], Recording], name: str, key: Sequence[Any], packages: Sequence[str]) -> Recording:
+    """The recording that ``make`` gives, or gave for this ``key`` with these versions of ``packages`` and of torch."""
+    text = json.dumps([*key, [_version(each) for each in ("torch", *packages)], VERSION], sort_keys=True, default=str)
+    path = cache_folder() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+    try:
+        if path.is_file():
+            return load_recording(path)
+    except (RequestError, OSError):
+        pass  # none that can be read
+    found = make()
+    with contextlib.suppress(OSError):  # a folder that cannot be written: the next run records it again
+        save_recording(found, path)
+    return found
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
