@@ -20,9 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from types import MappingProxyType
-from typing import NamedTuple
 
 from predictor.errors import RequestError
 from predictor.graph.graph import Block, Graph, Node
@@ -30,9 +28,7 @@ from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor, View
 from predictor.hardware.mesh import Mesh
 from predictor.ops.base import BACKWARD, FORWARD, Piece
 from predictor.ops.elementwise import Elementwise
-
-#: Logical axis -> axis of the mesh.
-Rules = Mapping[str, str]
+from predictor.passes.layout import Cut, Layout, Rules, layout_of
 
 #: Axes along which results of different ranks may stay apart: each has samples of its own.
 SAMPLES = ("batch", "sequence", "tokens")
@@ -47,7 +43,7 @@ def shard(graph: Graph, mesh: Mesh, rules: Rules, soft: Rules = MappingProxyType
     Raises RequestError, one line, where rules split a tensor twice over one axis of the mesh, and UnsupportedError for
     an operator that does not say what it is on a part.
     """
-    layout = _layout(mesh.axes, tuple(rules.items()), tuple(soft.items()))
+    layout = layout_of(mesh.axes, tuple(rules.items()), tuple(soft.items()))
     return _Rank(mesh, layout).graph(graph) if layout.degrees else graph
 
 
@@ -63,53 +59,6 @@ def _whole_size(axis: str, size: int) -> int:
     return size
 
 
-class _Cut(NamedTuple):
-    """An axis of a tensor that rules split."""
-
-    place: int
-    name: str
-    degrees: tuple[int, ...]  # of its segments
-    degree: int  # of all of them, 0 where they differ
-    over: tuple[str]  # the axis of the mesh
-    soft: bool = False
-
-
-class _Layout:
-    """What rules do to the axes of tensors, kept from graph to graph."""
-
-    def __init__(
-        self, axes: tuple[tuple[str, int], ...], rules: tuple[tuple[str, str], ...],
-        soft: tuple[tuple[str, str], ...] = (),
-    ) -> None:  # fmt: skip
-        degrees = dict(axes)
-        self.soft = {axis: (degrees[to], to) for axis, to in soft if degrees.get(to, 1) > 1}
-        self.degrees = {axis: (degrees[to], to) for axis, to in rules if to in degrees}
-        self.known: dict[tuple[str, ...], tuple[_Cut, ...]] = {}
-
-    def cuts(self, axes: tuple[str, ...]) -> tuple[_Cut, ...]:
-        """The axes that are split, of a tensor that has these."""
-        found: list[_Cut] = []
-        taken: set[str] = set()
-        for place, name in enumerate(axes):
-            ruled = [self.degrees.get(part, (1, "")) for part in name.split(" | ")]
-            over = {axis for degree, axis in ruled if degree > 1}
-            if len(over) > 1 or over & taken:
-                raise RequestError(f"axes {', '.join(axes)}: expected rules that split one over {', '.join(over)}")
-            if over:
-                taken |= over
-                degrees = tuple(degree for degree, _ in ruled)
-                found.append(_Cut(place, name, degrees, degrees[0] if len(set(degrees)) == 1 else 0, (over.pop(),)))
-        for place, name in enumerate(axes):
-            degree, to = self.soft.get(name, (1, ""))
-            if degree > 1 and to not in taken:
-                taken.add(to)
-                found.append(_Cut(place, name, (degree,), degree, (to,), True))
-        self.known[axes] = tuple(found)
-        return self.known[axes]
-
-
-#: Guards against memory without end; chosen by hand, not from data.
-_layout = lru_cache(maxsize=256)(_Layout)
 _UNSPLIT: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
 
@@ -135,7 +84,7 @@ class _Made:
 class _Rank:
     """One rank's graph in the making; tensors are known by their ids."""
 
-    def __init__(self, mesh: Mesh, layout: _Layout) -> None:
+    def __init__(self, mesh: Mesh, layout: Layout) -> None:
         self.mesh = mesh
         self.layout = layout
         self.cuts = layout.known
@@ -251,7 +200,7 @@ class _Rank:
             if over == axis
         )
 
-    def _soft(self, t: Tensor) -> _Cut | None:
+    def _soft(self, t: Tensor) -> Cut | None:
         """The cut of a tensor that is softly split; None where it is not."""
         cuts = self.cuts.get(t.axes)
         if cuts is None:

@@ -11,6 +11,9 @@ the total felt.
 Kernels that were all forecast exactly would not make an exact run: where an engine's host launches them one by one they
 come late. That is a term of its own (`LATE_S` a kernel), above the forecast alone and independent of the others,
 learned from whole runs. A host that makes framework calls has its own range, and a captured graph no host.
+
+How the passes of a step of training on many GPUs go together (what hides behind what, in whose time collectives run,
+clocks of a long step) may be off by a share of the step (`STEP_SHARE`), learned from whole steps, independent, too.
 """
 
 from __future__ import annotations
@@ -34,6 +37,9 @@ from predictor.workload import Workload
 #: Seconds by which a kernel that an engine's host launches may come later than forecast. Its value was fitted by
 #: `scripts/composition.py` on the suites of $TILECAST_DATA/ground_truth: widths alone, no latency.
 LATE_S = 10.8e-6
+#: Share of a step of training on many GPUs by which it may be off beyond its kernels. Its value was fitted by
+#: `scripts/composition.py --training` on the suites of $TILECAST_DATA/ground_truth: widths alone, no latency.
+STEP_SHARE = 0.047
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +57,19 @@ class StageSpread:
 @dataclass(frozen=True, slots=True)
 class RunSpread:
     """A run's latency, the number of kernels that a host launches, and the half widths in seconds, below and above, of
-    kernels and host."""
+    kernels and host. ``step_s``: of a step of training on many GPUs, its seconds; 0 of other runs."""
 
     total_s: float
     launched: float
     kernels: tuple[float, float]
     host: tuple[float, float]
+    step_s: float = 0.0
 
-    def interval(self, late_s: float = LATE_S) -> tuple[float, float]:
+    def interval(self, late_s: float = LATE_S, step_share: float = STEP_SHARE) -> tuple[float, float]:
         """[low, high] in seconds, which holds the forecast."""
-        below = math.hypot(self.kernels[0], self.host[0])
-        above = math.hypot(self.kernels[1], self.host[1], self.launched * late_s)
+        composed = self.step_s * step_share
+        below = math.hypot(self.kernels[0], self.host[0], composed)
+        above = math.hypot(self.kernels[1], self.host[1], composed, self.launched * late_s)
         return self.total_s - min(below, self.total_s), self.total_s + above
 
 
@@ -140,7 +148,8 @@ def run_spread(total_s: float, stages: Sequence[TimedStage], work: Workload) -> 
         host_below, host_above = host_below + weight * found.host_below, host_above + weight * found.host_above
         launched += weight * found.launched
     kernels = float(np.sqrt((below**2).sum())), float(np.sqrt((above**2).sum()))
-    return RunSpread(total_s, launched, kernels, (host_below, host_above))
+    step_s = total_s if work.mode == "train" and work.parallelism.num_gpus > 1 else 0.0
+    return RunSpread(total_s, launched, kernels, (host_below, host_above), step_s)
 
 
 def _longer(timed: TimedStage) -> float:

@@ -63,3 +63,17 @@ def test_collectives_may_wait_for_the_last_rank_where_every_rank_has_a_host(
     monkeypatch.setattr("predictor.simulate.interval.late_rank_s", lambda ranks: 0.0)
     times = (late - above()) / late_rank_s(4)
     assert times == pytest.approx(66, abs=2) if waits else times == 0.0
+
+
+def test_a_step_on_many_gpus_may_be_off_by_a_share_beyond_its_kernels_and_no_other_run() -> None:
+    """The share's own width, learned from whole steps, joins the others as independent."""
+    words = {"mode": "train", "batch": 8, "seq_len": 128, "micro_batch": 2}
+    many, one = (forecast(Request("gpt2", "a100", **words, dp=dp).run()) for dp in (2, 1))  # type: ignore[arg-type]
+    found, alone = (run_spread(each.latency_s, each.stages, each.run.work) for each in (many, one))
+    assert found is not None and alone is not None
+    assert (found.step_s, alone.step_s) == (many.latency_s, 0.0)
+    narrow, wide = found.interval(step_share=0.0), found.interval(step_share=0.1)
+    for a, b in zip(narrow, wide, strict=True):
+        assert abs(b - found.total_s) == pytest.approx(math.hypot(a - found.total_s, 0.1 * found.total_s))
+    assert alone.interval(step_share=0.0) == alone.interval(step_share=0.1)
+    assert many.prediction.interval_s == found.interval()
