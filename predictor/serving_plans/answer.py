@@ -113,13 +113,9 @@ def _simulated(asked: Asked, best: list[ServingPlan]) -> list[tuple[ServingPlan,
     """The plans, the first few that can be with their simulation: those that it leaves within the SLA first, in the
     order of the search with the requests/s that they have then."""
     done: list[tuple[ServingPlan, Simulated | None]] = []
-    tried, simulation = 0, Simulation(asked.sla)
-    for plan in best:
-        if tried == asked.simulate:
-            break
-        if all(times.group.pp == 1 for times in (plan.times, plan.prefill or plan.times)):
-            tried += 1
-            done.append((plan, simulation.of(plan)) if asked.rate else simulation.settled(plan))
+    simulation = Simulation(asked.sla)
+    for plan in best[: asked.simulate]:
+        done.append((plan, simulation.of(plan)) if asked.rate else simulation.settled(plan))
     rest: list[tuple[ServingPlan, Simulated | None]] = [
         (plan, None) for plan in best if not any(plan.same_layout(other) for other, _ in done)
     ]

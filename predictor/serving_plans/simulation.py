@@ -52,10 +52,8 @@ class Simulation:
         self._costs: dict[int, StepCosts] = {}
 
     def of(self, plan: ServingPlan) -> Simulated | None:
-        """The simulation of one group of each kind; None where it cannot be run (a pipeline, or a request that the
-        engine would never begin)."""
-        if any(times.group.pp > 1 for times in (plan.times, plan.prefill or plan.times)):
-            return None
+        """The simulation of one group of each kind; None where it cannot be run (a request that the engine would never
+        begin, or that a lane of a pipeline cannot hold)."""
         try:
             return self._together(plan) if plan.prefill is None else self._apart(plan, plan.prefill)
         except TilecastError:

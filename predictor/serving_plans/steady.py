@@ -75,8 +75,10 @@ def _mixed(times: Times, b: FloatArray) -> tuple[FloatArray, FloatArray, FloatAr
     share = np.minimum(prompts / together, 1.0)
     each = _of_a_rank(together, room, ranks)
     short = times.decode(b)
-    if times.group.pp > 1:  # one of the batches in flight has the prompt
-        long, own = short + times.occupied(each), short + times.prefill(each)
+    lanes = times.group.pp
+    if lanes > 1:  # one of the batches in flight has the prompt, and is not begun again before it is through
+        long = np.maximum(short + times.occupied(each), short / lanes + times.prefill(each))
+        own = long
     else:
         long = own = times.prefill(each + b / ranks / isl) + times.attention(b)
     tpot = (1.0 - share) * short + share * long
@@ -92,7 +94,10 @@ def _apart(times: Times, b: FloatArray) -> tuple[FloatArray, FloatArray, FloatAr
     prompts = b / more
     together = np.clip(prompts, np.minimum(1.0, room), room)
     of_rank = _of_a_rank(together, room, times.group.dp)
-    long, short = times.occupied(of_rank), times.decode(b)
+    short, lanes = times.decode(b), times.group.pp
+    long = times.occupied(of_rank)
+    if lanes > 1:  # the other batches in flight decode beside it
+        long = np.maximum(long, times.prefill(of_rank) - short * (lanes - 1) / lanes)
     each = long / together
     tpot = short + prompts * each
     load = np.minimum(prompts * each / tpot, FULL)

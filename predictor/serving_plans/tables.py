@@ -68,7 +68,7 @@ class Times:
         held = self.captured
         if held is None or not held.sizes:
             return found
-        each = np.ceil(sequences / self.group.dp - 1e-9)
+        each = np.ceil(sequences / (self.group.dp * self.group.pp) - 1e-9)  # of a batch in flight
         inside = each <= held.sizes[-1] if held.padded else np.isin(each, held.sizes)
         return np.where(inside, found, np.interp(sequences, self.batches, self.launched_s))
 
@@ -163,9 +163,10 @@ def decode_run(run: Run, isl: int, osl: int, sequences: int, padded: bool = True
     """A decode step of so many sequences, half way through their output, as the engine runs it: in the graph that holds
     them, where there is one (and they are ``padded`` to it)."""
     degrees = run.work.parallelism
-    each = -(-sequences // degrees.dp)
+    lanes = degrees.dp * min(degrees.pp, -(-sequences // degrees.dp))  # batches in flight
+    each = -(-sequences // lanes)
     size = captured_batch(run.work.engine, each, setting_of(run, isl + osl), isl + osl) if padded else None
-    batch = (each if size is None else size) * degrees.dp
+    batch = (each if size is None else size) * lanes
     return replace(run, work=replace(run.work, batch=batch, context_len=isl + osl // 2))
 
 

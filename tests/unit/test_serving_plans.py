@@ -98,16 +98,18 @@ def test_no_more_than_the_slower_side() -> None:
 
 @each("execution", ("vllm", "sglang", "tensorrt_llm"))
 def test_the_simulation_agrees(execution: str) -> None:
-    """The plan's formulas against the events of `serve simulate`: TPOT and tokens/s within 5 %, 12 where steps between
-    captured batches are launched."""
+    """The plan's formulas against the events of `serve simulate`: TPOT and tokens/s within 5 %, 10 of pipelines, 12
+    where steps between captured batches are launched."""
     simulation = Simulation(Sla())
-    plans = [p for p in answer(top=1000).found.best if p.group.execution == execution and p.group.pp == 1]
-    plans = [p for p in plans if p.prefill is None or p.prefill.group.pp == 1]
+    plans = [p for p in answer(top=1000).found.best if p.group.execution == execution]
+    pipeline = next(p for p in plans if p.prefill is None and p.group.pp > 1)
+    plans = [p for p in plans if p.group.pp == 1 and (p.prefill is None or p.prefill.group.pp == 1)]
     both = [next(p for p in plans if p.prefill is None), next(p for p in plans if p.prefill is not None)]
-    for plan in both:
+    for plan in (*both, pipeline):
         said = simulation.of(plan)
         assert said is not None
         within = 0.05 if plan.times.captured is None or plan.times.captured.padded else 0.12
+        within = 0.1 if plan is pipeline else within
         assert said.tpot_s == pytest.approx(plan.tpot_s, rel=within), str(plan)
         assert said.tokens_per_s == pytest.approx(plan.tokens_per_s, rel=within), str(plan)
         alone = float((plan.prefill or plan.times).prefill(np.ones(1))[0])

@@ -5,6 +5,8 @@ head and the sampler on the sequences that make one), so a step is
 
     body(tokens) + head(sequences) + attention of decodes(n, context) + attention of chunks(how many, tokens, before)
 
+of which every stage of a pipeline has its part.
+
 Each part is a table of operators of the graphs that a forecast of one batch has, and between its points a line, of
 attention over chunks in logarithms. Prompts of lengths that are listed are points of the tables. Products run at the
 rate that power leaves in a long run (`predictor.simulate.sustained`).
@@ -12,7 +14,6 @@ rate that power leaves in a long run (`predictor.simulate.sustained`).
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from copy import copy
@@ -29,25 +30,19 @@ from predictor.estimators.cores.attention import QUERIES
 from predictor.forecast import WithoutIntervals
 from predictor.graph import Block, Graph, Node
 from predictor.ops.attention import Attention
+from predictor.passes.stages import check_stages, layers_of, staged
 from predictor.roofline import FloatArray
 from predictor.run import Run
 from predictor.simulate.gaps import NO_GAPS, gaps_of
 from predictor.simulate.lower import lower, mesh_of
 from predictor.simulate.plan import make_step
+from predictor.simulate.serving.cost_tables import CHUNKS, RATIOS, Body, Chunks, Decodes, doublings
 from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.templates import lower_alike
-from predictor.simulate.times import Operators, TimedStage
+from predictor.simulate.times import Operators
 
 #: Runs of every pass, so that its products count as those of a long run: chosen by hand, not from data.
 _LONG = 1e6
-#: Points a doubling of tokens in the tables. Chosen by looking at how far tables are from forecasts of single steps
-#: (tests/integration/test_serving_costs.py: 2 % on average).
-_A_DOUBLING = 2
-#: Ratios of keys to queries of a chunk, and chunks of a step, at which attention over prompts is forecast. Chosen by
-#: looking at the same.
-_RATIOS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 128.0, 512.0, 2048.0)
-#: Chosen by looking at the same.
-_CHUNKS = (1, 2, 4, 8, 16, 32)
 #: Ratios up to the first are always there, those beyond where keys are not more than so many times the longest request.
 #: Chosen by hand, not from data: neighbours of every size that is asked for are there.
 _LEAST_RATIOS, _BEYOND = 8.0, 8
@@ -78,100 +73,6 @@ class Sizes:
         )  # fmt: skip
 
 
-class _Body:
-    """Passes without attention by tokens: ``gpu_s`` with gaps, ``cpu_s`` of launches, ``head_s`` of head and sampler,
-    each of shape (points,)."""
-
-    def __init__(self, tokens: Sequence[int], timed: Sequence[TimedStage]) -> None:
-        self.tokens = np.array(tokens, dtype=np.float64)
-        parts = [_parts(stage) for stage in timed]
-        self.gpu_s, self.cpu_s, self.head_s = (np.array(column) for column in zip(*parts, strict=True))
-
-    def at(self, tokens: float) -> tuple[float, float]:
-        """Seconds of the GPU and of the CPU."""
-        return float(np.interp(tokens, self.tokens, self.gpu_s)), float(np.interp(tokens, self.tokens, self.cpu_s))
-
-    def head(self, sequences: float) -> float:
-        """Seconds of head and sampler."""
-        return float(np.interp(sequences, self.tokens, self.head_s))
-
-
-def _parts(stage: TimedStage) -> tuple[float, float, float]:
-    """GPU seconds of a pass without its attention, CPU seconds, and GPU seconds of the blocks behind the layers."""
-    seconds = stage.operators.seconds
-    attention, last = 0.0, 0
-    for place, at in enumerate(stage.blocks):
-        for node, row, times in zip(at.block.nodes, at.rows, at.times, strict=True):
-            if isinstance(node.op, Attention):
-                attention += float(seconds[row]) * times
-                last = place
-    head = sum(at.sum_s * at.block.repeat for at in stage.blocks[last + 1 :])
-    return stage.timeline.gpu_s - attention, stage.timeline.cpu_s, head
-
-
-class _Decodes:
-    """Attention of n decodes of a mean context: a table over both, and lines between its points."""
-
-    def __init__(self, counts: Sequence[int], contexts: Sequence[int], seconds: FloatArray) -> None:
-        self.counts, self.contexts = np.array(counts, dtype=np.float64), np.array(contexts, dtype=np.float64)
-        self.seconds = seconds  # (counts, contexts)
-        self._rows: dict[int, FloatArray] = {}
-
-    def at(self, n: int, context: FloatArray) -> FloatArray:
-        """Seconds at contexts of any shape."""
-        row = self._rows.get(n)
-        if row is None:
-            i = min(max(int(np.searchsorted(self.counts, n)), 1), len(self.counts) - 1)
-            low, high = self.counts[i - 1], self.counts[i]
-            share = (n - low) / (high - low)
-            row = self._rows[n] = self.seconds[i - 1] * (1 - share) + self.seconds[i] * share
-        found: FloatArray = np.interp(context, self.contexts, row)
-        over = context > self.contexts[-1]
-        return np.where(over, row[-1] * context / self.contexts[-1], found) if over.any() else found
-
-
-class _Chunks:
-    """Attention of one call over chunks alike: logarithms of seconds over (chunks, queries, keys a query)."""
-
-    def __init__(self, queries: Sequence[int], seconds: dict[tuple[int, int, float], float]) -> None:
-        self.queries = list(queries)
-        self._logs = {key: math.log(value) for key, value in seconds.items()}
-        self._most = {q: max(c for c, each, _ in seconds if each == q) for q in self.queries}
-        self._ratios = list(_RATIOS)
-
-    def at(self, chunks: float, queries: int, before: int) -> float:
-        """Seconds of one call over so many chunks of ``queries`` tokens after ``before`` in the cache."""
-        queries = max(queries, self.queries[0])  # what is smaller has a tile of as many rows
-        ratio = (queries + before) / queries
-        i, part = _place(self.queries, float(queries))
-        j, other = _place(self._ratios, ratio)
-        found = 0.0
-        for q, share in ((self.queries[i], 1 - part), (self.queries[min(i + 1, len(self.queries) - 1)], part)):
-            if share:
-                for r, across in ((self._ratios[j], 1 - other), (self._ratios[j + 1], other)):
-                    if across:
-                        found += share * across * self._log(chunks, q, r)
-        return math.exp(found)
-
-    def _log(self, chunks: float, queries: int, ratio: float) -> float:
-        most = self._most[queries]
-        if chunks >= most:
-            return self._logs[most, queries, ratio] + math.log(chunks / most)
-        i = bisect_right(_CHUNKS, chunks) - 1
-        low, high = _CHUNKS[i], _CHUNKS[i + 1]
-        a, b = math.exp(self._logs[low, queries, ratio]), math.exp(self._logs[high, queries, ratio])
-        return math.log(a + (b - a) * (chunks - low) / (high - low))
-
-
-def _place(points: Sequence[float], value: float) -> tuple[int, float]:
-    """The point at or below a value, and how far the value is on the way to the next, in logarithms."""
-    i = min(max(bisect_right(points, value) - 1, 0), len(points) - 2) if len(points) > 1 else 0
-    if len(points) == 1:
-        return 0, 0.0
-    low, high = points[i], points[i + 1]
-    return i, min(max(math.log(value / low) / math.log(high / low), 0.0), 1.0)
-
-
 class StepCosts:
     """Seconds of the steps of one server of a run, which is in mode generate."""
 
@@ -181,6 +82,10 @@ class StepCosts:
         self.graphs = Graphs((), "") if graphs is None else graphs
         self._factor = 1.0
         self.width = 1 + sizes.drafts
+        pp = run.work.parallelism.pp
+        check_stages(run.config, pp)
+        layers = [layers_of(stage, run.config.layers, pp) for stage in range(pp)]
+        self._share = np.array([(end - first) / run.config.layers for first, end in layers])  # of the attention
         self._waits_s = run.work.waits_s
         self.operators = Operators(run.gpu, self.engine, WithoutIntervals(run.selector))
         self._fill()
@@ -191,31 +96,36 @@ class StepCosts:
         sizes, captured = self.sizes, self.engine.decode_host == CAPTURED
         most = sizes.sequences * self.width
         inside = [size for size in self.graphs.sizes if size < 2 * most] if captured else []
-        steps = sorted({*_doublings(1, most), *inside})
-        tokens = sorted({*_doublings(1, sizes.tokens), *self._listed(sizes.tokens)})
+        steps = sorted({*doublings(1, most), *inside})
+        tokens = sorted({*doublings(1, sizes.tokens), *self._listed(sizes.tokens)})
         heads = self._decode_graphs(steps)
         prompts = self._prompt_graphs(tokens)
         self._kinds = [_attention(heads[0]), _attention(prompts[0])]
         stages = [
-            *(self._stage(graph, "decode", True) for graph in heads),
-            *(self._stage(graph, "decode", False) for graph in heads),
-            *(self._stage(graph, "prefill", False) for graph in prompts),
+            *(self._stage(graph, n, "decode", True) for n, graph in zip(steps, heads, strict=True)),
+            *(self._stage(graph, n, "decode", False) for n, graph in zip(steps, heads, strict=True)),
+            *(self._stage(graph, n, "prefill", False) for n, graph in zip(tokens, prompts, strict=True)),
         ]
         timed = [stages for (stages,) in self.operators.time([Plan((stage,)) for stage in stages])]
         n = len(heads)
-        self._captured, self._launched = _Body(steps, timed[:n]), _Body(steps, timed[n : 2 * n])
-        self._mixed = _Body(tokens, timed[2 * n :])
+        self._captured, self._launched = Body(steps, timed[:n]), Body(steps, timed[n : 2 * n])
+        self._mixed = Body(tokens, timed[2 * n :])
         self._fill_attention(tokens)
-        self._decode_s: dict[int, tuple[float, float]] = {}
+        self._decode_s: dict[int, tuple[FloatArray, FloatArray]] = {}
 
     def _listed(self, most: int) -> tuple[int, ...]:
         listed = tuple(n for n in set(self.sizes.prompts) if n <= most)
         return listed if len(listed) <= _LISTED else ()
 
-    def _stage(self, graph: Graph, phase: str, captured: bool) -> Stage:
+    def _stage(self, graph: Graph, tokens: int, phase: str, captured: bool) -> Stage:
         host = CAPTURED if captured else self.engine.host
         gaps = gaps_of(captured, self.run.work.kernel_gap_s)
-        return Stage(graph, phase, _LONG, host, self.run.work.launch_overhead_s, gaps=gaps)
+        found = Stage(graph, phase, _LONG, host, self.run.work.launch_overhead_s, gaps=gaps)
+        config, mesh = self.run.config, mesh_of(self.run.work)
+        if len(self._share) == 1 or mesh is None:
+            return found
+        cut = staged(graph, mesh, config.layers, tokens, config.hidden, self.run.numbers.activation)
+        return found._replace(graph=cut.graph, ends=cut.ends)
 
     def _decode_graphs(self, batches: Sequence[int]) -> list[Graph]:
         run, mesh = self.run, mesh_of(self.run.work)
@@ -237,12 +147,12 @@ class StepCosts:
 
     def _fill_attention(self, tokens: Sequence[int]) -> None:
         sizes = self.sizes
-        counts = _doublings(1, max(2, sizes.sequences))
-        contexts = _doublings(16, max(32, sizes.longest))
-        queries = sorted({*_doublings(16, sizes.tokens), *self._listed(sizes.tokens)})
+        counts = doublings(1, max(2, sizes.sequences))
+        contexts = doublings(16, max(32, sizes.longest))
+        queries = sorted({*doublings(16, sizes.tokens), *self._listed(sizes.tokens)})
         keys = [
             (chunks, q, ratio)
-            for q in queries for chunks in _CHUNKS for ratio in _RATIOS
+            for q in queries for chunks in CHUNKS for ratio in RATIOS
             if (chunks == 1 or chunks * q <= 2 * sizes.tokens)
             and (ratio <= _LEAST_RATIOS or q * ratio <= _BEYOND * sizes.longest)
         ]  # fmt: skip
@@ -251,12 +161,12 @@ class StepCosts:
             [[(replace(op, batch=n, q_len=1, kv_len=c + 1), times) for op, times in decode]
              for n in counts for c in contexts]
         )  # fmt: skip
-        self._decodes = _Decodes(counts, contexts, decodes.reshape(len(counts), len(contexts)))
+        self._decodes = Decodes(counts, contexts, decodes.reshape(len(counts), len(contexts)))
         chunks = self._seconds(
             [[(replace(op, batch=b, q_len=q, kv_len=round(q * ratio)), times) for op, times in prompt]
              for b, q, ratio in keys]
         )  # fmt: skip
-        self._chunks = _Chunks(queries, dict(zip(keys, chunks.tolist(), strict=True)))
+        self._chunks = Chunks(queries, dict(zip(keys, chunks.tolist(), strict=True)))
         self._joined_s = self._of_a_row(max(q for q in queries if q <= max(LONG_PROMPT, queries[0])))
 
     def _of_a_row(self, queries: int) -> float:
@@ -300,48 +210,55 @@ class StepCosts:
         work = self.run.work  # which has the sequences of all ranks
         return sum(replace(work, batch=max(1, sequences) * work.parallelism.dp).waits_s.values())
 
-    def decode(self, sequences: int, contexts: FloatArray) -> FloatArray:
-        """Steps of decodes alone, of shape (steps,): ``contexts``, the tokens in the cache of all ``sequences``."""
+    def decode(self, sequences: int, contexts: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Steps of decodes alone, each of shape (steps,), and for how long they hold up the slowest stage of a pipeline
+        (without one, all the time); ``contexts``, the tokens in the cache of all ``sequences``."""
         body, cpu = self._decode_body(sequences)
         attention = self._decodes.at(sequences, contexts / sequences)
-        found: FloatArray = np.maximum(body + attention, cpu) * self._factor
-        return found
+        wait = self.waits_s(sequences)
+        if len(self._share) == 1:
+            whole: FloatArray = (np.maximum(body[0] + attention, cpu[0]) + wait) * self._factor
+            return whole, whole
+        stages = np.maximum(body[:, None] + self._share[:, None] * attention, cpu[:, None])
+        return (stages.sum(axis=0) + wait) * self._factor, (stages.max(axis=0) + wait) * self._factor
 
-    def _decode_body(self, sequences: int) -> tuple[float, float]:
+    def _decode_body(self, sequences: int) -> tuple[FloatArray, FloatArray]:
         found = self._decode_s.get(sequences)
         if found is None:
-            wait = self.waits_s(sequences)
             tokens = sequences * self.width
             size = captured_size(self.graphs, tokens)
             if self.engine.decode_host == CAPTURED and size is not None:
-                gpu, cpu = self._captured.at(size)[0], 0.0
+                gpu, cpu = self._captured.at(size)[0], np.zeros(len(self._share))
             else:
                 gpu, cpu = self._launched.at(tokens)
-            gpu += self._drafted_s(sequences)
-            found = self._decode_s[sequences] = gpu + wait, cpu + wait
+            gpu[-1] += self._drafted_s(sequences)
+            found = self._decode_s[sequences] = gpu, cpu
         return found
 
     def _drafted_s(self, sequences: int) -> float:
         """Drafts of a step, each a pass over one layer and the head (multi-token prediction)."""
         if not self.sizes.drafts:
             return 0.0
-        whole, head = self._captured.at(sequences)[0], self._captured.head(sequences)
+        whole, head = float(self._captured.at(sequences)[0].sum()), self._captured.head(sequences)
         return self.sizes.drafts * ((whole - head) / self.run.config.layers + head)
 
     def mixed(
         self, chunks: Sequence[tuple[int, int]], sequences: int, context: int, heads: int, widest: int = 0
-    ) -> float:
+    ) -> tuple[float, float]:
         """A step of ``chunks`` (tokens, tokens before them) beside ``sequences`` decodes with ``context`` tokens in the
-        cache in all; ``heads`` prompts are read to their end. ``widest``: tokens of the rank with the most, if more."""
+        cache in all, and for how long it holds up the slowest stage of a pipeline; ``heads`` prompts are read to their
+        end. ``widest``: tokens of the rank with the most, if more."""
         tokens = max(widest, sum(q for q, _ in chunks) + sequences * self.width)
         gpu, cpu = self._mixed.at(tokens)
-        made = heads + sequences * self.width
-        gpu += self._mixed_head(made)
+        gpu[-1] += self._mixed_head(heads + sequences * self.width)
+        attention = self.attention_of(chunks) if chunks else 0.0
         if sequences:
             alone = float(self._decodes.at(sequences, np.array([context / sequences]))[0])
-            gpu += max(alone, context * self._joined_s) + self._drafted_s(sequences)
-        gpu += self.attention_of(chunks) if chunks else 0.0
-        return (max(gpu, cpu) + self.waits_s(sequences + len(chunks))) * self._factor
+            attention += max(alone, context * self._joined_s)
+            gpu[-1] += self._drafted_s(sequences)
+        stages = np.maximum(gpu + self._share * attention, cpu)
+        wait = self.waits_s(sequences + len(chunks))
+        return (float(stages.sum()) + wait) * self._factor, (float(stages.max()) + wait) * self._factor
 
     def _mixed_head(self, made: int) -> float:
         """What head and sampler take beyond one sequence, which a prompt's pass has; less, where none ends here."""
@@ -376,10 +293,3 @@ def _attention(graph: Graph) -> list[tuple[Attention, float]]:
     if not found:
         raise UnsupportedError("serving: this model or GPU runs attention in several kernels; expected flash attention")
     return list(found.items())
-
-
-def _doublings(first: int, last: int) -> list[int]:
-    """From ``first`` to ``last``, so many points a doubling, both ends included."""
-    last = max(last, first)
-    count = max(1, math.ceil(math.log2(last / first) * _A_DOUBLING))
-    return sorted({round(first * (last / first) ** (i / count)) for i in range(count + 1)})

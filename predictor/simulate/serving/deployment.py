@@ -72,8 +72,9 @@ class Deployment:
 
     @property
     def ranks(self) -> int:
-        """Schedulers of a server, each with pages of its own: those of attention data parallelism."""
-        return self.run.work.parallelism.dp
+        """Schedulers of a server, each with pages of its own: those of attention data parallelism, for every lane of a
+        pipeline."""
+        return self.run.work.parallelism.dp * self.run.work.parallelism.pp
 
     def batching(self) -> Batching:
         """A scheduler with an empty cache."""
@@ -90,11 +91,10 @@ def deploy(run: Run, options: Options, longest: int) -> Deployment:
     release = engine.vintage()
     if engine.batching is None or release is None or release.scheduler is None:
         raise UnsupportedError(f"--execution {engine.name}: serves no requests; expected vllm, sglang or tensorrt_llm")
-    if work.parallelism.pp > 1:
-        raise UnsupportedError(f"--pp {work.parallelism.pp}: no pipelines under load yet; expected 1")
+    lanes = work.parallelism.pp
     context = max(run.config.trained_positions or longest, longest)
     setting = Setting(
-        run.gpu, work.parallelism.tp, context_len=context, drafts=options.drafts, online=options.online,
+        run.gpu, work.parallelism.tp, lanes, context_len=context, drafts=options.drafts, online=options.online,
         latent=run.config.is_mla,
     )  # fmt: skip
     rules = _limited(release.scheduler(setting), options)
@@ -103,13 +103,15 @@ def deploy(run: Run, options: Options, longest: int) -> Deployment:
     tokens = int(memory.kv_cache_capacity / each_token)
     if not tokens:
         raise RequestError(f"{run.config.name} on {run.gpu.id}: no memory is left for a KV cache; expected more GPUs")
-    pages = tokens // size
+    pages = tokens // size // lanes
     if pages * size < longest:
         raise RequestError(
-            f"{run.config.name} on {run.gpu.id}: the KV cache holds {pages * size:,} tokens and a request has"
+            f"{run.config.name} on {run.gpu.id}: the KV cache{' of a lane' if lanes > 1 else ''} holds"
+            f" {pages * size:,} tokens and a request has"
             f" {longest:,}; expected more GPUs (--tp), a larger --memory-fraction or shorter requests"
         )
     rules = _limited(release.scheduler(replace(setting, cache_tokens=tokens)), options)
+    rules = replace(rules, sequences=max(1, rules.sequences // lanes))
     cache = release.cache
     prefixes = cache is not None and cache.prefixes if options.prefix_cache is None else options.prefix_cache
     ahead = overlaps(engine, SCHEDULING, setting)

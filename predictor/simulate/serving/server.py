@@ -4,6 +4,9 @@ Steps of decodes alone are taken many at once, up to the next event: a request i
 again, pages run out, or the clock of the traffic is reached. An engine that schedules ahead makes the batch of a step
 while the one before it runs, so that it knows of the requests that had come when that one began. Ranks of attention
 data parallelism have requests and pages of their own and take every step together, as wide as the widest of them.
+
+A pipeline has as many lanes as stages, each with a part of the requests and of the pages, whose batches follow each
+other through the stages: a round of all takes the slowest stage once for each, or the way of one through all of them.
 """
 
 from __future__ import annotations
@@ -78,8 +81,11 @@ class Rank:
 
 @dataclass(slots=True)
 class Server:
-    """One engine: its ``ranks``, ``costs`` of its steps. ``ahead``: it schedules a step ahead; ``tokens_a_step``: what
-    a decode step gives a sequence on average. ``done`` is told of every request that ends."""
+    """One engine: its ``ranks``, so many ``lanes`` of a pipeline after each other, ``costs`` of its steps.
+
+    ``ahead``: it schedules a step ahead; ``tokens_a_step``: what a decode step gives a sequence on average. ``done`` is
+    told of every request that ends.
+    """
 
     ranks: Sequence[Rank]
     costs: StepCosts
@@ -87,6 +93,7 @@ class Server:
     done: Callable[[int, float], None]
     times: dict[int, Times]
     tokens_a_step: float = 1.0
+    lanes: int = 1
     now: float = 0.0
     before: float = -math.inf
     steps: int = 0
@@ -152,8 +159,9 @@ class Server:
         read = [sum(tokens for tokens, _ in chunks) for chunks, *_ in work]
         width = self.costs.width
         widest = max(tokens + n * width for tokens, (_, n, *_) in zip(read, work, strict=True))
-        seconds = max(self.costs.mixed(*each, widest) for each in work if each[0] or each[1])
-        self._passed(seconds, 1, sum(n for _, n, *_ in work), sum(read))
+        steps = [self.costs.mixed(*each, widest) if each[0] or each[1] else (0.0, 0.0) for each in work]
+        seconds = self._round([np.array([through]) for through, _ in steps], [np.array([held]) for _, held in steps])
+        self._passed(float(seconds[0]), 1, sum(n for _, n, *_ in work), sum(read))
         self._tick(1, [bool(n) for _, n, *_ in work])
         for rank, batch in zip(self.ranks, batches, strict=True):
             for one, _ in batch.chunks:
@@ -171,14 +179,32 @@ class Server:
         most = 1 if any(rank.inbox for rank in self.ranks) else min(self._lasting(each) for each in running)
         ticks = self._ticks(np.arange(float(most)))
         widest = max(len(each.decoding) for each in running)
-        seconds = self.costs.decode(widest, running[0].context + len(running[0].decoding) * ticks)
-        for each in running[1:]:
-            seconds = np.maximum(seconds, self.costs.decode(widest, each.context + len(each.decoding) * ticks))
+        if len(self.ranks) == 1:
+            seconds, _ = self.costs.decode(widest, running[0].context + len(running[0].decoding) * ticks)
+        else:
+            seconds = self._round(*self._steps_of_ranks(widest, ticks))
         begins = self.now + np.cumsum(seconds) - seconds
         count = max(1, int(np.searchsorted(begins, until_s)))
         decoding = sum(len(each.decoding) for each in running)
         self._passed(float(seconds[:count].sum()), count, decoding, 0, float(begins[count - 1]))
         self._tick(count, [True] * len(self.ranks))
+
+    def _steps_of_ranks(self, widest: int, ticks: FloatArray) -> tuple[list[FloatArray], list[FloatArray]]:
+        """Of every rank, idle ones too, what its steps of decodes take, and hold up the slowest stage."""
+        none = np.zeros(len(ticks)), np.zeros(len(ticks))
+        found = []
+        for each in (rank.batching for rank in self.ranks):
+            n = len(each.decoding)
+            found.append(self.costs.decode(widest, each.context + n * ticks) if n else none)
+        return [through for through, _ in found], [held for _, held in found]
+
+    def _round(self, through: Sequence[FloatArray], held: Sequence[FloatArray]) -> FloatArray:
+        """Seconds in which every rank takes a step: the lanes of a pipeline one behind the other, others together."""
+        found: FloatArray = np.maximum.reduce(through)
+        if self.lanes > 1:
+            for first in range(0, len(held), self.lanes):
+                found = np.maximum(found, np.add.reduce(held[first : first + self.lanes]))
+        return found
 
     def _lasting(self, batching: Batching) -> int:
         """Decode steps up to the next event of a rank."""

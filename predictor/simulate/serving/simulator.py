@@ -101,7 +101,8 @@ class _Loop:
 
     def _server(self, pool: Pool, ranks: Listed[Batching]) -> Server:
         ahead, each = pool.deployment.ahead, pool.deployment.options.tokens_a_step
-        return Server([Rank(batching) for batching in ranks], pool.costs, ahead, self.done, self.times, each)
+        lanes = pool.deployment.run.work.parallelism.pp
+        return Server([Rank(batching) for batching in ranks], pool.costs, ahead, self.done, self.times, each, lanes)
 
     def ask(self, at_s: float) -> None:
         """A client of a closed loop sends its next request, if there are any."""
