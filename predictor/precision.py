@@ -37,6 +37,7 @@ _MEANINGS: Mapping[str, Meaning] = {
     "bf16": Meaning("bf16", "bf16"),
     # One scale a tensor; experts in blocks, as the published fp8 checkpoints of DeepSeek and Qwen3 have them.
     "fp8": Meaning("fp8", "bf16", "", "fp8_block"),
+    "fp8_static": Meaning("fp8", "bf16", "fp8_static", "fp8_block"),
     "fp8_block": Meaning("fp8", "bf16", "fp8_block", "fp8_block"),
     "int8": Meaning("int8", "", "sq", "sq"),
     "int8_wo": Meaning("", "", "int8_wo", "int8_wo"),
@@ -60,7 +61,7 @@ BASES = ("nf4", "int4_wo", "int4_wo_g64", "int4_wo_g32", "nvfp4_wo", "int8_wo", 
 LATER = ("int4", "fp4", "fp64")
 
 #: The words that run the same weights on a GPU without the units of a word: unpacked to 16 bit.
-_WEIGHT_ONLY: Mapping[str, str] = {"fp8": "fp8_wo", "fp8_block": "fp8_wo", "nvfp4": "nvfp4_wo"}
+_WEIGHT_ONLY: Mapping[str, str] = {"fp8": "fp8_wo", "fp8_static": "fp8_wo", "fp8_block": "fp8_wo", "nvfp4": "nvfp4_wo"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,15 @@ class Scheme:
     alike: tuple[str, ...]
 
 
+#: fp8 with one scale a tensor that the checkpoint gives for activations, too: no kernel looks for the largest
+#: magnitude. The product is that of "fp8", and measurements of that answer for it.
+STATIC = "fp8_static"
+
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
         scheme.name: scheme
         for scheme in (
+            Scheme(STATIC, 8, 8, ("fp8", "bf16")),
             # fp8 with an fp32 scale for each 128 x 128 weights and each 128 activations of a row (DeepSeek-V3,
             # arXiv:2412.19437, section 3.3.2)
             Scheme("fp8_block", 8 + 32 / 128**2, 8 + 32 / 128, ("fp8", "bf16")),
@@ -105,7 +110,7 @@ def activation_bytes(dtype: str, quant: str = "") -> float:
 
 def variant(dtype: str, quant: str = "") -> str:
     """Whose measurements answer for a product: the scheme's, else the dtype's (16 bit and wider as bf16)."""
-    if quant:
+    if quant and quant != STATIC:
         return quant
     return dtype if bytes_of(dtype) < 2 else "bf16"
 

@@ -9,6 +9,4 @@ from __future__ import annotations
 from predictor.engines.library import Library
 
 #: Code and turn by definition: the first that no other library has had. Its rows are those of aiter's tuner.
-LIBRARIES = (
-    Library("aiter", code=3, turn=3, quantizes=False, rows="each the best of many kernels tuned for its shape"),
-)
+LIBRARIES = (Library("aiter", code=3, turn=3, quantizes=(), rows="each the best of many kernels tuned for its shape"),)

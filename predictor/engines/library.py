@@ -155,8 +155,9 @@ class Library:
 
     ``norms``: the kinds of norms that it has kernels of its own for in 16 bit, others are PyTorch's; ``scalar``: its
     16-bit row kernels move one element a thread, not 16 bytes; ``all_reduces``: its own by version, the oldest first,
-    none where it calls NCCL's alone; ``quantizes``: tables of its narrow products hold the kernel that quantizes the
-    activations, too; ``rows``: what a measured row is, where it is not the kernel that an engine runs by default;
+    none where it calls NCCL's alone; ``quantizes``: the kernels, of `predictor.ops.quantize`, that quantize activations
+    in its tables of narrow products; ``rows``: what a measured row is, where it is not the kernel that an engine runs
+    by default;
     ``share_attention``: how its attention kernels share out their work on a GPU. ``unpacks_experts``: experts in
     weight-only schemes run in Marlin; ``expert_kernel``: one of `EXPERT_KERNELS` for another (variant, GPU), but
     ``generated_experts`` are the variants that run generated kernels where there are any; ``experts``: its Triton
@@ -176,7 +177,7 @@ class Library:
     norms: tuple[str, ...] = ()
     scalar: bool = False
     all_reduces: tuple[AllReduce, ...] = ()
-    quantizes: bool = True
+    quantizes: tuple[str, ...] = ("dynamic",)
     rows: str = ""
     share_attention: Callable[[AttentionCalls, GPUSpec], Sharing] = packed_groups
     unpacks_experts: bool = True

@@ -79,7 +79,7 @@ ALL_REDUCES = (AllReduce(8 * 2**20, over_ranks=True, pushes=True, linked_from=2)
 TRTLLM = Library(
     "trtllm", code=0, turn=1, norms=("rms", "layer"), all_reduces=ALL_REDUCES,
     share_attention=share_attention, unpacks_experts=False, expert_kernel=expert_kernel,
-    merges=False, channel_blocks=True,
+    merges=False, channel_blocks=True, quantizes=("scale", "cast"),
 )  # fmt: skip
 
 

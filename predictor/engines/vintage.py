@@ -240,6 +240,11 @@ class Quantizing:
     source: str
     unverified: str = ""
 
+    def fuses(self, scope: str) -> bool:
+        """Whether a module called ``scope`` narrows what it makes; what comes from no module counts as a norm's."""
+        kind = scope[scope.rfind(" ") + 1 :]
+        return {"norm": self.norms, "": self.norms, "activation": self.activations}.get(kind, self.attention) == "fused"
+
 
 # ------------------------------------------------------------------------------------------------------ collectives
 

@@ -8,7 +8,7 @@ over latency, follows from it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Protocol
 
@@ -132,11 +132,14 @@ class KernelTable:
 def _done_before_s(batch: Batch, gpu: GPUSpec, selector: Selector) -> FloatArray | float:
     """Seconds, (n,), that estimators count because kernels were measured so, and these calls do without
     (`Op.done_before`); 0 where the library's were measured without."""
+    kinds = answering(batch.kernels).quantizes
     parts = {i: part for i, op in enumerate(batch.ops) if (part := op.done_before()) is not None}
-    if not parts or not answering(batch.kernels).quantizes:
+    if not parts or not kinds:
         return 0.0
     seconds = np.zeros(len(batch.ops))
-    seconds[list(parts)] = predict_kernels(list(parts.values()), gpu, selector, batch.kernels).latency_s
+    ops = [replace(part, kind=kind) for kind in kinds for part in parts.values()]
+    found = predict_kernels(ops, gpu, selector, batch.kernels).latency_s
+    seconds[list(parts)] = found.reshape(len(kinds), len(parts)).sum(axis=0)
     return seconds
 
 

@@ -229,7 +229,8 @@ class Intervals:
         known: dict[tuple[str, str, str], tuple[int, bool]] = {}  # a batch has a few kinds of kernel, looked up once
         found = []
         for name, op in zip(names, ops, strict=True):
-            key = (name, op.dtype, getattr(op, "quant", ""))
+            quant = getattr(op, "quant", "")
+            key = (name, op.dtype, quant if quant == variant_of(op) else "")  # else kernels of the dtype
             if key not in known:
                 entry = self.classes.get(name)
                 foreign = entry is not None and (op.dtype not in entry.dtypes or self._unmeasured(entry, key[2]))

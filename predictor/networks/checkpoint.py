@@ -16,10 +16,11 @@ from typing import Any
 from predictor.errors import SpecError, UnsupportedError, nearest
 from predictor.networks.config import ModelConfig
 from predictor.parts import Checkpoint
+from predictor.quantization import STATIC
 
 #: Schemes of NVIDIA ModelOpt (`quant_algo`) -> words of --dtype.
 _MODELOPT = {
-    "FP8": "fp8", "FP8_PER_CHANNEL_PER_TOKEN": "fp8", "FP8_BLOCK_SCALES": "fp8_block", "FP8_PB_WO": "fp8_block",
+    "FP8": STATIC, "FP8_PER_CHANNEL_PER_TOKEN": "fp8", "FP8_BLOCK_SCALES": "fp8_block", "FP8_PB_WO": "fp8_block",
     "NVFP4": "nvfp4", "NVFP4_AWQ": "nvfp4", "W4A16_NVFP4": "nvfp4_wo", "MXFP8": "mxfp8", "W4A8_MXFP4_FP8": "",
     "INT8_SQ": "int8", "W8A8_SQ_PER_CHANNEL": "int8", "W8A16": "int8_wo", "W4A16": "int4_wo", "W4A16_AWQ": "int4_wo",
     "INT4_AWQ": "int4_wo",
@@ -206,7 +207,7 @@ def _unknown(found: object, where: str, known: Iterable[str] = KNOWN) -> Unsuppo
 def _fp8(said: Mapping[str, Any], where: str) -> str:
     block = said.get("weight_block_size")
     if block is None:
-        return "fp8"
+        return STATIC if said.get("activation_scheme") == "static" else "fp8"
     if block != [128, 128]:
         raise _unknown(f"fp8 in blocks of {block}", where, ("fp8 in blocks of [128, 128]", "fp8"))
     return "fp8_block"
@@ -284,6 +285,8 @@ def _group(group: Mapping[str, Any], where: str) -> str:
         return _integers({"bits": 4, "group_size": 128 if size is None else size}, where)
     blocks = size if bits == 4 else None
     word = _GROUP_WORDS.get((kind, bits, blocks, with_inputs), "")
+    if word == "fp8" and inputs is not None and inputs.get("dynamic") is False:
+        return STATIC
     if not word:
         shown = f"{kind}{bits} weights" + (f" in groups of {size}" if size else "")
         shown += f" with {with_inputs[0]}{with_inputs[1]} activations" if with_inputs else ""

@@ -16,6 +16,7 @@ from predictor.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from predictor.graph.tensor import Tensor
+    from predictor.ops.quantize import Quantize
 
 FORWARD = "forward"
 BACKWARD = "backward"
@@ -191,8 +192,9 @@ class Op(ABC):
         """GPU kernels that one call launches."""
         return 1
 
-    def done_before(self) -> Op | None:
-        """What serving libraries run in one call with it, and were measured with, and this call finds done."""
+    def done_before(self) -> Quantize | None:
+        """The quantization that serving libraries run in one call with it, and were measured with, and this call finds
+        done; in one kernel, whichever a library runs."""
         return None
 
     def link_seconds(self) -> float:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from predictor.dtypes import bytes_of
 from predictor.ops.base import Gradient, Op, Piece
 from predictor.quantization import activation_bytes, weight_bytes
+
+if TYPE_CHECKING:
+    from predictor.ops.quantize import Quantize
 
 
 def output_dtype(dtype: str) -> str:
@@ -91,7 +94,7 @@ class Gemm(Op):
         """A linear layer's weight and bias; the operands of another product are activations, or an expert's."""
         return self.n * self.k + (self.n if self.bias else 0) if self.kind == "linear" else 0
 
-    def done_before(self) -> Op | None:
+    def done_before(self) -> Quantize | None:
         """The quantization of A, where another node has done it."""
         if not self.quantized or activation_bytes(self.dtype, self.quant) >= 2:
             return None

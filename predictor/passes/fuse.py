@@ -18,6 +18,7 @@ from predictor.ops.attention import Attention
 from predictor.ops.base import BACKWARD, FORWARD
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import Gemm
+from predictor.ops.quantize import Quantize
 from predictor.passes.autograd import with_kept
 from predictor.passes.fuse_attention import cache, core, qkv, rotary
 from predictor.passes.fuse_backward import (
@@ -32,6 +33,7 @@ from predictor.passes.fuse_backward import (
 )
 from predictor.passes.fuse_edges import Fusion
 from predictor.passes.fuse_modules import activation, dropout_sum, loss, norm, router, scaling, softcap, tables
+from predictor.quantization import STATIC
 
 #: Kinds of modules, and what is run in place of their nodes.
 RULES: dict[str, Callable[[list[Node], Fusion], list[Node]]] = {
@@ -223,9 +225,7 @@ def _look_through(nodes: tuple[Node, ...], on: Fusion) -> tuple[tuple[Node, ...]
     on.calls.clear()
     on.views.clear()
     if any(_quantizes(node) for node in nodes):
-        for node in filter(_quantizes, nodes):
-            on.gone(node)
-        nodes = tuple(_quantizing(node) for node in nodes if not _quantizes(node))
+        nodes = _quantized(nodes, on)
     found: dict[tuple[str, str, str, int], list[Node]] = {}
     for node in nodes:
         op = node.op
@@ -244,10 +244,37 @@ def _quantizes(node: Node) -> bool:
     return isinstance(node.op, Elementwise) and node.op.fn == "quantize"
 
 
-def _quantizing(node: Node) -> Node:
-    """A product that quantizes its input by itself, as the kernels of engines were measured."""
-    op = node.op
-    return replace(node, op=replace(op, quantized=False)) if isinstance(op, Gemm) and op.quantized else node
+def _quantized(nodes: tuple[Node, ...], on: Fusion) -> tuple[Node, ...]:
+    """The nodes without those that quantize: products do it by themselves, as the kernels of engines were measured.
+
+    Where a checkpoint gives the scales, the kernel before does, or one that casts, as the engine has it; one that
+    nobody read looks for scales all the same.
+    """
+    release = on.engine.vintage()
+    rule = release.quantizing if release is not None else None
+    static = {
+        id(node.inputs[0]): node.op for node in nodes
+        if rule is not None and isinstance(node.op, Gemm) and node.op.quantized and node.op.quant == STATIC
+    }  # fmt: skip
+    made = {id(t): node.scope for node in nodes for t in node.outputs}
+    casts: dict[int, Tensor] = {}  # by id of what is cast
+    found: list[Node] = []
+    for node in nodes:
+        op = node.op
+        if not _quantizes(node):
+            narrow = isinstance(op, Gemm) and op.quantized and id(node.inputs[0]) not in static
+            found.append(replace(node, op=replace(op, quantized=False)) if narrow else node)  # type: ignore[call-arg]
+            continue
+        x, product = node.inputs[0].storage, static.get(id(node.outputs[0]))
+        if product is None or rule is None or rule.fuses(made.get(id(x), "")):
+            on.gone(node)
+        elif id(x) in casts:
+            on.stands_for[id(node.outputs[0])] = casts[id(x)]
+        else:
+            cast = Quantize(product.dtype, product.batch * product.m, product.k, "cast")
+            casts[id(x)] = node.outputs[0]
+            found.append(replace(on.kept(node), op=cast))
+    return tuple(found)
 
 
 def _with_products(run: list[Node], products: dict[int, list[Node]], on: Fusion) -> list[Node]:
@@ -271,7 +298,7 @@ def _one_product(group: list[Node], on: Fusion) -> Node:
     made = [node.outputs[0] for node in group]
     axis = " | ".join(t.axes[-1] for t in made)
     n = sum(weight.shape[0] for weight in weights)
-    product = Gemm(op.dtype, op.m, n, op.k, op.batch, op.kind, op.bias, op.layout, op.quant)
+    product = Gemm(op.dtype, op.m, n, op.k, op.batch, op.kind, op.bias, op.layout, op.quant, op.quantized)
     weight = Tensor(scope, (axis, weights[0].axes[1]), (n, op.k), weights[0].dtype, WEIGHT)
     out = Tensor(scope, (*made[0].axes[:-1], axis), (*made[0].shape[:-1], n), made[0].dtype)
     inputs: tuple[Tensor, ...] = (on.of(first.inputs[0]), weight)

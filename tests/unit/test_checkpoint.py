@@ -78,9 +78,9 @@ def test_every_published_config_gives_a_forecast_or_one_line(data: Path) -> None
     wanted = {
         "Qwen--Qwen3-235B-A22B-FP8": ("fp8_block", "", moe_235b),
         "nvidia--Qwen3-235B-A22B-NVFP4": ("nvfp4", "fp8", nvfp4_235b),
-        "nvidia--Llama-3.1-70B-Instruct-FP8": ("fp8", "fp8", fp8_70b),
+        "nvidia--Llama-3.1-70B-Instruct-FP8": ("fp8_static", "fp8", fp8_70b),
         "Qwen--Qwen3-32B-FP8": ("fp8_block", "", None),
-        "Qwen--Qwen3-32B-FP8-Static-PerTensor": ("fp8", "fp8", None),
+        "Qwen--Qwen3-32B-FP8-Static-PerTensor": ("fp8_static", "fp8", None),
         "Qwen--Qwen3-30B-A3B-FP8": ("fp8_block", "", None),
         "deepseek-ai--DeepSeek-V3": ("fp8_block", "", None),
         "deepseek-ai--DeepSeek-R1": ("fp8_block", "", None),
@@ -129,15 +129,16 @@ def test_schemes_of_every_kind_of_file() -> None:
     w8, w4 = {"num_bits": 8, "type": "float"}, {"num_bits": 4, "type": "float", "group_size": 16}
     for said, word in (
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block"),
-        ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8"),
+        ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8_static"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "int4_wo"),
         ({"quant_method": "gptq", "bits": 4, "group_size": -1}, "int4_wo"),
         ({"quant_method": "gptq", "bits": 8, "group_size": 32}, "int8_wo"),
         ({"quant_method": "awq", "bits": 4, "group_size": 64}, "int4_wo_g64"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
-        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8_static"),
         ({"quant_algo": "W4A16_AWQ"}, "int4_wo"),
         (group(w8, {"num_bits": 8, "type": "float"}), "fp8"),
+        (group(w8, {"num_bits": 8, "type": "float", "dynamic": False}), "fp8_static"),
         (group({**w8, "strategy": "block", "block_structure": [128, 128]}, w8), "fp8_block"),
         (group(w8), "fp8_wo"),
         (group(w4, w4), "nvfp4"),
@@ -209,7 +210,7 @@ def test_layers_that_are_left_out_are_layers_of_their_own() -> None:
         **{f"model.layers.{i}.self_attn.o_proj": {"quant_algo": "FP8"} for i in range(32)},
     }}  # fmt: skip
     answer = predict(quantized("llama-3.1-8b", **mixed), "b200", **SERVED)
-    assert answer.workload.dtype == "nvfp4+fp8"
+    assert answer.workload.dtype == "nvfp4+fp8_static"
     assert plain.memory.weights - answer.memory.weights == 32 * (mlp * (2 - 0.5625) + 4096 * 4096 * (2 - 1))
 
 
@@ -220,7 +221,7 @@ def test_modelopt_says_it_in_a_file_beside(tmp_path: Path) -> None:
         assert load_config(tmp_path / config).checkpoint is None
         (tmp_path / beside).write_text(json.dumps(said), encoding="utf-8")
         found = load_config(tmp_path / config).checkpoint
-        assert found is not None and (found.scheme, found.kv) == ("fp8", "fp8"), config
+        assert found is not None and (found.scheme, found.kv) == ("fp8_static", "fp8"), config
         (tmp_path / beside).write_text('{"quantization": 1}', encoding="utf-8")
         with pytest.raises(RequestError, match="expected an object"):
             load_config(tmp_path / config)
@@ -281,11 +282,11 @@ def test_mfu_names_the_peak_that_it_is_of() -> None:
 def test_the_answer_says_which_formats_it_took_and_from_where() -> None:
     fp8 = quantized("llama-3.1-8b", quant_algo="FP8", kv_cache_quant_algo="FP8")
     answer = predict(fp8, "h100", **SERVED)
-    assert "dtype fp8 (checkpoint), kv-dtype fp8 (checkpoint), execution vllm" in first_line(answer)
+    assert "dtype fp8_static (checkpoint), kv-dtype fp8 (checkpoint), execution vllm" in first_line(answer)
     data = to_dict(answer)
     shown = [data[key] for key in ("dtype", "dtype_source", "kv_dtype", "kv_dtype_source")]
-    assert shown == ["fp8", "checkpoint", "fp8", "checkpoint"]
-    assert dict(settings_shown(answer))["dtype"] == "fp8 (checkpoint)"
+    assert shown == ["fp8_static", "checkpoint", "fp8", "checkpoint"]
+    assert dict(settings_shown(answer))["dtype"] == "fp8_static (checkpoint)"
     words = {name: value for name, value in settings(answer) if name in ("dtype", "kv_dtype")}
     assert predict(fp8, "h100", **SERVED, **words).latency_s == answer.latency_s  # the page's command
     run = Request(fp8, "h100", **SERVED).run()

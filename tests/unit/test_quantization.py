@@ -11,15 +11,19 @@ from predictor.dtypes import bytes_of
 from predictor.engines import EAGER, Engine
 from predictor.engines.pytorch import COMPILE
 from predictor.errors import UnknownNameError, UnsupportedError
-from predictor.estimators.base import make_batch
+from predictor.estimators.artifact import load_artifacts
+from predictor.estimators.base import make_batch, predict_kernels
+from predictor.forecast import forecast
 from predictor.hardware.gpu import load_gpu
 from predictor.networks import load_config
 from predictor.networks.step import Step
 from predictor.ops import Gemm, MoE, Op
 from predictor.ops.attention import Attention
+from predictor.ops.quantize import Quantize
 from predictor.parts import HIGH_PARTS, Format, Formats
 from predictor.precision import SUPPORTED, precision
 from predictor.quantization import SCHEMES, activation_bytes, stand_ins, variant, weight_bytes
+from predictor.request import Request
 from predictor.roofline import peak_for, roofline
 from predictor.simulate.lower import lower
 
@@ -80,6 +84,7 @@ def test_every_scheme_ends_at_16_bit() -> None:
     ("gpu", "dtype", "gemm", "activation", "quant", "experts"),
     [
         ("h100", "fp8", "fp8", "bf16", "", "fp8_block"),
+        ("h100", "fp8_static", "fp8", "bf16", "fp8_static", "fp8_block"),
         ("h100", "fp8_block", "fp8", "bf16", "fp8_block", "fp8_block"),
         ("h100", "int4_wo", "bf16", "bf16", "int4_wo", "int4_wo"),
         ("t4", "int4_wo", "fp16", "fp16", "int4_wo", "int4_wo"),  # Turing has no bf16
@@ -136,6 +141,39 @@ def test_eager_fp8_reads_and_writes_the_activations_once_more() -> None:
     assert len(eager) >= 7  # q, k, v, out, gate, up, down
     assert eager[0].bytes_moved() == 128 * 4096 * (2 + 1)
     assert quantize(COMPILE, "fp8") == [] and quantize(EAGER, "bf16", "int4_wo") == []
+
+
+def test_known_scales_need_no_kernel_that_finds_them() -> None:
+    """Of a static checkpoint TensorRT-LLM casts before every product; vLLM after attention alone, elsewhere the kernel
+    before does it; a library that nobody read looks for scales all the same. Tables hold the kernels that do both."""
+
+    def layer(execution: str, dtype: str) -> tuple[list[str], dict[str, float]]:
+        words = {"mode": "decode", "batch": 16, "context_len": 1024, "dtype": dtype, "execution": execution}
+        run = Request("llama-3.1-8b", "h100", **words).run()  # type: ignore[arg-type]
+        done = forecast(run)
+        (block,) = [at.block for at in done.stages[0].blocks if at.block.repeat > 1]
+        cast = [node.name for node in block.nodes if isinstance(node.op, Quantize)]
+        assert all(node.op.kind == "cast" for node in block.nodes if isinstance(node.op, Quantize))
+        assert not any("not measured" in note for note in done.prediction.notes)
+        return cast, {row.op: row.latency_s for row in done.prediction.breakdown} | {"all": done.latency_s}
+
+    casts, static = layer("tensorrt_llm", "fp8_static")
+    none, dynamic = layer("tensorrt_llm", "fp8")
+    assert len(casts) == 4 and none == []  # qkv are one product
+    assert static["linear"] < dynamic["linear"] and static["quantize"] > 0.0 and static["all"] < dynamic["all"]
+    casts, static = layer("vllm", "fp8_static")
+    assert casts == ["attention out quantize"] and static["all"] < layer("vllm", "fp8")[1]["all"]
+    assert layer("sglang", "fp8_static") == layer("sglang", "fp8")
+
+
+def test_what_is_taken_off_is_what_the_tables_say() -> None:
+    """4,096 rows of 4,096 on H100: TensorRT-LLM's two kernels of 27 and 18 us, as its table of `quantize` has them."""
+    artifacts, gpu = load_artifacts(), load_gpu("h100")
+    products = [Gemm("fp8", 4096, 4096, 4096, quantized=known) for known in (False, True)]
+    kernels = [Quantize("fp8", 4096, 4096, kind) for kind in ("scale", "cast")]
+    found = predict_kernels([*products, *kernels], gpu, artifacts, "trtllm").latency_s
+    assert found[0] - found[1] == pytest.approx(found[2] + found[3])
+    assert found[2:] == pytest.approx([27.0e-6, 17.7e-6], rel=0.05)
 
 
 def test_latent_decode_reads_one_vector_a_token() -> None:
