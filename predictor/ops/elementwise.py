@@ -243,28 +243,16 @@ class Dropout(PlainElementwise):
         return (kernel,), (Gradient((0,), kept=(0,)),)
 
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Dropout:
-        return Dropout(self.dtype, outputs[0].share(self.elements))
+        return replace(self, elements=outputs[0].share(self.elements))
 
 
 @dataclass(frozen=True, slots=True)
-class DropoutSum(PlainElementwise):
+class DropoutSum(Dropout):
     """A residual plus what dropout leaves of a branch, in one kernel: reads both, writes the sum and the mask."""
-
-    elements: int
-
-    fn: ClassVar[str] = "dropout"
-
-    @property
-    def label(self) -> str:
-        return "dropout"
 
     @property
     def read_bytes(self) -> float:
         return 2 * self.elements * self.itemsize
-
-    @property
-    def write_bytes(self) -> float:
-        return Dropout(self.dtype, self.elements).write_bytes
 
     @property
     def flop_count(self) -> float:
@@ -272,17 +260,10 @@ class DropoutSum(PlainElementwise):
 
     def backward(self) -> tuple[Op, ...]:
         """That of the branch; the residual's is the sum's."""
-        return Dropout(self.dtype, self.elements).backward_in_one()[0]
+        return self.backward_in_one()[0]
 
     def gradients(self) -> tuple[Gradient, ...]:
-        return Dropout(self.dtype, self.elements).backward_in_one()[1]
-
-    def kept(self) -> tuple[Kept, ...]:
-        """The mask, a byte an element."""
-        return _MASK
-
-    def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> DropoutSum:
-        return DropoutSum(self.dtype, outputs[0].share(self.elements))
+        return self.backward_in_one()[1]
 
 
 _MASK = (Kept("mask", "bool"),)

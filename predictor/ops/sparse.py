@@ -6,6 +6,7 @@ alike). ``distinct`` rows of them are expected among so many picks; the others w
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -45,8 +46,34 @@ def distinct(picks: int, rows: int, skew: float = 0.0) -> float:
     return float(min((counts * (1.0 - missed)).sum(), picks))
 
 
+class Picking(PlainElementwise):
+    """Rows that are read once from DRAM, and from there or from L2 whenever they are picked again."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def elements(self) -> int:
+        """Of all rows that are picked."""
+
+    @property
+    @abstractmethod
+    def distinct_bytes(self) -> float:
+        """Of the rows that are touched at all."""
+
+    @property
+    def again_bytes(self) -> float:  # type: ignore[override]
+        """Rows that are picked once more."""
+        return self.elements * self.itemsize - self.distinct_bytes
+
+    @property
+    def reuse_bytes(self) -> float:  # type: ignore[override]
+        """The rows that are touched at all, between two picks of one."""
+        return self.distinct_bytes
+
+
 @dataclass(frozen=True, slots=True)
-class EmbeddingBag(PlainElementwise):
+class EmbeddingBag(Picking):
     """``bags`` sums of ``pooling`` rows of ``width`` elements each, out of a table of ``rows``, picked with ``skew``.
 
     ``sparse``: the backward pass updates the rows that were picked, in place (a fused optimizer); else it makes a
@@ -84,38 +111,28 @@ class EmbeddingBag(PlainElementwise):
         return self.width * self.itemsize
 
     @property
-    def _distinct_bytes(self) -> float:
+    def distinct_bytes(self) -> float:
         return distinct(self.picks, self.rows, self.skew) * self._row_bytes
 
     @property
     def read_bytes(self) -> float:
         indices = (self.picks + self.bags) * float(_INDEX_BYTES)
         if self.phase == FORWARD:
-            return self._distinct_bytes + indices
-        return self.bags * self._row_bytes + (self._distinct_bytes if self.sparse else 0.0) + indices
+            return self.distinct_bytes + indices
+        return self.bags * self._row_bytes + (self.distinct_bytes if self.sparse else 0.0) + indices
 
     @property
     def write_bytes(self) -> float:
         if self.phase == FORWARD:
             return self.bags * self._row_bytes
-        return self._distinct_bytes if self.sparse else self.rows * self._row_bytes
-
-    @property
-    def again_bytes(self) -> float:  # type: ignore[override]
-        """Rows that are picked once more."""
-        return self.elements * self.itemsize - self._distinct_bytes
-
-    @property
-    def reuse_bytes(self) -> float:  # type: ignore[override]
-        """The rows that are touched at all, between two picks of one."""
-        return self._distinct_bytes
+        return self.distinct_bytes if self.sparse else self.rows * self._row_bytes
 
     @property
     def flop_count(self) -> float:
         return float(self.elements)
 
     def cold_bytes(self) -> float:
-        return self._distinct_bytes
+        return self.distinct_bytes
 
     def weights(self) -> int:
         """The table."""
@@ -140,7 +157,7 @@ class EmbeddingBag(PlainElementwise):
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate(PlainElementwise):
+class Aggregate(Picking):
     """Message passing: every node of a graph sums the ``width`` features of its neighbours, ``edges`` in all (SpMM).
 
     ``nodes`` results out of ``sources`` rows of features, picked with ``skew`` (in a graph whose degrees follow k^-a,
@@ -168,7 +185,7 @@ class Aggregate(PlainElementwise):
         return self.edges * self.width
 
     @property
-    def _distinct_bytes(self) -> float:
+    def distinct_bytes(self) -> float:
         return distinct(self.edges, self.sources, self.skew) * self.width * self.itemsize
 
     @property
@@ -178,21 +195,11 @@ class Aggregate(PlainElementwise):
 
     @property
     def read_bytes(self) -> float:
-        return self._distinct_bytes + self._structure_bytes
+        return self.distinct_bytes + self._structure_bytes
 
     @property
     def write_bytes(self) -> float:
         return self.nodes * self.width * self.itemsize
-
-    @property
-    def again_bytes(self) -> float:  # type: ignore[override]
-        """Neighbours that another node has had."""
-        return self.elements * self.itemsize - self._distinct_bytes
-
-    @property
-    def reuse_bytes(self) -> float:  # type: ignore[override]
-        """The features that are touched at all, between two reads of one."""
-        return self._distinct_bytes
 
     @property
     def flop_count(self) -> float:
