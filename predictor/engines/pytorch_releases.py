@@ -30,15 +30,20 @@ _COMPILED_HOST = Host(CAPTURED, CAPTURED, overlaps=(), source='torch.compile, mo
 #: Source: pytorch/pytorch, torch/distributed/fsdp; the documentation of DistributedDataParallel, bucket_cap_mb.
 _FSDP = Training(
     "torch/distributed/fsdp, pytorch.org/docs/stable/fsdp; DDP reduces buckets of 25 MiB beside the backward pass",
-    gradients_overlap=True, bucket_bytes=25 * 2.0**20, shards=True,
+    gradients_overlap=True, bucket_bytes=25 * 2.0**20, shards=True, copies_out=True,
+    unverified="that FSDP2 is what runs from 2.9 on, whose documentation calls FSDP1 deprecated",
 )  # fmt: skip
 _FSDP_OF_2022 = replace(
-    _FSDP, attention=FLASH_1, unverified="that models of that time called FlashAttention 1 (llm-foundry did)"
+    _FSDP,
+    attention=FLASH_1,
+    copies_out=False,
+    unverified="that models of that time called FlashAttention 1 (llm-foundry did)",
 )
 #: Source: PyTorch's release notes of 2.2 (FlashAttention-2), and of 2.5.1 (cuDNN's attention, new in 2.5, off again).
 _FSDP_OF_2024 = replace(
     _FSDP,
     attention=FLASH_2,
+    copies_out=False,
     unverified="that cuDNN's attention answers on Hopper from 2.9 on (sdp_utils.cpp, from memory)",
 )
 

@@ -23,7 +23,7 @@ from predictor.run import Run
 from predictor.simulate.pipeline import BLOCKING, STEADY, Order, order_of, times
 from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS, Plan, Rank
 from predictor.simulate.streams import slowdown
-from predictor.simulate.times import TimedStage
+from predictor.simulate.times import TimedBlock, TimedStage
 from predictor.workload import ZERO2
 
 #: Kinds of collectives within layers, by whose they are.
@@ -203,31 +203,33 @@ def _sharded(
         of = at.block.backward_of
         if of is not None:
             backward[of] = backward.get(of, 0.0) + seconds[b] * at.block.repeat
-    rows: list[tuple[int, float, float, float, float, float]] = []
+    rows: list[tuple[int, float, float, float, float, float, float]] = []
     for i, b in enumerate(blocks):
         runs = stage.blocks[b].block.repeat
-        copies, r = 0.0, 0.0
-        for node, s in zip(reduce.blocks[i].block.nodes, reduce.blocks[i].gpu_s.tolist(), strict=True):
-            if node.op.stream == COMPUTE:
-                copies += s
-            else:
-                r += s
-        rows.append((runs, seconds[b], backward.get(b, 0.0) / runs, gather.blocks[i].sum_s, r, copies))
+        (g, copied_out), (r, copied_in) = _apart(gather.blocks[i]), _apart(reduce.blocks[i])
+        rows.append((runs, seconds[b], backward.get(b, 0.0) / runs, g, r, copied_out, copied_in))
     into = back = 0.0
     before = -1.0  # compute of the layer before, beside which the next one's weights are gathered
-    for runs, forward, _, g, _, _ in rows:
+    for runs, forward, _, g, _, copied_out, _ in rows:
+        into += runs * copied_out
         into += g if before < 0.0 else _covered(g, before, slower)
         into += (runs - 1) * _covered(g, forward, slower)
         before = forward
     before = -1.0
     owed = 0.0  # the reduction of the layer before, under way
-    for runs, _, compute, g, r, copies in reversed(rows):
+    for runs, _, compute, g, r, copied_out, copied_in in reversed(rows):
         g = g if again else 0.0
-        back += runs * copies
+        back += runs * (copied_in + (copied_out if again else 0.0))
         back += g if before < 0.0 else _covered(g + owed, before, slower)
         back += (runs - 1) * _covered(g + r, compute, slower)
         before, owed = compute, r
     return into, back + owed
+
+
+def _apart(unit: TimedBlock) -> tuple[float, float]:
+    """Seconds of what a unit sends, and of its kernels."""
+    kernels = sum(s for node, s in zip(unit.block.nodes, unit.gpu_s.tolist(), strict=True) if node.op.stream == COMPUTE)
+    return unit.sum_s - kernels, kernels
 
 
 def segment_s(stage: TimedStage, block: int) -> float:

@@ -326,8 +326,9 @@ class Operators:
             index.append(row)
             if node.count != 1 or node.share != 1.0:
                 plain = False
-        training = self.engine.training
-        if training is None or not training.tensor_overlaps or all(n.op.stream == COMPUTE for n in block.nodes):
+        alone = all(node.op.stream == COMPUTE for node in block.nodes)
+        training = None if alone else self.engine.training  # which reads the engine's releases
+        if training is None or not training.tensor_overlaps:
             return TimedBlock(block, index, plain)
         from predictor.simulate.streams import slowdown  # one GPU starts without it
 

@@ -247,6 +247,7 @@ class _Exchange:
         self.gradient_bytes = 4.0 if self.gradient_dtype == "fp32" else self.itemsize
         self.overlaps = training is not None and training.gradients_overlap
         self.bucket_bytes = training.bucket_bytes if training is not None else 0.0
+        self.copies_out = training is not None and training.copies_out
         self.scatters = over.sp or (training is not None and training.scatters_p2p)
         #: weights are gathered for every pass, layer by layer
         self.sharded = replicas > 1 and over.shard in (ZERO2, ZERO3, HSDP) and self._by_layer(engine)
@@ -329,10 +330,27 @@ class _Exchange:
             if self.outer > 1 and trained:
                 out.append(self._node("all_reduce", nbytes / self.inner, axis="copies"))
             places.append(b)
+            out = self._joined(trained) + out
             stored = count * self.itemsize - (spared_bytes(one, self.itemsize) if self.work.lora else 0.0)
-            gathers.append(Block(block.name, (self._node("all_gather", stored, WEIGHTS),), block.repeat))
+            gather = [self._node("all_gather", stored, WEIGHTS)]
+            if self.copies_out:
+                gather.append(self._copy("weights copy out", self.weight_dtype, count, FORWARD))
+            gathers.append(Block(block.name, tuple(gather), block.repeat))
             reduces.append(Block(block.name, tuple(out), block.repeat))
         return tuple(places), Graph(tuple(gathers)), Graph(tuple(reduces))
+
+    def _joined(self, count: int) -> list[Node]:
+        """What brings the gradients of a unit side by side: of views of a flat parameter, the gradient of its split, a
+        concatenation (torch/distributed/fsdp/_flat_param.py 2.13, line 1901); of weights of their own, a copy in the
+        dtype of the reduction (_fully_shard/_fsdp_collectives.py, chunk_cat)."""
+        if not self.work.engine.training or not self.work.engine.training.shards or not count:
+            return []
+        dtype = self.gradient_dtype if self.copies_out else self.weight_dtype
+        return [self._copy("gradients copy in", dtype, count, BACKWARD)]
+
+    def _copy(self, name: str, dtype: str, count: int, phase: str) -> Node:
+        op = Elementwise(dtype, "copy", count, in_dtype=self.weight_dtype, grad=False)
+        return Node(op, name, phase=phase, scope=name)
 
     def message(self, config: ModelConfig, step: Step) -> Graph:
         """Activations that a stage sends the next, each rank of a tensor-parallel group a part where they are split."""

@@ -299,3 +299,27 @@ def test_the_json_answer_says_how_a_step_is_spread(words: dict[str, Any], said: 
     assert (found["cp_comm"], found["tp_overlap"], found["lora"]) == said
     serving = json_report.to_dict(predictor.predict("gpt2", "a100-sxm-80gb", mode="prefill", artifacts="roofline"))
     assert not {"cp_comm", "tp_overlap", "lora"} & serving.keys(), "words of training alone"
+
+
+@each(("software", "weights", "gradients"), (
+    ("torch fsdp 2023", 0, 4),  # views of a flat parameter: their gradients are joined, read and written in 16 bit
+    ("torch fsdp 2026", 4, 4),  # weights of their own: copied out of what was gathered, gradients into what is reduced
+))  # fmt: skip
+def test_fsdp_copies_what_it_gathers_and_reduces_as_its_age_does(software: str, weights: int, gradients: int) -> None:
+    found = ask("llama-3.1-8b", dp=8, shard="zero3", execution="eager", software=software)
+    parallel = found.plan.parallel
+    assert parallel is not None
+    (unit,) = parallel.units.values()
+    parameters = parallel.kinds[0].parameters
+
+    def copied(place: int) -> float:
+        stage = found.plan.stages[place]
+        return sum(n.op.bytes_moved() * b.repeat for b in stage.graph.blocks for n in b.nodes if " copy " in n.name)
+
+    assert copied(unit.gather) == weights * parameters
+    assert copied(unit.reduce) == gradients * parameters
+    timed = found.timed[unit.gather]
+    assert found.step is not None
+    kernels = sum(s * at.block.repeat for at in timed.blocks for n, s in zip(at.block.nodes, at.gpu_s, strict=True)
+                  if n.op.stream == COMPUTE)  # fmt: skip
+    assert found.step.exposed_s["weights"] >= kernels * found.run.work.micro_batches
