@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from predictor.ops.base import BACKWARD, FORWARD, Gradient, Kept, Op, Piece, StreamingOp
@@ -15,7 +15,8 @@ class Norm(StreamingOp):
     """``kind`` is "layer" (mean and variance, weight and bias) or "rms" (mean square, weight).
 
     ``residual`` marks the fused form that adds a residual first and writes the sum back as well, where it is
-    ``sum_kept``.
+    ``sum_kept``. ``in_reduction``: in the kernel of the all_reduce before it, which has one term at hand and writes the
+    sum in place of its own result.
     """
 
     rows: int
@@ -24,6 +25,7 @@ class Norm(StreamingOp):
     phase: str = FORWARD
     residual: bool = False
     sum_kept: bool = True
+    in_reduction: bool = False
 
     family: ClassVar[str] = "norm"
     columns: ClassVar[tuple[str, ...]] = ("rows", "cols", "read_bytes", "write_bytes")
@@ -49,14 +51,15 @@ class Norm(StreamingOp):
     def read_bytes(self) -> float:
         n = self.rows * self.cols
         if self.phase == FORWARD:
-            return (n * (2 if self.residual else 1) + self._parameters * self.cols) * self.itemsize
+            terms = 2 if self.residual and not self.in_reduction else 1
+            return (n * terms + self._parameters * self.cols) * self.itemsize
         return (2 * n + self.cols) * self.itemsize + self.statistics_bytes
 
     @property
     def write_bytes(self) -> float:
         n = self.rows * self.cols
         if self.phase == FORWARD:
-            written = 2 if self.residual and self.sum_kept else 1
+            written = 2 if self.residual and self.sum_kept and not self.in_reduction else 1
             return n * written * self.itemsize + self.statistics_bytes
         return (n + self._parameters * self.cols) * self.itemsize
 
@@ -91,9 +94,11 @@ class Norm(StreamingOp):
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Norm:
         """Its rows: a row is never split."""
         rows = outputs[0].share(self.rows)
-        return Norm(self.dtype, rows, self.cols, self.kind, self.phase, self.residual, self.sum_kept)
+        return replace(self, rows=rows)
 
     def kernels(self) -> int:
+        if self.in_reduction:
+            return 0
         return 1 if self.phase == FORWARD else 2  # the input's gradient, and the parameters'
 
 

@@ -9,6 +9,7 @@ from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step
 from predictor.networks.traced import Part, parts_of, recorded, sized
 from predictor.ops.attention import Attention
+from predictor.ops.collective import Collective
 from predictor.ops.routing import RANDOM
 from predictor.precision import Precision
 from predictor.run import Run
@@ -44,6 +45,7 @@ def plan_of(run: Run) -> Plan:
 
     def stage(graph: Graph, phase: str, weight: float = 1.0, context: int = 0) -> Stage:
         host = step_host if phase == "decode" else engine.host
+        graph = reducing(graph, run)
         gaps = gaps_of(host == CAPTURED, work.kernel_gap_s)
         found = Stage(graph, phase, weight, host, launch_s, waits, gaps, context)
         return found if work.parallelism.pp == 1 else _piped(found, config, work, numbers)
@@ -64,6 +66,23 @@ def plan_of(run: Run) -> Plan:
             for graph, weight, more in zip(graphs, weights, grown, strict=True)
         ]
     return Plan(tuple(stages))
+
+
+def reducing(graph: Graph, run: Run) -> Graph:
+    """``graph`` with the norms that the engine's all_reduce does in its kernel; itself where it does none."""
+    engine, gpu = run.work.engine, run.gpu
+    release = engine.vintage() if run.work.parallelism.num_gpus > 1 and engine.serves else None
+    if release is None or release.collectives is None or not release.collectives.fused:
+        return graph
+    from predictor.engines.defaults import fused_norm  # one GPU reduces nothing
+    from predictor.passes.fuse_reduce import norms_in_reductions
+
+    def takes(op: Collective, tokens: int) -> bool:
+        alone = op.local_ranks == op.ranks and op.link != "pcie"
+        capability, model = gpu.compute_capability or "", run.config.model_type
+        return alone and fused_norm(engine, op.size, tokens, op.ranks, capability, model) is not None
+
+    return norms_in_reductions(graph, takes)
 
 
 def is_captured(run: Run) -> bool:

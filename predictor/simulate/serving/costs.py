@@ -35,7 +35,7 @@ from predictor.roofline import FloatArray
 from predictor.run import Run
 from predictor.simulate.gaps import NO_GAPS, gaps_of
 from predictor.simulate.lower import lower, mesh_of
-from predictor.simulate.plan import make_step
+from predictor.simulate.plan import make_step, reducing
 from predictor.simulate.serving.cost_tables import CHUNKS, RATIOS, Body, Chunks, Decodes, doublings
 from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.templates import lower_alike
@@ -120,7 +120,7 @@ class StepCosts:
     def _stage(self, graph: Graph, tokens: int, phase: str, captured: bool) -> Stage:
         host = CAPTURED if captured else self.engine.host
         gaps = gaps_of(captured, self.run.work.kernel_gap_s)
-        found = Stage(graph, phase, _LONG, host, self.run.work.launch_overhead_s, gaps=gaps)
+        found = Stage(reducing(graph, self.run), phase, _LONG, host, self.run.work.launch_overhead_s, gaps=gaps)
         config, mesh = self.run.config, mesh_of(self.run.work)
         if len(self._share) == 1 or mesh is None:
             return found
