@@ -32,6 +32,7 @@ from predictor.workload import (
     kernel_gap_seconds,
     launch_overhead_seconds,
     ragged_lengths,
+    stage_layers,
     step_overhead_seconds,
 )
 
@@ -86,6 +87,7 @@ class Request:
     cp_comm: str = "ring"
     ulysses: int = 0
     tp_overlap: bool = False
+    stage_layers: str | Sequence[int] = ""
     offload_layers: int = 0
     lora: int = 0
     mean_len: int = 0
@@ -181,7 +183,7 @@ def _degrees(asked: Request) -> Parallelism:
     num_gpus = product if asked.num_gpus is None else asked.num_gpus
     return Parallelism(
         num_gpus, asked.tp, asked.pp, asked.dp, asked.cp, asked.ep, asked.shard, asked.sp, asked.vpp, asked.schedule,
-        asked.cp_comm, asked.tp_overlap, asked.ulysses,
+        asked.cp_comm, asked.tp_overlap, asked.ulysses, stage_layers(asked.stage_layers),
     )  # fmt: skip
 
 

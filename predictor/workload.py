@@ -68,7 +68,9 @@ class Parallelism:
     training state is spread over the data-parallel ranks, one of `SHARDS`; hsdp spreads all of it within a node.
     ``cp_comm``: one of `CP_COMMS`; ``ulysses``: of the cp ranks of a traced forward pass, so many exchange heads, and
     their groups are a ring (0: all do, or none, by ``cp_comm``). ``tp_overlap``: products run in pieces beside the
-    collectives of tp (Transformer Engine's `--tp-comm-overlap`), which takes sp.
+    collectives of tp (Transformer Engine's `--tp-comm-overlap`), which takes sp. ``stage_layers``: layers of every
+    chunk of the pipeline in the model's order (none: as evenly as they go); 0 at an end is a stage of the embedding, or
+    the head, alone.
     """
 
     num_gpus: int = 1
@@ -84,6 +86,7 @@ class Parallelism:
     cp_comm: str = RING
     tp_overlap: bool = False
     ulysses: int = 0
+    stage_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "dp", "cp", "ep", "vpp", "num_gpus"):
@@ -121,6 +124,22 @@ class Parallelism:
                 f" {BREADTH_FIRST}"
             )
 
+        self._check_stages()
+
+    def _check_stages(self) -> None:
+        """RequestError where the stages' layers are not of as many chunks, or leave one in the middle empty."""
+        if not self.stage_layers:
+            return
+        shown = ",".join(map(str, self.stage_layers))
+        if self.pp == 1:
+            raise RequestError(f"--stage-layers {shown}: stages are a pipeline's; expected --pp 2 or more")
+        parts = self.pp * self.vpp
+        if len(self.stage_layers) != parts:
+            of = f"--pp {self.pp}" + (f" --vpp {self.vpp}" if self.vpp > 1 else "")
+            raise RequestError(f"--stage-layers {shown}: {len(self.stage_layers)} numbers; expected {parts} for {of}")
+        if 0 in self.stage_layers[1:-1]:
+            raise RequestError(f"--stage-layers {shown}: a stage without a layer; expected 0 at the two ends alone")
+
     def check_ep(self, trains: bool) -> None:
         """RequestError where ``ep`` does not divide the ranks that share the experts: other ones in training."""
         ranks, words = (self.cp * self.dp, "--dp x --cp") if trains else (self.tp * self.dp, "--tp x --dp")
@@ -139,6 +158,7 @@ class Parallelism:
         asked: dict[str, object] = {
             "sp": self.sp, "vpp": self.vpp, "pp": self.pp, "dp": self.dp, "cp": self.cp, "ep": self.ep,
             "shard": self.shard, "schedule": self.schedule, "tp_overlap": self.tp_overlap,
+            "stage_layers": ",".join(map(str, self.stage_layers)),
         }  # fmt: skip
         return {name: value for name, value in asked.items() if value not in (1, False, NO_SHARD, "")}
 
@@ -416,6 +436,16 @@ def choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     """The one line for a value that is not among the choices."""
     close = nearest(value, choices)
     return f"{flag(name)} {value!r}: expected one of {', '.join(choices)}" + (f"; nearest: {close[0]}" if close else "")
+
+
+def stage_layers(value: str | Sequence[int]) -> tuple[int, ...]:
+    """Layers of a pipeline's stages, from text ("7,8,8,7") or numbers; RequestError, one line, for others."""
+    items: Sequence[object] = _listed(value) if isinstance(value, str) else list(value)
+    for item in items:
+        text = str(item)
+        if isinstance(item, bool) or not text.isascii() or not text.isdigit() or len(text) > 6:
+            raise RequestError(f"--stage-layers {text[:40]!r}: expected whole numbers of layers such as 7,8,8,7")
+    return tuple(int(str(item)) for item in items)
 
 
 def ragged_lengths(value: str | Sequence[int]) -> tuple[int, ...]:

@@ -132,6 +132,13 @@ def add_words(parser: argparse.ArgumentParser) -> None:
     add("--pp", type=int, default=1, help="stages of the pipeline (train, prefill, decode, generate)")
     add("--vpp", type=int, default=1, help="chunks of the model that a stage holds (train)")
     add(
+        "--stage-layers",
+        default="",
+        metavar="N,...",
+        help="layers of every stage (of every chunk with --vpp), such as 7,8,8,7; 0 at an end: the embedding or the"
+        " head alone (train; default: evenly)",
+    )
+    add(
         "--schedule",
         default="",
         metavar="ORDER",

@@ -11,7 +11,7 @@ class Launch:
 
     ``label`` names the plan; ``schedule`` is one of `predictor.workload.SCHEDULES`, ``again`` what runs again in the
     backward pass, in ``again_layers`` of the model's ``layers`` (0: in all); ``batch`` the global one;
-    ``gpus_per_node`` those of a node.
+    ``gpus_per_node`` those of a node; ``stage_layers``: layers of every stage, where they are not shared out evenly.
     """
 
     label: str
@@ -34,3 +34,4 @@ class Launch:
     dtype: str
     gpus_per_node: int
     cp_comm: str
+    stage_layers: tuple[int, ...] = ()

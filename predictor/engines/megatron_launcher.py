@@ -31,7 +31,10 @@ def text(plan: Launch) -> str:
     lines = [f"--tensor-model-parallel-size {plan.tp}" + " --sequence-parallel" * plan.sp]
     lines.append(f"--pipeline-model-parallel-size {plan.pp}")
     even = plan.layers % (plan.pp * plan.vpp) == 0
-    if plan.vpp > 1 and even:
+    if plan.stage_layers:
+        first, *middle, last = (f"t*{count}" if count else "" for count in plan.stage_layers)
+        lines.append(f"--pipeline-model-parallel-layout '{'|'.join([f'E{first}', *middle, f'{last}L'])}'")
+    elif plan.vpp > 1 and even:
         lines.append(f"--num-layers-per-virtual-pipeline-stage {plan.layers // (plan.pp * plan.vpp)}")
     elif not even:  # the ends have a layer less, in whose place embedding and loss are
         lines += [f"--num-virtual-stages-per-pipeline-rank {plan.vpp}"] * (plan.vpp > 1)

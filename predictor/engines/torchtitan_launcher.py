@@ -31,10 +31,10 @@ def text(plan: Launch) -> str:
     }
     if plan.pp > 1:
         parallel["pipeline_parallel_schedule"] = _SCHEDULES[plan.schedule]
-        even = plan.layers % (plan.pp * plan.vpp) == 0
-        parallel["pipeline_parallel_layers_per_stage"] = (plan.layers + 2 * (not even)) // (plan.pp * plan.vpp)
-        parallel["pipeline_parallel_first_stage_less_layers"] = int(not even)
-        parallel["pipeline_parallel_last_stage_less_layers"] = int(not even)
+        each, first, last = _shared_out(plan)
+        parallel["pipeline_parallel_layers_per_stage"] = each
+        parallel["pipeline_parallel_first_stage_less_layers"] = first
+        parallel["pipeline_parallel_last_stage_less_layers"] = last
         parallel["pipeline_parallel_microbatch_size"] = plan.micro_batch
     if plan.ep > 1:
         parallel["expert_parallel_degree"] = plan.ep
@@ -64,6 +64,18 @@ def text(plan: Launch) -> str:
     for name, values in sections.items():
         lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
     return "\n".join(lines)
+
+
+def _shared_out(plan: Launch) -> tuple[int, int, int]:
+    """Layers of a stage, and how many less the first and the last have."""
+    if plan.stage_layers:
+        first, *middle, last = plan.stage_layers
+        each = max(plan.stage_layers)
+        if set(middle) - {each}:
+            raise RequestError(f"--emit torchtitan: {plan.label}: stages between the ends have as many layers each")
+        return each, each - first, each - last
+    even = plan.layers % (plan.pp * plan.vpp) == 0
+    return (plan.layers + 2 * (not even)) // (plan.pp * plan.vpp), int(not even), int(not even)
 
 
 def _toml(value: object) -> str:

@@ -1,8 +1,8 @@
 """Pipeline parallelism: a joint graph is cut into chunks of layers, embedding and head on the chunks at its ends.
 
-Layers are shared out evenly; where that does not go, and the layers with embedding and head as two more do, the two
-ends have a layer less (as Llama 3's pipelines, arXiv:2407.21783, section 3.3.2). What a chunk passes on is what the
-layer before carries, and back its gradient.
+Layers are shared out as they are asked for, else evenly; where that does not go, and the layers with embedding and head
+as two more do, the two ends have a layer less (as Llama 3's pipelines, arXiv:2407.21783, section 3.3.2). What a chunk
+passes on is what the layer before carries, and back its gradient.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from predictor.passes.recompute import is_layer
 
 
 class Chunk(NamedTuple):
-    """The layers ``first`` to (not including) ``end`` of a model of so many ``layers``; of them ``again`` run again in
-    the backward pass (-1: as the graph has it)."""
+    """The layers ``first`` to (not including) ``end`` of a model of so many ``layers``; whether the embedding is its
+    (``opens``), and the head with the loss (``closes``); of its layers ``again`` run again in the backward pass (-1: as
+    the graph has it)."""
 
     first: int
     end: int
     layers: int
+    opens: bool
+    closes: bool
     again: int = -1
 
-    @property
-    def opens(self) -> bool:
-        """Whether the embedding is its."""
-        return self.first == 0
 
-    @property
-    def closes(self) -> bool:
-        """Whether the head and the loss are its."""
-        return self.end == self.layers
-
-
-def chunks_of(config: ModelConfig, pp: int, vpp: int = 1) -> tuple[Chunk, ...]:
-    """The ``pp`` x ``vpp`` chunks of a model in order; chunk i is of stage i modulo ``pp``.
+def chunks_of(config: ModelConfig, pp: int, vpp: int = 1, stage_layers: tuple[int, ...] = ()) -> tuple[Chunk, ...]:
+    """The ``pp`` x ``vpp`` chunks of a model in order; chunk i is of stage i modulo ``pp`` and has ``stage_layers[i]``
+    layers, where those are given: 0 at an end leaves the embedding, or the head, alone on it.
 
     RequestError, one line with the nearest degree that works, where layers cannot be shared out.
     """
     layers, parts = config.layers, pp * vpp
     if parts == 1:
-        return (Chunk(0, layers, layers),)
+        return (Chunk(0, layers, layers, True, True),)
     if config.is_encoder_decoder:
         raise UnsupportedError(f"--pp {pp}: not built for an encoder-decoder ({config.name}); expected 1")
-    sizes = _sizes(layers, parts)
+    sizes = list(stage_layers) or _sizes(layers, parts)
+    if sizes is not None and sum(sizes) != layers:
+        shown = ",".join(map(str, sizes))
+        raise RequestError(f"--stage-layers {shown}: {sum(sizes)} layers; expected the {layers} of {config.name}")
     if sizes is None:
         near = [n for n in range(1, layers + 1) if _sizes(layers, n * vpp)]
         fit = min(near, key=lambda n: (abs(n - pp), n)) if near else 1
         of = f" with --vpp {vpp}" if vpp > 1 else ""
-        tail = f"--pp {fit}{of}" if near else "--pp 1 and no --vpp"
+        tail = f"--pp {fit}{of}, or --stage-layers" if near else "--pp 1 and no --vpp"
         raise RequestError(
             f"--pp {pp}{of}: does not divide the {layers} layers of {config.name}; nearest valid: {tail}"
         )
     ends = [sum(sizes[: i + 1]) for i in range(parts)]
-    return tuple(Chunk(end - size, end, layers) for size, end in zip(sizes, ends, strict=True))
+    return tuple(
+        Chunk(end - size, end, layers, i == 0, i == parts - 1)
+        for i, (size, end) in enumerate(zip(sizes, ends, strict=True))
+    )
 
 
 def _sizes(layers: int, parts: int) -> list[int] | None:

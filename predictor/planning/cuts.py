@@ -11,37 +11,103 @@ with stages that do not fit left out. O(stages x layers^2), in numpy.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from predictor.errors import RequestError
+from predictor.workload import GPIPE
+
+if TYPE_CHECKING:
+    from predictor.planning.priced import Priced
+    from predictor.planning.table import PlanTable
 
 Floats = NDArray[np.float64]
 
+#: Pipelines that are cut anew, the fastest of the screening that fit. Chosen by hand, not from data: what a person
+#: waits for.
+RECUT = 40
+#: Least gain of the slowest stage for which a cut is a plan of its own. Chosen by hand, not from data: what nobody
+#: would change a launcher's flags for.
+GAIN = 0.002
+
+
+def near_even(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of every stage, the ends with the fewest: at most one more on any, at most two on the middle ones where
+    that takes from the ends first."""
+    each, more = divmod(layers, stages)
+    found = [each] * stages
+    middle = [*range(1, stages - 1), 0, stages - 1]
+    for stage in middle[:more]:
+        found[stage] += 1
+    return tuple(found)
+
+
+def recut(table: PlanTable, priced: Sequence[Priced]) -> list[Priced]:
+    """Of the fastest pipelines of one chunk a stage, those whose slowest stage another cut makes faster, with that cut.
+
+    The embedding and the head are layers of their own; a stage has room for the state of its layers and for what the
+    micro-batches that it holds at once leave. The step is shorter by what the slowest stage is, once a micro-batch.
+    """
+    some = [i for i, one in enumerate(priced) if table.p[i] > 1 and table.v[i] == 1 and one.fits]
+    found = []
+    for i in sorted(some, key=lambda i: priced[i].latency_s)[:RECUT]:
+        one, stages, own, shared = priced[i], int(table.p[i]), table.own[i], table.shared[i]
+
+        def of_layers(first: float, layer: float, last: float) -> Floats:
+            return np.array([first, *[layer] * table.layers, last])
+
+        seconds = of_layers(*(f + b for f, b in zip(own.forward_s, own.backward_s, strict=True)))
+        room = needs = None
+        if stages > 2:  # of two, a layer's parameters cannot be told from those of the ends
+            first, middle, last = shared.parameters
+            layer = middle / table.sizes[i, 1]
+            ends = first - layer * table.sizes[i, 0], last - layer * table.sizes[i, 2]
+            held = np.full(stages, table.micro_batches[i])
+            if one.schedule != GPIPE:
+                held = np.minimum(held, stages - np.arange(stages))
+            needs = of_layers(ends[0], layer, ends[1]) * shared.own + held[:, None] * of_layers(*own.saved)
+            room = np.full(stages, one.usable_bytes - shared.fixed)
+        try:
+            cut = balanced(seconds, stages, room, needs)
+        except RequestError:
+            continue
+        ends_s = np.cumsum((0.0, *seconds))[np.cumsum((0, *cut))]
+        gained = table.slowest_s[i] - float(np.diff(ends_s).max())
+        sizes = cut[0] - 1, *cut[1:-1], cut[-1] - 1
+        if gained > GAIN * table.slowest_s[i] and sizes != one.plan.stage_layers:
+            faster = one.latency_s - (table.micro_batches[i] - 1.0) * gained
+            found.append(replace(one, plan=replace(one.plan, stage_layers=sizes), latency_s=faster))
+    return found
+
 
 def balanced(
-    seconds: Sequence[float], stages: int, room: Sequence[float] | None = None, needs: Sequence[float] | None = None
-) -> tuple[int, ...]:
+    seconds: Sequence[float] | Floats, stages: int, room: Sequence[float] | Floats | None = None,
+    needs: Sequence[float] | Floats | None = None,
+) -> tuple[int, ...]:  # fmt: skip
     """Layers of each of ``stages`` stages, in order, each at least one, such that the slowest stage is the fastest.
 
     ``seconds`` of every layer (the embedding and the head are layers of their own, or part of the first and last);
-    ``needs``: bytes of every layer, ``room``: bytes that each stage has for them (None: enough). Of cuts that are
-    equal, the earlier stages have fewer layers. Raises RequestError where there are fewer layers than stages, and where
-    no cut fits.
+    ``needs``: bytes of every layer, of shape (layers,) or (stages, layers); ``room``: bytes that each stage has for
+    them (None: enough). Of cuts that are equal, the earlier stages have fewer layers. Raises RequestError where there
+    are fewer layers than stages, and where no cut fits.
     """
     count = len(seconds)
     if not 1 <= stages <= count:
         raise RequestError(f"{stages} stages of {count} layers: expected 1 to {count}")
     before = np.concatenate(([0.0], np.cumsum(np.asarray(seconds, dtype=float))))
-    weight = np.concatenate(([0.0], np.cumsum(np.zeros(count) if needs is None else np.asarray(needs, dtype=float))))
-    first, last = np.meshgrid(np.arange(count + 1), np.arange(count + 1), indexing="ij")
-    run_s = np.where(first < last, before[last] - before[first], np.inf)
-    bytes_ = weight[last] - weight[first]
+    weights = np.zeros((stages, count + 1))
+    if needs is not None:
+        weights[:, 1:] = np.cumsum(np.broadcast_to(needs, (stages, count)), axis=1)
+    run_s = before - before[:, None]
+    run_s[np.tril_indices(count + 1)] = np.inf
     best = np.where(np.arange(count + 1) == 0, 0.0, np.inf)
     chosen = np.zeros((stages, count + 1), np.int64)
     for stage in range(stages):
+        bytes_ = weights[stage] - weights[stage][:, None]
         fits = np.inf if room is None else room[stage]
         ways = np.maximum(best[:, None], np.where(bytes_ <= fits, run_s, np.inf))
         chosen[stage] = np.argmin(ways, axis=0)

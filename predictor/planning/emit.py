@@ -38,5 +38,6 @@ def emit(launcher: str, plan: ParallelPlan, about: Emitted) -> str:
             plan.label, plan.num_gpus, plan.tp, plan.sp, plan.pp, plan.vpp, plan.dp, plan.cp, plan.ep, plan.shard,
             plan.micro_batch, plan.schedule or (INTERLEAVED if plan.vpp > 1 else ONE_F_ONE_B), kind, some,
             about.config.layers, about.batch, about.seq_len, about.dtype, about.gpus_per_node, RING,
+            plan.stage_layers,
         )
     )  # fmt: skip

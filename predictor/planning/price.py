@@ -35,11 +35,12 @@ def price(
     plans: Sequence[ParallelPlan], asked: Request, selector: ArtifactSet | RooflineOnly, layers: int,
     most: int = EXACT,
 ) -> tuple[Priced, ...]:  # fmt: skip
-    """Every plan with its answer, the fastest first; at least ``most`` that fit, where so many do, forecast exactly."""
-    if len(plans) <= most:
-        return tuple(sorted(exactly(plans, asked, selector), key=_rank))
+    """Every plan with its answer, and those with cuts that are faster, the fastest first; at least ``most`` that fit,
+    where so many do, forecast exactly."""
     with no_collector():
         found = sorted(screen(plans, asked, selector, layers, len(plans) <= SIMULATED), key=_rank)
+    if len(plans) <= most:
+        return tuple(sorted(exactly(dict.fromkeys((*plans, *(one.plan for one in found))), asked, selector), key=_rank))
     done: dict[ParallelPlan, Priced] = {}
     candidates = [one.plan for one in found if one.memory_bytes <= ROOM * one.usable_bytes]
     while candidates and sum(one.fits for one in done.values()) < most:

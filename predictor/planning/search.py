@@ -59,7 +59,8 @@ def search(
     if not plans:
         raise RequestError(_nothing(num_gpus, batch, only))
     priced = price(plans, replace(asked, mode="train", batch=batch), selector, one.config.layers)
-    found = Found(one, spaces[0].system, tuple(num_gpus), batch, len(plans), priced, dollars)
+    legal = len({*plans, *(each.plan for each in priced)})  # cuts that are faster among them
+    found = Found(one, spaces[0].system, tuple(num_gpus), batch, legal, priced, dollars)
     ranked = list(priced)  # the fastest first
     if objective == DOLLARS:
         ranked.sort(key=lambda each: (-(found.tokens_per_dollar(each) or 0.0), each.latency_s, each.plan))

@@ -12,6 +12,7 @@ from predictor.hardware.system import SystemSpec
 from predictor.networks import ModelConfig
 from predictor.passes.pipeline import chunks_of
 from predictor.passes.tensor_parallel import check_tensor
+from predictor.planning.cuts import near_even
 from predictor.workload import (
     BREADTH_FIRST,
     GPIPE,
@@ -43,6 +44,7 @@ class ParallelPlan:
     micro_batch: int = 1
     recompute: str = "none"
     schedule: str = ""
+    stage_layers: tuple[int, ...] = ()
 
     @property
     def num_gpus(self) -> int:
@@ -52,7 +54,7 @@ class ParallelPlan:
     @property
     def words(self) -> dict[str, Any]:
         """Keyword arguments of `predictor.predict`."""
-        return asdict(self)
+        return asdict(self) | {"stage_layers": ",".join(map(str, self.stage_layers))}
 
     @property
     def label(self) -> str:
@@ -61,10 +63,12 @@ class ParallelPlan:
         degrees += [f"{name}{value}" for name in ("pp", "vpp", "dp", "cp", "ep") if (value := getattr(self, name)) > 1]
         again = "" if self.recompute == "none" else self.recompute
         shard = "" if self.shard == "none" else self.shard
-        return "-".join(filter(None, [*degrees, f"mb{self.micro_batch}", again, shard, self.schedule]))
+        cut = "layers" * bool(self.stage_layers) + ".".join(map(str, self.stage_layers))
+        return "-".join(filter(None, [*degrees, f"mb{self.micro_batch}", again, shard, self.schedule, cut]))
 
 
-WORDS = tuple(field.name for field in fields(ParallelPlan))
+#: What plans can be held to; their cuts follow from the rest.
+WORDS = tuple(field.name for field in fields(ParallelPlan) if field.name != "stage_layers")
 #: Words whose values are whole numbers.
 _NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch")
 
@@ -131,7 +135,7 @@ class Space:
         for tp in self._held("tp", self._tensor_degrees()):
             for cp in self._held("cp", self._contexts(self.num_gpus // tp)):
                 rest = self.num_gpus // (tp * cp)
-                for pp in self._held("pp", [n for n in divisors(rest) if n <= config.layers and self._cut(n, 1)]):
+                for pp in self._held("pp", [n for n in divisors(rest) if n <= config.layers and self._cut(n)]):
                     dp = rest // pp
                     if self.batch % dp or dp not in self._held("dp", [dp]) or not self._fits(tp, pp, dp, cp):
                         continue
@@ -146,11 +150,12 @@ class Space:
         sequences = self._held("sp", (False, True) if tp > 1 and self.seq_len % (tp * cp) == 0 else (False,))
         for micro in micros:
             for vpp, schedule in self._looped(pp, each // micro):
+                cut = self._uneven(pp, vpp)
                 for ep in self._held("ep", experts):
                     for recompute in again:
                         for sp in sequences:
                             for shard in shards:
-                                yield ParallelPlan(tp, sp, pp, vpp, dp, cp, ep, shard, micro, recompute, schedule)
+                                yield ParallelPlan(tp, sp, pp, vpp, dp, cp, ep, shard, micro, recompute, schedule, cut)
 
     def _looped(self, pp: int, micro_batches: int) -> Iterator[tuple[int, str]]:
         """Chunks of a stage, and the schedule ("" where it is the default)."""
@@ -158,7 +163,7 @@ class Space:
             if 1 in self._held("vpp", [1]) and (schedules := self._held("schedule", [""])):
                 yield 1, schedules[0]
             return
-        for vpp in self._held("vpp", [n for n in range(1, CHUNKS + 1) if self._cut(pp, n)]):
+        for vpp in self._held("vpp", [n for n in range(1, CHUNKS + 1) if n == 1 or self._even(pp, n)]):
             default = INTERLEAVED if vpp > 1 else ONE_F_ONE_B
             for schedule in self.schedules:
                 if schedule in (GPIPE, ONE_F_ONE_B) and vpp > 1:
@@ -171,8 +176,16 @@ class Space:
                 if {said, schedule} & set(self._held("schedule", [said, schedule])):
                     yield vpp, said
 
-    def _cut(self, pp: int, vpp: int) -> bool:
-        """Whether the layers can be shared out over chunks."""
+    def _cut(self, pp: int) -> bool:
+        """Whether stages have layers, two each where not all have as many."""
+        return self._even(pp, 1) or (2 * pp <= self.config.layers and not self.config.is_encoder_decoder)
+
+    def _uneven(self, pp: int, vpp: int) -> tuple[int, ...]:
+        """Layers of the stages where `predict` has no cut of its own."""
+        return () if self._even(pp, vpp) else near_even(self.config.layers, pp)
+
+    def _even(self, pp: int, vpp: int) -> bool:
+        """Whether layers can be shared out over chunks, as many to each or one less to the ends."""
         try:
             chunks_of(self.config, pp, vpp)
         except RequestError:

@@ -32,6 +32,8 @@ def in_pieces(block: Block, seconds: Sequence[float]) -> list[float]:
     """Seconds of every node where collectives move a piece at a time beside a product (`Collective.in_pieces`): of n
     pieces, one for each rank, the first (of an all_gather: the last product's) has nothing beside it."""
     found = list(seconds)
+    if not any(isinstance(node.op, Collective) and node.op.in_pieces for node in block.nodes):
+        return found
     maker = {id(t.storage): i for i, node in enumerate(block.nodes) for t in node.outputs}
     reader: dict[int, int] = {}
     for i, node in enumerate(block.nodes):
@@ -62,7 +64,7 @@ def exposed(block: Block, seconds: Sequence[float], slower: float | None) -> Flo
     arrives: dict[int, tuple[float, int]] = {}  # by storage: when, and of which collective
     ends: list[tuple[float, int]] = []
     for i, node in enumerate(block.nodes):
-        for t in node.inputs:
+        for t in node.inputs if arrives else ():
             if (at := arrives.get(id(t.storage))) is not None and at[0] > now:
                 found[at[1]] += at[0] - now
                 now = at[0]
@@ -76,7 +78,7 @@ def exposed(block: Block, seconds: Sequence[float], slower: float | None) -> Flo
                 arrives[id(t.storage)] = (end, i)
             continue
         work, start = float(seconds[i]), now
-        busy = max((at for name, at in free.items() if name != HOST), default=0.0) - now
+        busy = max((at for name, at in free.items() if name != HOST), default=0.0) - now if free else 0.0
         if busy > 0.0 and slower is not None:
             beside = min(busy, work * (1.0 + slower))
             extra = beside * slower / (1.0 + slower)

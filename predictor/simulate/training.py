@@ -124,7 +124,7 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
         ahead = sum(block.backward_of is None for block in graph.blocks) if phase == "train" else 0
         return Stage(graph, phase, weight, host, launch_s, gaps=gaps, forward=ahead)
 
-    chunks = chunks_of(config, over.pp, over.vpp)
+    chunks = chunks_of(config, over.pp, over.vpp, over.stage_layers)
     if of:
         chunks = tuple(c._replace(again=-(-some * (c.end - c.first) // of)) for c in chunks)
     passes = float(work.micro_batches)

@@ -29,6 +29,7 @@ MODES_OF: Mapping[str, tuple[str, ...]] = {
     "output_len": ("generate",), "steps": ("forward",), "context_len": ("decode",), "kv_dtype": CACHED,
     "optimizer": ("train",),
     "micro_batch": ("train",), "recompute": ("train",), "shard": ("train",), "vpp": ("train",), "schedule": ("train",),
+    "stage_layers": ("train",),
     "offload_layers": ("train",), "lora": ("train",), "mean_len": ("train",), "masked_tokens": ("train",),
     "step_overhead": CACHED, "sampling": CACHED,
     "prompt_lens": tuple(mode for mode in MODES if mode != "train"),

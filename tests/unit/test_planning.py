@@ -15,15 +15,16 @@ import pytest
 from each import each
 
 import predictor
-from predictor import engines
+from predictor import engines, load_config
 from predictor.cli import main
 from predictor.errors import RequestError
 from predictor.estimators.artifact import load_artifacts
 from predictor.planning import price as pricing
 from predictor.planning.price import exactly, price
-from predictor.planning.screen import Layers, Replicas, _Table, screen
+from predictor.planning.screen import screen
 from predictor.planning.search import DOLLARS, Found, frontier, neighbours, search, space_of
 from predictor.planning.space import ParallelPlan
+from predictor.planning.table import Layers, PlanTable, Replicas
 from predictor.report.plans import to_json
 from predictor.request import Request
 from predictor.simulate.memory import memory_of
@@ -114,10 +115,50 @@ def test_the_best_of_a_screening_is_the_best_of_all() -> None:
     asked, layers, plans = plans_of("gpt2-large", 16, 32)
     some = random.Random(0).sample(plans, 150)
     everything = [one for one in sorted(exactly(some, asked, ROOFLINE), key=pricing._rank) if one.fits]
-    screened = [one for one in price(some, asked, ROOFLINE, layers, most=12) if one.fits]
+    priced = price(some, asked, ROOFLINE, layers, most=12)
+    screened = [one for one in priced if one.fits and one.plan in some]
     assert len(screened) == len(everything)
     assert [one.plan for one in screened[:5]] == [one.plan for one in everything[:5]]
     assert [one.latency_s for one in screened[:5]] == [one.latency_s for one in everything[:5]]
+
+
+@each("gpus", [2, 4])
+def test_a_pipeline_is_cut_where_its_slowest_stage_is_the_fastest(gpus: int) -> None:
+    """A head of 128,256 words weighs as much as layers: of all cuts the one that the search adds is the fastest, or
+    within a thousandth of it, by forecasts of their own."""
+    asked, layers, plans = plans_of("llama-3.1-8b", gpus, 32)
+    even = ParallelPlan(pp=gpus, micro_batch=1)
+    assert even in plans and layers == 32
+    table = screen([even], asked, ROOFLINE, layers)
+    assert [one.plan for one in table if not one.plan.stage_layers] == [even]
+    (cut,) = (one.plan for one in table if one.plan.stage_layers)
+    assert sum(cut.stage_layers) == layers and cut.stage_layers[-1] < layers // gpus
+    around = range(layers // gpus - 4, layers // gpus + 4)
+    every = [sizes for sizes in product(around, repeat=gpus) if sum(sizes) == layers]
+    found = {
+        one.plan.stage_layers: one.latency_s
+        for one in exactly([replace(even, stage_layers=sizes) for sizes in every[:: gpus - 1]], asked, ROOFLINE)
+    }
+    took = {one.plan: one.latency_s for one in exactly([even, cut], asked, ROOFLINE)}
+    assert took[cut] < 0.99 * took[even]
+    assert took[cut] <= 1.001 * min(found.values())
+    estimated = {one.plan: one.latency_s for one in table}
+    assert estimated[cut] == pytest.approx(took[cut], rel=0.02)
+
+
+def test_layers_that_do_not_divide_are_cut_too() -> None:
+    """61 layers over 4 stages: a plan as `predict --stage-layers` has it, in all its answers."""
+    config = replace(load_config("llama-3.1-8b"), layers=61)
+    asked = Request(config, "h100", mode="train", execution=TRAINER, batch=16, seq_len=512, artifacts="roofline")
+    one = replace(asked, micro_batch=1).run(ROOFLINE)
+    held = {"pp": (4,), "micro_batch": (1,), "recompute": ("none",)}
+    plans = list(space_of(asked, one, 4, 16, held).plans())
+    assert [plan.stage_layers for plan in plans] == [(15, 16, 15, 15)]
+    (found,) = [each for each in price(plans, asked, ROOFLINE, 61) if each.plan == plans[0]]
+    answer = predictor.predict(config, "h100", mode="train", execution=TRAINER, batch=16, seq_len=512, pp=4,
+                               micro_batch=1, stage_layers="15,16,15,15", artifacts="roofline")  # fmt: skip
+    assert found.latency_s == answer.latency_s
+    assert found.memory_bytes == answer.memory.total
 
 
 @each(
@@ -135,7 +176,7 @@ def test_the_closed_form_is_the_simulation_where_stages_are_equal(
     none = (0.0, 0.0, 0.0)
     layers = Layers((0.0, 1.5, 0.0), (0.0, 3.0, 0.0), (0.0, 1.0, 0.0), 0.0)
     replicas = Replicas(none, (1.0, 1.0, 1.0), none, none, none, 0.0, 0.0, 0.0, 1.0)
-    table = _Table([plan], [layers], [replicas])
+    table = PlanTable([plan], [layers], [replicas])
     table.lay_out(micro_batches, pp * vpp * 2)
     assert table.closed_s(False) == pytest.approx(table.simulated_s(False))
 

@@ -41,7 +41,7 @@ def test_every_plan_is_legal_and_there_once(config: object, num_gpus: int, batch
                     num_gpus=num_gpus)  # fmt: skip
         assert plan.num_gpus == num_gpus
         assert batch % (plan.dp * plan.micro_batch) == 0
-        assert config.heads % plan.tp == 0 and chunks_of(config, plan.pp, plan.vpp)  # type: ignore[attr-defined,arg-type]
+        assert config.heads % plan.tp == 0 and chunks_of(config, plan.pp, plan.vpp, plan.stage_layers)  # type: ignore[attr-defined,arg-type]
         assert (plan.dp * plan.cp) % plan.ep == 0 and (plan.ep == 1 or config.experts % plan.ep == 0)  # type: ignore[attr-defined]
         if plan.vpp > 1 and plan.schedule != "breadth_first":
             assert (batch // plan.dp // plan.micro_batch) % plan.pp == 0
@@ -180,9 +180,20 @@ def test_keys_of_torchtitan() -> None:
     assert zero2["training"]["local_batch_size"] == 2
 
 
+def test_cuts_of_unequal_stages_are_written() -> None:
+    cut = ParallelPlan(tp=8, pp=4, dp=2, stage_layers=(23, 26, 26, 21))
+    assert "--pipeline-model-parallel-layout 'Et*23|t*26|t*26|t*21L'" in emit("megatron", cut, ABOUT)
+    titan = tomllib.loads(emit("torchtitan", cut, ABOUT))["parallelism"]
+    keys = "layers_per_stage", "first_stage_less_layers", "last_stage_less_layers"
+    assert [titan[f"pipeline_parallel_{key}"] for key in keys] == [26, 3, 5]
+    alone = ParallelPlan(tp=8, pp=4, dp=2, stage_layers=(0, 48, 48, 0))
+    assert "'E|t*48|t*48|L'" in emit("megatron", alone, ABOUT)
+
+
 @each(
     ("launcher", "plan", "said"),
     [
+        ("torchtitan", ParallelPlan(pp=4, stage_layers=(23, 26, 25, 22)), "as many layers each"),
         ("megatron", ParallelPlan(pp=4, schedule="gpipe"), "nearest: 1f1b"),
         ("torchtitan", ParallelPlan(dp=4, shard="zero1"), "nearest: zero2"),
         ("torchtitan", ParallelPlan(recompute="full:2-of-96"), "nearest: full"),

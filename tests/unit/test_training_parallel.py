@@ -24,6 +24,7 @@ from predictor.report import json_report
 from predictor.request import Request
 from predictor.simulate import training
 from predictor.simulate.pipeline import BLOCKING, order_of, times
+from predictor.simulate.plan import plan_of
 
 SYSTEM = default_system(load_gpu("a100-sxm-80gb"))
 BASE: dict[str, Any] = {"mode": "train", "seq_len": 512, "batch": 32, "micro_batch": 1, "execution": "megatron"}
@@ -132,13 +133,57 @@ def test_layers_are_shared_out(layers: int, pp: int, vpp: int, sizes: list[int])
 
 
 @each(("words", "said"), (
-    ({"pp": 5}, "--pp 5: does not divide the 12 layers of gpt2; nearest valid: --pp 4"),
+    ({"pp": 5}, "--pp 5: does not divide the 12 layers of gpt2; nearest valid: --pp 4, or --stage-layers"),
     ({"recompute": "full:3-of-13"}, "--recompute full:3-of-13: gpt2 has 12 layers; expected full:N-of-12"),
     ({"tp": 5}, "--tp 5: does not divide 12 heads and 12 kv_heads and intermediate 3072 of gpt2; nearest valid: 4"),
     ({"pp": 2, "vpp": 2, "batch": 31},
      "31 micro-batches: --schedule interleaved needs a multiple of --pp 2; nearest: 30"),
 ))  # fmt: skip
 def test_what_does_not_divide_is_one_line(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        ask(**words)
+    assert str(caught.value) == said
+
+
+def test_stages_have_the_layers_that_they_are_given() -> None:
+    """As even ones have them: no change, to the bit. Else every layer and weight is there once, and the slowest stage
+    sets the pace."""
+    words = {"pp": 4, "dp": 2, "batch": 64, "micro_batch": 1}
+    even = ask(**words)
+    assert ask(**words, stage_layers="3,3,3,3").latency_s == even.latency_s
+    assert ask(**words, stage_layers=(3, 3, 3, 3)).memory == even.memory
+    worse = ask(**words, stage_layers="1,9,1,1")
+    assert worse.latency_s > 1.2 * even.latency_s
+    assert worse.flops == pytest.approx(even.flops)
+    first, *middle, last = parameters_of(words)
+    layer = middle[0] // 3
+    for sizes in ((0, 6, 6, 0), (2, 4, 4, 2), (5, 3, 3, 1)):
+        held = parameters_of(words | {"stage_layers": sizes})
+        ends = first + (sizes[0] - 3) * layer, last + (sizes[3] - 3) * layer
+        assert held == [ends[0], sizes[1] * layer, sizes[2] * layer, ends[1]]
+
+
+def parameters_of(words: dict[str, Any]) -> list[int]:
+    """Parameters of every stage of a pipeline."""
+    parallel = plan_of(Request("gpt2", "a100-sxm-80gb", **(BASE | words)).run()).parallel
+    assert parallel is not None
+    return [parallel.kinds[kind].parameters for kind in parallel.ranks]
+
+
+@each(("words", "said"), (
+    ({"stage_layers": "12"}, "--stage-layers 12: stages are a pipeline's; expected --pp 2 or more"),
+    ({"pp": 2, "stage_layers": "4,4,4"}, "--stage-layers 4,4,4: 3 numbers; expected 2 for --pp 2"),
+    ({"pp": 2, "vpp": 2, "batch": 32, "stage_layers": "6,6"},
+     "--stage-layers 6,6: 2 numbers; expected 4 for --pp 2 --vpp 2"),
+    ({"pp": 3, "stage_layers": "6,0,6"},
+     "--stage-layers 6,0,6: a stage without a layer; expected 0 at the two ends alone"),
+    ({"pp": 2, "stage_layers": "6,7"}, "--stage-layers 6,7: 13 layers; expected the 12 of gpt2"),
+    ({"pp": 2, "stage_layers": "6,-6"}, "--stage-layers '-6': expected whole numbers of layers such as 7,8,8,7"),
+    ({"pp": 2, "stage_layers": "6,,6"}, "--stage-layers '': expected whole numbers of layers such as 7,8,8,7"),
+    ({"mode": "prefill", "pp": 2, "stage_layers": "6,6", "execution": "vllm", "micro_batch": 0},
+     "--stage-layers 6,6: not built yet for --mode prefill; expected --mode train"),
+))  # fmt: skip
+def test_stages_that_cannot_be_are_one_line(words: dict[str, Any], said: str) -> None:
     with pytest.raises(RequestError) as caught:
         ask(**words)
     assert str(caught.value) == said
