@@ -4,7 +4,8 @@
     scripts/inductor_kernels.py [NAME ...]
 
 Loops that it schedules are counted, calls of libraries (products, convolutions, attention) left out of both. Its code
-is made and not compiled. Needs the extra torch; forward alone, with gradients off.
+is made and not compiled, and convolutions keep the layout that they are given, as on a GPU for so few channels (on a
+CPU it turns images and weights around first). Needs the extra torch; forward alone, with gradients off.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def generated(make: Any, words: str) -> int:
 
     Scheduler.codegen, AsyncCompile.cpp_pybinding = counted, lambda *args, **kwargs: lambda *a: None
     try:
-        with torch.no_grad(), config.patch(fx_graph_cache=False, compile_threads=1):
+        with torch.no_grad(), config.patch(fx_graph_cache=False, compile_threads=1, layout_optimization=False):
             torch.compile(module, fullgraph=True)(torch.randn(one.shape))
     finally:
         Scheduler.codegen, AsyncCompile.cpp_pybinding = codegen, binding

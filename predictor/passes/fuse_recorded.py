@@ -2,7 +2,8 @@
 
 What Inductor does, of it what decides the number of kernels (torch/_inductor/scheduler.py, lowering.py):
 
-- Products, convolutions and fused attention are calls of libraries; nothing is fused into them.
+- Products, convolutions and fused attention are calls of libraries; nothing is fused into them. Attention that is
+  written out is fused first (`predictor.passes.fuse_scores`).
 - All else is a loop over an iteration space: the elements of the result, or of what a reduction reads. Loops over one
   space fuse where one reads what another makes, and where two read the same, unless something between them needs the
   first and is needed by the second. What works on a reduction's results alone (rows) fuses with it.
@@ -26,6 +27,7 @@ from predictor.ops.embedding import CrossEntropy, Embedding
 from predictor.ops.norm import Norm, Softmax
 from predictor.ops.ordering import Index
 from predictor.ops.resample import Interpolate, Pool
+from predictor.passes.fuse_scores import with_attention
 
 #: Kernels that are loops, and those among them that reduce rows. Source: torch/_inductor/lowering.py (what is lowered
 #: to Pointwise and Reduction; scatters are loops, too, but their results are not read in the same kernel).
@@ -42,7 +44,10 @@ def fuse_recorded(graph: Graph, engine: Engine) -> Graph:
     if not engine.fuses:
         return graph
     readers = _readers(graph)
-    return Graph(tuple(_fused(block, readers) for block in graph.blocks), True, graph.recorded)
+    found = tuple(with_attention(block, readers) for block in graph.blocks)
+    if any(new is not old for new, old in zip(found, graph.blocks, strict=True)):
+        readers = _readers(replace(graph, blocks=found))
+    return Graph(tuple(_fused(block, readers) for block in found), True, graph.recorded)
 
 
 def _readers(graph: Graph) -> dict[int, set[tuple[int, int]]]:
