@@ -7,6 +7,8 @@ lie one after the other in memory, which a batch of one never has to do.
 
 from __future__ import annotations
 
+import math
+
 from predictor.graph.graph import Node
 from predictor.graph.tensor import Tensor
 from predictor.hardware.gpu import FETCH_BYTES
@@ -91,13 +93,12 @@ def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tenso
             joined = (Elementwise(w.act, "copy", merged.elements),)
             merged = merged.view(at=f"{name} scores", gradient=joined)
         return (
-            _heads(w, merged, "heads", c.heads, part=True),
-            _heads(w, merged, "kv_heads", c.kv_heads, part=True),
-            _heads(w, merged, "kv_heads", c.kv_heads, part=True),
-        )
+            _part(w, merged, "heads", c.heads), _part(w, merged, "kv_heads", c.kv_heads),
+            _part(w, merged, "kv_heads", c.kv_heads),
+        )  # fmt: skip
     of_q = ((c.heads, c.head_dim),)
     query = w.linear("attention.qkv", f"{name} q", x, q, "heads", c.qkv_bias, views=2, segments=of_q, scope=scope)
-    if c.model_type == "opt" and step.attention == "math":
+    if c.model_type == "opt":
         w.scope = f"{name} q scaling"
         query = w.each(f"{name} q scale", "mul_scalar", query)
         w.scope = ""
@@ -118,6 +119,15 @@ def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tenso
 def _merged_segments(c: ModelConfig) -> tuple[tuple[int, int], ...]:
     """What `MERGED` is made of: heads, how many and how wide."""
     return (c.heads, c.head_dim), (c.kv_heads, c.head_dim), (c.kv_heads, c.head_dim)
+
+
+def _part(w: Writer, merged: Tensor, axis: str, heads: int) -> Tensor:
+    """q, k or v of a merged projection. Phi-3 slices, so that each one's gradient is copied into zeros for all."""
+    if w.config.model_type != "phi3" or not w.training:
+        return _heads(w, merged, axis, heads, part=True)
+    axes, shape = (*w.axes, axis, "head_dim"), (*w.shape, heads, w.config.head_dim)
+    copied = Elementwise(w.act, "fill", merged.elements), Elementwise(w.act, "copy", math.prod(shape))
+    return merged.view(axes, shape, copied)
 
 
 def _heads(w: Writer, x: Tensor, axis: str, heads: int, part: bool = False, width: int = 0) -> Tensor:
@@ -277,7 +287,7 @@ def _operand_copies(
 
 def _masked(w: Writer, name: str, fn: str, x: Tensor, mask: Tensor, again: float = 0.0, reuse: float = 0.0) -> Tensor:
     """``fn`` of the scores and a smaller mask, of which ``again`` bytes are read again after ``reuse`` others."""
-    return w.each(f"{name} mask", fn, x, mask, inputs=1, extra=mask.nbytes, again=again, reuse=reuse)
+    return w.each(f"{name} mask", fn, x, mask, inputs=1, extra=mask.nbytes, again=again, reuse=reuse, dtype=x.dtype)
 
 
 def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: bool, bias: Tensor | None) -> Tensor:
@@ -319,8 +329,8 @@ def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: boo
             x = w.each(f"{name} softcap tanh", "tanh", x)
             x = w.each(f"{name} softcap unscale", "mul_scalar", x)
         if c.position == "alibi":
-            alibi = w.state("alibi", heads=c.heads, kv=t)
-            x = w.each(f"{name} alibi", "add", x, alibi, inputs=1, extra=alibi.nbytes)
+            alibi = w.state("alibi", "fp32", heads=c.heads, kv=t)  # scores are fp32 from here on
+            x = w.each(f"{name} alibi", "add", x, alibi, inputs=1, extra=alibi.nbytes, dtype="fp32", in_dtype=w.act)
         if kind == "mpt":
             x = _masked(w, name, "masked_fill", x, w.table("mask", b * s * t, "bool"))
         elif causal:

@@ -77,12 +77,14 @@ def masks(w: Writer) -> None:
     c, step = w.config, w.step
     b, s, t = step.batch, step.seq_len, step.kv_len
     w.scope = "mask tables"
-    if c.model_type == "bert":
+    if c.model_type == "bert" and step.attention == "math":  # fused, a batch without padding has no mask
         w.tiny("mask ones", "fill", b * t, w.act, calls=6)
         w.tiny("mask invert", "add_scalar", b * t, w.act)
         w.tiny("mask scale", "mul_scalar", b * t, w.act)
     elif c.model_type == "opt":
-        _opt_masks(w, b, s, t)
+        if step.attention == "math":
+            _opt_masks(w, b, s, t)
+        w.tiny("positions", "cumsum", b * s, "int64", count=5)
     elif c.model_type in ("bloom", "mpt") or (c.position == "rotary" and step.attention == "math"):
         w.tiny("causal mask", "fill", s * t, w.act, count=2, calls=4)
         w.tiny("causal mask fill", "masked_fill", s * t, w.act, calls=2)
@@ -108,7 +110,7 @@ def _rotations(w: Writer, elements: int, kept: int) -> None:
 
 
 def _opt_masks(w: Writer, b: int, s: int, t: int) -> None:
-    """OPT of transformers 4.28: a causal and a padding mask, both expanded to (b, 1, s, t), and position ids."""
+    """OPT of transformers 4.28: a causal and a padding mask, both expanded to (b, 1, s, t)."""
     ones = w.tiny("mask ones", "fill", b * t, w.act)
     causal = w.tiny("causal fill", "fill", s * s, w.act)
     positions = w.tiny("causal positions", "add_scalar", s, "int64", calls=3)
@@ -123,7 +125,6 @@ def _opt_masks(w: Writer, b: int, s: int, t: int) -> None:
         chosen = w.each(f"{part} to bool", "cast", mask, out=out, dtype="bool", in_dtype=w.act)
         out = w.table(f"{part} masked fill", full)
         w.each(f"{part} masked fill", "masked_fill", mask, chosen, out=out, inputs=1, extra=full, calls=2)
-    w.tiny("positions", "cumsum", b * s, "int64", count=5)
 
 
 def relative_bias(w: Writer, name: str, s: int, t: int) -> Tensor:

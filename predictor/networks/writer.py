@@ -102,7 +102,8 @@ class Writer:
         """
         conv1d = self.config.conv1d and part not in HIGH_PARTS
         layout = "nn" if conv1d else "tn"
-        calls = (3 if conv1d else 4) + views  # view, (transposed weight,) product, view
+        flat = self.config.model_type == "opt" and part.startswith("mlp")  # rows of all sequences, one view around both
+        calls = (3 if conv1d or flat else 4) + views  # view, (transposed weight,) product, view
         *rows, k = x.shape
         m = math.prod(rows)
         made: Segments = {axis: segments} if segments else {}
@@ -213,9 +214,10 @@ class Writer:
         root = self.each(f"{name} rsqrt", "rsqrt", eps, dtype="fp32")
         y = self.each(f"{name} scale", "mul", wide, root, inputs=1, extra=rows * 4.0, dtype="fp32")
         if self.config.norm_plus_one:  # Gemma multiplies by 1 + weight, and casts back after that
+            if cast:
+                self.tiny(f"{name} weight to fp32", "cast", cols)
             self.tiny(f"{name} weight plus one", "add_scalar", cols)
-            product = Tensor(f"{name} weight", y.axes, y.shape, "fp32")
-            y = self.each(product.name, "mul", y, weight, out=product, inputs=1, extra=cols * self.size)
+            y = self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * 4.0, dtype="fp32")
             y = self.each(f"{name} from fp32", "cast", y, in_dtype="fp32") if cast else y
             self.scope = ""
             return y
@@ -230,7 +232,7 @@ class Writer:
         cols = x.shape[-1]
         upcast = upcast and self.size < 4
         out = Tensor(name, x.axes, x.shape, "fp32" if upcast else self.act)
-        self.put(Softmax(self.act, x.elements // cols, cols), name, (x,), out)
+        self.put(Softmax(x.dtype, x.elements // cols, cols), name, (x,), out)
         return self.each(f"{name} from fp32", "cast", out, in_dtype="fp32") if upcast else out
 
     def activation(self, name: str, x: Tensor, gate: bool = False) -> Tensor:

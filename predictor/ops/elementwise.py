@@ -224,23 +224,16 @@ class Dropout(PlainElementwise):
         return self.elements * 2.0
 
     def backward(self) -> tuple[Op, ...]:
-        """grad * (mask.type_as(grad) * scale): a cast, a scaling and a product, 25 bytes an element in fp32."""
-        n, dt = self.elements, self.dtype
-        return (
-            Elementwise(dt, "cast", n, in_dtype="bool"), Elementwise(dt, "mul_scalar", n), Elementwise(dt, "mul", n),
-        )  # fmt: skip
+        """The gradient where the mask keeps it, scaled: one kernel. Source: PyTorch 2.13
+        aten/src/ATen/native/cuda/Dropout.cu, native_dropout_backward_cuda, which runs masked_scale_kernel alone."""
+        return (Elementwise(self.dtype, "mul", self.elements, 1, float(self.elements)),)
 
     def gradients(self) -> tuple[Gradient, ...]:
-        return _OF_MASK
+        return (Gradient((0,), kept=(0,)),)
 
     def kept(self) -> tuple[Kept, ...]:
         """The mask, a byte an element."""
         return _MASK
-
-    def backward_in_one(self) -> tuple[tuple[Op, ...], tuple[Gradient, ...]]:
-        """The gradient where the mask keeps it, scaled: one kernel."""
-        kernel = Elementwise(self.dtype, "mul", self.elements, 1, float(self.elements))
-        return (kernel,), (Gradient((0,), kept=(0,)),)
 
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Dropout:
         return replace(self, elements=outputs[0].share(self.elements))
@@ -258,18 +251,8 @@ class DropoutSum(Dropout):
     def flop_count(self) -> float:
         return self.elements * 3.0
 
-    def backward(self) -> tuple[Op, ...]:
-        """That of the branch; the residual's is the sum's."""
-        return self.backward_in_one()[0]
-
-    def gradients(self) -> tuple[Gradient, ...]:
-        return self.backward_in_one()[1]
-
 
 _MASK = (Kept("mask", "bool"),)
-_OF_MASK = (
-    Gradient(kept=(0,), incoming=False), Gradient(incoming=False, before=True), Gradient((0,), before=True),
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,3 +88,30 @@ def test_a_compiled_forecast_is_faster() -> None:
         plain, compiled = (predictor.predict(model, "h100", mode=mode, execution=e) for e in ("eager", "compile"))
         assert compiled.gpu_busy_s < plain.gpu_busy_s
         assert compiled.memory.activations <= plain.memory.activations
+
+
+class Written(nn.Module):  # type: ignore[misc]
+    """Attention of 4 heads, written out; its weights are a second result where ``shown``."""
+
+    def __init__(self, masked: bool = False, shown: bool = False) -> None:
+        super().__init__()
+        self.masked, self.shown = masked, shown
+
+    def forward(self, q: Any, k: Any, v: Any, mask: Any) -> Any:
+        scores = q @ k.transpose(-1, -2) * 0.125
+        weights = torch.softmax(scores + mask if self.masked else scores, -1)
+        return (weights @ v, weights.tanh()) if self.shown else weights @ v
+
+
+QKV = "q:float[2,4,16,64] k:float[2,4,32,64] v:float[2,4,32,64] mask:float[16,32]"
+
+
+def test_attention_that_is_written_out_is_one_kernel_where_nothing_else_reads_its_parts() -> None:
+    for masked in (False, True):
+        graph, fused = both(Written(masked), QKV)
+        (op,) = (node.op for node, _ in fused.nodes() if isinstance(node.op, Attention))
+        assert (op.batch * op.heads, op.q_len, op.kv_len, op.head_dim, op.causal) == (8, 16, 32, 64, False)
+        products = sum(node.op.flops() for node, _ in graph.nodes() if isinstance(node.op, Gemm))
+        assert 2 * 2 * 8 * 16 * 32 * 64 == products <= op.flops() and moved(fused) < moved(graph)
+    _, fused = both(Written(shown=True), QKV)
+    assert not any(isinstance(node.op, Attention) for node, _ in fused.nodes())

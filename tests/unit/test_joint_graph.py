@@ -188,7 +188,7 @@ def reads_of(op: Op, inputs: int, weights: tuple[int, ...] = ()) -> list[tuple[s
     (Elementwise("fp32", "cast", 8), 1, (), [("dy",)]),
     (Elementwise("fp32", "add", 8), 2, (), []),
     (Elementwise("fp32", "fused", 8, 1), 1, (), [("dy", "input 0")]),
-    (Dropout("fp32", 8), 1, (), [("mask",), ("temporary",), ("dy", "temporary")]),
+    (Dropout("fp32", 8), 1, (), [("dy", "mask")]),
     (Softmax("fp32", 2, 4), 1, (), [("dy", "output"), ("temporary", "output")]),
     (Norm("fp32", 2, 4), 3, (1, 2), [("dy", "input 0", "input 1", "statistics")]),
     (Norm("fp32", 2, 4, residual=True), 3, (2,), [("dy", "input 2", "output", "statistics")]),

@@ -171,9 +171,9 @@ def test_parameters_that_an_operator_owns(op: Op, expected: int) -> None:
     assert op.weights() == expected
 
 
-def test_softmax_and_dropout_backward_move_24_and_25_bytes_an_element() -> None:
+def test_softmax_and_dropout_backward_move_24_and_9_bytes_an_element() -> None:
     assert sum(g.bytes_moved() for g in Softmax("fp32", 10, 100).backward()) == 24 * 1000
-    assert sum(g.bytes_moved() for g in Dropout("fp32", 1000).backward()) == 25 * 1000
+    assert sum(g.bytes_moved() for g in Dropout("fp32", 1000).backward()) == 9 * 1000
 
 
 def test_norms_by_hand() -> None:
