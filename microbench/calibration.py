@@ -87,6 +87,19 @@ def _prefill(implementation: str) -> Callable[[Case], bool]:
     return holds
 
 
+def _served(op: str, kernels: tuple[str, ...]) -> Callable[[Case], bool]:
+    """Kernels of serving libraries, where they are installed: "prefill", "decode" or "experts" in bf16."""
+
+    def holds(case: Case) -> bool:
+        if case.launcher != "serving" or case.op.dtype != "bf16" or case.option("kernel") not in kernels:
+            return False
+        if not isinstance(case.op, Attention):
+            return op == "experts"
+        return not case.op.window and (case.op.q_len == 1 if op == "decode" else case.op.q_len == case.op.kv_len)
+
+    return holds
+
+
 def _memory(launcher: str) -> Callable[[Case], bool]:
     def holds(case: Case) -> bool:
         return case.launcher == launcher and case.op.dtype == "fp32" and getattr(case.op, "fn", "") != "fused"
@@ -94,11 +107,17 @@ def _memory(launcher: str) -> Callable[[Case], bool]:
     return holds
 
 
+#: Compute capability 10.0 is Blackwell's, which FlashAttention-3 has no kernels for. Source: flash-attn, hopper/.
+_FA3 = ("vllm.fa3", "flash_attn.fa3", "sgl_kernel.fa3")
 GROUPS = (
     Group("gemm", "linear bf16", _linear("bf16"), True),
     Group("gemm", "linear fp8", _linear("fp8"), True),
     Group("attention", "prefill bf16", _prefill("flash"), True, before=HOPPER),
     Group("attention", "prefill bf16, cuDNN", _prefill("cudnn"), True, since=HOPPER),
+    Group("attention", "prefill bf16, FlashAttention-3", _served("prefill", _FA3), True, since=HOPPER, before=(10, 0)),
+    Group("attention", "decode bf16", _served("decode", ("vllm.fa2",)), True, before=HOPPER),
+    Group("attention", "decode bf16, FlashAttention-3", _served("decode", _FA3), True, since=HOPPER, before=(10, 0)),
+    Group("moe", "experts bf16", _served("experts", ("vllm.experts",)), True),
     Group("fp32-gemm", "linear fp32", _product("linear"), False),
     Group("fp32-gemm", "bmm fp32", _product("bmm"), False),
     *(Group("memory-bound", f"{name} fp32", _memory(name), False) for name in ("elementwise", "softmax", "norm")),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from microbench import libraries
 from microbench.case import Case
 from predictor.errors import TilecastError
 from predictor.hardware.gpu import GPUSpec, load_gpu
@@ -17,7 +18,7 @@ from predictor.measurement import CUDA_GRAPH, SUSTAINED
 _CPU_DTYPES = frozenset(("fp64", "fp32", "bf16", "fp16", "int8", "int32", "int64", "bool"))
 # First compute capability whose PyTorch kernels take the dtype on tensor cores. Source: CUDA Programming Guide, table
 # of input types of the tensor cores.
-_FIRST: dict[str, tuple[int, int]] = {"bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
+_FIRST: dict[str, tuple[int, int]] = {"bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9), "nvfp4": (10, 0)}
 
 #: Width of a head that cuDNN's attention takes on every GPU that has it. Source: cuDNN's developer guide, scaled dot
 #: product attention; newer releases take more on Hopper.
@@ -37,6 +38,7 @@ class Target:
     gpus: int = 1
     triton: bool = True
     protocols: tuple[str, ...] = ("eager_events",)
+    libraries: frozenset[str] = frozenset()  # of serving kernels, installed there
     units: int = 1  # streaming multiprocessors, or threads
 
     def rate(self, dtype: str) -> float:
@@ -69,7 +71,7 @@ def gpu_target(spec: GPUSpec, gpus: int = 1, triton: bool = True) -> Target:
     protocols = (CUDA_GRAPH, "eager_events", SUSTAINED)
     return Target(
         "cuda", spec.id, spec.memory_capacity, spec.memory_bandwidth, flops, (int(major), int(minor or 0)), gpus,
-        triton, protocols, spec.sm_count,
+        triton, protocols, frozenset(libraries.installed()), spec.sm_count,
     )  # fmt: skip
 
 
@@ -86,7 +88,7 @@ def target_of(facts: Mapping[str, Any], gpus: int = 1) -> Target:
         rates, bandwidth = {"fp32": 1e13, "fp16": 5e13, "bf16": 5e13, "tf32": 2.5e13, "fp8": 1e14, "fp64": 5e11}, 5e11
     return Target(
         "cuda", str(facts["id"]), float(facts["memory_bytes"]), bandwidth, rates, capability, gpus,
-        bool(facts["triton"]), tuple(facts["protocols"]), int(facts["units"]),
+        bool(facts["triton"]), tuple(facts["protocols"]), frozenset(facts.get("libraries", ())), int(facts["units"]),
     )  # fmt: skip
 
 
@@ -105,6 +107,10 @@ def refusal(case: Case, target: Target) -> str:
 
 def _launcher_refusal(case: Case, target: Target) -> str:
     implementation = case.option("impl", "")
+    if case.launcher == "serving":
+        if target.kind != "cuda":
+            return "kernels of serving libraries need a GPU"
+        return libraries.refusal(str(case.option("kernel")), target.libraries, target.capability)
     if case.launcher == "tile" and target.kind == "cuda" and not target.triton:
         return "a GPU's tile probes need Triton"
     if case.launcher == "tile" and getattr(case.op, "k", 0) % int(str(case.option("tile")).split("x")[2]):

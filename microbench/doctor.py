@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from microbench import ceilings, nvml
+from microbench import ceilings, libraries, nvml
 from microbench.capability import Target, refusal
 from microbench.case import Case
 from microbench.environment import versions
@@ -73,8 +73,15 @@ def machine(out: Path) -> list[Finding]:
         Finding("disk", OK if free >= _ROOM_BYTES else WARN, f"{free / 2**30:.1f} GiB free for {out}",
                 "" if free >= _ROOM_BYTES else "free some space, or give another --out")
     )  # fmt: skip
-    findings.append(_load())
-    return findings
+    return [*findings, _libraries(), _load()]
+
+
+def _libraries() -> Finding:
+    """Libraries of serving kernels that are installed, and the releases that their calls were written for."""
+    there = libraries.installed()
+    told = [f"{name} {there[name]} (calls: {libraries.libraries()[name].read})" for name in there]
+    lacking = ", ".join(name for name in libraries.libraries() if name not in there)
+    return Finding("serving libraries", OK, "; ".join(told) or f"none of {lacking}: their kernels are left out")
 
 
 def _load() -> Finding:

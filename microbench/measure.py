@@ -119,7 +119,7 @@ class Measurer:
         noise = median_half_width(timing.rule.samples)
         if np.isfinite(noise):
             row["noise"] = noise
-        row |= self._environment | _state_cells(timing) | (prepared.extra or {}) | shape_cells(case)
+        row |= self._environment | _state_cells(timing) | dict(prepared.extra or {}) | shape_cells(case)
         if isinstance(case.op, Ceiling):
             amount = case.op.flops() or case.op.bytes_moved()
             row |= {"rate": amount / median * 1e3, "rate_max": amount / float(ms.min()) * 1e3}

@@ -1,4 +1,4 @@
-"""Shapes that the harness measures and no graph holds: the ceilings of a device.
+"""Shapes that the harness measures and no graph holds: ceilings of a device, writes of a KV cache, samplers.
 
 They are rows of their own folders. Their fields have no column in the measurement schema, so they stand in the
 harness's `shape` column as JSON, and an import leaves them out by name until the predictor has a class for them.
@@ -42,5 +42,47 @@ class Ceiling(Op):
         return float(self.size) if self.kind == "copy" else 0.0
 
 
-OWN: dict[str, type[Op]] = {"ceiling": Ceiling}
+@dataclass(frozen=True, slots=True)
+class KvWrite(Op):
+    """Keys and values of ``tokens`` put into a paged cache; ``latent``: one vector a token (latent attention)."""
+
+    tokens: int
+    kv_heads: int
+    head_dim: int
+    latent: bool = False
+
+    family: ClassVar[str] = "kv_write"
+
+    def bytes_read(self) -> float:
+        return self.tokens * self.kv_heads * self.head_dim * (1 if self.latent else 2) * self.itemsize
+
+    def bytes_written(self) -> float:
+        return self.bytes_read()
+
+    def flops(self) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler(Op):
+    """Logits of ``rows`` sequences to what top-k and top-p leave, or to a token of it."""
+
+    rows: int
+    vocab: int
+    top_k: int
+    top_p: float = 0.9  # chosen by hand, not from data: sweeps name it
+
+    family: ClassVar[str] = "sampler"
+
+    def bytes_read(self) -> float:
+        return float(self.rows * self.vocab * self.itemsize)
+
+    def bytes_written(self) -> float:
+        return 4.0 * self.rows
+
+    def flops(self) -> float:
+        return 0.0
+
+
+OWN: dict[str, type[Op]] = {"ceiling": Ceiling, "kv_write": KvWrite, "sampler": Sampler}
 KNOWN: dict[str, type[Op]] = {**OPERATORS, **OWN}

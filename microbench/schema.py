@@ -32,6 +32,7 @@ HARNESS: tuple[Column, ...] = (
     Column("gpu_s", "float", "s", "sustained: GPU time of the samples"),
     Column("clock_drift", "float", "", "sustained: SM clock after the samples over that before, less 1"),
     Column("rank_spread", "float", "", "collectives: slowest rank over the quickest, less 1"),
+    Column("library", "text", "", "serving kernels: the library whose kernel ran, and its version"),
     Column("network", "text", "", "collectives over several nodes: the cards between them, as the host names them"),
     Column("rate", "float", "", "ceilings: FLOP/s or bytes/s at the median"),
     Column("rate_max", "float", "", "ceilings: FLOP/s or bytes/s of the fastest sample"),

@@ -64,7 +64,7 @@ def examine(device: str, entry: str, threads: int) -> list[Finding]:
         target = target_of(facts)
         first: dict[str, Case] = {}
         for case in sweep.build(target).cases:
-            first.setdefault(case.launcher, case)
+            first.setdefault(_runs(case), case)
         findings = [_launcher(worker, case) for case in first.values()]
         rows: dict[str, Any] = {}
         for name, case in doctor.answers(target, int(facts["cache_bytes"])).items():
@@ -90,9 +90,14 @@ def _asked(worker: Worker, case: Case) -> tuple[dict[str, Any] | None, str]:
     return answer.row, str((answer.failure or {}).get("reason", ""))
 
 
+def _runs(case: Case) -> str:
+    """The launcher of a case, with the kernel of a library that it calls."""
+    return " ".join(filter(None, (case.launcher, str(case.option("kernel", "")))))
+
+
 def _launcher(worker: Worker, case: Case) -> Finding:
     row, why = _asked(worker, case)
-    name = f"launcher {case.launcher}"
+    name = f"launcher {_runs(case)}"
     if row is None:
         return Finding(name, WARN, f"{case.describe()}: {why}", "its rows will lack: collect --ops leaves it out")
     return Finding(name, OK, f"{row['latency_ms'] * 1e3:.4g} us, {case.describe()}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from microbench import nvml
+from microbench import libraries, nvml
 from microbench.boards import catalogue_id
 from microbench.devices.base import Device, Launch, State
 from predictor.measurement import CUDA_GRAPH, SUSTAINED
@@ -173,7 +173,7 @@ class CudaDevice(Device):
             "capability": [board.major, board.minor], "gpus": torch.cuda.device_count(),
             "stack": f"torch-{torch.__version__.split('+')[0]}_cuda-{torch.version.cuda}", "torch": torch.__version__,
             "pid": os.getpid(), "protocols": list(self.protocols), "power_limit_w": limit,
-            "triton": has_triton(),
+            "triton": has_triton(), "libraries": libraries.installed(),
         }  # fmt: skip
 
     def poisoned_by(self, error: BaseException) -> bool:

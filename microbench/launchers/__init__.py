@@ -31,6 +31,7 @@ LAUNCHERS: dict[str, str] = {
     "sort": "rows sorted, or their largest elements",
     "routing": "router scores to the top k experts",
     "moe": "expert layers of a mixture of experts",
+    "serving": "kernels of serving libraries where they are installed: vLLM, sgl_kernel, FlashInfer, DeepGEMM, ...",
     "tile": "GEMM of our own with the tile fixed: the latency of one tile and of one wave (a GPU's in Triton)",
     "collective": "collectives over the GPUs of this machine (two or more)",
     "ceiling": "what the device sustains: FLOP/s, bandwidth of memory and cache, launch and dispatch time",

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -17,11 +18,11 @@ from microbench.devices.base import Device, Launch
 
 #: Largest error, over the largest value of the reference, that a result of a dtype may have. A product of k terms in
 #: fp32 is off by about sqrt(k) 2^-24; 16-bit results are rounded once to 2^-11 or 2^-8 and their sums are fp32. Results
-#: of 8-bit products are written in bf16. Backward passes round more than once. A few times these bounds, chosen by
-#: hand, not from data.
+#: of 8-bit products are written in bf16; those of 4 bits are held against operands of 16. Backward passes round more
+#: than once. A few times these bounds, chosen by hand, not from data.
 TOLERANCE: dict[str, float] = {
     "fp64": 1e-9, "fp32": 1e-4, "tf32": 1e-2, "fp16": 1e-2, "bf16": 4e-2, "fp8": 6e-2, "int8": 1e-6, "int32": 0.0,
-    "int64": 0.0, "bool": 0.0,
+    "int64": 0.0, "bool": 0.0, "nvfp4": 2.5e-1,
 }  # fmt: skip
 
 
@@ -40,7 +41,7 @@ class Prepared:
     check: Callable[[], float | None] | None = None
     kernel_source: str = "eager"
     flag: str = ""
-    extra: dict[str, int] | None = None
+    extra: Mapping[str, Any] | None = None
 
 
 @functools.lru_cache(maxsize=64)

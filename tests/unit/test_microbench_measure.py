@@ -56,6 +56,7 @@ def test_every_launcher_computes_what_its_reference_says(device: CpuDevice) -> N
         "collective",
         "ceiling",
         "moe",
+        "serving",
     }
     assert checked["yes"] > 80 and checked["no"] < 5
 

@@ -1,0 +1,48 @@
+"""Libraries of serving kernels, a file each: vLLM, sgl_kernel, FlashInfer, DeepGEMM, FlashMLA, FlashAttention, Marlin.
+
+A file names its library, the release that its calls were written against, and its kernels; torch and the library
+itself are imported when a kernel is prepared. Where a library is not installed its cases are left out, with one reason.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+from microbench.libraries.base import Kernel, Library
+from predictor.errors import unknown_name
+
+#: Modules of this package that hold a `LIBRARY`.
+FILES = ("vllm", "sgl_kernel", "flashinfer", "deep_gemm", "flash_mla", "flash_attn", "marlin")
+
+
+@functools.cache
+def libraries() -> dict[str, Library]:
+    """Name -> library, all that there is a file for."""
+    found = (importlib.import_module(f"{__name__}.{name}").LIBRARY for name in FILES)
+    return {library.name: library for library in found}
+
+
+def installed() -> dict[str, str]:
+    """Name -> version of those that this Python can import; nothing is imported."""
+    found = {name: library.version() for name, library in libraries().items()}
+    return {name: version for name, version in found.items() if version}
+
+
+@functools.cache
+def find(name: str) -> tuple[Library, Kernel]:
+    """The kernel that the option ``kernel`` of a case names, "vllm.fa3". Raises UnknownNameError."""
+    every = {f"{library.name}.{kernel}": library for library in libraries().values() for kernel in library.kernels}
+    if name not in every:
+        raise unknown_name("kernel", name, every)
+    return every[name], every[name].kernels[name.partition(".")[2]]
+
+
+def refusal(name: str, there: frozenset[str], capability: tuple[int, int]) -> str:
+    """Why a kernel cannot run on a board of ``capability`` with the libraries ``there``; "" where it can."""
+    library, kernel = find(name)
+    if library.name not in there:
+        return f"{library.name} is not installed: {library.install}"
+    if not kernel.since <= capability < kernel.before:
+        return f"{name} is not for compute capability {capability[0]}.{capability[1]}"
+    return ""

@@ -1,0 +1,94 @@
+"""DeepGEMM: fp8 products with a scale for every 128 x 128 weights, alone and grouped; vLLM's wheel has a copy.
+
+Names are those of vllm/third_party/deep_gemm/__init__.py 2.8.1 in vLLM 0.33.0; the functions are compiled, and their
+arguments are from memory of DeepGEMM's README. Activations are quantized first, by vLLM's kernel or SGLang's, as the
+engines do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from microbench.libraries.base import Call, Kernel, Library
+
+if TYPE_CHECKING:
+    from predictor.ops import Gemm
+
+
+def _quantizer(a: Any) -> Any:
+    """What gives (rows in E4M3, scales of every 128 of a row) of ``a``. Raises ImportError."""
+    import torch
+
+    from microbench.libraries import operands, sgl_kernel, vllm
+
+    if vllm.LIBRARY.module():
+        utils = vllm.LIBRARY.load("model_executor.layers.quantization.utils.fp8_utils")
+        return lambda: utils.per_token_group_quant_fp8(
+            a, operands.BLOCK, column_major_scales=True, tma_aligned_scales=True
+        )
+    if not sgl_kernel.LIBRARY.module():
+        raise ImportError("DeepGEMM takes activations that vLLM or sgl_kernel has quantized: neither is installed")
+    ops = sgl_kernel.LIBRARY.load()
+    rows = torch.empty_like(a, dtype=torch.float8_e4m3fn)
+    padded = -(-a.shape[0] // 4) * 4  # columns of scales lie 16 bytes apart
+    scales = torch.empty(a.shape[1] // operands.BLOCK, padded, dtype=torch.float32, device=a.device).t()[: a.shape[0]]
+
+    def quantized() -> tuple[Any, Any]:
+        largest = operands.FP8_LARGEST
+        ops.sgl_per_token_group_quant_8bit(a, rows, scales, operands.BLOCK, 1e-10, -largest, largest)
+        return rows, scales
+
+    return quantized
+
+
+def _linear(op: Gemm, device: Any) -> Call:
+    import torch
+
+    from microbench.libraries import operands
+
+    deep_gemm = LIBRARY.load()
+    a, w = operands.product(op, device)
+    b, quantized = operands.fp8_blocks(w), _quantizer(a)
+    out = torch.empty(op.m, op.n, dtype=torch.bfloat16, device=a.device)
+
+    def launch() -> Any:
+        deep_gemm.fp8_gemm_nt(quantized(), b, out)
+        return out
+
+    return Call(launch, lambda: (launch(), a.double() @ w.double().t()))
+
+
+def _grouped(op: Gemm, device: Any) -> Call:
+    """``batch`` experts of m rows each, one behind the other; m is a multiple of 128, to which rows are aligned."""
+    import torch
+
+    from microbench.libraries import operands
+
+    deep_gemm = LIBRARY.load()
+    a = operands.bf16(device, op.batch * op.m, op.k)
+    w = operands.bf16(device, op.batch, op.n, op.k, scale=op.k**-0.5)
+    b, quantized = operands.fp8_blocks(w), _quantizer(a)
+    groups = operands.ints(device, torch.arange(op.batch).repeat_interleave(op.m))
+    out = torch.empty(op.batch * op.m, op.n, dtype=torch.bfloat16, device=a.device)
+
+    def launch() -> Any:
+        deep_gemm.m_grouped_fp8_gemm_nt_contiguous(quantized(), b, out, groups)
+        return out
+
+    def pair() -> tuple[Any, Any]:
+        return launch(), (a.double().view(op.batch, op.m, op.k) @ w.double().mT).flatten(0, 1)
+
+    return Call(launch, pair)
+
+
+_SOURCES = {"vllm": "DeepGemmFp8BlockScaledMMKernel", "sglang": "sglang_deepgemm_gemm_nt_f8f8bf16"}
+#: Compute capabilities. Source: the sources read, see above; what they leave open is the instructions' own.
+LIBRARY = Library(
+    "deep_gemm", ("deep_gemm", "vllm.third_party.deep_gemm"), ("vllm", "sglang"), ("deep_gemm", "deep-gemm", "vllm"),
+    "build github.com/deepseek-ai/DeepGEMM, or pip install vllm", "2.8.1 (names)", recalled="arguments of its products",
+    kernels={
+        "fp8_block": Kernel(_linear, _SOURCES, (9, 0), (12, 0)),
+        "grouped_fp8_block": Kernel(_grouped, {engine: f"{name}_grouped" for engine, name in _SOURCES.items()},
+                                    (9, 0), (12, 0)),
+    },
+)  # fmt: skip

@@ -1,0 +1,192 @@
+"""FlashInfer: ragged, paged and latent attention, KV cache, nvfp4 products, norms, CUTLASS experts, the sampler.
+
+Read in the wheel of 0.7.2.post1: prefill.py, decode.py, mla/, page.py, gemm/, quantization/, norm/, fused_moe/core.py,
+sampling.py. `plan` is made once, outside of the time, as engines make it once for all layers of a step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from microbench.libraries.base import Call, Kernel, Library
+from microbench.libraries.vllm import fused_add, kept, rms
+
+if TYPE_CHECKING:
+    from microbench.own_ops import KvWrite, Sampler
+    from predictor.ops import Attention, Gemm, MoE, Norm
+
+#: Bytes of the buffer that attention splits its work in. Source: FlashInfer's docstrings, 128 MB recommended.
+_WORKSPACE = 128 * 2**20
+#: Query heads a KV head from which SGLang decodes on the tensor cores. Source: its flashinfer_backend.py, recalled.
+_TENSOR_CORES = 4
+
+
+def _room(device: Any) -> Any:
+    import torch
+
+    return torch.zeros(_WORKSPACE, dtype=torch.uint8, device=device.torch_device)
+
+
+def _ragged(op: Attention, device: Any) -> Call:
+    from microbench.libraries import operands
+
+    x = operands.Ragged.of(op, device)
+    wrapper = LIBRARY.load().BatchPrefillWithRaggedKVCacheWrapper(_room(device), kv_layout="NHD")
+    wrapper.plan(
+        x.q_starts, x.k_starts, op.heads, op.kv_heads, op.head_dim, head_dim_vo=op.value_dim, causal=op.causal,
+        window_left=operands.window(op)[0], sm_scale=op.head_dim**-0.5, q_data_type=x.q.dtype, kv_data_type=x.k.dtype,
+    )  # fmt: skip
+    return Call(lambda: wrapper.run(x.q, x.k, x.v), lambda: (wrapper.run(x.q, x.k, x.v), x.wanted(op)))
+
+
+def _paged(op: Attention, device: Any) -> Call:
+    """Decode where every sequence has one query, else prefill behind a cache."""
+    from microbench.libraries import operands
+
+    flashinfer = LIBRARY.load()
+    x = operands.Paged.of(op, device)
+    sizes = (op.heads, op.kv_heads, op.head_dim, x.page)
+    options: dict[str, Any] = {
+        "window_left": operands.window(op)[0], "sm_scale": op.head_dim**-0.5, "q_data_type": x.q.dtype,
+        "kv_data_type": x.k.dtype,
+    }  # fmt: skip
+    pages = (x.page_starts, x.table.flatten(), x.last_page(op))
+    if op.q_len == 1:
+        tensor_cores = op.heads // op.kv_heads >= _TENSOR_CORES
+        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+            _room(device), kv_layout="NHD", use_tensor_cores=tensor_cores
+        )
+        wrapper.plan(*pages, *sizes, **options)
+    else:
+        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(_room(device), kv_layout="NHD")
+        wrapper.plan(x.q_starts, *pages, *sizes, causal=op.causal, **options)
+    return Call(lambda: wrapper.run(x.q, (x.k, x.v)), lambda: (wrapper.run(x.q, (x.k, x.v)), x.wanted(op)))
+
+
+def _latent(op: Attention, device: Any) -> Call:
+    from microbench.libraries import operands
+
+    x = operands.Paged.of(op, device, page=64)
+    width, rope = op.value_dim, op.head_dim - op.value_dim
+    wrapper = LIBRARY.load().BatchMLAPagedAttentionWrapper(_room(device), backend="auto")
+    wrapper.plan(
+        x.q_starts, x.page_starts, x.table.flatten(), x.lengths, op.heads, width, rope, x.page, op.causal,
+        op.head_dim**-0.5, x.q.dtype, x.k.dtype,
+    )  # fmt: skip
+    query = [part.contiguous() for part in x.q.split([width, rope], -1)]
+    cache = [part.contiguous() for part in x.k[:, :, 0].split([width, rope], -1)]
+    return Call(lambda: wrapper.run(*query, *cache), lambda: (wrapper.run(*query, *cache), x.wanted(op)))
+
+
+def _kv_write(op: KvWrite, device: Any) -> Call:
+    """Each token the last one of a sequence of its own, in a page of its own."""
+    import torch
+
+    from microbench.libraries import operands
+
+    flashinfer = LIBRARY.load()
+    key, value = (operands.bf16(device, op.tokens, op.kv_heads, op.head_dim) for _ in range(2))
+    cache = tuple(operands.bf16(device, op.tokens, operands.PAGE, op.kv_heads, op.head_dim) for _ in range(2))
+    order = torch.randperm(op.tokens)
+    pages, at = operands.ints(device, order), operands.ints(device, torch.arange(op.tokens))
+    last = operands.ints(device, torch.full((op.tokens,), operands.PAGE))
+    given = (at, last - 1, cache, pages, operands.starts(device, op.tokens, 1), last)
+
+    def pair() -> tuple[Any, Any]:
+        flashinfer.append_paged_kv_cache(key, value, *given, kv_layout="NHD")
+        return torch.stack([x[pages.long(), operands.PAGE - 1] for x in cache]), torch.stack([key, value])
+
+    return Call(lambda: flashinfer.append_paged_kv_cache(key, value, *given, kv_layout="NHD"), pair)
+
+
+def _nvfp4(op: Gemm, device: Any) -> Call:
+    import torch
+
+    from microbench.libraries import operands
+
+    flashinfer = LIBRARY.load()
+    a, w = operands.product(op, device)
+    ours, theirs = operands.fp4_scale(a), operands.fp4_scale(w)
+    b, scales = flashinfer.nvfp4_quantize(w, theirs)
+    alpha = 1.0 / (ours * theirs)
+
+    def launch() -> Any:
+        rows, own = flashinfer.nvfp4_quantize(a, ours)
+        return flashinfer.mm_fp4(rows, b.t(), own, scales.t(), alpha, torch.bfloat16, backend="cutlass")
+
+    return Call(launch, lambda: (launch(), a.double() @ w.double().t()))
+
+
+def _norm(op: Norm, device: Any) -> Call:
+    import torch
+
+    flashinfer = LIBRARY.load()
+    x, weight = device.randn(op.rows, op.cols, dtype=op.dtype), device.uniform(op.cols, low=0.5, dtype=op.dtype)
+    if op.residual:
+        return fused_add(x, weight, lambda left, right: flashinfer.fused_add_rmsnorm(left, right, weight, 1e-6))
+    out = torch.empty_like(x)
+    return Call(
+        lambda: flashinfer.rmsnorm(x, weight, 1e-6, out), lambda: (flashinfer.rmsnorm(x, weight, 1e-6), rms(x, weight))
+    )
+
+
+def _experts(op: MoE, device: Any) -> Call:
+    """CUTLASS's experts; of the first matrix the rows that the gate multiplies come first, as vLLM lays them for it."""
+    import torch
+
+    from microbench.libraries import operands
+
+    flashinfer = LIBRARY.load("fused_moe")
+    x = operands.bf16(device, op.tokens, op.hidden)
+    up = operands.bf16(device, op.experts, 2 * op.intermediate, op.hidden, scale=op.hidden**-0.5)
+    down = operands.bf16(device, op.experts, op.hidden, op.intermediate, scale=op.intermediate**-0.5)
+    ids, weights = operands.picked(op, device)
+    swapped = torch.cat(up.chunk(2, 1)[::-1], 1).contiguous()
+
+    def launch() -> Any:
+        out = flashinfer.cutlass_fused_moe(x, ids, weights, swapped, down, torch.bfloat16, quant_scales=[])
+        return out[0] if isinstance(out, list) else out
+
+    return Call(launch, lambda: (launch(), operands.experts(x, up, down, ids, weights)))
+
+
+def _sampler(op: Sampler, device: Any) -> Call:
+    import torch
+
+    sampling = LIBRARY.load("sampling")
+    logits = device.randn(op.rows, op.vocab, dtype="fp32", scale=4.0)
+
+    def launch() -> Any:
+        return sampling.top_k_top_p_sampling_from_logits(logits, op.top_k, op.top_p, filter_apply_order="top_k_first")
+
+    def pair() -> tuple[Any, Any]:
+        drawn = kept(logits, op).gather(-1, launch().long().unsqueeze(-1))
+        return drawn.float(), torch.ones_like(drawn, dtype=torch.float32)
+
+    return Call(launch, pair)
+
+
+#: Compute capabilities. Source: the sources read, see above; what they leave open is the instructions' own.
+LIBRARY = Library(
+    "flashinfer", ("flashinfer",), ("sglang", "vllm"), ("flashinfer-python", "flashinfer"),
+    "pip install flashinfer-python", "0.7.2.post1", recalled="from how many heads on SGLang decodes on tensor cores",
+    kernels={
+        "ragged": Kernel(_ragged, {"sglang": "flashinfer", "vllm": "vllm_flashinfer_fiprefill"}),
+        "paged": Kernel(_paged, {"sglang": "flashinfer", "vllm": "vllm_flashinfer_fidecode"}),
+        "latent": Kernel(_latent, {"sglang": "flashinfer", "vllm": "vllm_flashinfer_mla"}, (9, 0)),
+        "kv_write": Kernel(_kv_write, "flashinfer_append_paged_kv_cache"),
+        "nvfp4": Kernel(
+            _nvfp4, {"sglang": "sglang_flashinfer_cutlass_nvfp4", "vllm": "FlashInferCutlassNvFp4LinearKernel"}, (10, 0)
+        ),
+        "norm": Kernel(_norm, "flashinfer_rmsnorm"),
+        "experts": Kernel(
+            _experts,
+            {
+                "sglang": "sglang_flashinfer_cutlass_moe",
+                "vllm": "vllm_unquantizedfusedmoe_flashinfer_cutlass_flashinferexperts",
+            },
+            (9, 0),
+        ),
+        "sampler": Kernel(_sampler, "flashinfer_top_k_top_p_sampling"),
+    },
+)  # fmt: skip
