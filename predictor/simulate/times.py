@@ -237,21 +237,24 @@ def _joined(parts: Sequence[Timeline]) -> Timeline:
     return Timeline(sum(t.total_s for t in parts), sum(t.gpu_s for t in parts), sum(t.cpu_s for t in parts))
 
 
-#: A product that adds a weight's gradient to the fp32 one, over the forward product of as many FLOPs: the median of the
-#: 183 shapes that SimuMax measured in three layouts on A100 PCIe (source: MooreThreads/SimuMax@4dcaae5,
-#: configs/system/a100_pcie.json; dgrad 0.99 to 1.01, wgrad 1.05 to 1.07).
-ADDING = 1.06
+#: Of the time that reading and writing the fp32 gradient takes at the data sheet's bandwidth, what a product that adds
+#: to it takes longer than the forward product of as many FLOPs: the median of the 61 shapes that SimuMax measured in
+#: both layouts on A100 PCIe (source: MooreThreads/SimuMax@4dcaae5, configs/system/a100_pcie.json; 1.05 times as long
+#: there, and a share of the bytes explains them better than a share of the product: 1.7 against 2.2 %, medians).
+ADDING = 0.43
+#: Bytes of an element of that gradient, read and written, by definition.
+_ADDED_BYTES = 8.0
 
 
-def _times_as_long(op: Op, engine: Engine) -> float:
-    """The time of an operator over that of the measured kernel: of an older one, or one that does more."""
+def _longer_s(op: Op, seconds: float, engine: Engine, gpu: GPUSpec) -> float:
+    """What an operator takes beyond the ``seconds`` of the measured kernel: an older one, or one that does more."""
     if isinstance(op, Gemm):
         training = engine.training
         adds = training is not None and training.adds_in_product and op.layout == "nt" and op.kind == "linear"
-        return ADDING if adds else 1.0
+        return ADDING * _ADDED_BYTES * op.m * op.n * op.batch / gpu.memory_bandwidth if adds else 0.0
     if not isinstance(op, Attention):
-        return 1.0
-    return engine.slower.get(DECODE if op.is_decode else PREFILL, 1.0)
+        return 0.0
+    return (engine.slower.get(DECODE if op.is_decode else PREFILL, 1.0) - 1.0) * seconds
 
 
 def _of_its_age(ops: Sequence[Op], gpu: GPUSpec, table: KernelTable, library: str) -> KernelTable:
@@ -345,7 +348,8 @@ class Operators:
                 chosen_of = library_of(engine, gpu)
             table = predict_kernels(ops, gpu, self.selector, engine.kernels, chosen_of, engine.serves)
             if engine.slower or (engine.trains and any(isinstance(op, Gemm) and op.layout == "nt" for op in ops)):
-                table = stretched(np.array([_times_as_long(op, engine) for op in ops]), table)
+                more_s = [_longer_s(op, s, engine, gpu) for op, s in zip(ops, table.latency_s.tolist(), strict=True)]
+                table = stretched(1.0 + np.array(more_s) / table.latency_s, table)
             if engine.aged and engine.training is not None and engine.training.attention:
                 table = _of_its_age(ops, gpu, table, engine.training.attention)
             self._tables.append(table)
