@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -68,6 +69,54 @@ _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 def _is_last(t: torch.Tensor, form: torch.memory_format) -> bool:
     return t.is_contiguous(memory_format=form) and not t.is_contiguous()
+
+
+#: Results of calls by what was called with what: shapes, strides and dtypes. PyTorch works most of them out in Python,
+#: which is most of the time of a trace, and models call the same again and again. How many are kept is a guard against
+#: memory without end, chosen by hand, not from data.
+_KNOWN: dict[Any, tuple[Any, ...]] = {}
+_MOST_KNOWN = 50_000
+
+
+def _result(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What a call gives on the meta device: of one that makes new tensors, as it gave before."""
+    if not _makes_new(func):
+        return func(*args, **kwargs)
+    try:
+        key = (func, _described(args), _described(tuple(kwargs.items())))
+        known = _KNOWN.get(key)
+    except TypeError:  # an argument that is no key
+        return func(*args, **kwargs)
+    if known is None:
+        out = func(*args, **kwargs)
+        each = out if isinstance(out, tuple) else (out,)
+        if all(isinstance(t, torch.Tensor) and t.device.type == "meta" for t in each):
+            if len(_KNOWN) >= _MOST_KNOWN:
+                _KNOWN.clear()
+            _KNOWN[key] = (isinstance(out, tuple), tuple((t.shape, t.stride(), t.dtype) for t in each))
+        return out
+    several, sizes = known
+    made = tuple(torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in sizes)
+    return made if several else made[0]
+
+
+@lru_cache(maxsize=4096)
+def _makes_new(func: Any) -> bool:
+    """Whether an operator neither writes to its operands nor gives views of them, and gives tensors alone."""
+    schema = func._schema
+    new = all(value.alias_info is None for value in (*schema.arguments, *schema.returns))
+    return bool(schema.returns) and new and all(str(value.type) == "Tensor" for value in schema.returns)
+
+
+def _described(value: Any) -> Any:
+    """An argument as part of a key. TypeError for what is none."""
+    if isinstance(value, torch.Tensor):
+        if value.device.type != "meta" or value.is_sparse:
+            raise TypeError
+        return value.shape, value.stride(), value.dtype
+    if isinstance(value, list | tuple):
+        return tuple(_described(one) for one in value)
+    return type(value), value
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
@@ -148,7 +197,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return func(*args, **kwargs)
         args, kwargs, seen = _on_one_device(args, kwargs)
         try:
-            out = func(*args, **kwargs)
+            out = _result(func, args, kwargs)
         except Exception:
             self.failed = (self._scope(None)[0], str(func))
             raise
