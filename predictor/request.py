@@ -118,8 +118,9 @@ class Request:
         if recorded(config) is not None:
             config = _sized(self, config)
             return _as_recorded(self, config)._run(config, selector)
-        if self.mode == "forward" and self.cp != 1:
-            raise UnsupportedError(f"--cp {self.cp}: not built yet for --mode forward; expected --mode train")
+        for name, degree in (("cp", self.cp), ("dp", self.dp)) if self.mode == "forward" else ():
+            if degree != 1:
+                raise UnsupportedError(f"--{name} {degree}: not built yet for --mode forward; expected --mode train")
         return self._run(config, selector)
 
     def _run(self, config: ModelConfig, selector: ArtifactSet | RooflineOnly | None) -> Run:
@@ -210,7 +211,7 @@ def _sized(asked: Request, config: ModelConfig) -> ModelConfig:
     source = recorded(config)
     if source is None or not hasattr(source, "sized"):
         return config
-    named = {"batch": asked.batch, "steps": asked.steps}
+    named = {"batch": asked.batch, "steps": asked.steps, "gpus": None if asked.dp == 1 else asked.dp}
     said = {name: value for name, value in named.items() if value is not None}
     return traced_model(config.name, source.sized(**said), config.model_type) if said else config
 
@@ -253,6 +254,8 @@ def _check_for_traced(asked: Request, config: ModelConfig, splits: bool) -> None
             f"--cp {asked.cp}: no input of {config.name} says which axis is split; expected --input with one such as"
             " x:float[8,4096/cp,64]"
         )
+    if asked.dp != 1 and asked.mode == "forward" and not hasattr(recorded(config), "sized"):
+        raise UnsupportedError(f"--dp {asked.dp}: not built yet for --mode forward; expected --mode train")
     cp = 1 if asked.mode == "forward" else asked.cp
     found = [f"--{name} {value}" for name, value in (("cp", cp), ("ep", asked.ep)) if value != 1]
     found += ["--sp"] * bool(asked.sp) + [f"--lora {asked.lora}"] * bool(asked.lora)

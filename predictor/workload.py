@@ -285,7 +285,7 @@ class Workload:
             for name, default in _TRAINING.items():
                 if getattr(self, name) != default:
                     raise RequestError(f"{flag(name)} {getattr(self, name)}: only --mode train takes it")
-            serves = SERVED if self.mode in CACHED else ("sp", "cp") * (self.mode == "forward")
+            serves = SERVED if self.mode in CACHED else ("sp", "cp", "dp") * (self.mode == "forward")
             for name, value in over.trains_only.items():
                 if name not in serves:
                     shown = flag(name) if value is True else f"{flag(name)} {value}"

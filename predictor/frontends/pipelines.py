@@ -11,7 +11,11 @@
 Sizes of inputs, and `times`, `batch` and `seq_len`, are whole numbers or sums, products and exact quotients of the
 sizes, which a person sets with `--batch`, `--steps` and `--input "height=768"`. "/cp" marks the axis that context
 parallelism splits; a part without one runs whole on every GPU. `method`: what of the class runs in place of forward;
-`wide`: words in the names of parameters that stay in fp32; `dtype`: of the part, where it is not the run's.
+`wide`: words in the names of parameters that stay in fp32; `dtype`: of the part, where it is not the run's; `mode`:
+train, for a part that runs backward, too.
+
+A part may be a list of operators in place of a model (`ops`, `predictor.frontends.listed`): what one of `gpus` does, a
+size that `--dp` sets.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from typing import Any, Self
 from predictor.dtypes import DTYPES
 from predictor.errors import RequestError, SpecError, UnsupportedError, nearest, one_line
 from predictor.frontends.inputs import SPLIT, inputs_of
+from predictor.frontends.listed import Listed
 from predictor.frontends.sources import Module, need_torch
 from predictor.graph.recording import Recording
 from predictor.networks.config import ModelConfig
@@ -36,7 +41,8 @@ from predictor.yaml_reader import read_yaml_file
 EXPECTED = "a pipeline, with sizes and parts"
 #: A size beyond this is a slip of the keyboard; chosen by hand, not from data.
 _LARGEST = 2**40
-_KEYS = frozenset(["class", "model", "config", "method", "inputs", "times", "dtype", "wide", "batch", "seq_len"])
+_MODELS = ("class", "model", "ops")
+_KEYS = frozenset((*_MODELS, "config", "method", "inputs", "times", "dtype", "wide", "batch", "seq_len", "mode"))
 
 
 def of_pipeline(path: Path, words: str | Sequence[str] | None, model_of: Callable[..., ModelConfig]) -> TracedModel:
@@ -49,7 +55,7 @@ def of_pipeline(path: Path, words: str | Sequence[str] | None, model_of: Callabl
         raise SpecError(f"{path}: sizes: expected whole numbers by name")
     for name, part in data["parts"].items():
         _check(f"{path}: part {name!r}", part)
-    source = Steps(path, data["parts"], {"batch": 1, **sizes}, model_of)
+    source = Steps(path, data["parts"], {"batch": 1, "gpus": 1, **sizes}, model_of)
     return traced_model(path.stem, source.sized(**_said(words, source.values)), "pipeline")
 
 
@@ -108,12 +114,14 @@ class Steps(Source):
             named = str(spec["model"])
             beside = self.path.parent / named.split(":")[0]
             found = self.model_of(str(self.path.parent / named) if beside.is_file() else named, words or None)
+        elif "ops" in spec:
+            found = traced_model(name, Listed(name, spec["ops"], self.values["gpus"], self._size))
         else:
             cls, method = str(spec["class"]), str(spec.get("method", "forward"))
             about = [cls, spec.get("config", {}), method, spec.get("wide", [])]
             source = Module(where, lambda: _module(*about), inputs_of(words), made_of=(about, (cls.split(".")[0],)))
             found = traced_model(name, source)
-        return Part(name, found, times, str(spec.get("dtype", "")), batch, seq_len)
+        return Part(name, found, times, str(spec.get("dtype", "")), batch, seq_len, str(spec.get("mode", "forward")))
 
     def _words(self, text: str, where: str) -> str:
         """An input with numbers for its sizes."""
@@ -141,16 +149,19 @@ class Steps(Source):
 
 def _check(where: str, part: Any) -> None:
     """SpecError for a part that is none."""
-    if not isinstance(part, Mapping) or ("class" in part) == ("model" in part):
-        raise SpecError(f"{where}: expected a mapping with either class or model")
+    if not isinstance(part, Mapping) or sum(key in part for key in _MODELS) != 1:
+        raise SpecError(f"{where}: expected a mapping with either class, model or ops")
     for key in part:
         if key not in _KEYS:
             close = nearest(str(key), _KEYS, 1)
             tail = f"; nearest: {close[0]}" if close else ""
             raise SpecError(f"{where}: unknown key {key!r}; expected some of {', '.join(sorted(_KEYS))}{tail}")
-    for key, kind, words in (("config", Mapping, "a mapping"), ("inputs", list, "a list"), ("wide", list, "a list")):
+    for key, kind, words in (("config", Mapping, "a mapping"), ("inputs", list, "a list"), ("wide", list, "a list"),
+                             ("ops", list, "a list")):  # fmt: skip
         if not isinstance(part.get(key, kind() if kind is list else {}), kind):
             raise SpecError(f"{where}: {key}: expected {words}")
+    if part.get("mode", "forward") not in ("forward", "train"):
+        raise SpecError(f"{where}: mode {part['mode']!r}: expected forward or train")
     if part.get("dtype", "bf16") not in DTYPES:
         raise SpecError(f"{where}: dtype {part['dtype']!r}: expected one of {', '.join(DTYPES)}")
 

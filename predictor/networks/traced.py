@@ -70,7 +70,7 @@ class Alone:
 
 class Part(NamedTuple):
     """A part of a pipeline: ``model``, run ``times`` times over ``batch`` sequences of ``seq_len`` tokens (where its
-    inputs do not say its sizes), in ``dtype`` ("": that of the run)."""
+    inputs do not say its sizes), in ``dtype`` ("": that of the run). ``mode``: "train" with its backward pass."""
 
     name: str
     model: ModelConfig
@@ -78,10 +78,12 @@ class Part(NamedTuple):
     dtype: str = ""
     batch: int = 1
     seq_len: int = 1
+    mode: str = "forward"
 
 
 class Pipeline(Protocol):
-    """A source whose model is several, one after the other (`Source` beside it), some of them at each of ``steps``."""
+    """A source whose model is several, one after the other (`Source` beside it), some of them at each of ``steps``. Its
+    batch is that of all GPUs, whose number is the size "gpus"."""
 
     steps: int
 
@@ -90,7 +92,7 @@ class Pipeline(Protocol):
         ...
 
     def sized(self, **sizes: int) -> Pipeline:
-        """The same with other sizes: "batch", "steps"."""
+        """The same with other sizes: "batch", "steps", "gpus"."""
         ...
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from predictor.engines import CAPTURED
-from predictor.graph import Graph
+from predictor.graph import Graph, Node
 from predictor.networks import ModelConfig, Step
 from predictor.networks.traced import Part, parts_of, recorded, sized
 from predictor.ops.attention import Attention
-from predictor.ops.collective import Collective
+from predictor.ops.collective import Collective, over
 from predictor.ops.routing import RANDOM
 from predictor.precision import Precision
 from predictor.run import Run
@@ -18,6 +19,9 @@ from predictor.simulate.lower import lower, mesh_of
 from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.templates import lower_alike
 from predictor.workload import Workload
+
+if TYPE_CHECKING:
+    from predictor.hardware.mesh import Mesh
 
 #: Context lengths at which a decode step is forecast; steps between them are interpolated. A step's time is close to
 #: linear in the context, with bends where attention's tiles fill another wave. Chosen by looking at 24 random runs of
@@ -181,12 +185,27 @@ def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: 
 
 
 def _part_graph(part: Part, work: Workload, numbers: Precision) -> Graph:
-    """A pass of a part of a pipeline."""
+    """A pass of a part of a pipeline, its collectives over the links of the run's system."""
     step = replace(
-        make_step(work, numbers, "forward", part.seq_len, 0, part.batch), act_dtype=part.dtype or numbers.activation
+        make_step(work, numbers, part.mode, part.seq_len, 0, part.batch), act_dtype=part.dtype or numbers.activation
     )
-    formats, over = None if part.dtype else numbers.formats, work.parallelism
-    return lower(part.model, step, mesh_of(work), formats, work.engine, cp_comm=over.cp_comm, ulysses=over.ulysses)
+    formats, degrees, mesh = None if part.dtype else numbers.formats, work.parallelism, mesh_of(work)
+    accumulate = False if part.mode == "train" else None
+    graph = lower(
+        part.model, step, mesh, formats, work.engine, accumulate, cp_comm=degrees.cp_comm, ulysses=degrees.ulysses
+    )
+    if mesh is None or not any(isinstance(node.op, Collective) and not node.op.system for node, _ in graph.nodes()):
+        return graph
+    blocks = (replace(block, nodes=tuple(_linked(node, mesh) for node in block.nodes)) for block in graph.blocks)
+    return replace(graph, blocks=tuple(blocks))
+
+
+def _linked(node: Node, mesh: Mesh) -> Node:
+    """A node with the links of ``mesh``, where it is a collective that has none yet."""
+    op = node.op
+    if not isinstance(op, Collective) or op.system:
+        return node
+    return replace(node, op=over(mesh.system, op.kind, op.dtype, op.size, op.ranks))
 
 
 def _decode_graphs(

@@ -94,7 +94,7 @@ def test_sizes_come_from_the_request(tmp_path: Path) -> None:
     [
         ("parts: {}", "expected a pipeline"),
         ("sizes: {a: 1.5}\nparts: {x: {model: gpt2}}", "whole numbers by name"),
-        ("parts: {x: {modle: gpt2}}", "either class or model"),
+        ("parts: {x: {modle: gpt2}}", "either class, model or ops"),
         ("parts: {x: {model: gpt2, tims: 2}}", "nearest: times"),
         ("parts: {x: {class: torch.nn.Nothing}}", "no torch.nn.Module"),
         ("parts: {x: {class: os.system, config: {command: ls}}}", "no torch.nn.Module"),
@@ -131,11 +131,13 @@ def test_a_wrong_size_is_one_line(words: tuple[dict[str, object], str], tmp_path
 @each("name", sorted(path.stem for path in PIPELINES.glob("*.yaml")))
 def test_a_pipeline_of_the_house_reads_its_sizes(name: str) -> None:
     """What needs the classes of diffusers is left to those who have them."""
-    source = recorded(model_of(name, "height=512 width=768"))
+    source = recorded(model_of(name)).sized(batch=64, gpus=4)
     for part in source.spec.values():
-        asked = inputs_of([source._words(str(one), name) for one in part["inputs"]])
-        assert asked and all(min(one.shape) > 0 for one in asked)
-    assert source.splits
+        asked = inputs_of([source._words(str(one), name) for one in part.get("inputs", ())])
+        assert ("ops" in part) != bool(asked) and all(min(one.shape) > 0 for one in asked)
+    assert source.splits or all("ops" in part for part in source.spec.values())
+    if "height" in source.values:
+        assert recorded(model_of(name, "height=512 width=768")).values["width"] == 768
 
 
 def collectives(cp: int, ulysses: int) -> dict[str, list[Collective]]:

@@ -1,0 +1,153 @@
+"""A part of a pipeline that is a list of operators and collectives, not a module: what one GPU does.
+
+    - {op: gemm, m: batch/gpus, n: 1024, k: 479}
+    - {op: elementwise, fn: relu, elements: batch/gpus*1024}
+    - {collective: all_reduce, bytes: 4*100000, ranks: 8}
+    - {mlp: [479, 1024, 1024, 1], rows: batch/gpus, phase: backward}
+    - {tables: {rows: [40000000, 39060], pooling: [3, 2], width: 128, batch: batch, sharding: planned}, phase: backward}
+
+Fields are those of the operator's class; whole numbers may be formulas of the pipeline's sizes. ``mlp`` is a chain of
+linear layers of these widths with a relu behind each (none with ``relu: false``), backward the products of both
+gradients. A collective is of all GPUs, or of the first ``ranks`` side by side. ``tables`` are embedding tables over all
+GPUs with their exchanges (`predictor.frontends.tables`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from itertools import pairwise
+from typing import Any
+
+from predictor.dtypes import bytes_of
+from predictor.errors import RequestError, SpecError, nearest
+from predictor.frontends.tables import INDEX_BYTES, PLANNED, spread
+from predictor.graph.graph import Block, Graph, Node
+from predictor.graph.recording import Recording
+from predictor.graph.tensor import Tensor
+from predictor.networks.step import Step
+from predictor.networks.traced import Alone, Source
+from predictor.ops import OPERATORS, Op
+from predictor.ops.base import BACKWARD, FORWARD
+from predictor.ops.collective import KINDS, Collective
+from predictor.ops.elementwise import Elementwise
+from predictor.ops.gemm import Gemm
+from predictor.ops.sparse import EmbeddingBag
+
+#: What an entry of a list is, by the key that it has.
+_KINDS = ("op", "collective", "mlp", "tables")
+#: Makes a whole number of a formula; the text says where it stands.
+Size = Callable[[Any, str], int]
+
+
+class Listed(Alone, Source):
+    """The operators of a list; collectives are of ``gpus`` GPUs, whose links `predictor.simulate.plan` fills in."""
+
+    sizes: tuple[int, int] | None = (1, 1)
+    dtype = ""
+    modes: tuple[str, ...] = ("forward",)
+
+    def __init__(self, name: str, asked: Sequence[Any], gpus: int, size: Size) -> None:
+        self.name, self.asked, self.gpus, self.size = name, asked, gpus, size
+        self._ops("bf16")  # says what is wrong before anything runs
+
+    def record(self, step: Step, accumulate: bool | None, tp: int = 1) -> Recording:
+        self.check_whole(tp)
+        nodes = tuple(
+            Node(op, f"{self.name} {op.label}", outputs=(Tensor(op.label, ("d0",), (1,), op.dtype),))
+            for op in self._ops(step.act_dtype)
+        )
+        return Recording(
+            self.name, "forward", step.act_dtype, Graph((Block(self.name, nodes),), recorded=True), 0, 0, 0.0,
+            source="a list of operators",
+        )  # fmt: skip
+
+    def parameters(self, tp: int = 1) -> int:
+        """Entries of the tables that a GPU looks up in."""
+        ops = [op for op in self._ops("bf16") if isinstance(op, EmbeddingBag) and op.phase == FORWARD]
+        return sum(op.rows * op.width for op in ops)
+
+    def cache_bytes(self, batch: int, tokens: int, kv_dtype: str, tp: int = 1) -> float:
+        return 0.0
+
+    def _ops(self, dtype: str) -> list[Op]:
+        found: list[Op] = []
+        for place, one in enumerate(self.asked):
+            where = f"{self.name}: operator {place + 1}"
+            if not isinstance(one, Mapping) or sum(key in one for key in _KINDS) != 1:
+                raise SpecError(f"{where}: expected a mapping with one of {', '.join(_KINDS)}")
+            if _phase(one, where) and "tables" in one:
+                found += self._tables(one, dtype, where)
+            elif "mlp" in one:
+                found += self._chain(one, dtype, where)
+            elif "op" in one:
+                found.append(_operator(one, dtype, where, self.size))
+            else:
+                kind = str(one["collective"])
+                if kind not in KINDS:
+                    raise SpecError(f"{where}: unknown collective {kind!r}: expected one of {', '.join(KINDS)}")
+                ranks = min(self.size(one.get("ranks", self.gpus), where), self.gpus)
+                found += self._collective(kind, self.size(one.get("bytes", 0), where), dtype, ranks)
+        return found
+
+    def _collective(self, kind: str, size: int, dtype: str, ranks: int = 0) -> list[Op]:
+        ranks = ranks or self.gpus
+        return [Collective(dtype, kind, size, ranks)] if ranks > 1 and size else []
+
+    def _chain(self, one: Mapping[str, Any], dtype: str, where: str) -> list[Op]:
+        """Linear layers one after the other."""
+        if not isinstance(one["mlp"], list) or len(one["mlp"]) < 2:
+            raise SpecError(f"{where}: mlp: expected a list of two widths or more")
+        widths, rows = [self.size(width, where) for width in one["mlp"]], self.size(one.get("rows", 1), where)
+        found: list[Op] = []
+        for k, n in pairwise(widths):
+            product, relu = Gemm(dtype, rows, n, k, bias=True), Elementwise(dtype, "relu", rows * n)
+            chain: tuple[Op, ...] = (product, relu) if one.get("relu", True) else (product,)
+            found += chain if _phase(one, where) == FORWARD else [op for at in chain[::-1] for op in at.backward()]
+        return found
+
+    def _tables(self, one: Mapping[str, Any], dtype: str, where: str) -> list[Op]:
+        """Look-ups and what is exchanged for them; backward, updates of what was looked up, and gradients."""
+        asked = one["tables"]
+        if not isinstance(asked, Mapping) or not all(isinstance(asked.get(key), list) for key in ("rows", "pooling")):
+            raise SpecError(f"{where}: tables: expected rows and pooling, a list each, width, batch and sharding")
+        rows, pooling = ([self.size(n, where) for n in asked[key]] for key in ("rows", "pooling"))
+        width, batch = (self.size(asked.get(key, 1), where) for key in ("width", "batch"))
+        over = spread(rows, pooling, width, batch, self.gpus, str(asked.get("sharding", PLANNED)))
+        phase = _phase(one, where)
+        bags: list[Op] = [EmbeddingBag(dtype, *each, phase=phase) for each in over.looked_up]
+        wide = bytes_of(dtype)
+        pooled = self._collective("all_to_all", round(over.pooled * wide), dtype)
+        if phase == BACKWARD:
+            back = self._collective("all_gather", round(over.scattered * wide), dtype)
+            return [*pooled, *back, *bags, *self._collective("all_reduce", round(over.summed * wide), dtype)]
+        indices = self._collective("all_to_all", over.indices * INDEX_BYTES, dtype)
+        return [*indices, *bags, *pooled, *self._collective("reduce_scatter", round(over.scattered * wide), dtype)]
+
+
+def _phase(one: Mapping[str, Any], where: str) -> str:
+    phase = str(one.get("phase", FORWARD))
+    if phase not in (FORWARD, BACKWARD):
+        raise SpecError(f"{where}: phase {phase!r}: expected {FORWARD} or {BACKWARD}")
+    return phase
+
+
+def _operator(one: Mapping[str, Any], dtype: str, where: str, size: Size) -> Op:
+    """An operator by its name and fields. SpecError, one line, for one that there is not."""
+    name = str(one["op"])
+    if name not in OPERATORS:
+        close = nearest(name, OPERATORS, 1)
+        tail = f"; nearest: {close[0]}" if close else ""
+        raise SpecError(f"{where}: unknown operator {name!r}{tail}")
+    cls = OPERATORS[name]
+    known = {field.name: str(field.type) for field in fields(cls)}
+    given = {key: value for key, value in one.items() if key != "op"}
+    for key in given:
+        if key not in known:
+            raise SpecError(f"{where}: {name} has no field {key!r}; expected some of {', '.join(known)}")
+    said: dict[str, Any] = {"dtype": dtype}
+    said |= {key: size(value, where) if known[key] == "int" else value for key, value in given.items()}
+    try:
+        return cls(**said)
+    except (TypeError, ValueError, RequestError) as error:
+        raise SpecError(f"{where}: {name}: {error}") from None
