@@ -141,17 +141,17 @@ def sized(config: ModelConfig, graph: Graph) -> ModelConfig:
         return config
     ahead = [block for block in graph.blocks if block.backward_of is None]
     layers = [b for b, block in enumerate(ahead) if block.layers]
-    if not layers:
+    handed = [block.carried[0] for b in layers if (block := ahead[b]).carried]
+    if not handed:  # no layers, or such as stand side by side (tables of a recommender)
         return config
     of_layer = re.compile(re.escape(ahead[layers[0]].name) + r"\.(\d+)(?:\.|$)")
     alone = (of_layer.match(node.scope) for block in ahead if not block.layers for node in block.nodes)
     last = max(*ahead[layers[-1]].layers, *(int(found[1]) for found in alone if found), 0)
-    carried = max((block.carried[0] for b in layers if (block := ahead[b]).carried), key=lambda t: t.elements)
     before, after = (
         {id(w): w for w, _ in Graph(tuple(part)).weights()} for part in (ahead[: layers[0]], ahead[layers[-1] + 1 :])
     )
     tied = max((w.elements for key, w in before.items() if key in after), default=0)
-    hidden = carried.shape[-1]
+    hidden = max(handed, key=lambda t: t.elements).shape[-1]
     return replace(
         config, layers=last + 1, hidden=hidden, tie_embeddings=tied > 0,
         vocab=max(1, tied // hidden),

@@ -34,10 +34,9 @@ def test_a_unet_has_its_published_work() -> None:
     assert not answer.unknown
 
 
-@each("name", ("pixart-sigma", "sana-1.6b", "sd3.5-medium"))
-def test_a_denoiser_runs_and_its_steps_add_up(name: str) -> None:
-    net = zoo.NETWORKS[name]
-    model = predictor.trace(net.build, net.words(2), name=name)
+def test_a_denoiser_runs_and_its_steps_add_up() -> None:
+    net = zoo.NETWORKS["sd-2.1"]
+    model = predictor.trace(net.build, net.words(2), name="unet")
     answer = predictor.predict(model, "h100")
     assert not answer.unknown
     assert predictor.predict(model, "h100", steps=3).latency_s == pytest.approx(3 * answer.latency_s, rel=0.35)

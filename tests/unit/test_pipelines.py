@@ -140,6 +140,21 @@ def test_a_pipeline_of_the_house_reads_its_sizes(name: str) -> None:
         assert recorded(model_of(name, "height=512 width=768")).values["width"] == 768
 
 
+#: Parameters of the denoising network in 10^9, as cards and papers print them (from memory).
+PARAMETERS = {
+    "pixart-sigma": 0.61, "sana1.5-1.6b": 1.6, "sana1.5-4.8b": 4.8, "sd3.5-medium": 2.24, "sd3.5-large": 8.06,
+    "cogvideox-2b": 1.69, "cogvideox1.5-5b": 5.57, "wan2.1-1.3b": 1.42, "wan2.1-14b": 14.3,
+}  # fmt: skip
+
+
+def test_parameters_of_denoisers_are_those_that_cards_print() -> None:
+    pytest.importorskip("diffusers", reason="the extra diffusion is not installed")
+    for name, published in PARAMETERS.items():
+        source = recorded(model_of(name))
+        (part,) = (source._part(each, spec) for each, spec in source.spec.items() if each == "denoiser")
+        assert recorded(part.model).parameters() / 1e9 == pytest.approx(published, rel=0.02), name
+
+
 def collectives(cp: int, ulysses: int) -> dict[str, list[Collective]]:
     model = predictor.trace(Block, WORDS, name="block")
     run = Request(model, "h100", dtype="bf16", cp=cp, ulysses=ulysses).run()
