@@ -11,19 +11,19 @@ import numpy.typing as npt
 from predictor.estimators.base import Batch
 from predictor.estimators.cores.collective import OWN, Constants, Links, Own, OwnKernels, seconds, with_links
 from predictor.estimators.device import Device
-from predictor.estimators.eager import eager_seconds, overhead
+from predictor.estimators.eager import Launched
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray
 
 
-class Collectives:
+class Collectives(Launched):
     """Seconds of collectives from shared constants and the scalars of measured systems."""
 
     def __init__(self, name: str, constants: Constants, own: Mapping[str, Own], host_s: Mapping[str, float]) -> None:
         self.name = name
         self._constants = constants
         self._own = {system: found.logs() for system, found in own.items()}
-        self._host = {gpu: (host, 0.0) for gpu, host in host_s.items()}
+        self._calls, self._own_calls = {"collective": {gpu: (host, 0.0) for gpu, host in host_s.items()}}, {}
 
     @classmethod
     def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Collectives:
@@ -34,10 +34,6 @@ class Collectives:
             {system: Own.from_manifest(values, system) for system, values in manifest["systems"].items()},
             {str(gpu): float(value) for gpu, value in manifest["host_s"].items()},
         )
-
-    def eager_seconds(self, kernel_s: FloatArray, gpu: str, call: str) -> FloatArray:
-        """What a call that is launched by itself takes, (n,): the host's time, or the kernel's where it is longer."""
-        return eager_seconds(kernel_s, *overhead(self._host, gpu))
 
     def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         """Kernel time, shape (n,)."""

@@ -24,3 +24,17 @@ def eager_seconds(seconds: FloatArray, host: FloatArray | float, launch: FloatAr
     """max(host, launch + kernel), of shape (n,): the host's time of a call, or the kernel behind its launch."""
     result: FloatArray = np.maximum(host, launch + seconds)
     return result
+
+
+class Launched:
+    """What estimators of calls that a host launches one by one share: the overheads of each kind of call, and those of
+    calibrated GPUs, (host, launch) by kind."""
+
+    _calls: Mapping[str, Overheads]
+    _own_calls: Mapping[str, Mapping[str, Sequence[float]]]
+
+    def eager_seconds(self, seconds: FloatArray, gpu_id: str, call: str) -> FloatArray:
+        """What protocol "eager_events" reads for kernels of ``seconds``, (n,): the GPU's own overhead of such a
+        ``call``, or the medians of the measured ones."""
+        own = self._own_calls.get(gpu_id, {}).get(call)
+        return eager_seconds(seconds, *(own or overhead(self._calls.get(call, {}), gpu_id)))

@@ -16,7 +16,7 @@ from predictor.errors import SpecError
 from predictor.estimators.base import Batch
 from predictor.estimators.cores.stream import Constants, kernel_seconds, traffic_of
 from predictor.estimators.device import Device
-from predictor.estimators.eager import eager_seconds, overhead
+from predictor.estimators.eager import Launched
 from predictor.estimators.explanation import COUNT, SHARE, Explanation, rests_on, terms
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray
@@ -30,7 +30,7 @@ DTYPES = ("*",)
 MEMORY_TYPES = ("HBM2", "HBM2e", "HBM3", "HBM3e", "GDDR5", "GDDR6", "GDDR6X", "GDDR7")
 
 
-class MemoryBound:
+class MemoryBound(Launched):
     """The estimator of memory-bound operators. Built by `from_artifact`; immutable afterwards."""
 
     def __init__(
@@ -42,8 +42,9 @@ class MemoryBound:
         self._share_by_type: dict[str, float] = manifest["share_by_memory_type"]
         self._share_by_architecture: dict[str, float] = manifest["share_by_architecture"]
         self._hold_by_architecture: dict[str, float] = manifest["hold_by_architecture"]
-        self._overhead: dict[str, Any] = manifest["eager_overhead_s"]
         self._own: dict[str, Any] = manifest["calibrated"]
+        self._calls = manifest["eager_overhead_s"]
+        self._own_calls = {gpu: about["eager_overhead_s"] for gpu, about in self._own.items()}
         ordered = np.sort(np.array(list(boards.values())), axis=0)  # np.median loads numpy.ma, which is felt at a start
         middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2.0
         self._median = tuple(float(v) for v in middle)
@@ -94,8 +95,3 @@ class MemoryBound:
         ])  # fmt: skip
         rests = rests_on(gpu.id, self._own, self._boards, "the bandwidth share", "its memory and architecture")
         return Explanation(tuple(found), "launch" if fixed > 0.5 * kernel else "bytes", rests)
-
-    def eager_seconds(self, seconds: FloatArray, gpu_id: str, op: str = "elementwise") -> FloatArray:
-        """What protocol "eager_events" reads for kernels of ``seconds``; ``op`` is elementwise, softmax or norm."""
-        own = self._own.get(gpu_id, {}).get("eager_overhead_s", {}).get(op)
-        return eager_seconds(seconds, *(own or overhead(self._overhead.get(op, {}), gpu_id)))

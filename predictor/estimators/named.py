@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, field, fields
+from dataclasses import astuple, field, fields
 from typing import Any, Self
 
 import numpy as np
@@ -23,13 +24,35 @@ def p_norm(a: FloatArray, b: FloatArray, p: float) -> FloatArray:
     return result
 
 
-def constant(unit: str, meaning: str) -> Any:
-    """A field of constants; an explanation prints its unit and meaning."""
-    return field(metadata={"unit": unit, "meaning": meaning})
+#: Names along the axes of a constant that is an array.
+Axes = tuple[tuple[str, ...], ...]
+
+
+def constant(unit: str, meaning: str, *axes: tuple[str, ...]) -> Any:
+    """A field of constants; an explanation prints its unit and meaning. An array has a name for every place along each
+    of its ``axes``."""
+    return field(metadata={"unit": unit, "meaning": meaning, "axes": axes})
+
+
+def _written(value: Any, axes: Axes) -> Any:
+    """A number rounded so that the same fit gives the same text everywhere; an array as such, by its names."""
+    if axes:
+        return {name: _written(part, axes[1:]) for name, part in zip(axes[0], value, strict=True)}
+    return math.exp(round(math.log(value), 9)) if value > 0.0 else 0.0
+
+
+def _read(value: Any, axes: Axes) -> Any:
+    """What `_written` wrote; ValueError where the names are others."""
+    if not axes:
+        return float(value)
+    if not isinstance(value, Mapping) or set(value) != set(axes[0]):
+        raise ValueError(f"{', '.join(value) if isinstance(value, Mapping) else value}; expected {', '.join(axes[0])}")
+    return np.array([_read(value[name], axes[1:]) for name in axes[0]])
 
 
 class Named:
-    """What the constants of every core share; a subclass is a dataclass whose fields are numbers above zero."""
+    """What the constants of every core share; a subclass is a dataclass whose fields are numbers above zero, or arrays
+    of them by name (`constant`), in which 0 stands for what there is not."""
 
     __slots__ = ()
 
@@ -54,16 +77,23 @@ class Named:
         if not cls.reads(values):
             found = ", ".join(values) if isinstance(values, Mapping) else f"{values!r:.40}"
             raise SpecError(f"constants of {key!r} are {found or 'none'}; expected {', '.join(cls.names())}")
-        return cls(**{name: float(value) for name, value in values.items()})
+        try:
+            return cls(**{name: _read(values[name], axes) for name, axes in cls._axes().items()})
+        except ValueError as error:
+            raise SpecError(f"constants of {key!r}: {error}") from None
 
     @classmethod
     def reads(cls, values: Mapping[str, Any]) -> bool:
         """Whether the names are exactly the fields."""
         return isinstance(values, Mapping) and set(values) == set(cls.names())
 
-    def to_manifest(self) -> dict[str, float]:
+    def to_manifest(self) -> dict[str, Any]:
         """The constants by name, rounded so that the same fit gives the same text everywhere."""
-        return asdict(self.from_logs(np.round(self.logs(), 9)))  # type: ignore[call-overload, no-any-return]
+        return {name: _written(getattr(self, name), axes) for name, axes in self._axes().items()}
+
+    @classmethod
+    def _axes(cls) -> dict[str, Axes]:
+        return {field.name: field.metadata.get("axes", ()) for field in fields(cls)}  # type: ignore[arg-type]
 
 
 def of_a_form(values: Mapping[str, Any], forms: Sequence[type[Named]], key: str) -> Named:

@@ -295,7 +295,7 @@ class ServingEstimator:
         they are, and the cores tell what this board's memory changes. With ``corners``, both are asked at measured
         sizes alone (`predictor.estimators.knots`); ``others`` is what else tells these kernels from others.
         """
-        device, key = self._corrections.device_as(source, gpu, dtype), f"{source}|{kind}"
+        device, key = self._device(source, gpu, dtype), f"{source}|{kind}"
         sibling = None if source == gpu.id else self._corrections.device(source, variant(dtype))
         asked = device if sibling is None or sibling.sms != device.sms else sibling
 
@@ -311,6 +311,10 @@ class ServingEstimator:
         )
         own = self._corrections.own_rows(key, lambda: features(shapes, asked, core_time(shapes, asked)))
         return seconds * np.exp(own)
+
+    def _device(self, source: str, gpu: GPUSpec, dtype: str) -> Device:
+        """What its core reads of a GPU for which ``source`` answers."""
+        return self._corrections.device_as(source, gpu, dtype)
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """What the formula says of the only operator of ``batch``, and the factor of the trees over it."""

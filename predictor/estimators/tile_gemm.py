@@ -1,14 +1,17 @@
 """fp32 matrix products on the CUDA cores: the fastest of the kernels that a library may pick.
 
-The time of a kernel is an analytic model of its tiles, waves and split-K factor (`cores.sgemm`), and shared by every
-GPU. A GPU has two scalars: ``u``, the share of the best kernel's rate that it sustains, and the share of its memory
-bandwidth that GEMM kernels reach. They are fitted where a GPU was measured. Elsewhere ``u`` follows from
-the board's power: no more than its power limit pays for at the power per FLOP/s of its architecture
+The core (`predictor.estimators.cores.sgemm`) is of known tiles, waves and split-K factors, not of candidates alone as
+that of tensor cores is: rows name the kernel that ran, of one of three generations of libraries. What all boards of a
+library share are its constants. A board has two numbers: the share of the best kernel's rate that it sustains, and the
+share of its memory bandwidth that GEMM kernels reach. They are fitted where a GPU was measured. Elsewhere the first
+follows from the board's power: no more than its power limit pays for at the power per FLOP/s of its architecture
 (`predictor.estimators.device`), and the bandwidth share is the median of those fitted.
 
 cuBLAS picks a kernel by a cost model of its own. What it picks is imitated by the smallest time x penalty, with a
 penalty for each tile and split factor that was fitted to the kernels that really ran (a multinomial logit). A GPU whose
 library nobody measured gets the mean of the other libraries' kernels, each by how likely it is to be picked.
+
+On top is what a calibration's rows say, as in every estimator of serving kernels; no trees.
 
 Arrays: n operators, c candidates; what depends on both is of shape (n, c).
 """
@@ -16,108 +19,88 @@ Arrays: n operators, c candidates; what depends on both is of shape (n, c).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
-from typing import Any
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from predictor.engines import EAGER
 from predictor.errors import SpecError
 from predictor.estimators.base import Batch
-from predictor.estimators.calibrated import Calibrated
 from predictor.estimators.cores import sgemm
 from predictor.estimators.cores.gemm import CoreTime, Shapes
-from predictor.estimators.cores.sgemm import Candidates, Constants, IntArray
+from predictor.estimators.cores.sgemm import LIBRARIES, Board, Candidates, Constants, IntArray
 from predictor.estimators.device import Device, sustained_share
-from predictor.estimators.eager import eager_seconds, overhead
+from predictor.estimators.eager import Launched
 from predictor.estimators.explanation import COUNT, SHARE, Explanation, rests_on, terms
+from predictor.estimators.residual import ANY_GPU, Corrections, ServingEstimator
 from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray
 
+#: The last word of its keys.
+FP32 = "fp32"
 
-class TileGemm:
+
+class TileGemm(Launched, ServingEstimator):
     """The fp32 GEMM estimator. Built by `from_artifact`; immutable afterwards."""
 
-    def __init__(
-        self, const: Constants, boards: Mapping[str, tuple[float, float]], manifest: Mapping[str, Any],
-        weights: Mapping[str, npt.NDArray[Any]],
-    ) -> None:  # fmt: skip
-        self.name = str(manifest["name"])
-        self.const = const
-        self._boards = dict(boards)
+    forms: ClassVar = (Constants,)
+
+    def __init__(self, name: str, corrections: Corrections, manifest: Mapping[str, Any]) -> None:
+        super().__init__(name, corrections)
+        cores, calibrated = corrections.cores, manifest["calibrated"]
+        keys = [f"{ANY_GPU}|{library}|{FP32}" for library in LIBRARIES]
+        known = {i: cast(Constants, cores[key]) for i, key in enumerate(keys) if key in cores}
+        self._shared = {i: const for i, const in known.items() if const.efficiency.any()}
+        if not self._shared:
+            raise SpecError(f"the artifact has no constants for any of {', '.join(keys)}")
+        self._measured = {gpu: Board.from_manifest(values, gpu) for gpu, values in manifest["boards"].items()}
+        self._calibrated = {gpu: Board.from_manifest(about["board"], gpu) for gpu, about in calibrated.items()}
+        self._bandwidth = float(np.median([board.bandwidth for board in self._measured.values()] or [1.0]))
         self._need = {str(k): float(v) for k, v in manifest["power_need"].items()}
-        self._bandwidth = float(np.median([bw for _, bw in boards.values()])) if boards else 1.0
-        self._libraries = {str(k): sgemm.LIBRARIES.index(v) for k, v in manifest["libraries"].items()}
-        self._overhead: dict[str, dict[str, list[float]]] = manifest["eager_overhead_s"]
-        try:
-            own = {str(g): Calibrated.from_manifest(entry, weights) for g, entry in manifest["calibrated"].items()}
-        except (KeyError, ValueError) as error:
-            raise SpecError(f"tile_gemm artifact: key 'calibrated' is incomplete ({error})") from None
-        self._own: dict[str, Calibrated] = own
-        self._tables: dict[tuple[int, int, str], Candidates] = {}
+        self._libraries = {str(k): LIBRARIES.index(v) for k, v in manifest["libraries"].items()}
+        self._calls = manifest["eager_overhead_s"]
+        self._own_calls = {gpu: about["eager_overhead_s"] for gpu, about in calibrated.items()}
+        self._tables: dict[tuple[str, int, bool, int], tuple[Constants, Candidates]] = {}
 
     @classmethod
-    def from_artifact(cls, manifest: dict[str, Any], weights: dict[str, npt.NDArray[Any]]) -> TileGemm:
-        """The estimator of a manifest and its arrays; SpecError where they were made for other tiles."""
-        if tuple(manifest["tiles"]) != tuple(t.name for t in sgemm.TILES):
-            raise SpecError(f"tile_gemm artifact has tiles {manifest['tiles']}, this version knows others")
-        try:
-            values: dict[str, Any] = {k: np.asarray(weights[k], dtype=np.float64) for k in sgemm.ARRAYS}
-            values |= {k: float(weights[k]) for k in sgemm.SCALARS}
-            table = np.asarray(weights["boards"], dtype=np.float64)
-        except KeyError as error:
-            raise SpecError(f"tile_gemm artifact lacks the array {error}") from None
-        boards = {str(g): (float(u), float(bw)) for g, (u, bw) in zip(manifest["boards"], table, strict=True)}
-        return cls(Constants(**values), boards, manifest, weights)
+    def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """From an artifact's two files; SpecError where a key is missing, or constants are of other tiles."""
+        return cls(str(manifest["name"]), Corrections(manifest, weights, cls.forms), manifest)
 
-    def calibrated(self, gpu_id: str, own: Calibrated) -> TileGemm:
-        """This estimator with another own side of one GPU."""
-        result = copy(self)
-        result._own = {**self._own, gpu_id: own}
-        result._tables = {}
-        return result
-
-    def board(self, gpu: GPUSpec) -> tuple[float, float]:
-        """(u, bandwidth share): fitted scalars where the GPU was measured, the data sheet's elsewhere."""
-        known = self._own[gpu.id].board if gpu.id in self._own else self._boards.get(gpu.id)
-        return (sustained_share(gpu, self._need), self._bandwidth) if known is None else known
+    def board(self, gpu: GPUSpec) -> Board:
+        """Fitted numbers where the GPU was measured or calibrated, the data sheet's elsewhere."""
+        known = self._calibrated.get(gpu.id, self._measured.get(gpu.id))
+        return Board(sustained_share(gpu, self._need), self._bandwidth) if known is None else known
 
     def library(self, gpu: GPUSpec) -> int:
         """The GPU's kernel library, or the nearest one (the newer of two) that was measured."""
-        named = self._libraries.get(generation(gpu), sgemm.library_of(gpu))
-        return sgemm.nearest_library(self.const.efficiency.max(axis=(1, 2)) > 0.0, named)
+        measured = np.array([i in self._shared for i in range(len(LIBRARIES))])
+        return sgemm.nearest_library(measured, self._libraries.get(generation(gpu), sgemm.library_of(gpu)))
 
     def measured(self, gpu: GPUSpec) -> bool:
         """Whether rows of the GPU's generation tell what its library picks."""
-        return gpu.id in self._own or generation(gpu) in self._libraries
+        return gpu.id in self._calibrated or generation(gpu) in self._libraries
 
-    def _candidates(self, library: int, layout: int, own: str) -> Candidates:
-        """Candidates of a library and layout (``len(LAYOUTS)`` stands for kernels of either), arrays of shape (c,).
+    def library_constants(self) -> list[Constants]:
+        """Those of every measured library, in order."""
+        return list(self._shared.values())
 
-        ``library`` `UNSEEN` stands for one that nobody measured: the kernels of all that were, at their mean rates.
-        ``own`` is the id of a calibrated GPU, whose own tiles they are, or "".
-        """
-        key = (library, layout, own)
+    def constants(self, gpu: GPUSpec) -> tuple[str, Constants]:
+        """(whose they are, constants): a calibrated GPU's own, or its library's."""
+        library = LIBRARIES[self.library(gpu)]
+        source, _, constants = self._corrections.resolve(gpu, EAGER.kernels, FP32, kernel=library)
+        return source, cast(Constants, constants)
+
+    def _picking(self, gpu: GPUSpec, layout: int) -> tuple[Constants, Candidates]:
+        """The constants of a GPU, and what its library picks among in a layout."""
+        (source, own), measured = self.constants(gpu), self.measured(gpu)
+        key = (source, self.library(gpu), measured, layout)
         if key not in self._tables:
-            const = self.constants(own, library)
-            tables = const.efficiency, const.penalty, const.split_penalty
-            rates, *penalties = (
-                sgemm.consensus(*tables) if library == sgemm.UNSEEN else (table[library] for table in tables)
-            )
-            either = layout == len(sgemm.LAYOUTS) or not rates[layout].any()
-            rate = rates.max(axis=0) if either else rates[layout]
-            tile_penalty, split_penalty = (p.min(axis=0) if either else p[layout] for p in penalties)
-            tiles, splits = sgemm.all_candidates()
-            keep = rate[tiles] > 0.0
-            tiles, splits = tiles[keep], splits[keep]
-            penalty = tile_penalty[tiles] * split_penalty[sgemm.split_indices(splits)]
-            self._tables[key] = sgemm.candidates(const, rate[tiles], tiles, splits, penalty)
+            const = own if measured else sgemm.consensus(self.library_constants(), own)
+            self._tables[key] = const, sgemm.of_library(const, layout)
         return self._tables[key]
-
-    def constants(self, own: str, library: int) -> Constants:
-        """The shared constants, or those of the calibrated GPU ``own``, whose kernel library is ``library``."""
-        return self._own[own].own(self.const, library) if own else self.const
 
     def kernel_seconds(self, columns: Mapping[str, FloatArray], layouts: IntArray, gpu: GPUSpec) -> FloatArray:
         """Time of the fastest candidate of n products on a busy GPU, shape (n,).
@@ -126,35 +109,41 @@ class TileGemm:
         of either serves (a linear layer whose weight is stored (k, n)).
         """
         out = np.empty(len(layouts))
-        for layout in np.unique(layouts):
+        for layout in np.unique(layouts).tolist():
             rows = np.nonzero(layouts == layout)[0]
-            shape = sgemm.products(*(columns[c][rows, None] for c in ("batch", "m", "n", "k")))
-            out[rows] = self._chosen(shape, int(layout), gpu)
-        if gpu.id in self._own:
-            out *= self._own[gpu.id].factor(columns, layouts)
+            out[rows] = self._in_layout({c: columns[c][rows] for c in ("batch", "m", "n", "k")}, layout, gpu)
         return out
 
-    def _chosen(self, shape: Shapes, layout: int, gpu: GPUSpec) -> FloatArray:
-        _, seconds, score, unseen = self._scored(shape, layout, gpu)
-        if unseen:
-            return sgemm.expected_seconds(seconds, score, sgemm.UNSEEN_SHARPNESS)
-        result: FloatArray = seconds[np.arange(len(score)), score.argmin(axis=1)]
-        return result
+    def _in_layout(self, columns: Mapping[str, FloatArray], layout: int, gpu: GPUSpec) -> FloatArray:
+        source, _ = self.constants(gpu)
 
-    def _scored(self, shape: Shapes, layout: int, gpu: GPUSpec) -> tuple[Candidates, FloatArray, FloatArray, bool]:
-        """(candidates, their times (n, c), what the library goes by (n, c), whether nobody measured the library)."""
-        own = gpu.id if gpu.id in self._own else ""
-        library, unseen = self.library(gpu), not self.measured(gpu)
-        cand = self._candidates(sgemm.UNSEEN if unseen else library, layout, own)
-        seconds = self.core_time(shape, cand, layout, gpu).total
-        allowed = (cand.splits == 1.0) | (shape.k >= sgemm.MIN_SPLIT_K * cand.splits)
-        return cand, seconds, np.where(allowed, seconds * cand.penalty, np.inf), unseen
+        def core(shape: Shapes, device: Device) -> CoreTime:
+            return self._picked(shape, device, gpu, layout)
 
-    def core_time(self, shape: Shapes, cand: Candidates, layout: int, gpu: GPUSpec) -> CoreTime:
-        """Time of every candidate on ``gpu`` before its smooth correction, and its parts, of shape (n, c)."""
-        device, lib = Device.sheet(gpu, gpu.peak_flops("fp32")).sustaining(*self.board(gpu)), self.library(gpu)
-        const = self.constants(gpu.id if gpu.id in self._own else "", lib)
-        return sgemm.core_time(shape, device, const, cand, lib, float(layout == 0))
+        def features(shape: Shapes, device: Device, core: CoreTime) -> FloatArray:
+            return sgemm.features(columns, np.full(len(core.total), layout))
+
+        shape = sgemm.products(*(size[:, None] for size in columns.values()))
+        return self._corrected(source, FP32, gpu, FP32, shape, core, features)
+
+    def _device(self, source: str, gpu: GPUSpec, dtype: str) -> Device:
+        board = self.board(gpu)
+        return Device.sheet(gpu, gpu.peak_flops(dtype)).sustaining(board.sustained, board.bandwidth)
+
+    def _times(self, shape: Shapes, device: Device, gpu: GPUSpec, layout: int) -> tuple[CoreTime, FloatArray]:
+        """Times of all candidates (n, c), and what the library goes by, inf where it does not allow one."""
+        const, cand = self._picking(gpu, layout)
+        core = sgemm.core_time(shape, device, const, cand, float(layout == 0))
+        return core, np.where(sgemm.allowed(shape, cand.splits), core.total * cand.penalty, np.inf)
+
+    def _picked(self, shape: Shapes, device: Device, gpu: GPUSpec, layout: int) -> CoreTime:
+        """Times of the candidates that the library picks, (n,)."""
+        core, score = self._times(shape, device, gpu, layout)
+        at = np.arange(len(score)), score.argmin(axis=1)
+        total, compute, memory = (part[at] for part in (core.total, core.compute, core.memory))
+        if not self.measured(gpu):
+            total = sgemm.expected_seconds(core.total, score, sgemm.UNSEEN_SHARPNESS)
+        return CoreTime(total, compute, memory)
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """The tile that the library would take for the only product of ``batch``, its waves and times."""
@@ -162,11 +151,10 @@ class TileGemm:
 
         layout = int(sgemm.layout_indices(batch.ops)[0])
         shape = sgemm.products(*(batch.columns[c][:1, None] for c in ("batch", "m", "n", "k")))
-        cand, _, score, unseen = self._scored(shape, layout, gpu)
+        (const, cand), board, unseen = self._picking(gpu, layout), self.board(gpu), not self.measured(gpu)
+        core, score = self._times(shape, self._device("", gpu, FP32), gpu, layout)
         at = int(score.argmin())
-        core = self.core_time(shape, cand, layout, gpu)
         compute_s, memory_s, core_s = (float(part[0, at]) for part in (core.compute, core.memory, core.total))
-        const = self.constants(gpu.id if gpu.id in self._own else "", self.library(gpu))
         splits, k, kernel = float(cand.splits[at]), float(shape.k[0, 0]), float(self.seconds(batch, gpu)[0])
         tiled = Tiled.cut(shape, float(cand.tile_m[at]), float(cand.tile_n[at]), splits, float(gpu.sm_count))
         steps = float(np.ceil(k / (sgemm.K_STEP * splits)))
@@ -188,14 +176,13 @@ class TileGemm:
         found += tiled.padding_terms() + terms(
             "padding", [("k", beyond, SHARE, f"of the steps' depth is beyond k {k:.0f}")]
         )
-        u, bandwidth = self.board(gpu)
         found += terms("constants", [
-            ("u", u, SHARE, "of the best kernel's rate that the board sustains"),
+            ("u", board.sustained, SHARE, "of the best kernel's rate that the board sustains"),
             ("efficiency", float(cand.efficiency[at]), SHARE, "of the fp32 peak, for this tile"),
-            ("bandwidth", bandwidth, SHARE, "of DRAM's bandwidth"),
+            ("bandwidth", board.bandwidth, SHARE, "of DRAM's bandwidth"),
         ])  # fmt: skip
         parts = {"compute": compute_s, "DRAM": memory_s, "launch": core_s - max(compute_s, memory_s)}
-        rests = rests_on(gpu.id, self._own, self._boards, "u", "its power limit")
+        rests = rests_on(gpu.id, self._calibrated, self._measured, "u", "its power limit")
         return Explanation(tuple(found), max(parts, key=lambda name: parts[name]), rests)
 
     def core_seconds(
@@ -209,11 +196,6 @@ class TileGemm:
         """Kernel time, shape (n,)."""
         return self.kernel_seconds(batch.columns, sgemm.layout_indices(batch.ops), gpu)
 
-    def eager_seconds(self, seconds: FloatArray, gpu_id: str, layout: str = "tn") -> FloatArray:
-        """What protocol "eager_events" reads for kernels of ``seconds``: max(host, launch + kernel), shape (n,).
-
-        The two times are fitted by GPU and layout; the medians of the measured GPUs for another.
-        """
-        call = "tn" if layout == "tn" else "nn"
-        own = self._own[gpu_id].overhead[call] if gpu_id in self._own else None
-        return eager_seconds(seconds, *(own or overhead(self._overhead[call], gpu_id)))
+    def eager_seconds(self, seconds: FloatArray, gpu_id: str, call: str = "tn") -> FloatArray:
+        """As `Launched` has it: a linear layer forward ("tn") is another call than any other product."""
+        return super().eager_seconds(seconds, gpu_id, call if call in self._calls else "nn")

@@ -10,20 +10,21 @@ Constants stand as logarithms of the ratio to what the set says; r is the number
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.engines import EAGER
-from predictor.estimators import calibrated
 from predictor.estimators.base import make_batch
 from predictor.estimators.cores import sgemm
-from predictor.estimators.gaussian import Adapted
-from predictor.estimators.tile_gemm import TileGemm
+from predictor.estimators.device import Device
+from predictor.estimators.tile_gemm import FP32, TileGemm
 from predictor.hardware.gpu import GPUSpec
 from predictor.training import adapt, dataset
 from predictor.training.adapt import Fitted, Frame, Question, View, Weights, eager, overheads, percent
+from predictor.training.calibrate_serving import without
 from predictor.training.fit_tile_gemm import Rows, read_rows
 from predictor.training.kernel_choice import adapt_choice
 from predictor.training.solve import Unknowns
@@ -46,6 +47,13 @@ SPREAD = {
 TILE_SPREAD = 0.3
 #: Least share of a row's time that counts as its kernel's. Chosen by hand, not from data.
 LEAST_SHARE = 0.1
+#: Log sizes over which the residual changes by about its whole amplitude: output, aspect, K, batch; and layouts, a
+#: third of whose residual is common. Chosen by looking at five GPUs, each left out and calibrated with 20 rows
+#: (docs/accuracy-fp32.md).
+RESIDUAL_LENGTHS = np.array([4.0, 4.0, 3.0, 4.0, 0.83])
+#: Constants by tile, and by GPU or library; the others that a GPU may own. `strain` and `memory` stay its library's.
+BY_TILE = ("prologue", "lonely")
+OWN = ("unaligned", "reread", "narrow", "straddle", "write_out", "norm", "quantization", "fixed_s", "split_s")
 #: Constants at most, or at least, 1.
 AT_MOST_ONE, AT_LEAST_ONE = ("reread", "quantization"), ("norm",)
 LAYOUTS, COUNT = len(sgemm.LAYOUTS), len(sgemm.TILES)
@@ -61,7 +69,7 @@ def _unknowns() -> tuple[Unknowns, FloatArray]:
     """What least squares moves, in named parts that start at 0, and how far each lies from there."""
     lengths = {"rate": LAYOUTS, "host_layout": LAYOUTS, "after_layout": LAYOUTS, "efficiency": LAYOUTS * COUNT}
     spread = {name: np.full(lengths.get(name, 1), value) for name, value in SPREAD.items()}
-    spread |= {f"{name}_tile": np.full(COUNT, TILE_SPREAD) for name in calibrated.BY_TILE}
+    spread |= {f"{name}_tile": np.full(COUNT, TILE_SPREAD) for name in BY_TILE}
     unknowns = Unknowns({name: np.zeros(len(values)) for name, values in spread.items()}, {}, 0.0)
     return unknowns, unknowns.join(spread)
 
@@ -72,7 +80,7 @@ class GemmTrial:
     def __init__(self, rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> None:
         self.gpu, (self.unknowns, self.spread) = gpu, _unknowns()
         self.base = TileGemm.from_artifact(manifest, weights)
-        self.library = self.base.library(gpu)
+        _, self.shared = self.base.constants(gpu)
         self.read: Rows = read_rows(rows.assign(split="train", flag=""), [gpu])
         batch = make_batch("gemm", dataset.ops_of(rows))
         self.columns = batch.columns
@@ -81,9 +89,9 @@ class GemmTrial:
         self.call = np.array([0 if op.layout == "tn" else 1 for op in batch.ops])  # type: ignore[attr-defined]
         self.eager = (rows["protocol"].astype(str) == "eager_events").to_numpy()
         self.measured = self.read.seconds
-        self.sustained, self.bandwidth = self.base.board(gpu)
+        self.board = self.base.board(gpu)
         self.hosts = np.array([overheads(manifest["eager_overhead_s"][layout], gpu.id) for layout in sgemm.LAYOUTS])
-        self.points = calibrated.sizes(self.columns, self.layouts)
+        self.points = sgemm.features(self.columns, self.layouts)
         self._library_tables()
 
     def _library_tables(self) -> None:
@@ -92,32 +100,35 @@ class GemmTrial:
         Tiles that are no candidates have an efficiency too (the other layout's, or another library's), in case rows
         name them.
         """
-        const, lib = self.base.const, self.library
-        ran = const.efficiency[lib] > 0.0
+        const = self.shared
+        ran = const.efficiency > 0.0
         none = ~ran.any(axis=1, keepdims=True)
         self.present = np.where(none, ran.any(axis=0), ran)
-        everywhere = const.efficiency.max(axis=(0, 1))
-        other = np.where(ran.any(axis=0), const.efficiency[lib].max(axis=0), everywhere)
-        filled = np.where(ran, const.efficiency[lib], other)
+        everywhere = np.max([other.efficiency for other in self.base.library_constants()], axis=(0, 1))
+        other = np.where(ran.any(axis=0), const.efficiency.max(axis=0), everywhere)
+        filled = np.where(ran, const.efficiency, other)
         self.efficiency = np.where(filled > 0.0, filled, np.median(filled[filled > 0.0]))
-        self.penalty = np.where(none, const.penalty[lib].min(axis=0), const.penalty[lib])
-        self.split_penalty = np.where(none, const.split_penalty[lib].min(axis=0), const.split_penalty[lib])
+        self.penalty = np.where(none, const.penalty.min(axis=0), const.penalty)
+        self.split_penalty = np.where(none, const.split_penalty.min(axis=0), const.split_penalty)
 
-    def constants(self, x: FloatArray) -> dict[str, FloatArray]:
-        """The GPU's own constants for ``x``; efficiencies of every tile."""
-        part, const = self.unknowns.split(x), self.base.const
-        own = {"penalty": self.penalty, "split_penalty": self.split_penalty}
+    def constants(self, x: FloatArray) -> sgemm.Constants:
+        """The GPU's own for ``x``; efficiencies of every tile."""
+        part, const = self.unknowns.split(x), self.shared
+        own: dict[str, Any] = {"penalty": self.penalty, "split_penalty": self.split_penalty}
         moves = part["efficiency"].reshape(LAYOUTS, COUNT) + part["rate"][:, None]
         own["efficiency"] = self.efficiency * np.exp(moves)
-        for name in calibrated.BY_TILE:
+        for name in BY_TILE:
             own[name] = getattr(const, name) * np.exp(part[name] + part[f"{name}_tile"])
-        for name in ("unaligned", "reread", "narrow", "straddle", *calibrated.SINGLE):
-            shared = getattr(const, name)
-            shared = shared[self.library] if name in calibrated.BY_LIBRARY else shared
-            value = shared * np.exp(part[name][0])
-            value = min(value, 1.0) if name in AT_MOST_ONE else max(value, 1.0) if name in AT_LEAST_ONE else value
-            own[name] = np.asarray(value)
-        return own
+        for name in OWN:
+            value = float(getattr(const, name) * np.exp(part[name][0]))
+            own[name] = min(value, 1.0) if name in AT_MOST_ONE else max(value, 1.0) if name in AT_LEAST_ONE else value
+        return replace(const, **own)
+
+    def own_board(self, x: FloatArray) -> sgemm.Board:
+        """What the GPU sustains for ``x``; "rate" moves its efficiencies instead."""
+        return replace(
+            self.board, bandwidth=self.board.bandwidth * float(np.exp(self.unknowns.split(x)["bandwidth"][0]))
+        )
 
     def host(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(host, time after the launch) by layout, each of shape (2,)."""
@@ -126,35 +137,24 @@ class GemmTrial:
         host, after = (self.hosts[:, i] * np.exp(move) for i, move in enumerate(moves))
         return host, after
 
-    def own(self, x: FloatArray, residual: Adapted = calibrated.NONE) -> calibrated.Calibrated:
-        """The GPU's own side for ``x``."""
-        host, after = self.host(x)
-        overhead = {
-            layout: (float(host[i]), float(max(host[i] - after[i], 1e-6))) for i, layout in enumerate(sgemm.LAYOUTS)
-        }
-        constants = self.constants(x)
-        constants["efficiency"] = np.where(self.present, constants["efficiency"], 0.0)
-        board = self.sustained, self.bandwidth * float(np.exp(self.unknowns.split(x)["bandwidth"][0]))
-        return calibrated.Calibrated(board, overhead, constants, residual)
-
-    def kernel(self, own: calibrated.Calibrated) -> FloatArray:
-        """Kernel times, shape (r,)."""
-        return self.base.calibrated(self.gpu.id, own).kernel_seconds(self.columns, self.layouts, self.gpu)
-
     def candidate_times(self, x: FloatArray, tiles: IntArray, splits: FloatArray) -> FloatArray:
         """Kernel times of candidates (n or 1, c) in their rows' layouts, shape (r, c)."""
-        trial, constants = self.base.calibrated(self.gpu.id, self.own(x)), self.constants(x)
-        const = trial.constants(self.gpu.id, self.library)
+        const, board = self.constants(x), self.own_board(x)
+        device = Device.sheet(self.gpu, self.gpu.peak_flops(FP32)).sustaining(board.sustained, board.bandwidth)
         out = np.empty((len(self.measured), tiles.shape[1]))
         for layout in range(LAYOUTS):
             rows = np.flatnonzero(self.layouts == layout)
             own = rows if len(tiles) > 1 else slice(None)
             tile, split = tiles[own], splits[own]
-            cand = sgemm.candidates(const, constants["efficiency"][layout][tile], tile, split)
+            cand = sgemm.candidates(const, const.efficiency[layout][tile], tile, split)
             part = self.read.take(rows).shape
             shape = sgemm.products(*(size[:, None] for size in (part.batch, part.m, part.n, part.k)))
-            out[rows] = trial.core_time(shape, cand, layout, self.gpu).total
+            out[rows] = sgemm.core_time(shape, device, const, cand, float(layout == 0)).total
         return out
+
+    def _allowed(self, splits: FloatArray) -> BoolArray:
+        shape = self.read.shape
+        return sgemm.allowed(replace(shape, k=shape.k[:, None]), splits)
 
     def running(self, x: FloatArray) -> tuple[IntArray, FloatArray]:
         """Tile and split factor of each row, shape (r, 1): those that its kernel's name gives, else the choice."""
@@ -162,8 +162,7 @@ class GemmTrial:
         times = self.candidate_times(x, tiles[None, :], splits[None, :])
         penalty = self.penalty[:, tiles] * self.split_penalty[:, sgemm.split_indices(splits)]
         penalty = np.where(self.present[:, tiles], penalty, np.inf)[self.layouts]
-        allowed = (splits == 1.0) | (self.read.shape.k[:, None] >= sgemm.MIN_SPLIT_K * splits)
-        chosen = np.where(allowed, times * penalty, np.inf).argmin(axis=1)
+        chosen = np.where(self._allowed(splits), times * penalty, np.inf).argmin(axis=1)
         named = self.read.tile >= 0
         tile, split = np.where(named, self.read.tile, tiles[chosen]), np.where(named, self.read.splits, splits[chosen])
         return tile[:, None], split[:, None]
@@ -190,14 +189,14 @@ class GemmTrial:
     @property
     def question(self) -> Question:
         """Which constants the rows may move."""
-        return Question(self.unknowns.start, self.spread, self.view, calibrated.LENGTHS)
+        return Question(self.unknowns.start, self.spread, self.view, RESIDUAL_LENGTHS)
 
     def fit_choice(self, x: FloatArray) -> None:
         """Candidates and penalties by layout, moved by the rows that name their kernel."""
         tiles, splits = sgemm.all_candidates()
         indices = sgemm.split_indices(splits)
         times = self.candidate_times(x, tiles[None, :], splits[None, :])
-        allowed = (splits == 1.0) | (self.read.shape.k[:, None] >= sgemm.MIN_SPLIT_K * splits)
+        allowed = self._allowed(splits)
         picked = self.read.tile * len(sgemm.SPLITS) + sgemm.split_indices(self.read.splits)
         present, penalty, split_penalty = self.present.copy(), self.penalty.copy(), self.split_penalty.copy()
         for layout in range(LAYOUTS):
@@ -220,27 +219,40 @@ class GemmTrial:
 
 def calibrate_sgemm(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
     """The fp32 GEMM estimator with ``gpu``'s constants from its ``rows``."""
-    manifest, weights = adapt.without(manifest, weights, gpu.id)
+    manifest, weights = without(manifest, weights, gpu.id)
     trial = GemmTrial(rows, gpu, manifest, weights)
-    question, start = trial.question, trial.unknowns.start
+    question, start, key = trial.question, trial.unknowns.start, f"{gpu.id}|{FP32}"
     first = trial.measurable(start, trial.base.kernel_seconds(trial.columns, trial.layouts, gpu))
     x = adapt.constants(question)
     trial.fit_choice(x)
-    told = adapt.explain(question, x, (), calibrated.COLUMNS)
-    own = trial.own(x, told.residual)
-    after = trial.measurable(x, trial.kernel(own))
-    about, arrays = own.to_manifest(gpu.id)
-    about["width"] = dict.fromkeys(("linear", "bmm"), adapt.width(told.held_out))
-    new = {**manifest, "calibrated": {**manifest["calibrated"], gpu.id: about}}
-    rates = trial.sustained * np.exp(trial.unknowns.split(x)["rate"])
+    told = adapt.explain(question, x, (), tuple(range(len(RESIDUAL_LENGTHS))))
+    constants, board, (host, after_s) = trial.constants(x), trial.own_board(x), trial.host(x)
+    constants = replace(constants, efficiency=np.where(trial.present, constants.efficiency, 0.0))
+    adapted, arrays = told.residual.to_manifest(f"a_{gpu.id}_{FP32}_")
+    overhead = {
+        name: [float(h), float(max(h - a, 1e-6))] for name, h, a in zip(sgemm.LAYOUTS, host, after_s, strict=True)
+    }
+    about = {
+        "cores": {}, "adapted": [key], "board": board.to_manifest(), "eager_overhead_s": overhead,
+        "width": dict.fromkeys(("linear", "bmm"), adapt.width(told.held_out)),
+    }  # fmt: skip
+    new = {
+        **manifest,
+        "cores": {**manifest["cores"], f"{gpu.id}|{EAGER.kernels}|{FP32}": constants.to_manifest()},
+        "adapted": {**manifest["adapted"], key: adapted},
+        "calibrated": {**manifest["calibrated"], gpu.id: about},
+    }
+    weights = {**weights, **arrays}
+    own = TileGemm.from_artifact(new, weights)
+    after = trial.measurable(x, own.kernel_seconds(trial.columns, trial.layouts, gpu))
+    rates = trial.board.sustained * np.exp(trial.unknowns.split(x)["rate"])
     named = trial.read.tile >= 0
     scalars = {
-        "sustained_tn": float(rates[0]), "sustained_nn": float(rates[1]), "sustained_before": trial.sustained,
-        "bandwidth_share": own.board[1], "bandwidth_share_before": trial.bandwidth,
-        "host_s": {layout: list(own.overhead[layout]) for layout in sgemm.LAYOUTS},
+        "sustained_tn": float(rates[0]), "sustained_nn": float(rates[1]), "sustained_before": trial.board.sustained,
+        "bandwidth_share": board.bandwidth, "bandwidth_share_before": trial.board.bandwidth, "host_s": overhead,
         "tiles": {
             layout: [sgemm.TILES[t].name for t in np.unique(trial.read.tile[named & (trial.layouts == i)])]
             for i, layout in enumerate(sgemm.LAYOUTS)
         },
     }  # fmt: skip
-    return Fitted(new, {**weights, **arrays}, scalars, percent(first, trial.measured), percent(after, trial.measured))
+    return Fitted(new, weights, scalars, percent(first, trial.measured), percent(after, trial.measured))

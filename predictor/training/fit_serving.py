@@ -156,18 +156,21 @@ def fit_family(
         "kind": family.kind,
         "name": family.kind,
         "features": list(family.features),
+        **of_cores(cores, core_rows, boosters),
         "devices": {
             gpu: describe_device(gpus[gpu], dtypes[gpu]) for gpu in sorted(dtypes) if own is None or gpu in own
         },
-        "cores": {key: constants.to_manifest() for key, constants in cores.items()},
-        "core_rows": core_rows,
-        "boosters": boosters,
         "grids": grids,
-        **NO_CALIBRATION,
         "fitted_rows": int(sum(part.size for part in parts)),
         "shapes_covered": covered(parts),
     }
     return manifest, weights
+
+
+def of_cores(cores: Mapping[str, Named], core_rows: Mapping[str, int], boosters: Mapping[str, Any]) -> dict[str, Any]:
+    """What a manifest says of constants, the rows that each rest on, and trees, before any calibration."""
+    written = {key: constants.to_manifest() for key, constants in cores.items()}
+    return {"devices": {}, "cores": written, "core_rows": core_rows, "boosters": boosters, **NO_CALIBRATION}
 
 
 def _of_kernels(family: Family, parts: Sequence[Part], seed: int) -> tuple[list[Part], dict[str, Named]]:

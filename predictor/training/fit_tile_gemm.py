@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,12 @@ from predictor.errors import SpecError
 from predictor.estimators.cores import sgemm
 from predictor.estimators.cores.gemm import Shapes
 from predictor.estimators.device import Device
+from predictor.estimators.residual import ANY_GPU
+from predictor.estimators.tile_gemm import FP32
 from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
 from predictor.training.adapt import AFTER_LAUNCH_S, fitted_rows, of_rows
+from predictor.training.fit_serving import of_cores
 from predictor.training.kernel_choice import fit_choice
 from predictor.training.solve import Unknowns, solve
 from predictor.training.tile_transfer import fill_rates, is_reference, is_steady, power_need, shrink_sustained
@@ -55,8 +58,9 @@ FIXED_S = 2e-6
 #: Share of the fp32 peak that the best kernel reaches on a board that holds its clock: what u = 1 stands for. Chosen by
 #: looking at NeuSight's test tables (docs/accuracy.md: 0.98 gives 5.0 % on the A100-80GB, 0.96 gives 5.9 %).
 HELD = 0.98
-#: Constants with one value for each kernel library.
+#: Constants with one value for each kernel library; those that are searched for as shares between 0 and 1.
 OF_LIBRARY = ("unaligned", "reread", "narrow", "straddle", "strain")
+_SHARES = ("reread", "quantization")
 _KERNEL = re.compile(r"sgemm_(\d+)x(\d+)(_sliced)?")
 
 
@@ -146,6 +150,7 @@ class Parameters(Unknowns):
     def __init__(self, gpus: int, present: npt.NDArray[np.bool_]) -> None:
         tiles, libraries = len(sgemm.TILES), len(sgemm.LIBRARIES)
         self.present = present
+        #: By library: factors on the times of tiles, and of split-K factors.
         self.penalties = np.ones(present.shape), np.ones((*present.shape[:2], len(sgemm.SPLITS)))
         start = {
             "efficiency": np.full(int(present.sum()), np.log(0.9)), "prologue": np.full(tiles, np.log(16.0)),
@@ -159,17 +164,23 @@ class Parameters(Unknowns):
         }  # fmt: skip
         super().__init__(start, {"u": 0.05, "efficiency": 0.1, "after": 3.0}, 0.3)
 
-    def constants(self, x: FloatArray) -> sgemm.Constants:
-        """The shared constants that ``x`` stands for."""
-        p = self.split(x)
-        efficiency = np.zeros(self.present.shape)
-        efficiency[self.present] = np.exp(p["efficiency"])
+    def efficiency(self, x: FloatArray) -> FloatArray:
+        """Of every kernel, (libraries, layouts, tiles)."""
+        found = np.zeros(self.present.shape)
+        found[self.present] = np.exp(self.split(x)["efficiency"])
+        return found
+
+    def constants(self, x: FloatArray, library: Any) -> sgemm.Constants:
+        """Those of a library that ``x`` stands for; of rows (n,) of several, what differs between these is (n,), too,
+        and the arrays by tile are those of the first library."""
+        p = {name: np.exp(values) for name, values in self.split(x).items() if name not in _SHARES}
+        p |= {name: _sigmoid(self.split(x)[name]) for name in _SHARES}
+        one = library if isinstance(library, int) else 0
         return sgemm.Constants(
-            efficiency, np.exp(p["prologue"]), np.exp(p["lonely"]), np.exp(p["unaligned"]), _sigmoid(p["reread"]),
-            np.exp(p["narrow"]), np.exp(p["straddle"]), np.exp(p["strain"]), *self.penalties,
-            float(np.exp(p["memory"][0])), float(np.exp(p["write_out"][0])),
-            float(1.0 + np.exp(p["norm"][0])), float(_sigmoid(p["quantization"])[0]),
-            FIXED_S, float(np.exp(p["split_s"][0])),
+            efficiency=self.efficiency(x)[one], penalty=self.penalties[0][one], split_penalty=self.penalties[1][one],
+            prologue=p["prologue"], lonely=p["lonely"], **{name: p[name][library] for name in OF_LIBRARY},
+            memory=float(p["memory"][0]), write_out=float(p["write_out"][0]), norm=float(1.0 + p["norm"][0]),
+            quantization=float(p["quantization"][0]), fixed_s=FIXED_S, split_s=float(p["split_s"][0]),
         )  # fmt: skip
 
 
@@ -217,12 +228,11 @@ class Fit:
 
     def seconds(self, x: FloatArray, rows: Rows, tile: IntArray, splits: FloatArray) -> FloatArray:
         """Measured latency that the formula gives for one chosen candidate a row, launch time included."""
-        const = self.parameters.constants(x)
-        rate = const.efficiency[rows.library, rows.layout, tile]
+        const = self.parameters.constants(x, rows.library)
+        rate = self.parameters.efficiency(x)[rows.library, rows.layout, tile]
         cand = sgemm.candidates(const, np.maximum(rate, 1e-6), tile, splits)
-        device = self._device(rows.gpu, x)
         along_k = (rows.layout == 0).astype(np.float64)
-        core = sgemm.core_time(rows.shape, device, const, cand, rows.library, along_k)
+        core = sgemm.core_time(rows.shape, self._device(rows.gpu, x), const, cand, along_k)
         return core.total + self.launch(x)[rows.gpu, rows.layout]
 
     def choice_times(self, rows: Rows) -> FloatArray:
@@ -231,7 +241,7 @@ class Fit:
         out = np.full((len(rows.seconds), len(tiles)), np.inf)
         for j, (t, s) in enumerate(zip(tiles, splits, strict=True)):
             present = self.parameters.present[rows.library, rows.layout, t]
-            index = np.nonzero(present & ((s == 1.0) | (rows.shape.k >= sgemm.MIN_SPLIT_K * s)))[0]
+            index = np.nonzero(present & sgemm.allowed(rows.shape, s))[0]
             if len(index):
                 part = rows.take(index)
                 full = np.full(len(index), 1)
@@ -342,17 +352,21 @@ def fit_rows(specs: list[GPUSpec], rows: Rows, seed: int) -> tuple[Fit, Rows]:
 
 
 def _export(fit: Fit, rows: Rows) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    const, part = fit.parameters.constants(fit.x), fit.parameters.split(fit.x)
-    scale = _scale(const.efficiency, rows, is_steady(fit.gpus)[rows.gpu])
+    efficiency, part, launch = fit.parameters.efficiency(fit.x), fit.parameters.split(fit.x), fit.launch(fit.x)
+    scale = _scale(efficiency, rows, is_steady(fit.gpus)[rows.gpu])
     sustained = shrink_sustained(fit.gpus, np.exp(part["u"]) * scale[fit.libraries, 0, 0])
-    launch = fit.launch(fit.x)
-    ids = [g.id for g in fit.gpus]
-    weights = {name: np.asarray(getattr(const, name)) for name in (*sgemm.ARRAYS, *sgemm.SCALARS)}
-    weights["efficiency"] = const.efficiency / scale
-    weights["boards"] = np.stack([sustained, np.exp(part["bandwidth"])], axis=1)
-    manifest: dict[str, Any] = {
-        "kind": "tile_gemm", "name": "tile_gemm", "families": ["gemm"], "dtypes": ["fp32"], "gpus": ids, "boards": ids,
-        "calibrated": {}, "tiles": [t.name for t in sgemm.TILES], "features": ["batch", "m", "n", "k", "layout"],
+    boards = zip(fit.gpus, sustained.tolist(), np.exp(part["bandwidth"]).tolist(), strict=True)
+    cores = {
+        f"{ANY_GPU}|{sgemm.LIBRARIES[i]}|{FP32}": replace(
+            fit.parameters.constants(fit.x, i), efficiency=efficiency[i] / scale[i]
+        )
+        for i in np.unique(fit.libraries).tolist()
+    }
+    ids = [gpu.id for gpu in fit.gpus]
+    return {
+        "kind": "tile_gemm", "name": "tile_gemm", "families": ["gemm"], "dtypes": [FP32], "gpus": ids,
+        "features": ["batch", "m", "n", "k", "layout"], **of_cores(cores, {}, {}),
+        "boards": {gpu.id: sgemm.Board(*own).to_manifest() for gpu, *own in boards},
         "power_need": power_need(fit.gpus, sustained),
         "libraries": {generation(g): sgemm.LIBRARIES[i] for g, i in zip(fit.gpus, fit.libraries, strict=True)},
         "eager_overhead_s": {
@@ -360,8 +374,7 @@ def _export(fit: Fit, rows: Rows) -> tuple[dict[str, Any], dict[str, npt.NDArray
             for j, layout in enumerate(sgemm.LAYOUTS)
         },
         "rows": len(rows.seconds),
-    }  # fmt: skip
-    return manifest, weights
+    }, {}  # fmt: skip
 
 
 def _scale(efficiency: FloatArray, rows: Rows, steady: npt.NDArray[np.bool_]) -> FloatArray:

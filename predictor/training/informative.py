@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.estimators import calibrated
 from predictor.hardware.gpu import GPUSpec
 from predictor.sampling import CANDIDATES, INTEREST, most_telling
 from predictor.training.adapt import DEVIATION, NOISE, Frame, Weights, believed
-from predictor.training.calibrate_sgemm import GemmTrial
+from predictor.training.calibrate_sgemm import RESIDUAL_LENGTHS, GemmTrial
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -40,7 +39,7 @@ def covariance(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Wei
         step = np.zeros(len(start))
         step[i] = min(STEP, width)
         slopes[:, i] = (view.gaps(-step) - view.gaps(step)) / (2.0 * step[i]) * width
-    form = believed(view.at, view.share, FORM_ERROR * DEVIATION, calibrated.LENGTHS)
+    form = believed(view.at, view.share, FORM_ERROR * DEVIATION, RESIDUAL_LENGTHS)
     result: FloatArray = slopes @ slopes.T + form
     return result
 

@@ -1,83 +1,103 @@
-"""The own side of a calibrated GPU: its manifest, its constants, a correction that ends where nothing was measured."""
+"""What `tilecast calibrate` adds to the fp32 GEMM of a GPU: its own constants, a correction that ends where nothing was
+measured, and the choice of kernels."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from predictor.estimators import calibrated
+from predictor.errors import SpecError
+from predictor.estimators.base import make_batch
+from predictor.estimators.cores import sgemm
 from predictor.estimators.gaussian import Adapted, Process, covariance
+from predictor.estimators.tile_gemm import TileGemm
+from predictor.hardware.gpu import load_gpu
+from predictor.ops import Gemm
+from predictor.training.calibrate_serving import without
+from predictor.training.calibrate_sgemm import RESIDUAL_LENGTHS
 from predictor.training.kernel_choice import adapt_choice
+from tests.unit.test_tile_gemm import artifact, constants
 
-
-@dataclass(frozen=True)
-class Formula:
-    """Stands for the formula's constants, two kernel libraries."""
-
-    efficiency: np.ndarray
-    unaligned: np.ndarray
-    prologue: np.ndarray
-    fixed_s: float
-
-
-SHARED = Formula(np.full((2, 2, 3), 0.9), np.array([0.1, 0.2]), np.ones(3), 2e-6)
+GPU = "l4"
 
 
 def columns(*shapes: tuple[float, float, float, float]) -> dict[str, np.ndarray]:
     return dict(zip(("batch", "m", "n", "k"), np.array(shapes, dtype=float).T, strict=True))
 
 
-def own(errors: list[float] | None = None) -> calibrated.Calibrated:
-    """A GPU with constants of its own, and a correction by ``errors`` at three linear layers."""
-    constants = {"efficiency": np.full((2, 3), 0.5), "unaligned": np.array(0.7), "fixed_s": np.array(5e-6)}
-    overhead = {"tn": (3e-5, 2e-5), "nn": (4e-5, 3e-5)}
+def calibrated(
+    errors: list[float], own: sgemm.Constants | None = None
+) -> tuple[dict[str, object], dict[str, np.ndarray]]:
+    """Manifest and arrays with a correction of L4 by ``errors`` at three linear layers, and constants of its own."""
     shapes = columns((1, 256, 512, 1024), (1, 4096, 512, 64), (1, 1024, 8192, 2048))
-    points = calibrated.sizes(shapes, np.zeros(3, dtype=np.int64))
-    total = covariance(points, points, 0.1, calibrated.LENGTHS) + 0.06**2 * np.eye(3)
-    process = Process(points, np.linalg.solve(total, errors or [0.0, 0.0, 0.0]), 0.1, calibrated.LENGTHS)
-    residual = Adapted({}, 0.0, calibrated.COLUMNS, process)
-    return calibrated.Calibrated((0.9, 0.8), overhead, constants, residual)
+    points = sgemm.features(shapes, np.zeros(3, dtype=np.int64))
+    total = covariance(points, points, 0.1, RESIDUAL_LENGTHS) + 0.06**2 * np.eye(3)
+    process = Process(points, np.linalg.solve(total, errors), 0.1, RESIDUAL_LENGTHS)
+    residual, arrays = Adapted({}, 0.0, tuple(range(5)), process).to_manifest(f"a_{GPU}_fp32_")
+    manifest, key = artifact(), f"{GPU}|fp32"
+    manifest["cores"][f"{GPU}|pytorch|fp32"] = (own or constants()).to_manifest()
+    manifest["adapted"] = {key: residual}
+    manifest["calibrated"] = {
+        GPU: {
+            "cores": {}, "adapted": [key], "board": {"sustained": 0.9, "bandwidth": 0.8},
+            "eager_overhead_s": {"tn": [3e-5, 2e-5], "nn": [4e-5, 3e-5]},
+        }
+    }  # fmt: skip
+    return json.loads(json.dumps(manifest)), arrays
 
 
-def test_manifest_round_trip() -> None:
-    first = own([0.2, -0.1, 0.05])
-    about, arrays = first.to_manifest("l4")
-    second = calibrated.Calibrated.from_manifest(json.loads(json.dumps(about)), arrays)
-    assert second.to_manifest("l4")[0] == about
-    where, layouts = columns((1, 300, 500, 900), (8, 64, 64, 64)), np.array([0, 1])
-    np.testing.assert_allclose(second.factor(where, layouts), first.factor(where, layouts), rtol=1e-4)
+def seconds(manifest: object, arrays: dict[str, np.ndarray], *shapes: Gemm, gpu: str = GPU) -> np.ndarray:
+    estimator = TileGemm.from_artifact(manifest, arrays)  # type: ignore[arg-type]
+    return estimator.seconds(make_batch("gemm", shapes), load_gpu(gpu))
+
+
+LAYERS = (Gemm("fp32", 256, 512, 1024), Gemm("fp32", 4096, 512, 64), Gemm("fp32", 1024, 8192, 2048))
 
 
 def test_unknown_or_missing_constants_are_refused() -> None:
-    entry, arrays = own().to_manifest("l4")
-    with pytest.raises(ValueError, match="charm"):
-        calibrated.Calibrated.from_manifest({**entry, "constants": {"charm": 1.0}}, arrays)
-    del entry["constants"]
-    with pytest.raises(KeyError):
-        calibrated.Calibrated.from_manifest(entry, arrays)
+    for change in ({"charm": 1.0}, {"norm": None}):
+        manifest, arrays = calibrated([0.0, 0.0, 0.0])
+        core = manifest["cores"][f"{GPU}|pytorch|fp32"]  # type: ignore[index]
+        core.update(change)
+        for name in [name for name, value in core.items() if value is None]:
+            del core[name]
+        with pytest.raises(SpecError, match="expected efficiency"):
+            TileGemm.from_artifact(manifest, arrays)
 
 
-def test_own_constants_replace_those_of_its_library_alone() -> None:
-    mine = own().own(SHARED, 1)
-    assert (mine.efficiency[1] == 0.5).all() and (mine.efficiency[0] == 0.9).all()
-    assert mine.unaligned.tolist() == [0.1, 0.7]
-    assert mine.fixed_s == 5e-6
-    assert (mine.prologue == 1.0).all()
-    assert (SHARED.efficiency == 0.9).all() and SHARED.unaligned.tolist() == [0.1, 0.2]
+def test_own_constants_and_boards_are_those_of_the_gpu_alone() -> None:
+    slow = constants(efficiency=0.5 * constants().efficiency)
+    before, after = (calibrated([0.0, 0.0, 0.0], own) for own in (None, slow))
+    ratio = seconds(*after, LAYERS[2]) / seconds(*before, LAYERS[2])
+    assert ratio == pytest.approx(2.0, rel=0.1)
+    assert (seconds(*after, *LAYERS, gpu="rtx-4090") == seconds(*before, *LAYERS, gpu="rtx-4090")).all()
+    estimator = TileGemm.from_artifact(*after)
+    assert estimator.board(load_gpu(GPU)).bandwidth == 0.8 != estimator.board(load_gpu("rtx-4090")).bandwidth
+    assert estimator.eager_seconds(np.zeros(1), GPU, "nn")[0] == 4e-5
 
 
 def test_correction_follows_the_rows_and_ends_far_from_them() -> None:
-    slow = own([0.2, 0.2, 0.2])
-    here = slow.factor(columns((1, 256, 512, 1024)), np.array([0]))[0]
+    def factor(errors: list[float], *shapes: Gemm) -> np.ndarray:
+        return seconds(*calibrated(errors), *shapes) / seconds(*calibrated([0.0, 0.0, 0.0]), *shapes)
+
+    here = factor([0.2, 0.2, 0.2], LAYERS[0])[0]
     assert 1.1 < here < np.exp(0.2)
-    far = slow.factor(columns((1e6, 1e9, 1e-6, 1e9)), np.array([0]))[0]
+    far = factor([0.2, 0.2, 0.2], Gemm("fp32", 10**6, 10**9, 1, 10**6, "bmm", layout="nn"))[0]
     assert far == pytest.approx(1.0, abs=1e-3)
-    other_layout = slow.factor(columns((1, 256, 512, 1024)), np.array([1]))[0]
+    other_layout = factor([0.2, 0.2, 0.2], Gemm("fp32", 256, 512, 1024, 1, "bmm", layout="nn"))[0]
     assert 1.0 < other_layout < here
-    assert own([9.0, 9.0, 9.0]).factor(columns((1, 256, 512, 1024)), np.array([0]))[0] == pytest.approx(2.0)
+    assert factor([9.0, 9.0, 9.0], LAYERS[0])[0] == pytest.approx(2.0)
+
+
+def test_the_core_alone_has_no_correction_and_a_second_calibration_starts_from_none() -> None:
+    manifest, arrays = calibrated([0.2, 0.2, 0.2])
+    alone = TileGemm.from_artifact(manifest, arrays).core_alone()
+    plain = calibrated([0.0, 0.0, 0.0])
+    assert (alone.seconds(make_batch("gemm", LAYERS), load_gpu(GPU)) == seconds(*plain, *LAYERS)).all()
+    rest, kept = without(manifest, arrays, GPU)  # type: ignore[arg-type]
+    assert rest == json.loads(json.dumps(artifact())) and not kept
 
 
 def test_choice_moves_to_what_ran_and_stays_without_rows() -> None:

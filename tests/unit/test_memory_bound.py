@@ -195,7 +195,7 @@ def test_a_pascal_board_goes_by_pascal() -> None:
 
 def test_the_launch_is_kept_apart(estimator: MemoryBound) -> None:
     kernel = np.array([1e-6, 1e-3])
-    assert estimator.eager_seconds(kernel, "v100-pcie-32gb").tolist() == [4e-5, 2e-5 + 1e-3]
+    assert estimator.eager_seconds(kernel, "v100-pcie-32gb", "elementwise").tolist() == [4e-5, 2e-5 + 1e-3]
     assert estimator.eager_seconds(kernel, "unheard-of", "norm").tolist() == [4e-5, 2e-5 + 1e-3]
 
 

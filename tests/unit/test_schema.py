@@ -18,7 +18,8 @@ from predictor.estimators.artifact import default_artifacts, load_artifacts
 from predictor.estimators.cores import attention, attention_cycles, collective, sgemm, stream
 from predictor.estimators.device import Device
 from predictor.estimators.named import Named
-from predictor.estimators.stored import MANIFEST, SCHEMA_VERSION, read_weights
+from predictor.estimators.stored import MANIFEST, SCHEMA_VERSION
+from predictor.estimators.tile_gemm import TileGemm
 from tests.each import each
 
 SHIPPED = default_artifacts()
@@ -72,6 +73,7 @@ def test_every_file_of_a_set_says_the_version() -> None:
         ("gemm", serving_gemm.ServingGemm.forms),
         ("attention", serving_attention.ServingAttention.forms),
         ("moe", serving_moe.ServingMoE.forms),
+        ("fp32-gemm", TileGemm.forms),
     ],
 )
 def test_names_of_cores_are_the_fields(folder: str, forms: tuple[type[Named], ...]) -> None:
@@ -88,9 +90,7 @@ def test_names_of_other_constants_are_the_fields() -> None:
     assert set(found["constants"]) == names_of(collective.Constants)
     assert all(set(values) == names_of(collective.Own) for values in found["systems"].values())
     assert set(read("memory-bound")["constants"]) == names_of(stream.Constants)
-    arrays = read_weights(SHIPPED / "fp32-gemm", read("fp32-gemm"))
-    assert set(arrays) == names_of(sgemm.Constants) | {"boards"}
-    assert {name for name, array in arrays.items() if not array.ndim} == set(sgemm.SCALARS)
+    assert all(set(values) == names_of(sgemm.Board) for values in read("fp32-gemm")["boards"].values())
 
 
 def test_shared_attention_answers_in_cycles() -> None:

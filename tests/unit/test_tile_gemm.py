@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,8 @@ from predictor.estimators.cores.sgemm import (
     REACH,
     SPLITS,
     TILES,
+    Board,
+    Constants,
     consensus,
     expected_seconds,
     layout_indices,
@@ -29,6 +32,7 @@ from predictor.estimators.tile_gemm import TileGemm
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import Gemm
 from predictor.roofline import roofline
+from predictor.training.fit_serving import of_cores
 from predictor.training.fit_tile_gemm import fit_tile_gemm, libraries_of, tile_indices
 from predictor.training.tile_transfer import fill_rates, power_need, shrink_sustained
 
@@ -36,30 +40,39 @@ GPUS = ("v100-pcie-32gb", "a100-pcie-40gb")
 KERNEL = {"v100-pcie-32gb": "volta_sgemm_", "a100-pcie-40gb": "ampere_sgemm_"}
 
 
-def artifact() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Constants near those of real boards, made up."""
-    shape = (len(LIBRARIES), len(LAYOUTS), len(TILES))
-    rate = np.linspace(0.95, 0.6, len(TILES))
-    weights = {
-        "efficiency": np.broadcast_to(rate, shape).copy(), "prologue": np.full(len(TILES), 10.0),
-        "lonely": np.full(len(TILES), 0.2), "unaligned": np.full(3, 0.02), "reread": np.full(3, 0.2),
-        "narrow": np.full(3, 0.2), "straddle": np.full(3, 0.2), "strain": np.zeros(3), "penalty": np.ones(shape),
-        "split_penalty": np.ones((*shape[:2], len(SPLITS))), "memory": np.array(0.85), "write_out": np.array(0.2),
-        "norm": np.array(4.0), "quantization": np.array(0.8), "fixed_s": np.array(2e-6), "split_s": np.array(8e-6),
-        "boards": np.array([[0.9, 1.0], [0.98, 0.9]]),
+def constants(**other: Any) -> Constants:
+    """Of a library, near those of real boards, made up."""
+    shape = (len(LAYOUTS), len(TILES))
+    made = {
+        "efficiency": np.broadcast_to(np.linspace(0.95, 0.6, len(TILES)), shape), "penalty": np.ones(shape),
+        "split_penalty": np.ones((len(LAYOUTS), len(SPLITS))), "prologue": np.full(len(TILES), 10.0),
+        "lonely": np.full(len(TILES), 0.2), "unaligned": 0.02, "reread": 0.2, "narrow": 0.2, "straddle": 0.2,
+        "strain": 0.0, "memory": 0.85, "write_out": 0.2, "norm": 4.0, "quantization": 0.8, "fixed_s": 2e-6,
+        "split_s": 8e-6,
     }  # fmt: skip
-    manifest = {
-        "kind": "tile_gemm", "name": "tile_gemm", "boards": ["a100-pcie-40gb", "v100-pcie-32gb"], "calibrated": {},
-        "tiles": [t.name for t in TILES],
+    return Constants(**{**made, **other})
+
+
+def artifact(*measured: str, **of_library: Constants) -> dict[str, Any]:
+    """A manifest of the libraries ``measured`` (none named: of all), some with constants ``of_library``."""
+    cores = {f"*|{name}|fp32": of_library.get(name, constants()) for name in measured or LIBRARIES}
+    return {
+        "kind": "tile_gemm", "name": "tile_gemm", **of_cores(cores, {}, {}),
+        "boards": {
+            gpu: Board(*own).to_manifest() for gpu, own in zip(reversed(GPUS), ((0.9, 1.0), (0.98, 0.9)), strict=True)
+        },
         "power_need": {**POWER_NEED, "ampere": 13.0}, "libraries": {"ampere 8": "ampere", "volta 7": "volta"},
         "eager_overhead_s": {layout: {"v100-pcie-32gb": [4e-5, 3e-5]} for layout in LAYOUTS},
     }  # fmt: skip
-    return manifest, weights
+
+
+def made(manifest: dict[str, Any]) -> TileGemm:
+    return TileGemm.from_artifact(json.loads(json.dumps(manifest)), {})
 
 
 @pytest.fixture
 def estimator() -> TileGemm:
-    return TileGemm.from_artifact(*artifact())
+    return made(artifact())
 
 
 def latency(estimator: TileGemm, gpu: GPUSpec, *ops: Gemm) -> np.ndarray:
@@ -163,9 +176,9 @@ def test_no_generation_inherits_a_choice_of_kernels_without_rows(estimator: Tile
     names = ("v100-sxm-16gb", "t4", "a100-pcie-80gb", "a40", "p4", "l4", "h100-sxm", "b200-sxm")
     measured = ["v100-sxm-16gb", "a100-pcie-80gb", "a40"]
     assert [name for name in names if estimator.measured(load_gpu(name))] == measured
-    manifest, weights = artifact()
-    weights["penalty"][2, :, 0] = 50.0  # Ampere's library does not take its largest tile; Ada's may
-    other = TileGemm.from_artifact(manifest, weights)
+    penalty = np.ones((len(LAYOUTS), len(TILES)))
+    penalty[:, 0] = 50.0  # Ampere's library does not take its largest tile; Ada's may
+    other = made(artifact(ampere=constants(penalty=penalty)))
     a40, l4 = (
         latency(other, load_gpu(name), *SHAPES) / latency(estimator, load_gpu(name), *SHAPES) for name in ("a40", "l4")
     )
@@ -174,20 +187,18 @@ def test_no_generation_inherits_a_choice_of_kernels_without_rows(estimator: Tile
 
 
 def test_a_library_without_kernels_takes_the_nearest() -> None:
-    manifest, weights = artifact()
-    weights["efficiency"][0] = 0.0
-    estimator = TileGemm.from_artifact(manifest, weights)
-    assert np.isfinite(latency(estimator, load_gpu("p4"), *SHAPES)).all()
+    none = constants(efficiency=np.zeros((len(LAYOUTS), len(TILES))))
+    for manifest in (artifact("volta", "ampere"), artifact(maxwell=none)):
+        assert np.isfinite(latency(made(manifest), load_gpu("p4"), *SHAPES)).all()
 
 
 def test_a_library_without_kernels_is_between_its_slowest_and_fastest_candidates() -> None:
     """What nobody measured is a mean over what the measured libraries might pick, so never below the best of it."""
-    manifest, weights = artifact()
     gpu = load_gpu("a100-pcie-80gb")
-    fastest = latency(TileGemm.from_artifact(manifest, weights), gpu, *SHAPES)
-    weights["efficiency"][2] = 0.0  # Ampere's; the other libraries have the same kernels here
+    fastest = latency(made(artifact()), gpu, *SHAPES)
+    manifest = artifact("maxwell", "volta")  # Ampere's is lacking; the others have the same kernels here
     del manifest["libraries"]["ampere 8"]
-    unseen = latency(TileGemm.from_artifact(manifest, weights), gpu, *SHAPES)
+    unseen = latency(made(manifest), gpu, *SHAPES)
     assert (unseen >= fastest * (1.0 - 1e-9)).all()
     assert (unseen[1:] > fastest[1:]).any()
     assert (unseen < 3.0 * fastest).all()
@@ -200,14 +211,17 @@ def test_nearest_library() -> None:
 
 
 def test_consensus_is_over_the_libraries_that_have_the_kernel() -> None:
-    efficiency = np.zeros((3, 2, 8))
-    efficiency[0, 0, 1], efficiency[2, 0, 1], efficiency[2, 0, 4] = 0.4, 0.9, 0.7
-    split = np.ones((3, 2, len(SPLITS)))
-    split[0], split[1], split[2] = 1.0, 50.0, 4.0  # the second library was not measured
-    rates, penalty, splits = consensus(efficiency, np.full((3, 2, 8), 3.0), split)
-    assert rates[0, 1] == pytest.approx(0.6) and rates[0, 4] == pytest.approx(0.7)
-    assert np.count_nonzero(rates) == 2
-    assert (penalty == 1.0).all() and splits == pytest.approx(np.full((2, len(SPLITS)), 2.0))
+    first, last = np.zeros((2, 8)), np.zeros((2, 8))
+    first[0, 1], last[0, 1], last[0, 4] = 0.4, 0.9, 0.7
+    penalty, split = np.full((2, 8), 3.0), np.ones((2, len(SPLITS)))
+    libraries = [
+        constants(efficiency=rates, penalty=penalty, split_penalty=factor * split)
+        for rates, factor in ((first, 1.0), (last, 4.0))
+    ]
+    found = consensus(libraries, libraries[1])
+    assert found.efficiency[0, 1] == pytest.approx(0.6) and found.efficiency[0, 4] == pytest.approx(0.7)
+    assert np.count_nonzero(found.efficiency) == 2
+    assert (found.penalty == 1.0).all() and found.split_penalty == pytest.approx(np.full((2, len(SPLITS)), 2.0))
 
 
 def test_an_expected_time_becomes_the_fastest_as_the_choice_sharpens() -> None:
@@ -219,9 +233,7 @@ def test_an_expected_time_becomes_the_fastest_as_the_choice_sharpens() -> None:
 
 
 def test_strain_slows_only_where_both_operands_are_large() -> None:
-    manifest, weights = artifact()
-    near = TileGemm.from_artifact(manifest, weights)
-    far = TileGemm.from_artifact(manifest, {**weights, "strain": np.full(3, 2.0)})
+    near, far = made(artifact()), made(artifact(volta=constants(strain=2.0)))
     k = int(REACH / 4 / 4096)  # 4096 rows of it are REACH bytes
     ops = [Gemm("fp32", 512, 4096, 1024), Gemm("fp32", 64, 65536, k), Gemm("fp32", 4096, 4096, k)]
     gpu = load_gpu("v100-pcie-32gb")
@@ -236,12 +248,13 @@ def test_the_launch_is_kept_apart(estimator: TileGemm) -> None:
     assert estimator.eager_seconds(kernel, "unheard-of").tolist() == [4e-5, 3e-5 + 1e-3]
 
 
-def test_an_artifact_of_other_tiles_is_refused() -> None:
-    manifest, weights = artifact()
-    with pytest.raises(SpecError, match="tiles"):
-        TileGemm.from_artifact({**manifest, "tiles": ["1x1"]}, weights)
-    with pytest.raises(SpecError, match="lacks"):
-        TileGemm.from_artifact(manifest, {k: v for k, v in weights.items() if k != "boards"})
+def test_an_artifact_of_other_tiles_or_none_is_refused() -> None:
+    manifest = artifact()
+    manifest["cores"]["*|volta|fp32"]["prologue"] = {"1x1": 16.0}
+    with pytest.raises(SpecError, match="1x1; expected 128x128"):
+        made(manifest)
+    with pytest.raises(SpecError, match="no constants"):
+        made({**artifact(), "cores": {}})
 
 
 def test_kernel_names_give_tiles() -> None:

@@ -14,7 +14,8 @@ Arrays: n operators, c candidates; what depends on both is of shape (n, c).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,7 +24,7 @@ import numpy.typing as npt
 
 from predictor.estimators.cores.gemm import CoreTime, Shapes
 from predictor.estimators.device import Device
-from predictor.estimators.named import p_norm
+from predictor.estimators.named import Named, constant, p_norm
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray
 from predictor.tiling import TileGrid
@@ -35,9 +36,8 @@ BYTES = 4.0  # of an fp32 element, by definition
 #: Generations of cuBLAS' fp32 kernels, by the architecture they were written for. Newer GPUs run the last one's.
 LIBRARIES = ("maxwell", "volta", "ampere")
 _LIBRARY = {"kepler": 0, "maxwell": 0, "pascal": 0, "volta": 1, "turing": 1}
-#: Stands for a library that nobody measured, and how surely it is taken to pick its fastest kernel: the exponent of a
-#: candidate's odds in its time. Chosen by leaving one library out at a time (docs/accuracy.md).
-UNSEEN = -1
+#: How surely a library that nobody measured is taken to pick its fastest kernel: the exponent of a candidate's odds in
+#: its time. Chosen by leaving one library out at a time (docs/accuracy.md).
 UNSEEN_SHARPNESS = 10.0
 #: BLAS layouts that pick different kernels: "tn" (a linear layer forward), everything else ("nn").
 LAYOUTS = ("tn", "nn")
@@ -78,32 +78,37 @@ REACH = 3e8
 MIN_SPLIT_K = 256
 
 
+_NAMES, _FACTORS = tuple(tile.name for tile in TILES), tuple(map(str, SPLITS))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constants(Named):
+    """Those of one kernel library, or of one board."""
+
+    efficiency: FloatArray = constant("share", "of an SM's peak in a main loop; 0: no such kernel", LAYOUTS, _NAMES)
+    penalty: FloatArray = constant("", "on a tile's time when cuBLAS' choice is imitated", LAYOUTS, _NAMES)
+    split_penalty: FloatArray = constant("", "the same for split-K factors", LAYOUTS, _FACTORS)
+    prologue: FloatArray = constant("", "extra K elements for filling a tile's pipeline and writing out", _NAMES)
+    lonely: FloatArray = constant("share", "extra time where an SM holds one block only", _NAMES)
+    unaligned: float = constant("share", "extra time where K is no multiple of 4")
+    reread: float = constant("share", "of what later waves read again that comes from DRAM")
+    narrow: float = constant("share", "extra traffic of an operand read along K, 8 elements of a row at a time")
+    straddle: float = constant("share", "more of it where K is no multiple of 8, so that 32-byte sectors are cut")
+    strain: float = constant("share", "extra time where both operands are far larger than `REACH`")
+    memory: float = constant("share", "of the memory bandwidth")
+    write_out: float = constant("share", "of C's DRAM time that no compute hides")
+    norm: float = constant("", "p of the p-norm")
+    quantization: float = constant("share", "q, of wave quantization that is felt")
+    fixed_s: float = constant("s", "every kernel")
+    split_s: float = constant("s", "every split-K kernel: its second kernel")
+
+
 @dataclass(frozen=True, slots=True)
-class Constants:
-    """What all GPUs share. Arrays by tile have shape (tiles,), by library (libraries,)."""
+class Board(Named):
+    """What a board sustains."""
 
-    efficiency: FloatArray  # (libraries, layouts, tiles): share of an SM's peak in a main loop; 0: no such kernel
-    prologue: FloatArray  # (tiles,) extra K elements a tile pays for filling its pipeline and writing out
-    lonely: FloatArray  # (tiles,) extra time share where an SM holds one block only
-    unaligned: FloatArray  # (libraries,) extra time share where K is no multiple of 4
-    reread: FloatArray  # (libraries,) share of what later waves read again that comes from DRAM
-    narrow: FloatArray  # (libraries,) extra traffic of an operand read along K, 8 elements of a row at a time
-    straddle: FloatArray  # (libraries,) more of it where K is no multiple of 8, so that 32-byte sectors are cut
-    strain: FloatArray  # (libraries,) extra time share where both operands are far larger than `REACH`
-    penalty: FloatArray  # (libraries, layouts, tiles): factor on a tile's time when cuBLAS' choice is imitated
-    split_penalty: FloatArray  # (libraries, layouts, splits): the same for split-K factors
-    memory: float  # share of the memory bandwidth
-    write_out: float  # time for writing C that no compute hides, as a share of its DRAM time
-    norm: float  # p of the p-norm
-    quantization: float  # q, share of wave quantization that is felt
-    fixed_s: float  # every kernel
-    split_s: float  # every split-K kernel: its second kernel
-
-
-#: The fields of `Constants` that an artifact keeps as arrays, and those that are one number.
-ARRAYS, SCALARS = (
-    tuple(field.name for field in fields(Constants) if (field.type == "float") is one) for one in (False, True)
-)
+    sustained: float = constant("share", "u, of the best kernel's rate")
+    bandwidth: float = constant("share", "of DRAM's bandwidth that its kernels reach")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +134,15 @@ def products(batch: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray) -> 
     return Shapes(batch, m, n, k, BYTES, BYTES)
 
 
-def core_time(
-    shape: Shapes, device: Device, const: Constants, cand: Candidates, library: Any, along_k: Any
-) -> CoreTime:
+def core_time(shape: Shapes, device: Device, const: Constants, cand: Candidates, along_k: Any) -> CoreTime:
     """Seconds of every candidate and of its two parts, each of shape (n, c); ``device`` at the rates that it sustains.
 
-    ``library``: index of the kernel library; ``along_k``: 1 where B, too, is stored along K (layout tn). Both are one
-    for all, or arrays that broadcast against (n, c).
+    ``along_k``: 1 where B, too, is stored along K (layout tn). It and the constants that are numbers are one for all,
+    or arrays that broadcast against (n, c).
     """
     grid, out = cand.grid(shape), shape.batch * shape.m * shape.n * BYTES
-    compute = _compute_seconds(shape, device, const, cand, library, grid.waves(device.sms, cand.splits))
-    operands = _operand_bytes(shape, device, const, cand, library, along_k, grid)
+    compute = _compute_seconds(shape, device, const, cand, grid.waves(device.sms, cand.splits))
+    operands = _operand_bytes(shape, device, const, cand, along_k, grid)
     memory: FloatArray = (operands + (2.0 * cand.splits - 1.0) * out) / (device.bandwidth * const.memory)
     fixed = const.fixed_s + np.where(cand.splits > 1.0, const.split_s, 0.0)
     total = p_norm(compute, memory, const.norm) + out * (const.write_out / device.bandwidth) + fixed
@@ -147,15 +150,15 @@ def core_time(
 
 
 def _operand_bytes(
-    shape: Shapes, device: Device, const: Constants, cand: Candidates, lib: Any, along_k: Any, grid: TileGrid
+    shape: Shapes, device: Device, const: Constants, cand: Candidates, along_k: Any, grid: TileGrid
 ) -> FloatArray:
     """Bytes of A and B from DRAM: once, plus what each wave of blocks reads again where L2 cannot hold both.
 
     Blocks start along a row of tiles; the blocks of one wave walk K together and share rows of A and columns of B.
     """
     once = (shape.m + shape.n) * shape.k * BYTES
-    cut = np.where(shape.k % 8.0 != 0.0, const.straddle[lib], 0.0)
-    extra = (const.narrow[lib] + cut) * (shape.k / (shape.k + LONG_K))
+    cut = np.where(shape.k % 8.0 != 0.0, const.straddle, 0.0)
+    extra = (const.narrow + cut) * (shape.k / (shape.k + LONG_K))
     strided = (shape.m + shape.n * along_k) * shape.k * (BYTES * extra)
     wave = device.sms * cand.resident
     wide = np.minimum(grid.columns, wave)
@@ -163,21 +166,19 @@ def _operand_bytes(
     waves = grid.columns * grid.rows / (wide * high)
     again = waves * (wide * cand.tile_n + high * cand.tile_m) * shape.k * BYTES
     again = np.where(once > 0.5 * device.l2_bytes, np.maximum(again - once, 0.0), 0.0)
-    result: FloatArray = shape.batch * (once + strided + const.reread[lib] * again)
+    result: FloatArray = shape.batch * (once + strided + const.reread * again)
     return result
 
 
-def _compute_seconds(
-    shape: Shapes, device: Device, const: Constants, cand: Candidates, lib: Any, waves: Any
-) -> FloatArray:
+def _compute_seconds(shape: Shapes, device: Device, const: Constants, cand: Candidates, waves: Any) -> FloatArray:
     """Time of the SM with most blocks, shape (n, c)."""
     whole = np.ceil(waves)
     busiest = np.maximum(waves + const.quantization * (whole - waves), 1.0)
     steps = np.ceil(shape.k / (K_STEP * cand.splits))  # the main loop takes whole steps
     work = 2.0 * cand.tile_m * cand.tile_n / cand.efficiency * (steps * K_STEP + cand.prologue)
-    unaligned = np.where(shape.k % 4.0 != 0.0, 1.0 + const.unaligned[lib], 1.0)
+    unaligned = np.where(shape.k % 4.0 != 0.0, 1.0 + const.unaligned, 1.0)
     far = (2.0 * BYTES * shape.k * shape.m * shape.n / (shape.m + shape.n) / REACH) ** 2
-    slow = np.where(whole < 2.0, 1.0 + cand.lonely, 1.0) * unaligned * (1.0 + const.strain[lib] * (far / (1.0 + far)))
+    slow = np.where(whole < 2.0, 1.0 + cand.lonely, 1.0) * unaligned * (1.0 + const.strain * (far / (1.0 + far)))
     result: FloatArray = busiest * work * slow * (device.sms / device.peak_flops)
     return result
 
@@ -216,24 +217,42 @@ def candidates(
     )  # fmt: skip
 
 
+def of_library(const: Constants, layout: int) -> Candidates:
+    """What a library picks among in a layout; ``len(LAYOUTS)`` stands for kernels of either."""
+    either = layout == len(LAYOUTS) or not const.efficiency[layout].any()
+    rate = const.efficiency.max(axis=0) if either else const.efficiency[layout]
+    penalties = const.penalty, const.split_penalty
+    tile_penalty, split_penalty = (p.min(axis=0) if either else p[layout] for p in penalties)
+    tiles, splits = all_candidates()
+    keep = rate[tiles] > 0.0
+    tiles, splits = tiles[keep], splits[keep]
+    return candidates(const, rate[tiles], tiles, splits, tile_penalty[tiles] * split_penalty[split_indices(splits)])
+
+
+def allowed(shape: Shapes, splits: FloatArray) -> npt.NDArray[np.bool_]:
+    """Whether the products keep enough of K for such split factors, arrays that broadcast."""
+    result: npt.NDArray[np.bool_] = (splits == 1.0) | (shape.k >= MIN_SPLIT_K * splits)
+    return result
+
+
 def nearest_library(measured: npt.NDArray[np.bool_], library: int) -> int:
     """``library`` where it is one of the ``measured`` (libraries,), else the nearest of them, the newer of two."""
     known = np.nonzero(measured)[0][::-1]
     return int(known[np.abs(known - library).argmin()])
 
 
-def consensus(
-    efficiency: FloatArray, penalty: FloatArray, split_penalty: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Efficiency, penalty and split penalty of a library that nobody measured: geometric means over those measured.
+def consensus(measured: Sequence[Constants], nearest: Constants) -> Constants:
+    """A library that nobody measured: kernels and split factors as the ``measured`` ones have them, by geometric means,
+    the rest as the ``nearest`` of these.
 
     A tile's penalty is a library's own habit and does not carry over: all 1.
     """
+    efficiency = np.array([const.efficiency for const in measured])
     ran = efficiency > 0.0
     total = np.log(np.where(ran, efficiency, 1.0)).sum(axis=0)
     rates = np.where(ran.any(axis=0), np.exp(total / np.maximum(ran.sum(axis=0), 1)), 0.0)
-    splits = np.exp(np.log(split_penalty[ran.any(axis=(1, 2))]).mean(axis=0))
-    return rates, np.ones_like(penalty[0]), splits
+    splits = np.exp(np.log(np.array([const.split_penalty for const in measured])).mean(axis=0))
+    return replace(nearest, efficiency=rates, penalty=np.ones_like(rates), split_penalty=splits)
 
 
 def expected_seconds(seconds: FloatArray, score: FloatArray, sharpness: float) -> FloatArray:
@@ -250,3 +269,10 @@ def layout_indices(ops: tuple[Any, ...]) -> IntArray:
     """Kernels that serve each Gemm: a batched product 1, a linear layer in "tn" 0, one stored otherwise either (2)."""
     both = len(LAYOUTS)
     return np.array([1 if op.kind == "bmm" else 0 if op.layout == "tn" else both for op in ops], dtype=np.int64)
+
+
+def features(columns: Mapping[str, FloatArray], layouts: IntArray) -> FloatArray:
+    """What a calibration's residual works on, (n, 5): log of output elements, aspect, K and batch; the layout (0: tn,
+    1: nn, as which a layer of either counts)."""
+    b, m, n, k = (np.log(columns[c]) for c in ("batch", "m", "n", "k"))
+    return np.stack([b + m + n, m - n, k, b, np.minimum(layouts, 1)], axis=1)
