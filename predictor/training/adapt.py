@@ -24,6 +24,7 @@ import numpy.typing as npt
 from predictor.estimators.device import Device
 from predictor.estimators.eager import eager_seconds, overhead
 from predictor.estimators.gaussian import Adapted, Process, covariance
+from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray
 from predictor.training.solve import solve
 
@@ -215,7 +216,7 @@ def overheads(known: Mapping[str, Sequence[float]], gpu: str) -> tuple[float, fl
 
 def eager(seconds: FloatArray, host: FloatArray, after: FloatArray, is_eager: npt.NDArray[np.bool_]) -> FloatArray:
     """What a row's protocol reads for kernels of ``seconds``, where ``is_eager`` with the host's times; shape (r,)."""
-    return np.where(is_eager, eager_seconds(seconds, host, np.maximum(host - after, 1e-6)), seconds)
+    return np.where(is_eager, eager_seconds(seconds, host, launch_s(host, after)), seconds)
 
 
 def fitted_rows(frame: Frame, ops: Sequence[str]) -> Frame:
@@ -226,6 +227,30 @@ def fitted_rows(frame: Frame, ops: Sequence[str]) -> Frame:
     if "split" in frame:
         keep &= frame["split"].astype(str) != "test"
     return frame[keep]
+
+
+def of_boards(
+    read: Callable[[Frame, list[GPUSpec]], Any], frame: Frame, gpus: Mapping[str, GPUSpec]
+) -> tuple[list[GPUSpec], Any]:
+    """(GPUs that have rows which ``read`` reads, these rows, whose ``gpu`` counts among them)."""
+    specs = [gpus[name] for name in sorted(set(frame["gpu"].astype(str)) & set(gpus))]
+    rows = read(frame, specs)
+    used = np.unique(rows.gpu)
+    if len(used) == len(specs):
+        return specs, rows
+    specs = [specs[i] for i in used]
+    return specs, read(frame, specs)
+
+
+def launch_s(host: FloatArray, after: FloatArray) -> FloatArray:
+    """Time from the start of a call to that of its kernel: the host's time less what comes after the launch."""
+    return np.maximum(host - after, 1e-6)
+
+
+def by_call(calls: Sequence[str], gpus: Sequence[GPUSpec], host: FloatArray, launch: FloatArray) -> dict[str, Any]:
+    """What a manifest says of eager calls, by kind and GPU, of times (gpus, calls)."""
+    pairs = np.stack([host, launch], axis=2).tolist()
+    return {call: {gpu.id: pairs[i][j] for i, gpu in enumerate(gpus)} for j, call in enumerate(calls)}
 
 
 def of_rows(devices: Sequence[Device], index: npt.NDArray[np.int64]) -> Device:

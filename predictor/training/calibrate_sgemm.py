@@ -229,9 +229,8 @@ def calibrate_sgemm(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights
     constants, board, (host, after_s) = trial.constants(x), trial.own_board(x), trial.host(x)
     constants = replace(constants, efficiency=np.where(trial.present, constants.efficiency, 0.0))
     adapted, arrays = told.residual.to_manifest(f"a_{gpu.id}_{FP32}_")
-    overhead = {
-        name: [float(h), float(max(h - a, 1e-6))] for name, h, a in zip(sgemm.LAYOUTS, host, after_s, strict=True)
-    }
+    pairs = np.stack([host, adapt.launch_s(host, after_s)], axis=1).tolist()
+    overhead = dict(zip(sgemm.LAYOUTS, pairs, strict=True))
     about = {
         "cores": {}, "adapted": [key], "board": board.to_manifest(), "eager_overhead_s": overhead,
         "width": dict.fromkeys(("linear", "bmm"), adapt.width(told.held_out)),

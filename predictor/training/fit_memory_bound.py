@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from predictor.estimators.device import Device
 from predictor.estimators.memory_bound import DTYPES, FAMILIES, MEMORY_TYPES
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import to_op
-from predictor.training.adapt import AFTER_LAUNCH_S, fitted_rows, of_rows
+from predictor.training.adapt import AFTER_LAUNCH_S, by_call, fitted_rows, launch_s, of_boards, of_rows
 from predictor.training.solve import Unknowns, solve
+from predictor.training.tile_transfer import is_reference
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -136,7 +138,7 @@ class Fit:
         after = part.pop("after").reshape(-1, 2)[:, (0, 1, 1)]  # element-wise; softmax and norm
         share, hold = part.pop("share"), part.pop("hold")
         const = replace(START, **{name: float(value[0]) for name, value in part.items()})
-        return const, share, hold, np.maximum(self.host - after, 1e-6)
+        return const, share, hold, launch_s(self.host, after)
 
     def seconds(self, x: FloatArray) -> FloatArray:
         """Measured latency that ``x`` gives for every row."""
@@ -148,7 +150,7 @@ class Fit:
 
     def solve(self) -> None:
         """Least squares: everything on the reference boards (newer than Pascal, HBM), then the rest's own scalars."""
-        reference = np.array([g.architecture != "pascal" and "HBM" in (g.memory_type or "") for g in self.gpus])
+        reference = is_reference(self.gpus)
         if not reference.any():
             reference[:] = True
         log, weight = np.log(self.rows.seconds), self.rows.weight / 0.05
@@ -260,17 +262,13 @@ def fit_memory_bound(
     ``frame`` is in the measurement schema; rows that it marks as test or flags are left out. Raises SpecError where
     nothing is left.
     """
-    specs = named = [gpus[g] for g in sorted(set(frame["gpu"].astype(str)) & set(gpus))]
-    rows = read_rows(frame, specs, seed)
-    used = np.unique(rows.gpu)
-    if len(used) < len(specs):
-        specs = [specs[i] for i in used]
-        rows = read_rows(frame, specs, seed)
+    specs, rows = of_boards(partial(read_rows, seed=seed), frame, gpus)
     fit = Fit(specs, rows)
     fit.solve()
     const, share, hold, launch = fit.parts(fit.x)
     boards = {g.id: (float(share[i]), float(hold[i])) for i, g in enumerate(specs)}
-    traced = Traced(frame, [g for g in named if g.id not in boards], seed)
+    others = sorted(set(frame["gpu"].astype(str)) & set(gpus) - set(boards))
+    traced = Traced(frame, [gpus[name] for name in others], seed)
     boards |= traced.boards(float(np.median(hold)))
     const = replace(const, scalar_share=traced.scalar_share(boards, const), gather=traced.gather(boards, const))
     known = [gpus[g] for g in boards]
@@ -284,10 +282,7 @@ def fit_memory_bound(
             a: float(np.median([hold[i] for i, g in enumerate(specs) if g.architecture == a]))
             for a in sorted({g.architecture for g in specs})
         },
-        "eager_overhead_s": {
-            op: {g.id: [float(fit.host[i, j]), float(launch[i, j])] for i, g in enumerate(specs)}
-            for j, op in enumerate(OPS)
-        },
+        "eager_overhead_s": by_call(OPS, specs, fit.host, launch),
         "rows": len(rows.seconds),
     }  # fmt: skip
     return manifest, {"boards": np.array(list(boards.values()))}

@@ -29,7 +29,7 @@ from predictor.estimators.residual import ANY_GPU
 from predictor.estimators.tile_gemm import FP32
 from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
-from predictor.training.adapt import AFTER_LAUNCH_S, fitted_rows, of_rows
+from predictor.training.adapt import AFTER_LAUNCH_S, by_call, fitted_rows, launch_s, of_boards, of_rows
 from predictor.training.fit_serving import of_cores
 from predictor.training.kernel_choice import fit_choice
 from predictor.training.solve import Unknowns, solve
@@ -217,9 +217,7 @@ class Fit:
 
     def launch(self, x: FloatArray) -> FloatArray:
         """Time from the start of a call to that of its kernel, of shape (gpus, layouts)."""
-        after = np.exp(self.parameters.split(x)["after"])[:, None]
-        result: FloatArray = np.maximum(self.host - after, 1e-6)
-        return result
+        return launch_s(self.host, np.exp(self.parameters.split(x)["after"])[:, None])
 
     def _device(self, gpu: IntArray, x: FloatArray) -> Device:
         """The devices of the rows, each at what ``x`` says that it sustains."""
@@ -328,14 +326,7 @@ def fit_tile_gemm(
     ``frame`` is in the measurement schema; rows that it marks as test or flags are left out. Raises SpecError where
     nothing is left.
     """
-    present = sorted(set(frame["gpu"].astype(str)) & set(gpus))
-    specs = [gpus[g] for g in present]
-    rows = read_rows(frame, specs)
-    used = np.unique(rows.gpu)
-    if len(used) < len(specs):
-        specs = [specs[i] for i in used]
-        rows = read_rows(frame, specs)
-    return _export(*fit_rows(specs, rows, seed))
+    return _export(*fit_rows(*of_boards(read_rows, frame, gpus), seed))
 
 
 def fit_rows(specs: list[GPUSpec], rows: Rows, seed: int) -> tuple[Fit, Rows]:
@@ -352,7 +343,7 @@ def fit_rows(specs: list[GPUSpec], rows: Rows, seed: int) -> tuple[Fit, Rows]:
 
 
 def _export(fit: Fit, rows: Rows) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    efficiency, part, launch = fit.parameters.efficiency(fit.x), fit.parameters.split(fit.x), fit.launch(fit.x)
+    efficiency, part = fit.parameters.efficiency(fit.x), fit.parameters.split(fit.x)
     scale = _scale(efficiency, rows, is_steady(fit.gpus)[rows.gpu])
     sustained = shrink_sustained(fit.gpus, np.exp(part["u"]) * scale[fit.libraries, 0, 0])
     boards = zip(fit.gpus, sustained.tolist(), np.exp(part["bandwidth"]).tolist(), strict=True)
@@ -362,17 +353,13 @@ def _export(fit: Fit, rows: Rows) -> tuple[dict[str, Any], dict[str, npt.NDArray
         )
         for i in np.unique(fit.libraries).tolist()
     }
-    ids = [gpu.id for gpu in fit.gpus]
     return {
-        "kind": "tile_gemm", "name": "tile_gemm", "families": ["gemm"], "dtypes": [FP32], "gpus": ids,
-        "features": ["batch", "m", "n", "k", "layout"], **of_cores(cores, {}, {}),
+        "kind": "tile_gemm", "name": "tile_gemm", "families": ["gemm"], "dtypes": [FP32],
+        "gpus": [gpu.id for gpu in fit.gpus], "features": ["batch", "m", "n", "k", "layout"], **of_cores(cores, {}, {}),
         "boards": {gpu.id: sgemm.Board(*own).to_manifest() for gpu, *own in boards},
         "power_need": power_need(fit.gpus, sustained),
         "libraries": {generation(g): sgemm.LIBRARIES[i] for g, i in zip(fit.gpus, fit.libraries, strict=True)},
-        "eager_overhead_s": {
-            layout: {g: [float(fit.host[i, j]), float(launch[i, j])] for i, g in enumerate(ids)}
-            for j, layout in enumerate(sgemm.LAYOUTS)
-        },
+        "eager_overhead_s": by_call(sgemm.LAYOUTS, fit.gpus, fit.host, fit.launch(fit.x)),
         "rows": len(rows.seconds),
     }, {}  # fmt: skip
 
