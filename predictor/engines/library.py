@@ -52,17 +52,19 @@ class Sharing:
 
     ``packed``: query heads of a KV head that share a tile's rows in prefill; ``copies``: times that a decode step reads
     the cache, once for every so many blocks of query heads; ``whole``: 1 where a decode kernel does not split a
-    sequence's cache over the SMs.
+    sequence's cache over the SMs; ``beside``: small kernels before a decode step's, in its measured time.
     """
 
     packed: FloatArray
     copies: FloatArray
     whole: FloatArray
+    beside: FloatArray
 
 
 def packed_groups(calls: AttentionCalls, gpu: GPUSpec) -> Sharing:
     """FlashAttention-3 and FlashInfer: the query heads of a KV head in one tile, a cache read once and split."""
-    return Sharing(calls.group, np.ones(calls.group.size), np.zeros(calls.group.size))
+    zero = np.zeros(calls.group.size)
+    return Sharing(calls.group, zero + 1.0, zero, zero)
 
 
 def runs_generated(gpu: GPUSpec) -> bool:

@@ -55,7 +55,7 @@ def share_attention(calls: AttentionCalls, gpu: GPUSpec) -> Sharing:
     older = mma or (gpu.compute_capability or "").startswith("9.")
     copies = np.where(plain & (group > _XQA_GROUP), group, 1.0) if older else one
     whole = ~plain | (narrow & (group > 1) & (group <= _XQA_GROUP)) if mma else one == 0
-    return Sharing(one, copies, whole.astype(np.float64))
+    return Sharing(one, copies, whole.astype(np.float64), np.zeros(one.size))
 
 
 def generated_attention(library: str, gpu: GPUSpec) -> str:

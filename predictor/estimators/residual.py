@@ -221,7 +221,10 @@ class Corrections:
         booster = self._boosters.get(key)
         if booster is None:
             return 0.0
-        return 1.0 if is_among(gpu, booster["architectures"]) else float(booster["shrink"])
+        if is_among(gpu, booster["architectures"]):
+            return 1.0
+        # Kernels for another instruction than mma.sync are written anew for a generation.
+        return float(booster["shrink"] if runs_mma(gpu) else booster.get("unlike", booster["shrink"]))
 
     def measured(self, kind: str) -> tuple[str, ...]:
         """Keys of the trees that measured NVIDIA GPUs have for rows of ``kind``, sorted; without calibrated GPUs."""

@@ -73,6 +73,7 @@ class Family:
     unseen_shrink: Callable[[str], float]  # by kind: for an architecture not measured; chosen by leaving GPUs out
     alike_shrink: float | None  # the same, where boards that run the same kernels were; None: those share nothing more
     unseen_clip: float
+    unlike_shrink: Callable[[str], float] | None = None  # by kind: of boards without mma.sync; None: as all others
     pulls: tuple[float, ...] = ()  # of every constant toward its start, against the usual pull; all 1 where empty
     searches: tuple[Mapping[str, float], ...] = ({},)  # in what the constants from which a fit sets out differ
     by_kernel: Callable[[Frame, Mapping[str, GPUSpec]], Iterator[Part]] | None = None  # parts of what GPUs share
@@ -148,6 +149,8 @@ def fit_family(
                 "shrink": {ANY_GPU: family.unseen_shrink(kind), MMA_GPUS: family.alike_shrink}.get(name, 1.0),
                 "architectures": sorted({generation(gpus[part.gpu]) for part in members}),
             }
+            if shared and family.unlike_shrink:
+                boosters[f"{name}|{kind}"]["unlike"] = family.unlike_shrink(kind)
             if family.sizes_of:
                 knots = knots_of([part for part, _ in rows], family.sizes_of)
                 boosters[f"{name}|{kind}"]["knots"] = stored(knots, grids)
@@ -359,6 +362,9 @@ ATTENTION = Family(
     # Decode with 0.9 and 0.7: A100 18.7 and 15.8 %, B200 and GB200 20.8 and 19.3, H100 and H200 17.8 and 17.4, L40S
     # 14.6 and 14.2, RTX PRO 6000 14.0 and 15.2.
     unseen_shrink=lambda kind: 0.7 if serving_attention.is_decode(kind) else 0.9,
+    # Prefill with 0.9 and 0.7: H100 13.9 and 13.3, B200 14.4 and 13.9, fp8 16.2 and 11.4, 16.0 and 14.9; RTX PRO 6000
+    # 13.2 and 14.9, L40S 15.9 and 18.9. Decode with 0.7 and 0.5: H100 15.8 and 16.5, B200 18.2 and 16.4.
+    unlike_shrink=lambda kind: 0.6 if serving_attention.is_decode(kind) else 0.7,
     alike_shrink=None,  # A100 left out: prefill 9.9 % with all GPUs, 13.1 with L40S and RTX PRO 6000 alone
     unseen_clip=0.8,
     by_kernel=attention_for_all,

@@ -17,6 +17,7 @@ from predictor.engines import library  # noqa: E402
 from predictor.engines.library import FASTEST, STRIPES, TWO_TILES  # noqa: E402
 from predictor.errors import SpecError  # noqa: E402
 from predictor.estimators.base import make_batch  # noqa: E402
+from predictor.estimators.cores import attention_cycles  # noqa: E402
 from predictor.estimators.cores.attention import Shapes as AttentionShapes  # noqa: E402
 from predictor.estimators.cores.attention import attended_pairs  # noqa: E402
 from predictor.estimators.cores.moe import Constants, core_time  # noqa: E402
@@ -191,6 +192,23 @@ def test_pairs_of_arrays_are_those_of_the_operator(causal: bool, window: int) ->
     assert attended_pairs(shapes).tolist() == [pairs_of_one(a, b, causal, window) for a, b in cases]
 
 
+def test_sglang_casts_before_a_decode_step_over_a_cache_of_8_bits() -> None:
+    """Two small kernels, as long on every board; none for 16 bits, latent caches, and other libraries."""
+    one = np.ones(2)
+    sizes, shared = np.array([1.0, 2.0]), np.zeros(2)
+    for gpu in map(load_gpu, ("h100-sxm", "b200-sxm", "l40s")):
+        device = Device.of(gpu, "bf16")
+        seconds = {}
+        for name, latent in (("sglang", 0.0), ("vllm", 0.0), ("sglang", 1.0)):
+            columns = [one * 4, one * 32, one * 8, one, one * 512, one * 128, one * 128, one, one * 0]
+            shapes = AttentionShapes.of(columns, 2.0, sizes, shared + latent).run_by(name, gpu)
+            constants = attention_cycles.DecodeConstants()
+            bare = attention_cycles.core_time(replace(shapes, beside=shared), device, constants)
+            more = attention_cycles.core_time(shapes, device, constants).total - bare.total
+            seconds[name, latent] = np.round(more * 1e6, 3).tolist()
+        assert seconds == {("sglang", 0.0): [4.1, 0.0], ("vllm", 0.0): [0.0, 0.0], ("sglang", 1.0): [0.0, 0.0]}
+
+
 def test_moe(moe: ServingMoE) -> None:
     ops: list[Op] = [MoE(d, t, 2048, 1024, 16, 4) for d, t in product(("bf16", "fp16"), (1, 100, 3000))]
     for name in (*GPUS, *UNSEEN):
@@ -338,6 +356,10 @@ def test_trees_of_another_generation_count_in_part() -> None:
     assert {name: float(np.ravel(value)[0]) for name, value in said.items()} == pytest.approx(
         {"b200": 0.05, "h20": 0.1, "rtx-5090": 0.1}
     )
+    manifest["boosters"]["*|bf16"]["unlike"] = 0.3  # of what boards without mma.sync run
+    apart = Corrections(manifest, weights, ServingGemm.forms)
+    strengths = {name: apart.strength("*|bf16", load_gpu(name)) for name in ("b200", "mi300x", "l40s", "h20")}
+    assert strengths == {"b200": 0.3, "mi300x": 0.3, "l40s": 0.5, "h20": 1.0}
 
 
 def test_whose_measurements_answer(gemm: ServingGemm) -> None:

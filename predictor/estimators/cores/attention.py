@@ -31,7 +31,7 @@ DECODE_CHUNK = 256.0
 class Shapes:
     """n attention calls; every field of shape (n,). ``window`` 0 is none; ``shared`` 1 where V is a slice of K.
 
-    The last three say how the kernels that run the calls share them out, see `run_by`.
+    The last ones say how the kernels that run the calls share them out, see `run_by`.
     """
 
     batch: FloatArray
@@ -49,6 +49,7 @@ class Shapes:
     packed: FloatArray  # query heads of a KV head that share a tile's rows in prefill
     copies: FloatArray  # times that a decode step reads the cache: once for every so many blocks of query heads
     whole: FloatArray  # 1 where a decode kernel does not split a sequence's cache over the SMs
+    beside: FloatArray  # small kernels before a decode step's, in its time
     cold: FloatArray  # 1 where nothing of the operands lies in L2 when the call begins
 
     @classmethod
@@ -62,7 +63,7 @@ class Shapes:
         both = zero if shared is None else shared
         return cls(
             batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim, causal, window, itemsize, kv_itemsize, both,
-            one, one, zero, zero if cold is None else cold,
+            one, one, zero, zero, zero if cold is None else cold,
         )  # fmt: skip
 
     def run_by(self, library: str, gpu: GPUSpec) -> Shapes:
@@ -73,7 +74,8 @@ class Shapes:
         """
         calls = AttentionCalls(self.heads / self.kv_heads, self.window, self.kv_itemsize, self.shared)
         sharing = engines.library(library).share_attention(calls, gpu)
-        return replace(self, packed=sharing.packed, copies=sharing.copies, whole=sharing.whole)
+        beside = sharing.beside
+        return replace(self, packed=sharing.packed, copies=sharing.copies, whole=sharing.whole, beside=beside)
 
 
 def attended_pairs(shapes: Shapes) -> FloatArray:
