@@ -44,6 +44,10 @@ OF_KERNEL = ("supply_bytes", "foreign_traffic", "foreign_rows", "half_lines")
 #: the edge of a tile of so many more products. Chosen by looking at B200 and Hopper left out (docs/accuracy.md).
 _EDGE = 0.5
 _COLUMNS = 128.0  # of a tile: chosen by hand, not from data
+#: FLOPs a clock and SM that mma.sync does in 16 bit at most, on Hopper and B200 too, whose tensor cores do more by
+#: other instructions: A100's peak. Chosen by looking at Marlin's best products, 890 to 960 a clock and SM on A100,
+#: H100, H200, B200 and GB200 alike.
+_MMA_FLOPS = 2048.0
 
 FEATURES = (
     "log2_tokens", "log2_hidden", "log2_width", "log2_local_experts", "log2_top_k", "log2_rows_an_expert",
@@ -125,7 +129,10 @@ def core_time(shapes: Shapes, device: Device, constants: Constants) -> CoreTime:
     up = np.ceil((shapes.matrices - 1) * width / _COLUMNS)
     down = np.ceil(shapes.hidden / _COLUMNS)
     slowed = device.slowed((BLOCKS + constants.tile_penalty) / (BLOCKS * ec))
-    step = 128.0 * _COLUMNS * BLOCKS * slowed * device.sms / device.peak_flops
+    peak = device.peak_flops
+    if shapes.tiling == STRIPES:  # Marlin's
+        peak = min(peak, _MMA_FLOPS * device.sms * device.clock_hz)
+    step = 128.0 * _COLUMNS * BLOCKS * slowed * device.sms / peak
     supply = constants.supply_bytes * (device.tile_rows / MMA_ROWS) ** _EDGE * device.clock_hz
     supplied = 64.0 * (_COLUMNS + BLOCKS) * shapes.itemsize / supply
     step = np.hypot(step, supplied)
