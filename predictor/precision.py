@@ -54,7 +54,7 @@ _MEANINGS: Mapping[str, Meaning] = {
 }
 SUPPORTED = tuple(_MEANINGS)
 #: Those that training can run in; the others quantize for inference.
-TRAINABLE = ("fp32", "tf32", "fp16", "bf16", "fp8")
+TRAINABLE = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
 #: Those of a frozen base under adapters, whose weights are unpacked ahead of every product (QLoRA).
 BASES = ("nf4", "int4_wo", "int4_wo_g64", "int4_wo_g32", "nvfp4_wo", "int8_wo", "fp8_wo")
 #: dtypes that have a peak on some GPU and no estimator or graph yet

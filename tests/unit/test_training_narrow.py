@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 from each import each
 
+from predictor.errors import UnsupportedError
 from predictor.estimators.artifact import default_artifacts, load_artifacts
 from predictor.estimators.base import predict_kernels
 from predictor.forecast import Forecast, forecast
 from predictor.hardware.gpu import load_gpu
+from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import Gemm
 from predictor.ops.quantize import Quantize
 from predictor.request import Request
@@ -53,3 +55,38 @@ def test_a_node_casts_or_the_product_does_never_both() -> None:
     assert {op.quantized for op in products(step)} == {True}
     served = forecast(Request("gpt2", "h100", mode="prefill", dtype="fp8", execution="vllm").run())
     assert {op.quantized for op in products(served)} == {False}
+
+
+def train(dtype: str, gpu: str = "b200") -> Forecast:
+    words = {"mode": "train", "seq_len": 4096, "batch": 1, "execution": "megatron"}
+    return forecast(Request("llama-3.1-8b", gpu, dtype=dtype, **words).run(), intervals=False)  # type: ignore[arg-type]
+
+
+def casts(found: Forecast) -> dict[str, Elementwise]:
+    nodes = (node for block in found.plan.stages[0].graph.blocks for node in block.nodes)
+    return {
+        n.name: n.op for n in nodes if n.phase == "forward" and isinstance(n.op, Elementwise) and n.op.fn == "quantize"
+    }
+
+
+def test_recipes_cast_by_the_bytes_that_they_read_and_write() -> None:
+    """Of what attention makes, and of weights: read in 16 bit, once more for the scale of a tensor; both directions."""
+    whole = train("fp8")
+    for dtype, each_way, reads in (("fp8", 1.0, 1), ("mxfp8", 8.25 / 8, 1), ("nvfp4", 4.5 / 8, 2)):
+        found = train(dtype)
+        ops = casts(found)
+        elements = 4096 * 4096
+        for name in ("attention out cast", "attention out weight cast"):
+            assert ops[name].bytes_moved() == pytest.approx(elements * (2 * reads + 2 * each_way)), (dtype, name)
+        assert ("attention qkv cast" in ops) == (dtype != "mxfp8"), "its norm writes both directions"
+        assert found.flops == pytest.approx(whole.flops, rel=1e-4)  # casts count, a little
+        assert found.latency_s <= train("bf16").latency_s
+        assert {op.quantized for op in (o for b in found.plan.stages[0].graph.blocks for o in (n.op for n in b.nodes))
+                if isinstance(op, Gemm) and op.dtype == dtype} == {True}  # fmt: skip
+    assert train("mxfp8").memory == whole.memory
+
+
+@each("dtype", ("mxfp8", "nvfp4"))
+def test_a_board_without_the_units_says_so(dtype: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"dtype {dtype!r}: h100-sxm has no"):
+        train(dtype, "h100")
