@@ -39,6 +39,7 @@ def to_dict(served: Served, goals: Goals, ranges: Mapping[str, Range] | None = N
         "gpu": deployment.run.gpu.id,
         "num_gpus": gpus,
         "tp": work.parallelism.tp,
+        "pp": work.parallelism.pp,
         "replicas": deployment.options.replicas,
         "execution": work.execution,
         "release": release_of(work),
@@ -83,6 +84,7 @@ def _prompts(served: Served, reads: Deployment) -> dict[str, Any]:
     return {
         "servers": reads.options.replicas,
         "tp": reads.run.work.parallelism.tp,
+        "pp": reads.run.work.parallelism.pp,
         "num_gpus": _gpus(reads),
         "busy_share": min(1.0, busy / (served.span_s * len(served.prompt_moments))),
         "most_waiting": max(moment.waiting for moment in moments),
@@ -160,6 +162,10 @@ def _averaged(starts: FloatArray, ends: FloatArray, values: FloatArray, edges: F
     return found
 
 
+def _degrees(found: Mapping[str, Any]) -> str:
+    return f"tp {found['tp']}" + (f" pp {found['pp']}" if found["pp"] > 1 else "")
+
+
 _WORDS = {"ttft_ms": "time to first token", "tpot_ms": "time per output token", "latency_ms": "latency"}
 
 
@@ -168,7 +174,7 @@ def print_served(found: Mapping[str, Any], console: Console) -> None:
     gpus = f"{found['num_gpus']} x {found['gpu']}"
     say(
         console,
-        f"{found['model']} on {gpus}, {found['release'] or found['execution']}, tp {found['tp']}"
+        f"{found['model']} on {gpus}, {found['release'] or found['execution']}, {_degrees(found)}"
         + (f", {found['replicas']} replicas" if found["replicas"] > 1 else "")
         + f", {found['dtype']}, at most {found['max_num_seqs']:,} sequences and {found['max_num_batched_tokens']:,}"
         f" tokens a step, {found['kv_cache_tokens']:,} tokens of KV cache",
@@ -177,7 +183,7 @@ def print_served(found: Mapping[str, Any], console: Console) -> None:
         reads = found["prefill"]
         say(
             console,
-            f"prompts on {reads['servers']} x tp {reads['tp']} of these GPUs, busy {reads['busy_share']:.0%}, at most"
+            f"prompts on {reads['servers']} x {_degrees(reads)} of these GPUs, busy {reads['busy_share']:.0%}, at most"
             f" {reads['most_waiting']:,} wait there; a KV cache comes over in {reads['hand_over_ms']:,.3g} ms",
         )
     loop = f", {found['concurrency']} at a time" if found["concurrency"] else ""
