@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """How well makers of images and videos are forecast, and what MLPerf trains beside language models, on H100.
 
-usage: scripts/accuracy_diffusion.py --data $TILECAST_DATA [--out FILE.csv]
+usage: scripts/accuracy_diffusion.py --data $TILECAST_DATA [--suite NAME] [--out FILE.csv]
 
-Two suites. `ml_energy_diffusion`: the time of a batch of images or videos, by diffusers' pipelines: a loop of `steps`
-passes of the denoising network, with and without the text in one batch (Wan: one after the other), and the decoder
-where it is Stable Diffusion's. `mlperf_training_other`: a training step. Networks are those of image_models.py, traced;
-pipelines are forecast in eager execution and training as compiled, in bf16. Every row of an H100 has a forecast or a
-line that says why not; no constant is chosen by these rows.
+Two suites. `ml_energy_diffusion`: the time of a batch of images or videos, by the pipelines of
+predictor/frontends/pipelines (extra diffusion) in eager execution, on one to four GPUs. `mlperf_training_other`: a step
+of training, compiled, in bf16: networks of image_models.py, traced, and the steps of a recommender and a graph network
+that are pipelines. Every row of an H100 has a forecast or a line that says why not; no constant is chosen by these.
 """
 
 from __future__ import annotations
@@ -128,11 +127,13 @@ def line(title: str, off: Any) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with the public data ($TILECAST_DATA)")
+    parser.add_argument("--suite", choices=SUITES, help="this suite alone (default: both)")
     parser.add_argument("--out", type=Path, help="every row with its forecast or note, as CSV")
     args = parser.parse_args()
     pandas = require("pandas")
     rows = []
-    for suite in SUITES:
+    suites = (args.suite,) if args.suite else SUITES
+    for suite in suites:
         path = args.data / "ground_truth" / f"{suite}.csv"
         if not path.is_file():
             raise RequestError(f"no ground_truth/{suite}.csv in {args.data}; expected the public data")
@@ -142,7 +143,7 @@ def main() -> int:
     done = pandas.DataFrame(rows)
     if args.out:
         done.to_csv(args.out, index=False)
-    for suite in SUITES:
+    for suite in suites:
         of = done[done["suite"] == suite]
         known = of[of["predicted_ms"].notna()]
         off = known["predicted_ms"].astype(float) / known["measured_ms"] - 1.0
