@@ -375,10 +375,13 @@ def present(installed: Any, *without: str) -> Iterator[list[str]]:
         tensors = [x for x in tree_leaves(vars(given) if given else {}) if isinstance(x, torch.Tensor)]
         assert all(on_board(x) for x in tensors), f"{name}: an operand on the host"
         with torch._C.DisableTorchFunction(), _disable_current_modes():  # as a library's own code, unseen
-            same = (name, *((x.data_ptr(), x._version) for x in tensors))  # the same operands, untouched: worked out
-            out = known.get(same) if tensors else None
-            out = compute() if out is None else out
-            known[same] = out
+            words = [repr(x) for x in tree_leaves(vars(given) if given else {}) if not isinstance(x, torch.Tensor)]
+            same = (name, *words, *((x.data_ptr(), x._version) for x in tensors))
+            if same not in known or not tensors:  # the same operands, untouched, are worked out once
+                out = compute()
+                same = (name, *words, *((x.data_ptr(), x._version) for x in tensors))
+                known[same] = out, tensors  # which keeps their memory from being another's
+            out = known[same][0]
         for x in tree_leaves(out):
             if isinstance(x, torch.Tensor):
                 mark(x)
