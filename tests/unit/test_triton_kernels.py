@@ -1,4 +1,4 @@
-"""The harness's own Triton kernel where Triton is installed: under its interpreter against torch, and compiled for GPUs.
+"""The harness's own Triton kernel, where Triton is installed: interpreted beside torch, and compiled for GPUs.
 
 The CPU build of torch brings no Triton (pip install triton; 1 GB unpacked), and no GPU is needed for either.
 """
@@ -43,7 +43,7 @@ for capability in (80, 90, 100):
         blocks = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "TF32": kind == "fp32"}
         constants = {(names.index(name),): value for name, value in blocks.items()}
         source = ASTSource(gemm_tile, signature | dict.fromkeys(blocks, "constexpr"), constants)
-        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4, "num_stages": 2})
+        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})
         text = made.asm["ptx"]
         assert f".target sm_{capability}" in text and made.asm["cubin"]
         products = {80: "mma.sync", 90: "wgmma", 100: "tcgen05"}[capability]
