@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from predictor.estimators.artifact import ArtifactSet, CoresAlone, RooflineOnly, load_artifacts
-from predictor.estimators.base import Batch, Estimator
+from predictor.estimators.base import Batch, Estimator, make_batch
 from predictor.forecast import forecast
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.hardware.what_if import vary
 from predictor.learned_steps import LEAST, learned_steps
+from predictor.ops import Gemm
 from predictor.request import Request
 from predictor.roofline import roofline
 from predictor.run import Run
@@ -96,8 +97,11 @@ def test_the_formulas_alone_are_another_forecast_only_where_there_are_trees() ->
     shipped = load_artifacts()
     assert isinstance(shipped, ArtifactSet)
     cores = CoresAlone(shipped)
-    for family, dtype in (("gemm", "fp32"), ("norm", "bf16"), ("collective", "bf16")):
+    for family, dtype in (("norm", "bf16"), ("collective", "bf16")):
         assert cores.select(family, dtype) is shipped.select(family, dtype)
+    fp32 = make_batch("gemm", [Gemm("fp32", 1000, 512, 512)])  # no trees, and no GPU is calibrated
+    of_both = [of.select("gemm", "fp32").seconds(fp32, GPU) for of in (cores, shipped)]  # type: ignore[union-attr]
+    assert (of_both[0] == of_both[1]).all()
     for family in ("gemm", "attention", "moe"):
         assert cores.select(family, "bf16") is cores.select(family, "fp8") is not shipped.select(family, "bf16")
     asked = run()
