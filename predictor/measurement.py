@@ -105,6 +105,8 @@ _MEANINGS: Mapping[str, str] = {
     "q_len": "queries a sequence; 1 is a decode step", "kv_len": "keys a sequence, those of the queries included",
     "head_dim": "width of a head", "v_head_dim": "width of a value head, 0 for that of head_dim",
     "causal": "whether a query sees only positions up to its own", "window": "sliding window in positions, 0 for none",
+    "quantized": "gemm: whether A is given in its narrow format, so that nothing quantizes it in this time",
+    "in_reduction": "norm: whether it is done in the kernel of the all_reduce before it",
     "kv_dtype": "dtype of the KV cache, empty for that of the operator",
     "phase": "forward or backward (convolution: forward, dgrad, wgrad)",
     "shared_kv": "values are a slice of the keys (absorbed MLA)", "dropout": "dropout inside attention",
