@@ -119,7 +119,7 @@ class Request:
             config = _sized(self, config)
             return _as_recorded(self, config)._run(config, selector)
         for name, degree in (("cp", self.cp), ("dp", self.dp)) if self.mode == "forward" else ():
-            if degree != 1:
+            if _several(degree):
                 raise UnsupportedError(f"--{name} {degree}: not built yet for --mode forward; expected --mode train")
         return self._run(config, selector)
 
@@ -206,12 +206,17 @@ def of_words(source: Callable[Words, Request]) -> Callable[[Callable[[Request], 
     return decorate
 
 
+def _several(degree: int) -> bool:
+    """Whether it is a degree above 1; what is none is `Parallelism`'s to refuse."""
+    return isinstance(degree, int) and degree > 1
+
+
 def _sized(asked: Request, config: ModelConfig) -> ModelConfig:
     """A pipeline with the batch and the steps that are asked for; any other model itself."""
     source = recorded(config)
     if source is None or not hasattr(source, "sized"):
         return config
-    named = {"batch": asked.batch, "steps": asked.steps, "gpus": None if asked.dp == 1 else asked.dp}
+    named = {"batch": asked.batch, "steps": asked.steps, "gpus": asked.dp if _several(asked.dp) else None}
     said = {name: value for name, value in named.items() if value is not None}
     return traced_model(config.name, source.sized(**said), config.model_type) if said else config
 
@@ -249,12 +254,12 @@ def _as_recorded(asked: Request, config: ModelConfig) -> Request:
 def _check_for_traced(asked: Request, config: ModelConfig, splits: bool) -> None:
     """UnsupportedError, one line, for words whose passes need the names of a built model's axes; ``splits``: its inputs
     say which axis context parallelism splits."""
-    if asked.cp != 1 and asked.mode == "forward" and not splits:
+    if _several(asked.cp) and asked.mode == "forward" and not splits:
         raise UnsupportedError(
             f"--cp {asked.cp}: no input of {config.name} says which axis is split; expected --input with one such as"
             " x:float[8,4096/cp,64]"
         )
-    if asked.dp != 1 and asked.mode == "forward" and not hasattr(recorded(config), "sized"):
+    if _several(asked.dp) and asked.mode == "forward" and not hasattr(recorded(config), "sized"):
         raise UnsupportedError(f"--dp {asked.dp}: not built yet for --mode forward; expected --mode train")
     cp = 1 if asked.mode == "forward" else asked.cp
     found = [f"--{name} {value}" for name, value in (("cp", cp), ("ep", asked.ep)) if value != 1]

@@ -91,6 +91,9 @@ def _result(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
         each = out if isinstance(out, tuple) else (out,)
         if all(isinstance(t, torch.Tensor) and t.device.type == "meta" for t in each):
+            read = {t.untyped_storage()._cdata for t in _tensors((*args, *kwargs.values()))}
+            if any(t.untyped_storage()._cdata in read for t in each):  # a view that says nothing of it (_unsafe_view)
+                return out
             if len(_KNOWN) >= _MOST_KNOWN:
                 _KNOWN.clear()
             _KNOWN[key] = (isinstance(out, tuple), tuple((t.shape, t.stride(), t.dtype) for t in each))

@@ -52,6 +52,8 @@ def is_layer(block: Block) -> bool:
 
 
 def _is_of_scores(node: Node) -> bool:
+    if not node.outputs:  # of a recorded graph: a kernel that writes where something was
+        return False
     made = node.outputs[0]
     return made.role == ACTIVATION and "sequence" in made.axes and "kv" in made.axes
 

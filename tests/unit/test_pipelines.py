@@ -227,3 +227,30 @@ def test_attention_of_pytorch_2_8_on_hopper_is_flash_attention_2() -> None:
         predictor.predict(model, "h100", dtype="bf16", software=words).latency_s for words in ("", "pytorch 2.8")
     )
     assert old > new
+
+
+def test_a_result_that_is_known_is_the_same_graph() -> None:
+    """What a trace remembers of calls changes no edge: views of a product's result stay views of it."""
+    from predictor.frontends import recorder
+
+    class Twice(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(64, 256, bias=False), torch.nn.Linear(256, 64, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.down(torch.relu(self.up(x)))
+
+    def edges() -> list[tuple[str, list[int], list[int]]]:
+        graph = plan_of(Request(predictor.trace(Twice, "x:float[2,8,64]"), "h100").run()).stages[0].graph
+        places: dict[int, int] = {}
+        return [
+            (
+                node.name,
+                *([places.setdefault(id(t.storage), len(places)) for t in ts] for ts in (node.inputs, node.outputs)),
+            )
+            for node, _ in graph.nodes()
+        ]
+
+    recorder._KNOWN.clear()
+    assert edges() == edges()

@@ -45,12 +45,18 @@ def test_bad_values(change: dict[str, Any], said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@each("words", ({"pp": 2}, {"dp": 2}, {"cp": 2}, {"dp": 2, "ep": 2}, {"shard": "zero1"}))
+@each("words", ({"pp": 2}, {"dp": 2, "ep": 2}, {"shard": "zero1"}))
 def test_what_only_training_has_is_refused_elsewhere(words: dict[str, Any]) -> None:
     gpus = math.prod(words.get(name, 1) for name in ("tp", "pp", "dp", "cp"))
     system = default_system(load_gpu("h100"))
     with pytest.raises(UnsupportedError, match="not built yet for --mode forward"):
         Workload(**(GOOD | {"parallelism": Parallelism(gpus, **words), "system": system}))
+
+
+@each("words", ({"dp": 2, "batch": 2}, {"cp": 2}))
+def test_a_built_forward_pass_takes_no_ranks_with_samples_of_their_own(words: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError, match="not built yet for --mode forward"):
+        Request("gpt2", "h100", **words).run()
 
 
 @each(("words", "said"), (
