@@ -74,6 +74,7 @@ class Measurer:
             getattr(case.op, "fn", ""),
             getattr(case.op, "kind", ""),
             kernel,
+            prepared.form,
         )
         if not self.settings.check or prepared.check is None:
             return None, "no"

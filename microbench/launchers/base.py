@@ -34,7 +34,8 @@ class IllegalCase(Exception):
 class Prepared:
     """`launch` is what is timed. `check` returns the largest relative error of its result, None where it cannot.
 
-    `kernel_source` names the code path (eager, sdpa_flash, triton, ...), `flag` why the row is kept apart.
+    `kernel_source` names the code path (eager, sdpa_flash, triton, ...), `flag` why the row is kept apart. Of
+    a launcher that calls one kernel in several ways ``form`` tells them apart: each is checked.
     """
 
     launch: Launch
@@ -42,6 +43,7 @@ class Prepared:
     kernel_source: str = "eager"
     flag: str = ""
     extra: Mapping[str, Any] | None = None
+    form: tuple[object, ...] = ()
 
 
 @functools.lru_cache(maxsize=64)

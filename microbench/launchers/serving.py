@@ -33,7 +33,13 @@ def prepare(case: Case, device: Device) -> Prepared:
         return relative_error(got, want)
 
     columns = library.columns(kernel)
-    return Prepared(call.launch, check, kernel_source=columns.pop("kernel_source"), extra=columns)
+    return Prepared(call.launch, check, kernel_source=columns.pop("kernel_source"), extra=columns, form=form(case.op))
+
+
+def form(op: Any) -> tuple[object, ...]:
+    """What of a shape decides how its kernel is called: prefill, paged, decode, windows, residuals, latent caches."""
+    q, kv = getattr(op, "q_len", 0), getattr(op, "kv_len", 0)
+    return (q == 1, q == kv, *(bool(getattr(op, name, 0)) for name in ("window", "residual", "latent")))
 
 
 def smaller(op: Any) -> Any:
