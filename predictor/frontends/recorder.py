@@ -105,8 +105,11 @@ def _result(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 @lru_cache(maxsize=4096)
 def _makes_new(func: Any) -> bool:
-    """Whether an operator neither writes to its operands nor gives views of them, and gives tensors alone."""
+    """Whether an operator neither writes to its operands nor gives views of them, and gives tensors alone. Some views
+    (_unsafe_view) do not say that they are any."""
     schema = func._schema
+    if schema.name.partition("::")[2] in aten.FREE:
+        return False
     new = all(value.alias_info is None for value in (*schema.arguments, *schema.returns))
     return bool(schema.returns) and new and all(str(value.type) == "Tensor" for value in schema.returns)
 
