@@ -44,7 +44,7 @@ RULES: dict[str, Callable[[list[Node], Fusion], list[Node]]] = {
 _LAYERS, _SUBLAYERS = _SUMS = "residual", "sublayer"
 
 
-def fuse(graph: Graph, engine: Engine) -> Graph:
+def fuse(graph: Graph, engine: Engine, attention: str = "flash") -> Graph:
     """``graph`` in the kernels of ``engine``; itself where that fuses nothing.
 
     Backward blocks ("X backward", nodes with the scopes of X) come after the forward ones, in reverse order: a module
@@ -55,7 +55,7 @@ def fuse(graph: Graph, engine: Engine) -> Graph:
     if graph.recorded:
         from predictor.passes.fuse_recorded import fuse_recorded  # built graphs do without it
 
-        return fuse_recorded(graph, engine)
+        return fuse_recorded(graph, engine, attention)
     backward = [block for block in graph.blocks if block.backward_of is not None]
     on = Fusion(engine)
     blocks: list[Block] = []

@@ -39,12 +39,13 @@ _LARGEST = 64
 _NEAR = 32
 
 
-def fuse_recorded(graph: Graph, engine: Engine) -> Graph:
-    """``graph`` in fused kernels; itself where ``engine`` fuses nothing."""
+def fuse_recorded(graph: Graph, engine: Engine, attention: str = "flash") -> Graph:
+    """``graph`` in fused kernels; itself where ``engine`` fuses nothing. With ``attention`` "math" what a
+    model writes out stays so, as in releases whose patterns did not fit it."""
     if not engine.fuses:
         return graph
     readers = _readers(graph)
-    found = tuple(with_attention(block, readers) for block in graph.blocks)
+    found = tuple(with_attention(block, readers) if attention == "flash" else block for block in graph.blocks)
     if any(new is not old for new, old in zip(found, graph.blocks, strict=True)):
         readers = _readers(replace(graph, blocks=found))
     return Graph(tuple(_fused(block, readers) for block in found), True, graph.recorded)

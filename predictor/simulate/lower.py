@@ -123,7 +123,7 @@ def lower(
         return _unpacked(_in_context(graph, mesh, cp_comm), based)
     from predictor.passes.fuse import fuse  # a forecast of eager PyTorch starts without it
 
-    graph = _in_context(fuse(graph, engine), mesh, cp_comm)
+    graph = _in_context(fuse(graph, engine, step.attention), mesh, cp_comm)
     if accumulate is not None:
         if step.lora:
             graph = freeze(graph)
