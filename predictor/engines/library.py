@@ -114,19 +114,28 @@ class AllReduce:
     share each where it is ``over_ranks``, within a node; ``linked_from`` GPUs or more need NVLink.
 
     It reads the peers' memory between barriers; one that ``pushes`` writes into the peers' buffers over NVLink, and
-    they poll.
+    they poll. ``one_shot``: (GPUs, bytes below which as many or fewer take one shot, all else two), the fewest first;
+    none where nobody read its rule: then the faster of both.
     """
 
     largest_bytes: float
     over_ranks: bool = False
     pushes: bool = False
     linked_from: int = 3  # source: vLLM's custom_all_reduce.py, 0.6.6
+    one_shot: tuple[tuple[int, float], ...] = ()
     version: str = ""
     source: str = ""
 
     def limit(self, ranks: FloatArray) -> FloatArray:
         """Bytes of the largest buffer that it takes over so many GPUs, (n,)."""
         return self.largest_bytes / (ranks if self.over_ranks else np.ones(ranks.size))
+
+    def shots_from(self, ranks: FloatArray) -> FloatArray:
+        """Bytes from which so many GPUs take two shots, (n,); NaN where the faster of one and two is taken."""
+        found = np.full(ranks.size, np.nan if not self.one_shot else 0.0)
+        for most, size in reversed(self.one_shot):
+            found[ranks <= most] = size
+        return found
 
 
 @dataclass(frozen=True, slots=True)

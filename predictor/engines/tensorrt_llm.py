@@ -7,6 +7,7 @@ The word of ``--execution`` is ``tensorrt_llm``; the measured tables name its ke
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,9 +72,12 @@ def expert_kernel(variant: str, gpu: GPUSpec) -> str:
     return TRITON if variant == "fp8_block" and runs_mma(gpu) else CUTLASS
 
 
+#: One shot always, as far as its kernels go: its choice is a measured table (customAllReduceUtils.h), which nobody read
+#: whole; chosen by looking at H100's and B200's rows, which grow with the bytes of one shot up to 1 MiB on 8 GPUs.
+ONE_SHOT = ((8, math.inf),)
 #: Needs NVLink or NCCL answers (allreduceOp.cpp). Up to 8 MiB over the GPUs (unverified; its workspaces hold 8 MB);
 #: that its one shot pushes is recalled of customAllReduceKernels.cu, and what its times say.
-ALL_REDUCES = (AllReduce(8 * 2**20, over_ranks=True, pushes=True, linked_from=2),)
+ALL_REDUCES = (AllReduce(8 * 2**20, over_ranks=True, pushes=True, linked_from=2, one_shot=ONE_SHOT),)
 #: Convolutions: causalConv1d.cu, grid (batch, dim), after Dao's causal_conv1d; its table says so, too: flat up to 1,024
 #: tokens of a channel, and in proportion to sequences times channels.
 TRTLLM = Library(

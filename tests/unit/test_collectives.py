@@ -147,6 +147,24 @@ def test_a_kernel_that_pushes_is_one_hop() -> None:
     assert vllm == sglang < nccl == trtllm  # TensorRT-LLM's needs NVLink
 
 
+def test_a_library_takes_one_shot_or_two_by_its_rule() -> None:
+    """vLLM's copies over eight GPUs are one shot below 256 KiB, over four below 512 KiB, and two from there on, over
+    two GPUs always one (csrc/custom_all_reduce.cuh): with the hops, and the share of the buffer, of each."""
+    board, system = Device.sheet(H100), load_system("dgx-h100")
+    for ranks, rule in ((2, None), (4, 512 * 1024), (8, 256 * 1024)):
+        for size in (2**18 - 16, 2**18, 2**19 - 16, 2**19):
+            op = over(system, "all_reduce", "bf16", size, ranks)
+            links = Links.of(make_batch("collective", [op]).columns)
+            (found,) = seconds(links, board, START, None, OwnKernels.of(["vllm 0.24.0"], links.ranks))
+            (nccl,) = seconds(links, board, START)
+            hop = op.link_latency_s + START.own_hop_trips * board.memory_latency_s
+            speed = op.link_bandwidth * START.efficiency_nvswitch * START.share_own
+            two = rule is not None and size >= rule
+            hops, shares = (START.own_two_shot_hops, 2 * (ranks - 1) / ranks) if two else (3.0, ranks - 1)
+            ours = START.own_launch_trips * board.memory_latency_s + hops * hop + shares * size / speed
+            assert found == pytest.approx(min(ours, nccl), rel=1e-9)
+
+
 def test_the_all_reduce_follows_the_release() -> None:
     """SGLang of 2025 reduces by a copy of vLLM's kernel, which waits at barriers; vLLM 0.2 by NCCL."""
 

@@ -19,7 +19,8 @@ own shard, which no link hides: bytes / memory bandwidth.
 
 Serving libraries reduce small buffers by kernels of their own (`Library.all_reduces`): one that pushes writes its
 vector into every peer's buffer, and that is one hop; one that pulls waits at a barrier, reads, and waits again. In one
-shot (n - 1) S pass a link, in two (a shard, then the sums) 2 (n - 1) / n S.
+shot (n - 1) S pass a link, in two (a shard, then the sums) 2 (n - 1) / n S, and a fence over the whole system between
+them counts among ``own_two_shot_hops``. Which of both runs is the library's rule, where somebody read it.
 
 Constants are shared by all systems of a kind of link. A system that was measured has scalars of its own beside them:
 a factor on latency, and one on bandwidth for 2, 4 and 8 GPUs (what PCIe switches and sockets share is nobody's
@@ -82,6 +83,7 @@ class Constants(Named):
     share_scatter: float = 1.0
     own_launch_trips: float = 7.0
     own_hop_trips: float = 2.0
+    own_two_shot_hops: float = 5.0
     share_own: float = 0.6
 
 
@@ -137,24 +139,28 @@ class OwnKernels:
     """What the libraries of n collectives have of their own for all_reduce; each of shape (n,).
 
     ``limit``: the largest buffer that it takes, bytes, negative where there is none; ``pushes``: over NVLink it writes
-    into its peers' buffers; ``linked_from``: so many GPUs or more need NVLink.
+    into its peers' buffers; ``linked_from``: so many GPUs or more need NVLink; ``two_from``: bytes from which it takes
+    two shots, NaN where it takes the faster.
     """
 
     limit: FloatArray
     pushes: npt.NDArray[np.bool_]
     linked_from: FloatArray
+    two_from: FloatArray
 
     @classmethod
     def of(cls, libraries: Sequence[str], ranks: FloatArray) -> OwnKernels:
         """Of the libraries called so, (n,), over so many GPUs; "sglang 0.5.9" is one as it was."""
         n = len(ranks)
         limit, pushes, linked_from = np.full(n, -1.0), np.zeros(n, dtype=np.bool_), np.full(n, 2.0)
+        two_from = np.full(n, np.nan)
         for library in dict.fromkeys(libraries):
             own = engines.library(library).all_reduce()
             if own is not None:
                 rows = np.array([one == library for one in libraries])
                 limit[rows], pushes[rows], linked_from[rows] = own.limit(ranks[rows]), own.pushes, own.linked_from
-        return cls(limit, pushes, linked_from)
+                two_from[rows] = own.shots_from(ranks[rows])
+        return cls(limit, pushes, linked_from, two_from)
 
 
 def seconds(
@@ -278,8 +284,10 @@ def _with_own_kernels(
     speed = rate * k.share_own
     step = (links.latency + k.own_hop_trips * device.memory_latency_s) * slower
     once = step * np.where(kernels.pushes & linked, 1.0, 3.0) + (n - 1.0) * size / speed
-    twice = 4.0 * step + 2.0 * (n - 1.0) / n * size / speed
-    ours = k.own_launch_trips * device.memory_latency_s * slower + np.minimum(once, twice)
+    twice = k.own_two_shot_hops * step + 2.0 * (n - 1.0) / n * size / speed
+    faster = np.isnan(kernels.two_from)
+    shots = np.where(faster, np.minimum(once, twice), np.where(size < kernels.two_from, once, twice))
+    ours = k.own_launch_trips * device.memory_latency_s * slower + shots
     return np.where(runs, np.minimum(nccl, ours), nccl)
 
 
