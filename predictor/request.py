@@ -19,22 +19,19 @@ from predictor.networks import ModelConfig
 from predictor.networks.traced import recorded, traced_model
 from predictor.number_formats import Cache, cached, numbers_of
 from predictor.ops.routing import RANDOM
+from predictor.parallelism import Parallelism
 from predictor.precision import default_attention
 from predictor.routing import router_of
 from predictor.run import Run
-from predictor.workload import (
-    CACHED,
-    DEFAULT_LAUNCH_OVERHEAD_S,
+from predictor.words import (
     LARGEST_DEGREE,
-    MODES,
-    Parallelism,
-    Workload,
     kernel_gap_seconds,
     launch_overhead_seconds,
     ragged_lengths,
     stage_layers,
     step_overhead_seconds,
 )
+from predictor.workload import CACHED, DEFAULT_LAUNCH_OVERHEAD_S, MODES, Workload
 
 if TYPE_CHECKING:
     from predictor.hardware.system import SystemSpec

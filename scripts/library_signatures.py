@@ -9,8 +9,8 @@ Nothing is imported. Defaults are left out ("..."): the tests' fake libraries ta
 
 from __future__ import annotations
 
+import argparse
 import ast
-import sys
 from pathlib import Path
 
 #: File below FOLDER -> module, and the names wanted of it.
@@ -85,4 +85,6 @@ def main(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="of the unpacked wheels")
+    main(parser.parse_args().folder)

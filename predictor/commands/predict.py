@@ -10,8 +10,9 @@ from predictor import engines
 from predictor.commands.tracked import resolve
 from predictor.engines.exchange import ALL_GATHER, exchanges
 from predictor.number_formats import KV_DTYPES
+from predictor.parallelism import CP_COMMS, SCHEDULES, SHARDS
 from predictor.precision import SUPPORTED
-from predictor.workload import ATTENTIONS, CP_COMMS, MODES, OPTIMIZERS, SCHEDULES, SHARDS
+from predictor.workload import ATTENTIONS, MODES, OPTIMIZERS
 
 EXAMPLES = """examples:
   predict --model gpt3 --gpu h100

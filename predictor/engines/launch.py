@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A plan and the run that it is of, in words of `predictor.workload.Parallelism`.
+    """A plan and the run that it is of, in words of `predictor.parallelism.Parallelism`.
 
-    ``label`` names the plan; ``schedule`` is one of `predictor.workload.SCHEDULES`, ``again`` what runs again in the
+    ``label`` names the plan; ``schedule`` is one of `predictor.parallelism.SCHEDULES`, ``again`` what runs again in the
     backward pass, in ``again_layers`` of the model's ``layers`` (0: in all); ``batch`` the global one;
     ``gpus_per_node`` those of a node; ``stage_layers``: layers of every stage, where they are not shared out evenly.
     """

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.errors import RequestError
-from predictor.workload import GPIPE
+from predictor.parallelism import GPIPE
 
 if TYPE_CHECKING:
     from predictor.planning.priced import Priced

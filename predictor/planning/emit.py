@@ -8,8 +8,9 @@ from predictor.engines.launch import Launch
 from predictor.engines.launchers import LAUNCHERS
 from predictor.errors import unknown_name
 from predictor.networks import ModelConfig
+from predictor.parallelism import INTERLEAVED, ONE_F_ONE_B, RING
 from predictor.planning.space import ParallelPlan
-from predictor.workload import INTERLEAVED, ONE_F_ONE_B, RING, recomputed
+from predictor.words import recomputed
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
+from predictor.parallelism import INTERLEAVED, ONE_F_ONE_B
 from predictor.planning.space import ParallelPlan
 from predictor.request import Request
 from predictor.run import Run
-from predictor.workload import INTERLEAVED, ONE_F_ONE_B
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ import numpy as np
 from predictor.errors import RequestError
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 from predictor.forecast import WithoutIntervals
+from predictor.parallelism import NO_SHARD
 from predictor.passes.pipeline import chunks_of
 from predictor.planning.cuts import recut
 from predictor.planning.priced import Priced, run_of
@@ -34,7 +35,6 @@ from predictor.simulate.stage import Plan as StepPlan
 from predictor.simulate.step import passes_of
 from predictor.simulate.streams import slowdown
 from predictor.simulate.times import Operators, TimedStage
-from predictor.workload import NO_SHARD
 
 Key = TypeVar("Key", bound=Hashable)
 #: Stages of the short pipelines that are tried, from the fewest that have a middle by definition; chosen by looking at

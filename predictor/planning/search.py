@@ -9,13 +9,14 @@ from typing import Any
 from predictor.errors import RequestError
 from predictor.estimators.artifact import load_artifacts
 from predictor.hardware.system import SystemSpec, default_system, load_system
+from predictor.parallelism import BREADTH_FIRST, GPIPE, HSDP, INTERLEAVED, NO_SHARD, ONE_F_ONE_B, SCHEDULES
 from predictor.planning.price import price
 from predictor.planning.priced import Priced
 from predictor.planning.space import ParallelPlan, Space
 from predictor.request import Request
 from predictor.run import Run
 from predictor.simulate.lower import placed
-from predictor.workload import BREADTH_FIRST, GPIPE, HSDP, INTERLEAVED, NO_SHARD, ONE_F_ONE_B, RECOMPUTES, SCHEDULES
+from predictor.words import RECOMPUTES
 
 OBJECTIVES = TIME, DOLLARS = "time", "tokens-per-dollar"
 

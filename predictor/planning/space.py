@@ -10,17 +10,10 @@ from typing import Any
 from predictor.errors import RequestError, unknown_name
 from predictor.hardware.system import SystemSpec
 from predictor.networks import ModelConfig
+from predictor.parallelism import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B, RING, Parallelism
 from predictor.passes.pipeline import chunks_of
 from predictor.passes.tensor_parallel import check_tensor
 from predictor.planning.cuts import near_even
-from predictor.workload import (
-    BREADTH_FIRST,
-    GPIPE,
-    INTERLEAVED,
-    ONE_F_ONE_B,
-    RING,
-    Parallelism,
-)
 
 #: Sequences of a micro-batch that are tried, at most; tokens that cp leaves a rank of a sequence, at least; chunks of a
 #: pipeline stage, at most. Chosen by hand, not from data: beyond them plans want micro-batches, or wait for each other.

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from predictor.parallelism import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B
 from predictor.planning.space import ParallelPlan
 from predictor.run import Run
 from predictor.simulate.pipeline import BLOCKING, STEADY, order_of, steps
 from predictor.simulate.streams import slowdown
-from predictor.workload import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B
 
 Floats = NDArray[np.float64]
 #: First, middle, last: of what a pipeline has at its ends, and between.

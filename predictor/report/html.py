@@ -31,7 +31,8 @@ from predictor.report.html_sections import (
 from predictor.report.html_timeline import timeline_section
 from predictor.run import Run
 from predictor.sensitivity import sensitivities
-from predictor.workload import CACHED, CHECKPOINT, Workload, flag
+from predictor.words import flag
+from predictor.workload import CACHED, CHECKPOINT, Workload
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: What a browser may load for the page: its own style and script, and nothing from anywhere.

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from predictor.engines import CALLS
 from predictor.estimators.interval import LEVEL
+from predictor.parallelism import NO_SHARD
 from predictor.precision import computes_in
 from predictor.prediction import Prediction
 from predictor.report.explain import print_explained
@@ -27,7 +28,7 @@ from predictor.report.formats import (
 )  # fmt: skip
 from predictor.report.table import Column, print_table, say
 from predictor.report.throughput import throughput
-from predictor.workload import NO_SHARD, Workload
+from predictor.workload import Workload
 
 
 def first_line(answer: Prediction) -> str:

@@ -14,7 +14,7 @@ from predictor.serving_plans.search import Found, ServingPlan, Sla, order, searc
 from predictor.serving_plans.simulation import Simulated, Simulation
 from predictor.serving_plans.space import Group, runs_of_groups, serving_engines
 from predictor.serving_plans.tables import decode_run, interval_of, prefill_run, times_of
-from predictor.workload import LARGEST_DEGREE
+from predictor.words import LARGEST_DEGREE
 
 #: Requests at a time of one rank that are looked at where nobody says: what engines take by default at most.
 MOST_BATCH = 1024  # source: vLLM 0.24.0 engine/arg_utils.py:2404, max_num_seqs on 70 GiB and more

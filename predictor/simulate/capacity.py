@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from predictor.errors import TilecastError
 from predictor.hardware.gpu import GPUSpec
+from predictor.parallelism import HSDP, SHARDS, Parallelism
 from predictor.run import Run
 from predictor.simulate.memory import Memory, least_of_training, memory_of
 from predictor.simulate.plan import plan_of
-from predictor.workload import HSDP, SHARDS, Parallelism, Workload
+from predictor.workload import Workload
 
 
 def advised(memory: Memory, run: Run) -> Memory:

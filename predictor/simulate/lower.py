@@ -9,12 +9,13 @@ from predictor.engines import EAGER, Engine
 from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step, build
 from predictor.networks.traced import recorded
+from predictor.parallelism import Parallelism
 from predictor.parts import Formats, plain
 from predictor.passes.autograd import joint
 from predictor.passes.freeze import freeze
 from predictor.passes.quantize import quantize
 from predictor.passes.recompute import recompute
-from predictor.workload import CACHED, Parallelism, Workload
+from predictor.workload import CACHED, Workload
 
 if TYPE_CHECKING:
     from predictor.hardware.mesh import Mesh

@@ -17,12 +17,13 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.networks import ModelConfig, kv_cache_bytes, parameters, weight_bytes
 from predictor.networks.parameters import Local, parameter_split, whole
 from predictor.networks.traced import recorded, sized
+from predictor.parallelism import HSDP, SHARDS, ZERO2, ZERO3
 from predictor.parts import Formats
 from predictor.precision import Precision
 from predictor.run import Run
 from predictor.simulate.lower import mesh_of
 from predictor.simulate.stage import Plan, Stage
-from predictor.workload import HSDP, SHARDS, ZERO2, ZERO3, Workload
+from predictor.workload import Workload
 
 if TYPE_CHECKING:
     from predictor.hardware.mesh import Mesh

@@ -18,13 +18,13 @@ import numpy as np
 
 from predictor.graph import OPTIMIZER
 from predictor.ops.base import COMPUTE
+from predictor.parallelism import ZERO2
 from predictor.roofline import FloatArray
 from predictor.run import Run
 from predictor.simulate.pipeline import BLOCKING, STEADY, Order, order_of, times
 from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS, Plan, Rank
 from predictor.simulate.streams import slowdown
 from predictor.simulate.times import TimedBlock, TimedStage
-from predictor.workload import ZERO2
 
 #: Kinds of collectives within layers, by whose they are.
 _OWNERS = {"send_recv": "context", "all_to_all": "expert", "host_copy": "host"}

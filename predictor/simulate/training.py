@@ -20,6 +20,7 @@ from predictor.ops.base import BACKWARD, FORWARD, Op
 from predictor.ops.collective import Collective
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.embedding import CrossEntropy
+from predictor.parallelism import HSDP, NO_SHARD, ZERO2, ZERO3
 from predictor.parts import Formats
 from predictor.passes.context_parallel import check_context
 from predictor.passes.freeze import is_trained
@@ -31,7 +32,8 @@ from predictor.precision import Precision
 from predictor.simulate.gaps import gaps_of
 from predictor.simulate.lower import lower, own_update
 from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS, Parallel, Plan, Rank, Stage, Units
-from predictor.workload import HSDP, NO_SHARD, ZERO2, ZERO3, Workload, recomputed
+from predictor.words import recomputed
+from predictor.workload import Workload
 
 
 class Lowered:

@@ -18,7 +18,7 @@ from predictor.hardware.system import LATENCY_S, SystemSpec
 from predictor.networks.load import catalogue
 from predictor.ops.routing import RANDOM
 from predictor.request import Request
-from predictor.workload import ragged_lengths
+from predictor.words import ragged_lengths
 
 #: Columns of a suite that decide a forecast (docs/suites.md); others are carried along.
 COLUMNS = (

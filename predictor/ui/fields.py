@@ -10,9 +10,11 @@ from predictor import engines
 from predictor.errors import RequestError, nearest
 from predictor.hardware.system import list_systems
 from predictor.number_formats import KV_DTYPES
+from predictor.parallelism import CP_COMMS, SCHEDULES, SHARDS
 from predictor.precision import SUPPORTED
 from predictor.request import Request
-from predictor.workload import ATTENTIONS, CACHED, CP_COMMS, MODES, OPTIMIZERS, SCHEDULES, SHARDS, flag
+from predictor.words import flag
+from predictor.workload import ATTENTIONS, CACHED, MODES, OPTIMIZERS
 
 #: Words of a request that are no field of the form, and why.
 NOT_FIELDS = {

@@ -22,7 +22,7 @@ from predictor.errors import one_line
 from predictor.ui.boards import PASTED
 from predictor.ui.fields import ON, Field
 from predictor.ui.state import CONFIG, FieldError, State, boards_of, config_of
-from predictor.workload import flag
+from predictor.words import flag
 
 #: Searches at a time, how many are remembered, seconds after which one is ended: chosen by hand, not from data.
 MOST, REMEMBERED, LONGEST_S = 2, 20, 900.0

@@ -17,7 +17,7 @@ from predictor.networks.load import aliases, catalogue, config_from_dict
 from predictor.request import Request
 from predictor.ui.boards import MOST, PASTED, Board, board_of
 from predictor.ui.fields import ON, Field
-from predictor.workload import flag
+from predictor.words import flag
 
 #: The mode of a page that names none: the request's default.
 MODE = str(Request.__dataclass_fields__["mode"].default)

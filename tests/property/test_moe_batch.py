@@ -65,13 +65,14 @@ def test_the_roofline_of_an_expert_layer_never_falls_either() -> None:
 
 
 def test_a_decode_step_hardly_ever_costs_less_with_a_larger_batch() -> None:
+    """On the GPU: its host launches the batches that are not of an engine's captured sizes, and those take longer."""
     for model in ("mixtral-8x7b", "qwen3-30b-a3b"):
         for gpu in GPUS:
             for execution in ("eager", "vllm", "sglang", "tensorrt_llm"):
                 for routing in ROUTINGS:
                     about = {"mode": "decode", "context_len": 512, "execution": execution, "routing": routing}
                     runs = [{"model": model, "gpu": gpu, "batch": b, **about} for b in (*range(1, 257, 3), 256)]
-                    seconds = np.array([a.latency_s for a in predictor.predict_many(runs)])
+                    seconds = np.array([a.gpu_busy_s for a in predictor.predict_many(runs)])
                     assert falls(seconds) < STEP_SLACK, (model, gpu, execution, routing)
 
 

@@ -23,7 +23,7 @@ from predictor.ops.routing import RANDOM
 from predictor.precision import SUPPORTED, precision
 from predictor.request import Request
 from predictor.simulate.lower import lower, mesh_of
-from predictor.simulate.plan import make_step, plan_of
+from predictor.simulate.plan import make_step, plan_of, reducing
 from predictor.simulate.templates import AGAIN, VARIANTS, Templates, lower_alike
 
 GPU = load_gpu("b200")
@@ -247,7 +247,8 @@ def test_plans_hold_the_graphs_that_are_lowered_directly() -> None:
         for stage in plan_of(run).stages:
             decode = stage.context > 0
             step = make_step(run.work, run.numbers, stage.phase, 1 if decode else seq_len, stage.context, batch)
-            assert_alike(stage.graph, lower(run.config, step, mesh_of(run.work), run.numbers.formats, run.work.engine))
+            direct = lower(run.config, step, mesh_of(run.work), run.numbers.formats, run.work.engine)
+            assert_alike(stage.graph, reducing(direct, run))
             bound += stage.graph.blocks[0].nodes[0].outputs is UNBOUND
     assert bound > 60  # of 160
 

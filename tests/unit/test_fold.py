@@ -52,8 +52,15 @@ def test_layers_that_are_alike_become_one_block() -> None:
 
 
 def test_layers_that_read_different_tensors_stay_apart() -> None:
-    graph = folded(stack(4, [tensor(f"m{i}") for i in range(4)]))
+    a, b, c = (tensor(name) for name in "abc")
+    graph = folded(stack(5, [a, b, c, b, a]))
     assert all(block.repeat == 1 for block in graph.blocks)
+
+
+def test_layers_that_read_a_tensor_each_fold() -> None:
+    """As each its cache: nothing else reads it."""
+    graph = folded(stack(4, [tensor(f"m{i}") for i in range(4)]))
+    assert [block.repeat for block in graph.blocks] == [1, 4, 1]
 
 
 def test_a_pattern_of_two_layers_folds() -> None:

@@ -38,6 +38,8 @@ LEVELS = {
     "predictor.networks": 3,
     "predictor.passes": 3,
     "predictor.workload": 3,
+    "predictor.parallelism": 2,
+    "predictor.words": 1,
     "predictor.frontends": 4,
     "predictor.number_formats": 4,
     "predictor.run": 4,

@@ -181,7 +181,7 @@ def test_progress_is_a_plain_line_where_there_is_no_terminal(capsys: pytest.Capt
 def test_the_verbs_and_their_options_are_pinned() -> None:
     assert set(cli.VERBS) == {
         "doctor", "first-run", "collect", "plan", "status", "merge", "validate", "report", "compare", "workload",
-        "launch-overhead",
+        "launch-overhead", "collectives",
     }  # fmt: skip
     words = cli.build_parser().format_help()
     assert all(verb in words for verb in cli.VERBS)

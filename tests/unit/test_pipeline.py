@@ -11,6 +11,7 @@ import pytest
 from each import each
 
 from predictor.errors import RequestError
+from predictor.parallelism import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B
 from predictor.simulate import pipeline
 from predictor.simulate.pipeline import (
     BLOCKING,
@@ -24,7 +25,6 @@ from predictor.simulate.pipeline import (
     timeline,
     times,
 )
-from predictor.workload import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B
 
 Unit = tuple[int, int, bool]  # micro-batch, chunk, backward
 

@@ -12,12 +12,13 @@ from each import each
 from predictor import load_config, load_system
 from predictor.engines.launchers import LAUNCHERS
 from predictor.errors import RequestError
+from predictor.parallelism import SCHEDULES, SHARDS, Parallelism
 from predictor.passes.pipeline import chunks_of
 from predictor.planning.cuts import balanced
 from predictor.planning.emit import Emitted, emit
 from predictor.planning.space import ParallelPlan, Space, named, read_only
 from predictor.simulate.lower import placed
-from predictor.workload import RECOMPUTES, SCHEDULES, SHARDS, Parallelism
+from predictor.words import RECOMPUTES
 
 GPT3, MIXTRAL = load_config("gpt3"), load_config("mixtral-8x7b")
 

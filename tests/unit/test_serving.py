@@ -31,7 +31,7 @@ from predictor.simulate.plan import sample_contexts
 from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.times import Operators, TimedStage
 from predictor.training.suite import predict_case
-from predictor.workload import ragged_lengths
+from predictor.words import ragged_lengths
 
 ENGINES = ("cuda_graph", "vllm", "sglang", "tensorrt_llm", "fastertransformer")
 LENS = (12, 400, 3000)

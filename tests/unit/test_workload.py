@@ -12,8 +12,9 @@ from predictor.api import predict
 from predictor.errors import RequestError, UnsupportedError
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import default_system
+from predictor.parallelism import Parallelism
 from predictor.request import Request
-from predictor.workload import Parallelism, Workload
+from predictor.workload import Workload
 
 GOOD: dict[str, Any] = {
     "mode": "forward", "batch": 1, "seq_len": 16, "dtype": "bf16", "execution": "eager", "attention": "flash",

@@ -1,0 +1,122 @@
+"""Degrees of each parallelism, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.errors import RequestError
+from predictor.words import LARGEST_DEGREE, flag, one_of
+
+SHARDS = NO_SHARD, ZERO1, ZERO2, ZERO3, HSDP = "none", "zero1", "zero2", "zero3", "hsdp"
+#: Degrees beside tp that serving has, too.
+SERVED = ("pp", "dp", "ep")
+#: Orders in which a stage of a pipeline works on its micro-batches.
+SCHEDULES = GPIPE, ONE_F_ONE_B, INTERLEAVED, BREADTH_FIRST = "gpipe", "1f1b", "interleaved", "breadth_first"
+#: How context parallelism exchanges keys and values: in a ring, or heads for positions by all_to_all (Ulysses).
+CP_COMMS = RING, ALL_TO_ALL = "ring", "all_to_all"
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """Degrees of each parallelism, ``num_gpus`` the product of tp, pp, dp and cp.
+
+    ``ep`` adds no GPUs: experts are shared out over groups of ep of the dp x cp ranks in training, of the tp x dp GPUs
+    of a stage in serving. ``sp``: outside of what tp
+    splits, sequences are split over its ranks (sequence parallelism). ``vpp``: model chunks that a pipeline stage
+    holds. ``schedule``: one of `SCHEDULES` ("": interleaved where vpp is above 1, else 1f1b). ``shard``: what of the
+    training state is spread over the data-parallel ranks, one of `SHARDS`; hsdp spreads all of it within a node.
+    ``cp_comm``: one of `CP_COMMS`; ``ulysses``: of the cp ranks of a traced forward pass, so many exchange heads, and
+    their groups are a ring (0: all do, or none, by ``cp_comm``). ``tp_overlap``: products run in pieces beside the
+    collectives of tp (Transformer Engine's `--tp-comm-overlap`), which takes sp. ``stage_layers``: layers of every
+    chunk of the pipeline in the model's order (none: as evenly as they go); 0 at an end is a stage of the embedding, or
+    the head, alone.
+    """
+
+    num_gpus: int = 1
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    shard: str = NO_SHARD
+    sp: bool = False
+    vpp: int = 1
+    schedule: str = ""
+    cp_comm: str = RING
+    tp_overlap: bool = False
+    ulysses: int = 0
+    stage_layers: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "pp", "dp", "cp", "ep", "vpp", "num_gpus"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_DEGREE:
+                raise RequestError(f"{flag(name)} {value}: expected a whole number, at least 1")
+        for name in ("sp", "tp_overlap"):
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{flag(name)} {getattr(self, name)!r}: expected true or false")
+        if self.tp_overlap and not self.sp:
+            raise RequestError("--tp-overlap: overlaps the collectives of --sp; expected --sp with it")
+        groups = self.ulysses
+        if isinstance(groups, bool) or not isinstance(groups, int) or groups < 0 or (groups and self.cp % groups):
+            raise RequestError(f"--ulysses {groups!r}: expected a divisor of --cp {self.cp}, or 0")
+        one_of("shard", self.shard, SHARDS)
+        one_of("cp_comm", self.cp_comm, CP_COMMS)
+        if self.schedule:
+            one_of("schedule", self.schedule, SCHEDULES)
+        rest = self.tp * self.pp * self.cp
+        if self.num_gpus != rest * self.dp:
+            used = " ".join(f"{flag(n)} {v}" for n in ("tp", "pp", "dp", "cp") if (v := getattr(self, n)) > 1)
+            whole = max(1, self.num_gpus // rest)
+            what = f"--dp {whole}" if whole * rest == self.num_gpus else f"--dp {whole} of {whole * rest} GPUs"
+            if self.dp == self.pp == self.cp == 1:
+                what = f"--tp {self.num_gpus}"
+            raise RequestError(
+                f"--num-gpus {self.num_gpus}: {used or '--tp 1'} uses {rest * self.dp}; expected {what}, or no"
+                " --num-gpus"
+            )
+        if self.vpp > 1 and self.pp == 1:
+            raise RequestError(f"--vpp {self.vpp}: chunks are a pipeline stage's; expected --pp 2 or more, or --vpp 1")
+        if self.vpp > 1 and self.schedule in (GPIPE, ONE_F_ONE_B):
+            raise RequestError(
+                f"--schedule {self.schedule}: has one chunk a stage, --vpp {self.vpp} more; expected {INTERLEAVED} or"
+                f" {BREADTH_FIRST}"
+            )
+
+        self._check_stages()
+
+    def _check_stages(self) -> None:
+        """RequestError where the stages' layers are not of as many chunks, or leave one in the middle empty."""
+        if not self.stage_layers:
+            return
+        shown = ",".join(map(str, self.stage_layers))
+        if self.pp == 1:
+            raise RequestError(f"--stage-layers {shown}: stages are a pipeline's; expected --pp 2 or more")
+        parts = self.pp * self.vpp
+        if len(self.stage_layers) != parts:
+            of = f"--pp {self.pp}" + (f" --vpp {self.vpp}" if self.vpp > 1 else "")
+            raise RequestError(f"--stage-layers {shown}: {len(self.stage_layers)} numbers; expected {parts} for {of}")
+        if 0 in self.stage_layers[1:-1]:
+            raise RequestError(f"--stage-layers {shown}: a stage without a layer; expected 0 at the two ends alone")
+
+    def check_ep(self, trains: bool) -> None:
+        """RequestError where ``ep`` does not divide the ranks that share the experts: other ones in training."""
+        ranks, words = (self.cp * self.dp, "--dp x --cp") if trains else (self.tp * self.dp, "--tp x --dp")
+        if self.ep > 1 and ranks % self.ep:
+            fit = max(n for n in range(1, ranks + 1) if ranks % n == 0 and n <= self.ep)
+            raise RequestError(f"--ep {self.ep}: does not divide the {ranks} ranks of {words}; nearest valid: {fit}")
+
+    @property
+    def order(self) -> str:
+        """The pipeline's schedule."""
+        return self.schedule or (INTERLEAVED if self.vpp > 1 else ONE_F_ONE_B)
+
+    @property
+    def trains_only(self) -> dict[str, object]:
+        """The words, by name, that serving does not take, where they are not at their defaults."""
+        asked: dict[str, object] = {
+            "sp": self.sp, "vpp": self.vpp, "pp": self.pp, "dp": self.dp, "cp": self.cp, "ep": self.ep,
+            "shard": self.shard, "schedule": self.schedule, "tp_overlap": self.tp_overlap,
+            "stage_layers": ",".join(map(str, self.stage_layers)),
+        }  # fmt: skip
+        return {name: value for name, value in asked.items() if value not in (1, False, NO_SHARD, "")}
