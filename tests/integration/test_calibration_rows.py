@@ -65,5 +65,5 @@ def test_plan_collect_import_calibrate(tmp_path: Path) -> None:
     (gpu,) = data.glob("*/device.yaml")
     report = json.loads(tilecast("calibrate", "--gpu", gpu, "--data", rows, "--out", out, "--json"))
     assert report["rows"]["gemm"] >= 16
-    assert report["after_mean_ape_pct"]["gemm"] < 0.5 * report["before_mean_ape_pct"]["gemm"]
+    assert report["after_mean_ape_pct"]["gemm"] < 0.7 * report["before_mean_ape_pct"]["gemm"]
     assert set(report["scalars"]) == {"gemm"}

@@ -243,9 +243,9 @@ def test_a_worker_that_dies_is_replaced(started: Path, sweeps: Path) -> None:
 
 
 def test_a_worker_that_hangs_is_timed_out(started: Path, sweeps: Path) -> None:
-    microbench(*collect_words(started, sweeps, "--max-cases", 14, "--case-timeout", "12s"), MICROBENCH_FAULT="hang@10")
+    microbench(*collect_words(started, sweeps, "--max-cases", 14, "--case-timeout", "8s"), MICROBENCH_FAULT="hang@10")
     (failure,) = [failure for part in read(started) for failure in part.failed]
-    assert failure["kind"] == "timeout" and failure["reason"] == "no answer within 12 s"
+    assert failure["kind"] == "timeout" and failure["reason"] == "no answer within 8 s"
 
 
 def test_errors_of_a_case_are_rows_of_failures(started: Path, sweeps: Path) -> None:

@@ -36,7 +36,7 @@ def until_parts(process: subprocess.Popen[str], folder: Path, out: str, more_tha
 
 
 def test_killed_and_interrupted_it_goes_on_and_loses_nothing(tmp_path: Path) -> None:
-    (tmp_path / "s.yaml").write_text(SPEC.format(list(range(1, 31))), encoding="utf-8")
+    (tmp_path / "s.yaml").write_text(SPEC.format(list(range(1, 46))), encoding="utf-8")
     whole = started(command(tmp_path, "whole.csv"))
     assert whole.wait(timeout=180) == 0
 

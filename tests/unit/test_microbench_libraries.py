@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +21,14 @@ from microbench.case import Case, op_cells  # noqa: E402
 from microbench.launchers.base import IllegalCase  # noqa: E402
 from microbench.launchers.serving import smaller  # noqa: E402
 from microbench.measure import Measurer, WrongResult  # noqa: E402
+from microbench.store import Store  # noqa: E402
 from microbench.timing import Settings  # noqa: E402
 from microbench.validate import row_problems  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
-from predictor.ops import Attention, Gemm, Norm  # noqa: E402
+from predictor.ops import OPERATORS, Attention, Gemm, Norm  # noqa: E402
 from predictor.quantization import SCHEMES  # noqa: E402
+from predictor.training.dataset import ops_of  # noqa: E402
+from predictor.training.importers import microbench as importer  # noqa: E402
 
 EVERY = [f"{library.name}.{name}" for library in libraries.libraries().values() for name in library.kernels]
 QUICK = Settings(case_s=0.0, min_samples=1, warm_up_s=0.0)
@@ -60,8 +64,11 @@ def opened() -> Measurer:
     return Measurer(open_device("cuda", 0), QUICK)
 
 
-def test_every_kernel_runs_end_to_end_and_is_held_against_torch(installed: simulated_cuda.Installed) -> None:
+def test_every_kernel_runs_end_to_end_and_is_held_against_torch(
+    installed: simulated_cuda.Installed, tmp_path: Path
+) -> None:
     done: dict[str, dict[str, Any]] = {}
+    measured: list[tuple[Case, dict[str, Any]]] = []
     with fakes.present(installed):
         measurer = opened()
         for gpu in ("h100", "b200"):
@@ -72,12 +79,31 @@ def test_every_kernel_runs_end_to_end_and_is_held_against_torch(installed: simul
                 row = measurer.measure(small)
                 assert row["checked"] in ("yes", "kernel") and not row_problems(row), (case, row)
                 done[str(case.option("kernel"))] = row
+                measured.append((small, row))
     assert set(done) == set(EVERY)
     for name, row in done.items():
         assert row["framework"] in ("vllm", "sglang") and row["library"].startswith(name.partition(".")[0])
         assert row["quant"] in ("", *SCHEMES) and row["framework_version"]
     assert done["flash_attn.fa3"]["kernel_source"] == "vllm_flash_attn_fa3"
     assert done["deep_gemm.fp8_block"]["quant"] == "fp8_block" and done["marlin.int4"]["quant"] == "int4_wo"
+    imports(measured, tmp_path)
+
+
+def imports(measured: list[tuple[Case, dict[str, Any]]], folder: Path) -> None:
+    """What was measured becomes rows of the schema with their operators, kernels and libraries; what no operator says
+    is counted and left out."""
+    store = Store(folder, "h100-sxm", "simulated", {"run": "1"})
+    store.open(1.0)
+    for case, row in measured:
+        store.add_row(case, row)
+    store.finish({})
+    store.close()
+    result = importer.run(folder)
+    known = [(case, row) for case, row in measured if row["op"] in OPERATORS]
+    assert len(result.frame) == len(known) and len(known) > 20
+    assert {op.family for op in ops_of(result.frame)} >= {"gemm", "attention", "norm", "moe", "quantize"}
+    assert set(result.frame["framework"].astype(str)) == {"vllm", "sglang"}
+    assert set(result.frame["quant"].astype(str)) >= {"fp8_block", "int4_wo"}
 
 
 def test_a_kernel_is_captured_and_replayed(installed: simulated_cuda.Installed) -> None:
