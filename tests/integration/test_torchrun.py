@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -36,22 +38,37 @@ groups:
 
 
 def torchrun(out: Path, sweeps: Path) -> None:
-    """`torchrun ... -m microbench collectives` on two nodes."""
+    """`torchrun ... -m microbench collectives` on two nodes; once more where an agent of torchrun never ends, which was
+    seen once, its ranks done: what they measured stands."""
+    assert ended(out, sweeps) or ended(out, sweeps)
+
+
+def ended(out: Path, sweeps: Path) -> bool:
+    """Whether both nodes came to their end, which is a good one."""
     port, env = free_port(), {**os.environ, **environment(), "GLOO_SOCKET_IFNAME": "lo"}
     words = ["-m", "microbench", "collectives", "--device", "cpu", "--out", str(out), "--sweeps", str(sweeps)]
     nodes = [
         subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--node-rank",
              str(n), "--master-addr", "127.0.0.1", "--master-port", str(port), *words],
-            env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )
         for n in (0, 1)
     ]  # fmt: skip
-    for node in nodes:
-        said, errors = node.communicate(timeout=240)
-        assert node.returncode == 0, errors[-2000:]
-        if said:
-            assert "2 ranks, 1 a node" in said and "0 left" in said
+    try:
+        for node in nodes:
+            said, errors = node.communicate(timeout=90)
+            assert node.returncode == 0, errors[-2000:]
+            if said:
+                assert "2 ranks, 1 a node" in said and "0 left" in said
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        for node in nodes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(node.pid, signal.SIGKILL)
+            node.communicate()
+    return True
 
 
 def test_two_nodes_measure_as_one_and_go_on_behind_the_case_they_died_at(tmp_path: Path) -> None:
