@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from microbench.libraries.base import Call, Kernel, Library
-from microbench.libraries.vllm import fused_add, rms
+from microbench.libraries.vllm import norms
 
 if TYPE_CHECKING:
     from predictor.ops import Attention, Gemm, Norm, Routing
@@ -52,14 +52,7 @@ def _fp8(op: Gemm, device: Any) -> Call:
 
 
 def _norm(op: Norm, device: Any) -> Call:
-    import torch
-
-    ops = LIBRARY.load()
-    x, weight = device.randn(op.rows, op.cols, dtype=op.dtype), device.uniform(op.cols, low=0.5, dtype=op.dtype)
-    if op.residual:
-        return fused_add(x, weight, lambda left, right: ops.fused_add_rmsnorm(left, right, weight, 1e-6))
-    out = torch.empty_like(x)
-    return Call(lambda: ops.rmsnorm(x, weight, 1e-6, out), lambda: (ops.rmsnorm(x, weight, 1e-6), rms(x, weight)))
+    return norms(LIBRARY.load(), op, device)
 
 
 def _routing(op: Routing, device: Any) -> Call:

@@ -139,6 +139,17 @@ def fused_add(x: Any, weight: Any, call: Callable[[Any, Any], object]) -> Call:
     return Call(lambda: call(x, residual), pair)
 
 
+def norms(module: Any, op: Norm, device: Any) -> Call:
+    """RMS norm as FlashInfer's module has it, whose names sgl-kernel took over."""
+    import torch
+
+    x, weight = device.randn(op.rows, op.cols, dtype=op.dtype), device.uniform(op.cols, low=0.5, dtype=op.dtype)
+    if op.residual:
+        return fused_add(x, weight, lambda left, right: module.fused_add_rmsnorm(left, right, weight, 1e-6))
+    out = torch.empty_like(x)
+    return Call(lambda: module.rmsnorm(x, weight, 1e-6, out), lambda: (module.rmsnorm(x, weight, 1e-6), rms(x, weight)))
+
+
 def _quantize(op: Quantize, device: Any) -> Call:
     import torch
 

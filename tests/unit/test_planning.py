@@ -102,12 +102,15 @@ def test_the_screening_agrees_with_forecasts(model: str, gpus: int, batch: int, 
     rng = random.Random(gpus)
     some = rng.sample(plans, 24)
     exact = {one.plan: one for one in exactly(some, asked, ROOFLINE)}
-    for simulated, most in ((True, 0.1), (False, 0.25)):
+    for simulated, most in ((True, 0.05), (False, 0.25)):
         screened = {one.plan: one for one in screen(plans, asked, ROOFLINE, layers, simulated)}
         ratio = np.array([screened[plan].latency_s / one.latency_s for plan, one in exact.items() if plan in screened])
         held = np.array([screened[p].memory_bytes / one.memory_bytes for p, one in exact.items() if p in screened])
         assert len(ratio) >= 0.9 * len(exact)
-        assert abs(np.median(ratio) - 1.0) < 0.02 and np.abs(ratio - 1.0).max() < most
+        assert abs(np.median(ratio) - 1.0) < 0.02
+        plain = [not plan.stage_layers for plan in exact if plan in screened]
+        # stages of two or three layers, cut unevenly, are screened less well (docs/planning.md)
+        assert np.abs(ratio - 1.0)[plain].max() < most and np.abs(ratio - 1.0).max() < max(most, 0.1)
         assert np.abs(held - 1.0).max() < 0.08
 
 
