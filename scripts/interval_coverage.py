@@ -129,7 +129,7 @@ def serving(file: Path, most: int) -> list[str]:
             if out not in fitted:
                 others = rows[~names.isin(out).to_numpy()].reset_index(drop=True)
                 widths = Intervals.from_dict(fit_intervals(target, others, gpus, 0, seen=False))
-                fitted[out] = WithIntervals(target.estimator(others, gpus, 0, False), widths)
+                fitted[out] = WithIntervals(target.estimator(others, gpus, 0, ()), widths)
             test = draw(rows[(names == gpu).to_numpy()], 1, min(most, 4000))
             scored = predict_rows(test, fitted[out], gpus)
             scored = scored[scored["low_ms"].notna().to_numpy()]

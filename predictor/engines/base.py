@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from predictor.engines.memory import WHOLE, MemoryRule
-from predictor.engines.releases import age
+from predictor.engines.releases import Release, age, as_of, numbers
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
 from predictor.ops.base import Op
@@ -52,12 +52,14 @@ class Engine:
     layer with its norms in front ends with a residual sum of its own; ``fp8_cache``, whether it reads keys and values
     of 8 bits; ``joins_dropout``: dropout runs in the residual sum behind it, and norms do no sums; ``views_heads``: the
     products of unfused attention read heads where the projection left them; ``trains``: it trains and does nothing
-    else, so that a forward pass is one of training; ``aged``: another release than the newest. ``unpacks``: it has
-    kernels that unpack weights which the GPU has no units for (Marlin). ``memory``: its
-    share of the GPU's memory by version, the oldest first. ``decode_attention_of``: compute capability -> library whose
-    decode attention comes nearest to what the engine runs there. ``slower``: attention of a pass (`PREFILL`, `DECODE`)
-    over that of the measured kernels, where an older release runs older ones. ``called``: other names of its software;
-    ``samples``: a step that gives logits chooses its tokens on the GPU. ``vintages``: gives its releases, the oldest
+    else, so that a forward pass is one of training; ``aged``: another release than the newest, with its library's
+    kernels as of ``kernels_at`` ("" for the newest); ``kernels_changed``: what they changed by, with its version.
+    ``unpacks``: it has kernels that unpack weights which the GPU has no units for (Marlin). ``memory``: its share of
+    the GPU's memory by version, the oldest first.
+    ``decode_attention_of``: compute capability -> library whose decode attention comes nearest to what the engine runs
+    there. ``slower``: attention of a pass (`PREFILL`, `DECODE`) over that of the measured kernels, where an older
+    release runs older ones. ``called``: other names of its software; ``samples``: a step that gives logits chooses its
+    tokens on the GPU. ``vintages``: gives its releases, the oldest
     first; a function, so that nobody who asks for no engine reads one. ``batching``: gives the class of the scheduler
     that has such numbers (`predictor.engines.scheduling`); None where it serves no requests that arrive one by one.
     """
@@ -80,6 +82,8 @@ class Engine:
     views_heads: bool = False
     trains: bool = False
     aged: bool = False
+    kernels_at: str = ""
+    kernels_changed: tuple[Release, ...] = ()
     unpacks: bool = True
     memory: tuple[MemoryRule, ...] = (WHOLE,)
     decode_attention_of: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -98,7 +102,8 @@ class Engine:
         if not version:
             return self
         releases = self.vintages()
-        return _older(self, max(0, age(releases, version)), age(self.memory, version))
+        changed = self.kernels_changed and as_of(self.kernels_changed, version).version
+        return _older(self, max(0, age(releases, version)), age(self.memory, version), changed or "")
 
     def vintage(self) -> Vintage | None:
         """What is known of the release that this is; None where the engine's file lists none."""
@@ -129,8 +134,9 @@ class Engine:
 
 
 @lru_cache(maxsize=64)
-def _older(engine: Engine, ago: int, memory_ago: int) -> Engine:
-    """``engine`` in the release before the last ``ago``, with the memory rule before the last ``memory_ago``."""
+def _older(engine: Engine, ago: int, memory_ago: int, changed: str) -> Engine:
+    """``engine`` in the release before the last ``ago``, with the memory rule before the last ``memory_ago`` and its
+    library's kernels as of ``changed``, which may lie between two releases that are told apart."""
     if not ago and not memory_ago:
         return engine
     memory = engine.memory[: len(engine.memory) - memory_ago]
@@ -139,8 +145,9 @@ def _older(engine: Engine, ago: int, memory_ago: int) -> Engine:
         return replace(engine, memory=memory)
     kept = releases[: len(releases) - ago]
     host, cache = kept[-1].host, kept[-1].cache
+    at = max(kept[-1].version, changed, key=numbers)
     return replace(
-        engine, aged=True, host=host.prompts, decode_host=host.decode, memory=memory,
+        engine, aged=True, kernels_at=at, host=host.prompts, decode_host=host.decode, memory=memory,
         launch_overhead_s=host.call_s or engine.launch_overhead_s,
         launch_range_s=host.call_range_s or engine.launch_range_s,
         fp8_cache=engine.fp8_cache and (cache is None or cache.eight_bit), vintages=lambda: kept,

@@ -184,7 +184,7 @@ def library_of(engine: Engine, gpu: GPUSpec) -> Callable[[Op], str] | None:
     if found is None or found.collectives is None:
         return of_kernels
     capability = gpu.compute_capability or ""
-    own = f"{engine.kernels} {found.version}" if engine.aged and engine.kernels == engine.name else engine.kernels
+    own = f"{engine.kernels} {engine.kernels_at}" if engine.aged and engine.kernels == engine.name else engine.kernels
 
     def choose(op: Op) -> str:
         if isinstance(op, Collective) and op.kind == "all_reduce" and op.local_ranks == op.ranks:

@@ -88,6 +88,6 @@ ENGINES = (
     Engine(
         "sglang", "sglang", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY,
         decode_attention_of={"8.0": "vllm"}, samples=True, vintages=vintages,
-        batching=batching,
+        batching=batching, kernels_changed=ALL_REDUCES,
     ),
 )  # fmt: skip

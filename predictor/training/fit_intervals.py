@@ -3,7 +3,7 @@
 The estimator is fitted again and again on a sample of its rows, each time without something:
 
     new      without every GPU of a generation; judged on each GPU of it
-    sibling  without one GPU whose generation has others; judged on it
+    sibling  without one GPU whose generation has others, whose own fits answer for it; judged on it
     seen     without a fifth of the shape groups; judged on those, GPU by GPU
 
 A pair is the 10 % and the 90 % quantile of log(measured / predicted): split conformal prediction (Lei et al., 2018)
@@ -21,7 +21,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -62,7 +62,7 @@ NEXT = 2.0
 class Target:
     """What is fitted: the families it answers for, and ``fit`` as `predictor.training.fit` calls it.
 
-    A fit with an argument ``own`` can leave out what no GPU but the measured ones needs.
+    A fit with an argument ``own`` can leave out what GPUs are not asked for that are known by their own rows.
     """
 
     families: Sequence[str]
@@ -73,9 +73,11 @@ class Target:
         """Whether the time of a fit grows with its rows, and part of it is for measured GPUs alone."""
         return "own" in inspect.signature(self.fit).parameters
 
-    def estimator(self, rows: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: bool) -> Estimator:
-        """Fitted to ``rows``; with ``own`` false, for GPUs that are not among them."""
-        words = {"own": None if own else ()} if self.boosted else {}
+    def estimator(
+        self, rows: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None
+    ) -> Estimator:
+        """Fitted to ``rows``, with fits of their own for the GPUs in ``own`` alone (None: for all that have rows)."""
+        words = {"own": own} if self.boosted else {}
         about, weights = self.fit(rows.reset_index(drop=True), gpus, seed, **words)
         module, _, name = KINDS[about["kind"]].partition(":")
         kind = getattr(importlib.import_module(module), name)
@@ -105,18 +107,17 @@ def fit_intervals(
     names = rows["gpu"].astype(str).to_numpy()
     present = sorted(set(names))
     found: dict[str, dict[str, dict[str, FloatArray]]] = {}  # class -> distance -> GPU -> log errors
-    part = draw(rows, seed, TREE_ROWS if target.boosted else ALL_ROWS)
+    few, part = (draw(rows, seed, most if target.boosted else ALL_ROWS) for most in (TREE_ROWS, SEEN_TREE_ROWS))
     test = draw(rows, seed + 1, 4 * JUDGED_ROWS)
     for out, distances in left_out(present, gpus).items():
-        keep = ~part["gpu"].astype(str).isin(out).to_numpy()
-        if keep.any():
-            judged = test[test["gpu"].astype(str).isin(distances).to_numpy()]
-            _judge(target, part[keep], judged, gpus, seed, distances, found)
-    part = draw(rows, seed, SEEN_TREE_ROWS if target.boosted else ALL_ROWS)
+        kin = {name for name in present if generation(gpus[name]) == generation(gpus[out[0]])}.difference(out)
+        kept = dataset.concat([few[~_of(few, kin.union(out))], part[_of(part, kin)]])
+        if len(kept):
+            _judge(target, kept, test[_of(test, distances)], gpus, seed, distances, found, kin)
     held = holdout(part, HELD_OUT, seed)
     if seen and held.any():
         judged = draw(part[held], seed, 4 * JUDGED_ROWS)
-        _judge(target, part[~held], judged, gpus, seed, dict.fromkeys(present, "seen"), found)
+        _judge(target, part[~held], judged, gpus, seed, dict.fromkeys(present, "seen"), found, None)
     ranges = _sizes(rows)
     return {
         "level": LEVEL,
@@ -145,6 +146,11 @@ def left_out(present: Sequence[str], gpus: Mapping[str, GPUSpec]) -> dict[tuple[
     return plans
 
 
+def _of(rows: Frame, gpus: Collection[str]) -> npt.NDArray[np.bool_]:
+    """(n,) True for rows of ``gpus``."""
+    return np.asarray(rows["gpu"].astype(str).isin(list(gpus)), dtype=bool)
+
+
 def draw(rows: Frame, seed: int, most: int) -> Frame:
     """At most ``most`` rows of every GPU, operator and dtype, in their order."""
     random = np.random.default_rng(seed)
@@ -158,11 +164,12 @@ def draw(rows: Frame, seed: int, most: int) -> Frame:
 
 def _judge(
     target: Target, seen: Frame, test: Frame, gpus: Mapping[str, GPUSpec], seed: int, distances: Mapping[str, str],
-    found: dict[str, dict[str, dict[str, FloatArray]]],
+    found: dict[str, dict[str, dict[str, FloatArray]]], own: Container[str] | None,
 ) -> None:  # fmt: skip
-    """Fit on ``seen`` and add the log errors on ``test`` to ``found``, each GPU's at its distance."""
+    """Fit on ``seen``, for GPUs in ``own`` (None: all) each by itself, and add the log errors on ``test`` to ``found``,
+    each GPU's at its distance."""
     try:
-        estimator = target.estimator(seen, gpus, seed, "seen" in distances.values())
+        estimator = target.estimator(seen, gpus, seed, own)
     except TilecastError:  # too little is left to fit on: nothing is learned of this distance here
         return
     scored = predict_rows(test.reset_index(drop=True), _Lone(estimator, target.families), gpus)
@@ -170,9 +177,9 @@ def _judge(
     errors = np.log(scored["measured_ms"].to_numpy(float) / scored["predicted_ms"].to_numpy(float))
     keys = scored["gpu"].astype(str).to_numpy(), scored["interval_class"].astype(str).to_numpy()
     for gpu, kind in sorted(set(zip(*keys, strict=True))):
-        own = errors[(keys[0] == gpu) & (keys[1] == kind)]
-        if len(own) >= LEAST_ROWS:
-            found.setdefault(kind, {}).setdefault(distances[gpu], {})[gpu] = own
+        its = errors[(keys[0] == gpu) & (keys[1] == kind)]
+        if len(its) >= LEAST_ROWS:
+            found.setdefault(kind, {}).setdefault(distances[gpu], {})[gpu] = its
 
 
 # ------------------------------------------------------------------------------------------------------ the quantiles

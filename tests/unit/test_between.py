@@ -78,6 +78,11 @@ def test_early_releases_launch_from_python_and_reduce_by_nccl() -> None:
     assert newest and [newest(op) for op in hopper.values()] == ["vllm", "vllm", "nccl"]
     sglang = d.library_of(engines.running("sglang"), load_gpu("h100"))
     assert sglang and [sglang(op) for op in hopper.values()] == ["sglang", "sglang", "nccl"]
+    # its kernels changed at 0.5.14, between the releases 0.5.8 and 0.5.15 that are told apart otherwise
+    for version, pushes in (("0.5.13", False), ("0.5.14", True)):
+        of = d.library_of(engines.running("sglang", version), load_gpu("h100"))
+        own = engines.library(of(hopper[2**17])).all_reduce() if of else None
+        assert own and own.pushes is pushes
     old, new = step(software="2023"), step()
     assert (old.workload.engine.decode_host, new.workload.engine.decode_host) == (CALLS, CAPTURED)
     assert old.between_s["launches"] > 0.0 == new.between_s["launches"]

@@ -122,6 +122,23 @@ def test_fitted_widths_widen_with_the_distance() -> None:
     assert fit_intervals(Target(("gemm",), fit_efficiency), frame, gpus, 0) == found
 
 
+def test_a_sibling_is_judged_by_what_its_kin_have_of_their_own() -> None:
+    """A board with a measured sibling is answered by the sibling's own fit, so its width is of such answers."""
+    frame = frame_of(*zip(GPUS, (1.0, 1.3, 0.9, 1.1, 1.2), strict=True))
+    gpus = {name: load_gpu(name) for name in GPUS}
+    asked: list[tuple[frozenset[str], Any]] = []
+
+    def fit(rows: Any, gpus: Any, seed: int, own: Any = None) -> Any:
+        asked.append((frozenset(rows["gpu"].astype(str)), None if own is None else frozenset(own)))
+        return fit_efficiency(rows, gpus, seed)
+
+    fit_intervals(Target(("gemm",), fit), frame, gpus, 0)
+    pair, everyone = frozenset(("a100-pcie-40gb", "a100-sxm-80gb")), frozenset(GPUS)
+    assert {(seen, own) for seen, own in asked if own} == {(everyone - {gpu}, pair - {gpu}) for gpu in pair}
+    assert [seen for seen, own in asked if own is None] == [everyone], "shapes held out: every GPU's own"
+    assert (everyone - pair, frozenset()) in asked and (everyone - {"t4"}, frozenset()) in asked
+
+
 def test_one_gpu_alone_knows_of_no_other() -> None:
     frame = frame_of(("t4", 1.0))
     found = fit_intervals(Target(("gemm",), fit_efficiency), frame, {"t4": load_gpu("t4")}, 0)
