@@ -161,15 +161,31 @@ class Corrections:
 
         More watts or MHz than a sibling has are no measured gain: waits (a launch, a load from memory, a barrier) are
         as long on GB200 as on B200, at a clock 5 % higher, and products gain by SMs and MHz, not by the data sheet's
-        peak at the power that it allows. Fewer of them cost what they cost any board.
+        peak at the power that it allows. Fewer of them cost what they cost any board. A calibrated board's constants
+        are of what it was taken for when they were fitted.
         """
-        own, sibling = Device.of(gpu, dtype), None if source == gpu.id else self.device(source, variant(dtype))
-        if sibling is None or self._capabilities[source] != gpu.compute_capability:
+        own, (name, sibling) = Device.of(gpu, dtype), self._stand_in(source, gpu, dtype)
+        if sibling is None or self._capabilities[name] != gpu.compute_capability:
             return own
         a_clock = sibling.peak_flops / (sibling.tensor_rate * sibling.sms * sibling.clock_hz)
         peak = a_clock * own.tensor_rate * own.sms * own.clock_hz
         clock = min(own.clock_hz, sibling.clock_hz)
         return replace(own, peak_flops=min(own.peak_flops, peak), clock_hz=clock)
+
+    def asked_as(self, source: str, gpu: GPUSpec, dtype: str, device: Device) -> Device:
+        """The scalars that trees of ``source`` are asked about for ``gpu``, which its core has as ``device``.
+
+        Those of a sibling with as many SMs are asked about the sibling itself: its kernels and waves carry over as they
+        are, and the cores tell what this board's memory changes.
+        """
+        _, sibling = self._stand_in(source, gpu, dtype)
+        return device if sibling is None or sibling.sms != device.sms else sibling
+
+    def _stand_in(self, source: str, gpu: GPUSpec, dtype: str) -> tuple[str, Device | None]:
+        """The sibling that ``source`` is, or that a calibration of ``gpu`` set out from, and its scalars, if any."""
+        if source == gpu.id and source not in self._measured:
+            source = next(iter(self.measured_siblings(gpu)), source)
+        return source, None if source == gpu.id else self.device(source, variant(dtype))
 
     def knots(self, key: str) -> Grid:
         """The sizes, by column, that core and trees under ``key`` are asked at; none where rows have no grid."""
@@ -294,13 +310,11 @@ class ServingEstimator:
     ) -> FloatArray:  # fmt: skip
         """Seconds of the kernels, (n,): core times trees, as ``source`` answers for ``gpu``.
 
-        The trees of a sibling with as many SMs are asked about the sibling itself: its kernels and waves carry over as
-        they are, and the cores tell what this board's memory changes. With ``corners``, both are asked at measured
-        sizes alone (`predictor.estimators.knots`); ``others`` is what else tells these kernels from others.
+        With ``corners``, both are asked at measured sizes alone (`predictor.estimators.knots`); ``others`` is what else
+        tells these kernels from others.
         """
         device, key = self._device(source, gpu, dtype), f"{source}|{kind}"
-        sibling = None if source == gpu.id else self._corrections.device(source, variant(dtype))
-        asked = device if sibling is None or sibling.sms != device.sms else sibling
+        asked = self._corrections.asked_as(source, gpu, dtype, device)
 
         def ask(shapes: S) -> FloatArray:
             core = core_time(shapes, device)

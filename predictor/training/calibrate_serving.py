@@ -7,7 +7,7 @@ board stands in for mixes the trees of all measured ones: the rows say whose ker
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from predictor import engines
 from predictor.engines import EAGER
 from predictor.errors import RequestError
 from predictor.estimators.cores.gemm import Constants
-from predictor.estimators.device import describe_device
+from predictor.estimators.device import Device, describe_device
 from predictor.estimators.gaussian import Adapted, Process
 from predictor.estimators.interval import LATENT
 from predictor.estimators.named import Named
@@ -100,8 +100,8 @@ def told_by_tiles(
         rate = shared_rate(manifest["probes"], part.kind)
         runners = corrections.runners(part.kind) or (part.path.split("|")[0],)
         for runner in runners:
-            _, start = _start(GEMM, corrections, gpu, replace(part, path=f"{runner}|{part.kind}"))
-            taught = teach(part, cast(Constants, start), rate=rate)
+            source, start = _start(GEMM, corrections, gpu, replace(part, path=f"{runner}|{part.kind}"))
+            taught = teach(_as(source, part, gpu, corrections), cast(Constants, start), rate=rate)
             key = f"{gpu.id}|{runner}|{part.kind}"
             manifest["cores"][key] = scalars[f"{runner}|{part.kind}"] = taught.constants.to_manifest()
         trees = corrections.measured(part.kind) or (f"{ANY_GPU}|{part.kind}",)
@@ -209,8 +209,8 @@ def calibrate(
         found = _Kind(family, kind, own, gpu, base, corrections)
         if kind in tiles:
             taught = [
-                teach(tiles[kind], cast(Constants, start), part, apart)
-                for part, start, apart in zip(own, found.starts, found.spreads, strict=True)
+                teach(replace(tiles[kind], device=part.device), cast(Constants, start), part, apart)
+                for part, start, apart in zip(found.parts, found.starts, found.spreads, strict=True)
             ]
             of_tiles = taught[-1].to_manifest(tiles[kind], sum(part.size for part in own))
             new["probes"] = {**new["probes"], f"{gpu.id}|{kind}": of_tiles}
@@ -228,12 +228,14 @@ def calibrate(
         before.append(first)
         after.append((1.0 - share) * first + share * told.errors)
         adapted = told.residual.mixed(share, {found.keys[0]: corrections.strength(found.keys[0], gpu)})
-        _keep(new, kept, base, gpu.id, gpu.id, kind, adapted)
-        for sibling in corrections.measured_siblings(gpu) if share else ():
-            if f"{sibling}|{kind}" in base["boosters"] and f"{sibling}|{kind}" not in base["adapted"]:
-                common = adapt.explain(replace(found.question, view=found.as_it_was), x, (), found.columns).residual
-                moved = replace(common.mixed(CARRIED * share, {}), shares={f"{sibling}|{kind}": 1.0})
-                _keep(new, kept, base, gpu.id, sibling, kind, moved)
+        kin = [name for name in corrections.measured_siblings(gpu) if share and f"{name}|{kind}" in base["boosters"]]
+        moved = [name for name in kin if f"{name}|{kind}" not in base["adapted"]]
+        own_trees = {f"{name}|{kind}" for name in (gpu.id, *moved)}  # as trained: what answers under these keys moves
+        _keep(new, kept, base, gpu.id, gpu.id, kind, adapted, own_trees)
+        for sibling in moved:
+            common = adapt.explain(replace(found.question, view=found.as_it_was), x, (), found.columns).residual
+            half = replace(common.mixed(CARRIED * share, {}), shares={f"{sibling}|{kind}": 1.0})
+            _keep(new, kept, base, gpu.id, sibling, kind, half, own_trees)
     return Fitted(new, kept, scalars, *(percent(np.exp(np.concatenate(e)), np.ones(1)) for e in (before, after)))
 
 
@@ -249,18 +251,18 @@ def _classes(family: Family, parts: Sequence[Part]) -> tuple[str, ...]:
 
 
 def _keep(
-    new: dict[str, Any], kept: Weights, base: Mapping[str, Any], calibrated: str, gpu: str, kind: str, adapted: Adapted
-) -> None:
+    new: dict[str, Any], kept: Weights, base: Mapping[str, Any], calibrated: str, gpu: str, kind: str, adapted: Adapted,
+    own_trees: Set[str],
+) -> None:  # fmt: skip
     """``adapted`` as what answers for ``gpu``, put there by a calibration of ``calibrated``.
 
-    A GPU that was measured: its own trees get another name, this one is taken.
+    Trees of measured GPUs under the keys ``own_trees``, which are answered otherwise now, get another name.
     """
     key = f"{gpu}|{kind}"
-    if key in adapted.shares:
-        shares = {trees + TRAINED * (trees == key): share for trees, share in adapted.shares.items()}
-        adapted = replace(adapted, shares=shares)
-        if key in base["boosters"]:
-            new["boosters"][key + TRAINED] = base["boosters"][key]
+    shares = {trees + TRAINED * (trees in own_trees): share for trees, share in adapted.shares.items()}
+    for trees in own_trees & adapted.shares.keys() & base["boosters"].keys():
+        new["boosters"][trees + TRAINED] = base["boosters"][trees]
+    adapted = replace(adapted, shares=shares)
     new["adapted"][key], arrays = adapted.to_manifest(f"a_{calibrated}_{gpu}_{kind}_")
     new["calibrated"][calibrated]["adapted"].append(key)
     kept |= arrays
@@ -279,10 +281,16 @@ class _Kind:
         other = family.common and not isinstance(first, type(family.start))
         self.family = family.common(kind) if other and family.common else family
         self.starts = [start if isinstance(start, type(self.family.start)) else first for _, start in resolved]
-        self.parts, self._gpu, self._corrections = parts, gpu, corrections
+        self._gpu, self._corrections = gpu, corrections
+        self.parts = [_as(name, part, gpu, corrections) for part, (name, _) in zip(parts, resolved, strict=True)]
+        #: the devices that trees and process are asked about
+        self._shown = [
+            corrections.asked_as(name, gpu, part.dtype, part.device)
+            for part, (name, _) in zip(self.parts, resolved, strict=True)
+        ]
         mixed = source in SHARED and family.kind in MIXED
         self.keys = (f"{source}|{kind}", *(corrections.measured(kind) if mixed else ()))
-        self._asked = [self.family.at_knots(part, corrections.knots(self.keys[0])) for part in parts]
+        self._asked = [self.family.at_knots(part, corrections.knots(self.keys[0])) for part in self.parts]
         self.columns = tuple(self.family.features.index(name) for name in POINTS[self.family.kind])
         self.spreads = [spread(manifest, part.path, start) for part, start in zip(parts, self.starts, strict=True)]
         logs = np.concatenate([start.logs() for start in self.starts])
@@ -304,9 +312,11 @@ class _Kind:
     def view(self, x: FloatArray) -> View:
         """The rows, the trees as the constants ``x`` have them answer."""
         at, trees = [], []
-        for part, (near, joined), one in zip(self.parts, self._asked, self.constants(x), strict=True):
-            at.append(self.family.describe(part, self.family.core(part, one))[:, self.columns])
-            table = self.family.describe(near, self.family.core(near, one))
+        for part, (near, joined), one, shown in zip(
+            self.parts, self._asked, self.constants(x), self._shown, strict=True
+        ):
+            at.append(self._table(part, one, shown)[:, self.columns])
+            table = self._table(near, one, shown)
             said = [joined(self._corrections.said(key, self._gpu, table, whole=True)) for key in self.keys]
             trees.append(np.stack(said, axis=1))
         table = np.concatenate(at)
@@ -320,17 +330,27 @@ class _Kind:
     def before(self) -> FloatArray:
         """Log errors of the set without the rows."""
         said = []
-        for (near, joined), one in zip(self._asked, self.starts, strict=True):
-            table = self.family.describe(near, self.family.core(near, one))
+        for (near, joined), one, shown in zip(self._asked, self.starts, self._shown, strict=True):
+            table = self._table(near, one, shown)
             said.append(joined(self._corrections.said(self.keys[0], self._gpu, table)))
         result: FloatArray = np.concatenate(said) - self.gaps(self.question.start)
         return result
+
+    def _table(self, part: Part, constants: Named, shown: Device) -> FloatArray:
+        """The features of rows (n, f), as the trees know them."""
+        part = replace(part, device=shown)
+        return self.family.describe(part, self.family.core(part, constants))
 
 
 def _corrections(family: Family, manifest: Mapping[str, Any], weights: Weights) -> Corrections:
     """The constants and trees of an estimator of ``family``."""
     others = [family.common(kind) for kind in (PREFILL, DECODE)] if family.common else []
     return Corrections(manifest, weights, [type(one.start) for one in (family, *others)])
+
+
+def _as(source: str, part: Part, gpu: GPUSpec, corrections: Corrections) -> Part:
+    """A part of ``gpu`` with the scalars that its core has where ``source`` answers."""
+    return replace(part, device=corrections.device_as(source, gpu, part.dtype))
 
 
 def _start(family: Family, corrections: Corrections, gpu: GPUSpec, part: Part) -> tuple[str, Named]:
@@ -352,7 +372,7 @@ def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[di
     if gpu not in manifest["devices"]:
         cores = {key: values for key, values in cores.items() if key.split("|")[0] != gpu}
     cores |= about["cores"]
-    unused = {key + TRAINED for key in own}
+    unused = {key + TRAINED for key in own}.difference(*(about["shares"] for about in adapted.values()))
     boosters = {key: about for key, about in manifest["boosters"].items() if key not in unused}
     probes = {key: told for key, told in manifest["probes"].items() if key.split("|")[0] != gpu}
     return {**rest, "cores": cores, "boosters": boosters, "adapted": adapted, "probes": probes}, kept

@@ -198,6 +198,22 @@ def test_a_measured_sibling_takes_over_half_of_what_rows_say(fitted: Any) -> Non
     assert once_more["adapted"][f"{sibling.id}|bf16"] == both_told.manifest["adapted"][f"{sibling.id}|bf16"]
 
 
+def test_a_calibration_sets_out_from_what_a_measured_sibling_says() -> None:
+    """GB200 is answered by B200's rows as `device_as` has it; rows that say the same leave it there."""
+    known, other = load_gpu("b200-sxm"), load_gpu("gb200")
+    base = fit_serving.fit_gemm(_frame(known, 0.6), {known.id: known}, 0)
+    batch = make_batch("gemm", OPS, "vllm")
+    said = ServingGemm.from_artifact(*base).seconds(batch, other)
+    rows = _frame(other, 0.6).assign(latency_ms=said * 1e3)
+    found = calibrate_gemm(rows.iloc[::4].reset_index(drop=True), other, *base)
+    assert found.before < 0.1 and found.after < 0.1  # %; by GB200's own clock and power it was 4
+    again = ServingGemm.from_artifact(found.manifest, found.weights).seconds(batch, other)
+    assert np.abs(np.log(again / said)).max() < 0.01
+    slower = calibrate_gemm(rows.assign(latency_ms=said * 1.3e3).iloc[::4].reset_index(drop=True), other, *base)
+    moved = ServingGemm.from_artifact(slower.manifest, slower.weights).seconds(batch, other)
+    assert np.median(moved / said) == pytest.approx(1.3, rel=0.03)
+
+
 def test_rows_that_repeat_what_is_known_change_nothing_much(fitted: Any) -> None:
     gpu = MEASURED["h100-sxm"]
     frame = _frame(gpu, 0.75)
