@@ -62,8 +62,9 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     }
 )
 
-#: Weight-only schemes that vLLM and SGLang run with Marlin, experts too.
-MARLIN = ("int4_wo", "int4_wo_g64", "int4_wo_g32", "w4a16_mxfp4", "fp8_wo", "nvfp4_wo")
+#: Weight-only schemes that vLLM and SGLang run with Marlin, experts too. Of 8-bit integers (GPTQ's, W8A16) as recalled,
+#: unverified: vLLM's GPTQMarlinMoEMethod and CompressedTensorsWNA16MarlinMoEMethod take 4 and 8 bits.
+MARLIN = ("int8_wo", "int4_wo", "int4_wo_g64", "int4_wo_g32", "w4a16_mxfp4", "fp8_wo", "nvfp4_wo")
 
 #: Variants without a scheme whose kernels stand in for a dtype that nobody measured, the nearest first.
 _PLAIN: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -132,6 +132,10 @@ class Corrections:
         """Whether GPUs share constants of a kernel."""
         return kernel in self._runners
 
+    def measures(self, gpu: GPUSpec, *path: str) -> bool:
+        """Whether ``gpu``, or a sibling that answers for it, has constants of its own under ``path``."""
+        return any("|".join((name, *path)) in self.cores for name in self.stand_ins(gpu) if name not in SHARED)
+
     def stand_ins(self, gpu: GPUSpec) -> tuple[str, ...]:
         """Whose constants and trees answer for ``gpu``, the best first."""
         siblings = () if gpu.id in self._measured else self.siblings(gpu)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 
 from predictor import engines
-from predictor.engines.library import CUTLASS, GENERATED
+from predictor.engines.library import CUTLASS, GENERATED, MARLIN, Library
 from predictor.estimators.base import Batch
 from predictor.estimators.cores.moe import Constants, CoreTime, Shapes, core_time, features
 from predictor.estimators.device import Device
@@ -21,7 +21,7 @@ from predictor.estimators.residual import SHARED, Corrections, ServingEstimator,
 from predictor.estimators.token_curve import KNOTS, between, never_falling
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.routing import POWER_LAW, Loads, drawn, expert_loads, exponent_of
-from predictor.quantization import variant, weight_bytes
+from predictor.quantization import stand_ins, variant, weight_bytes
 from predictor.roofline import FloatArray
 
 #: The kernel that answers for one that nobody measured, and the launches of such a one over those of that one: two of
@@ -134,12 +134,13 @@ class ServingMoE(ServingEstimator):
     ) -> tuple[FloatArray, FloatArray]:
         """Seconds as core and trees have it at the first ``answered`` of the layers' knots, and the core's at all."""
         name = variant(dtype, quant)
-        known, library = engines.answering(kernels), engines.library(kernels)
+        library = engines.library(kernels)
         kernel = library.moe_kernel(name, gpu)
+        known, like = self._alike(gpu, engines.answering(kernels), kernel, name)
         shapes = _at_knots(layers, weight_bytes(dtype, quant), library.moe_tiling(kernel, name))
         asked = shapes.first(answered)
         as_of, launches = (kernel, 1.0) if self._corrections.knows(kernel) else _NEAREST.get(kernel, (kernel, 1.0))
-        source, found, named = self._corrections.resolve(gpu, known.name, name, kernel=as_of)
+        source, found, named = self._corrections.resolve(gpu, known.name, like, kernel=as_of)
         constants = cast(Constants, named)
         if source in SHARED:
             constants = replace(constants, overhead_cycles=constants.overhead_cycles * launches)
@@ -153,6 +154,20 @@ class ServingMoE(ServingEstimator):
             lambda asked, device, core: features(asked, device, core, known.code, found == BLOCKED),
         )  # fmt: skip
         return seconds, core_of(shapes, self._corrections.device_as(source, gpu, dtype)).total
+
+    def _alike(self, gpu: GPUSpec, known: Library, kernel: str, name: str) -> tuple[Library, str]:
+        """(whose constants, of which variant) answer on a measured board: Marlin's for Marlin, others for others.
+
+        Marlin's are of another core: stripes of work, at the rate of mma.sync on every board.
+        """
+        others = (each for each in engines.measured() if each is not known)
+        libraries = (known, *others)
+        for like in stand_ins(name):
+            for library in libraries:
+                alike = (library.moe_kernel(like, gpu) == MARLIN) == (kernel == MARLIN)
+                if alike and self._corrections.measures(gpu, library.name, like):
+                    return library, like
+        return known, name
 
 
 def _over_core(
