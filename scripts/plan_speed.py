@@ -27,7 +27,7 @@ from predictor.planning.price import exactly  # noqa: E402
 from predictor.planning.screen import screen  # noqa: E402
 from predictor.planning.search import space_of  # noqa: E402
 from predictor.request import Request  # noqa: E402
-from predictor.simulate import pipeline, training  # noqa: E402
+from predictor.simulate import orders, training  # noqa: E402
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def main() -> None:
     print(f"{arguments.model} on {arguments.num_gpus} {arguments.gpu}: {len(plans):,} legal plans")
     for words, simulated in (("closed form", False), ("simulated", True)):
         training.lowered.cache_clear()
-        pipeline.order_of.cache_clear()
+        orders.order_of.cache_clear()
         began = time.process_time()
         with no_collector():
             found = screen(plans, asked, selector, layers, simulated)

@@ -21,6 +21,7 @@ import numpy as np
 from predictor.errors import RequestError
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 from predictor.forecast import WithoutIntervals
+from predictor.graph import Graph
 from predictor.parallelism import NO_SHARD
 from predictor.passes.pipeline import chunks_of
 from predictor.planning.cuts import recut
@@ -29,7 +30,7 @@ from predictor.planning.space import ParallelPlan
 from predictor.planning.table import Layers, PlanTable, Replicas, Three
 from predictor.request import Request
 from predictor.run import Run
-from predictor.simulate.memory import memory_of
+from predictor.simulate.memory import memory_of, state_of
 from predictor.simulate.plan import plan_of
 from predictor.simulate.stage import Plan as StepPlan
 from predictor.simulate.step import passes_of
@@ -40,6 +41,9 @@ Key = TypeVar("Key", bound=Hashable)
 #: Stages of the short pipelines that are tried, from the fewest that have a middle by definition; chosen by looking at
 #: how many the layers and nodes of the catalogue need.
 _SHORT = range(3, 13)
+
+
+_NOTHING = Graph(())
 
 
 class _Piece(NamedTuple):
@@ -115,7 +119,7 @@ def pieces(
         return {}, {}, None, 0.0
     run = todo[0][2]
     operators = Operators(run.gpu, run.work.engine, WithoutIntervals(selector))
-    timed = operators.time([lowered for _, _, _, lowered in todo])
+    timed = operators.time([_asked(lowered, own) for own, _, _, lowered in todo])
     found, shared = dict[Hashable, Layers](), dict[Hashable, Replicas]()
     for (own, key, each, lowered), stages in zip(todo, timed, strict=True):
         if own:
@@ -123,6 +127,19 @@ def pieces(
         else:
             shared[key] = _replicas(_Piece(each, lowered, stages))
     return found, shared, run, _flops(todo, timed)
+
+
+def _asked(plan: StepPlan, own: bool) -> StepPlan:
+    """A plan with its passes and what their layers exchange alone (``own``), or with all but them: the others are empty
+    and take no time."""
+    if plan.parallel is None:
+        return plan
+    once = {place for rank in plan.parallel.kinds for place in (rank.reduce, rank.gather, rank.update)}
+    once.add(plan.parallel.message)
+    stages = (
+        stage if own != (place in once) else stage._replace(graph=_NOTHING) for place, stage in enumerate(plan.stages)
+    )
+    return plan._replace(stages=tuple(stages))
 
 
 def _flops(todo: Sequence[tuple[bool, Hashable, Run, StepPlan]], timed: Sequence[tuple[TimedStage, ...]]) -> float:
@@ -158,14 +175,16 @@ def _layers(piece: _Piece) -> Layers:
 
 def _replicas(piece: _Piece) -> Replicas:
     """What a plan's stages exchange and update once a step, and what a parameter takes on them."""
-    parallel, memory = piece.plan.parallel, memory_of(piece.run, piece.plan)
+    parallel = piece.plan.parallel
     if parallel is None:  # one GPU
+        memory = memory_of(piece.run, piece.plan)
         count = float(piece.plan.stages[0].graph.parameters())
         update = piece.timed[-1].timeline.total_s
         return Replicas(
             (0.0,) * 3, (1.0,) * 3, (0.0,) * 3, (update,) * 3, (count,) * 3, 0.0, memory.own / count,
             memory.context + memory.workspaces, memory.usable,
         )  # fmt: skip
+    memory = state_of(piece.run, piece.plan)
     ranks = [parallel.kinds[kind] for kind in parallel.ranks]
     some = [ranks[0], ranks[len(ranks) // 2], ranks[-1]]
 

@@ -1,5 +1,5 @@
 """Plans as columns: their pieces added up in numpy, the slowest stage once a micro-batch, the rest of the pipeline
-once, messages, reductions, the update; or with the passes put into the orders of `predictor.simulate.pipeline`."""
+once, messages, reductions, the update; or with the passes put into the orders of `predictor.simulate.orders`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from predictor.parallelism import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B
 from predictor.planning.space import ParallelPlan
 from predictor.run import Run
-from predictor.simulate.pipeline import BLOCKING, STEADY, order_of, steps
+from predictor.simulate.orders import order_of
+from predictor.simulate.pipeline import BLOCKING, STEADY, steps
 from predictor.simulate.streams import slowdown
 
 Floats = NDArray[np.float64]

@@ -62,8 +62,8 @@ def _eager(
 
 
 #: What holds a step of training is looked for among steps that run other parts of one graph again. Chosen by hand, not
-#: from data: a step and the next one of a search.
-_joint = lru_cache(maxsize=4)(_eager)
+#: from data: the micro-batches of a search.
+_joint = lru_cache(maxsize=16)(_eager)
 
 
 def lower(

@@ -302,27 +302,48 @@ def _of_training(run: Run, plan: Plan) -> tuple[Held, int]:
             return _state(run, trained, 1, frozen)._replace(activations=saved), 0
         return _state(run, count, 1)._replace(activations=saved), 0
     work, over, parallel = run.work, run.work.parallelism, plan.parallel
-    assert work.system is not None
-    replicas = over.dp * over.cp
-    inner = replicas if over.shard != HSDP else max(1, min(replicas, work.system.gpus_per_node // over.tp))
     held = {place: saved() for place, saved in parallel.saved.items()}
     kinds = [parallel.kinds[kind] for kind in parallel.ranks]
     each = np.array([[[held[place] for place in rank.chunks] for rank in kinds]])
     if over.pp > 1:
-        from predictor.simulate.pipeline import order_of  # nothing else of memory needs an order
+        from predictor.simulate.orders import order_of  # nothing else of memory needs an order
 
         most = order_of(over.order, over.pp, work.micro_batches, over.vpp).most(each)[0]
     else:
         most = each.sum(axis=2)[0]
+    states = _states(run, plan)
+    found = [
+        states[kind]._replace(activations=activations)
+        for kind, activations in zip(parallel.ranks, most.tolist(), strict=True)
+    ]
+    worst = max(range(len(found)), key=lambda s: found[s].total)
+    return found[worst], worst
+
+
+def _states(run: Run, plan: Plan) -> list[Held]:
+    """What stages of a pipeline keep beside activations, of every distinct one."""
+    work, over, parallel = run.work, run.work.parallelism, plan.parallel
+    assert work.system is not None and parallel is not None
+    replicas = over.dp * over.cp
+    inner = replicas if over.shard != HSDP else max(1, min(replicas, work.system.gpus_per_node // over.tp))
     found = []
-    for rank, activations in zip(kinds, most.tolist(), strict=True):
+    for rank in parallel.kinds:
         frozen = (rank.parameters - rank.trained) * (2.0 if run.numbers.mixed else 4.0) - rank.spared
         state = _state(run, rank.trained, inner, frozen)
         units = [parallel.units[place] for place in rank.chunks if place in parallel.units]
         gathered = max((_largest_unit(plan, unit.gather) for unit in units), default=0.0)
-        found.append(state._replace(activations=activations, weights=state.weights + 2.0 * gathered))
-    worst = max(range(len(found)), key=lambda s: found[s].total)
-    return found[worst], worst
+        found.append(state._replace(weights=state.weights + 2.0 * gathered))
+    return found
+
+
+def state_of(run: Run, plan: Plan) -> Memory:
+    """`memory_of` training on many GPUs without activations, of the stage whose state is the largest: what a search
+    asks thousands of plans for."""
+    assert plan.parallel is not None
+    states = _states(run, plan)
+    kind = max(range(len(states)), key=lambda k: states[k].total)
+    allowed = _allowed(run.gpu, run.work.engine, run.work.memory_fraction, run.work.parallelism.num_gpus)
+    return Memory(*states[kind], 0.0, stage=plan.parallel.ranks.index(kind), **allowed)
 
 
 def _largest_unit(plan: Plan, place: int) -> float:

@@ -21,7 +21,8 @@ from predictor.ops.base import COMPUTE
 from predictor.parallelism import ZERO2
 from predictor.roofline import FloatArray
 from predictor.run import Run
-from predictor.simulate.pipeline import BLOCKING, STEADY, Order, order_of, times
+from predictor.simulate.orders import Order, order_of
+from predictor.simulate.pipeline import BLOCKING, STEADY, times
 from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS, Plan, Rank
 from predictor.simulate.streams import slowdown
 from predictor.simulate.times import TimedBlock, TimedStage

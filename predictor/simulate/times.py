@@ -54,7 +54,10 @@ class TimedBlock:
     them (`predictor.simulate.streams`); None where nothing runs beside compute.
     """
 
-    __slots__ = ("_sum_s", "block", "by_gap", "flops", "gpu_s", "index", "kernels", "plain", "rows", "runs", "slower")
+    __slots__ = (
+        "_asked_s", "_gpu_s", "_sum_s", "block", "by_gap", "flops", "index", "kernels", "plain", "rows", "runs",
+        "slower",
+    )  # fmt: skip
 
     def __init__(self, block: Block, rows: list[int], plain: bool, slower: float | None = None) -> None:
         self.block = block
@@ -92,6 +95,19 @@ class TimedBlock:
 
     def fill(self, gpu_s: FloatArray) -> None:
         """Take the times of the nodes' operators, which are those of the kernels where a node is one kernel."""
+        self._asked_s = gpu_s
+        self._gpu_s: FloatArray | None = None
+        self._sum_s: float | None = None
+
+    @property
+    def gpu_s(self) -> FloatArray:
+        """GPU time of the kernels of one repetition, of shape (kernels,); worked out when it is asked for: a long run
+        asks for other times."""
+        if self._gpu_s is None:
+            self._gpu_s = self._of_kernels(self._asked_s)
+        return self._gpu_s
+
+    def _of_kernels(self, gpu_s: FloatArray) -> FloatArray:
         if not self.plain:
             part_s = gpu_s * np.array([node.share for node in self.block.nodes])
             gpu_s = np.repeat(part_s, [node.count for node in self.block.nodes])
@@ -99,8 +115,7 @@ class TimedBlock:
             from predictor.simulate.streams import exposed  # one GPU starts without it
 
             gpu_s = exposed(self.block, gpu_s.tolist(), self.slower)
-        self.gpu_s = gpu_s
-        self._sum_s: float | None = None
+        return gpu_s
 
     def filled(self, gpu_s: FloatArray) -> TimedBlock:
         """This block with other times of the nodes' operators."""

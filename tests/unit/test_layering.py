@@ -55,6 +55,7 @@ LEVELS = {
     "predictor.simulate": 8,
     "predictor.simulate.timeline": 5,
     "predictor.simulate.gaps": 5,
+    "predictor.simulate.orders": 5,
     "predictor.simulate.pipeline": 5,
     "predictor.simulate.sustained": 6,
     "predictor.simulate.times": 6,

@@ -13,18 +13,8 @@ from each import each
 from predictor.errors import RequestError
 from predictor.parallelism import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B
 from predictor.simulate import pipeline
-from predictor.simulate.pipeline import (
-    BLOCKING,
-    OVERLAPPED,
-    P2P,
-    STEADY,
-    Order,
-    order_from,
-    order_of,
-    steps,
-    timeline,
-    times,
-)
+from predictor.simulate.orders import Order, order_from, order_of
+from predictor.simulate.pipeline import BLOCKING, OVERLAPPED, P2P, STEADY, steps, timeline, times
 
 Unit = tuple[int, int, bool]  # micro-batch, chunk, backward
 

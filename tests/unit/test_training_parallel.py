@@ -23,7 +23,8 @@ from predictor.passes.pipeline import chunks_of
 from predictor.report import json_report
 from predictor.request import Request
 from predictor.simulate import training
-from predictor.simulate.pipeline import BLOCKING, order_of, times
+from predictor.simulate.orders import order_of
+from predictor.simulate.pipeline import BLOCKING, times
 from predictor.simulate.plan import plan_of
 
 SYSTEM = default_system(load_gpu("a100-sxm-80gb"))
