@@ -26,25 +26,31 @@ _TIMES = (
 
 _EAGER_HOST = Host(CALLS, CALLS, overlaps=(), source="PyTorch, eager: a framework call for each operator", times=_TIMES)
 _COMPILED_HOST = Host(CAPTURED, CAPTURED, overlaps=(), source='torch.compile, mode "reduce-overhead"')
+#: Framework calls that the hooks of a unit take as long as, forward and backward: by unit and by weight. Fitted by
+#: scripts/fsdp_hooks.py on PyTorch 2.13 (FSDP2 on a CPU, nothing sent, the middle one of three runs, 2026-11-23).
+_HOOKS = ((130.0, 3.2), (85.0, 3.9))
 #: FSDP (backward_prefetch BACKWARD_PRE, limit_all_gathers; FSDP2 prefetches a layer ahead), and the buckets of DDP.
 #: Source: pytorch/pytorch, torch/distributed/fsdp; the documentation of DistributedDataParallel, bucket_cap_mb.
 _FSDP = Training(
     "torch/distributed/fsdp, pytorch.org/docs/stable/fsdp; DDP reduces buckets of 25 MiB beside the backward pass",
-    gradients_overlap=True, bucket_bytes=25 * 2.0**20, shards=True, copies_out=True,
+    gradients_overlap=True, bucket_bytes=25 * 2.0**20, shards=True, copies_out=True, hooks=_HOOKS,
     unverified="that FSDP2 is what runs from 2.9 on, whose documentation calls FSDP1 deprecated",
 )  # fmt: skip
 _FSDP_OF_2022 = replace(
     _FSDP,
     attention=FLASH_1,
     copies_out=False,
-    unverified="that models of that time called FlashAttention 1 (llm-foundry did)",
+    limits_gathers=True,
+    unverified="that FSDP1's hooks take as long as FSDP2's, which a CPU can run, and that models of that"
+    " time called FlashAttention 1 (llm-foundry did)",
 )
 #: Source: PyTorch's release notes of 2.2 (FlashAttention-2), and of 2.5.1 (cuDNN's attention, new in 2.5, off again).
 _FSDP_OF_2024 = replace(
     _FSDP,
     attention=FLASH_2,
     copies_out=False,
-    unverified="that cuDNN's attention answers on Hopper from 2.9 on (sdp_utils.cpp, from memory)",
+    limits_gathers=True,
+    unverified="FSDP1's hooks, as above; that cuDNN answers on Hopper from 2.9 on (sdp_utils.cpp, from memory)",
 )
 
 

@@ -336,9 +336,11 @@ class Training:
     ``adds_in_product``: products that make weight gradients add them to the fp32 ones (else a kernel does, and the
     product writes 16 bit). ``main_gradients``: their dtype, in which they are reduced; "" for that of the weights.
     ``norm_and_clip``: the optimizer reads all gradients for their norm, and scales them. ``shards``: weights are
-    gathered layer by layer (FSDP); ``prefetches``: beside the layer before; ``copies_out``: what was gathered is copied
-    into weights of their own (FSDP2), which else are views of one flat parameter (FSDP1). ``attention``: the library of
-    fused attention, of `predictor.engines.attention_ages`, "" for that of the measured kernels.
+    gathered layer by layer (FSDP); ``copies_out``: what was gathered is copied into weights of their own (FSDP2), which
+    else are views of one flat parameter (FSDP1). ``hooks``: framework calls that the host's work for a layer takes as
+    long as, forward and backward, each as (calls, calls a weight). ``limits_gathers``: the host waits until the layer
+    before the last one is done before it asks for the next one's weights. ``attention``: the library of fused
+    attention, of `predictor.engines.attention_ages`, "" for that of the measured kernels.
     """
 
     source: str
@@ -352,8 +354,9 @@ class Training:
     main_gradients: str = ""
     norm_and_clip: bool = False
     shards: bool = False
-    prefetches: bool = True
     copies_out: bool = False
+    hooks: tuple[tuple[float, float], ...] = ()
+    limits_gathers: bool = False
     attention: str = ""
     unverified: str = ""
 

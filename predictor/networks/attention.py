@@ -8,13 +8,16 @@ lie one after the other in memory, which a batch of one never has to do.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+from predictor.errors import UnsupportedError
 from predictor.graph.graph import Node
 from predictor.graph.tensor import Tensor
 from predictor.hardware.gpu import FETCH_BYTES
 from predictor.networks.config import ModelConfig
 from predictor.networks.writer import Writer
 from predictor.ops.attention import Attention
+from predictor.ops.collective import Collective
 from predictor.ops.elementwise import Elementwise, Reduce
 
 #: The axis of the merged projection of q, k and v.
@@ -204,10 +207,40 @@ def core(
         # Of a q that was joined of parts the heads lie apart, and so do those of the result.
         copied = w.training and (c.model_type == "phi3" or c.is_mla)
         y = w.attend(f"{name} core", op, qkv, copied)
+    elif step.exchanges > 1:
+        y = _exchanged_core(w, name, qkv, s, t, causal, bias)
     else:
         y = math_core(w, name, qkv, s, t, causal, cached, bias)
     w.scope = ""
     return y.view((*w.axes, "heads"), (*w.shape, c.heads * c.value_dim))
+
+
+def _exchanged_core(
+    w: Writer, name: str, qkv: tuple[Tensor, Tensor, Tensor], s: int, t: int, causal: bool, bias: Tensor | None
+) -> Tensor:
+    """The unfused chain on whole sequences of a part of the heads, between two exchanges (Jacobs et al.,
+    arXiv:2309.14509, whose local attention may be any)."""
+    c, n = w.config, w.step.exchanges
+    if bias is not None:
+        raise UnsupportedError(f"--cp {n} --attention math: a position bias of {c.name} is not shared out; expected 1")
+    w.config = replace(c, heads=c.heads // n, kv_heads=c.kv_heads // n)
+    parts = [_exchange(w, name, x, n, 1) for x in qkv]
+    y = math_core(w, name, (parts[0], parts[1], parts[2]), s * n, t * n, causal, False)
+    w.config = c
+    flat = y.view((*w.axes, "heads"), (w.shape[0], w.shape[1] * n, c.heads // n * c.value_dim))
+    return _exchange(w, name, flat, 1, n)
+
+
+def _exchange(w: Writer, name: str, x: Tensor, positions: int, heads: int) -> Tensor:
+    """``x`` with so many times the positions, or the heads, and fewer of the others: an all_to_all, whose links the
+    mesh says later."""
+    sizes = {"sequence": (positions, heads), "heads": (heads, positions), "kv_heads": (heads, positions)}
+    shape = tuple(n * sizes[a][0] // sizes[a][1] if a in sizes else n for a, n in zip(x.axes, x.shape, strict=True))
+    out = Tensor(f"{name} all_to_all", x.axes, shape, x.dtype)
+    core, w.scope = w.scope, f"{name} all_to_all"
+    y = w.put(Collective(x.dtype, "all_to_all", round(x.nbytes), w.step.exchanges), out.name, (x,), out)
+    w.scope = core
+    return y
 
 
 def math_core(

@@ -29,7 +29,8 @@ class Step:
     ``routing``: how tokens fall on experts (`predictor.ops.routing`). ``lora``: rank of the adapters
     beside attention's projections, in training (0: none). ``masked``: positions of each sequence that the
     masked-language-model head works on (0: all). ``sampling``: how the next tokens are chosen, of
-    `predictor.engines.SAMPLINGS`; "" where the pass ends with its logits.
+    `predictor.engines.SAMPLINGS`; "" where the pass ends with its logits. ``exchanges``: of unfused attention in
+    training, GPUs that have a part of every sequence each, and exchange heads for positions around it.
     """
 
     mode: str = "forward"
@@ -47,6 +48,7 @@ class Step:
     sampling: str = ""
     lora: int = 0
     masked: int = 0
+    exchanges: int = 1
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

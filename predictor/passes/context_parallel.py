@@ -4,7 +4,12 @@ ring        keys and values go round (Liu et al., arXiv:2310.01889): a rank atte
             arrives, and joins what each part gave by its log-sum-exp. In the backward pass keys and values go round
             once more, with their gradients. Causal sequences are dealt out from both ends (zigzag, as Transformer
             Engine and Llama 3 do), so that every rank has as much to do: each step but the first is half of a full one.
-all_to_all  heads are exchanged for positions before attention, and back after it (Ulysses, arXiv:2309.14509)
+all_to_all  heads are exchanged for positions before attention, and back after it (Ulysses, arXiv:2309.14509); attention
+            that is not fused is built so (`predictor.networks.attention`), and `linked` here
+
+A ring of unfused attention is refused: it would have to give a log-sum-exp beside its result, and no framework has it.
+Megatron Core asserts context_parallel_size 1 in its own attention (core/transformer/dot_product_attention.py),
+Transformer Engine's unfused backend and PyTorch's context_parallel leave it out, too.
 
 Everything else works on its tokens alone; gradients of weights are summed over these ranks with the replicas'. A graph
 is built for a rank's part of the sequences; this pass gives its attention the rest.
@@ -24,8 +29,14 @@ from predictor.ops.collective import Collective, over
 from predictor.ops.elementwise import Elementwise
 
 
-def check_context(config: ModelConfig, seq_len: int, cp: int, tp: int, comm: str) -> None:
-    """RequestError, one line, where ``cp`` ranks cannot share sequences (or heads) evenly."""
+def check_context(config: ModelConfig, seq_len: int, cp: int, tp: int, comm: str, attention: str) -> None:
+    """RequestError, one line, where ``cp`` ranks cannot share sequences (or heads) evenly; UnsupportedError for a
+    ring of ``attention`` that is no fused kernel."""
+    if comm == "ring" and attention == "math":
+        raise UnsupportedError(
+            f"--cp {cp} --cp-comm ring: no framework has a ring of --attention math; expected flash, or --cp-comm"
+            " all_to_all"
+        )
     parts = 2 * cp if config.causal and comm == "ring" else cp
     if seq_len % parts:
         fit = max(parts, round(seq_len / parts) * parts)
@@ -33,27 +44,37 @@ def check_context(config: ModelConfig, seq_len: int, cp: int, tp: int, comm: str
     if comm != "ring" and (config.heads % (tp * cp) or config.kv_heads % (tp * cp)):
         raise RequestError(
             f"--cp {cp} --cp-comm {comm}: with --tp {tp} does not divide {config.heads} heads and {config.kv_heads}"
-            " kv_heads; expected --cp-comm ring"
+            f" kv_heads; expected --cp-comm ring{' with --attention flash' if attention == 'math' else ''}"
         )
 
 
 def context(graph: Graph, mesh: Mesh, comm: str) -> Graph:
-    """``graph`` of a rank's part of the sequences, with attention over the parts of all ranks along "cp".
-
-    UnsupportedError for attention that is no fused kernel.
-    """
+    """``graph`` of a rank's part of the sequences, with fused attention over the parts of all ranks along "cp"."""
     if mesh.degree("cp") == 1:
         return graph
     attends = _ring if comm == "ring" else _exchanged
     blocks = []
     for block in graph.blocks:
-        if any("attention scores" in node.name for node in block.nodes):
-            raise UnsupportedError("--cp: not built for --attention math; expected flash")
         found = [new for node in block.nodes for new in (
             attends(node, node.op, mesh) if isinstance(node.op, Attention) else (node,)
         )]  # fmt: skip
         blocks.append(block if len(found) == len(block.nodes) else replace(block, nodes=tuple(found)))
     return Graph(tuple(blocks), graph.fused)
+
+
+def linked(graph: Graph, mesh: Mesh) -> Graph:
+    """A builder's graph whose exchanges of heads for positions take the links along "cp"; itself where it has none."""
+    blocks = []
+    for block in graph.blocks:
+        nodes = tuple(_over_cp(node, node.op, mesh) for node in block.nodes)
+        blocks.append(replace(block, nodes=nodes))
+    return replace(graph, blocks=tuple(blocks))
+
+
+def _over_cp(node: Node, op: object, mesh: Mesh) -> Node:
+    if not isinstance(op, Collective) or op.system:
+        return node
+    return replace(node, op=mesh.collective(op.kind, "cp", op.dtype, op.size))
 
 
 def _ring(node: Node, op: Attention, mesh: Mesh) -> list[Node]:

@@ -34,7 +34,6 @@ from predictor.simulate.memory import memory_of, state_of
 from predictor.simulate.plan import plan_of
 from predictor.simulate.stage import Plan as StepPlan
 from predictor.simulate.step import passes_of
-from predictor.simulate.streams import slowdown
 from predictor.simulate.times import Operators, TimedStage
 
 Key = TypeVar("Key", bound=Hashable)
@@ -157,12 +156,12 @@ def _flops(todo: Sequence[tuple[bool, Hashable, Run, StepPlan]], timed: Sequence
 
 def _layers(piece: _Piece) -> Layers:
     """An embedding, a layer and a head of the first, a middle and the last chunk of a short pipeline."""
-    parallel, slower = piece.plan.parallel, slowdown(piece.run.gpu)
+    parallel = piece.plan.parallel
     assert parallel is not None
     places = [parallel.kinds[parallel.ranks[s]].chunks[0] for s in (0, 1, -1)]
     chunks = chunks_of(piece.run.config, piece.run.work.parallelism.pp)
     counts = [chunk.end - chunk.first for chunk in (chunks[0], chunks[1], chunks[-1])]
-    passes = [passes_of(piece.plan, piece.timed, place, piece.run.work.parallelism.shard, slower) for place in places]
+    passes = [passes_of(piece.run, piece.plan, piece.timed, place) for place in places]
     saved = [parallel.saved[place]() for place in places]
 
     def three(values: Sequence[float]) -> Three:

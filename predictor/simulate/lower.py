@@ -53,6 +53,10 @@ def _eager(
     """The builder's graph, in its number formats, its experts shared out ``among`` the GPUs of a mesh, and with the
     backward pass where gradients are asked for."""
     graph = quantize(build(config, step), formats or plain(step.act_dtype))
+    if among is not None and step.exchanges > 1:
+        from predictor.passes.context_parallel import linked
+
+        graph = linked(graph, among)
     if among is not None:
         from predictor.passes.expert_parallel import check_shared_experts, share_experts
 
@@ -91,7 +95,7 @@ def lower(
 
             graph = joined(graph, mesh)
     else:
-        among = mesh if mesh is not None and mesh.ep > 1 and step.mode == "train" else None
+        among = mesh if mesh is not None and (mesh.ep > 1 or step.exchanges > 1) and step.mode == "train" else None
         graph = (_eager if accumulate is None else _joint)(config, step, formats, among, accumulate)
         if accumulate is not None:
             graph = recompute(graph, again)

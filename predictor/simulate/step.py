@@ -25,7 +25,7 @@ from predictor.simulate.orders import Order, order_of
 from predictor.simulate.pipeline import BLOCKING, STEADY, times
 from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS, Plan, Rank
 from predictor.simulate.streams import slowdown
-from predictor.simulate.times import TimedBlock, TimedStage
+from predictor.simulate.times import TimedStage
 
 #: Kinds of collectives within layers, by whose they are.
 _OWNERS = {"send_recv": "context", "all_to_all": "expert", "host_copy": "host"}
@@ -82,7 +82,7 @@ def laid_out(run: Run, plan: Plan, timed: Sequence[TimedStage]) -> Laid:
     over, training, micro_batches = work.parallelism, work.engine.training, work.micro_batches
     slower = slowdown(run.gpu)
     used = {place for rank in parallel.kinds for place in rank.chunks}
-    passes = {place: passes_of(plan, timed, place, over.shard, slower) for place in used}
+    passes = {place: passes_of(run, plan, timed, place) for place in used}
     kinds = [parallel.kinds[kind] for kind in parallel.ranks]
     forward = np.array([[[passes[place].forward_s for place in rank.chunks] for rank in kinds]])
     backward = np.array([[[passes[place].backward_s for place in rank.chunks] for rank in kinds]])
@@ -169,7 +169,7 @@ def _reduce_s(
     return max(total / buckets, _covered(total, sum(passes[place].backward_s for place in rank.chunks), slower))
 
 
-def passes_of(plan: Plan, timed: Sequence[TimedStage], place: int, shard: str, slower: float) -> Passes:
+def passes_of(run: Run, plan: Plan, timed: Sequence[TimedStage], place: int) -> Passes:
     """One micro-batch through the chunk at a ``place`` of the plan."""
     stage, parallel = timed[place], plan.parallel
     assert parallel is not None
@@ -184,57 +184,100 @@ def passes_of(plan: Plan, timed: Sequence[TimedStage], place: int, shard: str, s
                     exposed[name] = exposed.get(name, 0.0) + seconds * at.block.repeat
     if place not in parallel.units:
         return Passes(forward_s, backward_s, exposed)
-    unit = parallel.units[place]
-    into, back = _sharded(stage, unit.blocks, timed[unit.gather], timed[unit.reduce], shard != ZERO2, slower)
+    unit, training = parallel.units[place], run.work.engine.training
+    into, back = _sharded(
+        stage, unit.blocks, timed[unit.gather], timed[unit.reduce], run.work.parallelism.shard != ZERO2,
+        slowdown(run.gpu), training is not None and training.limits_gathers,
+    )  # fmt: skip
     exposed[WEIGHTS] = into
     exposed[GRADIENTS] = back
     return Passes(forward_s + into, backward_s + back, exposed)
 
 
+class _Unit(NamedTuple):
+    """A layer whose weights are sharded, in seconds of one run: forward and backward, what gathers its weights and
+    reduces its gradients; ``into_s`` and ``back_s``: what copies and hooks add to either pass; ``ahead_s``: hooks that
+    the host runs before it asks for weights."""
+
+    runs: int
+    forward_s: float
+    backward_s: float
+    gather_s: float
+    reduce_s: float
+    into_s: float
+    back_s: float
+    ahead_s: float
+
+
 def _sharded(
-    stage: TimedStage, blocks: Sequence[int], gather: TimedStage, reduce: TimedStage, again: bool, slower: float
-) -> tuple[float, float]:
+    stage: TimedStage, blocks: Sequence[int], gather: TimedStage, reduce: TimedStage, again: bool, slower: float,
+    limited: bool,
+) -> tuple[float, float]:  # fmt: skip
     """What gathering weights and reducing gradients layer by layer adds to a chunk's forward and backward pass.
 
-    ``again``: weights are gathered for the backward pass, too.
+    ``again``: weights are gathered for the backward pass, too. A layer takes what its kernels and copies take, or what
+    the host takes for its launches and hooks. Its weights come beside the layer before, ``limited`` from when the host,
+    which waited for the layer before that one, has run the hooks.
     """
-    seconds = [segment_s(stage, b) for b in range(len(stage.blocks))]
-    backward: dict[int, float] = {}
-    for b, at in enumerate(stage.blocks):
-        of = at.block.backward_of
-        if of is not None:
-            backward[of] = backward.get(of, 0.0) + seconds[b] * at.block.repeat
-    rows: list[tuple[int, float, float, float, float, float, float]] = []
-    for i, b in enumerate(blocks):
-        runs = stage.blocks[b].block.repeat
-        (g, copied_out), (r, copied_in) = _apart(gather.blocks[i]), _apart(reduce.blocks[i])
-        rows.append((runs, seconds[b], backward.get(b, 0.0) / runs, g, r, copied_out, copied_in))
+    units = _units(stage, blocks, gather, reduce, again)
     into = back = 0.0
     before = -1.0  # compute of the layer before, beside which the next one's weights are gathered
-    for runs, forward, _, g, _, copied_out, _ in rows:
-        into += runs * copied_out
-        into += g if before < 0.0 else _covered(g, before, slower)
-        into += (runs - 1) * _covered(g, forward, slower)
-        before = forward
+    for unit in units:
+        late = unit.ahead_s if limited else 0.0
+        into += unit.runs * unit.into_s
+        into += unit.gather_s if before < 0.0 else _late(unit.gather_s, before, late, slower)
+        into += (unit.runs - 1) * _late(unit.gather_s, unit.forward_s, late, slower)
+        before = unit.forward_s
     before = -1.0
     owed = 0.0  # the reduction of the layer before, under way
-    for runs, _, compute, g, r, copied_out, copied_in in reversed(rows):
-        g = g if again else 0.0
-        back += runs * (copied_in + (copied_out if again else 0.0))
-        back += g if before < 0.0 else _covered(g + owed, before, slower)
-        back += (runs - 1) * _covered(g + r, compute, slower)
-        before, owed = compute, r
+    for unit in reversed(units):
+        g, late = (unit.gather_s, unit.ahead_s if limited else 0.0) if again else (0.0, 0.0)
+        back += unit.runs * unit.back_s
+        back += g if before < 0.0 else _late(g + owed, before, late, slower)
+        back += (unit.runs - 1) * _late(g + unit.reduce_s, unit.backward_s, late, slower)
+        before, owed = unit.backward_s, unit.reduce_s
     return into, back + owed
 
 
-def _apart(unit: TimedBlock) -> tuple[float, float]:
-    """Seconds of what a unit sends, and of its kernels."""
+def _late(seconds: float, window_s: float, late_s: float, slower: float) -> float:
+    """`_covered` of a collective that starts ``late_s`` into the compute beside it."""
+    return _covered(seconds, max(0.0, window_s - late_s), slower)
+
+
+def _units(
+    stage: TimedStage, blocks: Sequence[int], gather: TimedStage, reduce: TimedStage, again: bool
+) -> list[_Unit]:
+    """The sharded layers of a chunk, in their order."""
+    sides = [sides_s(stage, b) for b in range(len(stage.blocks))]
+    backward: dict[int, list[float]] = {}
+    for b, at in enumerate(stage.blocks):
+        of = at.block.backward_of
+        if of is not None:
+            whole = backward.setdefault(of, [0.0, 0.0])
+            for side in (0, 1):
+                whole[side] += sides[b][side] * at.block.repeat
+    found: list[_Unit] = []
+    for i, b in enumerate(blocks):
+        runs = stage.blocks[b].block.repeat
+        (g, copied_out, hooks), (r, copied_in, behind) = (_apart(each, i) for each in (gather, reduce))
+        ways = sides[b], tuple(side / runs for side in backward.get(b, (0.0, 0.0)))
+        forward_s, backward_s = max(ways[0]), max(ways[1])
+        into = max(ways[0][0] + copied_out, ways[0][1] + hooks) - forward_s
+        copies = copied_in + (copied_out if again else 0.0)
+        back = max(ways[1][0] + copies, ways[1][1] + behind) - backward_s
+        found.append(_Unit(runs, forward_s, backward_s, g, r, into, back, hooks))
+    return found
+
+
+def _apart(stage: TimedStage, place: int) -> tuple[float, float, float]:
+    """Seconds of what a unit sends, of its kernels, and of the host's hooks."""
+    unit = stage.blocks[place]
     kernels = sum(s for node, s in zip(unit.block.nodes, unit.gpu_s.tolist(), strict=True) if node.op.stream == COMPUTE)
-    return unit.sum_s - kernels, kernels
+    calls = sum(node.host_calls for node in unit.block.nodes)
+    return unit.sum_s - kernels, kernels, calls * stage.stage.launch_s
 
 
-def segment_s(stage: TimedStage, block: int) -> float:
-    """Seconds of one run of a block: what the GPU or the CPU takes, whichever is longer."""
-    at = stage.blocks[block]
-    segment = at.segment(stage.stage)
-    return max(float(segment.gpu_s.sum()), float(segment.cpu_s.sum()))
+def sides_s(stage: TimedStage, block: int) -> tuple[float, float]:
+    """Seconds of one run of a block: what the GPU takes, and what the CPU takes to issue it."""
+    segment = stage.blocks[block].segment(stage.stage)
+    return float(segment.gpu_s.sum()), float(segment.cpu_s.sum())

@@ -5,22 +5,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache, partial
-from math import gcd
 
 from predictor.engines import CALLS, CAPTURED, Engine
 from predictor.errors import RequestError
-from predictor.graph import OPTIMIZER, Block, Graph, Node
+from predictor.graph import OPTIMIZER, Graph
 from predictor.graph.saved import saved_tensors
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.mesh import Mesh
 from predictor.hardware.system import SystemSpec
 from predictor.networks import ModelConfig, Step, parameters
 from predictor.networks.traced import sized
-from predictor.ops.base import BACKWARD, FORWARD, Op
-from predictor.ops.collective import Collective
-from predictor.ops.elementwise import Elementwise
 from predictor.ops.embedding import CrossEntropy
-from predictor.parallelism import HSDP, NO_SHARD, ZERO2, ZERO3
 from predictor.parts import Formats
 from predictor.passes.context_parallel import check_context
 from predictor.passes.freeze import is_trained
@@ -29,6 +24,7 @@ from predictor.passes.optimizer import update_graph
 from predictor.passes.pipeline import Chunk, chunks_of, cut
 from predictor.passes.unpack import spared_bytes
 from predictor.precision import Precision
+from predictor.simulate.exchange import Exchange
 from predictor.simulate.gaps import gaps_of
 from predictor.simulate.lower import lower, own_update
 from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS, Parallel, Plan, Rank, Stage, Units
@@ -108,8 +104,9 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
     if work.offload_layers:
         check_offload(config, work, gpu)
     if over.cp > 1:
-        check_context(config, step.seq_len, over.cp, over.tp, over.cp_comm)
-        step = replace(step, seq_len=step.seq_len // over.cp)
+        check_context(config, step.seq_len, over.cp, over.tp, over.cp_comm, step.attention)
+        exchanges = over.cp if step.attention == "math" else 1
+        step = replace(step, seq_len=step.seq_len // over.cp, exchanges=exchanges)
     inner = _layer_mesh(over.tp, over.cp, over.ep, work.system)
     whole = lowered(config, step, inner, numbers.formats, engine, accumulate, kind, bool(of), over.sp, over.cp_comm,
                     over.tp_overlap, work.offload_layers, gpu.pcie_bandwidth or 0.0)  # fmt: skip
@@ -140,7 +137,7 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
         trained = _trained(graphs[0]) if work.lora else parameters(config)
         update = own or update_graph(trained, work.optimizer, numbers.mixed, training)
         return Plan((*stages, stage(update, OPTIMIZER)))
-    exchange = _Exchange(work, numbers, engine)
+    exchange = Exchange(work, numbers, engine)
     units: dict[int, Units] = {}
     if exchange.sharded:
         for key, graph in distinct.items():
@@ -210,158 +207,3 @@ def _layer_mesh(tp: int, cp: int, ep: int, system: SystemSpec | None) -> Mesh | 
     """The GPUs that share a layer, an axis a parallelism; ``ep`` of its ranks and of replicas share the experts. None
     for one GPU."""
     return None if system is None or tp * cp * ep == 1 else Mesh((("tp", tp), ("cp", cp)), system, ep)
-
-
-@lru_cache(maxsize=4096)
-def _collective(mesh: Mesh, kind: str, axis: str, dtype: str, size: int) -> Collective:
-    """One object for each distinct size."""
-    return mesh.collective(kind, axis, dtype, size)
-
-
-@lru_cache(maxsize=1024)
-def _step_mesh(tp: int, inner: int, outer: int, pp: int, system: SystemSpec) -> Mesh:
-    """tp, then the replicas that keep a part of the training state each ("dp"), then those that have copies of it."""
-    return Mesh((("tp", tp), ("dp", inner), ("copies", outer), ("pp", pp)), system)
-
-
-class _Exchange:
-    """What the replicas of a run, and the stages of its pipeline, send each other."""
-
-    def __init__(self, work: Workload, numbers: Precision, engine: Engine) -> None:
-        over, system, training = work.parallelism, work.system, engine.training
-        assert system is not None
-        self.work = work
-        replicas = over.dp * over.cp
-        inner = replicas
-        if over.shard == HSDP:
-            inner = max(1, min(replicas, system.gpus_per_node // over.tp))
-            if replicas % inner:
-                raise RequestError(
-                    f"--shard hsdp: {inner} GPUs of a node do not divide {replicas} replicas; expected zero3"
-                )
-        self.mesh = _step_mesh(over.tp, inner, replicas // inner, over.pp, system)
-        self.inner, self.outer = inner, replicas // inner
-        self.shard = over.shard
-        self.weight_dtype = numbers.activation
-        own = training.main_gradients if training is not None else ""
-        self.gradient_dtype = own or numbers.activation
-        self.itemsize = 2.0 if numbers.mixed else 4.0
-        self.gradient_bytes = 4.0 if self.gradient_dtype == "fp32" else self.itemsize
-        self.overlaps = training is not None and training.gradients_overlap
-        self.bucket_bytes = training.bucket_bytes if training is not None else 0.0
-        self.copies_out = training is not None and training.copies_out
-        self.scatters = over.sp or (training is not None and training.scatters_p2p)
-        #: weights are gathered for every pass, layer by layer
-        self.sharded = replicas > 1 and over.shard in (ZERO2, ZERO3, HSDP) and self._by_layer(engine)
-
-    def _by_layer(self, engine: Engine) -> bool:
-        return self.shard in (ZERO3, HSDP) or not engine.trains
-
-    def kept(self, parameters: int) -> int:
-        """Parameters that a rank updates."""
-        return parameters if self.shard == NO_SHARD else -(-parameters // self.inner)
-
-    def _node(self, kind: str, nbytes: float, what: str = GRADIENTS, axis: str = "dp", count: int = 1) -> Node:
-        dtype = self.gradient_dtype if what == GRADIENTS else self.weight_dtype
-        name, phase = f"{what} {kind}", BACKWARD if what == GRADIENTS else FORWARD
-        op = _collective(self.mesh, kind, axis, dtype, max(1, round(nbytes)))
-        return Node(op, name, count=count, phase=phase, scope=name)
-
-    def reduced(self, parameters: int, copied: int, config: ModelConfig, first: bool) -> Graph:
-        """Gradients of a rank, reduced once a step: what follows the last backward pass, or runs beside it. ``copied``
-        of them are summed over the ranks of a tensor-parallel group that have copies of the same heads, too."""
-        nodes: list[Node] = []
-        nbytes = parameters * self.gradient_bytes
-        if not self.sharded and self.inner * self.outer > 1:
-            buckets = max(1, round(nbytes / self.bucket_bytes)) if self.overlaps and self.bucket_bytes else 1
-            kind = "all_reduce" if self.shard == NO_SHARD else "reduce_scatter"
-            nodes.append(self._node(kind, nbytes / buckets, count=buckets))
-        over = self.work.parallelism
-        if over.pp > 1 and config.tie_embeddings and first:
-            size = config.vocab * config.hidden / over.tp * self.gradient_bytes
-            nodes.append(self._ends(size))
-        if copied:
-            nodes.append(self._copies(copied * self.gradient_bytes, over.tp // config.kv_heads))
-        return Graph((Block(GRADIENTS, tuple(nodes)),)) if nodes else Graph(())
-
-    def _ends(self, nbytes: float) -> Node:
-        """The sum of what the first and the last stage have of a shared embedding's gradient."""
-        from predictor.ops.collective import over
-
-        near = self.mesh.gpus <= self.mesh.system.gpus_per_node
-        op = over(self.mesh.system, "all_reduce", self.gradient_dtype, round(nbytes), 2, 2 if near else 1)
-        return Node(op, "embedding all_reduce", phase=BACKWARD, scope="embedding all_reduce")
-
-    def _copies(self, nbytes: float, ranks: int) -> Node:
-        """The sum of the gradients that neighbours in a tensor-parallel group have of heads that each has a copy of."""
-        from predictor.ops.collective import over
-
-        near = gcd(ranks, self.mesh.system.gpus_per_node)
-        op = over(self.mesh.system, "all_reduce", self.gradient_dtype, round(nbytes), ranks, near)
-        return Node(op, "kv_heads all_reduce", phase=BACKWARD, scope="kv_heads all_reduce")
-
-    def gathered(self, parameters: int) -> Graph:
-        """Updated weights of a rank, of which each replica has a part."""
-        if self.shard == NO_SHARD or self.sharded or self.inner == 1:
-            return Graph(())
-        node = self._node("all_gather", parameters * self.itemsize, WEIGHTS)
-        return Graph((Block(WEIGHTS, (node,)),))
-
-    def of_blocks(self, graph: Graph) -> tuple[tuple[int, ...], Graph, Graph]:
-        """The forward blocks that have weights, by place; for each what gathers them, and what scales and reduces
-        their gradients."""
-        places: list[int] = []
-        gathers: list[Block] = []
-        reduces: list[Block] = []
-        for b, block in enumerate(graph.blocks):
-            one = Graph((replace(block, repeat=1, layers=block.layers[:1]),))
-            count = sum(weight.elements for weight, _ in one.weights())
-            if block.backward_of is not None or not count:
-                continue
-            trained = _trained(one) if self.work.lora else count
-            nbytes = trained * self.gradient_bytes
-            scaled: Op = Elementwise(self.gradient_dtype, "mul_scalar", trained)
-            out = (
-                [
-                    Node(scaled, "gradients scaling", phase=BACKWARD, scope="gradients scaling"),
-                    self._node("reduce_scatter", nbytes),
-                ]
-                if trained
-                else []
-            )
-            if self.outer > 1 and trained:
-                out.append(self._node("all_reduce", nbytes / self.inner, axis="copies"))
-            places.append(b)
-            out = self._joined(trained) + out
-            stored = count * self.itemsize - (spared_bytes(one, self.itemsize) if self.work.lora else 0.0)
-            gather = [self._node("all_gather", stored, WEIGHTS)]
-            if self.copies_out:
-                gather.append(self._copy("weights copy out", self.weight_dtype, count, FORWARD))
-            gathers.append(Block(block.name, tuple(gather), block.repeat))
-            reduces.append(Block(block.name, tuple(out), block.repeat))
-        return tuple(places), Graph(tuple(gathers)), Graph(tuple(reduces))
-
-    def _joined(self, count: int) -> list[Node]:
-        """What brings the gradients of a unit side by side: of views of a flat parameter, the gradient of its split, a
-        concatenation (torch/distributed/fsdp/_flat_param.py 2.13, line 1901); of weights of their own, a copy in the
-        dtype of the reduction (_fully_shard/_fsdp_collectives.py, chunk_cat)."""
-        if not self.work.engine.training or not self.work.engine.training.shards or not count:
-            return []
-        dtype = self.gradient_dtype if self.copies_out else self.weight_dtype
-        return [self._copy("gradients copy in", dtype, count, BACKWARD)]
-
-    def _copy(self, name: str, dtype: str, count: int, phase: str) -> Node:
-        op = Elementwise(dtype, "copy", count, in_dtype=self.weight_dtype, grad=False)
-        return Node(op, name, phase=phase, scope=name)
-
-    def message(self, config: ModelConfig, step: Step) -> Graph:
-        """Activations that a stage sends the next, each rank of a tensor-parallel group a part where they are split."""
-        over, system = self.work.parallelism, self.mesh.system
-        nbytes = step.batch * (step.seq_len // over.cp) * config.hidden * self.itemsize
-        if self.scatters:
-            nbytes /= over.tp
-        from predictor.ops.collective import over as joined
-
-        near = self.mesh.stride("pp") * 2 <= system.gpus_per_node
-        op = joined(system, "send_recv", self.weight_dtype, max(1, round(nbytes)), 2, 2 if near else 1)
-        return Graph((Block(PIPELINE, (Node(op, "stage send_recv", scope="stage send_recv"),)),))

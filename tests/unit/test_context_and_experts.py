@@ -60,9 +60,21 @@ def test_what_cannot_be_is_one_line(words: dict[str, Any], said: str) -> None:
     assert str(caught.value) == said
 
 
-def test_unfused_attention_is_not_split_by_context() -> None:
-    with pytest.raises(UnsupportedError, match="not built for --attention math; expected flash"):
+def test_unfused_attention_exchanges_heads_and_has_no_ring() -> None:
+    with pytest.raises(UnsupportedError, match="no framework has a ring of --attention math; expected flash, or --cp-"):
         ask(cp=2, attention="math")
+    words = {"attention": "math", "cp_comm": "all_to_all", "recompute": "none"}
+    for execution in ("eager", "megatron"):
+        whole, found = ask(execution=execution, **words | {"cp_comm": "ring"}), ask(execution=execution, cp=4, **words)
+        assert 4 * found.flops == pytest.approx(whole.flops, rel=2e-3)
+        scores = [sum(n.op.flops() * times for n, times in nodes_of(each_, Gemm) if n.op.kind == "bmm")
+                  for each_ in (whole, found)]  # fmt: skip
+        assert 4 * scores[1] == scores[0] > 0
+        sent = [n.op for n, _ in nodes_of(found, Collective)]
+        tokens, q, kv = 2048 // 4, 32 * 64 * 2, 8 * 64 * 2
+        assert sorted(op.size for op in sent) == sorted([tokens * n for n in (q, kv, kv, q)] * 2), "and back"
+        assert all(op.kind == "all_to_all" and op.system for op in sent)
+        assert found.memory.activations < 0.3 * whole.memory.activations
 
 
 def test_experts_are_shared_out_and_tokens_sent_there_and_back() -> None:
