@@ -28,7 +28,7 @@ def saved_tensors(graph: Graph) -> tuple[Saved, ...]:
     hands on, slices count alone. Weights are not counted, nor what no node makes (a mask or a table that the model has
     anyway), but for the input of a graph of layers alone.
 
-    Of a block that repeats, its own backward pass reads every run's; the first of the ``carried`` tensors is in all
+    Of a block that repeats, its own backward passes read every run's; the first of the ``carried`` tensors is in all
     runs but one what the run before made, so that reading it keeps the second one, too. What blocks after it read is
     the last run's.
     """
@@ -39,7 +39,7 @@ def saved_tensors(graph: Graph) -> tuple[Saved, ...]:
                 for t in node.outputs:
                     maker[id(t.storage)] = (b, node.count)
     kept: dict[int, _Runs] = {}
-    for block in graph.blocks:
+    for b, block in enumerate(graph.blocks):
         if block.backward_of is None:
             continue
         forward = graph.blocks[block.backward_of]
@@ -63,19 +63,20 @@ def saved_tensors(graph: Graph) -> tuple[Saved, ...]:
                     runs = kept[key] = _Runs(storage, found[1] if found else 1)
                 runs.read(t, node.count, graph.fused)
                 if found is not None and found[0] == block.backward_of:
-                    runs.every = forward.repeat
+                    runs.every[b] = block.repeat
                     continue
                 runs.last = True
                 if storage is first and last is not None and forward.repeat > 1:
                     runs = kept.get(id(last)) or _Runs(last, maker[id(last)][1])
                     runs.read(t, node.count, graph.fused)
-                    runs.before = forward.repeat - 1
+                    runs.before[b] = block.repeat
                     kept[id(last)] = runs
     return tuple(Saved(runs.storage, runs.times, runs.nbytes * runs.times, runs.count) for runs in kept.values())
 
 
 class _Runs:
-    """Which runs of a block a storage is kept of: every one, all ``before`` the last, the last."""
+    """Which runs of a block a storage is kept of: ``every`` one, all ``before`` the last, the last; the former two by
+    place of the backward blocks that read it with their runs, as some may be run again and others not."""
 
     __slots__ = ("before", "count", "every", "last", "makes", "parts", "storage", "whole")
 
@@ -83,8 +84,8 @@ class _Runs:
         self.storage = storage
         self.makes = makes
         self.count = 1
-        self.every = 0
-        self.before = 0
+        self.every: dict[int, int] = {}
+        self.before: dict[int, int] = {}
         self.last = False
         self.whole = False
         self.parts: dict[int, float] = {}
@@ -107,4 +108,4 @@ class _Runs:
 
     @property
     def times(self) -> int:
-        return self.count * (self.every or self.before + self.last)
+        return self.count * (sum(self.every.values()) or max(0, sum(self.before.values()) - 1) + self.last)

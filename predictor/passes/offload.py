@@ -4,15 +4,17 @@ As Transformer Engine does for Megatron Core (transformer_engine/pytorch/cpu_off
 layers N are copied, each beside the computation of L / N layers, so that the link is as busy in one layer as in the
 next; in the backward pass the copies come back in the same windows. Here every layer moves N / L of what it saves.
 
-What is on its way is still on the GPU: that of one layer. Pipelines and recomputation are refused there, too, and at
-least one layer stays (megatron/core/transformer/transformer_config.py 0.16.1, lines 1137 to 1151).
+What is on its way is still on the GPU: that of one layer, of every micro-batch that a pipeline's stage has begun. At
+least one layer stays, as there (megatron/core/transformer/transformer_config.py 0.16.1, lines 1137 to 1151). Pipelines
+and recomputation, which Megatron refuses beside it, are built: of a stage every layer moves the same part, and of one
+that runs again what it still saves (its input: checkpoints in the host's memory, as DeepSpeed's cpu_checkpointing).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from predictor.errors import RequestError, UnsupportedError
+from predictor.errors import RequestError
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.saved import Saved, saved_tensors
 from predictor.hardware.gpu import GPUSpec
@@ -36,13 +38,6 @@ def check_offload(config: ModelConfig, work: Workload, gpu: GPUSpec) -> None:
         raise RequestError(
             f"--offload-layers {layers}: {config.name} has {config.layers} layers, of which one stays; expected at most"
             f" {config.layers - 1}"
-        )
-    if work.parallelism.pp > 1:
-        raise UnsupportedError(f"--offload-layers {layers}: not with --pp {work.parallelism.pp}; expected --pp 1")
-    if work.recompute != "none":
-        raise UnsupportedError(
-            f"--offload-layers {layers}: not with --recompute {work.recompute}, which leaves little to move; expected"
-            " one of them"
         )
     if not gpu.pcie_bandwidth:
         raise RequestError(f"--offload-layers {layers}: {gpu.id} has no pcie_bandwidth; expected a GPU with one")
@@ -81,6 +76,17 @@ def moved_bytes(graph: Graph) -> float:
     saved = _by_block(graph)
     each = (sum(e.nbytes for e in saved[b]) / block.repeat for b, block in enumerate(graph.blocks) if b in saved)
     return max(0.0, whole - max(each))
+
+
+def mixed(block: Block, other: Block, share: float) -> Block:
+    """A forward ``block`` whose copies to the host are for a ``share`` of its runs those of ``other``, the same block
+    of a graph that runs it again."""
+    sizes = [node.op.size for node in other.nodes if isinstance(node.op, HostCopy)]
+    if not sizes or not isinstance(block.nodes[0].op, HostCopy):
+        return block
+    op = block.nodes[0].op
+    size = round(op.size + share * (sizes[0] - op.size))
+    return replace(block, nodes=(replace(block.nodes[0], op=replace(op, size=size)), *block.nodes[1:]))
 
 
 def _by_block(graph: Graph) -> dict[int, list[Saved]]:

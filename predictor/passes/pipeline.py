@@ -13,6 +13,7 @@ from typing import NamedTuple
 from predictor.errors import RequestError, UnsupportedError
 from predictor.graph.graph import Block, Graph
 from predictor.networks import ModelConfig
+from predictor.passes.offload import mixed
 from predictor.passes.recompute import is_layer
 
 
@@ -85,6 +86,8 @@ def cut(graph: Graph, chunk: Chunk, full: Graph | None = None) -> Graph:
         if of is None:
             if runs[b]:
                 places[b] = len(blocks)
+                if full is not None and again.get(b, 0):
+                    block = mixed(block, full.blocks[b], again[b] / runs[b])
                 blocks.append(_with_runs(block, runs[b], None))
             continue
         if not runs[of]:
