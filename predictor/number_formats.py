@@ -10,7 +10,7 @@ from predictor.engines import Engine, engine, names
 from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.hardware.gpu import GPUSpec
 from predictor.parts import Checkpoint
-from predictor.precision import BASES, TRAINABLE, Precision, checkpoint_precision, default_dtype, precision
+from predictor.precision import BASES, RECIPES, TRAINABLE, Precision, checkpoint_precision, default_dtype, precision
 from predictor.workload import ASKED, CACHED, CHECKPOINT, DEFAULT
 
 #: What a KV cache may be asked to be: "auto" is the activations' dtype. Nothing is known of kernels for others.
@@ -64,6 +64,12 @@ def _check_base(word: str, training: bool, adapters: bool, runs: Engine) -> None
         raise UnsupportedError(f"--dtype {word} is for inference: training runs in {', '.join(TRAINABLE)}{under}")
     if training and word in BASES and runs.trains:
         raise UnsupportedError(f"--dtype {word}: --execution {runs.name} has no base in it; expected eager or compile")
+    if not training and word in RECIPES:
+        raise UnsupportedError(f"--dtype {word} is a recipe of training: expected --mode train, or fp8")
+    scales = runs.training.scales if runs.training is not None and runs.fuses else ()
+    if training and word.startswith("fp8_") and word in TRAINABLE and word not in scales:
+        has = ", ".join(("fp8", *scales))
+        raise UnsupportedError(f"--dtype {word}: --execution {runs.name} has no such recipe; expected {has}")
     if not training and word == "nf4":
         raise UnsupportedError("--dtype nf4 is a frozen base's: expected --mode train with --lora")
 

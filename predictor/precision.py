@@ -39,6 +39,8 @@ _MEANINGS: Mapping[str, Meaning] = {
     "fp8": Meaning("fp8", "bf16", "", "fp8_block"),
     "fp8_static": Meaning("fp8", "bf16", "fp8_static", "fp8_block"),
     "fp8_block": Meaning("fp8", "bf16", "fp8_block", "fp8_block"),
+    "fp8_current": Meaning("fp8", "bf16", "fp8_current", "fp8_block"),
+    "fp8_row": Meaning("fp8", "bf16", "fp8_row", "fp8_block"),
     "int8": Meaning("int8", "", "sq", "sq"),
     "int8_wo": Meaning("", "", "int8_wo", "int8_wo"),
     "int4_wo": Meaning("", "", "int4_wo", "int4_wo"),
@@ -54,7 +56,9 @@ _MEANINGS: Mapping[str, Meaning] = {
 }
 SUPPORTED = tuple(_MEANINGS)
 #: Those that training can run in; the others quantize for inference.
-TRAINABLE = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
+TRAINABLE = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp8_current", "fp8_row", "fp8_block", "mxfp8", "nvfp4")
+#: Those that training alone has: serving looks for the scale of every token.
+RECIPES = ("fp8_current", "fp8_row")
 #: Those of a frozen base under adapters, whose weights are unpacked ahead of every product (QLoRA).
 BASES = ("nf4", "int4_wo", "int4_wo_g64", "int4_wo_g32", "nvfp4_wo", "int8_wo", "fp8_wo")
 #: dtypes that have a peak on some GPU and no estimator or graph yet

@@ -32,12 +32,17 @@ class Scheme:
 #: fp8 with one scale a tensor that the checkpoint gives for activations, too: no kernel looks for the largest
 #: magnitude. The product is that of "fp8", and measurements of that answer for it.
 STATIC = "fp8_static"
+#: Recipes of training beside delayed scaling (`predictor.passes.narrow`), whose products are those of "fp8".
+CURRENT, ROWS = "fp8_current", "fp8_row"
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
         scheme.name: scheme
         for scheme in (
             Scheme(STATIC, 8, 8, ("fp8", "bf16")),
+            # recipes of training: a scale a tensor that is worked out at once; one a row and a column (torchao)
+            Scheme(CURRENT, 8, 8, ("fp8", "bf16")),
+            Scheme(ROWS, 8, 8, ("fp8", "bf16")),
             # fp8 with an fp32 scale for each 128 x 128 weights and each 128 activations of a row (DeepSeek-V3,
             # arXiv:2412.19437, section 3.3.2)
             Scheme("fp8_block", 8 + 32 / 128**2, 8 + 32 / 128, ("fp8", "bf16")),
@@ -111,7 +116,7 @@ def activation_bytes(dtype: str, quant: str = "") -> float:
 
 def variant(dtype: str, quant: str = "") -> str:
     """Whose measurements answer for a product: the scheme's, else the dtype's (16 bit and wider as bf16)."""
-    if quant and quant != STATIC:
+    if quant and quant not in (STATIC, CURRENT, ROWS):
         return quant
     return dtype if bytes_of(dtype) < 2 else "bf16"
 

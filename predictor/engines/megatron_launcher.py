@@ -17,8 +17,8 @@ _MEGATRON_SHARDS = {
     " --num-distributed-optimizer-instances {nodes} --outer-dp-sharding-strategy no_shard",
 }
 _MEGATRON_FP8 = {
-    "fp8": "--fp8-format hybrid --fp8-recipe tensorwise",
-    "fp8_static": "--fp8-format hybrid --fp8-recipe delayed",
+    "fp8": "--fp8-format hybrid --fp8-recipe delayed",
+    "fp8_current": "--fp8-format hybrid --fp8-recipe tensorwise",
     "fp8_block": "--fp8-format e4m3 --fp8-recipe blockwise",
     "mxfp8": "--fp8-format e4m3 --fp8-recipe mxfp8",
 }

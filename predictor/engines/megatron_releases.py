@@ -36,7 +36,7 @@ VINTAGES = (
         training=Training(
             "core/distributed, arguments.py:1413-1429 (the overlaps are flags, which tuned runs set)",
             tensor_overlaps=True, gradients_overlap=True, weights_overlap=True, p2p_overlaps=True, bucket_bytes=_BUCKET,
-            adds_in_product=True, main_gradients="fp32", norm_and_clip=True,
+            adds_in_product=True, main_gradients="fp32", norm_and_clip=True, scales=("fp8_current", "fp8_block"),
         ),
     ),
 )  # fmt: skip

@@ -12,6 +12,9 @@ _SCHEDULES = {
     "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "breadth_first": "LoopedBFS",
 }  # fmt: skip
 
+#: Our words of 8 bits -> torchao's recipes.
+_FLOAT8 = {"fp8": "tensorwise", "fp8_current": "tensorwise", "fp8_row": "rowwise"}
+
 
 def text(plan: Launch) -> str:
     """The TOML of a plan; RequestError for what this launcher does not have."""
@@ -50,8 +53,8 @@ def text(plan: Launch) -> str:
     sections: dict[str, Mapping[str, object]] = {
         "parallelism": parallel, "training": training, "activation_checkpoint": again,
     }  # fmt: skip
-    if plan.dtype == "fp8":
-        sections["quantize.linear.float8"] = {"recipe_name": "tensorwise"}
+    if plan.dtype in _FLOAT8:
+        sections["quantize.linear.float8"] = {"recipe_name": _FLOAT8[plan.dtype]}
     elif plan.dtype == "mxfp8":
         sections["quantize.linear.mx"] = {"recipe_name": "mxfp8_cublas"}
     lines = [

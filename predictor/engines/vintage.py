@@ -340,7 +340,9 @@ class Training:
     else are views of one flat parameter (FSDP1). ``hooks``: framework calls that the host's work for a layer takes as
     long as, forward and backward, each as (calls, calls a weight). ``limits_gathers``: the host waits until the layer
     before the last one is done before it asks for the next one's weights. ``attention``: the library of fused
-    attention, of `predictor.engines.attention_ages`, "" for that of the measured kernels.
+    attention, of `predictor.engines.attention_ages`, "" for that of the measured kernels. ``scales``: words of how fp8
+    is scaled beside "fp8" itself, which is `predictor.quantization.CURRENT` where ``scales_now`` (else from steps
+    before).
     """
 
     source: str
@@ -357,6 +359,8 @@ class Training:
     copies_out: bool = False
     hooks: tuple[tuple[float, float], ...] = ()
     limits_gathers: bool = False
+    scales: tuple[str, ...] = ()
+    scales_now: bool = False
     attention: str = ""
     unverified: str = ""
 

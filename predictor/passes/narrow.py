@@ -2,19 +2,24 @@
 (transformer_engine/pytorch/module/layernorm_linear.py and linear.py, common/recipe/__init__.py at d0067d0d).
 
 fp8      a scale for every tensor that is known from steps before (delayed scaling); operands are copied transposed
+current  the same with the scale of the tensor itself, whose largest magnitude is read first; no norm writes it
+block    a scale for 128 elements, of weights for 128 x 128, found and used in one kernel; no norm writes it
+rows     a scale for a row where products read rows, for a column where they read columns, a kernel each (torchao)
 mxfp8    a scale for 32 elements: a cast writes both directions at once, a norm too, and nothing is transposed
 nvfp4    a scale for 16 elements below one of the tensor, whose largest magnitude is read first; both directions
 
 A product reads its operands along the axis that it contracts, the two of the backward pass along others, and 8-bit
-tensor cores of Hopper take one layout alone: every operand is there twice. A norm writes its result in 8 bits itself;
-its transposed copy is a kernel. Other activations, and gradients, are read once and written twice. Weights are cast for
-every micro-batch, but for frozen ones, which are stored so. AMD's kernels and boards of other generations are taken to
-run the same.
+tensor cores of Hopper take one layout alone: every operand is there twice. A norm writes its result in 8 bits itself
+where the scale is known; its transposed copy is a kernel. Other activations, and gradients, are read once and written
+twice. Weights are cast for every micro-batch, but for frozen ones, which are stored so. AMD's kernels and boards of
+other generations are taken to run the same; what compiled PyTorch runs (torchao) is counted alike.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from predictor.dtypes import bytes_of
 from predictor.graph.graph import Graph, Node
@@ -23,11 +28,37 @@ from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import Gemm
 from predictor.ops.norm import Norm
 from predictor.passes.freeze import is_trained
+from predictor.quantization import CURRENT, ROWS, activation_bytes
 
 
-def with_casts(graph: Graph, frozen: bool) -> Graph:
-    """A fused joint ``graph`` with the casts of its 8-bit linear layers; itself where it has none. ``frozen``: no
-    weight but the adapters' is trained, so that no product wants a transposed operand."""
+class Recipe(NamedTuple):
+    """How operands come into few bits. ``amax``: how often a tensor is read before its cast, for its scale;
+    ``norm_writes``: of both directions, those that a norm writes itself; ``together``: one kernel writes both, else
+    each has one; ``quant``: the scheme of the products (`predictor.quantization`)."""
+
+    amax: int = 0
+    norm_writes: int = 0
+    together: bool = True
+    quant: str = ""
+
+
+#: By the dtype of the products and the scheme of the word. Source: Transformer Engine's
+#: docs/features/low_precision_training at d0067d0d (reads of a tensor, what is transposed), and of rows torchao's
+#: float8 recipe "rowwise", whose two directions have scales of their own.
+RECIPES: Mapping[tuple[str, str], Recipe] = {
+    ("fp8", ""): Recipe(norm_writes=1),
+    ("fp8", CURRENT): Recipe(amax=1),
+    ("fp8", "fp8_block"): Recipe(quant="fp8_block"),
+    ("fp8", ROWS): Recipe(norm_writes=1, together=False),
+    ("mxfp8", ""): Recipe(norm_writes=2),
+    ("nvfp4", ""): Recipe(amax=1),
+}
+
+
+def with_casts(graph: Graph, frozen: bool, scheme: str = "") -> Graph:
+    """A fused joint ``graph`` with the casts of its linear layers in 8 bits and fewer, scaled by ``scheme``; itself
+    where it has none. ``frozen``: no weight but the adapters' is trained, so that no product wants a transposed
+    operand."""
     blocks = []
     for block in graph.blocks:
         normed = {id(t.storage) for node in block.nodes if isinstance(node.op, Norm) for t in node.outputs}
@@ -38,43 +69,39 @@ def with_casts(graph: Graph, frozen: bool) -> Graph:
         for node in block.nodes:
             op = node.op
             if isinstance(op, Gemm) and op.kind == "linear" and bytes_of(op.dtype) < 2:
+                recipe = RECIPES[op.dtype, scheme]
                 key = id(node.inputs[0].storage)
+                op = replace(op, quantized=True, quant=recipe.quant)
                 if op.layout in ("tn", "nn") and key not in done:
                     done.add(key)
                     from_norm = moved.get(key, key) in normed
-                    nodes += _casts(node, op, frozen, from_norm and node.phase == FORWARD)
-                node = replace(node, op=replace(op, quantized=True))
+                    nodes += _casts(node, op, recipe, frozen, from_norm and node.phase == FORWARD)
+                node = replace(node, op=op)
             nodes.append(node)
         blocks.append(block if nodes == list(block.nodes) else replace(block, nodes=tuple(nodes)))
     return Graph(tuple(blocks), graph.fused)
 
 
-#: Reads of a tensor in 16 bit before its cast, to find its scale, and whether a norm writes both directions itself.
-#: Source: Transformer Engine's docs/features/low_precision_training, as the recipes above.
-_AMAX_READS = {"nvfp4": 1}
-_NORM_WRITES_BOTH = ("mxfp8",)
-
-
-def _casts(node: Node, op: Gemm, frozen: bool, from_norm: bool) -> list[Node]:
+def _casts(node: Node, op: Gemm, recipe: Recipe, frozen: bool, from_norm: bool) -> list[Node]:
     """Of what a product reads: its activation or gradient, and forward its weight."""
-    narrow = bytes_of(op.dtype)
-    found: list[tuple[str, int, bool]] = []
-    if not (from_norm and (frozen or op.dtype in _NORM_WRITES_BOTH)):
-        found.append(("cast", op.m * op.k, from_norm))
+    ways = 1 if frozen else 2
+    written = min(recipe.norm_writes, ways) if from_norm else 0
+    found = _kernels(node, op, recipe, "cast", op.m * op.k, ways - written, written)
     if node.phase != BACKWARD and not frozen and not any(is_trained(t) for t in node.inputs):
-        found.append(("weight cast", op.n * op.k, False))
-    return [
-        Node(
-            Elementwise(op.dtype, "quantize", elements, -1, _beside(op.dtype, elements, narrow, frozen, is_copy),
-                        op.dtype if is_copy else "bf16"),
-            f"{node.name} {name}", phase=node.phase, scope=f"{node.name} {name}",
-        )
-        for name, elements, is_copy in found
-    ]  # fmt: skip
+        found += _kernels(node, op, recipe, "weight cast", op.n * op.k, ways, 0)
+    return found
 
 
-def _beside(dtype: str, elements: int, narrow: float, frozen: bool, is_copy: bool) -> float:
-    """Bytes of a cast beside one read and one write: the other direction, and what is read for the scale."""
-    if is_copy:
-        return 0.0
-    return elements * ((0.0 if frozen else narrow) + _AMAX_READS.get(dtype, 0) * bytes_of("bf16"))
+def _kernels(node: Node, op: Gemm, recipe: Recipe, name: str, elements: int, ways: int, written: int) -> list[Node]:
+    """The kernels that write a tensor in ``ways`` directions; with one ``written`` by a norm and scaled as this one,
+    the other is a copy of it."""
+    if not ways:
+        return []
+    narrow = activation_bytes(op.dtype, recipe.quant)
+    is_copy = bool(written) and recipe.together
+    at_once = ways if recipe.together else 1
+    more = elements * ((at_once - 1) * narrow + narrow - bytes_of(op.dtype) + recipe.amax * bytes_of("bf16"))
+    kernel = Elementwise(op.dtype, "quantize", elements, -1, 0.0 if is_copy else more, op.dtype if is_copy else "bf16")
+    scope = f"{node.name} {name}"
+    called = [scope] if ways == at_once else [scope, f"{scope} of columns"]
+    return [Node(kernel, each, phase=node.phase, scope=each) for each in called]

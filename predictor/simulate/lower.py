@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from predictor.dtypes import bytes_of
 from predictor.engines import EAGER, Engine
 from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step, build
@@ -15,6 +16,7 @@ from predictor.passes.autograd import joint
 from predictor.passes.freeze import freeze
 from predictor.passes.quantize import quantize
 from predictor.passes.recompute import recompute
+from predictor.quantization import CURRENT
 from predictor.workload import CACHED, Workload
 
 if TYPE_CHECKING:
@@ -124,6 +126,7 @@ def lower(
             check_experts(config, mesh, looped=step.experts == "loop" and bool(config.expert_capacity))
             graph = spread_experts(graph, mesh, step.mode != "decode")
     based = step.lora > 0 and accumulate is not None and formats is not None and bool(formats.linear.quant)
+    based = based and formats is not None and bytes_of(formats.linear.dtype) >= 2
     if not engine.fuses:
         return _unpacked(_in_context(graph, mesh, cp_comm), based)
     from predictor.passes.fuse import fuse  # a forecast of eager PyTorch starts without it
@@ -132,10 +135,12 @@ def lower(
     if accumulate is not None:
         if step.lora:
             graph = freeze(graph)
-        if engine.trains:
-            from predictor.passes.narrow import with_casts  # nor does eager PyTorch cast
+        training = engine.training
+        if formats is not None and bytes_of(formats.linear.dtype) < 2 and training is not None:
+            from predictor.passes.narrow import with_casts  # nor does eager PyTorch cast in one kernel
 
-            graph = with_casts(graph, step.lora > 0)
+            recipe = formats.linear.quant or (CURRENT if training.scales_now and formats.linear.dtype == "fp8" else "")
+            graph = with_casts(graph, step.lora > 0, recipe)
     graph = _unpacked(graph, based)
     if not step.sampling or config.head != "lm":
         return graph

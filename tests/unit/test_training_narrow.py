@@ -86,6 +86,39 @@ def test_recipes_cast_by_the_bytes_that_they_read_and_write() -> None:
     assert train("mxfp8").memory == whole.memory
 
 
+@each(("execution", "dtype", "reads", "way", "kernels", "normed"), (
+    ("megatron", "fp8", 1, 1.0, 1, 2.0), ("megatron", "fp8_current", 2, 1.0, 1, 6.0),
+    ("megatron", "fp8_block", 1, 1 + 4 / 128, 1, 2 + 2 + 8 / 128), ("compile", "fp8", 2, 1.0, 1, 6.0),
+    ("compile", "fp8_row", 2, 1.0, 2, 3.0),
+))  # fmt: skip
+def test_recipes_of_8_bits_read_and_write_what_they_say(
+    execution: str, dtype: str, reads: int, way: float, kernels: int, normed: float
+) -> None:
+    """Of a weight, and of a norm's result: reads in 16 bit, and both directions."""
+    words = {"mode": "train", "seq_len": 4096, "batch": 1, "execution": execution}
+    found = forecast(Request("llama-3.1-8b", "h100", dtype=dtype, **words).run(), intervals=False)  # type: ignore[arg-type]
+    ops, elements = casts(found), 4096 * 4096
+    weight = [op for name, op in ops.items() if name.startswith("attention out weight cast")]
+    assert len(weight) == kernels
+    assert sum(op.bytes_moved() for op in weight) == pytest.approx(elements * (2 * reads + 2 * way))
+    of_norm = [op for name, op in ops.items() if name.startswith("attention qkv cast")]
+    assert sum(op.bytes_moved() for op in of_norm) == pytest.approx(elements * normed)
+    linear = [op for op in products(found) if op.kind == "linear"]
+    assert {op.quant for op in linear} == {"fp8_block" if dtype == "fp8_block" else ""}
+    assert all(op.quantized for op in linear)
+
+
+@each(("words", "said"), (
+    ({"execution": "megatron", "dtype": "fp8_row"}, "--execution megatron has no such recipe; expected fp8, fp8_c"),
+    ({"execution": "compile", "dtype": "fp8_block"}, "--execution compile has no such recipe; expected fp8, fp8_c"),
+    ({"execution": "eager", "dtype": "fp8_current"}, "--execution eager has no such recipe; expected fp8"),
+    ({"mode": "forward", "dtype": "fp8_row"}, "--dtype fp8_row is a recipe of training: expected --mode train, or fp8"),
+))  # fmt: skip
+def test_a_recipe_that_is_not_there_is_one_line(words: dict[str, str], said: str) -> None:
+    with pytest.raises(UnsupportedError, match=said):
+        Request("gpt2", "h100", **{"mode": "train", **words}).run()  # type: ignore[arg-type]
+
+
 @each("dtype", ("mxfp8", "nvfp4"))
 def test_a_board_without_the_units_says_so(dtype: str) -> None:
     with pytest.raises(UnsupportedError, match=f"dtype {dtype!r}: h100-sxm has no"):
