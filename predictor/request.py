@@ -282,8 +282,9 @@ def _lengths(asked: Request, config: ModelConfig, lens: tuple[int, ...], output_
     """Tokens of a sequence, and those in its KV cache: as asked for, else what the model can take."""
     seq_len, context_len = asked.seq_len, asked.context_len
     if lens:
-        _check_ragged(config, asked.mode, seq_len, context_len)
-        seq_len = max(lens)
+        pads = asked.mode == "forward" and running(asked.execution, asked.software).pads_attention
+        _check_ragged(config, asked.mode, None if pads else seq_len, context_len)
+        seq_len = max(lens) if seq_len is None else seq_len
     longest = min(config.max_positions, DEFAULT_SEQ_LEN)
     if lens and asked.mode == "decode":
         context_len = seq_len

@@ -59,9 +59,10 @@ class Workload:
     `predictor.simulate.gaps`). ``sampling``: how a step's tokens are chosen, of `SAMPLINGS`.
 
     ``prompt_lens``: a ragged batch, packed without padding: every sequence's prompt length, or in mode decode the
-    tokens that it has in the cache; ``seq_len`` or ``context_len`` is the longest of them. ``system`` joins the GPUs
-    where there is more than one. ``memory_fraction``: what of the GPU's memory the run may use, as its engine counts it
-    (`predictor.engines.memory`); None: the engine's default. ``kv_dtype`` is the KV cache's, "" where the mode keeps
+    tokens that it has in the cache; ``seq_len`` or ``context_len`` is the longest of them, ``seq_len`` more where an
+    engine pads sequences to that for attention. ``system`` joins the GPUs where there is more than one.
+    ``memory_fraction``: what of the GPU's memory the run may use, as its engine counts it (`predictor.engines.memory`);
+    None: the engine's default. ``kv_dtype`` is the KV cache's, "" where the mode keeps
     none; the sources say where ``dtype`` and ``kv_dtype`` come from (`SOURCES`). ``routing``: how tokens fall on
     experts, None for a model without any, or with experts of fixed capacity.
 
@@ -216,7 +217,8 @@ class Workload:
             )
         if min(self.prompt_lens) < 1:
             raise RequestError(f"--prompt-lens {min(self.prompt_lens)}: a sequence of a workload has 1 token or more")
-        if max(self.prompt_lens) != longest:
+        padded = self.mode == "forward" and self.engine.pads_attention
+        if max(self.prompt_lens) > longest or (max(self.prompt_lens) < longest and not padded):
             raise RequestError(f"{longest} tokens: the longest of --prompt-lens has {max(self.prompt_lens)}")
 
     @property

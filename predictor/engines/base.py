@@ -51,7 +51,8 @@ class Engine:
     and v before a fused prefill, and splits the heads of a batch of one in an unfused one; ``ends_in_sum``, whether a
     layer with its norms in front ends with a residual sum of its own; ``fp8_cache``, whether it reads keys and values
     of 8 bits; ``joins_dropout``: dropout runs in the residual sum behind it, and norms do no sums; ``views_heads``: the
-    products of unfused attention read heads where the projection left them; ``trains``: it trains and does nothing
+    products of unfused attention read heads where the projection left them; ``pads_attention``: ragged batches are
+    padded for attention alone, to the length that its buffers have; ``trains``: it trains and does nothing
     else, so that a forward pass is one of training; ``aged``: another release than the newest, with its library's
     kernels as of ``kernels_at`` ("" for the newest); ``kernels_changed``: what they changed by, with its version.
     ``unpacks``: it has kernels that unpack weights which the GPU has no units for (Marlin). ``memory``: its share of
@@ -80,6 +81,7 @@ class Engine:
     fp8_cache: bool = False
     joins_dropout: bool = False
     views_heads: bool = False
+    pads_attention: bool = False
     trains: bool = False
     aged: bool = False
     kernels_at: str = ""

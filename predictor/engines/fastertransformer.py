@@ -2,7 +2,9 @@
 
 Decode attention is one kernel that adds the bias and writes the cache (`masked_multihead_attention`), always; a kernel
 of its own adds the bias before a fused prefill. GPT decoders end a layer with a sum (`invokeAddBiasResidual`). All as
-we understand its sources.
+we understand its sources. Without padding linear layers work on the tokens alone, and attention on padded sequences
+(PyPI fastertransformer 5.0.0.116, libtf_bert.so: `UnfusedAttentionLayer::forward` calls
+`invokeAddQKVBiasRebuildPadding` and `invokeTransposeAttentionOutRemovePadding` around products of max_seq_len).
 """
 
 from __future__ import annotations
@@ -27,6 +29,6 @@ ENGINES = (
     Engine(
         "fastertransformer", "trtllm", LAUNCHES, LAUNCHES, NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S, serves=True,
         appends=(DECODE,), decodes_in_one_kernel=True, adds_qkv_bias=True, ends_in_sum=True, unpacks=False,
-        samples=True, vintages=vintages,
+        samples=True, pads_attention=True, vintages=vintages,
     ),
 )  # fmt: skip

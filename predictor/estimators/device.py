@@ -44,6 +44,10 @@ _WHOLE_RATE = 0.85
 #: 750 W and MI325X, the same chip, 1,447 at 1,000 W in bf16, 0.18. Source: a server's log of 2026; ROCm blog,
 #: "Measuring max-achievable FLOPs", part 2.
 STATIC = 0.2
+#: Bytes of check bits beside 16 of memory where ECC has no lanes of its own: nvidia-smi shows 46,068 of an A40's 49,140
+#: MiB with ECC on. They are read with the data. Shares of the bandwidth are learned on boards with HBM, whose check bits
+#: lie apart, and on GDDR6 with them inside, which reach no more than 15/16 of the data sheet; without them, all is data.
+_CHECK_BYTES = 1.0
 #: Of the need that is left for the clock at least, chosen by hand, not from data: no catalogue board is near it.
 _LEAST = 1e-3
 #: W per TFLOP/s of fp32 peak that a board needs to hold its clock in a long run of GEMMs, by architecture, where no
@@ -95,7 +99,8 @@ class Device:
     @lru_cache(maxsize=4096)
     def sheet(gpu: GPUSpec, flops: float = 0.0) -> Device:
         """The data sheet's rates as they stand, with so many FLOP/s."""
-        rates = flops, gpu.memory_bandwidth, float(gpu.l2_bytes), float(gpu.sm_count), gpu.boost_clock_hz
+        bandwidth = gpu.memory_bandwidth * (16.0 / (16.0 - _CHECK_BYTES) if gpu.ecc == "off" else 1.0)
+        rates = flops, bandwidth, float(gpu.l2_bytes), float(gpu.sm_count), gpu.boost_clock_hz
         return Device(*rates, memory_latency_s=memory_latency_s(gpu))
 
     @staticmethod

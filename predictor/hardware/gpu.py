@@ -58,12 +58,14 @@ GENERATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "ampere": ("nvidia", ("8",)), "ada": ("nvidia", ("8",)), "hopper": ("nvidia", ("9",)),
     "blackwell": ("nvidia", ("10", "11", "12")), "cdna2": ("amd", ()), "cdna3": ("amd", ()), "xe2": ("intel", ()),
 }  # fmt: skip
+#: Where check bits of the memory are: in the memory itself, in chips or lanes of their own, nowhere.
+ECC = ("inline", "apart", "off")
 _MEASURED = ("cpu", "unknown")  # what microbench writes of a processor, and of a board that the catalogue lacks
 _TEXTS = ("id", "vendor", "architecture")  # required, plain text
 _LONGEST_TEXT = 100  # characters; guards against names that no table has room for
 _CAPABILITY = re.compile(r"[0-9]{1,3}(\.[0-9]{1,2})?")
 _OTHER = (
-    "aliases", "name", "compute_capability", "documents", "memory_type", "new_generation", "peak_flops", "notes",
+    "aliases", "name", "compute_capability", "documents", "ecc", "memory_type", "new_generation", "peak_flops", "notes",
 )  # fmt: skip
 
 
@@ -85,6 +87,7 @@ class GPUSpec:
     sources                     field of the file, such as "peak_flops.matrix.bf16" -> where the value is from
     path                        the file it was read from
     launch_overhead_s           s of CPU time a framework call takes on the machine that holds the board
+    ecc                         where check bits of the memory are, of `ECC`; "" where nobody said
 
     By compute capability (`compute_capabilities.yaml`) where the file does not say, None where neither does, an SM:
 
@@ -135,6 +138,7 @@ class GPUSpec:
     matrix_tile_columns: int | None = None
     matrix_tile_depth: int | None = None
     matrix_rates: Mapping[str, float] = field(default_factory=dict)
+    ecc: str = ""
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -237,6 +241,9 @@ def parse_gpu(text: str, path: Path) -> GPUSpec:
     memory_type = document.entry("memory_type", document.fields.get("memory_type"))
     if memory_type is not None and not _plain(memory_type):
         document.problems.append(f"memory_type is not plain text of 1 to {_LONGEST_TEXT} characters")
+    ecc = document.entry("ecc", document.fields.get("ecc")) or ""
+    if ecc and ecc not in ECC:
+        document.problems.append(f"ecc is {ecc!r}: expected one of {', '.join(ECC)}")
     values = {
         target: document.quantity(field, dimension, required)
         for field, (target, dimension, required) in QUANTITIES.items()
@@ -267,6 +274,7 @@ def parse_gpu(text: str, path: Path) -> GPUSpec:
         memory_type=None if memory_type is None else str(memory_type),
         peaks=peaks,
         matrix_rates={dtype: float(rate) for dtype, rate in rates.items()},
+        ecc=str(ecc),
         sources=document.sources,
         path=path,
         **values,

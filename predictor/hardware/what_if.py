@@ -19,6 +19,8 @@ PARAMETERS = {
     "l2": "bytes of L2 cache",
     "power_limit": "W; peaks stay, what a board sustains follows",
 }
+#: What no board is held at, chosen by hand, not from data: the lowest states are 135 to 300 MHz.
+_LEAST_CLOCK_HZ = 100e6
 
 
 def vary(gpu: GPUSpec, parameter: str, factor: float) -> GPUSpec:
@@ -53,6 +55,16 @@ def vary(gpu: GPUSpec, parameter: str, factor: float) -> GPUSpec:
     if parameter == "l2":
         return replace(gpu, l2_bytes=max(1, round(gpu.l2_bytes * factor)))
     return replace(gpu, power_limit_w=gpu.power_limit_w * factor)
+
+
+def held_at(gpu: GPUSpec, clock_hz: float) -> GPUSpec:
+    """``gpu`` with its clock set to ``clock_hz`` (nvidia-smi -ac, -lgc), with its peaks; itself where that is no less.
+
+    A driver rounds a clock to its steps, so that one within 1 % of the boost clock is that. RequestError below 100 MHz.
+    """
+    if not clock_hz >= _LEAST_CLOCK_HZ:
+        raise RequestError(f"clock {clock_hz / 1e6:g} MHz: expected 100 MHz or more")
+    return vary(gpu, "clock", clock_hz / gpu.boost_clock_hz) if clock_hz < 0.99 * gpu.boost_clock_hz else gpu
 
 
 def _scaled(gpu: GPUSpec, factor: float) -> dict[tuple[str, str], float]:

@@ -24,7 +24,9 @@ class Step:
     positions or the "last" one of every sequence. ``training``: dropout is active and autograd saves tensors.
 
     ``lens``: a ragged batch, packed without padding: in decode the tokens that each sequence has in the cache, else
-    each one's query tokens; ``context_len`` or ``seq_len`` is then the longest.
+    each one's query tokens; ``context_len`` or ``seq_len`` is then the longest, and a longer ``seq_len`` of a forward
+    pass what attention alone is padded to: unfused attention works on such sequences, and a fused kernel's queries of a
+    sequence meet as many keys, because the kernel is made for them (FasterTransformer's take 64 to 384).
 
     ``routing``: how tokens fall on experts (`predictor.ops.routing`). ``lora``: rank of the adapters
     beside attention's projections, in training (0: none). ``masked``: positions of each sequence that the
@@ -70,7 +72,8 @@ class Step:
             raise RequestError(f"context_len is {self.context_len} in train, expected 0")
         if self.lens:
             longest = self.context_len if self.mode == "decode" else self.seq_len
-            if len(self.lens) != self.batch or max(self.lens) != longest:
+            fits = max(self.lens) == longest or (self.mode == "forward" and max(self.lens) < longest)
+            if len(self.lens) != self.batch or not fits:
                 raise RequestError(f"lengths {self.lens}: expected {self.batch}, the longest of {longest}")
             if self.mode == "train" or (self.mode != "decode" and self.context_len):
                 raise RequestError(f"lengths in {self.mode} after {self.context_len} tokens: expected none")
@@ -99,12 +102,13 @@ class Step:
             return ((self.batch, q_len, kv_len, 1.0),)
         decode = self.mode == "decode"
         counts = Counter(self.lens)
-        pairs = {n: attended_pairs(1, n + 1, causal, window) if decode else attended_pairs(n, n, causal, window)
-                 for n in counts}  # fmt: skip
+        padded = kv_len if max(self.lens) < q_len and not causal else 0
+        shapes = {n: (1, n + 1) if decode else (n, padded or n) for n in counts}
+        pairs = {n: attended_pairs(*shapes[n], causal, window) for n in counts}
         work = sum(pairs[n] * times for n, times in counts.items())
         found = []
         for n, times in sorted(counts.items()):
-            shape = (1, n + 1) if decode else (n, n)
+            shape = shapes[n]
             alike = work / pairs[n]  # sequences of this length that would be as much work
             lower = int(alike) if alike < _INTERPOLATED else round(alike)
             upper = alike - lower if alike < _INTERPOLATED else 0.0

@@ -10,11 +10,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from predictor.engines import EAGER
+from predictor.engines import EAGER, engine
 from predictor.errors import RequestError, TilecastError, UnsupportedError
 from predictor.forecast import Forecast, forecast
 from predictor.frontends.words import TRACED, model_of
+from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.hardware.system import LATENCY_S, SystemSpec
+from predictor.hardware.what_if import held_at
 from predictor.networks.load import catalogue
 from predictor.ops.routing import RANDOM
 from predictor.request import Request
@@ -22,13 +24,16 @@ from predictor.words import ragged_lengths
 
 #: Columns of a suite that decide a forecast (docs/suites.md); others are carried along.
 COLUMNS = (
-    "case", "config", "mode", "gpu", "num_gpus", "gpus_per_node", "dtype", "seq_len", "output_len", "context_len",
+    "case", "config", "mode", "gpu", "gpu_note", "num_gpus", "gpus_per_node", "dtype", "seq_len", "output_len",
+    "context_len",
     "network_gbit_per_node", "prompt_lens", "global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "vpp", "shard",
     "sequence_parallel", "recompute", "recompute_layers", "cpu_offload_layers", "mean_len",
     "masked_tokens", "peft", "tp_comm_overlap", "optimizer",
     "execution", "software", "attention", "kv_dtype", "routing", "memory_fraction", "step_overhead_ms",
     "launch_overhead_us", "measured_ms", "measured_forward_ms",
 )  # fmt: skip
+#: A clock in a row's ``gpu_note``: "graphics 1380 MHz", "graphics clock 1410 MHz".
+_HELD = re.compile(r"\bgraphics(?: clock)? (\d{3,4}) MHz\b")
 
 
 def predict_case(row: Mapping[str, Any], configs: Path, artifacts: str | Path | None) -> dict[str, Any]:
@@ -72,10 +77,10 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
     config = _config(f"{prefix}{path if path.is_file() else name}")
     asked = Request(
         config,
-        _text(row, "gpu"),
+        _board(row),
         mode=mode,
         batch=_given(row, "global_batch"),
-        seq_len=None if lens else _int(row, "seq_len") or None,
+        seq_len=_padded(row, mode, max(lens)) if lens else _int(row, "seq_len") or None,
         output_len=_int(row, "output_len") if mode == "generate" else 0,
         context_len=_int(row, "context_len") if mode == "decode" and not lens else None,
         prompt_lens=lens,
@@ -129,7 +134,6 @@ def _system(row: Mapping[str, Any]) -> Any:
     per_node, network = _int(row, "gpus_per_node"), _number(row, "network_gbit_per_node")
     if _int(row, "num_gpus") <= 1:
         return None
-    from predictor.hardware.gpu import load_gpu
     from predictor.hardware.system import default_system
 
     return described(default_system(load_gpu(_text(row, "gpu"))), per_node, network)
@@ -185,6 +189,20 @@ def _lengths(row: Mapping[str, Any], mode: str) -> tuple[int, ...] | None:
     held = [n for n in lens if n]  # an empty slot stays empty
     grown = max(0, round(_int(row, "context_len") - sum(held) / len(held)))
     return tuple(n + grown if n else 0 for n in lens)
+
+
+def _padded(row: Mapping[str, Any], mode: str, longest: int) -> int | None:
+    """What a ragged batch is padded to for attention, where the engine does that and the row says so."""
+    said = _int(row, "seq_len")
+    pads = mode == "forward" and engine(_text(row, "execution") or EAGER.name).pads_attention
+    return said if pads and said > longest else None
+
+
+def _board(row: Mapping[str, Any]) -> str | GPUSpec:
+    """The row's GPU, at the clock that its ``gpu_note`` says it was held at ("graphics 1380 MHz"), if that is lower."""
+    name = _text(row, "gpu")
+    found = _HELD.search(_text(row, "gpu_note"))
+    return held_at(load_gpu(name), float(found[1]) * 1e6) if found else name
 
 
 def _launch_overhead(row: Mapping[str, Any]) -> float | None:

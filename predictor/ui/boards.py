@@ -83,6 +83,8 @@ def as_yaml(spec: GPUSpec) -> str:
         lines.append(f'compute_capability: "{spec.compute_capability}"')
     if spec.memory_type:
         lines.append(f'memory_type: "{spec.memory_type}"')
+    if spec.ecc:
+        lines.append(f'ecc: {{value: "{spec.ecc}", source: {why}}}')
     values = [
         ("sm_count", f"{spec.sm_count}"), ("boost_clock", f"{spec.boost_clock_hz!r} Hz"),
         ("memory_bandwidth", f"{spec.memory_bandwidth!r} B/s"), ("memory_capacity", f"{spec.memory_capacity} B"),

@@ -65,3 +65,37 @@ def test_an_empty_slot_of_a_suite_stays_empty(tmp_path: Path) -> None:
     padded = predict_case({**row, "prompt_lens": "100 0 300 0"}, tmp_path, "roofline")
     assert padded == predict_case(row, tmp_path, "roofline")
     assert padded["note"] == ""
+
+
+def test_fastertransformer_pads_for_attention_alone(tmp_path: Path) -> None:
+    """Linear layers see the tokens, attention the padded length, in a row of a suite, too; no other engine pads."""
+    run: dict[str, Any] = {"artifacts": "roofline", "execution": "fastertransformer", "dtype": "fp16"}
+    lens = (192,) * 4
+    for attention in ("math", "flash"):
+        words = {**run, "attention": attention}
+        packed = predictor.predict("bert-base", "v100-sxm-32gb", prompt_lens=lens, **words)
+        padded = predictor.predict("bert-base", "v100-sxm-32gb", prompt_lens=lens, seq_len=384, **words)
+        assert padded.latency_s > packed.latency_s
+        times = [{row.op: row.latency_s for row in answer.breakdown} for answer in (packed, padded)]
+        assert times[0]["linear"] == times[1]["linear"]
+        row = {
+            "config": "bert-base", "gpu": "v100-sxm-32gb", "mode": "forward", "global_batch": 4, "seq_len": 384,
+            "prompt_lens": "192 192 192 192", "execution": "fastertransformer", "attention": attention, "dtype": "fp16",
+            "measured_ms": 1.0,
+        }  # fmt: skip
+        assert predict_case(row, tmp_path, "roofline")["predicted_ms"] == padded.latency_ms
+    with pytest.raises(RequestError, match="100 tokens: the longest of --prompt-lens has 192"):
+        predictor.predict("bert-base", "v100-sxm-32gb", prompt_lens=lens, seq_len=100, **run)
+    with pytest.raises(RequestError, match="leave --seq-len out"):
+        predictor.predict("bert-base", "v100-sxm-32gb", prompt_lens=lens, seq_len=384, execution="cuda_graph")
+
+
+def test_a_suite_says_the_clock_that_a_board_was_held_at(tmp_path: Path) -> None:
+    row = {"config": "gpt2", "gpu": "v100-sxm-32gb", "mode": "forward", "seq_len": 1024, "global_batch": 8,
+           "dtype": "fp16", "measured_ms": 1.0}  # fmt: skip
+    free, held, loose = (
+        predict_case({**row, "gpu_note": note}, tmp_path, None)["predicted_ms"]
+        for note in ("", "DGX-1; clocks: graphics 1380 MHz, memory 877 MHz", "graphics clock 1530 MHz")
+    )
+    assert free == loose
+    assert 1.02 < held / free < 1530 / 1380

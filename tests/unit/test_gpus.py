@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 import yaml
 from each import each
 
+from predictor import predict
 from predictor.dtypes import DTYPES
 from predictor.errors import RequestError, SpecError, UnknownNameError, UnsupportedError
+from predictor.estimators.device import Device
 from predictor.hardware.gpu import GPU_DIR, QUANTITIES, GPUSpec, all_names, list_gpus, load_gpu
 
 IDS = list_gpus()
@@ -95,7 +98,7 @@ def document(gpu_id: str) -> dict[str, Any]:
 
 def entries(doc: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Field path -> {value, source, ...} of every measured-in-units field of a file."""
-    found = {field: doc[field] for field in (*QUANTITIES, "memory_type") if field in doc}
+    found = {field: doc[field] for field in (*QUANTITIES, "memory_type", "ecc") if field in doc}
     for unit, rates in doc["peak_flops"].items():
         found |= {f"peak_flops.{unit}.{dtype}": entry for dtype, entry in rates.items()}
     return found
@@ -325,3 +328,26 @@ def test_missing_file_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
     with pytest.raises(RequestError, match="cannot read GPU file"):
         load_gpu(f"{tmp_path}/h100")
+
+
+def test_a_word_for_ecc_that_is_none_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINIMAL + 'ecc: "on"\n', encoding="utf-8")
+    with pytest.raises(SpecError, match="ecc is 'on': expected one of inline, apart, off"):
+        load_gpu(path)
+
+
+def test_boards_whose_driver_shows_15_of_16_parts_keep_check_bits_inline() -> None:
+    for gpu in (load_gpu(name) for name in IDS):
+        if gpu.ecc:
+            chips = 8 * GIB  # boards of GDDR6 have a multiple of it
+            share = gpu.memory_capacity / (-(-gpu.memory_capacity // chips) * chips)
+            assert (share < 0.95) == (gpu.ecc == "inline"), gpu.id
+
+
+def test_streams_of_a_board_without_ecc_reach_16_of_15() -> None:
+    off, inline = (replace(load_gpu("rtx-a6000"), ecc=word) for word in ("off", "inline"))
+    assert Device.of(off, "bf16").bandwidth == pytest.approx(Device.of(inline, "bf16").bandwidth * 16 / 15)
+    words: dict[str, Any] = {"mode": "decode", "batch": 8, "context_len": 100, "execution": "vllm"}
+    fast, slow = (predict("llama-3.1-8b", gpu, **words).latency_s for gpu in (off, inline))
+    assert 1.02 < slow / fast < 16 / 15

@@ -12,7 +12,7 @@ from each import each
 from predictor import predict
 from predictor.errors import RequestError
 from predictor.hardware.gpu import load_gpu
-from predictor.hardware.what_if import PARAMETERS, vary
+from predictor.hardware.what_if import PARAMETERS, held_at, vary
 from predictor.learned_steps import learned_steps
 from predictor.request import Request
 
@@ -79,3 +79,15 @@ def test_example_prints_and_draws(tmp_path: Path) -> None:
     assert listed == [round(step.factor, 2) for step in learned_steps(run, "l2")] != []
     text = picture.read_text(encoding="utf-8")
     assert "step of the learned part" in text and "not physics" in text
+
+
+def test_a_board_is_held_below_its_boost_clock_alone() -> None:
+    gpu = load_gpu("v100-sxm-32gb")
+    held = held_at(gpu, 1380e6)
+    assert held.boost_clock_hz == 1380e6
+    assert held.peak_flops("fp16") == pytest.approx(gpu.peak_flops("fp16") * 1380 / 1530)
+    assert (held.memory_bandwidth, held.power_limit_w) == (gpu.memory_bandwidth, gpu.power_limit_w)
+    assert held_at(gpu, 1530e6) is gpu
+    assert held_at(gpu, 2000e6) is gpu
+    with pytest.raises(RequestError, match="100 MHz or more"):
+        held_at(gpu, 0.0)
