@@ -44,9 +44,9 @@ _WHOLE_RATE = 0.85
 #: 750 W and MI325X, the same chip, 1,447 at 1,000 W in bf16, 0.18. Source: a server's log of 2026; ROCm blog,
 #: "Measuring max-achievable FLOPs", part 2.
 STATIC = 0.2
-#: Bytes of check bits beside 16 of memory where ECC has no lanes of its own: nvidia-smi shows 46,068 of an A40's 49,140
-#: MiB with ECC on. They are read with the data. Shares of the bandwidth are learned on boards with HBM, whose check bits
-#: lie apart, and on GDDR6 with them inside, which reach no more than 15/16 of the data sheet; without them, all is data.
+#: Bytes of check bits among 16 of memory where ECC has no lanes of its own, which are read with the data; source:
+#: nvidia-smi, 46,068 of an A40's 49,140 MiB with ECC on. Shares of the bandwidth are learned on boards with HBM, whose
+#: check bits lie apart, and on GDDR6 with them inside (15/16 of the data sheet at best); without them, all is data.
 _CHECK_BYTES = 1.0
 #: Of the need that is left for the clock at least, chosen by hand, not from data: no catalogue board is near it.
 _LEAST = 1e-3
