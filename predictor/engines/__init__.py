@@ -12,9 +12,9 @@ from predictor.engines.base import (
     GREEDY,
     HOSTS,
     LAUNCHES,
+    PENALTIES,
     PREFILL,
     SAMPLINGS,
-    TOP_P,
     Engine,
 )
 from predictor.engines.library import Library
@@ -33,7 +33,7 @@ from predictor.engines.registry import (
 from predictor.engines.software import running
 
 __all__ = [
-    "CALLS", "CAPTURED", "DECODE", "EAGER", "GREEDY", "HOSTS", "LAUNCHES", "PREFILL", "SAMPLINGS", "TOP_P",
+    "CALLS", "CAPTURED", "DECODE", "EAGER", "GREEDY", "HOSTS", "LAUNCHES", "PENALTIES", "PREFILL", "SAMPLINGS",
     "USUAL_SERVER", "Engine", "Library", "answering", "engine", "libraries", "library", "measured", "names", "register",
     "running", "taken_elsewhere",
 ]  # fmt: skip

@@ -25,8 +25,12 @@ if TYPE_CHECKING:
 #: nothing, as the launches were captured in a graph.
 HOSTS = CALLS, LAUNCHES, CAPTURED = "calls", "launches", "captured"
 
-#: How the next tokens are chosen: the likeliest, by chance, by chance among the likeliest (top-p).
-SAMPLINGS = GREEDY, RANDOM, TOP_P = "greedy", "random", "top-p"
+#: How the next tokens are chosen: the likeliest, by chance, by chance among the likeliest (top-k, top-p).
+GREEDY, RANDOM, TOP_K, TOP_P = "greedy", "random", "top-k", "top-p"
+_CHOICES = (GREEDY, RANDOM, TOP_K, TOP_P, f"{TOP_K}+{TOP_P}")
+#: Behind a choice: tokens that are there already (repetition, frequency, presence) lose some of their logit first.
+PENALTIES = "+penalties"
+SAMPLINGS = (*_CHOICES, *(f"{choice}{PENALTIES}" for choice in _CHOICES))
 #: What a framework call costs on the hosts there are, seconds [least, most]. Chosen by looking at launch-bound runs,
 #: as `DEFAULT_LAUNCH_OVERHEAD_S` of `predictor.workload`.
 CALL_RANGE_S = (4e-6, 12e-6)

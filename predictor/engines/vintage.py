@@ -301,22 +301,32 @@ class Collectives:
 # ---------------------------------------------------------------------------------------------------------- sampler
 
 
-#: Bytes of memory traffic for each probability where a sort in PyTorch finds the tokens of top-p. Source: vLLM pull
-#: 40376 (vocabulary 131,072, batch 512: 6.15 ms) times 3.35 TB/s, as if its GPU were an H100, which it does not say.
-SORTED_BYTES = 307.0
+#: Bytes of memory traffic for each probability where a sort in PyTorch finds the tokens of top-k, top-p or both, and
+#: where FlashInfer does. Source: vLLM pull 40376 (vocabulary 131,072; batch 512: 5.49 and 6.15 ms, FlashInfer 0.488
+#: and 0.372; batch 128: both take 2.40 where top-p takes 2.32, FlashInfer 0.267 and 0.139) times 3.35 TB/s, as if its
+#: GPU were an H100, which it does not say.
+SORTED_BYTES = MappingProxyType({"top-k": 274.0, "top-p": 307.0, "top-k+top-p": 318.0})
+FLASHINFER_BYTES = MappingProxyType({"top-k": 24.4, "top-p": 18.6, "top-k+top-p": 35.7})
+#: Bytes of each logit in the kernels of penalties, read and written: counts and masks of the tokens of prompt and
+#: output (int64, a byte), repetition as one kernel, frequency and presence as a product and a difference each. Source:
+#: vLLM 0.14.1 model_executor/layers/utils.py, apply_penalties, and csrc/sampler.cu, from memory.
+PENALTY_BYTES = MappingProxyType({
+    "prompt counts": 8.0, "prompt mask": 9.0, "output counts": 8.0, "output mask": 9.0, "repetition": 10.0,
+    "frequency": 12.0, "frequency difference": 12.0, "presence": 5.0, "presence difference": 12.0,
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
     """From logits to tokens: ``steps`` in order, over the vocabulary in ``dtype``; ``truncates``: how top-k and top-p
-    find their tokens, and ``truncation_bytes`` of memory traffic for each probability. Greedy requests need the cast
-    and an argmax alone."""
+    find their tokens, and ``truncation_bytes`` of memory traffic for each probability, by word of
+    `predictor.engines.SAMPLINGS`. Greedy requests need the cast and an argmax alone, and penalties where they ask."""
 
     steps: tuple[str, ...]
     truncates: str
     source: str
     dtype: str = "fp32"
-    truncation_bytes: float = SORTED_BYTES
+    truncation_bytes: Mapping[str, float] = field(default_factory=lambda: SORTED_BYTES)
     unverified: str = ""
 
 

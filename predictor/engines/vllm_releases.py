@@ -14,6 +14,7 @@ from predictor.engines.vintage import (
     DECODES,
     DECODES_FIRST,
     EXPERTS,
+    FLASHINFER_BYTES,
     LAST_ARRIVED,
     LATENT,
     MULTIMEM,
@@ -392,10 +393,9 @@ _SAMPLER_0_14 = Sampler(
     ("allowed and bad words", "bias", "penalties", "argmax", "temperature", "min-p", "top-k and top-p", "draw"),
     "a sort in PyTorch", "vLLM 0.14.1 v1/sample/sampler.py:21-60; envs.py:51",
 )  # fmt: skip
-#: FlashInfer's bytes a probability as `SORTED_BYTES` of the same pull request: 0.372 ms where the sort takes 6.15.
 _SAMPLER_0_24 = replace(
     _SAMPLER_0_14, truncates="FlashInfer", source="vLLM 0.24.0 envs.py:49; steps as 0.14.1 v1/sample/sampler.py:21-60",
-    truncation_bytes=18.6,
+    truncation_bytes=FLASHINFER_BYTES,
 )  # fmt: skip
 
 # --------------------------------------------------------------------------------------------------------- releases

@@ -1,16 +1,18 @@
 """From logits to tokens: what an engine's sampler runs on every rank behind the head, as a block of the graph.
 
 Logits are widened to fp32, and greedy requests take the largest. Others scale them by the temperature, make
-probabilities of them, and draw: noise in the shape of the vocabulary, a division, the largest. Top-p finds its
-tokens before that, by a sort or by reading the probabilities again and again (`predictor.engines.vintage.Sampler`).
+probabilities of them, and draw: noise in the shape of the vocabulary, a division, the largest. Top-k and top-p find
+their tokens before that, by a sort or by reading the probabilities again and again
+(`predictor.engines.vintage.Sampler`). Penalties come first of all: kernels over the vocabulary for each rule.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from predictor.engines import GREEDY, TOP_P, Engine
-from predictor.engines.vintage import SORTED_BYTES
+from predictor.dtypes import bytes_of
+from predictor.engines import GREEDY, PENALTIES, Engine
+from predictor.engines.vintage import PENALTY_BYTES, SORTED_BYTES
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import Tensor
 from predictor.ops.base import Op
@@ -19,6 +21,7 @@ from predictor.ops.norm import Softmax
 
 NAME = "sampler"
 _DTYPE = "fp32"
+_WRITTEN = bytes_of(_DTYPE)  # an operator counts what it writes by itself
 
 
 def sample(graph: Graph, engine: Engine, rows: int, vocab: int, sampling: str = GREEDY) -> Graph:
@@ -35,13 +38,17 @@ def sample(graph: Graph, engine: Engine, rows: int, vocab: int, sampling: str = 
         return out
 
     x = put(Elementwise(_DTYPE, "cast", elements, in_dtype=last.dtype), "cast", last)
-    if sampling != GREEDY:
+    choice = sampling.removesuffix(PENALTIES)
+    if choice != sampling:
+        for name, each in PENALTY_BYTES.items():
+            x = put(Elementwise(_DTYPE, "fused", elements, 0, (each - _WRITTEN) * elements), name, x)
+    if choice != GREEDY:
         x = put(Elementwise(_DTYPE, "div_scalar", elements), "temperature", x)
-        if sampling == TOP_P:
-            release = engine.vintage()
-            known = None if release is None else release.sampler
-            again = SORTED_BYTES if known is None else known.truncation_bytes
-            x = put(Elementwise(_DTYPE, "topk", elements, 0, extra_bytes=again * elements), "top-p", x)
+        release = engine.vintage()
+        known = None if release is None else release.sampler
+        again = SORTED_BYTES if known is None else known.truncation_bytes
+        if choice in again:
+            x = put(Elementwise(_DTYPE, "topk", elements, 0, extra_bytes=again[choice] * elements), choice, x)
         x = put(Softmax(_DTYPE, rows, vocab), "softmax", x)
         x = put(Elementwise(_DTYPE, "fill", elements), "noise", x)
         x = put(Elementwise(_DTYPE, "div", elements), "draw", x)

@@ -192,6 +192,17 @@ def test_chance_costs_more_and_a_sort_most() -> None:
     assert greedy < random < few < sorted_
 
 
+def test_both_truncations_cost_more_than_one_and_penalties_come_first() -> None:
+    for software in ("", "0.14"):
+        words = {"batch": 64, "software": software}
+        few, likely, both = (sum(sampler(sampling=how, **words).values()) for how in ("top-k", "top-p", "top-k+top-p"))
+        assert max(few, likely) < both < few + likely
+    plain, fined = (sampler(batch=512, sampling=how) for how in ("greedy", "greedy+penalties"))
+    assert {name: fined[name] for name in plain} == plain
+    assert len(fined) == len(plain) + 9
+    assert sum(fined.values()) - sum(plain.values()) == pytest.approx(85 * 512 * 128256 / 3.35e12, rel=0.02)
+
+
 def test_ranks_sample_the_whole_vocabulary() -> None:
     alone, shared = (sampler(batch=8, tp=tp) for tp in (1, 2))
     assert alone == pytest.approx(shared)
