@@ -52,7 +52,8 @@ def main() -> int:
     headline = _headline(frame)
     for name, ids in LEFT_OUT.items():
         out = np.isin(gpu, ids)
-        constants, _ = fit_collective.fit_shared(rows.take(np.flatnonzero(nvidia & ~out)))
+        law = fit_collective.SharedLaw(rows.take(np.flatnonzero(nvidia & ~out)))
+        constants = law.constants(law.find())
         zero = np.zeros((rows.size, len(OWN)))
         signed = 100.0 * np.expm1(rows.errors(constants, zero))
         error = np.abs(signed)
@@ -129,7 +130,7 @@ def _from_eight(
     found = []
     for seed in range(SEEDS):
         drawn = _stratified(frame, pool, 8, seed)
-        own = fit_collective.fit_own(rows.take(drawn), constants).logs()
+        own = fit_collective.SystemLaw(rows.take(drawn), constants).find()
         scores = []
         for part in (np.flatnonzero(here & headline), nccl):
             rest = rows.take(np.setdiff1d(part, drawn))

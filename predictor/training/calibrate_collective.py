@@ -44,7 +44,7 @@ def calibrate_collective(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], we
         part = table.take(index)
         known = Own.from_manifest(systems[system], system).logs() if system in systems else np.zeros(len(OWN))
         before[index] = part.errors(constants, np.tile(known, (part.size, 1)))
-        found = fit_collective.fit_own(part, constants)
+        found = Own.from_logs(fit_collective.SystemLaw(part, constants).find())
         systems[system] = scalars[system] = found.to_manifest()
         after[index] = part.errors(constants, np.tile(found.logs(), (part.size, 1)))
     systems = {name: systems[name] for name in sorted(systems)}

@@ -7,7 +7,7 @@ Groups of rows weigh alike however many sizes they have. Systems of other vendor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from predictor.hardware.system import LINKS
 from predictor.roofline import FloatArray
 from predictor.training.adapt import of_rows
 from predictor.training.dataset import ops_of
-from predictor.training.solve import solve
+from predictor.training.family import FamilyFit, Fitted, Law, Stage, fit
 
 Frame = Any
 IntArray = npt.NDArray[np.int64]
@@ -129,71 +129,103 @@ def usable(frame: Frame) -> Frame:
     return frame[keep].reset_index(drop=True)
 
 
-def fit_shared(rows: Rows) -> tuple[Constants, dict[str, Own]]:
-    """(constants, factors of every system of the rows).
-
-    Beside the constants a system has bandwidths of its own here, and no latency: with one, each would explain its own
-    small collectives, and nothing but the pulls would say what a system has that nobody measured.
-    """
-    logs = Constants().logs()
-    pull = _PULL * np.array([_PULLS.get(name, 0.33) / 0.33 for name in Constants.names()])
-    systems, place = np.unique(rows.system.astype(str), return_inverse=True)
-    n = len(logs)
-    parts = {name: rows.take(np.flatnonzero(place == i)) for i, name in enumerate(systems.tolist())}
-    own_pull = np.stack([_of_link(_OWN_PULL, part) for part in parts.values()])
-
-    def errors(x: FloatArray) -> FloatArray:
-        own = np.column_stack([np.zeros(len(systems)), x[n:].reshape(own_pull.shape)])
-        found = np.clip(rows.errors(Constants.from_logs(x[:n]), own[place]), -3.0, 3.0)
-        return rows.weight * found
-
-    start = np.concatenate([logs, np.zeros(own_pull.size)])
-    x = solve(errors, start, np.concatenate([pull, own_pull.ravel()]), scale=0.1, step=1e-3, most=80).x
-    constants = Constants.from_logs(x[:n])
-    return constants, {name: fit_own(part, constants) for name, part in parts.items()}
-
-
 def _of_link(pulls: Mapping[str, FloatArray], rows: Rows) -> FloatArray:
     return pulls["pcie" if bool((rows.links.link == _PCIE).all()) else ""]
 
 
-def fit_own(rows: Rows, constants: Constants) -> Own:
+class SharedLaw(Law):
+    """The constants, and factors of every system of the rows.
+
+    Beside the constants a system has bandwidths of its own here, and no latency: with one, each would explain its own
+    small collectives, and nothing but the pulls would say what a system has that nobody measured.
+    """
+
+    scale, step, most = 0.1, 1e-3, 80  # errors beyond 10 % count less: chosen by hand, not from data
+
+    def __init__(self, rows: Rows) -> None:
+        logs, self.rows = Constants().logs(), rows
+        systems, self._place = np.unique(rows.system.astype(str), return_inverse=True)
+        parts = [rows.take(np.flatnonzero(self._place == i)) for i in range(len(systems))]
+        own_pull = np.stack([_of_link(_OWN_PULL, part) for part in parts])
+        pull = _PULL * np.array([_PULLS.get(name, 0.33) / 0.33 for name in Constants.names()])
+        self.start = np.concatenate([logs, np.zeros(own_pull.size)])
+        self.pull, self._shape, self._shared = np.concatenate([pull, own_pull.ravel()]), own_pull.shape, len(logs)
+
+    def constants(self, x: FloatArray) -> Constants:
+        """Those that the systems share."""
+        return Constants.from_logs(x[: self._shared])
+
+    def stages(self) -> Iterator[Stage]:
+        """One search, over everything."""
+
+        def errors(x: FloatArray) -> FloatArray:
+            own = np.column_stack([np.zeros(self._shape[0]), x[self._shared :].reshape(self._shape)])
+            found = np.clip(self.rows.errors(self.constants(x), own[self._place]), -3.0, 3.0)
+            return self.rows.weight * found
+
+        yield Stage(errors)
+
+
+class SystemLaw(Law):
     """The factors of one system from its own rows, eight or more, the shared constants being given.
 
     Raises RequestError where the rows are of more than one system.
     """
-    systems = sorted(set(rows.system.tolist()))
-    if len(systems) != 1:
-        raise RequestError(f"rows of the systems {', '.join(systems) or 'none'}: expected those of one")
 
-    def errors(own: FloatArray) -> FloatArray:
-        return rows.errors(constants, np.tile(own, (rows.size, 1)))
+    scale, step = SharedLaw.scale, SharedLaw.step
 
-    found = solve(errors, np.zeros(len(OWN)), _of_link(_ALONE_PULL, rows), scale=0.1, step=1e-3)
-    return Own.from_logs(found.x)
+    def __init__(self, rows: Rows, constants: Constants) -> None:
+        systems = sorted(set(rows.system.tolist()))
+        if len(systems) != 1:
+            raise RequestError(f"rows of the systems {', '.join(systems) or 'none'}: expected those of one")
+        self.system, self.rows, self._constants = systems[0], rows, constants
+        self.start, self.pull = np.zeros(len(OWN)), _of_link(_ALONE_PULL, rows)
+
+    def errors(self, own: FloatArray) -> FloatArray:
+        """Log of forecast over measured, (n,), by the logarithms of the factors (4,)."""
+        return self.rows.errors(self._constants, np.tile(own, (self.rows.size, 1)))
+
+    def stages(self) -> Iterator[Stage]:
+        """One search."""
+        yield Stage(self.errors)
 
 
-def fit_collective(
-    frame: Frame, gpus: Mapping[str, GPUSpec], seed: int
-) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+class CollectiveFit(FamilyFit):
+    """Constants of NVIDIA's systems (of all where there are none), then each system by itself."""
+
+    def __init__(self, frame: Frame, gpus: Mapping[str, GPUSpec]) -> None:
+        chosen = usable(frame)
+        self._frame, self._rows = frame, rows_of(chosen, gpus)
+        nvidia = np.array([gpus[name].vendor == "nvidia" for name in chosen["gpu"].astype(str)])
+        shared = np.flatnonzero(nvidia) if nvidia.any() else np.arange(self._rows.size)
+        self._shared = SharedLaw(self._rows.take(shared))
+        self._systems: list[SystemLaw] = []
+
+    def laws(self) -> Iterator[Law]:
+        """What all share, then what is a system's own."""
+        yield self._shared
+        self._constants = self._shared.constants(self._shared.x)
+        for system in sorted(set(self._rows.system.tolist())):
+            own = self._rows.take(np.flatnonzero(self._rows.system == system))
+            self._systems.append(SystemLaw(own, self._constants))
+            yield self._systems[-1]
+
+    def artifact(self, boosters: Mapping[str, Any]) -> Fitted:
+        """A `Collectives`."""
+        return {
+            "kind": "collective",
+            "name": "collective",
+            "constants": self._constants.to_manifest(),
+            "systems": {law.system: Own.from_logs(law.x).to_manifest() for law in self._systems},
+            "host_s": host_seconds(self._frame),
+            "fitted_rows": self._rows.size,
+            "calibrated": {},
+        }, {}
+
+
+def fit_collective(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> Fitted:
     """(manifest, weights) of a `Collectives` from measured rows (op collective)."""
-    chosen = usable(frame)
-    rows = rows_of(chosen, gpus)
-    nvidia = np.array([gpus[name].vendor == "nvidia" for name in chosen["gpu"].astype(str)])
-    shared = np.flatnonzero(nvidia) if nvidia.any() else np.arange(rows.size)
-    constants, own = fit_shared(rows.take(shared))
-    for system in sorted(set(rows.system.tolist()) - set(own)):
-        own[system] = fit_own(rows.take(np.flatnonzero(rows.system == system)), constants)
-    manifest = {
-        "kind": "collective",
-        "name": "collective",
-        "constants": constants.to_manifest(),
-        "systems": {name: own[name].to_manifest() for name in sorted(own)},
-        "host_s": host_seconds(frame),
-        "fitted_rows": rows.size,
-        "calibrated": {},
-    }
-    return manifest, {}
+    return fit(CollectiveFit(frame, gpus), seed)
 
 
 def host_seconds(frame: Frame) -> dict[str, float]:

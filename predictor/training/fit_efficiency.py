@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,67 +13,80 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.ops import OPERATORS
 from predictor.roofline import roofline
 from predictor.training.dataset import ops_of
-from predictor.training.extras import require
+from predictor.training.family import FamilyFit, Fitted, Law, Stage, fit
 
 Frame = Any
 FloatArray = npt.NDArray[np.float64]
 
 
-def fit_efficiency(
-    frame: Frame, gpus: Mapping[str, GPUSpec], seed: int
-) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """(manifest, weights) of an `Efficiency` from measured rows; ``seed`` is not needed, the fit draws nothing."""
-    del seed
-    table: dict[str, tuple[float, float]] = {}
-    families = np.array([OPERATORS[str(op)].family for op in frame["op"].astype(str)], dtype=object)
-    gpu_ids = frame["gpu"].astype(str).to_numpy()
-    dtypes = frame["dtype"].astype(str).to_numpy()
-    measured = np.asarray(frame["latency_ms"], dtype=np.float64) / 1e3
-    ops = ops_of(frame)
-    for gpu in sorted(set(gpu_ids)):
-        for family in sorted(set(families[gpu_ids == gpu])):
-            here = (gpu_ids == gpu) & (families == family)
-            groups = {ANY: here} | {d: here & (dtypes == d) for d in sorted(set(dtypes[here]))}
-            for dtype, rows in groups.items():
-                index = [i for i in np.flatnonzero(rows) if _supported(ops[i], gpus[gpu])]
-                if index:
-                    cold = roofline([ops[i] for i in index], gpus[gpu]).cold_s
-                    table[f"{gpu}|{family}|{dtype}"] = _two_numbers(cold, measured[index])
-    _medians(table)
-    keys = sorted(table)
-    manifest = {
-        "kind": "efficiency",
-        "name": "efficiency",
-        "keys": keys,
-        "features": ["cold roofline"],
-        "calibrated": {},
-    }
-    return manifest, {"constants": np.array([table[key] for key in keys], dtype=np.float64)}
+class TwoNumbers(Law):
+    """Efficiency in (0, 1] and overhead >= 0 of measured = overhead + cold / efficiency; both arrays of shape (n,)."""
+
+    pull, scale = 0.0, 0.1  # nothing pulls; errors beyond 10 % count less: chosen by hand, not from data
+
+    def __init__(self, key: str, cold: FloatArray, measured: FloatArray) -> None:
+        self.key, self._cold, self._measured = key, cold, measured
+        efficiency, overhead = float(np.clip(np.median(cold / measured), 1e-4, 1.0)), float(measured.min()) * 0.5
+        self.start = np.log([efficiency, overhead])
+        self.bounds = [np.log(1e-5), np.log(1e-9)], [1e-9, np.log(max(float(measured.max()), 2e-9))]
+
+    def stages(self) -> Iterator[Stage]:
+        """One search; none for fewer than three rows."""
+        if len(self._measured) >= 3:
+            yield Stage(lambda p: np.log((np.exp(p[1]) + self._cold / np.exp(p[0])) / self._measured))
+
+    def numbers(self) -> tuple[float, float]:
+        """What was found: without a search no overhead."""
+        overhead = float(np.exp(self.x[1])) if len(self._measured) >= 3 else 0.0
+        return float(np.exp(min(self.x[0], 0.0))), overhead
+
+
+class EfficiencyFit(FamilyFit):
+    """Rows of any operators, by GPU, family and dtype."""
+
+    def __init__(self, frame: Frame, gpus: Mapping[str, GPUSpec]) -> None:
+        self._laws: list[TwoNumbers] = []
+        families = np.array([OPERATORS[str(op)].family for op in frame["op"].astype(str)], dtype=object)
+        gpu_ids = frame["gpu"].astype(str).to_numpy()
+        dtypes = frame["dtype"].astype(str).to_numpy()
+        measured = np.asarray(frame["latency_ms"], dtype=np.float64) / 1e3
+        ops = ops_of(frame)
+        for gpu in sorted(set(gpu_ids)):
+            for family in sorted(set(families[gpu_ids == gpu])):
+                here = (gpu_ids == gpu) & (families == family)
+                groups = {ANY: here} | {d: here & (dtypes == d) for d in sorted(set(dtypes[here]))}
+                for dtype, rows in groups.items():
+                    index = [i for i in np.flatnonzero(rows) if _supported(ops[i], gpus[gpu])]
+                    if index:
+                        cold = roofline([ops[i] for i in index], gpus[gpu]).cold_s
+                        self._laws.append(TwoNumbers(f"{gpu}|{family}|{dtype}", cold, measured[index]))
+
+    def laws(self) -> Iterable[Law]:
+        """One for each GPU, family and dtype, and one over all dtypes."""
+        return self._laws
+
+    def artifact(self, boosters: Mapping[str, Any]) -> Fitted:
+        """An `Efficiency`."""
+        table = {law.key: law.numbers() for law in self._laws}
+        _medians(table)
+        keys = sorted(table)
+        manifest = {
+            "kind": "efficiency",
+            "name": "efficiency",
+            "keys": keys,
+            "features": ["cold roofline"],
+            "calibrated": {},
+        }
+        return manifest, {"constants": np.array([table[key] for key in keys], dtype=np.float64)}
+
+
+def fit_efficiency(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> Fitted:
+    """(manifest, weights) of an `Efficiency` from measured rows; the fit draws nothing by ``seed``."""
+    return fit(EfficiencyFit(frame, gpus), seed)
 
 
 def _supported(op: Any, gpu: GPUSpec) -> bool:
     return op.unit != "matrix" or gpu.supports(op.dtype)
-
-
-def _two_numbers(cold: FloatArray, measured: FloatArray) -> tuple[float, float]:
-    """Efficiency in (0, 1] and overhead >= 0 of measured = overhead + cold / efficiency; both arrays of shape (n,)."""
-    optimize = require("scipy.optimize")
-    start_efficiency = float(np.clip(np.median(cold / measured), 1e-4, 1.0))
-    start_overhead = float(measured.min()) * 0.5
-    if len(measured) < 3:
-        return start_efficiency, 0.0
-
-    def residuals(p: FloatArray) -> FloatArray:
-        return np.log((np.exp(p[1]) + cold / np.exp(p[0])) / measured)
-
-    result = optimize.least_squares(
-        residuals,
-        [np.log(start_efficiency), np.log(start_overhead)],
-        bounds=([np.log(1e-5), np.log(1e-9)], [1e-9, np.log(max(float(measured.max()), 2e-9))]),
-        loss="soft_l1",
-        f_scale=0.1,
-    )
-    return float(np.exp(min(result.x[0], 0.0))), float(np.exp(result.x[1]))
 
 
 def _medians(table: dict[str, tuple[float, float]]) -> None:

@@ -9,7 +9,7 @@ same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -25,7 +25,8 @@ from predictor.estimators.memory_bound import DTYPES, FAMILIES, MEMORY_TYPES
 from predictor.hardware.gpu import GPUSpec
 from predictor.measurement import to_op
 from predictor.training.adapt import AFTER_LAUNCH_S, by_call, fitted_rows, launch_s, of_boards, of_rows
-from predictor.training.solve import Unknowns, solve
+from predictor.training.family import Fitted, JointFit, Stage, fit
+from predictor.training.solve import Unknowns
 from predictor.training.tile_transfer import is_reference
 
 FloatArray = npt.NDArray[np.float64]
@@ -62,11 +63,13 @@ TRACED_OPS = ("elementwise", "norm", "rotary", "embedding")
 TRACED_ROWS = 600
 LARGE = 3.0
 MIN_TRACED = 20
-#: Largest over smallest sum from which on a slope tells more than a median, and the values that are tried: chosen by
-#: hand, not from data. `tilecast train` on Vidur's rows finds 0.11 and 1.73.
+#: Largest over smallest sum from which on a slope tells more than a median; constants that traced rows tell, by what an
+#: operator's traffic has then, and the values that are tried: chosen by hand, not from data. Vidur's rows tell 0.11 and
+#: 1.73.
 SLOPE_RANGE = 1.2
-SCALAR_GRID = np.geomspace(0.05, 0.3, 40)
-GATHER_GRID = np.geomspace(0.5, 5.0, 40)
+TRACED_CONSTANTS = {
+    "scalar_share": ("scalar", np.geomspace(0.05, 0.3, 40)), "gather": ("gathers", np.geomspace(0.5, 5.0, 40)),
+}  # fmt: skip
 
 #: Shares for memory types that no measured board has: HBM3 and GDDR6X after the type before them.
 TYPE_BEFORE = {
@@ -119,51 +122,6 @@ def read_rows(frame: Frame, gpus: list[GPUSpec], seed: int) -> Rows:
     return Rows(traffic, np.concatenate(gpu), np.concatenate(kind), time, weight, host)
 
 
-class Fit:
-    """Constants, both shares, and the host's times after a launch, all as logarithms."""
-
-    def __init__(self, gpus: list[GPUSpec], rows: Rows) -> None:
-        self.gpus, self.rows, count = gpus, rows, len(gpus)
-        self.boards = [Device.sheet(gpu, gpu.vector_flops("fp32")) for gpu in gpus]
-        self.host = np.nan_to_num(rows.host, nan=3e-5)
-        start = {name: np.log([getattr(START, name)]) for name in Constants.names() if name not in _KEPT}
-        start |= {"share": np.full(count, np.log(0.85)), "hold": np.full(count, np.log(HOLD))}
-        start["after"] = np.full(2 * count, np.log(AFTER_LAUNCH_S))
-        self.unknowns = Unknowns(start, {"hold": 3.0, "after": 3.0}, 0.3)
-        self.x = self.unknowns.start.copy()
-
-    def parts(self, x: FloatArray) -> tuple[Constants, FloatArray, FloatArray, FloatArray]:
-        """Constants, and by GPU: bandwidth share, L2 share, and launch time by operator."""
-        part = {name: np.exp(values) for name, values in self.unknowns.split(x).items()}
-        after = part.pop("after").reshape(-1, 2)[:, (0, 1, 1)]  # element-wise; softmax and norm
-        share, hold = part.pop("share"), part.pop("hold")
-        const = replace(START, **{name: float(value[0]) for name, value in part.items()})
-        return const, share, hold, launch_s(self.host, after)
-
-    def seconds(self, x: FloatArray) -> FloatArray:
-        """Measured latency that ``x`` gives for every row."""
-        const, share, hold, launch = self.parts(x)
-        g = self.rows.gpu
-        device = of_rows(self.boards, g).sustaining(bandwidth=share[g])
-        result: FloatArray = launch[g, self.rows.op] + kernel_seconds(self.rows.traffic, device, hold[g], const)
-        return result
-
-    def solve(self) -> None:
-        """Least squares: everything on the reference boards (newer than Pascal, HBM), then the rest's own scalars."""
-        reference = is_reference(self.gpus)
-        if not reference.any():
-            reference[:] = True
-        log, weight = np.log(self.rows.seconds), self.rows.weight / 0.05
-        for boards, shared in ((reference, True), (~reference, False)):
-            rows = boards[self.rows.gpu]
-            if boards.any():
-                free = self.unknowns.marks({"share": boards, "hold": boards, "after": np.repeat(boards, 2)}, shared)
-                self.x = solve(
-                    lambda x, rows=rows: ((np.log(self.seconds(x)) - log) * weight)[rows],  # type: ignore[misc]
-                    self.unknowns.start, self.unknowns.pull, begin=self.x, free=free, most=EVALUATIONS,
-                ).x  # fmt: skip
-
-
 class Traced:
     """16-bit kernels of serving frameworks, timed by a profiler: no host in them, on GPUs without eager tables."""
 
@@ -201,23 +159,9 @@ class Traced:
                 found[spec.id] = (min(rate / spec.memory_bandwidth, 0.97), hold)
         return found
 
-    def scalar_share(self, boards: Mapping[str, tuple[float, float]], const: Constants) -> float:
-        """The share that fits kernels of one element a thread best (mean absolute log error over a grid)."""
-        return self._best(boards, const, "scalar_share", "scalar", SCALAR_GRID)
-
-    def gather(self, boards: Mapping[str, tuple[float, float]], const: Constants) -> float:
-        """The cycles an element that fit look-ups best."""
-        return self._best(boards, const, "gather", "gathers", GATHER_GRID)
-
-    def _best(
-        self,
-        boards: Mapping[str, tuple[float, float]],
-        const: Constants,
-        name: str,
-        field: str,
-        grid: FloatArray,
-    ) -> float:
-        """Value of constant ``name`` for the operators that have ``field`` in their traffic; its start without any."""
+    def best(self, boards: Mapping[str, tuple[float, float]], const: Constants, name: str) -> float:
+        """The value of a constant that fits its operators best (mean absolute log error over a grid)."""
+        field, grid = TRACED_CONSTANTS[name]
         groups = [(g, b, s) for g, b, s in self.groups if g.id in boards and getattr(traffic_of(b, g), field).any()]
         if not groups:
             return float(getattr(START, name))
@@ -254,38 +198,86 @@ def _rate(moved: FloatArray, seconds: FloatArray) -> float:
     return min(overall, 1.0 / float(slope)) if slope > 0.0 else overall
 
 
-def fit_memory_bound(
-    frame: Frame, gpus: Mapping[str, GPUSpec], seed: int = 0
-) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+class MemoryFit(JointFit):
+    """Constants, both shares, and the host's times after a launch, all as logarithms."""
+
+    most = EVALUATIONS
+
+    def __init__(self, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> None:
+        self.specs = gpus
+        self.gpus, self.rows = of_boards(partial(read_rows, seed=seed), frame, gpus)
+        others = sorted(set(frame["gpu"].astype(str)) & set(gpus) - {gpu.id for gpu in self.gpus})
+        self.traced, count = Traced(frame, [gpus[name] for name in others], seed), len(self.gpus)
+        self.boards = [Device.sheet(gpu, gpu.vector_flops("fp32")) for gpu in self.gpus]
+        self.host = np.nan_to_num(self.rows.host, nan=3e-5)
+        start = {name: np.log([getattr(START, name)]) for name in Constants.names() if name not in _KEPT}
+        start |= {"share": np.full(count, np.log(0.85)), "hold": np.full(count, np.log(HOLD))}
+        start["after"] = np.full(2 * count, np.log(AFTER_LAUNCH_S))
+        self.unknowns = Unknowns(start, {"hold": 3.0, "after": 3.0}, 0.3)
+        self.start, self.pull = self.unknowns.start, self.unknowns.pull
+
+    def parts(self, x: FloatArray) -> tuple[Constants, FloatArray, FloatArray, FloatArray]:
+        """Constants, and by GPU: bandwidth share, L2 share, and launch time by operator."""
+        part = {name: np.exp(values) for name, values in self.unknowns.split(x).items()}
+        after = part.pop("after").reshape(-1, 2)[:, (0, 1, 1)]  # element-wise; softmax and norm
+        share, hold = part.pop("share"), part.pop("hold")
+        const = replace(START, **{name: float(value[0]) for name, value in part.items()})
+        return const, share, hold, launch_s(self.host, after)
+
+    def seconds(self, x: FloatArray) -> FloatArray:
+        """Measured latency that ``x`` gives for every row."""
+        const, share, hold, launch = self.parts(x)
+        g = self.rows.gpu
+        device = of_rows(self.boards, g).sustaining(bandwidth=share[g])
+        result: FloatArray = launch[g, self.rows.op] + kernel_seconds(self.rows.traffic, device, hold[g], const)
+        return result
+
+    def stages(self) -> Iterator[Stage]:
+        """Everything on the reference boards (newer than Pascal, HBM), then the rest's own scalars."""
+        reference = is_reference(self.gpus)
+        if not reference.any():
+            reference[:] = True
+        log, weight = np.log(self.rows.seconds), self.rows.weight / 0.05
+
+        def errors(rows: BoolArray, x: FloatArray) -> FloatArray:
+            found: FloatArray = ((np.log(self.seconds(x)) - log) * weight)[rows]
+            return found
+
+        for boards, shared in ((reference, True), (~reference, False)):
+            if boards.any():
+                free = self.unknowns.marks({"share": boards, "hold": boards, "after": np.repeat(boards, 2)}, shared)
+                yield Stage(partial(errors, boards[self.rows.gpu]), free)
+
+    def artifact(self, boosters: Mapping[str, Any]) -> Fitted:
+        """A `MemoryBound` of the boards that were measured, and of those that were only traced."""
+        const, share, hold, launch = self.parts(self.x)
+        boards = {g.id: (float(share[i]), float(hold[i])) for i, g in enumerate(self.gpus)}
+        boards |= self.traced.boards(float(np.median(hold)))
+        told = {name: self.traced.best(boards, const, name) for name in TRACED_CONSTANTS}
+        known, shares = [self.specs[g] for g in boards], np.array([share for share, _ in boards.values()])
+        manifest: dict[str, Any] = {
+            "kind": "memory_bound", "name": "memory_bound", "families": list(FAMILIES), "dtypes": list(DTYPES),
+            "gpus": list(boards), "boards": list(boards), "constants": asdict(replace(const, **told)), "calibrated": {},
+            "features": ["read_bytes", "write_bytes", "rows", "cols"],
+            "share_by_memory_type": share_by_type(known, shares),
+            "share_by_architecture": share_by_architecture(known, shares),
+            "hold_by_architecture": {
+                a: float(np.median([hold[i] for i, g in enumerate(self.gpus) if g.architecture == a]))
+                for a in sorted({g.architecture for g in self.gpus})
+            },
+            "eager_overhead_s": by_call(OPS, self.gpus, self.host, launch),
+            "rows": len(self.rows.seconds),
+        }  # fmt: skip
+        return manifest, {"boards": np.array(list(boards.values()))}
+
+
+def fit_memory_bound(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int = 0) -> Fitted:
     """Manifest and weights of a `MemoryBound` fitted to the eager fp32 rows of ``frame`` on the GPUs of ``gpus``.
 
     ``frame`` is in the measurement schema; rows that it marks as test or flags are left out. Raises SpecError where
     nothing is left.
     """
-    specs, rows = of_boards(partial(read_rows, seed=seed), frame, gpus)
-    fit = Fit(specs, rows)
-    fit.solve()
-    const, share, hold, launch = fit.parts(fit.x)
-    boards = {g.id: (float(share[i]), float(hold[i])) for i, g in enumerate(specs)}
-    others = sorted(set(frame["gpu"].astype(str)) & set(gpus) - set(boards))
-    traced = Traced(frame, [gpus[name] for name in others], seed)
-    boards |= traced.boards(float(np.median(hold)))
-    const = replace(const, scalar_share=traced.scalar_share(boards, const), gather=traced.gather(boards, const))
-    known = [gpus[g] for g in boards]
-    manifest: dict[str, Any] = {
-        "kind": "memory_bound", "name": "memory_bound", "families": list(FAMILIES), "dtypes": list(DTYPES),
-        "gpus": list(boards), "boards": list(boards), "constants": asdict(const), "calibrated": {},
-        "features": ["read_bytes", "write_bytes", "rows", "cols"],
-        "share_by_memory_type": share_by_type(known, np.array([share for share, _ in boards.values()])),
-        "share_by_architecture": share_by_architecture(known, np.array([share for share, _ in boards.values()])),
-        "hold_by_architecture": {
-            a: float(np.median([hold[i] for i, g in enumerate(specs) if g.architecture == a]))
-            for a in sorted({g.architecture for g in specs})
-        },
-        "eager_overhead_s": by_call(OPS, specs, fit.host, launch),
-        "rows": len(rows.seconds),
-    }  # fmt: skip
-    return manifest, {"boards": np.array(list(boards.values()))}
+    return fit(MemoryFit(frame, gpus, seed), seed)
 
 
 def share_by_architecture(gpus: list[GPUSpec], share: FloatArray) -> dict[str, float]:

@@ -14,8 +14,9 @@ Rows are drawn by GPU and layout; the same seed gives the same bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,10 @@ from predictor.estimators.tile_gemm import FP32
 from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
 from predictor.training.adapt import AFTER_LAUNCH_S, by_call, fitted_rows, launch_s, of_boards, of_rows
+from predictor.training.family import Fitted, JointFit, Stage, fit
 from predictor.training.fit_serving import of_cores
 from predictor.training.kernel_choice import fit_choice
-from predictor.training.solve import Unknowns, solve
+from predictor.training.solve import Unknowns
 from predictor.training.tile_transfer import fill_rates, is_reference, is_steady, power_need, shrink_sustained
 
 FloatArray = npt.NDArray[np.float64]
@@ -189,21 +191,28 @@ def _sigmoid(x: FloatArray) -> FloatArray:
     return result
 
 
-class Fit:
-    """One fit: boards, constants and the rows they are fitted to."""
+class TileFit(JointFit):
+    """Boards, constants and the rows they are fitted to."""
 
-    def __init__(self, gpus: list[GPUSpec], rows: Rows) -> None:
-        self.gpus, self.boards = gpus, [Device.sheet(g, g.peak_flops("fp32")) for g in gpus]
+    most = EVALUATIONS
+
+    def __init__(self, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> None:
+        self.gpus, rows = of_boards(read_rows, frame, gpus)
+        self.boards = [Device.sheet(g, g.peak_flops("fp32")) for g in self.gpus]
         #: Index into `LIBRARIES` of each board, (gpus,).
-        self.libraries: IntArray = np.array([rows.library[rows.gpu == i][0] for i in range(len(gpus))])
+        self.libraries: IntArray = np.array([rows.library[rows.gpu == i][0] for i in range(len(self.gpus))])
         present = np.zeros((len(sgemm.LIBRARIES), len(sgemm.LAYOUTS), len(sgemm.TILES)), dtype=bool)
         known = rows.tile >= 0
         counts = np.zeros(present.shape, dtype=np.int64)
         np.add.at(counts, (rows.library[known], rows.layout[known], rows.tile[known]), 1)
         total = np.maximum(counts.sum(axis=2, keepdims=True), 1)
-        self.parameters = Parameters(len(gpus), (counts > 0) & (counts >= MIN_SHARE * total))
-        self.host = self._hosts(rows)
-        self.x = self.parameters.start.copy()
+        self.parameters = Parameters(len(self.gpus), (counts > 0) & (counts >= MIN_SHARE * total))
+        self.start, self.pull, self.host = self.parameters.start, self.parameters.pull, self._hosts(rows)
+        named = known & self.parameters.present[rows.library, rows.layout, rows.tile]
+        named &= (rows.shape.k <= MAX_K) & (rows.splits <= MAX_SPLITS)
+        named &= rows.seconds > ABOVE_HOST * self.host[rows.gpu, rows.layout]
+        rows = rows.take(np.nonzero(named)[0])
+        self.rows = rows.take(sample(rows, ROWS_PER_GROUP, seed))
 
     def _hosts(self, rows: Rows) -> FloatArray:
         """What a call takes the host, seen where the kernel is short: a low quantile, of shape (gpus, layouts)."""
@@ -246,8 +255,9 @@ class Fit:
                 out[index, j] = np.log(self.seconds(self.x, part, full * t, full * s))
         return out
 
-    def fit_choices(self, rows: Rows) -> None:
-        """Penalties by library and layout from the kernels that ``rows`` name."""
+    def _fit_choices(self) -> None:
+        """Penalties by library and layout from the kernels that the rows name."""
+        rows = self.rows
         tiles, splits = sgemm.all_candidates()
         split_index = sgemm.split_indices(splits)
         times = self.choice_times(rows)
@@ -260,23 +270,13 @@ class Fit:
                 choice = fit_choice(times[own], picked[own], tiles, split_index, sizes)
                 by_tile[lib, layout], by_split[lib, layout] = choice.tile, choice.split
 
-    def solve(self, rows: Rows, free: npt.NDArray[np.bool_]) -> None:
-        """Least squares over the parameters marked ``free`` on rows whose kernel is named."""
-        log, p = np.log(rows.seconds), self.parameters
-
-        def errors(x: FloatArray) -> FloatArray:
-            error: FloatArray = np.log(self.seconds(x, rows, rows.tile, rows.splits)) - log
-            return error * rows.weight / 0.05
-
-        self.x = solve(errors, p.start, p.pull, begin=self.x, free=free, most=EVALUATIONS).x
-
-    def solve_in_steps(self, rows: Rows) -> None:
+    def stages(self) -> Iterator[Stage]:
         """Reference boards, then other boards with HBM, then the scalars of the rest (see the module)."""
         reference, steady = is_reference(self.gpus), is_steady(self.gpus)
         p = self.parameters
         taught = np.zeros(p.present.shape, dtype=bool)
         for boards in (reference, steady & ~reference, ~steady):
-            part = rows.take(np.nonzero(boards[rows.gpu])[0])
+            part = self.rows.take(np.nonzero(boards[self.rows.gpu])[0])
             if not len(part.seconds):
                 continue
             ran = np.zeros(p.present.shape, dtype=bool)
@@ -288,8 +288,13 @@ class Fit:
                 self._fill(taught)
                 kernels, libraries = np.zeros_like(kernels), np.zeros_like(libraries)
             free = {"efficiency": kernels[p.present], **dict.fromkeys(("u", "bandwidth", "after"), boards)}
-            self.solve(part, p.marks({**free, **dict.fromkeys(OF_LIBRARY, libraries)}, first))
+            yield Stage(partial(self.errors, part), p.marks({**free, **dict.fromkeys(OF_LIBRARY, libraries)}, first))
             taught |= ran
+
+    def errors(self, rows: Rows, x: FloatArray) -> FloatArray:
+        """Weighted log errors of rows whose kernel is named."""
+        error: FloatArray = np.log(self.seconds(x, rows, rows.tile, rows.splits)) - np.log(rows.seconds)
+        return error * rows.weight / 0.05
 
     def _fill(self, taught: BoolArray) -> None:
         """Constants of kernels and libraries that are not among the ``taught`` (libraries, layouts, tiles)."""
@@ -302,6 +307,30 @@ class Fit:
         nearest = [sgemm.nearest_library(known, library) for library in range(len(known))]
         part |= {name: part[name][nearest] for name in OF_LIBRARY}
         self.x = p.join(part)
+
+    def artifact(self, boosters: Mapping[str, Any]) -> Fitted:
+        """A `TileGemm` of the measured boards."""
+        self._fit_choices()
+        efficiency, part = self.parameters.efficiency(self.x), self.parameters.split(self.x)
+        scale = _scale(efficiency, self.rows, is_steady(self.gpus)[self.rows.gpu])
+        sustained = shrink_sustained(self.gpus, np.exp(part["u"]) * scale[self.libraries, 0, 0])
+        boards = zip(self.gpus, sustained.tolist(), np.exp(part["bandwidth"]).tolist(), strict=True)
+        cores = {
+            f"{ANY_GPU}|{sgemm.LIBRARIES[i]}|{FP32}": replace(
+                self.parameters.constants(self.x, i), efficiency=efficiency[i] / scale[i]
+            )
+            for i in np.unique(self.libraries).tolist()
+        }
+        return {
+            "kind": "tile_gemm", "name": "tile_gemm", "families": ["gemm"], "dtypes": [FP32],
+            "gpus": [gpu.id for gpu in self.gpus], "features": ["batch", "m", "n", "k", "layout"],
+            **of_cores(cores, {}, boosters),
+            "boards": {gpu.id: sgemm.Board(*own).to_manifest() for gpu, *own in boards},
+            "power_need": power_need(self.gpus, sustained),
+            "libraries": {generation(g): sgemm.LIBRARIES[i] for g, i in zip(self.gpus, self.libraries, strict=True)},
+            "eager_overhead_s": by_call(sgemm.LAYOUTS, self.gpus, self.host, self.launch(self.x)),
+            "rows": len(self.rows.seconds),
+        }, {}  # fmt: skip
 
 
 def measured_libraries(kernels: BoolArray) -> BoolArray:
@@ -318,50 +347,13 @@ def sample(rows: Rows, limit: int, seed: int) -> IntArray:
     return np.sort(np.concatenate(drawn))
 
 
-def fit_tile_gemm(
-    frame: Frame, gpus: Mapping[str, GPUSpec], seed: int = 0
-) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+def fit_tile_gemm(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int = 0) -> Fitted:
     """Manifest and weights of a `TileGemm` fitted to the fp32 gemm rows of ``frame`` on the GPUs of ``gpus``.
 
     ``frame`` is in the measurement schema; rows that it marks as test or flags are left out. Raises SpecError where
     nothing is left.
     """
-    return _export(*fit_rows(*of_boards(read_rows, frame, gpus), seed))
-
-
-def fit_rows(specs: list[GPUSpec], rows: Rows, seed: int) -> tuple[Fit, Rows]:
-    """The steps of this module on rows of ``specs``; also the rows that it drew."""
-    fit = Fit(specs, rows)
-    named = (rows.tile >= 0) & fit.parameters.present[rows.library, rows.layout, rows.tile]
-    named &= (rows.shape.k <= MAX_K) & (rows.splits <= MAX_SPLITS)
-    named &= rows.seconds > ABOVE_HOST * fit.host[rows.gpu, rows.layout]
-    rows = rows.take(np.nonzero(named)[0])
-    rows = rows.take(sample(rows, ROWS_PER_GROUP, seed))
-    fit.solve_in_steps(rows)
-    fit.fit_choices(rows)
-    return fit, rows
-
-
-def _export(fit: Fit, rows: Rows) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    efficiency, part = fit.parameters.efficiency(fit.x), fit.parameters.split(fit.x)
-    scale = _scale(efficiency, rows, is_steady(fit.gpus)[rows.gpu])
-    sustained = shrink_sustained(fit.gpus, np.exp(part["u"]) * scale[fit.libraries, 0, 0])
-    boards = zip(fit.gpus, sustained.tolist(), np.exp(part["bandwidth"]).tolist(), strict=True)
-    cores = {
-        f"{ANY_GPU}|{sgemm.LIBRARIES[i]}|{FP32}": replace(
-            fit.parameters.constants(fit.x, i), efficiency=efficiency[i] / scale[i]
-        )
-        for i in np.unique(fit.libraries).tolist()
-    }
-    return {
-        "kind": "tile_gemm", "name": "tile_gemm", "families": ["gemm"], "dtypes": [FP32],
-        "gpus": [gpu.id for gpu in fit.gpus], "features": ["batch", "m", "n", "k", "layout"], **of_cores(cores, {}, {}),
-        "boards": {gpu.id: sgemm.Board(*own).to_manifest() for gpu, *own in boards},
-        "power_need": power_need(fit.gpus, sustained),
-        "libraries": {generation(g): sgemm.LIBRARIES[i] for g, i in zip(fit.gpus, fit.libraries, strict=True)},
-        "eager_overhead_s": by_call(sgemm.LAYOUTS, fit.gpus, fit.host, fit.launch(fit.x)),
-        "rows": len(rows.seconds),
-    }, {}  # fmt: skip
+    return fit(TileFit(frame, gpus, seed), seed)
 
 
 def _scale(efficiency: FloatArray, rows: Rows, steady: npt.NDArray[np.bool_]) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ def solve(
     *,
     begin: FloatArray | None = None,
     free: npt.NDArray[np.bool_] | None = None,
+    bounds: tuple[Sequence[float], Sequence[float]] | None = None,
     scale: float = 1.0,
     step: float | None = None,
     most: int | None = None,
@@ -35,7 +36,7 @@ def solve(
     """Unknowns (u,) that balance ``errors`` (of rows, and whatever else) and ``pull`` x their distance from ``start``.
 
     The loss is soft L1 beyond ``scale``. The search sets out at ``begin`` (None: the start) and moves those that are
-    ``free`` (None: all), ``most`` times, by differences of ``step`` (relative).
+    ``free`` (None: all) within their ``bounds`` (lows, highs), ``most`` times, by differences of ``step`` (relative).
     """
     whole = (start if begin is None else begin).copy()
     moves = np.ones(len(start), dtype=bool) if free is None else free
@@ -46,7 +47,10 @@ def solve(
         return np.concatenate([errors(whole), (x - start[moves]) * pulls])
 
     optimize: Any = require("scipy.optimize")
-    found = optimize.least_squares(gaps, whole[moves], loss="soft_l1", f_scale=scale, diff_step=step, max_nfev=most)
+    found = optimize.least_squares(
+        gaps, whole[moves], bounds=bounds or (-np.inf, np.inf), loss="soft_l1", f_scale=scale, diff_step=step,
+        max_nfev=most,
+    )  # fmt: skip
     whole[moves] = found.x
     return Solution(whole, float(found.cost))
 

@@ -273,7 +273,7 @@ def test_eight_rows_of_a_system_teach_its_sharing(measured) -> None:
     pcie = measured[(measured["system"] == "l40s-pcie") & (measured["kind"] == "all_reduce")].reset_index(drop=True)
     rows = fit_collective.rows_of(pcie, gpus_of(pcie))
     drawn = np.array([2, 15, 20, 27, 40, 50, 60, 65])
-    own = fit_collective.fit_own(rows.take(drawn), TRUTH).logs()
+    own = fit_collective.SystemLaw(rows.take(drawn), TRUTH).find()
     rest = rows.take(np.setdiff1d(np.flatnonzero(rows.links.ranks == 8), drawn))
 
     def median(scalars) -> float:
@@ -282,4 +282,4 @@ def test_eight_rows_of_a_system_teach_its_sharing(measured) -> None:
     assert median(own) < 0.05 and median(own) < median(np.zeros(len(OWN)))
     every = fit_collective.rows_of(measured, gpus_of(measured))
     with pytest.raises(RequestError, match="expected those of one"):
-        fit_collective.fit_own(every, TRUTH)
+        fit_collective.SystemLaw(every, TRUTH)
