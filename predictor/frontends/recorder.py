@@ -79,14 +79,23 @@ _MOST_KNOWN = 50_000
 
 
 def _result(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """What a call gives on the meta device: of one that makes new tensors, as it gave before."""
-    if not _makes_new(func):
+    """What a call gives on the meta device: of one that makes new tensors, or writes into its first operand, as it gave
+    before."""
+    if len(_KNOWN) >= _MOST_KNOWN:
+        _KNOWN.clear()
+    in_place = _in_place(func)
+    if not in_place and not _makes_new(func):
         return func(*args, **kwargs)
     try:
         key = (func, _described(args), _described(tuple(kwargs.items())))
         known = _KNOWN.get(key)
     except TypeError:  # an argument that is no key
         return func(*args, **kwargs)
+    if in_place:
+        if known is None:
+            func(*args, **kwargs)
+            _KNOWN[key] = (False, ())
+        return args[0] if func._schema.returns else None
     if known is None:
         out = func(*args, **kwargs)
         each = out if isinstance(out, tuple) else (out,)
@@ -94,8 +103,6 @@ def _result(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             read = {t.untyped_storage()._cdata for t in _tensors((*args, *kwargs.values()))}
             if any(t.untyped_storage()._cdata in read for t in each):  # a view that says nothing of it (_unsafe_view)
                 return out
-            if len(_KNOWN) >= _MOST_KNOWN:
-                _KNOWN.clear()
             _KNOWN[key] = (isinstance(out, tuple), tuple((t.shape, t.stride(), t.dtype) for t in each))
         return out
     several, sizes = known
@@ -112,6 +119,16 @@ def _makes_new(func: Any) -> bool:
         return False
     new = all(value.alias_info is None for value in (*schema.arguments, *schema.returns))
     return bool(schema.returns) and new and all(str(value.type) == "Tensor" for value in schema.returns)
+
+
+@lru_cache(maxsize=4096)
+def _in_place(func: Any) -> bool:
+    """Whether an operator writes into its first operand, of which its shape stays, and gives that or nothing."""
+    schema = func._schema
+    if torch.Tag.inplace_view in func.tags or len(schema.returns) > 1 or not schema.name.endswith("_"):
+        return False
+    written = [value.alias_info is not None and value.alias_info.is_write for value in schema.arguments]
+    return schema.name.partition("::")[2] not in aten.FREE and bool(written) and written[0]
 
 
 def _described(value: Any) -> Any:

@@ -126,9 +126,10 @@ def _built(name: str, build: Callable[[], Any], asked: Sequence[Input]) -> tuple
     """The module on the meta device and its arguments: those asked for, else what ``build`` gives beside it."""
     torch = need_torch()
     from predictor.frontends import torch_trace
+    from predictor.frontends.substitutes import Unfilled
 
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), Unfilled():
             made = build()
     except RequestError:
         raise

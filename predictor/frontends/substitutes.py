@@ -41,6 +41,28 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _HALF = (torch.float16, torch.bfloat16)
 
 
+#: Functions that give a tensor other numbers and nothing else, by definition of torch.nn.init and torch.Tensor.
+_NUMBERS = words_of(
+    """
+    normal_ uniform_ trunc_normal_ constant_ ones_ zeros_ kaiming_normal_ kaiming_uniform_ xavier_normal_
+    xavier_uniform_ orthogonal_ fill_ zero_ random_ bernoulli_ exponential_ erfinv_ clamp_ mul_ add_ sub_ div_
+    """
+)
+
+
+class Unfilled(TorchFunctionMode):  # type: ignore[misc]
+    """While a module is built on the meta device its weights get no numbers, which they cannot hold: PyTorch works out
+    the shape of every step of that in Python, which takes longer than all else of building."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in _NUMBERS:
+            filled = args[0] if args else kwargs.get("tensor")
+            if isinstance(filled, torch.Tensor) and filled.device.type == "meta":
+                return filled
+        return func(*args, **kwargs)
+
+
 class Substitutes(TorchFunctionMode):  # type: ignore[misc]
     """Functions of torch as CUDA tensors take them. ``fused``: attention is one kernel."""
 
@@ -53,6 +75,8 @@ class Substitutes(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        if name == "__get__":  # a property, of which a pass reads thousands
+            return func(*args, **kwargs)
         if "device" in kwargs and _is_gpu(kwargs["device"]):
             kwargs = {**kwargs, "device": "meta"}
         if name in ("cuda", "to", "cpu") and args and isinstance(args[0], torch.Tensor):
@@ -215,11 +239,12 @@ _SUBSTITUTES: dict[str, Callable[..., Any]] = {
 @contextlib.contextmanager
 def as_on_a_gpu() -> Iterator[None]:
     """Python functions of torch run their bodies, whose calls are seen; autocast of CUDA is on without a GPU; no layer
-    takes a fused path that meta tensors have no kernel for."""
+    takes a fused path that meta tensors have no kernel for; optimizers work on lists of tensors."""
     from torch import _tensor, autograd, functional
     from torch.cuda.amp import common
     from torch.nn import functional as nn_functional
-    from torch.utils import checkpoint
+    from torch.optim import optimizer
+    from torch.utils import _foreach_utils, checkpoint
 
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     answers: list[tuple[Any, str, Any]] = [
@@ -230,6 +255,8 @@ def as_on_a_gpu() -> Iterator[None]:
         (checkpoint, "_infer_device_type", "cuda"),
     ]  # fmt: skip
     answers += _of_transformers()
+    devices = [*_foreach_utils._get_foreach_kernels_supported_devices(), "meta"]
+    answers.append((optimizer, "_get_foreach_kernels_supported_devices", devices))
     kept = [(module, name, getattr(module, name)) for module, name, _ in answers]
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

@@ -113,7 +113,8 @@ def record(
                 heads = _losses(loss(out) if loss is not None else out) if train else []
             if train:
                 _backward(heads, recorder, fused_attention)
-        update = _update(module, optimizer, recorder) if train and optimizer is not None else Graph(())
+        with as_on_a_gpu():
+            update = _update(module, optimizer, recorder) if train and optimizer is not None else Graph(())
     graph = folded(joined_losses(recorder.nodes))
     every = dict.fromkeys(module.parameters())
     shape: tuple[int, ...] = next(
