@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 for folder in (ROOT, ROOT / "scripts"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
+
+from accuracy_rows import Rows  # noqa: E402
 
 import predictor  # noqa: E402
 from predictor.errors import RequestError, TilecastError, UnsupportedError, one_line  # noqa: E402
@@ -102,61 +103,37 @@ def training(row: Any) -> float:
     return predictor.predict(model, row["gpu"], mode="train", dtype="bf16", execution="compile", dp=gpus).latency_ms
 
 
-def forecast(suite: str, row: Any) -> dict[str, Any]:
-    """The row's case, measured and forecast milliseconds, and why there is none."""
-    if suite == SUITES[0]:
-        case = f"{row['nickname']} x{row['num_gpus']} b{row['batch_size']}"
-        kind, measured = str(row["nickname"]), float(row["batch_latency_s"]) * 1e3
-    else:
-        case, kind, measured = str(row["case"]), str(row["benchmark"]), float(row["measured_ms"])
-    found: dict[str, Any] = {"suite": suite, "kind": kind, "case": case, "measured_ms": measured}
-    try:
-        return found | {"predicted_ms": diffusion(row) if suite == SUITES[0] else training(row), "note": ""}
-    except TilecastError as error:
-        return found | {"predicted_ms": None, "note": one_line(str(error))[:200]}
-
-
-def line(title: str, off: Any) -> str:
-    """One line of the table: signed ratios minus one."""
-    of = np.abs(off) * 100
-    return (
-        f"{title:24}{len(off):6}{of.mean():8.1f}{np.median(of):8.1f}{np.quantile(of, 0.9):8.1f}{off.mean() * 100:+8.1f}"
-    )
+def about(suite: str, row: Any) -> tuple[str, str, float, Callable[[Any], float]]:
+    """A row's kind and case, its measured milliseconds, and what forecasts it."""
+    if suite != SUITES[0]:
+        return str(row["benchmark"]), str(row["case"]), float(row["measured_ms"]), training
+    gpus = int(row["num_gpus"])
+    over = f"{gpus} GPU{'s' if gpus > 1 else ''}"
+    case = f"{row['nickname']}, {over} ulysses {row['ulysses_degree']}, batch {row['batch_size']}"
+    return str(row["nickname"]), case, float(row["batch_latency_s"]) * 1e3, diffusion
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with the public data ($TILECAST_DATA)")
     parser.add_argument("--suite", choices=SUITES, help="this suite alone (default: both)")
-    parser.add_argument("--out", type=Path, help="every row with its forecast or note, as CSV")
+    parser.add_argument("--out", type=Path, help="every row with its forecast or note, as CSV, a file a suite")
     args = parser.parse_args()
-    pandas = require("pandas")
-    rows = []
-    suites = (args.suite,) if args.suite else SUITES
-    for suite in suites:
+    for suite in (args.suite,) if args.suite else SUITES:
         path = args.data / "ground_truth" / f"{suite}.csv"
         if not path.is_file():
             raise RequestError(f"no ground_truth/{suite}.csv in {args.data}; expected the public data")
-        frame = pandas.read_csv(path)
-        frame = frame[frame["gpu"].str.startswith("h100")]
-        rows += [forecast(suite, row) for _, row in frame.iterrows()]
-    done = pandas.DataFrame(rows)
-    if args.out:
-        done.to_csv(args.out, index=False)
-    for suite in suites:
-        of = done[done["suite"] == suite]
-        known = of[of["predicted_ms"].notna()]
-        off = known["predicted_ms"].astype(float) / known["measured_ms"] - 1.0
-        print(f"\n{suite:24}{'n':>6}{'mean':>8}{'median':>8}{'p90':>8}{'signed':>8}   % of the measured time")
-        for kind in known["kind"].unique():
-            print(line(kind, off[known["kind"] == kind]))
-        if len(off):
-            print(line("all", off))
-        for place in off.abs().sort_values(ascending=False).index[:5]:
-            print(f"  worst: {known['case'][place]}: {off[place]:+.1%} of {known['measured_ms'][place]:,.1f} ms")
-        print(f"rows with a forecast: {len(known)} of {len(of)}; the others:")
-        for note, count in of.loc[of["predicted_ms"].isna(), "note"].value_counts().items():
-            print(f"  {count:4} {note}")
+        frame = require("pandas").read_csv(path)
+        rows = Rows(args.out.with_name(f"{args.out.stem}-{suite}.csv") if args.out else None)
+        for _, row in frame[frame["gpu"].str.startswith("h100")].iterrows():
+            kind, case, measured, find = about(suite, row)
+            if case in rows.found:
+                continue
+            try:
+                rows.add(kind, case, measured, find(row))
+            except TilecastError as error:
+                rows.add(kind, case, measured, None, one_line(str(error))[:200])
+        rows.print_table(suite, also=r"(\d GPUs?) " if suite == SUITES[0] else "")
     return 0
 
 

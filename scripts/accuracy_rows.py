@@ -1,4 +1,4 @@
-"""What scripts that forecast a suite row by row share: rows that are kept as they come, and tables of errors by kind."""
+"""What scripts that forecast a suite row by row share: rows that are kept as they come, tables of errors by kind."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ COLUMNS = ("kind", "case", "measured_ms", "predicted_ms", "note")
 
 
 class Rows:
-    """Rows of a suite that have been forecast; with ``path`` each is written there at once, beside those of a run before
-    that are read from it."""
+    """Rows of a suite that have been forecast; with ``path`` each is written there at once, beside those of a run
+    before, which are read from it."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -36,8 +36,9 @@ class Rows:
             with self.path.open("a", newline="") as file:
                 csv.DictWriter(file, COLUMNS).writerow(row)
 
-    def print_table(self, title: str, worst: int = 5) -> None:
-        """Errors by kind and of all rows, the worst ones, and why others have no forecast."""
+    def print_table(self, title: str, also: str = "", worst: int = 5) -> None:
+        """Errors by kind, by what the expression ``also`` finds in a case, and of all rows; the worst ones, and why
+        others have no forecast."""
         done = require("pandas").DataFrame(self.found.values(), columns=COLUMNS)
         for column in ("measured_ms", "predicted_ms"):
             done[column] = require("pandas").to_numeric(done[column])
@@ -46,6 +47,9 @@ class Rows:
         print(f"\n{title:24}{'n':>6}{'mean':>8}{'median':>8}{'p90':>8}{'signed':>8}   % of the measured time")
         for kind in sorted(known["kind"].unique()):
             print(_line(kind, off[known["kind"] == kind]))
+        found = known["case"].str.extract(also)[0] if also else known["kind"]
+        for word in sorted(found.dropna().unique()) if also else ():
+            print(_line(word, off[found == word]))
         print(_line("all", off))
         for place in off.abs().sort_values(ascending=False).index[:worst]:
             print(f"  worst: {known['case'][place]}: {off[place]:+.1%} of {known['measured_ms'][place]:,.1f} ms")

@@ -16,8 +16,10 @@ from predictor.ops.collective import Collective
 from predictor.ops.elementwise import FUNCTIONS, Copy, Dropout, Elementwise, Reduce
 from predictor.ops.embedding import CrossEntropy, Embedding
 from predictor.ops.gemm import Gemm
+from predictor.ops.moe import MoE
 from predictor.ops.norm import Norm, Softmax
 from predictor.ops.opaque import Opaque
+from predictor.ops.routing import RANDOM
 
 Ops = tuple[Op, ...]
 Rule = Callable[[Call], Ops]
@@ -320,6 +322,22 @@ def attended(phase: str = FORWARD) -> Rule:
             bool(call.kwargs.get("dropout")),
         )  # fmt: skip
         return (op,)
+
+    return rule
+
+
+# -- experts -----------------------------------------------------------------------------------------------------------
+
+
+def expert_layer(phase: str = FORWARD) -> Rule:
+    """Experts as `predictor.frontends.experts` notes them: x (n, h) first, of four matrices' gradients backward."""
+
+    def rule(call: Call) -> Ops:
+        x, up = call.operands[0], call.operands[2]
+        n, h = x.shape
+        words = call.kwargs
+        op = MoE(x.dtype, n, h, words["width"], up.shape[0], words["top_k"], words["gated"], distribution=RANDOM)
+        return (op,) if phase == FORWARD else op.backward()
 
     return rule
 

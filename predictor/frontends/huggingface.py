@@ -128,11 +128,11 @@ class HuggingFace(Source):
         """The module on the meta device; its parts run ``attention``."""
         if attention not in self._models:
             self._models.clear()  # one at a time: a large one takes a while to make
-            self._models[attention] = _made(self.data, attention, self.where)
+            self._models[attention] = made(self.data, attention, self.where)
         return self._models[attention]
 
 
-def _made(data: Mapping[str, Any], attention: str, where: str) -> Any:
+def made(data: Mapping[str, Any], attention: str, where: str) -> Any:
     """The class of a config on the meta device. RequestError, one line, where there is none or it refuses."""
     torch = need_torch()
     try:
@@ -141,10 +141,12 @@ def _made(data: Mapping[str, Any], attention: str, where: str) -> Any:
         raise UnsupportedError(
             f"{where}: tracing a model_type needs transformers: pip install 'tilecast[torch]'"
         ) from None
-    from predictor.frontends import huggingface_passes
+    from predictor.frontends import experts, huggingface_passes
+    from predictor.frontends.substitutes import Unfilled
 
     transformers.logging.set_verbosity_error()
     huggingface_passes.register_attention()
+    experts.register_experts()
     model_type = str(data["model_type"])
     known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if model_type not in known:
@@ -158,11 +160,23 @@ def _made(data: Mapping[str, Any], attention: str, where: str) -> Any:
         config = known[model_type].from_dict(dict(data))
         cls = _class_of(transformers, data, config)
         config._attn_implementation = attention
-        with torch.device("meta"):
-            return cls(config)
+        experts.ask_for_experts(config)
+        with torch.device("meta"), Unfilled():
+            model = cls(config)
+        if data.get("tie_word_embeddings") is False:
+            _with_own_head(model)
+        return model
     except Exception as error:
         said = one_line(f"{type(error).__name__}: {error}")[:300]
         raise RequestError(f"{where}: transformers cannot make this model: {said}") from None
+
+
+def _with_own_head(model: Any) -> None:
+    """A head of its own, where a class ties it to the embedding whatever the config says: T5's of transformers 5, which
+    unties a checkpoint that has weights of both."""
+    head, table = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is not None and getattr(head, "weight", None) is getattr(table, "weight", 0):
+        head.weight = type(head.weight)(head.weight.detach().clone())
 
 
 def _class_of(transformers: Any, data: Mapping[str, Any], config: Any) -> Any:

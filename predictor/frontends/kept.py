@@ -7,10 +7,12 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from predictor import __version__
 from predictor.errors import RequestError
 from predictor.graph.recording import Recording
 from predictor.graph.saved_graph import VERSION, load_recording, save_recording
@@ -25,8 +27,10 @@ def cache_folder() -> Path:
 
 
 def kept_or(make: Callable[[], Recording], name: str, key: Sequence[Any], packages: Sequence[str]) -> Recording:
-    """The recording that ``make`` gives, or gave for this ``key`` with these versions of ``packages`` and of torch."""
-    text = json.dumps([*key, [_version(each) for each in ("torch", *packages)], VERSION], sort_keys=True, default=str)
+    """The recording that ``make`` gives, or gave for this ``key`` with these versions of ``packages``, of torch, and of
+    what records here."""
+    versions = [_version(each) for each in ("torch", *packages)]
+    text = json.dumps([*key, versions, VERSION, __version__, _recorder()], sort_keys=True, default=str)
     path = cache_folder() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
     try:
         if path.is_file():
@@ -37,6 +41,16 @@ def kept_or(make: Callable[[], Recording], name: str, key: Sequence[Any], packag
     with contextlib.suppress(OSError):  # a folder that cannot be written: the next run records it again
         save_recording(found, path)
     return found
+
+
+@lru_cache(maxsize=1)
+def _recorder() -> str:
+    """Tells the code that records from that of other versions: its files, and those that fold what it records."""
+    package = Path(__file__).parent
+    found = hashlib.sha256()
+    for path in sorted((*package.glob("*.py"), *(package.parent / "graph").glob("*.py"))):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
 
 
 def _version(package: str) -> str:

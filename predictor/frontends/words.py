@@ -17,8 +17,9 @@ from predictor.yaml_reader import parse_yaml
 
 #: Pipelines that come with the house.
 PIPELINES = Path(__file__).parent / "pipelines"
-#: Before the name of a model that a reader knows: it is traced in place of being built.
-TRACED = "traced:"
+#: Before the name of a model that a reader knows: it is traced in place of being built; of one that sees images: the
+#: part that they pass is.
+TRACED, VISION = "traced:", "vision:"
 
 
 def model_of(name: str | Path, inputs: str | Sequence[str] | None = None) -> ModelConfig:
@@ -27,8 +28,8 @@ def model_of(name: str | Path, inputs: str | Sequence[str] | None = None) -> Mod
     A name of the catalogue, a config.json, a folder with one; a pipeline (.yaml), or the name of one of the house's;
     "hf:FOLDER", a snapshot of a Hugging Face repository; "file.py:function"; a saved graph (.json); an .onnx file; an
     archive of torch.export (.pt2).
-    A config.json of a model_type that no reader knows is traced, and so is
-    any as "traced:NAME". Raises RequestError, or one of its kinds.
+    A config.json of a model_type that no reader knows is traced, and so is any as "traced:NAME"; "vision:NAME" is the
+    part of a model that images pass. Raises RequestError, or one of its kinds.
     """
     text = str(name)
     if ".py:" in text:
@@ -56,18 +57,23 @@ def model_of(name: str | Path, inputs: str | Sequence[str] | None = None) -> Mod
         from predictor.frontends.pipelines import of_pipeline  # any other model starts without it
 
         return of_pipeline(pipeline, inputs, model_of)
+    if text.startswith(VISION):
+        from predictor.frontends.vision import of_tower
+
+        path = _config_file(text.removeprefix(VISION), VISION)
+        return of_tower(read_json(path), _name_of(path), str(path), inputs)
     _no_inputs(inputs, "only a model that is traced takes it (file.py:function)")
     if text.startswith(TRACED):
         return _traced(_config_file(text.removeprefix(TRACED)))
-    path: str | Path = snapshot(text.removeprefix("hf:")) if text.startswith("hf:") else name
+    named: str | Path = snapshot(text.removeprefix("hf:")) if text.startswith("hf:") else name
     try:
-        return load_config(path)
+        return load_config(named)
     except UnknownModelTypeError as error:
         import importlib.util
 
         if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
             raise UnknownModelTypeError(f"{error}; or pip install 'tilecast[torch]', with which it is traced") from None
-        return _traced(_config_file(str(path)))
+        return _traced(_config_file(str(named)))
 
 
 def _pipeline(text: str) -> Path | None:
@@ -91,14 +97,14 @@ def snapshot(text: str) -> Path:
     return max(there, key=lambda path: path.stat().st_mtime_ns)
 
 
-def _config_file(text: str) -> Path:
-    """The config.json of a name of the catalogue, or of a path."""
+def _config_file(text: str, kind: str = TRACED) -> Path:
+    """The config.json of a name of the catalogue, or of a path, which stood behind the word ``kind``."""
     named = CONFIGS / f"{text.strip().lower()}.json"
     path = named if "/" not in text and named.is_file() else Path(text).expanduser()
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
         load_config(text)  # an alias, or the error that says what there is
-        raise SpecError(f"model 'traced:{printable(text)}': expected a name of `tilecast models` or a config.json")
+        raise SpecError(f"model '{kind}{printable(text)}': expected a name of `tilecast models` or a config.json")
     return path
 
 
@@ -111,8 +117,11 @@ def _traced(path: Path) -> TracedModel:
 def _read(path: Path, *stamp: int) -> TracedModel:
     from predictor.frontends.huggingface import traced_config
 
-    name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
-    return traced_config(read_json(path), printable(name), str(path))
+    return traced_config(read_json(path), _name_of(path), str(path))
+
+
+def _name_of(path: Path) -> str:
+    return printable(path.parent.name if path.stem == "config" and path.parent.name else path.stem)
 
 
 def _no_inputs(inputs: str | Sequence[str] | None, why: str) -> None:
