@@ -16,6 +16,7 @@ from predictor.engines.releases import Release, age, as_of, numbers
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
 from predictor.ops.base import Op
+from predictor.ops.gemm import Gemm
 
 if TYPE_CHECKING:
     from predictor.engines.scheduling import Batching
@@ -62,9 +63,10 @@ class Engine:
     ``unpacks``: it has kernels that unpack weights which the GPU has no units for (Marlin). ``memory``: its share of
     the GPU's memory by version, the oldest first.
     ``decode_attention_of``: compute capability -> library whose decode attention comes nearest to what the engine runs
-    there. ``slower``: attention of a pass (`PREFILL`, `DECODE`) over that of the measured kernels, where an older
-    release runs older ones. ``called``: other names of its software; ``samples``: a step that gives logits chooses its
-    tokens on the GPU. ``vintages``: gives its releases, the oldest
+    there. ``given_narrow``: the library in whose tables the products of operands that come in 8 bits or fewer are, on
+    NVIDIA's boards, "" for ``kernels``. ``slower``: attention of a pass (`PREFILL`, `DECODE`) over that of the measured
+    kernels, where an older release runs older ones. ``called``: other names of its software; ``samples``: a step that
+    gives logits chooses its tokens on the GPU. ``vintages``: gives its releases, the oldest
     first; a function, so that nobody who asks for no engine reads one. ``batching``: gives the class of the scheduler
     that has such numbers (`predictor.engines.scheduling`); None where it serves no requests that arrive one by one.
     """
@@ -93,6 +95,7 @@ class Engine:
     unpacks: bool = True
     memory: tuple[MemoryRule, ...] = (WHOLE,)
     decode_attention_of: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    given_narrow: str = ""
     slower: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     called: tuple[str, ...] = ()
     samples: bool = False
@@ -125,12 +128,15 @@ class Engine:
     def library_of(self, gpu: GPUSpec) -> Callable[[Op], str] | None:
         """Library of an operator's kernels on ``gpu``, but for collectives; None where it is ``kernels`` for all."""
         decode = self.decode_attention_of.get(gpu.compute_capability or "")
-        if decode is None:
+        narrow = self.given_narrow if gpu.vendor == "nvidia" else ""
+        if decode is None and not narrow:
             return None
 
         def choose(op: Op) -> str:
-            one = isinstance(op, Attention) and op.is_decode and not op.shared_kv
-            return decode if one else self.kernels
+            if narrow and isinstance(op, Gemm) and op.quantized and not op.quant:
+                return narrow
+            one = decode is not None and isinstance(op, Attention) and op.is_decode and not op.shared_kv
+            return decode if one and decode is not None else self.kernels
 
         return choose
 

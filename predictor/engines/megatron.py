@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from predictor.engines.base import CALLS, Engine
+from predictor.engines.tensorrt_llm import CUBLASLT
 
 if TYPE_CHECKING:
     from predictor.engines.vintage import Vintage
@@ -21,6 +22,6 @@ def vintages() -> tuple[Vintage, ...]:
 ENGINES = (
     Engine(
         "megatron", host=CALLS, decode_host=CALLS, joins_dropout=True, views_heads=True, trains=True,
-        called=("megatron-lm", "megatron-deepspeed", "nemo"), vintages=vintages,
+        called=("megatron-lm", "megatron-deepspeed", "nemo"), vintages=vintages, given_narrow=CUBLASLT,
     ),
 )  # fmt: skip

@@ -101,6 +101,10 @@ def batching(rules: Scheduler) -> type[Batching]:
     return InFlight
 
 
+#: The library whose tables hold cuBLASLt's products of 8-bit operands with a scale a tensor (cublas_scaled_mm), which
+#: PyTorch's own (torch._scaled_mm) and Transformer Engine's (common/gemm/cublaslt_gemm.cu) are, too.
+CUBLASLT = TRTLLM.name
+
 LIBRARIES = (TRTLLM,)
 ENGINES = (
     Engine(

@@ -26,35 +26,40 @@ from predictor.roofline import FloatArray
 #: The best products' share of the peak at the clock that they run at: 708 TFLOP/s of MI300X at 1,207 of 2,100 MHz, 843
 #: of MI325X at 1,447. Source: ROCm blog, "Measuring max-achievable FLOPs", part 2.
 EFFICIENCY = 0.94
-#: (W per SM and GHz, at so many Hz) that tensor cores at the full rate of their generation draw, by compute capability,
-#: solved for (`scripts/sustained_rates.py`) at the best bf16 rate that a search over shapes found, by the forecast of
-#: that shape in a burst: A100 SXM 271.2 TFLOP/s, H100 SXM 794.5, each at its boost clock. Where boards disagree (10.0:
-#: B200, GB200), or none is published, nothing is held. Source: stas00/ml-engineering@744d01e, maximum achievable matmul
-#: FLOPS.
-CLOCK_WATTS: Mapping[str, tuple[float, float]] = {"8.0": (3.03, 1.41e9), "9.0": (3.59, 1.98e9)}
+#: (W per SM and GHz, at so many Hz) that tensor cores at the full rate of their generation draw, by compute capability
+#: and bits of an operand, solved for (`scripts/sustained_rates.py`) at the best rate that a search over shapes found:
+#: with it one in a hundred of the searched shapes is forecast faster in a long run. A100 SXM 271.2 TFLOP/s in bf16, H100
+#: SXM 794.5 in bf16, 1,402.6 in fp8 (4.20) and H200 SXM 1,453.4 (3.75), of which the mean is taken, each at its boost
+#: clock. Where boards disagree more (10.0: B200, GB200), or none is published, nothing is held. Source:
+#: stas00/ml-engineering@744d01e, maximum achievable matmul FLOPS.
+CLOCK_WATTS: Mapping[tuple[str, int], tuple[float, float]] = {
+    ("8.0", 16): (3.22, 1.41e9), ("9.0", 16): (3.58, 1.98e9), ("9.0", 8): (3.97, 1.98e9),
+}  # fmt: skip
 #: Steps in which the held clock is found, chosen by hand, not from data: each leaves at most a third of the error.
 _STEPS = 12
-#: Dtypes that the published rates tell of; int8 and 4 bit are not held.
-_DTYPES = ("tf32", "bf16", "fp16", "fp8")
+#: Dtypes that the published rates tell of, and whose bits they are counted with; int8 and 4 bit are not held.
+_DTYPES = {"tf32": 16, "bf16": 16, "fp16": 16, "fp8": 8}
 
 
-def held_clock(gpu: GPUSpec) -> float:
-    """Share of the boost clock, in (0, 1], that the power limit leaves in a long run of the best products.
+def held_clock(gpu: GPUSpec, bits: int = 16) -> float:
+    """Share of the boost clock, in (0, 1], that the power limit leaves in a long run of the best products of operands of
+    so many bits.
 
     >>> from predictor.hardware.gpu import load_gpu
     >>> round(held_clock(load_gpu("a100-pcie-80gb")), 2)
-    0.83
+    0.81
     """
-    known = need(gpu)
+    known = need(gpu, bits)
     if known is None:
         return 1.0
     watts, at_hz = known
     return min(1.0, at_hz / gpu.boost_clock_hz * float(np.cbrt(clock_left(gpu.power_limit_w / watts))))
 
 
-def need(gpu: GPUSpec) -> tuple[float, float] | None:
-    """Watts of the best products, and the clock in Hz at which they are drawn; None where none are known."""
-    watts, at_hz = CLOCK_WATTS.get(gpu.compute_capability or "", (0.0, 0.0))
+def need(gpu: GPUSpec, bits: int = 16) -> tuple[float, float] | None:
+    """Watts of the best products of operands of so many bits, and the clock in Hz at which they are drawn; None where
+    none are known."""
+    watts, at_hz = CLOCK_WATTS.get((gpu.compute_capability or "", bits), (0.0, 0.0))
     watts *= tensor_rate(gpu, "bf16") * gpu.sm_count * at_hz * 1e-9
     return (watts, at_hz) if watts else None
 
@@ -76,18 +81,17 @@ def held_s(ops: Sequence[Op], gpu: GPUSpec, seconds: FloatArray) -> FloatArray:
     """Seconds, (n,), of matrix products in a long run that take ``seconds`` (n,) by themselves; 0 for other operators,
     and where power holds nothing. The published rates are of plain products: fused experts and attention have none to
     be held to."""
-    known = need(gpu)
     held = np.zeros(len(ops))
-    if known is None or held_clock(gpu) == 1.0:
-        return held
-    watts, at_hz = known
-    rows = [i for i, op in enumerate(ops) if op.family == "gemm" and op.dtype in _DTYPES]
-    if not rows:
-        return held
-    boost = gpu.boost_clock_hz / at_hz
-    busy = np.array([ops[i].flops() / gpu.peak_flops(ops[i].dtype) for i in rows]) / EFFICIENCY * boost
-    bytes_s = np.minimum(np.array([ops[i].bytes_moved() for i in rows]) / gpu.memory_bandwidth, seconds[rows])
-    # The seconds are of the clock that their forecast takes; power has its part only below that.
-    clock_s = (seconds[rows] - bytes_s) * sustained_share(gpu) * boost
-    held[rows] = np.maximum(seconds_at(gpu.power_limit_w / watts, busy, bytes_s, clock_s), seconds[rows])
+    for bits in sorted({_DTYPES[op.dtype] for op in ops if op.family == "gemm" and op.dtype in _DTYPES}):
+        known = need(gpu, bits)
+        if known is None or held_clock(gpu, bits) == 1.0:
+            continue
+        watts, at_hz = known
+        rows = [i for i, op in enumerate(ops) if op.family == "gemm" and _DTYPES.get(op.dtype) == bits]
+        boost = gpu.boost_clock_hz / at_hz
+        busy = np.array([ops[i].flops() / gpu.peak_flops(ops[i].dtype) for i in rows]) / EFFICIENCY * boost
+        bytes_s = np.minimum(np.array([ops[i].bytes_moved() for i in rows]) / gpu.memory_bandwidth, seconds[rows])
+        # The seconds are of the clock that their forecast takes; power has its part only below that.
+        clock_s = (seconds[rows] - bytes_s) * sustained_share(gpu) * boost
+        held[rows] = np.maximum(seconds_at(gpu.power_limit_w / watts, busy, bytes_s, clock_s), seconds[rows])
     return held

@@ -119,16 +119,19 @@ class Writer:
         return self._adapted(name, x, out, rank) if rank and part.startswith("attention.") else out
 
     def _adapted(self, name: str, x: Tensor, y: Tensor, rank: int) -> Tensor:
-        """``y`` of a projection of ``x`` and what an adapter of low rank adds to it (Hu et al., arXiv:2106.09685)."""
+        """``y`` of a projection of ``x`` and what an adapter of low rank adds to it, scaled by alpha over the rank (Hu et
+        al., arXiv:2106.09685; peft tuners/lora/layer.py: ``result + lora_B(lora_A(x)) * scaling``)."""
         m, k, n = y.elements // y.shape[-1], x.shape[-1], y.shape[-1]
         down = Tensor(f"{name} {ADAPTER} down", ("rank", x.axes[-1]), (rank, k), self.act, WEIGHT)
         up = Tensor(f"{name} {ADAPTER} up", (y.axes[-1], "rank"), (n, rank), self.act, WEIGHT, y.segments)
         inner = Tensor(down.name, (*x.axes[:-1], "rank"), (*x.shape[:-1], rank), self.act)
         added = Tensor(up.name, y.axes, y.shape, self.act, segments=y.segments)
+        scaled = Tensor(f"{name} {ADAPTER} scale", y.axes, y.shape, self.act, segments=y.segments)
         total = Tensor(f"{name} {ADAPTER}", y.axes, y.shape, self.act, segments=y.segments)
         self.put(Gemm(self.act, m, rank, k), down.name, (x, down), inner, calls=4)
         self.put(Gemm(self.act, m, n, rank), up.name, (inner, up), added, calls=4)
-        return self.put(Elementwise(self.act, "add", y.elements), total.name, (y, added), total)
+        self.put(Elementwise(self.act, "mul_scalar", y.elements), scaled.name, (added,), scaled)
+        return self.put(Elementwise(self.act, "add", y.elements), total.name, (y, scaled), total)
 
     def bmm(
         self, name: str, a: Tensor, b: Tensor, out: Tensor, batch: int, k: int, layout: str, calls: int = 6,

@@ -11,6 +11,7 @@ from dataclasses import replace
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import GRADIENT, WEIGHT, Tensor
 from predictor.networks.writer import ADAPTER
+from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import Gemm
 
 
@@ -39,8 +40,40 @@ def freeze(graph: Graph) -> Graph:
             if left:  # what a module's last kernel stands for is its other kernel's then
                 nodes[-1] = replace(nodes[-1], outputs=(*nodes[-1].outputs, *left))
         if nodes:
-            blocks.append(block if len(nodes) == len(block.nodes) else replace(block, nodes=tuple(nodes)))
+            ordered = _adapters_last(nodes)
+            same = len(nodes) == len(block.nodes) and ordered == nodes
+            blocks.append(block if same else replace(block, nodes=tuple(ordered)))
     return Graph(tuple(blocks), graph.fused)
+
+
+def _adapters_last(nodes: list[Node]) -> list[Node]:
+    """The nodes with sums of gradients that take what comes through adapters last: of an input that several projections
+    share (q, k, v: one product in frameworks), what comes through the projections is one sum, over ranks too."""
+    maker = {id(t.storage): i for i, node in enumerate(nodes) for t in node.outputs}
+    chains: dict[int, tuple[list[Tensor], list[int]]] = {}
+    for i, node in enumerate(nodes):
+        op = node.op
+        if not isinstance(op, Elementwise) or op.fn != "add" or node.outputs[0].role != GRADIENT:
+            continue
+        terms: list[Tensor] = []
+        adds: list[int] = []
+        for t in node.inputs:
+            before = chains.pop(id(t.storage), None)
+            terms += before[0] if before is not None else [t]
+            adds += before[1] if before is not None else []
+        chains[id(node.outputs[0].storage)] = (terms, [*adds, i])
+    found = list(nodes)
+    for terms, adds in chains.values():
+        made = [maker.get(id(t.storage), -1) for t in terms]
+        if len(adds) < 2 or max(made) > adds[0] or any(len(nodes[i].inputs) != 2 for i in adds):
+            continue
+        through = [place >= 0 and ADAPTER in nodes[place].name for place in made]
+        ordered = [t for adapter in (False, True) for t, it in zip(terms, through, strict=True) if it == adapter]
+        total = ordered[0]
+        for i, term in zip(adds, ordered[1:], strict=True):
+            found[i] = replace(nodes[i], inputs=(total, term))
+            total = nodes[i].outputs[0]
+    return found
 
 
 def _is_of_weight(node: Node) -> bool:

@@ -136,11 +136,11 @@ def lower(
         if step.lora:
             graph = freeze(graph)
         training = engine.training
-        if formats is not None and bytes_of(formats.linear.dtype) < 2 and training is not None:
+        if formats is not None and bytes_of(formats.linear.dtype) < 2:
             from predictor.passes.narrow import with_casts  # nor does eager PyTorch cast in one kernel
 
-            recipe = formats.linear.quant or (CURRENT if training.scales_now and formats.linear.dtype == "fp8" else "")
-            graph = with_casts(graph, step.lora > 0, recipe)
+            now = training is not None and training.scales_now and formats.linear.dtype == "fp8"
+            graph = with_casts(graph, step.lora > 0, formats.linear.quant or (CURRENT if now else ""))
     graph = _unpacked(graph, based)
     if not step.sampling or config.head != "lm":
         return graph
