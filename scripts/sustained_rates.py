@@ -4,8 +4,8 @@
 usage: scripts/sustained_rates.py [--ceilings $TILECAST_DATA/ceilings/matmul_ceilings.csv] [--rows datasets/simumax ...]
 
 For every board of ``--ceilings`` that the catalogue has: TFLOP/s published, and of a forecast in a burst and in a long
-run, of the published shape and of the fastest in a hundred of the searched ones (PyTorch's kernels), and the need, W per
-SM and GHz, that holds these to what was published.
+run, of the published shape and of the fastest in a hundred of the searched ones (PyTorch's kernels), and the need, W
+per SM and GHz, that holds these to what was published.
 For ``--rows``: the errors of the products, alone and with each taken for a part of a long run.
 """
 
@@ -44,8 +44,8 @@ FASTER = 0.01
 
 
 def need_at(ops: Sequence[Op], gpu: GPUSpec, burst_s: np.ndarray, published: float) -> float:
-    """W per SM and GHz with which `FASTER` of the searched products, which take ``burst_s`` (n,) at the boost clock, run
-    faster than the ``published`` FLOP/s in a long run; NaN where no more do in a burst."""
+    """W per SM and GHz with which `FASTER` of the searched products, which take ``burst_s`` (n,) at the boost clock,
+    run faster than the ``published`` FLOP/s in a long run; NaN where no more do in a burst."""
     flops = np.array([op.flops() for op in ops])
     if np.quantile(flops / burst_s, 1.0 - FASTER) <= published:
         return float("nan")

@@ -1,12 +1,16 @@
 """Fused attention of software whose kernels are not those of the measured tables, which have FlashAttention 2 up to Ada
-and kernels written for Hopper there (FlashAttention 3, FlashInfer, TensorRT-LLM's).
+and kernels written for Hopper there (FlashAttention 3, FlashInfer, TensorRT-LLM's): of older software, and cuDNN's,
+with which Hopper trains.
 
 Rates are charts of Dao-AILab/flash-attention, 16k tokens, sequences of 512 to 16k, in their convention (causal: half of
 the products; backward 2.5 times forward), which is that of `predictor.ops.attention`: both passes together of
 FlashAttention 1 and 2 @0251105a2fb1 assets/flash2_a100_fwd_bwd_benchmark.png and flash2_h100_fwd_bwd_benchmark.png, the
 forward pass of FlashAttention 2 @7ef24848 assets/flash3_fp16_fwd.png. A line in the logarithm of the length and of the
 head width lies between what the charts have; a board of another generation has A100's share of its peak in
-FlashAttention 1, and its own measured kernels in place of FlashAttention 2.
+FlashAttention 1, and its own measured kernels in place of FlashAttention 2. cuDNN 9 (July 2024) is charted forward
+there, and backward over whole squares in figures of arXiv:2407.08608 as transcribed; over half of them it is taken to
+lose as much as forward. Below 512 tokens the line goes on, but no lower than in proportion to the length; fewer tiles
+of queries than multiprocessors leave some of these idle.
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ import numpy as np
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
 
-FLASH_1, FLASH_2 = "flash 1", "flash 2"
+FLASH_1, FLASH_2, CUDNN_9 = "flash 1", "flash 2", "cudnn 9"
+#: Those that are never faster than what was measured.
+OLDER = (FLASH_1, FLASH_2)
 #: Logarithms (base 2) of the lengths of the charts. Source: flash-attention@0251105a2fb1, assets.
 _LENGTHS = (9.0, 10.0, 11.0, 12.0, 13.0, 14.0)
 #: Those of their head widths. Source: flash-attention@0251105a2fb1, assets.
@@ -44,27 +50,46 @@ _FORWARD: Mapping[str, Charts] = {
         ("9.0", False): ((282, 306, 318, 321, 322, 324), (309, 350, 362, 368, 370, 370)),
         ("9.0", True): ((180, 229, 262, 284, 295, 299), (191, 260, 298, 319, 333, 335)),
     },
+    CUDNN_9: {
+        ("9.0", False): ((335, 373, 395, 408, 412, 413), (497, 574, 617, 609, 600, 595)),
+        ("9.0", True): ((225, 288, 334, 363, 379, 388), (315, 410, 484, 518, 529, 539)),
+    },
 }  # fmt: skip
+#: The same of the backward pass over whole squares. Source: arXiv:2407.08608, figures of the backward pass, fp16.
+_BACKWARD: Mapping[str, Charts] = {
+    CUDNN_9: {("9.0", False): ((266, 348, 395, 417, 432, 433), (305, 408, 465, 499, 518, 516))},
+}
+#: Rows of queries of a tile. Source: flash-attention@0251105a2fb1, hopper/tile_size.h.
+_TILE = 128
 #: The charts' first board, whose peak is A100's by its data sheet, FLOP/s of 16 bit.
 _FIRST, _FIRST_PEAK = "8.0", 312e12
 
 
-def older_s(library: str, op: Attention, gpu: GPUSpec) -> float:
-    """Seconds of a fused attention ``op`` in an older ``library``; 0 for what no chart tells of (decode, others)."""
-    if library not in _BOTH or op.is_decode or op.dtype not in ("bf16", "fp16"):
+def library_s(library: str, op: Attention, gpu: GPUSpec) -> float:
+    """Seconds of a fused attention ``op`` in a ``library``; 0 for what no chart tells of (decode, other boards)."""
+    if library not in (*_BOTH, *_FORWARD) or op.is_decode or op.dtype not in ("bf16", "fp16"):
         return 0.0
     key = (gpu.compute_capability or "", op.causal)
-    both, scale = _BOTH[library].get(key), 1.0
+    width = next((built for built in _BUILT if built >= op.head_dim), op.head_dim)
+    ahead = _FORWARD.get(library, {}).get(key)
+    both, scale = _BOTH.get(library, {}).get(key), 1.0
     if both is None and library == FLASH_1:
         both, scale = _BOTH[library][_FIRST, op.causal], gpu.peak_flops(op.dtype) / _FIRST_PEAK
-    if both is None:
+    if both is None and ahead is None:
         return 0.0
-    width = next((built for built in _BUILT if built >= op.head_dim), op.head_dim)
-    rate = _rate(both, op, width)
-    ahead = _FORWARD.get(library, {}).get(key)
-    if ahead is not None:
-        forward = _rate(ahead, op, width)
-        rate = BACKWARD_FLOPS / ((1.0 + BACKWARD_FLOPS) / rate - 1.0 / forward) if op.is_backward else forward
+    if ahead is not None and library in _BACKWARD:
+        rate = _rate(ahead, op, width)
+        if op.is_backward:
+            full = _rate(_FORWARD[library][key[0], False], op, width)
+            rate *= _rate(_BACKWARD[library][key[0], False], op, width) / full
+        tiles = op.batch * op.heads * -(-op.q_len // _TILE)
+        scale = min(1.0, tiles / gpu.sm_count) if gpu.sm_count else 1.0
+    else:
+        assert both is not None
+        rate = _rate(both, op, width)
+        if ahead is not None:
+            forward = _rate(ahead, op, width)
+            rate = BACKWARD_FLOPS / ((1.0 + BACKWARD_FLOPS) / rate - 1.0 / forward) if op.is_backward else forward
     return op.flops() * width / op.head_dim / (rate * scale * 1e12)
 
 
@@ -79,5 +104,9 @@ BACKWARD_FLOPS = 2.5
 def _rate(lengths: tuple[tuple[float, ...], tuple[float, ...]], op: Attention, width: int) -> float:
     """TFLOP/s of a chart at an operator's length of queries and a head width."""
     at = np.log2(max(op.q_len, 1))
-    by_width = [float(np.interp(at, _LENGTHS, rates)) for rates in lengths]
+    below = min(at - _LENGTHS[0], 0.0)
+    by_width = [
+        max(float(np.interp(at, _LENGTHS, rates)) + below * (rates[1] - rates[0]), rates[0] * 2.0**below)
+        for rates in lengths
+    ]
     return float(np.interp(np.log2(width), _WIDTHS, by_width))

@@ -6,6 +6,7 @@ Sources: NVIDIA/Megatron-LM@a8d172b31e92 (April 2021), @55ba1f7b96d1 (June 2022)
 
 from __future__ import annotations
 
+from predictor.engines.attention_ages import CUDNN_9
 from predictor.engines.base import CALLS
 from predictor.engines.vintage import Collectives, Host, Training, Vintage
 
@@ -34,9 +35,12 @@ VINTAGES = (
     Vintage(
         "24.08", "baf94af3", _HOST, collectives=_COLLECTIVES, since="2024-08",
         training=Training(
-            "core/distributed, arguments.py:1413-1429 (the overlaps are flags, which tuned runs set)",
+            "core/distributed, arguments.py:1413-1429 (the overlaps are flags, which NeMo sets wherever there are"
+            " replicas: nemo_toolkit 2.0.0 lightning/pytorch/callbacks/megatron_comm_overlap.py); Transformer Engine"
+            " 1.13 pytorch/attention.py:925-935 (on Hopper cuDNN's attention before FlashAttention)",
             tensor_overlaps=True, gradients_overlap=True, weights_overlap=True, p2p_overlaps=True, bucket_bytes=_BUCKET,
             adds_in_product=True, main_gradients="fp32", norm_and_clip=True, scales=("fp8_current", "fp8_block"),
+            whole_adapters=True, attention=CUDNN_9, unverified="that adapters beside its layers are NeMo's",
         ),
     ),
 )  # fmt: skip

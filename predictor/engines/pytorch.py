@@ -31,17 +31,13 @@ def _compiled() -> tuple[Vintage, ...]:
     return COMPILE_VINTAGES
 
 
-EAGER = Engine(
-    "eager", fuses=False, called=("torch", "pytorch", "torch fsdp"), vintages=_eager, given_narrow=CUBLASLT
-)
+EAGER = Engine("eager", fuses=False, called=("torch", "pytorch", "torch fsdp"), vintages=_eager, given_narrow=CUBLASLT)
 #: torch.compile with its launches captured (mode "reduce-overhead").
 COMPILE = Engine(
     "compile", host=CAPTURED, decode_host=CAPTURED, called=EAGER.called, vintages=_compiled, given_narrow=CUBLASLT
 )
 #: The model as a serving engine fuses it, captured whole: no engine's host. Kernels are those of vLLM's tables, whose
 #: unquantized layers call the libraries that PyTorch calls.
-CUDA_GRAPH = Engine(
-    "cuda_graph", "vllm", CAPTURED, CAPTURED, serves=True, fp8_cache=True, given_narrow=CUBLASLT
-)
+CUDA_GRAPH = Engine("cuda_graph", "vllm", CAPTURED, CAPTURED, serves=True, fp8_cache=True, given_narrow=CUBLASLT)
 
 ENGINES = (EAGER, COMPILE, CUDA_GRAPH)

@@ -352,7 +352,7 @@ class Training:
     before the last one is done before it asks for the next one's weights. ``attention``: the library of fused
     attention, of `predictor.engines.attention_ages`, "" for that of the measured kernels. ``scales``: words of how fp8
     is scaled beside "fp8" itself, which is `predictor.quantization.CURRENT` where ``scales_now`` (else from steps
-    before).
+    before). ``whole_adapters``: adapters beside layers of split sequences gather them (`predictor.passes.adapters`).
     """
 
     source: str
@@ -372,6 +372,7 @@ class Training:
     scales: tuple[str, ...] = ()
     scales_now: bool = False
     attention: str = ""
+    whole_adapters: bool = False
     unverified: str = ""
 
 

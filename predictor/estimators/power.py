@@ -27,23 +27,25 @@ from predictor.roofline import FloatArray
 #: of MI325X at 1,447. Source: ROCm blog, "Measuring max-achievable FLOPs", part 2.
 EFFICIENCY = 0.94
 #: (W per SM and GHz, at so many Hz) that tensor cores at the full rate of their generation draw, by compute capability
-#: and bits of an operand, solved for (`scripts/sustained_rates.py`) at the best rate that a search over shapes found:
-#: with it one in a hundred of the searched shapes is forecast faster in a long run. A100 SXM 271.2 TFLOP/s in bf16, H100
-#: SXM 794.5 in bf16, 1,402.6 in fp8 (4.20) and H200 SXM 1,453.4 (3.75), of which the mean is taken, each at its boost
-#: clock. Where boards disagree more (10.0: B200, GB200), or none is published, nothing is held. Source:
-#: stas00/ml-engineering@744d01e, maximum achievable matmul FLOPS.
+#: and bits of an operand. 9.0: solved for (`scripts/sustained_rates.py`) at the best rate that a search over shapes
+#: found, so that one in a hundred of the searched shapes is forecast faster in a long run: H100 SXM 794.5 TFLOP/s in
+#: bf16; H100 1,402.6 (4.20) and H200 SXM 1,453.4 (3.75) in fp8, of which the mean is taken. 8.0: fitted to the
+#: products that SimuMax measured, least mean error, by the same script with --rows datasets/simumax; between what the
+#: search says on A100 SXM (3.22 at 271.2) and PCIe (2.84 at 252.9). Where boards disagree more (10.0: B200, GB200), or
+#: none is published, nothing is held. Source: stas00/ml-engineering@744d01e, maximum achievable matmul FLOPS.
 CLOCK_WATTS: Mapping[tuple[str, int], tuple[float, float]] = {
-    ("8.0", 16): (3.22, 1.41e9), ("9.0", 16): (3.58, 1.98e9), ("9.0", 8): (3.97, 1.98e9),
+    ("8.0", 16): (3.14, 1.41e9), ("9.0", 16): (3.58, 1.98e9), ("9.0", 8): (3.97, 1.98e9),
 }  # fmt: skip
 #: Steps in which the held clock is found, chosen by hand, not from data: each leaves at most a third of the error.
 _STEPS = 12
-#: Dtypes that the published rates tell of, and whose bits they are counted with; int8 and 4 bit are not held.
+#: Dtypes that the published rates tell of -> bits that they are counted with, by definition of `CLOCK_WATTS`; int8 and
+#: 4 bit are not held.
 _DTYPES = {"tf32": 16, "bf16": 16, "fp16": 16, "fp8": 8}
 
 
 def held_clock(gpu: GPUSpec, bits: int = 16) -> float:
-    """Share of the boost clock, in (0, 1], that the power limit leaves in a long run of the best products of operands of
-    so many bits.
+    """Share of the boost clock, in (0, 1], that the power limit leaves in a long run of the best products, of operands
+    of so many bits.
 
     >>> from predictor.hardware.gpu import load_gpu
     >>> round(held_clock(load_gpu("a100-pcie-80gb")), 2)

@@ -119,8 +119,8 @@ class Writer:
         return self._adapted(name, x, out, rank) if rank and part.startswith("attention.") else out
 
     def _adapted(self, name: str, x: Tensor, y: Tensor, rank: int) -> Tensor:
-        """``y`` of a projection of ``x`` and what an adapter of low rank adds to it, scaled by alpha over the rank (Hu et
-        al., arXiv:2106.09685; peft tuners/lora/layer.py: ``result + lora_B(lora_A(x)) * scaling``)."""
+        """``y`` of a projection of ``x`` and what an adapter of low rank adds to it, scaled by alpha over the rank (Hu
+        et al., arXiv:2106.09685; peft tuners/lora/layer.py: ``result + lora_B(lora_A(x)) * scaling``)."""
         m, k, n = y.elements // y.shape[-1], x.shape[-1], y.shape[-1]
         down = Tensor(f"{name} {ADAPTER} down", ("rank", x.axes[-1]), (rank, k), self.act, WEIGHT)
         up = Tensor(f"{name} {ADAPTER} up", (y.axes[-1], "rank"), (n, rank), self.act, WEIGHT, y.segments)

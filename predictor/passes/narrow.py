@@ -11,8 +11,10 @@ nvfp4    a scale for 16 elements below one of the tensor, whose largest magnitud
 A product reads its operands along the axis that it contracts, the two of the backward pass along others, and 8-bit
 tensor cores of Hopper take one layout alone: every operand is there twice. A norm writes its result in 8 bits itself
 where the scale is known; its transposed copy is a kernel. Other activations, and gradients, are read once and written
-twice. Weights are cast for every micro-batch, but for frozen ones, which are stored so. AMD's kernels and boards of
-other generations are taken to run the same; what compiled PyTorch runs (torchao) is counted alike.
+twice, by a kernel that sums a bias's gradient, too; gradients that tensor-parallel ranks gather are cast before that
+where a tensor has one scale (module/base.py, grad_output_preprocess). Weights are cast for every micro-batch, but for
+frozen ones, which are stored so. AMD's kernels and boards of other generations are taken to run the same; what compiled
+PyTorch runs (torchao) is counted alike.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ from typing import NamedTuple
 
 from predictor.dtypes import bytes_of
 from predictor.graph.graph import Graph, Node
+from predictor.graph.tensor import GRADIENT
 from predictor.ops.base import BACKWARD, FORWARD
-from predictor.ops.elementwise import Elementwise
+from predictor.ops.collective import Collective
+from predictor.ops.elementwise import Elementwise, Reduce
 from predictor.ops.gemm import Gemm
 from predictor.ops.norm import Norm
 from predictor.passes.freeze import is_trained
@@ -66,20 +70,56 @@ def with_casts(graph: Graph, frozen: bool, scheme: str = "") -> Graph:
                  if node.op.family == "collective" for t in node.outputs}  # fmt: skip
         done: set[int] = set()
         nodes: list[Node] = []
+        gathered: dict[int, int] = {}  # by storage, places of gradients that are gathered
+        sums = {id(node.inputs[0].storage): node for node in block.nodes
+                if node.phase == BACKWARD and isinstance(node.op, Reduce) and node.op.axis == 0}  # fmt: skip
+        cast_with: dict[int, Node] = {}
         for node in block.nodes:
             op = node.op
+            if isinstance(op, Collective) and op.kind == "all_gather" and node.phase == BACKWARD:
+                gathered |= {id(t.storage): len(nodes) for t in node.outputs if t.role == GRADIENT}
             if isinstance(op, Gemm) and op.kind == "linear" and bytes_of(op.dtype) < 2:
                 recipe = RECIPES[op.dtype, scheme]
                 key = id(node.inputs[0].storage)
                 op = replace(op, quantized=True, quant=recipe.quant)
                 if op.layout in ("tn", "nn") and key not in done:
                     done.add(key)
-                    from_norm = moved.get(key, key) in normed
-                    nodes += _casts(node, op, recipe, frozen, from_norm and node.phase == FORWARD)
+                    if node.phase == BACKWARD and key in gathered and op.dtype == "fp8" and not recipe.quant:
+                        _narrowed_before(nodes, gathered[key], node, op, recipe, frozen)
+                        gathered = {k: p + (p >= gathered[key]) for k, p in gathered.items()}
+                    else:
+                        from_norm = moved.get(key, key) in normed
+                        casts = _casts(node, op, recipe, frozen, from_norm and node.phase == FORWARD)
+                        if casts and key in sums and node.phase == BACKWARD and not recipe.amax:
+                            casts[0] = replace(casts[0], outputs=sums[key].outputs)
+                            cast_with[id(sums[key])] = casts[0]
+                        nodes += casts
                 node = replace(node, op=op)
             nodes.append(node)
+        if cast_with:
+            nodes = [node for node in nodes if id(node) not in cast_with]
         blocks.append(block if nodes == list(block.nodes) else replace(block, nodes=tuple(nodes)))
     return Graph(tuple(blocks), graph.fused)
+
+
+def _narrowed_before(nodes: list[Node], place: int, product: Node, op: Gemm, recipe: Recipe, frozen: bool) -> None:
+    """Casts a rank's part of a gradient before the collective at ``place`` that gathers it, which then moves 8 bits;
+    what was gathered is transposed for the weight's product (module/base.py, grad_output_preprocess: "FP8 case with
+    gather")."""
+    node = nodes[place]
+    gather = node.op
+    assert isinstance(gather, Collective)
+    narrow, wide = bytes_of(op.dtype), bytes_of(gather.dtype)
+    nodes[place] = replace(node, op=replace(gather, dtype=op.dtype, size=round(gather.size * narrow / wide)))
+    name = f"{product.name} cast"
+    own = op.m * op.k // gather.ranks
+    beside = own * recipe.amax * bytes_of("bf16")
+    cast = Elementwise(op.dtype, "quantize", own, -1, beside, "bf16")
+    nodes.insert(place, Node(cast, name, phase=BACKWARD, scope=name))
+    if not frozen:
+        name = f"{product.name} transpose"
+        copy = Elementwise(op.dtype, "quantize", op.m * op.k, -1, 0.0, op.dtype)
+        nodes.append(Node(copy, name, phase=BACKWARD, scope=name))
 
 
 def _casts(node: Node, op: Gemm, recipe: Recipe, frozen: bool, from_norm: bool) -> list[Node]:

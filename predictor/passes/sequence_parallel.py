@@ -14,10 +14,11 @@ from dataclasses import replace
 
 from predictor.errors import RequestError
 from predictor.graph.graph import Graph, Node
-from predictor.graph.tensor import GRADIENT
+from predictor.graph.tensor import GRADIENT, WEIGHT
 from predictor.ops.base import BACKWARD, FORWARD
 from predictor.ops.collective import Collective
 from predictor.ops.gemm import Gemm
+from predictor.passes.freeze import is_trained
 
 #: What moves activations between sequences split and whole.
 _MOVED = ("all_gather", "reduce_scatter")
@@ -54,6 +55,64 @@ def beside_products(graph: Graph) -> Graph:
             else:
                 nodes.insert(_before_product(nodes) if op.kind == "all_gather" else len(nodes), node)
         blocks.append(replace(block, nodes=tuple(nodes)) if moved else block)
+    return Graph(tuple(blocks), graph.fused)
+
+
+def products_beside(nodes: Sequence[Node]) -> dict[int, int]:
+    """The place of the product beside which each collective in pieces moves: the first that reads what it gathers, the
+    one that makes what it reduces. Those without one are left out."""
+    pieces = [i for i, node in enumerate(nodes) if isinstance(node.op, Collective) and node.op.in_pieces]
+    if not pieces:
+        return {}
+    maker = {id(t.storage): i for i, node in enumerate(nodes) for t in node.outputs}
+    reader: dict[int, int] = {}
+    for i, node in enumerate(nodes):
+        if node.op.unit == "matrix":
+            for t in node.inputs:
+                reader.setdefault(id(t.storage), i)
+    found = {}
+    for i in pieces:
+        node = nodes[i]
+        gathers = isinstance(node.op, Collective) and node.op.kind == "all_gather"
+        tensors, places = (node.outputs, reader) if gathers else (node.inputs, maker)
+        beside = next((places[id(t.storage)] for t in tensors if id(t.storage) in places), None)
+        if beside is not None and nodes[beside].op.unit == "matrix":
+            found[i] = beside
+    return found
+
+
+#: Pieces of a product whose result is reduced. Source: Transformer Engine 1.13 pytorch/module/base.py:279-307 (method
+#: "pipeline", num_splits), as of nemo_toolkit 2.0.0 llm/recipes/tp_overlap_configs/userbuffers.py.
+_SPLITS = 4
+
+
+def pieces_of(op: Collective) -> int:
+    """How many pieces a collective in pieces moves: one a rank where it gathers (ring exchange), else `_SPLITS`."""
+    return op.ranks if op.kind == "all_gather" else _SPLITS
+
+
+def products_in_pieces(graph: Graph) -> Graph:
+    """The lowered ``graph`` with the products that run in pieces of their rows beside a collective. Adapters' products
+    run whole, behind whole collectives (NeMo's are Megatron's own layers)."""
+    blocks = []
+    for block in graph.blocks:
+        nodes = list(block.nodes)
+        pieces: dict[int, Gemm] = {}
+        counts: dict[int, int] = {}
+        for i, beside in products_beside(nodes).items():
+            collective, product = nodes[i].op, nodes[beside].op
+            assert isinstance(collective, Collective)
+            if not isinstance(product, Gemm) or any(t.role == WEIGHT and is_trained(t) for t in nodes[beside].inputs):
+                nodes[i] = replace(nodes[i], op=replace(collective, in_pieces=False))
+            elif product.m % (count := pieces_of(collective)) == 0:
+                pieces[beside] = replace(product, m=product.m // count)
+                counts[beside] = count
+        whole = [
+            part
+            for i, node in enumerate(nodes)
+            for part in ([replace(node, op=pieces[i]) for _ in range(counts[i])] if i in pieces else [node])
+        ]
+        blocks.append(block if whole == list(block.nodes) else replace(block, nodes=tuple(whole)))
     return Graph(tuple(blocks), graph.fused)
 
 

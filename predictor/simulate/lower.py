@@ -141,6 +141,14 @@ def lower(
 
             now = training is not None and training.scales_now and formats.linear.dtype == "fp8"
             graph = with_casts(graph, step.lora > 0, formats.linear.quant or (CURRENT if now else ""))
+        if step.lora and sequences and mesh is not None and engine.training and engine.training.whole_adapters:
+            from predictor.passes.adapters import on_whole_sequences
+
+            graph = on_whole_sequences(graph, mesh, step.batch * step.seq_len // degree, in_pieces)
+        if in_pieces:
+            from predictor.passes.sequence_parallel import products_in_pieces
+
+            graph = products_in_pieces(graph)
     graph = _unpacked(graph, based)
     if not step.sampling or config.head != "lm":
         return graph

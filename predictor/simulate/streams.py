@@ -16,6 +16,7 @@ from predictor.graph import Block
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.base import COMPUTE, HOST
 from predictor.ops.collective import Collective
+from predictor.passes.sequence_parallel import pieces_of, products_beside
 from predictor.roofline import FloatArray
 
 #: Streaming multiprocessors that a collective's kernels hold: the default of DeepEP's kernels (source:
@@ -28,28 +29,23 @@ def slowdown(gpu: GPUSpec) -> float:
     return HELD_SMS / max(gpu.sm_count, 2 * HELD_SMS) if gpu.sm_count else 0.0
 
 
-def in_pieces(block: Block, seconds: Sequence[float]) -> list[float]:
-    """Seconds of every node where collectives move a piece at a time beside a product (`Collective.in_pieces`): of n
-    pieces, one for each rank, the first (of an all_gather: the last product's) has nothing beside it."""
+def in_pieces(block: Block, seconds: Sequence[float], slower: float) -> list[float]:
+    """Seconds of every node where collectives move a piece at a time beside a product (`Collective.in_pieces`).
+
+    Of an all_gather the rank's own piece is there at once, and copy engines move the others (ring exchange). Of a
+    reduce_scatter the last piece has nothing beside it, and kernels move them: the product goes slower by ``slower``.
+    """
     found = list(seconds)
-    if not any(isinstance(node.op, Collective) and node.op.in_pieces for node in block.nodes):
-        return found
-    maker = {id(t.storage): i for i, node in enumerate(block.nodes) for t in node.outputs}
-    reader: dict[int, int] = {}
-    for i, node in enumerate(block.nodes):
-        if node.op.unit == "matrix":
-            for t in node.inputs:
-                reader.setdefault(id(t.storage), i)
-    for i, node in enumerate(block.nodes):
-        op = node.op
-        if isinstance(op, Collective) and op.in_pieces:
-            tensors = node.outputs if op.kind == "all_gather" else node.inputs
-            found_in = reader if op.kind == "all_gather" else maker
-            beside = next((found_in[id(t.storage)] for t in tensors if id(t.storage) in found_in), None)
-            if beside is not None and block.nodes[beside].op.unit == "matrix":
-                alone = seconds[i] / op.ranks
-                left = (seconds[i] - seconds[beside]) * (op.ranks - 1) / op.ranks
-                found[i] = alone + max(0.0, left)
+    for i, beside in products_beside(block.nodes).items():
+        op, product = block.nodes[i].op, block.nodes[beside].op
+        assert isinstance(op, Collective)
+        compute = sum(s for node, s in zip(block.nodes, seconds, strict=True) if node.op is product)
+        covered = (pieces_of(op) - 1) / pieces_of(op)
+        if op.kind == "all_gather":
+            found[i] = max(0.0, seconds[i] - compute * covered)
+        else:
+            beside_s = compute * (1.0 + slower) * covered
+            found[i] = compute * slower * covered + max(seconds[i] / pieces_of(op), seconds[i] - beside_s)
     return found
 
 
@@ -58,7 +54,7 @@ def exposed(block: Block, seconds: Sequence[float], slower: float | None) -> Flo
     what it slows compute down by in place of its own time; the sum is when the run is done. ``slower``: compute
     beside a collective, by that part; None: it waits for collectives, and copies to the host alone run beside it."""
     now = 0.0
-    seconds = in_pieces(block, seconds)
+    seconds = in_pieces(block, seconds, slower or 0.0)
     found = np.array(seconds, dtype=float)
     free: dict[str, float] = {}
     arrives: dict[int, tuple[float, int]] = {}  # by storage: when, and of which collective

@@ -272,12 +272,13 @@ def _longer_s(op: Op, seconds: float, engine: Engine, gpu: GPUSpec) -> float:
     return (engine.slower.get(DECODE if op.is_decode else PREFILL, 1.0) - 1.0) * seconds
 
 
-def _of_its_age(ops: Sequence[Op], gpu: GPUSpec, table: KernelTable, library: str) -> KernelTable:
-    """The table with fused attention as an older ``library`` has it, never faster than what was measured."""
-    from predictor.engines.attention_ages import older_s  # today's software starts without it
+def _of_library(ops: Sequence[Op], gpu: GPUSpec, table: KernelTable, library: str) -> KernelTable:
+    """The table with fused attention as a ``library`` has it; an older one is never faster than what was measured."""
+    from predictor.engines.attention_ages import OLDER, library_s  # what was measured starts without it
 
-    taken = np.array([older_s(library, op, gpu) if isinstance(op, Attention) else 0.0 for op in ops])
-    return stretched(np.maximum(taken / table.latency_s, 1.0), table)
+    taken = np.array([library_s(library, op, gpu) if isinstance(op, Attention) else 0.0 for op in ops])
+    ratio = np.where(taken > 0.0, np.maximum(taken, table.lower_bound_s) / table.latency_s, 1.0)
+    return stretched(np.maximum(ratio, 1.0) if library in OLDER else ratio, table)
 
 
 class Operators:
@@ -365,8 +366,8 @@ class Operators:
             if engine.slower or (engine.trains and any(isinstance(op, Gemm) and op.layout == "nt" for op in ops)):
                 more_s = [_longer_s(op, s, engine, gpu) for op, s in zip(ops, table.latency_s.tolist(), strict=True)]
                 table = stretched(1.0 + np.array(more_s) / table.latency_s, table)
-            if engine.aged and engine.training is not None and engine.training.attention:
-                table = _of_its_age(ops, gpu, table, engine.training.attention)
+            if (engine.aged or engine.trains) and engine.training is not None and engine.training.attention:
+                table = _of_library(ops, gpu, table, engine.training.attention)
             self._tables.append(table)
             self.seconds = np.concatenate((self.seconds, table.latency_s))
             measured = np.array([name != "" for name in table.estimators])  # the roofline alone stays what it is

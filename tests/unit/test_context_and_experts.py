@@ -8,7 +8,7 @@ import pytest
 from each import each
 
 import predictor
-from predictor.engines.attention_ages import FLASH_1, older_s
+from predictor.engines.attention_ages import FLASH_1, library_s
 from predictor.errors import RequestError, UnsupportedError
 from predictor.forecast import Forecast, forecast
 from predictor.hardware.gpu import load_gpu
@@ -124,8 +124,8 @@ def test_older_attention_has_its_published_rate(gpu: str, peak: float) -> None:
     """82 TFLOP/s with a width of 128, 8k tokens, not causal, on A100; as much of another board's peak."""
     board = load_gpu(gpu)
     op = Attention("fp16", 2, 16, 16, 8192, 8192, 128, 0, False)
-    assert op.flops() / older_s(FLASH_1, op, board) == pytest.approx(82e12 * peak / 312e12, rel=0.02)
-    assert older_s("flash 9", op, board) == 0.0
+    assert op.flops() / library_s(FLASH_1, op, board) == pytest.approx(82e12 * peak / 312e12, rel=0.02)
+    assert library_s("flash 9", op, board) == 0.0
 
 
 def test_software_of_2023_attends_slower() -> None:

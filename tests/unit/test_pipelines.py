@@ -8,7 +8,7 @@ import pytest
 from each import each
 
 import predictor
-from predictor.engines.attention_ages import FLASH_2, older_s
+from predictor.engines.attention_ages import FLASH_2, library_s
 from predictor.errors import RequestError
 from predictor.frontends.inputs import inputs_of
 from predictor.frontends.words import PIPELINES, model_of
@@ -215,7 +215,7 @@ def test_attention_of_pytorch_2_8_on_hopper_is_flash_attention_2() -> None:
 
     def rate(head_dim: int, gpu: object = h100, phase: str = "forward") -> float:
         op = Attention("bf16", 1, 16, 16, 16384, 16384, head_dim, causal=False, phase=phase)
-        seconds = older_s(FLASH_2, op, gpu)
+        seconds = library_s(FLASH_2, op, gpu)
         return op.flops() / seconds / 1e12 if seconds else 0.0
 
     assert rate(128) == pytest.approx(370.0) and rate(64) == pytest.approx(324.0)
