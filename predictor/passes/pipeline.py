@@ -10,17 +10,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from predictor.errors import RequestError, UnsupportedError
+from predictor.errors import RequestError
 from predictor.graph.graph import Block, Graph
 from predictor.networks import ModelConfig
 from predictor.passes.offload import mixed
 from predictor.passes.recompute import is_layer
+from predictor.passes.two_stacks import between, embedded, stacks_of
 
 
 class Chunk(NamedTuple):
     """The layers ``first`` to (not including) ``end`` of a model of so many ``layers``; whether the embedding is its
     (``opens``), and the head with the loss (``closes``); of its layers ``again`` run again in the backward pass (-1: as
-    the graph has it)."""
+    the graph has it). Of two ``stacks``, an encoder's and a decoder's: the layers of each of their blocks, and how many
+    are ``ahead`` of the decoder's."""
 
     first: int
     end: int
@@ -28,6 +30,13 @@ class Chunk(NamedTuple):
     opens: bool
     closes: bool
     again: int = -1
+    stacks: tuple[tuple[int, ...], ...] = ()
+    ahead: int = 0
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the decoder begins in it."""
+        return bool(self.stacks) and self.first <= self.ahead < self.end
 
 
 def chunks_of(config: ModelConfig, pp: int, vpp: int = 1, stage_layers: tuple[int, ...] = ()) -> tuple[Chunk, ...]:
@@ -36,11 +45,10 @@ def chunks_of(config: ModelConfig, pp: int, vpp: int = 1, stage_layers: tuple[in
 
     RequestError, one line with the nearest degree that works, where layers cannot be shared out.
     """
-    layers, parts = config.layers, pp * vpp
+    layers, parts = config.encoder_layers + config.layers, pp * vpp
     if parts == 1:
         return (Chunk(0, layers, layers, True, True),)
-    if config.is_encoder_decoder:
-        raise UnsupportedError(f"--pp {pp}: not built for an encoder-decoder ({config.name}); expected 1")
+    stacks = stacks_of(config, vpp)
     sizes = list(stage_layers) or _sizes(layers, parts)
     if sizes is not None and sum(sizes) != layers:
         shown = ",".join(map(str, sizes))
@@ -55,7 +63,7 @@ def chunks_of(config: ModelConfig, pp: int, vpp: int = 1, stage_layers: tuple[in
         )
     ends = [sum(sizes[: i + 1]) for i in range(parts)]
     return tuple(
-        Chunk(end - size, end, layers, i == 0, i == parts - 1)
+        Chunk(end - size, end, layers, i == 0, i == parts - 1, -1, stacks, config.encoder_layers)
         for i, (size, end) in enumerate(zip(sizes, ends, strict=True))
     )
 
@@ -77,6 +85,9 @@ def cut(graph: Graph, chunk: Chunk, full: Graph | None = None) -> Graph:
     """
     if chunk.opens and chunk.closes and full is None:
         return graph
+    if chunk.stacks:
+        graph = embedded(graph, chunk.opens, chunk.decodes)
+        full = full and embedded(full, chunk.opens, chunk.decodes)
     runs = _runs(graph, chunk)
     again = _again(graph, runs, chunk)
     blocks: list[Block] = []
@@ -106,23 +117,33 @@ def _with_runs(block: Block, runs: int, backward_of: int | None) -> Block:
     return replace(block, repeat=runs, layers=block.layers[:runs], backward_of=backward_of)
 
 
+def _layers(graph: Graph) -> list[int]:
+    """The places of the blocks that are layers, forward."""
+    return [b for b, block in enumerate(graph.blocks) if block.backward_of is None and is_layer(block)]
+
+
 def _runs(graph: Graph, chunk: Chunk) -> list[int]:
     """How often a chunk runs each block of the graph."""
-    layers = [b for b, block in enumerate(graph.blocks) if block.backward_of is None and is_layer(block)]
+    layers = _layers(graph)
+    middle = between(graph, layers) if chunk.stacks else range(0)
     found = []
     for b, block in enumerate(graph.blocks):
         if b in layers:
-            numbers = block.layers or range(chunk.layers)
+            numbers = chunk.stacks[layers.index(b)] if chunk.stacks else block.layers or range(chunk.layers)
             found.append(sum(chunk.first <= layer < chunk.end for layer in numbers))
         else:
             whole = chunk.opens if not layers or b < layers[0] else chunk.closes
+            if b == 0:
+                whole = whole or chunk.decodes
+            elif b in middle:  # what follows the encoder's last layer, and what the decoder begins with
+                whole = chunk.first < chunk.ahead <= chunk.end if block.carried else chunk.decodes
             found.append(block.repeat if whole else 0)
     return found
 
 
 def _again(graph: Graph, runs: list[int], chunk: Chunk) -> dict[int, int]:
     """By place of a layer's block, how many of its runs are run again: in proportion, none lost to rounding."""
-    layers = [b for b, block in enumerate(graph.blocks) if block.backward_of is None and is_layer(block) and runs[b]]
+    layers = [b for b in _layers(graph) if runs[b]]
     left, whole, found = max(chunk.again, 0), sum(runs[b] for b in layers), {}
     for b in layers:
         found[b] = min(runs[b], -(-left * runs[b] // whole)) if whole else 0

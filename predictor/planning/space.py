@@ -171,7 +171,7 @@ class Space:
 
     def _cut(self, pp: int) -> bool:
         """Whether stages have layers, two each where not all have as many."""
-        return self._even(pp, 1) or (2 * pp <= self.config.layers and not self.config.is_encoder_decoder)
+        return pp == 1 or (not self.config.is_encoder_decoder and (self._even(pp, 1) or 2 * pp <= self.config.layers))
 
     def _uneven(self, pp: int, vpp: int) -> tuple[int, ...]:
         """Layers of the stages where `predict` has no cut of its own."""

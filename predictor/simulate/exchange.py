@@ -78,7 +78,7 @@ class Exchange:
         op = _collective(self.mesh, kind, axis, dtype, max(1, round(nbytes)))
         return Node(op, name, count=count, phase=phase, scope=name)
 
-    def reduced(self, parameters: int, copied: int, config: ModelConfig, first: bool) -> Graph:
+    def reduced(self, parameters: int, copied: int, config: ModelConfig, tables: int) -> Graph:
         """Gradients of a rank, reduced once a step: what follows the last backward pass, or runs beside it. ``copied``
         of them are summed over the ranks of a tensor-parallel group that have copies of the same heads, too."""
         nodes: list[Node] = []
@@ -88,17 +88,17 @@ class Exchange:
             kind = "all_reduce" if self.shard == NO_SHARD else "reduce_scatter"
             nodes.append(self._node(kind, nbytes / buckets, count=buckets))
         over = self.work.parallelism
-        if over.pp > 1 and config.tie_embeddings and first:
+        if tables > 1:
             size = config.vocab * config.hidden / over.tp * self.gradient_bytes
-            nodes.append(self._ends(size))
+            nodes.append(self._tables(size, tables))
         if copied:
             nodes.append(self._copies(copied * self.gradient_bytes, over.tp // config.kv_heads))
         return Graph((Block(GRADIENTS, tuple(nodes)),)) if nodes else Graph(())
 
-    def _ends(self, nbytes: float) -> Node:
-        """The sum of what the first and the last stage have of a shared embedding's gradient."""
+    def _tables(self, nbytes: float, ranks: int) -> Node:
+        """The sum of what the stages that have a copy of the embedding have of its gradient: the first and the last."""
         near = self.mesh.gpus <= self.mesh.system.gpus_per_node
-        op = joined(self.mesh.system, "all_reduce", self.gradient_dtype, round(nbytes), 2, 2 if near else 1)
+        op = joined(self.mesh.system, "all_reduce", self.gradient_dtype, round(nbytes), ranks, ranks if near else 1)
         return Node(op, "embedding all_reduce", phase=BACKWARD, scope="embedding all_reduce")
 
     def _copies(self, nbytes: float, ranks: int) -> Node:

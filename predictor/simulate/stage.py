@@ -88,7 +88,8 @@ class Parallel(NamedTuple):
 
     ``kinds``: the distinct stages of the pipeline; ``ranks``: the kind of each. ``message``: place of what a stage
     sends the next for a micro-batch (-1: nothing). ``units`` by place of the chunk, where weights are sharded;
-    ``saved`` by that place, a function that gives the bytes which a micro-batch leaves for the backward pass.
+    ``saved`` by that place, a function that gives the bytes which a micro-batch leaves for the backward pass;
+    ``sends``: how many such messages each stage sends the next for a micro-batch.
     """
 
     kinds: tuple[Rank, ...]
@@ -96,6 +97,7 @@ class Parallel(NamedTuple):
     message: int
     units: Mapping[int, Units]
     saved: Mapping[int, Callable[[], float]]
+    sends: tuple[int, ...] = ()
 
 
 class Plan(NamedTuple):

@@ -57,15 +57,16 @@ class StepTimes:
 
 class Laid(NamedTuple):
     """A step laid out in time, seconds. ``passes`` by place of a chunk; ``order`` of the pipeline's units (None: no
-    pipeline) with what they take, each of shape (1, stages, chunks), a message of ``sent_s`` and what it holds up
-    (`predictor.simulate.pipeline`); for every stage when its last pass ends, and what reducing gradients, gathering
-    weights and the update then add; ``bubble_s`` and ``messages_s``: what the pipeline idles, and what messages add."""
+    pipeline) with what they take, each of shape (1, stages, chunks), messages of ``sent_s``, (1, stages), and what they
+    hold up (`predictor.simulate.pipeline`); for every stage when its last pass ends, and what reducing gradients,
+    gathering weights and the update then add; ``bubble_s`` and ``messages_s``: what the pipeline idles, and what
+    messages add."""
 
     passes: dict[int, Passes]
     order: Order | None
     forward_s: FloatArray
     backward_s: FloatArray
-    sent_s: float
+    sent_s: FloatArray
     p2p: str
     ends_s: FloatArray
     reduce_s: list[float]
@@ -87,14 +88,14 @@ def laid_out(run: Run, plan: Plan, timed: Sequence[TimedStage]) -> Laid:
     forward = np.array([[[passes[place].forward_s for place in rank.chunks] for rank in kinds]])
     backward = np.array([[[passes[place].backward_s for place in rank.chunks] for rank in kinds]])
     beside = training is not None and training.p2p_overlaps and over.vpp > 1
-    p2p, sent, order = STEADY if beside else BLOCKING, 0.0, None
+    p2p, sent, order = STEADY if beside else BLOCKING, np.zeros((1, 1)), None
     if over.pp == 1:
         (chunk,) = kinds[0].chunks
         ends = np.array([micro_batches * (passes[chunk].forward_s + passes[chunk].backward_s)])
         bubble = messages = 0.0
     else:
         order = order_of(over.order, over.pp, micro_batches, over.vpp)
-        sent = timed[parallel.message].timeline.total_s
+        sent = timed[parallel.message].timeline.total_s * np.array([parallel.sends[: over.pp]], dtype=float)
         found = times(order, forward, backward, sent, p2p)
         ends, bubble, messages = found.end_s[0], float(found.bubble_s[0]), float(found.exposed_s[0])
     covered = training is not None and training.gradients_overlap
@@ -138,7 +139,7 @@ def step_of(run: Run, plan: Plan, timed: Sequence[TimedStage]) -> StepTimes:
             weights |= dict.fromkeys(parallel.units[place][:2], float(micro_batches))
     weights |= {place: 1.0 for place in (rank.reduce, rank.gather, rank.update) if place >= 0}
     if parallel.message >= 0:
-        weights[parallel.message] = 2.0 * micro_batches * over.vpp
+        weights[parallel.message] = 2.0 * micro_batches * sum(parallel.sends) / over.pp
     shown = {name: seconds for name, seconds in phases.items() if seconds or name in ("forward", "backward", OPTIMIZER)}
     return StepTimes(sum(phases.values()), shown, {n: s for n, s in exposed.items() if s}, bubble, last, weights)
 

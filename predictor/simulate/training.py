@@ -22,6 +22,7 @@ from predictor.passes.freeze import is_trained
 from predictor.passes.offload import check_offload, moved_bytes, offload
 from predictor.passes.optimizer import update_graph
 from predictor.passes.pipeline import Chunk, chunks_of, cut
+from predictor.passes.two_stacks import messages_of, tables_of
 from predictor.passes.unpack import spared_bytes
 from predictor.precision import Precision
 from predictor.simulate.exchange import Exchange
@@ -62,7 +63,8 @@ class Lowered:
 
     def _alike(self, chunk: Chunk) -> Chunk:
         """The first chunk that is like this one: as many layers, of one kind, in the middle of the model."""
-        if sum(bool(block.layers) for block in self.graph.blocks) > 1 or chunk.opens or chunk.closes:
+        several = chunk.stacks or sum(bool(block.layers) for block in self.graph.blocks) > 1
+        if several or chunk.opens or chunk.closes:
             return chunk
         return chunk._replace(first=1, end=1 + chunk.end - chunk.first)
 
@@ -138,6 +140,8 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
         update = own or update_graph(trained, work.optimizer, numbers.mixed, training)
         return Plan((*stages, stage(update, OPTIMIZER)))
     exchange = Exchange(work, numbers, engine)
+    ends = tuple(chunk.end for chunk in chunks)
+    tables = {part % over.pp for part in tables_of(config, ends)}
     units: dict[int, Units] = {}
     if exchange.sharded:
         for key, graph in distinct.items():
@@ -157,7 +161,7 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
             copied = sum(_copied(graph, config, over.tp, work.lora > 0) for graph in ahead)
             rank = {"reduce": -1, "gather": -1, "update": -1}
             parts = (
-                ("reduce", exchange.reduced(trained, copied, config, not found or s == over.pp - 1), GRADIENTS),
+                ("reduce", exchange.reduced(trained, copied, config, len(tables) if s in tables else 1), GRADIENTS),
                 ("gather", exchange.gathered(trained), WEIGHTS),
                 ("update", update_graph(exchange.kept(trained), work.optimizer, numbers.mixed, training), OPTIMIZER),
             )
@@ -172,7 +176,7 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
     if over.pp > 1:
         message = len(stages)
         stages.append(stage(exchange.message(config, step), PIPELINE, passes))
-    return Plan(tuple(stages), Parallel(tuple(found), tuple(ranks), message, units, saved))
+    return Plan(tuple(stages), Parallel(tuple(found), tuple(ranks), message, units, saved, messages_of(config, ends)))
 
 
 def _ahead(graph: Graph) -> Graph:
