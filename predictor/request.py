@@ -89,6 +89,7 @@ class Request:
     lora: int = 0
     mean_len: int = 0
     masked_tokens: int = 0
+    capacity_factor: float = 0.0
     all_to_all: str = ALL_GATHER
     steps: int | None = None
     system: str | Path | SystemSpec | None = None
@@ -161,6 +162,7 @@ class Request:
             lora=self.lora,
             mean_len=self.mean_len,
             masked_tokens=self.masked_tokens,
+            capacity_factor=self.capacity_factor,
             all_to_all=self.all_to_all,
             steps=1 if self.steps is None else self.steps,
             dtype_source=source,
@@ -341,6 +343,12 @@ def _check_length(config: ModelConfig, work: Workload) -> None:
             f"--masked-tokens {work.masked_tokens}: {config.name} has no masked-language-model head; expected a model"
             " that has one, such as bert-large, or 0"
         )
+    if work.capacity_factor and (not config.experts or config.expert_capacity or not work.engine.fuses):
+        why = f"--execution {work.engine.name} runs experts one by one, which drop nothing; expected 0"
+        if not config.experts or config.expert_capacity:
+            has = "a capacity of its own" if config.experts else "no experts"
+            why = f"{config.name} has {has}; expected 0"
+        raise UnsupportedError(f"--capacity-factor {work.capacity_factor:g}: {why}")
     longest = work.longest_sequence
     if config.position == "learned" and longest > config.max_positions:
         raise RequestError(

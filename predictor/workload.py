@@ -38,6 +38,7 @@ OPTIMIZERS = ("adam", "adam_fused", "adam_8bit", "sgd", "none")
 #: Words that only training takes, by name, with their defaults.
 _TRAINING = {
     "micro_batch": 0, "recompute": "none", "offload_layers": 0, "lora": 0, "mean_len": 0, "masked_tokens": 0,
+    "capacity_factor": 0.0,
 }  # fmt: skip
 
 #: CPU time of one framework call in eager PyTorch: the call from Python, dispatch, allocation, launch. Chosen by
@@ -72,7 +73,8 @@ class Workload:
     ``lora``: rank of adapters beside attention's projections, which alone are trained then (0: all weights are).
     ``mean_len``: tokens of a sequence on average where batches of training are packed without padding, each sequence
     taken as long (0: ``seq_len``). ``masked_tokens``: positions of each sequence that a masked-language-model head
-    works on (0: all).
+    works on (0: all). ``capacity_factor``: rows that an expert takes at most, over those of an even spread; what is
+    beyond is dropped (0: nothing is).
     In serving ``batch`` is that of all data-parallel ranks, too; ``all_to_all`` is how tokens come to experts of other
     ranks (`predictor.passes.expert_parallel`).
     """
@@ -106,6 +108,7 @@ class Workload:
     lora: int = 0
     mean_len: int = 0
     masked_tokens: int = 0
+    capacity_factor: float = 0.0
     all_to_all: str = ALL_GATHER
     steps: int = 1
 
@@ -156,6 +159,13 @@ class Workload:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise RequestError(f"{flag(name)} {value!r}: expected a whole number, 0 or more")
+        factor = self.capacity_factor
+        if (
+            isinstance(factor, bool)
+            or not isinstance(factor, int | float)
+            or not (factor == 0 or 0.01 <= factor <= 1e6)
+        ):
+            raise RequestError(f"--capacity-factor {factor!r}: expected a number such as 1.25, or 0 to drop nothing")
         if self.mean_len and self.mean_len > self.seq_len:
             raise RequestError(f"--mean-len {self.mean_len}: expected at most --seq-len {self.seq_len}")
         if self.masked_tokens and self.masked_tokens > self.tokens_each:

@@ -121,6 +121,13 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tokens of a sequence that BERT's head predicts (train)",
     )
+    add(
+        "--capacity-factor",
+        type=float,
+        default=0.0,
+        metavar="F",
+        help="rows an expert takes at most, over an even share; the rest is dropped (train; 0: none is)",
+    )
     add("--num-gpus", type=int, help="GPUs of the run (default: the product of --tp, --pp, --dp and --cp)")
     add("--tp", type=int, default=1, help="GPUs that share every layer (tensor parallel)")
     add(

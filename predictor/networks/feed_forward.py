@@ -56,6 +56,7 @@ def experts(w: Writer, x: Tensor) -> Tensor:
     w.scope = ""
     narrow = w.linear("mlp.up", "experts latent in", x, c.moe_latent, "hidden") if c.moe_latent else x
     op = MoE(w.act, n, c.moe_latent or h, c.moe_intermediate, e, c.top_k, c.gated, distribution=w.step.routing)
+    op = op.within(w.step.capacity)
     inputs = (narrow, chosen, *_expert_weights(w))
     y = w.put(op, "experts", inputs, w.hidden("experts", c.moe_latent), 1, EXPERT_CALLS, part="experts")
     if c.moe_latent:

@@ -33,6 +33,7 @@ class Step:
     masked-language-model head works on (0: all). ``sampling``: how the next tokens are chosen, of
     `predictor.engines.SAMPLINGS`; "" where the pass ends with its logits. ``exchanges``: of unfused attention in
     training, GPUs that have a part of every sequence each, and exchange heads for positions around it.
+    ``capacity``: in training, rows that an expert takes at most, over those of an even spread (0: all that come).
     """
 
     mode: str = "forward"
@@ -51,6 +52,7 @@ class Step:
     lora: int = 0
     masked: int = 0
     exchanges: int = 1
+    capacity: float = 0.0
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

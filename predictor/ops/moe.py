@@ -9,7 +9,7 @@ from typing import ClassVar
 from predictor.dtypes import bytes_of
 from predictor.ops.base import EVERY, Gradient, Kept, Op, Piece, StreamingOp
 from predictor.ops.gemm import Gemm, output_dtype
-from predictor.ops.routing import BALANCED, drawn, experts_touched
+from predictor.ops.routing import BALANCED, RANDOM, drawn, experts_touched, inclusion, within_capacity
 from predictor.quantization import weight_bytes
 
 
@@ -58,6 +58,21 @@ class MoE(Op):
         return self.tokens * self.top_k / self.ep
 
     @property
+    def skew(self) -> float:
+        """Rows of the GPU whose experts are the busiest over those of the mean: 1 where all are picked alike."""
+        if self.ep == 1 or self.distribution == RANDOM or not drawn(self.distribution):
+            return 1.0
+        own = float(inclusion(self.distribution, self.experts, self.top_k, self.ep).sum())
+        return max(1.0, own * self.ep / self.top_k)
+
+    def within(self, factor: float) -> MoE:
+        """This layer where every expert takes ``factor`` times its even share of rows at most (0: all that come)."""
+        if not factor:
+            return self
+        rows, kept = within_capacity(self.distribution, self.tokens, self.experts, self.top_k, factor)
+        return replace(self, tokens=max(1, round(rows / self.top_k)), distribution=kept)
+
+    @property
     def active_experts(self) -> float:
         """Experts of this GPU that see a token, as expected: their weights are what is read.
 
@@ -97,9 +112,9 @@ class MoE(Op):
         return round(self.local_experts * self._expert_weights)
 
     def backward(self) -> tuple[Op, ...]:
-        """The expert GEMMs' gradients, as grouped GEMMs over the local experts."""
+        """The expert GEMMs' gradients, as grouped GEMMs over the local experts, with the busiest GPU's rows."""
         groups = max(1, round(self.local_experts))
-        rows = max(1, round(self.expert_rows / groups))
+        rows = max(1, round(self.expert_rows * self.skew / groups))
         width = self.intermediate // self.tp
         up = Gemm(self.dtype, rows, (self.matrices - 1) * width, self.hidden, groups, "grouped")
         down = Gemm(self.dtype, rows, self.hidden, width, groups, "grouped")
@@ -118,8 +133,8 @@ class MoE(Op):
 
     def kept(self) -> tuple[Kept, ...]:
         """Rows gathered by expert, what gate and up (or up alone) give, the activation, its product with the other
-        half, and the experts' results."""
-        rows, width, dtype = round(self.expert_rows), self.intermediate // self.tp, output_dtype(self.dtype)
+        half, and the experts' results; of the busiest GPU."""
+        rows, width, dtype = round(self.expert_rows * self.skew), self.intermediate // self.tp, output_dtype(self.dtype)
         hidden, mlp = ("tokens", "hidden"), ("tokens", "mlp")
         whole, half = (rows, self.hidden), (rows, width)
         inner = [("activation", mlp, half)]

@@ -14,6 +14,7 @@ share of the routed rows that each expert gets), or how a benchmark dealt the ro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -123,6 +124,27 @@ def _first_to_ring(rates: FloatArray, top_k: int) -> FloatArray:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if -np.expm1(-rates * middle).sum() < top_k else (low, middle)
     return np.asarray(-np.expm1(-rates * high), dtype=np.float64)
+
+
+@lru_cache(maxsize=1024)
+def within_capacity(distribution: str, tokens: int, experts: int, top_k: int, factor: float) -> tuple[float, str]:
+    """Rows of ``tokens`` that are kept where no expert takes more than ``factor`` times its even share of them, and how
+    they fall on experts; what is beyond is dropped (Lepikhin et al., arXiv:2006.16668, section 2.2; Megatron's
+    --moe-expert-capacity-factor).
+
+    Of an expert's binomial rows X, E[min(X, c)] by the normal law of as large a mean and deviation.
+    """
+    most = math.ceil(tokens * top_k / experts * factor)
+    if not drawn(distribution):
+        return min(tokens * top_k, most * experts), distribution
+    chances = inclusion(distribution, experts, top_k)
+    mean = tokens * chances
+    deviation = np.sqrt(np.maximum(mean * (1.0 - chances), 1e-12))
+    at = (most - mean) / deviation
+    below = np.array([0.5 * math.erfc(-z / math.sqrt(2.0)) for z in at.tolist()])
+    beyond = deviation * np.exp(-0.5 * at**2) / math.sqrt(2.0 * math.pi) - (most - mean) * (1.0 - below)
+    kept = np.clip(mean - np.maximum(beyond, 0.0), 0.0, most)
+    return float(kept.sum()), SHARES + ",".join(f"{share:.6g}" for share in kept / kept.sum())
 
 
 def shares_of(distribution: str) -> tuple[float, ...]:

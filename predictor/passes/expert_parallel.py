@@ -28,7 +28,6 @@ from predictor.hardware.mesh import Mesh
 from predictor.ops.collective import over
 from predictor.ops.exchange import DIRECT, FORWARDED, exchange
 from predictor.ops.moe import MoE
-from predictor.ops.routing import drawn, inclusion
 
 if TYPE_CHECKING:
     from predictor.networks import ModelConfig
@@ -120,20 +119,14 @@ def _exchange(op: MoE, mesh: Mesh, prompts: bool, there: bool) -> Collective:
     tokens = -(-op.tokens // tp)
     kernels = engines.library(mesh.exchange).exchanges
     if kernels is None:
-        size = round(tokens * op.top_k * op.hidden * wide * _skew(op, group))
+        size = round(tokens * op.top_k * op.hidden * wide * replace(op, ep=group).skew)
         return over(mesh.system, "all_to_all", "bf16", size, group, local)
     narrow = there and bytes_of(op.dtype) <= 1.0
     row = op.hidden * 1.0 + op.hidden / _SCALED * _SCALE_BYTES if narrow else op.hidden * wide
     way = FORWARDED if prompts else DIRECT
-    return exchange(mesh.system, mesh.exchange, way, "bf16", row, tokens, op.top_k, group, local, _skew(op, group))
-
-
-def _skew(op: MoE, ep: int) -> float:
-    """Rows of the busiest GPU over those of the mean: 1 where experts are picked alike."""
-    if not drawn(op.distribution):
-        return 1.0
-    own = float(inclusion(op.distribution, op.experts, op.top_k, ep).sum())
-    return max(1.0, own * ep / op.top_k)
+    return exchange(
+        mesh.system, mesh.exchange, way, "bf16", row, tokens, op.top_k, group, local, replace(op, ep=group).skew
+    )
 
 
 def check_shared_experts(config: ModelConfig, ep: int) -> None:
@@ -151,8 +144,8 @@ def share_experts(graph: Graph, mesh: Mesh) -> Graph:
     """A forward graph in which the ranks along "ep" have a part of the experts each: an all_to_all takes every token's
     copies to its experts, another one brings what they made back; autograd makes the conjugates of both.
 
-    Each rank's experts work on as many rows as before, of fewer experts: an even spread, or that of the model's routing
-    over the experts it has.
+    Each rank's experts work on as many rows as before, of fewer experts. Where the model's routing prefers some, it is
+    the rank of the busiest that all wait for: its rows come in both exchanges, and count in its products and memory.
     """
     ep = mesh.ep
     if ep == 1:
@@ -171,10 +164,10 @@ def _shared(node: Node, op: MoE, mesh: Mesh, ep: int) -> list[Node]:
     x, chosen, *weights = node.inputs
     y = node.outputs[0]
     arrived, made = x.copied(x.base), y.copied()
-    nbytes = op.tokens * op.top_k * op.hidden * bytes_of(x.dtype)
+    own = replace(op, tokens=op.tokens * ep, ep=ep)
+    nbytes = op.tokens * op.top_k * op.hidden * bytes_of(x.dtype) * own.skew
     sent = mesh.collective("all_to_all", "ep", x.dtype, round(nbytes))
     local = [Tensor(w.name, w.axes, (w.shape[0] // ep, *w.shape[1:]), w.dtype, w.role, w.segments) for w in weights]
-    own = replace(op, tokens=op.tokens * ep, ep=ep)
     scope = node.scope
     return [
         Node(sent, "dispatch all_to_all", (x,), (arrived,), part=node.part, scope=f"{scope} dispatch"),

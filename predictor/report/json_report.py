@@ -87,7 +87,7 @@ def _training(work: Workload) -> dict[str, Any]:
         "schedule": over.order if over.pp > 1 else None, "recompute": work.recompute,
         "stage_layers": list(over.stage_layers) or None,
         "cp_comm": over.cp_comm if over.cp > 1 else None, "tp_overlap": over.tp_overlap, "lora": work.lora,
-        "mean_len": work.mean_len, "masked_tokens": work.masked_tokens,
+        "mean_len": work.mean_len, "masked_tokens": work.masked_tokens, "capacity_factor": work.capacity_factor,
     }  # fmt: skip
 
 

@@ -150,6 +150,7 @@ def make_step(
         experts="whole" if engine.fuses else "loop",
         lora=work.lora if mode == "train" else 0,
         masked=work.masked_tokens if mode == "train" else 0,
+        capacity=work.capacity_factor if mode == "train" else 0.0,
         sampling=work.sampling if serving and engine.samples else "",
     )
 

@@ -28,7 +28,7 @@ COLUMNS = (
     "context_len",
     "network_gbit_per_node", "prompt_lens", "global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "vpp", "shard",
     "sequence_parallel", "recompute", "recompute_layers", "cpu_offload_layers", "mean_len",
-    "masked_tokens", "peft", "tp_comm_overlap", "optimizer",
+    "masked_tokens", "capacity_factor", "peft", "tp_comm_overlap", "optimizer",
     "execution", "software", "attention", "kv_dtype", "routing", "memory_fraction", "step_overhead_ms",
     "launch_overhead_us", "measured_ms", "measured_forward_ms",
 )  # fmt: skip
@@ -96,6 +96,7 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
         lora=_lora(row),
         mean_len=_int(row, "mean_len"),
         masked_tokens=_int(row, "masked_tokens"),
+        capacity_factor=_number(row, "capacity_factor"),
         tp_overlap=_int(row, "tp_comm_overlap") > 0 and _int(row, "sequence_parallel") > 0 and _int(row, "tp") > 1,
         sp=mode in ("train", "forward") and _int(row, "sequence_parallel") > 0,
         vpp=_int(row, "vpp") or 1,

@@ -33,6 +33,7 @@ MODES_OF: Mapping[str, tuple[str, ...]] = {
     "micro_batch": ("train",), "recompute": ("train",), "shard": ("train",), "vpp": ("train",), "schedule": ("train",),
     "stage_layers": ("train",),
     "offload_layers": ("train",), "lora": ("train",), "mean_len": ("train",), "masked_tokens": ("train",),
+    "capacity_factor": ("train",),
     "step_overhead": CACHED, "sampling": CACHED,
     "prompt_lens": tuple(mode for mode in MODES if mode != "train"),
 }  # fmt: skip
