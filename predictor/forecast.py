@@ -17,9 +17,10 @@ from predictor.prediction import Prediction
 from predictor.run import Run
 from predictor.simulate.breakdown import classes, context_notes, longest_nodes, notes
 from predictor.simulate.capacity import advised
+from predictor.simulate.capture import capture_notes
 from predictor.simulate.interval import range_notes, total_interval
 from predictor.simulate.memory import Memory, memory_of
-from predictor.simulate.plan import capture_notes, plan_of
+from predictor.simulate.plan import plan_of
 from predictor.simulate.stage import EXCHANGES, PIPELINE, Plan
 from predictor.simulate.sustained import power_notes
 from predictor.simulate.times import GAPS, LAUNCHING, Operators, OpTime, TimedStage

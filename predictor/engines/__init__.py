@@ -13,6 +13,7 @@ from predictor.engines.base import (
     HOSTS,
     LAUNCHES,
     PENALTIES,
+    PIECES,
     PREFILL,
     SAMPLINGS,
     Engine,
@@ -33,7 +34,7 @@ from predictor.engines.registry import (
 from predictor.engines.software import running
 
 __all__ = [
-    "CALLS", "CAPTURED", "DECODE", "EAGER", "GREEDY", "HOSTS", "LAUNCHES", "PENALTIES", "PREFILL", "SAMPLINGS",
-    "USUAL_SERVER", "Engine", "Library", "answering", "engine", "libraries", "library", "measured", "names", "register",
-    "running", "taken_elsewhere",
+    "CALLS", "CAPTURED", "DECODE", "EAGER", "GREEDY", "HOSTS", "LAUNCHES", "PENALTIES", "PIECES", "PREFILL",
+    "SAMPLINGS", "USUAL_SERVER", "Engine", "Library", "answering", "engine", "libraries", "library", "measured",
+    "names", "register", "running", "taken_elsewhere",
 ]  # fmt: skip

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from predictor.engines.scheduling import Batching
     from predictor.engines.vintage import KernelRule, Scheduler, Training, Vintage
 
-#: What the CPU does while the GPU runs: it makes every framework call of eager PyTorch, it launches every kernel, or
-#: nothing, as the launches were captured in a graph.
-HOSTS = CALLS, LAUNCHES, CAPTURED = "calls", "launches", "captured"
+#: What the CPU does while the GPU runs: it makes every framework call of eager PyTorch, it launches every kernel, it
+#: launches captured pieces and the kernels between them that look at the cache, or nothing, as all was captured in one
+#: graph.
+HOSTS = CALLS, LAUNCHES, PIECES, CAPTURED = "calls", "launches", "pieces", "captured"
 
 #: How the next tokens are chosen: the likeliest, by chance, by chance among the likeliest (top-k, top-p).
 GREEDY, RANDOM, TOP_K, TOP_P = "greedy", "random", "top-k", "top-p"

@@ -6,7 +6,6 @@ kernels were read for NVIDIA's GPUs alone.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
@@ -81,17 +80,19 @@ def captured_batch(engine: Engine, batch: int, setting: Setting, longest: int = 
     held = graphs(engine, setting)
     if held is None or longest > held.longest:
         return None
-    place = bisect_left(held.sizes, batch)
-    if place == len(held.sizes):
-        return None
-    size = held.sizes[place]
-    return size if held.padded or size == batch else None
+    return held.size_of(batch)
 
 
 def captures_prompts(engine: Engine, tokens: int, setting: Setting) -> bool:
     """Whether a step with prompts, of ``tokens`` tokens in all, runs in captured pieces."""
+    return captured_tokens(engine, tokens, setting) is not None
+
+
+def captured_tokens(engine: Engine, tokens: int, setting: Setting) -> int | None:
+    """Tokens of the captured pieces that a step with prompts, of ``tokens`` tokens in all, runs in, those that pad it
+    included (its own beyond the sizes that were read); None where it is launched."""
     held = graphs(engine, setting)
-    return held is not None and tokens <= held.prompt_tokens
+    return None if held is None else held.pieces(tokens)
 
 
 # ---------------------------------------------------------------------------------------------------------- kernels

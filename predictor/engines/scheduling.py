@@ -18,14 +18,18 @@ import numpy.typing as npt
 
 from predictor.engines.vintage import NOBODY, Scheduler
 
+#: Tokens of a block that requests name, by definition: those of Mooncake's traces.
+BLOCK_TOKENS = 512
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
     """A request on its way: ``prompt`` tokens to read before its next token, ``output`` tokens still to make then.
 
     ``shared``: leading tokens of the prompt that an earlier one has, too; ``computed``: those in the cache; ``held``:
-    pages that are its own while the prompt is read, or all the time where they are set aside at once. ``began`` and
-    ``ends``: readings of the clock at which it makes the first and the last of its tokens.
+    pages that it holds while the prompt is read, or all the time where they are set aside at once. ``blocks``: names of
+    the prompt's leading blocks of `BLOCK_TOKENS`, those of one name alike; it holds the first ``lent`` of them together
+    with others. ``began`` and ``ends``: readings of the clock at which it makes the first and the last of its tokens.
     """
 
     index: int
@@ -36,6 +40,8 @@ class Sequence:
     held: int = 0
     began: int = 0
     ends: int = 0
+    blocks: tuple[int, ...] = ()
+    lent: int = 0
 
     @property
     def left(self) -> int:
@@ -107,6 +113,8 @@ class Batching(ABC):
         self._bases = 0  # sum of their lengths at clock 0
         self._ends: list[tuple[int, int]] = []  # (end, index), the soonest first; those that left may still stand there
         self.sets_aside = rules.preemption == NOBODY  # pages for all that a request will write
+        self._holders: dict[int, int] = {}  # sequences that hold a block, by its name
+        self._block = BLOCK_TOKENS // pages.size if prefixes and BLOCK_TOKENS % pages.size == 0 else 0  # its pages
 
     @abstractmethod
     def batch(self) -> Batch:
@@ -154,14 +162,36 @@ class Batching(ABC):
 
     def wants(self, one: Sequence, tokens: int) -> int:
         """Pages that are to be taken so that ``tokens`` more of a prompt can be computed."""
+        found, free = (0, 0) if one.held else self._lendable(one)
+        held = one.held + found * self._block - free
         if self.sets_aside:
-            return self.pages.count(one.prompt + one.output - 1) - one.held
+            return self.pages.count(one.prompt + one.output - 1) - held
         start = one.computed or self.found(one)
-        return self.pages.count(start + tokens) - one.held
+        return self.pages.count(start + tokens) - held
+
+    def _lendable(self, one: Sequence) -> tuple[int, int]:
+        """Leading blocks of a waiting prompt that the cache has, and pages of those that nobody holds."""
+        count = min(self.found(one) // BLOCK_TOKENS, len(one.blocks)) if self._block else 0
+        return count, self._block * sum(block not in self._holders for block in one.blocks[:count])
+
+    def _give_back(self, one: Sequence, pages: int) -> None:
+        """Of so many ``pages`` of a sequence, those that it held alone."""
+        self.pages.take(one.lent * self._block - pages)
+        for block in one.blocks[: one.lent]:
+            self._holders[block] -= 1
+            if not self._holders[block]:
+                del self._holders[block]
+                self.pages.take(-self._block)
+        one.lent = 0
 
     def admit(self, tokens: int) -> tuple[Sequence, int]:
         """Take the first of those who wait, with ``tokens`` of its prompt beyond what the cache has."""
         one = self.waiting.popleft()
+        one.lent, free = self._lendable(one)
+        self.pages.take(free)
+        one.held = one.lent * self._block
+        for block in one.blocks[: one.lent]:
+            self._holders[block] = self._holders.get(block, 0) + 1
         one.computed = self.found(one)
         self.begun.append(one)
         return self.extend(one, tokens)
@@ -178,8 +208,9 @@ class Batching(ABC):
         """Its prompt is in the cache and its first token made; whether it decodes on."""
         self.begun.remove(one)
         if one.output == 1:
-            self.pages.take(-one.held)
+            self._give_back(one, one.held)
             return False
+        self._lend(one)
         one.began, one.ends = self.clock, self.clock + one.output - 1
         self.decoding[one.index] = one
         self.ending += one.ends
@@ -189,13 +220,22 @@ class Batching(ABC):
             self.pages.follow(one.prompt, self.clock)
         return True
 
+    def _lend(self, one: Sequence) -> None:
+        """The blocks that it computed itself are for others from now on, up to the first that another did, too."""
+        last = min(one.prompt // BLOCK_TOKENS, len(one.blocks)) if self._block else 0
+        for block in one.blocks[one.lent : last]:
+            if block in self._holders:
+                break
+            self._holders[block] = 1
+            one.lent += 1
+
     def leave(self, one: Sequence) -> None:
         """One that decodes is done, or gives way."""
         del self.decoding[one.index]
         self.ending -= one.ends
         self._bases -= one.prompt - one.began
         tokens = self.length(one)
-        self.pages.take(-(one.held if self.sets_aside else self.pages.count(tokens)))
+        self._give_back(one, one.held if self.sets_aside else self.pages.count(tokens))
         if not self.sets_aside:
             self.pages.follow(tokens, self.clock, -1)
 
@@ -213,8 +253,9 @@ class Batching(ABC):
             one.prompt, one.output = self.length(one) + 1, one.ends - self.clock
         else:
             self.begun.remove(one)
-            self.pages.take(-one.held)
+            self._give_back(one, one.held)
         one.computed = one.held = one.shared = 0
+        one.blocks = ()
         self.waiting.appendleft(one)
 
     def make_room(self, found: Batch) -> None:

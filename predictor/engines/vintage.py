@@ -7,6 +7,7 @@ tokens. ``source`` is the release, file and lines; ``unverified`` says which par
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -137,6 +138,21 @@ class Graphs:
     longest: int = NO_LIMIT
     prompt_tokens: int = 0
     unverified: str = ""
+
+    def size_of(self, tokens: int) -> int | None:
+        """The size that so many tokens of decodes run in; None where none holds them."""
+        place = bisect_left(self.sizes, tokens)
+        if place == len(self.sizes) or (not self.padded and self.sizes[place] != tokens):
+            return None
+        return self.sizes[place]
+
+    def pieces(self, tokens: int) -> int | None:
+        """Tokens of the pieces that a step of ``tokens`` with prompts runs in; its own beyond ``sizes``, None where it
+        is launched."""
+        if tokens > self.prompt_tokens:
+            return None
+        place = bisect_left(self.sizes, tokens)
+        return self.sizes[place] if place < len(self.sizes) else tokens
 
 
 # ------------------------------------------------------------------------------------------------------------- host

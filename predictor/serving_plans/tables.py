@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from predictor.engines import Engine
-from predictor.engines.defaults import captured_batch, graphs, page_tokens, scheduler
+from predictor.engines.defaults import graphs, page_tokens, scheduler
 from predictor.engines.vintage import Graphs, Scheduler
 from predictor.forecast import WithoutIntervals
 from predictor.hardware.gpu import GPUSpec
@@ -19,7 +19,6 @@ from predictor.ops.attention import Attention
 from predictor.roofline import FloatArray
 from predictor.run import Run
 from predictor.serving_plans.space import Group, setting_of
-from predictor.simulate.gaps import gaps_of
 from predictor.simulate.interval import total_interval
 from predictor.simulate.memory import Memory, memory_of
 from predictor.simulate.plan import plan_of
@@ -155,19 +154,16 @@ class _Asked:
         batches = tuple(n * group.dp for n in BATCHES if n * group.dp < most)
         sizes = (*batches, most)
         decodes = [_long(plan_of(decode_run(run, isl, osl, n))) for n in sizes]
-        launched = [_launched(_long(plan_of(decode_run(run, isl, osl, n, padded=False))), run) for n in sizes]
+        launched = [_long(plan_of(decode_run(run, isl, osl, n), captured=False)) for n in sizes]
         return cls(group, run, sizes, prompts, [*decodes, *launched, *plans], rule, most, kv_bytes, memory)
 
 
-def decode_run(run: Run, isl: int, osl: int, sequences: int, padded: bool = True) -> Run:
-    """A decode step of so many sequences, half way through their output, as the engine runs it: in the graph that holds
-    them, where there is one (and they are ``padded`` to it)."""
+def decode_run(run: Run, isl: int, osl: int, sequences: int) -> Run:
+    """A decode step of so many sequences, half way through their output."""
     degrees = run.work.parallelism
     lanes = degrees.dp * min(degrees.pp, -(-sequences // degrees.dp))  # batches in flight
     each = -(-sequences // lanes)
-    size = captured_batch(run.work.engine, each, setting_of(run, isl + osl), isl + osl) if padded else None
-    batch = (each if size is None else size) * lanes
-    return replace(run, work=replace(run.work, batch=batch, context_len=isl + osl // 2))
+    return replace(run, work=replace(run.work, batch=each * lanes, context_len=isl + osl // 2))
 
 
 def prefill_run(run: Run, isl: int, prompts: int) -> Run:
@@ -190,13 +186,6 @@ def _room(group: Group, longest: Run, plan: Plan, isl: int, osl: int) -> tuple[i
 
 def _long(plan: Plan) -> Plan:
     return Plan(tuple(stage._replace(weight=_PASSES * stage.weight) for stage in plan.stages))
-
-
-def _launched(plan: Plan, run: Run) -> Plan:
-    """The plan with its kernels launched one by one."""
-    host = run.work.engine.host
-    gaps = gaps_of(False, run.work.kernel_gap_s)
-    return Plan(tuple(stage._replace(host=host, gaps=gaps) for stage in plan.stages))
 
 
 def _each(several: Iterable[tuple[TimedStage, ...]]) -> FloatArray:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.engines import CAPTURED, LAUNCHES
+from predictor.engines import CAPTURED, LAUNCHES, PIECES
 from predictor.estimators.base import KernelTable
 from predictor.estimators.skew import late_rank_s
 from predictor.ops.collective import Collective
@@ -101,7 +101,10 @@ def spread_of(timed: TimedStage, work: Workload) -> StageSpread | None:
         by_class.append(change * _felt(timed, moved, float(change.sum())) if launches else change)
     assumed = work.launch_range_s if launches else None
     host = [0.0, 0.0] if assumed is None else [_host(timed, end_s / work.launch_overhead_s) for end_s in assumed]
-    launched = 0.0 if timed.stage.host != LAUNCHES else float(sum(len(s.gpu_s) * s.repeat for s in timed.segments))
+    launched = 0.0
+    if timed.stage.host in (LAUNCHES, PIECES):
+        own = timed.stage.host == PIECES  # of which many kernels have no launch of their own
+        launched = float(sum((np.count_nonzero(s.cpu_s) if own else len(s.gpu_s)) * s.repeat for s in timed.segments))
     return StageSpread(by_class[0], by_class[1], host[0] + waits[0], host[1] + waits[1] + _late_ranks(timed), launched)
 
 

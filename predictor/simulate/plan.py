@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from predictor.engines import CAPTURED
+from predictor.engines import CAPTURED, PIECES
 from predictor.graph import Graph, Node
 from predictor.networks import ModelConfig, Step
 from predictor.networks.traced import Part, parts_of, recorded, sized
@@ -14,6 +14,7 @@ from predictor.ops.collective import Collective, over
 from predictor.ops.routing import RANDOM
 from predictor.precision import Precision
 from predictor.run import Run
+from predictor.simulate.capture import decode_size, padded, padded_lens, prompt_size, tokens_of
 from predictor.simulate.gaps import gaps_of
 from predictor.simulate.lower import lower, mesh_of
 from predictor.simulate.stage import Plan, Stage
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 DECODE_SAMPLES = 4
 
 
-def plan_of(run: Run) -> Plan:
-    """The stages of a run on one of its GPUs.
+def plan_of(run: Run, captured: bool = True) -> Plan:
+    """The stages of a run on one of its GPUs; without ``captured`` every kernel of a serving engine is launched.
 
     A forward pass runs ``steps`` times, a part of a pipeline as often as that says; generate is a prefill, which gives
     the first token, then ``output_len - 1`` decode steps; training one stage of ``batch / micro_batch`` passes forward
@@ -45,31 +46,68 @@ def plan_of(run: Run) -> Plan:
         return training_plan(config, work, numbers, pass_, run.gpu)
     engine, launch_s, mode = work.engine, work.launch_overhead_s, work.mode
     waits = tuple(work.waits_s.items())
-    step_host = engine.decode_host if is_captured(run) else engine.host
 
-    def stage(graph: Graph, phase: str, weight: float = 1.0, context: int = 0) -> Stage:
-        host = step_host if phase == "decode" else engine.host
-        graph = reducing(graph, run)
-        gaps = gaps_of(host == CAPTURED, work.kernel_gap_s)
-        found = Stage(graph, phase, weight, host, launch_s, waits, gaps, context)
+    def stage(passes: _Passes, phase: str, weight: float = 1.0, context: int = 0) -> Stage:
+        graph, host, alone = passes
+        gaps = gaps_of(host in (CAPTURED, PIECES), work.kernel_gap_s)
+        found = Stage(reducing(graph, run), phase, weight, host, launch_s, waits, gaps, context, counted=alone)
         return found if work.parallelism.pp == 1 else _piped(found, config, work, numbers)
 
     if mode == "decode":
-        (graph,) = _decode_graphs(config, work, numbers, (0,))
-        return Plan((stage(graph, mode),))
+        (passes,) = _decode_steps(run, (0,), captured)
+        return Plan((stage(passes, mode),))
     parts = parts_of(config)
     if parts:
-        return Plan(tuple(stage(_part_graph(part, work, numbers), part.name, float(part.times)) for part in parts))
+        return Plan(
+            tuple(
+                stage(_Passes(_part_graph(part, work, numbers), engine.host), part.name, float(part.times))
+                for part in parts
+            )
+        )
     first = mode if mode != "generate" else "prefill"
-    stages = [stage(_whole_graph(config, work, numbers, first), first, float(work.steps))]
+    stages = [stage(_prompts(run, first, captured), first, float(work.steps))]
     if mode == "generate":
         grown, weights = sample_contexts(work.output_len - 1)
-        graphs = _decode_graphs(config, work, numbers, grown)
         stages += [
-            stage(graph, "decode", weight, work.seq_len + more)
-            for graph, weight, more in zip(graphs, weights, grown, strict=True)
+            stage(passes, "decode", weight, work.seq_len + more)
+            for passes, weight, more in zip(_decode_steps(run, grown, captured), weights, grown, strict=True)
         ]
     return Plan(tuple(stages))
+
+
+class _Passes(NamedTuple):
+    """A pass as it is run, what the CPU does in it, and the pass without what pads it to a captured one's size, None
+    where nothing does."""
+
+    graph: Graph
+    host: str
+    alone: Graph | None = None
+
+
+def _decode_steps(run: Run, grown: tuple[int, ...], captured: bool) -> list[_Passes]:
+    """Decode steps that find ``grown`` tokens in the cache beside the run's own, as the engine runs them."""
+    config, work, numbers, engine = run.config, run.work, run.numbers, run.work.engine
+    own = _decode_graphs(config, work, numbers, grown)
+    size = decode_size(run) if captured else None
+    if size is None or size == work.sequences_a_pass:
+        host = engine.host if size is None else engine.decode_host
+        return [_Passes(graph, host) for graph in own]
+    wide = _decode_graphs(config, work, numbers, grown, size)
+    return [_Passes(graph, engine.decode_host, alone) for graph, alone in zip(padded(wide, own), own, strict=True)]
+
+
+def _prompts(run: Run, mode: str, captured: bool) -> _Passes:
+    """The pass over the prompts, as the engine runs it."""
+    config, work, numbers, engine = run.config, run.work, run.numbers, run.work.engine
+    own = _whole_graph(config, work, numbers, mode)
+    size = prompt_size(run) if captured and mode == "prefill" else None
+    if size is None:
+        return _Passes(own, engine.host)
+    if size == tokens_of(run):
+        return _Passes(own, PIECES)
+    wide = _whole_graph(config, work, numbers, mode, padded_lens(run, size))
+    (graph,) = padded([wide], [own])
+    return _Passes(graph, PIECES, own)
 
 
 def reducing(graph: Graph, run: Run) -> Graph:
@@ -87,29 +125,6 @@ def reducing(graph: Graph, run: Run) -> Graph:
         return alone and fused_norm(engine, op.size, tokens, op.ranks, capability, model) is not None
 
     return norms_in_reductions(graph, takes)
-
-
-def is_captured(run: Run) -> bool:
-    """Whether a graph of the engine's default sizes holds the run's decode steps; True for an engine that captures
-    none, or whose sizes nobody read."""
-    engine, work = run.work.engine, run.work
-    if engine.decode_host != CAPTURED:
-        return True
-    from predictor.engines.defaults import captured_batch, graphs  # engines that capture alone have defaults of it
-    from predictor.engines.vintage import Setting
-
-    setting = Setting(run.gpu, work.parallelism.tp, work.parallelism.pp, latent=run.config.is_mla)
-    if graphs(engine, setting) is None:
-        return True
-    return captured_batch(engine, work.sequences_a_pass, setting, work.longest_sequence) is not None
-
-
-def capture_notes(run: Run) -> tuple[str, ...]:
-    """That a run's decode steps are launched, where the engine captures others; nothing of all other runs."""
-    if run.work.mode not in ("decode", "generate") or is_captured(run):
-        return ()
-    name = run.work.engine.name
-    return (f"{name} captures no decode step of {run.work.sequences_a_pass} sequences by default: it is launched.",)
 
 
 def _piped(stage: Stage, config: ModelConfig, work: Workload, numbers: Precision) -> Stage:
@@ -172,13 +187,16 @@ def sample_contexts(steps: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
     return tuple(picked), tuple(share)
 
 
-def _whole_graph(config: ModelConfig, work: Workload, numbers: Precision, mode: str) -> Graph:
-    """A pass over all tokens of the prompts."""
-    batch, lens, mesh = work.sequences_a_pass, work.lens_a_pass, mesh_of(work)
-    step = make_step(work, numbers, mode, work.seq_len, 0, batch, lens)
+def _whole_graph(
+    config: ModelConfig, work: Workload, numbers: Precision, mode: str, padded_to: tuple[int, ...] = ()
+) -> Graph:
+    """A pass over all tokens of the prompts, of these lengths where they are padded."""
+    batch, lens, mesh = work.sequences_a_pass, padded_to or work.lens_a_pass, mesh_of(work)
+    seq_len = max(padded_to, default=work.seq_len)
+    step = make_step(work, numbers, mode, seq_len, 0, batch, lens)
     if work.parallelism.sp:
         return lower(config, step, mesh, numbers.formats, work.engine, sequences=True)
-    found = lower_alike(config, step, (work.seq_len,), mesh, numbers.formats, work.engine)
+    found = lower_alike(config, step, (seq_len,), mesh, numbers.formats, work.engine)
     over = work.parallelism
     return found[0] if found else lower(
         config, step, mesh, numbers.formats, work.engine, cp_comm=over.cp_comm, ulysses=over.ulysses
@@ -210,17 +228,19 @@ def _linked(node: Node, mesh: Mesh) -> Node:
 
 
 def _decode_graphs(
-    config: ModelConfig, work: Workload, numbers: Precision, grown: tuple[int, ...]
+    config: ModelConfig, work: Workload, numbers: Precision, grown: tuple[int, ...], sequences: int = 0
 ) -> tuple[Graph, ...]:
-    """Decode steps that find ``grown`` tokens in the cache beside the workload's own, one for each."""
+    """Decode steps that find ``grown`` tokens in the cache beside the workload's own, one for each; of so many
+    ``sequences`` where they are not the workload's."""
     before, mesh = work.context_len if work.mode == "decode" else work.seq_len, mesh_of(work)
-    formats, engine, batch, lens = numbers.formats, work.engine, work.sequences_a_pass, work.lens_a_pass
+    formats, engine, batch = numbers.formats, work.engine, sequences or work.sequences_a_pass
+    lens = () if sequences else work.lens_a_pass
     first = make_step(work, numbers, "decode", 1, 1, batch)
-    if not work.prompt_lens:
+    if not lens:
         found = lower_alike(config, first, [before + more for more in grown], mesh, formats, engine)
         if found:
             return tuple(found)
-    alone = engine.fuses and first.attention == "flash" and not work.prompt_lens and not config.is_encoder_decoder
+    alone = engine.fuses and first.attention == "flash" and not lens and not config.is_encoder_decoder
     if alone and recorded(config) is None:
         # Attention alone knows how long the context is: the rest of the step is built once.
         graph = lower(config, first, mesh, formats, engine)

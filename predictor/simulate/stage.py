@@ -22,7 +22,8 @@ class Stage(NamedTuple):
     is what the pass is to the run: a mode, or the optimizer's step. ``context``: tokens in the cache of a decode step
     that stands for others. ``forward``: the blocks that are the forward pass of training, whose backward pass follows.
     ``ends``: of a serving pipeline, how many blocks its stages up to each have, () without one; ``in_flight`` batches
-    are on their way through them at a time.
+    are on their way through them at a time. ``counted``: the pass without what pads it to the size of a captured one,
+    whose FLOPs count; None where nothing does.
     """
 
     graph: Graph
@@ -36,6 +37,7 @@ class Stage(NamedTuple):
     forward: int = 0
     ends: tuple[int, ...] = ()
     in_flight: int = 1
+    counted: Graph | None = None
 
     @property
     def captured(self) -> bool:

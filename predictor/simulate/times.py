@@ -14,7 +14,7 @@ from itertools import accumulate, chain
 import numpy as np
 import numpy.typing as npt
 
-from predictor.engines import CALLS, CAPTURED, DECODE, PREFILL, Engine
+from predictor.engines import CALLS, CAPTURED, DECODE, PIECES, PREFILL, Engine
 from predictor.estimators.base import KernelTable, Selector, predict_kernels
 from predictor.estimators.power import held_s
 from predictor.graph import Block, Graph
@@ -23,6 +23,7 @@ from predictor.ops.attention import Attention
 from predictor.ops.base import COMPUTE, HOST, Op
 from predictor.ops.gemm import Gemm
 from predictor.roofline import FloatArray
+from predictor.simulate.capture import splits
 from predictor.simulate.gaps import NO_GAPS, Gaps, kernels_by_gap
 from predictor.simulate.stage import PIPELINE, Plan, Stage
 from predictor.simulate.sustained import Sustained, stretched, sustained
@@ -131,19 +132,32 @@ class TimedBlock:
             self._sum_s = float(np.add.reduce(self.gpu_s))
         return self._sum_s
 
-    def segment(self, stage: Stage) -> Segment:
-        """The block on the timelines of ``stage``."""
+    def segment(self, stage: Stage, first: bool = False) -> Segment:
+        """The block on the timelines of ``stage``; ``first``: nothing runs before it."""
         nodes = self.block.nodes
         gaps_s = self.gaps_s(stage.gaps)
         if stage.host == CAPTURED:
             return Segment(self.gpu_s + gaps_s, np.zeros(len(self.gpu_s)), self.block.repeat, gaps_s)
-        if stage.host == CALLS:
+        if stage.host == PIECES:
+            cpu_s = np.array(_launches_of_pieces(self.block, first)) * stage.launch_s
+        elif stage.host == CALLS:
             cpu_s = np.array([node.host_calls * stage.launch_s for node in nodes])
         else:  # one launch a kernel; nodes that are one kernel together have one node that calls
             cpu_s = np.array([node.op.kernels() if node.host_calls else 0 for node in nodes]) * stage.launch_s
         if len(self.gpu_s) > len(nodes):
             cpu_s = np.repeat(cpu_s, [node.count for node in nodes])
         return Segment(self.gpu_s + gaps_s, cpu_s, self.block.repeat, gaps_s)
+
+
+def _launches_of_pieces(block: Block, begins: bool) -> list[int]:
+    """Launches in front of every node of a block that runs in captured pieces: one for the piece that begins with it,
+    its own kernels where it is between two."""
+    found = []
+    for node in block.nodes:
+        alone = splits(node.op)
+        found.append((node.op.kernels() if node.host_calls else 0) if alone else int(begins))
+        begins = alone
+    return found
 
 
 class TimedStage:
@@ -163,7 +177,7 @@ class TimedStage:
     @cached_property
     def segments(self) -> list[Segment]:
         """The blocks as the timeline runs them."""
-        return [block.segment(self.stage) for block in self.blocks]
+        return [block.segment(self.stage, not place) for place, block in enumerate(self.blocks)]
 
     def up_to(self, blocks: int, after: int = 0) -> Timeline:
         """One pass as far as the first ``blocks`` go, those ``after`` the first so many alone."""
@@ -235,6 +249,8 @@ class TimedStage:
     @property
     def flops(self) -> float:
         """FLOPs of one pass, of a pipeline's those of one of its GPUs."""
+        if self.stage.counted is not None:
+            return self.stage.counted.flops() * self.part
         return sum(chain.from_iterable(block.flops for block in self.blocks)) * self.part
 
     def op_times(self) -> list[OpTime]:

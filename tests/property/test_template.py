@@ -244,7 +244,7 @@ def test_plans_hold_the_graphs_that_are_lowered_directly() -> None:
     bound = 0
     for model, tp, (batch, seq_len) in ((m, tp, pair) for m in ("gpt2", "t5-small") for tp in (1, 2) for pair in sizes):
         run = Request(model, "h100", batch=batch, seq_len=seq_len, tp=tp, **words).run()
-        for stage in plan_of(run).stages:
+        for stage in plan_of(run, captured=False).stages:  # what pads a captured pass is lowered in the same way
             decode = stage.context > 0
             step = make_step(run.work, run.numbers, stage.phase, 1 if decode else seq_len, stage.context, batch)
             direct = lower(run.config, step, mesh_of(run.work), run.numbers.formats, run.work.engine)

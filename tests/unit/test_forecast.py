@@ -11,7 +11,7 @@ from report_runs import RUNS, forecast, of
 
 import predictor
 from predictor import forecast as forecasting
-from predictor.engines import CALLS, CAPTURED, LAUNCHES
+from predictor.engines import CALLS, CAPTURED, LAUNCHES, PIECES
 from predictor.ops.collective import Collective
 from predictor.report.html import to_html
 from predictor.report.trace import to_trace
@@ -76,10 +76,11 @@ def test_every_mode_is_stages() -> None:
 
     assert stages(seq_len=8) == [("forward", 1.0, CALLS, 0.0)]
     served: dict[str, Any] = {"execution": "vllm", "step_overhead": 0.002, "dtype": "bf16"}
-    assert stages(mode="prefill", seq_len=8, **served) == [("prefill", 1.0, LAUNCHES, 0.002)]
+    assert stages(mode="prefill", seq_len=8, **served) == [("prefill", 1.0, PIECES, 0.002)]
+    assert stages(mode="prefill", seq_len=1024, **served) == [("prefill", 1.0, LAUNCHES, 0.002)]
     assert stages(mode="decode", context_len=8, **served) == [("decode", 1.0, CAPTURED, 0.002)]
     generated = stages(mode="generate", seq_len=8, output_len=21, **served)
-    assert generated[0] == ("prefill", 1.0, LAUNCHES, 0.002)
+    assert generated[0] == ("prefill", 1.0, PIECES, 0.002)
     assert {(phase, host, overhead) for phase, _, host, overhead in generated[1:]} == {("decode", CAPTURED, 0.002)}
     assert sum(weight for _, weight, _, _ in generated[1:]) == 20
     trained = stages(mode="train", seq_len=8, batch=6, micro_batch=2)

@@ -55,6 +55,7 @@ LEVELS = {
     "predictor.prediction": 7,
     "predictor.simulate": 8,
     "predictor.simulate.timeline": 5,
+    "predictor.simulate.capture": 5,
     "predictor.simulate.gaps": 5,
     "predictor.simulate.orders": 5,
     "predictor.simulate.pipeline": 5,

@@ -227,7 +227,7 @@ def test_one_line_for_what_cannot_be(model: str, words: dict[str, object], said:
 
 def test_each_stage_has_a_host_of_its_own() -> None:
     """Where launches are what takes time, four stages launch at a time: a quarter, but for filling and draining."""
-    words = {"mode": "prefill", "seq_len": 16, "batch": 8, "launch_overhead": 5e-4}
+    words = {"mode": "prefill", "seq_len": 512, "batch": 8, "launch_overhead": 5e-4}  # no pieces
     alone, four = asked(**words), asked(**words, pp=4)
     launched = four.latency_s / alone.latency_s
     assert 4 * 0.25 < launched < 7 * 0.25 + 0.1  # four passes, each of a quarter of the launches, seven at the end

@@ -14,14 +14,13 @@ rate that power leaves in a long run (`predictor.simulate.sustained`).
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from predictor.engines import CAPTURED, Engine
+from predictor.engines import CAPTURED, PIECES, Engine
 from predictor.engines import library as library_of_kernels
 from predictor.engines.library import AttentionCalls
 from predictor.engines.vintage import Graphs
@@ -97,19 +96,23 @@ class StepCosts:
         most = sizes.sequences * self.width
         inside = [size for size in self.graphs.sizes if size < 2 * most] if captured else []
         steps = sorted({*doublings(1, most), *inside})
-        tokens = sorted({*doublings(1, sizes.tokens), *self._listed(sizes.tokens)})
+        largest = min(self.graphs.prompt_tokens, sizes.tokens) if captured else 0
+        tokens = sorted({*doublings(1, sizes.tokens), *self._listed(sizes.tokens), max(1, largest)})
         heads = self._decode_graphs(steps)
         prompts = self._prompt_graphs(tokens)
         self._kinds = [_attention(heads[0]), _attention(prompts[0])]
+        inside_pieces = [(n, graph) for n, graph in zip(tokens, prompts, strict=True) if n <= largest]
         stages = [
-            *(self._stage(graph, n, "decode", True) for n, graph in zip(steps, heads, strict=True)),
-            *(self._stage(graph, n, "decode", False) for n, graph in zip(steps, heads, strict=True)),
-            *(self._stage(graph, n, "prefill", False) for n, graph in zip(tokens, prompts, strict=True)),
+            *(self._stage(graph, n, "decode", CAPTURED) for n, graph in zip(steps, heads, strict=True)),
+            *(self._stage(graph, n, "decode", self.engine.host) for n, graph in zip(steps, heads, strict=True)),
+            *(self._stage(graph, n, "prefill", self.engine.host) for n, graph in zip(tokens, prompts, strict=True)),
+            *(self._stage(graph, n, "prefill", PIECES) for n, graph in inside_pieces),
         ]
         timed = [stages for (stages,) in self.operators.time([Plan((stage,)) for stage in stages])]
         n = len(heads)
         self._captured, self._launched = Body(steps, timed[:n]), Body(steps, timed[n : 2 * n])
-        self._mixed = Body(tokens, timed[2 * n :])
+        self._mixed = Body(tokens, timed[2 * n : 2 * n + len(tokens)])
+        self._pieces = Body([n for n, _ in inside_pieces], timed[2 * n + len(tokens) :]) if inside_pieces else None
         self._fill_attention(tokens)
         self._decode_s: dict[int, tuple[FloatArray, FloatArray]] = {}
 
@@ -117,9 +120,8 @@ class StepCosts:
         listed = tuple(n for n in set(self.sizes.prompts) if n <= most)
         return listed if len(listed) <= _LISTED else ()
 
-    def _stage(self, graph: Graph, tokens: int, phase: str, captured: bool) -> Stage:
-        host = CAPTURED if captured else self.engine.host
-        gaps = gaps_of(captured, self.run.work.kernel_gap_s)
+    def _stage(self, graph: Graph, tokens: int, phase: str, host: str) -> Stage:
+        gaps = gaps_of(host in (CAPTURED, PIECES), self.run.work.kernel_gap_s)
         found = Stage(reducing(graph, self.run), phase, _LONG, host, self.run.work.launch_overhead_s, gaps=gaps)
         config, mesh = self.run.config, mesh_of(self.run.work)
         if len(self._share) == 1 or mesh is None:
@@ -226,7 +228,7 @@ class StepCosts:
         found = self._decode_s.get(sequences)
         if found is None:
             tokens = sequences * self.width
-            size = captured_size(self.graphs, tokens)
+            size = self.graphs.size_of(tokens)
             if self.engine.decode_host == CAPTURED and size is not None:
                 gpu, cpu = self._captured.at(size)[0], np.zeros(len(self._share))
             else:
@@ -249,7 +251,8 @@ class StepCosts:
         cache in all, and for how long it holds up the slowest stage of a pipeline; ``heads`` prompts are read to their
         end. ``widest``: tokens of the rank with the most, if more."""
         tokens = max(widest, sum(q for q, _ in chunks) + sequences * self.width)
-        gpu, cpu = self._mixed.at(tokens)
+        size = self.graphs.pieces(tokens) if self._pieces is not None else None
+        gpu, cpu = self._mixed.at(tokens) if size is None or self._pieces is None else self._pieces.at(size)
         gpu[-1] += self._mixed_head(heads + sequences * self.width)
         attention = self.attention_of(chunks) if chunks else 0.0
         if sequences:
@@ -274,14 +277,6 @@ class StepCosts:
             self._chunks.at(total / own, q, before) * own / total
             for own, (q, before) in zip(work, chunks, strict=True)
         )  # fmt: skip
-
-
-def captured_size(graphs: Graphs, tokens: int) -> int | None:
-    """The captured batch that so many tokens run in; None where none does."""
-    i = bisect_right(graphs.sizes, tokens - 1)
-    if i == len(graphs.sizes) or (not graphs.padded and graphs.sizes[i] != tokens):
-        return None
-    return graphs.sizes[i]
 
 
 def _attention(graph: Graph) -> list[tuple[Attention, float]]:

@@ -141,7 +141,7 @@ class _Loop:
         whole = place == len(self.pools) - 1
         one = Sequence(
             index, int(traffic.input_tokens[index]), int(traffic.output_tokens[index]) if whole else 1,
-            int(traffic.shared[index]),
+            int(traffic.shared[index]), blocks=traffic.blocks[index] if traffic.blocks else (),
         )  # fmt: skip
         if not place:
             self.times[index] = Times(at_s)

@@ -1,9 +1,10 @@
 """Files of requests: Tilecast's own traces, and lengths as published traces have them.
 
-* Tilecast: CSV or parquet with arrival_s, input_tokens, output_tokens and, where there are any, shared_prefix_tokens.
+* Tilecast: CSV or parquet with arrival_s, input_tokens, output_tokens and, where there are any, shared_prefix_tokens;
+  rows with one prefix_id share the same tokens, whose pages then count once.
 * Azure's LLM traces: CSV with TIMESTAMP, ContextTokens, GeneratedTokens; times count from the first row.
 * Mooncake's: JSON lines with timestamp (ms), input_length, output_length and hash_ids of blocks of 512 tokens; leading
-  blocks that an earlier row has, too, are shared.
+  blocks that an earlier row has, too, are shared, and their pages count once.
 * ShareGPT: JSON of conversations with messages (from, value): the first question and its answer, without times.
 """
 
@@ -20,14 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from predictor.engines.scheduling import BLOCK_TOKENS
 from predictor.errors import SpecError
 from predictor.files import LARGEST_TABLE, check_plain, parse_json, read_text
 from predictor.simulate.serving.traffic import MOST, Traffic
 
 #: Characters of English text that a token has. Source: OpenAI's "What are tokens and how to count them?".
 CHARACTERS_A_TOKEN = 4
-#: Tokens of a block of ``hash_ids``. Source: kvcache-ai/Mooncake, README of the trace.
-BLOCK_TOKENS = 512
 #: Most tokens of a request: a slip of the keyboard beyond it. Chosen by hand, not from data.
 _LONGEST = 10_000_000
 _EXPECTED = "a trace (CSV, parquet, JSON or JSON lines)"
@@ -51,6 +51,8 @@ _OUTPUT = (
     "completion_tokens",
 )
 _SHARED = ("shared_prefix_tokens", "prefix_shared_tokens")
+#: Blocks that prompts of one prefix_id have names for: a guard, chosen by hand, not from data.
+_NAMED = 2**20
 
 Row = Mapping[str, Any]
 
@@ -69,6 +71,7 @@ def read_trace(path: str | Path, *, timed: bool = True, table: Sequence[Row] | N
         raise SpecError(f"{where}: {len(rows):,} requests; expected at most {MOST:,}")
     seen: set[int] = set()
     found = [_request(row, f"{where}, row {number}", timed, seen) for number, row in enumerate(rows, start=1)]
+    blocks = _named(rows, [shared for *_, shared in found])
     arrival = np.array([at for at, *_ in found], dtype=np.float64)
     if timed:
         late = np.flatnonzero(np.diff(arrival) < 0)
@@ -77,7 +80,7 @@ def read_trace(path: str | Path, *, timed: bool = True, table: Sequence[Row] | N
             raise SpecError(f"{where}, row {row}: comes before the row above it; expected rows in the order of arrival")
         arrival = arrival - arrival[0]
     lengths = np.array([each[1:] for each in found], dtype=np.int64)
-    return Traffic(arrival, lengths[:, 0], lengths[:, 1], np.minimum(lengths[:, 2], lengths[:, 0]))
+    return Traffic(arrival, lengths[:, 0], lengths[:, 1], np.minimum(lengths[:, 2], lengths[:, 0]), blocks=blocks)
 
 
 def _rows(path: Path) -> Iterator[Row]:
@@ -176,6 +179,20 @@ def _blocks(row: Row, where: str, seen: set[int]) -> int:
     shared = next((place for place, one in enumerate(ids) if one not in seen), len(ids))
     seen.update(ids)
     return shared * BLOCK_TOKENS
+
+
+def _named(rows: Sequence[Row], shared: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Names of every prompt's leading blocks: its hash_ids, or what its prefix_id makes of its shared tokens."""
+    prefixes: dict[str, int] = {}
+    found: list[tuple[int, ...]] = []
+    for row, tokens in zip(rows, shared, strict=True):
+        prefix = str(row.get("prefix_id") or "")
+        if not prefix:
+            found.append(tuple(row.get("hash_ids") or ()))
+            continue
+        first = -_NAMED * (1 + prefixes.setdefault(prefix, len(prefixes)))
+        found.append(tuple(range(first, first + min(tokens // BLOCK_TOKENS, _NAMED))))
+    return tuple(found) if any(found) else ()
 
 
 def _conversation(messages: Any, where: str) -> tuple[int, int]:

@@ -24,8 +24,9 @@ MOST = 1_000_000
 class Traffic:
     """n requests; arrays of shape (n,). ``arrival_s`` does not fall; of a closed loop, where ``concurrency`` clients
     each wait for their answer before they ask again, it is empty. ``shared``: leading tokens that an earlier prompt
-    has, too. ``turnaround_s``: from a client's answer to its next request in the engine, which is in the request's
-    time."""
+    has, too; ``blocks``: names of each prompt's leading blocks (`predictor.engines.scheduling.Sequence`), empty where
+    nobody names them. ``turnaround_s``: from a client's answer to its next request in the engine, which is in the
+    request's time."""
 
     arrival_s: FloatArray
     input_tokens: IntArray
@@ -33,6 +34,7 @@ class Traffic:
     shared: IntArray
     concurrency: int = 0
     turnaround_s: float = 0.0
+    blocks: tuple[tuple[int, ...], ...] = ()
 
     def __len__(self) -> int:
         return len(self.input_tokens)
@@ -44,7 +46,7 @@ class Traffic:
         n = requests
         return Traffic(
             self.arrival_s[:n], self.input_tokens[:n], self.output_tokens[:n], self.shared[:n], self.concurrency,
-            self.turnaround_s,
+            self.turnaround_s, self.blocks[:n],
         )  # fmt: skip
 
 

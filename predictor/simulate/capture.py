@@ -1,0 +1,92 @@
+"""Which of a run's passes an engine has captured, what pads them to a graph's size, and what it launches between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain, groupby
+
+from predictor.engines import CAPTURED
+from predictor.graph import Block, Graph, Node
+from predictor.ops.base import Op
+from predictor.run import Run
+
+#: Families that end a piece of a captured pass, as they look at the cache: vLLM splits its graphs at them. Source:
+#: vLLM 0.14.1 config/compilation.py (splitting_ops).
+_SPLITS = ("attention", "causal_conv1d", "delta_rule")
+
+
+def splits(op: Op) -> bool:
+    """Whether the operator runs between two captured pieces of a pass over prompts."""
+    return op.family in _SPLITS
+
+
+def decode_size(run: Run) -> int | None:
+    """Sequences of the graph that a rank's decode step runs in, those that pad it included; None where it is launched.
+
+    Its own where the engine captures nothing by default, or where nobody read what it captures.
+    """
+    engine, work = run.work.engine, run.work
+    own = work.sequences_a_pass
+    if engine.decode_host != CAPTURED:
+        return own
+    from predictor.engines.defaults import captured_batch, graphs  # engines that capture alone have defaults of it
+    from predictor.engines.vintage import Setting
+
+    setting = Setting(run.gpu, work.parallelism.tp, work.parallelism.pp, latent=run.config.is_mla)
+    return own if graphs(engine, setting) is None else captured_batch(engine, own, setting, work.longest_sequence)
+
+
+def prompt_size(run: Run) -> int | None:
+    """Tokens of the graphs that a rank's pass over prompts runs in, in pieces; None where all of it is launched."""
+    engine, work = run.work.engine, run.work
+    if engine.decode_host != CAPTURED or not engine.serves or run.config.is_encoder_decoder:
+        return None
+    from predictor.engines.defaults import captured_tokens
+    from predictor.engines.vintage import Setting
+
+    setting = Setting(run.gpu, work.parallelism.tp, work.parallelism.pp, latent=run.config.is_mla)
+    return captured_tokens(engine, tokens_of(run), setting)
+
+
+def tokens_of(run: Run) -> int:
+    """Tokens of a rank's pass over prompts."""
+    return sum(run.work.lens_a_pass) or run.work.sequences_a_pass * run.work.seq_len
+
+
+def padded_lens(run: Run, size: int) -> tuple[int, ...]:
+    """Prompts of a pass with ``size`` tokens in all: the run's own, the last with what pads them."""
+    work = run.work
+    own = work.lens_a_pass or (work.seq_len,) * work.sequences_a_pass
+    return (*own[:-1], own[-1] + size - sum(own))
+
+
+def padded(wide: Sequence[Graph], own: Sequence[Graph]) -> list[Graph]:
+    """Passes of ``wide``, of a captured size, that look at the cache for the sequences of ``own`` alone."""
+    return [
+        replace(graph, blocks=tuple(map(_looking, graph.blocks, alone.blocks)))
+        for graph, alone in zip(wide, own, strict=True)
+    ]
+
+
+def _looking(wide: Block, own: Block) -> Block:
+    """A block of ``wide`` with the kernels between its pieces from ``own``."""
+    if not any(splits(node.op) for node in own.nodes):
+        return wide
+    between = [nodes for split, nodes in _runs(own) if split]
+    taken = iter(between)
+    nodes = (next(taken, other) if split else other for split, other in _runs(wide))
+    return replace(wide, nodes=tuple(chain.from_iterable(nodes)))
+
+
+def _runs(block: Block) -> list[tuple[bool, list[Node]]]:
+    """The block's nodes in order, those between pieces apart from those within."""
+    return [(split, list(nodes)) for split, nodes in groupby(block.nodes, lambda node: splits(node.op))]
+
+
+def capture_notes(run: Run) -> tuple[str, ...]:
+    """That a run's decode steps are launched, where the engine captures others; nothing of all other runs."""
+    if run.work.mode not in ("decode", "generate") or decode_size(run) is not None:
+        return ()
+    name = run.work.engine.name
+    return (f"{name} captures no decode step of {run.work.sequences_a_pass} sequences by default: it is launched.",)
