@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from predictor.dtypes import ALIASES, bytes_of
 from predictor.errors import UnsupportedError, nearest
 from predictor.hardware.gpu import GPUSpec
 from predictor.parts import Checkpoint, Format, Formats
+
+if TYPE_CHECKING:
+    from predictor.engines.base import FusedEncoders
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +191,11 @@ def default_dtype(gpu: GPUSpec) -> str:
     return "fp16" if ("matrix", "fp16") in gpu.peaks else "fp32"
 
 
-def default_attention(dtype: str, gpu: GPUSpec) -> str:
-    """Flash in 16 bit and below where the GPU has bf16 (Ampere on), else math."""
+def default_attention(
+    dtype: str, gpu: GPUSpec, own: FusedEncoders | None = None, head_dim: int = 0, tokens: int = 0
+) -> str:
+    """Flash in 16 bit and below where the GPU has bf16 (Ampere on), else math; by an engine's ``own`` rule for heads of
+    width ``head_dim`` and sequences of so many tokens, where it has one."""
+    if own is not None:
+        return "flash" if own.has(dtype, gpu.compute_capability, head_dim, tokens) else "math"
     return "flash" if dtype not in ("fp32", "tf32") and gpu.supports("bf16") else "math"

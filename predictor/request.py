@@ -127,14 +127,16 @@ class Request:
             raise RequestError(f"--top {self.top!r}: expected 0 or more")
         engine = running(self.execution, self.software)
         numbers, source = numbers_of(config.checkpoint, gpu, self.dtype, self.mode, engine, self.lora != 0)
-        attention = self.attention or default_attention(numbers.name, gpu)
-        cache = Cache(self.mode, engine, attention, gpu)
-        numbers, kv_source = cached(numbers, config.checkpoint, self.kv_dtype, cache)
-        degrees = _degrees(self)
         slots = () if self.prompt_lens is None else ragged_lengths(self.prompt_lens)
         lens = tuple(n for n in slots if n)  # an empty sequence costs nothing
         output_len = _output_len(self, config, lens)
         seq_len, context_len = _lengths(self, config, lens, output_len)
+        tokens = seq_len if isinstance(seq_len, int) else 0  # what is no number is refused below
+        own = engine.fused_encoders if self.mode == "forward" and not config.causal else None
+        attention = self.attention or default_attention(numbers.name, gpu, own, config.head_dim, tokens)
+        cache = Cache(self.mode, engine, attention, gpu)
+        numbers, kv_source = cached(numbers, config.checkpoint, self.kv_dtype, cache)
+        degrees = _degrees(self)
         launch_s, assumed = _launch_overhead(self.launch_overhead, gpu, engine)
         work = Workload(
             mode=self.mode,

@@ -40,6 +40,23 @@ CALL_RANGE_S = (4e-6, 12e-6)
 PREFILL, DECODE = "prefill", "decode"
 
 
+@dataclass(frozen=True, slots=True)
+class FusedEncoders:
+    """Attention without a mask of causes that an engine has one kernel for.
+
+    ``capabilities``: dtype -> compute capabilities; ``heads``: widths of a head; ``longest``: tokens of a sequence.
+    """
+
+    capabilities: Mapping[str, tuple[str, ...]]
+    heads: tuple[int, ...]
+    longest: int
+    source: str
+
+    def has(self, dtype: str, capability: str | None, head_dim: int, tokens: int) -> bool:
+        """Whether there is a kernel for such heads and so many tokens."""
+        return capability in self.capabilities.get(dtype, ()) and head_dim in self.heads and tokens <= self.longest
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Engine:
     """How an execution runs a model: a word of ``--execution``. There is one object an engine, compared by identity.
@@ -58,7 +75,8 @@ class Engine:
     layer with its norms in front ends with a residual sum of its own; ``fp8_cache``, whether it reads keys and values
     of 8 bits; ``joins_dropout``: dropout runs in the residual sum behind it, and norms do no sums; ``views_heads``: the
     products of unfused attention read heads where the projection left them; ``pads_attention``: ragged batches are
-    padded for attention alone, to the length that its buffers have; ``trains``: it trains and does nothing
+    padded for attention alone, to the length that its buffers have; ``fused_encoders``: which attention of an encoder
+    is one kernel, where the engine's own rule is known; ``trains``: it trains and does nothing
     else, so that a forward pass is one of training; ``aged``: another release than the newest, with its library's
     kernels as of ``kernels_at`` ("" for the newest); ``kernels_changed``: what they changed by, with its version.
     ``unpacks``: it has kernels that unpack weights which the GPU has no units for (Marlin). ``memory``: its share of
@@ -89,6 +107,7 @@ class Engine:
     joins_dropout: bool = False
     views_heads: bool = False
     pads_attention: bool = False
+    fused_encoders: FusedEncoders | None = None
     trains: bool = False
     aged: bool = False
     kernels_at: str = ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from predictor.engines.base import DECODE, LAUNCHES, Engine
+from predictor.engines.base import DECODE, LAUNCHES, Engine, FusedEncoders
 from predictor.engines.tensorrt_llm import NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S
 
 if TYPE_CHECKING:
@@ -25,10 +25,17 @@ def vintages() -> tuple[Vintage, ...]:
     return VINTAGES
 
 
+#: Source: read in a build of 5.0 of June 2022, whose condition on compute capability, head and length it is.
+_FUSED = FusedEncoders(
+    {"fp16": ("7.0", "7.2", "7.5", "8.0", "8.6"), "int8": ("7.2", "7.5", "8.0", "8.6")}, (64,), 384,
+    "PyPI fastertransformer 5.0.0.116, libtf_bert.so: BertOp<half>::Compute; names of its fused_multihead_attention_v2",
+)  # fmt: skip
+
 ENGINES = (
     Engine(
         "fastertransformer", "trtllm", LAUNCHES, LAUNCHES, NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S, serves=True,
         appends=(DECODE,), decodes_in_one_kernel=True, adds_qkv_bias=True, ends_in_sum=True, unpacks=False,
-        samples=True, pads_attention=True, vintages=vintages,
+        samples=True, pads_attention=True,
+        fused_encoders=_FUSED, vintages=vintages,
     ),
 )  # fmt: skip

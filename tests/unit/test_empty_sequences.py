@@ -99,3 +99,18 @@ def test_a_suite_says_the_clock_that_a_board_was_held_at(tmp_path: Path) -> None
     )
     assert free == loose
     assert 1.02 < held / free < 1530 / 1380
+
+
+def test_fastertransformer_fuses_attention_of_encoders_where_its_build_has_kernels() -> None:
+    """Heads of 64, up to 384 tokens, fp16 from Volta to Ampere, int8 from Turing; else two products and a softmax."""
+    asked = [
+        ("v100-sxm-32gb", "fp16", 384, "flash"), ("t4", "fp16", 128, "flash"), ("t4", "int8", 128, "flash"),
+        ("a10", "fp16", 385, "math"), ("a10", "fp32", 128, "math"), ("l4", "fp16", 128, "math"),
+        ("h100", "fp16", 128, "math"),
+    ]  # fmt: skip
+    for gpu, dtype, tokens, attention in asked:
+        words = {"mode": "forward", "dtype": dtype, "execution": "fastertransformer"}
+        run = Request("bert-base", gpu, seq_len=tokens, **words).run()
+        assert run.work.attention == attention, (gpu, dtype, tokens)
+    decoder = Request("gpt2", "l4", mode="prefill", seq_len=128, dtype="fp16", execution="fastertransformer").run()
+    assert decoder.work.attention == "flash"
