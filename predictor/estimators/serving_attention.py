@@ -1,7 +1,6 @@
 """Fused attention of serving frameworks: prefill (many queries) and decode (one query, a KV cache), cores apart.
 
-A core of `predictor.estimators.cores.attention`, corrected by boosted trees. GPUs that nobody measured have another
-core and trees of their own, those of `attention_cycles`.
+A core of `predictor.estimators.cores.attention`, corrected by boosted trees.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import numpy.typing as npt
 from predictor import engines
 from predictor.dtypes import bytes_of
 from predictor.estimators.base import Batch
-from predictor.estimators.cores import attention, attention_cycles
-from predictor.estimators.cores.attention import Shapes
+from predictor.estimators.cores import attention
+from predictor.estimators.cores.attention import Constants, Shapes, core_time, features
 from predictor.estimators.device import Device
 from predictor.estimators.knots import Corners, Grid, together
 from predictor.estimators.residual import ANY_GPU, Corrections, ServingEstimator
@@ -37,23 +36,6 @@ BACKWARD_OVER_FORWARD = 0.8
 #: Fewest keys of a decode step in the tables. What they hold of one query and one key was run by prefill kernels (the
 #: tables of prompts, at a length of 1): with TensorRT-LLM 2.5 times as slow (median) as decode kernels over two keys.
 _FEWEST_DECODE_KEYS = 2.0
-
-AnyConstants = attention.Constants | attention_cycles.PrefillConstants | attention_cycles.DecodeConstants
-AnyCore = attention.CoreTime | attention_cycles.CycleTime
-
-
-def core_time(shapes: Shapes, device: Device, constants: AnyConstants, decode: bool) -> AnyCore:
-    """The core that has these constants."""
-    if isinstance(constants, attention.Constants):
-        return attention.core_time(shapes, device, constants, decode)
-    return attention_cycles.core_time(shapes, device, constants)
-
-
-def features(shapes: Shapes, device: Device, core: AnyCore, framework: int) -> FloatArray:
-    """The inputs of the trees that correct this core, (n, features)."""
-    if isinstance(core, attention.CoreTime):
-        return attention.features(shapes, device, core, framework)
-    return attention_cycles.features(shapes, device, core, framework)
 
 
 def sizes_of(shapes: Shapes, phase: str) -> dict[str, FloatArray]:
@@ -124,7 +106,7 @@ def phase_of(
 class ServingAttention(ServingEstimator):
     """Seconds of fused attention with serving kernels; backward as the forward pass times a published factor."""
 
-    forms: ClassVar = (attention.Constants, attention_cycles.PrefillConstants, attention_cycles.DecodeConstants)
+    forms: ClassVar = (attention.PrefillConstants, attention.DecodeConstants)
 
     def __init__(self, name: str, corrections: Corrections) -> None:
         super().__init__(name, corrections)
@@ -171,14 +153,14 @@ class ServingAttention(ServingEstimator):
         shapes = Shapes.of(list(columns.values()), bytes_of(dtype), sizes, shared, cold).run_by(batch.kernels, gpu)
         kernel, code = shared_by(batch.kernels, phase, gpu)
         source, _, found = self._corrections.resolve(gpu, library.name, phase, kind, kernel=kernel)
-        constants = cast(AnyConstants, found)
+        constants = cast(Constants, found)
         seconds = self._corrected(
             source, phase, gpu, dtype, shapes,
-            lambda shapes, device: core_time(shapes, device, constants, is_decode(phase)),
+            lambda shapes, device: core_time(shapes, device, constants),
             lambda shapes, device, core: features(shapes, device, core, code if source == ANY_GPU else library.code),
             corners_of(shapes, phase, self._corrections.knots(f"{source}|{phase}")), others=(batch.kernels,),
         )  # fmt: skip
         if source == ANY_GPU and gpu.vendor == "nvidia" and gpu.exponentials_per_clock and not is_decode(phase):
-            least = attention_cycles.softmax_floor(shapes, Device.of(gpu, dtype), gpu.exponentials_per_clock)
+            least = attention.softmax_floor(shapes, Device.of(gpu, dtype), gpu.exponentials_per_clock)
             return np.maximum(seconds, least)
         return seconds

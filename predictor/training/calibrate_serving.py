@@ -276,11 +276,8 @@ class _Kind:
         corrections: Corrections,
     ) -> None:  # fmt: skip
         resolved = [_start(family, corrections, gpu, part) for part in parts]
-        source, first = resolved[0]
-        # what GPUs share may be of another core, with trees of its own
-        other = family.common and not isinstance(first, type(family.start))
-        self.family = family.common(kind) if other and family.common else family
-        self.starts = [start if isinstance(start, type(self.family.start)) else first for _, start in resolved]
+        source, _ = resolved[0]
+        self.family, self.starts = family, [start for _, start in resolved]
         self._gpu, self._corrections = gpu, corrections
         self.parts = [_as(name, part, gpu, corrections) for part, (name, _) in zip(parts, resolved, strict=True)]
         #: the devices that trees and process are asked about
@@ -300,7 +297,7 @@ class _Kind:
 
     def constants(self, x: FloatArray) -> list[Named]:
         """Of each part."""
-        return [self.family.start.from_logs(logs) for logs in np.split(x, self._ends)]
+        return [self.starts[0].from_logs(logs) for logs in np.split(x, self._ends)]
 
     def gaps(self, x: FloatArray) -> FloatArray:
         """log(measured / core) of all rows."""
@@ -344,8 +341,7 @@ class _Kind:
 
 def _corrections(family: Family, manifest: Mapping[str, Any], weights: Weights) -> Corrections:
     """The constants and trees of an estimator of ``family``."""
-    others = [family.common(kind) for kind in (PREFILL, DECODE)] if family.common else []
-    return Corrections(manifest, weights, [type(one.start) for one in (family, *others)])
+    return Corrections(manifest, weights, [type(family.start(kind)) for kind in (PREFILL, DECODE)])
 
 
 def _as(source: str, part: Part, gpu: GPUSpec, corrections: Corrections) -> Part:

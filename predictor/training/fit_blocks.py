@@ -50,7 +50,7 @@ def parts_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]
 #: shapes and GPUs left out (docs/accuracy.md).
 BLOCKS = Family(
     kind="serving_blocks",
-    start=blocks.Constants(0.8, 16.0, 0.6, 4e3, 500.0, 500.0, 8.0, 1.0, 3.0),
+    start=lambda kind: blocks.Constants(0.8, 16.0, 0.6, 4e3, 500.0, 500.0, 8.0, 1.0, 3.0),
     features=blocks.FEATURES,
     parts=block_parts,
     core=lambda part, x: blocks.core_time(part.shapes, part.device, x),

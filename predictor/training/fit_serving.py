@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from predictor import engines
 from predictor.estimators import serving_attention, serving_gemm
-from predictor.estimators.cores import attention, attention_cycles, gemm, moe
+from predictor.estimators.cores import attention, gemm, moe
 from predictor.estimators.device import describe_device
 from predictor.estimators.knots import Corners, Grid
 from predictor.estimators.named import Named
@@ -62,7 +62,7 @@ class Family:
     """What differs between GEMM, attention and MoE."""
 
     kind: str
-    start: Named  # the constants from which a fit sets out
+    start: Callable[[str], Named]  # by kind of rows: the constants from which a fit sets out
     features: tuple[str, ...]
     parts: Callable[[Frame, Mapping[str, GPUSpec]], Iterator[Part]]
     core: Callable[[Part, Any], Any]  # of a part's shapes, by constants of the start's form
@@ -79,7 +79,8 @@ class Family:
     by_kernel: Callable[[Frame, Mapping[str, GPUSpec]], Iterator[Part]] | None = None  # parts of what GPUs share
     kernel_of: Callable[[str, Part, GPUSpec], str] | None = None  # by a library's name; for which GPUs share constants
     of_kernel: tuple[str, ...] = ()  # constants that all variants of a kernel have in common
-    common: Callable[[str], Family] | None = None  # by kind of rows: core, trees for what GPUs share; else as measured
+    shared_pull: float = 1.0  # of what GPUs share toward its start, against the usual pull
+    hidden: Callable[[str], Sequence[int]] = lambda kind: ()  # features that trees of all GPUs are not shown, by kind
     from_plain: bool = False  # what GPUs share of a variant is pulled toward the framework's plain products (bf16)
     sizes_of: SizesOf | None = None  # columns that tables have on a grid, by shapes and kind
     corners_of: Callable[[Any, str, Grid], Corners | None] | None = None  # their knots around shapes of a kind
@@ -87,7 +88,7 @@ class Family:
 
     def total(self, part: Part, logs: FloatArray) -> FloatArray:
         """Seconds of the core, (n,), by logarithms of its constants."""
-        result: FloatArray = self.core(part, self.start.from_logs(logs)).total
+        result: FloatArray = self.core(part, self.start(part.kind).from_logs(logs)).total
         return result
 
     def at_knots(self, part: Part, knots: Grid) -> tuple[Part, Callable[[FloatArray], FloatArray]]:
@@ -108,8 +109,8 @@ def fit_family(
 
     With what answers for GPUs that nobody measured, and for the measured ones in ``own`` (None: all of them).
     """
-    least = len(family.start.names())  # fewer rows than constants tell none of them
-    parts = [part for part in family.parts(frame, gpus) if part.size >= least]
+    # Fewer rows than constants tell none of them.
+    parts = [part for part in family.parts(frame, gpus) if part.size >= len(family.start(part.kind).names())]
     pooled = list(family.by_kernel(frame, gpus)) if family.by_kernel else parts
     if family.from_plain:
         pooled = _plain_first(typical(family, _of_nvidia(pooled, gpus), seed))
@@ -129,12 +130,11 @@ def fit_family(
             start = common.get(path.split("|")[0])
             if shared and family.from_plain:
                 start = cores.get("|".join((name, path.split("|")[0], _PLAIN)))
-            form = family.common(kind) if shared and family.common else family
             telling = [p for p in members if p.path == path]
             if shared and family.like:
                 like = path.replace(kind, family.like(kind))
                 telling = [p for p in members if p.path == like] or telling
-            cores[f"{name}|{path}"] = fit_constants(form, telling, seed, start)
+            cores[f"{name}|{path}"] = fit_constants(family, telling, seed, start, family.shared_pull if shared else 1.0)
             core_rows[f"{name}|{path}"] = sum(part.size for part in telling)
         for kind in dict.fromkeys(part.kind for part in members):
             rows = [(part, cores[f"{name}|{part.path}"]) for part in members if part.kind == kind]
@@ -247,19 +247,23 @@ def _groups_of(
     return groups
 
 
-def fit_constants(family: Family, parts: Sequence[Part], seed: int, common: Named | None = None) -> Named:
-    """A core's constants: robust least squares on log latency, their logarithms pulled toward their start.
+def fit_constants(
+    family: Family, parts: Sequence[Part], seed: int, common: Named | None = None, strength: float = 1.0
+) -> Named:
+    """A core's constants: robust least squares on log latency, their logarithms pulled toward their start, ``strength``
+    times as hard as usual.
 
     ``common``: those of the kernel, which are the start then; what all its variants have in common stays as it is.
 
     The best of several searches where the family names any: kernels with split-K, without, and with large tiles alone
     are three valleys.
     """
-    names, start = family.start.names(), (common or family.start).logs()
+    usual = family.start(parts[0].kind)
+    names, start = usual.names(), (common or usual).logs()
     free = np.array([common is None or name not in family.of_kernel for name in names])
     each = max(300, _CORE_ROWS // len(parts))
     few = [sample(part, each, seed) for part in parts]
-    pull = _PRIOR * np.sqrt(sum(part.size for part in few)) * 0.3 * np.array(family.pulls or (1.0,))
+    pull = _PRIOR * np.sqrt(sum(part.size for part in few)) * 0.3 * strength * np.array(family.pulls or (1.0,))
 
     def errors(x: FloatArray) -> FloatArray:
         return np.concatenate([np.log(family.total(part, x)) - part.log_latency for part in few])
@@ -273,7 +277,7 @@ def fit_constants(family: Family, parts: Sequence[Part], seed: int, common: Name
     ]
     if len(begins) > 1:  # which valley is deepest shows after a few steps
         begins = [min((search(x, 10) for x in begins), key=lambda answer: answer.cost).x]
-    return family.start.from_logs(search(begins[0], 60).x)
+    return usual.from_logs(search(begins[0], 60).x)
 
 
 def _table(
@@ -286,7 +290,10 @@ def _table(
     for whole, constants in rows:
         part = sample(whole, max(200, int(share * whole.size)), seed)
         core = family.core(part, constants)
-        xs.append(family.describe(part, core))
+        x = family.describe(part, core)
+        if every_gpu:
+            x[:, list(family.hidden(part.kind))] = 0.0
+        xs.append(x)
         residual = part.log_latency - np.log(core.total)
         ys.append(np.clip(residual, -0.8, 0.8) if every_gpu else residual)
     return np.concatenate(xs), np.concatenate(ys)
@@ -298,7 +305,7 @@ def _table(
 #: shrinks by looking at shapes and GPUs left out (docs/accuracy.md, What was tried).
 GEMM = Family(
     kind="serving_gemm",
-    start=gemm.Constants(0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 1.5e3, 1024.0, 3e3, 1e3, 1.0),
+    start=lambda kind: gemm.Constants(0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 1.5e3, 1024.0, 3e3, 1e3, 1.0),
     features=gemm.FEATURES,
     parts=gemm_parts,
     core=lambda part, x: gemm.core_time(part.shapes, part.device, x),
@@ -318,44 +325,14 @@ GEMM = Family(
 )
 
 
-def _attention_in_cycles(start: Named) -> Family:
-    """How `attention_cycles` answers for GPUs that nobody measured; its constants are held near their start."""
-    return Family(
-        kind="serving_attention",
-        start=start,
-        features=attention_cycles.FEATURES,
-        parts=attention_for_all,
-        core=_attention_core,
-        describe=_attention_table,
-        measured=Settings(),
-        unseen=Settings(),
-        rows_a_booster=0,
-        unseen_shrink=lambda kind: 1.0,
-        alike_shrink=None,
-        unseen_clip=0.8,
-        pulls=(17.0,) * len(start.names()),
-        corners_of=serving_attention.corners_of,
-    )
-
-
-def _attention_core(part: Part, x: serving_attention.AnyConstants) -> Any:
-    return serving_attention.core_time(part.shapes, part.device, x, serving_attention.is_decode(part.kind))
-
-
-def _attention_table(part: Part, core: Any) -> FloatArray:
-    return serving_attention.features(part.shapes, part.device, core, part.framework)
-
-
-_PREFILL_IN_CYCLES = _attention_in_cycles(attention_cycles.PrefillConstants())
-_DECODE_IN_CYCLES = _attention_in_cycles(attention_cycles.DecodeConstants())
 #: As those of `GEMM`: starts chosen by hand, not from data, trees by looking at shapes and GPUs left out.
 ATTENTION = Family(
     kind="serving_attention",
-    start=attention.Constants(0.6, 0.8, 20e9, 8e3, 540.0, 0.5, 20e9, 1.8e3),
+    start=lambda kind: attention.START[serving_attention.is_decode(kind)],
     features=attention.FEATURES,
     parts=attention_parts,
-    core=_attention_core,
-    describe=_attention_table,
+    core=lambda part, x: attention.core_time(part.shapes, part.device, x),
+    describe=lambda part, core: attention.features(part.shapes, part.device, core, part.framework),
     measured=Settings(rounds=240, leaves=511, depth=16, rate=0.1, sampling=0.9),
     unseen=Settings(rounds=200, leaves=127, depth=12, rows_a_leaf=10),
     rows_a_booster=150_000,
@@ -369,7 +346,8 @@ ATTENTION = Family(
     unseen_clip=0.8,
     by_kernel=attention_for_all,
     kernel_of=lambda library, part, gpu: serving_attention.shared_by(library, part.kind, gpu)[0],
-    common=lambda kind: _DECODE_IN_CYCLES if serving_attention.is_decode(kind) else _PREFILL_IN_CYCLES,
+    shared_pull=17.0,
+    hidden=lambda kind: attention.hidden(serving_attention.is_decode(kind)),
     like=serving_attention.plain_phase,
     sizes_of=serving_attention.sizes_of,
     corners_of=serving_attention.corners_of,
@@ -377,7 +355,7 @@ ATTENTION = Family(
 #: As those of `GEMM`: starts chosen by hand, not from data, trees by looking at shapes and GPUs left out.
 MOE = Family(
     kind="serving_moe",
-    start=moe.Constants(0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02, 0.75),
+    start=lambda kind: moe.Constants(0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02, 0.75),
     features=moe.FEATURES,
     parts=moe_parts,
     core=lambda part, x: moe.core_time(part.shapes, part.device, x),

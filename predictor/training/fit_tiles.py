@@ -25,7 +25,7 @@ from predictor.training.serving_rows import Part
 from predictor.training.tile_rows import FEWEST, gaps, is_probe, teach, tile_parts
 
 Frame = Any
-_START = cast(Constants, GEMM.start)
+_START = cast(Constants, GEMM.start(""))
 
 
 def fit_tiles(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> Fitted:
