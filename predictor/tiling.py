@@ -8,6 +8,7 @@ quantization. Sizes are float arrays that broadcast: many products, and many til
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,3 +62,12 @@ class TileGrid:
     def wave_efficiency(self, sms: float, splits: Sizes = 1.0) -> Sizes:
         """Share of the SMs' slots that hold a block over all waves, in (0, 1]."""
         return self.waves(sms, splits) / self.whole_waves(sms, splits)
+
+
+def filled(size: Any, whole: Any = 1.0) -> Any:
+    """Share that ``size`` fills of the tiles of ``whole`` that cover it, or of waves; numbers or arrays that broadcast.
+
+    >>> filled(300.0, 128.0), filled(1.25)
+    (np.float64(0.78125), np.float64(0.625))
+    """
+    return size / (np.ceil(size / whole) * whole)

@@ -15,7 +15,7 @@ from predictor.cli import main
 from predictor.errors import SpecError
 from predictor.estimators import serving_attention, serving_gemm, serving_moe
 from predictor.estimators.artifact import default_artifacts, load_artifacts
-from predictor.estimators.cores import attention, attention_cycles, collective, sgemm, stream
+from predictor.estimators.cores import attention, collective, sgemm, stream
 from predictor.estimators.device import Device
 from predictor.estimators.named import Named
 from predictor.estimators.stored import MANIFEST, SCHEMA_VERSION
@@ -93,16 +93,10 @@ def test_names_of_other_constants_are_the_fields() -> None:
     assert all(set(values) == names_of(sgemm.Board) for values in read("fp32-gemm")["boards"].values())
 
 
-def test_shared_attention_answers_in_cycles() -> None:
+def test_attention_has_the_constants_of_its_phase() -> None:
     for key, values in read("attention")["cores"].items():
-        source, _, phase, _ = key.split("|")
-        if source == "*":
-            form: type[Named] = attention_cycles.PrefillConstants
-            if serving_attention.is_decode(phase):
-                form = attention_cycles.DecodeConstants
-            assert form.reads(values), key
-        else:
-            assert attention.Constants.reads(values), key
+        phase = key.split("|")[2]
+        assert attention.START[serving_attention.is_decode(phase)].reads(values), key
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from predictor.engines import library  # noqa: E402
 from predictor.engines.library import FASTEST, STRIPES, TWO_TILES  # noqa: E402
 from predictor.errors import SpecError  # noqa: E402
 from predictor.estimators.base import make_batch  # noqa: E402
-from predictor.estimators.cores import attention_cycles  # noqa: E402
+from predictor.estimators.cores import attention as attention_core  # noqa: E402
 from predictor.estimators.cores.attention import Shapes as AttentionShapes  # noqa: E402
 from predictor.estimators.cores.attention import attended_pairs  # noqa: E402
 from predictor.estimators.cores.moe import Constants, core_time  # noqa: E402
@@ -202,9 +202,9 @@ def test_sglang_casts_before_a_decode_step_over_a_cache_of_8_bits() -> None:
         for name, latent in (("sglang", 0.0), ("vllm", 0.0), ("sglang", 1.0)):
             columns = [one * 4, one * 32, one * 8, one, one * 512, one * 128, one * 128, one, one * 0]
             shapes = AttentionShapes.of(columns, 2.0, sizes, shared + latent).run_by(name, gpu)
-            constants = attention_cycles.DecodeConstants()
-            bare = attention_cycles.core_time(replace(shapes, beside=shared), device, constants)
-            more = attention_cycles.core_time(shapes, device, constants).total - bare.total
+            constants = attention_core.DecodeConstants()
+            bare = attention_core.core_time(replace(shapes, beside=shared), device, constants)
+            more = attention_core.core_time(shapes, device, constants).total - bare.total
             seconds[name, latent] = np.round(more * 1e6, 3).tolist()
         assert seconds == {("sglang", 0.0): [4.1, 0.0], ("vllm", 0.0): [0.0, 0.0], ("sglang", 1.0): [0.0, 0.0]}
 

@@ -28,6 +28,7 @@ from predictor.estimators.device import MMA_ROWS, Device
 from predictor.estimators.named import NORM, Named
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray
+from predictor.tiling import filled
 
 #: Queries of a tile and keys of a step: FlashAttention-2 on A100 at head width 128 (flash_fwd_launch_template.h).
 QUERIES = 128.0
@@ -286,17 +287,16 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> 
     compute = 2.0 * sequences * pairs * (s.head_dim + s.value_dim) / device.peak_flops
     memory = moved / device.bandwidth
     cycles = t * device.clock_hz
-    tiles = np.stack((sequences * np.ceil(s.q_len / 64.0), sequences * np.ceil(s.q_len / 128.0), blocks)) / device.sms
-    logs = np.log2(np.stack((
+    tiles = np.array((sequences * np.ceil(s.q_len / 64.0), sequences * np.ceil(s.q_len / 128.0), blocks)) / device.sms
+    logs = np.log2(np.array([
         s.batch, s.kv_heads, s.heads / s.kv_heads, s.q_len, s.kv_len, visible_keys(s), s.head_dim, cycles,
         compute / t, memory / t, moved / (device.sms * cycles), compute / memory, moved / blocks / cycles,
         blocks / device.sms, moved / device.l2_bytes, s.heads, sequences * pairs, core.compute / t, core.memory / t,
         tiles[0], tiles[1], moved / blocks,
-    ), axis=1))  # fmt: skip
+    ]))  # fmt: skip
     one = np.ones(t.size)
-    padded = ((s.kv_len, 64.0), (s.kv_len, 256.0), (s.q_len, 128.0))
-    plain = (
-        s.window, s.itemsize * one, s.kv_itemsize, framework * one, *(tiles / np.ceil(tiles)),
-        *(size / (np.ceil(size / tile) * tile) for size, tile in padded), s.causal, s.cold,
-    )  # fmt: skip
-    return np.concatenate((logs, np.stack(plain, axis=1)), axis=1)
+    rest = np.array([
+        s.window, s.itemsize * one, s.kv_itemsize, framework * one, *filled(tiles), filled(s.kv_len, 64.0),
+        filled(s.kv_len, 256.0), filled(s.q_len, 128.0), s.causal, s.cold,
+    ])  # fmt: skip
+    return np.concatenate((logs, rest)).T

@@ -29,6 +29,7 @@ from predictor.ops.base import Op
 from predictor.ops.linear_attention import CausalConv1d, DeltaRule
 from predictor.ops.quantize import Quantize
 from predictor.roofline import FloatArray
+from predictor.tiling import filled
 
 #: Kernels by what they do; `kind_of` says which one an operator runs.
 KINDS = SCALE, CAST, DYNAMIC, CONVOLUTION, CONVOLUTION_STEP, CHUNKS, STEP = (
@@ -173,6 +174,6 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> 
         s.rows, s.length, s.width, share, s.steps, t * device.clock_hz, core.chain / t, core.memory / t,
         core.moved / device.l2_bytes, s.cached / device.l2_bytes, core.moved / device.sms,
     ), axis=1))  # fmt: skip
-    waves = np.stack([share / slots / np.ceil(share / slots) for slots in (1.0, 2.0, 4.0, 8.0)], axis=1)
+    waves = np.stack([filled(share / slots) for slots in (1.0, 2.0, 4.0, 8.0)], axis=1)
     rest = np.stack((s.alone, np.full(t.size, float(framework))), axis=1)
     return np.concatenate((logs, waves, rest), axis=1)

@@ -20,7 +20,7 @@ import numpy as np
 from predictor.estimators.device import Device
 from predictor.estimators.named import NORM, Named, constant
 from predictor.roofline import FloatArray
-from predictor.tiling import TileGrid
+from predictor.tiling import TileGrid, filled
 
 #: Candidate tiles of the core, rows x columns of C, each with 1, 2, 4 or 8 splits of K, of which every one keeps some
 #: of K to itself: the sizes that libraries have kernels for. Chosen by hand, not from data.
@@ -240,33 +240,21 @@ FEATURES = (
 
 def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> FloatArray:
     """The boosters' inputs of shape (n, len(FEATURES)): no unit of a GPU stands in them but as a ratio or a time."""
-    m, n, k = shapes.m, shapes.n, shapes.k
+    m, n, k, batch = shapes.m, shapes.n, shapes.k, shapes.batch
     weights, activations = shapes.weights, shapes.activations
     moved = weights + activations
-    flops = 2.0 * shapes.batch * m * n * k
-    tiles = TileGrid.cover(m[:, None], n[:, None], _SHOWN_M, _SHOWN_N, shapes.batch[:, None]).blocks
+    tiles = TileGrid.cover(m[:, None], n[:, None], _SHOWN_M, _SHOWN_N, batch[:, None]).blocks
     waves = tiles / device.sms
-    efficiency = waves / np.ceil(waves)
-    filled = efficiency * (shapes.batch * m * n)[:, None] / (tiles * (_SHOWN_M * _SHOWN_N))
-    shown = _SHOWN_M.size
-    out = np.empty((m.size, len(FEATURES)))
-    logs = out[:, :11]
-    logs[:, 0], logs[:, 1], logs[:, 2] = m, n, k
-    logs[:, 3], logs[:, 4] = core.compute, core.memory
-    logs[:, 5] = np.maximum(core.compute, core.memory)
-    logs[:, 6] = core.compute / core.memory
-    logs[:, 7] = flops / moved
-    logs[:, 8] = weights / device.l2_bytes
-    logs[:, 9] = moved / device.l2_bytes
-    logs[:, 10] = activations / device.l2_bytes
-    np.log2(logs, out=logs)
-    for column, (size, tile) in enumerate(((m, 8.0), (m, 64.0), (m, 128.0), (n, 64.0), (n, 256.0)), start=11):
-        out[:, column] = size / (np.ceil(size / tile) * tile)
-    table = np.array((m, n, k), dtype=np.int64).T
-    out[:, 16:19] = np.gcd(table, 256)
-    out[:, 19] = filled[:, _LARGE].max(axis=1)
-    out[:, 20] = np.log2(shapes.batch * m * n / (16384.0 * device.sms))
-    out[:, 21 : 21 + shown] = np.log2(waves)
-    out[:, 21 + shown : 21 + 2 * shown] = efficiency
-    out[:, -1] = framework
-    return out
+    efficiency = filled(waves)
+    useful = efficiency * (batch * m * n)[:, None] / (tiles * (_SHOWN_M * _SHOWN_N))
+    logs = np.log2(np.array([
+        m, n, k, core.compute, core.memory, np.maximum(core.compute, core.memory), core.compute / core.memory,
+        2.0 * batch * m * n * k / moved, weights / device.l2_bytes, moved / device.l2_bytes,
+        activations / device.l2_bytes, batch * m * n / (16384.0 * device.sms), *waves.T,
+    ]))  # fmt: skip
+    shape = np.array([
+        *(filled(size, tile) for size, tile in ((m, 8.0), (m, 64.0), (m, 128.0), (n, 64.0), (n, 256.0))),
+        *np.gcd(np.array((m, n, k), dtype=np.int64), 256), useful[:, _LARGE].max(axis=1),
+    ])  # fmt: skip
+    last = np.full((1, m.size), float(framework))
+    return np.concatenate((logs[:11], shape, logs[11:], efficiency.T, last)).T

@@ -18,6 +18,7 @@ from predictor.estimators.device import MMA_ROWS, Device
 from predictor.estimators.named import NORM, Named
 from predictor.ops.routing import BLOCKS, Loads
 from predictor.roofline import FloatArray
+from predictor.tiling import filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,6 @@ FEATURES = (
     "fill_128", "pad_width_128", "pad_width_256", "exponent", "gated", "tp", "ep", "blocked", "framework",
     "log2_tokens_a_local_expert",
 )  # fmt: skip
-_LOGS = 18  # by definition: how many of `FEATURES` are logarithms, the last one apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,29 +162,15 @@ def _by_tile(shapes: Shapes, compute: FloatArray, rate: float, half: float) -> t
 
 def features(shapes: Shapes, device: Device, core: CoreTime, framework: int, blocked: bool) -> FloatArray:
     """The boosters' inputs, of shape (n, len(FEATURES)); ``blocked`` marks fp8 with a scale for every block."""
-    s = shapes
-    out = np.empty((s.tokens.size, len(FEATURES)))
-    width = s.intermediate / s.tp
-    local = s.experts / s.ep
-    each = core.rows / local
-    logs = out[:, :_LOGS]
-    for column, values in enumerate((
-        s.tokens, s.hidden, width, local, s.top_k, each, core.active, core.compute, core.memory,
-        core.compute / core.memory, core.weights / device.l2_bytes, core.activations / device.l2_bytes,
-        core.tiles[:, 0], core.tiles[:, 1], core.tiles[:, 2], core.tiles[:, 3], s.experts, core.rows,
-    )):  # fmt: skip
-        logs[:, column] = values
-    np.log2(logs, out=logs)
-    out[:, 18:22] = core.tiles / np.ceil(core.tiles)
-    loaded = (core.rows / core.active)[:, None]
-    out[:, 22:26] = loaded / (np.ceil(loaded / BLOCKS) * BLOCKS)
-    out[:, 26] = width / (np.ceil(width / 128.0) * 128.0)
-    out[:, 27] = width / (np.ceil(width / 256.0) * 256.0)
-    out[:, 28] = s.exponent
-    out[:, 29] = s.matrices
-    out[:, 30] = s.tp
-    out[:, 31] = s.ep
-    out[:, 32] = blocked
-    out[:, 33] = framework
-    out[:, 34] = np.log2(s.tokens / local)  # what Triton's default tiles go by
-    return out
+    s, one = shapes, np.ones(shapes.tokens.size)
+    width, local = s.intermediate / s.tp, s.experts / s.ep
+    logs = np.log2(np.array([
+        s.tokens, s.hidden, width, local, s.top_k, core.rows / local, core.active, core.compute, core.memory,
+        core.compute / core.memory, core.weights / device.l2_bytes, core.activations / device.l2_bytes, *core.tiles.T,
+        s.experts, core.rows, s.tokens / local,  # the last: what Triton's default tiles go by
+    ]))  # fmt: skip
+    rest = np.array([
+        *filled(core.tiles).T, *filled((core.rows / core.active)[:, None], BLOCKS).T,
+        filled(width, 128.0), filled(width, 256.0), s.exponent, s.matrices, s.tp, s.ep, one * blocked, one * framework,
+    ])  # fmt: skip
+    return np.concatenate((logs[:-1], rest, logs[-1:])).T

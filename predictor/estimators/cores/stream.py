@@ -19,7 +19,7 @@ in flight.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,12 @@ class Traffic:
     scalar: FloatArray  # bytes moved one 16-bit element a thread (`SCALAR_FUNCTIONS`, rotary, RMS norm), 0 elsewhere
     kernels: FloatArray
 
+    @classmethod
+    def of(cls, once: FloatArray, **others: FloatArray) -> Traffic:
+        """From what there is; zeros elsewhere."""
+        zero = np.zeros(len(once))
+        return cls(once, *(others.get(field.name, zero) for field in fields(cls)[1:]))
+
 
 def _stream(batch: Batch, gpu: GPUSpec) -> Traffic:
     """Operators that read and write every operand once."""
@@ -95,9 +101,9 @@ def _stream(batch: Batch, gpu: GPUSpec) -> Traffic:
     again, fetched, reuse = _again(batch, zero)
     alone = [op.family == Rotary.family or getattr(op, "fn", "") in SCALAR_FUNCTIONS for op in batch.ops]
     scalar = np.where(alone, moved, 0.0) * _narrow(batch)
-    return Traffic(
-        moved, again, fetched, reuse, zero, zero, zero, zero, zero, gathers, scalar, _kernels(batch)
-    )  # fmt: skip
+    return Traffic.of(
+        moved, again=again, fetched=fetched, footprint=reuse, gathers=gathers, scalar=scalar, kernels=_kernels(batch)
+    )
 
 
 def _gathers(batch: Batch, zero: FloatArray) -> FloatArray:
@@ -173,18 +179,14 @@ def softmax_traffic(
     flight = gpu.sm_count * np.where(in_warp, _resident_blocks(gpu, 32.0 * 4.0) * 4.0, _resident_blocks(gpu, block))
     flight = flight * np.where(in_warp & (padded <= 128.0), 2.0, 1.0)
     passes = 3.0 - backward
-    return Traffic(
-        once=bytes_one * (operands + 1.0),
+    return Traffic.of(
+        bytes_one * (operands + 1.0),
         again=np.where(in_warp, 0.0, bytes_one * operands * (passes - 1.0)),
-        fetched=np.zeros(len(rows)),
         footprint=np.minimum(rows, flight) * cols * itemsize * operands,
         rows=_filling(rows, gpu),
         warp=np.where(in_warp, np.maximum(padded, 32.0) * operands, 0.0),
         softmax=np.where(in_warp, 0.0, steps * block * vector * passes * operands),
-        norm=np.zeros(len(rows)),
         unaligned=(np.mod(cols * itemsize, 32.0) != 0.0).astype(np.float64),
-        gathers=np.zeros(len(rows)),
-        scalar=np.zeros(len(rows)),
         kernels=kernels,
     )
 
@@ -207,19 +209,13 @@ def norm_traffic(batch: Batch, gpu: GPUSpec) -> Traffic:
     flight = gpu.sm_count * _resident_blocks(gpu, NORM_THREADS)
     steps = np.ceil(cols / (NORM_THREADS * 4.0)) * pytorch
     read = np.where(backward > 0.0, 2.0 * one, columns["read_bytes"])
-    zero = np.zeros(len(rows))
     moved = columns["read_bytes"] + columns["write_bytes"] + backward * 2.0 * one
-    return Traffic(
-        once=moved,
+    return Traffic.of(
+        moved,
         again=read * pytorch,
-        fetched=zero,
         footprint=np.minimum(rows, flight) / rows * read,
         rows=_filling(rows, gpu),
-        warp=zero,
-        softmax=zero,
         norm=steps * (NORM_THREADS * 8.0) * (1.0 + backward),
-        unaligned=zero,
-        gathers=zero,
         scalar=np.where([getattr(op, "kind", "") == "rms" for op in batch.ops], moved + read, 0.0) * _narrow(batch),
         kernels=_kernels(batch),
     )

@@ -1,4 +1,4 @@
-"""Attention on GPUs that nobody measured: laws of the core in clock cycles, and what an artifact shares of it."""
+"""Attention: laws of the core in clock cycles, and what an artifact shares of it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 
 from predictor.estimators.base import make_batch
-from predictor.estimators.cores import attention_cycles
-from predictor.estimators.cores.attention import Constants, Shapes, moved_bytes, visible_keys
+from predictor.estimators.cores import attention
+from predictor.estimators.cores.attention import Shapes, moved_bytes, visible_keys
 from predictor.estimators.device import Device
-from predictor.estimators.serving_attention import ServingAttention
+from predictor.estimators.serving_attention import ServingAttention, is_decode
+from predictor.estimators.trees import Trees
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import Attention, Op
 from predictor.roofline import roofline
 
 H100 = Device.of(load_gpu("h100-sxm"), "bf16")
-PREFILL = attention_cycles.PrefillConstants()
-DECODE = attention_cycles.DecodeConstants()
+PREFILL = attention.PrefillConstants()
+DECODE = attention.DecodeConstants()
 KINDS = pytest.mark.parametrize("decode", [False, True])
 
 
@@ -39,7 +40,7 @@ def _calls(decode: bool) -> Shapes:
 
 
 def _seconds(shapes: Shapes, device: Device, decode: bool) -> Any:
-    return attention_cycles.core_time(shapes, device, DECODE if decode else PREFILL).total
+    return attention.core_time(shapes, device, DECODE if decode else PREFILL).total
 
 
 @KINDS
@@ -48,12 +49,12 @@ def test_a_gpu_twice_as_fast_in_everything_takes_half_the_time(decode: bool, mon
     fast = replace(H100, peak_flops=2 * H100.peak_flops, bandwidth=2 * H100.bandwidth, clock_hz=2 * H100.clock_hz)
     shapes = _calls(decode)
     constants: Any = DECODE if decode else PREFILL
-    one = attention_cycles.core_time(shapes, H100, constants)
-    monkeypatch.setattr(attention_cycles, "_WAIT_HZ", 2 * attention_cycles._WAIT_HZ)  # its memory answers as fast, too
-    two = attention_cycles.core_time(shapes, fast, constants)
+    one = attention.core_time(shapes, H100, constants)
+    monkeypatch.setattr(attention, "_WAIT_HZ", 2 * attention._WAIT_HZ)  # its memory answers as fast, too
+    two = attention.core_time(shapes, fast, constants)
     np.testing.assert_allclose(two.total, one.total / 2)
-    tables = [attention_cycles.features(shapes, device, core, 1) for device, core in ((H100, one), (fast, two))]
-    assert tables[0].shape == (shapes.batch.size, len(attention_cycles.FEATURES))
+    tables = [attention.features(shapes, device, core, 1) for device, core in ((H100, one), (fast, two))]
+    assert tables[0].shape == (shapes.batch.size, len(attention.FEATURES))
     assert np.isfinite(tables[0]).all()
     np.testing.assert_allclose(*tables, atol=1e-9)
 
@@ -189,14 +190,23 @@ def frames() -> list[Any]:
 
 def test_all_frameworks_share_one_core_and_new_gpus_follow_the_law(frames: list[Any]) -> None:
     files = _fit(*frames)
-    shared = {key: values for key, values in files[0]["cores"].items() if key.startswith("*")}
-    assert set(shared) == {"*|prefill|prefill|bf16", "*|decode|decode|bf16", "*|decode+merge|decode|bf16"}
-    assert all(DECODE.reads(v) if "decode" in key else PREFILL.reads(v) for key, v in shared.items())
-    assert all(Constants.reads(values) for key, values in files[0]["cores"].items() if not key.startswith("*"))
+    cores = files[0]["cores"]
+    shared = {key for key in cores if key.startswith("*")}
+    assert shared == {"*|prefill|prefill|bf16", "*|decode|decode|bf16", "*|decode+merge|decode|bf16"}
+    assert all(DECODE.reads(v) if "decode" in key else PREFILL.reads(v) for key, v in cores.items())
     for name in ("h100-sxm", "rtx-4090", "b200"):
         gpu = load_gpu(name)
         expected = roofline(_OPS, gpu).cold_s / 0.6 + 2e4 / gpu.boost_clock_hz
         assert np.median(np.abs(_forecast(files, gpu) / expected - 1)) < 0.25, name
+
+
+def test_trees_of_all_gpus_ask_nothing_that_is_hidden_from_them(frames: list[Any]) -> None:
+    about, weights = _fit(*frames)
+    for key, booster in about["boosters"].items():
+        source, phase = key.split("|")
+        split = set(Trees.unpack(weights, booster["prefix"]).split_feature[1:].tolist())
+        left = split & set(attention.hidden(is_decode(phase)))
+        assert split and (not left if source == "*" else left), key
 
 
 def test_decode_constants_go_by_the_kernels_that_run(frames: list[Any]) -> None:
