@@ -66,10 +66,8 @@ def test_what_keeps_tensor_cores_waiting_takes_its_cycles_at_any_rate() -> None:
     ],
 )
 @pytest.mark.parametrize("gpu", ["l40s", "rtx-pro-6000", "a40"])
-def test_half_the_rate_is_more_than_half_as_fast(op: Op, gpu: str, request: pytest.FixtureRequest) -> None:
+def test_half_the_rate_is_more_than_half_as_fast(op: Op, gpu: str) -> None:
     """Power apart (the board has plenty), a kernel bound by tensor cores takes longer, and less than twice as long."""
-    if gpu == "l40s" and isinstance(op, Attention):
-        request.applymarker(pytest.mark.xfail(strict=True, reason="2.008: prefill's trees move with the tensor rate"))
     board = replace(load_gpu(gpu), id="board", power_limit_w=2000.0)
     slow = replace(board, id="slow", peaks={key: v / 2 if key[0] == "matrix" else v for key, v in board.peaks.items()})
     fast, half = (predict_kernels([op], one, load_artifacts(), "vllm").row(0).latency_s for one in (board, slow))

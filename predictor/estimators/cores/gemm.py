@@ -250,7 +250,7 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> 
     logs = np.log2(np.array([
         m, n, k, core.compute, core.memory, np.maximum(core.compute, core.memory), core.compute / core.memory,
         2.0 * batch * m * n * k / moved, weights / device.l2_bytes, moved / device.l2_bytes,
-        activations / device.l2_bytes, batch * m * n / (16384.0 * device.sms), *waves.T,
+        activations / device.l2_bytes, batch * m * n / (16384.0 * device.sms), *np.asarray(waves).T,
     ]))  # fmt: skip
     shape = np.array([
         *(filled(size, tile) for size, tile in ((m, 8.0), (m, 64.0), (m, 128.0), (n, 64.0), (n, 256.0))),
