@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.errors import RequestError
-from predictor.parallelism import GPIPE
+from predictor.parallelism import BREADTH_FIRST, GPIPE
 
 if TYPE_CHECKING:
     from predictor.planning.priced import Priced
@@ -47,15 +47,16 @@ def near_even(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def recut(table: PlanTable, priced: Sequence[Priced]) -> list[Priced]:
-    """Of the fastest pipelines of one chunk a stage, those whose slowest stage another cut makes faster, with that cut.
+    """Of the fastest pipelines, those whose slowest stage another cut makes faster, with that cut.
 
     The embedding and the head are layers of their own; a stage has room for the state of its layers and for what the
     micro-batches that it holds at once leave. The step is shorter by what the slowest stage is, once a micro-batch.
+    Stages of several chunks, whose layers are alike, are cut as those of one are, and share out what they have.
     """
-    some = [i for i, one in enumerate(priced) if table.p[i] > 1 and table.v[i] == 1 and one.fits]
+    some = [i for i, one in enumerate(priced) if table.p[i] > 1 and one.fits]
     found = []
     for i in sorted(some, key=lambda i: priced[i].latency_s)[:RECUT]:
-        one, stages, own, shared = priced[i], int(table.p[i]), table.own[i], table.shared[i]
+        one, stages, chunks, own, shared = priced[i], int(table.p[i]), int(table.v[i]), table.own[i], table.shared[i]
 
         def of_layers(first: float, layer: float, last: float) -> Floats:
             return np.array([first, *[layer] * table.layers, last])
@@ -64,11 +65,14 @@ def recut(table: PlanTable, priced: Sequence[Priced]) -> list[Priced]:
         room = needs = None
         if stages > 2:  # of two, a layer's parameters cannot be told from those of the ends
             first, middle, last = shared.parameters
-            layer = middle / table.sizes[i, 1]
-            ends = first - layer * table.sizes[i, 0], last - layer * table.sizes[i, 2]
+            layer = middle / table.sizes[i, 1] / chunks
+            less = (chunks - 1) * table.sizes[i, 1]
+            ends = first - layer * (table.sizes[i, 0] + less), last - layer * (table.sizes[i, 2] + less)
             held = np.full(stages, table.micro_batches[i])
-            if one.schedule != GPIPE:
-                held = np.minimum(held, stages - np.arange(stages))
+            if one.schedule not in (GPIPE, BREADTH_FIRST):
+                ahead = stages - np.arange(stages) - 1.0
+                most = ahead + 1.0 if chunks == 1 else (2.0 * ahead + (chunks - 1) * stages + 1.0) / chunks
+                held = np.minimum(held, most)
             needs = of_layers(ends[0], layer, ends[1]) * shared.own + held[:, None] * of_layers(*own.saved)
             room = np.full(stages, one.usable_bytes - shared.fixed)
         try:
@@ -77,11 +81,38 @@ def recut(table: PlanTable, priced: Sequence[Priced]) -> list[Priced]:
             continue
         ends_s = np.cumsum((0.0, *seconds))[np.cumsum((0, *cut))]
         gained = table.slowest_s[i] - float(np.diff(ends_s).max())
-        sizes = cut[0] - 1, *cut[1:-1], cut[-1] - 1
+        try:
+            sizes = spread((cut[0] - 1, *cut[1:-1], cut[-1] - 1), chunks, float(seconds[1]), seconds[0], seconds[-1])
+        except RequestError:
+            continue
         if gained > GAIN * table.slowest_s[i] and sizes != one.plan.stage_layers:
             faster = one.latency_s - (table.micro_batches[i] - 1.0) * gained
             found.append(replace(one, plan=replace(one.plan, stage_layers=sizes), latency_s=faster))
     return found
+
+
+def spread(
+    layers: Sequence[int], chunks: int, layer_s: float, first_s: float = 0.0, last_s: float = 0.0
+) -> tuple[int, ...]:
+    """Layers of every chunk, in the model's order, of stages that have so many ``layers`` each: those of a stage as
+    equal as they go, where the first chunk of all has ``first_s`` seconds beside them and the last ``last_s``.
+
+    RequestError where a chunk between the two would have none.
+    """
+    stages = len(layers)
+    found = np.zeros((chunks, stages), np.int64)
+    for stage, count in enumerate(layers):
+        busy = np.zeros(chunks)
+        busy[0] += first_s * (stage == 0)
+        busy[-1] += last_s * (stage == stages - 1)
+        for _ in range(count):  # to the chunk that has least to do, the first of equal ones
+            least = int(np.argmin(busy))
+            found[least, stage] += 1
+            busy[least] += layer_s
+    flat = tuple(found.ravel().tolist())
+    if 0 in flat[1:-1]:
+        raise RequestError(f"{sum(layers)} layers over {chunks} chunks of {stages} stages: expected one for each")
+    return flat
 
 
 def balanced(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 from predictor.errors import RequestError, unknown_name
@@ -51,12 +52,15 @@ class ParallelPlan:
 
     @property
     def label(self) -> str:
-        """The plan in one word: "tp8-sp-pp4-vpp2-dp16-mb1-selective-zero1"; degrees of 1 are left out."""
+        """The plan in one word: "tp8-sp-pp4-vpp2-dp16-mb1-selective-zero1"; degrees of 1 are left out. Of
+        a cut "layers2.3x14.1": the first chunk has 2 layers, the next 14 have 3, the last has 1."""
         degrees = [f"tp{self.tp}", "sp" * self.sp]
         degrees += [f"{name}{value}" for name in ("pp", "vpp", "dp", "cp", "ep") if (value := getattr(self, name)) > 1]
         again = "" if self.recompute == "none" else self.recompute
         shard = "" if self.shard == "none" else self.shard
-        cut = "layers" * bool(self.stage_layers) + ".".join(map(str, self.stage_layers))
+        runs = [(layers, len(list(alike))) for layers, alike in groupby(self.stage_layers)]
+        shown = ".".join(f"{layers}x{n}" if n > 2 else ".".join([str(layers)] * n) for layers, n in runs)
+        cut = f"layers{shown}" if shown else ""
         return "-".join(filter(None, [*degrees, f"mb{self.micro_batch}", again, shard, self.schedule, cut]))
 
 

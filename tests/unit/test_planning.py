@@ -149,6 +149,18 @@ def test_a_pipeline_is_cut_where_its_slowest_stage_is_the_fastest(gpus: int) -> 
     assert estimated[cut] == pytest.approx(took[cut], rel=0.02)
 
 
+def test_an_interleaved_pipeline_is_cut_too() -> None:
+    asked, layers, plans = plans_of("llama-3.1-8b", 2, 32)
+    even = ParallelPlan(pp=2, vpp=4, micro_batch=1)
+    assert even in plans
+    table = screen([even], asked, ROOFLINE, layers)
+    (cut,) = (one.plan for one in table if one.plan.stage_layers)
+    assert len(cut.stage_layers) == 8 and sum(cut.stage_layers) == layers
+    took = {one.plan: one.latency_s for one in exactly([even, cut], asked, ROOFLINE)}
+    assert took[cut] < 0.99 * took[even]
+    assert {one.plan: one.latency_s for one in table}[cut] == pytest.approx(took[cut], rel=0.03)
+
+
 def test_layers_that_do_not_divide_are_cut_too() -> None:
     """61 layers over 4 stages: a plan as `predict --stage-layers` has it, in all its answers."""
     config = replace(load_config("llama-3.1-8b"), layers=61)

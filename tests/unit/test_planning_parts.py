@@ -14,7 +14,7 @@ from predictor.engines.launchers import LAUNCHERS
 from predictor.errors import RequestError
 from predictor.parallelism import SCHEDULES, SHARDS, Parallelism
 from predictor.passes.pipeline import chunks_of
-from predictor.planning.cuts import balanced
+from predictor.planning.cuts import balanced, spread
 from predictor.planning.emit import Emitted, emit
 from predictor.planning.space import ParallelPlan, Space, named, read_only
 from predictor.simulate.lower import placed
@@ -133,6 +133,38 @@ def test_a_head_takes_layers_off_the_last_stage() -> None:
     assert slowest(seconds, balanced(seconds, 4)) == 5.0 and slowest(seconds, (5, 4, 4, 5)) == 6.0
     with pytest.raises(RequestError, match="5 stages of 4 layers"):
         balanced([1.0] * 4, 5)
+
+
+@each(
+    ("layers", "stages", "chunks", "first", "last"), [(9, 2, 2, 0.3, 2.4), (10, 2, 3, 0.0, 1.2), (12, 3, 2, 0.1, 3.0)]
+)
+def test_stages_of_several_chunks_are_as_equal_as_any_cut_makes_them(
+    layers: int, stages: int, chunks: int, first: float, last: float
+) -> None:
+    """By trying every cut of the row of layers into chunks, chunk i of stage i modulo ``stages``."""
+
+    def busiest(sizes: tuple[int, ...]) -> float:
+        took = [float(n) for n in sizes]
+        took[0], took[-1] = took[0] + first, took[-1] + last
+        return max(sum(took[stage::stages]) for stage in range(stages))
+
+    cut = balanced([first, *[1.0] * layers, last], stages)
+    found = spread((cut[0] - 1, *cut[1:-1], cut[-1] - 1), chunks, 1.0, first, last)
+    assert len(found) == stages * chunks and sum(found) == layers
+    parts = stages * chunks
+    every = [
+        (ends[0], *(b - a for a, b in pairwise(ends)), layers - ends[-1])
+        for ends in combinations(range(layers + 1), parts - 1)
+    ]
+    assert busiest(found) == min(busiest(sizes) for sizes in every)
+    with pytest.raises(RequestError, match="expected one for each"):
+        spread((2,) * stages, chunks + 2, 1.0)
+
+
+def test_a_label_says_a_long_cut_in_short() -> None:
+    plan = ParallelPlan(pp=4, vpp=4, stage_layers=(2, 3, 3, *[2] * 12, 0))
+    assert plan.label == "tp1-pp4-vpp4-mb1-layers2.3.3.2x12.0"
+    assert ParallelPlan(pp=4, stage_layers=(8, 9, 9, 6)).label == "tp1-pp4-mb1-layers8.9.9.6"
 
 
 # ----------------------------------------------------------------------------------------------------------- flags
