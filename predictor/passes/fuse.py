@@ -15,7 +15,7 @@ from predictor.engines import Engine
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.ops.attention import Attention
-from predictor.ops.base import BACKWARD, FORWARD
+from predictor.ops.base import BACKWARD, COMPUTE, FORWARD
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import Gemm
 from predictor.ops.quantize import Quantize
@@ -86,12 +86,19 @@ def _again(block: Block, eager: Block, forward: Block, on: Fusion) -> tuple[Node
     if not nodes:
         return ()
     carried = None
+    end = len(nodes)
     if eager.carried and forward.carried and forward.branch:
-        carried = (eager.carried[0], nodes[-1].outputs[0])
+        # behind the last sum, gradients may gather a part of the sequences again
+        end = 1 + max((i for i, node in enumerate(nodes) if node.op.stream == COMPUTE), default=-1)
+    if end and eager.carried and forward.carried and forward.branch:
+        carried = (eager.carried[0], nodes[end - 1].outputs[0])
         on.open_sums[id(carried[0].storage)] = (forward.carried[0], forward.branch[0])
-    found = _keeping(_fused(_without_kept(Block(block.name, nodes, block.repeat, carried)), on))
-    on.open_sums.clear()
-    return tuple(replace(node, phase=BACKWARD) for node in found.nodes)
+    found: list[Node] = []
+    for some, along in ((nodes[:end], carried), (nodes[end:], None)):
+        if some:
+            found += _keeping(_fused(_without_kept(Block(block.name, some, block.repeat, along)), on)).nodes
+            on.open_sums.clear()
+    return tuple(replace(node, phase=BACKWARD) for node in found)
 
 
 def _without_kept(block: Block) -> Block:

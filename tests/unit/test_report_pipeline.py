@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import re
+import shutil
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,3 +129,28 @@ def test_the_page_draws_the_pipeline() -> None:
     assert "8 micro-batches through 4 stages of 3 chunks (interleaved)" in part
     assert len(re.findall(r"stage \d, forward \d of chunk \d", part)) >= 2 * 4 * 8 * 3
     assert 'id="pipeline"' not in to_html(found(3)) and 'href="#pipeline"' not in to_html(found(3))
+
+
+#: Perfetto's own trace processor, which its Python package starts and does not bring.
+SHELL = shutil.which("trace_processor_shell")
+
+
+@pytest.mark.skipif(
+    SHELL is None or importlib.util.find_spec("perfetto") is None,
+    reason="needs `pip install perfetto` and trace_processor_shell on PATH, which the package would fetch by network",
+)
+@each("number", range(len(RUNS)))
+def test_perfetto_reads_every_slice(number: int, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(to_trace(found(number)), encoding="utf-8")
+    api = importlib.import_module("perfetto.trace_processor")
+    processor = api.TraceProcessor(trace=str(path), config=api.TraceProcessorConfig(bin_path=SHELL))
+    try:
+        told = [(row.name, row.ts, row.dur) for row in processor.query("select name, ts, dur from slice")]
+        errors = [row.name for row in processor.query("select name from stats where severity = 'error' and value > 0")]
+    finally:
+        processor.close()
+    assert errors == []
+    assert sorted(name for name, _, _ in told) == sorted(event["name"] for event in slices(number))
+    last = max(event["ts"] + event["dur"] for event in slices(number))
+    assert max(ts + dur for _, ts, dur in told) / 1e3 == pytest.approx(last, rel=1e-3)
