@@ -10,12 +10,17 @@ Fields are those of the operator's class; whole numbers may be formulas of the p
 linear layers of these widths with a relu behind each (none with ``relu: false``), backward the products of both
 gradients. A collective is of all GPUs, or of the first ``ranks`` side by side. ``tables`` are embedding tables over all
 GPUs with their exchanges (`predictor.frontends.tables`).
+
+What one entry exchanges and others do not wait for can hide behind them: a collective or tables may have a list of
+entries ``beside``, which run once the largest of its exchanges has begun; what follows in the entry waits for that.
+
+    - {tables: {...}, beside: [{mlp: [13, 512, 256, 128], rows: batch/gpus}]}
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -53,42 +58,67 @@ class Listed(Alone, Source):
 
     def record(self, step: Step, accumulate: bool | None, tp: int = 1) -> Recording:
         self.check_whole(tp)
-        nodes = tuple(
-            Node(op, f"{self.name} {op.label}", outputs=(Tensor(op.label, ("d0",), (1,), op.dtype),))
-            for op in self._ops(step.act_dtype)
-        )
+        blocks = tuple(self._block(own, beside) for own, beside in self._ops(step.act_dtype))
         return Recording(
-            self.name, "forward", step.act_dtype, Graph((Block(self.name, nodes),), recorded=True), 0, 0, 0.0,
-            source="a list of operators",
+            self.name, "forward", step.act_dtype, Graph(blocks, recorded=True), 0, 0, 0.0, source="a list of operators",
         )  # fmt: skip
+
+    def _block(self, own: list[Op], beside: list[Op]) -> Block:
+        """Operators, each of which waits for the one before it; those ``beside`` for none, behind the largest
+        collective of ``own``."""
+        nodes = [self._node(op) for op in own]
+        if not beside:
+            return Block(self.name, tuple(nodes))
+        nodes[1:] = [replace(node, inputs=before.outputs) for before, node in pairwise(nodes)]
+        sizes = [op.size if isinstance(op, Collective) else 0 for op in own]
+        at = sizes.index(max(sizes)) + 1
+        return Block(self.name, (*nodes[:at], *map(self._node, beside), *nodes[at:]), beside=True)
+
+    def _node(self, op: Op) -> Node:
+        return Node(op, f"{self.name} {op.label}", outputs=(Tensor(op.label, ("d0",), (1,), op.dtype),))
 
     def parameters(self, tp: int = 1) -> int:
         """Entries of the tables that a GPU looks up in."""
-        ops = [op for op in self._ops("bf16") if isinstance(op, EmbeddingBag) and op.phase == FORWARD]
+        every = (op for part in self._ops("bf16") for ops in part for op in ops)
+        ops = [op for op in every if isinstance(op, EmbeddingBag) and op.phase == FORWARD]
         return sum(op.rows * op.width for op in ops)
 
     def cache_bytes(self, batch: int, tokens: int, kv_dtype: str, tp: int = 1) -> float:
         return 0.0
 
-    def _ops(self, dtype: str) -> list[Op]:
-        found: list[Op] = []
+    def _ops(self, dtype: str) -> list[tuple[list[Op], list[Op]]]:
+        """Of each run of entries without ``beside``, and of each entry with it: its own operators, and those beside."""
+        found: list[tuple[list[Op], list[Op]]] = []
         for place, one in enumerate(self.asked):
             where = f"{self.name}: operator {place + 1}"
-            if not isinstance(one, Mapping) or sum(key in one for key in _KINDS) != 1:
-                raise SpecError(f"{where}: expected a mapping with one of {', '.join(_KINDS)}")
-            if _phase(one, where) and "tables" in one:
-                found += self._tables(one, dtype, where)
-            elif "mlp" in one:
-                found += self._chain(one, dtype, where)
-            elif "op" in one:
-                found.append(_operator(one, dtype, where, self.size))
+            own = self._entry(one, dtype, where)
+            said = one.get("beside", [])
+            if not isinstance(said, list) or (said and not ("tables" in one or "collective" in one)):
+                raise SpecError(f"{where}: beside: expected a list of operators, of tables or a collective")
+            beside = [op for i, each in enumerate(said) for op in self._entry(each, dtype, f"{where}, beside {i + 1}")]
+            if not any(isinstance(op, Collective) for op in own):  # one GPU exchanges nothing
+                own, beside = own + beside, []
+            if beside or not found or found[-1][1]:
+                found.append((own, beside))
             else:
-                kind = str(one["collective"])
-                if kind not in KINDS:
-                    raise SpecError(f"{where}: unknown collective {kind!r}: expected one of {', '.join(KINDS)}")
-                ranks = min(self.size(one.get("ranks", self.gpus), where), self.gpus)
-                found += self._collective(kind, self.size(one.get("bytes", 0), where), dtype, ranks)
+                found[-1][0].extend(own)
         return found
+
+    def _entry(self, one: Any, dtype: str, where: str) -> list[Op]:
+        """The operators of one entry itself."""
+        if not isinstance(one, Mapping) or sum(key in one for key in _KINDS) != 1:
+            raise SpecError(f"{where}: expected a mapping with one of {', '.join(_KINDS)}")
+        if _phase(one, where) and "tables" in one:
+            return self._tables(one, dtype, where)
+        if "mlp" in one:
+            return self._chain(one, dtype, where)
+        if "op" in one:
+            return [_operator(one, dtype, where, self.size)]
+        kind = str(one["collective"])
+        if kind not in KINDS:
+            raise SpecError(f"{where}: unknown collective {kind!r}: expected one of {', '.join(KINDS)}")
+        ranks = min(self.size(one.get("ranks", self.gpus), where), self.gpus)
+        return self._collective(kind, self.size(one.get("bytes", 0), where), dtype, ranks)
 
     def _collective(self, kind: str, size: int, dtype: str, ranks: int = 0) -> list[Op]:
         ranks = ranks or self.gpus

@@ -44,7 +44,8 @@ class Block:
     ``branch``: what goes on beside it, to be added to it by the kernel that reads both first.
     ``layers``: which layers of the model its runs are, where they have numbers.
     ``backward_of``: place in the graph of the block whose backward pass it is; its first run belongs to that block's
-    last. ``running``: sums of gradients, which go from one run to the next as well.
+    last. ``running``: sums of gradients, which go from one run to the next as well. ``beside``: its collectives run
+    beside compute that does not read what they bring, whatever the engine.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Block:
     backward_of: int | None = None
     running: tuple[tuple[Tensor, Tensor], ...] = ()
     branch: tuple[Tensor, Tensor] | None = None
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,11 @@ def _bare_norm(w: Writer, name: str, x: Tensor) -> Tensor:
     return y
 
 
+#: Types whose class slices a merged projection, or selects from it, in place of a split. Source: transformers 5,
+#: modeling_phi3.py and modeling_bloom.py.
+_SLICED = ("phi3", "bloom")
+
+
 def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v of every head, from one projection or three."""
     c, step = w.config, w.step
@@ -92,7 +97,8 @@ def _projections(w: Writer, x: Tensor, name: str) -> tuple[Tensor, Tensor, Tenso
         merged = w.linear(
             "attention.qkv", scope, x, q + 2 * kv, MERGED, c.qkv_bias, views=7, segments=_merged_segments(c)
         )
-        if w.training and step.attention == "math":  # which leaves their gradients apart
+        apart = step.attention == "math" and c.model_type not in _SLICED  # whose gradients are
+        if w.training and apart:
             joined = (Elementwise(w.act, "copy", merged.elements),)
             merged = merged.view(at=f"{name} scores", gradient=joined)
         return (
@@ -125,8 +131,8 @@ def _merged_segments(c: ModelConfig) -> tuple[tuple[int, int], ...]:
 
 
 def _part(w: Writer, merged: Tensor, axis: str, heads: int) -> Tensor:
-    """q, k or v of a merged projection. Phi-3 slices, so that each one's gradient is copied into zeros for all."""
-    if w.config.model_type != "phi3" or not w.training:
+    """q, k or v of a merged projection, each one's gradient copied into zeros for all where it is `_SLICED`."""
+    if w.config.model_type not in _SLICED or not w.training:
         return _heads(w, merged, axis, heads, part=True)
     axes, shape = (*w.axes, axis, "head_dim"), (*w.shape, heads, w.config.head_dim)
     copied = Elementwise(w.act, "fill", merged.elements), Elementwise(w.act, "copy", math.prod(shape))

@@ -17,6 +17,7 @@ from predictor.networks.config import ModelConfig
 from predictor.networks.step import Step
 from predictor.ops.attention import Attention
 from predictor.ops.base import FORWARD, Op
+from predictor.ops.by_hand import HandGelu
 from predictor.ops.elementwise import Dropout, Elementwise, Reduce
 from predictor.ops.gemm import Gemm
 from predictor.ops.norm import Norm, Softmax
@@ -235,7 +236,7 @@ class Writer:
         cols = x.shape[-1]
         upcast = upcast and self.size < 4
         out = Tensor(name, x.axes, x.shape, "fp32" if upcast else self.act)
-        self.put(Softmax(x.dtype, x.elements // cols, cols), name, (x,), out)
+        self.put(Softmax(x.dtype, x.elements // cols, cols, wide=upcast), name, (x,), out)
         return self.each(f"{name} from fp32", "cast", out, in_dtype="fp32") if upcast else out
 
     def activation(self, name: str, x: Tensor, gate: bool = False) -> Tensor:
@@ -273,7 +274,8 @@ class Writer:
         inner = self.each(f"{name} inner", "mul", scale, inner)
         tanh = self.each(f"{name} tanh", "tanh", inner)
         one = self.each(f"{name} plus one", "add_scalar", tanh)
-        return self.each(f"{name} product", "mul", x, y, one)
+        out = Tensor(f"{name} product", x.axes, x.shape, self.act, segments=x.segments)
+        return self.put(HandGelu(self.act, "mul", out.elements), out.name, (x, y, one), out)
 
     def gated_activation(self, name: str, gate: Tensor, up: Tensor) -> Tensor:
         """activation(gate) times up."""

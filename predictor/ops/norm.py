@@ -110,11 +110,12 @@ _OF_KEPT_SUM = (Gradient((0, 1, 2, 3), (2,), kept=(0, 1)),)
 
 @dataclass(frozen=True, slots=True)
 class Softmax(StreamingOp):
-    """Softmax over the last axis of (rows, cols)."""
+    """Softmax over the last axis of (rows, cols). ``wide``: its result is fp32, which the gradient's kernels read."""
 
     rows: int
     cols: int
     phase: str = FORWARD
+    wide: bool = False
 
     family: ClassVar[str] = "softmax"
     columns: ClassVar[tuple[str, ...]] = ("rows", "cols", "read_bytes", "write_bytes")
@@ -134,10 +135,8 @@ class Softmax(StreamingOp):
         """PyTorch multiplies gradient and output first, then runs the row kernel: 24 bytes an element in fp32."""
         if self.phase == BACKWARD:
             return ()
-        return (
-            Elementwise(self.dtype, "mul", self.rows * self.cols),
-            Softmax(self.dtype, self.rows, self.cols, BACKWARD),
-        )
+        dtype = "fp32" if self.wide else self.dtype
+        return Elementwise(dtype, "mul", self.rows * self.cols), Softmax(dtype, self.rows, self.cols, BACKWARD)
 
     def gradients(self) -> tuple[Gradient, ...]:
         return () if self.phase == BACKWARD else _OF_OUTPUT
@@ -150,7 +149,7 @@ class Softmax(StreamingOp):
 
     def local(self, inputs: Sequence[Piece], outputs: Sequence[Piece]) -> Softmax:
         """Its rows: a row is never split."""
-        return Softmax(self.dtype, outputs[0].share(self.rows), self.cols, self.phase)
+        return Softmax(self.dtype, outputs[0].share(self.rows), self.cols, self.phase, self.wide)
 
 
 _OF_OUTPUT = (Gradient(outputs=(0,)), Gradient((0,), outputs=(0,), incoming=False, before=True))

@@ -362,9 +362,10 @@ class Operators:
             if node.count != 1 or node.share != 1.0:
                 plain = False
         alone = all(node.op.stream == COMPUTE for node in block.nodes)
-        training = None if alone else self.engine.training  # which reads the engine's releases
-        if training is None or not training.tensor_overlaps:
-            return TimedBlock(block, index, plain)
+        if not block.beside or alone:
+            training = None if alone else self.engine.training  # which reads the engine's releases
+            if training is None or not training.tensor_overlaps:
+                return TimedBlock(block, index, plain)
         from predictor.simulate.streams import slowdown  # one GPU starts without it
 
         return TimedBlock(block, index, plain, slowdown(self.gpu))

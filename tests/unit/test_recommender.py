@@ -8,10 +8,11 @@ import pytest
 from each import each
 
 import predictor
-from predictor.errors import RequestError
+from predictor.errors import RequestError, SpecError
 from predictor.frontends.tables import SHARDINGS, spread
 from predictor.ops import EmbeddingBag, Gemm
 from predictor.ops.collective import Collective
+from predictor.prediction import Prediction
 from predictor.request import Request
 from predictor.simulate.plan import plan_of
 
@@ -132,3 +133,40 @@ def test_a_list_that_is_none_is_one_line(text: tuple[str, str], tmp_path: Path) 
     with pytest.raises(RequestError) as error:
         predictor.predict(a_file(tmp_path, f"parts: {{x: {{ops: [{text[0]}]}}}}"), "h100")
     assert text[1] in str(error.value) and "\n" not in str(error.value)
+
+
+def beside(folder: Path, text: str, gpus: int = 8) -> Prediction:
+    path = folder / "beside.yaml"
+    path.write_text(f"sizes: {{batch: 65536}}\nparts:\n  step:\n    ops:\n{text}")
+    return predictor.predict(str(path), "h100", dtype="bf16", execution="compile", dp=gpus)
+
+
+def test_an_exchange_hides_behind_what_runs_beside_it(tmp_path: Path) -> None:
+    """Whichever is longer, and what the exchange takes of the GPU; what follows in its entry waits for it."""
+    dense, sent = "{mlp: [512, 4096, 512], rows: batch/gpus}", "{collective: all_to_all, bytes: 2*batch*512"
+    layers, exchange = (beside(tmp_path, f"    - {one}\n").latency_s for one in (dense, sent + "}"))
+    both = beside(tmp_path, f"    - {sent}, beside: [{dense}]}}\n")
+    apart = beside(tmp_path, f"    - {sent}}}\n    - {dense}\n")
+    assert apart.latency_s == pytest.approx(layers + exchange, rel=0.03)
+    assert max(layers, exchange) <= both.latency_s < 0.85 * apart.latency_s
+    assert both.flops == apart.flops
+    alone = beside(tmp_path, f"    - {sent}, beside: [{dense}]}}\n", gpus=1)
+    assert alone.latency_s == beside(tmp_path, f"    - {dense}\n", gpus=1).latency_s  # which exchanges nothing
+    tables = "tables: {rows: [4000000, 4000000], pooling: [8, 8], width: 128, batch: batch}"
+    looked, hidden = (
+        beside(tmp_path, f"    - {{{tables}{more}}}\n").latency_s for more in ("", f", beside: [{dense}]")
+    )
+    assert max(looked, layers) <= hidden < looked + layers
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{mlp: [8, 8], rows: 4, beside: [{mlp: [8, 8], rows: 4}]}", "beside: expected a list of operators, of tables"),
+        ("{collective: all_reduce, bytes: 8, beside: 3}", "beside: expected a list"),
+        ("{collective: all_reduce, bytes: 8, beside: [{mpl: 1}]}", "beside 1: expected a mapping with one of op"),
+    ],
+)
+def test_what_cannot_hide_anything_is_one_line(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=said):
+        beside(tmp_path, f"    - {text}\n")
