@@ -14,6 +14,8 @@ SERVED = ("pp", "dp", "ep")
 SCHEDULES = GPIPE, ONE_F_ONE_B, INTERLEAVED, BREADTH_FIRST = "gpipe", "1f1b", "interleaved", "breadth_first"
 #: How context parallelism exchanges keys and values: in a ring, or heads for positions by all_to_all (Ulysses).
 CP_COMMS = RING, ALL_TO_ALL = "ring", "all_to_all"
+#: Whether what replicas exchange once a step runs beside computation; "" is as the framework's release has it.
+DP_OVERLAPS = ON, OFF = "on", "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,10 @@ class Parallelism:
     training state is spread over the data-parallel ranks, one of `SHARDS`; hsdp spreads all of it within a node.
     ``cp_comm``: one of `CP_COMMS`; ``ulysses``: of the cp ranks of a traced forward pass, so many exchange heads, and
     their groups are a ring (0: all do, or none, by ``cp_comm``). ``tp_overlap``: products run in pieces beside the
-    collectives of tp (Transformer Engine's `--tp-comm-overlap`), which takes sp. ``stage_layers``: layers of every
-    chunk of the pipeline in the model's order (none: as evenly as they go); 0 at an end is a stage of the embedding, or
-    the head, alone.
+    collectives of tp (Transformer Engine's `--tp-comm-overlap`), which takes sp. ``dp_overlap``: of `DP_OVERLAPS`, or
+    "", for gradients and weights that replicas exchange once a step. ``stage_layers``: layers of every chunk of the
+    pipeline in the model's order (none: as evenly as they go); 0 at an end is a stage of the embedding, or the head,
+    alone.
     """
 
     num_gpus: int = 1
@@ -46,6 +49,7 @@ class Parallelism:
     tp_overlap: bool = False
     ulysses: int = 0
     stage_layers: tuple[int, ...] = ()
+    dp_overlap: str = ""
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "dp", "cp", "ep", "vpp", "num_gpus"):
@@ -62,6 +66,8 @@ class Parallelism:
             raise RequestError(f"--ulysses {groups!r}: expected a divisor of --cp {self.cp}, or 0")
         one_of("shard", self.shard, SHARDS)
         one_of("cp_comm", self.cp_comm, CP_COMMS)
+        if self.dp_overlap:
+            one_of("dp_overlap", self.dp_overlap, DP_OVERLAPS)
         if self.schedule:
             one_of("schedule", self.schedule, SCHEDULES)
         rest = self.tp * self.pp * self.cp
@@ -111,12 +117,16 @@ class Parallelism:
         """The pipeline's schedule."""
         return self.schedule or (INTERLEAVED if self.vpp > 1 else ONE_F_ONE_B)
 
+    def beside(self, default: bool) -> bool:
+        """Whether what replicas exchange once a step runs beside computation, in a framework that has it so or not."""
+        return self.dp_overlap == ON if self.dp_overlap else default
+
     @property
     def trains_only(self) -> dict[str, object]:
         """The words, by name, that serving does not take, where they are not at their defaults."""
         asked: dict[str, object] = {
             "sp": self.sp, "vpp": self.vpp, "pp": self.pp, "dp": self.dp, "cp": self.cp, "ep": self.ep,
             "shard": self.shard, "schedule": self.schedule, "tp_overlap": self.tp_overlap,
-            "stage_layers": ",".join(map(str, self.stage_layers)),
+            "stage_layers": ",".join(map(str, self.stage_layers)), "dp_overlap": self.dp_overlap,
         }  # fmt: skip
         return {name: value for name, value in asked.items() if value not in (1, False, NO_SHARD, "")}

@@ -84,12 +84,14 @@ class Request:
     cp_comm: str = "ring"
     ulysses: int = 0
     tp_overlap: bool = False
+    dp_overlap: str = ""
     stage_layers: str | Sequence[int] = ""
     offload_layers: int = 0
     lora: int = 0
     mean_len: int = 0
     masked_tokens: int = 0
     capacity_factor: float = 0.0
+    cuda_graphs: str = "none"
     all_to_all: str = ALL_GATHER
     steps: int | None = None
     system: str | Path | SystemSpec | None = None
@@ -165,6 +167,7 @@ class Request:
             mean_len=self.mean_len,
             masked_tokens=self.masked_tokens,
             capacity_factor=self.capacity_factor,
+            cuda_graphs=self.cuda_graphs,
             all_to_all=self.all_to_all,
             steps=1 if self.steps is None else self.steps,
             dtype_source=source,
@@ -186,6 +189,7 @@ def _degrees(asked: Request) -> Parallelism:
     return Parallelism(
         num_gpus, asked.tp, asked.pp, asked.dp, asked.cp, asked.ep, asked.shard, asked.sp, asked.vpp, asked.schedule,
         asked.cp_comm, asked.tp_overlap, asked.ulysses, stage_layers(asked.stage_layers),
+        asked.dp_overlap,
     )  # fmt: skip
 
 

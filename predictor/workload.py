@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from predictor import engines
 from predictor.engines import GREEDY, SAMPLINGS, Engine
+from predictor.engines.base import CAPTURES
 from predictor.engines.exchange import ALL_GATHER, exchanges
 from predictor.engines.memory import check_fraction
 from predictor.errors import RequestError, UnsupportedError
@@ -39,6 +40,7 @@ OPTIMIZERS = ("adam", "adam_fused", "adam_8bit", "sgd", "none")
 _TRAINING = {
     "micro_batch": 0, "recompute": "none", "offload_layers": 0, "lora": 0, "mean_len": 0, "masked_tokens": 0,
     "capacity_factor": 0.0,
+    "cuda_graphs": "none",
 }  # fmt: skip
 
 #: CPU time of one framework call in eager PyTorch: the call from Python, dispatch, allocation, launch. Chosen by
@@ -69,6 +71,7 @@ class Workload:
 
     In training ``batch`` is the global batch, of all data-parallel ranks; ``recompute`` says what runs again in the
     backward pass (`recomputed`), ``offload_layers`` how many layers a rank keeps the activations of in host memory.
+    ``cuda_graphs``: what a step of training captures, of `predictor.engines.base.CAPTURES`, or "none".
     ``steps``: equal forward passes one after the other, as a diffusion sampler runs them.
     ``lora``: rank of adapters beside attention's projections, which alone are trained then (0: all weights are).
     ``mean_len``: tokens of a sequence on average where batches of training are packed without padding, each sequence
@@ -111,6 +114,7 @@ class Workload:
     capacity_factor: float = 0.0
     all_to_all: str = ALL_GATHER
     steps: int = 1
+    cuda_graphs: str = "none"
 
     def __post_init__(self) -> None:
         for name, most in LARGEST.items():
@@ -174,6 +178,7 @@ class Workload:
             )
         if isinstance(self.lora, bool) or not isinstance(self.lora, int) or not 0 <= self.lora <= LARGEST_DEGREE:
             raise RequestError(f"--lora {self.lora!r}: expected the rank of the adapters, 0 for none")
+        one_of("cuda_graphs", self.cuda_graphs, ("none", *CAPTURES))
         if self.mode != "train":
             for name, default in _TRAINING.items():
                 if getattr(self, name) != default:
@@ -183,6 +188,12 @@ class Workload:
                 if name not in serves:
                     shown = flag(name) if value is True else f"{flag(name)} {value}"
                     raise UnsupportedError(f"{shown}: not built yet for --mode {self.mode}; expected --mode train")
+        training = self.engine.training if self.cuda_graphs != "none" else None
+        if self.cuda_graphs != "none" and (training is None or self.cuda_graphs not in training.captures):
+            raise RequestError(
+                f"--cuda-graphs {self.cuda_graphs}: nothing that {self.software or self.execution} captures; expected"
+                " --execution megatron, of 24.08 or later"
+            )
         over.check_ep(self.mode == "train")
         each = self.batch // over.dp
         if self.batch % over.dp:

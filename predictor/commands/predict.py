@@ -137,6 +137,13 @@ def add_words(parser: argparse.ArgumentParser) -> None:
     )
     add("--sp", action="store_true", help="sequences are split over --tp outside of what it splits (sequence parallel)")
     add("--tp-overlap", action="store_true", help="products run beside the collectives of --tp, with --sp (train)")
+    add(
+        "--dp-overlap",
+        default="",
+        metavar="on|off",
+        help="gradients and weights that replicas exchange run beside computation (train; default: as the framework)",
+    )
+    add("--cuda-graphs", default="none", help="Megatron: none, layer or iteration (without the optimizer) (train)")
     add("--pp", type=int, default=1, help="stages of the pipeline (train, prefill, decode, generate)")
     add("--vpp", type=int, default=1, help="chunks of the model that a stage holds (train)")
     add(

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 #: graph.
 HOSTS = CALLS, LAUNCHES, PIECES, CAPTURED = "calls", "launches", "pieces", "captured"
 
+#: What a step of training captures in CUDA graphs: each layer, or all passes of a step, without the optimizer.
+CAPTURES = LAYER, ITERATION = "layer", "iteration"
 #: How the next tokens are chosen: the likeliest, by chance, by chance among the likeliest (top-k, top-p).
 GREEDY, RANDOM, TOP_K, TOP_P = "greedy", "random", "top-k", "top-p"
 _CHOICES = (GREEDY, RANDOM, TOP_K, TOP_P, f"{TOP_K}+{TOP_P}")

@@ -7,7 +7,7 @@ Sources: NVIDIA/Megatron-LM@a8d172b31e92 (April 2021), @55ba1f7b96d1 (June 2022)
 from __future__ import annotations
 
 from predictor.engines.attention_ages import CUDNN_9
-from predictor.engines.base import CALLS
+from predictor.engines.base import CALLS, CAPTURES
 from predictor.engines.vintage import Collectives, Host, Training, Vintage
 
 _HOST = Host(CALLS, CALLS, overlaps=(), source="PyTorch modules, called from Python")
@@ -37,10 +37,12 @@ VINTAGES = (
         training=Training(
             "core/distributed, arguments.py:1413-1429 (the overlaps are flags, which NeMo sets wherever there are"
             " replicas: nemo_toolkit 2.0.0 lightning/pytorch/callbacks/megatron_comm_overlap.py); Transformer Engine"
-            " 1.13 pytorch/attention.py:925-935 (on Hopper cuDNN's attention before FlashAttention)",
+            " 1.13 pytorch/attention.py:925-935 (on Hopper cuDNN's attention before FlashAttention);"
+            " docs/user-guide/features/cuda_graph.md:26-37 (a graph a layer, or full_iteration without the optimizer)",
             tensor_overlaps=True, gradients_overlap=True, weights_overlap=True, p2p_overlaps=True, bucket_bytes=_BUCKET,
             adds_in_product=True, main_gradients="fp32", norm_and_clip=True, scales=("fp8_current", "fp8_block"),
-            whole_adapters=True, attention=CUDNN_9, unverified="that adapters beside its layers are NeMo's",
+            whole_adapters=True, attention=CUDNN_9, captures=CAPTURES,
+            unverified="that adapters beside its layers are NeMo's",
         ),
     ),
 )  # fmt: skip

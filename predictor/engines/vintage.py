@@ -369,6 +369,7 @@ class Training:
     attention, of `predictor.engines.attention_ages`, "" for that of the measured kernels. ``scales``: words of how fp8
     is scaled beside "fp8" itself, which is `predictor.quantization.CURRENT` where ``scales_now`` (else from steps
     before). ``whole_adapters``: adapters beside layers of split sequences gather them (`predictor.passes.adapters`).
+    ``captures``: of `predictor.engines.base.CAPTURES`, what it can capture in CUDA graphs.
     """
 
     source: str
@@ -389,6 +390,7 @@ class Training:
     scales_now: bool = False
     attention: str = ""
     whole_adapters: bool = False
+    captures: tuple[str, ...] = ()
     unverified: str = ""
 
 

@@ -53,10 +53,12 @@ def _block(block: Block, mesh: Mesh, rows: int, in_pieces: bool) -> Block:
             nodes[i], joined = _made(nodes[i], mesh, "all_gather")
             after[i] = [joined]
             continue
-        if not in_pieces:
-            _in_16_bits(nodes, x, before)
-            continue
         whole = reads.get(id(x.storage))
+        if not in_pieces:
+            if whole is None:
+                reads[id(x.storage)] = x
+                _in_16_bits(nodes, i, x, before)
+            continue
         if whole is None:
             whole = reads[id(x.storage)] = Tensor(x.name, x.axes, x.shape, x.dtype)
             before[i] = [_collective(nodes[i], mesh, "all_gather", x, whole)]
@@ -103,10 +105,11 @@ def _made(node: Node, mesh: Mesh, kind: str) -> tuple[Node, Node]:
     return replace(node, outputs=(own, *node.outputs[1:])), _collective(node, mesh, kind, own, out)
 
 
-def _in_16_bits(nodes: list[Node], x: Tensor, before: dict[int, list[Node]]) -> None:
-    """The layer's own gather of ``x``, or of its copy in 8 bits, in 16 bit, and the cast behind it."""
-    for i, node in enumerate(nodes):
-        op = node.op
+def _in_16_bits(nodes: list[Node], end: int, x: Tensor, before: dict[int, list[Node]]) -> None:
+    """The layer's own gather of ``x``, or of its copy in 8 bits, before the place ``end``, in 16 bit, and the cast
+    behind it."""
+    for i in range(end - 1, -1, -1):
+        node, op = nodes[i], nodes[i].op
         if (
             not isinstance(op, Collective)
             or op.kind != "all_gather"

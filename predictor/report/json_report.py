@@ -88,6 +88,7 @@ def _training(work: Workload) -> dict[str, Any]:
         "stage_layers": list(over.stage_layers) or None,
         "cp_comm": over.cp_comm if over.cp > 1 else None, "tp_overlap": over.tp_overlap, "lora": work.lora,
         "mean_len": work.mean_len, "masked_tokens": work.masked_tokens, "capacity_factor": work.capacity_factor,
+        "dp_overlap": over.dp_overlap or None, "cuda_graphs": work.cuda_graphs,
     }  # fmt: skip
 
 

@@ -59,7 +59,7 @@ class Exchange:
         self.gradient_dtype = own or numbers.activation
         self.itemsize = 2.0 if numbers.mixed else 4.0
         self.gradient_bytes = 4.0 if self.gradient_dtype == "fp32" else self.itemsize
-        self.overlaps = training is not None and training.gradients_overlap
+        self.overlaps = over.beside(training is not None and training.gradients_overlap)
         self.bucket_bytes = training.bucket_bytes if training is not None else 0.0
         self.copies_out = training is not None and training.copies_out
         self.scatters = over.sp or (training is not None and training.scatters_p2p)

@@ -23,7 +23,7 @@ class Stage(NamedTuple):
     that stands for others. ``forward``: the blocks that are the forward pass of training, whose backward pass follows.
     ``ends``: of a serving pipeline, how many blocks its stages up to each have, () without one; ``in_flight`` batches
     are on their way through them at a time. ``counted``: the pass without what pads it to the size of a captured one,
-    whose FLOPs count; None where nothing does.
+    whose FLOPs count; None where nothing does. ``layers_captured``: the host launches a graph for each layer.
     """
 
     graph: Graph
@@ -38,6 +38,7 @@ class Stage(NamedTuple):
     ends: tuple[int, ...] = ()
     in_flight: int = 1
     counted: Graph | None = None
+    layers_captured: bool = False
 
     @property
     def captured(self) -> bool:

@@ -98,11 +98,11 @@ def laid_out(run: Run, plan: Plan, timed: Sequence[TimedStage]) -> Laid:
         sent = timed[parallel.message].timeline.total_s * np.array([parallel.sends[: over.pp]], dtype=float)
         found = times(order, forward, backward, sent, p2p)
         ends, bubble, messages = found.end_s[0], float(found.bubble_s[0]), float(found.exposed_s[0])
-    covered = training is not None and training.gradients_overlap
+    covered = over.beside(training is not None and training.gradients_overlap)
     reduces = [_reduce_s(timed, rank, passes, covered, slower) for rank in kinds]
     gathers = [
         _covered(_total(timed, rank.gather), passes[rank.chunks[0]].forward_s, slower)
-        if training is not None and training.weights_overlap else _total(timed, rank.gather)
+        if over.beside(training is not None and training.weights_overlap) else _total(timed, rank.gather)
         for rank in kinds
     ]  # fmt: skip
     updates = [_total(timed, rank.update) for rank in kinds]

@@ -140,6 +140,9 @@ class TimedBlock:
             return Segment(self.gpu_s + gaps_s, np.zeros(len(self.gpu_s)), self.block.repeat, gaps_s)
         if stage.host == PIECES:
             cpu_s = np.array(_launches_of_pieces(self.block, first)) * stage.launch_s
+        elif stage.layers_captured and self.block.layers:
+            cpu_s = np.zeros(len(nodes))
+            cpu_s[0] = stage.launch_s
         elif stage.host == CALLS:
             cpu_s = np.array([node.host_calls * stage.launch_s for node in nodes])
         else:  # one launch a kernel; nodes that are one kernel together have one node that calls

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from predictor.engines import CALLS, CAPTURED, Engine
+from predictor.engines.base import ITERATION, LAYER
 from predictor.errors import RequestError
 from predictor.graph import OPTIMIZER, Graph
 from predictor.graph.saved import saved_tensors
@@ -119,11 +120,13 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
             f" full:N-of-{config.layers}"
         )
     host, launch_s = CALLS if engine.host == CALLS else CAPTURED, work.launch_overhead_s
-    gaps = gaps_of(host == CAPTURED, work.kernel_gap_s)
+    gaps = gaps_of(host == CAPTURED or work.cuda_graphs != "none", work.kernel_gap_s)
 
     def stage(graph: Graph, phase: str, weight: float = 1.0) -> Stage:
         ahead = sum(block.backward_of is None for block in graph.blocks) if phase == "train" else 0
-        return Stage(graph, phase, weight, host, launch_s, gaps=gaps, forward=ahead)
+        captured = phase == "train" and work.cuda_graphs == ITERATION
+        found = Stage(graph, phase, weight, CAPTURED if captured else host, launch_s, gaps=gaps, forward=ahead)
+        return found._replace(layers_captured=phase == "train" and work.cuda_graphs == LAYER)
 
     chunks = chunks_of(config, over.pp, over.vpp, over.stage_layers)
     if of:

@@ -28,7 +28,7 @@ COLUMNS = (
     "context_len",
     "network_gbit_per_node", "prompt_lens", "global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "vpp", "shard",
     "sequence_parallel", "recompute", "recompute_layers", "cpu_offload_layers", "mean_len",
-    "masked_tokens", "capacity_factor", "peft", "tp_comm_overlap", "optimizer",
+    "masked_tokens", "capacity_factor", "peft", "tp_comm_overlap", "dp_overlap", "cuda_graph", "optimizer",
     "execution", "software", "attention", "kv_dtype", "routing", "memory_fraction", "step_overhead_ms",
     "launch_overhead_us", "measured_ms", "measured_forward_ms",
 )  # fmt: skip
@@ -98,6 +98,8 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
         masked_tokens=_int(row, "masked_tokens"),
         capacity_factor=_number(row, "capacity_factor"),
         tp_overlap=_int(row, "tp_comm_overlap") > 0 and _int(row, "sequence_parallel") > 0 and _int(row, "tp") > 1,
+        dp_overlap=_text(row, "dp_overlap"),
+        cuda_graphs=_graphs(row),
         sp=mode in ("train", "forward") and _int(row, "sequence_parallel") > 0,
         vpp=_int(row, "vpp") or 1,
         system=_system(row),
@@ -115,6 +117,12 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
         artifacts=artifacts,
     )
     return forecast(asked.run())
+
+
+def _graphs(row: Mapping[str, Any]) -> str:
+    """What a row says is captured; "none" where it says 0 or nothing."""
+    said = _text(row, "cuda_graph")
+    return "none" if said in ("", "0") else said
 
 
 def _lora(row: Mapping[str, Any]) -> int:

@@ -34,6 +34,7 @@ MODES_OF: Mapping[str, tuple[str, ...]] = {
     "stage_layers": ("train",),
     "offload_layers": ("train",), "lora": ("train",), "mean_len": ("train",), "masked_tokens": ("train",),
     "capacity_factor": ("train",),
+    "dp_overlap": ("train",), "cuda_graphs": ("train",),
     "step_overhead": CACHED, "sampling": CACHED,
     "prompt_lens": tuple(mode for mode in MODES if mode != "train"),
 }  # fmt: skip

@@ -22,7 +22,7 @@ from predictor.ops.collective import Collective
 from predictor.passes.pipeline import chunks_of
 from predictor.report import json_report
 from predictor.request import Request
-from predictor.simulate import training
+from predictor.simulate import exchange
 from predictor.simulate.orders import order_of
 from predictor.simulate.pipeline import BLOCKING, times
 from predictor.simulate.plan import plan_of
@@ -234,7 +234,7 @@ def test_degrees_commute_where_all_links_are_alike(words: dict[str, Any], monkey
     def relabelled(tp: int, inner: int, outer: int, pp: int, system: SystemSpec) -> Mesh:
         return Mesh((("pp", pp), ("copies", outer), ("dp", inner), ("tp", tp)), system)
 
-    monkeypatch.setattr(training, "_step_mesh", relabelled)
+    monkeypatch.setattr(exchange, "_step_mesh", relabelled)
     other = ask(**words)
     assert (other.latency_s, other.phases_s, other.memory) == (numbered.latency_s, numbered.phases_s, numbered.memory)
 
@@ -246,7 +246,7 @@ def test_numbering_over_nodes_moves_exchange_and_nothing_else(monkeypatch: pytes
     def replicas_last(tp: int, inner: int, outer: int, pp: int, system: SystemSpec) -> Mesh:
         return Mesh((("tp", tp), ("pp", pp), ("dp", inner), ("copies", outer)), system)
 
-    monkeypatch.setattr(training, "_step_mesh", replicas_last)
+    monkeypatch.setattr(exchange, "_step_mesh", replicas_last)
     other = ask(**words)
     assert (other.flops, other.memory) == (numbered.flops, numbered.memory)
     assert other.phases_s["optimizer"] == numbered.phases_s["optimizer"]
