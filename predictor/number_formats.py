@@ -66,7 +66,7 @@ def _check_base(word: str, training: bool, adapters: bool, runs: Engine) -> None
         raise UnsupportedError(f"--dtype {word}: --execution {runs.name} has no base in it; expected eager or compile")
     if not training and word in RECIPES:
         raise UnsupportedError(f"--dtype {word} is a recipe of training: expected --mode train, or fp8")
-    scales = runs.training.scales if runs.training is not None and runs.fuses else ()
+    scales = runs.training.scales if training and runs.fuses and runs.training is not None else ()
     if training and word.startswith("fp8_") and word in TRAINABLE and word not in scales:
         has = ", ".join(("fp8", *scales))
         raise UnsupportedError(f"--dtype {word}: --execution {runs.name} has no such recipe; expected {has}")

@@ -39,7 +39,7 @@ from predictor.workload import Workload
 LATE_S = 10.8e-6
 #: Share of a step of training on many GPUs by which it may be off beyond its kernels. Its value was fitted by
 #: `scripts/composition.py --training` on the suites of $TILECAST_DATA/ground_truth: widths alone, no latency.
-STEP_SHARE = 0.010
+STEP_SHARE = 0.002
 
 
 @dataclass(frozen=True, slots=True)
