@@ -51,8 +51,8 @@ GRID = tuple(product((0.05, 0.1, 0.2), (0.5, 1.0, 2.0), (0.03, 0.06, 0.1)))
 STEP = 0.01
 #: Of what rows say of a set, the shares that are tried on rows held out, and how many standard errors of what they gain
 #: by it count as no gain; where thousands of the board's rows say otherwise, too. Chosen by looking at bf16 GEMM of
-#: boards known and left out (docs/accuracy.md, Calibration).
-TRUST, DOUBT, DOUBT_MEASURED = (0.0, 0.5, 1.0), 0.5, 1.0
+#: boards left out, and at twenty draws of rows of boards known (docs/accuracy.md, Calibration).
+TRUST, DOUBT, DOUBT_MEASURED = (0.0, 0.5, 1.0), 0.5, 2.0
 
 
 @dataclass(frozen=True, slots=True)
