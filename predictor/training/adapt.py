@@ -1,19 +1,23 @@
-"""How few rows of one GPU adapt a core to it, whatever the core (`predictor.training.calibrate`).
+"""How few rows of one GPU adapt an estimator to it, whatever the estimator (`predictor.training.calibrate`).
 
+0. `without`: what an earlier calibration of the GPU left is taken out.
 1. `constants`: those that the rows may move, refitted by robust least squares (soft L1) on log latency, each pulled
    toward what the set says. The rows' errors count as correlated, as the residual takes them to be, so that rows close
    to each other are one witness.
 2. `explain`: what is left becomes shares of measured boards' trees, an offset and a Gaussian process, all at once, over
    features without a unit (`predictor.estimators.gaussian`).
+3. `trusted`: so much of both is kept as rows held out gain by.
 
-What an estimator brings is a `Question`. Shapes: p constants, r rows, f features, s sets of trees.
+`calibrated` is the loop. What an estimator brings is a `Trial` for each of its kinds of rows: the `Question` that they
+ask, and where in the artifact the answer goes. Shapes: p constants, r rows, f features, s sets of trees.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -93,11 +97,95 @@ class Question:
     noise: float = NOISE
 
 
+#: Behind the key of a measured GPU's own trees, once it is calibrated.
+TRAINED = "|trained"
+
+
 def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[dict[str, Any], Weights]:
-    """Manifest and arrays without an earlier calibration of ``gpu``."""
+    """Manifest and arrays without an earlier calibration of ``gpu``; what it was trained on stays."""
     others = {key: value for key, value in manifest["calibrated"].items() if key != gpu}
     kept = {name: array for name, array in weights.items() if not name.startswith(f"a_{gpu}_")}
-    return {**manifest, "calibrated": others}, kept
+    rest = {**manifest, "calibrated": others}
+    if "adapted" not in manifest:  # an estimator without a residual
+        return rest, kept
+    about = manifest["calibrated"].get(gpu, {"cores": {}, "adapted": []})
+    own = {key for key in (*about["adapted"], *manifest["adapted"]) if key.split("|")[0] == gpu}
+    own |= set(about["adapted"]).difference(*(other.get("adapted", ()) for other in others.values()))
+    adapted = {key: values for key, values in manifest["adapted"].items() if key not in own}
+    cores = dict(manifest["cores"])
+    if gpu not in manifest["devices"]:
+        cores = {key: values for key, values in cores.items() if key.split("|")[0] != gpu}
+    cores |= about["cores"]
+    unused = {key + TRAINED for key in own}.difference(*(about["shares"] for about in adapted.values()))
+    boosters = {key: about for key, about in manifest["boosters"].items() if key not in unused}
+    probes = {key: told for key, told in manifest["probes"].items() if key.split("|")[0] != gpu}
+    return {**rest, "cores": cores, "boosters": boosters, "adapted": adapted, "probes": probes}, kept
+
+
+class Board:
+    """An estimator's artifact while a GPU is put into it: ``base`` as it was but for an earlier calibration, the
+    ``manifest`` and ``weights`` to be, and the ``scalars`` that a report names."""
+
+    def __init__(self, gpu: GPUSpec, manifest: Mapping[str, Any], weights: Weights) -> None:
+        self.gpu, self.scalars = gpu, dict[str, Any]()
+        self.base, self.weights = without(manifest, weights, gpu.id)
+        self.manifest = {key: dict(value) if isinstance(value, dict) else value for key, value in self.base.items()}
+
+    def adapt(self, gpu: str, kind: str, adapted: Adapted, own_trees: Set[str] = frozenset()) -> None:
+        """Keeps what answers for rows of ``kind`` on ``gpu``, which need not be the one that is calibrated.
+
+        Trees of measured GPUs under the keys ``own_trees``, which are answered otherwise now, get another name.
+        """
+        key = f"{gpu}|{kind}"
+        shares = {trees + TRAINED * (trees in own_trees): share for trees, share in adapted.shares.items()}
+        for trees in own_trees & adapted.shares.keys() & self.base["boosters"].keys():
+            self.manifest["boosters"][trees + TRAINED] = self.base["boosters"][trees]
+        prefix = f"a_{self.gpu.id}_{gpu}_{kind}_"
+        self.manifest["adapted"][key], arrays = replace(adapted, shares=shares).to_manifest(prefix)
+        self.manifest["calibrated"][self.gpu.id]["adapted"].append(key)
+        self.weights = {**self.weights, **arrays}
+
+
+class Trial(ABC):
+    """Rows (r,) of a board that one residual, or none, answers for."""
+
+    question: Question
+    #: As `trusted` has it; None: what the rows say is taken as it is.
+    doubt: float | None = None
+    #: Of the residual: whose trees it may take shares of, and the features that its process is over.
+    keys: Sequence[str] = ()
+    columns: tuple[int, ...] = ()
+
+    def constants(self) -> FloatArray:
+        """Logarithms (p,) that the rows say."""
+        return constants(self.question)
+
+    @abstractmethod
+    def before(self) -> FloatArray:
+        """Log errors (r,) of the set without the rows."""
+
+    @abstractmethod
+    def keep(self, board: Board, x: FloatArray, told: Told | None, share: float) -> FloatArray:
+        """Puts constants ``x`` and ``share`` of the residual into the artifact; log errors (r,) with them."""
+
+
+def calibrated(
+    trials: Callable[[Frame, Board], Iterable[Trial]], rows: Frame, gpu: GPUSpec, manifest: Mapping[str, Any],
+    weights: Weights,
+) -> Fitted:  # fmt: skip
+    """An estimator's artifact adapted to ``gpu`` by its ``rows``; an earlier calibration is replaced."""
+    board = Board(gpu, manifest, weights)
+    before, after = [], []
+    for trial in trials(rows, board):
+        first, x, share = trial.before(), trial.constants(), 1.0
+        told = explain(trial.question, x, trial.keys, trial.columns) if len(trial.question.lengths) else None
+        if told is not None and trial.doubt is not None:
+            share = trusted(first, told.held_out, trial.doubt)
+            x = trial.question.start + share * (x - trial.question.start)
+        before.append(first)
+        after.append(trial.keep(board, x, told, share))
+    errors = (percent(np.exp(np.concatenate(part)), np.ones(1)) for part in (before, after))
+    return Fitted(board.manifest, board.weights, board.scalars, *errors)
 
 
 def rows_alone(gaps: Callable[[FloatArray], FloatArray]) -> Callable[[FloatArray], View]:

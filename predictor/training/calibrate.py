@@ -16,7 +16,7 @@ The other estimators of the set are copied as they are.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,9 @@ from predictor.estimators.stored import read_weights
 from predictor.hardware.gpu import GPUSpec
 from predictor.training import adapt, dataset
 from predictor.training import calibrate_serving as serving
-from predictor.training.adapt import Fitted, Weights, eager, overheads, percent
-from predictor.training.calibrate_collective import calibrate_collective, collective_rows
-from predictor.training.calibrate_sgemm import calibrate_sgemm, gemm_rows
+from predictor.training.adapt import Board, Fitted, Question, Told, Trial, eager, overheads
+from predictor.training.calibrate_collective import collective_rows, system_trials
+from predictor.training.calibrate_sgemm import gemm_rows, sgemm_trials
 from predictor.training.fit import _check_out, _gpu
 from predictor.training.plausible import keep_apart
 from predictor.training.publish import as_manifest, published, write_estimator
@@ -100,7 +100,8 @@ def calibrate(
     fits: dict[str, Fitted] = {}
     for folder, rows in used.items():
         manifest = source.member_manifest(folder)
-        found = FITS[str(manifest["kind"])].fit(rows, spec, manifest, read_weights(source.path / folder, manifest))
+        weights = read_weights(source.path / folder, manifest)
+        found = adapt.calibrated(FITS[str(manifest["kind"])].trials, rows, spec, manifest, weights)
         fits[folder] = found
         report.scalars[folder], report.before[folder], report.after[folder] = (
             found.scalars, found.before, found.after,
@@ -181,66 +182,77 @@ def memory_rows(frame: Frame, gpu: GPUSpec) -> npt.NDArray[np.bool_]:
     return np.asarray(keep & (frame["framework"].astype(str) == EAGER.kernels), dtype=bool)
 
 
-def calibrate_memory(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
-    """The memory-bound estimator with ``gpu``'s bandwidth share and host times from its ``rows``."""
-    new, weights = adapt.without(manifest, weights, gpu.id)
-    base = MemoryBound.from_artifact(new, weights)
-    names = rows["op"].astype(str).to_numpy()
-    present = [op for op in MEMORY_OPS if (names == op).any()]
-    parts = [np.flatnonzero(names == op) for op in present]
-    ops = dataset.ops_of(rows)
-    traffic = [stream.traffic_of(make_batch(ops[i[0]].family, [ops[j] for j in i]), gpu) for i in parts]
-    order = np.concatenate(parts)
-    measured = rows["latency_ms"].to_numpy(dtype=np.float64)[order] * 1e-3
-    is_eager = (rows["protocol"].astype(str) == "eager_events").to_numpy()[order]
-    call = np.concatenate([np.full(len(i), j) for j, i in enumerate(parts)])
-    share, hold = base.board(gpu)
-    sheet = Device.sheet(gpu, gpu.vector_flops("fp32"))
-    hosts = [overheads(manifest["eager_overhead_s"].get(op, {}), gpu.id) for op in present]
-    count = len(present)
-    start = np.log([share, *(h for h, _ in hosts), *(a for _, a in hosts)])
-    spread = np.array([SHARE_SPREAD, *count * [HOST_SPREAD], *count * [AFTER_SPREAD]])
+class MemoryTrial(Trial):
+    """Rows of memory-bound operators: the GPU's bandwidth share, and for each operator the host's times."""
 
-    def predicted(x: FloatArray) -> FloatArray:
-        own = sheet.sustaining(bandwidth=float(np.exp(x[0])))
-        kernel = np.concatenate([stream.kernel_seconds(t, own, hold, base.const) for t in traffic])
-        host, after = np.exp(x[1 : 1 + count])[call], np.exp(x[1 + count :])[call]
-        return eager(kernel, host, after, is_eager)
+    def __init__(self, rows: Frame, board: Board) -> None:
+        gpu = board.gpu
+        self._base = MemoryBound.from_artifact(board.base, board.weights)
+        names, ops = rows["op"].astype(str).to_numpy(), dataset.ops_of(rows)
+        self._present = [op for op in MEMORY_OPS if (names == op).any()]
+        parts = [np.flatnonzero(names == op) for op in self._present]
+        self._traffic = [stream.traffic_of(make_batch(ops[i[0]].family, [ops[j] for j in i]), gpu) for i in parts]
+        order = np.concatenate(parts)
+        self._measured = rows["latency_ms"].to_numpy(dtype=np.float64)[order] * 1e-3
+        self._eager = (rows["protocol"].astype(str) == "eager_events").to_numpy()[order]
+        self._call = np.concatenate([np.full(len(i), j) for j, i in enumerate(parts)])
+        self._share, self._hold = self._base.board(gpu)
+        self._sheet = Device.sheet(gpu, gpu.vector_flops("fp32"))
+        hosts = [overheads(board.base["eager_overhead_s"].get(op, {}), gpu.id) for op in self._present]
+        self._count = count = len(self._present)
+        start = np.log([self._share, *(h for h, _ in hosts), *(a for _, a in hosts)])
+        spread = np.array([SHARE_SPREAD, *count * [HOST_SPREAD], *count * [AFTER_SPREAD]])
+        self.question = Question(start, spread, adapt.rows_alone(self._gaps), noise=ROW_ERROR)
 
-    view = adapt.rows_alone(lambda x: np.log(measured / predicted(x)))
-    x = adapt.constants(adapt.Question(start, spread, view, noise=ROW_ERROR))
-    found = min(float(np.exp(x[0])), 1.0)
-    overhead = {}
-    for i, op in enumerate(present):
-        host, after = float(np.exp(x[1 + i])), float(np.exp(x[1 + count + i]))
-        overhead[op] = [host, max(host - after, 1e-6)]
-    scalars = {"bandwidth_share": found, "bandwidth_share_before": share, "host_s": overhead}
-    errors = percent(predicted(start), measured), percent(predicted(x), measured)
-    new["calibrated"][gpu.id] = {"board": [found, hold], "eager_overhead_s": overhead}
-    return Fitted(new, weights, scalars, *errors)
+    def _gaps(self, x: FloatArray) -> FloatArray:
+        own = self._sheet.sustaining(bandwidth=float(np.exp(x[0])))
+        kernel = np.concatenate([stream.kernel_seconds(t, own, self._hold, self._base.const) for t in self._traffic])
+        host, after = np.exp(x[1 : 1 + self._count])[self._call], np.exp(x[1 + self._count :])[self._call]
+        return np.log(self._measured / eager(kernel, host, after, self._eager))
+
+    def before(self) -> FloatArray:
+        """By what its memory and architecture say, or its earlier rows."""
+        return -self._gaps(self.question.start)
+
+    def keep(self, board: Board, x: FloatArray, told: Told | None, share: float) -> FloatArray:
+        """The GPU's scalars."""
+        found = min(float(np.exp(x[0])), 1.0)
+        overhead = {}
+        for i, op in enumerate(self._present):
+            host, after = float(np.exp(x[1 + i])), float(np.exp(x[1 + self._count + i]))
+            overhead[op] = [host, max(host - after, 1e-6)]
+        board.scalars |= {"bandwidth_share": found, "bandwidth_share_before": self._share, "host_s": overhead}
+        about = {"board": [found, self._hold], "eager_overhead_s": overhead}
+        board.manifest["calibrated"][board.gpu.id] = about
+        return -self._gaps(x)
+
+
+def memory_trials(rows: Frame, board: Board) -> Iterator[Trial]:
+    """One trial, of all operators."""
+    yield MemoryTrial(rows, board)
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """How a kind of estimator is calibrated: which rows it reads, and the fit."""
+    """How a kind of estimator is calibrated: which rows it reads, and what these are asked."""
 
     reads: str
     rows: Callable[[Frame, GPUSpec], npt.NDArray[np.bool_]]
-    fit: Callable[[Frame, GPUSpec, dict[str, Any], Weights], Fitted]
+    trials: Callable[[Frame, Board], Iterable[Trial]]
     fewest: int = 1
     tiles: bool = False  # whether it learns from tile probes, too
 
 
 #: kind of estimator -> its calibration
 FITS = {
-    "tile_gemm": Calibration("fp32 GEMM", lambda frame, gpu: gemm_rows(frame), calibrate_sgemm),
-    "memory_bound": Calibration("fp32 element-wise, softmax or norm", memory_rows, calibrate_memory),
+    "tile_gemm": Calibration("fp32 GEMM", lambda frame, gpu: gemm_rows(frame), sgemm_trials),
+    "memory_bound": Calibration("fp32 element-wise, softmax or norm", memory_rows, memory_trials),
     "serving_gemm": Calibration(
-        "bf16, 8- or 4-bit GEMM", serving.gemm_rows, serving.calibrate_gemm, FEWEST_SERVING, tiles=True
+        "bf16, 8- or 4-bit GEMM", serving.gemm_rows, serving.gemm_trials, FEWEST_SERVING, tiles=True
     ),
     "serving_attention": Calibration(
-        "bf16 or fp8 attention", serving.attention_rows, serving.calibrate_attention, FEWEST_SERVING
+        "bf16 or fp8 attention", serving.attention_rows, serving.attention_trials, FEWEST_SERVING
     ),
-    "serving_moe": Calibration("serving MoE", serving.moe_rows, serving.calibrate_moe, FEWEST_SERVING),
-    "collective": Calibration("PCIe collective", collective_rows, calibrate_collective, FEWEST_COLLECTIVE),
+    "serving_moe": Calibration("serving MoE", serving.moe_rows, serving.moe_trials, FEWEST_SERVING),
+    "collective": Calibration("PCIe collective", collective_rows, system_trials, FEWEST_COLLECTIVE),
 }

@@ -6,6 +6,8 @@ says how. What NVLink gives is on the data sheet, so rows of such systems are no
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,9 @@ import numpy.typing as npt
 from predictor import engines
 from predictor.estimators.cores.collective import OWN, Constants, Own
 from predictor.hardware.gpu import GPUSpec
+from predictor.roofline import FloatArray
 from predictor.training import fit_collective
-from predictor.training.adapt import Fitted, Frame, Weights, percent
+from predictor.training.adapt import Board, Frame, Question, Told, Trial, calibrated, rows_alone
 
 #: Rows of a system: fewest that tell its four factors. Chosen by hand, not from data.
 FEWEST = 8
@@ -32,24 +35,40 @@ def collective_rows(frame: Frame, gpu: GPUSpec) -> npt.NDArray[np.bool_]:
     return np.asarray(keep & np.isin(system, names[counts >= FEWEST]), dtype=bool)
 
 
-def calibrate_collective(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
-    """The estimator with the own factors of every system of ``rows``; what it knew of these is replaced."""
-    table = fit_collective.rows_of(rows, {gpu.id: gpu})
-    constants = Constants.from_manifest(manifest["constants"], "constants")
-    systems = dict(manifest["systems"])
+class SystemTrial(Trial):
+    """Rows of one system; what the set knew of it is replaced."""
+
+    def __init__(self, rows: fit_collective.Rows, manifest: Mapping[str, Any]) -> None:
+        constants = Constants.from_manifest(manifest["constants"], "constants")
+        self._law, known = fit_collective.SystemLaw(rows, constants), manifest["systems"].get(rows.system[0])
+        self._known = np.zeros(len(OWN)) if known is None else Own.from_manifest(known, self._law.system).logs()
+        near = self._law.scale / np.asarray(self._law.pull)
+        gaps = rows_alone(lambda x: -self._law.errors(x))
+        self.question = Question(self._law.start, near, gaps, noise=self._law.scale)
+
+    def before(self) -> FloatArray:
+        """By what the set knew of the system."""
+        return self._law.errors(self._known)
+
+    def keep(self, board: Board, x: FloatArray, told: Told | None, share: float) -> FloatArray:
+        """Its factors, among those of all systems."""
+        found = Own.from_logs(x).to_manifest()
+        systems = {**board.manifest["systems"], self._law.system: found}
+        board.manifest["systems"] = {name: systems[name] for name in sorted(systems)}
+        board.scalars[self._law.system] = found
+        board.manifest["calibrated"][board.gpu.id] = board.scalars
+        return self._law.errors(x)
+
+
+def system_trials(rows: Frame, board: Board) -> Iterator[Trial]:
+    """A trial for every system of the rows."""
+    table = fit_collective.rows_of(rows, {board.gpu.id: board.gpu})
     place = table.system.astype(str)
-    before, after, scalars = np.empty(table.size), np.empty(table.size), {}
     for system in np.unique(place).tolist():
-        index = np.flatnonzero(place == system)
-        part = table.take(index)
-        known = Own.from_manifest(systems[system], system).logs() if system in systems else np.zeros(len(OWN))
-        before[index] = part.errors(constants, np.tile(known, (part.size, 1)))
-        found = Own.from_logs(fit_collective.SystemLaw(part, constants).find())
-        systems[system] = scalars[system] = found.to_manifest()
-        after[index] = part.errors(constants, np.tile(found.logs(), (part.size, 1)))
-    systems = {name: systems[name] for name in sorted(systems)}
-    new = {**manifest, "systems": systems, "calibrated": {**manifest["calibrated"], gpu.id: scalars}}
-    return Fitted(new, weights, scalars, *(percent(np.exp(errors), np.ones(1)) for errors in (before, after)))
+        yield SystemTrial(table.take(np.flatnonzero(place == system)), board.base)
+
+
+calibrate_collective = partial(calibrated, system_trials)
 
 
 def _systems(frame: Frame, gpu: GPUSpec) -> npt.NDArray[Any]:

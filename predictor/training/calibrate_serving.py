@@ -7,7 +7,7 @@ board stands in for mixes the trees of all measured ones: the rows say whose ker
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -31,10 +31,10 @@ from predictor.measurement import CUDA_GRAPH
 from predictor.roofline import FloatArray
 from predictor.sampling import cells, one_of_each, spread_out
 from predictor.training import adapt
-from predictor.training.adapt import Fitted, Frame, Question, View, Weights, percent
+from predictor.training.adapt import Board, Frame, Question, Told, Trial, View, Weights
 from predictor.training.fit_serving import ATTENTION, GEMM, MOE, Family
 from predictor.training.serving_rows import ROW_DTYPES, Part, expressible
-from predictor.training.tile_rows import is_probe, shared_rate, teach, tile_parts
+from predictor.training.tile_rows import Taught, is_probe, shared_rate, teach, tile_parts
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -44,7 +44,6 @@ ABOVE_HOST_S = 50e-6
 TILE_DTYPES = ("bf16", "fp16", "tf32", *ROW_DTYPES[1:])
 #: What follows was chosen by hand, not from data, up to the next comment of its own.
 ABSENT = {"kv_dtype": "", "window": np.nan}  # columns that a file of plain kernels need not have
-TRAINED = "|trained"  # behind the key of a measured GPU's own trees, once it is calibrated
 USUAL_SPREAD = 0.3  # standard deviation of the log of a constant that fewer than two GPUs have
 LEAST_SPREAD = 0.08  # standard deviation of the log of a constant among GPUs is taken as at least this
 CARRIED = 0.5  # of what a board's rows say of its own table, what a measured sibling takes over: the software's half
@@ -66,50 +65,64 @@ POINTS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def calibrate_gemm(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
-    """The GEMM estimator with ``gpu``'s own constants from its bf16 and fp8 ``rows``; RequestError without any.
+def gemm_trials(rows: Frame, board: Board) -> Iterator[Trial]:
+    """Trials of the GEMM estimator's bf16 and fp8 ``rows``; RequestError without any.
 
     Rows of tile probes have their part in the constants of a variant. Where it has no other rows, they alone tell them
     (`predictor.training.tile_rows`), for every library, and its trees are `OF_OTHERS` of the measured GPUs' mean.
     """
-    probes = is_probe(rows)
-    if not probes.any():
-        return calibrate(GEMM, rows, gpu, manifest, weights)
-    tiles = {part.kind: part for part in tile_parts(rows[probes], {gpu.id: gpu})}
-    if probes.all():
-        found = Fitted(*without(manifest, weights, gpu.id), {}, 0.0, 0.0)
-    else:
-        found = calibrate(GEMM, rows[~probes].reset_index(drop=True), gpu, manifest, weights, tiles)
-    alone = [part for kind, part in tiles.items() if f"{gpu.id}|{kind}" not in found.manifest["adapted"]]
-    if not alone:
-        return found
-    new, scalars, told = told_by_tiles(found.manifest, found.weights, alone, gpu)
-    before, after = (percent(np.exp(np.concatenate(e)), np.ones(1)) for e in zip(*told, strict=True))
-    return Fitted(new, found.weights, {**found.scalars, **scalars}, found.before or before, found.after or after)
+    probes, gpu = is_probe(rows), board.gpu
+    tiles = {part.kind: part for part in tile_parts(rows[probes], {gpu.id: gpu})} if probes.any() else {}
+    if not probes.all():
+        yield from trials_of(GEMM, rows[~probes].reset_index(drop=True), board, tiles)
+    alone = [part for kind, part in tiles.items() if f"{gpu.id}|{kind}" not in board.manifest["adapted"]]
+    yield from [TileTrial(part, board) for part in alone]
 
 
-def told_by_tiles(
-    known: Mapping[str, Any], weights: Weights, tiles: Sequence[Part], gpu: GPUSpec
-) -> tuple[dict[str, Any], dict[str, Any], list[tuple[FloatArray, FloatArray]]]:
-    """(manifest, constants by path, log errors of the rows before and after): a GPU by ``tiles`` alone."""
-    manifest = {**known, **{key: dict(known[key]) for key in ("cores", "adapted", "probes")}}
-    corrections = _corrections(GEMM, known, weights)
-    scalars: dict[str, Any] = {}
-    errors = []
-    for part in tiles:
-        rate = shared_rate(manifest["probes"], part.kind)
-        runners = corrections.runners(part.kind) or (part.path.split("|")[0],)
-        for runner in runners:
-            source, start = _start(GEMM, corrections, gpu, replace(part, path=f"{runner}|{part.kind}"))
-            taught = teach(_as(source, part, gpu, corrections), cast(Constants, start), rate=rate)
-            key = f"{gpu.id}|{runner}|{part.kind}"
-            manifest["cores"][key] = scalars[f"{runner}|{part.kind}"] = taught.constants.to_manifest()
-        trees = corrections.measured(part.kind) or (f"{ANY_GPU}|{part.kind}",)
-        adapted = Adapted(dict.fromkeys(trees, OF_OTHERS / len(trees)), 0.0, (), Process.unmeasured(np.zeros(0)))
-        manifest["adapted"][f"{gpu.id}|{part.kind}"], _ = adapted.to_manifest("")
-        manifest["probes"][f"{gpu.id}|{part.kind}"] = taught.to_manifest(part, 0)
-        errors.append((taught.before, taught.after))
-    return manifest, scalars, errors
+class TileTrial(Trial):
+    """Rows of tile probes of a variant that has no others."""
+
+    question = Question(np.zeros(0), np.zeros(0), adapt.rows_alone(lambda x: np.zeros(0)))
+
+    def __init__(self, part: Part, board: Board) -> None:
+        self._entries, self._taught = told_by_tiles(board.manifest, board.weights, part, board.gpu)
+
+    def constants(self) -> FloatArray:
+        """None to be moved: the probes taught them."""
+        return self.question.start
+
+    def before(self) -> FloatArray:
+        """By the constants from which the probes' set out."""
+        return self._taught.before
+
+    def keep(self, board: Board, x: FloatArray, told: Told | None, share: float) -> FloatArray:
+        """What the probes taught."""
+        board.manifest |= with_entries(board.manifest, self._entries)
+        board.scalars |= {key.split("|", 1)[1]: values for key, values in self._entries["cores"].items()}
+        return self._taught.after
+
+
+#: What is added to the mappings of a manifest, by their names.
+Entries = Mapping[str, Mapping[str, Any]]
+
+
+def with_entries(manifest: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
+    """The manifest with more in its mappings."""
+    return {**manifest, **{name: {**manifest[name], **more} for name, more in entries.items()}}
+
+
+def told_by_tiles(manifest: Mapping[str, Any], weights: Weights, part: Part, gpu: GPUSpec) -> tuple[Entries, Taught]:
+    """(entries for every library, what was taught): a variant of a GPU by rows of tile probes alone."""
+    corrections = _corrections(GEMM, manifest, weights)
+    rate, cores, key = shared_rate(manifest["probes"], part.kind), {}, f"{gpu.id}|{part.kind}"
+    for runner in corrections.runners(part.kind) or (part.path.split("|")[0],):
+        source, start = _start(GEMM, corrections, gpu, replace(part, path=f"{runner}|{part.kind}"))
+        taught = teach(_as(source, part, gpu, corrections), cast(Constants, start), rate=rate)
+        cores[f"{gpu.id}|{runner}|{part.kind}"] = taught.constants.to_manifest()
+    trees = corrections.measured(part.kind) or (f"{ANY_GPU}|{part.kind}",)
+    adapted = Adapted(dict.fromkeys(trees, OF_OTHERS / len(trees)), 0.0, (), Process.unmeasured(np.zeros(0)))
+    probes = {key: taught.to_manifest(part, 0)}
+    return {"cores": cores, "adapted": {key: adapted.to_manifest("")[0]}, "probes": probes}, taught
 
 
 def gemm_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
@@ -178,68 +191,34 @@ def _number(frame: Frame, name: str) -> FloatArray:
     return np.asarray(frame[name].astype(float), dtype=np.float64)
 
 
-def calibrate(
-    family: Family, rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights,
-    tiles: Mapping[str, Part] = MappingProxyType({}),
-) -> Fitted:  # fmt: skip
-    """The estimator of ``family`` adapted to ``gpu``; an earlier calibration of it is replaced.
+def trials_of(
+    family: Family, rows: Frame, board: Board, tiles: Mapping[str, Part] = MappingProxyType({})
+) -> Iterator[Trial]:
+    """A trial for each kind of the family's rows.
 
     ``tiles``: rows of tile probes by variant, which have their part in the constants.
     PyTorch's rows count as those of the library that answers for it. RequestError where no row is one that it reads.
     """
+    gpu = board.gpu
     missing = {name: value for name, value in ABSENT.items() if name not in rows}  # a file without them is whole, too
     alike = {EAGER.kernels: engines.answering(EAGER.kernels).name}
     rows = rows.assign(framework=rows["framework"].astype(str).replace(alike), **missing)
     parts = [part for part in family.parts(rows, {gpu.id: gpu}) if part.size]
     if not parts:
         raise RequestError(f"no row of {gpu.id} that {family.kind} reads: expected bf16 or fp8 of a serving framework")
-    base, kept = without(manifest, weights, gpu.id)
-    corrections = _corrections(family, base, kept)
-    new = {**base, "cores": dict(base["cores"]), "adapted": dict(base["adapted"]), "boosters": dict(base["boosters"])}
-    paths = [f"{gpu.id}|{part.path}" for part in parts]
-    about: dict[str, Any] = {
-        "cores": {path: base["cores"][path] for path in paths if path in base["cores"]}, "width": {}, "adapted": [],
+    cores, paths = board.base["cores"], [f"{gpu.id}|{part.path}" for part in parts]
+    board.manifest["calibrated"][gpu.id] = {
+        "cores": {path: cores[path] for path in paths if path in cores}, "width": {}, "adapted": [],
         "device": describe_device(gpu, sorted({part.dtype for part in parts})),
     }  # fmt: skip
-    new["calibrated"] = {**base["calibrated"], gpu.id: about}
-    scalars: dict[str, Any] = {}
-    before, after = [], []
+    corrections = _corrections(family, board.base, board.weights)
     for kind in dict.fromkeys(part.kind for part in parts):
         own = [part for part in parts if part.kind == kind]
-        found = _Kind(family, kind, own, gpu, base, corrections)
-        if kind in tiles:
-            taught = [
-                teach(replace(tiles[kind], device=part.device), cast(Constants, start), part, apart)
-                for part, start, apart in zip(found.parts, found.starts, found.spreads, strict=True)
-            ]
-            of_tiles = taught[-1].to_manifest(tiles[kind], sum(part.size for part in own))
-            new["probes"] = {**new["probes"], f"{gpu.id}|{kind}": of_tiles}
-            x = np.concatenate([one.constants.logs() for one in taught])
-        else:
-            x = adapt.constants(found.question)
-        told, first = adapt.explain(found.question, x, found.keys, found.columns), found.before()
-        measured = found.keys[0] == f"{gpu.id}|{kind}"
-        share = adapt.trusted(first, told.held_out, adapt.DOUBT_MEASURED if measured else adapt.DOUBT)
-        x = found.question.start + share * (x - found.question.start)
-        for part, one in zip(own, found.constants(x), strict=True):
-            new["cores"][f"{gpu.id}|{part.path}"] = scalars[part.path] = one.to_manifest()
-        held_out = (1.0 - share) * first + share * told.held_out
-        about["width"] |= dict.fromkeys(_classes(family, own), adapt.width(held_out))
-        before.append(first)
-        after.append((1.0 - share) * first + share * told.errors)
-        adapted = told.residual.mixed(share, {found.keys[0]: corrections.strength(found.keys[0], gpu)})
-        kin = [name for name in corrections.measured_siblings(gpu) if share and f"{name}|{kind}" in base["boosters"]]
-        moved = [name for name in kin if f"{name}|{kind}" not in base["adapted"]]
-        own_trees = {f"{name}|{kind}" for name in (gpu.id, *moved)}  # as trained: what answers under these keys moves
-        _keep(new, kept, base, gpu.id, gpu.id, kind, adapted, own_trees)
-        for sibling in moved:
-            common = adapt.explain(replace(found.question, view=found.as_it_was), x, (), found.columns).residual
-            half = replace(common.mixed(CARRIED * share, {}), shares={f"{sibling}|{kind}": 1.0})
-            _keep(new, kept, base, gpu.id, sibling, kind, half, own_trees)
-    return Fitted(new, kept, scalars, *(percent(np.exp(np.concatenate(e)), np.ones(1)) for e in (before, after)))
+        yield KindTrial(family, kind, own, board, corrections, tiles.get(kind))
 
 
-calibrate_attention, calibrate_moe = partial(calibrate, ATTENTION), partial(calibrate, MOE)
+attention_trials, moe_trials = partial(trials_of, ATTENTION), partial(trials_of, MOE)
+calibrate_gemm, calibrate_attention = (partial(adapt.calibrated, trials) for trials in (gemm_trials, attention_trials))
 
 
 def _classes(family: Family, parts: Sequence[Part]) -> tuple[str, ...]:
@@ -250,35 +229,18 @@ def _classes(family: Family, parts: Sequence[Part]) -> tuple[str, ...]:
     return tuple(f"{name}|{part.path.split('|')[-1]}" for part in parts for name in names)
 
 
-def _keep(
-    new: dict[str, Any], kept: Weights, base: Mapping[str, Any], calibrated: str, gpu: str, kind: str, adapted: Adapted,
-    own_trees: Set[str],
-) -> None:  # fmt: skip
-    """``adapted`` as what answers for ``gpu``, put there by a calibration of ``calibrated``.
-
-    Trees of measured GPUs under the keys ``own_trees``, which are answered otherwise now, get another name.
-    """
-    key = f"{gpu}|{kind}"
-    shares = {trees + TRAINED * (trees in own_trees): share for trees, share in adapted.shares.items()}
-    for trees in own_trees & adapted.shares.keys() & base["boosters"].keys():
-        new["boosters"][trees + TRAINED] = base["boosters"][trees]
-    adapted = replace(adapted, shares=shares)
-    new["adapted"][key], arrays = adapted.to_manifest(f"a_{calibrated}_{gpu}_{kind}_")
-    new["calibrated"][calibrated]["adapted"].append(key)
-    kept |= arrays
-
-
-class _Kind:
+class KindTrial(Trial):
     """Rows of one GPU that one residual answers for, whose constants are those of several frameworks' kernels."""
 
     def __init__(
-        self, family: Family, kind: str, parts: Sequence[Part], gpu: GPUSpec, manifest: Mapping[str, Any],
-        corrections: Corrections,
+        self, family: Family, kind: str, parts: Sequence[Part], board: Board, corrections: Corrections,
+        tiles: Part | None,
     ) -> None:  # fmt: skip
+        gpu = board.gpu
         resolved = [_start(family, corrections, gpu, part) for part in parts]
         source, _ = resolved[0]
         self.family, self.starts = family, [start for _, start in resolved]
-        self._gpu, self._corrections = gpu, corrections
+        self._kind, self._tiles, self._gpu, self._corrections = kind, tiles, gpu, corrections
         self.parts = [_as(name, part, gpu, corrections) for part, (name, _) in zip(parts, resolved, strict=True)]
         #: the devices that trees and process are asked about
         self._shown = [
@@ -287,21 +249,56 @@ class _Kind:
         ]
         mixed = source in SHARED and family.kind in MIXED
         self.keys = (f"{source}|{kind}", *(corrections.measured(kind) if mixed else ()))
+        self.doubt = adapt.DOUBT_MEASURED if source == gpu.id else adapt.DOUBT
         self._asked = [self.family.at_knots(part, corrections.knots(self.keys[0])) for part in self.parts]
         self.columns = tuple(self.family.features.index(name) for name in POINTS[self.family.kind])
-        self.spreads = [spread(manifest, part.path, start) for part, start in zip(parts, self.starts, strict=True)]
+        self.spreads = [spread(board.base, part.path, start) for part, start in zip(parts, self.starts, strict=True)]
         logs = np.concatenate([start.logs() for start in self.starts])
         self._ends = np.cumsum([len(one) for one in self.spreads])[:-1]
         lengths = np.full(len(self.columns), LENGTH)
         self.question = Question(logs, np.concatenate(self.spreads), self.view, lengths)
 
-    def constants(self, x: FloatArray) -> list[Named]:
-        """Of each part."""
+    def constants(self) -> FloatArray:
+        """What the rows say of the constants, rows of tile probes among them."""
+        if self._tiles is None:
+            return super().constants()
+        taught = [
+            teach(replace(self._tiles, device=part.device), cast(Constants, start), part, apart)
+            for part, start, apart in zip(self.parts, self.starts, self.spreads, strict=True)
+        ]
+        self._of_tiles = taught[-1].to_manifest(self._tiles, sum(part.size for part in self.parts))
+        return np.concatenate([one.constants.logs() for one in taught])
+
+    def keep(self, board: Board, x: FloatArray, told: Told | None, share: float) -> FloatArray:
+        """The GPU's constants and residual, and what measured siblings take over of it."""
+        assert told is not None
+        gpu, kind, first, base = self._gpu, self._kind, self.before(), board.base
+        for part, one in zip(self.parts, self.named(x), strict=True):
+            board.manifest["cores"][f"{gpu.id}|{part.path}"] = board.scalars[part.path] = one.to_manifest()
+        if self._tiles is not None:
+            board.manifest["probes"][f"{gpu.id}|{kind}"] = self._of_tiles
+        held_out = (1.0 - share) * first + share * told.held_out
+        widths = dict.fromkeys(_classes(self.family, self.parts), adapt.width(held_out))
+        board.manifest["calibrated"][gpu.id]["width"] |= widths
+        trees = {self.keys[0]: self._corrections.strength(self.keys[0], gpu)}
+        kin = self._corrections.measured_siblings(gpu) if share else ()
+        keys = {f"{name}|{kind}": name for name in kin}
+        moved = {key: name for key, name in keys.items() if key in base["boosters"] and key not in base["adapted"]}
+        own_trees = {f"{gpu.id}|{kind}", *moved}  # as trained: what answers under these keys moves
+        board.adapt(gpu.id, kind, told.residual.mixed(share, trees), own_trees)
+        for key, sibling in moved.items():
+            common = adapt.explain(replace(self.question, view=self.as_it_was), x, (), self.columns).residual
+            half = replace(common.mixed(CARRIED * share, {}), shares={key: 1.0})
+            board.adapt(sibling, kind, half, own_trees)
+        return (1.0 - share) * first + share * told.errors
+
+    def named(self, x: FloatArray) -> list[Named]:
+        """Constants of each part."""
         return [self.starts[0].from_logs(logs) for logs in np.split(x, self._ends)]
 
     def gaps(self, x: FloatArray) -> FloatArray:
         """log(measured / core) of all rows."""
-        asked = zip(self.parts, self._asked, self.constants(x), strict=True)
+        asked = zip(self.parts, self._asked, self.named(x), strict=True)
         return np.concatenate([
             part.log_latency - joined(np.log(self.family.core(near, one).total)) for part, (near, joined), one in asked
         ])  # fmt: skip
@@ -309,9 +306,7 @@ class _Kind:
     def view(self, x: FloatArray) -> View:
         """The rows, the trees as the constants ``x`` have them answer."""
         at, trees = [], []
-        for part, (near, joined), one, shown in zip(
-            self.parts, self._asked, self.constants(x), self._shown, strict=True
-        ):
+        for part, (near, joined), one, shown in zip(self.parts, self._asked, self.named(x), self._shown, strict=True):
             at.append(self._table(part, one, shown)[:, self.columns])
             table = self._table(near, one, shown)
             said = [joined(self._corrections.said(key, self._gpu, table, whole=True)) for key in self.keys]
@@ -355,23 +350,6 @@ def _start(family: Family, corrections: Corrections, gpu: GPUSpec, part: Part) -
     kernel = family.kernel_of(framework, part, gpu) if family.kernel_of else part.kind
     source, _, values = corrections.resolve(gpu, framework, *rest, kernel=kernel)
     return source, values
-
-
-def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[dict[str, Any], Weights]:
-    """Manifest and arrays without an earlier calibration of ``gpu``; what it was trained on stays."""
-    rest, kept = adapt.without(manifest, weights, gpu)
-    about = manifest["calibrated"].get(gpu, {"cores": {}, "adapted": []})
-    own = {key for key in (*about["adapted"], *manifest["adapted"]) if key.split("|")[0] == gpu}
-    own |= set(about["adapted"]).difference(*(other.get("adapted", ()) for other in rest["calibrated"].values()))
-    adapted = {key: values for key, values in manifest["adapted"].items() if key not in own}
-    cores = dict(manifest["cores"])
-    if gpu not in manifest["devices"]:
-        cores = {key: values for key, values in cores.items() if key.split("|")[0] != gpu}
-    cores |= about["cores"]
-    unused = {key + TRAINED for key in own}.difference(*(about["shares"] for about in adapted.values()))
-    boosters = {key: about for key, about in manifest["boosters"].items() if key not in unused}
-    probes = {key: told for key, told in manifest["probes"].items() if key.split("|")[0] != gpu}
-    return {**rest, "cores": cores, "boosters": boosters, "adapted": adapted, "probes": probes}, kept
 
 
 def spread(manifest: Mapping[str, Any], path: str, start: Named) -> FloatArray:

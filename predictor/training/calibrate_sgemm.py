@@ -10,7 +10,9 @@ Constants stand as logarithms of the ratio to what the set says; r is the number
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,10 +23,8 @@ from predictor.estimators.base import make_batch
 from predictor.estimators.cores import sgemm
 from predictor.estimators.device import Device
 from predictor.estimators.tile_gemm import FP32, TileGemm
-from predictor.hardware.gpu import GPUSpec
 from predictor.training import adapt, dataset
-from predictor.training.adapt import Fitted, Frame, Question, View, Weights, eager, overheads, percent
-from predictor.training.calibrate_serving import without
+from predictor.training.adapt import Board, Frame, Question, Told, Trial, View, eager, overheads
 from predictor.training.fit_tile_gemm import Rows, read_rows
 from predictor.training.kernel_choice import adapt_choice
 from predictor.training.solve import Unknowns
@@ -74,16 +74,19 @@ def _unknowns() -> tuple[Unknowns, FloatArray]:
     return unknowns, unknowns.join(spread)
 
 
-class GemmTrial:
+class GemmTrial(Trial):
     """The estimator with trial constants, at rows of one GPU."""
 
-    def __init__(self, rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> None:
+    columns = tuple(range(len(RESIDUAL_LENGTHS)))
+
+    def __init__(self, rows: Frame, board: Board) -> None:
+        gpu, manifest = board.gpu, board.base
         self.gpu, (self.unknowns, self.spread) = gpu, _unknowns()
-        self.base = TileGemm.from_artifact(manifest, weights)
+        self.base = TileGemm.from_artifact(manifest, board.weights)
         _, self.shared = self.base.constants(gpu)
         self.read: Rows = read_rows(rows.assign(split="train", flag=""), [gpu])
         batch = make_batch("gemm", dataset.ops_of(rows))
-        self.columns = batch.columns
+        self.sizes = batch.columns
         # a linear layer of a layout that kernels of either serve counts as nn
         self.layouts = np.minimum(sgemm.layout_indices(batch.ops), 1)
         self.call = np.array([0 if op.layout == "tn" else 1 for op in batch.ops])  # type: ignore[attr-defined]
@@ -91,8 +94,9 @@ class GemmTrial:
         self.measured = self.read.seconds
         self.board = self.base.board(gpu)
         self.hosts = np.array([overheads(manifest["eager_overhead_s"][layout], gpu.id) for layout in sgemm.LAYOUTS])
-        self.points = sgemm.features(self.columns, self.layouts)
+        self.points = sgemm.features(self.sizes, self.layouts)
         self._library_tables()
+        self.question = Question(self.unknowns.start, self.spread, self.view, RESIDUAL_LENGTHS)
 
     def _library_tables(self) -> None:
         """Candidates (layouts, tiles) of the library, their efficiencies and penalties; a layout without takes both's.
@@ -111,7 +115,7 @@ class GemmTrial:
         self.penalty = np.where(none, const.penalty.min(axis=0), const.penalty)
         self.split_penalty = np.where(none, const.split_penalty.min(axis=0), const.split_penalty)
 
-    def constants(self, x: FloatArray) -> sgemm.Constants:
+    def own_constants(self, x: FloatArray) -> sgemm.Constants:
         """The GPU's own for ``x``; efficiencies of every tile."""
         part, const = self.unknowns.split(x), self.shared
         own: dict[str, Any] = {"penalty": self.penalty, "split_penalty": self.split_penalty}
@@ -139,7 +143,7 @@ class GemmTrial:
 
     def candidate_times(self, x: FloatArray, tiles: IntArray, splits: FloatArray) -> FloatArray:
         """Kernel times of candidates (n or 1, c) in their rows' layouts, shape (r, c)."""
-        const, board = self.constants(x), self.own_board(x)
+        const, board = self.own_constants(x), self.own_board(x)
         device = Device.sheet(self.gpu, self.gpu.peak_flops(FP32)).sustaining(board.sustained, board.bandwidth)
         out = np.empty((len(self.measured), tiles.shape[1]))
         for layout in range(LAYOUTS):
@@ -186,12 +190,13 @@ class GemmTrial:
         trees = np.zeros((len(share), 0))
         return View(lambda x: np.log(self.measured / self.measurable(x, kernel(x))), self.points, trees, share)
 
-    @property
-    def question(self) -> Question:
-        """Which constants the rows may move."""
-        return Question(self.unknowns.start, self.spread, self.view, RESIDUAL_LENGTHS)
+    def constants(self) -> FloatArray:
+        """What the rows say of the constants, and, with these, of the tiles that run."""
+        x = super().constants()
+        self._fit_choice(x)
+        return x
 
-    def fit_choice(self, x: FloatArray) -> None:
+    def _fit_choice(self, x: FloatArray) -> None:
         """Candidates and penalties by layout, moved by the rows that name their kernel."""
         tiles, splits = sgemm.all_candidates()
         indices = sgemm.split_indices(splits)
@@ -216,42 +221,45 @@ class GemmTrial:
             )
         self.present, self.penalty, self.split_penalty = present, penalty, split_penalty
 
+    def before(self) -> FloatArray:
+        """By the tiles that the set takes."""
+        return self._errors(self.unknowns.start, self.base)
 
-def calibrate_sgemm(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> Fitted:
-    """The fp32 GEMM estimator with ``gpu``'s constants from its ``rows``."""
-    manifest, weights = without(manifest, weights, gpu.id)
-    trial = GemmTrial(rows, gpu, manifest, weights)
-    question, start, key = trial.question, trial.unknowns.start, f"{gpu.id}|{FP32}"
-    first = trial.measurable(start, trial.base.kernel_seconds(trial.columns, trial.layouts, gpu))
-    x = adapt.constants(question)
-    trial.fit_choice(x)
-    told = adapt.explain(question, x, (), tuple(range(len(RESIDUAL_LENGTHS))))
-    constants, board, (host, after_s) = trial.constants(x), trial.own_board(x), trial.host(x)
-    constants = replace(constants, efficiency=np.where(trial.present, constants.efficiency, 0.0))
-    adapted, arrays = told.residual.to_manifest(f"a_{gpu.id}_{FP32}_")
-    pairs = np.stack([host, adapt.launch_s(host, after_s)], axis=1).tolist()
-    overhead = dict(zip(sgemm.LAYOUTS, pairs, strict=True))
-    about = {
-        "cores": {}, "adapted": [key], "board": board.to_manifest(), "eager_overhead_s": overhead,
-        "width": dict.fromkeys(("linear", "bmm"), adapt.width(told.held_out)),
-    }  # fmt: skip
-    new = {
-        **manifest,
-        "cores": {**manifest["cores"], f"{gpu.id}|{EAGER.kernels}|{FP32}": constants.to_manifest()},
-        "adapted": {**manifest["adapted"], key: adapted},
-        "calibrated": {**manifest["calibrated"], gpu.id: about},
-    }
-    weights = {**weights, **arrays}
-    own = TileGemm.from_artifact(new, weights)
-    after = trial.measurable(x, own.kernel_seconds(trial.columns, trial.layouts, gpu))
-    rates = trial.board.sustained * np.exp(trial.unknowns.split(x)["rate"])
-    named = trial.read.tile >= 0
-    scalars = {
-        "sustained_tn": float(rates[0]), "sustained_nn": float(rates[1]), "sustained_before": trial.board.sustained,
-        "bandwidth_share": board.bandwidth, "bandwidth_share_before": trial.board.bandwidth, "host_s": overhead,
-        "tiles": {
-            layout: [sgemm.TILES[t].name for t in np.unique(trial.read.tile[named & (trial.layouts == i)])]
-            for i, layout in enumerate(sgemm.LAYOUTS)
-        },
-    }  # fmt: skip
-    return Fitted(new, weights, scalars, percent(first, trial.measured), percent(after, trial.measured))
+    def _errors(self, x: FloatArray, estimator: TileGemm) -> FloatArray:
+        seconds = self.measurable(x, estimator.kernel_seconds(self.sizes, self.layouts, self.gpu))
+        result: FloatArray = np.log(seconds / self.measured)
+        return result
+
+    def keep(self, board: Board, x: FloatArray, told: Told | None, share: float) -> FloatArray:
+        """The GPU's constants, board and residual."""
+        assert told is not None
+        gpu, (host, after) = self.gpu.id, self.host(x)
+        constants, own = self.own_constants(x), self.own_board(x)
+        constants = replace(constants, efficiency=np.where(self.present, constants.efficiency, 0.0))
+        pairs = np.stack([host, adapt.launch_s(host, after)], axis=1).tolist()
+        overhead = dict(zip(sgemm.LAYOUTS, pairs, strict=True))
+        board.manifest["cores"][f"{gpu}|{EAGER.kernels}|{FP32}"] = constants.to_manifest()
+        board.manifest["calibrated"][gpu] = {
+            "cores": {}, "adapted": [], "board": own.to_manifest(), "eager_overhead_s": overhead,
+            "width": dict.fromkeys(("linear", "bmm"), adapt.width(told.held_out)),
+        }  # fmt: skip
+        board.adapt(gpu, FP32, told.residual)
+        rates = self.board.sustained * np.exp(self.unknowns.split(x)["rate"])
+        named = self.read.tile >= 0
+        board.scalars |= {
+            "sustained_tn": float(rates[0]), "sustained_nn": float(rates[1]), "sustained_before": self.board.sustained,
+            "bandwidth_share": own.bandwidth, "bandwidth_share_before": self.board.bandwidth, "host_s": overhead,
+            "tiles": {
+                layout: [sgemm.TILES[t].name for t in np.unique(self.read.tile[named & (self.layouts == i)])]
+                for i, layout in enumerate(sgemm.LAYOUTS)
+            },
+        }  # fmt: skip
+        return self._errors(x, TileGemm.from_artifact(board.manifest, board.weights))
+
+
+def sgemm_trials(rows: Frame, board: Board) -> Iterator[Trial]:
+    """One trial, of all products."""
+    yield GemmTrial(rows, board)
+
+
+calibrate_sgemm = partial(adapt.calibrated, sgemm_trials)

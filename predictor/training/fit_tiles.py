@@ -19,7 +19,7 @@ from predictor.estimators.cores.gemm import FEATURES, Constants
 from predictor.estimators.device import describe_device
 from predictor.estimators.residual import ANY_GPU
 from predictor.hardware.gpu import GPUSpec
-from predictor.training.calibrate_serving import plain_products, told_by_tiles
+from predictor.training.calibrate_serving import plain_products, told_by_tiles, with_entries
 from predictor.training.fit_serving import GEMM, NO_CALIBRATION, Fitted
 from predictor.training.serving_rows import Part
 from predictor.training.tile_rows import FEWEST, gaps, is_probe, teach, tile_parts
@@ -93,7 +93,7 @@ def add_tiles(fitted: Fitted, probes: Frame, gpus: Mapping[str, GPUSpec]) -> Fit
         }  # fmt: skip
     arrays: dict[str, npt.NDArray[Any]] = dict(weights)
     for part in alone:
-        manifest, _, _ = told_by_tiles(manifest, arrays, [part], gpus[part.gpu])
+        manifest = with_entries(manifest, told_by_tiles(manifest, arrays, part, gpus[part.gpu])[0])
     return manifest, arrays
 
 

@@ -19,13 +19,13 @@ from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
 from predictor.ops import Gemm, Op  # noqa: E402
 from predictor.roofline import roofline  # noqa: E402
 from predictor.training import fit_serving  # noqa: E402
+from predictor.training.adapt import without  # noqa: E402
 from predictor.training.calibrate_serving import (  # noqa: E402
     attention_rows,
     calibrate_gemm,
     gemm_rows,
     moe_rows,
     stratified,
-    without,
 )
 
 MEASURED = {name: load_gpu(name) for name in ("a100-sxm-80gb", "h100-sxm")}

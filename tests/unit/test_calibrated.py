@@ -15,7 +15,7 @@ from predictor.estimators.gaussian import Adapted, Process, covariance
 from predictor.estimators.tile_gemm import TileGemm
 from predictor.hardware.gpu import load_gpu
 from predictor.ops import Gemm
-from predictor.training.calibrate_serving import without
+from predictor.training.adapt import without
 from predictor.training.calibrate_sgemm import RESIDUAL_LENGTHS
 from predictor.training.kernel_choice import adapt_choice
 from tests.unit.test_tile_gemm import artifact, constants
