@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor.estimators.named import Named
 from predictor.roofline import FloatArray
 from predictor.training.boosting import Settings, boost
 from predictor.training.solve import Solution, solve
@@ -22,6 +23,9 @@ from predictor.training.solve import Solution, solve
 Frame = Any  # pandas.DataFrame
 #: (manifest, arrays) of an estimator.
 Fitted = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
+
+#: What a manifest says of calibrations and tile probes where there are none.
+NO_CALIBRATION: Mapping[str, Any] = {"adapted": {}, "calibrated": {}, "probes": {}}
 
 #: Steps after which it shows which of several searches ends deepest: chosen by hand, not from data.
 _FEW_STEPS = 10
@@ -119,3 +123,9 @@ def fit(family: FamilyFit, seed: int) -> Fitted:
         boosters[residual.key] = {"prefix": prefix, **residual.about}
     manifest, own = family.artifact(boosters)
     return manifest, {**arrays, **own}
+
+
+def of_cores(cores: Mapping[str, Named], core_rows: Mapping[str, int], boosters: Mapping[str, Any]) -> dict[str, Any]:
+    """What a manifest says of constants, the rows that each rest on, and trees, before any calibration."""
+    written = {key: constants.to_manifest() for key, constants in cores.items()}
+    return {"devices": {}, "cores": written, "core_rows": core_rows, "boosters": boosters, **NO_CALIBRATION}

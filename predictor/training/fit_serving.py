@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from predictor import engines
 from predictor.estimators import serving_attention, serving_gemm
@@ -25,7 +24,8 @@ from predictor.estimators.residual import ANY_GPU, MMA_GPUS, SHARED
 from predictor.hardware.generation import generation, runs_mma
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray
-from predictor.training.boosting import Settings, boost
+from predictor.training.boosting import Settings
+from predictor.training.family import FamilyFit, Fitted, Law, Residual, Stage, fit, of_cores
 from predictor.training.grids import SizesOf, knots_of, stored
 from predictor.training.serving_rows import (
     Part,
@@ -37,10 +37,8 @@ from predictor.training.serving_rows import (
     moe_parts,
     sample,
 )
-from predictor.training.solve import Solution, solve
 
 Frame = Any
-Fitted = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
 
 #: Rows that the constants of one core are fitted on, their pull toward their start against the rows' errors, and what
 #: the trees of a measured GPU may say at most (a factor of 12): chosen by hand, not from data.
@@ -51,8 +49,6 @@ _PLAIN = "bf16"
 #: A table whose slowest tenth takes so many times what the other GPUs' tables say teaches nothing. Chosen by looking at
 #: all tables of GEMM, each forecast from the other boards' (see `typical`).
 _FAR = np.log(2.15)
-#: What a manifest says of calibrations and tile probes where there are none.
-NO_CALIBRATION: Mapping[str, Any] = {"adapted": {}, "calibrated": {}, "probes": {}}
 #: Half of log 2, by definition, rounded down: the trees cannot make twice a compute-bound core take less time.
 _HALF_OF_LOG_2 = 0.34
 
@@ -102,78 +98,93 @@ class Family:
 # ------------------------------------------------------------------------------------------------------- the pass
 
 
-def fit_family(
-    family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None
-) -> Fitted:
-    """(manifest, weights) of the family's estimator from measured rows of its operator, plain and quantized.
+class ServingFit(FamilyFit):
+    """The family's estimator from measured rows of its operator, plain and quantized.
 
     With what answers for GPUs that nobody measured, and for the measured ones in ``own`` (None: all of them).
     """
-    # Fewer rows than constants tell none of them.
-    parts = [part for part in family.parts(frame, gpus) if part.size >= len(family.start(part.kind).names())]
-    pooled = list(family.by_kernel(frame, gpus)) if family.by_kernel else parts
-    if family.from_plain:
-        pooled = _plain_first(typical(family, _of_nvidia(pooled, gpus), seed))
-    cores: dict[str, Named] = {}
-    core_rows: dict[str, int] = {}
-    boosters: dict[str, dict[str, Any]] = {}
-    weights: dict[str, npt.NDArray[Any]] = {}
-    grids: list[list[float]] = []
-    for name, members in _groups_of(parts, pooled, gpus, family.alike_shrink is not None).items():
-        shared = name in SHARED
-        if not (shared or own is None or name in own):
-            continue
-        common: dict[str, Named] = {}
-        if shared and family.of_kernel:
-            members, common = _of_kernels(family, members, seed)
-        for path, kind in dict.fromkeys((part.path, part.kind) for part in members):
-            start = common.get(path.split("|")[0])
-            if shared and family.from_plain:
-                start = cores.get("|".join((name, path.split("|")[0], _PLAIN)))
-            telling = [p for p in members if p.path == path]
-            if shared and family.like:
-                like = path.replace(kind, family.like(kind))
-                telling = [p for p in members if p.path == like] or telling
-            cores[f"{name}|{path}"] = fit_constants(family, telling, seed, start, family.shared_pull if shared else 1.0)
-            core_rows[f"{name}|{path}"] = sum(part.size for part in telling)
-        for kind in dict.fromkeys(part.kind for part in members):
-            rows = [(part, cores[f"{name}|{part.path}"]) for part in members if part.kind == kind]
-            if sum(part.size for part, _ in rows) < 2 * family.measured.rows_a_leaf:
-                continue  # no tree could split them
-            prefix = f"b{len(boosters)}_"
-            trees = boost(*_table(family, rows, seed, shared), seed, family.unseen if shared else family.measured)
-            weights |= trees.pack(prefix)
-            boosters[f"{name}|{kind}"] = {
-                "prefix": prefix,
-                "clip": [-family.unseen_clip, family.unseen_clip] if shared else list(_MEASURED_CLIP),
-                "shrink": {ANY_GPU: family.unseen_shrink(kind), MMA_GPUS: family.alike_shrink}.get(name, 1.0),
-                "architectures": sorted({generation(gpus[part.gpu]) for part in members}),
-            }
-            if shared and family.unlike_shrink:
-                boosters[f"{name}|{kind}"]["unlike"] = family.unlike_shrink(kind)
-            if family.sizes_of:
-                knots = knots_of([part for part, _ in rows], family.sizes_of)
-                boosters[f"{name}|{kind}"]["knots"] = stored(knots, grids)
-    dtypes = {gpu: sorted({part.dtype for part in parts if part.gpu == gpu}) for gpu in {part.gpu for part in parts}}
-    manifest = {
-        "kind": family.kind,
-        "name": family.kind,
-        "features": list(family.features),
-        **of_cores(cores, core_rows, boosters),
-        "devices": {
-            gpu: describe_device(gpus[gpu], dtypes[gpu]) for gpu in sorted(dtypes) if own is None or gpu in own
-        },
-        "grids": grids,
-        "fitted_rows": int(sum(part.size for part in parts)),
-        "shapes_covered": covered(parts),
-    }
-    return manifest, weights
+
+    def __init__(
+        self, family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None
+    ) -> None:
+        self._family, self._gpus, self._seed, self._own = family, gpus, seed, own
+        # Fewer rows than constants tell none of them.
+        self._parts = [part for part in family.parts(frame, gpus) if part.size >= len(family.start(part.kind).names())]
+        pooled = list(family.by_kernel(frame, gpus)) if family.by_kernel else self._parts
+        if family.from_plain:
+            pooled = _plain_first(typical(family, _of_nvidia(pooled, gpus), seed))
+        groups = _groups_of(self._parts, pooled, gpus, family.alike_shrink is not None)
+        self._groups = {k: v for k, v in groups.items() if k in SHARED or own is None or k in own}
+        self._cores: dict[str, Named] = {}
+        self._core_rows: dict[str, int] = {}
+        self._grids: list[list[float]] = []
+
+    def laws(self) -> Iterator[Law]:
+        """Constants of every GPU, and of those that share some, by framework and variant."""
+        family = self._family
+        for name, members in self._groups.items():
+            shared = name in SHARED
+            common: dict[str, Named] = {}
+            if shared and family.of_kernel:
+                members, common = _of_kernels(family, members, self._seed)
+                self._groups[name] = members
+            for path, kind in dict.fromkeys((part.path, part.kind) for part in members):
+                start = common.get(path.split("|")[0])
+                if shared and family.from_plain:
+                    start = self._cores.get("|".join((name, path.split("|")[0], _PLAIN)))
+                telling = [p for p in members if p.path == path]
+                if shared and family.like:
+                    like = path.replace(kind, family.like(kind))
+                    telling = [p for p in members if p.path == like] or telling
+                law = ConstantsLaw(family, telling, self._seed, start, family.shared_pull if shared else 1.0)
+                yield law
+                self._cores[f"{name}|{path}"] = law.constants
+                self._core_rows[f"{name}|{path}"] = sum(part.size for part in telling)
+
+    def residuals(self) -> Iterator[Residual]:
+        """Trees of every GPU, and of those that share some, by kind; none of kinds that no tree could split."""
+        family = self._family
+        for name, members in self._groups.items():
+            shared = name in SHARED
+            for kind in dict.fromkeys(part.kind for part in members):
+                rows = [(part, self._cores[f"{name}|{part.path}"]) for part in members if part.kind == kind]
+                if sum(part.size for part, _ in rows) < 2 * family.measured.rows_a_leaf:
+                    continue
+                about: dict[str, Any] = {
+                    "clip": [-family.unseen_clip, family.unseen_clip] if shared else list(_MEASURED_CLIP),
+                    "shrink": {ANY_GPU: family.unseen_shrink(kind), MMA_GPUS: family.alike_shrink}.get(name, 1.0),
+                    "architectures": sorted({generation(self._gpus[part.gpu]) for part in members}),
+                }
+                if shared and family.unlike_shrink:
+                    about["unlike"] = family.unlike_shrink(kind)
+                if family.sizes_of:
+                    about["knots"] = stored(knots_of([part for part, _ in rows], family.sizes_of), self._grids)
+                settings = family.unseen if shared else family.measured
+                yield Residual(f"{name}|{kind}", *_table(family, rows, self._seed, shared), settings, about)
+
+    def artifact(self, boosters: Mapping[str, Any]) -> Fitted:
+        """A `ServingEstimator` of the family's kind."""
+        dtypes: dict[str, set[str]] = {}
+        for part in self._parts:
+            dtypes.setdefault(part.gpu, set()).add(part.dtype)
+        return {
+            "kind": self._family.kind, "name": self._family.kind, "features": list(self._family.features),
+            **of_cores(self._cores, self._core_rows, boosters),
+            "devices": {
+                gpu: describe_device(self._gpus[gpu], sorted(dtypes[gpu]))
+                for gpu in sorted(dtypes)
+                if self._own is None or gpu in self._own
+            },
+            "grids": self._grids, "fitted_rows": int(sum(part.size for part in self._parts)),
+            "shapes_covered": covered(self._parts),
+        }, {}  # fmt: skip
 
 
-def of_cores(cores: Mapping[str, Named], core_rows: Mapping[str, int], boosters: Mapping[str, Any]) -> dict[str, Any]:
-    """What a manifest says of constants, the rows that each rest on, and trees, before any calibration."""
-    written = {key: constants.to_manifest() for key, constants in cores.items()}
-    return {"devices": {}, "cores": written, "core_rows": core_rows, "boosters": boosters, **NO_CALIBRATION}
+def fit_family(
+    family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None
+) -> Fitted:
+    """(manifest, weights) of the family's estimator; arguments as `ServingFit` has them."""
+    return fit(ServingFit(family, frame, gpus, seed, own), seed)
 
 
 def _of_kernels(family: Family, parts: Sequence[Part], seed: int) -> tuple[list[Part], dict[str, Named]]:
@@ -247,37 +258,51 @@ def _groups_of(
     return groups
 
 
-def fit_constants(
-    family: Family, parts: Sequence[Part], seed: int, common: Named | None = None, strength: float = 1.0
-) -> Named:
-    """A core's constants: robust least squares on log latency, their logarithms pulled toward their start, ``strength``
-    times as hard as usual.
+class ConstantsLaw(Law):
+    """A core's constants by the rows of ``parts``, pulled ``strength`` times as hard toward their start as usual.
 
     ``common``: those of the kernel, which are the start then; what all its variants have in common stays as it is.
 
     The best of several searches where the family names any: kernels with split-K, without, and with large tiles alone
     are three valleys.
     """
-    usual = family.start(parts[0].kind)
-    names, start = usual.names(), (common or usual).logs()
-    free = np.array([common is None or name not in family.of_kernel for name in names])
-    each = max(300, _CORE_ROWS // len(parts))
-    few = [sample(part, each, seed) for part in parts]
-    pull = _PRIOR * np.sqrt(sum(part.size for part in few)) * 0.3 * strength * np.array(family.pulls or (1.0,))
 
-    def errors(x: FloatArray) -> FloatArray:
-        return np.concatenate([np.log(family.total(part, x)) - part.log_latency for part in few])
+    scale, step, most = 0.1, 1e-3, 60  # errors beyond 10 % count less: chosen by hand, not from data
 
-    def search(begin: FloatArray, most: int) -> Solution:
-        return solve(errors, start, pull, begin=begin, free=free, scale=0.1, step=1e-3, most=most)
+    def __init__(
+        self, family: Family, parts: Sequence[Part], seed: int, common: Named | None = None, strength: float = 1.0
+    ) -> None:
+        self._family, self._usual = family, family.start(parts[0].kind)
+        names, self.start = self._usual.names(), (common or self._usual).logs()
+        self._free = np.array([common is None or name not in family.of_kernel for name in names])
+        each = max(300, _CORE_ROWS // len(parts))
+        self._few = [sample(part, each, seed) for part in parts]
+        usual = _PRIOR * np.sqrt(sum(part.size for part in self._few)) * 0.3
+        self.pull = usual * strength * np.array(family.pulls or (1.0,))
+        self._begins = [
+            np.array([np.log(other[name]) if name in other else v for name, v in zip(names, self.start, strict=True)])
+            for other in family.searches
+        ]
 
-    begins = [
-        np.array([np.log(other[name]) if name in other else v for name, v in zip(names, start, strict=True)])
-        for other in family.searches
-    ]
-    if len(begins) > 1:  # which valley is deepest shows after a few steps
-        begins = [min((search(x, 10) for x in begins), key=lambda answer: answer.cost).x]
-    return usual.from_logs(search(begins[0], 60).x)
+    def stages(self) -> Iterator[Stage]:
+        """One search, over all rows."""
+
+        def errors(x: FloatArray) -> FloatArray:
+            return np.concatenate([np.log(self._family.total(part, x)) - part.log_latency for part in self._few])
+
+        yield Stage(errors, self._free, self._begins)
+
+    @property
+    def constants(self) -> Named:
+        """Those found."""
+        return self._usual.from_logs(self.x)
+
+
+def fit_constants(family: Family, parts: Sequence[Part], seed: int) -> Named:
+    """A core's constants by the rows of ``parts`` alone."""
+    law = ConstantsLaw(family, parts, seed)
+    law.find()
+    return law.constants
 
 
 def _table(

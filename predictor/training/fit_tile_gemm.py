@@ -31,8 +31,7 @@ from predictor.estimators.tile_gemm import FP32
 from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
 from predictor.training.adapt import AFTER_LAUNCH_S, by_call, fitted_rows, launch_s, of_boards, of_rows
-from predictor.training.family import Fitted, JointFit, Stage, fit
-from predictor.training.fit_serving import of_cores
+from predictor.training.family import Fitted, JointFit, Stage, fit, of_cores
 from predictor.training.kernel_choice import fit_choice
 from predictor.training.solve import Unknowns
 from predictor.training.tile_transfer import fill_rates, is_reference, is_steady, power_need, shrink_sustained

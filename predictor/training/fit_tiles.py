@@ -20,7 +20,8 @@ from predictor.estimators.device import describe_device
 from predictor.estimators.residual import ANY_GPU
 from predictor.hardware.gpu import GPUSpec
 from predictor.training.calibrate_serving import plain_products, told_by_tiles, with_entries
-from predictor.training.fit_serving import GEMM, NO_CALIBRATION, Fitted
+from predictor.training.family import NO_CALIBRATION, Fitted
+from predictor.training.fit_serving import GEMM
 from predictor.training.serving_rows import Part
 from predictor.training.tile_rows import FEWEST, gaps, is_probe, teach, tile_parts
 

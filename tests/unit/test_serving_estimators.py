@@ -33,7 +33,7 @@ from predictor.ops.attention import attended_pairs as pairs_of_one  # noqa: E402
 from predictor.ops.routing import expert_loads  # noqa: E402
 from predictor.roofline import roofline  # noqa: E402
 from predictor.training import fit_serving, serving_rows  # noqa: E402
-from predictor.training.fit_serving import NO_CALIBRATION  # noqa: E402
+from predictor.training.family import NO_CALIBRATION  # noqa: E402
 
 GPUS = {name: load_gpu(name) for name in ("a100-sxm-80gb", "h100-sxm")}
 UNSEEN = ("l4", "rtx-pro-6000-server", "h200-sxm", "mi300x")

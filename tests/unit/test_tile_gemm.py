@@ -32,7 +32,7 @@ from predictor.estimators.tile_gemm import TileGemm
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import Gemm
 from predictor.roofline import roofline
-from predictor.training.fit_serving import of_cores
+from predictor.training.family import of_cores
 from predictor.training.fit_tile_gemm import fit_tile_gemm, libraries_of, tile_indices
 from predictor.training.tile_transfer import fill_rates, power_need, shrink_sustained
 
