@@ -1,7 +1,7 @@
 """Which points to measure so that few of them say the most: equally full cells of shapes, and a pick from each cell.
 
 Only shapes are read, never a latency. `microbench plan --calibration` chooses by the roofline's two coordinates (FLOPs
-and arithmetic intensity) and the distance between shapes; `predictor.training.informative` by what a set of estimators
+and arithmetic intensity) and the distance between shapes; `scripts/informative_rows.py` by what a set of estimators
 leaves open. Both pick greedily what makes the forecasts of the shapes of interest least uncertain (A-optimality:
 Chaloner & Verdinelli 1995, "Bayesian experimental design: a review").
 """

@@ -2,7 +2,7 @@
 
 Fitted are the five GPUs of NeuSight's training tables alone. The other three forecasts are of the same graphs: the
 roofline is `--artifacts roofline`; the constant is one efficiency by operator family, a GPU's own or the five's median
-(`predictor.training.constant_set`), fitted on the same rows; NeuSight's is the suite's column `peer_neusight_ms`.
+(`constant_set.py` beside it), fitted on the same rows; NeuSight's is the suite's column `peer_neusight_ms`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from accuracy_tables import HEAD, RULE, figures, pct, tilecast
+from constant_set import RESAMPLES, paired_difference, write_constant_set
 
 from predictor.training import dataset
-from predictor.training.baselines import RESAMPLES, paired_difference
-from predictor.training.constant_set import write_constant_set
 
 Frame = Any
 FloatArray = npt.NDArray[np.float64]

@@ -11,7 +11,7 @@ in DIR is used again), then
 2. calibration: n rows of its training tables (linear and bmm, half each, one from every cell of a grid of equally full
    cells over log FLOPs and arithmetic intensity), as `tilecast calibrate` fits them; all other rows of those tables
    are the test. The row of a cell is, of 12 drawn at random by the seed, the one that the set left without this GPU
-   expects to tell most (`predictor.training.informative`; it reads shapes, never a latency); with `--random`, any.
+   expects to tell most (`informative_rows.py`; it reads shapes, never a latency); with `--random`, any.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from accuracy_tables import pct, tilecast  # noqa: E402
+from informative_rows import most_informative  # noqa: E402
 
 from predictor import sampling  # noqa: E402
 from predictor.estimators.artifact import load_artifacts  # noqa: E402
@@ -39,7 +40,6 @@ from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.training import dataset  # noqa: E402
 from predictor.training.calibrate_sgemm import calibrate_sgemm  # noqa: E402
 from predictor.training.evaluate import predict_rows  # noqa: E402
-from predictor.training.informative import most_informative  # noqa: E402
 
 GPUS = ("p4", "p100-pcie-16gb", "t4", "v100-pcie-32gb", "a100-pcie-40gb")
 ROWS = (5, 20, 64)

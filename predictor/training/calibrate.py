@@ -16,7 +16,7 @@ The other estimators of the set are copied as they are.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from predictor.training import adapt, dataset
 from predictor.training import calibrate_serving as serving
 from predictor.training.adapt import Board, Fitted, Question, Told, Trial, eager, overheads
 from predictor.training.calibrate_collective import collective_rows, system_trials
-from predictor.training.calibrate_sgemm import gemm_rows, sgemm_trials
+from predictor.training.calibrate_sgemm import GemmTrial, gemm_rows
 from predictor.training.fit import _check_out, _gpu
 from predictor.training.plausible import keep_apart
 from predictor.training.publish import as_manifest, published, write_estimator
@@ -227,11 +227,6 @@ class MemoryTrial(Trial):
         return -self._gaps(x)
 
 
-def memory_trials(rows: Frame, board: Board) -> Iterator[Trial]:
-    """One trial, of all operators."""
-    yield MemoryTrial(rows, board)
-
-
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """How a kind of estimator is calibrated: which rows it reads, and what these are asked."""
@@ -245,8 +240,10 @@ class Calibration:
 
 #: kind of estimator -> its calibration
 FITS = {
-    "tile_gemm": Calibration("fp32 GEMM", lambda frame, gpu: gemm_rows(frame), sgemm_trials),
-    "memory_bound": Calibration("fp32 element-wise, softmax or norm", memory_rows, memory_trials),
+    "tile_gemm": Calibration("fp32 GEMM", gemm_rows, lambda *asked: [GemmTrial(*asked)]),
+    "memory_bound": Calibration(
+        "fp32 element-wise, softmax or norm", memory_rows, lambda *asked: [MemoryTrial(*asked)]
+    ),
     "serving_gemm": Calibration(
         "bf16, 8- or 4-bit GEMM", serving.gemm_rows, serving.gemm_trials, FEWEST_SERVING, tiles=True
     ),

@@ -10,7 +10,6 @@ Constants stand as logarithms of the ratio to what the set says; r is the number
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,6 +22,7 @@ from predictor.estimators.base import make_batch
 from predictor.estimators.cores import sgemm
 from predictor.estimators.device import Device
 from predictor.estimators.tile_gemm import FP32, TileGemm
+from predictor.hardware.gpu import GPUSpec
 from predictor.training import adapt, dataset
 from predictor.training.adapt import Board, Frame, Question, Told, Trial, View, eager, overheads
 from predictor.training.fit_tile_gemm import Rows, read_rows
@@ -59,7 +59,7 @@ AT_MOST_ONE, AT_LEAST_ONE = ("reread", "quantization"), ("norm",)
 LAYOUTS, COUNT = len(sgemm.LAYOUTS), len(sgemm.TILES)
 
 
-def gemm_rows(frame: Frame) -> BoolArray:
+def gemm_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
     """Which rows calibrate the fp32 GEMM."""
     keep = (frame["op"].astype(str) == "gemm") & (frame["dtype"].astype(str) == "fp32")
     return np.asarray(keep & (frame["framework"].astype(str) == EAGER.kernels), dtype=bool)
@@ -257,9 +257,4 @@ class GemmTrial(Trial):
         return self._errors(x, TileGemm.from_artifact(board.manifest, board.weights))
 
 
-def sgemm_trials(rows: Frame, board: Board) -> Iterator[Trial]:
-    """One trial, of all products."""
-    yield GemmTrial(rows, board)
-
-
-calibrate_sgemm = partial(adapt.calibrated, sgemm_trials)
+calibrate_sgemm = partial(adapt.calibrated, lambda *asked: [GemmTrial(*asked)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from predictor.hardware.gpu import load_gpu
 from predictor.training import dataset
 from predictor.training.adapt import NOISE
 from predictor.training.evaluate import predict_rows
-from predictor.training.informative import covariance, most_informative
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from informative_rows import covariance, most_informative
 
 GPU = "rtx-4090"
 NEW = "l4"

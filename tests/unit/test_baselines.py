@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from predictor.estimators.artifact import load_artifacts  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.ops import Elementwise, Gemm  # noqa: E402
 from predictor.roofline import roofline  # noqa: E402
-from predictor.training.baselines import paired_difference  # noqa: E402
-from predictor.training.constant_set import family_constants, write_constant_set  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from constant_set import family_constants, paired_difference, write_constant_set  # noqa: E402
 
 
 def test_the_mean_is_of_absolute_errors_and_the_signs_do_not_matter() -> None:

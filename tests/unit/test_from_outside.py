@@ -85,11 +85,15 @@ def test_an_operator_from_outside_is_forecast_by_the_roofline(tables: None) -> N
     assert graph.flops() == 3 * (2 * 4096**3 + 2 * 2**28)
 
 
-def test_rows_of_an_operator_from_outside_teach_an_estimator(tables: None, tmp_path: Path) -> None:
+def test_rows_of_an_operator_from_outside_teach_an_estimator(
+    tables: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Registered, its rows are read, and a set of constant efficiencies answers for it, on other boards, too."""
     pytest.importorskip("pandas")
     from predictor.training import dataset
-    from predictor.training.constant_set import write_constant_set
+
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "scripts"))
+    from constant_set import write_constant_set
 
     scans = [PrefixSum("bf16", rows, cols) for rows in (4096, 2**18) for cols in (512, 4096)]
     with pytest.raises(UnknownNameError, match="operator 'PrefixSum'"):
