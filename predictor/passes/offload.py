@@ -66,10 +66,8 @@ def offload(graph: Graph, layers: int, of: int, link_bandwidth: float) -> Graph:
 
 def moved_bytes(graph: Graph) -> float:
     """Bytes of saved activations that are not on the GPU when the backward pass begins."""
-    copies = [
-        (block, node.op.size) for block in graph.blocks for node in block.nodes
-        if isinstance(node.op, HostCopy) and not node.op.back
-    ]  # fmt: skip
+    heads = [(block, block.nodes[0].op) for block in graph.blocks if block.nodes]  # where `offload` puts a copy
+    copies = [(block, op.size) for block, op in heads if isinstance(op, HostCopy) and not op.back]
     whole = sum(size * block.repeat for block, size in copies)
     if not whole:
         return 0.0

@@ -55,9 +55,12 @@ def chunks_of(config: ModelConfig, pp: int, vpp: int = 1, stage_layers: tuple[in
         raise RequestError(f"--stage-layers {shown}: {sum(sizes)} layers; expected the {layers} of {config.name}")
     if sizes is None:
         near = [n for n in range(1, layers + 1) if _sizes(layers, n * vpp)]
+        loops = [v for v in range(2, layers // pp + 1) if vpp > 1 and _sizes(layers, pp * v)]
         fit = min(near, key=lambda n: (abs(n - pp), n)) if near else 1
         of = f" with --vpp {vpp}" if vpp > 1 else ""
         tail = f"--pp {fit}{of}, or --stage-layers" if near else "--pp 1 and no --vpp"
+        if loops:
+            tail = f"--vpp {min(loops, key=lambda v: (abs(v - vpp), v))}, or --stage-layers"
         raise RequestError(
             f"--pp {pp}{of}: does not divide the {layers} layers of {config.name}; nearest valid: {tail}"
         )
