@@ -23,6 +23,7 @@ from microbench.devices.base import TORCH_DTYPES, Device
 from microbench.launchers.base import IllegalCase, allow_tf32
 from microbench.stopping import StoppingRule, median_half_width
 from microbench.timing import POWER_CAP, Settings
+from predictor.frontends.torchvision_operators import ready
 
 Call = Callable[[], Any]
 #: A whole model may take longer than an operator: this many times `case_s` for a cell. Chosen by hand, not from data.
@@ -54,6 +55,7 @@ def measure_cell(device: Device, cell: Mapping[str, str], config: dict[str, Any]
 
 def build(device: Device, cell: Mapping[str, str], config: dict[str, Any]) -> Any:
     """The model of `config` with random weights, on the device, in the cell's dtype."""
+    ready()
     import transformers
 
     transformers.logging.set_verbosity_error()

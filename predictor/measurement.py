@@ -120,6 +120,7 @@ _MEANINGS: Mapping[str, str] = {
     "sum_kept": "whether that sum is written back, too",
     "axis": "axis that is summed away", "size": "bytes copied, or of a collective's full buffer",
     "tokens": "tokens (rows) that the operator works on", "width": "width of a table row",
+    "wide": "softmax: whether its result is fp32",
     "in_passes": "whether a loss reads its logits once for each of its steps",
     "in_pieces": "whether a collective moves a piece at a time beside a product",
     "vocab": "rows of the table, or width of the logits", "hidden": "width of the model",

@@ -29,15 +29,14 @@ from predictor.estimators.stored import read_weights  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.roofline import roofline  # noqa: E402
 from predictor.sampling import cells, one_of_each  # noqa: E402
-from predictor.training import calibrate_serving, dataset, serving_rows  # noqa: E402
+from predictor.training import adapt, dataset, serving_rows  # noqa: E402
+from predictor.training.calibrate import FITS  # noqa: E402
 
 FAMILIES = {
-    "gemm": (calibrate_serving.calibrate_gemm, serving_gemm.ServingGemm, ("bf16", "fp8")),
-    "attention": (
-        calibrate_serving.calibrate_attention, serving_attention.ServingAttention, ("prefill bf16", "decode bf16"),
-    ),
-    "moe": (calibrate_serving.calibrate_moe, serving_moe.ServingMoE, ("bf16", "fp8")),
-}  # fmt: skip
+    "gemm": (serving_gemm.ServingGemm, ("bf16", "fp8")),
+    "attention": (serving_attention.ServingAttention, ("prefill bf16", "decode bf16")),
+    "moe": (serving_moe.ServingMoE, ("bf16", "fp8")),
+}
 LIBRARIES = ("vllm", "trtllm", "sglang")
 
 
@@ -46,9 +45,10 @@ def judged(
 ) -> list[tuple[Any, ...]]:
     """A line for each class, library and GPU: (class, library, GPU, n, before, after, largest rise, moved)."""
     lines = []
-    for family, (fit, kind, classes) in FAMILIES.items():
+    for family, (kind, classes) in FAMILIES.items():
         manifest = artifacts.member_manifest(family)
         weights = read_weights(artifacts.path / family, manifest)
+        trials = FITS[str(manifest["kind"])].trials
         base = kind.from_artifact(manifest, weights)
         own = frame[(frame["op"].astype(str) == family).to_numpy()]
         own = own[own["dtype"].astype(str).isin(serving_rows.ROW_DTYPES).to_numpy()].reset_index(drop=True)
@@ -70,7 +70,7 @@ def judged(
                     after, moved = [], 0
                     for seed in range(draws):
                         few = rows.iloc[one_of_each(groups, seed)].reset_index(drop=True)
-                        found = fit(few, gpu, manifest, weights)
+                        found = adapt.calibrated(trials, few, gpu, manifest, weights)
                         moved += found.after != found.before
                         after.append(median(kind.from_artifact(found.manifest, found.weights), test, family, gpu))
                     rise = max(after) - before

@@ -36,7 +36,7 @@ WORDS: list[tuple[str, str]] = [
     ("predict --model gpt2 --gpu h100 --dtype", "tilecast predict: argument --dtype: expected one argument"),
     (
         "predict --model gpt2 --gpu h100 --dtype bf61",
-        "unknown dtype 'bf61': expected one of fp32, tf32, fp16, bf16, fp8, fp8_static, fp8_block, int8,",
+        "unknown dtype 'bf61': expected one of fp32, tf32, fp16, bf16, fp8, fp8_static, fp8_block, fp8_current,",
     ),
     (
         "predict --model gpt2 --gpu h100 --attention flesh",
@@ -266,7 +266,7 @@ CONTROL: list[tuple[list[str], str]] = [
     ),
     (
         ["predict", "--model", "gpt2", "--gpu", "h100", "--dtype", "\x1b[31m"],
-        "unknown dtype '\\x1b[31m': expected one of fp32, tf32, fp16, bf16, fp8, fp8_static, fp8_block, int8,",
+        "unknown dtype '\\x1b[31m': expected one of fp32, tf32, fp16, bf16, fp8, fp8_static, fp8_block, fp8_current,",
     ),
     (
         ["models", "\x9b31m"],

@@ -13,8 +13,8 @@ from each import each
 ROOT = Path(__file__).resolve().parents[2]
 #: Modules that scripts import; they have no command line.
 PARTS = (
-    "accuracy_fp32.py", "accuracy_suites.py", "accuracy_tables.py", "constant_set.py", "image_models.py",
-    "informative_rows.py", "mkdocs_hooks.py",
+    "accuracy_fp32.py", "accuracy_rows.py", "accuracy_suites.py", "accuracy_tables.py", "constant_set.py",
+    "image_models.py", "informative_rows.py", "mkdocs_hooks.py",
 )  # fmt: skip
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py") if path.name not in PARTS)
 

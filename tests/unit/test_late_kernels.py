@@ -7,7 +7,7 @@ import math
 import pytest
 
 import predictor
-from predictor.engines import CALLS, CAPTURED, LAUNCHES
+from predictor.engines import CALLS, CAPTURED, LAUNCHES, PIECES
 from predictor.estimators.skew import late_rank_s
 from predictor.forecast import forecast
 from predictor.request import Request
@@ -17,7 +17,8 @@ from predictor.simulate.interval import LATE_S, RunSpread, run_spread
 def spread(**words: object) -> RunSpread:
     found = forecast(Request("gpt2", "a100", batch=2, seq_len=128, **words).run())  # type: ignore[arg-type]
     (stage,) = found.stages
-    assert stage.stage.host == {"eager": CALLS, "cuda_graph": CAPTURED}.get(str(words["execution"]), LAUNCHES)
+    hosts = {"eager": CALLS, "cuda_graph": CAPTURED, "sglang": PIECES}
+    assert stage.stage.host == hosts.get(str(words["execution"]), LAUNCHES)
     result = run_spread(found.latency_s, found.stages, found.run.work)
     assert result is not None
     return result
@@ -37,8 +38,9 @@ def test_an_interval_never_reaches_below_nothing() -> None:
 
 def test_only_an_engines_own_launches_are_late() -> None:
     """Eager calls have a range of their own, and a captured graph no host."""
+    assert spread(mode="prefill", execution="fastertransformer").launched > 12 * 5  # what a layer runs at least
     launched = spread(mode="prefill", execution="sglang")
-    assert launched.launched > 12 * 5  # layers, and what a layer runs at least
+    assert launched.launched == 2 * 12 + 1  # attention of every layer, and the captured pieces around it
     assert spread(mode="prefill", execution="cuda_graph").launched == 0.0
     assert spread(mode="forward", execution="eager").launched == 0.0
     answer = predictor.predict("gpt2", "a100", mode="prefill", batch=2, seq_len=128, execution="sglang")

@@ -157,6 +157,7 @@ FEATURES = (
 )  # fmt: skip
 
 #: Of them, those that trees of all GPUs are not shown: GPUs that were measured gain by them, those left out lose.
+#: Chosen by looking at boards left out (docs/accuracy.md).
 _OF_ONE_GPU = (*FEATURES[FEATURES.index("log2_heads") : FEATURES.index("window")], *FEATURES[-8:])
 _OF_DECODE = ("log2_block_bytes_a_cycle", "log2_blocks", "log2_moved_over_l2")
 
