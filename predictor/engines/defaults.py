@@ -10,17 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from predictor.engines.base import DECODE, Engine
+from predictor.engines.reductions import EITHER_SHOT, NCCL, ONE_SHOT, TWO_SHOT, FusedNorm
 from predictor.engines.vintage import (
     DECODES,
-    EITHER_SHOT,
     EXPERTS,
     GEMM,
     LATENT,
-    NCCL,
-    ONE_SHOT,
     PROMPTS,
-    TWO_SHOT,
-    FusedNorm,
     Graphs,
     KernelRule,
     Scheduler,

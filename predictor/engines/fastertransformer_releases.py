@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from predictor.engines.base import LAUNCHES
-from predictor.engines.vintage import Collectives, Host, Vintage
+from predictor.engines.reductions import Collectives
+from predictor.engines.vintage import Host, Vintage
 
 VINTAGES = (
     Vintage(

@@ -7,6 +7,7 @@ have shape (n,), one entry a call.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -106,6 +107,11 @@ class TritonExperts:
     foreign_products: bool = False
     gate_costs: bool = False
     source: str = ""
+
+
+#: `AllReduce.one_shot` of the custom kernel: over two GPUs always, over others below so many bytes. Source: vLLM
+#: csrc/custom_all_reduce.cuh@036bb685, of which SGLang has a copy.
+CUSTOM_ONE_SHOT = (2, math.inf), (4, 512 * 2.0**10), (8, 256 * 2.0**10)
 
 
 @dataclass(frozen=True, slots=True)

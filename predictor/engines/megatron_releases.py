@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from predictor.engines.attention_ages import CUDNN_9
 from predictor.engines.base import CALLS, CAPTURES
-from predictor.engines.vintage import Collectives, Host, Training, Vintage
+from predictor.engines.reductions import Collectives
+from predictor.engines.vintage import Host, Training, Vintage
 
 _HOST = Host(CALLS, CALLS, overlaps=(), source="PyTorch modules, called from Python")
 _COLLECTIVES = Collectives("torch.distributed, backend nccl")

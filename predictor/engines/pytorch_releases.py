@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from predictor.engines.attention_ages import FLASH_1, FLASH_2
 from predictor.engines.base import CALLS, CAPTURED
-from predictor.engines.vintage import Collectives, Host, HostTime, Training, Vintage
+from predictor.engines.reductions import Collectives
+from predictor.engines.vintage import Host, HostTime, Training, Vintage
 
 _COLLECTIVES = Collectives("torch.distributed, backend nccl", unverified="symmetric memory, which callers may ask for")
 _TIMES = (

@@ -23,6 +23,7 @@ _OTHERS = (
     "launchers",
     "library",
     "memory",
+    "reductions",
     "registry",
     "releases",
     "scheduling",
@@ -30,8 +31,8 @@ _OTHERS = (
     "software",
     "vintage",
 )
-#: Ends of the names of those that hold an engine's vintages, schedulers and flags: read when somebody asks for one.
-_LAZY = ("_releases", "_scheduler", "_launcher")
+#: Ends of the names of those that hold an engine's releases, schedulers and flags: read when somebody asks for one.
+_LAZY = ("_releases", "_kernels", "_scheduler", "_launcher")
 #: What serves where nobody says: chosen by hand, not from data.
 USUAL_SERVER = "vllm"
 _registered: dict[str, Engine] = {}

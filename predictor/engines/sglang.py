@@ -13,12 +13,19 @@ FlashInfer do elsewhere (1.17, 1.12 and 1.23): what was measured stays.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from predictor.engines.base import CAPTURED, LAUNCHES, Engine
-from predictor.engines.library import AllReduce, AttentionCalls, Library, Sharing, TritonExperts, packed_groups
+from predictor.engines.library import (
+    CUSTOM_ONE_SHOT,
+    AllReduce,
+    AttentionCalls,
+    Library,
+    Sharing,
+    TritonExperts,
+    packed_groups,
+)
 from predictor.engines.sglang_memory import MEMORY
 from predictor.engines.tensorrt_llm import generated_attention
 
@@ -36,11 +43,9 @@ EXPERTS = (
     TritonExperts("0.5.14", two_tiles=("bf16",), source="tables of SGLang 0.5.14 on H100, H200, L40S, RTX PRO 6000"),
 )  # fmt: skip
 
-#: Two GPUs always, others below so many bytes (csrc/custom_all_reduce.cuh of vLLM@036bb685, which this is a copy of).
-_ONE_SHOT = (2, math.inf), (4, 512 * 1024), (8, 256 * 1024)
 #: A copy of vLLM's, and from 0.5.14 on, over NVLink, kernels of its own: one shot pushes, two shots pull.
 ALL_REDUCES = (
-    AllReduce(8 * 2**20, one_shot=_ONE_SHOT, source="SGLang 0.5.9 all_reduce_utils.py (16 MiB on ROCm)"),
+    AllReduce(8 * 2**20, one_shot=CUSTOM_ONE_SHOT, source="SGLang 0.5.9 all_reduce_utils.py (16 MiB on ROCm)"),
     AllReduce(
         16 * 2**20, pushes=True, version="0.5.14",
         source="SGLang 0.5.14 custom_all_reduce_v2.py, custom_all_reduce_push.cuh; nobody read 0.5.11 to 0.5.13",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.engines.base import CAPTURED, LAUNCHES
+from predictor.engines.reductions import Collectives, FusedNorm, custom_shots
 from predictor.engines.sglang_memory import largest_graph, prefill_chunk
 from predictor.engines.vintage import (
     CHECKPOINT,
@@ -14,19 +15,14 @@ from predictor.engines.vintage import (
     GEMM,
     LATENT,
     NO_LIMIT,
-    ONE_SHOT,
     OVERLAPS,
     PROMPTS,
     PROMPTS_FIRST,
-    TWO_SHOT,
     Cache,
-    Collectives,
-    FusedNorm,
     Graphs,
     Host,
     HostTime,
     KernelRule,
-    Reduction,
     Reserve,
     Scheduler,
     Setting,
@@ -34,8 +30,8 @@ from predictor.engines.vintage import (
     Wait,
 )
 
-#: Bytes of a KiB and a MiB, by definition.
-KIB, MIB = 2**10, 2**20
+#: Bytes of a MiB, by definition.
+MIB = 2**20
 
 # -------------------------------------------------------------------------------------------------------- scheduler
 
@@ -192,11 +188,9 @@ _KERNELS_0_4_10 = (
 
 # ------------------------------------------------------------------------------------------------------ collectives
 
-#: Largest buffer of one shot by GPUs, bytes. Source: custom_all_reduce.cuh of vLLM, of which SGLang has a copy.
-_IN_ONE = {2: 8.0 * MIB, 4: 512.0 * KIB, 6: 256.0 * KIB, 8: 256.0 * KIB}
-#: The copy, up to 8 MiB. Source: all_reduce_utils.py of `_COLLECTIVES_0_5_9` (16 on ROCm, which is what
+#: Up to 8 MiB. Source: all_reduce_utils.py of `_COLLECTIVES_0_5_9` (16 on ROCm, which is what
 #: `predictor.engines.sglang` has for the times of its kernel).
-_CUSTOM = (Reduction(ONE_SHOT, _IN_ONE), Reduction(TWO_SHOT, dict.fromkeys((2, 4, 6, 8), 8.0 * MIB)))
+_CUSTOM = custom_shots(dict.fromkeys((2, 4, 6, 8), 8.0 * MIB))
 _FUSED_MODELS = ("deepseek_v3", "gpt_oss", "glm4_moe", "qwen3_moe", "kimi_k2")
 _FUSED = FusedNorm(
     dict.fromkeys((2, 4, 8), NO_LIMIT), None, "SGLang 0.5.9 server_args.py:1671-1697; layers/communicator.py:88",

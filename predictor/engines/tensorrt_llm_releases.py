@@ -9,26 +9,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from predictor.engines.base import CALLS, CAPTURED
+from predictor.engines.reductions import EITHER_SHOT, Collectives, FusedNorm, Reduction, shots
 from predictor.engines.vintage import (
     DECODES,
     DECODES_FIRST,
-    EITHER_SHOT,
     EXPERTS,
     GEMM,
     NOBODY,
-    ONE_SHOT,
     OVERLAPS,
     PROMPTS,
-    TWO_SHOT,
     Cache,
-    Collectives,
-    FusedNorm,
     Graphs,
     Host,
     HostTime,
     KernelRule,
     Quantizing,
-    Reduction,
     Reserve,
     Scheduler,
     Setting,
@@ -121,8 +116,7 @@ _WORKSPACE = {2: 16.0 * MIB, **dict.fromkeys(range(3, 9), 8.0 * MIB)}
 
 def _within(in_one: Mapping[int, float]) -> tuple[Reduction, ...]:
     """One shot below so many 16-bit elements, two shots up to the workspace's end."""
-    limits = {ranks: min(2 * elements, _WORKSPACE[ranks]) for ranks, elements in in_one.items()}
-    return Reduction(ONE_SHOT, limits), Reduction(TWO_SHOT, _WORKSPACE)
+    return shots({ranks: 2 * elements for ranks, elements in in_one.items()}, _WORKSPACE)
 
 
 _COLLECTIVES = Collectives(

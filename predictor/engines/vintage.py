@@ -11,8 +11,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from predictor.hardware.gpu import GPUSpec
+
+if TYPE_CHECKING:
+    from predictor.engines.reductions import Collectives
 
 #: Bytes that no buffer has, by definition.
 NO_LIMIT = 2**62
@@ -260,58 +264,6 @@ class Quantizing:
         """Whether a module called ``scope`` narrows what it makes; what comes from no module counts as a norm's."""
         kind = scope[scope.rfind(" ") + 1 :]
         return {"norm": self.norms, "": self.norms, "activation": self.activations}.get(kind, self.attention) == "fused"
-
-
-# ------------------------------------------------------------------------------------------------------ collectives
-
-#: Algorithms of an all_reduce within a node: a kernel of the engine's own that reads all peers' buffers at once, or
-#: reduces a share and gathers, or either (by a table that is not here); PyTorch's symmetric memory, with the switch
-#: reducing (multimem) or in two shots; NCCL.
-ALGORITHMS = ONE_SHOT, TWO_SHOT, EITHER_SHOT, MULTIMEM, SYMMETRIC, NCCL = (
-    "one-shot", "two-shot", "one-shot or two-shot", "multimem", "symmetric two-shot", "nccl",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """``algorithm`` takes buffers of fewer than ``below`` bytes, by the number of GPUs; of none that is not listed.
-
-    ``of_elements``: the limits are elements, not bytes.
-    """
-
-    algorithm: str
-    below: Mapping[int, float]
-    of_elements: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class FusedNorm:
-    """all_reduce, residual sum and norm (and what narrows its output) in one kernel.
-
-    For buffers of up to ``largest`` bytes, in one shot up to ``one_shot``, else in two, by the number of GPUs (None:
-    nobody read where it changes); for calls of up to ``tokens`` tokens; for ``models`` (Hugging Face model types; ()
-    for all).
-    """
-
-    largest: Mapping[int, float]
-    one_shot: Mapping[int, float] | None
-    source: str
-    tokens: int = NO_LIMIT
-    models: tuple[str, ...] = ()
-    unverified: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Collectives:
-    """all_reduce within a node: rules in order, by compute capability ("9.0", "10" for a major number, "" for the
-    rest), and what no rule takes is NCCL's; from ``linked_from`` GPUs on the rules need NVLink. ``fused`` by compute
-    capability."""
-
-    source: str
-    reductions: Mapping[str, tuple[Reduction, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    linked_from: int = 2
-    fused: Mapping[str, FusedNorm] = field(default_factory=lambda: MappingProxyType({}))
-    unverified: str = ""
 
 
 # ---------------------------------------------------------------------------------------------------------- sampler

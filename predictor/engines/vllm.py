@@ -6,7 +6,6 @@ vllm/v1/attention/backends/flash_attn.py, 0.14): the measured call holds both.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from predictor.engines.base import CAPTURED, LAUNCHES, Engine
 from predictor.engines.library import (
+    CUSTOM_ONE_SHOT,
     CUTLASS,
     TRITON,
     AllReduce,
@@ -86,11 +86,9 @@ def chunks_alone(gpu: GPUSpec) -> bool:
     return gpu.compute_capability in ("9.0", "10.0", "10.3")
 
 
-#: Two GPUs always, others below so many bytes (csrc/custom_all_reduce.cuh of 036bb685).
-ONE_SHOT = (2, math.inf), (4, 512 * 1024), (8, 256 * 1024)
 #: Norms: layernorm_kernels.cu. all_reduce: custom_all_reduce.py (0.6.6), less than 8 MiB.
 VLLM = Library(
-    "vllm", code=2, turn=0, norms=("rms",), all_reduces=(AllReduce(8 * 2**20 - 1, one_shot=ONE_SHOT),),
+    "vllm", code=2, turn=0, norms=("rms",), all_reduces=(AllReduce(8 * 2**20 - 1, one_shot=CUSTOM_ONE_SHOT),),
     share_attention=share_attention, expert_kernel=expert_kernel, experts=EXPERTS, chunks_alone=chunks_alone,
     decodes_by=generated_attention, joins=joins, generated_experts=GENERATED_EXPERTS,
 )  # fmt: skip

@@ -5,45 +5,40 @@ Releases before 0.2.7, 0.3 and 0.8 were not read: what sets them apart is said t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from predictor.engines.base import CALLS, CAPTURED, LAUNCHES
+from predictor.engines.reductions import MULTIMEM, SYMMETRIC, Collectives, FusedNorm, Reduction, custom_shots
 from predictor.engines.vintage import (
     CHECKPOINT,
-    DECODES,
     DECODES_FIRST,
-    EXPERTS,
-    FLASHINFER_BYTES,
     LAST_ARRIVED,
-    LATENT,
-    MULTIMEM,
-    ONE_SHOT,
     OUTPUTS,
     OVERLAPS,
-    PROMPTS,
     PROMPTS_FIRST,
     RUNNING_FIRST,
-    SYMMETRIC,
-    TWO_SHOT,
     Cache,
-    Collectives,
-    FusedNorm,
     Graphs,
     Host,
     HostTime,
-    KernelRule,
-    Quantizing,
-    Reduction,
-    Sampler,
     Scheduler,
     Setting,
     Vintage,
     Wait,
 )
+from predictor.engines.vllm_kernels import (
+    KERNELS_0_2,
+    KERNELS_0_6,
+    KERNELS_0_14,
+    KERNELS_0_19,
+    KERNELS_0_24,
+    QUANTIZING,
+    SAMPLER_0_14,
+    SAMPLER_0_24,
+)
 
-#: Bytes of a KiB and a MiB, by definition.
-KIB, MIB = 2**10, 2**20
+#: Bytes of a MiB, by definition.
+MIB = 2**20
 #: Compute capability of the A100, which 0.14 and later know by its name and take for a small GPU; its kin are small.
 _A100 = "8.0"
 #: GiB from which a GPU is a large one. Source: engine/arg_utils.py:1845-1895,1975-2031 of vLLM 0.14.1.
@@ -257,103 +252,10 @@ _HOST_0_24 = Host(
     unverified="overlap over pipeline stages; the model types of the families that it lists",
 )  # fmt: skip
 
-# ---------------------------------------------------------------------------------------------------------- kernels
-
-_BOTH = (PROMPTS, DECODES)
-_SINCE_AMPERE = ("8", "9", "10", "11", "12")
-_V0_2 = "vLLM 0.2.7 model_executor/layers/attention.py:146,239,266"
-#: xFormers takes 1.71, 1.85, 1.89, 1.99, 2.0 and 2.05 times as long as FlashAttention-2, which the tables hold: 512 to
-#: 16K tokens, causal, heads of 128, an A100. Source: assets/flash2_a100_fwd_bwd_benchmark.png of
-#: Dao-AILab/flash-attention, forward and backward together; the median.
-_XFORMERS = 1.94
-_KERNELS_0_2 = (
-    KernelRule((PROMPTS,), ("xformers",), _V0_2, slower=_XFORMERS),
-    KernelRule((DECODES,), ("paged_attention",), _V0_2),
-)
-_V0_6 = "vLLM 0.6.6.post1 attention/selector.py:182,214-252"
-_KERNELS_0_6 = (
-    KernelRule(_BOTH, ("flash_attention_2",), _V0_6, _SINCE_AMPERE),
-    KernelRule((PROMPTS,), ("xformers",), _V0_6),
-    KernelRule((DECODES,), ("paged_attention",), _V0_6, unverified="decode under the xFormers backend"),
-)
-_V0_14 = "vLLM 0.14.1 platforms/cuda.py:68-82, utils/flashinfer.py:345-390; v1/attention/backends/fa_utils.py"
-_V0_14_MLA = "vLLM 0.14.1 platforms/cuda.py:50-67"
-_ATTENTION = (
-    KernelRule(_BOTH, ("flash_attention_3", "flashinfer", "triton"), _V0_14, ("9",)),
-    KernelRule(_BOTH, ("flash_attention_2", "flashinfer", "triton"), _V0_14, ("8", "11", "12")),
-    KernelRule(_BOTH, ("flashinfer", "triton"), _V0_14, unverified="boards before Ampere"),
-)
-_ATTENTION_0_14 = (
-    KernelRule((PROMPTS,), ("trtllm_gen", "flashinfer", "flash_attention_2"), _V0_14, ("10",), auto_cache=True),
-    KernelRule(
-        (DECODES,), ("trtllm_gen", "flashinfer", "flash_attention_2"), _V0_14, ("10",), tokens=256, auto_cache=True
-    ),
-    KernelRule(_BOTH, ("flashinfer", "flash_attention_2"), _V0_14, ("10",)),
-    *_ATTENTION,
-)
-_MLA_HOPPER = KernelRule((LATENT,), ("flash_attention_mla", "flash_mla"), _V0_14_MLA, ("9",))
-_KERNELS_0_14 = (
-    *_ATTENTION_0_14,
-    KernelRule((LATENT,), ("cutlass_mla", "flashinfer_mla"), _V0_14_MLA, ("10",)),
-    _MLA_HOPPER,
-)
-_V0_19_MLA = "vLLM 0.19.1 platforms/cuda.py:58-98"
-_KERNELS_0_19 = (
-    *_ATTENTION_0_14,
-    KernelRule((LATENT,), ("flashinfer_mla", "cutlass_mla"), _V0_19_MLA, ("10",)),
-    _MLA_HOPPER,
-)
-_V0_24 = "vLLM 0.24.0 platforms/cuda.py:143-160, v1/attention/backends/fa_utils.py"
-_V0_24_FP8 = "vLLM 0.24.0 fused_moe/oracle/fp8.py:75-115"
-_FP8 = ("trtllm", "flashinfer_cutlass", "deep_gemm", "cutlass", "triton", "marlin")
-_UNQUANTIZED = "vLLM 0.24.0 fused_moe/oracle/unquantized.py:62-80"
-_KERNELS_0_24 = (
-    KernelRule((PROMPTS,), ("trtllm_gen", "flashinfer", "flash_attention_4"), _V0_24, ("10",), auto_cache=True),
-    KernelRule(
-        (DECODES,), ("trtllm_gen", "flashinfer", "flash_attention_4"), _V0_24, ("10",), tokens=256, auto_cache=True
-    ),
-    KernelRule(_BOTH, ("flashinfer", "flash_attention_4"), _V0_24, ("10",)),
-    *_ATTENTION,
-    KernelRule((LATENT,), ("flashinfer_mla", "cutlass_mla"), _V0_19_MLA, ("10",)),
-    _MLA_HOPPER,
-    KernelRule((LATENT,), ("triton_mla",), "vLLM 0.24.0 platforms/cuda.py:130", ("12",)),
-    KernelRule((EXPERTS,), ("triton",), _V0_24_FP8, ("9",), scheme="fp8_block", over_experts=False),
-    KernelRule((EXPERTS,), ("flashinfer_cutlass",), _V0_24_FP8, ("9",), scheme="fp8_block", over_experts=True),
-    KernelRule((EXPERTS,), _FP8, _V0_24_FP8, scheme="fp8_block"),
-    KernelRule((EXPERTS,), _FP8, _V0_24_FP8, scheme="fp8"),
-    KernelRule(
-        (EXPERTS,), ("trtllm", "cute_dsl", "flashinfer_cutlass", "cutlass", "marlin"),
-        "vLLM 0.24.0 fused_moe/oracle/nvfp4.py:165", scheme="nvfp4",
-    ),
-    KernelRule((EXPERTS,), ("triton", "trtllm", "flashinfer_cutlass"), _UNQUANTIZED, ("9",), scheme="bf16"),
-    KernelRule((EXPERTS,), ("trtllm", "flashinfer_cutlass", "triton"), _UNQUANTIZED, scheme="bf16"),
-    KernelRule(
-        (EXPERTS,), ("trtllm", "triton", "marlin"), "vLLM 0.24.0 fused_moe/oracle/mxfp4.py:304-345",
-        scheme="w4a16_mxfp4",
-    ),
-    KernelRule(
-        (EXPERTS,), ("trtllm", "marlin"), "vLLM 0.24.0 fused_moe/oracle/int_wna16.py:88", scheme="int4_wo"
-    ),
-)  # fmt: skip
-_QUANTIZING = Quantizing(
-    norms="fused", activations="fused", attention="kernel",
-    source="vLLM 0.14.1 config/vllm.py:85-165 (Inductor fuses what is adjacent; fuse_attn_quant False)",
-)  # fmt: skip
-
 # ------------------------------------------------------------------------------------------------------ collectives
 
-
-def _custom(most: Mapping[int, float]) -> tuple[Reduction, ...]:
-    """The custom all_reduce for buffers below ``most`` bytes by the number of GPUs; one shot for small ones."""
-    in_one = {2: float(8 * MIB), 4: 512 * KIB, 6: 256 * KIB, 8: 256 * KIB}
-    return (
-        Reduction(ONE_SHOT, {ranks: min(size, most[ranks]) for ranks, size in in_one.items()}),
-        Reduction(TWO_SHOT, most),
-    )
-
-
 #: Source: custom_all_reduce.py of `_COLLECTIVES_0_6`, its limit by GPUs.
-_UP_TO_8_MIB = _custom(dict.fromkeys((2, 4, 6, 8), 8.0 * MIB))
+_UP_TO_8_MIB = custom_shots(dict.fromkeys((2, 4, 6, 8), 8.0 * MIB))
 _COLLECTIVES_0_2 = Collectives("vLLM 0.2.7 model_executor/parallel_utils/communication_op.py:10-19 (torch.distributed)")
 _COLLECTIVES_0_6 = Collectives(
     "vLLM csrc/custom_all_reduce.cuh@036bb685; 0.6.6.post1 custom_all_reduce.py:50-56",
@@ -364,12 +266,12 @@ _COLLECTIVES_0_14 = replace(
     source="vLLM 0.14.1 all_reduce_utils.py:30-66, cuda_communicator.py, symm_mem.py:28-31",
     reductions={
         "9.0": (
-            *_custom({2: 8 * MIB, 4: 8 * MIB, 6: MIB / 2, 8: MIB / 4}),
+            *custom_shots({2: 8 * MIB, 4: 8 * MIB, 6: MIB / 2, 8: MIB / 4}),
             Reduction(MULTIMEM, {4: 32 * MIB, 6: 64 * MIB, 8: 64 * MIB}),
             Reduction(SYMMETRIC, {2: 64 * MIB}),
         ),
         "10.0": (
-            *_custom({2: 2 * MIB, 4: 2 * MIB, 6: MIB, 8: MIB}),
+            *custom_shots({2: 2 * MIB, 4: 2 * MIB, 6: MIB, 8: MIB}),
             Reduction(MULTIMEM, {6: 128 * MIB, 8: 128 * MIB}),
             Reduction(SYMMETRIC, {2: 8 * MIB, 4: 32 * MIB}),
         ),
@@ -387,22 +289,11 @@ _COLLECTIVES_0_19 = replace(
     },
 )  # fmt: skip
 
-# ---------------------------------------------------------------------------------------------------------- sampler
-
-_SAMPLER_0_14 = Sampler(
-    ("allowed and bad words", "bias", "penalties", "argmax", "temperature", "min-p", "top-k and top-p", "draw"),
-    "a sort in PyTorch", "vLLM 0.14.1 v1/sample/sampler.py:21-60; envs.py:51",
-)  # fmt: skip
-_SAMPLER_0_24 = replace(
-    _SAMPLER_0_14, truncates="FlashInfer", source="vLLM 0.24.0 envs.py:49; steps as 0.14.1 v1/sample/sampler.py:21-60",
-    truncation_bytes=FLASHINFER_BYTES,
-)  # fmt: skip
-
 # --------------------------------------------------------------------------------------------------------- releases
 # Months: the newest release before a date, by `uv pip compile --exclude-newer DATE` on 2026-11-22.
 
 _FIRST = Vintage(
-    "0.2", "0.2.7", _HOST_BEFORE_0_2_6, _scheduler_0_2, _CACHE_0_2, _graphs_before_0_2_6, _KERNELS_0_2,
+    "0.2", "0.2.7", _HOST_BEFORE_0_2_6, _scheduler_0_2, _CACHE_0_2, _graphs_before_0_2_6, KERNELS_0_2,
     collectives=_COLLECTIVES_0_2, since="2023-09",
 )  # fmt: skip
 _CAPTURING = replace(
@@ -415,13 +306,13 @@ _REDUCING = replace(
 )  # fmt: skip
 _V0 = replace(
     _REDUCING, version="0.6", read="0.6.6.post1", host=_HOST_0_6, scheduler=_scheduler_0_6, cache=_CACHE_0_6,
-    graphs=_graphs_0_6, kernels=_KERNELS_0_6, collectives=_COLLECTIVES_0_6, since="2024-09",
+    graphs=_graphs_0_6, kernels=KERNELS_0_6, collectives=_COLLECTIVES_0_6, since="2024-09",
 )  # fmt: skip
 # Requests without a temperature: 0.12.0 config/model.py:1500-1552 (generation_config "auto"), unverified before it.
 
 _CORE = Vintage(
-    "0.8", "0.12.0", _HOST_0_8, _scheduler_0_8, _CACHE_0_14, _graphs_0_8, _KERNELS_0_14, _QUANTIZING,
-    _COLLECTIVES_0_6, _SAMPLER_0_14, since="2025-03",  # unverified: that 0.8 is the first with the second core
+    "0.8", "0.12.0", _HOST_0_8, _scheduler_0_8, _CACHE_0_14, _graphs_0_8, KERNELS_0_14, QUANTIZING,
+    _COLLECTIVES_0_6, SAMPLER_0_14, since="2025-03",  # unverified: that 0.8 is the first with the second core
     unasked=CHECKPOINT,
 )  # fmt: skip
 _COLLECTIVES_0_12 = replace(
@@ -432,16 +323,16 @@ _SYMMETRIC = replace(
     collectives=_COLLECTIVES_0_12, since="2025-12",
 )  # fmt: skip
 _V1 = Vintage(
-    "0.14", "0.14.1", _HOST_0_14, _scheduler_0_14, _CACHE_0_14, _graphs_0_14, _KERNELS_0_14, _QUANTIZING,
-    _COLLECTIVES_0_14, _SAMPLER_0_14, since="2026-01", unasked=CHECKPOINT,
+    "0.14", "0.14.1", _HOST_0_14, _scheduler_0_14, _CACHE_0_14, _graphs_0_14, KERNELS_0_14, QUANTIZING,
+    _COLLECTIVES_0_14, SAMPLER_0_14, since="2026-01", unasked=CHECKPOINT,
 )  # fmt: skip
 _FUSING = replace(
-    _V1, version="0.19", read="0.19.1", scheduler=_scheduler_0_19, kernels=_KERNELS_0_19,
+    _V1, version="0.19", read="0.19.1", scheduler=_scheduler_0_19, kernels=KERNELS_0_19,
     collectives=_COLLECTIVES_0_19, since="2026-04",
 )  # fmt: skip
 _NEWEST = replace(
     _FUSING, version="0.24", read="0.24.0", host=_HOST_0_24, scheduler=_scheduler_0_24, cache=_CACHE_0_24,
-    kernels=_KERNELS_0_24, sampler=_SAMPLER_0_24, since="2026-06",
+    kernels=KERNELS_0_24, sampler=SAMPLER_0_24, since="2026-06",
 )  # fmt: skip
 
 VINTAGES = (_FIRST, _CAPTURING, _REDUCING, _V0, _CORE, _SYMMETRIC, _V1, _FUSING, _NEWEST)

@@ -19,22 +19,18 @@ from predictor import engines
 from predictor.engines import CAPTURED, HOSTS, LAUNCHES, Engine, registry
 from predictor.engines import defaults as d
 from predictor.engines.memory import MemoryRule
+from predictor.engines.reductions import ALGORITHMS, NCCL, ONE_SHOT, Collectives, Reduction
 from predictor.engines.releases import as_of
 from predictor.engines.vintage import (
-    ALGORITHMS,
-    NCCL,
     NO_LIMIT,
-    ONE_SHOT,
     OPERATORS,
     ORDERS,
     OVERLAPS,
     PREEMPTIONS,
     Cache,
-    Collectives,
     Graphs,
     Host,
     KernelRule,
-    Reduction,
     Reserve,
     Setting,
     Vintage,

@@ -12,20 +12,15 @@ import predictor
 from predictor import engines
 from predictor.engines import CALLS, CAPTURED, DECODE, PREFILL, Engine, registry
 from predictor.engines import defaults as d
+from predictor.engines.reductions import EITHER_SHOT, MULTIMEM, NCCL, ONE_SHOT, SYMMETRIC, TWO_SHOT
 from predictor.engines.vintage import (
-    EITHER_SHOT,
     FEWEST_OUTPUTS,
     LAST_ARRIVED,
-    MULTIMEM,
-    NCCL,
     NOBODY,
-    ONE_SHOT,
     OUTPUTS,
     PROMPTS_FIRST,
     RUNNING_FIRST,
     SCHEDULING,
-    SYMMETRIC,
-    TWO_SHOT,
     Setting,
 )
 from predictor.hardware.gpu import list_gpus, load_gpu
