@@ -185,7 +185,7 @@ def test_ten_kills_lose_and_double_nothing(started: Path, ceilings: Path, sweeps
             wait_for_a_row(process, out)
             time.sleep(draw.uniform(0.0, 0.3))
         else:  # at any time
-            time.sleep(draw.uniform(0.3, 3.0))
+            time.sleep(draw.uniform(0.3, 2.0))
         process.send_signal(signal.SIGKILL)
         process.wait()
         now = rows_of(out)
@@ -243,9 +243,9 @@ def test_a_worker_that_dies_is_replaced(started: Path, sweeps: Path) -> None:
 
 
 def test_a_worker_that_hangs_is_timed_out(started: Path, sweeps: Path) -> None:
-    microbench(*collect_words(started, sweeps, "--max-cases", 14, "--case-timeout", "8s"), MICROBENCH_FAULT="hang@10")
+    microbench(*collect_words(started, sweeps, "--max-cases", 14, "--case-timeout", "5s"), MICROBENCH_FAULT="hang@10")
     (failure,) = [failure for part in read(started) for failure in part.failed]
-    assert failure["kind"] == "timeout" and failure["reason"] == "no answer within 8 s"
+    assert failure["kind"] == "timeout" and failure["reason"] == "no answer within 5 s"
 
 
 def test_errors_of_a_case_are_rows_of_failures(started: Path, sweeps: Path) -> None:
@@ -297,19 +297,19 @@ def test_the_second_collector_ends_with_one_line(started: Path, sweeps: Path) ->
     out = started
     (lock,) = out.rglob(".lock")
     lock.unlink()
-    long = collect_words(out, sweeps, "--max-cases", 40, "--case-seconds", "0.08s", "--noise", "0.0001")
+    long = collect_words(out, sweeps, "--max-cases", 25, "--case-seconds", "0.04s", "--noise", "0.0001")
     first = subprocess.Popen(command(*long), env=environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         wait_for(lambda: lock.exists() and str(first.pid) in lock.read_text())
         first.send_signal(signal.SIGSTOP)  # it does not end before the second has started
-        second = microbench(*collect_words(out, sweeps, "--max-cases", 40), status=1)
+        second = microbench(*collect_words(out, sweeps, "--max-cases", 25), status=1)
         line = one_error_line(second.stderr)
         assert "is being collected into by process" in line and str(first.pid) in line
     finally:
         first.send_signal(signal.SIGCONT)
         first.wait(timeout=LIMIT_S)
     assert first.returncode == 0
-    waiting = microbench(*collect_words(out, sweeps, "--max-cases", 40, "--wait", "30s", "--json"))
+    waiting = microbench(*collect_words(out, sweeps, "--max-cases", 25, "--wait", "30s", "--json"))
     assert json.loads(waiting.stdout)["left"] == 0
     found = report(out)
     assert found["valid"] and found["duplicates"] == 0

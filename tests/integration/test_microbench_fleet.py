@@ -142,7 +142,7 @@ def cases_of_any(out: Path) -> list[str]:
 
 def test_the_first_session_goes_through_its_steps_and_loses_nothing(sweeps: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    words = ("first-run", "--device", "cpu", "--threads", 1, "--budget", "40s", "--sweeps", sweeps, "--out", out)
+    words = ("first-run", "--device", "cpu", "--threads", 1, "--budget", "24s", "--sweeps", sweeps, "--out", out)
     done = microbench(*words)
     notes = json.loads((out / "first-run.json").read_text())
     steps = ["doctor", "launch overhead", "strata", "side by side", "kill and resume", "collection"]
