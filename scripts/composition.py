@@ -2,7 +2,7 @@
 """How far whole runs may be off beyond their kernels and host: learns `predictor.simulate.interval.LATE_S`, with
 --training `STEP_SHARE` there.
 
-usage: scripts/composition.py --data $TILECAST_DATA [--training] [--artifacts DIR] [--out docs/accuracy-composition.md]
+usage: scripts/composition.py --data $TILECAST_DATA [--training] [--artifacts DIR] [--out docs/accuracy-runs.md]
 
 Every suite with at least 50 rows that can be forecast (7 of training) is left out in turn: the number is learned from
 the others, each suite counting alike, by the smallest mean interval score (Gneiting and Raftery, 2007, equation 43, of
@@ -10,12 +10,15 @@ log latencies at 80 %), and the suite that is left out is counted with it. Last 
 together.
 
 Rows of BERT in `mlperf_training` are no part of it: they do not say how many tokens a sequence has.
+
+--out puts the table into a page, between its lines `<!-- intervals -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import re
 import sys
 import time
 from dataclasses import dataclass, field
@@ -35,6 +38,9 @@ from predictor.files import atomic_write  # noqa: E402
 from predictor.simulate.interval import LATE_S, STEP_SHARE, RunSpread, run_spread  # noqa: E402
 from predictor.training.evaluate import read_suite  # noqa: E402
 from predictor.training.suite import case_forecast  # noqa: E402
+
+#: Where a page has the table.
+MARKED = re.compile(r"(?<=<!-- intervals -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -137,13 +143,14 @@ def main() -> int:
     parser.add_argument("--artifacts", type=Path)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    page = arguments.out.read_text(encoding="utf-8") if arguments.out else ""
+    if arguments.out and not MARKED.search(page):
+        parser.error(f"{arguments.out} has no lines <!-- intervals --> and <!-- end -->, between which the table goes")
     term, folder = STEP if arguments.training else LATE, arguments.data / "ground_truth"
     word = " --training" if term is STEP else ""
     suites = [read(folder / f"{name}.csv", arguments.artifacts, term) for name in term.suites]
     suites = [suite for suite in suites if len(suite.measured) >= term.least]
     lines = [
-        "# Intervals of whole runs",
-        "",
         f"Written by `scripts/composition.py --data $TILECAST_DATA{word}` on {time.strftime('%Y-%m-%d')}.",
         "Each suite was left out of what its intervals are learned from; width: upper over lower end, less one, the",
         "median.",
@@ -162,7 +169,7 @@ def main() -> int:
     text = "\n".join(lines) + "\n"
     print(text, end="")
     if arguments.out:
-        atomic_write(arguments.out, text.encode())
+        atomic_write(arguments.out, MARKED.sub(lambda _: text, page).encode())
     return 0
 
 
