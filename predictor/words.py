@@ -33,7 +33,7 @@ def recomputed(value: str) -> tuple[str, int, int]:
         if between and some.isdecimal() and whole.isdecimal() and len(value) < 24 and int(some) <= int(whole) > 0:
             return "full", int(some), int(whole)
         raise RequestError(f"--recompute {value!r}: expected full:N-of-L, N of the model's L layers, as full:21-of-80")
-    one_of("recompute", value, RECOMPUTES)
+    one_of("recompute", value, (*RECOMPUTES, "full:N-of-L"))
     return value, 0, 0
 
 

@@ -11,13 +11,16 @@ from predictor.estimators.artifact import load_artifacts
 from predictor.hardware.system import SystemSpec, default_system, load_system
 from predictor.parallelism import BREADTH_FIRST, GPIPE, HSDP, INTERLEAVED, NO_SHARD, ONE_F_ONE_B, SCHEDULES
 from predictor.planning.price import price
-from predictor.planning.priced import Priced
+from predictor.planning.priced import Priced, run_of
 from predictor.planning.space import ParallelPlan, Space
 from predictor.request import Request
 from predictor.run import Run
 from predictor.simulate.lower import placed
+from predictor.simulate.plan import plan_of
 from predictor.words import RECOMPUTES
 
+#: How far beside a number of GPUs without a plan one is sought that has some (of our choosing).
+NEAR = 64
 OBJECTIVES = TIME, DOLLARS = "time", "tokens-per-dollar"
 
 
@@ -58,8 +61,10 @@ def search(
     spaces = [space_of(asked, one, count, batch, only) for count in num_gpus]
     plans = [plan for space in spaces for plan in space.plans()]
     if not plans:
-        raise RequestError(_nothing(num_gpus, batch, only))
+        raise RequestError(_nothing(asked, one, num_gpus, batch, only))
     priced = price(plans, replace(asked, mode="train", batch=batch), selector, one.config.layers)
+    if not priced:  # what refuses them all says why
+        plan_of(run_of(replace(asked, mode="train", batch=batch), plans[0], selector))
     legal = len({*plans, *(each.plan for each in priced)})  # cuts that are faster among them
     found = Found(one, spaces[0].system, tuple(num_gpus), batch, legal, priced, dollars)
     ranked = list(priced)  # the fastest first
@@ -91,11 +96,27 @@ def _system(asked: Request, one: Run) -> SystemSpec:
     return asked.system if isinstance(asked.system, SystemSpec) else load_system(asked.system)
 
 
-def _nothing(num_gpus: Sequence[int], batch: int, only: Mapping[str, tuple[Any, ...]]) -> str:
+def _nothing(asked: Request, one: Run, num_gpus: Sequence[int], batch: int, only: Mapping[str, tuple[Any, ...]]) -> str:
+    """The one line for a request without a legal plan: the word that is held to what none has, or the nearest number of
+    GPUs that has one."""
     held = ", ".join(f"{name} {' or '.join(map(str, values))}" for name, values in only.items())
-    counts = " or ".join(map(str, num_gpus))
-    tail = f" with {held}" if held else ""
-    return f"no plan of --num-gpus {counts} shares --global-batch {batch}{tail}; expected sizes that divide each other"
+    line = f"no plan of --num-gpus {' or '.join(map(str, num_gpus))} shares --global-batch {batch}"
+    line += f" with {held}" if held else ""
+    for name in only:
+        rest = {other: values for other, values in only.items() if other != name}
+        plans = [plan for count in num_gpus for plan in space_of(asked, one, count, batch, rest).plans()]
+        if plans:
+            has = sorted({plan.words[name] for plan in plans})
+            return f"{line}; expected {name} {', '.join(_shown(value) for value in has)}"
+    first = num_gpus[0]
+    for count in sorted(range(max(1, first - NEAR), first + NEAR), key=lambda count: (abs(count - first), count)):
+        try:
+            near = next(space_of(asked, one, count, batch, only).plans(), None)
+        except RequestError:  # more than the system has
+            continue
+        if near is not None:
+            return f"{line}; nearest that do: --num-gpus {count}"
+    return f"{line}; expected sizes that divide each other"
 
 
 def neighbours(found: Found, plan: ParallelPlan) -> tuple[tuple[str, Priced], ...]:

@@ -11,10 +11,20 @@ from typing import Any
 from predictor.errors import RequestError, unknown_name
 from predictor.hardware.system import SystemSpec
 from predictor.networks import ModelConfig
-from predictor.parallelism import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B, RING, Parallelism
+from predictor.parallelism import (
+    BREADTH_FIRST,
+    GPIPE,
+    INTERLEAVED,
+    ONE_F_ONE_B,
+    RING,
+    SCHEDULES,
+    SHARDS,
+    Parallelism,
+)  # fmt: skip
 from predictor.passes.pipeline import chunks_of
 from predictor.passes.tensor_parallel import check_tensor
 from predictor.planning.cuts import near_even
+from predictor.words import one_of, recomputed
 
 #: Sequences of a micro-batch that are tried, at most; tokens that cp leaves a rank of a sequence, at least; chunks of a
 #: pipeline stage, at most. Chosen by hand, not from data: beyond them plans want micro-batches, or wait for each other.
@@ -66,6 +76,7 @@ class ParallelPlan:
 
 #: What plans can be held to; their cuts follow from the rest.
 WORDS = tuple(field.name for field in fields(ParallelPlan) if field.name != "stage_layers")
+_CHOICES = {"shard": SHARDS, "schedule": SCHEDULES}
 #: Words whose values are whole numbers.
 _NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch")
 
@@ -99,6 +110,10 @@ def _value(name: str, text: str, where: str) -> Any:
         if not (text.isascii() and text.isdigit() and 0 < int(text) < 10**7):
             raise RequestError(f"--only {where}: {text!r}; expected whole numbers from 1 on")
         return int(text)
+    if name == "recompute":
+        recomputed(text)
+    else:
+        one_of(name, text, _CHOICES[name])
     return text
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from math import gcd
+from typing import Any
 
 from predictor.errors import TilecastError
 from predictor.hardware.gpu import GPUSpec
@@ -33,42 +36,49 @@ def advised(memory: Memory, run: Run) -> Memory:
 
 def _change(run: Run, memory: Memory) -> str:
     """The first change of a step of training, the least first, with which it fits; in words."""
-    for words, work in (*_changes(run.work), *_on_more(run)):
-        at = replace(run, work=work)
-        if least_of_training(at) > memory.capacity:
-            continue
+    for words, changed in (*_changes(run.work), *_on_more(run)):
         try:
+            at = replace(run, work=changed())
+            if least_of_training(at) > memory.capacity:
+                continue
             held = memory_of(at, plan_of(at))
-        except TilecastError:  # what does not divide
+        except TilecastError:  # what does not divide, or does not go together
             continue
         if held.fits:
             return f"It fits with {words}"
     return f"No single change makes it fit (recompute, micro-batch, shard, tp, pp); {_spread(memory)}"
 
 
-def _changes(work: Workload) -> Iterator[tuple[str, Workload]]:
-    """Changes on as many GPUs: what costs time alone, then what spreads the state, then other degrees."""
+def _changes(work: Workload) -> Iterator[tuple[str, Callable[[], Workload]]]:
+    """Changes on as many GPUs: what costs time alone, then what spreads the state, then other degrees. In words, with
+    what makes the work, which is refused where other words of it do not allow the change."""
     over = work.parallelism
     for kind in ("selective", "full"):
         if work.recompute != kind and work.recompute != "full":
-            yield f"--recompute {kind}", replace(work, recompute=kind)
+            yield f"--recompute {kind}", partial(replace, work, recompute=kind)
     if work.sequences_a_pass > 1:
-        yield "--micro-batch 1", replace(work, micro_batch=1)
-        yield "--micro-batch 1 --recompute full", replace(work, micro_batch=1, recompute="full")
+        yield "--micro-batch 1", partial(replace, work, micro_batch=1)
+        yield "--micro-batch 1 --recompute full", partial(replace, work, micro_batch=1, recompute="full")
+
+    def other(degrees: dict[str, Any], **more: Any) -> Workload:
+        return replace(work, parallelism=replace(over, **degrees), **more)
+
     for shard in SHARDS[1 + SHARDS.index(over.shard) : 4] if over.dp > 1 and over.shard != HSDP else ():
-        yield f"--shard {shard}", replace(work, parallelism=replace(over, shard=shard))
-        spread = replace(work, parallelism=replace(over, shard=shard), recompute="full", micro_batch=1)
+        yield f"--shard {shard}", partial(other, {"shard": shard})
+        spread = partial(other, {"shard": shard}, recompute="full", micro_batch=1)
         yield f"--shard {shard} --micro-batch 1 --recompute full", spread
     for name in ("tp", "pp"):
-        degree = 2 * getattr(over, name)
         if over.dp % 2 == 0:
-            degrees = replace(over, **{name: degree, "dp": over.dp // 2})
-            yield f"--{name} {degree} --dp {degrees.dp}", replace(work, parallelism=degrees)
-            full = replace(work, parallelism=degrees, micro_batch=1, recompute="full")
-            yield f"--{name} {degree} --dp {degrees.dp} --micro-batch 1 --recompute full", full
+            degrees = {name: 2 * getattr(over, name), "dp": over.dp // 2}
+            words = f"--{name} {degrees[name]} --dp {degrees['dp']}"
+            if over.ep > 1 and degrees["dp"] * over.cp % over.ep:
+                degrees["ep"] = gcd(over.ep, degrees["dp"] * over.cp)
+                words += f" --ep {degrees['ep']}"
+            yield words, partial(other, degrees)
+            yield f"{words} --micro-batch 1 --recompute full", partial(other, degrees, micro_batch=1, recompute="full")
 
 
-def _on_more(run: Run) -> Iterator[tuple[str, Workload]]:
+def _on_more(run: Run) -> Iterator[tuple[str, Callable[[], Workload]]]:
     """More GPUs of a node for a run of one: replicas that share the batch, and spread the whole state."""
     from predictor.hardware.system import default_system  # a run of one GPU that fits starts without it
 
@@ -84,9 +94,9 @@ def _on_more(run: Run) -> Iterator[tuple[str, Workload]]:
             spread = Parallelism(dp, dp=dp, shard="zero3")
             micro = min(work.sequences_a_pass, work.batch // dp)
             if work.batch // dp % micro == 0:
-                changed = replace(work, parallelism=spread, system=system, micro_batch=micro)
+                changed = partial(replace, work, parallelism=spread, system=system, micro_batch=micro)
                 yield f"--dp {dp} --shard zero3", changed
-                yield f"--dp {dp} --shard zero3 --recompute full", replace(changed, recompute="full")
+                yield f"--dp {dp} --shard zero3 --recompute full", partial(changed, recompute="full")
 
 
 def _smallest(run: Run, memory: Memory) -> int | None:

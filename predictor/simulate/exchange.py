@@ -47,6 +47,12 @@ class Exchange:
         inner = replicas
         if over.shard == HSDP:
             inner = max(1, min(replicas, system.gpus_per_node // over.tp))
+            if inner == 1 < replicas:
+                fits = f", or --tp {system.gpus_per_node // 2}" if system.gpus_per_node > 1 else ""
+                raise RequestError(
+                    f"--shard hsdp: --tp {over.tp} leaves one replica in a node of {system.id} ({system.gpus_per_node}"
+                    f" GPUs); expected zero3{fits}"
+                )
             if replicas % inner:
                 raise RequestError(
                     f"--shard hsdp: {inner} GPUs of a node do not divide {replicas} replicas; expected zero3"

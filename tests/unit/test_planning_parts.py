@@ -73,6 +73,9 @@ def test_held_to_what_was_asked_for() -> None:
         ("tp=", "WORD=VALUE"),
         ("tp=x", "whole numbers"),
         ("sp=maybe", "sp=true"),
+        ("shard=zero9", "nearest: zero3"),
+        ("schedule=fifo", "breadth_first"),
+        ("recompute=some", "full:N-of-L"),
     ],
 )
 def test_what_plans_cannot_be_held_to(text: str, said: str) -> None:

@@ -217,6 +217,17 @@ def test_what_does_not_fit_says_what_would() -> None:
     assert not answer.memory.fits and answer.memory.advice.startswith("It fits with --")
 
 
+def test_advice_halves_the_replicas_that_experts_are_shared_over() -> None:
+    words = {"mode": "train", "execution": "megatron", "dp": 8, "ep": 8, "batch": 8, "seq_len": 131072}
+    answer = predictor.predict("mixtral-8x7b", "h100", shard="zero3", recompute="full", **words)
+    assert not answer.memory.fits and "--tp 2 --dp 4 --ep 4" in answer.memory.advice
+
+
+def test_hsdp_needs_replicas_in_a_node() -> None:
+    with pytest.raises(RequestError, match=r"--tp 8 leaves one replica in a node .*; expected zero3, or --tp 4"):
+        ask("gpt2-medium", tp=8, dp=4, shard="hsdp", execution="eager")
+
+
 def test_moments_of_8_bits_take_a_quarter_and_less_time() -> None:
     wide, narrow = ask(dp=2), ask(dp=2, optimizer="adam_8bit")
     assert narrow.memory.optimizer == pytest.approx(wide.memory.optimizer / 4, rel=0.01)
