@@ -52,9 +52,9 @@ def _rotary(w: Writer, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     cos, sin = w.rotations or (w.table("rotary table", n * c.qk_rope_dim),) * 2
     size = n * c.qk_rope_dim * w.size
     found = []
-    for which, x, heads in (("q", q, c.heads), ("k", k, 1)):
+    for which, x in (("q", q), ("k", k)):
         part = _slice(x, "head_dim", c.qk_rope_dim, part=True)
-        half = Tensor("half", ("tokens", "heads", "head_dim"), (n, heads, c.qk_rope_dim // 2), w.act)
+        half = Tensor("half", part.axes, (*part.shape[:-1], c.qk_rope_dim // 2), w.act)
         y = w.each(f"rotary {which} products", "mul", part, cos, sin, out=half, inputs=1, extra=size, count=4, calls=2)
         y = w.each(f"rotary {which} sums", "add", y, y.detached(), count=2)
         whole = Tensor("rotated", part.axes, part.shape, w.act)
@@ -107,7 +107,8 @@ def _expanded(w: Writer, q: Tensor, latent: Tensor, rope: Tensor) -> Tensor:
     """Keys and values of every head from the latent vectors of all positions."""
     c, step = w.config, w.step
     rows, a = step.kv_tokens, c.heads
-    kept = latent.view(("kv", "latent"), (rows, c.kv_lora_rank))
+    # without a cache there are the tokens of this pass alone, whose axes say which a rank has (sequence parallelism)
+    kept = latent.view(("kv", "latent"), (rows, c.kv_lora_rank)) if step.cached else latent
     width = c.qk_nope_dim + c.v_head_dim
     kv = w.linear("attention.kv_b", "attention kv_b", kept, a * width, "heads")
     kv = kv.view(("kv", "heads", "head_dim"), (rows, a, width))

@@ -49,7 +49,7 @@ def rotary(nodes: list[Node], on: Fusion) -> list[Node]:
         on.stands_for.update({id(made): x for made, x in zip(outputs, inputs, strict=True)})
         return []
     tokens = math.prod(inputs[0].shape[:-2])
-    heads = sum(x.elements // (tokens * x.shape[-1]) for x in inputs)
+    heads = sum(-(-x.elements // (tokens * x.shape[-1])) for x in inputs)
     fused = Rotary(nodes[0].op.dtype, tokens, heads, turned // (tokens * heads))
     return [Node(fused, "rotary", tuple(map(on.of, inputs)), outputs, scope=scope)]
 

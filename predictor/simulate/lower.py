@@ -141,7 +141,8 @@ def lower(
 
             now = training is not None and training.scales_now and formats.linear.dtype == "fp8"
             graph = with_casts(graph, step.lora > 0, formats.linear.quant or (CURRENT if now else ""))
-        if step.lora and sequences and mesh is not None and engine.training and engine.training.whole_adapters:
+        whole_adapters = training is not None and training.whole_adapters
+        if step.lora and sequences and mesh is not None and degree > 1 and whole_adapters:
             from predictor.passes.adapters import on_whole_sequences
 
             graph = on_whole_sequences(graph, mesh, step.batch * step.seq_len // degree, in_pieces)

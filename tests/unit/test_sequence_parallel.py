@@ -124,3 +124,24 @@ def test_layers_run_again_over_split_sequences_as_over_whole_ones(execution: str
         whole, found = (predictor.predict("gpt2", "h100", recompute=again, sp=sp, **words) for sp in (False, True))  # type: ignore[arg-type]
         assert found.flops == pytest.approx(whole.flops, rel=2e-3)
         assert found.memory.activations < whole.memory.activations
+
+
+@each("execution", ("compile", "megatron", "eager"))
+def test_latent_attention_gathers_its_latent_vectors_and_the_part_of_keys_that_turns(execution: str) -> None:
+    """The products down to them run on a rank's tokens, those up from them on all (Megatron Core's
+    multi_latent_attention.py gathers both)."""
+    blocks = graph("deepseek-v2-lite", 2, True, of=engine(execution)).blocks
+    layer = next(block for block in blocks if "layer" in block.name and block.backward_of is None)
+    moved = [node for node in layer.nodes if isinstance(node.op, Collective)]
+    assert not any(node.op.kind == "all_reduce" for node in moved if isinstance(node.op, Collective))
+    gathered = {node.scope: node.outputs[0].shape for node in moved}
+    assert gathered["attention kv_b all_gather"] == (2, 256, 512)
+    assert gathered["key assembly all_gather"] == (2, 256, 64)
+    rows = {node.name: node.op.m for node in layer.nodes if isinstance(node.op, Gemm)}
+    assert (rows["attention kv_a"], rows["attention kv_b"]) == (256, 512)
+
+
+def test_sequences_that_no_rank_shares_leave_adapters_as_they_are() -> None:
+    words = {"mode": "train", "execution": "megatron", "cp": 2, "lora": 8, "batch": 2, "seq_len": 256}
+    one, same = (predictor.predict("llama-3.1-8b", "h100", sp=sp, **words) for sp in (False, True))  # type: ignore[arg-type]
+    assert one.latency_s == same.latency_s

@@ -34,7 +34,10 @@ PLANS: tuple[dict[str, Any], ...] = (
     {"tp": 2, "pp": 2, "dp": 4}, {"tp": 2, "pp": 4, "dp": 2, "sp": True, "shard": "zero1", "recompute": "selective"},
     {"dp": 8, "shard": "zero3", "execution": "eager"}, {"dp": 16, "shard": "hsdp", "execution": "eager"},
     {"pp": 2, "schedule": "gpipe"}, {"tp": 2, "dp": 2, "recompute": "full:3-of-12"},
+    {"dp": 16, "software": "megatron 2021"},
 )  # fmt: skip
+#: Words that say what runs, not where.
+ALIKE = ("recompute", "execution", "software")
 
 
 def ask(model: str | ModelConfig = "gpt2", **words: Any) -> Forecast:
@@ -74,8 +77,7 @@ def test_parts_make_up_the_step(words: dict[str, Any]) -> None:
 @each("words", PLANS)
 def test_flops_are_conserved_over_ranks(words: dict[str, Any]) -> None:
     """But for what every rank of a tensor-parallel group does by itself, and vocabularies that are padded."""
-    kind = words.get("recompute", "none")
-    whole = ask(**{"recompute": kind, "execution": words.get("execution", "megatron")}).flops
+    whole = ask(**{name: words[name] for name in ALIKE if name in words}).flops
     found = ask(**words)
     gpus = found.run.work.parallelism.num_gpus
     assert found.flops * gpus == pytest.approx(whole, rel=0.02 if "tp" in words else 1e-9)
@@ -288,7 +290,7 @@ def kernel_bytes(found: Forecast) -> float:
 @each("words", PLANS)
 def test_bytes_are_conserved_over_ranks(words: dict[str, Any]) -> None:
     """Replicas and stages move what one GPU moves; ranks that share a layer no less, since each reads what all need."""
-    alike = {"recompute": words.get("recompute", "none"), "execution": words.get("execution", "megatron")}
+    alike = {name: words[name] for name in ALIKE if name in words}
     whole, found = kernel_bytes(ask(**alike)), kernel_bytes(ask(**words))
     if "tp" in words:
         assert whole * (1 - 1e-3) <= found < whole * 1.7
