@@ -19,7 +19,7 @@ from predictor.simulate.lower import placed
 from predictor.simulate.plan import plan_of
 from predictor.words import RECOMPUTES
 
-#: How far beside a number of GPUs without a plan one is sought that has some (of our choosing).
+#: How far beside a number of GPUs without a plan one is sought that has some. Chosen by hand, not from data.
 NEAR = 64
 OBJECTIVES = TIME, DOLLARS = "time", "tokens-per-dollar"
 
