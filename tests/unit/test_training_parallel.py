@@ -239,6 +239,7 @@ def test_moments_of_8_bits_take_a_quarter_and_less_time() -> None:
 @each("words", (
     {"tp": 2, "pp": 2, "dp": 2}, {"tp": 2, "pp": 2, "dp": 2, "shard": "zero1", "sp": True},
     {"pp": 2, "dp": 4, "shard": "zero3", "execution": "eager"}, {"pp": 4, "dp": 2, "vpp": 3},
+    {"pp": 4, "dp": 2, "software": "megatron 2021"},
 ))  # fmt: skip
 def test_degrees_commute_where_all_links_are_alike(words: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a node it is all one which GPUs are a pipeline and which are replicas: another numbering, same step."""
