@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from predictor.frontends.torchvision_operators import ready
 from predictor.networks import Step, build
 from predictor.networks.load import load_config
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
+ready()  # transformers imports torchvision, whose wheel may be of another build of torch
 
 #: What is dispatched and launches nothing, by the word before the overload.
 VIEWS = {
