@@ -248,8 +248,9 @@ def test_degrees_commute_where_all_links_are_alike(words: dict[str, Any], monkey
     def relabelled(tp: int, inner: int, outer: int, pp: int, system: SystemSpec) -> Mesh:
         return Mesh((("pp", pp), ("copies", outer), ("dp", inner), ("tp", tp)), system)
 
-    monkeypatch.setattr(exchange, "_step_mesh", relabelled)
-    other = ask(**words)
+    with monkeypatch.context() as patched:  # one test for all words: the next begins with the numbers as they are
+        patched.setattr(exchange, "_step_mesh", relabelled)
+        other = ask(**words)
     assert (other.latency_s, other.phases_s, other.memory) == (numbered.latency_s, numbered.phases_s, numbered.memory)
 
 
