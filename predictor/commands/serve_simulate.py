@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-num-batched-tokens", type=int, metavar="N", help="tokens of a step at most (default: the engine's)")
     add("--prefix-cache", choices=("on", "off"), help="whether prompts share pages (default: the engine's)")
     add("--drafts", type=int, default=0, metavar="K", help="tokens guessed a step by a layer of the model (MTP)")
-    add("--acceptance", type=float, default=0.0, metavar="P", help="chance that a draft is right (with --drafts)")
+    add("--acceptance", type=float, metavar="P", help="chance that a draft is right (with --drafts)")
     add("--replicas", type=int, default=1, metavar="N", help="servers alike that share the requests (default 1)")
     add("--prefill-servers", type=int, metavar="N", help="servers that read prompts alone, for those that decode")
     add("--prefill-tp", type=int, metavar="N", help="tensor parallelism of those (default: --tp)")
@@ -84,10 +84,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         check_rows_path(arguments.out)
     goals, traffic = goals_of(arguments), traffic_of(arguments)
+    if bool(arguments.drafts) != (arguments.acceptance is not None):
+        raise RequestError("--drafts K and --acceptance P go together; expected both or neither")
     prefixes = None if arguments.prefix_cache is None else arguments.prefix_cache == "on"
     options = Options(
-        arguments.max_num_seqs, arguments.max_num_batched_tokens, prefixes, arguments.drafts, arguments.acceptance,
-        arguments.replicas,
+        arguments.max_num_seqs, arguments.max_num_batched_tokens, prefixes, arguments.drafts,
+        arguments.acceptance or 0.0, arguments.replicas,
     )  # fmt: skip
     again = _serving(arguments, traffic, options)
     served = again(1.0)

@@ -110,6 +110,7 @@ def traffic_of(arguments: argparse.Namespace) -> Traffic:
     """The requests; RequestError, one line, for words that do not go together."""
     from predictor.simulate.serving.traffic import made
 
+    _check_drawn(arguments)
     if arguments.trace is not None:
         for name in ("rate", "lengths", "isl", "osl", "concurrency"):
             if getattr(arguments, name) is not None:
@@ -131,6 +132,18 @@ def traffic_of(arguments: argparse.Namespace) -> Traffic:
         arguments.requests if arguments.requests is not None else default, arguments.rate, arguments.concurrency,
         lengths, arguments.isl, arguments.osl, arguments.range, arguments.arrivals, arguments.cv, arguments.seed,
     )  # fmt: skip
+
+
+def _check_drawn(arguments: argparse.Namespace) -> None:
+    """RequestError for a word of how requests are drawn where nothing is drawn by it."""
+    from predictor.simulate.serving.traffic import BURSTS, GAMMA, POISSON
+
+    if arguments.range != 1.0 and (arguments.isl is None or arguments.osl is None):
+        raise RequestError(f"--range {arguments.range:g}: of --isl and --osl; expected both, and no file with lengths")
+    if arguments.arrivals != POISSON and arguments.rate is None:
+        raise RequestError(f"--arrivals {arguments.arrivals}: of --rate; expected --rate R, in requests a second")
+    if arguments.cv != 1.0 and arguments.arrivals not in (GAMMA, BURSTS):
+        raise RequestError(f"--cv {arguments.cv:g}: of --arrivals {GAMMA} or {BURSTS}; expected one of them")
 
 
 def _read(path: str, *, timed: bool = True) -> Traffic:

@@ -136,6 +136,11 @@ def test_a_bad_trace_is_a_line_with_the_row(name: str, capsys: pytest.CaptureFix
         (("--rate", "2", "--isl", "9", "--osl", "9", "--out", "a.txt"), ".csv or .parquet"),
         (("--rate", "2", "--isl", "9", "--osl", "9", "--execution", "eager"), "serves no requests"),
         (("--rate", "2", "--isl", "9", "--osl", "9", "--max-num-seqs", "0"), "--max-num-seqs 0"),
+        (("--rate", "2", "--isl", "9", "--osl", "9", "--acceptance", "0.5"), "--drafts K and --acceptance P"),
+        (("--rate", "2", "--isl", "9", "--osl", "9", "--drafts", "2"), "--drafts K and --acceptance P"),
+        (("--rate", "2", "--isl", "9", "--osl", "9", "--cv", "3"), "--cv 3: of --arrivals gamma or bursts"),
+        (("--concurrency", "2", "--isl", "9", "--osl", "9", "--arrivals", "gamma"), "--arrivals gamma: of --rate"),
+        (("--rate", "2", "--lengths", "a.csv", "--range", "0.5"), "--range 0.5: of --isl and --osl"),
     ],
 )
 def test_wrong_words_are_refused(words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:

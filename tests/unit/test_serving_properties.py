@@ -20,7 +20,7 @@ from predictor.request import Request
 from predictor.run import Run
 from predictor.simulate.serving.deployment import Options, deploy
 from predictor.simulate.serving.simulator import Served, serve
-from predictor.simulate.serving.traffic import BURSTS, GAMMA, Traffic, arrivals, made
+from predictor.simulate.serving.traffic import BURSTS, GAMMA, TOKENIZER_S, TURNAROUND_S, Traffic, arrivals, made
 
 SERVING = ("vllm", "sglang", "tensorrt_llm")
 CASES = [*((name, "") for name in SERVING), ("vllm", "0.6"), ("vllm", "0.2.7"), ("vllm", "0.19"), ("sglang", "0.4")]
@@ -121,6 +121,15 @@ def test_alone_a_request_takes_what_one_batch_takes(execution: str) -> None:
     phases = forecast(replace(run, work=work), intervals=False).phases_s
     assert served.ttft_s[0] == pytest.approx(phases["ttft"], rel=0.03)  # power holds a long run's products
     assert served.tpot_s[0] == pytest.approx(phases["tpot"], rel=0.005)
+
+
+def test_a_client_who_waits_for_answers_waits_for_the_tokenizer_too() -> None:
+    """One client after the other finds the server idle: the way there is all that its first token takes longer."""
+    run = run_of("vllm", gpu="h100")
+    for isl in (200, 8000):
+        alone = serve(run, made(1, 1.0, None, None, isl, 20)).ttft_s[0]
+        asked = serve(run, made(3, None, 1, None, isl, 20)).ttft_s
+        assert asked - alone == pytest.approx([TURNAROUND_S + isl * TOKENIZER_S] * 3, rel=1e-6)
 
 
 def test_more_gpus_are_never_worse() -> None:

@@ -102,7 +102,10 @@ def deploy(run: Run, options: Options, longest: int) -> Deployment:
     size = page_tokens(engine, attention_kernel(engine, DECODE, run.gpu, latent=run.config.is_mla) or "") or 1
     tokens = int(memory.kv_cache_capacity / each_token)
     if not tokens:
-        raise RequestError(f"{run.config.name} on {run.gpu.id}: no memory is left for a KV cache; expected more GPUs")
+        raise RequestError(
+            f"{run.config.name} on {run.gpu.id}: no memory is left for a KV cache;"
+            " expected more GPUs, or a larger --memory-fraction"
+        )
     pages = tokens // size // lanes
     if pages * size < longest:
         raise RequestError(

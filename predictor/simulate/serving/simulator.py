@@ -145,7 +145,7 @@ class _Loop:
         )  # fmt: skip
         if not place:
             self.times[index] = Times(at_s)
-        seen = at_s if place else at_s + traffic.turnaround_s
+        seen = at_s if place else at_s + traffic.on_its_way_s(index)
         min(self.pools[place], key=lambda server: server.load).offer(one, seen)
 
 

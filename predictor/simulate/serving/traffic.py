@@ -13,9 +13,12 @@ from predictor.roofline import FloatArray
 IntArray = npt.NDArray[np.int64]
 #: How requests arrive: independently; with gaps of a gamma distribution; many at once; at one pace.
 ARRIVALS = POISSON, GAMMA, BURSTS, CONSTANT = "poisson", "gamma", "bursts", "constant"
-#: From an answer to the next request of its client, through detokenizer, network and tokenizer. Chosen by hand, not
-#: from data: it takes some time, so that the engine's next step has begun; from 1 to 5 ms answers change by about 1 %.
+#: From an answer to the next request of its client, through detokenizer and network. Chosen by hand, not from data: it
+#: takes some time, so that the engine's next step has begun; from 1 to 5 ms answers change by about 1 %.
 TURNAROUND_S = 1e-3
+#: A token of a prompt in the tokenizer before the engine. Source: scripts/tokenizer_time.py on 2026-11-23, on a core of
+#: an AMD EPYC (2.8 us of 4,096 tokens, 2.2 of 1,024, prompts from 1.7 to 3.7).
+TOKENIZER_S = 2.8e-6
 #: Most requests of one simulation: a guard, chosen by hand, not from data.
 MOST = 1_000_000
 
@@ -25,8 +28,8 @@ class Traffic:
     """n requests; arrays of shape (n,). ``arrival_s`` does not fall; of a closed loop, where ``concurrency`` clients
     each wait for their answer before they ask again, it is empty. ``shared``: leading tokens that an earlier prompt
     has, too; ``blocks``: names of each prompt's leading blocks (`predictor.engines.scheduling.Sequence`), empty where
-    nobody names them. ``turnaround_s``: from a client's answer to its next request in the engine, which is in the
-    request's time."""
+    nobody names them. ``turnaround_s``: from a client's answer to its next request in the engine, and
+    ``tokenizer_s`` more for each token of its prompt, which are in the request's time."""
 
     arrival_s: FloatArray
     input_tokens: IntArray
@@ -34,10 +37,15 @@ class Traffic:
     shared: IntArray
     concurrency: int = 0
     turnaround_s: float = 0.0
+    tokenizer_s: float = 0.0
     blocks: tuple[tuple[int, ...], ...] = ()
 
     def __len__(self) -> int:
         return len(self.input_tokens)
+
+    def on_its_way_s(self, index: int) -> float:
+        """Seconds from when a client sends a request until the engine has it."""
+        return self.turnaround_s + self.tokenizer_s * float(self.input_tokens[index])
 
     def first(self, requests: int) -> Traffic:
         """The first so many of them; RequestError where there are not as many."""
@@ -46,7 +54,7 @@ class Traffic:
         n = requests
         return Traffic(
             self.arrival_s[:n], self.input_tokens[:n], self.output_tokens[:n], self.shared[:n], self.concurrency,
-            self.turnaround_s, self.blocks[:n],
+            self.turnaround_s, self.tokenizer_s, self.blocks[:n],
         )  # fmt: skip
 
 
@@ -111,6 +119,6 @@ def made(
         inputs, outputs = spread(isl, requests, least, seed + 2), spread(osl, requests, least, seed + 3)
         shared = np.zeros(requests, dtype=np.int64)
     if concurrency is not None:
-        return Traffic(np.zeros(0), inputs, outputs, shared, concurrency, TURNAROUND_S)
+        return Traffic(np.zeros(0), inputs, outputs, shared, concurrency, TURNAROUND_S, TOKENIZER_S)
     assert rate is not None
     return Traffic(arrivals(requests, rate, how, cv, seed), inputs, outputs, shared)
