@@ -78,3 +78,13 @@ def test_rows_can_be_asked_with_other_cells(script: ModuleType, capsys: pytest.C
         with pytest.raises(SystemExit) as ended:
             script.given(parser, text)
         assert ended.value.code == 2 and f"--set '{text}': expected COLUMN=CELL" in capsys.readouterr().err
+
+
+def test_the_slowest_board_sets_the_pace_of_kernels(script: ModuleType) -> None:
+    rows, configs = suite("korthikanti_layer")
+    (row, one), *_ = script.forecasts(rows[:1], configs, {})[0]
+    assert script.slowest(row, one, 0.0) == one.latency_s
+    longer = [script.slowest({**row, "num_gpus": str(n)}, one, 0.01) - one.latency_s for n in (1, 2, 8, 1024)]
+    kernels = script.parts(one)[0]
+    assert longer[0] == 0.0 and longer[1] / kernels == pytest.approx(0.01 / 3.14159**0.5, rel=0.05)
+    assert longer == sorted(longer) and longer[3] / kernels == pytest.approx(0.0325, rel=0.02)
