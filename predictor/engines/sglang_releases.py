@@ -28,6 +28,7 @@ from predictor.engines.vintage import (
     Setting,
     Vintage,
     Wait,
+    sizes_up_to,
 )
 
 #: Bytes of a MiB, by definition.
@@ -94,7 +95,7 @@ _CACHE_0_4 = Cache(1, prefixes=True, source="SGLang 0.5.9 server_args.py", unver
 
 def _graphs_0_4(setting: Setting) -> Graphs:
     largest = 8 if setting.memory_gib < 25 else 160
-    return Graphs((1, 2, 4, *range(8, largest + 1, 8)), "SGLang 0.4.0 cuda_graph_runner.py:128-137")
+    return Graphs(sizes_up_to(largest), "SGLang 0.4.0 cuda_graph_runner.py:128-137")
 
 
 def _graphs_0_4_10(setting: Setting) -> Graphs:
@@ -106,23 +107,21 @@ def _graphs_0_5(setting: Setting) -> Graphs:
     largest = 512 if setting.memory_gib > 156 else 256 if setting.memory_gib > 90 else 160
     if setting.memory_gib < 35:
         largest = 8 if setting.tp < 4 else 80
-    sizes: tuple[int, ...] = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
+    sizes = sizes_up_to(largest)
     if setting.drafts:
-        sizes = (*range(1, 9), *range(10, 33, 2), *range(40, 64, 8), *range(80, 161, 16), *range(168, 257, 8))
+        few = (*range(1, 9), *range(10, 33, 2), *range(40, 64, 8), *range(80, 161, 16))
+        sizes = sizes_up_to(min(largest, 256), few)
     return Graphs(
-        tuple(size for size in sizes if size <= largest),
-        "SGLang 0.5.1.post1 model_executor/cuda_graph_runner.py:165-190, server_args.py:418-424",
+        sizes, "SGLang 0.5.1.post1 model_executor/cuda_graph_runner.py:165-190, server_args.py:418-424",
     )  # fmt: skip
 
 
 def _graphs_0_5_9(setting: Setting) -> Graphs:
     """1, 2, 4, 8, 12, in steps of 8 to 256, of 16 to 512; with drafts 1 to 8, of 2 to 32, from 40 of 4 to 64."""
     largest = largest_graph(setting.memory_gib, setting.tp)
-    sizes: tuple[int, ...] = (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 513, 16))
-    if setting.drafts:
-        sizes = (*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8), *range(272, 513, 16))
+    few = (*range(1, 9), *range(10, 33, 2), *range(40, 65, 4)) if setting.drafts else (1, 2, 4, 8, 12)
     return Graphs(
-        tuple(size for size in sizes if size <= largest), "SGLang 0.5.9 server_args.py:935-992,1079-1107,604",
+        sizes_up_to(largest, few), "SGLang 0.5.9 server_args.py:935-992,1079-1107,604",
         unverified="with drafts, sizes above 64" if setting.drafts else "",
     )  # fmt: skip
 

@@ -159,6 +159,13 @@ class Graphs:
         return self.sizes[place] if place < len(self.sizes) else tokens
 
 
+def sizes_up_to(largest: int, first: tuple[int, ...] = (1, 2, 4)) -> tuple[int, ...]:
+    """Sizes that engines capture: ``first``, from there on in steps of 8 to 256 and of 16 to 512, none above
+    ``largest``."""
+    after = 8 * (first[-1] // 8 + 1)
+    return tuple(size for size in (*first, *range(after, 257, 8), *range(272, 513, 16)) if size <= largest)
+
+
 # ------------------------------------------------------------------------------------------------------------- host
 
 

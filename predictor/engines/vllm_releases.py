@@ -25,6 +25,7 @@ from predictor.engines.vintage import (
     Setting,
     Vintage,
     Wait,
+    sizes_up_to,
 )
 from predictor.engines.vllm_kernels import (
     KERNELS_0_2,
@@ -135,8 +136,7 @@ def _graphs_before_0_2_6(setting: Setting) -> Graphs:
 
 def _graphs_0_2(setting: Setting) -> Graphs:
     """1, 2, 4, 8, 16 ... 256; logits and sampler are outside."""
-    sizes = (1, 2, 4, *range(8, 257, 8))
-    return Graphs(sizes, "vLLM 0.2.7 worker/model_runner.py:21-23,193-208", longest=8192)
+    return Graphs(sizes_up_to(256), "vLLM 0.2.7 worker/model_runner.py:21-23,193-208", longest=8192)
 
 
 def _graphs_0_6(setting: Setting) -> Graphs:
@@ -147,9 +147,8 @@ def _graphs_0_6(setting: Setting) -> Graphs:
 def _graphs_0_14(setting: Setting) -> Graphs:
     """1, 2, 4, in steps of 8 to 256, of 16 to twice the sequences of a step with their drafts, 512 at most."""
     largest = min(2 * _scheduler_0_14(setting).sequences * (1 + setting.drafts), 512)
-    sizes = tuple(size for size in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)) if size <= largest)
     return Graphs(
-        sizes, prompt_tokens=largest,
+        sizes_up_to(largest), prompt_tokens=largest,
         source="vLLM 0.14.1 config/vllm.py:1068-1160,135-150; config/compilation.py:60-66 (FULL_AND_PIECEWISE)",
     )  # fmt: skip
 
