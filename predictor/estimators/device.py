@@ -17,7 +17,7 @@ from typing import Any
 
 from predictor.dtypes import bytes_of
 from predictor.errors import UnsupportedError
-from predictor.hardware.generation import memory_latency_s
+from predictor.hardware.generation import fetches_tiles, memory_latency_s
 from predictor.hardware.gpu import L2_PORT_BYTES, GPUSpec
 from predictor.roofline import FloatArray
 
@@ -48,6 +48,13 @@ STATIC = 0.2
 #: nvidia-smi, 46,068 of an A40's 49,140 MiB with ECC on. Shares of the bandwidth are learned on boards with HBM, whose
 #: check bits lie apart, and on GDDR6 with them inside (15/16 of the data sheet at best); without them, all is data.
 _CHECK_BYTES = 1.0
+#: What reads reach of HBM's data-sheet rate, over what they reach of GDDR's, rounded. Source: RRZE-HPC/gpu-benches
+#: gpu-stream and gpu-l2-cache, and a B200 note: A40 and L40 0.98; A100 80 GB 0.87, H100 PCIe 0.95, H200 0.81, B200
+#: 0.88. With 0.85 products on boards left out come out alike (docs/accuracy.md, What products read).
+_STACKED = 0.9
+#: Share of an SM's shared memory that copies in flight fill: kernels have 3 to 5 stages of a tile, of which the others
+#: are read or wait. Chosen by hand, not from data; 0.2 and 0.28 do alike on A100, L40S and RTX PRO 6000 left out.
+_IN_FLIGHT = 0.25
 #: Of the need that is left for the clock at least, chosen by hand, not from data: no catalogue board is near it.
 _LEAST = 1e-3
 #: W per TFLOP/s of fp32 peak that a board needs to hold its clock in a long run of GEMMs, by architecture, where no
@@ -74,7 +81,8 @@ class Device:
     ``tensor_rate``: of that dtype over what tensor cores of its generation can, at most 1.
     ``prologue``: steps of 64 elements of K in which a tile's pipeline of copies is filled and drained; a processor,
     whose caches fetch ahead by themselves, has none. ``memory_latency_s``: of one dependent load from device memory.
-    ``tile_rows``: of the smallest tile of a tensor-core instruction.
+    ``tile_rows``: of the smallest tile of a tensor-core instruction. ``fed``: of ``bandwidth``, what a product's copies
+    find (`fed_share`).
     """
 
     peak_flops: float
@@ -86,6 +94,7 @@ class Device:
     prologue: float = 2.0
     memory_latency_s: float = 0.0
     tile_rows: float = MMA_ROWS
+    fed: float = 1.0
 
     def resident(self, moved: FloatArray, share: float, sharpness: float = 4.0) -> FloatArray:
         """The part of ``moved`` bytes (n,) that L2 holds: half where they fill ``share`` of it.
@@ -110,7 +119,8 @@ class Device:
         whole = Device.sheet(gpu, _peak(gpu, dtype) * sustained_share(gpu))
         prologue = 0.0 if gpu.architecture == PROCESSOR else whole.prologue
         rows = float(gpu.matrix_tile_rows or MMA_ROWS)
-        return replace(whole, tensor_rate=tensor_rate(gpu, dtype), prologue=prologue, tile_rows=rows)
+        rate = tensor_rate(gpu, dtype)
+        return replace(whole, tensor_rate=rate, prologue=prologue, tile_rows=rows, fed=fed_share(gpu))
 
     def sustaining(self, flops: Any = 1.0, bandwidth: Any = 1.0) -> Device:
         """This device at such shares of its FLOP/s and of its bytes/s."""
@@ -128,6 +138,26 @@ class Device:
         the rate it is half as much of the time.
         """
         return factor if self.tensor_rate == 1.0 else 1.0 + self.tensor_rate * (factor - 1.0)
+
+
+def fed_share(gpu: GPUSpec) -> float:
+    """The share of `Device.bandwidth`, in (0, 1], that memory, its check bits and copies in flight leave to products.
+
+    Copies that a kernel's warps ask for themselves keep ``_IN_FLIGHT`` of shared memory under way, and each takes the
+    time of its bytes after that of the way to memory: a board whose SMs need more in that time gets less of its memory.
+
+    >>> from predictor.hardware.gpu import load_gpu
+    >>> [round(fed_share(load_gpu(name)), 2) for name in ("l40s", "a100", "rtx-pro-6000", "h100", "mi300x")]
+    [0.89, 0.78, 0.93, 0.9, 0.62]
+    """
+    kind = gpu.memory_type or ""
+    share = _STACKED if kind.startswith("HBM") else 1.0
+    if gpu.ecc in ("inline", "off"):  # `sheet` has what is left without them
+        share *= 1.0 - _CHECK_BYTES / 16.0
+    if fetches_tiles(gpu) or not gpu.shared_memory_per_sm_bytes:
+        return share
+    needed = gpu.memory_bandwidth * memory_latency_s(gpu) / gpu.sm_count
+    return share / (1.0 + needed / (_IN_FLIGHT * gpu.shared_memory_per_sm_bytes))
 
 
 def tensor_rate(gpu: GPUSpec, dtype: str) -> float:

@@ -8,6 +8,9 @@ from predictor.hardware.gpu import GPUSpec
 
 #: Libraries run the same kernels, with mma.sync, on Turing, Ampere, Ada and the Blackwell of graphics cards.
 _MMA_CAPABILITIES = ("7", "8", "12")
+#: Libraries' kernels let a unit of the SM fetch whole tiles (TMA), and their warps ask for no bytes themselves. Compute
+#: capability 12 has the unit, too, but runs the kernels of `_MMA_CAPABILITIES`.
+_FETCHING_CAPABILITIES = ("9", "10", "11")
 #: Compute capabilities whose boards run the kernels of an earlier one, and how fast they run what an instruction set
 #: fixes stands in the catalogue. Source: CUDA C++ Programming Guide 13, family-specific targets, as recalled
 #: (unverified): compute_100f is for 10.0 and 10.3.
@@ -69,3 +72,8 @@ def is_among(gpu: GPUSpec, generations: Collection[str]) -> bool:
 def runs_mma(gpu: GPUSpec) -> bool:
     """Whether tensor cores take mma.sync from registers alone: no wgmma (Hopper), no tensor memory (B200)."""
     return gpu.vendor == "nvidia" and (gpu.compute_capability or "").split(".")[0] in _MMA_CAPABILITIES
+
+
+def fetches_tiles(gpu: GPUSpec) -> bool:
+    """Whether a unit of the SM fetches a product's tiles, as many ahead as there is room for."""
+    return (gpu.compute_capability or "").split(".")[0] in _FETCHING_CAPABILITIES

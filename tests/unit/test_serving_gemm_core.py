@@ -105,7 +105,7 @@ def test_what_quantizing_rows_costs_by_hand() -> None:
     m, k = 65536.0, 65536.0
     moved = 1.5 * 3.0 * m * k - 0.5 * device.l2_bytes
     long = _quantized(_shapes([m], 128.0, k, "fp8"), device)[0]
-    assert long == pytest.approx(moved / (0.75 * device.bandwidth), rel=0.05)
+    assert long == pytest.approx(moved / (0.75 * device.fed * device.bandwidth), rel=0.05)
 
 
 def test_the_fit_tells_quantizing_from_the_product() -> None:

@@ -22,6 +22,7 @@ from predictor.cli import main  # noqa: E402
 from predictor.estimators.artifact import default_artifacts  # noqa: E402
 from predictor.estimators.base import make_batch  # noqa: E402
 from predictor.estimators.cores.gemm import Constants  # noqa: E402
+from predictor.estimators.device import fed_share  # noqa: E402
 from predictor.estimators.serving_gemm import ServingGemm  # noqa: E402
 from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
 from predictor.ops import Gemm, Op  # noqa: E402
@@ -86,7 +87,7 @@ def compute(gpu: GPUSpec, c: Constants, op: Gemm, tile: tuple[int, int], deep: f
 
 def memory(gpu: GPUSpec, c: Constants, op: Gemm, share: float) -> float:
     weights, others = 2.0 * op.n * op.k, 2.0 * op.m * (op.k + op.n)
-    dram = c.dram_efficiency * gpu.memory_bandwidth
+    dram = c.dram_efficiency * fed_share(gpu) * gpu.memory_bandwidth
     l2 = max(dram, gpu.sm_count * c.l2_bytes_per_s_per_sm)
     held = 1 / (1 + (weights / (share * gpu.l2_bytes)) ** 4)
     return max(

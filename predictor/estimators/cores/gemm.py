@@ -44,7 +44,7 @@ class Constants(Named):
     """Constants of the core."""
 
     compute_efficiency: float = constant("share", "of the peak, for an endless tile")  # beyond 1 counts as 1
-    dram_efficiency: float = constant("share", "of DRAM's bandwidth")
+    dram_efficiency: float = constant("share", "of what DRAM gives to copies")
     l2_bytes_per_s_per_sm: float = constant("bytes/s", "rate at which an SM is fed from L2")
     overhead_cycles: float = constant("cycles", "launch, first loads and write-out")
     tile_penalty: float = constant("", "elements: a tile runs at 1 / (1 + this x (1/tm + 1/tn)) of the efficiency")
@@ -188,7 +188,7 @@ class Traffic:
 def traffic(shapes: Shapes, device: Device, constants: Constants) -> Traffic:
     """Time of the bytes: of weights from L2 or DRAM, of activations from L2, of all that L2 cannot hold from DRAM."""
     weights, activations = shapes.weights, shapes.activations
-    dram = device.bandwidth * constants.dram_efficiency
+    dram = device.bandwidth * device.fed * constants.dram_efficiency
     l2 = max(device.sms * constants.l2_bytes_per_s_per_sm, dram)
     share = constants.resident_share if shapes.tiles is None else HELD
     resident = device.resident(weights, share)
