@@ -86,7 +86,7 @@ def _show(
             f"rank correlation, median of {ranks['groups']} groups of one model and traffic: tokens/s a GPU"
             f" {ranks['tokens_per_s_per_gpu']:.3f}, TPOT {ranks['tpot']:.3f}",
         )
-    known = rows[rows["predicted_tpot_ms"].notna()].copy()
+    known = rows[rows["predicted_tpot_ms"].notna() & rows["measured_tpot_ms"].notna()].copy()
     known["ape"] = (known["predicted_tpot_ms"] / known["measured_tpot_ms"] - 1.0).abs()
     for row in known.sort_values("ape", ascending=False).head(arguments.worst).to_dict("records"):
         say(

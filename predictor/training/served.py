@@ -92,17 +92,33 @@ def _number(row: Mapping[str, Any], key: str, default: float) -> float:
         raise RequestError(f"{key} {text!r}: expected a number") from None
 
 
+def _whole(row: Mapping[str, Any], key: str, default: int) -> int:
+    found = float(_number(row, key, default))
+    if not found.is_integer():  # nor is infinity
+        raise RequestError(f"{key} {_text(row, key)}: expected a whole number")
+    return int(found)
+
+
+def _time(row: Mapping[str, Any], key: str) -> float:
+    """Milliseconds; NaN where nobody measured them."""
+    found = _number(row, key, math.nan)
+    if not (math.isnan(found) or 0.0 < found < math.inf):
+        raise RequestError(f"{key} {_text(row, key)}: expected milliseconds above 0")
+    return found
+
+
 def _row(row: dict[str, Any], path: Path, configs: Path | None) -> Case:
     """A service of a closed loop; its note says what is wrong with it."""
-    measured = {name: _number(row, name, math.nan) for name in TIMES}
+    measured = dict.fromkeys(TIMES, math.nan)
     name = _text(row, "case") or f"{_text(row, 'config')} {_text(row, 'concurrency')}"
     empty = Traffic(np.zeros(0), *(np.ones(1, dtype=np.int64),) * 2, np.zeros(1, dtype=np.int64), 1)
     case = Case(name, {}, empty, Options(), measured, row)
     try:
-        clients, isl, osl = (int(_number(row, key, 0)) for key in ("concurrency", "isl", "osl"))
+        measured.update({key: _time(row, key) for key in TIMES})
+        clients, isl, osl = (_whole(row, key, 0) for key in ("concurrency", "isl", "osl"))
         tool = tool_of(_text(row, "origin"))
         least = _number(row, "length_range", tool.least)
-        count = int(_number(row, "requests", tool.rounds * clients))
+        count = _whole(row, "requests", tool.rounds * clients)
         case.traffic = made(count, None, clients, None, isl, osl, least)
         launcher = tool.launchers.get(_text(row, "execution"), Launcher())
         case.options = _options(row, launcher, clients, isl)
@@ -114,7 +130,7 @@ def _row(row: dict[str, Any], path: Path, configs: Path | None) -> Case:
 
 def _options(row: Mapping[str, Any], launcher: Launcher, clients: int, isl: int) -> Options:
     """The limits that a row gives, or that its launcher chose."""
-    sequences, tokens = (int(_number(row, key, 0)) or None for key in ("max_num_seqs", "max_num_batched_tokens"))
+    sequences, tokens = (_whole(row, key, 0) or None for key in ("max_num_seqs", "max_num_batched_tokens"))
     if tokens is None and launcher.room is not None:
         tokens = clients + isl + launcher.room
     return Options(sequences, tokens, captured=clients if launcher.captures else None)
@@ -131,7 +147,7 @@ def _config(row: Mapping[str, Any], path: Path, configs: Path | None) -> str | P
 
 
 def _words(row: Mapping[str, Any], model: str | Path, tool: Tool, launcher: Launcher) -> dict[str, Any]:
-    tp, dp, ep, pp = (int(_number(row, key, 1)) for key in ("tp", "dp", "moe_ep", "pp"))
+    tp, dp, ep, pp = (_whole(row, key, 1) for key in ("tp", "dp", "moe_ep", "pp"))
     dtype, execution, software = (_text(row, key) for key in ("dtype", "execution", "software"))
     chosen = sampling_of(tool, _text(row, "model"), running(execution, software).vintage())
     return {

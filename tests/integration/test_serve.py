@@ -210,6 +210,27 @@ def test_measured_services_are_held_against_the_simulation(tmp_path: Path) -> No
     assert ranks["groups"] == 1 and ranks["tokens_per_s_per_gpu"] == pytest.approx(1.0)
 
 
+@each(
+    ("wrong", "said"),
+    [
+        ({"concurrency": "-4"}, "--concurrency -4: expected 1 to"),
+        ({"concurrency": "inf"}, "concurrency inf: expected a whole number"),
+        ({"concurrency": "4.5"}, "concurrency 4.5: expected a whole number"),
+        ({"isl": "many"}, "isl 'many': expected a number"),
+        ({"tp": "1.5"}, "tp 1.5: expected a whole number"),
+        ({"ttft_ms": "-3"}, "ttft_ms -3"),
+        ({"ttft_ms": "soon"}, "ttft_ms 'soon': expected a number"),
+    ],
+)
+def test_a_wrong_row_of_services_says_so(wrong: dict[str, str], said: str, tmp_path: Path) -> None:
+    path = tmp_path / "services.csv"
+    row = {"execution": "vllm", "gpu": "h100", "model": "llama-3.2-1b", "concurrency": "4", "isl": "9", "osl": "9"}
+    row |= {"tp": "1", "ttft_ms": "3", "tpot_ms": "1"} | wrong
+    path.write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+    (case,) = read_cases(path)
+    assert case.note.startswith(said)
+
+
 def test_evaluate_served_prints_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path, out = tmp_path / "services.csv", tmp_path / "rows.csv"
     path.write_text(

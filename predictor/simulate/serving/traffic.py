@@ -102,7 +102,7 @@ def made(
 ) -> Traffic:  # fmt: skip
     """Requests at a rate, or of a closed loop of ``concurrency`` clients, as long as those of ``lengths``, or drawn
     evenly from ``least`` times ``isl`` and ``osl`` on. RequestError, one line, for values that make no traffic."""
-    for name, value, most in (("requests", requests, MOST), ("concurrency", concurrency, MOST), ("isl", isl, 10**7),
+    for name, value, most in (("concurrency", concurrency, MOST), ("requests", requests, MOST), ("isl", isl, 10**7),
                               ("osl", osl, 10**7)):  # fmt: skip
         if value is not None and not 1 <= value <= most:
             raise RequestError(f"--{name} {value}: expected 1 to {most:,}")
