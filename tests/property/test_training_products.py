@@ -45,4 +45,4 @@ def test_every_product_is_a_forecast_or_a_line() -> None:
         assert all(seconds >= -1e-12 for seconds in answer.exposed_s.values()), (model, words)
         assert answer.memory.total > 0, (model, words)
     assert found > 70, "most of them are plans that can be"
-    assert not [line for line in said if "\n" in line or "expected" not in line and "nearest" not in line]
+    assert not [line for line in said if "\n" in line or ("expected" not in line and "nearest" not in line)]
