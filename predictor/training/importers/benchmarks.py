@@ -15,7 +15,7 @@ from predictor.engines.vintage import CHECKPOINT, Vintage
 
 #: How a checkpoint's generation_config.json has its tokens chosen, where that is not at random by the temperature
 #: alone. Source: the model card of Qwen3-32B (temperature 0.6, top-p 0.95, top-k 20; recalled, unverified here).
-CHOSEN = {"Qwen/Qwen3-32B": "top-p"}
+CHOSEN = {"Qwen/Qwen3-32B": "top-k+top-p"}
 
 
 @dataclass(frozen=True, slots=True)
