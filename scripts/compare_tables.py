@@ -33,9 +33,10 @@ REASONS = {
     " between measured sizes attention and products stand on a line now, which few rows pay for.",
     "Whole MoE models held out": "other rows: B200's and GB200's are among the models held out now.",
     "Collectives, a generation left out": "collectives are in trips to memory since; a headline is 20 rows.",
-    "Serving, end to end": "rows of BERT without padding have attention on padded sequences since, which took T4's fp32"
-    " rows further off; power holds A100's long prefills (+1.3 %); boards without check bits in their memory (RTX 6000"
-    " Ada) are faster, which hid in its runs that it was throttled. A40's two cells were not looked into.",
+    "Serving, end to end": "a decode step reads a cold KV cache since, which is slower on L20's large L2; rows of BERT"
+    " without padding have attention on padded sequences, which took T4's fp32 rows further off; power holds A100's"
+    " long prefills (+1.3 %); boards without check bits in their memory are faster, and RTX 6000 Ada, probably"
+    " throttled, is further off. A40's two cells were not looked into.",
 }
 #: Columns by which a line is judged, the first that a table has.
 JUDGED = ("mean", "median", "ours")
