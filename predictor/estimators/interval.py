@@ -33,7 +33,7 @@ import numpy.typing as npt
 from predictor.errors import SpecError
 from predictor.estimators.stored import FILES, check_version, read_verified
 from predictor.files import read_json
-from predictor.hardware.generation import is_among
+from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
 from predictor.ops.base import BACKWARD, Op
@@ -107,7 +107,7 @@ class Spread:
 class ClassWidths:
     """One operator class: a pair a distance, a pair a measured GPU, sizes measured [least, most], dtypes measured.
 
-    ``variants`` maps a dtype or quantization scheme to the GPUs with rows of it; empty in sets from before.
+    ``variants`` maps a dtype or quantization scheme to the GPUs with rows of it; empty where kernels go by none.
     """
 
     by_distance: Mapping[str, Pair]
@@ -183,9 +183,9 @@ class Intervals:
         known = [self.gpus[name] for name in measured or self.gpus if name in self.gpus]
         if gpu.id in (measured or self.gpus):
             return 0
-        if gpu.id in self._calibrated or is_among(gpu, {kin for kin, _ in known}):
+        if gpu.id in self._calibrated or generation(gpu) in {kin for kin, _ in known}:
             return 1
-        kin = {generation for generation, vendor in known if vendor == gpu.vendor}
+        kin = {name for name, vendor in known if vendor == gpu.vendor}
         return 2 if len(kin) > (1 if measured else 0) else 3
 
     def width(self, ops: Sequence[Op], columns: Mapping[str, FloatArray], gpu: GPUSpec) -> Width:

@@ -29,7 +29,7 @@ from predictor.estimators.gaussian import Adapted
 from predictor.estimators.knots import Answers, Corners, Grid, Knots
 from predictor.estimators.named import Named, of_a_form
 from predictor.estimators.trees import Trees
-from predictor.hardware.generation import chip, is_among, runs_mma
+from predictor.hardware.generation import chip, generation, runs_mma
 from predictor.hardware.gpu import GPUSpec
 from predictor.quantization import stand_ins, variant
 from predictor.roofline import FloatArray
@@ -241,7 +241,7 @@ class Corrections:
         booster = self._boosters.get(key)
         if booster is None:
             return 0.0
-        if is_among(gpu, booster["architectures"]):
+        if generation(gpu) in booster["architectures"]:
             return 1.0
         # Kernels for another instruction than mma.sync are written anew for a generation.
         return float(booster["shrink"] if runs_mma(gpu) else booster.get("unlike", booster["shrink"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from predictor.hardware.gpu import GPUSpec
 
@@ -62,11 +62,6 @@ def chip(capability: str | None) -> str:
     ('10.0', '10.0', '8.9', '')
     """
     return _FAMILIES.get(capability or "", capability or "")
-
-
-def is_among(gpu: GPUSpec, generations: Collection[str]) -> bool:
-    """Whether a GPU is of one of these generations; sets trained before there were any name architectures alone."""
-    return generation(gpu) in generations or gpu.architecture in generations
 
 
 def runs_mma(gpu: GPUSpec) -> bool:

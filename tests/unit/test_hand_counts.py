@@ -273,7 +273,7 @@ def test_the_switch_sums_a_vector_and_a_shard_of_it() -> None:
 def test_sizes_just_beyond_twice_what_was_measured_are_outside() -> None:
     widths = {name: [-0.1 * (i + 1), 0.1 * (i + 1)] for i, name in enumerate(DISTANCES)}
     linear = {"widths": widths, "gpus": {}, "sizes": {"m": [64, 1024]}, "dtypes": ["fp32"], "variants": {}}
-    data = {"gpus": {"h100-sxm": ["hopper", "nvidia"]}, "classes": {"linear": linear}}
+    data = {"gpus": {"h100-sxm": ["hopper 9", "nvidia"]}, "classes": {"linear": linear}}
     ops = [Gemm("fp32", m, 64, 64) for m in (31, 32, 64, 1024, 2048, 2049)]
     found = Intervals.from_dict(data).width(ops, make_batch("gemm", ops).columns, H100)
     assert found.inside.tolist() == [False, True, True, True, True, False]

@@ -39,7 +39,7 @@ def entry(half: float, sizes: dict[str, list[float]] | None = None, gpus: dict[s
 
 
 def content(**classes: Any) -> dict[str, Any]:
-    return {"schema_version": SCHEMA_VERSION, "gpus": {"v100-pcie-32gb": ["volta", "nvidia"]}, "classes": classes}
+    return {"schema_version": SCHEMA_VERSION, "gpus": {"v100-pcie-32gb": ["volta 7", "nvidia"]}, "classes": classes}
 
 
 LINEAR = entry(0.1, {"m": [1, 1024]}, {"v100-pcie-32gb": [-0.02, 0.03]})
