@@ -27,7 +27,7 @@ NAMES = (
     "gpt2-large", "bert-large", "opt-1.3b", "opt-350m", "bloom-3b", "llama-3.1-8b", "mistral-7b", "qwen2.5-7b",
     "qwen3-8b",
     "gemma-2-9b", "gemma-3-4b", "phi-3-mini", "mpt-7b", "t5-large", "flan-t5-large", "mixtral-8x7b", "qwen3-30b-a3b",
-    "deepseek-v2-lite", "switch-base-8",
+    "deepseek-v2-lite", "deepseek-v3", "switch-base-8",
 )  # fmt: skip
 #: Classes of transformers that write attention out whatever is asked (their alibi is added to the scores): both sides
 #: are compared so.
@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument("--gpu", default="h100", help="default h100")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--seq-len", type=int, default=512)
-    parser.add_argument("--dtype")
+    parser.add_argument("--dtype", default="bf16", help="default bf16, of both (a checkpoint may have another)")
     parser.add_argument("--attention")
     parser.add_argument("--markdown", action="store_true", help="a table for the docs")
     asked = parser.parse_args()

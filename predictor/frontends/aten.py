@@ -89,6 +89,7 @@ TABLE: dict[str, r.Rule] = {
                      "_index_put_impl", "_unsafe_index_put", "masked_scatter", "index_fill"), z.placed),
     **dict.fromkeys(("sort", "argsort", "kthvalue", "mode", "median"), z.ordered(False)), "topk": z.ordered(True),
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "_cumsum", "cummax", "cummin"), z.scanned),
+    "nonzero": z.found,
     **dict.fromkeys(("bincount", "histc", "searchsorted", "bucketize"), r.pointwise("gather")),
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), z.bag),
     **dict.fromkeys(("_embedding_bag_dense_backward", "_embedding_bag_backward"), z.bag_gradient),

@@ -116,6 +116,11 @@ def scanned(call: Call) -> Ops:
     return (Scan(call.out.dtype, x.elements // max(cols, 1), cols, inner),)
 
 
+def found(call: Call) -> Ops:
+    """Places of what is not zero: a running sum of the mask says where each is written."""
+    return (Scan("int64", 1, call.operands[0].elements),)
+
+
 def ordered(top: bool) -> Rule:
     """A sort of rows, or the largest entries of each."""
 

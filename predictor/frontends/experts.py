@@ -5,17 +5,22 @@ A class of experts keeps the matrices of all in two parameters (`use_experts_imp
 operator, forward (`predictor.ops.MoE`: tokens by expert, two grouped products with the activation, the sum) and
 backward (the gradients of both products).
 
+Classes that run experts one after the other, each on the rows that `nonzero` finds for it (Switch), are recorded with
+rows as even routing has them: every expert is hit, by as many tokens of a sequence as its capacity leaves.
+
 Shape legend: n tokens, h width, k experts a token, e experts, f their width.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from predictor.frontends.recorder import Recorder
-from predictor.networks.feed_forward import EXPERT_CALLS
+from predictor.networks.feed_forward import EXPERT_CALLS, NONZERO_CALLS
 
 #: Name under which transformers knows the experts that are noted as one kernel, and of the calls that are noted.
 EXPERTS, BACKWARD = "tilecast", "fused_experts_backward"
@@ -47,6 +52,50 @@ def _run(module: Any, x: Any, chosen: Any, shares: Any) -> Any:
         return grouped_mm_experts_forward(module, x, chosen, shares)
     up = module.gate_up_proj if module.has_gate else module.up_proj
     return _Experts.apply(recorder, x, shares, up, module.down_proj, chosen, module.has_gate, module.is_transposed)
+
+
+def loops() -> list[tuple[Any, str, Callable[..., Any]]]:
+    """Where transformers has them loaded: classes of experts in a loop, with what their forward is while recording."""
+    module = sys.modules.get("transformers.models.switch_transformers.modeling_switch_transformers")
+    if module is None:
+        return []
+    layer, experts = module.SwitchTransformersSparseMLP, module.SwitchTransformersExperts
+    return [(layer, "forward", _with_rows(layer.forward)), (experts, "forward", _one_by_one)]
+
+
+def _with_rows(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """A sparse layer, x (b, s, h), that first tells its experts how many rows each has."""
+
+    def forward(layer: Any, x: Any) -> Any:
+        b, s = x.shape[:2]
+        layer.experts.tilecast_rows = b * min(layer.router.expert_capacity, -(-s // layer.router.num_experts))
+        return plain(layer, x)
+
+    return forward
+
+
+def _one_by_one(module: Any, x: Any, chosen: Any, shares: Any) -> Any:
+    """The loop of transformers' class: x (n, h), chosen (n, 1, e) ones and zeros, shares (n, 1)."""
+    recorder = Recorder.active[-1]
+    out = torch.zeros_like(x)
+    of_expert = chosen.permute(2, 1, 0)
+    hit = _nonzero(recorder, torch.greater(of_expert.sum(dim=(-1, -2)), 0), len(module))
+    for number, expert in zip(hit, module.values(), strict=True):
+        place, row = _nonzero(recorder, of_expert[number].squeeze(0), module.tilecast_rows).unbind(1)
+        recorder.mark(2)  # the expert's number comes to the host: a view and a copy
+        y = expert(x[None, row].reshape(-1, x.shape[-1])) * shares[row, place, None]
+        out.index_add_(0, row, y.to(x.dtype))
+    return out
+
+
+def _nonzero(recorder: Recorder, x: Any, found: int) -> Any:
+    """Places (found, axes of x) of what is not zero; the host waits for their number between two kernels and more
+    (`aten/src/ATen/native/cuda/Nonzero.cu`: a sum, a copy, a scan, the places)."""
+    with recorder.quiet():
+        out = x.new_empty((found, x.dim()), dtype=torch.int64)
+    recorder.mark(NONZERO_CALLS - 1)
+    recorder.note("nonzero", (x,), {}, out)
+    return out
 
 
 class _Experts(torch.autograd.Function):  # type: ignore[misc]

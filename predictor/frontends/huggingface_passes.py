@@ -57,7 +57,8 @@ def record(model: Any, name: str, step: Step, dtype: str, accumulate: bool) -> R
     signature = inspect.signature(model.forward).parameters
     train = step.mode == "train"
     cached = step.mode in ("prefill", "decode")
-    if "use_cache" in signature:
+    handed_on = not cached and getattr(model.config, "is_encoder_decoder", False) and "kwargs" in signature
+    if "use_cache" in signature or handed_on:
         kwargs["use_cache"] = cached
     if train and "labels" in signature:
         kwargs |= _labels(model, step, kwargs)

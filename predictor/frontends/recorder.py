@@ -63,6 +63,10 @@ def _laid_out(name: str, args: Any, out: Any) -> Any:
     return turned(out) if isinstance(out, torch.Tensor) else type(out)(turned(t) for t in out)
 
 
+#: What autograd puts into zeros that it has made, in place but where a dispatch mode is on. Source: PyTorch 2.13,
+#: areAnyTensorSubclassLike in aten/src/ATen/native/TensorAdvancedIndexing.cpp and ReduceOpsUtils.h.
+_PUT_IN_PLACE = frozenset({"index_put", "scatter", "scatter_add", "index_add"})
+
 #: Dimensions -> the layout with channels last; by definition of PyTorch's memory formats.
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -240,6 +244,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return
         scope, phase, gradient = self._scope(torch._C._current_autograd_node())
         read: list[torch.Tensor] = []
+        name = f"{name}_" if gradient and name in _PUT_IN_PLACE else name
         told = Call(
             name, tuple(self._told(a, read) for a in args), {k: self._told(v, read) for k, v in kwargs.items()},
             tuple(self._operand(t) for t in _tensors(out)),

@@ -16,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from predictor.frontends.call import words_of
+from predictor.frontends.experts import loops
 from predictor.frontends.recorder import ATTENTION, ATTENTION_BACKWARD, Recorder
 
 #: Functions that autocast runs in 16 bit, in fp32, and in the widest dtype of their operands: by the name of the
@@ -48,6 +49,10 @@ _NUMBERS = words_of(
     xavier_uniform_ orthogonal_ fill_ zero_ random_ bernoulli_ exponential_ erfinv_ clamp_ mul_ add_ sub_ div_
     """
 )
+
+#: Dispatcher calls of fused attention: `scaled_dot_product_attention`, and the kernel's that it picks. Source: PyTorch
+#: 2.13, aten/src/ATen/native/transformers/attention.cpp.
+ATTENTION_CALLS = 2
 
 
 class Unfilled(TorchFunctionMode):  # type: ignore[misc]
@@ -143,6 +148,7 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
             b, a, s, _ = q.shape
             out = q.new_empty((b, s, a, v.shape[-1])).transpose(1, 2)
             lse = q.new_empty((b, a, s), dtype=torch.float32)
+        recorder.mark(ATTENTION_CALLS - 1)
         recorder.note(ATTENTION, (q, k, v), words, (out, lse))
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.recorder, ctx.words = recorder, words
@@ -257,16 +263,17 @@ def as_on_a_gpu() -> Iterator[None]:
     answers += _of_transformers()
     devices = [*_foreach_utils._get_foreach_kernels_supported_devices(), "meta"]
     answers.append((optimizer, "_get_foreach_kernels_supported_devices", devices))
-    kept = [(module, name, getattr(module, name)) for module, name, _ in answers]
+    functions = [(module, name, _saying(answer)) for module, name, answer in answers] + loops()
+    kept = [(owner, name, getattr(owner, name)) for owner, name, _ in functions]
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        for module, name, answer in answers:
-            setattr(module, name, _saying(answer))
+        for owner, name, function in functions:
+            setattr(owner, name, function)
         yield
     finally:
-        for module, name, value in kept:
-            setattr(module, name, value)
+        for owner, name, value in kept:
+            setattr(owner, name, value)
         torch.backends.mha.set_fastpath_enabled(fast)
 
 

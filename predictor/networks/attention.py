@@ -168,7 +168,8 @@ def _rotated(w: Writer, which: str, x: Tensor, dim: int) -> Tensor:
     x = x.view(x.axes, shape, at=f"rotary {which} neg")
     n, table = x.elements, w.step.tokens * dim * w.size
     cos, sin = w.rotations or (w.table("rotary table", w.step.tokens * dim),) * 2
-    y = w.each(f"rotary {which} cos", "mul", x, cos, inputs=1, extra=table, calls=3)
+    calls = 3 if which == "q" else 1  # the tables get an axis of heads once
+    y = w.each(f"rotary {which} cos", "mul", x, cos, inputs=1, extra=table, calls=calls)
     # Each half of the input is a slice, whose gradient is copied into zeros and then added to that of the other.
     each = (Elementwise(w.act, "fill", n), Elementwise(w.act, "copy", n // 2)) if w.training else ()
     halves = x.view(gradient=(*each, *each), at=f"rotary {which} neg")
@@ -258,13 +259,14 @@ def math_core(
     a, d, dv = c.heads, c.head_dim, c.value_dim
     q, k, v = _operand_copies(w, name, _head_views(w, name, qkv, s, t), s, t, cached)
     copied = b > 1 or c.model_type == "opt"
+    bare = 2 if c.model_type == "bloom" else 0  # products of three axes: neither expands nor views them
     x = Tensor(f"{name} scores", ("batch", "heads", "sequence", "kv"), (b, a, s, t), w.act)
-    x = w.bmm(x.name, q, k, x, b * a, d, "tn", calls=3 if copied else 7)
+    x = w.bmm(x.name, q, k, x, b * a, d, "tn", calls=(3 if copied else 7) - bare)
     x = _scale_and_mask(w, name, x, s, t, causal, bias)
     x = w.softmax(f"{name} softmax", x, upcast=c.model_type not in ("gpt2", "bert"))
     x = w.dropout(f"{name} dropout", x, c.attention_dropout)
     y = Tensor(f"{name} context", ("batch", "heads", "sequence", "head_dim"), (b, a, s, dv), w.act)
-    y = w.bmm(y.name, x, v, y, b * a, t, "nn", calls=4 if copied else 6)
+    y = w.bmm(y.name, x, v, y, b * a, t, "nn", calls=(4 if copied else 6) - bare)
     if s > 1:
         # Its gradient is a view again; only a batch of two or more has to be copied for the product.
         y = w.each(f"{name} merge heads", "copy", y, calls=3, grad=b > 1)

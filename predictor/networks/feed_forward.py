@@ -11,12 +11,16 @@ from predictor.ops.elementwise import Elementwise, Reduce
 from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE, Routing
 from predictor.ops.norm import Softmax
+from predictor.ops.ordering import Index, Scan
 
 #: Framework calls of the experts as transformers 5 runs them by default (sort, index, two grouped products, scatter and
 #: their views) and of the router's softmax, top-k and normalisation. Measured by counting
 #: with a dispatch mode.
 EXPERT_CALLS = 26
 ROUTING_CALLS = 7
+#: Launches of a `nonzero`: a sum, its copy to the host, a scan, the places. Source: PyTorch 2.13,
+#: aten/src/ATen/native/cuda/Nonzero.cu.
+NONZERO_CALLS = 4
 
 
 def feed_forward(w: Writer, x: Tensor, f: int, name: str = "mlp") -> Tensor:
@@ -28,6 +32,9 @@ def feed_forward(w: Writer, x: Tensor, f: int, name: str = "mlp") -> Tensor:
         if c.merged_gate_up:
             halves = (f, 1), (f, 1)
             both = w.linear(up, scope, x, 2 * f, "mlp | mlp", c.mlp_bias, segments=halves)
+            if w.training:  # autograd joins the halves' gradients
+                joined = (Elementwise(w.act, "copy", both.elements),)
+                both = both.view(at=f"{name} activation product", gradient=joined)
             axes, shape = (*x.axes[:-1], "mlp"), (*x.shape[:-1], f)
             first, second = both.view(axes, shape, part=True), both.view(axes, shape, part=True)
         else:
@@ -88,8 +95,9 @@ def _expert_weights(w: Writer) -> tuple[Tensor, Tensor]:
 def switch_experts(w: Writer, x: Tensor) -> Tensor:
     """The sparse feed-forward of SwitchTransformers in eager PyTorch: one expert after the other, a gather before it.
 
-    An expert takes at most ``expert_capacity`` tokens of each sequence. With ``padded_experts`` every expert runs on a
-    zero-padded block of batch times capacity rows instead.
+    An expert takes at most ``expert_capacity`` tokens of each sequence. As transformers 5.23 runs it; with
+    ``padded_experts`` as in the run that NeuSight traced: every expert on a zero-padded block of batch times capacity
+    rows.
     """
     c, step = w.config, w.step
     n, h, e = step.tokens, c.hidden, c.experts
@@ -102,37 +110,54 @@ def switch_experts(w: Writer, x: Tensor) -> Tensor:
         Gemm("fp32", n, e, h), "router", (wide, weight), Tensor("router", axes, shape, "fp32"), 1, 3, part="router"
     )
     scores = w.put(Softmax("fp32", n, e), "router softmax", (scores,), Tensor("router softmax", axes, shape, "fp32"))
-    for part in ("argmax", "argmax again"):
-        w.put(Reduce("fp32", n, e, 1), f"router {part}", (scores,), w.table(part, n, "int64"))
+    dtype = "fp32" if c.padded_experts else w.act
+    if dtype != "fp32" and w.size < 4:
+        scores = w.each("router from fp32", "cast", scores, dtype=dtype, in_dtype="fp32")
+    for part in ("argmax", "argmax again") if c.padded_experts else ("argmax",):
+        w.put(Reduce(dtype, n, e, 1), f"router {part}", (scores,), w.table(part, n, "int64"))
     w.tiny("router one hot", "scatter", n * e, "int64", calls=4)
     kept_tokens = w.tiny("router priority", "cumsum", n * e, "int64")
     within = w.table("router within capacity", n * e, "bool")
     w.each("router within capacity", "max_scalar", kept_tokens, out=within, dtype="bool", in_dtype="int64")
     mask = w.tiny("router kept", "mul", n * e, "int64")
-    chance = Tensor("router probability", w.axes, w.shape, "fp32")
-    w.put(Reduce("fp32", n, e, 1), "router probability", (scores,), chance, 1, 2)
-    y = w.each("experts output", "copy", x.view(part=True))  # rows that no expert takes keep it
-    y = _expert_loop(w, x.view(part=True), y, mask, _expert_rows(w))
-    y = w.each("experts weighting", "mul", y, chance, inputs=1, extra=n * w.size)
+    chance = Tensor("router probability", w.axes, w.shape, dtype)
+    w.put(Reduce(dtype, n, e, 1), "router probability", (scores,), chance, 1, 2)
+    if c.padded_experts:
+        y = w.each("experts output", "copy", x.view(part=True))  # rows that no expert takes keep it
+        y = _padded_loop(w, x.view(part=True), y, mask)
+        y = w.each("experts weighting", "mul", y, chance, inputs=1, extra=n * w.size)
+    else:
+        y = _expert_loop(w, x, mask, chance)
     w.scope = ""
     return y
 
 
-def _expert_loop(w: Writer, x: Tensor, out: Tensor, mask: Tensor, rows: int) -> Tensor:
-    """Every expert on ``rows`` rows: choice, gather, two products, scatter. A boolean index costs a nonzero first."""
-    c, n, e = w.config, w.step.tokens, w.config.experts
-    h, f = c.hidden, c.intermediate
-    chosen = w.table("expert choice", n, "bool")
-    w.each("expert choice", "cast", mask, out=chosen, dtype="bool", in_dtype="int64", count=e, calls=3)
-    if c.padded_experts:
-        w.tiny("expert block", "fill", rows * h, w.act, count=e, calls=2)
-    w.tiny("expert rows", "cumsum", n, "int64", count=e, calls=4)
-    axes = ("tokens", "hidden")
-    y = w.each(
-        "expert gather", "gather", x, chosen, out=Tensor("expert gather", axes, (rows, h), w.act), count=e, calls=2
-    )
-    if c.padded_experts:
-        y = w.each("expert block fill", "copy", y, count=e, calls=2)
+def _expert_loop(w: Writer, x: Tensor, mask: Tensor, chance: Tensor) -> Tensor:
+    """Every expert on the rows that are found for it, which are weighted and added to the result. Each gives the whole
+    input a gradient, of zeros but for its rows."""
+    c, n, e, h = w.config, w.step.tokens, w.config.experts, w.config.hidden
+    rows = max(1, w.step.batch * min(c.expert_capacity, -(-w.step.seq_len // e)))
+    out = w.hidden("experts output")
+    w.put(Elementwise(w.act, "fill", n * h), out.name, (), out, 1, 5)
+    w.put(Reduce("int64", n, e, 0), "experts hit", (mask,), w.table("experts hit", e, "int64"), 1, 3 + NONZERO_CALLS)
+    own, found = w.table("expert choice", n, "int64"), w.table("expert rows", rows, "int64")
+    w.put(Index("int64", 1, n, e), own.name, (mask,), own, e)
+    w.put(Scan("int64", 1, n), found.name, (own,), found, e, 1 + NONZERO_CALLS)
+    if w.training:
+        x = x.view(gradient=(Elementwise(w.act, "add", n * h),), at="expert gather")
+        chance = chance.view(gradient=(Elementwise(w.act, "add", n),), at="expert share")
+    y = Tensor("expert gather", ("tokens", "hidden"), (rows, h), w.act)
+    y = _expert_products(w, w.put(Index(w.act, rows, h, n), y.name, (x, found), y, e, 4), rows)
+    share = Tensor("expert share", ("tokens",), (rows,), w.act)
+    w.put(Index(w.act, rows, 1, n), share.name, (chance, found), share, e, 2)
+    y = w.each("expert weighting", "mul", y, share, inputs=1, extra=rows * w.size, count=e)
+    made = w.hidden("expert sum")
+    return w.put(Index(w.act, rows, h, n, "scatter_add"), made.name, (y, found, out), made, e)
+
+
+def _expert_products(w: Writer, y: Tensor, rows: int) -> Tensor:
+    """Both products of every expert on ``rows`` rows, with the activation between them."""
+    c, e, h, f = w.config, w.config.experts, w.config.hidden, w.config.intermediate
     for name, k, width, axis in (("experts up", h, f, "mlp"), ("experts down", f, h, "hidden")):
         weight = Tensor(name, ("expert", axis, y.axes[-1]), (e, width, k), w.act, WEIGHT)
         made = Tensor(name, ("tokens", axis), (rows, width), w.act)
@@ -140,14 +165,24 @@ def _expert_loop(w: Writer, x: Tensor, out: Tensor, mask: Tensor, rows: int) -> 
         if axis == "mlp":
             y = w.each("experts activation", "relu" if c.activation == "relu" else "gelu", y, count=e)
             y = w.dropout("experts dropout", y, c.activation_dropout, e)
+    return y
+
+
+def _padded_loop(w: Writer, x: Tensor, out: Tensor, mask: Tensor) -> Tensor:
+    """Every expert on a block of batch times capacity rows: choice, gather, two products, scatter. A boolean index
+    costs a nonzero first."""
+    c, n, e, h = w.config, w.step.tokens, w.config.experts, w.config.hidden
+    rows = w.step.batch * c.expert_capacity
+    chosen = w.table("expert choice", n, "bool")
+    w.each("expert choice", "cast", mask, out=chosen, dtype="bool", in_dtype="int64", count=e, calls=3)
+    w.tiny("expert block", "fill", rows * h, w.act, count=e, calls=2)
+    w.tiny("expert rows", "cumsum", n, "int64", count=e, calls=NONZERO_CALLS)
+    axes = ("tokens", "hidden")
+    y = w.each(
+        "expert gather", "gather", x, chosen, out=Tensor("expert gather", axes, (rows, h), w.act), count=e, calls=2
+    )
+    y = w.each("expert block fill", "copy", y, count=e, calls=2)
+    y = _expert_products(w, y, rows)
     made = Tensor("expert scatter", out.axes, out.shape, w.act)
     op = Elementwise(w.act, "scatter", rows * h)
     return w.put(op, "expert scatter", (y, out, chosen), made, e, 4)
-
-
-def _expert_rows(w: Writer) -> int:
-    """Rows of one expert's products."""
-    c, step = w.config, w.step
-    if c.padded_experts:
-        return step.batch * c.expert_capacity
-    return max(1, step.batch * min(c.expert_capacity, -(-step.seq_len // c.experts)))

@@ -208,12 +208,14 @@ def predicted(step: Step) -> int:
 
 
 def loss(w: Writer, logits: Tensor) -> None:
-    """Cross-entropy over the logits, in fp32."""
+    """Cross-entropy over the logits: of a decoder in fp32, of the others in the dtype that they have, as their classes
+    run it (transformers 5.23: ForCausalLMLoss of loss/loss_utils.py, T5's and BERT's forward)."""
     c, step = w.config, w.step
     rows, vocab = (step.batch, c.num_labels) if c.head == "classifier" else (predicted(step), c.vocab)
     w.scope = "loss"
-    if w.size < 4:
-        wide = Tensor("logits to fp32", ("tokens", "vocab"), (rows, vocab), "fp32")
-        logits = w.each("logits to fp32", "cast", logits, out=wide, dtype="fp32", in_dtype=w.act)
-    w.put(CrossEntropy("fp32", rows, vocab), "loss", (logits,), Tensor("loss", (), (), "fp32"), 1, 4)
+    dtype = "fp32" if c.causal and not c.is_encoder_decoder else w.act
+    if w.act != dtype and w.size < 4:
+        wide = Tensor("logits to fp32", ("tokens", "vocab"), (rows, vocab), dtype)
+        logits = w.each("logits to fp32", "cast", logits, out=wide, dtype=dtype, in_dtype=w.act)
+    w.put(CrossEntropy(dtype, rows, vocab), "loss", (logits,), Tensor("loss", (), (), dtype), 1, 4)
     w.scope = ""

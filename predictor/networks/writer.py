@@ -216,7 +216,11 @@ class Writer:
         self.put(Reduce("fp32", rows, cols, 1), f"{name} mean", (square,), mean)
         eps = self.each(f"{name} eps", "add_scalar", mean, dtype="fp32")
         root = self.each(f"{name} rsqrt", "rsqrt", eps, dtype="fp32")
-        y = self.each(f"{name} scale", "mul", wide, root, inputs=1, extra=rows * 4.0, dtype="fp32")
+        scaled, narrow = wide, ""
+        if cast and self.config.is_encoder_decoder:  # T5 multiplies what it has, whose gradient is cast back
+            back = (Elementwise(self.act, "cast", n, in_dtype="fp32"),) if self.training else ()
+            scaled, narrow = x.view(gradient=back, at=f"{name} scale"), self.act
+        y = self.each(f"{name} scale", "mul", scaled, root, inputs=1, extra=rows * 4.0, dtype="fp32", in_dtype=narrow)
         if self.config.norm_plus_one:  # Gemma multiplies by 1 + weight, and casts back after that
             if cast:
                 self.tiny(f"{name} weight to fp32", "cast", cols)

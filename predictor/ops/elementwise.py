@@ -30,13 +30,16 @@ _SAVED_GRADIENT = {fn: f"{fn}_backward" for fn in ("relu", "tanh", "gelu", "silu
 _OF_INPUT, _OF_OUTPUT = (Gradient((0,), (0,)),), (Gradient((0,), outputs=(0,)),)
 _GRADIENTS: dict[str, tuple[Gradient, ...]] = {
     **dict.fromkeys(("gelu", "silu"), _OF_INPUT), "fused": (Gradient(EVERY, EVERY),),
-    **dict.fromkeys(("relu", "tanh", "sigmoid", "exp", "rsqrt"), _OF_OUTPUT),
+    **dict.fromkeys(("relu", "tanh", "sigmoid", "exp"), _OF_OUTPUT),
     **dict.fromkeys(("swiglu", "geglu", "pow"), (Gradient((0, 1), (0, 1)),)),
     **dict.fromkeys(("where", "masked_fill"), (Gradient((0,), (1,)),)),
     "mul": (Gradient((0,), (1,)), Gradient((1,), (0,))),
     "div": (Gradient((0,), (1,)), Gradient(inputs=(0,)), Gradient((1,), (1,), incoming=False, before=True)),
     "pow_scalar": (
         Gradient(inputs=(0,), incoming=False), Gradient(incoming=False, before=True), Gradient((0,), before=True),
+    ),
+    "rsqrt": (
+        Gradient(outputs=(0,), incoming=False), Gradient(incoming=False, before=True), Gradient((0,), before=True),
     ),
     "max": (Gradient(inputs=(0, 1), incoming=False), Gradient((0, 1), before=True)),
     # A guard against overflow, which never bites and which newer classes leave out: nothing is saved for it.
@@ -102,11 +105,13 @@ class Elementwise(StreamingOp):
             return ()
         if self.fn in _SAVED_GRADIENT:
             return (Elementwise(dt, _SAVED_GRADIENT[self.fn], n),)
-        if self.fn == "mul":  # of a broadcast factor (inputs 1) no gradient is made here: the graph adds it
-            return (Elementwise(dt, "mul", n),) * (1 if self.inputs == 1 else 2)
+        if self.fn == "mul" and self.inputs == 1:  # by a factor that was broadcast, whose own gradient the graph makes
+            return (Elementwise(dt, "mul_scalar", n, 1, self.extra_bytes),)
+        if self.fn == "mul":
+            return (Elementwise(dt, "mul", n),) * 2
         if self.fn == "div":
             return (Elementwise(dt, "div", n), Elementwise(dt, "mul", n), Elementwise(dt, "div", n))
-        if self.fn == "pow_scalar":  # grad * (exponent * x ** (exponent - 1)): pow, scale, product
+        if self.fn in ("pow_scalar", "rsqrt"):  # grad * (exponent * x ** (exponent - 1)), -0.5 grad y ** 3
             return (
                 Elementwise(dt, "pow_scalar", n), Elementwise(dt, "mul_scalar", n), Elementwise(dt, "mul", n),
             )  # fmt: skip

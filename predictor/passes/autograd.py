@@ -3,7 +3,8 @@ operator and for every tensor that feeds several of them or that is a view.
 
 Gradients are followed from the weights on; every result is taken to reach the loss. A tensor that n nodes read gets n
 gradients, which n - 1 sums add up. One that repetitions or blocks share (T5's relative bias, an encoder's output) has
-its gradients added to what the others gave it: n sums in each, the first of them to zeros.
+its gradients added to what the others gave it: n sums in each, the first of them to zeros. The gradients of a weight
+that several nodes have (a tied embedding's) are summed, unless each is added to one that is there already.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ def joint(forward: Graph, accumulate: bool = False) -> Graph:
     return Graph((*ahead, *back), forward.fused)
 
 
+#: The axis of what an embedding and a head can have in common.
+_SHARED = "vocab"
 #: The gradient of a tensor: one tensor, or several that a fused kernel sums or that are its slices.
 Gradients = tuple[Tensor, ...]
 
@@ -188,6 +191,7 @@ class _Reverse:
             ops, rules = (*ops, *more), (*rules, *said)
         before: Gradients = ()
         weights: list[Tensor] = []
+        tied: tuple[tuple[Tensor, Tensor], ...] = ()
         put = self.nodes.append
         for op, rule in zip(ops, rules, strict=True):
             makes, reads, outputs, kept, from_result, from_before, like = rule
@@ -213,12 +217,27 @@ class _Reverse:
                 elif role == WEIGHT:
                     made += (_gradient_of(t),)
                     weights.append(made[-1])
+                    if _SHARED in t.axes:
+                        tied += ((t, made[-1]),)
             if not made:
                 made = before = (_gradient_of(whole[own + like if like >= 0 else 0]),)
             put(Node(op, node.name, read, made, node.count, BACKWARD, 1, 1.0, node.part, node.scope))
         if self.accumulate:
             for op in _accumulated(node):
                 self._put(op, node, tuple(weights), tuple(map(_gradient_of, weights)))
+        elif not self.fused:
+            for weight, found in tied:
+                self._of_tied(weight, found, node)
+
+    def _of_tied(self, weight: Tensor, gradient: Tensor, node: Node) -> None:
+        """A gradient of a weight that other nodes have, too: added to what they gave it."""
+        key = id(weight.storage)
+        before = self.outer.get(key)
+        if before:
+            total = _gradient_of(weight)
+            self._put(Elementwise(gradient.dtype, "add", gradient.elements), node, (*before, gradient), (total,))
+            gradient = total
+        self.outer[key] = (gradient,)
 
     def _passed_on(self, node: Node, incoming: Gradients, t: Tensor) -> Gradients:
         """The result's gradient as that of ``t``, with no kernel, but for a term of a sum that was broadcast over the

@@ -16,8 +16,9 @@ from predictor.engines.pytorch import COMPILE
 from predictor.graph import Block, Graph, Node, Tensor
 from predictor.graph.tensor import INDEX, STATE, WEIGHT
 from predictor.networks import Step, build, load_config
-from predictor.ops import Elementwise, Reduce
+from predictor.ops import CrossEntropy, Elementwise, Reduce
 from predictor.ops.base import Op
+from predictor.passes.autograd import joint
 from predictor.passes.fuse import fuse
 
 SIZE = 8
@@ -92,20 +93,39 @@ def test_what_repetitions_share_has_a_sum_in_each() -> None:
     assert sums_of(build(config, step), scores) == config.layers + config.encoder_layers
 
 
+@each(("model", "sums"), [("gpt2", 1), ("llama-3.1-8b", 0), ("t5-small", 2), ("flan-t5-small", 1)])
+def test_gradients_of_a_tied_embedding_are_summed(model: str, sums: int) -> None:
+    """Where each is added to one that is there already (micro-batches), nothing is left to sum."""
+    config = load_config(model)
+    forward = build(config, Step("train", 2, 16, training=True))
+    table = config.vocab * config.hidden
+    assert sums_of(forward, table) == sums
+    again = [n.op.fn for b in joint(forward, True).blocks for n in b.nodes if isinstance(n.op, Elementwise)
+             and n.op.elements == table]  # fmt: skip
+    assert "add" not in again
+
+
+@each(("model", "dtype"), [("gpt2", "fp32"), ("t5-small", "bf16"), ("bert-base", "bf16")])
+def test_losses_are_in_the_dtype_of_their_classes(model: str, dtype: str) -> None:
+    forward = build(load_config(model), Step("train", 2, 16, act_dtype="bf16", training=True))
+    losses = [n.op for b in forward.blocks for n in b.nodes if isinstance(n.op, CrossEntropy)]
+    assert [op.dtype for op in losses] == [dtype]
+
+
 @each(("axes", "size", "reduced"), [
     (("hidden",), 4, Reduce("fp32", 2, 4, 0)), (("tokens",), 2, Reduce("fp32", 2, 4, 1)),
 ])  # fmt: skip
 def test_a_broadcast_factor_gets_the_product_summed(axes: tuple[str, ...], size: int, reduced: Reduce) -> None:
     x, out = tensor("x", WEIGHT, ("tokens", "hidden")), tensor("y", axes=("tokens", "hidden"))
-    product = Elementwise("fp32", "mul", SIZE)
+    product, by_factor = Elementwise("fp32", "mul", SIZE), Elementwise("fp32", "mul_scalar", SIZE, 1, 4.0 * size)
 
     def backward(role: str) -> list[Op]:
         op = Elementwise("fp32", "mul", SIZE, inputs=1, extra_bytes=4.0 * size)
         node = Node(op, "scale", (x, tensor("factor", role, axes, size)), (out,))
         return [n.op for n in backward_blocks(Graph((Block("block", (node,)),)))[0].nodes]
 
-    assert backward(WEIGHT) == [product, product, reduced]
-    assert backward(STATE) == [product]  # a table learns nothing
+    assert backward(WEIGHT) == [by_factor, product, reduced]
+    assert backward(STATE) == [by_factor]  # a table learns nothing
 
 
 def test_slices_that_make_up_a_tensor_are_joined_not_summed() -> None:

@@ -177,7 +177,7 @@ def reads_of(op: Op, inputs: int, weights: tuple[int, ...] = ()) -> list[tuple[s
     (Elementwise("fp32", "relu", 8), 1, (), [("dy", "output")]),
     (Elementwise("fp32", "tanh", 8), 1, (), [("dy", "output")]),
     (Elementwise("fp32", "sigmoid", 8), 1, (), [("dy", "output")]),
-    (Elementwise("fp32", "rsqrt", 8), 1, (), [("dy", "output")]),
+    (Elementwise("fp32", "rsqrt", 8), 1, (), [("output",), ("temporary",), ("dy", "temporary")]),
     (Elementwise("fp32", "gelu", 8), 1, (), [("dy", "input 0")]),
     (Elementwise("fp32", "silu", 8), 1, (), [("dy", "input 0")]),
     (Elementwise("fp32", "mul", 8), 2, (), [("dy", "input 1"), ("dy", "input 0")]),

@@ -221,6 +221,23 @@ def test_an_operator_without_an_entry_is_listed_and_strict_refuses_it() -> None:
         predictor.predict(model, "h100", dtype="fp32", strict=True)
 
 
+def test_gradients_of_picked_rows_go_into_zeros_in_place() -> None:
+    """Autograd copies those zeros only under a dispatch mode, such as the one that records."""
+
+    class Picked(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Parameter(torch.empty(64, 32))
+
+        def forward(self, rows: Any) -> Any:
+            return self.table[rows] * 2.0
+
+    source = predictor.trace(Picked, "int64[8]").traces
+    nodes = source.record(Step("train", act_dtype="fp32", training=True), False).graph.nodes()
+    back = [(n.op.label, getattr(n.op, "fn", "")) for n, _ in nodes if n.phase == BACKWARD]
+    assert ("scatter add", "scatter") in back and ("element-wise", "copy") not in back
+
+
 @pytest.mark.parametrize("words", [{"foreach": True}, {}])
 def test_an_optimizer_that_is_recorded_costs_what_the_house_says_of_it(words: dict[str, bool]) -> None:
     """Adam in its foreach form, which it takes by itself on a GPU: seven multi-tensor kernels, eleven reads and seven

@@ -33,18 +33,28 @@ GPT_OSS = {
 }  # fmt: skip
 
 
+#: Experts one after the other, each on rows that numbers say.
+SWITCH = {
+    "model_type": "switch_transformers", "architectures": ["SwitchTransformersForConditionalGeneration"],
+    "d_model": 512, "d_kv": 64, "d_ff": 8192, "num_layers": 2, "num_decoder_layers": 2, "num_sparse_encoder_layers": 1,
+    "num_sparse_decoder_layers": 1, "num_heads": 8, "num_experts": 4, "expert_capacity": 64, "vocab_size": 2000,
+    "dropout_rate": 0.1, "router_bias": False,
+}  # fmt: skip
+
+
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("mode", ["forward", "train"])
-def test_built_and_traced_experts_agree(mode: str, tmp_path: Path) -> None:
-    """Parameters exactly, FLOPs within 0.5 %, bytes within 5 %, the GPU's time within 3 %."""
+@pytest.mark.parametrize("data", [MIXTRAL, SWITCH], ids=["mixtral", "switch"])
+def test_built_and_traced_experts_agree(data: dict[str, Any], mode: str, tmp_path: Path) -> None:
+    """Parameters exactly, FLOPs within 0.5 %, bytes within 5 %, the GPU's time within 3 % (a small Switch: 6 %)."""
     path = tmp_path / "small_config.json"
     wide = {"hidden_size": 2048, "intermediate_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}
-    path.write_text(json.dumps(MIXTRAL | wide))
-    words: dict[str, Any] = {"mode": mode, "batch": 4, "seq_len": 512}
+    path.write_text(json.dumps(data | (wide if data is MIXTRAL else {})))
+    words: dict[str, Any] = {"mode": mode, "batch": 4, "seq_len": 512, "dtype": "bf16"}
     both = [forecast(Request(name, "h100", **words).run()) for name in (path, f"traced:{path}")]
     graphs = [one.plan.stages[0].graph for one in both]
     built, traced = (one.summary() for one in both)
@@ -53,7 +63,8 @@ def test_built_and_traced_experts_agree(mode: str, tmp_path: Path) -> None:
                     for of in (lambda op: op.flops(), lambda op: op.bytes_moved()))  # fmt: skip
     assert flops[1] == pytest.approx(flops[0], rel=0.005)
     assert moved[1] == pytest.approx(moved[0], rel=0.05)
-    assert traced.gpu_busy_s == pytest.approx(built.gpu_busy_s, rel=0.03)
+    close = 0.03 if data is MIXTRAL else 0.06  # of kernels this small there are two or three more a block in the class
+    assert traced.gpu_busy_s == pytest.approx(built.gpu_busy_s, rel=close)
 
 
 @pytest.mark.parametrize("data", [MIXTRAL, GPT_OSS])
@@ -69,6 +80,17 @@ def test_experts_are_one_operator_and_four_gradients(data: dict[str, Any]) -> No
     gradients = {t.shape for node, _ in nodes for t in node.outputs if t.role == "gradient"}
     matrices = [p for p in source.module.parameters() if p.dim() == 3]
     assert {tuple(p.shape) for p in matrices} <= gradients
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(64, 32), (512, 128)])
+def test_experts_in_a_loop_have_even_rows_up_to_their_capacity(tokens: int, rows: int) -> None:
+    """Two sequences over four experts: 16 rows of each sequence, or the 64 that an expert takes of one."""
+    source = traced_config(SWITCH, "small", "config.json").traces
+    found = source.record(Step("forward", 2, tokens, act_dtype="bf16", attention="flash"), None)
+    products = [n.op for n, times in found.graph.nodes() for _ in range(int(times)) if ".experts.expert_" in n.scope]
+    sizes = {(op.m, op.n, op.k) for op in products if isinstance(op, Gemm)}
+    assert sizes == {(rows, 8192, 512), (rows, 512, 8192)}
+    assert sum(isinstance(op, Gemm) for op in products) == 2 * 4 * 2  # two sparse layers, four experts, two products
 
 
 def test_a_head_of_its_own_is_counted_where_a_config_says_so() -> None:
