@@ -229,7 +229,7 @@ def _exchanged_core(
     arXiv:2309.14509, whose local attention may be any)."""
     c, n = w.config, w.step.exchanges
     if bias is not None:
-        raise UnsupportedError(f"--cp {n} --attention math: a position bias of {c.name} is not shared out; expected --cp 1")
+        raise UnsupportedError(f"--cp {n}: a position bias of {c.name} is not shared out; expected --cp 1")
     w.config = replace(c, heads=c.heads // n, kv_heads=c.kv_heads // n)
     parts = [_exchange(w, name, x, n, 1) for x in qkv]
     y = math_core(w, name, (parts[0], parts[1], parts[2]), s * n, t * n, causal, False)
