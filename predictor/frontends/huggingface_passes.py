@@ -89,17 +89,11 @@ def inputs_of(model: Any, batch: int, tokens: int, dtype: str) -> dict[str, Any]
         found = {"input_ids": ids}
         if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in signature:
             found["decoder_input_ids"] = ids
+        if hasattr(model, "text_model") and hasattr(model, "vision_model"):  # texts beside images, as in CLIP
+            found["pixel_values"] = torch.empty(_image_shape(model, batch), **floats)
         return found
     if main == "pixel_values":
-        vision = getattr(config, "vision_config", config)
-        size = getattr(vision, "image_size", None) or getattr(config, "image_size", None) or _IMAGE
-        sides = tuple(size) if isinstance(size, list | tuple) else (size, size)
-        if isinstance(size, dict):
-            sides = (size.get("height", _IMAGE), size.get("width", _IMAGE))
-        shape = (batch, getattr(vision, "num_channels", 3), *sides)
-        if "num_frames" in vars(config) and "video" in type(model).__name__.lower():
-            shape = (batch, config.num_frames, *shape[1:])
-        found = {"pixel_values": torch.empty(shape, **floats)}
+        found = {"pixel_values": torch.empty(_image_shape(model, batch), **floats)}
         if "input_ids" in signature and signature["input_ids"].default is not inspect.Parameter.empty:
             found["input_ids"] = ids
         if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in signature:
@@ -117,6 +111,20 @@ def inputs_of(model: Any, batch: int, tokens: int, dtype: str) -> dict[str, Any]
         rates = getattr(config, "sampling_rate", _SAMPLES)
         return {"input_values": torch.empty((batch, rates), **floats)}
     raise UnsupportedError(f"{config.model_type}: inputs called {main!r} are not known; expected token ids or images")
+
+
+def _image_shape(model: Any, batch: int) -> tuple[int, ...]:
+    """(batch, channels, height, width) as the config of the vision model says; of a video with its frames."""
+    config = model.config
+    vision = getattr(config, "vision_config", config)
+    size = getattr(vision, "image_size", None) or getattr(config, "image_size", None) or _IMAGE
+    sides = tuple(size) if isinstance(size, list | tuple) else (size, size)
+    if isinstance(size, dict):
+        sides = (size.get("height", _IMAGE), size.get("width", _IMAGE))
+    shape = (batch, getattr(vision, "num_channels", 3), *sides)
+    if "num_frames" in vars(config) and "video" in type(model).__name__.lower():
+        shape = (batch, config.num_frames, *shape[1:])
+    return shape
 
 
 def _labels(model: Any, step: Step, kwargs: dict[str, Any]) -> dict[str, Any]:

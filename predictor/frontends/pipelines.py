@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -205,6 +206,7 @@ def _class(name: str) -> Any:
     """A class of an installed package, a torch.nn.Module; its package may be told to be loaded by `pip install`."""
     torch = need_torch()
     package, _, last = name.rpartition(".")
+    logging.getLogger(package.partition(".")[0]).setLevel(logging.ERROR)  # what it says of weights is not of shapes
     try:
         found = getattr(importlib.import_module(package or name), last, None)
     except ImportError as error:

@@ -95,6 +95,19 @@ def test_a_type_that_no_reader_knows_is_traced(tmp_path: Path) -> None:
     assert answer.ttft_s is not None and answer.tpot_s is not None
 
 
+def test_texts_beside_images_are_both_read() -> None:
+    tower = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    data = {
+        "model_type": "clip", "architectures": ["CLIPModel"], "projection_dim": 32,
+        "text_config": {**tower, "vocab_size": 1000, "max_position_embeddings": 16},
+        "vision_config": {**tower, "image_size": 32, "patch_size": 8},
+    }  # fmt: skip
+    found = traced_config(data, "small", "config.json").traces
+    nodes = found.record(Step("forward", 3, 16, act_dtype="bf16", attention="flash"), None).graph.nodes()
+    cores = [n.op for n, times in nodes for _ in range(int(times)) if isinstance(n.op, Attention)]
+    assert sorted((op.batch, op.q_len) for op in cores) == [(3, 16)] * 2 + [(3, 17)] * 2  # 16 patches and a class token
+
+
 def test_a_decode_step_reads_the_cache_that_a_prefill_left() -> None:
     source = traced_config(LLAMA, "small", "config.json").traces
     found = source.record(Step("decode", 2, 1, 100, "bf16", attention="flash", logits="last"), None)
