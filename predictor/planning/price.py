@@ -7,7 +7,7 @@ ranked anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from predictor.collector import no_collector
 from predictor.errors import RequestError
@@ -31,26 +31,35 @@ SIMULATED = 20_000
 ROOM = 1.03
 
 
+Rank = tuple[float, float, float, ParallelPlan]
+
+
+def fastest(one: Priced) -> Rank:
+    """By step time, then memory."""
+    return one.latency_s, one.memory_bytes, 0.0, one.plan
+
+
+def cheapest(one: Priced) -> Rank:
+    """By what a step costs, which goes with the GPUs' time; then by step time."""
+    return one.latency_s * one.plan.num_gpus, one.latency_s, one.memory_bytes, one.plan
+
+
 def price(
     plans: Sequence[ParallelPlan], asked: Request, selector: ArtifactSet | RooflineOnly, layers: int,
-    most: int = EXACT,
+    most: int = EXACT, rank: Callable[[Priced], Rank] = fastest,
 ) -> tuple[Priced, ...]:  # fmt: skip
-    """Every plan with its answer, and those with cuts that are faster, the fastest first; at least ``most`` that fit,
-    where so many do, forecast exactly."""
+    """Every plan with its answer, and those with cuts that are faster, the first by ``rank`` first; of these at least
+    ``most`` that fit, where so many do, forecast exactly."""
     with no_collector():
-        found = sorted(screen(plans, asked, selector, layers, len(plans) <= SIMULATED), key=_rank)
+        found = sorted(screen(plans, asked, selector, layers, len(plans) <= SIMULATED), key=rank)
     if len(plans) <= most:
-        return tuple(sorted(exactly(dict.fromkeys((*plans, *(one.plan for one in found))), asked, selector), key=_rank))
+        return tuple(sorted(exactly(dict.fromkeys((*plans, *(one.plan for one in found))), asked, selector), key=rank))
     done: dict[ParallelPlan, Priced] = {}
     candidates = [one.plan for one in found if one.memory_bytes <= ROOM * one.usable_bytes]
     while candidates and sum(one.fits for one in done.values()) < most:
         some, candidates = candidates[:most], candidates[most:]
         done |= {one.plan: one for one in exactly(some, asked, selector)}
-    return tuple(sorted((done.get(one.plan, one) for one in found), key=_rank))
-
-
-def _rank(one: Priced) -> tuple[float, float, ParallelPlan]:
-    return one.latency_s, one.memory_bytes, one.plan
+    return tuple(sorted((done.get(one.plan, one) for one in found), key=rank))
 
 
 def exactly(plans: Iterable[ParallelPlan], asked: Request, selector: ArtifactSet | RooflineOnly) -> tuple[Priced, ...]:

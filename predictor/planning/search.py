@@ -10,7 +10,7 @@ from predictor.errors import RequestError
 from predictor.estimators.artifact import load_artifacts
 from predictor.hardware.system import SystemSpec, default_system, load_system
 from predictor.parallelism import BREADTH_FIRST, GPIPE, HSDP, INTERLEAVED, NO_SHARD, ONE_F_ONE_B, SCHEDULES
-from predictor.planning.price import price
+from predictor.planning.price import cheapest, fastest, price
 from predictor.planning.priced import Priced, run_of
 from predictor.planning.space import ParallelPlan, Space
 from predictor.request import Request
@@ -62,15 +62,12 @@ def search(
     plans = [plan for space in spaces for plan in space.plans()]
     if not plans:
         raise RequestError(_nothing(asked, one, num_gpus, batch, only))
-    priced = price(plans, replace(asked, mode="train", batch=batch), selector, one.config.layers)
+    rank = cheapest if objective == DOLLARS else fastest
+    priced = price(plans, replace(asked, mode="train", batch=batch), selector, one.config.layers, rank=rank)
     if not priced:  # what refuses them all says why
         plan_of(run_of(replace(asked, mode="train", batch=batch), plans[0], selector))
     legal = len({*plans, *(each.plan for each in priced)})  # cuts that are faster among them
-    found = Found(one, spaces[0].system, tuple(num_gpus), batch, legal, priced, dollars)
-    ranked = list(priced)  # the fastest first
-    if objective == DOLLARS:
-        ranked.sort(key=lambda each: (-(found.tokens_per_dollar(each) or 0.0), each.latency_s, each.plan))
-    return replace(found, priced=tuple(ranked))
+    return Found(one, spaces[0].system, tuple(num_gpus), batch, legal, priced, dollars)
 
 
 def space_of(asked: Request, one: Run, count: int, batch: int, only: Mapping[str, tuple[Any, ...]]) -> Space:
