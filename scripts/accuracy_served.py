@@ -4,7 +4,7 @@
 usage: scripts/accuracy_served.py --data $TILECAST_DATA [--without-rtx-pro ARTIFACTS] [--artifacts DIR] [--thin N]
                                   [--no-intervals] [--out FOLDER]
 
-``--without-rtx-pro``: a set of estimators that saw no row of that board (`tilecast train --exclude-gpu`).
+``--without-rtx-pro``: a set of estimators that saw no row of that board (scripts/left_out_set.py).
 
 The last lines are what `predictor.simulate.serving.goals` has of errors beyond those of kernels: the 10 % and 90 %
 quantiles of log(measured / forecast), suites alike in weight, and the share that they hold of a suite left out. Rows
