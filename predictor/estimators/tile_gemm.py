@@ -3,9 +3,10 @@
 The core (`predictor.estimators.cores.sgemm`) is of known tiles, waves and split-K factors, not of candidates alone as
 that of tensor cores is: rows name the kernel that ran, of one of three generations of libraries. What all boards of a
 library share are its constants. A board has two numbers: the share of the best kernel's rate that it sustains, and the
-share of its memory bandwidth that GEMM kernels reach. They are fitted where a GPU was measured. Elsewhere the first
-follows from the board's power: no more than its power limit pays for at the power per FLOP/s of its architecture
-(`predictor.estimators.device`), and the bandwidth share is the median of those fitted.
+share of its memory bandwidth that GEMM kernels reach. They are fitted where a GPU was measured. Elsewhere, and where
+power holds a board below its peak, the first follows from the board's power: no more than its power limit pays for at
+the power per FLOP/s of its architecture (`predictor.estimators.device`). Elsewhere the bandwidth share is the median of
+those fitted.
 
 cuBLAS picks a kernel by a cost model of its own. What it picks is imitated by the smallest time x penalty, with a
 penalty for each tile and split factor that was fitted to the kernels that really ran (a multinomial logit). A GPU whose

@@ -34,7 +34,7 @@ from predictor.training.adapt import AFTER_LAUNCH_S, by_call, fitted_rows, launc
 from predictor.training.family import Fitted, JointFit, Stage, fit, of_cores
 from predictor.training.kernel_choice import fit_choice
 from predictor.training.solve import Unknowns
-from predictor.training.tile_transfer import fill_rates, is_reference, is_steady, power_need, shrink_sustained
+from predictor.training.tile_transfer import fill_rates, is_reference, is_steady, power_need, ruled
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -312,7 +312,7 @@ class TileFit(JointFit):
         self._fit_choices()
         efficiency, part = self.parameters.efficiency(self.x), self.parameters.split(self.x)
         scale = _scale(efficiency, self.rows, is_steady(self.gpus)[self.rows.gpu])
-        sustained = shrink_sustained(self.gpus, np.exp(part["u"]) * scale[self.libraries, 0, 0])
+        sustained = ruled(self.gpus, np.exp(part["u"]) * scale[self.libraries, 0, 0])
         boards = zip(self.gpus, sustained.tolist(), np.exp(part["bandwidth"]).tolist(), strict=True)
         cores = {
             f"{ANY_GPU}|{sgemm.LIBRARIES[i]}|{FP32}": replace(

@@ -20,10 +20,6 @@ BoolArray = npt.NDArray[np.bool_]
 LIBRARY_PRIOR, TILE_PRIOR = 1.0, 0.3
 #: A board that was measured slower than this share did not hold its clock: chosen by hand, not from data.
 HELD_ABOVE = 0.95
-#: How far a measured u of a board that its power holds moves to what the power rule says (as a logarithm): two sessions
-#: of such a board (T4, P4) lie 0.15 (standard deviation) apart, the rule 0.05 to 0.1 from the mean of the two. Chosen
-#: by looking at T4's linear layers with 0, 0.5, 0.75 and 1 (docs/accuracy.md).
-RULE_WEIGHT = 0.75
 
 
 def is_steady(gpus: list[GPUSpec]) -> BoolArray:
@@ -57,11 +53,15 @@ def fill_rates(log_rates: FloatArray, known: BoolArray) -> FloatArray:
     return result
 
 
-def shrink_sustained(gpus: list[GPUSpec], sustained: FloatArray) -> FloatArray:
-    """Fitted u (gpus,), `RULE_WEIGHT` of the way to the power rule where that holds a board below its peak."""
+def ruled(gpus: list[GPUSpec], sustained: FloatArray) -> FloatArray:
+    """Fitted u (gpus,), but what the power rule says where that holds a board below its peak.
+
+    How far such a board falls is its session's: two of T4, and two of P4, lie 0.15 (standard deviation) apart as
+    logarithms, and the rule within 0.1 of their mean.
+    """
     rule = np.array([sustained_share(g, POWER_NEED) for g in gpus])
     held = rule < np.array([HELD_ABOVE * loop_share(g) for g in gpus])
-    result: FloatArray = np.where(held, sustained ** (1.0 - RULE_WEIGHT) * rule**RULE_WEIGHT, sustained)
+    result: FloatArray = np.where(held, rule, sustained)
     return result
 
 
