@@ -5,7 +5,7 @@ usage: scripts/left_out_set.py --gpu rtx-pro-6000-server --data datasets --out D
 
 ``--data``: folders of shards. Of every shard at most ``--sample`` rows of a GPU, framework, dtype and scheme are read;
 what GPUs share is fitted, no constants of one GPU. Families of the shipped set that saw no row of the GPU are copied,
-intervals are not fitted. Takes five minutes and 2 GB where `tilecast train --exclude-gpu` takes hours.
+intervals are not fitted. Takes two to five minutes where `tilecast train --exclude-gpu` takes hours.
 """
 
 from __future__ import annotations
