@@ -53,7 +53,7 @@ WORDS: list[tuple[str, str]] = [
     ("predict --model gpt2 --gpu h100 --micro-batch -1 --mode train", "--micro-batch -1: expected 0 or more"),
     (
         "predict --model gpt2 --gpu h100 --recompute some",
-        "--recompute 'some': expected one of none, selective, full; nearest: none",
+        "--recompute 'some': expected one of none, selective, full, full:N-of-L; nearest: none",
     ),
     ("predict --model gpt2 --gpu h100 --num-gpus 0", "--num-gpus 0: expected a whole number, at least 1"),
     (
