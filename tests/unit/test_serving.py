@@ -382,7 +382,7 @@ def test_the_cache_of_a_decode_step_comes_from_memory() -> None:
         assert cold_weights_s([op], gpu)[0] <= served
         assert alone <= served <= most * alone
     alone, served = (predict_kernels([fits], gpu, load_artifacts(), "vllm", cold=c).latency_s[0] for c in (False, True))
-    assert abs(np.log(served / 127.4e-6)) < 0.6 * abs(np.log(alone / 127.4e-6))
+    assert abs(np.log(served / 127.4e-6)) < 0.15 * abs(np.log(alone / 127.4e-6))
     prompt = Attention("bf16", 1, 32, 8, 512, 512, 128)  # was written a moment ago
     one, other = (predict_kernels([prompt], gpu, load_artifacts(), "vllm", cold=c).latency_s[0] for c in (False, True))
     assert one == other

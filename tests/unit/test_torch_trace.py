@@ -14,6 +14,7 @@ from predictor.errors import RequestError
 from predictor.frontends.inputs import inputs_of
 from predictor.graph.saved import saved_tensors
 from predictor.graph.saved_graph import from_json, load_recording, save_recording, to_json
+from predictor.graph.tensor import ACTIVATION
 from predictor.networks import Step
 from predictor.ops import Attention, Convolution, Elementwise, Gemm, Norm
 from predictor.ops.base import BACKWARD
@@ -163,6 +164,12 @@ def test_checkpointing_runs_the_forward_pass_again() -> None:
     assert products[1] - products[0] == 4 - 1  # PyTorch stops before the last product, whose result nobody saved
     saved = [sum(entry.nbytes for entry in saved_tensors(found.graph)) for found in (plain, again)]
     assert saved[1] < saved[0] / 4
+    nodes = [
+        [n for block in found.graph.blocks for n in block.nodes if n.phase == BACKWARD] for found in (plain, again)
+    ]
+    kept = [sum(t.role == ACTIVATION for n in own for t in n.outputs) for own in nodes]
+    assert kept[0] == 0 and kept[1] >= 10  # what runs again makes activations, no gradients
+    assert sum(n.host_calls for n in nodes[1]) > 2 * sum(n.host_calls for n in nodes[0])  # framework calls, as forward
 
 
 def test_a_custom_function_runs_its_own_backward_pass() -> None:
