@@ -90,3 +90,14 @@ def capture_notes(run: Run) -> tuple[str, ...]:
         return ()
     name = run.work.engine.name
     return (f"{name} captures no decode step of {run.work.sequences_a_pass} sequences by default: it is launched.",)
+
+
+def launches_of_pieces(block: Block, begins: bool) -> list[int]:
+    """Launches in front of every node of a block that runs in captured pieces: one for the piece that begins with it,
+    its own kernels where it is between two."""
+    found = []
+    for node in block.nodes:
+        alone = splits(node.op)
+        found.append((node.op.kernels() if node.host_calls else 0) if alone else int(begins))
+        begins = alone
+    return found

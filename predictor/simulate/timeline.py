@@ -83,3 +83,8 @@ def eager(segments: Sequence[Segment]) -> Timeline:
         issued += cpu_sum * s.repeat
         done += gpu_sum * s.repeat
     return Timeline(max(end, issued), gpu_total, issued)
+
+
+def joined(parts: Sequence[Timeline]) -> Timeline:
+    """Stages one after the other."""
+    return Timeline(sum(t.total_s for t in parts), sum(t.gpu_s for t in parts), sum(t.cpu_s for t in parts))

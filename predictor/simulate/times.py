@@ -23,11 +23,11 @@ from predictor.ops.attention import Attention
 from predictor.ops.base import COMPUTE, HOST, Op
 from predictor.ops.gemm import Gemm
 from predictor.roofline import FloatArray
-from predictor.simulate.capture import splits
+from predictor.simulate.capture import launches_of_pieces
 from predictor.simulate.gaps import NO_GAPS, Gaps, kernels_by_gap
 from predictor.simulate.stage import PIPELINE, Plan, Stage
 from predictor.simulate.sustained import Sustained, stretched, sustained
-from predictor.simulate.timeline import Segment, Timeline, eager, in_a_row
+from predictor.simulate.timeline import Segment, Timeline, eager, in_a_row, joined
 
 IntArray = npt.NDArray[np.int64]
 
@@ -139,7 +139,7 @@ class TimedBlock:
         if stage.host == CAPTURED:
             return Segment(self.gpu_s + gaps_s, np.zeros(len(self.gpu_s)), self.block.repeat, gaps_s)
         if stage.host == PIECES:
-            cpu_s = np.array(_launches_of_pieces(self.block, first)) * stage.launch_s
+            cpu_s = np.array(launches_of_pieces(self.block, first)) * stage.launch_s
         elif stage.layers_captured and self.block.layers:
             cpu_s = np.zeros(len(nodes))
             cpu_s[0] = stage.launch_s
@@ -152,17 +152,6 @@ class TimedBlock:
         return Segment(self.gpu_s + gaps_s, cpu_s, self.block.repeat, gaps_s)
 
 
-def _launches_of_pieces(block: Block, begins: bool) -> list[int]:
-    """Launches in front of every node of a block that runs in captured pieces: one for the piece that begins with it,
-    its own kernels where it is between two."""
-    found = []
-    for node in block.nodes:
-        alone = splits(node.op)
-        found.append((node.op.kernels() if node.host_calls else 0) if alone else int(begins))
-        begins = alone
-    return found
-
-
 class TimedStage:
     """A stage of a plan with its times. ``blocks``: those of its graph, in order; ``operators``: what they ran."""
 
@@ -170,7 +159,7 @@ class TimedStage:
         self.stage = stage
         self.blocks = blocks
         self.operators = operators
-        self.timeline = self.up_to(len(blocks)) if not stage.ends else _joined(self.pipeline)
+        self.timeline = self.up_to(len(blocks)) if not stage.ends else joined(self.pipeline)
 
     @property
     def table(self) -> KernelTable:
@@ -264,11 +253,6 @@ class TimedStage:
             for at in self.blocks
             for node, times, row in zip(at.block.nodes, at.times, at.rows, strict=True)
         ]
-
-
-def _joined(parts: Sequence[Timeline]) -> Timeline:
-    """Stages one after the other."""
-    return Timeline(sum(t.total_s for t in parts), sum(t.gpu_s for t in parts), sum(t.cpu_s for t in parts))
 
 
 #: Of the time that reading and writing the fp32 gradient takes at the data sheet's bandwidth, what a product that adds

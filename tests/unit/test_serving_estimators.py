@@ -8,52 +8,36 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_rows import GPUS, latency, rows_of
 
 pd = pytest.importorskip("pandas", reason='pandas is not installed: pip install "tilecast[train]"')
 pytest.importorskip("lightgbm", reason='LightGBM is not installed: pip install "tilecast[train]"')
 pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
 
-from predictor.engines import library  # noqa: E402
-from predictor.engines.library import FASTEST, STRIPES, TWO_TILES  # noqa: E402
 from predictor.errors import SpecError  # noqa: E402
-from predictor.estimators.base import make_batch  # noqa: E402
 from predictor.estimators.cores import attention as attention_core  # noqa: E402
 from predictor.estimators.cores.attention import Shapes as AttentionShapes  # noqa: E402
 from predictor.estimators.cores.attention import attended_pairs  # noqa: E402
-from predictor.estimators.cores.moe import Constants, core_time  # noqa: E402
-from predictor.estimators.cores.moe import Shapes as MoEShapes  # noqa: E402
 from predictor.estimators.device import Device  # noqa: E402
 from predictor.estimators.residual import Corrections  # noqa: E402
 from predictor.estimators.serving_attention import BACKWARD_OVER_FORWARD, ServingAttention  # noqa: E402
 from predictor.estimators.serving_gemm import ServingGemm  # noqa: E402
-from predictor.estimators.serving_moe import ServingMoE, on_board  # noqa: E402
-from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
+from predictor.estimators.serving_moe import ServingMoE  # noqa: E402
+from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.ops import Attention, Gemm, MoE, Op  # noqa: E402
 from predictor.ops.attention import attended_pairs as pairs_of_one  # noqa: E402
-from predictor.ops.routing import expert_loads  # noqa: E402
 from predictor.roofline import roofline  # noqa: E402
-from predictor.training import fit_serving, serving_rows  # noqa: E402
+from predictor.training import fit_serving  # noqa: E402
 from predictor.training.family import NO_CALIBRATION  # noqa: E402
 
-GPUS = {name: load_gpu(name) for name in ("a100-sxm-80gb", "h100-sxm")}
 UNSEEN = ("l4", "rtx-pro-6000-server", "h200-sxm", "mi300x")
-
-
-def _rows(ops: list[Op], gpu: GPUSpec, efficiency: float, **fields: Any) -> list[dict[str, Any]]:
-    """Measurements of ops: the cold roofline over an efficiency, plus 4 microseconds."""
-    names = list(type(ops[0]).__dataclass_fields__)
-    cold = roofline(ops, gpu).cold_s / efficiency + 4e-6
-    return [
-        {name: getattr(op, name) for name in names} | {"gpu": gpu.id, "latency_ms": seconds * 1e3, "quant": ""} | fields
-        for op, seconds in zip(ops, cold.tolist(), strict=True)
-    ]
 
 
 def _frame(ops: list[Op], op: str) -> Any:
     rows = []
     for (name, gpu), framework in product(GPUS.items(), ("vllm", "trtllm")):
         good = [o for o in ops if gpu.supports(o.dtype)]
-        rows += _rows(good, gpu, 0.7 if name == "h100-sxm" else 0.8, op=op, framework=framework)
+        rows += rows_of(good, gpu, 0.7 if name == "h100-sxm" else 0.8, op=op, framework=framework)
     return pd.DataFrame(rows)
 
 
@@ -87,34 +71,27 @@ def moe() -> ServingMoE:
     return ServingMoE.from_artifact(*fit_serving.fit_moe(_frame(ops, "moe"), GPUS, seed=0))
 
 
-def _latency(estimator: Any, family: str, ops: list[Op], gpu: GPUSpec, kernels: str = "vllm") -> Any:
-    seconds = estimator.seconds(make_batch(family, ops, kernels), gpu)
-    assert seconds.shape == (len(ops),)
-    assert (np.isfinite(seconds) & (seconds > 0)).all()
-    return np.maximum(roofline(ops, gpu).lower_bound_s, seconds)
-
-
 def test_gemm_learns_a_law_and_keeps_the_roofline(gemm: ServingGemm) -> None:
     ops: list[Op] = [Gemm("bf16", m, n, k) for m, n, k in product((1, 100, 3000), (768, 3072), (768, 3072))]
     for name, gpu in GPUS.items():
         assert name in gemm._corrections.gpus()
         expected = roofline(ops, gpu).cold_s / (0.7 if name == "h100-sxm" else 0.8) + 4e-6
-        error = np.abs(_latency(gemm, "gemm", ops, gpu) / expected - 1)
+        error = np.abs(latency(gemm, "gemm", ops, gpu) / expected - 1)
         assert np.median(error) < 0.12
     for name in UNSEEN:
         assert name not in gemm._corrections.gpus()
-        _latency(gemm, "gemm", ops, load_gpu(name))
+        latency(gemm, "gemm", ops, load_gpu(name))
 
 
 def test_gemm_stand_ins(gemm: ServingGemm) -> None:
     gpu = GPUS["h100-sxm"]
-    bf16 = _latency(gemm, "gemm", [Gemm("bf16", 300, 2000, 3000)], gpu)
-    assert _latency(gemm, "gemm", [Gemm("fp16", 300, 2000, 3000)], gpu) == pytest.approx(bf16)
+    bf16 = latency(gemm, "gemm", [Gemm("bf16", 300, 2000, 3000)], gpu)
+    assert latency(gemm, "gemm", [Gemm("fp16", 300, 2000, 3000)], gpu) == pytest.approx(bf16)
     for kernels in ("pytorch", "something-else"):
-        assert _latency(gemm, "gemm", [Gemm("bf16", 300, 2000, 3000)], gpu, kernels) == pytest.approx(bf16)
+        assert latency(gemm, "gemm", [Gemm("bf16", 300, 2000, 3000)], gpu, kernels) == pytest.approx(bf16)
     mixed: list[Op] = [Gemm("bf16", 64, 512, 512), Gemm("fp8", 64, 512, 512), Gemm("bf16", 300, 2000, 3000)]
-    both = _latency(gemm, "gemm", mixed, gpu)
-    alone = [float(_latency(gemm, "gemm", [op], gpu)[0]) for op in mixed]
+    both = latency(gemm, "gemm", mixed, gpu)
+    alone = [float(latency(gemm, "gemm", [op], gpu)[0]) for op in mixed]
     np.testing.assert_allclose(both, alone)
 
 
@@ -122,8 +99,8 @@ def test_gemm_twice_the_rows_never_take_less_time(gemm: ServingGemm) -> None:
     shapes = list(product((512, 700, 1024, 3000, 4096), (2048, 5000, 8192), (1024, 4096, 11008)))
     for name in (*GPUS, *UNSEEN):
         gpu = load_gpu(name)
-        once = _latency(gemm, "gemm", [Gemm("bf16", m, n, k) for m, n, k in shapes], gpu)
-        twice = _latency(gemm, "gemm", [Gemm("bf16", 2 * m, n, k) for m, n, k in shapes], gpu)
+        once = latency(gemm, "gemm", [Gemm("bf16", m, n, k) for m, n, k in shapes], gpu)
+        twice = latency(gemm, "gemm", [Gemm("bf16", 2 * m, n, k) for m, n, k in shapes], gpu)
         assert (twice >= once).all(), name
 
 
@@ -133,10 +110,10 @@ def test_attention_phases_and_backward(attention: ServingAttention) -> None:
     decode = Attention("bf16", 16, 32, 8, 1, 3000, 128, kv_dtype="fp8")
     step = Attention("fp16", 2, 32, 8, 256, 4096, 128, window=1024)
     backward = prefill.backward()[0]
-    seconds = _latency(attention, "attention", [prefill, decode, step, backward], gpu)
+    seconds = latency(attention, "attention", [prefill, decode, step, backward], gpu)
     assert seconds[3] == pytest.approx(seconds[0] * 2.5 / BACKWARD_OVER_FORWARD)
     for name in UNSEEN:
-        _latency(attention, "attention", [prefill, decode, step, backward], load_gpu(name))
+        latency(attention, "attention", [prefill, decode, step, backward], load_gpu(name))
 
 
 def test_prompts_of_one_token_say_nothing_of_decode() -> None:
@@ -150,14 +127,14 @@ def test_prompts_of_one_token_say_nothing_of_decode() -> None:
         Attention(dtype, b, 32, kv, 1, 1, 128, kv_dtype=dtype) for (b, kv), dtype in product(sizes, ("bf16", "fp8"))
     ]
     gpu, about = load_gpu("l40s"), {"op": "attention", "framework": "vllm"}
-    rows = _rows(decode, gpu, 0.7, **about) + _rows(prompts, gpu, 0.001, **about)
+    rows = rows_of(decode, gpu, 0.7, **about) + rows_of(prompts, gpu, 0.001, **about)
     estimator = ServingAttention.from_artifact(*fit_serving.fit_attention(pd.DataFrame(rows), {gpu.id: gpu}, seed=0))
     for name in ("l40s", "h100"):
         asked: list[Op] = [
             Attention(dtype, 64, 32, 4, 1, s, 128, kv_dtype="fp8")
             for dtype, s in (("bf16", 1), ("bf16", 2), ("bf16", 4096), ("fp8", 1), ("fp8", 2), ("fp8", 4096))
         ]
-        seconds = _latency(estimator, "attention", asked, load_gpu(name))
+        seconds = latency(estimator, "attention", asked, load_gpu(name))
         assert seconds[0] == pytest.approx(seconds[1]), name
         assert seconds[1] < seconds[2], name
         assert seconds[3:] == pytest.approx(seconds[:3]), name
@@ -167,9 +144,9 @@ def test_kernels_that_no_default_runs_answer_for_their_own_gpu_alone() -> None:
     """SGLang's decode rows on the A100 are of a backend that it takes there by request: no other GPU learns of them."""
     ops: list[Op] = [Attention("bf16", b, 32, kv, 1, s, 128) for b, kv, s in product((1, 8, 64), (4, 32), (512, 4096))]
     known = {name: load_gpu(name) for name in ("a100-sxm-80gb", "l40s")}
-    usual = [row for gpu in known.values() for row in _rows(ops, gpu, 0.7, op="attention", framework="vllm")]
-    usual += _rows(ops, known["l40s"], 0.7, op="attention", framework="sglang")
-    slow = _rows(ops, known["a100-sxm-80gb"], 0.2, op="attention", framework="sglang")
+    usual = [row for gpu in known.values() for row in rows_of(ops, gpu, 0.7, op="attention", framework="vllm")]
+    usual += rows_of(ops, known["l40s"], 0.7, op="attention", framework="sglang")
+    slow = rows_of(ops, known["a100-sxm-80gb"], 0.2, op="attention", framework="sglang")
     without, _ = fit_serving.fit_attention(pd.DataFrame(usual), known, seed=0)
     both, weights = fit_serving.fit_attention(pd.DataFrame(usual + slow), known, seed=0)
     shared = [key for key in both["cores"] if key.startswith("*")]
@@ -178,7 +155,7 @@ def test_kernels_that_no_default_runs_answer_for_their_own_gpu_alone() -> None:
     estimator = ServingAttention.from_artifact(both, weights)
     large: list[Op] = [Attention("bf16", 64, 32, 32, 1, 4096, 128)]
     a100 = known["a100-sxm-80gb"]
-    times = {name: float(_latency(estimator, "attention", large, a100, name)[0]) for name in ("vllm", "sglang")}
+    times = {name: float(latency(estimator, "attention", large, a100, name)[0]) for name in ("vllm", "sglang")}
     assert times["sglang"] > 2 * times["vllm"]
 
 
@@ -212,159 +189,15 @@ def test_sglang_casts_before_a_decode_step_over_a_cache_of_8_bits() -> None:
 def test_moe(moe: ServingMoE) -> None:
     ops: list[Op] = [MoE(d, t, 2048, 1024, 16, 4) for d, t in product(("bf16", "fp16"), (1, 100, 3000))]
     for name in (*GPUS, *UNSEEN):
-        seconds = _latency(moe, "moe", ops, load_gpu(name))
+        seconds = latency(moe, "moe", ops, load_gpu(name))
         np.testing.assert_allclose(seconds[:3], seconds[3:])
     assert "h100-sxm" in moe._corrections.gpus()
-
-
-def _layers(ep: float, matrices: float = 3.0) -> MoEShapes:
-    one = np.ones(3)
-    tokens = np.array([16.0, 512.0, 8192.0])
-    columns = [tokens, one * 4096, one * 1024, one * 64, one * 4, one * matrices, one, one * ep]
-    return MoEShapes.of(columns, expert_loads("balanced", tokens, columns[3], columns[4], columns[7]), one * 0, 2.0)
-
-
-def test_rows_of_other_gpus_cost_the_kernels_that_touch_them() -> None:
-    device = Device.of(GPUS["h100-sxm"], "bf16")
-    plain = Constants(0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 1e-9, 1e-9, 1.0)
-    traffic, products = replace(plain, foreign_traffic=1.0), replace(plain, foreign_rows=1.0)
-    for touched in (traffic, products):
-        np.testing.assert_allclose(
-            core_time(_layers(1), device, touched).total, core_time(_layers(1), device, plain).total
-        )
-        assert (core_time(_layers(8), device, touched).total > core_time(_layers(8), device, plain).total).all()
-    # A kernel that multiplies every row gains nothing from more GPUs but the weights.
-    alone, spread = (core_time(_layers(ep), device, products).compute[-1] for ep in (1, 8))
-    assert spread == pytest.approx(alone, rel=0.05)
-
-
-def test_default_tiles_of_sglang_change_where_tokens_outnumber_local_experts() -> None:
-    device = Device.of(GPUS["h100-sxm"], "bf16")
-    known = Constants(0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02, 0.7)
-    for ep, few in ((1, [True, False, False]), (8, [False, False, False])):  # 16, 512, 8192 tokens; 64, 8 experts
-        best = core_time(_layers(ep), device, known)
-        two = core_time(replace(_layers(ep), tiling=TWO_TILES), device, known)
-        np.testing.assert_allclose(two.memory / best.memory, np.where(few, 1.0, 1 / 0.7), rtol=1e-3)
-        assert (two.compute >= best.compute).all()
-    for framework, version in (("sglang", ""), ("sglang", "0.5.10"), ("vllm", "0.14.0"), ("vllm", "0.10")):
-        assert library(framework).moe_tiling("triton", "bf16", version) == TWO_TILES, (framework, version)
-    assert library("vllm").moe_tiling("triton", "bf16", "0.24.0") == FASTEST
-    for framework, kernel, name in (
-        ("vllm", "triton", "bf16"),
-        ("sglang", "cutlass", "bf16"),
-        ("sglang", "triton", "fp8_block"),
-        ("trtllm", "triton", "fp8"),
-    ):
-        assert library(framework).moe_tiling(kernel, name) == FASTEST
-
-
-def test_stripes_occupy_every_sm() -> None:
-    """One expert's tiles are fewer than the SMs: whole ones leave some idle, stripes do not."""
-    device = Device.of(load_gpu("a100-sxm-80gb"), "bf16")
-    known = Constants(0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02, 0.7)
-    one = np.ones(2)
-    columns = [np.array([1.0, 4096.0]), one * 4096, one * 1024, one * 8, one, one * 3, one, one]
-    loads = expert_loads("balanced", columns[0], columns[3], columns[4], columns[7])
-    whole, stripes = (
-        core_time(MoEShapes.of(columns, loads, one * 0, 0.5, tiling), device, known) for tiling in (FASTEST, STRIPES)
-    )
-    assert stripes.compute[0] < 0.5 * whole.compute[0]
-    assert stripes.compute[1] == pytest.approx(whole.compute[1], rel=1e-3)
-    assert {library(name).moe_tiling("marlin", "int4_wo") for name in ("vllm", "sglang")} == {STRIPES}
-
-
-def test_marlin_multiplies_as_fast_a_clock_on_every_generation() -> None:
-    """mma.sync does no more on Hopper and B200, whose peaks are of other instructions; a graphics board has its own."""
-    known = Constants(0.5, 0.75, 15e9, 3e4, 16.0, 0.2, 1.0, 1e6, 0.1, 0.02, 0.7)
-    columns = [np.full(1, float(v)) for v in (2**18, 4096, 1024, 8, 1, 3, 1, 1)]
-    loads = expert_loads("balanced", columns[0], columns[3], columns[4], columns[7])
-
-    def clocks(name: str, tiling: str) -> float:
-        device = Device.of(load_gpu(name), "bf16")
-        shapes = MoEShapes.of(columns, loads, columns[0] * 0, 0.5, tiling)
-        return float(core_time(shapes, device, known).compute[0]) * device.sms * device.clock_hz
-
-    for name in ("h100-sxm", "b200-sxm"):
-        assert clocks(name, STRIPES) == pytest.approx(clocks("a100-sxm-80gb", STRIPES), rel=0.01)
-        assert clocks(name, FASTEST) < 0.7 * clocks("a100-sxm-80gb", FASTEST)
-    assert clocks("l40s", STRIPES) == clocks("l40s", FASTEST) > 1.5 * clocks("a100-sxm-80gb", STRIPES)
-
-
-def test_a_kernel_that_does_not_wait_for_memory_gains_nothing_from_a_faster_one() -> None:
-    h100, h200 = (Device.of(load_gpu(name), "bf16") for name in ("h100-sxm", "h200-sxm"))
-    slow, usual = (Constants(0.5, share, 15e9, 3e4, 16.0, 0.2, 1.0, 20.0, 0.1, 0.02, 0.7) for share in (0.1, 0.7))
-    layers = _layers(1)
-    memory = [
-        [core_time(layers, device, on_board(x, 2.0, h100, device)).memory for device in (h100, h200)]
-        for x in (slow, usual)
-    ]
-    np.testing.assert_allclose(memory[0][1], memory[0][0])
-    np.testing.assert_allclose(memory[1][1] / memory[1][0], h100.bandwidth / h200.bandwidth, rtol=1e-3)
-    assert on_board(slow, 2.0, None, h200) is slow  # shared constants are of no board
-
-
-def test_early_releases_teach_other_gpus_what_todays_do_alike() -> None:
-    ops: list[Op] = [MoE("bf16", 64, 2048, 1024, 64, 4, gated, 1, ep) for gated, ep in product((True, False), (1, 4))]
-    gpu = GPUS["h100-sxm"]
-
-    def kept(framework: str, version: str, source: str) -> list[tuple[float, float, bool]]:
-        about = {"framework": framework, "framework_version": version, "kernel_source": source}
-        frame = pd.DataFrame(_rows(ops, gpu, 0.6, op="moe", distribution="balanced", **about))
-        parts = list(serving_rows.moe_by_kernel(frame, {gpu.id: gpu}))
-        return [
-            (m, ep, p.shapes.tiling == TWO_TILES)
-            for p in parts
-            for m, ep in zip(p.shapes.matrices, p.shapes.ep, strict=True)
-        ]
-
-    assert kept("sglang", "0.5.10", "fused_moe_triton") == [(3, 1, True)]
-    assert kept("vllm", "0.14.0", "vllm_fused_moe") == [(3, 1, True), (3, 4, True)]
-    assert kept("vllm", "0.24.0", "vllm_triton") == [(3, 1, False), (3, 4, False), (2, 1, False), (2, 4, False)]
-    assert len(kept("sglang", "0.5.10", "marlin")) == len(kept("sglang", "0.5.14", "fused_moe_triton")) == 4
-
-
-def test_what_gpus_share_of_moe_goes_by_kernel() -> None:
-    """A framework that changes its kernel from one board to the next takes over what that kernel does elsewhere."""
-    ops: list[Op] = [MoE("bf16", t, 2048, f, e, 4) for t, f, e in product((1, 16, 256, 4096), (512, 2048), (16, 128))]
-    known = {name: load_gpu(name) for name in ("a100-sxm-80gb", "h100-sxm", "l40s")}
-    rows: list[dict[str, Any]] = []
-    for gpu in known.values():
-        rows += _rows(ops, gpu, 0.6, op="moe", framework="vllm", kernel_source="vllm_triton", distribution="balanced")
-        rows += _rows(ops, gpu, 0.3, op="moe", framework="trtllm", kernel_source="cutlass", distribution="balanced")
-    manifest, weights = fit_serving.fit_moe(pd.DataFrame(rows), known, seed=0)
-    assert {key for key in manifest["cores"] if key.startswith("*|")} == {"*|triton|bf16", "*|cutlass|bf16"}
-    estimator = ServingMoE.from_artifact(manifest, weights)
-    large: list[Op] = [MoE("bf16", 4096, 2048, 2048, 128, 4)]
-    a100, b200 = known["a100-sxm-80gb"], load_gpu("b200")
-    for gpu, faster in ((a100, "vllm"), (load_gpu("a100-pcie-40gb"), "vllm")):
-        times = {name: float(_latency(estimator, "moe", large, gpu, name)[0]) for name in ("vllm", "trtllm")}
-        assert min(times, key=lambda name: times[name]) == faster
-    assert [library("vllm").moe_kernel("bf16", gpu) for gpu in (a100, b200)] == ["triton", "generated"]
-    times = {name: float(_latency(estimator, "moe", large, b200, name)[0]) for name in ("vllm", "trtllm")}
-    assert times["vllm"] == pytest.approx(times["trtllm"], rel=0.3)
-    few: list[Op] = [
-        MoE("bf16", 1, 512, 128, 8, 2)
-    ]  # generated kernels, which nobody measured, are launched less often
-    vllm, trtllm = (float(_latency(estimator, "moe", few, b200, name)[0]) for name in ("vllm", "trtllm"))
-    assert 0.5 < vllm / trtllm < 0.9
-
-
-def test_which_kernel_of_experts_a_table_names() -> None:
-    """FlashInfer's TensorRT-LLM experts on B200 are neither Triton's nor CUTLASS', whichever engine called them."""
-    b200 = {"b200-sxm": load_gpu("b200")}
-    names = {"flashinfer_trtllm_moe": "generated", "fused_moe_triton": "triton", "flashinfer_cutlass": "cutlass"}
-    for framework, (source, kernel) in product(("vllm", "sglang"), names.items()):
-        rows = _rows([MoE("bf16", 8, 512, 128, 8, 2)], b200["b200-sxm"], 0.5, op="moe", framework=framework,
-                     kernel_source=source, distribution="balanced")  # fmt: skip
-        assert [p.path for p in serving_rows.moe_by_kernel(pd.DataFrame(rows), b200)] == [f"{kernel}|bf16"]
-    kernels = [library("sglang").moe_kernel(name, b200["b200-sxm"]) for name in ("bf16", "fp8", "int4_wo")]
-    assert kernels == ["generated", "triton", "generated"]
 
 
 def test_trees_of_another_generation_count_in_part() -> None:
     """Blackwell of data centers is not the Blackwell of graphics boards, though NVIDIA calls both so."""
     known = {name: load_gpu(name) for name in ("rtx-pro-6000-server", "h100-sxm")}
-    rows = [row for gpu in known.values() for row in _rows(_gemms(), gpu, 0.7, op="gemm", framework="vllm")]
+    rows = [row for gpu in known.values() for row in rows_of(_gemms(), gpu, 0.7, op="gemm", framework="vllm")]
     manifest, weights = fit_serving.fit_gemm(pd.DataFrame(rows), known, seed=0)
     x = np.full((1, len(manifest["features"])), 3.0)
     manifest["boosters"]["*|bf16"] |= {"shrink": 0.5, "clip": [0.1, 0.1]}  # trees that say 0.1 of everything
@@ -393,7 +226,7 @@ def test_a_sibling_differs_only_by_its_memory(gemm: ServingGemm) -> None:
     h100, h200 = GPUS["h100-sxm"], load_gpu("h200-sxm")
     bound_by_compute: list[Op] = [Gemm("bf16", 8192, 8192, 8192)]
     bound_by_memory: list[Op] = [Gemm("bf16", 1, 16384, 16384)]
-    ratio = [float((_latency(gemm, "gemm", o, h100) / _latency(gemm, "gemm", o, h200))[0])
+    ratio = [float((latency(gemm, "gemm", o, h100) / latency(gemm, "gemm", o, h200))[0])
              for o in (bound_by_compute, bound_by_memory)]  # fmt: skip
     assert ratio[0] == pytest.approx(1.0, abs=0.05)
     assert 1.2 < ratio[1] <= h200.memory_bandwidth / h100.memory_bandwidth + 0.01
@@ -403,7 +236,7 @@ def test_more_watts_and_megahertz_than_a_sibling_has_are_no_measured_gain() -> N
     """GB200 answers by B200's rows: waits are as long, products gain by SMs and MHz; B200 by GB200's is as it was."""
     b200, gb200 = load_gpu("b200-sxm"), load_gpu("gb200")
     for known, other in ((b200, gb200), (gb200, b200)):
-        rows = pd.DataFrame(_rows(_gemms()[:54], known, 0.7, op="gemm", framework="vllm"))
+        rows = pd.DataFrame(rows_of(_gemms()[:54], known, 0.7, op="gemm", framework="vllm"))
         corrections = Corrections(*fit_serving.fit_gemm(rows, {known.id: known}, seed=0), ServingGemm.forms)
         own, there = Device.of(known, "bf16"), Device.of(other, "bf16")
         found = corrections.device_as(known.id, other, "bf16")
