@@ -129,8 +129,11 @@ def contiguous(call: Call) -> Ops:
 
 
 def joined(call: Call) -> Ops:
-    """Tensors side by side: every byte read once and written once."""
-    return (Elementwise(call.out.dtype, "copy", call.out.elements),)
+    """Tensors side by side: every byte read once and written once, a broadcast one's bytes once in all."""
+    if all(x.unique == x.elements for x in call.operands):
+        return (Elementwise(call.out.dtype, "copy", call.out.elements),)
+    read = sum(x.unique * x.itemsize for x in call.operands)
+    return (Elementwise(call.out.dtype, "copy", call.out.elements, 0, read),)
 
 
 def fill(call: Call) -> Ops:
@@ -176,6 +179,8 @@ def reduced(call: Call) -> Ops:
     places = sorted(a % rank for a in ([axes] if isinstance(axes, int) else axes)) if rank else []
     last = places == list(range(rank - len(places), rank))
     dtype = x.dtype
+    if x.unique < n:  # the gradient of a sum is one number, as many times as there are terms
+        return (Elementwise(out.dtype, "fused", kept, 0, x.unique * x.itemsize, chain_flops=n / kept),)
     return (Reduce(dtype, kept, n // kept, 1) if last else Reduce(dtype, n // kept, kept, 0),)
 
 
@@ -276,10 +281,16 @@ def _layout(a: Operand, b: Operand) -> str:
 
 
 def batched(call: Call) -> Ops:
-    """``batch`` products of activations."""
+    """``batch`` products of activations; of one operand that all of them share (its batch has stride 0), its bytes
+    once: as one product with the rows, or the columns, of all."""
     *start, a, b = call.operands[:3]
     batch, m, k = a.shape
-    op = Gemm(call.out.dtype, m, b.shape[-1], k, batch, "bmm", False, _layout(a, b))
+    n, kind = b.shape[-1], "bmm"
+    if batch > 1 and b.stride[0] == 0:
+        batch, m, kind = 1, batch * m, "linear" if b.is_weight else "bmm"
+    elif batch > 1 and a.stride[0] == 0:
+        batch, n = 1, batch * n
+    op = Gemm(call.out.dtype, m, n, k, batch, kind, False, _layout(a, b))
     return (kernel("copy", call.out, tuple(start)), op) if start and start[0].unique > 1 else (op,)
 
 
@@ -310,14 +321,15 @@ def grouped(call: Call) -> Ops:
 
 
 def attended(phase: str = FORWARD) -> Rule:
-    """Fused attention of q (b, a, s, d), k (b, g, t, d) and v (b, g, t, e): with a causal mask, a window, or none. What
-    a mask that is a tensor adds to the bytes is left out."""
+    """Fused attention of q (b, a, s, d), k (b, g, t, d) and v (b, g, t, e): with a causal mask, a window, or none. KV
+    heads that are copies of one (stride 0) are that one. What a mask that is a tensor adds to the bytes is left out."""
 
     def rule(call: Call) -> Ops:
         q, k, v = call.operands[:3]
         causal, window = bool(call.kwargs.get("causal")), int(call.kwargs.get("window") or 0)
+        kv_heads = 1 if k.stride[1] == v.stride[1] == 0 else k.shape[1]
         op = Attention(
-            q.dtype, q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3],
+            q.dtype, q.shape[0], q.shape[1], kv_heads, q.shape[2], k.shape[2], q.shape[3],
             0 if v.shape[3] == q.shape[3] else v.shape[3], causal, window, "", phase, False,
             bool(call.kwargs.get("dropout")),
         )  # fmt: skip

@@ -307,7 +307,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """The tensor of the graph that a torch tensor is, or that it is a part of."""
         found = self._tensors.get(t.untyped_storage()._cdata)
         if found is None:
-            found = self._hold(t, "input", ACTIVATION if dtype_name(t.dtype) in _FLOATS else INDEX)
+            whole = t.untyped_storage().nbytes() // t.element_size()
+            with self.quiet():  # its first reader may see a part of it
+                like = t if whole <= t.numel() else t.as_strided((whole,), (1,), 0)
+            found = self._hold(like, "input", ACTIVATION if dtype_name(t.dtype) in _FLOATS else INDEX)
         if t.numel() >= found.elements:
             return found
         key = (id(found), t.storage_offset(), t.shape, t.stride())

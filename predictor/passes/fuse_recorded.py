@@ -124,7 +124,7 @@ class _Group:
         outputs = [t for key, t in made.items() if _outside(readers.get(key, set()), self.places)]
         outputs = outputs or list(last.outputs[:1])
         whole = max(outputs, key=lambda t: t.nbytes)
-        moved = sum(t.nbytes for t in read.values()) + sum(t.nbytes for t in outputs) - whole.nbytes
+        moved = _bytes_read(self.nodes, set(made)) + sum(t.nbytes for t in outputs) - whole.nbytes
         flops = sum(node.op.flops() for node in self.nodes)
         n = max(whole.elements, 1)
         op = Elementwise(whole.dtype, "fused", n, 0, float(moved), chain_flops=flops / n)
@@ -132,6 +132,27 @@ class _Group:
             op, _title(self.nodes), tuple(read.values()), tuple(outputs), first.count, first.phase, 1, first.share,
             first.part, last.scope,
         )  # fmt: skip
+
+
+def _bytes_read(nodes: Sequence[Node], made: set[int]) -> float:
+    """Bytes that a kernel of ``nodes`` reads of what is not ``made`` in it: of a table the rows that are picked, of any
+    other tensor the parts that are read, each once and all of it at most."""
+    parts: dict[int, dict[int, float]] = {}  # by id of a storage: by id of a part of it, bytes
+    whole: dict[int, float] = {}
+    for node in nodes:
+        op = node.op
+        for place, t in enumerate(node.inputs):
+            key = id(t.storage)
+            if key in made:
+                continue
+            table = place == 0 and (isinstance(op, Embedding) or (isinstance(op, Index) and op.kind == "gather"))
+            rows = min(op.tokens, op.vocab) if isinstance(op, Embedding) else 0
+            rows = min(op.rows, op.table) if isinstance(op, Index) else rows
+            size = float(rows * op.width * op.itemsize) if table else t.nbytes  # type: ignore[attr-defined]
+            of = parts.setdefault(key, {})
+            of[id(t)] = max(of.get(id(t), 0.0), size)
+            whole[key] = t.storage.nbytes
+    return sum(min(sum(of.values()), whole[key]) for key, of in parts.items())
 
 
 def _outside(found: set[tuple[int, int]], own: set[int]) -> bool:
