@@ -48,8 +48,8 @@ def build() -> nn.Module:
 
 
 if __name__ == "__main__":
-    import predictor
+    import tilecast
 
-    model = predictor.trace(build, "tokens:int64[8,512]", optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
-    answer = predictor.predict(model, "h100", mode="train")
+    model = tilecast.trace(build, "tokens:int64[8,512]", optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    answer = tilecast.predict(model, "h100", mode="train")
     print(f"{answer.latency_ms:.1f} ms a step, {answer.memory.total / 2**30:.1f} GiB")

@@ -17,12 +17,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from predictor import predict
 from predictor.errors import TilecastError
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.hardware.what_if import PARAMETERS, vary
 from predictor.learned_steps import LEAST, LearnedStep, learned_steps
 from predictor.request import Request
+from tilecast import predict
 
 BOUNDS = ("compute", "memory", "latency")
 ALL_OPERATORS = 1_000_000

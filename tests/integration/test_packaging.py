@@ -57,8 +57,8 @@ def test_wheel(built: Path, tmp_path: Path) -> None:
     assert {f"predictor/_models/default/{name}" for name in shipped()} <= names
     assert "predictor/hardware/gpus/h100-sxm.yaml" in names
     assert "predictor/networks/configs/gpt3.json" in names
-    assert "predictor/py.typed" in names
-    check_answer(run([sys.executable, "-m", "predictor", *ASK], PYTHONPATH=str(tmp_path)))
+    assert {"predictor/py.typed", "tilecast/py.typed", "tilecast/__main__.py"} <= names
+    check_answer(run([sys.executable, "-m", "tilecast", *ASK], PYTHONPATH=str(tmp_path)))
     # The rows stay out; where they are from, and under which licence, goes along.
     assert not [name for name in names if name.endswith(".parquet")]
     licences = {f"datasets/licences/{path.name}" for path in (ROOT / "datasets" / "licences").glob("*.txt")}

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 import predictor
+import tilecast
 from microbench.cli import build_parser as harness_parser
 from predictor.cli import build_parser
 from predictor.prediction import ClassTime, NodeTime, Prediction
@@ -98,6 +99,20 @@ def test_every_public_name_is_there_and_loads_late() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+def test_tilecast_has_the_same_public_names() -> None:
+    """`import tilecast` is the documented name: the objects of `predictor`, loaded as late, and none beside them."""
+    assert tilecast.__all__ == predictor.__all__
+    for name in tilecast.__all__:
+        assert getattr(tilecast, name) is getattr(predictor, name), name
+    assert set(tilecast.__all__) <= set(dir(tilecast))
+    with pytest.raises(AttributeError, match="module 'tilecast' has no attribute 'forecast'"):
+        tilecast.forecast  # noqa: B018
+    code = "import sys, tilecast; print(sorted({'numpy', 'yaml', 'rich', 'predictor.api'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    done = subprocess.run([sys.executable, "-m", "tilecast", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"tilecast {tilecast.__version__}\n"
+
+
 def test_the_command_line_takes_every_word_of_predict() -> None:
     """A word of `predictor.predict` is a flag of `predict` and of `compare`, with the same default."""
     own = {"model", "gpu"}
@@ -118,26 +133,28 @@ def test_many_requests_share_their_artifacts(own: dict[str, object]) -> None:
 
 USER = """
 from typing import assert_type
-import predictor
-answer = predictor.predict("gpt2", "h100", batch=2)
-assert_type(answer, predictor.Prediction)
+import NAME
+answer = NAME.predict("gpt2", "h100", batch=2)
+assert_type(answer, NAME.Prediction)
 assert_type(answer.latency_s, float)
-assert_type(predictor.load_gpu("h100").peak_flops("bf16"), float)
-predictor.predict("gpt2", "h100", batch="two")
+assert_type(NAME.load_gpu("h100").peak_flops("bf16"), float)
+NAME.predict("gpt2", "h100", batch="two")
 """
 
 
 def test_a_user_has_types_through_the_names_that_load_late(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="types are checked by mypy")
-    assert importlib.resources.files("predictor").joinpath("py.typed").is_file()
-    (tmp_path / "use.py").write_text(USER, encoding="utf-8")
-    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--config-file=", "use.py"]
+    for name in ("tilecast", "predictor"):
+        assert importlib.resources.files(name).joinpath("py.typed").is_file()
+        (tmp_path / f"use_{name}.py").write_text(USER.replace("NAME", name), encoding="utf-8")
+    files = ["use_tilecast.py", "use_predictor.py"]
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--config-file=", *files]
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"MYPYPATH": str(ROOT)}
     )
-    (error,) = [line for line in done.stdout.splitlines() if ": error:" in line]
-    assert error.startswith("use.py:8: ")
-    assert 'expected "int | None"' in error
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert sorted(error.partition(": ")[0] for error in errors) == ["use_predictor.py:8", "use_tilecast.py:8"]
+    assert all('expected "int | None"' in error for error in errors)
 
 
 if __name__ == "__main__":
