@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from predictor.engines import Engine
@@ -133,15 +134,21 @@ class Forecast:
 
     @property
     def flops(self) -> float:
-        """FLOPs of one GPU; of a pipeline, the mean over its stages.
+        """FLOPs that one GPU runs; of a pipeline, the mean over its stages. The optimizer's are left out."""
+        return self._counted(attrgetter("flops"))
 
-        The optimizer's are left out, as PaLM's MFU counts the model's, forward and backward.
-        """
+    @property
+    def model_flops(self) -> float:
+        """Those of them that the model asks for, forward and backward: nothing that runs a second time, as PaLM's MFU
+        counts (Chowdhery et al., arXiv:2204.02311, appendix B)."""
+        return self._counted(attrgetter("model_flops"))
+
+    def _counted(self, of: Callable[[TimedStage], float]) -> float:
         if self.plan.parallel is not None:
             kinds = [self.plan.parallel.kinds[kind] for kind in self.plan.parallel.ranks]
             passes = self.run.work.micro_batches
-            return passes * sum(self.timed[place].flops for kind in kinds for place in kind.chunks) / len(kinds)
-        return sum(timed.stage.weight * timed.flops for timed in self.stages if timed.stage.phase != OPTIMIZER)
+            return passes * sum(of(self.timed[place]) for kind in kinds for place in kind.chunks) / len(kinds)
+        return sum(timed.stage.weight * of(timed) for timed in self.stages if timed.stage.phase != OPTIMIZER)
 
     @property
     def tokens(self) -> float:
@@ -172,7 +179,8 @@ class Forecast:
             gpu_busy_s=self._gpu_busy_s,
             cpu_busy_s=sum(timed.stage.weight * (timed.timeline.cpu_s + timed.stage.overhead_s) for timed in stages),
             flops=flops * work.parallelism.num_gpus,
-            mfu=flops / self.latency_s / run.gpu.peak_flops(run.numbers.gemm),
+            mfu=self.model_flops / self.latency_s / run.gpu.peak_flops(run.numbers.gemm),
+            hfu=flops / self.latency_s / run.gpu.peak_flops(run.numbers.gemm),
             tokens=self.tokens,
             sequences=float(work.batch),
             parameters=_parameters(run.config),

@@ -85,6 +85,8 @@ class Prediction:
     generation. ``gpu_busy_s`` and ``cpu_busy_s`` are the two timelines; the total is the slower one at every point.
     ``between_s``: seconds in which no kernel runs, by what there is in their place; with ``gpu_busy_s`` the total.
     ``unknown``: share of the GPU time by operators that a frontend has no entry for, whose roofline answers.
+    ``flops`` are all that the GPUs run; ``mfu`` is the share of the peak that the model's come to, ``hfu`` that of all,
+    with what runs again in the backward pass.
     ``exposed_s``: of training on many GPUs, seconds of what they exchange that nothing covers, by what it is;
     ``bubble_s``: what a stage of the pipeline idles on average.
     """
@@ -100,6 +102,7 @@ class Prediction:
     between_s: Mapping[str, float]
     flops: float
     mfu: float
+    hfu: float
     tokens: float
     sequences: float
     parameters: int

@@ -20,6 +20,7 @@ from predictor.estimators.device import Device
 from predictor.estimators.residual import SHARED, Corrections, ServingEstimator, by_variant
 from predictor.estimators.token_curve import KNOTS, between, never_falling
 from predictor.hardware.gpu import GPUSpec
+from predictor.ops.moe import MoE
 from predictor.ops.routing import POWER_LAW, Loads, drawn, expert_loads, exponent_of
 from predictor.quantization import stand_ins, variant, weight_bytes
 from predictor.roofline import FloatArray
@@ -84,14 +85,18 @@ class ServingMoE(ServingEstimator):
         """Kernel time, shape (n,)."""
         seconds = np.empty(len(batch.dtypes))
         sizes = np.stack([batch.columns[name] for name in _LAYER], axis=1).tolist()
+        tokens = batch.columns["tokens"].copy()
         for dtype, quant, rows in by_variant(batch):
             layers: dict[Layer, list[int]] = {}
             for i in rows.tolist():
                 op = batch.ops[i]
+                if isinstance(op, MoE) and op.dispatched:
+                    op = op.received()
+                    sizes[i], tokens[i] = [float(getattr(op, name)) for name in _LAYER], op.tokens
                 layers.setdefault((*sizes[i], getattr(op, "distribution", "")), []).append(i)
             curves = self._curves_of(tuple(layers), gpu, batch.kernels, dtype, quant)
             for layer, members in layers.items():
-                seconds[members] = between(curves[layer], batch.columns["tokens"][members])
+                seconds[members] = between(curves[layer], tokens[members])
         return seconds
 
     def _curves_of(

@@ -83,10 +83,14 @@ class Attention(Op):
 
     def flops(self) -> float:
         """Forward: two products per pair. Backward: five (S again, dV, dP, dQ, dK), FlashAttention section 3."""
-        forward = 2.0 * self.pairs * (self.head_dim + self.value_dim)
         if not self.is_backward:
-            return forward
-        return 2.0 * self.pairs * (3 * self.head_dim + 2 * self.value_dim)
+            return self.model_flops()
+        return self.model_flops() + 2.0 * self.pairs * self.head_dim
+
+    def model_flops(self) -> float:
+        """Without the scores that a fused backward pass makes again."""
+        passes = 2.0 if self.is_backward else 1.0
+        return passes * 2.0 * self.pairs * (self.head_dim + self.value_dim)
 
     def _visible_kv(self) -> int:
         """KV positions that at least one query sees."""

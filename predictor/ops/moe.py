@@ -8,8 +8,10 @@ from typing import ClassVar
 
 from predictor.dtypes import bytes_of
 from predictor.ops.base import EVERY, Gradient, Kept, Op, Piece, StreamingOp
+from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import Gemm, output_dtype
-from predictor.ops.routing import BALANCED, RANDOM, drawn, experts_touched, inclusion, within_capacity
+from predictor.ops.ordering import Index
+from predictor.ops.routing import BALANCED, RANDOM, SHARES, drawn, experts_touched, inclusion, within_capacity
 from predictor.quantization import weight_bytes
 
 
@@ -21,6 +23,8 @@ class MoE(Op):
     ``intermediate`` of each. ``gated`` experts have three matrices (gate, up, down), others two. ``distribution`` says
     how tokens fall on experts (`predictor.ops.routing`: "random", "zipf:1", "balanced", "power_law_1.01", ...).
     ``quant`` names the experts' quantization scheme (`predictor.quantization`) where the dtype does not say it all.
+    ``dispatched``: an exchange brought this GPU the tokens that pick its experts, and no others; else every GPU of the
+    group has all tokens, and its kernels pass over the rows of the others' experts.
     """
 
     tokens: int
@@ -33,6 +37,7 @@ class MoE(Op):
     ep: int = 1
     distribution: str = BALANCED
     quant: str = ""
+    dispatched: bool = False
 
     family: ClassVar[str] = "moe"
     columns: ClassVar[tuple[str, ...]] = (
@@ -64,6 +69,27 @@ class MoE(Op):
             return 1.0
         own = float(inclusion(self.distribution, self.experts, self.top_k, self.ep).sum())
         return max(1.0, own * self.ep / self.top_k)
+
+    def received(self) -> MoE:
+        """This layer as the kernels of a GPU see it which was ``dispatched`` its tokens: as many experts as it has, and
+        the rows that come to them, of the busiest GPU.
+
+        A token comes once, whatever it picks here: k picks of ep GPUs alike fall on ep (1 - (1 - 1 / ep)^k) different
+        ones, so that it picks k over that of this GPU's experts, to the nearest whole number.
+        """
+        if not self.dispatched or self.ep == 1:
+            return self
+        local = max(1, round(self.local_experts))
+        picks = self.top_k / (self.ep * (1.0 - (1.0 - 1.0 / self.ep) ** self.top_k))
+        top_k = max(1, min(local, round(picks)))
+        distribution = self.distribution
+        if drawn(distribution) and distribution != RANDOM:
+            chances = inclusion(distribution, self.experts, self.top_k, self.ep)
+            distribution = SHARES + ",".join(f"{share:.6g}" for share in chances / chances.sum())
+        tokens = max(1, round(self.expert_rows * self.skew / top_k))
+        return replace(
+            self, tokens=tokens, experts=local, top_k=top_k, ep=1, distribution=distribution, dispatched=False
+        )
 
     def within(self, factor: float) -> MoE:
         """This layer where every expert takes ``factor`` times its even share of rows at most (0: all that come)."""
@@ -111,24 +137,46 @@ class MoE(Op):
         """The matrices of this GPU's experts."""
         return round(self.local_experts * self._expert_weights)
 
-    def backward(self) -> tuple[Op, ...]:
-        """The expert GEMMs' gradients, as grouped GEMMs over the local experts, with the busiest GPU's rows."""
+    def apart(self) -> tuple[Op, Op, Op, Op, Op]:
+        """The kernels of a framework that trains, of which each has a backward pass of its own: rows picked by expert,
+        the product into the width, the activation, the product out of it, and rows summed for each token; both products
+        grouped over the local experts, with the busiest GPU's rows.
+
+        Source: Megatron-Core's `TEGroupedMLP` between `permute` and `unpermute` (megatron/core/transformer/moe/
+        experts.py, moe_utils.py), and transformers' `grouped_mm_experts_forward` (integrations/moe.py).
+        """
         groups = max(1, round(self.local_experts))
-        rows = max(1, round(self.expert_rows * self.skew / groups))
-        width = self.intermediate // self.tp
-        up = Gemm(self.dtype, rows, (self.matrices - 1) * width, self.hidden, groups, "grouped")
-        down = Gemm(self.dtype, rows, self.hidden, width, groups, "grouped")
-        return (*down.backward(), *up.backward())
+        each = max(1, round(self.expert_rows * self.skew / groups))
+        rows, tokens, width = each * groups, max(1, self.tokens // self.ep), self.intermediate // self.tp
+        wide = output_dtype(self.dtype)
+        return (
+            Index(wide, rows, self.hidden, tokens),
+            Gemm(self.dtype, each, (self.matrices - 1) * width, self.hidden, groups, "grouped", quant=self.quant),
+            Elementwise(wide, "swiglu" if self.gated else "gelu", rows * width),
+            Gemm(self.dtype, each, self.hidden, width, groups, "grouped", quant=self.quant),
+            Index(wide, rows, self.hidden, tokens, "scatter_add"),
+        )
+
+    def backward(self) -> tuple[Op, ...]:
+        """Those of `apart`, from the last to the first; rows are added into a gradient that starts from zeros there."""
+        picked, up, activation, down, summed = self.apart()
+        (into_rows,), (into_width,) = summed.backward(), activation.backward()
+        (of_rows, of_up), (of_width, of_down) = up.backward(), down.backward()
+        _, into_tokens = picked.backward()
+        return (into_rows, of_width, of_down, into_width, of_up, of_rows, into_tokens)
 
     def gradients(self) -> tuple[Gradient, ...]:
         """Inputs: tokens, choices, the matrices into the width and out of it. The choices get the gradient of the
-        weights by which the experts' results are summed; the activation's gradient is made within the products."""
+        weights by which the experts' results are summed."""
         activated, result = (3, 4) if self.gated else (2, 3)
         return (
-            Gradient((), (1, 3), like=activated),
+            Gradient((), (1,), like=result),
+            Gradient((), (3,), incoming=False, before=True, like=activated),
             Gradient((3, 1), kept=(activated, result)),
-            Gradient((0,), (2,), kept=(1, 2) if self.gated else (1,), incoming=False, before=True),
+            Gradient((), kept=(1, 2) if self.gated else (1,), incoming=False, before=True, like=1),
             Gradient((2,), kept=(0,), incoming=False, before=True),
+            Gradient((), (2,), incoming=False, before=True, like=0),
+            Gradient((0,), incoming=False, before=True),
         )
 
     def kept(self) -> tuple[Kept, ...]:

@@ -94,7 +94,8 @@ def _nodes(node: Node, mesh: Mesh, prompts: bool) -> Iterator[Node]:
         yield node
         return
     group = mesh.degree("tp") * dp
-    spread = replace(op, tokens=op.tokens * dp, tp=group // mesh.ep, ep=mesh.ep)
+    sent = dp > 1 and mesh.exchange != ALL_GATHER
+    spread = replace(op, tokens=op.tokens * dp, tp=group // mesh.ep, ep=mesh.ep, dispatched=sent)
     if dp == 1:
         yield replace(node, op=spread)
         return
@@ -164,7 +165,7 @@ def _shared(node: Node, op: MoE, mesh: Mesh, ep: int) -> list[Node]:
     x, chosen, *weights = node.inputs
     y = node.outputs[0]
     arrived, made = x.copied(x.base), y.copied()
-    own = replace(op, tokens=op.tokens * ep, ep=ep)
+    own = replace(op, tokens=op.tokens * ep, ep=ep, dispatched=True)
     nbytes = op.tokens * op.top_k * op.hidden * bytes_of(x.dtype) * own.skew
     sent = mesh.collective("all_to_all", "ep", x.dtype, round(nbytes))
     local = [Tensor(w.name, w.axes, (w.shape[0] // ep, *w.shape[1:]), w.dtype, w.role, w.segments) for w in weights]

@@ -29,10 +29,10 @@ from predictor.passes.fuse_backward import (
     is_live,
     modules_of,
     reading,
-    runs_again,
 )
 from predictor.passes.fuse_edges import Fusion
 from predictor.passes.fuse_modules import activation, dropout_sum, loss, norm, router, scaling, softcap, tables
+from predictor.passes.recompute import runs_again
 from predictor.quantization import STATIC
 
 #: Kinds of modules, and what is run in place of their nodes.

@@ -17,7 +17,7 @@ from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor
 from predictor.ops.base import BACKWARD, COMPUTE, EVERY, Gradient, Op
 from predictor.ops.elementwise import Accumulate, Elementwise
 from predictor.ops.gemm import Gemm, output_dtype
-from predictor.passes.recompute import instead
+from predictor.passes.recompute import instead, runs_again
 
 #: By scope, a block's fused nodes in order.
 Modules = dict[str, list[Node]]
@@ -75,11 +75,6 @@ class Terms:
         if terms is None:
             return (t,)
         return tuple({id(s): s for term in terms for s in ((t,) if term is t else self.of(term))}.values())
-
-
-def runs_again(node: Node) -> bool:
-    """Whether a node of a backward block is one of the forward pass that runs again."""
-    return not any(t.role == GRADIENT for t in node.outputs)
 
 
 def reading(nodes: tuple[Node, ...], again: tuple[Node, ...]) -> tuple[Node, ...]:

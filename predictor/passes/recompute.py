@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from predictor.errors import unknown_name
 from predictor.graph.graph import Block, Graph, Node
-from predictor.graph.tensor import ACTIVATION, Tensor
+from predictor.graph.tensor import ACTIVATION, GRADIENT, Tensor
 from predictor.ops.base import BACKWARD
 
 NONE, SELECTIVE, FULL = "none", "selective", "full"
@@ -85,6 +85,11 @@ def _with_again(backward: tuple[Node, ...], forward: list[Node]) -> tuple[Node, 
         for node in backward[at:]
     ]  # fmt: skip
     return (*backward[:at], *first, *rest)
+
+
+def runs_again(node: Node) -> bool:
+    """Whether a node of a backward block is one of the forward pass that runs again."""
+    return not any(t.role == GRADIENT for t in node.outputs)
 
 
 def instead(again: dict[int, Tensor], tensor: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ def _answer(plan: ParallelPlan, found: Forecast) -> Priced:
     exposed = {} if step is None else dict(step.exposed_s)
     bubble = 0.0 if step is None else step.bubble_s
     parts = _parts(found.phases_s, exposed, bubble)
-    mfu = found.flops / found.latency_s / found.run.gpu.peak_flops(found.run.numbers.gemm)
+    mfu = found.model_flops / found.latency_s / found.run.gpu.peak_flops(found.run.numbers.gemm)
     return Priced(plan, found.latency_s, mfu, memory.total, memory.usable, bubble, sum(exposed.values()), parts)
 
 

@@ -142,13 +142,13 @@ def _asked(plan: StepPlan, own: bool) -> StepPlan:
 
 
 def _flops(todo: Sequence[tuple[bool, Hashable, Run, StepPlan]], timed: Sequence[tuple[TimedStage, ...]]) -> float:
-    """FLOPs of one sequence over all GPUs, forward and backward, as a forecast counts them."""
+    """FLOPs of one sequence over all GPUs, forward and backward, as a forecast's MFU counts them."""
     least = float("inf")
     for (own, _, run, plan), stages in zip(todo, timed, strict=True):
         if own and plan.parallel is not None:
             over = run.work.parallelism
             whole = sum(
-                stages[place].flops for kind in plan.parallel.ranks for place in plan.parallel.kinds[kind].chunks
+                stages[place].model_flops for kind in plan.parallel.ranks for place in plan.parallel.kinds[kind].chunks
             )
             least = min(least, whole * over.tp * over.cp / run.work.sequences_a_pass)
     return least if least < float("inf") else 0.0

@@ -12,7 +12,7 @@ from predictor.prediction import Prediction
 from predictor.report.detail import Layer
 from predictor.report.formats import count, gib, gib_of, may_use, quantity, seconds, share, span
 from predictor.report.html_elements import COLOURS, Html, figure, join, legend_of, section, swatch, table, tag
-from predictor.report.throughput import throughput
+from predictor.report.throughput import hardware_use, throughput
 from predictor.sensitivity import Change
 
 #: Blocks drawn as bars: those that take longest. The table has them all. Both were chosen by looking at pages.
@@ -103,7 +103,7 @@ def _figures(answer: Prediction) -> list[tuple[str, str]]:
         found.append(("between kernels", seconds(answer.between_kernels_s)))
     found += [
         ("throughput", throughput(answer)),
-        (f"MFU, of the {computes_in(work.dtype)} peak", f"{answer.mfu:.1%}"),
+        (f"MFU, of the {computes_in(work.dtype)} peak", f"{answer.mfu:.1%}{hardware_use(answer)}"),
         ("memory", f"{gib_of(memory.total, memory.capacity)}{' a GPU' if memory.gpus > 1 else ''}"),
         ("model", f"{count(answer.parameters)} parameters"),
         ("work", quantity(answer.flops, "FLOP")),

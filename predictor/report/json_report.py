@@ -25,6 +25,7 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
         "parameters": answer.parameters,
         "flops": answer.flops,
         "mfu": answer.mfu,
+        "hfu": answer.hfu,
         "memory_gib": answer.memory.total / _GIB,
         "memory": _memory(answer.memory),
         "fits": answer.memory.fits,

@@ -27,7 +27,7 @@ from predictor.report.formats import (
     span,
 )  # fmt: skip
 from predictor.report.table import Column, print_table, say
-from predictor.report.throughput import throughput
+from predictor.report.throughput import hardware_use, throughput
 from predictor.workload import Workload
 
 
@@ -115,7 +115,8 @@ def _headline(answer: Prediction, console: Console) -> None:
     if len(answer.phases_s) > 1:
         say(console, phases, "  phases      ", clauses=True)
     say(console, throughput(answer), "  throughput  ", clauses=True)
-    say(console, f"{answer.mfu:.1%} of the {computes_in(work.dtype)} peak", "  MFU         ")
+    used = f"{answer.mfu:.1%} of the {computes_in(work.dtype)} peak{hardware_use(answer)}"
+    say(console, used, "  MFU         ")
     say(console, _bound(answer), "  bound by    ")
     if answer.between_kernels_s:
         say(console, _between(answer), "  GPU idle    ", clauses=True)

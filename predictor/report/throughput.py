@@ -1,9 +1,15 @@
-"""Tokens a second in words, on the terminal and on the page."""
+"""Tokens a second and shares of the peak in words, on the terminal and on the page."""
 
 from __future__ import annotations
 
 from predictor.prediction import Prediction
 from predictor.report.formats import rate
+
+
+def hardware_use(answer: Prediction) -> str:
+    """HFU in words, behind the MFU; empty where the two are the same to the digit that is shown."""
+    mfu, hfu = f"{answer.mfu:.1%}", f"{answer.hfu:.1%}"
+    return "" if mfu == hfu else f" (HFU {hfu}, with what runs again in the backward pass)"
 
 
 def throughput(answer: Prediction) -> str:

@@ -128,11 +128,12 @@ def lower(
     based = step.lora > 0 and accumulate is not None and formats is not None and bool(formats.linear.quant)
     based = based and formats is not None and bytes_of(formats.linear.dtype) >= 2
     if not engine.fuses:
-        return _unpacked(_in_context(graph, mesh, cp_comm), based)
+        return _unpacked(_in_context(_trained(config, graph, accumulate), mesh, cp_comm), based)
     from predictor.passes.fuse import fuse  # a forecast of eager PyTorch starts without it
 
     graph = _in_context(fuse(graph, engine, step.attention), mesh, cp_comm)
     if accumulate is not None:
+        graph = _trained(config, graph, accumulate)
         if step.lora:
             graph = freeze(graph)
         training = engine.training
@@ -156,6 +157,15 @@ def lower(
     from predictor.passes.sample import sample  # nor does it choose tokens
 
     return sample(graph, engine, step.batch, config.vocab, step.sampling)
+
+
+def _trained(config: ModelConfig, graph: Graph, accumulate: bool | None) -> Graph:
+    """``graph`` with the experts of a step of training in kernels that have a backward pass."""
+    if accumulate is None or not (config.experts or graph.recorded):
+        return graph
+    from predictor.passes.experts_apart import experts_apart  # who trains no experts starts without it
+
+    return experts_apart(graph)
 
 
 def _unpacked(graph: Graph, based: bool) -> Graph:

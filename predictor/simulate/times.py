@@ -22,6 +22,7 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.ops.attention import Attention
 from predictor.ops.base import COMPUTE, HOST, Op
 from predictor.ops.gemm import Gemm
+from predictor.passes.recompute import runs_again
 from predictor.roofline import FloatArray
 from predictor.simulate.capture import launches_of_pieces
 from predictor.simulate.gaps import NO_GAPS, Gaps, kernels_by_gap
@@ -244,6 +245,22 @@ class TimedStage:
         if self.stage.counted is not None:
             return self.stage.counted.flops() * self.part
         return sum(chain.from_iterable(block.flops for block in self.blocks)) * self.part
+
+    @property
+    def model_flops(self) -> float:
+        """`flops` without what runs a second time for the backward pass: the nodes that recomputation adds to it, and
+        the scores within fused attention."""
+        if all(at.block.backward_of is None for at in self.blocks):
+            return self.flops
+        found = 0.0
+        for at in self.blocks:
+            if at.block.backward_of is None:
+                found += sum(at.flops)
+                continue
+            for node, times, flops in zip(at.block.nodes, at.times, at.flops, strict=True):
+                if not runs_again(node):
+                    found += node.op.model_flops() * times if isinstance(node.op, Attention) else flops
+        return found * self.part
 
     def op_times(self) -> list[OpTime]:
         """Every node with how often it runs in all passes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +12,16 @@ import predictor
 from predictor.engines.attention_ages import FLASH_1, library_s
 from predictor.errors import RequestError, UnsupportedError
 from predictor.forecast import Forecast, forecast
+from predictor.graph import Graph
+from predictor.graph.graph import Block, Node
+from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.hardware.gpu import load_gpu
 from predictor.ops import Attention, Gemm
+from predictor.ops.base import COMPUTE
 from predictor.ops.collective import Collective
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.moe import MoE
+from predictor.passes.experts_apart import experts_apart
 from predictor.request import Request
 
 BASE: dict[str, Any] = {"mode": "train", "seq_len": 2048, "batch": 8, "micro_batch": 1, "execution": "megatron"}
@@ -80,13 +86,49 @@ def test_unfused_attention_exchanges_heads_and_has_no_ring() -> None:
 def test_experts_are_shared_out_and_tokens_sent_there_and_back() -> None:
     whole, found = ask("mixtral-8x7b", dp=8, batch=8), ask("mixtral-8x7b", dp=8, ep=8, batch=8)
     assert found.flops == pytest.approx(whole.flops, rel=0.01), "as many rows a rank, of fewer experts"
-    moe = [n.op for n, _ in nodes_of(found, MoE)]
-    assert moe and all(isinstance(op, MoE) and op.ep == 8 and op.expert_rows == 2048 * 2 for op in moe)
+    products = [n.op for n, _ in nodes_of(found, Gemm) if n.op.kind == "grouped" and n.op.layout == "tn"]
+    assert len(products) == 2 and all((op.batch, op.m) == (1, 2048 * 2) for op in products)
     sent = [(n.phase, n.op.size) for n, _ in nodes_of(found, Collective)]
     assert sent == [("forward", 2048 * 2 * 4096 * 2)] * 2 + [("backward", 2048 * 2 * 4096 * 2)] * 2
     kept = [each_.plan.parallel.kinds[0].parameters for each_ in (whole, found) if each_.plan.parallel]
     experts = 32 * 8 * 3 * 4096 * 14336
     assert kept[0] - kept[1] == experts * 7 // 8
+
+
+@each("execution", ("megatron", "compile"))
+def test_experts_take_half_as_long_forward_as_backward(execution: str) -> None:
+    """Both run the same grouped products: half the FLOPs, and half the time with the kernels around them."""
+    found = ask("mixtral-8x7b", dp=8, batch=8, ep=1 if execution == "compile" else 8, execution=execution)
+    seconds, flops = {"forward": 0.0, "backward": 0.0}, {"forward": 0.0, "backward": 0.0}
+    (timed,) = (stage for stage in found.timed if stage.stage.forward)
+    for item in timed.op_times():
+        if item.name.startswith("experts") and item.op.stream == COMPUTE:
+            seconds[item.phase] += item.times * float(timed.table.latency_s[item.index])
+            flops[item.phase] += item.times * item.op.flops()
+    assert flops["forward"] == pytest.approx(0.5 * flops["backward"], rel=1e-3)
+    assert 0.45 * seconds["backward"] < seconds["forward"] < 0.6 * seconds["backward"]
+
+
+def test_experts_in_kernels_keep_the_edges_of_the_layer() -> None:
+    """What a kernel of the layer reads is an input of the layer, or what one before it made; FLOPs are the layer's."""
+    x = Tensor("x", ("tokens", "hidden"), (512, 64), "bf16")
+    chosen = Tensor("routing", ("tokens", "expert"), (512, 2), "fp32")
+    up = Tensor("experts up", ("expert", "mlp | mlp", "hidden"), (8, 256, 64), "bf16", WEIGHT)
+    down = Tensor("experts down", ("expert", "hidden", "mlp"), (8, 64, 128), "bf16", WEIGHT)
+    y = Tensor("experts", ("tokens", "hidden"), (512, 64), "bf16")
+    op = MoE("bf16", 512, 64, 128, 8, 2)
+    node = Node(op, "experts", (x, chosen, up, down), (y,), host_calls=26, part="experts", scope="experts")
+    plain = Graph((Block("layer", (node,)),))
+    (block,) = experts_apart(plain).blocks
+    known = {id(t) for t in node.inputs}
+    for each_ in block.nodes:
+        assert {id(t) for t in each_.inputs} <= known, each_.name
+        known |= {id(t) for t in each_.outputs}
+    assert block.nodes[-1].outputs == (y,) and sum(n.host_calls for n in block.nodes) == 26
+    products = [n.op for n in block.nodes if isinstance(n.op, Gemm)]
+    assert sum(each_.flops() for each_ in products) == op.flops() == 2 * 512 * 2 * 3 * 64 * 128
+    dense = Graph((Block("layer", (replace(node, op=Gemm("bf16", 512, 64, 64)),)),))
+    assert experts_apart(dense) is dense
 
 
 @each("execution", ("eager", "megatron"))
@@ -144,7 +186,7 @@ def test_context_and_experts_are_shared_by_the_same_ranks() -> None:
     assert {op.ranks for op in sent} == {4}
     assert {op.size for op in sent} == {4096 // 2 * 2 * 4096 * 2}  # tokens of a part, two copies of each, in 16 bit
     assert 2 * found.flops == pytest.approx(whole.flops, rel=0.01)
-    assert {n.op.ep for n, _ in nodes_of(found, MoE)} == {4}
+    assert {n.op.batch for n, _ in nodes_of(found, Gemm) if n.op.kind == "grouped"} == {8 // 4}
     wide = ask("mixtral-8x7b", **words, cp=2)
     assert found.memory.weights < 0.5 * wide.memory.weights
 
