@@ -172,6 +172,7 @@ class Forecast:
         return Prediction(
             model=run.config.name,
             gpu=run.gpu.id,
+            gpu_set=run.gpu.changed,
             workload=work,
             latency_s=self.latency_s,
             interval_s=None,

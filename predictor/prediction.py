@@ -88,7 +88,7 @@ class Prediction:
     ``flops`` are all that the GPUs run; ``mfu`` is the share of the peak that the model's come to, ``hfu`` that of all,
     with what runs again in the backward pass.
     ``exposed_s``: of training on many GPUs, seconds of what they exchange that nothing covers, by what it is;
-    ``bubble_s``: what a stage of the pipeline idles on average.
+    ``bubble_s``: what a stage of the pipeline idles on average. ``gpu_set``: words of what differs from the GPU's file.
     """
 
     model: str
@@ -117,6 +117,7 @@ class Prediction:
     unknown: Mapping[str, float] = field(default_factory=dict)
     exposed_s: Mapping[str, float] = field(default_factory=dict)
     bubble_s: float = 0.0
+    gpu_set: tuple[str, ...] = ()
 
     @property
     def latency_ms(self) -> float:

@@ -15,6 +15,7 @@ from predictor.errors import RequestError, UnsupportedError
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly, load_artifacts
 from predictor.frontends.words import model_of, with_plan
 from predictor.hardware.gpu import GPUSpec, load_gpu
+from predictor.hardware.what_if import Values, with_values
 from predictor.networks import ModelConfig
 from predictor.networks.traced import recorded, traced_model
 from predictor.number_formats import Cache, cached, numbers_of
@@ -95,6 +96,7 @@ class Request:
     all_to_all: str = ALL_GATHER
     steps: int | None = None
     system: str | Path | SystemSpec | None = None
+    gpu_set: Values | None = None
     launch_overhead: str | float | None = None
     step_overhead: str | float | None = None
     kernel_gap: str | float | None = None
@@ -123,8 +125,13 @@ class Request:
                 raise UnsupportedError(f"--{name} {degree}: not built yet for --mode forward; expected --mode train")
         return self._run(config, selector)
 
-    def _run(self, config: ModelConfig, selector: ArtifactSet | RooflineOnly | None) -> Run:
+    def board(self) -> GPUSpec:
+        """The GPU, with the values of ``gpu_set`` in place of its file's."""
         gpu = self.gpu if isinstance(self.gpu, GPUSpec) else load_gpu(self.gpu)
+        return with_values(gpu, self.gpu_set) if self.gpu_set else gpu
+
+    def _run(self, config: ModelConfig, selector: ArtifactSet | RooflineOnly | None) -> Run:
+        gpu = self.board()
         if isinstance(self.top, bool) or not isinstance(self.top, int) or self.top < 0:
             raise RequestError(f"--top {self.top!r}: expected 0 or more")
         engine = running(self.execution, self.software)

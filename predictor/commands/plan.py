@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from predictor.commands.predict import add_values
 from predictor.commands.tracked import resolve
 from predictor.errors import RequestError
 from predictor.workload import OPTIMIZERS
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dtype", help="as for `predict`")
     add("--attention", metavar="KIND", help="as for `predict`")
     add("--optimizer", default="adam", metavar="NAME", help=f"{', '.join(OPTIMIZERS)} (default adam)")
+    add_values(parser)
     add("--system", metavar="NAME", help="what joins the GPUs: a system's name or YAML file (default: the GPU's usual)")
     add("--memory-fraction", type=float, metavar="F", help="what of the GPU's memory a plan may use (default 1)")
     add(
@@ -110,6 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _search(arguments: argparse.Namespace) -> Found:
     from predictor import engines
     from predictor.hardware.gpu import load_gpu
+    from predictor.hardware.what_if import with_values
     from predictor.planning.search import DOLLARS, OBJECTIVES, search
     from predictor.planning.space import read_only
     from predictor.request import Request
@@ -120,7 +123,7 @@ def _search(arguments: argparse.Namespace) -> Found:
         raise RequestError(f"--objective {DOLLARS}: expected --price, dollars an hour of one GPU")
     if arguments.global_batch < 1:
         raise RequestError(f"--global-batch {arguments.global_batch}: expected at least 1")
-    gpu = load_gpu(arguments.gpu)
+    gpu = with_values(load_gpu(arguments.gpu), arguments.gpu_set or ())
     execution = arguments.execution or next(name for name in engines.names() if engines.engine(name).trains)
     asked = Request(
         arguments.model, gpu, seq_len=arguments.seq_len, execution=execution, software=arguments.software,

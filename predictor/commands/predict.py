@@ -187,6 +187,7 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         metavar="HOW",
         help=f"how tokens come to experts over --dp in serving: {', '.join(exchanges())} (default {ALL_GATHER})",
     )
+    add_values(parser)
     add("--system", metavar="NAME", help="what joins the GPUs: a system's name or YAML file (default: the GPU's usual)")
     add(
         "--shard",
@@ -229,6 +230,20 @@ def add_words(parser: argparse.ArgumentParser) -> None:
     )
     add("--strict", action="store_true", help="an operator that no table knows is an error (traced models)")
     add("--artifacts", metavar="DIR", help="estimators to use (default: those that ship; 'roofline': none)")
+
+
+def add_values(parser: argparse.ArgumentParser) -> None:
+    """What differs from the GPU's file."""
+    from predictor.hardware.what_if import VALUES
+
+    parser.add_argument(
+        "--set",
+        action="append",
+        dest="gpu_set",
+        metavar="NAME=VALUE",
+        help=f"a value of the board in place of the catalogue's (may be given again): {', '.join(VALUES)},"
+        " peak_flops.matrix.DTYPE; power_limit=500W, memory_bandwidth=2.4TB/s",
+    )
 
 
 def asked_words(arguments: argparse.Namespace) -> dict[str, Any]:

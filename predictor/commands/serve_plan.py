@@ -146,10 +146,8 @@ def _price(text: str | None, asked: Asked) -> float | None:
     if text is None:
         return None
     from predictor.commands.compare import read_prices
-    from predictor.hardware.gpu import GPUSpec, load_gpu
 
-    gpu = asked.request.gpu
-    spec = gpu if isinstance(gpu, GPUSpec) else load_gpu(gpu)
+    spec = asked.request.board()
     return read_prices(text, [spec])[spec.id]
 
 

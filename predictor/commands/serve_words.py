@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Words of `predict` that say how a server runs; requests say the rest.
 SERVER = (
-    "dtype", "kv_dtype", "routing", "execution", "software", "tp", "pp", "dp", "ep", "all_to_all", "system",
+    "dtype", "kv_dtype", "routing", "execution", "software", "tp", "pp", "dp", "ep", "all_to_all", "system", "gpu_set",
     "launch_overhead", "step_overhead", "kernel_gap", "sampling", "memory_fraction", "artifacts",
 )  # fmt: skip
 #: Requests that are made where nobody says how many: chosen by hand, not from data.

@@ -88,6 +88,7 @@ class GPUSpec:
     path                        the file it was read from
     launch_overhead_s           s of CPU time a framework call takes on the machine that holds the board
     ecc                         where check bits of the memory are, of `ECC`; "" where nobody said
+    changed                     what somebody set in place of the file's values, such as "power_limit=500W"
 
     By compute capability (`compute_capabilities.yaml`) where the file does not say, None where neither does, an SM:
 
@@ -139,9 +140,15 @@ class GPUSpec:
     matrix_tile_depth: int | None = None
     matrix_rates: Mapping[str, float] = field(default_factory=dict)
     ecc: str = ""
+    changed: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
         return hash(self.id)
+
+    @property
+    def label(self) -> str:
+        """The id, and what somebody set in place of the file's values."""
+        return f"{self.id} ({', '.join(self.changed)})" if self.changed else self.id
 
     @property
     def dtypes(self) -> tuple[str, ...]:

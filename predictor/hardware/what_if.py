@@ -1,14 +1,18 @@
-"""GPUs that do not exist: a spec with one of its parameters multiplied, and all that hangs on it.
+"""GPUs that do not exist: a spec with one of its parameters multiplied, or set, and all that hangs on it.
 
 The id stays, so that estimators keep what was measured of the board that it is a variant of.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from predictor.errors import RequestError, nearest
-from predictor.hardware.gpu import GPUSpec
+from predictor.dtypes import canonical
+from predictor.errors import RequestError, nearest, unknown_name
+from predictor.hardware.gpu import QUANTITIES, GPUSpec
+from predictor.units import parse_quantity
 
 #: What `vary` can change, and what changes with it.
 PARAMETERS = {
@@ -19,6 +23,12 @@ PARAMETERS = {
     "l2": "bytes of L2 cache",
     "power_limit": "W; peaks stay, what a board sustains follows",
 }
+#: What `with_values` sets, beside every peak, by its name in a GPU file. Those that others hang on come first; what
+#: joins boards is a system's (`--system`).
+VALUES = ("sm_count", "boost_clock", "memory_bandwidth", "memory_capacity", "l2", "power_limit")
+#: A value so many times that of the file, or so small a part of it, is a slip. Chosen by hand, not from data: there is
+#: no board within a generation that differs by more than ten.
+_MOST_TIMES = 100.0
 #: What no board is held at, chosen by hand, not from data: the lowest states are 135 to 300 MHz.
 _LEAST_CLOCK_HZ = 100e6
 
@@ -55,6 +65,89 @@ def vary(gpu: GPUSpec, parameter: str, factor: float) -> GPUSpec:
     if parameter == "l2":
         return replace(gpu, l2_bytes=max(1, round(gpu.l2_bytes * factor)))
     return replace(gpu, power_limit_w=gpu.power_limit_w * factor)
+
+
+Values = str | Sequence[str] | Mapping[str, str | float]
+
+
+def with_values(gpu: GPUSpec, values: Values) -> GPUSpec:
+    """``gpu`` with values in place of its file's: "power_limit=500W memory_bandwidth=2.4TB/s", a list of such words, or
+    a mapping from names to texts with units or to numbers in base units (W, bytes/s, bytes, Hz, FLOP/s).
+
+    Names are `VALUES` and peaks such as ``peak_flops.matrix.bf16``. Peaks follow SMs and clock, as in `vary`, and the
+    power limit the SMs, unless they are set, too. Raises RequestError, one line, for a name, a unit or a value that no
+    board has.
+
+    >>> from predictor.hardware.gpu import load_gpu
+    >>> with_values(load_gpu("h100"), "power_limit=500W").power_limit_w
+    500.0
+    """
+    texts = _texts(values)
+    peaks = {f"peak_flops.{unit}.{dtype}": (unit, dtype) for unit, dtype in gpu.peaks}
+    for name in texts:
+        if name not in VALUES and _peak_name(name) not in peaks:
+            raise unknown_name("value", name, (*VALUES, *peaks), f"a value of {gpu.id} to --set")
+    changed = gpu
+    for name in sorted(texts, key=lambda each: VALUES.index(each) if each in VALUES else len(VALUES)):
+        changed = _with_value(changed, gpu, name, texts[name])
+    said = tuple(f"{name}={text}" for name, text in texts.items())
+    return replace(changed, changed=(*gpu.changed, *said))
+
+
+def _texts(values: Values) -> dict[str, str]:
+    """Name -> its text; a name that stands twice is refused."""
+    if isinstance(values, Mapping):
+        return {str(name): text if isinstance(text, str) else _base(name, text) for name, text in values.items()}
+    texts: dict[str, str] = {}
+    for word in values.split() if isinstance(values, str) else values:
+        name, equals, text = (part.strip() for part in str(word).partition("="))
+        if not (name and equals and text):
+            raise RequestError(f"--set {word}: expected NAME=VALUE, such as power_limit=500W")
+        if name in texts:
+            raise RequestError(f"--set {word}: {name} is set twice; expected once")
+        texts[name] = text
+    return texts
+
+
+def _base(name: str, value: float) -> str:
+    """A number in base units as a text with its unit."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise RequestError(f"--set {name}={value!r}: expected a text with a unit, or a number")
+    units = {"count": "", "frequency": "Hz", "bandwidth": "B/s", "bytes": "B", "power": "W"}
+    unit = units[QUANTITIES[name][1]] if name in VALUES else "FLOP/s"
+    return f"{value}{unit}" if unit else f"{value:g}"
+
+
+def _peak_name(name: str) -> str:
+    """``peak_flops.matrix.BF16`` by the names of a GPU file."""
+    head, _, dtype = name.rpartition(".")
+    try:
+        return f"{head}.{canonical(dtype)}" if head else name
+    except RequestError:
+        return name
+
+
+def _with_value(gpu: GPUSpec, original: GPUSpec, name: str, text: str) -> GPUSpec:
+    """``gpu`` with one value; ``original`` says what is plausible."""
+    if name in VALUES:
+        field, dimension, _ = QUANTITIES[name]
+        before, now = getattr(gpu, field), getattr(original, field)
+    else:
+        _, unit, dtype = _peak_name(name).split(".")
+        dimension, before = "rate", gpu.peaks[unit, dtype]
+        now = original.peaks[unit, dtype]
+    try:
+        value = parse_quantity(text, dimension)
+    except RequestError as error:
+        raise RequestError(f"--set {name}={text}: {error}") from None
+    if not 1.0 / _MOST_TIMES <= value / now <= _MOST_TIMES:
+        raise RequestError(f"--set {name}={text}: {value / now:.3g} times that of {gpu.id}; expected 0.01 to 100")
+    if name not in VALUES:
+        return replace(gpu, peaks={**gpu.peaks, (unit, dtype): value})
+    if name in ("sm_count", "boost_clock"):
+        return vary(gpu, "clock" if name == "boost_clock" else name, value / before)
+    fields: dict[str, Any] = {field: round(value) if isinstance(before, int) else value}
+    return replace(gpu, **fields)
 
 
 def held_at(gpu: GPUSpec, clock_hz: float) -> GPUSpec:

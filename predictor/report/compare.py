@@ -155,6 +155,8 @@ def _first_line(entries: Sequence[Entry]) -> str:
         parts.append(f"{name.replace('_', '-')} {' or '.join(values)}")
     gpus = works[0].parallelism.num_gpus
     parts.append(f"{gpus} GPU" + "s" * (gpus > 1))
+    changed = next((entry.answer.gpu_set for entry in entries if entry.answer is not None), ())
+    parts += [f"set {word}" for word in changed]
     return f"{parts[0]}: {', '.join(parts[1:])}"
 
 

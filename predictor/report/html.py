@@ -193,6 +193,7 @@ def command(answer: Prediction, asked: Asked) -> str:
     import shlex
 
     words = ["predict", "--model", asked.model, "--gpu", asked.gpu]
+    words += [word for value in answer.gpu_set for word in ("--set", value)]
     for name, value in settings(answer):
         if name == "launch_overhead" and answer.workload.launch_overhead_assumed:
             continue

@@ -20,6 +20,7 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "model": answer.model,
         "gpu": answer.gpu,
+        "gpu_set": list(answer.gpu_set),
         **_workload(answer),
         **_times(answer),
         "parameters": answer.parameters,

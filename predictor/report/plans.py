@@ -48,6 +48,7 @@ def to_json(found: Found, most: int, more: dict[str, Any]) -> str:
         "schema_version": 1,
         "model": found.run.config.name,
         "gpu": found.run.gpu.id,
+        "gpu_set": list(found.run.gpu.changed),
         "system": found.system.id,
         "num_gpus": list(found.num_gpus),
         "global_batch": found.batch,
@@ -69,8 +70,9 @@ def print_plans(found: Found, most: int, console: Console) -> None:
     work = found.run.work
     counts = " or ".join(f"{count:,}" for count in found.num_gpus)
     head = (
-        f"{found.run.config.name} on {counts} x {found.run.gpu.id} ({found.system.id}): global batch {found.batch:,},"
-        f" seq-len {work.seq_len}, dtype {work.dtype}, execution {work.execution}, optimizer {work.optimizer}"
+        f"{found.run.config.name} on {counts} x {found.run.gpu.label} ({found.system.id}): global batch"
+        f" {found.batch:,}, seq-len {work.seq_len}, dtype {work.dtype}, execution {work.execution}, optimizer"
+        f" {work.optimizer}"
     )
     say(console, head, clauses=True)
     console.print()
@@ -211,7 +213,7 @@ def draw(found: Found, path: Path) -> None:
     axes.legend(fontsize=8, frameon=False)
     counts = " or ".join(f"{count:,}" for count in found.num_gpus)
     figure.suptitle(
-        f"Plans of {found.run.config.name} on {counts} {found.run.gpu.id}, global batch {found.batch:,}",
+        f"Plans of {found.run.config.name} on {counts} {found.run.gpu.label}, global batch {found.batch:,}",
         fontsize=12, fontweight="bold", x=0.01, ha="left",
     )  # fmt: skip
     content = io.BytesIO()

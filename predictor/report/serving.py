@@ -37,6 +37,7 @@ def to_dict(served: Served, goals: Goals, ranges: Mapping[str, Range] | None = N
         "schema_version": SCHEMA_VERSION,
         "model": deployment.run.config.name,
         "gpu": deployment.run.gpu.id,
+        "gpu_set": list(deployment.run.gpu.changed),
         "num_gpus": gpus,
         "tp": work.parallelism.tp,
         "pp": work.parallelism.pp,
@@ -171,7 +172,8 @@ _WORDS = {"ttft_ms": "time to first token", "tpot_ms": "time per output token", 
 
 def print_served(found: Mapping[str, Any], console: Console) -> None:
     """The answer in a few lines."""
-    gpus = f"{found['num_gpus']} x {found['gpu']}"
+    changed = f" ({', '.join(found['gpu_set'])})" if found["gpu_set"] else ""
+    gpus = f"{found['num_gpus']} x {found['gpu']}{changed}"
     say(
         console,
         f"{found['model']} on {gpus}, {found['release'] or found['execution']}, {_degrees(found)}"

@@ -57,7 +57,7 @@ def _headline(answer: Answer, price: float | None) -> list[str]:
     plan = entry.plan
     run = plan.times.run
     lines = [
-        f"{run.config.name} on {plan.gpus} of {asked.num_gpus} {run.gpu.id}, {run.work.dtype}, {asked.isl} +"
+        f"{run.config.name} on {plan.gpus} of {asked.num_gpus} {run.gpu.label}, {run.work.dtype}, {asked.isl} +"
         f" {asked.osl} tokens, TTFT {shown(asked.sla.ttft_s)}, TPOT {shown(asked.sla.tpot_s)}:",
         f"{plan}",
         f"{_speeds(plan)}; {significant(plan.rate)} requests/s",
@@ -104,7 +104,8 @@ def to_json(answer: Answer, price: float | None = None, command: str = "") -> st
     asked, run = answer.asked, answer.entries[0].plan.times.run
     document = {
         "schema_version": SCHEMA_VERSION,
-        "model": run.config.name, "gpu": run.gpu.id, "num_gpus": asked.num_gpus, "dtype": run.work.dtype,
+        "model": run.config.name, "gpu": run.gpu.id, "gpu_set": list(run.gpu.changed),
+        "num_gpus": asked.num_gpus, "dtype": run.work.dtype,
         "isl": asked.isl, "osl": asked.osl, "ttft_limit_ms": _ms(asked.sla.ttft_s),
         "tpot_limit_ms": _ms(asked.sla.tpot_s), "rate_per_s": asked.rate or None,
         "price_usd_per_gpu_hour": price, "interval_level": LEVEL,
@@ -184,7 +185,7 @@ def _finite(value: float) -> float | None:
 def to_html(answer: Answer, price: float | None = None) -> str:
     """A page with the best plans and the frontier."""
     run = answer.entries[0].plan.times.run
-    title = f"Serving {run.config.name} on {answer.asked.num_gpus} {run.gpu.id}"
+    title = f"Serving {run.config.name} on {answer.asked.num_gpus} {run.gpu.label}"
     heads = [
         ("plan", False), ("GPUs", True), ("tokens/s/GPU", True), ("tokens/s/user", True), ("TTFT", True),
         ("TPOT", True), ("KV cache", True), *([("$/M tokens", True)] if price is not None else []),

@@ -34,7 +34,7 @@ from predictor.workload import Workload
 def first_line(answer: Prediction) -> str:
     """Every setting of the run, defaults included."""
     work = answer.workload
-    parts = [answer.model, f"on {answer.gpu}", f"mode {work.mode}", f"batch {work.batch}"]
+    parts = [answer.model, f"on {answer.gpu}{_set(answer)}", f"mode {work.mode}", f"batch {work.batch}"]
     if work.prompt_lens:
         shown = ",".join(str(n) for n in work.prompt_lens[:8]) + (",..." if len(work.prompt_lens) > 8 else "")
         parts.append(f"prompt-lens {shown}")
@@ -64,6 +64,11 @@ def first_line(answer: Prediction) -> str:
     if work.kernel_gap_s is not None:
         parts.append(f"kernel-gap {given(work.kernel_gap_s)}")
     return f"{parts[0]} {parts[1]}: {', '.join(parts[2:])}"
+
+
+def _set(answer: Prediction) -> str:
+    """What differs from the GPU's file."""
+    return f" ({', '.join(answer.gpu_set)})" if answer.gpu_set else ""
 
 
 def _gpus(work: Workload) -> str:

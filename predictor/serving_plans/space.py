@@ -10,7 +10,7 @@ from predictor import engines
 from predictor.engines.defaults import scheduler
 from predictor.engines.vintage import Setting
 from predictor.errors import RequestError, TilecastError
-from predictor.hardware.gpu import GPUSpec, load_gpu
+from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import SystemSpec, default_system, load_system
 from predictor.networks import ModelConfig, load_config
 from predictor.request import Request
@@ -20,8 +20,8 @@ from predictor.run import Run
 MOST_STAGES, MOST_RANKS = 8, 128
 #: Words of a request that every group of a search has alike.
 _WORDS = (
-    "model", "gpu", "dtype", "kv_dtype", "software", "routing", "system", "memory_fraction", "artifacts", "context_len",
-    "sampling", "step_overhead", "kernel_gap", "launch_overhead", "all_to_all",
+    "model", "gpu", "gpu_set", "dtype", "kv_dtype", "software", "routing", "system", "memory_fraction", "artifacts",
+    "context_len", "sampling", "step_overhead", "kernel_gap", "launch_overhead", "all_to_all",
 )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def runs_of_groups(
         except TilecastError as error:
             refused[str(group)] = str(error)
             continue
-        known = {"model": run.config, "gpu": run.gpu}
+        known = {"model": run.config, "gpu": run.gpu, "gpu_set": None}
         found.append((group, run))
     if not found:
         raise RequestError(next(iter(refused.values()), f"--num-gpus {most_gpus}: expected 1 or more"))
@@ -92,7 +92,7 @@ def _groups(asked: Request, executions: Sequence[str], most_gpus: int) -> Iterat
     A dense model has no use for dp, which are replicas. Experts are shared by width (ep 1) or whole (ep tp x dp).
     """
     config = asked.model if isinstance(asked.model, ModelConfig) else load_config(asked.model)
-    gpu = asked.gpu if isinstance(asked.gpu, GPUSpec) else load_gpu(asked.gpu)
+    gpu = asked.board()
     node = _per_node(asked, gpu)
     for execution in executions:
         for tp in _powers(min(node, most_gpus)):

@@ -24,8 +24,8 @@ from predictor.words import ragged_lengths
 
 #: Columns of a suite that decide a forecast (docs/suites.md); others are carried along.
 COLUMNS = (
-    "case", "config", "mode", "gpu", "gpu_note", "num_gpus", "gpus_per_node", "dtype", "seq_len", "output_len",
-    "context_len",
+    "case", "config", "mode", "gpu", "gpu_set", "gpu_note", "num_gpus", "gpus_per_node", "dtype", "seq_len",
+    "output_len", "context_len",
     "network_gbit_per_node", "prompt_lens", "global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "vpp", "shard",
     "sequence_parallel", "recompute", "recompute_layers", "cpu_offload_layers", "mean_len",
     "masked_tokens", "capacity_factor", "peft", "tp_comm_overlap", "dp_overlap", "cuda_graph", "optimizer",
@@ -103,6 +103,7 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
         sp=mode in ("train", "forward") and _int(row, "sequence_parallel") > 0,
         vpp=_int(row, "vpp") or 1,
         system=_system(row),
+        gpu_set=_text(row, "gpu_set"),
         num_gpus=_given(row, "num_gpus"),
         tp=_int(row, "tp") or 1,
         pp=_int(row, "pp") or 1,

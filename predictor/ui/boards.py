@@ -8,7 +8,7 @@ from pathlib import Path
 
 from predictor.errors import RequestError, unknown_name
 from predictor.hardware.gpu import GPUSpec, all_names, load_gpu, parse_gpu
-from predictor.hardware.what_if import PARAMETERS, vary
+from predictor.hardware.what_if import PARAMETERS, vary, with_values
 
 #: What stands for a pasted text in a command line, and for a board that sliders made.
 PASTED = "board.yaml"
@@ -35,7 +35,8 @@ class Board:
 
 @lru_cache(maxsize=256)
 def board_of(asked: str) -> Board:
-    """The board of "h100", of "h100 memory_bandwidth=1.5 sm_count=2" or of the text of a YAML file (more lines).
+    """The board of "h100", of "h100 memory_bandwidth=1.5 sm_count=2" (factors), of "h100 power_limit=500W" (values, as
+    --set takes them) or of the text of a YAML file (more lines).
 
     Raises RequestError, one line, for anything else; a path is not read.
     """
@@ -53,7 +54,8 @@ def board_of(asked: str) -> Board:
     spec = load_gpu(name)
     for change in changes:
         parameter, _, factor = change.partition("=")
-        spec = vary(spec, parameter, _factor(change, factor))
+        valued = factor[-1:].isalpha()  # a value with its unit, else a factor
+        spec = with_values(spec, change) if valued else vary(spec, parameter, _factor(change, factor))
     return Board(asked, spec, as_yaml(spec) if changes else "")
 
 
