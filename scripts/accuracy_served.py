@@ -27,7 +27,8 @@ if str(ROOT) not in sys.path:  # a checkout that was not installed
     sys.path.insert(0, str(ROOT))
 
 from predictor.simulate.serving.goals import BEYOND_KERNELS  # noqa: E402
-from predictor.training.served import as_frame, errors, ranking, read_cases  # noqa: E402
+from predictor.training.served import as_frame, errors, ranking  # noqa: E402
+from predictor.training.served_rows import read_cases  # noqa: E402
 
 REQUESTS = ("rtxpro6000-llama-3.1-8b", "rtxpro6000-qwen3-30b-a3b-instruct-2507")
 

@@ -16,7 +16,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate every service, print the errors of its times."""
     from predictor.estimators.artifact import load_artifacts
     from predictor.training.evaluate import write_rows
-    from predictor.training.served import as_frame, errors, ranking, read_cases
+    from predictor.training.served import as_frame, errors, ranking
+    from predictor.training.served_rows import read_cases
 
     artifacts = resolve(arguments.artifacts, arguments.tracking_uri)
     load_artifacts(artifacts)  # a wrong --artifacts is no row's fault
@@ -35,16 +36,20 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         from predictor.training.evaluate import as_json
 
-        notes = rows.loc[rows["note"] != "", "note"].value_counts()
-        flat = dict(overall.get("tpot", {}))
-        print(as_json(flat | overall | {"ranking": ranks, "groups": groups} | {"notes": notes.to_dict()}))
+        why = {f"{name}s" if name == "note" else name: _counted(rows, name) for name in ("note", "left_out")}
+        flat = dict(overall.get("tpot") or overall.get("output_tokens_per_s_per_gpu") or {})
+        print(as_json(flat | overall | {"ranking": ranks, "groups": groups} | why))
     else:
         _show(arguments, rows, overall, ranks, groups, keys)
     if not rows["predicted_tpot_ms"].notna().any():
-        raise TilecastError(
-            f"{arguments.file}: none of {len(rows):,} services could be forecast: {rows['note'].iloc[0]}"
-        )
+        why = (rows["note"] + rows["left_out"]).iloc[0]
+        raise TilecastError(f"{arguments.file}: none of {len(rows):,} services could be forecast: {why}")
     return 0
+
+
+def _counted(rows: Any, column: str) -> dict[str, int]:
+    """How many rows say what in a column of texts, the most frequent first."""
+    return {str(text): int(n) for text, n in rows.loc[rows[column] != "", column].value_counts().items()}
 
 
 def _keys(arguments: argparse.Namespace, rows: Any) -> list[str]:
@@ -95,5 +100,6 @@ def _show(
             f" {row['predicted_tpot_ms']:.4g}, TTFT {row['measured_ttft_ms']:.4g} and {row['predicted_ttft_ms']:.4g}",
             "  ", clauses=True,
         )  # fmt: skip
-    for note, count in rows.loc[rows["note"] != "", "note"].value_counts().items():
-        say(console, f"not predicted: {count:,} x {printable(str(note))}")
+    for title, column in (("not predicted", "note"), ("not scored", "left_out")):
+        for text, count in _counted(rows, column).items():
+            say(console, f"{title}: {count:,} x {printable(text)}")

@@ -39,7 +39,9 @@ def no_rotary(r: Reader, config: ModelConfig) -> list[ModelConfig]:
 def llama4(r: Reader, config: ModelConfig) -> list[ModelConfig]:
     """Llama 4: rotary layers see chunks, every fourth sees everything without rotary positions; experts every so many
     layers, between them a feed-forward of another width."""
-    listed, chunk = _listed(r, "no_rope_layers", config.layers), r.optional("attention_chunk_size", 8192, note=True)
+    # As Hugging Face's config, an empty list says nothing.
+    listed = _listed(r, "no_rope_layers", config.layers) if r.data.get("no_rope_layers") != [] else None
+    chunk = r.optional("attention_chunk_size", 8192, note=True)
     every = r.integer("no_rope_layer_interval", 4, 0) or 4
     turned = listed or [int((i + 1) % every != 0) for i in range(config.layers)]
     sparse = r.indices("moe_layers") or tuple(range(config.sparse_step - 1, config.layers, config.sparse_step))

@@ -21,7 +21,8 @@ from predictor.request import Request
 from predictor.simulate.serving.costs import Sizes, StepCosts
 from predictor.simulate.serving.simulator import serve
 from predictor.simulate.serving.traffic import made
-from predictor.training.served import as_frame, errors, ranking, read_cases
+from predictor.training.served import as_frame, errors, ranking
+from predictor.training.served_rows import read_cases
 
 SMALL = ["--model", "llama-3.2-1b", "--gpu", "h100"]
 

@@ -13,7 +13,7 @@ from predictor.simulate.serving.deployment import Options
 from predictor.simulate.serving.simulator import serve
 from predictor.simulate.serving.traffic import made
 from predictor.training.importers.benchmarks import CHOSEN
-from predictor.training.served import Case, read_cases
+from predictor.training.served_rows import Case, read_cases
 
 ROWS = """case,model,gpu,execution,software,dtype,concurrency,isl,osl,origin,ttft_ms,tpot_ms,sampling
 trt,Qwen/Qwen3-32B,h100,tensorrt_llm,1.0.0rc3,bf16,8,1024,256,aiconfigurator,1,1,

@@ -117,6 +117,7 @@ def test_windows_and_heads_by_layer() -> None:
     scout = config_from_dict(small("llama4_text"), "x")
     assert scout.windows == (8192, 8192, 8192, 0, 8192, 8192, 8192, 0)
     assert [scout.at(i).position for i in (2, 3)] == ["rotary", "none"]
+    assert config_from_dict(small("llama4_text") | {"no_rope_layers": []}, "x") == scout  # as Hugging Face reads it
 
 
 def test_degree_one_of_tensor_parallelism_changes_nothing(tmp_path: object) -> None:

@@ -20,7 +20,8 @@ class Options:
 
     ``drafts``: tokens that are guessed a step, ``acceptance``: the chance that one is right where those before it were;
     ``replicas``: servers alike that share the traffic; ``captured``: decode batches of 1 to so many are captured, each
-    in a graph of its own; ``online``: behind a server, not called from Python.
+    in a graph of its own; ``online``: behind a server, not called from Python; ``chunked_prefill``: a prompt may take
+    several steps.
     """
 
     max_num_seqs: int | None = None
@@ -31,6 +32,7 @@ class Options:
     replicas: int = 1
     captured: int | None = None
     online: bool = True
+    chunked_prefill: bool | None = None
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -129,7 +131,10 @@ def _limited(rules: Scheduler, options: Options) -> Scheduler:
     tokens = options.max_num_batched_tokens or rules.tokens
     sequences = min(options.max_num_seqs or rules.sequences, max(1, tokens // (1 + options.drafts)))
     prompts = max(rules.prefill_tokens, tokens) if options.max_num_batched_tokens else rules.prefill_tokens
-    return replace(rules, tokens=tokens, sequences=sequences, prefill_tokens=prompts)
+    chunks = rules.chunks if options.chunked_prefill is None else options.chunked_prefill
+    if chunks and not rules.chunks and not rules.mixes:
+        raise UnsupportedError("chunked prefill: this release's scheduler reads prompts whole, in steps of their own")
+    return replace(rules, tokens=tokens, sequences=sequences, prefill_tokens=prompts, chunks=chunks)
 
 
 def _memory(run: Run, budget: int, longest: int) -> tuple[Memory, float]:

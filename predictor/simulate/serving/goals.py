@@ -14,6 +14,7 @@ from predictor.roofline import FloatArray
 from predictor.simulate.serving.simulator import Served
 
 Range = tuple[float, float]
+Statistic = Callable[[FloatArray], float]
 
 #: log(measured / forecast) of the means, [10 %, 90 %], beyond what kernels are off: of 717 measured services on H100
 #: and RTX PRO 6000, four suites alike in weight. Fitted by `scripts/accuracy_served.py --data $TILECAST_DATA`
@@ -60,23 +61,33 @@ def step_range(served: Served) -> Range:
     return interval[0] / mean, interval[1] / mean
 
 
-def ranges_of(served: Served, again: Callable[[float], Served]) -> dict[str, Range]:
-    """80 % intervals of the means of ttft, tpot and latency, seconds: the traffic served ``again`` with every step as
-    fast, and as slow, as its kernels may be (times a factor), of which queues make more than a step does; and
-    `BEYOND_KERNELS`, whose logs are added as those of errors that know nothing of each other. Empty where kernels have
-    no intervals."""
+def mean_of(values: FloatArray) -> float:
+    """The mean of those that are numbers."""
+    return float(np.nanmean(values))
+
+
+def median_of(values: FloatArray) -> float:
+    """The median of those that are numbers."""
+    return float(np.nanmedian(values))
+
+
+def ranges_of(served: Served, again: Callable[[float], Served], statistic: Statistic = mean_of) -> dict[str, Range]:
+    """80 % intervals of the means (or another ``statistic``) of ttft, tpot and latency, seconds: the traffic served
+    ``again`` with every step as fast, and as slow, as its kernels may be (times a factor), of which queues make more
+    than a step does; and `BEYOND_KERNELS`, whose logs are added as those of errors that know nothing of each other.
+    Empty where kernels have no intervals."""
     low, high = step_range(served)
     if low == high:
         return {}
     runs = [served, again(low), again(high)]
-    return {name: _span(runs, name) for name in ("ttft", "tpot", "latency")}
+    return {name: _span(runs, name, statistic) for name in ("ttft", "tpot", "latency")}
 
 
-def _span(runs: Sequence[Served], name: str) -> Range:
+def _span(runs: Sequence[Served], name: str, statistic: Statistic) -> Range:
     means = []
     for run in runs:
         values: FloatArray = getattr(run, f"{name}_s")
-        means.append(float(np.nanmean(values)) if not np.isnan(values).all() else 0.0)
+        means.append(statistic(values) if not np.isnan(values).all() else 0.0)
     mean, (low, high) = means[0], BEYOND_KERNELS[name]
     if mean <= 0.0:
         return min(means), max(means)
