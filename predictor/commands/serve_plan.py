@@ -123,7 +123,7 @@ def _emitted(word: str) -> str:
 def _commands(arguments: argparse.Namespace, answer: Answer) -> str:
     if arguments.emit is None:
         return ""
-    from predictor.serving_plans.emit import AUTO, commands
+    from predictor.serving_plans.emit import commands
 
     name = _emitted(arguments.emit)
     every = (*(entry.plan for entry in answer.entries), *answer.found.best)
@@ -132,7 +132,7 @@ def _commands(arguments: argparse.Namespace, answer: Answer) -> str:
         raise RequestError(
             f"--emit {arguments.emit}: no plan of {name} meets the SLA; expected --execution with {name}"
         )
-    return commands(plan, _repository(arguments.model), arguments.kv_dtype or AUTO)
+    return commands(plan, _repository(arguments.model))
 
 
 def _repository(model: str) -> str:

@@ -12,6 +12,7 @@ class Launch:
     ``label`` names the plan; ``schedule`` is one of `predictor.parallelism.SCHEDULES`, ``again`` what runs again in the
     backward pass, in ``again_layers`` of the model's ``layers`` (0: in all); ``batch`` the global one;
     ``gpus_per_node`` those of a node; ``stage_layers``: layers of every stage, where they are not shared out evenly.
+    ``execution`` is what the forecast is of, ``optimizer`` and ``attention`` as `predictor.workload.Workload` has them.
     """
 
     label: str
@@ -35,3 +36,6 @@ class Launch:
     gpus_per_node: int
     cp_comm: str
     stage_layers: tuple[int, ...] = ()
+    execution: str = ""
+    optimizer: str = "adam"
+    attention: str = "flash"

@@ -6,6 +6,7 @@ from __future__ import annotations
 from predictor.engines.launch import Launch
 from predictor.errors import RequestError
 
+MEGATRON = "megatron"
 _SCHEDULES = "1f1b", "interleaved"
 #: Our word for what is sharded -> its flags beside the distributed optimizer.
 _MEGATRON_SHARDS = {
@@ -22,12 +23,17 @@ _MEGATRON_FP8 = {
     "fp8_block": "--fp8-format e4m3 --fp8-recipe blockwise",
     "mxfp8": "--fp8-format e4m3 --fp8-recipe mxfp8",
 }
+_OPTIMIZERS = {"adam": "", "adam_fused": "", "sgd": "--optimizer sgd"}  # Adam, fused, is the default
 
 
 def text(plan: Launch) -> str:
     """The flags of a plan; RequestError for what this launcher does not have."""
     if plan.pp > 1 and plan.schedule not in _SCHEDULES:
         raise RequestError(f"--emit megatron: has no schedule {plan.schedule}; nearest: {' or '.join(_SCHEDULES)}")
+    formats = ("fp32", "bf16", "fp16", *_MEGATRON_FP8)
+    for name, value, known in (("dtype", plan.dtype, formats), ("optimizer", plan.optimizer, tuple(_OPTIMIZERS))):
+        if value not in known:
+            raise RequestError(f"--emit megatron: has no {name} {value}; expected one of {', '.join(known)}")
     lines = [f"--tensor-model-parallel-size {plan.tp}" + " --sequence-parallel" * plan.sp]
     lines.append(f"--pipeline-model-parallel-size {plan.pp}")
     even = plan.layers % (plan.pp * plan.vpp) == 0
@@ -62,5 +68,11 @@ def text(plan: Launch) -> str:
         lines.append(f"--{plan.dtype}")
     elif plan.dtype in _MEGATRON_FP8:
         lines.append(f"--bf16 {_MEGATRON_FP8[plan.dtype]}")
+    lines.append(_OPTIMIZERS[plan.optimizer])
+    if plan.attention == "math":
+        lines.append("--attention-backend unfused")
     note = f"# {plan.label}: {plan.num_gpus} GPUs; flags of NVIDIA/Megatron-LM@d98e8a64ddf3, training/arguments.py"
-    return "\n".join([note, *(line for line in lines if line)])
+    notes = [note]
+    if plan.execution not in ("", MEGATRON):
+        notes.append(f"# the forecast is of --execution {plan.execution}; Megatron's is {MEGATRON}")
+    return "\n".join([*notes, *(line for line in lines if line)])

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from predictor.engines.launch import Launch
+from predictor.engines.pytorch import COMPILE, EAGER
 from predictor.errors import RequestError
 
 _SCHEDULES = {
@@ -14,12 +15,20 @@ _SCHEDULES = {
 
 #: Our words of 8 bits -> torchao's recipes.
 _FLOAT8 = {"fp8": "tensorwise", "fp8_current": "tensorwise", "fp8_row": "rowwise"}
+#: Ours -> what parameters are cast to, and torchao's section with its recipe.
+_PARAMETERS = {"bf16": "bfloat16", "fp32": "float32", "mxfp8": "bfloat16", **dict.fromkeys(_FLOAT8, "bfloat16")}
+_OPTIMIZERS = {"adam": "foreach", "adam_fused": "fused"}
 
 
 def text(plan: Launch) -> str:
     """The TOML of a plan; RequestError for what this launcher does not have."""
     if plan.shard == "zero1":
         raise RequestError("--emit torchtitan: has no zero1 (an optimizer alone that is sharded); nearest: zero2")
+    for name, value, known in (("dtype", plan.dtype, _PARAMETERS), ("optimizer", plan.optimizer, _OPTIMIZERS)):
+        if value not in known:
+            raise RequestError(f"--emit torchtitan: has no {name} {value}; expected one of {', '.join(known)}")
+    if plan.attention != "flash":
+        raise RequestError(f"--emit torchtitan: has no attention {plan.attention}; expected flash")
     if plan.again_layers:
         raise RequestError(f"--emit torchtitan: recomputes all layers or none, not {plan.again_layers}; nearest: full")
     per_node = max(1, plan.gpus_per_node // (plan.tp * plan.cp))
@@ -44,7 +53,7 @@ def text(plan: Launch) -> str:
     each = plan.batch // plan.dp if plan.pp > 1 else plan.micro_batch
     training: dict[str, object] = {
         "local_batch_size": each, "global_batch_size": plan.batch, "seq_len": plan.seq_len,
-        "mixed_precision_param": {"bf16": "bfloat16", "fp32": "float32"}.get(plan.dtype, "bfloat16"),
+        "mixed_precision_param": _PARAMETERS[plan.dtype],
         "mixed_precision_reduce": "float32",
     }  # fmt: skip
     again: dict[str, object] = {"mode": plan.again}
@@ -52,6 +61,8 @@ def text(plan: Launch) -> str:
         again["selective_ac_option"] = "op"
     sections: dict[str, Mapping[str, object]] = {
         "parallelism": parallel, "training": training, "activation_checkpoint": again,
+        "compile": {"enable": plan.execution == COMPILE.name, "components": ["model", "loss"]},
+        "optimizer": {"name": "AdamW", "implementation": _OPTIMIZERS[plan.optimizer]},
     }  # fmt: skip
     if plan.dtype in _FLOAT8:
         sections["quantize.linear.float8"] = {"recipe_name": _FLOAT8[plan.dtype]}
@@ -60,6 +71,10 @@ def text(plan: Launch) -> str:
     lines = [
         f"# {plan.label}: {plan.num_gpus} GPUs; keys of pytorch/torchtitan@73a0e697 (v0.2.2), config/job_config.py"
     ]
+    if plan.execution not in ("", EAGER.name, COMPILE.name):
+        lines.append(
+            f"# the forecast is of --execution {plan.execution}; torchtitan's is {COMPILE.name} or {EAGER.name}"
+        )
     if plan.tp > 1 and not plan.sp:
         lines.append("# torchtitan's tensor parallelism is always with sequence parallelism")
     if plan.again == "selective":
@@ -84,4 +99,6 @@ def _shared_out(plan: Launch) -> tuple[int, int, int]:
 def _toml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
     return f'"{value}"' if isinstance(value, str) else str(value)

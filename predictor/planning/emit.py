@@ -15,13 +15,17 @@ from predictor.words import recomputed
 
 @dataclass(frozen=True)
 class Emitted:
-    """What is emitted of beside a plan: sizes of the run, its dtype, and the GPUs of a node."""
+    """What is emitted of beside a plan: sizes of the run, its dtype, the GPUs of a node, what it is a forecast of,
+    its optimizer and its attention."""
 
     config: ModelConfig
     batch: int
     seq_len: int
     dtype: str
     gpus_per_node: int
+    execution: str = ""
+    optimizer: str = "adam"
+    attention: str = "flash"
 
 
 def check_launcher(name: str) -> None:
@@ -39,6 +43,6 @@ def emit(launcher: str, plan: ParallelPlan, about: Emitted) -> str:
             plan.label, plan.num_gpus, plan.tp, plan.sp, plan.pp, plan.vpp, plan.dp, plan.cp, plan.ep, plan.shard,
             plan.micro_batch, plan.schedule or (INTERLEAVED if plan.vpp > 1 else ONE_F_ONE_B), kind, some,
             about.config.layers, about.batch, about.seq_len, about.dtype, about.gpus_per_node, RING,
-            plan.stage_layers,
+            plan.stage_layers, about.execution, about.optimizer, about.attention,
         )
     )  # fmt: skip

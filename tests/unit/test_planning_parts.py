@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -214,6 +215,49 @@ def test_keys_of_torchtitan() -> None:
     zero2 = tomllib.loads(emit("torchtitan", ParallelPlan(dp=8, shard="zero2", micro_batch=2), ABOUT))
     assert zero2["parallelism"]["fsdp_reshard_after_forward"] == "never"
     assert zero2["training"]["local_batch_size"] == 2
+
+
+@each("dtype", ("fp32", "bf16", "fp16", "tf32", "fp8", "fp8_current", "fp8_row", "fp8_block", "mxfp8", "nvfp4"))
+def test_a_dtype_of_training_is_written_or_refused(dtype: str) -> None:
+    """What a launcher does not have is refused, and never trained in another format without a word."""
+    about = replace(ABOUT, dtype=dtype)
+    titan = {"fp32": "float32", "bf16": "bfloat16"} | dict.fromkeys(("fp8", "fp8_current", "fp8_row", "mxfp8"), "bf8")
+    if dtype in titan:
+        found = tomllib.loads(emit("torchtitan", ParallelPlan(dp=8), about))
+        assert found["training"]["mixed_precision_param"] == ("float32" if dtype == "fp32" else "bfloat16")
+        assert ("quantize" in found) == (titan[dtype] == "bf8")
+    else:
+        with pytest.raises(RequestError, match=f"has no dtype {dtype}"):
+            emit("torchtitan", ParallelPlan(dp=8), about)
+    flags = {"fp32": "", "bf16": "--bf16", "fp16": "--fp16", "fp8": "delayed", "fp8_current": "tensorwise",
+             "fp8_block": "blockwise", "mxfp8": "mxfp8"}  # fmt: skip
+    if dtype in flags:
+        assert flags[dtype] in emit("megatron", ParallelPlan(dp=8), about)
+    else:
+        with pytest.raises(RequestError, match=f"has no dtype {dtype}"):
+            emit("megatron", ParallelPlan(dp=8), about)
+
+
+def test_what_runs_the_plan_is_written() -> None:
+    """Compilation, optimizer and attention of the forecast, or a line that says it is of another framework."""
+    for execution in ("compile", "eager"):
+        text = emit("torchtitan", ParallelPlan(dp=8), replace(ABOUT, execution=execution, optimizer="adam_fused"))
+        found = tomllib.loads(text)
+        assert found["compile"] == {"enable": execution == "compile", "components": ["model", "loss"]}
+        assert found["optimizer"] == {"name": "AdamW", "implementation": "fused"} and "the forecast is" not in text
+        text = emit("megatron", ParallelPlan(dp=8), replace(ABOUT, execution=execution))
+        assert f"# the forecast is of --execution {execution}" in text
+    assert "the forecast is of" in emit("torchtitan", ParallelPlan(dp=8), replace(ABOUT, execution="megatron"))
+    own = emit("megatron", ParallelPlan(dp=8), replace(ABOUT, execution="megatron", optimizer="sgd", attention="math"))
+    assert "--optimizer sgd" in own and "--attention-backend unfused" in own and "the forecast is of" not in own
+    lacking = (
+        ("torchtitan", {"optimizer": "sgd"}),
+        ("torchtitan", {"attention": "math"}),
+        ("megatron", {"optimizer": "none"}),
+    )
+    for launcher, words in lacking:
+        with pytest.raises(RequestError, match=f"--emit {launcher}: has no"):
+            emit(launcher, ParallelPlan(dp=8), replace(ABOUT, **words))
 
 
 def test_cuts_of_unequal_stages_are_written() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -252,10 +253,86 @@ def test_commands_by_hand() -> None:
     sglang = commands(plan_of_group("sglang", tp=2, dp=4), "m").splitlines()[-1]
     assert "--tp-size 8" in sglang and "--dp-size 4 --enable-dp-attention" in sglang  # dp is inside tp there
     assert "--max-running-requests 16" in sglang
-    trt = commands(plan_of_group("tensorrt_llm", tp=2), "m", "fp8")
+    trt = commands(in_formats(plan_of_group("tensorrt_llm", tp=2), kv_dtype="fp8"), "m")
     options = yaml.safe_load(trt.split("<<'END'\n")[1].split("\nEND")[0])
     assert options["kv_cache_config"] == {"dtype": "fp8", "free_gpu_memory_fraction": 0.9}
     assert trt.splitlines()[-1].startswith("trtllm-serve m --tp_size 2") and "--config tensorrt_llm.yaml" in trt
+
+
+def in_formats(plan: ServingPlan, **words: str) -> ServingPlan:
+    """The plan as of a request with a dtype, or a KV cache, of its own."""
+    group = plan.times.group
+    asked = Request(words.pop("model", MODEL), GPU, mode="decode", execution=group.execution, context_len=100, **words)  # type: ignore[arg-type]
+    return replace(plan, times=replace(plan.times, run=asked.run()))
+
+
+def read_back(text: str) -> dict[str, str]:
+    """The options of the last command of a text and of its file, by flag or key."""
+    words = shlex.split(text.splitlines()[-1])
+    found = {word: value for word, value in zip(words, [*words[1:], ""], strict=True) if word.startswith("--")}
+    if "<<'END'" in text:
+        found |= {str(k): str(v) for k, v in yaml.safe_load(text.split("<<'END'\n")[1].split("\nEND")[0]).items()}
+    return found | {"model": next(word for word in words if "lama" in word)}
+
+
+#: What each engine calls the words of a plan; dp is inside tp in two of them.
+FLAGS = {
+    "vllm": ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size", "--enable-expert-parallel",
+             "--max-num-seqs", "--max-num-batched-tokens", "--max-model-len", "--gpu-memory-utilization"),
+    "sglang": ("--tp-size", "--pp-size", "--dp-size", "--ep-size", "--max-running-requests", "--chunked-prefill-size",
+               "--context-length", "--mem-fraction-static"),
+    "tensorrt_llm": ("--tp_size", "--pp_size", "enable_attention_dp", "--ep_size", "--max_batch_size",
+                     "--max_num_tokens", "--max_seq_len", "--kv_cache_free_gpu_memory_fraction"),
+}  # fmt: skip
+
+
+@each("engine", tuple(FLAGS))
+@each("degrees", ((1, 1, 1), (2, 1, 1), (4, 2, 1), (1, 1, 8), (2, 2, 4)))
+def test_every_word_of_a_plan_is_in_its_command(engine: str, degrees: tuple[int, int, int]) -> None:
+    tp, pp, dp = degrees
+    times = replace_group(of(engine, tp=2), tp=tp, pp=pp, dp=dp, ep=tp * dp)
+    mixtral = Request("mixtral-8x7b", GPU, mode="decode", execution=engine, context_len=100).run()
+    plan = ServingPlan(replace(times, run=mixtral), 1, 16 * dp, 0.1, 0.01, 10.0, 0.1, 16.0)
+    found = read_back(commands(plan, "llama"))
+    flags = FLAGS[engine]
+    inside = engine != "vllm"
+    assert found[flags[0]] == str(tp * dp if inside else tp)
+    assert found.get(flags[1], "1") == str(pp)
+    assert (flags[2] in found) == (dp > 1) and (dp == 1 or found[flags[2]] in (str(dp), "True"))
+    assert (flags[3] in found) == (tp * dp > 1)
+    assert engine == "vllm" or found.get(flags[3], "1") == str(tp * dp)  # there all GPUs of a stage share the experts
+    way = {"vllm": ("--all2all-backend", "allgather_reducescatter"), "sglang": ("--moe-a2a-backend", "none")}
+    if dp > 1 and engine in way:
+        assert found[way[engine][0]] == way[engine][1]
+    assert found[flags[4]] == str(16 * dp if engine == "sglang" else 16)
+    assert found[flags[5]] == str(times.scheduler.tokens)
+    assert int(found[flags[6]]) >= ISL + OSL
+    assert float(found[flags[7]]) == pytest.approx(times.memory.fraction)
+
+
+@each("engine", tuple(FLAGS))
+@each("dtype", ("bf16", "fp16", "fp8", "fp8_block", "int4_wo", "int8"))
+@each("kv", (None, "auto", "fp8"))
+def test_number_formats_of_a_plan_are_in_its_command(engine: str, dtype: str, kv: str | None) -> None:
+    """A command never loads weights in another format than the plan's: it names the format, or a checkpoint in it."""
+    plan = in_formats(plan_of_group(engine, tp=2), dtype=dtype, **({} if kv is None else {"kv_dtype": kv}))
+    found = read_back(commands(plan, "meta-llama/L"))
+    said = found.get("--dtype", found.get("dtype", "")), found.get("--quantization", "")
+    made = engine != "tensorrt_llm" and dtype == "fp8"
+    wide = {"bf16": "bfloat16", "fp16": "float16"}
+    assert said == (wide.get(dtype, ""), "fp8" if made else "")
+    assert found["model"] == ("meta-llama/L" if made or dtype in wide else f"<meta-llama/L in {dtype}>")
+    cache = found.get("--kv-cache-dtype", found.get("kv_cache_config", ""))
+    assert ("fp8" in cache) == (kv == "fp8")
+
+
+def test_a_checkpoint_in_the_format_needs_no_word() -> None:
+    own = in_formats(plan_of_group("vllm", tp=2), model="deepseek-v3")
+    assert own.times.run.work.dtype.startswith("fp8")
+    text = commands(own, "deepseek-ai/llama")
+    assert "--quantization" not in text and "--dtype" not in text and "<" not in text
+    other = commands(in_formats(plan_of_group("vllm", tp=2), model="deepseek-v3", dtype="bf16"), "deepseek-ai/llama")
+    assert "'<deepseek-ai/llama in bf16>'" in other, "the one that is published is in fp8"
 
 
 @each("name", listed())
