@@ -17,6 +17,7 @@ from predictor.dtypes import bytes_of
 from predictor.engines import EAGER
 from predictor.errors import RequestError, SpecError, UnsupportedError, nearest, one_line
 from predictor.frontends.kept import kept_or
+from predictor.frontends.no_code import no_code
 from predictor.frontends.sources import FLOATS, need_torch
 from predictor.graph.recording import Recording
 from predictor.networks.step import Step
@@ -157,11 +158,12 @@ def made(data: Mapping[str, Any], attention: str, where: str) -> Any:
             f" one that it has, or a file.py:function that makes the model{tail}"
         )
     try:
-        config = known[model_type].from_dict(dict(data))
+        with no_code():
+            config = known[model_type].from_dict(dict(data))
         cls = _class_of(transformers, data, config)
         config._attn_implementation = attention
         experts.ask_for_experts(config)
-        with torch.device("meta"), Unfilled():
+        with torch.device("meta"), Unfilled(), no_code():
             model = cls(config)
         if data.get("tie_word_embeddings") is False:
             _with_own_head(model)

@@ -32,6 +32,7 @@ from predictor.dtypes import DTYPES
 from predictor.errors import RequestError, SpecError, UnsupportedError, nearest, one_line
 from predictor.frontends.inputs import SPLIT, inputs_of
 from predictor.frontends.listed import Listed
+from predictor.frontends.no_code import no_code
 from predictor.frontends.sources import Module, need_torch
 from predictor.graph.recording import Recording
 from predictor.networks.config import ModelConfig
@@ -43,6 +44,8 @@ EXPECTED = "a pipeline, with sizes and parts"
 #: A size beyond this is a slip of the keyboard; chosen by hand, not from data.
 _LARGEST = 2**40
 _MODELS = ("class", "model", "ops")
+#: How methods begin that read or write files, or that are not for others.
+_NOT_FORWARD = ("_", "save", "push", "load", "from_", "register", "export")
 _KEYS = frozenset((*_MODELS, "config", "method", "inputs", "times", "dtype", "wide", "batch", "seq_len", "mode"))
 
 
@@ -223,7 +226,10 @@ def _module(name: str, config: Mapping[str, Any], method: str, wide: Sequence[st
     from predictor.frontends.torch_trace import KEPT_WIDE
 
     cls = _class(name)
-    made = cls(cls.config_class(**config)) if getattr(cls, "config_class", None) is not None else cls(**config)
+    if method.startswith(_NOT_FORWARD):
+        raise SpecError(f"class {name}: method {method!r}; expected one that computes")
+    with no_code():
+        made = cls(cls.config_class(**config)) if getattr(cls, "config_class", None) is not None else cls(**config)
     setattr(made, KEPT_WIDE, tuple(wide))
     if method == "forward":
         return made

@@ -196,15 +196,15 @@ def of_exported(text: str, words: str | Sequence[str] | None) -> TracedModel:
     path = Path(text).expanduser()
     if not path.is_file():
         raise SpecError(f"model {text!r}: no such file; expected an archive of torch.export")
-    torch = need_torch()
-    try:
-        program = torch.export.load(str(path))
-    except Exception as error:
-        said = one_line(f"{type(error).__name__}: {error}")[:200]
-        raise SpecError(f"{path}: cannot be read as an archive of torch.export ({said})") from None
-    args, kwargs = program.example_inputs or ((), {})
+    need_torch()
+    from predictor.frontends.exported import exported
+
     asked = inputs_of(words)
-    found = traced_model(path.stem, Module(path.stem, lambda: (program.module(), (list(args), dict(kwargs))), asked))
+    module = exported(path)
+    if asked:
+        module.check(asked)
+    given: Any = () if asked else (module.examples(), {})
+    found = traced_model(path.stem, Module(path.stem, lambda: (module, given), asked))
     found.traces.modes = ("forward",)  # what was exported is one mode of the module
     return found
 

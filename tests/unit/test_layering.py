@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LEVELS = {
     "predictor": 0,
     "predictor.errors": 0,
+    "predictor.archives": 0,
     "predictor.arguments": 0,
     "predictor.collector": 0,
     "predictor.files": 0,

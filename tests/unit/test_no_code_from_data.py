@@ -1,0 +1,180 @@
+"""No file of data runs code: archives of torch.export, configs of transformers, files of arrays."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import predictor
+from predictor.cli import main
+from predictor.errors import RequestError
+from predictor.frontends.words import model_of
+
+torch = pytest.importorskip("torch", reason="the extra torch is not installed")
+
+
+class Evil:
+    """What runs when it is unpickled: it makes the file ``name``."""
+
+    def __init__(self, name: Path) -> None:
+        self.name = str(name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (self.name, "w")
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("exported") / "net.pt2"
+    module = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(approximate="tanh"), torch.nn.LayerNorm(16))
+    size = torch.export.Dim("size", min=2, max=64)
+    torch.export.save(
+        torch.export.export(module.eval(), (torch.randn(4, 8),), dynamic_shapes={"input": {0: size}}), path
+    )
+    return path
+
+
+def rewritten(path: Path, to: Path, change: Callable[[str, bytes], bytes | None]) -> Path:
+    """The archive with ``change`` of each member's name and content; None leaves it out."""
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(to, "w") as target:
+        for name in source.namelist():
+            data = change(name, source.read(name))
+            if data is not None:
+                target.writestr(name, data)
+    return to
+
+
+def of_graph(change: Callable[[dict[str, Any]], None]) -> Callable[[str, bytes], bytes | None]:
+    def changed(name: str, data: bytes) -> bytes | None:
+        if not name.endswith("models/model.json"):
+            return data
+        program = json.loads(data)
+        change(program)
+        return json.dumps(program).encode()
+
+    return changed
+
+
+def nodes(program: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = program["graph_module"]["graph"]["nodes"]
+    return found
+
+
+def test_a_pickle_in_an_archive_does_not_run(archive: Path, tmp_path: Path) -> None:
+    """In the sample inputs, the constants and the weights; alone and from a sweep."""
+    ran = tmp_path / "ran"
+    evil = pickle.dumps(Evil(ran))
+    path = rewritten(
+        archive, tmp_path / "evil.pt2",
+        lambda name, data: evil if any(part in name for part in ("sample_inputs", "constants", "weight_")) else data,
+    )  # fmt: skip
+    assert main(["predict", "--model", str(path), "--gpu", "h100"]) == 0
+    (tmp_path / "sweep.yaml").write_text(f"model: [{path}]\ngpu: [h100, a100]\n")
+    assert main(["sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "rows.csv"), "--jobs", "1"]) == 0
+    assert not ran.exists()
+
+
+def test_a_graph_calls_operators_and_nothing_else(archive: Path, tmp_path: Path) -> None:
+    """`torch.export.load` takes any attribute of torch for a target, and evaluates the expressions of sizes."""
+    ran = tmp_path / "ran"
+    text = {"name": "filename", "arg": {"as_string": str(ran)}, "kind": 1}
+    for target in ("torch.os.system", "torch.hub.load", "torch.ops.aten.from_file.default",
+                   "torch.ops.aten.save.default", "torch.ops.load_library",
+                   "torch.ops.higher_order.cond", "os.system", "#evil", "_operator.pow",
+                   "torch.ops.aten.__class__.mro", "torch.ops.aten.no_such.default"):  # fmt: skip
+
+        def change(program: dict[str, Any], target: str = target) -> None:
+            nodes(program)[0].update(target=target, input=[text])
+
+        path = rewritten(archive, tmp_path / "evil.pt2", of_graph(change))
+        with pytest.raises(RequestError) as caught:
+            predictor.predict(str(path), "h100")
+        assert "\n" not in str(caught.value) and not ran.exists(), target
+
+    def expression(program: dict[str, Any]) -> None:
+        for about in program["graph_module"]["graph"]["tensor_values"].values():
+            about["sizes"][0] = {"as_expr": {"expr_str": f"open({str(ran)!r}, 'w')", "hint": {"as_int": 4}}}
+
+    path = rewritten(archive, tmp_path / "evil.pt2", of_graph(expression))
+    with pytest.raises(RequestError):
+        predictor.predict(str(path), "h100")
+    assert not ran.exists()
+
+
+def test_open_sizes_of_an_archive_are_checked(archive: Path, tmp_path: Path) -> None:
+    """What it was exported for is taken; another size, name or count of inputs is one line."""
+    few, many = (predictor.predict(str(archive), "h100", input=f"float[{n},8]") for n in (4, 64))
+    assert few.flops < many.flops and few.flops == predictor.predict(str(archive), "h100").flops
+    for words in ("float[65,8]", "float[4,9]", "float[4]", "other:float[4,8]", "float[4,8] float[4,8]"):
+        with pytest.raises(RequestError, match=r"--input .*net\.pt2 takes"):
+            predictor.predict(str(archive), "h100", input=words)
+
+
+def test_a_broken_archive_is_one_line(archive: Path, tmp_path: Path) -> None:
+    whole = archive.read_bytes()
+    broken = tmp_path / "broken.pt2"
+
+    def refused(said: str = "torch.export") -> None:
+        with pytest.raises(RequestError, match=said) as caught:
+            predictor.predict(str(broken), "h100")
+        assert "\n" not in str(caught.value)
+
+    for data in (b"", b"PK", whole[: len(whole) // 2], pickle.dumps(Evil(tmp_path / "ran"))):
+        broken.write_bytes(data)
+        refused()
+    encrypted = bytearray(whole)  # the flag of every entry of the zip's directory
+    at = encrypted.find(b"PK\x01\x02")
+    while at >= 0:
+        encrypted[at + 8] |= 1
+        at = encrypted.find(b"PK\x01\x02", at + 1)
+    broken.write_bytes(bytes(encrypted))
+    refused("encrypted")
+    rewritten(archive, broken, lambda name, data: None if name.endswith("model.json") else data)
+    refused("no models/model.json")
+    for change in (
+        lambda p: p.pop("graph_module"),
+        lambda p: p["graph_module"].update(signature={}),
+        lambda p: p["graph_module"]["graph"]["tensor_values"].clear(),
+        lambda p: p["graph_module"]["graph"]["tensor_values"]["p_0_weight"].update(sizes=[{"as_int": -1}]),
+        lambda p: p["graph_module"]["graph"]["tensor_values"]["p_0_weight"].update(sizes=[{"as_int": 10**20}]),
+        lambda p: p["graph_module"]["graph"]["tensor_values"]["p_0_weight"].update(dtype=99),
+        lambda p: nodes(p).reverse(),
+        lambda p: nodes(p)[0]["inputs"].clear(),
+        lambda p: nodes(p)[0]["inputs"][0].update(arg={"as_graph": {}}),
+        lambda p: nodes(p)[0].update(outputs=[{"as_tensors": [{"name": "a"}] * 3}]),
+    ):
+        rewritten(archive, broken, of_graph(change))
+        refused(".")
+    with zipfile.ZipFile(broken, "w", zipfile.ZIP_DEFLATED) as bomb, bomb.open("net/models/model.json", "w") as file:
+        for _ in range(300):
+            file.write(b" " * 2**20)
+    refused("unpacks to more than")
+    (tmp_path / "folder.pt2").mkdir()
+    with pytest.raises(RequestError):
+        model_of(tmp_path / "folder.pt2")
+
+
+def test_a_config_brings_no_code_and_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that auto_map names is not imported, whoever asks for it while a class is built."""
+    transformers = pytest.importorskip("transformers", reason="the extra torch is not installed")
+    from predictor.frontends.no_code import no_code
+
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass\n")
+    config = {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RequestError, match="'evil' is no class of transformers"):
+        predictor.predict(str(tmp_path), "h100")
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "cache"))
+    with no_code(), pytest.raises(RequestError, match="code or weights of its own"):
+        transformers.AutoConfig.from_pretrained(str(tmp_path), trust_remote_code=True)
+    pickle_file = tmp_path / "weights.pt"
+    pickle_file.write_bytes(pickle.dumps(Evil(tmp_path / "ran")))
+    with no_code(), pytest.raises(RequestError, match="code or weights of its own"):
+        torch.load(pickle_file, weights_only=False)
+    assert not (tmp_path / "ran").exists()
