@@ -123,6 +123,12 @@ class Parallelism:
         return self.dp_overlap == ON if self.dp_overlap else default
 
     @property
+    def asked(self) -> dict[str, object]:
+        """Every word, by name, that is not at its default."""
+        own: dict[str, object] = {"tp": self.tp, "cp_comm": self.cp_comm, "ulysses": self.ulysses}
+        return {name: value for name, value in own.items() if value not in (1, RING, 0)} | self.trains_only
+
+    @property
     def trains_only(self) -> dict[str, object]:
         """The words, by name, that serving does not take, where they are not at their defaults."""
         asked: dict[str, object] = {
@@ -130,4 +136,4 @@ class Parallelism:
             "shard": self.shard, "schedule": self.schedule, "tp_overlap": self.tp_overlap,
             "stage_layers": ",".join(map(str, self.stage_layers)), "dp_overlap": self.dp_overlap,
         }  # fmt: skip
-        return {name: value for name, value in asked.items() if value not in (1, False, NO_SHARD, "")}
+        return {name: value for name, value in asked.items() if value is True or value not in (1, False, NO_SHARD, "")}

@@ -146,6 +146,7 @@ class Request:
         cache = Cache(self.mode, engine, attention, gpu)
         numbers, kv_source = cached(numbers, config.checkpoint, self.kv_dtype, cache)
         degrees = _degrees(self)
+        micro_batch = _micro_batch(self, config)
         launch_s, assumed = _launch_overhead(self.launch_overhead, gpu, engine)
         work = Workload(
             mode=self.mode,
@@ -156,7 +157,8 @@ class Request:
             attention=attention,
             output_len=output_len,
             context_len=context_len or 0,
-            micro_batch=self.micro_batch,
+            micro_batch=micro_batch,
+            micro_batch_assumed=micro_batch != self.micro_batch,
             optimizer=self.optimizer,
             recompute=self.recompute,
             launch_overhead_s=launch_s,
@@ -185,6 +187,15 @@ class Request:
         _check_length(config, work)
         chosen = load_artifacts(self.artifacts) if selector is None else selector
         return Run(config, gpu, work, numbers, chosen, self.top, self.explain, self.strict)
+
+
+def _micro_batch(asked: Request, config: ModelConfig) -> int:
+    """Sequences of a micro-batch: as asked for; 1 in a pipeline, which is filled by many, where nobody says and the
+    model was not recorded with more."""
+    source = recorded(config)
+    fixed = source is not None and source.sizes is not None
+    waits = asked.mode == "train" and _several(asked.pp) and not fixed
+    return 1 if waits and asked.micro_batch == 0 else asked.micro_batch
 
 
 def _degrees(asked: Request) -> Parallelism:

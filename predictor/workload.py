@@ -53,13 +53,14 @@ class Workload:
     """One run: mode, sizes, dtype and execution.
 
     ``seq_len`` is the prompt or training length in tokens, ``context_len`` the tokens already in the KV cache of a
-    decode step, ``output_len`` the tokens that generate makes a sequence, ``micro_batch`` the sequences of one forward
-    and backward pass in training (0 = the batch). ``launch_overhead_s`` is the host's CPU time of one framework call,
-    which counts in eager execution (and where an engine launches a prefill); ``launch_overhead_assumed``: it is the
-    default, which nobody asked for or measured. ``software`` says which release of the engine runs ("": the newest that
-    is known). ``step_overhead_s`` is what the engine's host adds to every prefill and decode step (None: what its
-    release is known to add, `waits_s`), ``kernel_gap_s`` what passes between two kernels (None:
-    `predictor.simulate.gaps`). ``sampling``: how a step's tokens are chosen, of `SAMPLINGS`.
+    decode step, ``output_len`` the tokens that generate makes a sequence, ``micro_batch`` the sequences of one
+    forward and backward pass in training (0 = the batch); ``micro_batch_assumed``: nobody asked for so many.
+    ``launch_overhead_s`` is the host's CPU time of one framework call, which counts in eager execution (and where an
+    engine launches a prefill); ``launch_overhead_assumed``: it is the default, which nobody asked for or measured.
+    ``software`` says which release of the engine runs ("": the newest that is known). ``step_overhead_s`` is what the
+    engine's host adds to every prefill and decode step (None: what its release is known to add, `waits_s`),
+    ``kernel_gap_s`` what passes between two kernels (None: `predictor.simulate.gaps`). ``sampling``: how a step's
+    tokens are chosen, of `SAMPLINGS`.
 
     ``prompt_lens``: a ragged batch, packed without padding: every sequence's prompt length, or in mode decode the
     tokens that it has in the cache; ``seq_len`` or ``context_len`` is the longest of them, ``seq_len`` more where an
@@ -115,6 +116,7 @@ class Workload:
     all_to_all: str = ALL_GATHER
     steps: int = 1
     cuda_graphs: str = "none"
+    micro_batch_assumed: bool = False
 
     def __post_init__(self) -> None:
         for name, most in LARGEST.items():
@@ -241,6 +243,11 @@ class Workload:
         padded = self.mode == "forward" and self.engine.pads_attention
         if max(self.prompt_lens) > longest or (max(self.prompt_lens) < longest and not padded):
             raise RequestError(f"{longest} tokens: the longest of --prompt-lens has {max(self.prompt_lens)}")
+
+    @property
+    def training_words(self) -> dict[str, object]:
+        """The words that training alone takes, by name, where they are not at their defaults."""
+        return {name: getattr(self, name) for name, default in _TRAINING.items() if getattr(self, name) != default}
 
     @property
     def tokens_each(self) -> int:

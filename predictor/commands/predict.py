@@ -103,7 +103,8 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         "--micro-batch",
         type=int,
         default=0,
-        help="sequences of one forward and backward pass of a replica (train; default its part of the batch)",
+        help="sequences of one forward and backward pass of a replica (train; default 1 in a pipeline, else its part of"
+        " the batch)",
     )
     add(
         "--recompute",

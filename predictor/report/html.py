@@ -153,9 +153,9 @@ def settings(answer: Prediction) -> list[tuple[str, str]]:
         found.append(("optimizer", work.optimizer))
         if work.micro_batch:
             found.append(("micro_batch", str(work.micro_batch)))
+        found += [(name, str(value)) for name, value in work.training_words.items() if name != "micro_batch"]
     if work.parallelism.num_gpus > 1 and work.system is not None:
-        degrees = ((name, getattr(work.parallelism, name)) for name in ("tp", "pp", "dp", "cp", "ep"))
-        found += [(name, str(degree)) for name, degree in degrees if degree > 1]
+        found += [(name, "" if value is True else str(value)) for name, value in work.parallelism.asked.items()]
         if work.all_to_all != ALL_GATHER:
             found.append(("all_to_all", work.all_to_all))
         found.append(("system", work.system.id))
@@ -181,6 +181,7 @@ def settings_shown(answer: Prediction) -> list[tuple[str, str]]:
     said = {
         "dtype": dtype_words(work), "kv_dtype": kv_words(work), "software": f"{work.software}{release}",
         "launch_overhead": overhead(work) + " (assumed)" * work.launch_overhead_assumed,
+        "micro_batch": f"{work.micro_batch}{' (assumed)' * work.micro_batch_assumed}",
     }  # fmt: skip
     return [(name, said.get(name, value)) for name, value in settings(answer)]
 
@@ -197,7 +198,7 @@ def command(answer: Prediction, asked: Asked) -> str:
     for name, value in settings(answer):
         if name == "launch_overhead" and answer.workload.launch_overhead_assumed:
             continue
-        words += [flag(name), asked.system or value if name == "system" else value]
+        words += [flag(name), *([asked.system or value] if name == "system" else [value] if value else [])]
     if asked.artifacts is not None:
         words += ["--artifacts", asked.artifacts]
     return shlex.join(words)

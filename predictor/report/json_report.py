@@ -36,7 +36,7 @@ def to_dict(answer: Prediction) -> dict[str, Any]:
         "unknown_share": sum(answer.unknown.values()),
         "unknown_operators": dict(answer.unknown),
         "artifacts": answer.artifacts,
-        "assumed": [*answer.assumed, *_assumed_of_the_host(answer)],
+        "assumed": [*answer.assumed, *_assumed_of_the_run(answer)],
         "notes": list(answer.notes),
         **_explain(answer),
     }
@@ -94,10 +94,12 @@ def _training(work: Workload) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _assumed_of_the_host(answer: Prediction) -> list[str]:
+def _assumed_of_the_run(answer: Prediction) -> list[str]:
     work = answer.workload
-    counts = work.launch_overhead_assumed and answer.cpu_busy_s
-    return [f"launch_overhead={work.launch_overhead_s * 1e6:.6g}us"] if counts else []
+    found = [f"micro_batch={work.micro_batch}"] if work.micro_batch_assumed else []
+    if work.launch_overhead_assumed and answer.cpu_busy_s:
+        found.append(f"launch_overhead={work.launch_overhead_s * 1e6:.6g}us")
+    return found
 
 
 def _times(answer: Prediction) -> dict[str, Any]:

@@ -52,7 +52,8 @@ def first_line(answer: Prediction) -> str:
     parts += [f"execution {execution_words(work)}", f"attention {work.attention}", _gpus(work)]
     if work.mode == "train":
         parts.append(f"optimizer {work.optimizer}")
-        parts += [f"micro-batch {work.micro_batch}"] if work.micro_batch else []
+        assumed = " (assumed)" if work.micro_batch_assumed else ""
+        parts += [f"micro-batch {work.micro_batch}{assumed}"] if work.micro_batch else []
         parts += [f"recompute {work.recompute}"] if work.recompute != "none" else []
     if work.routing is not None:
         parts.append(f"routing {work.routing}")

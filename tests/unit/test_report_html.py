@@ -10,8 +10,10 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
+from each import each
 from report_runs import RUNS, Words, forecast, of, slices
 
 from predictor.cli import main
@@ -230,6 +232,20 @@ def test_command_of_the_page_makes_the_forecast_again(
     answer = found.prediction
     model, gpu, words = RUNS[request.node.callspec.params["found"]]
     typed = shlex.split(command(answer, Asked(model, gpu, words.get("artifacts"))))  # type: ignore[arg-type]
+    assert main([*typed, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["latency_ms"] == pytest.approx(answer.latency_ms, rel=1e-12)
+
+
+@each("words", (
+    {"pp": 2, "tp": 2, "sp": True, "recompute": "full"}, {"pp": 2, "vpp": 2, "recompute": "full:2-of-12"},
+    {"dp": 4, "shard": "zero3", "micro_batch": 1}, {"tp": 2, "sp": True, "tp_overlap": True, "micro_batch": 2},
+    {"cp": 2, "cp_comm": "all_to_all", "lora": 8}, {"pp": 4, "stage_layers": "2,4,4,2"}, {"mean_len": 100},
+    {"dp": 2, "dp_overlap": "off", "schedule": "", "offload_layers": 2},
+))  # fmt: skip
+def test_command_of_a_step_makes_it_again(words: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"mode": "train", "batch": 8, "seq_len": 256, "execution": "megatron", "artifacts": "roofline"} | words
+    answer = of("gpt2", "h100", **given).prediction
+    typed = shlex.split(command(answer, Asked("gpt2", "h100", "roofline")))
     assert main([*typed, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["latency_ms"] == pytest.approx(answer.latency_ms, rel=1e-12)
 

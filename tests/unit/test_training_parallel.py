@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from each import each
 
 import predictor
-from predictor.errors import RequestError
+from predictor.cli import main
+from predictor.errors import RequestError, UnsupportedError
 from predictor.forecast import Forecast, forecast
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.mesh import Mesh
@@ -26,6 +28,7 @@ from predictor.simulate import exchange
 from predictor.simulate.orders import order_of
 from predictor.simulate.pipeline import BLOCKING, times
 from predictor.simulate.plan import plan_of
+from predictor.workload import Workload
 
 SYSTEM = default_system(load_gpu("a100-sxm-80gb"))
 BASE: dict[str, Any] = {"mode": "train", "seq_len": 512, "batch": 32, "micro_batch": 1, "execution": "megatron"}
@@ -384,3 +387,34 @@ def test_fsdp_copies_what_it_gathers_and_reduces_as_its_age_does(software: str, 
     kernels = sum(s * at.block.repeat for at in timed.blocks for n, s in zip(at.block.nodes, at.gpu_s, strict=True)
                   if n.op.stream == COMPUTE)  # fmt: skip
     assert found.step.exposed_s["weights"] >= kernels * found.run.work.micro_batches
+
+
+def test_a_pipeline_takes_micro_batches_of_one_and_says_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pipeline that has its whole part of the batch as one micro-batch is filled by nothing."""
+    words = {"mode": "train", "batch": 16, "seq_len": 256, "execution": "megatron", "artifacts": "roofline"}
+
+    def asked(**more: Any) -> Workload:
+        return Request("gpt2", "h100", **(words | more)).run().work
+
+    for more, size, assumed in (
+        ({"pp": 4}, 1, True), ({"pp": 4, "dp": 2}, 1, True), ({"pp": 4, "micro_batch": 16}, 16, False),
+        ({"pp": 4, "micro_batch": 1}, 1, False), ({"dp": 2}, 8, False), ({}, 16, False),
+    ):  # fmt: skip
+        found = asked(**more)
+        assert (found.sequences_a_pass, found.micro_batch_assumed) == (size, assumed), more
+    flags = ["predict", "--model", "gpt2", "--gpu", "h100", "--mode", "train", "--batch", "16", "--seq-len", "256"]
+    flags += ["--execution", "megatron", "--artifacts", "roofline", "--pp", "4"]
+    assert main(flags) == 0
+    assert "micro-batch 1 (assumed)" in " ".join(capsys.readouterr().out.split())
+    answers = []
+    for more in ([], ["--micro-batch", "1"]):
+        assert main([*flags, *more, "--json"]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0]["latency_ms"] == answers[1]["latency_ms"]
+    assert "micro_batch=1" in answers[0]["assumed"] and "micro_batch=1" not in answers[1]["assumed"]
+
+
+@each("words", ({"mode": "decode", "execution": "vllm"}, {"mode": "prefill", "execution": "vllm"}))
+def test_sequence_parallelism_in_serving_is_refused(words: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError, match=r"--sp: not built yet for --mode"):
+        Request("llama-3.2-1b", "h100", tp=2, sp=True, artifacts="roofline", **words).run()
