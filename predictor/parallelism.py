@@ -114,6 +114,14 @@ class Parallelism:
             raise RequestError(f"--ep {self.ep}: does not divide the {ranks} ranks of {words}; nearest valid: {fit}")
 
     @property
+    def groups(self) -> tuple[int, ...]:
+        """GPUs of groups that are numbered side by side: those along tp, along cp beside it, and so on up to all."""
+        found = [self.tp]
+        for degree in (self.cp, self.dp, self.pp):
+            found.append(found[-1] * degree)
+        return tuple(found)
+
+    @property
     def order(self) -> str:
         """The pipeline's schedule."""
         return self.schedule or (INTERLEAVED if self.vpp > 1 else ONE_F_ONE_B)

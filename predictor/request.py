@@ -329,9 +329,9 @@ def _system(given: str | Path | SystemSpec | None, gpu: GPUSpec, degrees: Parall
     from predictor.hardware.system import default_system, load_system  # a run of one GPU starts without it
 
     if given is None:
-        return default_system(gpu)
+        given = default_system(gpu)
     found = load_system(given) if isinstance(given, str | Path) else given
-    return found if degrees.num_gpus > 1 else None
+    return found.shared_by(degrees.groups, (degrees.tp * degrees.ep,)) if degrees.num_gpus > 1 else None
 
 
 def _check_ragged(config: ModelConfig, mode: str, seq_len: int | None, context_len: int | None) -> None:

@@ -89,7 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
         from predictor.planning.emit import Emitted, emit
 
         work = found.run.work
-        about = Emitted(found.run.config, found.batch, work.seq_len, work.dtype, found.system.gpus_per_node,
+        part = found.system.shared_by(chosen.plan.groups)
+        about = Emitted(found.run.config, found.batch, work.seq_len, work.dtype, part.gpus_per_node,
                         work.execution, work.optimizer, work.attention)  # fmt: skip
         text = more["emit"] = emit(arguments.emit, chosen.plan, about)
     if arguments.out is not None:

@@ -17,8 +17,8 @@ pcie       no links but PCIe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,10 @@ NETWORKS = ("infiniband", "roce", "ethernet")
 #: Time of one hop where nobody measured it: what NCCL's tuning model takes for its LL protocol, over a network that of
 #: its tree, 2.7 us for a ring (src/graph/tuning.cc of 5067397c).
 LATENCY_S: Mapping[str, float] = {"nvlink": 0.6e-6, "pcie": 1.0e-6, "network": 5.0e-6}
+
+#: Nodes that a job is spread over at most, over the fewest that have as many GPUs. Chosen by hand, not from data:
+#: schedulers give whole nodes, of which nobody leaves more than half idle.
+_MOST_NODES = 2
 
 # Field of the file -> (field of SystemSpec, dimension).
 _QUANTITIES: Mapping[str, tuple[str, str]] = {
@@ -75,6 +79,8 @@ class SystemSpec:
     network              one of `NETWORKS`, None for a single node; nics_per_node cards of nic_bandwidth bytes/s in one
                          direction, network_latency_s seconds of one hop
     sources              field -> where the value is from
+    whole                the system with all GPUs of its nodes, where a job takes ``gpus_per_node`` of each
+                         (`shared_by`)
 
     Equality compares every field; the hash is that of the id.
     """
@@ -97,9 +103,45 @@ class SystemSpec:
     aliases: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
+    whole: SystemSpec | None = None
 
     def __hash__(self) -> int:
         return hash(self.id)
+
+    def shared_by(self, groups: Sequence[int], better: Sequence[int] = ()) -> SystemSpec:
+        """What a job takes of the system whose ``groups`` have so many GPUs, numbered side by side, the largest all of
+        them: as many GPUs of every node, so that each group lies within nodes or fills them, and all do alike.
+
+        One node where all fit it; whole nodes where groups fit these; else the largest part of a node that they fit,
+        one that groups of ``better`` fit, too, before others, with as large a part of its network cards. RequestError,
+        one line with the nearest number of GPUs, where the parts would need more than `_MOST_NODES` as many nodes.
+        """
+        entire = self.whole or self
+        total, per_node = max(groups), entire.gpus_per_node
+        if total <= per_node or entire.network is None:
+            return entire
+        least = -(-total // per_node)
+
+        def parts(total: int, groups: Sequence[int]) -> list[int]:
+            sizes = range(per_node, max(0, -(-total // (_MOST_NODES * least)) - 1), -1)
+            return [n for n in sizes if total % n == 0 and all(g % n == 0 or n % g == 0 for g in groups)]
+
+        found = parts(total, groups)
+        if not found:
+            inner = sorted({g for g in groups if 1 < g < total})
+            step = max(inner, default=1)
+            near = [n for n in range(step, total + per_node + 1, step) if n <= per_node or parts(n, [*inner, n])]
+            fit = min(near, key=lambda n: (abs(n - total), n)) if near else per_node
+            of = f" in groups of {', '.join(map(str, inner))}" if inner else ""
+            raise RequestError(
+                f"{total} GPUs{of}: no equal part of nodes of {per_node} ({entire.id}) holds them; nearest that fit:"
+                f" {fit} GPUs"
+            )
+        if found[0] == per_node:
+            return entire
+        part = next((n for n in found if all(g % n == 0 or n % g == 0 for g in better)), found[0])
+        cards = None if entire.nics_per_node is None else max(1, entire.nics_per_node * part // per_node)
+        return replace(entire, gpus_per_node=part, nics_per_node=cards, whole=entire)
 
     def within(self, ranks: int) -> Link:
         """What joins `ranks` GPUs of one node. RequestError where a node has fewer."""

@@ -56,6 +56,11 @@ class ParallelPlan:
         return self.tp * self.pp * self.dp * self.cp
 
     @property
+    def groups(self) -> tuple[int, ...]:
+        """GPUs of its groups (`Parallelism.groups`)."""
+        return Parallelism(self.num_gpus, self.tp, self.pp, self.dp, self.cp).groups
+
+    @property
     def words(self) -> dict[str, Any]:
         """Keyword arguments of `predictor.predict`."""
         return asdict(self) | {"stage_layers": ",".join(map(str, self.stage_layers))}

@@ -58,6 +58,7 @@ def _workload(answer: Prediction) -> dict[str, Any]:
         "all_to_all": work.all_to_all if work.mode in CACHED and work.parallelism.dp > 1 and work.routing else None,
         **(_training(work) if work.mode == "train" else {}),
         "system": None if work.system is None else work.system.id,
+        "gpus_per_node": None if work.system is None else min(work.system.gpus_per_node, work.parallelism.num_gpus),
         "mode": work.mode,
         "batch": work.batch,
         "seq_len": work.seq_len,

@@ -82,7 +82,9 @@ def _gpus(work: Workload) -> str:
     parts += [f"layers {','.join(map(str, over.stage_layers))}"] if over.stage_layers else []
     parts += [over.order] if over.pp > 1 and work.mode == "train" else []
     parts += [f"shard {over.shard}"] if over.shard != NO_SHARD else []
-    return f"{over.num_gpus} GPUs of {work.system.id}, {', '.join(parts)}"
+    whole = work.system.whole
+    part = "" if whole is None else f" ({work.system.gpus_per_node} of the {whole.gpus_per_node} of each node)"
+    return f"{over.num_gpus} GPUs of {work.system.id}{part}, {', '.join(parts)}"
 
 
 def print_prediction(answer: Prediction, console: Console) -> None:

@@ -61,7 +61,9 @@ def _changes(work: Workload) -> Iterator[tuple[str, Callable[[], Workload]]]:
         yield "--micro-batch 1 --recompute full", partial(replace, work, micro_batch=1, recompute="full")
 
     def other(degrees: dict[str, Any], **more: Any) -> Workload:
-        return replace(work, parallelism=replace(over, **degrees), **more)
+        joined = replace(over, **degrees)
+        system = None if work.system is None else work.system.shared_by(joined.groups, (joined.tp * joined.ep,))
+        return replace(work, parallelism=joined, system=system, **more)
 
     for shard in SHARDS[1 + SHARDS.index(over.shard) : 4] if over.dp > 1 and over.shard != HSDP else ():
         yield f"--shard {shard}", partial(other, {"shard": shard})
@@ -105,6 +107,7 @@ def _smallest(run: Run, memory: Memory) -> int | None:
 
     try:
         system = run.work.system or default_system(run.gpu)
+        system = system.whole or system
     except TilecastError:  # a GPU whose file has no links
         system = None
     for degree in range(1, 1 + (system.gpus_per_node if system is not None else 1)):
@@ -131,7 +134,7 @@ def _tried(gpu: GPUSpec, work: Workload) -> str:
         system = work.system or default_system(gpu)
     except TilecastError:
         return "--tp 1: nothing says how these GPUs are joined"
-    return f"--tp within the {system.gpus_per_node} GPUs of a node of {system.id}"
+    return f"--tp within the {(system.whole or system).gpus_per_node} GPUs of a node of {system.id}"
 
 
 def _spread(memory: Memory) -> str:

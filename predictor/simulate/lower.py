@@ -34,12 +34,12 @@ def mesh_of(work: Workload) -> Mesh | None:
 
 @lru_cache(maxsize=256)
 def placed(degrees: Parallelism, system: SystemSpec, exchange: str = "") -> Mesh:
-    """The GPUs of degrees, tp within; ``exchange``: what brings tokens to experts in serving. RequestError where its
-    groups do not lie in nodes in one way."""
+    """The GPUs of degrees, tp within, on as many GPUs of each node; ``exchange``: what brings tokens to experts in
+    serving. RequestError where its groups do not lie in nodes in one way."""
     from predictor.hardware.mesh import Mesh  # a forecast of one GPU starts without it
 
-    return Mesh((("tp", degrees.tp), ("cp", degrees.cp), ("dp", degrees.dp), ("pp", degrees.pp)), system,
-                degrees.ep, exchange)  # fmt: skip
+    axes = ("tp", degrees.tp), ("cp", degrees.cp), ("dp", degrees.dp), ("pp", degrees.pp)
+    return Mesh(axes, system.shared_by(degrees.groups, (degrees.tp * degrees.ep,)), degrees.ep, exchange)
 
 
 def own_update(config: ModelConfig, step: Step, accumulate: bool) -> Graph | None:
