@@ -71,12 +71,13 @@ def run(arguments: argparse.Namespace) -> int:
     artifacts = resolve(arguments.artifacts)
     with Parts(spec, arguments.out, str(artifacts or ""), arguments.restart) as parts:
         already = _run(parts, arguments, artifacts)
-        note = parts.first_note()
+        note, failures = parts.first_note(), parts.failures()
         noted = parts.finish()
     points = len(spec.points)
     summary = {
         "file": str(arguments.out), "points": points, "forecast": points - noted, "noted": noted,
-        "points_kept": already, "first_note": note or None, "seconds": time.monotonic() - began,
+        "failed": len(failures), "points_kept": already, "first_note": note or None,
+        "seconds": time.monotonic() - began,
     }  # fmt: skip
     if arguments.json:
         print(json.dumps(summary))
@@ -87,6 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{noted:,} have no forecast, and a note; the first: {note}")
     if noted == points:
         raise TilecastError(f"no point could be forecast: {note}")
+    if failures:
+        raise TilecastError(f"{len(failures):,} of {points:,} points failed, not by what they ask; {failures[0]}")
     return 0
 
 

@@ -123,7 +123,7 @@ class HuggingFace(Source):
         dtype = step.act_dtype if step.act_dtype in FLOATS else "bf16"
         model = torch_trace.on_meta(self._model(attention), dtype)
         record = partial(huggingface_passes.record, model, self.name, step, dtype, accumulate)
-        return of_one_rank(model, self.plan, tp, self.name, record)
+        return of_one_rank(model, self.plan, tp, self.name, record, trains=step.mode == "train")
 
     def _model(self, attention: str) -> Any:
         """The module on the meta device; its parts run ``attention``."""

@@ -111,7 +111,7 @@ class Module(Source):
             module, args, kwargs, name=self.name, mode="train" if step.mode == "train" else "forward",
             dtype=step.act_dtype, fused_attention=step.attention == "flash", accumulate=bool(accumulate),
             optimizer=self.optimizer, batch=self.sizes[0], tokens=self.sizes[1], loss=self.loss,
-        ))  # fmt: skip
+        ), trains=step.mode == "train")  # fmt: skip
 
     def parameters(self, tp: int = 1) -> int:
         if (found := next((r for r in self._recordings.values() if r.tp == tp > 1), None)) is not None:

@@ -14,6 +14,9 @@ colwise_loss_parallel  colwise, of a head: logits stay apart where a loss is mad
 embedding_rowwise   a part of the vocabulary each, the vectors are summed; embedding_colwise: parts of every vector
 moe_tp_experts      the experts' gradients of inputs and gates, and their results, are summed
 
+Keys and values of fewer heads than ranks: each rank has a whole head, which others have, too, as serving engines do
+(vLLM's QKVParallelLinear). Training refuses it: those ranks' gradients of one head would have to be summed.
+
 A head that is tied to the embedding shares its slice: the embedding is then cut by the vocabulary, too.
 """
 
@@ -27,7 +30,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from predictor.errors import RequestError, UnsupportedError, nearest
+from predictor.errors import RequestError, UnsupportedError, nearest, one_line
 from predictor.frontends.recorder import Recorder
 from predictor.graph.recording import Recording
 
@@ -104,21 +107,27 @@ def plan_of(module: nn.Module, own: Mapping[str, str] | None, tp: int, name: str
 
 
 def of_one_rank(
-    module: nn.Module, own: Mapping[str, str] | None, tp: int, name: str, record: Callable[[], Recording]
-) -> Recording:
-    """What ``record`` makes of ``module``, which is on the meta device, while it is that of one of ``tp`` ranks.
+    module: nn.Module, own: Mapping[str, str] | None, tp: int, name: str, record: Callable[[], Recording],
+    trains: bool = False,
+) -> Recording:  # fmt: skip
+    """What ``record`` makes of ``module``, which is on the meta device, while it is that of one of ``tp`` ranks;
+    ``trains``: with the backward pass.
 
     Raises RequestError as `plan_of` does, and for sizes that ``tp`` does not divide, in one line that begins with it.
     """
     if tp == 1:
         return record()
-    plan, rank = plan_of(module, own, tp, name), _Rank(tp, name)
+    plan, rank = plan_of(module, own, tp, name), _Rank(tp, name, trains)
     whole = sum(p.numel() for p in dict.fromkeys(module.parameters()))
     try:
         for path, style in plan.items():
             rank.cut(module, path, style)
         rank.tie(module)
         return replace(record(), parameters=whole, tp=tp)
+    except RuntimeError as error:  # torch's, of shapes that the module's code does not take
+        raise UnsupportedError(
+            f"--tp {tp}: {name} does not run when its plan cuts it: {one_line(str(error))}"
+        ) from None
     except RequestError as error:
         text = str(error)
         raise type(error)(text if text.startswith("--tp") else f"--tp {tp}: {text}") from None
@@ -129,8 +138,8 @@ def of_one_rank(
 class _Rank:
     """Cuts a module, and makes it whole again."""
 
-    def __init__(self, tp: int, name: str) -> None:
-        self.tp, self.name = tp, name
+    def __init__(self, tp: int, name: str, trains: bool) -> None:
+        self.tp, self.name, self.trains = tp, name, trains
         self._whole: list[tuple[nn.Module, str, Any]] = []
         self._cut: dict[int, Any] = {}
         self._styles: dict[int, Style] = {}
@@ -139,6 +148,7 @@ class _Rank:
         self._copies: dict[int, tuple[Any, Any]] = {}
         self._loss: tuple[nn.Module, Any] | None = None
         self._rope = 0
+        self._groups: dict[int, tuple[nn.Module, int]] = {}
 
     def cut(self, module: nn.Module, path: str, style: Style) -> None:
         """What ``style`` does to the module or the parameter at ``path``."""
@@ -151,8 +161,9 @@ class _Rank:
         self._rope = getattr(getattr(module, "config", None), "qk_rope_head_dim", 0)
         if isinstance(part, nn.Embedding) and style.cut == -1 and style.out == "sum":
             style = STYLES["embedding_rowwise"]  # transformers 4.x and torch say it of both
+        head = self._copied(owner, part, path) if style == STYLES["colwise"] else 0
         for own in list(part._parameters):
-            self._share(part, own, style, f"{path}.{own}")
+            self._share(part, own, style, f"{path}.{own}", head)
         self._wrap(part, style)
         if style.out == "loss":
             self._losses(module)
@@ -168,7 +179,29 @@ class _Rank:
 
         module.loss_function, self._loss = loss, (module, whole)
 
-    def _share(self, owner: nn.Module, own: str, style: Style, path: str) -> None:
+    def _copied(self, attention: nn.Module, part: nn.Module, path: str) -> int:
+        """Rows of one head where keys or values have fewer heads than there are ranks, which each have a whole one; 0
+        where they are shared out. Queries to a key follow."""
+        weight, head = part._parameters.get("weight"), getattr(attention, "head_dim", 0)
+        if not (isinstance(head, int) and head > 0) or weight is None or weight.shape[0] % head:
+            return 0
+        heads, groups = weight.shape[0] // head, getattr(attention, "num_key_value_groups", 0)
+        if heads >= self.tp:
+            return 0
+        if self.tp % heads or not groups or heads * groups % self.tp:
+            fit = max(n for n in range(1, heads + 1) if heads % n == 0)
+            raise RequestError(f"--tp {self.tp}: {heads} heads of {path} of {self.name}; nearest valid: {fit}")
+        if self.trains:
+            raise UnsupportedError(
+                f"--tp {self.tp}: {heads} heads of {path} of {self.name}, which ranks would share; training expects at"
+                f" most {heads}"
+            )
+        self._groups.setdefault(id(attention), (attention, groups))
+        attention.num_key_value_groups = self._groups[id(attention)][1] * heads // self.tp
+        return head
+
+    def _share(self, owner: nn.Module, own: str, style: Style, path: str, head: int = 0) -> None:
+        """A parameter's part; of ``head`` rows where several ranks have the same."""
         whole = owner._parameters[own]
         if whole is None:
             return
@@ -178,7 +211,7 @@ class _Rank:
             return
         turned = type(owner).__name__ == "Conv1D"  # transformers' linear layer whose weight is (in, out)
         axis = -1 if whole.dim() == 1 else -3 - style.cut if turned else style.cut
-        size = whole.shape[axis]
+        size = head * self.tp or whole.shape[axis]
         if size % self.tp:
             fit = max(n for n in range(1, self.tp) if size % n == 0)
             raise RequestError(
@@ -265,6 +298,8 @@ class _Rank:
             part.__dict__.pop("forward", None)
         for owner, own, whole in reversed(self._whole):
             owner._parameters[own] = whole
+        for attention, groups in self._groups.values():
+            attention.num_key_value_groups = groups
         self._copies.clear()
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from predictor.engines import CAPTURED
-from predictor.graph import OPTIMIZER, Graph
+from predictor.engines import CAPTURED, Engine
+from predictor.graph import OPTIMIZER, Block, Graph
+from predictor.ops.base import COMPUTE
 from predictor.simulate.gaps import NO_GAPS, Gaps
 from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S
 
@@ -115,3 +116,11 @@ class Plan(NamedTuple):
         """That forward pass."""
         stage = self.stages[0]
         return Graph(stage.graph.blocks[: stage.forward]) if stage.forward else stage.graph
+
+
+def collectives_beside(block: Block, engine: Engine) -> bool:
+    """Whether collectives of the block run beside its computation, so that its time depends on which node reads what
+    (`predictor.simulate.streams`), not on its operators alone."""
+    if all(node.op.stream == COMPUTE for node in block.nodes):
+        return False
+    return block.beside or (engine.training is not None and engine.training.tensor_overlaps)

@@ -14,6 +14,7 @@ from predictor.networks import ModelConfig, Step
 from predictor.networks.traced import recorded
 from predictor.parts import Formats
 from predictor.simulate.lower import lower
+from predictor.simulate.stage import collectives_beside
 
 if TYPE_CHECKING:
     from predictor.graph.template import Template
@@ -112,7 +113,10 @@ def lower_alike(
 
     def make(system: SystemSpec | None = None, **sizes: Any) -> Graph:
         over = replace(mesh, system=system) if mesh is not None and system is not None else None
-        return lower(config, replace(step, **sizes), over, formats, engine)
+        graph = lower(config, replace(step, **sizes), over, formats, engine)
+        if any(collectives_beside(block, engine) for block in graph.blocks):
+            raise ValueError("its time hangs on its tensors, which a template has none of")
+        return graph
 
     if mesh is None:
         return _TEMPLATES.graphs(structure, ("batch", last), [(batch, n) for n in tokens], make)

@@ -26,7 +26,7 @@ from predictor.passes.recompute import runs_again
 from predictor.roofline import FloatArray
 from predictor.simulate.capture import launches_of_pieces
 from predictor.simulate.gaps import NO_GAPS, Gaps, kernels_by_gap
-from predictor.simulate.stage import PIPELINE, Plan, Stage
+from predictor.simulate.stage import PIPELINE, Plan, Stage, collectives_beside
 from predictor.simulate.sustained import Sustained, stretched, sustained
 from predictor.simulate.timeline import Segment, Timeline, eager, in_a_row, joined
 
@@ -365,11 +365,8 @@ class Operators:
             index.append(row)
             if node.count != 1 or node.share != 1.0:
                 plain = False
-        alone = all(node.op.stream == COMPUTE for node in block.nodes)
-        if not block.beside or alone:
-            training = None if alone else self.engine.training  # which reads the engine's releases
-            if training is None or not training.tensor_overlaps:
-                return TimedBlock(block, index, plain)
+        if not collectives_beside(block, self.engine):
+            return TimedBlock(block, index, plain)
         from predictor.simulate.streams import slowdown  # one GPU starts without it
 
         return TimedBlock(block, index, plain, slowdown(self.gpu))

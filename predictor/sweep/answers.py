@@ -20,6 +20,8 @@ ANSWERS = (
     "num_gpus", "latency_ms", "mfu", "tokens_per_s", "tokens_per_s_per_gpu", "memory_gib", "fits", "gpu_busy_ms",
     "between_kernels_ms", "forward_ms", "backward_ms", "optimizer_ms", "ttft_ms", "tpot_ms", "note",
 )  # fmt: skip
+#: How a note begins that is no answer to a wrong request, but a fault of Tilecast's or of the machine's.
+FAILED = "failed: "
 #: Words that a row says also where its point leaves them to their defaults.
 FILLED = ("mode", "batch", "seq_len", "dtype", "execution")
 
@@ -63,7 +65,7 @@ def _fill(runs: list[tuple[Row, Run]]) -> None:
 
 def _reason(error: Exception) -> str:
     text = one_line(str(error))
-    return text if isinstance(error, TilecastError) else f"failed: {type(error).__name__}: {text}"
+    return text if isinstance(error, TilecastError) else f"{FAILED}{type(error).__name__}: {text}"
 
 
 def _numbers(found: Prediction) -> Row:

@@ -18,7 +18,7 @@ from typing import Any
 from predictor import __version__
 from predictor.errors import RequestError, TilecastError
 from predictor.files import atomic_write
-from predictor.sweep.answers import Row, columns
+from predictor.sweep.answers import FAILED, Row, columns
 from predictor.sweep.spec import Spec
 from predictor.training.extras import require
 
@@ -131,6 +131,10 @@ class Parts:
     def first_note(self) -> str:
         """The note of the first point that has one; "" where none has."""
         return next((row["note"] for row in self._rows() if row["note"]), "")
+
+    def failures(self) -> list[str]:
+        """Notes of points that failed, where others were refused."""
+        return [row["note"] for row in self._rows() if row["note"].startswith(FAILED)]
 
     def _rows(self) -> Iterator[Row]:
         for number in self.numbers:

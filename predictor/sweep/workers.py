@@ -21,7 +21,7 @@ from multiprocessing import resource_tracker
 from typing import Any, NamedTuple
 
 from predictor.errors import TilecastError
-from predictor.sweep.answers import Row, answer
+from predictor.sweep.answers import FAILED, Row, answer
 from predictor.training.extras import require
 
 #: Times that a part is run among others before it is run alone. Chosen by hand, not from data: a worker that dies
@@ -150,7 +150,7 @@ def _alone(task: Task, artifacts: str | None) -> list[Row]:
 def _halves(task: Task, run: Callable[[Task], list[Row]]) -> list[Row]:
     """Both halves of a part by ``run``; of a single point, the row that says that its worker died."""
     if len(task.points) == 1:
-        note = "failed: its worker died every time, as where memory is short"
+        note = f"{FAILED}its worker died every time, as where memory is short"
         return [{"point": task.first, **task.points[0], "note": note}]
     middle = len(task.points) // 2
     first = Task(task.number, task.points[:middle], task.first)

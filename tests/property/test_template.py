@@ -12,6 +12,7 @@ from each import each
 
 from predictor.engines import EAGER, Engine, engine, names
 from predictor.errors import RequestError
+from predictor.forecast import forecast
 from predictor.graph import Block, Graph, Node
 from predictor.graph.template import UNBOUND, Size, Trace, Untraceable, template_of
 from predictor.hardware.gpu import load_gpu
@@ -22,8 +23,10 @@ from predictor.ops import Gemm
 from predictor.ops.routing import RANDOM
 from predictor.precision import SUPPORTED, precision
 from predictor.request import Request
+from predictor.simulate import templates
 from predictor.simulate.lower import lower, mesh_of
 from predictor.simulate.plan import make_step, plan_of, reducing
+from predictor.simulate.stage import collectives_beside
 from predictor.simulate.templates import AGAIN, VARIANTS, Templates, lower_alike
 
 GPU = load_gpu("b200")
@@ -278,3 +281,32 @@ def test_what_lowering_reads_tells_structures_apart() -> None:
             if found and turn == AGAIN:
                 assert_alike(found[0], lower(config, replace(step, seq_len=40 + turn), mesh, formats, runs))
     assert bound >= len(cases)
+
+
+@each("name", [name for name in names() if engine(name).host or engine(name).fuses])
+def test_the_fifth_run_of_a_process_is_as_the_first(name: str) -> None:
+    """Whatever the engine and the mode: from the third on a structure may come from a template, whose graph has no
+    tensors, and what runs beside computation is timed by them."""
+    sizes = {"prefill": {"seq_len": 96}, "decode": {"context_len": 96}, "generate": {"seq_len": 96, "output_len": 4}}
+    for mode in sizes:
+        for tp in (1, 4):
+            words = {"mode": mode, "tp": tp, "execution": name, "dtype": "bf16", "artifacts": "roofline"}
+            try:
+                asked = Request("qwen3-0.6b", GPU, batch=3, **words, **sizes[mode]).run()  # type: ignore[arg-type]
+            except RequestError:
+                continue  # an engine without this mode or GPU
+            templates._TEMPLATES._seen.clear()
+            first = forecast(asked).latency_s
+            for batch in (2, 5, 7, 4):
+                forecast(Request("qwen3-0.6b", GPU, batch=batch, **words, **sizes[mode]).run())  # type: ignore[arg-type]
+            assert forecast(asked).latency_s == pytest.approx(first, rel=1e-12), (mode, tp)
+
+
+def test_a_graph_whose_collectives_run_beside_has_its_tensors() -> None:
+    """Megatron's, of which a template would have none."""
+    words = {"mode": "prefill", "tp": 2, "execution": "megatron", "dtype": "bf16", "seq_len": 64}
+    for batch in range(1, AGAIN + 2):
+        run = Request("qwen3-0.6b", GPU, batch=batch, artifacts="roofline", **words).run()  # type: ignore[arg-type]
+        graph = plan_of(run).stages[0].graph
+        beside = [block for block in graph.blocks if collectives_beside(block, run.work.engine)]
+        assert beside and all(node.outputs is not UNBOUND for block in beside for node in block.nodes)

@@ -135,6 +135,30 @@ def test_a_defect_is_a_note_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["note"] for row in rows] == ["failed: ZeroDivisionError: of nobody"] * 2
 
 
+def test_points_that_fail_are_said_and_leave_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A point that is refused is its own fault, one that fails is not: the table is written, the status is 1."""
+    from predictor.sweep import answers
+
+    whole = answers.forecasts
+
+    def broken(runs: Any) -> Any:
+        if any(run.work.batch == 2 for run in runs):
+            raise ZeroDivisionError("of nobody")
+        return whole(runs)
+
+    monkeypatch.setattr(answers, "forecasts", broken)
+    spec, out = tmp_path / "s.yaml", tmp_path / "a.csv"
+    spec.write_text("model: gpt2\ngpu: [h100, nobody]\nbatch: [1, 2]\n")
+    words = ["sweep", str(spec), "--out", str(out), "--jobs", "1", "--artifacts", "roofline", "--json"]
+    assert main(words) == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["failed"] == 1 and json.loads(said.out)["noted"] == 3
+    assert "1 of 4 points failed" in said.err and "ZeroDivisionError: of nobody" in said.err
+    assert len(table(out)) == 4
+
+
 # ---------------------------------------------------------------------------------------------------------- parts
 
 

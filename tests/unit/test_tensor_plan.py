@@ -15,7 +15,9 @@ from predictor.errors import RequestError
 from predictor.forecast import Forecast, forecast
 from predictor.frontends.words import TRACED
 from predictor.ops import Collective
+from predictor.ops.attention import Attention
 from predictor.request import Request
+from predictor.simulate.plan import plan_of
 
 torch = pytest.importorskip("torch", reason="the extra torch is not installed")
 pytest.importorskip("transformers", reason="the extra torch is not installed")
@@ -201,3 +203,48 @@ def test_what_does_not_go_is_one_line(words: dict[str, Any], said: str) -> None:
 def test_a_built_model_takes_no_plan() -> None:
     with pytest.raises(RequestError, match=r"--tp-plan: gpt2 is built, .* expected a traced model \(traced:gpt2\)"):
         predictor.predict("gpt2", "h100", tp_plan={"h.*.mlp.c_fc": "colwise"})
+
+
+@pytest.fixture
+def few_heads(tmp_path: Path) -> str:
+    """Gemma 4, small, with a kind of layer that has two key-value heads, as google/gemma-4-26B-A4B has."""
+    folder = tmp_path / "few"
+    folder.mkdir()
+    kinds = ["sliding_attention", "full_attention"]
+    config = {
+        "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "vocab_size": 512, "hidden_size": 256,
+        "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 16, "num_key_value_heads": 8,
+        "num_global_key_value_heads": 2, "head_dim": 32, "global_head_dim": 64, "attention_k_eq_v": True,
+        "sliding_window": 64, "hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 4,
+        "top_k_experts": 2, "moe_intermediate_size": 64, "max_position_embeddings": 1024, "layer_types": kinds,
+        "tie_word_embeddings": True,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder / "config.json")
+
+
+def test_ranks_share_a_head_where_there_are_fewer(few_heads: str) -> None:
+    """Each of eight ranks has a whole head of the two, as serving engines have it, and the queries that go with it."""
+    answers = {tp: Request(few_heads, "h100", mode="prefill", seq_len=128, tp=tp).run() for tp in (1, 8)}
+    calls = {
+        tp: [node.op for node, _ in plan_of(run).stages[0].graph.nodes() if isinstance(node.op, Attention)]
+        for tp, run in answers.items()
+    }
+    assert [(op.heads, op.kv_heads) for op in calls[1]] == [(16, 8), (16, 2)]
+    assert [(op.heads, op.kv_heads) for op in calls[8]] == [(2, 1), (2, 1)]
+    for attention in ("flash", "math"):  # math repeats the keys for the queries of each
+        words = {"mode": "decode", "batch": 4, "context_len": 64, "tp": 8, "attention": attention}
+        assert predictor.predict(few_heads, "h100", **words).latency_s > 0  # type: ignore[arg-type]
+
+
+@each(
+    ("words", "said"),
+    [
+        ({"mode": "train", "batch": 8, "seq_len": 64, "tp": 8}, "2 heads of .*training expects at most 2"),
+        ({"mode": "prefill", "seq_len": 64, "tp": 16}, "8 heads of .*nearest valid: 8"),
+    ],
+)
+def test_heads_that_ranks_cannot_share_are_refused(words: dict[str, Any], said: str, few_heads: str) -> None:
+    with pytest.raises(predictor.RequestError, match=said) as caught:
+        predictor.predict(few_heads, "h100", **words)
+    assert "\n" not in str(caught.value)
