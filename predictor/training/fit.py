@@ -25,6 +25,7 @@ from predictor.training.baselines import constant_efficiencies
 from predictor.training.evaluate import predict_rows
 from predictor.training.metrics import by_group, summarise
 from predictor.training.plausible import check_gpus, keep_apart, refuse_repeats
+from predictor.training.plausible_tables import keep_tables_apart
 from predictor.training.publish import as_manifest, published, write_estimator
 from predictor.training.recipes import FEW_ROWS, GEMM_FIT, RECIPES, TILE_ROWS, Recipe
 from predictor.training.tile_rows import FEWEST, is_probe
@@ -71,6 +72,7 @@ def train(
         raise RequestError(f"--name {name!r}: expected text without control characters")
     _check_out(out)
     frame, sources, devices = _read(files, recipes if estimators else (), say)
+    keep_tables_apart(frame, {name: _gpu(name, devices) for name in frame["gpu"].astype(str).unique()}, say)
     excluded = [_gpu(g, devices).id for g in exclude]
     frame, probes, gpus, report = _choose(frame, devices, [_gpu(g, devices).id for g in only], excluded, out)
     report.rows = sum(source["rows"] for source in sources)
