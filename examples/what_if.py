@@ -5,23 +5,20 @@ usage: python examples/what_if.py --gpu examples/hypothetical-gpu.yaml --model l
            --parameter memory_bandwidth --out what-if.png
 
 Multiplies one parameter by 1/4 to 4, forecasts the model on each of these GPUs, and splits its time by what bounds the
-operators: compute, memory, or latency (launches, pipelines and tails). Prints the table, and where the learned part of
-the forecast has steps: trees jump at their thresholds, hardware does not. With --out it draws both, which needs
-matplotlib (pip install matplotlib).
+operators: compute, memory, or latency (launches, pipelines and tails). Prints the table. What was learned of kernels is
+asked about the board as its file has it; what a parameter changes, the formulas say. With --out it draws the table,
+which needs matplotlib (pip install matplotlib).
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from predictor.errors import TilecastError
-from predictor.hardware.gpu import GPUSpec, load_gpu
+from predictor.hardware.gpu import load_gpu
 from predictor.hardware.what_if import PARAMETERS, vary
-from predictor.learned_steps import LEAST, LearnedStep, learned_steps
-from predictor.request import Request
 from tilecast import predict
 
 BOUNDS = ("compute", "memory", "latency")
@@ -38,15 +35,8 @@ def split_by_bound(model: str, gpu: object, words: dict[str, object]) -> dict[st
     return times
 
 
-def steps_of(model: str, gpu: GPUSpec, words: dict[str, object], parameter: str) -> tuple[LearnedStep, ...]:
-    """Where the learned part of the forecast has steps between a quarter of the parameter and four times it."""
-    return learned_steps(Request(model, gpu, **words).run(), parameter)  # type: ignore[arg-type]
-
-
-def draw(
-    factors: list[float], rows: list[dict[str, float]], steps: Sequence[LearnedStep], title: str, out: Path
-) -> None:
-    """A stacked area: factor on the parameter across, milliseconds up; dashed lines at steps of the learned part."""
+def draw(factors: list[float], rows: list[dict[str, float]], title: str, out: Path) -> None:
+    """A stacked area: factor on the parameter across, milliseconds up."""
     try:
         import matplotlib
     except ImportError:
@@ -66,9 +56,6 @@ def draw(
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set(title=title, xlabel=title.rsplit(": ", 1)[-1], ylabel="time (ms)", xlim=(factors[0], factors[-1]))
     axes.axvline(1.0, color="black", linewidth=0.8, linestyle=":")
-    for i, step in enumerate(steps):
-        label = "step of the learned part\n(a tree's, not physics)" if i == 0 else None
-        axes.axvline(step.factor, color="#c0392b", linewidth=1.0, linestyle="--", label=label)
     axes.legend(title="bound by", loc="upper right")
     figure.savefig(out, dpi=150)
 
@@ -95,7 +82,6 @@ def main() -> int:
     try:
         base = load_gpu(arguments.gpu)
         rows = [split_by_bound(arguments.model, vary(base, arguments.parameter, f), words) for f in factors]
-        steps = steps_of(arguments.model, base, words, arguments.parameter)
     except TilecastError as error:
         print(f"what_if.py: {error}", file=sys.stderr)
         return 2
@@ -103,19 +89,9 @@ def main() -> int:
     print(f"{'factor':>8}" + "".join(f"{kind + ' ms':>14}" for kind in rows[0]) + f"{'total ms':>12}")
     for factor, row in zip(factors, rows, strict=True):
         print(f"{factor:8.2f}" + "".join(f"{row[kind]:14.3f}" for kind in row) + f"{sum(row.values()):12.3f}")
-    print(f"Steps of {LEAST:.0%} or more of the learned part, where a tree changes its mind and no hardware does:")
-    for step in steps:
-        print(f"{step.factor:8.2f}{step.change - 1.0:+14.1%}")
-    if not steps:
-        print("    none")
     if arguments.out:
-        draw(
-            factors,
-            rows,
-            steps,
-            f"{arguments.model} {arguments.mode} on {base.id}: {arguments.parameter}",
-            arguments.out,
-        )
+        title = f"{arguments.model} {arguments.mode} on {base.id}: {arguments.parameter}"
+        draw(factors, rows, title, arguments.out)
         print(f"written: {arguments.out}")
     return 0
 

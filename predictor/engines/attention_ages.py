@@ -61,8 +61,10 @@ _BACKWARD: Mapping[str, Charts] = {
 }
 #: Rows of queries of a tile. Source: flash-attention@0251105a2fb1, hopper/tile_size.h.
 _TILE = 128
-#: The charts' first board, whose peak is A100's by its data sheet, FLOP/s of 16 bit.
-_FIRST, _FIRST_PEAK = "8.0", 312e12
+#: The charts' boards, of which others of their compute capability have a share by their peak: FLOP/s of 16 bit by the
+#: data sheets of A100 and H100 SXM. The first one's answers for boards without a chart.
+_FIRST = "8.0"
+_PEAKS = {"8.0": 312e12, "9.0": 989e12}
 
 
 def library_s(library: str, op: Attention, gpu: GPUSpec) -> float:
@@ -72,18 +74,19 @@ def library_s(library: str, op: Attention, gpu: GPUSpec) -> float:
     key = (gpu.compute_capability or "", op.causal)
     width = next((built for built in _BUILT if built >= op.head_dim), op.head_dim)
     ahead = _FORWARD.get(library, {}).get(key)
-    both, scale = _BOTH.get(library, {}).get(key), 1.0
+    both = _BOTH.get(library, {}).get(key)
     if both is None and library == FLASH_1:
-        both, scale = _BOTH[library][_FIRST, op.causal], gpu.peak_flops(op.dtype) / _FIRST_PEAK
+        both, key = _BOTH[library][_FIRST, op.causal], (_FIRST, op.causal)
     if both is None and ahead is None:
         return 0.0
+    scale = gpu.peak_flops(op.dtype) / _PEAKS[key[0]]
     if ahead is not None and library in _BACKWARD:
         rate = _rate(ahead, op, width)
         if op.is_backward:
             full = _rate(_FORWARD[library][key[0], False], op, width)
             rate *= _rate(_BACKWARD[library][key[0], False], op, width) / full
         tiles = op.batch * op.heads * -(-op.q_len // _TILE)
-        scale = min(1.0, tiles / gpu.sm_count) if gpu.sm_count else 1.0
+        scale *= min(1.0, tiles / gpu.sm_count) if gpu.sm_count else 1.0
     else:
         assert both is not None
         rate = _rate(both, op, width)

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -142,33 +142,6 @@ class ArtifactSet:
     def folders(self) -> tuple[str, ...]:
         """Folders of the set's estimators."""
         return tuple(member["folder"] for member in self.manifest["estimators"])
-
-
-class CoresAlone(ArtifactSet):
-    """A set whose estimators answer by their formulas alone, without the trees that correct some of them."""
-
-    def __init__(self, of: ArtifactSet) -> None:
-        super().__init__(of.path, of.manifest)
-        self._of = of
-        self._alone: dict[str, Estimator] = {}
-
-    def select(self, family: str, dtype: str) -> Estimator | None:
-        """The estimator for a family and dtype without its trees, or None where the roofline has to answer."""
-        estimator = self._of.select(family, dtype)
-        core_alone: Callable[[], Estimator] | None = getattr(estimator, "core_alone", None)
-        if estimator is None or core_alone is None:
-            return estimator
-        if estimator.name not in self._alone:
-            self._alone[estimator.name] = core_alone()
-        return self._alone[estimator.name]
-
-    def measured_on(self, name: str) -> tuple[str, ...]:
-        """GPUs that the estimator ``name`` was fitted on."""
-        return self._of.measured_on(name)
-
-    def intervals(self, name: str) -> Intervals | None:
-        """How far forecasts of the whole estimator ``name`` may be off."""
-        return self._of.intervals(name)
 
 
 class RooflineOnly:

@@ -59,7 +59,7 @@ def _columns_of(ops: Sequence[Op]) -> tuple[str, ...]:
 
 
 class Estimator(Protocol):
-    """What an artifact loads into; one that learned a correction of a formula leaves it out in its `core_alone()`."""
+    """What an artifact loads into."""
 
     name: str
 

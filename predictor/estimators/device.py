@@ -52,11 +52,17 @@ _CHECK_BYTES = 1.0
 #: gpu-stream and gpu-l2-cache, and a B200 note: A40 and L40 0.98; A100 80 GB 0.87, H100 PCIe 0.95, H200 0.81, B200
 #: 0.88. With 0.85 products on boards left out come out alike (docs/accuracy.md, What products read).
 _STACKED = 0.9
+#: What reads reach of GDDR's data-sheet rate that check bits leave. Source: as that of `_STACKED`.
+_READS = 0.98
 #: Share of an SM's shared memory that copies in flight fill: kernels have 3 to 5 stages of a tile, of which the others
 #: are read or wait. Chosen by hand, not from data; 0.2 and 0.28 do alike on A100, L40S and RTX PRO 6000 left out.
 _IN_FLIGHT = 0.25
 #: Of the need that is left for the clock at least, chosen by hand, not from data: no catalogue board is near it.
 _LEAST = 1e-3
+#: Share of the need, by definition of the power law, below which a board that ran all of its SMs would do less than one
+#: that runs some: what f of N SMs do at P watts, N f with P / N = static + (1 - static) f^3, is most where P / N is 3/2
+#: of the static part.
+_ALL_RUN = 1.5 * STATIC
 #: W per TFLOP/s of fp32 peak that a board needs to hold its clock in a long run of GEMMs, by architecture, where no
 #: board was measured: what one has (data sheet) that runs near its boost clock under load. GTX 1080 Ti: 250 W,
 #: 11.3 TFLOP/s; V100 PCIe: 250 W, 14; TITAN RTX: 280 W, 16.3; A100 PCIe: 250 W, 19.5. In proportion to the clock: the
@@ -122,6 +128,17 @@ class Device:
         rate = tensor_rate(gpu, dtype)
         return replace(whole, tensor_rate=rate, prologue=prologue, tile_rows=rows, fed=fed_share(gpu))
 
+    def varied(self, before: Device, after: Device) -> Device:
+        """This device as it changes where a board's scalars go from ``before`` to ``after``.
+
+        How its kernels feed the tensor cores stays that of the board (`tensor_rate`, `tile_rows`, `prologue`).
+        """
+        names = ("peak_flops", "bandwidth", "l2_bytes", "sms", "clock_hz", "fed", "memory_latency_s")
+        changes = {name: (getattr(before, name), getattr(after, name)) for name in names}
+        moved = {name: (old, new) for name, (old, new) in changes.items() if new != old}
+        scaled = {name: getattr(self, name) * (new / old) if old else new for name, (old, new) in moved.items()}
+        return replace(self, **scaled)
+
     def sustaining(self, flops: Any = 1.0, bandwidth: Any = 1.0) -> Device:
         """This device at such shares of its FLOP/s and of its bytes/s."""
         return replace(self, peak_flops=self.peak_flops * flops, bandwidth=self.bandwidth * bandwidth)
@@ -150,14 +167,29 @@ def fed_share(gpu: GPUSpec) -> float:
     >>> [round(fed_share(load_gpu(name)), 2) for name in ("l40s", "a100", "rtx-pro-6000", "h100", "mi300x")]
     [0.89, 0.78, 0.93, 0.9, 0.62]
     """
-    kind = gpu.memory_type or ""
-    share = _STACKED if kind.startswith("HBM") else 1.0
-    if gpu.ecc in ("inline", "off"):  # `sheet` has what is left without them
-        share *= 1.0 - _CHECK_BYTES / 16.0
+    share = _left_by_memory(gpu)
     if fetches_tiles(gpu) or not gpu.shared_memory_per_sm_bytes:
         return share
     needed = gpu.memory_bandwidth * memory_latency_s(gpu) / gpu.sm_count
     return share / (1.0 + needed / (_IN_FLIGHT * gpu.shared_memory_per_sm_bytes))
+
+
+def read_share(gpu: GPUSpec) -> float:
+    """The share of `Device.bandwidth`, in (0, 1], that reads reach which are never short of copies in flight.
+
+    >>> from predictor.hardware.gpu import load_gpu
+    >>> [round(read_share(load_gpu(name)), 2) for name in ("l40s", "a100", "b200")]
+    [0.92, 0.88, 0.88]
+    """
+    return _READS * _left_by_memory(gpu)
+
+
+def _left_by_memory(gpu: GPUSpec) -> float:
+    """What memory and its check bits leave, over what GDDR without them does."""
+    share = _STACKED if (gpu.memory_type or "").startswith("HBM") else 1.0
+    if gpu.ecc in ("inline", "off"):  # `sheet` has what is left without them
+        share *= 1.0 - _CHECK_BYTES / 16.0
+    return share
 
 
 def tensor_rate(gpu: GPUSpec, dtype: str) -> float:
@@ -197,6 +229,18 @@ def clock_left(power: float) -> float:
     return max(power - STATIC, _LEAST) / (1.0 - STATIC)
 
 
+def work_left(power: float) -> float:
+    """What ``power``, a share of the need of all SMs at the boost clock, leaves of their work, at most all of it.
+
+    Below `_ALL_RUN` some of the SMs run, at the clock that is best for them, and the others are off: a larger board
+    never does less at the same watts.
+
+    >>> round(work_left(1.0), 3), round(work_left(0.3), 3), round(work_left(0.15), 3)
+    (1.0, 0.5, 0.25)
+    """
+    return min(1.0, float(clock_left(max(power, _ALL_RUN)) ** (1.0 / 3.0))) * min(1.0, power / _ALL_RUN)
+
+
 def sustained_share(gpu: GPUSpec, power_need: Mapping[str, float] | None = None) -> float:
     """Share of a peak, in (0, 1], that the power limit leaves in long runs: of the tensor cores, or of fp32 elsewhere.
 
@@ -208,7 +252,7 @@ def sustained_share(gpu: GPUSpec, power_need: Mapping[str, float] | None = None)
     if power_need is not None and (loop := loop_share(gpu)) < 1.0:
         by_tflops = LANE_NEED.get(gpu.compute_capability or "", LANE_NEED.get(gpu.architecture, 0.0))
         need = gpu.peak_flops("fp32") / 1e12 * by_tflops
-        return loop * min(1.0, clock_left(gpu.power_limit_w / need) ** (1.0 / 3.0)) if need else loop
+        return loop * work_left(gpu.power_limit_w / need) if need else loop
     if power_need is not None:
         need = gpu.peak_flops("fp32") / 1e12 * power_need.get(gpu.architecture, 0.0)
     else:

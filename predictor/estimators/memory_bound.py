@@ -19,6 +19,7 @@ from predictor.estimators.device import Device
 from predictor.estimators.eager import Launched
 from predictor.estimators.explanation import COUNT, SHARE, Explanation, rests_on, terms
 from predictor.hardware.gpu import GPUSpec
+from predictor.hardware.what_if import as_filed
 from predictor.roofline import FloatArray
 
 FAMILIES = (
@@ -72,10 +73,10 @@ class MemoryBound(Launched):
         return share, hold
 
     def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
-        """Kernel time on a busy GPU, shape (n,)."""
+        """Kernel time on a busy GPU, shape (n,); a variant has the rows in flight of the board that it is one of."""
         share, hold = self.board(gpu)
         device = Device.sheet(gpu, gpu.vector_flops("fp32")).sustaining(bandwidth=share)
-        return kernel_seconds(traffic_of(batch, gpu), device, hold, self.const)
+        return kernel_seconds(traffic_of(batch, as_filed(gpu)), device, hold, self.const)
 
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """Bytes, rates and fixed times of the only operator of ``batch``."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from predictor.estimators.device import clock_left, sustained_share, tensor_rate
 from predictor.hardware.gpu import GPUSpec
+from predictor.hardware.what_if import as_filed
 from predictor.ops.base import Op
 from predictor.roofline import FloatArray
 
@@ -62,7 +63,7 @@ def need(gpu: GPUSpec, bits: int = 16) -> tuple[float, float] | None:
     """Watts of the best products of operands of so many bits, and the clock in Hz at which they are drawn; None where
     none are known."""
     watts, at_hz = CLOCK_WATTS.get((gpu.compute_capability or "", bits), (0.0, 0.0))
-    watts *= tensor_rate(gpu, "bf16") * gpu.sm_count * at_hz * 1e-9
+    watts *= tensor_rate(as_filed(gpu), "bf16") * gpu.sm_count * at_hz * 1e-9
     return (watts, at_hz) if watts else None
 
 
@@ -92,7 +93,9 @@ def held_s(ops: Sequence[Op], gpu: GPUSpec, seconds: FloatArray) -> FloatArray:
         rows = [i for i, op in enumerate(ops) if op.family == "gemm" and _DTYPES.get(op.dtype) == bits]
         boost = gpu.boost_clock_hz / at_hz
         busy = np.array([ops[i].flops() / gpu.peak_flops(ops[i].dtype) for i in rows]) / EFFICIENCY * boost
-        bytes_s = np.minimum(np.array([ops[i].bytes_moved() for i in rows]) / gpu.memory_bandwidth, seconds[rows])
+        # What share the bytes are is the board's: with faster memory alone, more of the same time would be the clock's.
+        moved = np.array([ops[i].bytes_moved() for i in rows])
+        bytes_s = np.minimum(moved / as_filed(gpu).memory_bandwidth, seconds[rows])
         # The seconds are of the clock that their forecast takes; power has its part only below that.
         clock_s = (seconds[rows] - bytes_s) * sustained_share(gpu) * boost
         held[rows] = np.maximum(seconds_at(gpu.power_limit_w / watts, busy, bytes_s, clock_s), seconds[rows])

@@ -31,6 +31,7 @@ from predictor.estimators.named import Named, of_a_form
 from predictor.estimators.trees import Trees
 from predictor.hardware.generation import chip, generation, runs_mma
 from predictor.hardware.gpu import GPUSpec
+from predictor.hardware.what_if import as_filed
 from predictor.quantization import stand_ins, variant
 from predictor.roofline import FloatArray
 
@@ -39,8 +40,15 @@ ANY_GPU = "*"
 #: them, and others on Hopper and B200.
 MMA_GPUS = "*mma"
 SHARED = (ANY_GPU, MMA_GPUS)
-#: A sibling has as many SMs, up to this factor. Chosen by hand, not from data.
-_SIBLING_SMS = 1.25
+#: A sibling has as many SMs, up to the first factor; up to the second one it answers for a part, and what all boards
+#: share for the rest. Chosen by hand, not from data; no two boards of the catalogue are between the two.
+_SIBLING_SMS, _NO_SIBLING_SMS = 1.25, 1.5
+#: Siblings answer together, each by its distance to this power. Source: Shepard (1968), "A two-dimensional
+#: interpolation function for irregularly-spaced data", who recommends 2.
+_BY_DISTANCE = -2.0
+#: Siblings closer than this (a logarithm) are the board itself, and shares below it are dropped: chosen by hand, not
+#: from data.
+_SAME_BOARD = 1e-3
 
 
 class HasTotal(Protocol):
@@ -83,6 +91,7 @@ class Corrections:
             raise SpecError(f"manifest lacks {error}; expected what tilecast train writes") from None
         #: What was resolved: (path, source, constants) of each; kept by sets without trees alone.
         self.answers: list[tuple[tuple[str, ...], str, Named]] | None = None
+        self._led_by = ""
         self._weights = weights
         self._trees: dict[str, Trees] = {}
         self._resolved: dict[tuple[GPUSpec, str, tuple[str, ...], str], tuple[str, str, Named]] = {}
@@ -98,6 +107,12 @@ class Corrections:
         result = copy(self)
         result._boosters, result._adapted, result._trees, result._knots = {}, {}, {}, {}
         result.answers = []
+        return result
+
+    def led_by(self, name: str) -> Self:
+        """The same constants and trees, those of the GPU ``name`` (or of `SHARED`) first for boards without rows."""
+        result = copy(self)
+        result._led_by, result._resolved = name, {}
         return result
 
     def resolve(self, gpu: GPUSpec, framework: str, *path: str, kernel: str = "") -> tuple[str, str, Named]:
@@ -137,20 +152,45 @@ class Corrections:
         return any("|".join((name, *path)) in self.cores for name in self.stand_ins(gpu) if name not in SHARED)
 
     def stand_ins(self, gpu: GPUSpec) -> tuple[str, ...]:
-        """Whose constants and trees answer for ``gpu``, the best first."""
-        siblings = () if gpu.id in self._measured else self.siblings(gpu)
+        """Whose constants and trees answer for ``gpu``, or the board that it is a variant of, the best first."""
+        siblings = () if gpu.id in self._measured else self.siblings(as_filed(gpu))
+        if self._led_by:
+            siblings = () if self._led_by in SHARED else (self._led_by, *siblings)
         return (gpu.id, *siblings, *((MMA_GPUS,) if runs_mma(gpu) else ()), ANY_GPU)
+
+    def shares(self, gpu: GPUSpec) -> tuple[tuple[str, float], ...]:
+        """(whose constants and trees, their share) of those that answer together for a board without rows of its own;
+        nothing where one alone does. Shares change smoothly with the board's SMs and bandwidth, and are those of the
+        board that ``gpu`` is a variant of."""
+        if gpu.id in self._measured or self._led_by:
+            return ()
+        near = self._near(as_filed(gpu), _NO_SIBLING_SMS)
+        span = math.log(_NO_SIBLING_SMS / _SIBLING_SMS)
+        fades = {name: min(1.0, (math.log(_NO_SIBLING_SMS) - sms) / span) for _, sms, name in near}
+        if not any(fades.values()):
+            return ()
+        parts = {name: fades[name] * max(apart, _SAME_BOARD) ** _BY_DISTANCE for apart, _, name in near}
+        if near[0][0] < _SAME_BOARD:
+            parts = {name: float(apart < _SAME_BOARD) for apart, _, name in near}
+        whole, known = sum(parts.values()), max(fades.values())
+        shares = {name: known * part / whole for name, part in parts.items()} | {ANY_GPU: 1.0 - known}
+        kept = {name: share for name, share in shares.items() if share > _SAME_BOARD}
+        return tuple((name, share / sum(kept.values())) for name, share in kept.items())
 
     def siblings(self, gpu: GPUSpec) -> tuple[str, ...]:
         """The measured or calibrated GPUs of the same chip, the nearest in SMs and bandwidth first, within limits."""
-        near: list[tuple[float, str]] = []
+        return tuple(name for _, _, name in self._near(gpu, _SIBLING_SMS))
+
+    def _near(self, gpu: GPUSpec, most: float) -> list[tuple[float, float, str]]:
+        """(distance, of it by SMs, name) of those with up to ``most`` times the SMs or as few, the nearest first."""
+        near: list[tuple[float, float, str]] = []
         for name, scalars in self._devices.items():
             if chip(self._capabilities[name]) == chip(gpu.compute_capability) != "" and name != gpu.id:
                 other = next(iter(scalars.values()))
                 apart = abs(math.log(other.sms / gpu.sm_count))
-                if apart <= math.log(_SIBLING_SMS):
-                    near.append((apart + abs(math.log(other.bandwidth / gpu.memory_bandwidth)), name))
-        return tuple(name for _, name in sorted(near))
+                if apart <= math.log(most):
+                    near.append((apart + abs(math.log(other.bandwidth / gpu.memory_bandwidth)), apart, name))
+        return sorted(near, key=lambda found: (found[0], found[2]))
 
     def measured_siblings(self, gpu: GPUSpec) -> tuple[str, ...]:
         """Those of `siblings` with rows of their own."""
@@ -166,8 +206,14 @@ class Corrections:
         More watts or MHz than a sibling has are no measured gain: waits (a launch, a load from memory, a barrier) are
         as long on GB200 as on B200, at a clock 5 % higher, and products gain by SMs and MHz, not by the data sheet's
         peak at the power that it allows. Fewer of them cost what they cost any board. A calibrated board's constants
-        are of what it was taken for when they were fitted.
+        are of what it was taken for when they were fitted. A variant of a board has that board's scalars, as far as
+        they go up or down with what was varied.
         """
+        filed = as_filed(gpu)
+        known = self._as_sibling(source, filed, dtype)
+        return known if filed is gpu else known.varied(Device.of(filed, dtype), Device.of(gpu, dtype))
+
+    def _as_sibling(self, source: str, gpu: GPUSpec, dtype: str) -> Device:
         own, (name, sibling) = Device.of(gpu, dtype), self._stand_in(source, gpu, dtype)
         if sibling is None or self._capabilities[name] != gpu.compute_capability:
             return own
@@ -301,11 +347,37 @@ class ServingEstimator:
         self.name = name
         self._corrections = corrections
         self._answers = Answers()
+        self._views: dict[str, Self] = {}
 
     @classmethod
     def from_artifact(cls, manifest: Mapping[str, Any], weights: Mapping[str, npt.NDArray[Any]]) -> Self:
         """From an artifact's two files; SpecError where a key is missing."""
         return cls(str(manifest["name"]), Corrections(manifest, weights, cls.forms))
+
+    def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
+        """Kernel time, shape (n,): of a board with several siblings, their geometric mean by distance."""
+        shares = self._corrections.shares(gpu)
+        if len(shares) < 2:
+            return self._answer(batch, gpu)
+        logs = np.array([share * np.log(self._as(name)._answer(batch, gpu)) for name, share in shares])
+        result: FloatArray = np.exp(logs.sum(axis=0))
+        return result
+
+    def _answer(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
+        """Kernel time, shape (n,), as the first of `Corrections.stand_ins` has it."""
+        raise NotImplementedError
+
+    def _as(self, name: str) -> Self:
+        """The estimator with what was measured of ``name`` first."""
+        if name not in self._views:
+            self._views[name] = self._with(self._corrections.led_by(name))
+        return self._views[name]
+
+    def _with(self, corrections: Corrections) -> Self:
+        """The estimator with other constants and trees, and nothing kept of its answers."""
+        result = copy(self)
+        result._corrections, result._answers, result._views = corrections, Answers(), {}
+        return result
 
     def _corrected(
         self, source: str, kind: str, gpu: GPUSpec, dtype: str, shapes: S, core_time: Callable[[S, Device], C],
@@ -315,10 +387,12 @@ class ServingEstimator:
         """Seconds of the kernels, (n,): core times trees, as ``source`` answers for ``gpu``.
 
         With ``corners``, both are asked at measured sizes alone (`predictor.estimators.knots`); ``others`` is what else
-        tells these kernels from others.
+        tells these kernels from others. Trees are asked about the board that ``gpu`` is a variant of, whatever of it
+        was varied: what that changes, the core says.
         """
-        device, key = self._device(source, gpu, dtype), f"{source}|{kind}"
-        asked = self._corrections.asked_as(source, gpu, dtype, device)
+        device, key, filed = self._device(source, gpu, dtype), f"{source}|{kind}", as_filed(gpu)
+        of_board = device if filed is gpu else self._device(source, filed, dtype)
+        asked = self._corrections.asked_as(source, filed, dtype, of_board)
 
         def ask(shapes: S) -> FloatArray:
             core = core_time(shapes, device)
@@ -340,7 +414,7 @@ class ServingEstimator:
     def explain(self, batch: Batch, gpu: GPUSpec) -> Explanation:
         """What the formula says of the only operator of ``batch``, and the factor of the trees over it."""
         alone = self.core_alone()
-        seconds, core = (float(e.seconds(batch, gpu)[0]) for e in (self, alone))  # type: ignore[attr-defined]
+        seconds, core = (float(e.seconds(batch, gpu)[0]) for e in (self, alone))
         found = terms("residual", [
             ("core", core, "s", "what the formula says"),
             ("factor", seconds / core, COUNT, "kernel / core: trees, or a calibration, at the measured sizes around"),
@@ -352,6 +426,4 @@ class ServingEstimator:
 
     def core_alone(self) -> Self:
         """The estimator without its trees: what its formula says."""
-        result = copy(self)
-        result._corrections, result._answers = self._corrections.without_trees(), Answers()
-        return result
+        return self._with(self._corrections.without_trees())

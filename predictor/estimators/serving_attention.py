@@ -112,8 +112,7 @@ class ServingAttention(ServingEstimator):
         super().__init__(name, corrections)
         self._phases = {key.split("|")[2] for key in corrections.cores}
 
-    def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
-        """Kernel time, shape (n,)."""
+    def _answer(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         columns = batch.columns
         backward = columns["is_backward"] > 0
         shared = np.array([getattr(op, "shared_kv", False) for op in batch.ops])

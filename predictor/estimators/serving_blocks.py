@@ -40,8 +40,7 @@ class ServingBlocks(ServingEstimator):
         self._kinds = {key.split("|")[2] for key in corrections.cores}
         self._runners = sorted({key.split("|")[1] for key in corrections.cores})
 
-    def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
-        """Kernel time, shape (n,)."""
+    def _answer(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         library = engines.answering(batch.kernels)
         calls: dict[str, list[tuple[int, Op]]] = {}
         for i, op in enumerate(batch.ops):

@@ -48,8 +48,7 @@ class ServingGemm(ServingEstimator):
 
     forms: ClassVar = (Constants,)
 
-    def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
-        """Kernel time, shape (n,)."""
+    def _answer(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         seconds = np.empty(len(batch.dtypes))
         for dtype, quant, rows in by_variant(batch):
             seconds[rows] = self._seconds(batch, gpu, dtype, quant, rows)

@@ -20,6 +20,7 @@ from predictor.estimators.device import Device
 from predictor.estimators.residual import SHARED, Corrections, ServingEstimator, by_variant
 from predictor.estimators.token_curve import KNOTS, between, never_falling
 from predictor.hardware.gpu import GPUSpec
+from predictor.hardware.what_if import as_filed
 from predictor.ops.moe import MoE
 from predictor.ops.routing import POWER_LAW, Loads, drawn, expert_loads, exponent_of
 from predictor.quantization import stand_ins, variant, weight_bytes
@@ -75,14 +76,12 @@ class ServingMoE(ServingEstimator):
         super().__init__(name, corrections)
         self._curves: dict[tuple[GPUSpec, str, str, str], dict[Layer, FloatArray]] = {}
 
-    def core_alone(self) -> Self:
-        """The estimator without its trees, and without the curves that they made."""
-        result = super().core_alone()
+    def _with(self, corrections: Corrections) -> Self:
+        result = super()._with(corrections)
         result._curves = {}
         return result
 
-    def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
-        """Kernel time, shape (n,)."""
+    def _answer(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         seconds = np.empty(len(batch.dtypes))
         sizes = np.stack([batch.columns[name] for name in _LAYER], axis=1).tolist()
         tokens = batch.columns["tokens"].copy()
@@ -109,8 +108,13 @@ class ServingMoE(ServingEstimator):
             known.clear()
             new = list(layers)
         if new:
-            seconds = self._of_routings(new, gpu, kernels, dtype, quant).reshape(len(new), len(KNOTS))
-            known.update(zip(new, never_falling(np.log(seconds)), strict=True))
+            filed = as_filed(gpu)
+            seconds = self._of_routings(new, filed, kernels, dtype, quant)
+            if filed is not gpu:  # trees, and where a routing lies, are the board's; what was varied is the core's
+                alone = self.core_alone()
+                ways = [alone._of_routings(new, board, kernels, dtype, quant) for board in (gpu, filed)]
+                seconds = seconds * (ways[0] / ways[1])
+            known.update(zip(new, never_falling(np.log(seconds).reshape(len(new), len(KNOTS))), strict=True))
         return known
 
     def _of_routings(self, layers: Sequence[Layer], gpu: GPUSpec, kernels: str, dtype: str, quant: str) -> FloatArray:

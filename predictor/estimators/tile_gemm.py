@@ -12,7 +12,8 @@ cuBLAS picks a kernel by a cost model of its own. What it picks is imitated by t
 penalty for each tile and split factor that was fitted to the kernels that really ran (a multinomial logit). A GPU whose
 library nobody measured gets the mean of the other libraries' kernels, each by how likely it is to be picked.
 
-On top is what a calibration's rows say, as in every estimator of serving kernels; no trees.
+On top is what a calibration's rows say, as in every estimator of serving kernels; no trees. Products with few rows are
+streamed where that is faster (`sgemm.streamed_seconds`).
 
 Arrays: n operators, c candidates; what depends on both is of shape (n, c).
 """
@@ -20,6 +21,7 @@ Arrays: n operators, c candidates; what depends on both is of shape (n, c).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -31,12 +33,13 @@ from predictor.estimators.base import Batch
 from predictor.estimators.cores import sgemm
 from predictor.estimators.cores.gemm import CoreTime, Shapes
 from predictor.estimators.cores.sgemm import LIBRARIES, Board, Candidates, Constants, IntArray
-from predictor.estimators.device import Device, sustained_share
+from predictor.estimators.device import Device, read_share, sustained_share
 from predictor.estimators.eager import Launched
 from predictor.estimators.explanation import COUNT, SHARE, Explanation, rests_on, terms
 from predictor.estimators.residual import ANY_GPU, Corrections, ServingEstimator
 from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
+from predictor.hardware.what_if import as_filed
 from predictor.roofline import FloatArray
 
 #: The last word of its keys.
@@ -125,7 +128,14 @@ class TileGemm(Launched, ServingEstimator):
             return sgemm.features(columns, np.full(len(core.total), layout))
 
         shape = sgemm.products(*(size[:, None] for size in columns.values()))
-        return self._corrected(source, FP32, gpu, FP32, shape, core, features)
+        tiled = self._corrected(source, FP32, gpu, FP32, shape, core, features)
+        return np.minimum(tiled, self._streamed(shape, gpu, layout)[:, 0])
+
+    def _streamed(self, shape: Shapes, gpu: GPUSpec, layout: int) -> FloatArray:
+        """Seconds of a kernel that streams, (n, 1), inf where none does."""
+        _, const = self.constants(gpu)
+        device = replace(Device.sheet(gpu), fed=read_share(gpu))
+        return sgemm.streamed_seconds(shape, device, const.fixed_s, layout == 0)
 
     def _device(self, source: str, gpu: GPUSpec, dtype: str) -> Device:
         board = self.board(gpu)
@@ -138,8 +148,11 @@ class TileGemm(Launched, ServingEstimator):
         return core, np.where(sgemm.allowed(shape, cand.splits), core.total * cand.penalty, np.inf)
 
     def _picked(self, shape: Shapes, device: Device, gpu: GPUSpec, layout: int) -> CoreTime:
-        """Times of the candidates that the library picks, (n,)."""
+        """Times of the candidates that the library picks, (n,): on a variant, those of the board that it is one of."""
         core, score = self._times(shape, device, gpu, layout)
+        filed = as_filed(gpu)
+        if filed is not gpu:
+            _, score = self._times(shape, self._device("", filed, FP32), filed, layout)
         at = np.arange(len(score)), score.argmin(axis=1)
         total, compute, memory = (part[at] for part in (core.total, core.compute, core.memory))
         if not self.measured(gpu):
@@ -182,6 +195,13 @@ class TileGemm(Launched, ServingEstimator):
             ("efficiency", float(cand.efficiency[at]), SHARE, "of the fp32 peak, for this tile"),
             ("bandwidth", board.bandwidth, SHARE, "of DRAM's bandwidth"),
         ])  # fmt: skip
+        streamed = float(self._streamed(shape, gpu, layout)[0, 0])
+        if kernel == streamed:
+            found += terms("stream", [
+                ("streamed", streamed, "s", "few rows: a kernel streams the matrix by, and is faster than tiles"),
+                ("bandwidth", read_share(gpu), SHARE, "of DRAM's bandwidth that streams find"),
+            ])  # fmt: skip
+            return Explanation(tuple(found), "DRAM", "the data sheet: no row tells of products that are streamed")
         parts = {"compute": compute_s, "DRAM": memory_s, "launch": core_s - max(compute_s, memory_s)}
         rests = rests_on(gpu.id, self._calibrated, self._measured, "u", "its power limit")
         return Explanation(tuple(found), max(parts, key=lambda name: parts[name]), rests)

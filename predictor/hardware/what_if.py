@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from predictor.dtypes import canonical
-from predictor.errors import RequestError, nearest, unknown_name
-from predictor.hardware.gpu import QUANTITIES, GPUSpec
+from predictor.errors import RequestError, TilecastError, nearest, unknown_name
+from predictor.hardware.gpu import GPU_DIR, QUANTITIES, GPUSpec, load_gpu
 from predictor.units import parse_quantity
 
 #: What `vary` can change, and what changes with it.
@@ -65,6 +66,25 @@ def vary(gpu: GPUSpec, parameter: str, factor: float) -> GPUSpec:
     if parameter == "l2":
         return replace(gpu, l2_bytes=max(1, round(gpu.l2_bytes * factor)))
     return replace(gpu, power_limit_w=gpu.power_limit_w * factor)
+
+
+@lru_cache(maxsize=4096)
+def as_filed(gpu: GPUSpec) -> GPUSpec:
+    """The board that ``gpu`` is a variant of, as its file has it: ``gpu`` itself where that is no other.
+
+    What was learned of kernels is asked about this board, whatever of it was varied; what the hardware changes, the
+    formulas say. So more of anything makes no forecast slower because a tree learned so of another board.
+
+    >>> h100 = load_gpu("h100")
+    >>> as_filed(vary(h100, "l2", 2.0)) == h100, as_filed(h100) is h100
+    (True, True)
+    """
+    try:
+        filed = load_gpu(gpu.id) if gpu.path.parent == GPU_DIR else load_gpu(gpu.path)
+    except (TilecastError, OSError):
+        return gpu
+    same = filed.id == gpu.id and filed.compute_capability == gpu.compute_capability and filed != gpu
+    return filed if same else gpu
 
 
 Values = str | Sequence[str] | Mapping[str, str | float]

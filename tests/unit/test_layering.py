@@ -71,7 +71,6 @@ LEVELS = {
     "predictor.support": 11,
     "predictor.serving_plans": 10,
     "predictor.sensitivity": 10,
-    "predictor.learned_steps": 10,
     "predictor.report": 11,
     "predictor.training": 12,
     "predictor.planning": 10,

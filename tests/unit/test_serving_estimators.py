@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ pytest.importorskip("lightgbm", reason='LightGBM is not installed: pip install "
 pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
 
 from predictor.errors import SpecError  # noqa: E402
+from predictor.estimators.base import make_batch  # noqa: E402
 from predictor.estimators.cores import attention as attention_core  # noqa: E402
 from predictor.estimators.cores.attention import Shapes as AttentionShapes  # noqa: E402
 from predictor.estimators.cores.attention import attended_pairs  # noqa: E402
@@ -23,7 +25,8 @@ from predictor.estimators.residual import Corrections  # noqa: E402
 from predictor.estimators.serving_attention import BACKWARD_OVER_FORWARD, ServingAttention  # noqa: E402
 from predictor.estimators.serving_gemm import ServingGemm  # noqa: E402
 from predictor.estimators.serving_moe import ServingMoE  # noqa: E402
-from predictor.hardware.gpu import load_gpu  # noqa: E402
+from predictor.hardware.gpu import GPUSpec, load_gpu  # noqa: E402
+from predictor.hardware.what_if import vary  # noqa: E402
 from predictor.ops import Attention, Gemm, MoE, Op  # noqa: E402
 from predictor.ops.attention import attended_pairs as pairs_of_one  # noqa: E402
 from predictor.roofline import roofline  # noqa: E402
@@ -220,6 +223,61 @@ def test_whose_measurements_answer(gemm: ServingGemm) -> None:
     assert corrections.stand_ins(load_gpu("h20-sxm")) == ("h20-sxm", "*")  # far fewer SMs
     assert corrections.stand_ins(load_gpu("b200-sxm")) == ("b200-sxm", "*")
     assert corrections.stand_ins(load_gpu("mi300x")) == ("mi300x", "*")
+
+
+def hopper() -> ServingGemm:
+    """Made-up rows of H100, and of H200 where a kernel is half as efficient."""
+    h100, h200 = GPUS["h100-sxm"], load_gpu("h200-sxm")
+    rows = [
+        row for gpu, efficiency in ((h100, 0.8), (h200, 0.4))
+        for row in rows_of(_gemms(), gpu, efficiency, op="gemm", framework="vllm")
+    ]  # fmt: skip
+    return ServingGemm.from_artifact(*fit_serving.fit_gemm(pd.DataFrame(rows), {g.id: g for g in (h100, h200)}, 0))
+
+
+def between(share: float) -> GPUSpec:
+    """A board of a name of its own on the way from H100 to H200."""
+    h100, h200 = GPUS["h100-sxm"], load_gpu("h200-sxm")
+    bandwidth = h100.memory_bandwidth * (h200.memory_bandwidth / h100.memory_bandwidth) ** share
+    return replace(h100, id="between", path=Path("nowhere.yaml"), memory_bandwidth=bandwidth)
+
+
+def test_siblings_answer_together_by_distance() -> None:
+    """Forecasts go from one sibling's to the other's without a jump; measured boards answer for themselves alone."""
+    gemm = hopper()
+    ops: list[Op] = [Gemm("bf16", 64, 8192, 8192)]
+    h100, h200 = GPUS["h100-sxm"], load_gpu("h200-sxm")
+    assert gemm._corrections.shares(h100) == gemm._corrections.shares(vary(h100, "memory_bandwidth", 1.4)) == ()
+    steps = np.linspace(0.0, 1.0, 21)
+    seconds = np.array([float(latency(gemm, "gemm", ops, between(share))[0]) for share in steps])
+    assert seconds[0] == pytest.approx(float(latency(gemm, "gemm", ops, h100)[0]), rel=1e-3)
+    assert seconds[-1] == pytest.approx(float(latency(gemm, "gemm", ops, h200)[0]), rel=1e-3)
+    apart = np.abs(np.diff(np.log(seconds)))
+    assert seconds[-1] / seconds[0] > 1.3 and apart.max() < 0.15
+    shares = dict(gemm._corrections.shares(between(0.25)))
+    assert shares["h100-sxm"] == pytest.approx(0.9) and shares["h200-sxm"] == pytest.approx(0.1)  # 1 : 1 / 3^2
+
+
+def test_a_sibling_with_other_sms_fades() -> None:
+    gemm = hopper()
+    shares = [
+        dict(gemm._corrections.shares(replace(between(0.0), sm_count=count))).get("*", 0.0)
+        for count in (132, 110, 103, 98, 92, 87)
+    ]
+    assert shares[:2] == [0.0, 0.0] and 0.0 < shares[2] < shares[3] < shares[4] < 1.0 and shares[5] == 0.0
+    assert gemm._corrections.shares(replace(between(0.0), sm_count=60)) == ()
+
+
+def test_trees_are_asked_about_the_board_and_not_its_variant(gemm: ServingGemm) -> None:
+    """What is varied changes the core alone: the factor of the trees stays, of a measured board and of any other."""
+    ops: list[Op] = [Gemm("bf16", m, 4096, 4096) for m in (1, 64, 512, 8192)]
+    alone = gemm.core_alone()
+    for name in ("h100-sxm", "h200-sxm", "rtx-4090"):
+        board, factors = load_gpu(name), []
+        for gpu in (board, vary(board, "memory_bandwidth", 1.7), vary(board, "sm_count", 2.0), vary(board, "l2", 3.0)):
+            ways = [made.seconds(make_batch("gemm", ops, "vllm"), gpu) for made in (gemm, alone)]
+            factors.append(ways[0] / ways[1])
+        assert np.ptp(factors, axis=0).max() < 1e-12
 
 
 def test_a_sibling_differs_only_by_its_memory(gemm: ServingGemm) -> None:

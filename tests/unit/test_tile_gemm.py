@@ -27,7 +27,7 @@ from predictor.estimators.cores.sgemm import (
     library_of,
     nearest_library,
 )
-from predictor.estimators.device import POWER_NEED, STATIC, loop_share, sustained_share
+from predictor.estimators.device import POWER_NEED, STATIC, loop_share, read_share, sustained_share
 from predictor.estimators.tile_gemm import TileGemm
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import Gemm
@@ -352,3 +352,33 @@ def test_a_boards_library_is_what_its_rows_name() -> None:
     found = libraries_of(names, np.array([0, 0, 1, 2]), gpus)
     assert [LIBRARIES[i] for i in found] == ["volta", "maxwell", "maxwell"]  # A100's rows go before its architecture
     assert [LIBRARIES[i] for i in libraries_of(None, np.array([0]), gpus)] == ["volta", "ampere", "maxwell"]
+
+
+def test_products_of_few_rows_are_streamed() -> None:
+    """One row takes the bytes of its matrix; up to four do where K lies along both; more, and odd K, take tiles."""
+    estimator = load_artifacts().select("gemm", "fp32")
+    assert isinstance(estimator, TileGemm)
+    for name in ("b200", "h100", "l4"):
+        gpu = load_gpu(name)
+        ops = [Gemm("fp32", m, 8192, k, layout=layout) for m, k, layout in (
+            (1, 8192, "tn"), (1, 8192, "nn"), (4, 8192, "tn"), (1, 8191, "tn"), (8, 8192, "tn"),
+        )]  # fmt: skip
+        seconds = estimator.seconds(make_batch("gemm", ops), gpu)
+        of_bytes = np.array([op.bytes_moved() for op in ops]) / (gpu.memory_bandwidth * read_share(gpu))
+        assert np.all(seconds[:4] < of_bytes[:4] + 4e-6) and np.all(seconds >= of_bytes)
+        assert seconds[4] > of_bytes[4] + 4e-6
+        odd = estimator.seconds(
+            make_batch("gemm", [Gemm("fp32", 4, 8192, 8191), Gemm("fp32", 4, 8192, 8192, kind="bmm")]), gpu
+        )
+        assert np.all(odd > seconds[2] * 1.05)
+
+
+def test_a_larger_board_does_no_less_at_the_same_watts() -> None:
+    for name in ("l4", "rtx-4090", "h100"):
+        gpu = load_gpu(name)
+        done = []
+        for factor in (1.0, 1.5, 2.0, 3.0, 5.0, 20.0):
+            peak = gpu.peak_flops("fp32") * factor
+            larger = replace(gpu, peaks={**gpu.peaks, ("vector", "fp32"): peak})
+            done.append(sustained_share(larger, POWER_NEED) * peak)
+        assert np.all(np.diff(done) >= -1e-9 * done[0])

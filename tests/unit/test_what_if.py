@@ -12,9 +12,7 @@ from each import each
 from predictor import predict
 from predictor.errors import RequestError
 from predictor.hardware.gpu import load_gpu
-from predictor.hardware.what_if import PARAMETERS, held_at, vary
-from predictor.learned_steps import learned_steps
-from predictor.request import Request
+from predictor.hardware.what_if import PARAMETERS, as_filed, held_at, vary
 
 ROOT = Path(__file__).resolve().parents[2]
 HYPOTHETICAL = ROOT / "examples" / "hypothetical-gpu.yaml"
@@ -42,18 +40,12 @@ def test_peaks_follow_sms_and_clock() -> None:
 @each("mode", ["prefill", "decode"])
 @each("parameter", PARAMETERS)
 @each("board", ["h200", str(HYPOTHETICAL)])
-def test_more_of_anything_is_never_much_slower(board: str, parameter: str, mode: str) -> None:
-    """Twice of a parameter; 3 % for SM counts that quantize waves worse.
-
-    One place is worse, and known (docs/limits.md): of decode attention on more SMs than a measured board has blocks
-    for, the trees say that it takes 1.24 times as long, which is 3.5 % of this step.
-    """
-    known = {(str(HYPOTHETICAL), "sm_count", "decode"): 1.04}
-    most = known.get((board, parameter, mode), 1.03)
+def test_more_of_anything_is_never_slower(board: str, parameter: str, mode: str) -> None:
+    """Twice of a parameter, of a board of the catalogue and of one that nobody measured."""
     gpu = load_gpu(board)
     before = predict("llama-3.1-8b", gpu, mode=mode, **WORDS)  # type: ignore[arg-type]
     after = predict("llama-3.1-8b", vary(gpu, parameter, 2.0), mode=mode, **WORDS)  # type: ignore[arg-type]
-    assert after.latency_s <= before.latency_s * most
+    assert after.latency_s <= before.latency_s * (1.0 + 1e-9)
 
 
 def test_bad_requests_are_one_line() -> None:
@@ -71,14 +63,9 @@ def test_example_prints_and_draws(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "what_if.py"), "--parameter", "l2", "--out", str(picture)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     lines = done.stdout.splitlines()
-    assert "learned part" in lines[19] and lines[-1] == f"written: {picture}"
-    listed = [float(line.split()[0]) for line in lines[20:-1]]
-    gpu = load_gpu(HYPOTHETICAL)
-    words = {"mode": "decode", "batch": 64, "context_len": 2048, "dtype": "bf16", "execution": "cuda_graph"}
-    run = Request("llama-3.1-8b", gpu, **words).run()  # type: ignore[arg-type]
-    assert listed == [round(step.factor, 2) for step in learned_steps(run, "l2")] != []
-    text = picture.read_text(encoding="utf-8")
-    assert "step of the learned part" in text and "not physics" in text
+    totals = [float(line.split()[-1]) for line in lines[2:-1]]
+    assert len(totals) == 17 and totals == sorted(totals, reverse=True) and lines[-1] == f"written: {picture}"
+    assert "bound by" in picture.read_text(encoding="utf-8")
 
 
 def test_a_board_is_held_below_its_boost_clock_alone() -> None:
@@ -91,3 +78,15 @@ def test_a_board_is_held_below_its_boost_clock_alone() -> None:
     assert held_at(gpu, 2000e6) is gpu
     with pytest.raises(RequestError, match="100 MHz or more"):
         held_at(gpu, 0.0)
+
+
+def test_a_variant_is_of_the_board_in_its_file(tmp_path: Path) -> None:
+    h100, mine = load_gpu("h100"), tmp_path / "mine.yaml"
+    assert as_filed(h100) is h100
+    assert as_filed(vary(vary(h100, "l2", 2.0), "clock", 1.1)) == h100
+    mine.write_text(HYPOTHETICAL.read_text(encoding="utf-8"), encoding="utf-8")
+    gpu = load_gpu(mine)
+    assert as_filed(vary(gpu, "sm_count", 2.0)) == gpu
+    mine.unlink()
+    lost = vary(gpu, "sm_count", 3.0)
+    assert as_filed(lost) is lost  # no file says what it was

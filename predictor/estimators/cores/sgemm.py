@@ -7,6 +7,9 @@ For each candidate (tile, split-K factor) of the kernel library that serves a GP
     memory_s  = (operand bytes, those read again by later waves included, + (2 splits - 1) output bytes) / bandwidth
     kernel_s  = (compute_s^p + memory_s^p)^(1/p) + write-out + a fixed time, + a fixed time for split-K
 
+A product with a matrix by one row, or by few rows that lie along K, needs no tile: a kernel streams the matrix by as
+cuBLAS's gemv and gemmSN kernels do, and takes its bytes (`streamed_seconds`). It runs where it is the faster.
+
 A GPU whose library nobody measured gets the mean of the other libraries' kernels (`consensus`, `expected_seconds`).
 
 Arrays: n operators, c candidates; what depends on both is of shape (n, c).
@@ -73,6 +76,16 @@ LONG_K = 256.0
 #: kernels run at a third of their rate far beyond it, however K and the output share it: too many pages for the TLB.
 #: Chosen by looking at P100's linear layers (docs/accuracy.md, operands far beyond 300 MB).
 REACH = 3e8
+#: Rows that a streaming kernel takes at most, of a matrix along K, and the elements that K is a multiple of then. One
+#: row (or column) it takes however operands lie. Source: cuBLAS's gemmSN_TN_kernel, as recalled (unverified). Products
+#: of 2 to 16 rows in NeuSight's tables ran tiles, with a K that is no multiple of 4; none there has one row.
+STREAMED_ROWS, _STREAMED_K = 4.0, 4.0
+#: Threads that a column of the matrix keeps loading, 16 bytes each. Source: gemv2T_kernel_val<..., 128, 16, 4, 4, ...>
+#: and gemmSN_TN_kernel<float, 128, ...>, as profilers name them (unverified).
+_STREAMING_THREADS, _VECTOR_BYTES = 128.0, 16.0
+#: Threads that an SM holds at a time. Source: CUDA Programming Guide, compute capabilities 6.0 to 8.0, 9.0 and 10.0;
+#: others hold three quarters or half.
+_SM_THREADS = 2048.0
 #: A split keeps at least this much of K to itself. Chosen by hand, not from data: in NeuSight's tables 9 in 10 keep at
 #: least 184.
 MIN_SPLIT_K = 256
@@ -181,6 +194,23 @@ def _compute_seconds(shape: Shapes, device: Device, const: Constants, cand: Cand
     slow = np.where(whole < 2.0, 1.0 + cand.lonely, 1.0) * unaligned * (1.0 + const.strain * (far / (1.0 + far)))
     result: FloatArray = busiest * work * slow * (device.sms / device.peak_flops)
     return result
+
+
+def streamed_seconds(shape: Shapes, device: Device, fixed_s: float, along_k: bool) -> FloatArray:
+    """Seconds of a kernel that streams the larger operand by a few rows of the other, inf where none does; shapes as
+    those of ``shape``.
+
+    ``device``: of its bandwidth a stream finds the share ``fed``. Columns too few to keep the memory's latency covered
+    (Little's law) get less of it. ``along_k``: both operands lie along K.
+    """
+    few, many = np.minimum(shape.m, shape.n), np.maximum(shape.m, shape.n)
+    taken = (few == 1.0) | ((few <= STREAMED_ROWS) & (shape.k % _STREAMED_K == 0.0) & along_k)
+    moved = shape.batch * ((shape.m + shape.n) * shape.k + shape.m * shape.n) * BYTES
+    a_column = np.minimum(_STREAMING_THREADS, np.ceil(shape.k * BYTES / _VECTOR_BYTES))
+    threads = np.minimum(shape.batch * many * a_column, device.sms * _SM_THREADS)
+    covered = threads * _VECTOR_BYTES / device.memory_latency_s
+    seconds = fixed_s + device.memory_latency_s + moved / np.minimum(device.bandwidth * device.fed, covered)
+    return np.where(taken, seconds, np.inf)
 
 
 def library_of(gpu: GPUSpec) -> int:

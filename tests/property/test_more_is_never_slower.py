@@ -1,0 +1,103 @@
+"""More hardware is never slower, more work never faster: random requests, each against itself with more of one thing.
+
+``MORE_REQUESTS`` says how many are drawn (200 without it); a run by hand takes thousands.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from predictor import predict
+from predictor.errors import TilecastError
+from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
+from predictor.hardware.what_if import vary
+
+REQUESTS = int(os.environ.get("MORE_REQUESTS", "200"))
+#: A share of the latency: what a forecast may be slower with more hardware, or faster with more work.
+MOST = 0.01
+HARDWARE = ("memory_bandwidth", "clock", "sm_count", "l2", "peak_flops", "power_limit")
+MODELS = (
+    "llama-3.1-8b", "llama-3.2-1b", "qwen2.5-7b", "llama-2-13b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3", "gpt2",
+    "bert-large", "opt-1.3b", "t5-small", "gemma-2-9b",
+)  # fmt: skip
+EXECUTIONS = ("eager", "compile", "cuda_graph", "vllm", "sglang", "tensorrt_llm")
+TRAINING = ("eager", "compile", "megatron")
+DTYPES = ("fp32", "fp16", "bf16", "fp8", "fp8_block", "int4_wo", "nvfp4")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, and what of it becomes more."""
+
+    model: str
+    gpu: str
+    more: str
+    factor: float
+    words: tuple[tuple[str, Any], ...]
+
+    def latency_s(self, more: bool) -> float:
+        """Its forecast, of the request as it is or of the one with more."""
+        words, gpu = dict(self.words), load_gpu(self.gpu)
+        if more and self.more == "batch":
+            words["batch"] *= 2
+        elif more:
+            gpu = vary(gpu, self.more, self.factor)
+        return _latency_s(self.model, gpu, words)
+
+    def gained(self) -> float:
+        """By what share more work makes it faster, or more hardware slower; negative where it is as it should be."""
+        before, after = self.latency_s(False), self.latency_s(True)
+        return before / after - 1.0 if self.more == "batch" else after / before - 1.0
+
+
+def _latency_s(model: str, gpu: GPUSpec, words: dict[str, Any]) -> float:
+    return predict(model, gpu, **words).latency_s
+
+
+def asked(seed: int) -> Iterator[Asked]:
+    """Random requests without end; most are valid."""
+    draw = random.Random(seed)
+    while True:
+        mode = draw.choice(("forward", "prefill", "decode", "train"))
+        words: dict[str, Any] = {
+            "mode": mode, "batch": draw.choice((1, 2, 3, 4, 8, 16, 30, 64)), "dtype": draw.choice(DTYPES),
+            "execution": draw.choice(TRAINING if mode == "train" else EXECUTIONS),
+        }  # fmt: skip
+        if mode == "decode":
+            words["context_len"] = draw.choice((100, 512, 1024, 4000))
+        else:
+            words["seq_len"] = draw.choice((64, 128, 500, 512))
+        if draw.random() < 0.25:
+            words["tp"] = draw.choice((2, 4, 8))
+        more = draw.choice((*HARDWARE, "batch"))
+        factor = draw.choice((1.04, 1.1, 1.3, 1.5, 2.0, 3.0))
+        yield Asked(draw.choice(MODELS), draw.choice(list_gpus()), more, factor, tuple(words.items()))
+
+
+def judged(count: int, seed: int = 0) -> tuple[Counter[str], list[tuple[float, Asked]]]:
+    """(valid requests by what becomes more, those that gain beyond `MOST`, the worst first) of ``count`` valid ones."""
+    valid: Counter[str] = Counter()
+    wrong: list[tuple[float, Asked]] = []
+    for request in asked(seed):
+        if valid.total() == count:
+            break
+        try:
+            gained = request.gained()
+        except TilecastError:
+            continue
+        valid[request.more] += 1
+        if gained > MOST:
+            wrong.append((gained, request))
+    return valid, sorted(wrong, key=lambda found: -found[0])
+
+
+def test_random_requests() -> None:
+    valid, wrong = judged(REQUESTS)
+    assert valid.total() == REQUESTS and len(valid) == len(HARDWARE) + 1
+    lines = [f"{gained:.1%} {request}" for gained, request in wrong]
+    assert not wrong, f"{len(wrong)} of {REQUESTS}:\n" + "\n".join(lines)
