@@ -25,7 +25,7 @@ from predictor.simulate.plan import plan_of
 from predictor.simulate.stage import EXCHANGES, PIPELINE, Plan
 from predictor.simulate.sustained import power_notes
 from predictor.simulate.times import GAPS, LAUNCHING, Operators, OpTime, TimedStage
-from predictor.simulate.unknown import check_strict, unknown_notes, unknown_shares
+from predictor.simulate.unknown import check_strict, unknown_notes, unknown_shares, wide_notes
 
 if TYPE_CHECKING:
     from predictor.simulate.step import StepTimes
@@ -223,7 +223,8 @@ class Forecast:
             + notes(breakdown, run.gpu.id, run.selector)
             + range_notes(table)
             + power_notes(self.stages)
-            + unknown_notes(unknown),
+            + unknown_notes(unknown)
+            + wide_notes(run, op_times),
             unknown=unknown,
             explained=why,
         )

@@ -13,6 +13,7 @@ from predictor.engines import EAGER, GREEDY, Engine, running
 from predictor.engines.exchange import ALL_GATHER
 from predictor.errors import RequestError, UnsupportedError
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly, load_artifacts
+from predictor.frontends.as_built import general_rules, run_as_built
 from predictor.frontends.words import model_of, with_plan
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.hardware.what_if import Values, with_values
@@ -117,9 +118,21 @@ class Request:
         """
         config = self.model if isinstance(self.model, ModelConfig) else model_of(self.model, self.input)
         config = with_plan(config, self.tp_plan)
+        instead = (
+            None if self.tp_plan else run_as_built(config, running(self.execution, self.software), self.mode, self.tp)
+        )
+        if instead is not None:
+            run = self._run_built(instead[0], selector)
+            return replace(run, numbers=replace(run.numbers, notes=(*run.numbers.notes, instead[1])))
         if recorded(config) is not None:
             config = _sized(self, config)
-            return _as_recorded(self, config)._run(config, selector)
+            run = _as_recorded(self, config)._run(config, selector)
+            return replace(
+                run, numbers=replace(run.numbers, notes=run.numbers.notes + general_rules(config, run.work.engine))
+            )
+        return self._run_built(config, selector)
+
+    def _run_built(self, config: ModelConfig, selector: ArtifactSet | RooflineOnly | None) -> Run:
         for name, degree in (("cp", self.cp), ("dp", self.dp)) if self.mode == "forward" else ():
             if _several(degree):
                 raise UnsupportedError(f"--{name} {degree}: not built yet for --mode forward; expected --mode train")

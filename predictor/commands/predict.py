@@ -134,7 +134,8 @@ def add_words(parser: argparse.ArgumentParser) -> None:
     add(
         "--tp-plan",
         metavar="FILE",
-        help="YAML of a traced model's modules: how --tp shares each (default: the model's own tp_plan)",
+        help="traced models: YAML of modules, how --tp shares each, or class (the class's own tp_plan; default: as"
+        " Megatron-LM does where a reader knows the type, else the class's own)",
     )
     add("--sp", action="store_true", help="sequences are split over --tp outside of what it splits (sequence parallel)")
     add("--tp-overlap", action="store_true", help="products run beside the collectives of --tp, with --sp (train)")

@@ -20,6 +20,9 @@ from predictor.frontends.kept import kept_or
 from predictor.frontends.no_code import no_code
 from predictor.frontends.sources import FLOATS, need_torch
 from predictor.graph.recording import Recording
+from predictor.networks.checkpoint_any import checkpoint_of_any
+from predictor.networks.config import ModelConfig
+from predictor.networks.load import config_from_dict
 from predictor.networks.step import Step
 from predictor.networks.traced import Source, TracedModel, traced_model
 
@@ -37,7 +40,17 @@ def traced_config(data: Mapping[str, Any], name: str, where: str) -> TracedModel
     inner = text if isinstance(text, Mapping) else {}
     found = [data.get(k, inner.get(k)) for k in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")]
     positions = next((n for n in found if isinstance(n, int) and n > 0), _POSITIONS)
-    return traced_model(name, HuggingFace(data, name, where), str(data["model_type"]), positions)
+    built = _built(data, name, where)
+    checkpoint = checkpoint_of_any(data, where) if built is None else built.checkpoint
+    return traced_model(name, HuggingFace(data, name, where, built), str(data["model_type"]), positions, checkpoint)
+
+
+def _built(data: Mapping[str, Any], name: str, where: str) -> ModelConfig | None:
+    """The model as a reader builds it; None where none knows its type, or it cannot be built."""
+    try:
+        return config_from_dict(data, name, where)
+    except RequestError:
+        return None
 
 
 #: What a model is for, in the order in which a class is looked for: by transformers' names of its mappings.
@@ -54,7 +67,8 @@ class HuggingFace(Source):
     dtype = ""
     modes: tuple[str, ...] = ("forward", "train", "prefill", "decode", "generate")
 
-    def __init__(self, data: Mapping[str, Any], name: str, where: str) -> None:
+    def __init__(self, data: Mapping[str, Any], name: str, where: str, built: ModelConfig | None = None) -> None:
+        self.built = built
         self.data = {k: v for k, v in data.items() if k != "quantization_config"}
         self.name = name
         self.where = where
@@ -123,7 +137,13 @@ class HuggingFace(Source):
         dtype = step.act_dtype if step.act_dtype in FLOATS else "bf16"
         model = torch_trace.on_meta(self._model(attention), dtype)
         record = partial(huggingface_passes.record, model, self.name, step, dtype, accumulate)
-        return of_one_rank(model, self.plan, tp, self.name, record, trains=step.mode == "train")
+        try:
+            return of_one_rank(model, self.plan, tp, self.name, record, trains=step.mode == "train")
+        except (RequestError, KeyboardInterrupt):
+            raise
+        except Exception as error:  # in the pass that fills a cache, which is not recorded
+            said = one_line(f"{type(error).__name__}: {error}")[:300]
+            raise RequestError(f"{self.name}: cannot be traced in mode {step.mode}: {said}") from None
 
     def _model(self, attention: str) -> Any:
         """The module on the meta device; its parts run ``attention``."""

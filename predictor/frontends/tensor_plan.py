@@ -174,8 +174,8 @@ class _Rank:
         if whole is None:
             raise UnsupportedError(f"{self.name} makes no loss of its own; expected colwise_gather_output")
 
-        def loss(*args: Any, **kwargs: Any) -> Any:
-            return _Sum.apply(whole(*args, **kwargs | {"vocab_size": kwargs["vocab_size"] // self.tp}), self.tp)
+        def loss(logits: Any, labels: Any, vocab_size: int, *args: Any, **kwargs: Any) -> Any:
+            return _Sum.apply(whole(logits, labels, vocab_size // self.tp, *args, **kwargs), self.tp)
 
         module.loss_function, self._loss = loss, (module, whole)
 

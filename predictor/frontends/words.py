@@ -11,8 +11,8 @@ from predictor.errors import RequestError, SpecError, UnknownModelTypeError, pri
 from predictor.files import read_json, read_text
 from predictor.graph.saved_graph import from_json, is_recording
 from predictor.networks.config import ModelConfig
-from predictor.networks.load import CONFIGS, load_config
-from predictor.networks.traced import TracedModel, planned, traced_model
+from predictor.networks.load import CONFIGS, data_of, load_config, stamped
+from predictor.networks.traced import CLASS_PLAN, TracedModel, planned, traced_model
 from predictor.yaml_reader import parse_yaml
 
 #: Pipelines that come with the house.
@@ -109,15 +109,14 @@ def _config_file(text: str, kind: str = TRACED) -> Path:
 
 
 def _traced(path: Path) -> TracedModel:
-    about = path.stat()
-    return _read(path, about.st_mtime_ns, about.st_size)
+    return _read(path, *stamped(path, path.stat()))
 
 
 @lru_cache(maxsize=64)
-def _read(path: Path, *stamp: int) -> TracedModel:
+def _read(path: Path, beside: Path | None, stamp: tuple[int, ...]) -> TracedModel:
     from predictor.frontends.huggingface import traced_config
 
-    return traced_config(read_json(path), _name_of(path), str(path))
+    return traced_config(data_of(path, beside), _name_of(path), str(path))
 
 
 def _name_of(path: Path) -> str:
@@ -130,7 +129,8 @@ def _no_inputs(inputs: str | Sequence[str] | None, why: str) -> None:
 
 
 def with_plan(config: ModelConfig, given: str | Path | Mapping[str, str] | None) -> ModelConfig:
-    """A traced model whose layers are shared out by the user's table: a YAML file, or patterns of paths -> styles.
+    """A traced model whose layers are shared out by the user's table: a YAML file, or patterns of paths -> styles;
+    "class" for the plan that its class brings.
 
     Raises RequestError (or one of its kinds), one line, for a table that is none and for a model that is built.
     """
@@ -142,6 +142,8 @@ def with_plan(config: ModelConfig, given: str | Path | Mapping[str, str] | None)
             f"{where}: {config.name} is built, and shared out as Megatron-LM does; expected a traced model"
             f" ({TRACED}{config.name}), or no --tp-plan"
         )
+    if given == CLASS_PLAN:
+        return config
     table: Any = given
     if isinstance(given, str | Path):
         path = Path(given).expanduser()

@@ -35,7 +35,7 @@ _GROUPS = {128: "int4_wo", -1: "int4_wo", 64: "int4_wo_g64", 32: "int4_wo_g32"}
 KNOWN = ("fp8", "fbgemm_fp8", "gptq", "awq", "mxfp4", "modelopt", "compressed-tensors")
 
 #: Names of the modules of each part below a layer, where a class has no others.
-_MODULES: Mapping[str, tuple[str, ...]] = {
+MODULES: Mapping[str, tuple[str, ...]] = {
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "attention.q_a": ("self_attn.q_a_proj",),
     "attention.q_b": ("self_attn.q_b_proj",),
@@ -99,26 +99,24 @@ def read_checkpoint(data: Mapping[str, Any], config: ModelConfig, where: str) ->
     Raises SpecError for what is no such object. A scheme that is not known is the checkpoint's ``trouble``, one line
     with those that are, which a run in another dtype does not have.
     """
-    text = data.get("text_config")
-    inner = text if isinstance(text, Mapping) else {}
-    said = next(
-        (
-            (key, found[key])
-            for found in (data, inner)
-            for key in ("quantization_config", "compression_config", "quantization")
-            if found.get(key) is not None
-        ),
-        None,
-    )
+    rules = rules_of(data, where)
+    return rules if rules is None or isinstance(rules, Checkpoint) else _by_part(rules, config)
+
+
+def rules_of(data: Mapping[str, Any], where: str) -> Rules | Checkpoint | None:
+    """The rules of a config.json, None for none; a checkpoint that says what is wrong with them."""
+    inner = data.get("text_config")
+    keys = ("quantization_config", "compression_config", "quantization")
+    within = (data, inner if isinstance(inner, Mapping) else {})
+    said = next(((key, found[key]) for found in within for key in keys if found.get(key) is not None), None)
     if said is None:
         return None
     if not isinstance(said[1], Mapping):
         raise SpecError(f"{where}: {said[0]!r} is {said[1]!r}, expected an object or null")
     try:
-        rules = _Rules.read(said[1], f"{where}: {said[0]}")
+        return Rules.read(said[1], f"{where}: {said[0]}")
     except UnsupportedError as error:
         return Checkpoint("", method="unknown", trouble=str(error))
-    return None if rules is None else _by_part(rules, config)
 
 
 class _Patterns:
@@ -145,7 +143,7 @@ class _Patterns:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rules:
+class Rules:
     """``word`` of all modules but the ``kept`` ones and those that have a word of their own (``single``)."""
 
     method: str
@@ -156,7 +154,7 @@ class _Rules:
     kv: str
 
     @classmethod
-    def read(cls, said: Mapping[str, Any], where: str) -> _Rules | None:
+    def read(cls, said: Mapping[str, Any], where: str) -> Rules | None:
         method = _method(said, where)
         if method == "none":
             return None
@@ -352,7 +350,7 @@ def _modules(part: str, config: ModelConfig) -> tuple[str, ...]:
         return mixer[part]
     if part == "shared_experts" and config.model_type in _ONE_SHARED:
         return tuple(f"mlp.shared_expert.{name}_proj" for name in ("gate", "up", "down"))
-    return _OTHERS.get(config.model_type, {}).get(part, _MODULES[part])
+    return _OTHERS.get(config.model_type, {}).get(part, MODULES[part])
 
 
 def _parts(config: ModelConfig, sparse: bool) -> tuple[str, ...]:
@@ -365,7 +363,7 @@ def _parts(config: ModelConfig, sparse: bool) -> tuple[str, ...]:
     return (*mixing, *(inside if config.feed else ()))
 
 
-def _by_part(rules: _Rules, config: ModelConfig) -> Checkpoint:
+def _by_part(rules: Rules, config: ModelConfig) -> Checkpoint:
     """The words of every part: those of most layers, and the layers that differ.
 
     Modules of a part that differ among each other are one product in an engine, which takes them unquantized.

@@ -65,7 +65,7 @@ def load_config(name_or_path: str | Path) -> ModelConfig:
         reason = getattr(error, "strerror", None) or error
         expected = "a name of `tilecast models` or a path to a config.json"
         raise SpecError(f"model {text!r}: cannot be read ({reason}); expected {expected}") from None
-    return _read_config(path, *_stamped(path, about))
+    return _read_config(path, *stamped(path, about))
 
 
 def _find(text: str) -> Path:
@@ -86,7 +86,7 @@ def _find(text: str) -> Path:
     return path
 
 
-def _stamped(path: Path, about: os.stat_result) -> tuple[Path | None, tuple[int, ...]]:
+def stamped(path: Path, about: os.stat_result) -> tuple[Path | None, tuple[int, ...]]:
     """The file of ModelOpt beside a config.json (hf_quant_config.json, or X_hf_quant_config.json beside X_config.json),
     None where there is none, and what tells both from what stood there before."""
     beside = path.with_name(path.name.removesuffix("config.json") + "hf_quant_config.json")
@@ -99,13 +99,18 @@ def _stamped(path: Path, about: os.stat_result) -> tuple[Path | None, tuple[int,
 @lru_cache(maxsize=256)
 def _read_config(path: Path, beside: Path | None, stamp: tuple[int, ...]) -> ModelConfig:
     """The model of a file, which ``stamp`` tells from what stood there before: one written again is read again."""
+    return config_from_dict(data_of(path, beside), _name_of(path), str(path))
+
+
+def data_of(path: Path, beside: Path | None) -> Mapping[str, Any]:
+    """The dictionary of a config.json, with what the file of ModelOpt ``beside`` it says of its numbers."""
     data = read_json(path)
-    if beside is not None and data.get("quantization_config") is None:
-        said = read_json(beside).get("quantization")
-        if not isinstance(said, Mapping):
-            raise SpecError(f"{beside}: 'quantization' is {str(said)[:80]}, expected an object")
-        data = {**data, "quantization": said}
-    return config_from_dict(data, _name_of(path), str(path))
+    if beside is None or data.get("quantization_config") is not None:
+        return data
+    said = read_json(beside).get("quantization")
+    if not isinstance(said, Mapping):
+        raise SpecError(f"{beside}: 'quantization' is {str(said)[:80]}, expected an object")
+    return {**data, "quantization": said}
 
 
 def config_from_dict(data: Mapping[str, Any], name: str = "model", where: str = "config.json") -> ModelConfig:

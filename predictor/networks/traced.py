@@ -13,6 +13,7 @@ from predictor.graph.graph import Graph
 from predictor.graph.recording import Recording
 from predictor.networks.config import ModelConfig
 from predictor.networks.step import Step
+from predictor.parts import Checkpoint
 
 
 class Source(Protocol):
@@ -28,6 +29,8 @@ class Source(Protocol):
     dtype: str
     modes: tuple[str, ...]
     splits: bool = False
+    #: The model as a reader builds it, where one knows its type.
+    built: ModelConfig | None = None
 
     def part(self, cp: int) -> Source | None:
         """The same over what one of ``cp`` ranks has of its inputs; None where all have all of them."""
@@ -115,17 +118,25 @@ class TracedModel(ModelConfig):
         return self.source
 
 
-def traced_model(name: str, source: Source, model_type: str = "traced", max_positions: int = 2**31) -> TracedModel:
-    """A model of that name, whose passes ``source`` records."""
+def traced_model(
+    name: str, source: Source, model_type: str = "traced", max_positions: int = 2**31,
+    checkpoint: Checkpoint | None = None,
+) -> TracedModel:  # fmt: skip
+    """A model of that name, whose passes ``source`` records; ``checkpoint``: what its config says of its numbers."""
     return TracedModel(
         name=name, model_type=model_type, architecture=name, head="none", hidden=1, layers=1, heads=1, kv_heads=1,
         head_dim=1, intermediate=1, vocab=1, max_positions=max_positions, activation="gelu", source=source,
+        checkpoint=checkpoint,
     )  # fmt: skip
 
 
 def recorded(config: ModelConfig) -> Source | None:
     """Where the graphs of a model come from that is recorded; None for one that is built."""
     return config.traces if isinstance(config, TracedModel) else None
+
+
+#: In place of a plan of tensor parallelism: the one that the class brings.
+CLASS_PLAN = "class"
 
 
 @lru_cache(maxsize=32)

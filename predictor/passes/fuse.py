@@ -13,12 +13,10 @@ from dataclasses import replace
 
 from predictor.engines import Engine
 from predictor.graph.graph import Block, Graph, Node
-from predictor.graph.tensor import WEIGHT, Tensor
+from predictor.graph.tensor import Tensor
 from predictor.ops.attention import Attention
-from predictor.ops.base import BACKWARD, COMPUTE, FORWARD
-from predictor.ops.elementwise import Elementwise
+from predictor.ops.base import BACKWARD, COMPUTE
 from predictor.ops.gemm import Gemm
-from predictor.ops.quantize import Quantize
 from predictor.passes.autograd import with_kept
 from predictor.passes.fuse_attention import cache, core, qkv, rotary
 from predictor.passes.fuse_backward import (
@@ -32,8 +30,8 @@ from predictor.passes.fuse_backward import (
 )
 from predictor.passes.fuse_edges import Fusion
 from predictor.passes.fuse_modules import activation, dropout_sum, loss, norm, router, scaling, softcap, tables
+from predictor.passes.fuse_products import one_product, quantizes, without_quantizing
 from predictor.passes.recompute import runs_again
-from predictor.quantization import STATIC
 
 #: Kinds of modules, and what is run in place of their nodes.
 RULES: dict[str, Callable[[list[Node], Fusion], list[Node]]] = {
@@ -231,8 +229,8 @@ def _look_through(nodes: tuple[Node, ...], on: Fusion) -> tuple[tuple[Node, ...]
     layer, those that it is one product with, itself included. Notes attention that is one call."""
     on.calls.clear()
     on.views.clear()
-    if any(_quantizes(node) for node in nodes):
-        nodes = _quantized(nodes, on)
+    if any(quantizes(node) for node in nodes):
+        nodes = without_quantizing(nodes, on)
     found: dict[tuple[str, str, str, int], list[Node]] = {}
     for node in nodes:
         op = node.op
@@ -247,43 +245,6 @@ def _look_through(nodes: tuple[Node, ...], on: Fusion) -> tuple[tuple[Node, ...]
     return nodes, {id(node): group for group in found.values() if len(group) > 1 for node in group}
 
 
-def _quantizes(node: Node) -> bool:
-    return isinstance(node.op, Elementwise) and node.op.fn == "quantize"
-
-
-def _quantized(nodes: tuple[Node, ...], on: Fusion) -> tuple[Node, ...]:
-    """The nodes without those that quantize: products do it by themselves, as the kernels of engines were measured.
-
-    Where a checkpoint gives the scales, the kernel before does, or one that casts, as the engine has it; one that
-    nobody read looks for scales all the same.
-    """
-    release = on.engine.vintage()
-    rule = release.quantizing if release is not None else None
-    static = {
-        id(node.inputs[0]): node.op for node in nodes
-        if rule is not None and isinstance(node.op, Gemm) and node.op.quantized and node.op.quant == STATIC
-    }  # fmt: skip
-    made = {id(t): node.scope for node in nodes for t in node.outputs}
-    casts: dict[int, Tensor] = {}  # by id of what is cast
-    found: list[Node] = []
-    for node in nodes:
-        op = node.op
-        if not _quantizes(node):
-            narrow = isinstance(op, Gemm) and op.quantized and id(node.inputs[0]) not in static
-            found.append(replace(node, op=replace(op, quantized=False)) if narrow else node)  # type: ignore[call-arg]
-            continue
-        x, product = node.inputs[0].storage, static.get(id(node.outputs[0]))
-        if product is None or rule is None or rule.fuses(made.get(id(x), "")):
-            on.gone(node)
-        elif id(x) in casts:
-            on.stands_for[id(node.outputs[0])] = casts[id(x)]
-        else:
-            cast = Quantize(product.dtype, product.batch * product.m, product.k, "cast")
-            casts[id(x)] = node.outputs[0]
-            found.append(replace(on.kept(node), op=cast))
-    return tuple(found)
-
-
 def _with_products(run: list[Node], products: dict[int, list[Node]], on: Fusion) -> list[Node]:
     """``run`` with one product in place of the first of several, and none of the others."""
     found = []
@@ -292,26 +253,5 @@ def _with_products(run: list[Node], products: dict[int, list[Node]], on: Fusion)
         if group is None:
             found.append(node)
         elif group[0] is node:
-            found.append(_one_product(group, on))
+            found.append(one_product(group, on))
     return found
-
-
-def _one_product(group: list[Node], on: Fusion) -> Node:
-    """Linear layers of one input side by side; their results are slices of its result."""
-    first = group[0]
-    op, scope = first.op, first.scope
-    assert isinstance(op, Gemm)
-    weights = [node.inputs[1] for node in group]
-    made = [node.outputs[0] for node in group]
-    axis = " | ".join(t.axes[-1] for t in made)
-    n = sum(weight.shape[0] for weight in weights)
-    product = Gemm(op.dtype, op.m, n, op.k, op.batch, op.kind, op.bias, op.layout, op.quant, op.quantized)
-    weight = Tensor(scope, (axis, weights[0].axes[1]), (n, op.k), weights[0].dtype, WEIGHT)
-    out = Tensor(scope, (*made[0].axes[:-1], axis), (*made[0].shape[:-1], n), made[0].dtype)
-    inputs: tuple[Tensor, ...] = (on.of(first.inputs[0]), weight)
-    if op.bias:
-        inputs = (*inputs, Tensor(scope, (axis,), (n,), first.inputs[2].dtype, WEIGHT))
-    for t in made:
-        on.stands_for[id(t)] = out.view(t.axes, t.shape, part=True)
-    calls = sum(node.host_calls for node in group)
-    return Node(product, scope, inputs, (out,), first.count, FORWARD, calls, 1.0, first.part, scope)

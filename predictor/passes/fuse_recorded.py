@@ -27,7 +27,10 @@ from predictor.ops.embedding import CrossEntropy, Embedding
 from predictor.ops.norm import Norm, Softmax
 from predictor.ops.ordering import Index
 from predictor.ops.resample import Interpolate, Pool
+from predictor.passes.fuse_edges import Fusion
+from predictor.passes.fuse_products import quantizes, without_quantizing
 from predictor.passes.fuse_scores import with_attention
+from predictor.passes.serve_recorded import as_served, with_static_cache
 
 #: Kernels that are loops, and those among them that reduce rows. Source: torch/_inductor/lowering.py (what is lowered
 #: to Pointwise and Reduction; scatters are loops, too, but their results are not read in the same kernel).
@@ -44,11 +47,26 @@ def fuse_recorded(graph: Graph, engine: Engine, attention: str = "flash") -> Gra
     model writes out stays so, as in releases whose patterns did not fit it."""
     if not engine.fuses:
         return graph
+    graph = _products_quantize(graph, engine)
+    if not any(block.backward_of is not None for block in graph.blocks):
+        graph = as_served(graph, engine) if engine.serves else with_static_cache(graph, engine)
     readers = _readers(graph)
     found = tuple(with_attention(block, readers) if attention == "flash" else block for block in graph.blocks)
     if any(new is not old for new, old in zip(found, graph.blocks, strict=True)):
         readers = _readers(replace(graph, blocks=found))
     return Graph(tuple(_fused(block, readers) for block in found), True, graph.recorded)
+
+
+def _products_quantize(graph: Graph, engine: Engine) -> Graph:
+    """``graph`` without the kernels that quantize the input of a product, which the product's own call does."""
+    if not any(quantizes(node) for block in graph.blocks for node in block.nodes):
+        return graph
+    on = Fusion(engine)
+    blocks = []
+    for block in graph.blocks:
+        nodes = without_quantizing(block.nodes, on)
+        blocks.append(replace(block, nodes=tuple(on.kept(node) for node in nodes)))
+    return replace(graph, blocks=tuple(blocks))
 
 
 def _readers(graph: Graph) -> dict[int, set[tuple[int, int]]]:

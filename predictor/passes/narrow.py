@@ -99,7 +99,7 @@ def with_casts(graph: Graph, frozen: bool, scheme: str = "") -> Graph:
         if cast_with:
             nodes = [node for node in nodes if id(node) not in cast_with]
         blocks.append(block if nodes == list(block.nodes) else replace(block, nodes=tuple(nodes)))
-    return Graph(tuple(blocks), graph.fused)
+    return replace(graph, blocks=tuple(blocks))
 
 
 def _narrowed_before(nodes: list[Node], place: int, product: Node, op: Gemm, recipe: Recipe, frozen: bool) -> None:

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 from predictor.dtypes import bytes_of
 from predictor.engines import EAGER, Engine
+from predictor.errors import UnsupportedError
 from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step, build
 from predictor.networks.traced import recorded
+from predictor.ops.gemm import Gemm
 from predictor.parallelism import Parallelism
 from predictor.parts import Formats, plain
 from predictor.passes.autograd import joint
 from predictor.passes.freeze import freeze
+from predictor.passes.name_parts import with_parts
 from predictor.passes.quantize import quantize
 from predictor.passes.recompute import recompute
 from predictor.quantization import CURRENT
@@ -91,7 +94,8 @@ def lower(
     """
     source, degree = recorded(config), 1 if mesh is None else mesh.degree("tp")
     if source is not None:
-        graph = recompute(_recorded(config, step, accumulate, mesh, ulysses or (1 if cp_comm == "ring" else 0)), again)
+        graph = _recorded(config, step, accumulate, mesh, ulysses or (1 if cp_comm == "ring" else 0))
+        graph = recompute(_in_formats(with_parts(graph), config, formats or plain(step.act_dtype)), again)
         if mesh is not None and degree > 1:
             from predictor.passes.tensor_parallel import joined
 
@@ -152,11 +156,33 @@ def lower(
 
             graph = products_in_pieces(graph)
     graph = _unpacked(graph, based)
-    if not step.sampling or config.head != "lm":
+    vocab = (config.vocab if config.head == "lm" else 0) if source is None else _logits_of(graph, step)
+    if not step.sampling or not vocab:
         return graph
     from predictor.passes.sample import sample  # nor does it choose tokens
 
-    return sample(graph, engine, step.batch, config.vocab, step.sampling)
+    return sample(graph, engine, step.batch, vocab, step.sampling)
+
+
+def _in_formats(graph: Graph, config: ModelConfig, formats: Formats) -> Graph:
+    """A recorded graph in ``formats``. UnsupportedError, one line, where no operator of it takes the narrow one."""
+    found = quantize(graph, formats)
+    narrow = formats.linear != formats.high or formats.own or formats.layers
+    if narrow and found is graph:
+        raise UnsupportedError(
+            f"--dtype: {config.name} has no linear layer that can be in {formats.linear.quant or formats.linear.dtype};"
+            f" expected {formats.high.dtype}"
+        )
+    return found
+
+
+def _logits_of(graph: Graph, step: Step) -> int:
+    """Width of what a recorded pass ends with, where that is a row of logits a sequence; else 0."""
+    nodes = graph.blocks[-1].nodes if graph.blocks else ()
+    heads = [node.op for node in nodes if isinstance(node.op, Gemm) and node.part == "head"]
+    if step.mode not in CACHED or not heads or heads[-1].m != step.batch:
+        return 0
+    return nodes[-1].outputs[0].elements // step.batch if nodes[-1].outputs else 0
 
 
 def _trained(config: ModelConfig, graph: Graph, accumulate: bool | None) -> Graph:

@@ -19,6 +19,7 @@ from predictor.networks.parameters import Local, parameter_split, whole
 from predictor.networks.traced import recorded, sized
 from predictor.parallelism import HSDP, SHARDS, ZERO2, ZERO3
 from predictor.parts import Formats
+from predictor.passes.quantize import saved_bytes
 from predictor.precision import Precision
 from predictor.run import Run
 from predictor.simulate.lower import mesh_of
@@ -197,10 +198,11 @@ def _weight_bytes(config: ModelConfig, formats: Formats, mesh: Mesh | None) -> f
     return (whole - table - head) * _stage_share(config, mesh) + max(table, last)
 
 
-def _heaviest(stage: Stage) -> int:
-    """Elements of the weights of the part of a pipeline that has most."""
+def _heaviest(stage: Stage, formats: Formats) -> float:
+    """Bytes of the weights of the part of a pipeline that has most."""
     starts = (0, *stage.ends[:-1])
-    return max(Graph(stage.graph.blocks[a:b]).parameters() for a, b in zip(starts, stage.ends, strict=True))
+    parts = [Graph(stage.graph.blocks[a:b]) for a, b in zip(starts, stage.ends, strict=True)]
+    return max(part.parameters() * formats.high.weight_bytes - saved_bytes(part, formats) for part in parts)
 
 
 def _stage_share(config: ModelConfig, mesh: Mesh | None) -> float:
@@ -238,7 +240,12 @@ def memory_of(run: Run, plan: Plan) -> Memory:
     config = sized(run.config, plan.first)
     weights = _weight_bytes(config, run.numbers.formats, mesh_of(work))
     if recorded(config) is not None and plan.stages[0].ends:
-        weights = _heaviest(plan.stages[0]) * run.numbers.formats.high.weight_bytes
+        weights = _heaviest(plan.stages[0], run.numbers.formats)
+    elif recorded(config) is not None:
+        apart = (
+            plan.stages if work.mode == "forward" else plan.stages[:1]
+        )  # parts of a pipeline have weights of their own
+        weights -= sum(saved_bytes(stage.graph, run.numbers.formats) for stage in apart)
     cache = cache_bytes(config, work, run.numbers)
     ranks = work.parallelism.dp
     ran = plan.stages if work.mode == "forward" else plan.stages[:1]  # parts of a pipeline; decode steps need less

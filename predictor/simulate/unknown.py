@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from predictor.errors import UnsupportedError
 from predictor.estimators.base import KernelTable
+from predictor.ops.convolution import Convolution
 from predictor.ops.opaque import Opaque
 from predictor.run import Run
 from predictor.simulate.stage import Plan
@@ -33,6 +34,15 @@ def unknown_notes(shares: Mapping[str, float]) -> tuple[str, ...]:
         f"{sum(shares.values()):.2%} of the GPU time is the roofline of operators that have no entry: {named}"
         " (--strict refuses them).",
     )
+
+
+def wide_notes(run: Run, op_times: Sequence[OpTime]) -> tuple[str, ...]:
+    """The line of operators with weights that stay wide where linear layers are in a narrow format: no kernel of theirs
+    in it is known."""
+    formats = run.numbers.formats
+    wide = any(isinstance(item.op, Convolution) for item in op_times) and formats.linear != formats.high
+    narrow = formats.linear.quant or formats.linear.dtype
+    return (f"convolutions stay in {formats.high.dtype}: none is known in {narrow}",) if wide else ()
 
 
 def check_strict(run: Run, plan: Plan) -> None:

@@ -120,14 +120,14 @@ def test_a_pipeline_of_an_engine_stages_a_traced_model(llama: str) -> None:
 def test_transformers_own_plans_are_taken(llama: str) -> None:
     """Llama's: two sums a layer each way, one of the embedding and one of the head's gradient, and the gathered logits.
     A mixture's experts are half as wide."""
-    found = forecast(Request(TRACED + llama, "h100", tp=2, **TRAIN).run())
+    found = forecast(Request(TRACED + llama, "h100", tp=2, tp_plan="class", **TRAIN).run())
     kinds = Counter((phase, op.kind) for phase, op in collectives(found).elements())
     assert kinds == {("forward", "all_reduce"): 9, ("backward", "all_reduce"): 9, ("forward", "all_gather"): 1}
     path = Path(llama).parent / "mixture" / "config.json"
     path.parent.mkdir()
     mixture = LLAMA | {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 4}
     path.write_text(json.dumps(mixture | {"num_experts_per_tok": 2, "num_hidden_layers": 2}), encoding="utf-8")
-    one, two = (predictor.predict(f"{TRACED}{path}", "h100", seq_len=256, tp=tp) for tp in (1, 2))
+    one, two = (predictor.predict(f"{TRACED}{path}", "h100", seq_len=256, tp=tp, tp_plan="class") for tp in (1, 2))
     assert two.flops == pytest.approx(one.flops, rel=0.001) and two.parameters == one.parameters
     assert two.memory.weights < 0.6 * one.memory.weights
 
