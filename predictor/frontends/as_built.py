@@ -35,6 +35,6 @@ def general_rules(config: ModelConfig, engine: Engine) -> tuple[str, ...]:
     if not engine.serves or isinstance(recorded(config), Alone):
         return ()
     return (
-        f"--execution {engine.name} has model code of its own, which no reader knows of {config.name}: its class runs with"
-        " the engine's kernels (one product of q, k and v, the cache in place, one kernel a norm)",
+        f"--execution {engine.name} has model code of its own, which no reader knows of {config.name}: its class runs"
+        " with the engine's kernels (one product of q, k and v, the cache in place, one kernel a norm)",
     )
