@@ -18,7 +18,7 @@ import numpy as np
 
 from microbench.capability import Target, refusal
 from microbench.case import Case
-from microbench.storage import write_atomic
+from microbench.storage import write_output
 from predictor.errors import RequestError, SpecError, TilecastError
 from predictor.files import read_json
 from predictor.ops import Attention, Gemm
@@ -218,7 +218,7 @@ def _sizes(case: Case) -> list[int]:
 def write(path: Path, target: Target, cases: Sequence[Case]) -> None:
     """The cases as JSON, which `read` takes back."""
     document = {"format": FORMAT, "target": target.id, "cases": [case.to_json() for case in cases]}
-    write_atomic(path, (json.dumps(document, indent=1) + "\n").encode())
+    write_output(path, (json.dumps(document, indent=1) + "\n").encode())
 
 
 def read(path: Path) -> list[Case]:

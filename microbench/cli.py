@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from predictor import outputs
 from predictor.arguments import Parser
 from predictor.errors import TilecastError, one_line, unknown_name
 
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if verb is not None and verb not in VERBS:
             raise unknown_name("verb", verb, VERBS)
         parsed = build_parser(verb or "").parse_args(words)
+        outputs.check(parsed)
         status: int = importlib.import_module(VERBS[parsed.verb][0]).run(parsed)
         if sys.stdout is None:  # closed, as by `>&-`
             return _say("standard output is closed: nobody can read the answer", 1)

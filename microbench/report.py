@@ -16,6 +16,7 @@ from typing import Any
 from microbench import ceilings
 from microbench.dataset import Part
 from predictor.errors import TilecastError
+from predictor.outputs import PAGE_MARK
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 760, 260, 76, 34  # of a chart, in pixels; chosen by eye
 _MOST_POINTS = 4000  # of a chart: a page of a hundred thousand rows still opens. Chosen by hand, not from data
@@ -47,7 +48,8 @@ def page(parts: Sequence[Part], name: str) -> str:
     for folder, own in devices.items():
         body += _device(folder, own)
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Collection {escape(name)}</title>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">{PAGE_MARK}'
+        f"<title>Collection {escape(name)}</title>"
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'
         f"<body><main>{''.join(body)}</main></body></html>\n"
     )

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import TilecastError
+from predictor.outputs import guarded
 
 #: Temporary files carry this mark; whoever holds the lock of a device's folder removes what an earlier run left.
 TEMPORARY = ".microbench-tmp"
@@ -70,6 +71,12 @@ def write_atomic(path: Path, content: bytes) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise storage_error(path, error) from None
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """The same for a file that --out names: a link's target is written. Raises RequestError for a file that this
+    command reads, and for what is no plain file."""
+    write_atomic(guarded("--out", path), content)
 
 
 def _write_all(handle: int, content: bytes) -> None:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from microbench.storage import FolderLock, make_folder, write_atomic
+from microbench.storage import FolderLock, make_folder, write_output
 from microbench.supervisor import Worker
 from predictor.dtypes import canonical
 from predictor.errors import RequestError, SpecError
@@ -122,6 +122,11 @@ def read_results(path: Path) -> list[Cell]:
     return [dict(row) for row in rows]
 
 
+def failures_of(out: Path) -> Path:
+    """The file beside the results that says which cells failed."""
+    return out.with_name(out.name + ".failures.jsonl")
+
+
 def to_csv(rows: list[Cell]) -> bytes:
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n", extrasaction="ignore")
@@ -168,7 +173,7 @@ class SuiteRun:
             answer = self._worker.request({"cell": cell, "config": self.models[cell["config"]]}, self.cell_timeout_s)
             if answer.row is not None:
                 rows.append(_result(cell, facts, answer.row))
-                write_atomic(self.out, to_csv(rows))
+                write_output(self.out, to_csv(rows))
                 outcome.measured += 1
                 self._say(f"{cell['case']}: {answer.row['measured_ms']:.3f} ms")
             else:
@@ -178,7 +183,7 @@ class SuiteRun:
                 self._worker.stop()
                 self._worker.start()
         lines = "".join(json.dumps(failure) + "\n" for failure in outcome.failures)
-        write_atomic(self.out.with_name(self.out.name + ".failures.jsonl"), lines.encode())
+        write_output(failures_of(self.out), lines.encode())
         return outcome
 
 

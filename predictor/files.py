@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import csv
 import difflib
+import errno
 import io
 import json
 import os
@@ -29,8 +30,29 @@ _KINDS = (
     (stat.S_ISDIR, "a folder"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"), (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
 )  # fmt: skip
+_NEW_MODE = 0o644  # of a file that was not there: readable by all, by POSIX's custom
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+#: Files that were read since `forget_read`: inode -> path.
+_MOST_READ = 10_000  # entries: more than any command reads, chosen by hand, not from data
+_READ: dict[tuple[int, int], str] = {}
 _OTHER_UNICODE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
+
+
+def forget_read() -> None:
+    """A command begins: nothing was read."""
+    _READ.clear()
+
+
+def note_read(path: Path, about: os.stat_result | None = None) -> None:
+    """``path`` is read, so that the command does not write there."""
+    about = about or path.stat()
+    if len(_READ) < _MOST_READ:
+        _READ[about.st_dev, about.st_ino] = str(path)
+
+
+def was_read(about: os.stat_result) -> str | None:
+    """The name under which a file was read since the last `forget_read`; None where it was not."""
+    return _READ.get((about.st_dev, about.st_ino))
 
 
 def check_plain(path: Path, expected: str, most: int = LARGEST_TEXT, named: str = "") -> None:
@@ -47,6 +69,7 @@ def check_plain(path: Path, expected: str, most: int = LARGEST_TEXT, named: str 
         raise _refused(path, expected, named, f"is {kind}, not a plain file")
     if about.st_size > most:
         raise _refused(path, expected, named, f"{about.st_size:,} bytes, at most {most:,} are read")
+    note_read(path, about)
 
 
 def read_text(path: Path, expected: str, named: str = "") -> str:
@@ -130,15 +153,22 @@ def read_table_text(path: Path, expected: str, known: Sequence[str]) -> str:
 
 
 def atomic_write(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` whole or not at all; its folder is made. Raises OSError."""
+    """Write ``data`` to ``path`` whole or not at all; its folder is made, a file that is replaced keeps its mode, and
+    of a link the target is written. Raises OSError, for what is there and no plain file, too."""
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
+    mode = _NEW_MODE
+    if path.exists():
+        if not path.is_file():
+            raise OSError(errno.EEXIST, "is there, and no plain file", str(path))
+        mode = stat.S_IMODE(path.stat().st_mode)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
+        Path(temporary).chmod(mode)
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

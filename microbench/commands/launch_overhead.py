@@ -14,9 +14,10 @@ import yaml
 from microbench import arguments as words
 from microbench.collect import visible
 from microbench.environment import cpu_name
-from microbench.storage import make_folder, write_atomic
+from microbench.storage import make_folder, write_output
 from microbench.supervisor import Worker
 from predictor.errors import RequestError, TilecastError
+from predictor.outputs import marked, output_argument
 
 _SECONDS = 3.0  # of measuring where --budget does not say: chosen by hand, not from data
 
@@ -28,7 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="launches on a GPU, or calls without")
     parser.add_argument("--budget", type=words.seconds, default=_SECONDS, metavar="TIME", help="measuring time (3s)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write it as YAML: its first entry fits a GPU file")
+    output_argument(
+        parser, "--out", marked("an overhead that was measured", "launch_overhead:", "launch_overhead_us:"), type=Path,
+        metavar="FILE", help="write it as YAML: its first entry fits a GPU file",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -50,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = report(facts, answer.row)
     if out is not None:
         make_folder(out.resolve().parent)
-        write_atomic(out, as_yaml(found).encode())
+        write_output(out, as_yaml(found).encode())
     print(json.dumps(found) if arguments.json else as_text(found))
     return 0
 

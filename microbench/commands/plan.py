@@ -17,6 +17,7 @@ from microbench.commands.collect import add_plan_arguments, check
 from microbench.progress import duration
 from predictor.errors import RequestError
 from predictor.hardware.gpu import load_gpu
+from predictor.outputs import CASES, output_argument
 
 #: Seconds of a case beside its measuring: allocation, random data, profile, check. Measured by collections on a
 #: processor; `collect` says how long is really left.
@@ -39,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--calibration", action="store_true", help="list the few cases that tell most, for `tilecast calibrate`"
     )
     parser.add_argument("--rows", type=int, metavar="N", help="with --calibration: rows of an estimator (64)")
-    parser.add_argument("--out", type=Path, dest="file", metavar="FILE", help="write the cases, for collect --cases")
+    output_argument(
+        parser, "--out", CASES, type=Path, dest="file", metavar="FILE", help="write the cases, for collect --cases"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -54,8 +57,6 @@ def case_seconds(case: Case, target: Target, longest: float) -> float:
 def run(arguments: argparse.Namespace) -> int:
     """Print the plan."""
     check(arguments)
-    if arguments.file is not None and arguments.file.exists() and not arguments.file.is_file():
-        raise RequestError(f"--out {arguments.file}: is there, and no plain file; expected a file to write")
     if arguments.device == "cpu":
         units = arguments.threads or max(1, (os.cpu_count() or 1))
         target = cpu_target(units, environment.memory_bytes())

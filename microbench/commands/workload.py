@@ -11,15 +11,20 @@ from pathlib import Path
 
 from microbench import arguments as words
 from microbench.collect import visible
-from microbench.workload import SuiteRun, read_suite
+from microbench.workload import KEY, SuiteRun, failures_of, read_suite
 from predictor.errors import RequestError, TilecastError
+from predictor.outputs import marked, output_argument, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `workload`."""
     parser.epilog = "example: microbench workload microbench/suites/hopper.csv --out datasets/h100-sxm/workload.csv"
     parser.add_argument("suite", type=Path, help="a CSV of the ground-truth schema: config, mode, dtype, batch, ...")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the CSV to write, or to go on with")
+    output_argument(
+        parser, "--out", table("results of workload", ("gpu", "measured_ms", *KEY)),
+        lambda path: [(failures_of(path), marked("failures of workload", '"case"'))], type=Path, required=True,
+        metavar="FILE", help="the CSV to write, or to go on with",
+    )  # fmt: skip
     parser.add_argument("--configs", type=Path, metavar="DIR", help="the models' configs (default: configs/ beside it)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="a GPU (default) or the processor")
     parser.add_argument("--threads", type=int, default=0, help="threads of a processor (default: PyTorch's own choice)")

@@ -10,6 +10,7 @@ from typing import Any
 
 from predictor.commands.tracked import file_sha256, resolve, say, settings, tracking_argument
 from predictor.errors import RequestError
+from predictor.outputs import CASES, SET, output_argument
 
 EXAMPLES = """examples:
   tilecast calibrate --gpu rtx-4090 --data my-rows.parquet --out my-set
@@ -34,9 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--suggest", type=int, metavar="N", help="instead: the N cases that shrink the set's intervals most, 5 to 256"
     )
-    parser.add_argument(
-        "--out", required=True, metavar="DIR", help="folder to write the adapted set to (--suggest: FILE, the cases)"
-    )
+    output_argument(
+        parser, "--out", lambda arguments: SET if arguments.suggest is None else CASES, required=True, metavar="DIR",
+        help="folder to write the adapted set to (--suggest: FILE, the cases)",
+    )  # fmt: skip
     parser.add_argument("--artifacts", metavar="DIR", help="the set to adapt (default: the one that ships)")
     tracking_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from predictor.commands.predict import add_words, asked_words
 from predictor.errors import RequestError, TilecastError, unknown_name
+from predictor.outputs import PICTURE, output_argument
 
 if TYPE_CHECKING:
     from predictor.hardware.gpu import GPUSpec
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="G=PRICE,...",
         help="dollars an hour of one GPU: h100=2.99,a100=1.29, or a YAML file of such lines; adds the cost",
     )
-    add("--out", metavar="FILE", help="a picture: .svg, .png or .pdf (needs matplotlib)")
+    output_argument(parser, "--out", PICTURE, metavar="FILE", help="a picture: .svg, .png or .pdf (needs matplotlib)")
     add("--json", action="store_true", help="print the answer as JSON (docs/json-schema.md)")
 
 

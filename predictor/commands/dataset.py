@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from predictor.outputs import SIDECAR, Kind, output_argument
+
 EXAMPLES = """examples:
   tilecast dataset import neusight $TILECAST_DATA/neusight --out neusight.parquet
   tilecast dataset fetch neusight --out datasets
@@ -29,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="neusight, aiconfigurator, vidur, vtrain, llmcompass, aiter, simumax, llmservingsim or microbench",
     )
     load.add_argument("path", help="the folder that holds it")
-    load.add_argument("--out", required=True, metavar="FILE", help="a .parquet or .csv file to write")
+    output_argument(
+        load, "--out", _rows, lambda path: [(path.with_name(path.name + ".meta.json"), SIDECAR)],
+        required=True, metavar="FILE", help="a .parquet or .csv file to write",
+    )  # fmt: skip
     load.add_argument("--json", action="store_true", help="print JSON")
     _add_fetch(actions)
     describe = actions.add_parser(
@@ -58,6 +63,20 @@ def _add_fetch(actions: Any) -> None:
     load.add_argument("--from", dest="origin", metavar="DIR", help="a git repository or a folder that has the files")
     load.add_argument("--out", required=True, metavar="DIR", help="folder in which a folder SOURCE is made")
     load.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _rows(arguments: argparse.Namespace) -> Kind:
+    """Rows that were imported from the same source: those of another may be measured, and nobody has them twice."""
+
+    def is_one(path: Path) -> bool:
+        from predictor.training.dataset import sidecar
+
+        try:
+            return bool(json.loads(sidecar(path).read_bytes()).get("source") == arguments.source)
+        except (OSError, ValueError, AttributeError):
+            return False
+
+    return Kind(f"a table imported from {arguments.source}", is_one)
 
 
 def run(arguments: argparse.Namespace) -> int:

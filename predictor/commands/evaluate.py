@@ -16,6 +16,7 @@ from predictor.commands.tracked import (
     tracking_argument,
 )
 from predictor.errors import RequestError, TilecastError, printable, unknown_name
+from predictor.outputs import output_argument, table
 
 EXAMPLES = """examples:
   tilecast evaluate workloads $TILECAST_DATA/ground_truth/neusight_e2e.csv
@@ -24,6 +25,10 @@ EXAMPLES = """examples:
 """
 KERNEL_KEYS = ("gpu", "operator", "scheme", "framework")
 WORKLOAD_KEYS = ("gpu", "mode", "execution")
+
+#: Columns by which a table of --out is known again.
+_FORECAST = ("measured_ms", "predicted_ms", "ape_pct", "note")
+_SERVED = ("predicted_tpot_ms", "note")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         folder = ": a file, or a folder of shards" if name == "kernels" else ""
         sub.add_argument("file", help=text + folder)
         sub.add_argument("--artifacts", metavar="DIR", help="estimators to use (default: those that ship)")
-        sub.add_argument("--out", metavar="FILE", help="write every row with its forecast (.csv or .parquet)")
+        rows = table("rows with their forecasts", _SERVED if name == "served" else _FORECAST)
+        output_argument(sub, "--out", rows, metavar="FILE", help="write every row with its forecast (.csv or .parquet)")
         sub.add_argument("--by", metavar="A,B", help="columns to group by")
         sub.add_argument("--worst", type=int, default=5, metavar="N", help="list the N worst rows (default 5)")
         tracking_argument(sub)
@@ -59,8 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print."""
     if arguments.worst < 0:
         raise RequestError(f"--worst {arguments.worst}: expected 0 or more")
-    if arguments.out is not None and Path(arguments.out).absolute() == Path(arguments.file).absolute():
-        raise RequestError(f"--out {arguments.out}: is the file that is read; expected another one")
     if arguments.what == "served":
         from predictor.commands.evaluate_served import run as served
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from predictor.commands.predict import add_values
 from predictor.commands.tracked import resolve
 from predictor.errors import RequestError
+from predictor.outputs import PICTURE, by_ending, output_argument, table
 from predictor.workload import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ EXAMPLES = """examples:
 """
 #: GPUs of a plan: more are a slip of the keyboard.
 LARGEST = 200_000
+
+_TABLE = table("a table of plans", ("label", "latency_ms", "fits", "bubble_share"))
+_KIND = by_ending(svg=PICTURE, png=PICTURE, pdf=PICTURE, csv=_TABLE, parquet=_TABLE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--top", type=int, default=10, metavar="N", help="plans to list (default 10)")
     add("--explain", metavar="PLAN", help="what bounds a plan and what to change: its label, or its place in the list")
     add("--emit", metavar="LAUNCHER", help="the flags of the best plan (of that of --explain): megatron, torchtitan")
-    add("--out", type=Path, metavar="FILE", help="all plans: a picture (.svg, .png, .pdf) or a table (.parquet, .csv)")
+    output_argument(
+        parser, "--out", _KIND, type=Path, metavar="FILE",
+        help="all plans: a picture (.svg, .png, .pdf) or a table (.parquet, .csv)",
+    )  # fmt: skip
     add("--artifacts", metavar="DIR", help="estimators to use (default: those that ship; 'roofline': none)")
     add("--json", action="store_true", help="print the answer as JSON (docs/json-schema.md)")
 
@@ -169,8 +176,8 @@ def _write(found: Found, path: Path) -> None:
     if path.suffix.lower() in report.PICTURES:
         report.draw(found, path)
         return
-    from predictor.files import atomic_write
+    from predictor import outputs
     from predictor.sweep.parts import table_bytes
 
     rows = [report.row(found, one) for one in found.priced]
-    atomic_write(path, table_bytes(path, rows, list(rows[0])))
+    outputs.write("--out", path, table_bytes(path, rows, list(rows[0])))

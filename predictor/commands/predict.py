@@ -10,6 +10,7 @@ from predictor import engines
 from predictor.commands.tracked import resolve
 from predictor.engines.exchange import ALL_GATHER, exchanges
 from predictor.number_formats import KV_DTYPES
+from predictor.outputs import PAGE, SAVED_GRAPH, TRACE, output_argument
 from predictor.parallelism import CP_COMMS, SCHEDULES, SHARDS
 from predictor.precision import SUPPORTED
 from predictor.workload import ATTENTIONS, MODES, OPTIMIZERS
@@ -38,10 +39,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gpu", required=True, help="a name or alias of `tilecast gpus`, or a YAML file")
     add_words(parser)
     add("--top", type=int, default=0, metavar="N", help="list the N operators that take longest")
-    add("--save-graph", metavar="FILE", help="also write the graph of the pass as JSON, which --model reads again")
+    output_argument(
+        parser, "--save-graph", SAVED_GRAPH, metavar="FILE",
+        help="also write the graph of the pass as JSON, which --model reads again",
+    )  # fmt: skip
     add("--explain", metavar="NODE", help="why an operator takes as long as it does: its name, as --top lists it")
-    add("--html", metavar="FILE", help="also write a page with charts, provenance, and what would change the answer")
-    add("--trace", metavar="FILE", help="also write the timeline, kernel by kernel, for Perfetto (ui.perfetto.dev)")
+    output_argument(
+        parser, "--html", PAGE, metavar="FILE",
+        help="also write a page with charts, provenance, and what would change the answer",
+    )  # fmt: skip
+    output_argument(
+        parser, "--trace", TRACE, metavar="FILE",
+        help="also write the timeline, kernel by kernel, for Perfetto (ui.perfetto.dev)",
+    )  # fmt: skip
     add("--json", action="store_true", help="print the answer as JSON (docs/json-schema.md)")
 
 
@@ -259,10 +269,6 @@ def asked_words(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Forecast and print."""
-    if arguments.html is not None or arguments.trace is not None:
-        from predictor.report.files import check_paths
-
-        check_paths(arguments.html, arguments.trace)
     from predictor.forecast import forecast
     from predictor.request import Request
 

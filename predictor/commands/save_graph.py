@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from predictor import outputs
 from predictor.errors import RequestError, UnsupportedError
 from predictor.forecast import Forecast
 from predictor.graph.recording import Recording
-from predictor.graph.saved_graph import save_recording
+from predictor.graph.saved_graph import recording_bytes
 from predictor.networks import build, parameters
 from predictor.networks.traced import recorded
 from predictor.passes.autograd import joint
@@ -19,10 +20,7 @@ def save_graph(found: Forecast, file: str) -> None:
     path = Path(file)
     if path.suffix != ".json":
         raise RequestError(f"--save-graph {file}: expected a file that ends in .json")
-    try:
-        save_recording(_recording(found), path)
-    except OSError as error:
-        raise RequestError(f"--save-graph {file}: cannot be written ({error.strerror or error})") from None
+    outputs.write("--save-graph", path, recording_bytes(_recording(found)))
 
 
 def _recording(found: Forecast) -> Recording:

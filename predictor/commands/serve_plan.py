@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from predictor.commands.serve_words import SERVER, add_goals, add_server, goals_of
 from predictor.errors import RequestError
+from predictor.outputs import PAGE, PICTURE, by_ending, output_argument, table
 
 if TYPE_CHECKING:
     from predictor.serving_plans.answer import Answer, Asked
@@ -22,6 +23,9 @@ EXAMPLES = """examples:
 _OUT = (".parquet", ".csv", ".svg", ".html")
 #: Words of a server that a plan chooses, or has for several engines.
 _CHOSEN = ("tp", "pp", "dp", "ep", "cp", "execution")
+
+_TABLE = table("a table of plans", ("set", "ttft_low_ms", "tpot_low_ms"))
+_KIND = by_ending(svg=PICTURE, html=PAGE, csv=_TABLE, parquet=_TABLE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--emit", metavar="ENGINE", help="print the commands that start the best plan of vllm, sglang or trtllm")
     add("--top", type=int, default=5, metavar="N", help="plans to list (default 5)")
     add("--simulate", type=int, default=3, metavar="N", help="plans to simulate, of the best (default 3; 0: none)")
-    add("--out", action="append", metavar="FILE", help=f"also write plans and frontier: {', '.join(_OUT)}; may repeat")
+    output_argument(
+        parser, "--out", _KIND, action="append", metavar="FILE",
+        help=f"also write plans and frontier: {', '.join(_OUT)}; may repeat",
+    )  # fmt: skip
     add("--json", action="store_true", help="print JSON (docs/json-schema.md)")
 
 
@@ -160,7 +167,7 @@ def _check(path: Path) -> None:
 
 
 def _write(path: Path, answer: Answer, price: float | None) -> None:
-    from predictor.files import atomic_write
+    from predictor import outputs
     from predictor.report.html_frontier import frontier_svg
     from predictor.report.serving_plan import rows_of, to_html
 
@@ -172,7 +179,4 @@ def _write(path: Path, answer: Answer, price: float | None) -> None:
         write_rows(require("pandas").DataFrame(rows_of(answer, price)), path)
         return
     content = frontier_svg(answer) if ending == ".svg" else to_html(answer, price)
-    try:
-        atomic_write(path, content.encode())
-    except OSError as error:
-        raise RequestError(f"--out {str(path)!r} cannot be written: {error.strerror}") from None
+    outputs.write("--out", path, content.encode())

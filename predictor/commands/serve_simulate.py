@@ -17,6 +17,7 @@ from predictor.commands.serve_words import (
     write_columns,
 )
 from predictor.errors import RequestError
+from predictor.outputs import PAGE, TRACE, output_argument, table
 
 if TYPE_CHECKING:
     from predictor.simulate.serving.deployment import Options
@@ -29,6 +30,8 @@ EXAMPLES = """examples:
   tilecast serve simulate --model llama-3.1-8b --gpu l40s --trace requests.csv --ttft 1s --tpot 50ms --html served.html
   tilecast serve simulate --model qwen3-32b --gpu h200 --rate 4 --lengths sharegpt.json --json --out requests.parquet
 """
+
+_REQUESTS = table("a table of requests", ("request", "arrival_s", "ttft_ms", "latency_ms"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,9 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--replicas", type=int, default=1, metavar="N", help="servers alike that share the requests (default 1)")
     add("--prefill-servers", type=int, metavar="N", help="servers that read prompts alone, for those that decode")
     add("--prefill-tp", type=int, metavar="N", help="tensor parallelism of those (default: --tp)")
-    add("--html", metavar="FILE", help="also write a page with pictures: queue, cache and batch over time")
-    add("--timeline", metavar="FILE", help="also write requests and steps as a Chrome trace, for ui.perfetto.dev")
-    add("--out", metavar="FILE", help="also write every request (.csv or .parquet)")
+    output_argument(
+        parser, "--html", PAGE, metavar="FILE",
+        help="also write a page with pictures: queue, cache and batch over time",
+    )  # fmt: skip
+    output_argument(
+        parser, "--timeline", TRACE, metavar="FILE",
+        help="also write requests and steps as a Chrome trace, for ui.perfetto.dev",
+    )  # fmt: skip
+    output_argument(parser, "--out", _REQUESTS, metavar="FILE", help="also write every request (.csv or .parquet)")
     add("--json", action="store_true", help="print JSON (docs/serving.md)")
 
 
@@ -75,12 +84,10 @@ def _serving(arguments: argparse.Namespace, traffic: Traffic, options: Options) 
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate and print."""
-    from predictor.report.files import check_paths
     from predictor.report.serving import columns_of, print_served, to_dict, to_json
     from predictor.simulate.serving.deployment import Options
     from predictor.simulate.serving.goals import ranges_of
 
-    check_paths(arguments.html, arguments.timeline)
     if arguments.out is not None:
         check_rows_path(arguments.out)
     goals, traffic = goals_of(arguments), traffic_of(arguments)

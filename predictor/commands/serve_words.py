@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from predictor import outputs
 from predictor.errors import RequestError
-from predictor.files import atomic_write
 from predictor.units import parse_quantity
 
 if TYPE_CHECKING:
@@ -175,7 +175,4 @@ def write_columns(columns: Mapping[str, Sequence[Any]], path: str) -> None:
         writer.writerow(columns)
         writer.writerows(zip(*columns.values(), strict=True))
         data = text.getvalue().encode()
-    try:
-        atomic_write(Path(path), data)
-    except OSError as error:
-        raise RequestError(f"--out {path!r} cannot be written: {error.strerror}") from None
+    outputs.write("--out", path, data)

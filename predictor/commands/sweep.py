@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from predictor.commands.tracked import resolve
 from predictor.errors import RequestError, TilecastError
+from predictor.outputs import output_argument, table
 
 if TYPE_CHECKING:
     from predictor.sweep.parts import Parts
@@ -39,7 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add = parser.add_argument
     add("spec", type=Path, metavar="SPEC.yaml", help="the points: words of `predict`, lists of values (docs/sweep.md)")
-    add("--out", type=Path, metavar="FILE", help="the table: .parquet (needs pyarrow) or .csv")
+    output_argument(
+        parser, "--out", table("a table of a sweep", ("point", "latency_ms", "fits", "note")), type=Path,
+        metavar="FILE", help="the table: .parquet (needs pyarrow) or .csv",
+    )  # fmt: skip
     add("--engine", default=PROCESSES, metavar="E", help=f"{PROCESSES} (default) or {RAY} (a cluster; needs ray)")
     add("--jobs", type=int, metavar="N", help="workers (default: the processors of this machine, or of the cluster)")
     add("--artifacts", metavar="DIR", help="estimators to use (default: those that ship; 'roofline': none)")

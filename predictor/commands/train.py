@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from predictor.commands.tracked import log_errors, say, settings, tracking_argument
 from predictor.errors import RequestError
+from predictor.outputs import SET, output_argument
 
 if TYPE_CHECKING:
     from predictor.training.fit import TrainReport
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="data sets of the measurement schema: files, or folders of shards",
     )
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder to write the estimators to")
+    output_argument(parser, "--out", SET, required=True, metavar="DIR", help="folder to write the estimators to")
     parser.add_argument("--only-gpu", metavar="A,B", help="fit on these GPUs alone")
     parser.add_argument("--exclude-gpu", metavar="C,D", help="leave these GPUs out of the fit, and score on them")
     parser.add_argument(

@@ -40,7 +40,12 @@ def _classes() -> Mapping[str, type[Op]]:
 
 def save_recording(recording: Recording, path: Path) -> None:
     """Write it to ``path``, whole or not at all. Raises OSError."""
-    atomic_write(path, json.dumps(to_json(recording), separators=(",", ":")).encode())
+    atomic_write(path, recording_bytes(recording))
+
+
+def recording_bytes(recording: Recording) -> bytes:
+    """It as a file."""
+    return json.dumps(to_json(recording), separators=(",", ":")).encode()
 
 
 def load_recording(path: Path) -> Recording:

@@ -11,9 +11,9 @@ from typing import Any
 
 from rich.console import Console
 
+from predictor import outputs
 from predictor.errors import RequestError, TilecastError
 from predictor.estimators.interval import LEVEL
-from predictor.files import atomic_write
 from predictor.prediction import SCHEMA_VERSION, Prediction
 from predictor.report.formats import (
     dtype_words,
@@ -284,14 +284,8 @@ def draw(entries: Sequence[Entry], path: Path) -> None:
                     fontsize=12, fontweight="bold", x=0.01, ha="left")  # fmt: skip
     panels[0].set_title(how, fontsize=8, loc="left", color="#4d5660")
     content = io.BytesIO()
-    figure.savefig(content, format=path.suffix[1:].lower(), dpi=150)
-    try:
-        atomic_write(path, content.getvalue())
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise RequestError(
-            f"--out {path}: cannot be written ({reason}); expected a file in a folder that can be"
-        ) from None
+    figure.savefig(content, format=path.suffix[1:].lower(), dpi=150, metadata=outputs.picture_metadata(path))
+    outputs.write("--out", path, content.getvalue())
 
 
 def _axis_unit(entries: Sequence[Entry]) -> tuple[str, float]:

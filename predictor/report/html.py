@@ -13,6 +13,7 @@ from predictor import __version__
 from predictor.engines import GREEDY
 from predictor.engines.exchange import ALL_GATHER
 from predictor.forecast import Forecast
+from predictor.outputs import PAGE_MARK
 from predictor.prediction import Prediction
 from predictor.report.detail import layers, points
 from predictor.report.explain import explain_section
@@ -102,6 +103,7 @@ def document(title: str, description: str, body: Sequence[str]) -> str:
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
+        Html(PAGE_MARK),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
         tag("meta", name="description", content=description),

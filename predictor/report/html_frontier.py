@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from predictor.outputs import GENERATOR
 from predictor.report.formats import significant
 from predictor.report.html_elements import Html, figure, join, legend_of, swatch, tag
 from predictor.report.html_roofline import NARROW, WIDE, Size
@@ -32,7 +33,16 @@ def frontier_svg(answer: Answer) -> str:
         tag("text", name, x=WIDE.width - WIDE.right - 8, y=WIDE.top + 18 * (i + 1), text_anchor="end", class_=f"f{at}")
         for i, (at, name) in enumerate(legend_of(names))
     ]
-    return str(chart(answer, WIDE, tag("style", _style()), join(keys), xmlns="http://www.w3.org/2000/svg"))
+    return str(
+        chart(
+            answer,
+            WIDE,
+            tag("metadata", GENERATOR),
+            tag("style", _style()),
+            join(keys),
+            xmlns="http://www.w3.org/2000/svg",
+        )
+    )
 
 
 def _style() -> Html:

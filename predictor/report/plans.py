@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
+from predictor import outputs
 from predictor.errors import RequestError, TilecastError
-from predictor.files import atomic_write
 from predictor.planning.priced import Priced
 from predictor.planning.search import Found, frontier, neighbours
 from predictor.report.formats import seconds
@@ -217,8 +217,8 @@ def draw(found: Found, path: Path) -> None:
         fontsize=12, fontweight="bold", x=0.01, ha="left",
     )  # fmt: skip
     content = io.BytesIO()
-    figure.savefig(content, format=path.suffix[1:].lower(), dpi=110)
-    atomic_write(path, content.getvalue())
+    figure.savefig(content, format=path.suffix[1:].lower(), dpi=110, metadata=outputs.picture_metadata(path))
+    outputs.write("--out", path, content.getvalue())
 
 
 def _xy(points: Sequence[Priced]) -> tuple[list[float], list[float]]:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from predictor import __version__
-from predictor.errors import RequestError
-from predictor.files import atomic_write
+from predictor import __version__, outputs
 from predictor.report.html import document
 from predictor.report.html_elements import Html, figure, section, table, tag
 from predictor.simulate.serving.simulator import Served
@@ -31,12 +28,8 @@ def write_reports(served: Served, found: Mapping[str, Any], *, html: str | None,
         ("--html", html, to_page(served, found) if html is not None else ""),
         ("--timeline", timeline, to_trace(served) if timeline is not None else ""),
     ):
-        if path is None:
-            continue
-        try:
-            atomic_write(Path(path), text.encode("utf-8", errors="replace"))
-        except OSError as error:
-            raise RequestError(f"{flag} {path!r} cannot be written: {error.strerror}") from None
+        if path is not None:
+            outputs.write(flag, path, text.encode("utf-8", errors="replace"))
 
 
 def to_page(served: Served, found: Mapping[str, Any]) -> str:
@@ -136,4 +129,8 @@ def to_trace(served: Served, most: int = MOST_EVENTS) -> str:
              "args": {"request": i}}
             for name, start, end in (("queue", at, began), ("prompt", began, first), ("answer", first, last))
         ]  # fmt: skip
-    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":"), allow_nan=False)
+    return json.dumps(
+        {"generator": outputs.GENERATOR, "traceEvents": events, "displayTimeUnit": "ms"},
+        separators=(",", ":"),
+        allow_nan=False,
+    )

@@ -21,6 +21,7 @@ from typing import Any
 from predictor import __version__
 from predictor.estimators.base import KernelTable
 from predictor.forecast import Forecast
+from predictor.outputs import GENERATOR
 from predictor.prediction import Prediction
 from predictor.simulate.breakdown import shape_text
 from predictor.simulate.schedule import BlockSchedule, schedule
@@ -54,6 +55,7 @@ def _document(forecast: Forecast, events: Sequence[Event], most: int, kernels: i
     answer = forecast.prediction
     slices = sorted((e for e in events if e["ph"] == "X"), key=lambda e: (e["ts"], -e["dur"]))
     document = {
+        "generator": f"{GENERATOR} {__version__}",
         "traceEvents": [*(e for e in events if e["ph"] == "M"), *slices],
         "displayTimeUnit": "ms",
         "otherData": {

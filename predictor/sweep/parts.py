@@ -6,16 +6,17 @@ file is written, whole, when all of them are there. Points are numbered, and the
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import fcntl
 import io
 import json
-import shutil
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from predictor import __version__
+from predictor import __version__, outputs
 from predictor.errors import RequestError, TilecastError
 from predictor.files import atomic_write
 from predictor.sweep.answers import FAILED, Row, columns
@@ -27,6 +28,9 @@ ENDINGS = PARQUET, CSV = ".parquet", ".csv"
 #: Points of a part, most and least, and parts that a sweep is cut into between these. Chosen by hand, not from data:
 #: a part takes a second or so, of which little is lost.
 _MOST, _LEAST, _PARTS = 256, 8, 64
+#: Files of the folder of parts.
+_HEAD, _LOCK = "sweep.json", "lock"
+_PART = re.compile(r"part-[0-9]{6}\.json|\.(part-[0-9]{6}|sweep)\.json\..*")
 
 
 def check_out(out: Path) -> None:
@@ -57,8 +61,9 @@ class Parts:
         self._restart = restart
 
     def __enter__(self) -> Parts:
+        self._check_folder()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.folder / "lock").open("w")
+        self._lock = (self.folder / _LOCK).open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -76,10 +81,11 @@ class Parts:
 
     def _claim(self) -> None:
         """The folder is this sweep's: as it was left, or empty."""
-        head = self.folder / "sweep.json"
+        head = self.folder / _HEAD
         if self._restart:
-            for path in self.folder.glob("*.json"):
-                path.unlink()
+            for path in self._ours():
+                if path.name != _LOCK:
+                    path.unlink()
         if head.is_file():
             try:
                 same = json.loads(head.read_bytes()) == self._head
@@ -92,6 +98,18 @@ class Parts:
                 )
             return
         atomic_write(head, json.dumps(self._head).encode())
+
+    def _ours(self) -> list[Path]:
+        """The files of the folder that a sweep wrote."""
+        return [path for path in self.folder.iterdir() if path.name in (_HEAD, _LOCK) or _PART.fullmatch(path.name)]
+
+    def _check_folder(self) -> None:
+        """RequestError where the folder is there and no sweep made it."""
+        if self.folder.is_symlink() or (self.folder.exists() and not self.folder.is_dir()):
+            raise RequestError(f"{self.folder}: is there, and no folder; expected another --out")
+        there = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
+        if there - {_LOCK} and _HEAD not in there:  # a lock alone: a sweep that ended as it began
+            raise RequestError(f"{self.folder}: is a folder of something else; expected another --out")
 
     @property
     def numbers(self) -> range:
@@ -124,8 +142,11 @@ class Parts:
         names = columns(self.spec.words)
         data = table_bytes(self.out, self._rows(), names)
         noted = sum(1 for row in self._rows() if row["note"])
-        atomic_write(self.out, data)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        outputs.write("--out", self.out, data)
+        for path in self._ours():
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what somebody put there stays
+            self.folder.rmdir()
         return noted
 
     def first_note(self) -> str:

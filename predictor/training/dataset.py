@@ -24,6 +24,7 @@ from predictor.files import LARGEST_TABLE, check_plain, parse_json, read_text
 from predictor.hardware.gpu import GPUSpec, parse_gpu
 from predictor.measurement import BY_NAME, COLUMNS, REQUIRED, SCHEMA_VERSION, cell, op_class, op_fields
 from predictor.ops import Op
+from predictor.outputs import guarded
 from predictor.training.extras import require
 from predictor.training.row_values import check_values
 from predictor.training.summary import describe, merge_repeats, same_case
@@ -240,6 +241,7 @@ def _check_suffix(path: Path) -> None:
 
 def replace_file(path: Path, write_to: Any) -> None:
     """Writes beside `path` under another name, then renames, so that no reader ever sees half a file."""
+    path = guarded("--out", path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor import outputs
 from predictor.errors import RequestError, SpecError, TilecastError
 from predictor.estimators.base import KernelTable, Selector, predict_kernels
 from predictor.estimators.interval import LAUNCH, HasIntervals, op_class
-from predictor.files import atomic_write, read_table_text
+from predictor.files import read_table_text
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops.base import Op
 from predictor.ops.gemm import Gemm
@@ -204,10 +205,7 @@ def write_rows(frame: Frame, path: str | Path) -> None:
         buffer = io.BytesIO()
         frame.to_parquet(buffer, index=False)
         data = buffer.getvalue()
-    try:
-        atomic_write(path, data)
-    except OSError as error:
-        raise RequestError(f"--out {str(path)!r} cannot be written: {error.strerror}") from None
+    outputs.write("--out", path, data)
 
 
 def read_suite(path: str | Path) -> Frame:

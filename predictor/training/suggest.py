@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor import outputs
 from predictor.errors import RequestError
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly, load_artifacts
 from predictor.estimators.base import predict_kernels
-from predictor.files import atomic_write
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.measurement import CUDA_GRAPH, from_op
 from predictor.ops import Attention, Elementwise, Gemm, Norm, Op, Softmax
@@ -115,10 +115,7 @@ def suggest(gpu: str, count: int, out: Path, artifacts: Path | None = None) -> D
             fewest[folder] = fit.fewest
     found = choose([one for one in pool(spec, source) if one.kind[0] in fewest], count, fewest)
     document = {"format": FORMAT, "target": spec.id, "cases": [one.case.to_json() for one in found.cases]}
-    try:
-        atomic_write(out, (json.dumps(document, indent=1) + "\n").encode())
-    except OSError as error:
-        raise RequestError(f"--out {str(out)!r} cannot be written: {error.strerror}") from None
+    outputs.write("--out", out, (json.dumps(document, indent=1) + "\n").encode())
     return found
 
 

@@ -18,7 +18,7 @@ MICROBENCH: list[tuple[str, str]] = [
     ("plan --calibration --rows 9999", "9999 rows to calibrate with: expected 16 to 256"),
     ("plan --sweeps folder", "folder holds no sweep: expected files such as gemm.yaml"),
     ("plan --sweeps /dev/zero", "--sweeps /dev/zero: expected a folder of sweep files"),
-    ("plan --out folder", "--out folder: is there, and no plain file; expected a file to write"),
+    ("plan --out folder", "--out 'folder': is there, and not a plain file; expected a file to write"),
     ("collect --device cpu --out new --noise 2", "--noise 2.0: expected a share between 0 and 1, such as 0.01"),
     ("collect --device cpu --out new --min-samples 0", "--min-samples 0: expected at least 1"),
     (

@@ -19,6 +19,7 @@ LEVELS = {
     "predictor.arguments": 0,
     "predictor.collector": 0,
     "predictor.files": 0,
+    "predictor.outputs": 0,
     "predictor.yaml_reader": 0,
     "predictor.units": 0,
     "predictor.dtypes": 0,
@@ -88,7 +89,7 @@ TRACING = frozenset({"torch", "transformers"})
 MICROBENCH_MAY = {
     "predictor.errors", "predictor.arguments", "predictor.units", "predictor.dtypes", "predictor.hardware",
     "predictor.ops", "predictor.measurement", "predictor.roofline", "predictor.tiling", "predictor.graph",
-    "predictor.sampling", "predictor.tracking", "predictor.files", "predictor.yaml_reader",
+    "predictor.sampling", "predictor.tracking", "predictor.files", "predictor.outputs", "predictor.yaml_reader",
     "predictor.frontends.torchvision_operators", "predictor",
 }  # fmt: skip
 
