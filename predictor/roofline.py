@@ -35,7 +35,7 @@ class Roofline:
     """Bounds of n operators on one GPU, in seconds, each of shape (n,)."""
 
     compute_s: FloatArray
-    dram_s: FloatArray  # all bytes through DRAM
+    dram_s: FloatArray  # all bytes through DRAM, and rows picked in no order as often as L2 misses them
     link_s: FloatArray  # 0 for what runs on one GPU
     lower_bound_s: FloatArray
 
@@ -68,6 +68,7 @@ def roofline(ops: Sequence[Op], gpu: GPUSpec) -> Roofline:
     rate = np.empty(len(ops))
     flops = np.empty(len(ops))
     moved = np.empty(len(ops))
+    missed = np.zeros(len(ops))
     link = np.empty(len(ops))
     for i, op in enumerate(ops):
         key = (op.unit, op.dtype)
@@ -77,9 +78,10 @@ def roofline(ops: Sequence[Op], gpu: GPUSpec) -> Roofline:
         rate[i] = peak
         flops[i] = op.least_flops()
         moved[i] = op.bytes_read() + op.bytes_written()
+        missed[i] = op.missed_bytes(gpu.l2_bytes)
         link[i] = op.link_seconds()
     compute = flops / rate
-    dram = moved / gpu.memory_bandwidth
+    dram = (moved + missed) / gpu.memory_bandwidth
     beyond_cache = np.maximum(moved - gpu.l2_bytes, 0.0) / gpu.memory_bandwidth
     bound = np.maximum(np.maximum(compute, beyond_cache), np.maximum(moved / gpu.l2_bandwidth, link))
     return Roofline(compute, dram, link, np.maximum(bound, 1e-12))

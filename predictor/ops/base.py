@@ -126,6 +126,10 @@ class Op(ABC):
     def flops(self) -> float:
         """Floating-point operations of one call."""
 
+    def missed_bytes(self, l2_bytes: float) -> float:
+        """Bytes that are read once more from DRAM where what is read again lies in no order, and L2 is smaller."""
+        return 0.0
+
     def least_flops(self) -> float:
         """Floating-point operations of the cheapest algorithm that libraries have: what the roofline counts."""
         return self.flops()

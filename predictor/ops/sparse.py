@@ -20,6 +20,7 @@ from predictor.ops.base import BACKWARD, FORWARD, Gradient, Op, Piece
 from predictor.ops.elementwise import Elementwise, PlainElementwise
 
 _INDEX_BYTES = 8  # by definition of int64, with which PyTorch indexes
+_LANES, _VECTOR = 32, 16  # of a warp, and bytes of the widest load; source: CUDA Programming Guide
 #: Ranks that are counted one by one, and bins a decade beyond them: chosen by hand, not from data. Against the whole
 #: sum they are off by less than 0.1 %.
 _RANKS, _BINS = 1000, 60
@@ -71,6 +72,15 @@ class Picking(PlainElementwise):
         """The rows that are touched at all, between two picks of one."""
         return self.distinct_bytes
 
+    @property
+    def indexed(self) -> float:
+        """Vectors that lanes load, each by an index: kernels read whole rows side by side, no element by itself."""
+        return self.elements * self.itemsize / _VECTOR
+
+    def missed_bytes(self, l2_bytes: float) -> float:
+        """Of the rows that are picked again, in no order, those that L2 does not hold."""
+        return self.again_bytes * max(0.0, 1.0 - l2_bytes / self.distinct_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingBag(Picking):
@@ -113,6 +123,12 @@ class EmbeddingBag(Picking):
     @property
     def distinct_bytes(self) -> float:
         return distinct(self.picks, self.rows, self.skew) * self._row_bytes
+
+    @property
+    def indexed(self) -> float:
+        """A warp reads a row by 32 lanes of 16 bytes, those beyond its end idle (FBGEMM's table-batched embeddings,
+        pytorch/FBGEMM pull 1197)."""
+        return float(self.picks * _LANES * -(-self._row_bytes // (_LANES * _VECTOR)))
 
     @property
     def read_bytes(self) -> float:
@@ -183,6 +199,14 @@ class Aggregate(Picking):
     def elements(self) -> int:
         """Of the messages."""
         return self.edges * self.width
+
+    @property
+    def indexed(self) -> float:
+        """Weights of several heads are no sparse matrix: DGL's own kernel looks up an element a lane, where cuSPARSE
+        takes one weight an edge, or none (dmlc/dgl src/array/cuda/spmm.cu, as recalled, unverified)."""
+        if self.weighted and self.heads > 1:
+            return float(self.elements)
+        return Picking.indexed.fget(self)  # type: ignore[attr-defined,no-any-return]
 
     @property
     def distinct_bytes(self) -> float:

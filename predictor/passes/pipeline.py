@@ -1,8 +1,9 @@
 """Pipeline parallelism: a joint graph is cut into chunks of layers, embedding and head on the chunks at its ends.
 
 Layers are shared out as they are asked for, else evenly; where that does not go, and the layers with embedding and head
-as two more do, the two ends have a layer less (as Llama 3's pipelines, arXiv:2407.21783, section 3.3.2). What a chunk
-passes on is what the layer before carries, and back its gradient.
+as two more do, the two ends have a layer less, none where the others have one each (as Llama 3's pipelines,
+arXiv:2407.21783, section 3.3.2, and Megatron's --account-for-embedding-in-pipeline-split and
+--account-for-loss-in-pipeline-split). What a chunk passes on is what the layer before carries, and back its gradient.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _sizes(layers: int, parts: int) -> list[int] | None:
     if layers % parts == 0:
         return [layers // parts] * parts
     each = (layers + 2) // parts
-    if (layers + 2) % parts == 0 and each > 1:
+    if (layers + 2) % parts == 0 and parts > 2:
         return [each - 1, *[each] * (parts - 2), each - 1]
     return None
 

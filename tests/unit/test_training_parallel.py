@@ -130,6 +130,7 @@ def test_a_pipeline_is_the_recurrence_over_its_chunks() -> None:
 
 @each(("layers", "pp", "vpp", "sizes"), (
     (12, 4, 1, [3, 3, 3, 3]), (12, 2, 3, [2] * 6), (126, 8, 1, [15, *[16] * 6, 15]), (7, 3, 1, [2, 3, 2]),
+    (126, 16, 8, [0, *[1] * 126, 0]), (4, 6, 1, [0, 1, 1, 1, 1, 0]),
 ))  # fmt: skip
 def test_layers_are_shared_out(layers: int, pp: int, vpp: int, sizes: list[int]) -> None:
     config = replace(load_config("gpt2"), layers=layers)
@@ -167,6 +168,16 @@ def test_stages_have_the_layers_that_they_are_given() -> None:
         held = parameters_of(words | {"stage_layers": sizes})
         ends = first + (sizes[0] - 3) * layer, last + (sizes[3] - 3) * layer
         assert held == [ends[0], sizes[1] * layer, sizes[2] * layer, ends[1]]
+
+
+def test_the_embedding_and_the_head_count_as_layers() -> None:
+    """126 layers over 16 stages of 8 chunks: embedding and head are chunks alone, as where that is asked for."""
+    words = {"tp": 8, "sp": True, "pp": 16, "vpp": 8, "batch": 16, "recompute": "full", "artifacts": "roofline"}
+    shown = ",".join(["0", *["1"] * 126, "0"])
+    found, said = (ask("llama-3.1-405b", **words, **more) for more in ({}, {"stage_layers": shown}))
+    assert found.latency_s == said.latency_s and found.memory == said.memory
+    whole = ask("llama-3.1-405b", **(words | {"vpp": 1}))
+    assert found.flops == pytest.approx(whole.flops, rel=1e-9)
 
 
 def parameters_of(words: dict[str, Any]) -> list[int]:

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictor.errors import RequestError
+from predictor.estimators.artifact import RooflineOnly, load_artifacts
+from predictor.estimators.base import predict_kernels
 from predictor.hardware.gpu import load_gpu
 from predictor.ops import (
     Aggregate,
@@ -173,6 +175,35 @@ def test_bags_and_messages_by_hand() -> None:
     assert ring.write_bytes == 100 * 16 * 4
     both = replace(ring, weighted=True, heads=4).backward()
     assert [type(op).__name__ for op in both] == ["Aggregate", "Elementwise"]
+
+
+@each(("width", "hand"), ((64, 32.6e-3), (256, 130.4e-3)))
+def test_a_sparse_product_is_bound_by_the_rows_that_it_gathers(width: int, hand: float) -> None:
+    """Reddit: 232,965 nodes, 114.6 M edges, fp32 on V100. Its features do not fit L2 (6 MiB), so that nearly every edge
+    reads its row from DRAM: 114.6e6 x width x 4 bytes at 900 GB/s; FLOPs at the peak take a thirtieth of that."""
+    gpu, op = load_gpu("v100-sxm"), Aggregate("fp32", 232_965, 232_965, 114_615_892, width)
+    assert hand == pytest.approx(op.elements * 4 / 900e9, rel=0.01)
+    found = predict_kernels([op], gpu, load_artifacts(None)).row(0)
+    assert found.bound == "memory" and hand < found.latency_s < 1.35 * hand
+    alone = predict_kernels([op], gpu, RooflineOnly()).row(0)
+    assert alone.bound == "memory" and alone.latency_s == pytest.approx(hand, rel=0.15)  # edges and results beside
+    assert op.flops() / gpu.vector_flops("fp32") < 0.05 * hand
+
+
+def test_rows_that_fit_l2_are_read_once() -> None:
+    """A graph whose features lie in L2 reads them from DRAM once. Kernels that look up an element a lane are told."""
+    gpu = load_gpu("h100")
+    small, large = (Aggregate("fp32", nodes, nodes, 20_000_000, 64) for nodes in (50_000, 5_000_000))
+    assert small.missed_bytes(gpu.l2_bytes) == 0.0
+    assert large.missed_bytes(gpu.l2_bytes) == pytest.approx(
+        large.again_bytes * (1 - gpu.l2_bytes / large.distinct_bytes)
+    )
+    seconds = predict_kernels([small, large], gpu, load_artifacts(None)).latency_s
+    assert seconds[0] < 0.9 * seconds[1]
+    heads = replace(small, weighted=True, heads=4)
+    assert heads.indexed == heads.elements == 4 * small.indexed == 4 * replace(small, weighted=True).indexed
+    bag, narrow = (EmbeddingBag("fp32", 4096, 20, width, 10**6) for width in (128, 4))
+    assert (bag.indexed, narrow.indexed) == (4096 * 20 * 32, 4096 * 20 * 32), "lanes beyond a row's end are idle"
 
 
 def test_the_indexer_and_a_state_space_by_hand() -> None:

@@ -33,6 +33,7 @@ from predictor.ops.base import BACKWARD
 from predictor.ops.elementwise import Rotary
 from predictor.ops.embedding import CrossEntropy, Embedding
 from predictor.ops.norm import Norm, Softmax
+from predictor.ops.sparse import Picking
 from predictor.roofline import FloatArray
 
 #: Columns up to which PyTorch's softmax keeps a row in one warp's registers (dim_size <= 1024 in SoftMax.cu).
@@ -107,14 +108,16 @@ def _stream(batch: Batch, gpu: GPUSpec) -> Traffic:
 
 
 def _gathers(batch: Batch, zero: FloatArray) -> FloatArray:
-    """Elements that PyTorch's index kernels move: look-ups, and rows picked or put back by a mask."""
+    """Elements that PyTorch's index kernels move, one a lane: look-ups, and rows picked or put back by a mask. Kernels
+    whose warps read whole rows have an index for each vector that a lane loads."""
     columns = batch.columns
     if batch.family == Embedding.family:
         return columns["tokens"] * columns["width"]
     if "elements" not in columns:
         return zero
     picks = np.array([op.fn in ("gather", "scatter") for op in batch.ops], dtype=np.float64)  # type: ignore[attr-defined]
-    return columns["elements"] * picks
+    whole = [op.indexed if isinstance(op, Picking) else -1.0 for op in batch.ops]
+    return np.where(np.array(whole) < 0.0, columns["elements"] * picks, whole)
 
 
 def _again(batch: Batch, zero: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
