@@ -13,8 +13,9 @@ def run_as_built(config: ModelConfig, engine: Engine, mode: str, tp: int) -> tup
 
     A class says what eager PyTorch runs on one GPU. Engines that fuse have model code of their own, or fuse modules,
     which a reader names; a layer is shared out over GPUs as Megatron-LM does it, not as classes' plans do, which leave
-    parts of it whole; and steps that find latent vectors in a cache multiply by what they are made with, where a class
-    keeps every head's keys and values."""
+    parts of it whole; steps that find latent vectors in a cache multiply by what they are made with, where a class
+    keeps every head's keys and values; and classes of encoder-decoders make logits of all tokens of a prompt, or have
+    no such pass."""
     source = recorded(config)
     built = source.built if source is not None else None
     if built is None:
@@ -25,6 +26,8 @@ def run_as_built(config: ModelConfig, engine: Engine, mode: str, tp: int) -> tup
         why = f"--tp {tp} shares layers out as Megatron-LM does (--tp-plan {CLASS_PLAN}: as the class does)"
     elif built.is_mla and mode in ("decode", "generate"):
         why = f"--mode {mode} keeps latent vectors"
+    elif built.is_encoder_decoder and mode in ("prefill", "decode", "generate"):
+        why = f"--mode {mode} of an encoder-decoder makes logits of the last token alone"
     else:
         return None
     return built, f"{why}: {config.name} runs as the built model, not as its class"

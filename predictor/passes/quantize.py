@@ -17,6 +17,7 @@ from predictor.dtypes import bytes_of
 from predictor.graph.graph import Block, Graph, Node, renewed
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.ops.attention import Attention
+from predictor.ops.base import BACKWARD
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.embedding import Embedding
 from predictor.ops.gemm import Gemm
@@ -46,6 +47,8 @@ def _format(node: Node, formats: Formats) -> Format | None:
     if op.unit != "matrix" or not isinstance(op, _PRODUCTS):
         return None
     found = formats.of(node.part) if node.part and op.label != "bmm" else formats.high
+    if node.phase == BACKWARD:  # of a recording: gradients have no scheme of their own (`Gemm.backward`)
+        found = Format(found.dtype)
     if (op.dtype, getattr(op, "quant", "")) == found or bytes_of(op.dtype) > bytes_of(formats.high.dtype):
         return None
     return found

@@ -193,11 +193,24 @@ def test_a_plan_of_the_class_is_taken_where_it_is_named(folder: Path) -> None:
         asked(f"traced:{few}", "decode", tp=7, tp_plan="class")
 
 
-def test_a_cache_of_latent_vectors_is_the_built_models(folder: Path) -> None:
-    path = str(CONFIGS / "deepseek-v2-lite.json")
-    built, traced = (asked(model, "decode") for model in (path, f"traced:{path}"))
-    assert traced.prediction.latency_s == built.prediction.latency_s
-    assert any("latent vectors" in note for note in traced.prediction.notes)
+def test_steps_that_a_class_runs_otherwise_are_the_built_models() -> None:
+    for name, modes, said in (("deepseek-v2-lite", ("decode",), "latent vectors"),
+                              ("switch-base-8", ("prefill", "decode"), "logits of the last token")):  # fmt: skip
+        path = str(CONFIGS / f"{name}.json")
+        for mode in modes:
+            words = {"dtype": "fp8", "attention": "math"}
+            built, traced = (asked(model, mode, **words).prediction for model in (path, f"traced:{path}"))
+            assert (traced.latency_s, traced.memory.total) == (built.latency_s, built.memory.total)
+            assert any(said in note for note in traced.notes)
+
+
+def test_a_class_trains_in_eight_bits_as_the_built_model(folder: Path) -> None:
+    """Gradients of experts' products have their dtype, and no scales in blocks, as builders have them."""
+    path = config(folder, "qwen3_moe", **MIXTURE)
+    words = {"mode": "train", "batch": 2, "seq_len": 256, "dtype": "fp8", "optimizer": "none"}
+    built, traced = (predictor.predict(model, "h100", **words) for model in (path, f"traced:{path}"))
+    assert traced.latency_s == pytest.approx(built.latency_s, rel=0.03)
+    assert traced.memory.weights == built.memory.weights
 
 
 def test_a_source_says_nothing_of_a_reader_by_default() -> None:
