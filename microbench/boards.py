@@ -21,7 +21,7 @@ _BOARDS: tuple[tuple[str, str], ...] = (
     (r"NVIDIA L40S", "l40s"), (r"NVIDIA L40\b", "l40"), (r"NVIDIA L20\b", "l20"), (r"NVIDIA L4\b", "l4"),
     (r"RTX PRO 6000 Blackwell Server", "rtx-pro-6000-server"), (r"RTX 6000 Ada", "rtx-6000-ada"),
     (r"RTX A6000", "rtx-a6000"), (r"RTX 5090\b(?! D| Laptop)", "rtx-5090"), (r"RTX 4090\b(?! D| Laptop)", "rtx-4090"),
-    (r"RTX 3090\b(?! Ti)", "rtx-3090"),
+    (r"RTX 3090\b(?! Ti)", "rtx-3090"), (r"RTX 3090 Ti\b", "rtx-3090-ti"),
 )  # fmt: skip
 
 

@@ -43,6 +43,11 @@ def part_names(rows: Any, known: Mapping[str, Any]) -> Any:
     return np.where(old, "known before", "new")
 
 
+def apart(kind: str) -> str:
+    """What a kind of `accuracy_rows` has behind its GPU, how it runs and its level: why its rows stand apart."""
+    return " ".join(kind.split()[4:]) or "scored"
+
+
 def figures(rows: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """The errors of every figure that the rows have measurements of."""
     for name, column in FIGURES.items():
@@ -73,12 +78,14 @@ def sums(name: str, rows: Any, said: Mapping[str, Any]) -> list[dict[str, Any]]:
         if column in rows:
             left |= rows[column].astype(object).fillna("").astype(str) != ""
     left_out, rows = int(left.sum()), rows[~left].copy()
+    if "kind" in rows:
+        rows["gpu"], rows["execution"] = (rows["kind"].str.split().str[place] for place in (0, 1))
     keys = [key for key in KEYS if key in rows]
     for key in keys:
         rows[key] = rows[key].fillna("").astype(str)
     parts = {"all": rows}
-    if said.get("known"):
-        rows["part"] = part_names(rows, said["known"])
+    if said.get("known") or "kind" in rows:
+        rows["part"] = part_names(rows, said["known"]) if said.get("known") else rows["kind"].map(apart)
         parts |= {str(part): some for part, some in rows.groupby("part")}
     lines = []
     for part, some in parts.items():

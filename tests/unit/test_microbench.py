@@ -304,7 +304,8 @@ def test_the_capability_filter_says_why(case: Case, target: capability.Target, s
         ("NVIDIA L40S", "l40s"),
         ("NVIDIA L4", "l4"),
         ("Tesla T4", "t4"),
-        ("NVIDIA GeForce RTX 3090 Ti", "nvidia-geforce-rtx-3090-ti"),
+        ("NVIDIA GeForce RTX 3090 Ti", "rtx-3090-ti"),
+        ("NVIDIA GeForce RTX 3080 Ti", "nvidia-geforce-rtx-3080-ti"),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "nvidia-h100-80gb-hbm3-mig-1g.10gb"),
     ],
 )
