@@ -78,13 +78,14 @@ def sums(name: str, rows: Any, said: Mapping[str, Any]) -> list[dict[str, Any]]:
         if column in rows:
             left |= rows[column].astype(object).fillna("").astype(str) != ""
     left_out, rows = int(left.sum()), rows[~left].copy()
-    if "kind" in rows:
+    kinds = "kind" in rows and "gpu" not in rows  # rows of `accuracy_rows`
+    if kinds:
         rows["gpu"], rows["execution"] = (rows["kind"].str.split().str[place] for place in (0, 1))
     keys = [key for key in KEYS if key in rows]
     for key in keys:
-        rows[key] = rows[key].fillna("").astype(str)
+        rows[key] = rows[key].astype(object).fillna("").astype(str)
     parts = {"all": rows}
-    if said.get("known") or "kind" in rows:
+    if said.get("known") or kinds:
         rows["part"] = part_names(rows, said["known"]) if said.get("known") else rows["kind"].map(apart)
         parts |= {str(part): some for part, some in rows.groupby("part")}
     lines = []
