@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import RequestError, SpecError, UnsupportedError, one_line
+from predictor.files import LARGEST_TABLE, check_plain
 from predictor.frontends import aten
 from predictor.frontends.call import Call, Operand, words_of
 from predictor.frontends.inputs import Input, inputs_of
@@ -39,6 +40,13 @@ _NAMES = {
     "MaxPool": "max_pool2d", "AveragePool": "avg_pool2d", "GlobalAveragePool": "_adaptive_avg_pool2d",
     "GlobalMaxPool": "adaptive_max_pool2d", "Resize": "upsample_bilinear2d", "TopK": "topk", "CumSum": "cumsum",
 }  # fmt: skip
+#: Operators whose "axis" is one of their first input's. By definition of ONNX.
+_ALONG_AN_AXIS = words_of(
+    "Softmax LogSoftmax LayerNormalization RMSNormalization SimplifiedLayerNormalization Gather GatherElements"
+    " ScatterElements Concat Split TopK ArgMax ArgMin"
+)
+#: What no size is: a guard, chosen by hand, not from data.
+_LARGEST_SIZE = 2**63
 #: Reductions -> aten, by definition of both.
 _REDUCTIONS = {f"Reduce{kind}": name for kind, name in (
     ("Mean", "mean"), ("Sum", "sum"), ("Max", "amax"), ("Min", "amin"), ("Prod", "prod"), ("L2", "norm"))}  # fmt: skip
@@ -74,9 +82,13 @@ class Onnx(Alone, Source):
 
     def _recorded(self, dtype: str) -> Recording:
         graph = self.model.graph
-        writer = _Writer(graph, dtype)
-        for node in graph.node:
-            writer.write(node)
+        try:
+            writer = _Writer(graph, dtype)
+            for node in graph.node:
+                writer.write(node)
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            said = one_line(f"{type(error).__name__}: {error}")[:160]
+            raise SpecError(f"{self.name}: not an ONNX graph that can run ({said})") from None
         count = self.parameters()
         batch, tokens = self.sizes or (1, 1)
         return Recording(
@@ -88,8 +100,9 @@ class Onnx(Alone, Source):
 def of_onnx(text: str, words: str | Sequence[str] | None) -> TracedModel:
     """The model of an ``.onnx`` file; ``words`` give the sizes that it leaves open."""
     path = Path(text).expanduser()
-    if not path.is_file():
+    if not path.exists():
         raise SpecError(f"model {text!r}: no such file; expected an ONNX model")
+    check_plain(path, "an ONNX model", LARGEST_TABLE)
     return traced_model(path.stem, Onnx(path, inputs_of(words)))
 
 
@@ -157,6 +170,8 @@ class _Writer:
         self.tensors: dict[str, Tensor] = {}
         self.operands: dict[str, Operand] = {}
         self.numbers: dict[str, Any] = {}
+        self.made = {t.name for t in (*graph.initializer, *graph.input)}
+        self.made |= {t.values.name for t in graph.sparse_initializer}
         for t in graph.initializer:
             self._hold(t.name, tuple(t.dims), t.data_type, WEIGHT)
         known = _values((*graph.input, *graph.value_info, *graph.output), set(self.tensors))
@@ -164,6 +179,8 @@ class _Writer:
             self._hold(name, shape, code, ACTIVATION)
 
     def _hold(self, name: str, shape: tuple[int, ...], code: int, role: str) -> None:
+        if any(not 0 <= n < _LARGEST_SIZE for n in shape):
+            raise ValueError(f"{name!r:.60} has sizes {list(shape)!r:.60}")
         dtype = _DTYPES.get(code, self.dtype)
         dtype = self.dtype if dtype in ("fp16", "bf16") else dtype
         role = INDEX if dtype.startswith("int") or dtype == "bool" else role
@@ -172,7 +189,13 @@ class _Writer:
         self.tensors[name] = Tensor(name, tuple(f"d{i}" for i in range(len(shape))), shape, dtype, role)
 
     def write(self, node: Any) -> None:
-        """The operators of one node."""
+        """The operators of one node. ValueError where it reads what no node before it made."""
+        for name in node.input:
+            if name and name not in self.made:
+                raise ValueError(
+                    f"node {node.name or node.op_type!r:.60} reads {name!r:.60}, which none before it makes"
+                )
+        self.made.update(node.output)
         if node.op_type in _FREE:
             self._same(node)
             return
@@ -205,6 +228,14 @@ class _Writer:
 def _call(node: Any, inputs: list[Operand], outs: tuple[Operand, ...]) -> Call:
     """A node as the call of aten that does the same."""
     kind, said = node.op_type, {a.name: a for a in node.attribute}
+    rank = len(inputs[0].shape) if inputs else 0
+    if "axis" in said and kind in _ALONG_AN_AXIS and not -rank <= said["axis"].i < rank:
+        raise ValueError(f"{kind} along axis {said['axis'].i} of {rank}")
+    for name in ("strides", "dilations", "kernel_shape"):
+        if any(n < 1 for n in (said[name].ints if name in said else ())):
+            raise ValueError(f"{kind} of {name} {list(said[name].ints)!r:.60}")
+    if "group" in said and said["group"].i < 1:
+        raise ValueError(f"{kind} in {said['group'].i} groups")
 
     def ints(name: str, default: Sequence[int] = ()) -> list[int]:
         return list(said[name].ints) if name in said else list(default)

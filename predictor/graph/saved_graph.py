@@ -18,10 +18,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from predictor.dtypes import DTYPES
 from predictor.errors import SpecError
 from predictor.files import atomic_write, read_json
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.recording import Recording
+from predictor.graph.saved_checks import DEEPEST_VIEW, NO_NUMBERS, at, check_order, checked_op, number, text, whole
 from predictor.graph.tensor import ROLES, Tensor
 from predictor.ops import OPERATORS, Op, Opaque
 
@@ -88,7 +90,7 @@ def from_json(data: Mapping[str, Any], where: str) -> Recording:
         said["tp"] = data.get("tp", 1)
         found = Recording(graph=graph, update=update, **said)
         _check(found)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise SpecError(f"{where}: not a graph as it was saved ({type(error).__name__}: {str(error)[:120]})") from None
     return found
 
@@ -98,17 +100,27 @@ def _check(recording: Recording) -> None:
     if recording.mode not in ("forward", "train", "prefill", "decode"):
         raise ValueError(f"mode {recording.mode!r}")
     for name in ("parameters", "trained", "batch", "tokens", "tp"):
-        value = getattr(recording, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < (name == "tp"):
-            raise ValueError(f"{name} {value!r}")
+        whole(getattr(recording, name), name, least=int(name == "tp"))
+    for name in ("weight_bytes", "state_bytes"):
+        number(getattr(recording, name), name)
+    for name in ("cache_per_token", "cache_fixed"):
+        number(getattr(recording, name), name, least=-1.0)  # below 0: it is not known
+    for name in ("name", "dtype", "attention", "source"):
+        text(getattr(recording, name), name)
+    for name in _LISTS:
+        for each in getattr(recording, name):
+            text(each, name)
+    if recording.dtype not in DTYPES:
+        raise ValueError(f"dtype {recording.dtype!r}")
+    for graph in (recording.graph, recording.update):
+        for place, block in enumerate(graph.blocks):
+            if block.backward_of is not None and whole(block.backward_of, "backward_of") >= max(place, 1):
+                raise ValueError(f"block {block.name!r} is the backward pass of one behind it")
+        check_order(graph)
     for block in (*recording.graph.blocks, *recording.update.blocks):
-        if block.repeat < 1 or (
-            block.backward_of is not None and not 0 <= block.backward_of < len(recording.graph.blocks)
-        ):
-            raise ValueError(f"block {block.name!r}")
         for node in block.nodes:
-            if not node.op.bytes_moved() >= 0 or not node.op.flops() >= 0 or node.count < 1:
-                raise ValueError(f"node {node.name!r}")
+            number(node.op.bytes_moved(), f"bytes of {node.name!r}")
+            number(node.op.flops(), f"FLOPs of {node.name!r}")
 
 
 class _Writer:
@@ -166,9 +178,10 @@ class _Reader:
     """Makes again what was written."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
-        self.words: list[str] = data["words"]
-        self.ops = [_classes()[name](**said) for name, said in data["ops"]]
+        self.words: list[str] = [text(word, "a word") for word in data["words"]]
+        self.ops = [checked_op(_classes()[name](**said)) for name, said in data["ops"]]
         self.tensors: list[Tensor] = []
+        self._depths: list[int] = []
         for row in data["tensors"]:
             self.tensors.append(self._tensor(*row))
 
@@ -176,25 +189,34 @@ class _Reader:
         self, name: int, axes: list[int], shape: list[int], dtype: int, role: int, base: int | None, part: int,
         segments: Mapping[str, Any],
     ) -> Tensor:  # fmt: skip
-        sizes, names = tuple(shape), tuple(self.words[a] for a in axes)
-        if len(sizes) != len(names) or any(type(n) is not int or n < 0 for n in sizes):
+        sizes, names = tuple(shape), tuple(at(self.words, a) for a in axes)
+        if len(sizes) != len(names):
             raise ValueError(f"shape {shape}")
+        for n in sizes:
+            whole(n, "a size")
         if base is not None:
-            view = self.tensors[base].view(names, sizes, part=bool(part))
-            view.role = ROLES[role]
+            view = at(self.tensors, base).view(names, sizes, part=bool(part))
+            view.role = at(ROLES, role)
+            self._depths.append(self._depths[base] + 1)
+            if self._depths[-1] > DEEPEST_VIEW:
+                raise ValueError(f"a view of a view, {DEEPEST_VIEW} deep")
             return view
-        parts = {axis: tuple((s[0], s[1]) for s in found) for axis, found in segments.items()}
-        return Tensor(self.words[name], names, sizes, self.words[dtype], ROLES[role], parts)
+        self._depths.append(0)
+        parts = {axis: tuple((whole(s[0], axis), whole(s[1], axis)) for s in found) for axis, found in segments.items()}
+        if at(self.words, dtype) not in (*DTYPES, *NO_NUMBERS):
+            raise ValueError(f"dtype {self.words[dtype]!r}")
+        return Tensor(at(self.words, name), names, sizes, self.words[dtype], at(ROLES, role), parts)
 
     def _pairs(self, pairs: list[list[int]]) -> Iterator[tuple[Tensor, Tensor]]:
         for first, second in pairs:
-            yield self.tensors[first], self.tensors[second]
+            yield at(self.tensors, first), at(self.tensors, second)
 
     def block(self, row: list[Any]) -> Block:
         name, repeat, carried, branch, running, layers, backward_of, nodes = row
         return Block(
-            self.words[name], tuple(map(self.node, nodes)), int(repeat),
-            next(self._pairs([carried])) if carried else None, tuple(layers), backward_of, tuple(self._pairs(running)),
+            at(self.words, name), tuple(map(self.node, nodes)), whole(repeat, "repeat", least=1),
+            next(self._pairs([carried])) if carried else None, tuple(whole(one, "a layer") for one in layers),
+            backward_of, tuple(self._pairs(running)),
             next(self._pairs([branch])) if branch else None,
         )  # fmt: skip
 
@@ -202,6 +224,7 @@ class _Reader:
         op, name, inputs, outputs, count, phase, calls, share, part, scope = row
         tensors, words = self.tensors, self.words
         return Node(
-            self.ops[op], words[name], tuple([tensors[t] for t in inputs]), tuple([tensors[t] for t in outputs]),
-            count, words[phase], calls, share, words[part], words[scope],
+            at(self.ops, op), at(words, name), tuple([at(tensors, t) for t in inputs]),
+            tuple([at(tensors, t) for t in outputs]), whole(count, "count", least=1), at(words, phase),
+            whole(calls, "host calls"), number(share, "share", most=1.0), at(words, part), at(words, scope),
         )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from predictor.dtypes import bytes_of
 from predictor.engines import EAGER, Engine
-from predictor.errors import UnsupportedError
+from predictor.errors import RequestError, UnsupportedError
 from predictor.graph import Graph
 from predictor.networks import ModelConfig, Step, build
 from predictor.networks.traced import recorded
@@ -210,6 +210,8 @@ def _recorded(config: ModelConfig, step: Step, accumulate: bool | None, mesh: Me
     assert source is not None
     tp, cp = (1, 1) if mesh is None else (mesh.degree("tp"), mesh.degree("cp"))
     graph = source.record(step, accumulate, tp).graph
+    if not any(block.nodes for block in graph.blocks):
+        raise RequestError(f"{config.name}: runs no operator; expected a model that computes something")
     part = source.part(cp) if cp > 1 and step.mode == "forward" else None
     if mesh is None or part is None:
         return graph

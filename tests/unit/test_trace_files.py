@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +101,44 @@ def test_an_exported_program_is_the_module(tmp_path: Path) -> None:
     (tmp_path / "bad.pt2").write_bytes(b"no archive")
     with pytest.raises(RequestError, match=r"cannot be read as an archive of torch\.export"):
         model_of(tmp_path / "bad.pt2")
+
+
+def test_what_no_onnx_graph_says_is_one_line(tmp_path: Path) -> None:
+    """An axis that is not there, sizes below 0, a circle, a node short of inputs, half a file, a pipe."""
+    path = model(tmp_path / "small.onnx")
+    whole = path.read_bytes()
+
+    def changed(change: Callable[[Any], Any]) -> None:
+        made = onnx.load_model_from_string(whole)
+        change(made.graph)
+        path.write_bytes(made.SerializeToString())
+
+    def circle(graph: Any) -> None:
+        graph.node[2].input[0] = "s"
+
+    def axis(graph: Any, node: int, value: int) -> None:
+        del graph.node[node].attribute[:]
+        graph.node[node].attribute.append(helper.make_attribute("axis", value))
+
+    def weight(graph: Any) -> None:
+        graph.initializer[0].dims[0] = -50
+
+    changes: list[Callable[[Any], Any]] = [
+        circle, weight, lambda graph: axis(graph, 6, 99), lambda graph: axis(graph, 1, 99),
+        lambda graph: axis(graph, 0, -99), lambda graph: graph.node[2].input.pop(),
+        lambda graph: graph.node.reverse(), lambda graph: graph.node[2].input.__setitem__(1, "gone"),
+    ]  # fmt: skip
+    for change in changes:
+        changed(change)
+        with pytest.raises(RequestError) as caught:
+            predictor.predict(path, "h100")
+        assert "\n" not in str(caught.value)
+    for data in (b"", whole[: len(whole) // 2], whole[:40]):
+        path.write_bytes(data)
+        with pytest.raises(RequestError) as caught:
+            predictor.predict(path, "h100")
+        assert "\n" not in str(caught.value)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(RequestError, match="is a pipe"):
+        model_of(path)
