@@ -23,6 +23,7 @@ import yaml
 from microbench import HARNESS_VERSION
 from microbench.schema import ALL, BY_NAME
 from microbench.storage import Journal, make_folder, read_journal, remove_temporaries, storage_error, write_atomic
+from predictor.archives import check_table
 from predictor.errors import SpecError
 from predictor.measurement import SCHEMA_VERSION
 from predictor.yaml_reader import read_yaml_file
@@ -219,7 +220,9 @@ def read_parquet(path: Path) -> list[Row]:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.ParquetFile(path).read()
+        file = pq.ParquetFile(path)
+        check_table(path, file.metadata)
+        table = file.read()
         about = json.loads((table.schema.metadata or {}).get(_KEY) or b"{}")
     except (OSError, ValueError, pa.ArrowException) as error:
         raise SpecError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None

@@ -8,6 +8,7 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 from predictor.errors import SpecError
 from predictor.files import check_plain
@@ -16,6 +17,8 @@ from predictor.files import check_plain
 #: hold, by hand; the largest set of estimators has 1/100 of it.
 LARGEST_ARCHIVE = 4 * 2**30
 LARGEST_UNPACKED = 2**30
+#: Cells of a table: ten times those of all measurements that come with Tilecast. Chosen by hand, not from data.
+MOST_CELLS = 500_000_000
 #: What `zipfile` raises for an archive that is broken, encrypted, or packed in a way that it does not know.
 BROKEN = (
     ValueError, KeyError, EOFError, OSError, RuntimeError, OverflowError, struct.error, zlib.error, lzma.LZMAError,
@@ -34,6 +37,17 @@ def member_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo, most: int) -
         if len(data) <= most:
             return data
     raise ValueError(f"{member.filename!r} unpacks to more than {most:,} bytes")
+
+
+def check_table(path: Path, metadata: Any) -> None:
+    """SpecError where a parquet file (its ``metadata`` as pyarrow has it) holds more than memory should, unpacked."""
+    cells = metadata.num_rows * max(1, metadata.num_columns)
+    unpacked = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    if cells > MOST_CELLS or unpacked > LARGEST_ARCHIVE:
+        raise SpecError(
+            f"{path}: {metadata.num_rows:,} rows of {metadata.num_columns} columns, {unpacked:,} bytes; expected"
+            f" at most {MOST_CELLS:,} cells and {LARGEST_ARCHIVE:,} bytes"
+        )
 
 
 def read_member(path: Path, names: tuple[str, ...], expected: str, most: int = LARGEST_UNPACKED) -> dict[str, bytes]:

@@ -70,6 +70,10 @@ class ArtifactSet:
         self.manifest = manifest
         self._routes: dict[tuple[str, str], str] = {}
         for member in manifest["estimators"]:
+            if not isinstance(member["folder"], str) or Path(member["folder"]).name != member["folder"]:
+                raise TypeError(f"folder {member['folder']!r:.60}: expected a name")
+            if not isinstance(member["families"], list) or not isinstance(member["dtypes"], list):
+                raise TypeError("families and dtypes: expected lists")
             for family in member["families"]:
                 for dtype in member["dtypes"]:
                     self._routes[(family, dtype)] = member["folder"]
@@ -171,7 +175,7 @@ def load_estimator(folder: Path) -> Estimator:
         return cast(Estimator, getattr(importlib.import_module(module), cls).from_artifact(manifest, weights))
     except SpecError as error:
         raise SpecError(f"{folder}: {error}") from None
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
         said = " ".join(str(error).split())
         raise SpecError(f"{folder}: {WEIGHTS} and {MANIFEST} make no {kind} estimator here ({said})") from None
 
@@ -219,8 +223,9 @@ def _load_set(path: Path) -> ArtifactSet:
 def _read_set(path: Path) -> ArtifactSet:
     manifest = read_json(path / MANIFEST)
     check_version(path / MANIFEST, manifest)
-    if not isinstance(manifest.get("estimators"), list):
-        raise SpecError(f"{path}/manifest.json: key 'estimators' is missing, or no list")
+    for key, form in (("estimators", list), ("name", str), ("calibrated", list)):
+        if not isinstance(manifest.get(key), form):
+            raise SpecError(f"{path}/manifest.json: key {key!r} is missing, or no {form.__name__}")
     try:
         return ArtifactSet(path, manifest)
     except (KeyError, TypeError) as error:

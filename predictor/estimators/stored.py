@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
+import re
 import struct
+import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,8 +24,9 @@ import numpy as np
 import numpy.lib.format as npy
 import numpy.typing as npt
 
+from predictor.archives import BROKEN, LARGEST_ARCHIVE, LARGEST_UNPACKED, member_bytes
 from predictor.errors import SpecError
-from predictor.files import read_json
+from predictor.files import check_plain, parse_json, read_text
 
 #: Version of all that a set of estimators holds: by definition what is written and read today. No other is read.
 SCHEMA_VERSION = 2
@@ -32,6 +36,10 @@ WEIGHTS = "weights.npz"
 MANIFEST = "manifest.json"
 #: Key of a manifest that has the sizes and hashes of the files beside it.
 FILES = "files"
+
+#: Key of a manifest that has the hash of its own text, by which a constant that was changed by hand is told.
+SEAL = "manifest_sha256"
+_SEALED = re.compile(rf'("{SEAL}": ")([^"]*)')
 
 #: What every estimator's manifest has besides what its kind needs.
 COMMON = {"name": str, "gpus": list, "calibrated": dict, FILES: dict}
@@ -54,12 +62,26 @@ def check_version(path: Path, content: Mapping[str, Any]) -> None:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of an estimator's folder; SpecError where it is of another version, or lacks what all have."""
     path = folder / MANIFEST
-    manifest = read_json(path)
+    said = read_text(path, "a JSON file")
+    manifest = parse_json(said, str(path))
+    if not isinstance(manifest, dict):
+        raise SpecError(f"{path}: expected a JSON object, found {type(manifest).__name__}")
     check_version(path, manifest)
+    if SEAL in manifest and sealed(said) != said:
+        raise SpecError(
+            f"{path}: is not what `tilecast train` or `tilecast calibrate` wrote (its {SEAL} is of another text); copy"
+            " the set again, or fit it with what you would change"
+        )
     for key, form in COMMON.items():
         if not isinstance(manifest.get(key), form):
             raise SpecError(f"{path}: key {key!r} is {manifest.get(key)!r:.60}; expected a {form.__name__}")
     return manifest
+
+
+def sealed(said: str) -> str:
+    """The text of a manifest with its own hash under `SEAL`: that of the text with zeros in its place."""
+    bare = _SEALED.sub(rf"\g<1>{'0' * 64}", said)
+    return _SEALED.sub(rf"\g<1>{hashlib.sha256(bare.encode()).hexdigest()}", bare)
 
 
 def described(folder: Path) -> dict[str, dict[str, Any]]:
@@ -76,14 +98,16 @@ def read_verified(path: Path, manifest: Mapping[str, Any]) -> bytes:
     try:
         known = manifest[FILES][path.name]
         size, sha256 = int(known["bytes"]), str(known["sha256"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise SpecError(
             f"{path.parent / MANIFEST}: key {FILES!r} has no bytes and sha256 of {path.name}; run the `tilecast train`"
             " or `tilecast calibrate` that made the set again"
         ) from None
+    if size <= LARGEST_ARCHIVE:
+        check_plain(path, f"a file of {size:,} bytes as its manifest says", sys.maxsize)
     try:
         found = path.stat().st_size  # an oversized file is not read
-        data = path.read_bytes() if found == size else b""
+        data = path.read_bytes() if found == size <= LARGEST_ARCHIVE else b""
     except OSError as error:
         raise SpecError(f"{path}: cannot be read ({error.strerror or error}); copy the set again") from None
     if found != size:
@@ -103,8 +127,9 @@ def read_weights(folder: Path, manifest: Mapping[str, Any]) -> dict[str, npt.NDA
     data = read_verified(path, manifest)
     try:
         weights = _arrays(data)
-    except (ValueError, KeyError, EOFError, OSError, struct.error, zipfile.BadZipFile, NotImplementedError) as error:
-        raise SpecError(f"{path}: is no file of arrays ({error}); expected what `tilecast train` writes") from None
+    except (*BROKEN, TypeError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise SpecError(f"{path}: is no file of arrays ({said}); expected what `tilecast train` writes") from None
     for name, array in weights.items():
         if array.dtype.kind not in "iufb":
             raise SpecError(f"{path}: array {name!r} is of {array.dtype}; expected numbers")
@@ -116,16 +141,21 @@ def read_weights(folder: Path, manifest: Mapping[str, Any]) -> dict[str, npt.NDA
 def _arrays(data: bytes) -> dict[str, npt.NDArray[Any]]:
     """The arrays of an npz file; those that are stored, not compressed, are views of ``data``."""
     view = memoryview(data)
-    found = {}
+    found: dict[str, npt.NDArray[Any]] = {}
+    left = LARGEST_UNPACKED
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for member in archive.infolist():
-            if member.compress_type == zipfile.ZIP_STORED:
+            name = member.filename.removesuffix(".npy")
+            if name in found:
+                raise ValueError(f"{name!r} stands twice")
+            if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 0x1:
                 lengths = struct.unpack_from("<HH", data, member.header_offset + _LENGTHS_AT)
                 start = member.header_offset + _MEMBER_BYTES + sum(lengths)
                 content = view[start : start + member.file_size]
             else:
-                content = memoryview(archive.read(member))
-            found[member.filename.removesuffix(".npy")] = _array(content)
+                content = memoryview(member_bytes(archive, member, left))
+                left -= len(content)
+            found[name] = _array(content)
     return found
 
 
@@ -135,10 +165,15 @@ def _array(content: memoryview) -> npt.NDArray[Any]:
     version = npy.read_magic(head)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"npy version {version}")
-    shape, by_column, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(head)
+    try:
+        shape, by_column, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(head)
+    except Exception as error:  # of Python's own parser of literals, which has many
+        raise ValueError(f"a header that is none ({type(error).__name__})") from None
     if dtype.hasobject:
         raise ValueError("an array of objects, which could run code")
-    count = int(np.prod(shape, dtype=np.int64))
+    count = math.prod(shape)
+    if min(shape, default=0) < 0 or count * dtype.itemsize > len(content):
+        raise ValueError(f"{len(content):,} bytes for an array of {' x '.join(map(str, shape))}")
     flat: npt.NDArray[Any] = np.frombuffer(content, dtype=dtype, count=count, offset=head.tell())
     result = flat.reshape(shape, order="F" if by_column else "C")
     return result if result.flags.aligned else result.copy()

@@ -19,6 +19,7 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
+from predictor.archives import check_table
 from predictor.errors import RequestError, SpecError
 from predictor.files import LARGEST_TABLE, check_plain, parse_json, read_text
 from predictor.hardware.gpu import GPUSpec, parse_gpu
@@ -347,6 +348,7 @@ def _read_parquet(path: Path) -> Frame:
     pq, pd, pa = require("pyarrow.parquet"), require("pandas"), require("pyarrow")
     read_meta(path)
     try:
+        check_table(path, pq.read_metadata(path))
         table = pq.read_table(path)
     except (OSError, ValueError) as error:
         raise SpecError(f"{path} cannot be read: {_line(error)}") from None

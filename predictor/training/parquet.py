@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from predictor.archives import check_table
 from predictor.errors import SpecError
 from predictor.files import LARGEST_TABLE, check_plain
 from predictor.training.extras import require
@@ -17,6 +18,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     check_plain(path, "a parquet file of requests", LARGEST_TABLE)
     arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
     try:
+        check_table(path, parquet.read_metadata(path))
         rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
     except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError, OSError) as error:
         raise SpecError(f"cannot read {path}: {str(error).splitlines()[0]}; expected a parquet file") from None

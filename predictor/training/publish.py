@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.estimators.interval import FILE as INTERVALS
-from predictor.estimators.stored import FILES, MANIFEST, SCHEMA_VERSION, VERSION_KEY, WEIGHTS, described
+from predictor.estimators.stored import FILES, MANIFEST, SCHEMA_VERSION, SEAL, VERSION_KEY, WEIGHTS, described, sealed
 from predictor.files import atomic_write
 
 _VERSION = {VERSION_KEY: SCHEMA_VERSION}
@@ -26,13 +26,14 @@ def write_estimator(
     intervals: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """An estimator's folder: weights.npz, intervals.json (None: the one that is there stays) and the manifest with
-    their hashes, the same bytes for the same content. Both files of text say their schema version."""
+    their hashes and its own, the same bytes for the same content. Both files of text say their schema version."""
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **{key: weights[key] for key in sorted(weights)})  # stored: loads 5 x faster
     atomic_write(folder / WEIGHTS, buffer.getvalue())
     if intervals is not None:
         atomic_write(folder / INTERVALS, as_manifest({**_VERSION, **intervals}).encode())
-    atomic_write(folder / MANIFEST, as_manifest({**_VERSION, **manifest, FILES: described(folder)}).encode())
+    said = as_manifest({**_VERSION, **manifest, FILES: described(folder), SEAL: ""})
+    atomic_write(folder / MANIFEST, sealed(said).encode())
 
 
 @contextmanager

@@ -5,18 +5,21 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import predictor
 from predictor.cli import main
 from predictor.errors import SpecError
 from predictor.estimators.artifact import ArtifactSet, default_artifacts, load_artifacts, load_estimator
-from predictor.estimators.stored import FILES, MANIFEST, WEIGHTS, described, read_weights
+from predictor.estimators.stored import FILES, MANIFEST, SEAL, WEIGHTS, described, read_weights
 from predictor.training.publish import write_estimator
 
 MEMBER = "memory-bound"
@@ -113,7 +116,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut": (lambda f: (f / WEIGHTS).write_bytes((f / WEIGHTS).read_bytes()[:-100]), "expected"),
     "empty": (lambda f: (f / WEIGHTS).write_bytes(b""), "0 bytes, expected"),
     "oversized": (lambda f: oversized(f / WEIGHTS), "1,000,000,000,000 bytes, expected"),
-    "absent": (lambda f: (f / WEIGHTS).unlink(), "cannot be read"),
+    "absent": (lambda f: (f / WEIGHTS).unlink(), "No such file"),
     "a folder": (lambda f: ((f / WEIGHTS).unlink(), (f / WEIGHTS).mkdir()), "expected"),
     "widths absent": (lambda f: (f / "intervals.json").unlink(), "intervals.json"),
     "widths cut": (lambda f: (f / "intervals.json").write_text("{}"), "intervals.json"),
@@ -232,3 +235,116 @@ def test_a_damaged_set_is_not_calibrated(folder: Path, tmp_path: Path, capsys: p
     err = capsys.readouterr().err
     assert "SHA-256" in err and err.count("\n") == 1
     assert not (tmp_path / "bad").exists()
+
+
+def test_a_constant_that_was_changed_by_hand_is_one_line(folder: Path) -> None:
+    """A manifest has the hash of its own text, wherever in it the change is."""
+    slowed(folder, 1.0)  # written by this version
+    name = folder / MEMBER / MANIFEST
+    whole = name.read_text()
+    assert forecast(folder) > 0.0
+    manifest = json.loads(whole)
+    key, value = next((k, v) for k, v in manifest["constants"].items() if isinstance(v, float))
+    for changed in (
+        whole.replace(json.dumps(value), json.dumps(value * 1.5), 1),
+        whole.replace(json.dumps(manifest[SEAL]), json.dumps("0" * 64)),
+        json.dumps({**manifest, "constants": {**manifest["constants"], key: value * 2.0}}),
+    ):
+        name.write_text(changed)
+        with pytest.raises(SpecError, match=f"is not what `tilecast train`.*{SEAL}") as caught:
+            forecast(folder)
+        assert "\n" not in str(caught.value)
+
+
+def test_every_shipped_manifest_that_has_a_hash_is_what_was_written() -> None:
+    shipped = load_artifacts()
+    assert isinstance(shipped, ArtifactSet)
+    for name in shipped.folders():
+        shipped.member_manifest(name)
+
+
+def with_weights(folder: Path, data: bytes) -> None:
+    """Other weights, with the hash that the manifest needs."""
+    member = folder / MEMBER
+    (member / WEIGHTS).write_bytes(data)
+    manifest = json.loads((member / MANIFEST).read_text())
+    manifest.pop(SEAL, None)
+    manifest[FILES] = described(member)
+    (member / MANIFEST).write_text(json.dumps(manifest))
+
+
+def npz(*arrays: tuple[str, bytes], packed: bool = False) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED) as archive:
+        for name, content in arrays:
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def npy(shape: str, dtype: str = "<f8", data: bytes = b"\0" * 8) -> bytes:
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+def test_weights_that_are_no_arrays_are_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bombs, shapes that no memory holds, encrypted and broken zips, names that are not there or twice."""
+    monkeypatch.setattr("predictor.estimators.stored.LARGEST_UNPACKED", 2**20)
+    whole = (folder / MEMBER / WEIGHTS).read_bytes()
+    encrypted = bytearray(npz(("a.npy", npy("(1,)"))))
+    encrypted[encrypted.find(b"PK\x01\x02") + 8] |= 1
+    twice = npz(("a.npy", npy("(1,)")), ("b.npy", npy("(1,)"))).replace(b"b.npy", b"a.npy")
+    cases = {
+        "bomb": npz(("a.npy", npy("(300000,)", data=b"\0" * 2_400_000)), packed=True),
+        "many small bombs": npz(*((f"{i}.npy", npy("(50000,)", data=b"\0" * 400_000)) for i in range(4)), packed=True),
+        "1e20 rows": npz(("a.npy", npy(f"({10**20},)"))),
+        "a product over 2**64": npz(("a.npy", npy("(4294967296,) * 2"))),
+        "2**40 x 2**40": npz(("a.npy", npy(f"({2**40}, {2**40})"))), "a size below 0": npz(("a.npy", npy("(-1,)"))),
+        "no numbers": npz(("a.npy", npy("(1,)", "|O"))), "no size": npz(("a.npy", npy("(1,)", "<U0"))),
+        "no shape": npz(("a.npy", npy("None"))), "a header of code": npz(("a.npy", npy("__import__('os')"))),
+        "encrypted": bytes(encrypted), "half": whole[: len(whole) // 2], "empty": b"", "no zip": b"PK" + b"\0" * 100,
+        "twice": twice, "other names": npz(("a.npy", npy("(1,)"))), "nothing": npz(),
+        "another format": npz(("a.npy", npy("(1,)").replace(b"NUMPY", b"NUMPX"))),
+    }  # fmt: skip
+    for name, data in cases.items():
+        with_weights(folder, data)
+        with pytest.raises(SpecError) as caught:
+            forecast(folder)
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000, name
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_changed_weights_are_refused_or_numbers(folder: Path, data: st.DataObject) -> None:
+    """Bytes of a zip changed, at random places."""
+    small = npz(("a.npy", npy("(4,)", data=bytes(range(32)))), ("b.npy", npy("(2, 2)", data=bytes(32))),
+                packed=data.draw(st.booleans()))  # fmt: skip
+    changed = bytearray(small)
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(0, len(small) - 1))] = data.draw(st.integers(0, 255))
+    with_weights(folder, bytes(changed))
+    manifest = json.loads((folder / MEMBER / MANIFEST).read_text())
+    try:
+        weights = read_weights(folder / MEMBER, manifest)
+    except SpecError as error:
+        said = str(error)
+    else:
+        said = " ".join(weights)
+        assert sum(array.nbytes for array in weights.values()) < 2**20
+    assert "\n" not in said
+
+
+def test_a_set_that_lacks_what_it_says_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names, lists and folders of a set's manifest: missing, of another kind, outside of the set."""
+    whole = json.loads((folder / MANIFEST).read_text())
+    first = whole["estimators"][0]
+    for changed in (
+        {k: v for k, v in whole.items() if k != "name"}, {**whole, "name": 5}, {**whole, "calibrated": None},
+        {**whole, "estimators": [{**first, "folder": "../set/memory-bound"}]},
+        {**whole, "estimators": [{**first, "folder": str(folder / MEMBER)}]},
+        {**whole, "estimators": [{**first, "folder": 7}]}, {**whole, "estimators": [{**first, "families": "gemm"}]},
+        {**whole, "estimators": [{"folder": MEMBER}]}, {**whole, "estimators": {}}, {**whole, "estimators": [None]},
+    ):  # fmt: skip
+        (folder / MANIFEST).write_text(json.dumps(changed))
+        assert main(["predict", *WORDS, "--artifacts", str(folder)]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("error: ") and said.count("\n") == 1

@@ -89,7 +89,8 @@ TRACING = frozenset({"torch", "transformers"})
 MICROBENCH_MAY = {
     "predictor.errors", "predictor.arguments", "predictor.units", "predictor.dtypes", "predictor.hardware",
     "predictor.ops", "predictor.measurement", "predictor.roofline", "predictor.tiling", "predictor.graph",
-    "predictor.sampling", "predictor.tracking", "predictor.files", "predictor.outputs", "predictor.yaml_reader",
+    "predictor.sampling", "predictor.tracking", "predictor.files", "predictor.archives", "predictor.outputs",
+    "predictor.yaml_reader",
     "predictor.frontends.torchvision_operators", "predictor",
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from predictor.archives import check_table
 from predictor.dtypes import DTYPES
 from predictor.errors import SpecError
 from predictor.files import parse_json
@@ -51,7 +52,9 @@ def run(root: Path) -> ImportResult:
 def _import_file(into: Collector, path: Path) -> None:
     pq, pd, pa = require("pyarrow.parquet"), require("pandas"), require("pyarrow")
     try:
-        table = pq.ParquetFile(path).read()
+        file = pq.ParquetFile(path)
+        check_table(path, file.metadata)
+        table = file.read()
         about = parse_json((table.schema.metadata or {}).get(b"tilecast") or b"{}", str(path))
     except (OSError, ValueError) as error:
         raise SpecError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
