@@ -74,6 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     artifacts = resolve(arguments.artifacts)
     with Parts(spec, arguments.out, str(artifacts or ""), arguments.restart) as parts:
+        changed = parts.outdated()
+        if changed:
+            print(f"inputs changed since: {changed:,} of the points that are kept are run again", file=sys.stderr)
         already = _run(parts, arguments, artifacts)
         note, failures = parts.first_note(), parts.failures()
         noted = parts.finish()

@@ -20,6 +20,7 @@ from predictor import __version__, outputs
 from predictor.errors import RequestError, TilecastError
 from predictor.files import atomic_write
 from predictor.sweep.answers import FAILED, Row, columns
+from predictor.sweep.inputs import Inputs
 from predictor.sweep.spec import Spec
 from predictor.training.extras import require
 
@@ -59,6 +60,9 @@ class Parts:
             "tilecast": __version__,
         }  # fmt: skip
         self._restart = restart
+        self._inputs = Inputs(artifacts or None)
+        # Before anything runs, so that no edit stands between what a worker reads and what is hashed.
+        self._keys = [self._inputs.key(self.points(number)) for number in self.numbers]
 
     def __enter__(self) -> Parts:
         self._check_folder()
@@ -128,14 +132,28 @@ class Parts:
         """Parts that are still to run: absent, or not what a sweep wrote."""
         return [number for number in self.numbers if self._read(number) is None]
 
+    def outdated(self) -> int:
+        """Points of parts that are there and follow from other inputs: a board, a model, a set or code of before."""
+        found = 0
+        for number in self.numbers:
+            try:
+                there = json.loads(self._path(number).read_bytes())
+                found += len(self.points(number)) * (there["key"] != self._keys[number])
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+        return found
+
     def write(self, number: int, rows: Sequence[Row]) -> None:
-        """Keep the rows of a part. Raises OSError (a full disk), and then there is nothing of it."""
+        """Keep the rows of a part. Raises OSError (a full disk), and RequestError where an input changed; then
+        there is nothing of it."""
         if [row["point"] for row in rows] != [self.first(number) + i for i in range(len(self.points(number)))]:
             raise TilecastError(f"part {number} has rows of other points")
-        atomic_write(self._path(number), json.dumps(list(rows)).encode())
+        self._inputs.check_same()
+        atomic_write(self._path(number), json.dumps({"key": self._keys[number], "rows": list(rows)}).encode())
 
     def finish(self) -> int:
         """Write the file, whole, drop the parts, and return how many points have a note."""
+        self._inputs.check_same()
         missing = self.missing()
         if missing:
             raise TilecastError(f"{len(missing)} parts are missing, the first of them {missing[0]}")
@@ -166,8 +184,11 @@ class Parts:
 
     def _read(self, number: int) -> list[Row] | None:
         try:
-            rows = json.loads(self._path(number).read_bytes())
-        except (OSError, ValueError):
+            there = json.loads(self._path(number).read_bytes())
+            rows = there["rows"] if there["key"] == self._keys[number] else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if not isinstance(rows, list):
             return None
         expected = range(self.first(number), self.first(number) + len(self.points(number)))
         try:
