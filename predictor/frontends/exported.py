@@ -372,8 +372,11 @@ def _flat(name: str) -> str:
     return name.replace(".", "_")
 
 
-def exported(path: Path) -> Exported:
-    """The module of an archive. SpecError, one line, for what is none."""
+def exported(path: Path, asked: Sequence[Input] = ()) -> tuple[Exported, list[torch.Tensor]]:
+    """The module of an archive, and inputs of the shapes that it was exported with, none where others are ``asked``.
+
+    SpecError, one line, for what is none; RequestError for inputs that it does not take.
+    """
     members = read_member(path, (*_GRAPHS, _SHARED), EXPECTED, _LARGEST_JSON)
     text = next((members[name] for name in _GRAPHS if name in members), None)
     if text is None:
@@ -382,7 +385,10 @@ def exported(path: Path) -> Exported:
     try:
         config = parse_json(members.get(_SHARED) or b"{}", f"{path}: {_SHARED}").get("config") or {}
         shared = {str(name): str(entry.get("path_name")) for name, entry in config.items()}
-        return Exported(program, shared, path.name)
+        made = Exported(program, shared, path.name)
+        if asked:
+            made.check(asked)
+        return made, [] if asked else made.examples()
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise SpecError(f"{path}: cannot be read as {EXPECTED} ({said})") from None

@@ -200,11 +200,8 @@ def of_exported(text: str, words: str | Sequence[str] | None) -> TracedModel:
     from predictor.frontends.exported import exported
 
     asked = inputs_of(words)
-    module = exported(path)
-    if asked:
-        module.check(asked)
-    given: Any = () if asked else (module.examples(), {})
-    found = traced_model(path.stem, Module(path.stem, lambda: (module, given), asked))
+    module, given = exported(path, asked)
+    found = traced_model(path.stem, Module(path.stem, lambda: (module, (given, {})), asked))
     found.traces.modes = ("forward",)  # what was exported is one mode of the module
     return found
 

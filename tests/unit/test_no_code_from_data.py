@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import predictor
 from predictor.cli import main
@@ -178,3 +181,30 @@ def test_a_config_brings_no_code_and_no_weights(tmp_path: Path, monkeypatch: pyt
     with no_code(), pytest.raises(RequestError, match="code or weights of its own"):
         torch.load(pickle_file, weights_only=False)
     assert not (tmp_path / "ran").exists()
+
+
+#: What stands in a changed place of a graph's JSON.
+ODD = st.sampled_from(
+    (-1, 0, 2**31, 10**20, 0.5, math.nan, True, None, "", "nonsense", [], {}, {"as_int": -5}, {"as_name": "x"},
+     {"as_tensor": {"name": "x"}}, "torch.ops.aten.unbind.int", "torch.os.getcwd")
+)  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_changed_archive_is_refused_or_forecast(archive: Path, tmp_path: Path, data: st.DataObject) -> None:
+    def change(program: dict[str, Any]) -> None:
+        at: Any = program["graph_module"]
+        while isinstance(at, dict | list) and at:
+            key = data.draw(st.sampled_from(sorted(at) if isinstance(at, dict) else range(len(at))))
+            if not isinstance(at[key], dict | list) or not at[key] or data.draw(st.integers(0, 9)) == 0:
+                at[key] = data.draw(ODD)
+                return
+            at = at[key]
+
+    path = rewritten(archive, tmp_path / "changed.pt2", of_graph(change))
+    try:
+        said = f"{predictor.predict(str(path), 'h100', artifacts='roofline').latency_s:g} s"
+    except RequestError as error:
+        said = str(error)
+    assert said and "\n" not in said
