@@ -7,6 +7,7 @@ edited between them gives other rows.
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import json
 import re
@@ -19,6 +20,7 @@ from typing import Any
 
 from predictor.errors import RequestError
 from predictor.estimators.artifact import default_artifacts
+from predictor.files import note_read
 
 #: Files of the package that a forecast may depend on, and packages beside it.
 _CODE = (".py", ".yaml", ".json", ".csv")
@@ -71,6 +73,8 @@ class Inputs:
 
     def _digest(self, path: Path) -> str:
         if path not in self._known:
+            with contextlib.suppress(OSError):
+                note_read(path)  # so that the table is not written there
             self._known[path] = (_stamp(path), _sha256(path))
         return self._known[path][1]
 

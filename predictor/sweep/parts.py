@@ -65,6 +65,7 @@ class Parts:
         self._keys = [self._inputs.key(self.points(number)) for number in self.numbers]
 
     def __enter__(self) -> Parts:
+        outputs.guarded("--out", self.out)
         self._check_folder()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = (self.folder / _LOCK).open("w")

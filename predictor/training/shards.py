@@ -20,6 +20,8 @@ from predictor.training.extras import require
 
 Frame = Any
 
+#: Of a shard's metadata: what says where its rows are from.
+KEY = b"tilecast"
 #: No shard is larger (bytes); one that would be is cut into parts of at most so many. Chosen by hand, not from data,
 #: for a repository's sake.
 LARGEST = 5_000_000
@@ -80,7 +82,7 @@ def _write(part: Frame, path: Path, about: Mapping[str, Any]) -> None:
     table = dataset.to_table(kept)
     for name in single:
         table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.float32()))
-    table = table.replace_schema_metadata({b"tilecast": json.dumps(facts).encode()})
+    table = table.replace_schema_metadata({KEY: json.dumps(facts).encode()})
     encodings = dict.fromkeys(single, "BYTE_STREAM_SPLIT") | {"source_row": "DELTA_BINARY_PACKED"}
     dataset.replace_file(path, lambda name: pq.write_table(
         table, name, compression="zstd", compression_level=_LEVEL, row_group_size=max(1, len(kept)),

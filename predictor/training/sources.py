@@ -7,6 +7,7 @@ fetched file with another hash is refused: what was measured is then not what th
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ import yaml
 
 from predictor.errors import RequestError, SpecError, TilecastError, unknown_name
 from predictor.training import shards
+from predictor.training.extras import require
 from predictor.training.importers import import_parts
 
 _HERE = Path(__file__).resolve().parent.parent
@@ -114,6 +116,9 @@ def import_to_shards(source: Source, root: Path, folder: Path) -> Fetched:
             yield part.frame
 
     about = {"source": source.name, "origin": source.short}
+    for path in sorted(folder.glob("*.parquet")):
+        if path.stat().st_size and _source_of(path) != source.name:
+            raise RequestError(f"{path}: is there, and no shard of {source.name}; expected another --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".") as temporary:
@@ -125,6 +130,15 @@ def import_to_shards(source: Source, root: Path, folder: Path) -> Fetched:
     except OSError as error:
         raise RequestError(f"cannot write {folder}: {error.strerror or error}") from None
     return Fetched(tuple(written), rows, skipped)
+
+
+def _source_of(path: Path) -> str:
+    """The source that a shard names, of whatever schema version; "" for a file that is none."""
+    try:
+        about = (require("pyarrow.parquet").read_schema(path).metadata or {}).get(shards.KEY)
+        return str(json.loads(about or b"")["source"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def check(source: Source, root: Path) -> None:

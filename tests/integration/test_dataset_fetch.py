@@ -120,3 +120,16 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
     assert fetch("vtrain", "--from", upstream, "--out", out) == 1
     assert "git is not installed" in one_line(capsys)
     assert not out.exists()
+
+
+def test_a_file_that_is_no_shard_of_the_source_stays(upstream: Path, pinned: str, tmp_path: Path) -> None:
+    """A user's rows in the folder of a source are not deleted; shards of the source are replaced."""
+    out = tmp_path / "out"
+    assert fetch("vtrain", "--from", upstream, "--out", out) == 0
+    before = {path: path.read_bytes() for path in (out / "vtrain").iterdir()}
+    mine = out / "vtrain" / "mine.parquet"
+    mine.write_bytes(b"hours of measuring")
+    assert fetch("vtrain", "--from", upstream, "--out", out) == 2
+    assert mine.read_bytes() == b"hours of measuring" and all(p.read_bytes() == data for p, data in before.items())
+    mine.unlink()
+    assert fetch("vtrain", "--from", upstream, "--out", out) == 0

@@ -112,3 +112,12 @@ def test_an_input_that_changes_under_way_ends_the_sweep(folder: Path) -> None:
                 act()
     with Parts(spec, Path("a.csv"), "roofline") as parts:
         assert parts.outdated() == 2 and parts.missing() == [0]
+
+
+def test_a_table_is_not_written_over_what_a_point_reads(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("shares.csv").write_text(",".join("1" * 8))
+    Path("spec.yaml").write_text("model: mixtral-8x7b\ngpu: h100\nrouting: shares.csv\n")
+    for more in ((), ("--force",)):
+        assert main(("sweep", "spec.yaml", "--out", "shares.csv", *more)) == 2
+        assert capsys.readouterr().err.count("\n") == 1 and Path("shares.csv").read_text() == ",".join("1" * 8)
+    assert not Path("shares.csv.parts").exists()
