@@ -193,6 +193,10 @@ def _unlockable(path: Path, error: OSError) -> StorageError:
     )
 
 
+#: How the line of a holder begins.
+_SIGNED = b"process "
+
+
 class FolderLock:
     """One collector a device's folder, by flock on `.lock`: the kernel lets go of it however the process ends."""
 
@@ -236,6 +240,9 @@ class FolderLock:
     def _sign(self) -> None:
         """Who holds the lock, for the other's error line. The lock holds where a full disk refuses to write it."""
         try:
+            there = os.pread(self._handle, len(_SIGNED), 0)
+            if there and there != _SIGNED:  # a file of somebody else, which is locked and stays
+                return
             os.ftruncate(self._handle, 0)
             os.pwrite(self._handle, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
         except OSError:

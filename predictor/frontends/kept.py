@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import metadata
@@ -16,6 +17,9 @@ from predictor import __version__
 from predictor.errors import RequestError
 from predictor.graph.recording import Recording
 from predictor.graph.saved_graph import VERSION, load_recording, save_recording
+
+#: Characters of a name in that of a file, below what file systems take: chosen by hand, not from data.
+_LONGEST = 80
 
 
 def cache_folder() -> Path:
@@ -31,7 +35,8 @@ def kept_or(make: Callable[[], Recording], name: str, key: Sequence[Any], packag
     what records here."""
     versions = [_version(each) for each in ("torch", *packages)]
     text = json.dumps([*key, versions, VERSION, __version__, _recorder()], sort_keys=True, default=str)
-    path = cache_folder() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+    plain = re.sub(r"[^\w.-]+", "_", name)[:_LONGEST]  # a file of a pipeline chooses the name of a part
+    path = cache_folder() / f"{plain}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
     try:
         if path.is_file():
             return load_recording(path)

@@ -8,7 +8,7 @@ import pytest
 from microbench_cases import row_of
 
 from microbench.case import Case
-from microbench.storage import Journal, StorageError, encode, write_atomic
+from microbench.storage import FolderLock, Journal, StorageError, encode, write_atomic
 from microbench.store import Store
 from predictor.ops import Softmax
 
@@ -72,3 +72,12 @@ def test_a_file_system_without_locks_is_one_line(tmp_path: Path, monkeypatch: py
     with pytest.raises(StorageError, match="cannot be locked") as caught:
         opened(tmp_path)
     assert "\n" not in str(caught.value) and "microbench merge" in str(caught.value)
+
+
+def test_a_lock_of_somebody_else_stays(tmp_path: Path) -> None:
+    """A folder that is no data set's may have a file of that name."""
+    (tmp_path / ".lock").write_bytes(b"mine\n")
+    lock = FolderLock(tmp_path)
+    lock.acquire()
+    lock.release()
+    assert (tmp_path / ".lock").read_bytes() == b"mine\n"

@@ -208,3 +208,16 @@ def test_a_changed_archive_is_refused_or_forecast(archive: Path, tmp_path: Path,
     except RequestError as error:
         said = str(error)
     assert said and "\n" not in said
+
+
+def test_a_recording_is_kept_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever name a part of a pipeline has."""
+    from predictor.frontends.kept import kept_or
+    from predictor.graph.graph import Graph
+    from predictor.graph.recording import Recording
+
+    monkeypatch.setenv("TILECAST_CACHE", str(tmp_path / "cache"))
+    made = Recording("a", "forward", "bf16", Graph(()), 0, 0, 0.0, batch=1, tokens=1)
+    for name in ("pipe: ../../../evil", "/evil", "a\0b", "x" * 400):
+        assert kept_or(lambda: made, name, [name], ()) is made
+    assert len([*(tmp_path / "cache").glob("*.json")]) == 4 and [p.name for p in tmp_path.iterdir()] == ["cache"]
