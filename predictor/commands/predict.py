@@ -105,8 +105,8 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         "--software",
         default="",
         metavar="WORDS",
-        help="the engine's age, as 'vllm 0.24' or 'vllm 2023' (what was out by the middle of that year; default: the"
-        " newest that is known)",
+        help="the engine's age, as 'vllm 0.24', 'vllm 2023' (what was out by the middle of that year), 'vllm 2024-11'"
+        " or 'vllm nightly-20260402' (default: the newest that is known)",
     )
     add("--optimizer", default="adam", metavar="NAME", help=f"{', '.join(OPTIMIZERS)} (train; default adam)")
     add(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from predictor.errors import RequestError
 
-#: "0.24.0", "0.6.6.post1", "1.3.0rc20", "0.20.1.dev3+gabc": numbers with points between; a pre-release is the release.
-_VERSION = re.compile(r"(\d+(?:\.\d+)*)(?:\.?(?:post|dev|rc)\d*)?(?:\+[\w.]+)?", re.ASCII)
+#: Builds of a development branch: "nightly", "nightly-20260402", "latest", "main".
+_NIGHTLY = re.compile(r"(?:nightly|latest|main)(?:[-_.][\w.-]*)?", re.ASCII)
+#: Longest text that is read as a version: a guard, chosen by hand, not from data.
+_LONGEST = 64
 
 
 class Release(Protocol):
@@ -32,7 +35,7 @@ def as_of(releases: Sequence[R], version: str = "") -> R:
 
 def age(releases: Sequence[R], version: str = "") -> int:
     """How many of ``releases`` came after the one as of ``version``: 0 for the newest."""
-    if not version:
+    if not version or is_nightly(version):
         return 0
     asked = numbers(version)
     return min(len(releases) - 1, sum(numbers(one.version) > asked for one in releases))
@@ -40,17 +43,41 @@ def age(releases: Sequence[R], version: str = "") -> int:
 
 def is_version(text: str) -> bool:
     """Whether `as_of` reads it: tables hold words ("unknown") as well."""
-    return _VERSION.fullmatch(text) is not None
+    return is_nightly(text) or _parsed(text) is not None
+
+
+def is_nightly(text: str) -> bool:
+    """Whether it names builds of a development branch, which stand for the newest release that is listed."""
+    return _NIGHTLY.fullmatch(text.lower()) is not None
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """ "0.24" and "0.6.6.post1" as numbers to compare; "0.24.0" is 0.24. RequestError for a version that is none."""
+    """ "0.24", "v0.15.1", "0.6.6.post1" and "1.2.0rc6.post2" as numbers to compare; "0.24.0" is 0.24.
+
+    Versions are those of PEP 440, with or without a build behind them as tags of containers have it ("0.5.9-cu130"). A
+    pre-release, a post-release and a local build are the release. RequestError for a version that is none.
+    """
     if not version:
         return ()
-    found = _VERSION.fullmatch(version)
+    found = _parsed(version)
     if found is None:
-        raise RequestError(f"version {version!r}: expected numbers with points between them, such as 0.24.0")
-    parts = [int(word) for word in found[1].split(".")]
-    while parts and not parts[-1]:
-        parts.pop()
-    return tuple(parts)
+        raise RequestError(f"version {version[:_LONGEST]!r}: expected numbers with points between them, such as 0.24.0")
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> tuple[int, ...] | None:
+    """The numbers of a release without zeros at their end; None for what is no version."""
+    from packaging.version import InvalidVersion, Version  # a run whose engine has no age does without
+
+    if len(text) > _LONGEST or not text.isascii():
+        return None
+    for said in (text, text.partition("-")[0]):
+        try:
+            parts = list(Version(said).release)
+        except InvalidVersion:
+            continue
+        while parts and not parts[-1]:
+            parts.pop()
+        return tuple(parts)
+    return None

@@ -1,7 +1,8 @@
 """The age of an engine as a person says it: "vllm 0.24", "vllm 2023", or "0.24" where the engine is named elsewhere.
 
-A year stands for what had been released by its middle. What is older than every release that is listed is the first,
-what is newer the last, and `remark` says so.
+A year stands for what had been released by its middle, a month ("2024-11") for what had been by its end, and a nightly
+build with a date ("nightly-20260402") for the newest release of its month; one without a date is the newest that is
+listed. What is older than every release that is listed is the first, what is newer the last, and `remark` says so.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from functools import lru_cache
 from predictor.engines.base import CALLS, Engine
 from predictor.engines.pytorch import EAGER
 from predictor.engines.registry import engine, names
-from predictor.engines.releases import is_version, numbers
+from predictor.engines.releases import is_nightly, is_version, numbers
 from predictor.errors import RequestError, nearest
 
 _YEAR = re.compile(r"20\d\d", re.ASCII)
+_MONTH = re.compile(r"20\d\d-(?:0[1-9]|1[0-2])", re.ASCII)
+#: The date in the name of a nightly build: 20260402 or 2026-04-02.
+_DATE = re.compile(r"[-_.](20\d\d)-?(0[1-9]|1[0-2])-?[0-3]\d(?![^-_.])", re.ASCII)
 #: The month in the middle of a year, by definition.
 _MIDDLE = "-06"
 
@@ -45,8 +49,11 @@ def remark(execution: str, software: str) -> str:
     if len(releases) < 2:
         return f"--software {software!r}: releases of {asked.name} are not told apart."
     first, last = releases[0], releases[-1]
-    if _YEAR.fullmatch(said):
-        older, newer = said < first.since[:4], said > last.since[:4]
+    month = _month(said)
+    if is_nightly(said):
+        older, newer = "" < month < first.since, month >= last.since or not month
+    elif month:
+        older, newer = said < first.since[: len(said)], said[:4] > last.since[:4]
     else:
         older = numbers(said) < numbers(first.version)
         newer = numbers(said)[: len(numbers(last.version))] > numbers(last.version)
@@ -59,7 +66,18 @@ def remark(execution: str, software: str) -> str:
 @lru_cache(maxsize=256)
 def _running(execution: str, software: str) -> Engine:
     asked, said = _read(execution, software)
-    return asked.as_of(_version(asked, said) if _YEAR.fullmatch(said) else said)
+    month = _month(said)
+    return asked.as_of(_version(asked, month) if month else said)
+
+
+def _month(said: str) -> str:
+    """The month that ``said`` stands for, "2023-06" for 2023; "" for a version, and a nightly build without a date."""
+    if _YEAR.fullmatch(said):
+        return said + _MIDDLE
+    if _MONTH.fullmatch(said):
+        return said
+    date = _DATE.search(said) if is_nightly(said) else None
+    return f"{date[1]}-{date[2]}" if date else ""
 
 
 def _read(execution: str, software: str) -> tuple[Engine, str]:
@@ -75,7 +93,7 @@ def _read(execution: str, software: str) -> tuple[Engine, str]:
             raise RequestError(_wrong(execution, software, named[0].name if named else ""))
         asked = named[0]
     releases = asked.vintages()
-    if last and not _YEAR.fullmatch(last) and len(releases) > 1:
+    if last and not _month(last) and not is_nightly(last) and len(releases) > 1:
         newest = releases[-1].version
         if numbers(last)[:1] > (numbers(newest)[0] + 1,):
             raise RequestError(
@@ -85,10 +103,10 @@ def _read(execution: str, software: str) -> tuple[Engine, str]:
     return asked, last
 
 
-def _version(asked: Engine, year: str) -> str:
-    """The newest release by the middle of ``year``, the first that is listed where all are newer."""
+def _version(asked: Engine, month: str) -> str:
+    """The newest release by ``month``, the first that is listed where all are newer."""
     releases = asked.vintages()
-    older = [each.version for each in releases if each.since <= year + _MIDDLE]
+    older = [each.version for each in releases if each.since <= month]
     return older[-1] if older else releases[0].version if releases else ""
 
 

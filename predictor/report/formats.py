@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from predictor.engines.memory import BASES
+from predictor.engines.releases import is_version
 from predictor.simulate.memory import Memory
 from predictor.workload import CHECKPOINT, Workload
 
@@ -134,7 +135,7 @@ def release_of(work: Workload) -> str:
 def execution_words(work: Workload) -> str:
     """What runs the model, and the release that ``--software`` stands for: "vllm as of 2023 (release 0.2)"."""
     said = work.software.split()[-1:]
-    if not said or not said[0][0].isdigit():
+    if not said or not is_version(said[0]):
         return work.execution
     release = release_of(work)
     told = f" (release {release})" if release and release != said[0] else ""

@@ -45,6 +45,43 @@ def test_a_release_that_nobody_listed_is_said(execution: str, software: str, sai
     assert (found in notes) if found else not any("--software" in note for note in notes)
 
 
+#: What tools and tags of containers call releases -> the version that it stands for. All were refused until 2026-11.
+SPELLED = {
+    "vllm v0.15.1": "0.15.1", "v0.15.1": "0.15.1", "V0.15.1": "0.15.1", "vllm 0.11.0.dev17+g1a2b3c": "0.11",
+    "sglang 0.5.8.post1": "0.5.8", "sglang v0.5.9-cu130": "0.5.9", "sglang v0.5.5.post3-rocm700-mi30x": "0.5.5",
+    "tensorrt_llm 1.2.0rc6.post2": "1.2", "tensorrt_llm 1.2.0rc6": "1.2", "tensorrt_llm 1.1.0rc2.post2": "1.1",
+    "pytorch 2.8.0a0+34c6371d24.nv25.08": "2.8", "pytorch 2.7.1+cu128": "2.7.1",
+}  # fmt: skip
+
+
+def test_releases_as_tools_spell_them() -> None:
+    for software, version in SPELLED.items():
+        name = software.split()[0] if " " in software else "vllm"
+        plain = engines.running("eager", f"{name} {version}")
+        assert engines.running("eager" if " " in software else "vllm", software) is plain, software
+
+
+def test_a_nightly_build_is_the_newest_release_of_its_date() -> None:
+    """Without a date, or with one behind the newest that is listed, it is that one, and the answer says so."""
+    newest = "the newest release of vllm that is known, 0.24, answers for it"
+    for software in ("nightly", "vllm nightly", "vllm latest", "vllm nightly-20991231", "vllm nightly-1a2b3c4d"):
+        assert engines.running("vllm", software) is engines.engine("vllm"), software
+        assert newest in remark("vllm", software), software
+    for software in ("vllm nightly-20241120", "vllm nightly_main_20241120", "vllm nightly-2024-11-20", "vllm 2024-11"):
+        running = engines.running("vllm", software)
+        assert running is not engines.engine("vllm") and not remark("vllm", software), software
+        vintage = running.vintage()
+        assert vintage is not None and vintage.since <= "2024-11", software
+    assert "as of nightly (release 0.24)" in execution_words(step(execution="vllm", software="nightly").workload)
+
+
+@pytest.mark.parametrize("software", ["vllm 0.2x", "vllm v", "vllm 1..2", "vllm nightlyish", "vllm 9" + "9" * 5000])
+def test_what_is_no_release_is_refused_in_one_line(software: str) -> None:
+    with pytest.raises(RequestError, match="expected") as caught:
+        engines.running("vllm", software)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("software", ["vllm 99", "99.1", "vllm 1999"])
 def test_a_version_that_cannot_be_is_refused(software: str) -> None:
     with pytest.raises(RequestError, match=r"expected a release of vllm such as 0\.24, .* or a year") as caught:
