@@ -1,4 +1,5 @@
-"""The parser of every command line: an error is one line and an exception, and a number is written in digits."""
+"""The parser of every command line: an error is one line and an exception, a number is written in digits, and an option
+that takes one value is given once."""
 
 from __future__ import annotations
 
@@ -6,13 +7,30 @@ import argparse
 import contextlib
 import math
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from predictor.errors import RequestError
+from predictor import __version__
+from predictor.errors import RequestError, nearest
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 _NUMBER = re.compile(r"[0-9.eE+-]{1,100}", re.ASCII)
+
+
+class Once(argparse.Action):
+    """Stores a value as argparse does, and refuses a second one: the first would be lost without a word."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        if option is not None and isinstance(parser, Parser):
+            if self.dest in parser.given:
+                raise argparse.ArgumentError(
+                    self, f"given twice, as {parser.given[self.dest]!s} and {values!s}; expected once"
+                )
+            parser.given[self.dest] = values
+        setattr(namespace, self.dest, values)
 
 
 class Parser(argparse.ArgumentParser):
@@ -20,14 +38,44 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **words: Any) -> None:
         super().__init__(*args, **words)
+        self.given: dict[str, Any] = {}  # options of the line that is being read -> their values
+        self.register("action", None, Once)
+        self.register("action", "store", Once)
         self.register("type", int, whole_number)
         self.register("type", float, number)
         self.register("type", Path, some_path)
         # "-3us" is a wrong value and no option, so that the line says what is wrong with it.
         self._negative_number_matcher = re.compile(r"-\.?[0-9]", re.ASCII)
+        if self.add_help:
+            text = f"tilecast {__version__}"
+            self.add_argument("--version", action="version", version=text, help="print the version")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As argparse's; an option that is none is named first, with the nearest one, before what else is missing."""
+        self.given = {}
+        if args is not None:
+            for option in _options(args, to_first_word=self._subparsers is not None):
+                if option not in self._option_string_actions:
+                    self._refuse(option)
+        return super().parse_known_args(args, namespace)
+
+    def _refuse(self, option: str) -> NoReturn:
+        names = [name.removeprefix("--") for name in self._option_string_actions if name.startswith("--")]
+        close = [f"--{name}" for name in nearest(option.removeprefix("--"), names, n=2)]
+        self.error(f"no option {option}" + (f"; nearest: {', '.join(close)}" if close else ""))
 
     def error(self, message: str) -> NoReturn:
         raise RequestError(f"{self.prog}: {message} (see {self.prog} --help)")
+
+
+def _options(words: Sequence[str], to_first_word: bool) -> Iterator[str]:
+    """The long options of a line, without their values; ``to_first_word``: those before the verb alone."""
+    for word in words:
+        if word == "--" or (to_first_word and not word.startswith("-")):
+            return
+        name = word.partition("=")[0]
+        if name.startswith("--") and " " not in name:
+            yield name
 
 
 def whole_number(text: str) -> int:

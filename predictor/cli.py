@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from predictor import __version__, outputs
+from predictor import outputs
 from predictor.arguments import Parser
 from predictor.errors import TilecastError, one_line, unknown_name
 
@@ -83,7 +83,6 @@ def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser._optionals.title = "Options"
-    parser.add_argument("--version", action="version", version=f"tilecast {__version__}")
     verbs = parser.add_subparsers(
         dest="verb", metavar="VERB", required=True, parser_class=Parser, prog="tilecast", help=argparse.SUPPRESS
     )

@@ -67,6 +67,12 @@ RECIPES = ("fp8_current", "fp8_row")
 BASES = ("nf4", "int4_wo", "int4_wo_g64", "int4_wo_g32", "nvfp4_wo", "int8_wo", "fp8_wo")
 #: dtypes that have a peak on some GPU and no estimator or graph yet
 LATER = ("int4", "fp4", "fp64")
+#: What tools call formats that have several here, or none -> the nearest words, the likeliest first.
+_NEAREST: Mapping[str, tuple[str, ...]] = {
+    "int4": ("int4_wo",), "w4a16": ("int4_wo",), "awq": ("int4_wo",), "gptq": ("int4_wo",), "gptq_marlin": ("int4_wo",),
+    "awq_marlin": ("int4_wo",), "fp4": ("nvfp4", "mxfp4"), "w8a16": ("int8_wo", "fp8_wo"), "w8a8": ("int8", "fp8"),
+    "fp64": ("fp32",), "bitsandbytes": ("nf4",), "bnb": ("nf4",), "smoothquant": ("int8",),
+}  # fmt: skip
 
 #: The words that run the same weights on a GPU without the units of a word: unpacked to 16 bit.
 _WEIGHT_ONLY: Mapping[str, str] = {"fp8": "fp8_wo", "fp8_static": "fp8_wo", "fp8_block": "fp8_wo", "nvfp4": "nvfp4_wo"}
@@ -90,6 +96,19 @@ class Precision:
         return self.activation in ("bf16", "fp16")
 
 
+def dtype_word(text: str | None) -> str | None:
+    """The word of `SUPPORTED` that ``text`` spells another way, else ``text``: "BF16", "torch.float16", "fp8-e4m3".
+
+    >>> dtype_word("BF16"), dtype_word("torch.float16"), dtype_word("int4")
+    ('bf16', 'fp16', 'int4')
+    """
+    if not isinstance(text, str) or text in _MEANINGS:
+        return text
+    word = text.strip().lower().removeprefix("torch.").replace("-", "_").replace(" ", "_")
+    word = ALIASES.get(word, word)
+    return word if word in _MEANINGS else text
+
+
 def precision(dtype: str, gpu: GPUSpec) -> Precision:
     """The precision that ``dtype`` names, checked against what ``gpu`` can do; UnsupportedError otherwise."""
     means = _meaning(dtype, gpu)
@@ -102,11 +121,10 @@ def precision(dtype: str, gpu: GPUSpec) -> Precision:
 
 def _meaning(dtype: str, gpu: GPUSpec) -> Meaning:
     """What a word means; UnsupportedError for one that is none, or that ``gpu`` has no units for."""
-    if isinstance(dtype, str) and dtype in LATER:
-        raise UnsupportedError(f"dtype {dtype!r} is not built yet: expected one of {', '.join(SUPPORTED)}")
     if not isinstance(dtype, str) or dtype not in _MEANINGS:
-        close = nearest(ALIASES.get(str(dtype).lower(), str(dtype)), SUPPORTED, 1)
-        tail = f"; nearest: {close[0]}" if close else ""
+        word = str(dtype).strip().lower().replace("-", "_")
+        close = _NEAREST.get(word) or nearest(ALIASES.get(word, str(dtype)), SUPPORTED, 1)
+        tail = f"; nearest: {', '.join(close)}" if close else ""
         raise UnsupportedError(f"unknown dtype {dtype!r}: expected one of {', '.join(SUPPORTED)}{tail}")
     lacking = _lacking(dtype, gpu)
     if lacking:

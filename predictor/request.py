@@ -22,7 +22,7 @@ from predictor.networks.traced import recorded, traced_model
 from predictor.number_formats import Cache, cached, numbers_of
 from predictor.ops.routing import RANDOM
 from predictor.parallelism import Parallelism
-from predictor.precision import default_attention
+from predictor.precision import default_attention, dtype_word
 from predictor.routing import router_of
 from predictor.run import Run
 from predictor.words import (
@@ -116,6 +116,9 @@ class Request:
         ``selector``: the estimators, in place of those of ``artifacts``. Raises RequestError (or one of its kinds), one
         line, for a request that cannot be answered.
         """
+        word = dtype_word(self.dtype)
+        if word != self.dtype:
+            return replace(self, dtype=word).run(selector)
         config = self.model if isinstance(self.model, ModelConfig) else model_of(self.model, self.input)
         config = with_plan(config, self.tp_plan)
         instead = (

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictor.commands.predict import add_words, asked_words
-from predictor.errors import RequestError, TilecastError, unknown_name
+from predictor.commands.prices import add_price, read_prices
+from predictor.errors import RequestError, TilecastError
 from predictor.outputs import PICTURE, output_argument
 
 if TYPE_CHECKING:
-    from predictor.hardware.gpu import GPUSpec
     from predictor.report.compare import Entry
 
 EXAMPLES = """examples:
@@ -23,9 +22,6 @@ EXAMPLES = """examples:
   tilecast compare --model gpt2-large --gpu all --dtype fp32 --out gpus.svg
 """
 
-#: Dollars an hour of one GPU beyond which a price is a slip of the keyboard.
-LARGEST_PRICE = 1e5
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `compare`: those of `predict`, with lists of models or GPUs."""
@@ -34,11 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", required=True, metavar="M,...", help="names of `tilecast models` or config.json files, with commas")
     add("--gpu", required=True, metavar="G,...", help="names of `tilecast gpus` or YAML files; all: the catalogue")
     add_words(parser)
-    add(
-        "--price",
-        metavar="G=PRICE,...",
-        help="dollars an hour of one GPU: h100=2.99,a100=1.29, or a YAML file of such lines; adds the cost",
-    )
+    add_price(parser, "adds the cost")
     output_argument(parser, "--out", PICTURE, metavar="FILE", help="a picture: .svg, .png or .pdf (needs matplotlib)")
     add("--json", action="store_true", help="print the answer as JSON (docs/json-schema.md)")
 
@@ -55,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.out is not None:
         check_picture(Path(arguments.out))
-    entries = compare(models, gpus, asked_words(arguments), arguments.price)
+    entries = compare(models, gpus, asked_words(arguments), arguments.price or ())
     if all(entry.answer is None for entry in entries):
         raise _nothing_to_show(entries)
     if arguments.out is not None:
@@ -71,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def compare(models: list[str], gpus: list[str], words: Mapping[str, Any], price: str | None) -> list[Entry]:
+def compare(models: list[str], gpus: list[str], words: Mapping[str, Any], price: Sequence[str]) -> list[Entry]:
     """One entry a model and GPU, the fastest first; one that cannot be forecast keeps the reason.
 
     ``words`` are keyword arguments of `predictor.predict`. Raises RequestError for a name that does not exist and for
@@ -133,69 +125,3 @@ def _nothing_to_show(entries: list[Entry]) -> RequestError:
         f"{names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}: {why}" for why, names in of.items()
     )
     return RequestError(f"none of {len(entries)} can be forecast: {shown}")
-
-
-# --------------------------------------------------------------------------------------------------------- prices
-
-
-def read_prices(text: str, compared: list[GPUSpec]) -> dict[str, float]:
-    """GPU id -> dollars an hour of one GPU, of ``name=price,...`` or a YAML file that maps names to prices.
-
-    A name is the id of a GPU that is ``compared``, or any name of the catalogue. Raises RequestError, one line, for
-    what is no price, an unknown name, and a GPU that has two.
-    """
-    from predictor.hardware.gpu import all_names, load_gpu
-
-    where, pairs = f"--price {text}", _pairs(text)
-    ids = {spec.id for spec in compared}
-    found: dict[str, float] = {}
-    for name, raw in pairs:
-        try:
-            key = name if name in ids else load_gpu(name).id
-        except RequestError:
-            raise unknown_name("GPU", name, sorted({*ids, *all_names()}), f"in {where} a GPU of the comparison"
-                               " or a name of `tilecast gpus`") from None  # fmt: skip
-        if key in found:
-            raise RequestError(f"{where}: {key} has two prices; expected one")
-        found[key] = _price(name, raw, where)
-    if ids.isdisjoint(found):
-        raise RequestError(f"{where}: no price of a GPU that is compared ({', '.join(sorted(ids)[:5])})")
-    return found
-
-
-def _pairs(text: str) -> list[tuple[str, object]]:
-    if "=" not in text:
-        return _pairs_of_file(Path(text))
-    pairs: list[tuple[str, object]] = []
-    for part in text.split(","):
-        name, equals, value = (word.strip() for word in part.partition("="))
-        if not (name and equals and value):
-            raise RequestError(f"--price {text}: {part!r} is no price; expected NAME=DOLLARS, such as h100=2.99")
-        pairs.append((name, value))
-    return pairs
-
-
-def _pairs_of_file(path: Path) -> list[tuple[str, object]]:
-    from predictor.yaml_reader import read_yaml_file
-
-    expected = "h100=2.99,a100=1.29, or a YAML file with lines such as 'h100: 2.99'"
-    try:
-        document = read_yaml_file(path.expanduser(), expected, f"--price {path}")
-    except RuntimeError as error:  # the home of nobody
-        raise RequestError(f"--price {path}: cannot read it: {error}; expected {expected}") from None
-    if not isinstance(document, dict) or not document:
-        raise RequestError(f"--price {path}: found no prices; expected {expected}")
-    return [(str(name), value) for name, value in document.items()]
-
-
-def _price(name: str, raw: object, where: str) -> float:
-    try:
-        plain = isinstance(raw, (str, int, float)) and not isinstance(raw, bool) and str(raw).isascii()
-        value = float(str(raw)) if plain else math.nan
-    except (ValueError, OverflowError):
-        value = math.nan
-    if not 0.0 < value <= LARGEST_PRICE:
-        raise RequestError(
-            f"{where}: {str(raw)!r} is no price of {name}; expected dollars an hour of one GPU above 0, such as 2.99"
-        )
-    return value

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictor.commands.predict import add_values
+from predictor.commands.prices import add_price, read_prices
 from predictor.commands.tracked import resolve
 from predictor.errors import RequestError
 from predictor.outputs import PICTURE, by_ending, output_argument, table
 from predictor.workload import OPTIMIZERS
 
 if TYPE_CHECKING:
-    from predictor.hardware.gpu import GPUSpec
     from predictor.planning.search import Found
 
 EXAMPLES = """examples:
@@ -56,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " pp, vpp, dp, cp, ep, shard, micro_batch, recompute, schedule",
     )
     add("--objective", default="time", metavar="WHAT", help="time (default) or tokens-per-dollar (with --price)")
-    add("--price", metavar="DOLLARS", help="an hour of one GPU: 2.99, h100=2.99, or a YAML file of such lines")
+    add_price(parser, "for --objective tokens-per-dollar")
     add("--top", type=int, default=10, metavar="N", help="plans to list (default 10)")
     add("--explain", metavar="PLAN", help="what bounds a plan and what to change: its label, or its place in the list")
     add("--emit", metavar="LAUNCHER", help="the flags of the best plan (of that of --explain): megatron, torchtitan")
@@ -128,7 +127,7 @@ def _search(arguments: argparse.Namespace) -> Found:
 
     if arguments.objective not in OBJECTIVES:
         raise RequestError(f"--objective {arguments.objective!r}: expected one of {', '.join(OBJECTIVES)}")
-    if arguments.objective == DOLLARS and arguments.price is None:
+    if arguments.objective == DOLLARS and not arguments.price:
         raise RequestError(f"--objective {DOLLARS}: expected --price, dollars an hour of one GPU")
     if arguments.global_batch < 1:
         raise RequestError(f"--global-batch {arguments.global_batch}: expected at least 1")
@@ -139,7 +138,7 @@ def _search(arguments: argparse.Namespace) -> Found:
         dtype=arguments.dtype, attention=arguments.attention, optimizer=arguments.optimizer, system=arguments.system,
         memory_fraction=arguments.memory_fraction, artifacts=resolve(arguments.artifacts),
     )  # fmt: skip
-    dollars = None if arguments.price is None else _dollars(arguments.price, gpu)
+    dollars = read_prices(arguments.price, [gpu])[gpu.id] if arguments.price else None
     return search(
         asked, _counts(arguments.num_gpus), arguments.global_batch, read_only(arguments.only),
         objective=arguments.objective, dollars=dollars,
@@ -155,19 +154,6 @@ def _counts(text: str) -> tuple[int, ...]:
             raise RequestError(f"--num-gpus {text!r}: expected whole numbers from 1 to {LARGEST:,}, such as 64,128")
         found.append(int(word))
     return tuple(dict.fromkeys(found))
-
-
-def _dollars(text: str, gpu: GPUSpec) -> float:
-    """The price of a GPU: a number, or as `compare` takes it."""
-    try:
-        value = float(text)
-    except ValueError:
-        from predictor.commands.compare import read_prices
-
-        return read_prices(text, [gpu])[gpu.id]
-    if not 0.0 < value < math.inf:
-        raise RequestError(f"--price {text}: expected dollars an hour of one GPU above 0, such as 2.99")
-    return value
 
 
 def _write(found: Found, path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from predictor.commands.prices import add_price, read_prices
 from predictor.commands.serve_words import SERVER, add_goals, add_server, goals_of
 from predictor.errors import RequestError
 from predictor.outputs import PAGE, PICTURE, by_ending, output_argument, table
@@ -46,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--disaggregated", default=ALSO, metavar="WHICH",
         help=f"GPUs of their own for prompts: {', '.join(SPLITS)} (default {ALSO})",
     )  # fmt: skip
-    add("--price", metavar="G=PRICE", help="dollars an hour of one GPU, as h200=3.50; adds the cost")
+    add_price(parser, "adds the cost")
     add("--emit", metavar="ENGINE", help="print the commands that start the best plan of vllm, sglang or trtllm")
     add("--top", type=int, default=5, metavar="N", help="plans to list (default 5)")
     add("--simulate", type=int, default=3, metavar="N", help="plans to simulate, of the best (default 3; 0: none)")
@@ -149,13 +151,11 @@ def _repository(model: str) -> str:
     return next((name for name, own in aliases().items() if own == model and "/" in name), model)
 
 
-def _price(text: str | None, asked: Asked) -> float | None:
-    if text is None:
+def _price(texts: Sequence[str] | None, asked: Asked) -> float | None:
+    if not texts:
         return None
-    from predictor.commands.compare import read_prices
-
     spec = asked.request.board()
-    return read_prices(text, [spec])[spec.id]
+    return read_prices(texts, [spec])[spec.id]
 
 
 def _check(path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictor import outputs
+from predictor.arguments import Parser
 from predictor.errors import RequestError
 from predictor.units import parse_quantity
 
@@ -34,7 +35,7 @@ def add_server(parser: argparse.ArgumentParser, without: Collection[str] = ()) -
 
     parser.add_argument("--model", required=True, help="a name of `tilecast models`, or a Hugging Face config.json")
     parser.add_argument("--gpu", required=True, help="a name or alias of `tilecast gpus`, or a YAML file")
-    words = argparse.ArgumentParser(add_help=False)
+    words = Parser(add_help=False)
     add_words(words)
     for action in words._actions:
         if action.dest in SERVER and action.dest not in without:
@@ -76,6 +77,8 @@ def goals_of(arguments: argparse.Namespace) -> Goals:
         if value is None:
             found.append(None)
             continue
+        if _is_number(value):
+            raise RequestError(f"--{name} {value}: in which unit? expected a time such as {value}ms or {value}s")
         try:
             seconds = parse_quantity(value, "time")
         except RequestError as error:
@@ -84,6 +87,14 @@ def goals_of(arguments: argparse.Namespace) -> Goals:
             raise RequestError(f"--{name} {value}: expected a time above 0, such as 20ms")
         found.append(seconds)
     return Goals(*found)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def add_traffic(parser: argparse.ArgumentParser) -> None:

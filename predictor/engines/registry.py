@@ -58,13 +58,23 @@ def names() -> tuple[str, ...]:
 
 
 def engine(name: str) -> Engine:
-    """The engine called ``name``. RequestError, one line with the nearest name, where there is none."""
-    found = _built_in()[0].get(name) or _registered.get(name) if isinstance(name, str) else None
+    """The engine called ``name``, in any case and by what its software is called where that is one engine's ("trtllm").
+
+    RequestError, one line with the nearest name, where there is none.
+    """
+    found = _built_in()[0].get(name) or _registered.get(name) or _spelled(name) if isinstance(name, str) else None
     if found is None:
         close = nearest(name, names()) if isinstance(name, str) else ()
         tail = f"; nearest: {close[0]}" if close else ""
         raise RequestError(f"--execution {name!r}: expected one of {', '.join(names())}{tail}")
     return found
+
+
+def _spelled(name: str) -> Engine | None:
+    word = name.strip().lower().replace("-", "_")
+    every = [*_built_in()[0].values(), *_registered.values()]
+    called = [each for each in every if word in (each.name, *(one.replace("-", "_") for one in each.called))]
+    return called[0] if len(called) == 1 else None
 
 
 def taken_elsewhere(library: str, gpu: GPUSpec) -> bool:

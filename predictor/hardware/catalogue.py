@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from predictor.errors import RequestError, SpecError, nearest, printable, unknown_name
+from predictor.errors import RequestError, SpecError, UnknownNameError, nearest, printable, unknown_name
 from predictor.files import read_text
 from predictor.units import parse_quantity
 from predictor.yaml_reader import parse_yaml
@@ -38,13 +38,18 @@ def _limits(dimension: str) -> tuple[float, float]:
 class Catalogue(Generic[Spec]):
     """The files of one folder. ``kind`` ("GPU") names them in errors, ``parse`` reads one from its text and path.
 
-    A file's stem is its id. Its first lines may hold lists such as `aliases: [h100]`, each on one line.
+    A file's stem is its id. Its first lines may hold lists such as `aliases: [h100]`, each on one line. ``spelled``
+    gives the ids that a name which is neither may stand for.
     """
 
-    def __init__(self, kind: str, folder: Path, parse: Callable[[str, Path], Spec]) -> None:
+    def __init__(
+        self, kind: str, folder: Path, parse: Callable[[str, Path], Spec],
+        spelled: Callable[[str], tuple[str, ...]] = lambda name: (),
+    ) -> None:  # fmt: skip
         self.kind = kind
         self.folder = folder
         self.parse = parse
+        self.spelled = spelled
         self._named: dict[str, Spec] = {}
         self._lists: dict[str, Mapping[str, str]] = {}
 
@@ -72,9 +77,10 @@ class Catalogue(Generic[Spec]):
     def load(self, name_or_path: str | Path, expected: str | None = None) -> Spec:
         """What a name or a YAML file stands for; ``expected`` says in words which names are valid.
 
-        A name is an id or an alias, in any case, with "_" or " " for "-". What ends in .yaml or .yml or holds a path
-        separator is a file. A name is read once in a process, a file at every call. Raises UnknownNameError (with the
-        nearest names), RequestError for a file that is not there, SpecError for one that is wrong.
+        A name is an id or an alias, in any case, with "_" or " " for "-", or as ``spelled`` reads it. What ends in
+        .yaml or .yml or holds a path separator is a file. A name is read once in a process, a file at every call.
+        Raises UnknownNameError (with the nearest names, or those that it may stand for), RequestError for a file that
+        is not there, SpecError for one that is wrong.
         """
         text = str(name_or_path)
         if isinstance(name_or_path, Path) or "/" in text or "\\" in text or text.lower().endswith((".yaml", ".yml")):
@@ -83,11 +89,20 @@ class Catalogue(Generic[Spec]):
         if key not in self._named:
             stem = key if key in self.ids() else self.listed("aliases").get(key)
             if stem is None:
-                raise unknown_name(self.kind, text, self.names(), expected)
+                stem = self._spelled(text, expected)
             if stem not in self._named:
                 self._named[stem] = self._read(self.folder / f"{stem}.yaml")
             self._named[key] = self._named[stem]
         return self._named[key]
+
+    def _spelled(self, text: str, expected: str | None) -> str:
+        """The id that a name as tools print it stands for; UnknownNameError, one line, for none and for several."""
+        ids = self.spelled(text)
+        if len(ids) > 1:
+            raise UnknownNameError(f"{self.kind} {text!r} may be {' or '.join(ids)}: expected one of them")
+        if not ids:
+            raise unknown_name(self.kind, text, self.names(), expected)
+        return ids[0]
 
     def _read(self, path: Path) -> Spec:
         named = f"{self.kind} file '{path}'"

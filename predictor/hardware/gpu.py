@@ -16,6 +16,7 @@ from predictor.dtypes import DTYPES, canonical
 from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.hardware.capability import of_capability
 from predictor.hardware.catalogue import Catalogue, Document
+from predictor.hardware.names import boards_called
 
 GPU_DIR = Path(__file__).parent / "gpus"
 UNITS = ("vector", "matrix")
@@ -222,10 +223,11 @@ def all_names() -> tuple[str, ...]:
 def load_gpu(name_or_path: str | Path) -> GPUSpec:
     """The GPU of a catalogue name or of a YAML file.
 
-    A name is a file's stem or one of its aliases, in any case; "h100_sxm" and "H100 SXM" are "h100-sxm". What ends in
-    .yaml or .yml or holds a path separator is a file. A name is read once in a process, a file at every call.
-    Raises UnknownNameError (with the nearest names), RequestError for a file that is not there, and SpecError, one
-    line that names everything missing or wrong in it.
+    A name is a file's stem or one of its aliases, in any case; "h100_sxm" and "H100 SXM" are "h100-sxm"; or what tools
+    print of a board, "NVIDIA H100 80GB HBM3" (`predictor.hardware.names`). What ends in .yaml or .yml or holds a path
+    separator is a file. A name is read once in a process, a file at every call.
+    Raises UnknownNameError (with the nearest names, or those that a name does not tell apart), RequestError for a file
+    that is not there, and SpecError, one line that names everything missing or wrong in it.
 
     >>> gpu = load_gpu("H100 SXM")
     >>> gpu.id, gpu.sm_count, gpu.memory_bandwidth
@@ -355,4 +357,12 @@ def _peaks(document: Document) -> Iterator[tuple[tuple[str, str], float]]:
                 document.missing.append(field)
 
 
-_CATALOGUE = Catalogue("GPU", GPU_DIR, parse_gpu)
+def _spelled(name: str) -> tuple[str, ...]:
+    """The ids that a name as tools print it may stand for."""
+    names = {board: [board] for board in _CATALOGUE.ids()}
+    for alias, board in _CATALOGUE.listed("aliases").items():
+        names[board].append(alias)
+    return boards_called(name, names, lambda board: ((gpu := load_gpu(board)).memory_capacity, gpu.memory_type))
+
+
+_CATALOGUE = Catalogue("GPU", GPU_DIR, parse_gpu, _spelled)

@@ -29,30 +29,47 @@ from predictor.ui.state import (
     command_of,
     python_of,
     request_of,
+    shown_board,
     write_link,
 )
+
+#: Characters of a board that nobody knows which the table shows: chosen by hand, not from data.
+_SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One board: its forecast, or what is wrong."""
+    """One board: its forecast, or what is wrong; ``board`` None where ``asked`` names none."""
 
-    board: Board
+    asked: str
+    board: Board | None
     forecast: Forecast | None
     error: FieldError | None = None
 
+    @property
+    def label(self) -> str:
+        """What the page calls it."""
+        return self.asked.splitlines()[0][:_SHOWN] if self.board is None else self.board.label
+
 
 def answered(state: State, fields: Sequence[Field], artifacts: str | None) -> list[Answered]:
-    """The forecast of every board. Raises FieldError for what is wrong whatever the board is."""
-    found = []
-    for place, board in enumerate(boards_of(state)):
+    """The forecast of every board; one that is wrong has its line, and the others answer all the same.
+
+    Raises FieldError for what is wrong whatever the board is.
+    """
+    every: list[Answered] = []
+    for asked, board in zip(state.gpus, boards_of(state), strict=True):
+        place = len(every)
+        if isinstance(board, FieldError):
+            every.append(Answered(asked, None, None, board))
+            continue
         try:
-            found.append(Answered(board, forecast(request_of(state, board, fields, artifacts).run())))
+            every.append(Answered(asked, board, forecast(request_of(state, board, fields, artifacts).run())))
         except RequestError as error:
-            found.append(Answered(board, None, blamed(error, fields, place)))
+            every.append(Answered(asked, board, None, blamed(error, fields, place)))
         except TilecastError as error:
-            found.append(Answered(board, None, FieldError("", str(error))))
-    return found
+            every.append(Answered(asked, board, None, FieldError("", str(error))))
+    return every
 
 
 def _errors(found: Sequence[Answered]) -> list[dict[str, str]]:
@@ -71,15 +88,16 @@ def quick(state: State, fields: Sequence[Field], artifacts: str | None) -> dict[
         found = answered(state, fields, artifacts)
     except FieldError as error:
         return {"errors": [{"field": error.field, "line": one_line(str(error))}]}
-    done = [(one.board.label, one.forecast.prediction) for one in found if one.forecast is not None]
+    done = [(one.label, one.forecast.prediction) for one in found if one.forecast is not None]
     answer: dict[str, Any] = {"errors": _errors(found), "link": write_link(state)}
     if not done:
         return answer
     shown = found[state.shown].forecast
+    place = state.shown if found[state.shown].board else next(i for i, one in enumerate(found) if one.forecast)
     answer |= {
-        "command": command_of(state, state.shown, artifacts),
-        "python": python_of(state, fields, state.shown, artifacts),
-        "files": files(state, found[state.shown].board),
+        "command": command_of(state, place, artifacts),
+        "python": python_of(state, fields, place, artifacts),
+        "files": files(state, found[place].board),
         "said": "; ".join(f"{label}: {seconds(one.latency_s)}" for label, one in done),
         "title": f"{done[0][1].model}: {', '.join(label for label, _ in done)}",
         "html": join((side_by_side(done), _table(found, state.shown))),
@@ -88,10 +106,10 @@ def quick(state: State, fields: Sequence[Field], artifacts: str | None) -> dict[
     return answer
 
 
-def files(state: State, board: Board) -> dict[str, str]:
+def files(state: State, board: Board | None) -> dict[str, str]:
     """The files that the command line names: what was pasted, and boards that sliders made."""
     found = {CONFIG: state.config} if state.config else {}
-    return found | ({PASTED: board.text} if board.text else {})
+    return found | ({PASTED: board.text} if board and board.text else {})
 
 
 _HEADS = (
@@ -104,7 +122,7 @@ def _table(found: Sequence[Answered], shown: int) -> str:
     rows = []
     for place, one in enumerate(found):
         if one.forecast is None:
-            rows.append((one.board.label, "-", "-", "-", "-", "-", one_line(str(one.error))))
+            rows.append((one.label, "-", "-", "-", "-", "-", one_line(str(one.error))))
             continue
         answer = one.forecast.prediction
         interval = "-" if answer.interval_s is None else span(*answer.interval_s)
@@ -112,10 +130,10 @@ def _table(found: Sequence[Answered], shown: int) -> str:
         chosen = place == shown
         choose = tag(
             "button", "shown" if chosen else "show", type="button", class_="show", data_board=str(place),
-            aria_pressed="true" if chosen else "false", aria_label=f"Take {one.board.label} apart",
+            aria_pressed="true" if chosen else "false", aria_label=f"Take {one.label} apart",
         )  # fmt: skip
         time, made = seconds(answer.latency_s), throughput(answer)
-        rows.append((one.board.label, choose, time, interval, made, memory, bound_words(answer)))
+        rows.append((one.label, choose, time, interval, made, memory, bound_words(answer)))
     return table("Boards side by side", _HEADS, rows)
 
 
@@ -140,7 +158,7 @@ def detailed(state: State, fields: Sequence[Field], artifacts: str | None) -> di
 
 
 def _shown(state: State, fields: Sequence[Field], artifacts: str | None) -> Forecast:
-    board = boards_of(state)[state.shown]
+    board = shown_board(state)
     return forecast(request_of(state, board, fields, artifacts).run())
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from predictor.errors import one_line
 from predictor.ui.boards import PASTED
 from predictor.ui.fields import ON, Field
-from predictor.ui.state import CONFIG, FieldError, State, boards_of, config_of
+from predictor.ui.state import CONFIG, FieldError, State, config_of, shown_board
 from predictor.words import flag
 
 #: Searches at a time, how many are remembered, seconds after which one is ended: chosen by hand, not from data.
@@ -67,7 +67,7 @@ class Searches:
         """Begins a search and says its ``key``. Raises FieldError for a wrong word, or where enough others run."""
         kind = self.kinds[name]
         config_of(state)  # so that what is wrong with these stands beside them
-        board = boards_of(state)[state.shown]
+        board = shown_board(state)
         words = [*kind.verb, "--model", CONFIG if state.config else state.model]
         words += ["--gpu", PASTED if board.text else board.asked]
         for one in kind.fields:

@@ -142,19 +142,28 @@ def _pasted(text: str) -> ModelConfig:
         raise FieldError("config", str(error)) from None
 
 
-def boards_of(state: State) -> tuple[Board, ...]:
-    """The boards, in order. Raises FieldError that names the first wrong one."""
+def boards_of(state: State) -> tuple[Board | FieldError, ...]:
+    """The boards, in order; what is none is the error that says why. Raises FieldError for none, and for too many."""
     if not state.gpus:
         raise FieldError("gpu.0", "gpu: expected at least one board, such as h100")
     if len(state.gpus) > MOST:
         raise FieldError(f"gpu.{MOST}", f"gpu: {len(state.gpus)} boards; expected at most {MOST} side by side")
-    found = []
-    for place, asked in enumerate(state.gpus):
-        try:
-            found.append(board_of(asked))
-        except RequestError as error:
-            raise FieldError(f"gpu.{place}", str(error)) from None
-    return tuple(found)
+    return tuple(_board(place, asked) for place, asked in enumerate(state.gpus))
+
+
+def _board(place: int, asked: str) -> Board | FieldError:
+    try:
+        return board_of(asked)
+    except RequestError as error:
+        return FieldError(f"gpu.{place}", str(error))
+
+
+def shown_board(state: State) -> Board:
+    """The board that is taken apart. Raises FieldError where it is none."""
+    board = boards_of(state)[state.shown]
+    if isinstance(board, FieldError):
+        raise board
+    return board
 
 
 def words_of(state: State, fields: Sequence[Field]) -> dict[str, Any]:
@@ -205,7 +214,7 @@ def python_of(state: State, fields: Sequence[Field], place: int = 0, artifacts: 
         words["artifacts"] = artifacts
     given = [repr(CONFIG if state.config else state.model), repr(PASTED if board.text else board.asked)]
     given += [f"{name}={value!r}" for name, value in words.items()]
-    return f"import predictor\n\nanswer = predictor.predict({', '.join(given)})\nprint(answer.latency_ms)\n"
+    return f"import tilecast\n\nanswer = tilecast.predict({', '.join(given)})\nprint(answer.latency_ms)\n"
 
 
 def request_of(state: State, board: Board, fields: Sequence[Field], artifacts: str | None) -> Request:

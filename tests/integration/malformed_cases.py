@@ -113,7 +113,7 @@ WORDS: list[tuple[str, str]] = [
         "predict --model gpt2 --gpu h100 --html a.html --trace a.html",
         "--trace 'a.html': is the file of --html, too; expected another one",
     ),
-    ("predict --model gpt2 --gpu h100 --frobnicate", "tilecast: unrecognized arguments: --frobnicate"),
+    ("predict --model gpt2 --gpu h100 --frobnicate", "tilecast predict: no option --frobnicate"),
     ("predict --model gpt2 --gpu h100 extra words", "tilecast: unrecognized arguments: extra words"),
     ("predict --model gpt2 --gpu h100 --json=5", "tilecast predict: argument --json: ignored explicit argument '5'"),
     (
@@ -150,7 +150,7 @@ WORDS: list[tuple[str, str]] = [
     ("train", "tilecast train: the following arguments are required: --data, --out"),
     ("train --data x", "tilecast train: the following arguments are required: --out"),
     ("calibrate", "tilecast calibrate: the following arguments are required: --gpu, --out"),
-    ("gpus --jsn", "tilecast: unrecognized arguments: --jsn"),
+    ("gpus --jsn", "tilecast gpus: no option --jsn; nearest: --json"),
     ("runs list x", "tilecast: unrecognized arguments: x"),
     (
         "compare --model gpt2 --gpu h100 --price h100=",

@@ -16,7 +16,6 @@ from rich.console import Console
 
 import predictor
 from predictor.cli import main
-from predictor.errors import RequestError
 from predictor.hardware.gpu import list_gpus, load_gpu
 from predictor.report.compare import Entry, draw, print_comparison, ranked
 
@@ -262,11 +261,3 @@ def test_matplotlib_is_imported_for_a_picture_alone() -> None:
         " sys.exit('matplotlib' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-
-
-def test_prices_are_read_before_anything_is_forecast() -> None:
-    from predictor.commands.compare import read_prices
-
-    assert read_prices("h100 = 2.5 , a100=1", [load_gpu("h100")]) == {"h100-sxm": 2.5, "a100-sxm-80gb": 1.0}
-    with pytest.raises(RequestError, match="two prices"):
-        read_prices("h100=2,h100=2", [load_gpu("h100")])

@@ -19,6 +19,7 @@ from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu, parse_gpu
 from predictor.hardware.what_if import PARAMETERS, vary
 from predictor.networks.load import CONFIGS
 from predictor.request import Request
+from predictor.ui.answers import quick
 from predictor.ui.boards import as_yaml, board_of
 from predictor.ui.fields import NOT_FIELDS, fields_of
 from predictor.ui.state import (
@@ -31,6 +32,7 @@ from predictor.ui.state import (
     python_of,
     read_link,
     read_state,
+    shown_board,
     words_of,
     write_link,
 )
@@ -93,7 +95,7 @@ def test_command_line_and_python_are_the_same_request(
 ) -> None:
     """The command, parsed by the real parser, and the Python, run, give the words that the page asks with."""
     state = STATES[place]
-    board = boards_of(state)[state.shown]
+    board = shown_board(state)
     asked = words_of(state, FIELDS)
     words = shlex.split(command_of(state, state.shown))
     parsed = build_parser("predict").parse_args(words)
@@ -184,6 +186,8 @@ def run(sent: dict[str, object]) -> None:
     """As the page's answers do, up to the forecast."""
     state = read_state(sent, FIELDS)
     for board in boards_of(state):
+        if isinstance(board, FieldError):
+            raise board
         try:
             Request(config_of(state), board.spec, **words_of(state, FIELDS)).run()
         except RequestError as error:
@@ -206,3 +210,20 @@ def test_a_state_that_is_no_state() -> None:
     for sent in (None, [], "gpt2", 4):
         with pytest.raises(FieldError, match="no state"):
             read_state(sent, FIELDS)
+
+
+def test_a_board_that_nobody_knows_is_one_row_beside_the_answers() -> None:
+    """A link with an unknown board, once or twice, shown or not: the others answer, and the link gives it back."""
+    for boards, shown in ((["h100", "zzz"], "0"), (["zzz", "h100", "zzz"], "0"), (["h100", "a: b\nc"], "1")):
+        state = read_state({"model": "gpt2", "gpu": boards, "shown": shown}, FIELDS)
+        assert read_link(write_link(state), FIELDS) == state
+        answer = quick(state, FIELDS, "roofline")
+        wrong = [place for place, name in enumerate(boards) if name != "h100"]
+        assert [error["field"] for error in answer["errors"]] == [f"gpu.{place}" for place in wrong]
+        assert "h100-sxm: " in answer["said"] and answer["shown"] == (boards[int(shown)] == "h100")
+        assert answer["html"].count("<tr>") == 1 + len(boards)
+        assert "--gpu h100" in answer["command"] and "import tilecast" in answer["python"]
+    nothing = quick(read_state({"model": "gpt2", "gpu": ["zzz", "yyy"]}, FIELDS), FIELDS, "roofline")
+    assert len(nothing["errors"]) == 2 and "html" not in nothing
+    with pytest.raises(FieldError, match="unknown GPU 'zzz'"):
+        shown_board(read_state({"model": "gpt2", "gpu": ["zzz"]}, FIELDS))
