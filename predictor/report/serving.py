@@ -68,6 +68,7 @@ def to_dict(served: Served, goals: Goals, ranges: Mapping[str, Range] | None = N
         "goodput": float(good.sum()) / span if goals.any else None,
         "good_share": float(good.mean()) if goals.any else None,
         "sla": {"ttft_ms": _ms(goals.ttft_s), "tpot_ms": _ms(goals.tpot_s)},
+        "notes": list(traffic.notes),
         "preemptions": served.preempted,
         "prefill": None if served.prompts is None else _prompts(served, served.prompts),
         **_load(served),
@@ -219,6 +220,8 @@ def print_served(found: Mapping[str, Any], console: Console) -> None:
         f" average, cache {found['mean_cache_share']:.0%} full, at most {found['most_cache_share']:.0%},"
         f" {found['preemptions']:,} preempted, {found['steps']:,} steps",
     )
+    for note in found["notes"]:
+        say(console, note)
 
 
 def to_json(found: Mapping[str, Any]) -> str:

@@ -54,7 +54,7 @@ def board_of(asked: str) -> Board:
     spec = load_gpu(name)
     for change in changes:
         parameter, _, factor = change.partition("=")
-        valued = factor[-1:].isalpha()  # a value with its unit, else a factor
+        valued = factor[:1].isdigit() and factor[-1:].isalpha()  # a value with its unit, else a factor
         spec = with_values(spec, change) if valued else vary(spec, parameter, _factor(change, factor))
     return Board(asked, spec, as_yaml(spec) if changes else "")
 

@@ -29,7 +29,8 @@ class Traffic:
     each wait for their answer before they ask again, it is empty. ``shared``: leading tokens that an earlier prompt
     has, too; ``blocks``: names of each prompt's leading blocks (`predictor.engines.scheduling.Sequence`), empty where
     nobody names them. ``turnaround_s``: from a client's answer to its next request in the engine, and
-    ``tokenizer_s`` more for each token of its prompt, which are in the request's time."""
+    ``tokenizer_s`` more for each token of its prompt, which are in the request's time. ``notes``: how a file was
+    read."""
 
     arrival_s: FloatArray
     input_tokens: IntArray
@@ -39,6 +40,7 @@ class Traffic:
     turnaround_s: float = 0.0
     tokenizer_s: float = 0.0
     blocks: tuple[tuple[int, ...], ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.input_tokens)
@@ -54,7 +56,7 @@ class Traffic:
         n = requests
         return Traffic(
             self.arrival_s[:n], self.input_tokens[:n], self.output_tokens[:n], self.shared[:n], self.concurrency,
-            self.turnaround_s, self.tokenizer_s, self.blocks[:n],
+            self.turnaround_s, self.tokenizer_s, self.blocks[:n], self.notes,
         )  # fmt: skip
 
 
