@@ -9,7 +9,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from predictor.engines import EAGER, GREEDY, Engine, running
+from predictor.engines import EAGER, GREEDY, Engine, check_board, running, version_asked
 from predictor.engines.exchange import ALL_GATHER
 from predictor.errors import RequestError, UnsupportedError
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly, load_artifacts
@@ -151,6 +151,7 @@ class Request:
         if isinstance(self.top, bool) or not isinstance(self.top, int) or self.top < 0:
             raise RequestError(f"--top {self.top!r}: expected 0 or more")
         engine = running(self.execution, self.software)
+        check_board(engine, gpu, version_asked(self.execution, self.software))
         numbers, source = numbers_of(config.checkpoint, gpu, self.dtype, self.mode, engine, self.lora != 0)
         slots = () if self.prompt_lens is None else ragged_lengths(self.prompt_lens)
         lens = tuple(n for n in slots if n)  # an empty sequence costs nothing

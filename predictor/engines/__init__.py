@@ -23,6 +23,7 @@ from predictor.engines.pytorch import EAGER
 from predictor.engines.registry import (
     USUAL_SERVER,
     answering,
+    check_board,
     engine,
     libraries,
     library,
@@ -31,10 +32,10 @@ from predictor.engines.registry import (
     register,
     taken_elsewhere,
 )
-from predictor.engines.software import running
+from predictor.engines.software import running, version_asked
 
 __all__ = [
     "CALLS", "CAPTURED", "DECODE", "EAGER", "GREEDY", "HOSTS", "LAUNCHES", "PENALTIES", "PIECES", "PREFILL",
-    "SAMPLINGS", "USUAL_SERVER", "Engine", "Library", "answering", "engine", "libraries", "library", "measured",
-    "names", "register", "running", "taken_elsewhere",
+    "SAMPLINGS", "USUAL_SERVER", "Engine", "Library", "answering", "check_board", "engine", "libraries", "library",
+    "measured", "names", "register", "running", "taken_elsewhere", "version_asked",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from predictor.engines.boards import Boards, refusal
 from predictor.engines.memory import WHOLE, MemoryRule
 from predictor.engines.releases import Release, age, as_of, numbers
 from predictor.hardware.gpu import GPUSpec
@@ -90,6 +91,7 @@ class Engine:
     gives logits chooses its tokens on the GPU. ``vintages``: gives its releases, the oldest
     first; a function, so that nobody who asks for no engine reads one. ``batching``: gives the class of the scheduler
     that has such numbers (`predictor.engines.scheduling`); None where it serves no requests that arrive one by one.
+    ``boards``: those that it runs on; empty for all.
     """
 
     name: str
@@ -123,6 +125,11 @@ class Engine:
     samples: bool = False
     vintages: Callable[[], tuple[Vintage, ...]] = tuple
     batching: Callable[[Scheduler], type[Batching]] | None = None
+    boards: tuple[Boards, ...] = ()
+
+    def refuses(self, gpu: GPUSpec, version: str = "") -> str:
+        """Which boards ``version`` ("": the newest) runs on where ``gpu`` is none of them, in words; "" where it is."""
+        return refusal(self.boards, gpu, version)
 
     def as_of(self, version: str = "") -> Engine:
         """The engine in its release of ``version`` ("": the newest listed, which is this one): one object a release.

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from predictor.engines.base import DECODE, LAUNCHES, Engine, FusedEncoders
+from predictor.engines.boards import Boards
 from predictor.engines.tensorrt_llm import NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S
 
 if TYPE_CHECKING:
@@ -31,11 +32,14 @@ _FUSED = FusedEncoders(
     "PyPI fastertransformer 5.0.0.116, libtf_bert.so: BertOp<half>::Compute; names of its fused_multihead_attention_v2",
 )  # fmt: skip
 
+#: Source: CMakeLists.txt of 5.3, its last release (SM_SETS from 52 to 90), as recalled, unverified.
+BOARDS = (Boards("nvidia", "FasterTransformer 5.3 CMakeLists.txt", least="5.2", most="9.0"),)
+
 ENGINES = (
     Engine(
         "fastertransformer", "trtllm", LAUNCHES, LAUNCHES, NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S, serves=True,
         appends=(DECODE,), decodes_in_one_kernel=True, adds_qkv_bias=True, ends_in_sum=True, unpacks=False,
         samples=True, pads_attention=True,
-        fused_encoders=_FUSED, vintages=vintages,
+        fused_encoders=_FUSED, vintages=vintages, boards=BOARDS,
     ),
 )  # fmt: skip

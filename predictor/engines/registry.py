@@ -9,14 +9,15 @@ from pathlib import Path
 
 from predictor.engines.base import Engine
 from predictor.engines.library import Library
-from predictor.engines.pytorch import PYTORCH
+from predictor.engines.pytorch import EAGER, PYTORCH
 from predictor.engines.releases import is_version
-from predictor.errors import RequestError, nearest
+from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.hardware.gpu import GPUSpec
 
 #: Modules of this folder that hold neither.
 _OTHERS = (
     "base",
+    "boards",
     "defaults",
     "exchange",
     "launch",
@@ -75,6 +76,22 @@ def _spelled(name: str) -> Engine | None:
     every = [*_built_in()[0].values(), *_registered.values()]
     called = [each for each in every if word in (each.name, *(one.replace("-", "_") for one in each.called))]
     return called[0] if len(called) == 1 else None
+
+
+def check_board(asked: Engine, gpu: GPUSpec, version: str = "") -> None:
+    """UnsupportedError, one line with the engines that do, where ``version`` of ``asked`` does not run on ``gpu``."""
+    reason = asked.refuses(gpu, version)
+    if not reason:
+        return
+    alike = [
+        each.name
+        for each in map(engine, names())
+        if (each.serves, each.trains) == (asked.serves, asked.trains)
+        and each.name != asked.name
+        and not each.refuses(gpu)
+    ]
+    tail = f"; on {gpu.id} run {', '.join(alike)}" if alike else f"; on {gpu.id} runs {EAGER.name}"
+    raise UnsupportedError(f"--execution {asked.name}: does not run on {gpu.id}; expected {reason}{tail}")
 
 
 def taken_elsewhere(library: str, gpu: GPUSpec) -> bool:

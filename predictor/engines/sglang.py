@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from predictor.engines.base import CAPTURED, LAUNCHES, Engine
+from predictor.engines.boards import Boards
 from predictor.engines.library import (
     CUSTOM_ONE_SHOT,
     AllReduce,
@@ -75,6 +76,15 @@ LIBRARIES = (
 )  # fmt: skip
 
 
+#: As recalled, unverified: docs/get_started/install.md (FlashInfer from capability 7.5 on; Intel's by sgl-kernel-xpu),
+#: sgl-kernel/setup_rocm.py (gfx942 and gfx950 alone), and Blackwell's kernels in the releases of CUDA 12.8.
+BOARDS = (
+    Boards("nvidia", "SGLang docs, install.md", least="7.5", since=(("10.0", "0.4.6"),)),
+    Boards("amd", "sgl-kernel/setup_rocm.py", without=("cdna2",)),
+    Boards("intel", "SGLang docs, install.md"),
+)
+
+
 def vintages() -> tuple[Vintage, ...]:
     """Its releases, the oldest first."""
     from predictor.engines.sglang_releases import VINTAGES
@@ -93,6 +103,6 @@ ENGINES = (
     Engine(
         "sglang", "sglang", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY,
         decode_attention_of={"8.0": "vllm"}, samples=True, vintages=vintages,
-        batching=batching, kernels_changed=ALL_REDUCES,
+        batching=batching, kernels_changed=ALL_REDUCES, boards=BOARDS,
     ),
 )  # fmt: skip

@@ -37,6 +37,15 @@ def running(execution: str, software: str = "") -> Engine:
     return _running(execution, software)
 
 
+def version_asked(execution: str, software: str) -> str:
+    """The version that ``software`` says, or had come out by its date; "" for the newest."""
+    if not software:
+        return ""
+    asked, said = _read(execution, software)
+    month = _month(said)
+    return _version(asked, month) if month else "" if is_nightly(said) else said
+
+
 def remark(execution: str, software: str) -> str:
     """What to know of how ``software`` was taken: another release answers for it, or releases are not told apart. ""
     where there is nothing to say."""
@@ -65,9 +74,7 @@ def remark(execution: str, software: str) -> str:
 
 @lru_cache(maxsize=256)
 def _running(execution: str, software: str) -> Engine:
-    asked, said = _read(execution, software)
-    month = _month(said)
-    return asked.as_of(_version(asked, month) if month else said)
+    return _read(execution, software)[0].as_of(version_asked(execution, software))
 
 
 def _month(said: str) -> str:

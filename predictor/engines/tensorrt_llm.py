@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from predictor.engines.base import CALLS, CAPTURED, Engine
+from predictor.engines.boards import Boards
 from predictor.engines.library import (
     CUTLASS,
     TRITON,
@@ -105,12 +106,15 @@ def batching(rules: Scheduler) -> type[Batching]:
 #: PyTorch's own (torch._scaled_mm) and Transformer Engine's (common/gemm/cublaslt_gemm.cu) are, too.
 CUBLASLT = TRTLLM.name
 
+#: Source: docs/source/reference/support-matrix.md of 1.0 (Ampere, Ada, Hopper, Blackwell), as recalled, unverified.
+BOARDS = (Boards("nvidia", "TensorRT-LLM 1.0 support-matrix.md", least="8.0"),)
+
 LIBRARIES = (TRTLLM,)
 ENGINES = (
     Engine(
         "tensorrt_llm", "trtllm", CALLS, CAPTURED, serves=True,
         rotates=True, fp8_cache=True, unpacks=False, memory=MEMORY, called=("trtllm", "tensorrt-llm"), samples=True,
         vintages=vintages,
-        batching=batching,
+        batching=batching, boards=BOARDS,
     ),
 )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from predictor.engines.base import CAPTURED, LAUNCHES, Engine
+from predictor.engines.boards import Boards
 from predictor.engines.library import (
     CUSTOM_ONE_SHOT,
     CUTLASS,
@@ -108,10 +109,18 @@ def batching(rules: Scheduler) -> type[Batching]:
     return RunningFirst if rules.mixes else PromptsFirst
 
 
+#: As recalled, unverified: docs/getting_started/installation/gpu.md (capability 7.0; MI200 and MI300; Intel's from
+#: 0.5 on), and Blackwell's kernels in the wheels of CUDA 12.8, 0.8 for data centres and 0.9 for workstations.
+BOARDS = (
+    Boards("nvidia", "vLLM docs, installation/gpu.md", least="7.0", since=(("10.0", "0.8"), ("12.0", "0.9"))),
+    Boards("amd", "vLLM docs, installation/gpu.md"),
+    Boards("intel", "vLLM docs, installation/gpu.md"),
+)
+
 LIBRARIES = (VLLM,)
 ENGINES = (
     Engine(
         "vllm", "vllm", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY, samples=True, vintages=vintages,
-        batching=batching,
+        batching=batching, boards=BOARDS,
     ),
 )  # fmt: skip

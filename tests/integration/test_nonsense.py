@@ -72,7 +72,7 @@ PLAIN = [
     (f"{PREDICT} --prompt-lens 1,", "'1,'"),
     (f"{PREDICT} --prompt-lens ٣", "'٣'"),
     (f"{PREDICT} --prompt-lens 1,2 --mode train", "--mode train"),
-    (f"{PREDICT} --dtype float16", "nearest: fp16"),
+    (f"{PREDICT} --dtype fp17", "nearest: fp16"),
     (f"{PREDICT} --dtype checkpoint", "names no quantization"),
     (f"{PREDICT} --kv-dtype fp8", "only --mode prefill, decode, generate"),
     (f"{PREDICT} --mode decode --kv-dtype fp8", "--execution eager has no attention kernel"),
