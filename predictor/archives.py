@@ -27,10 +27,8 @@ BROKEN = (
 
 
 def member_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo, most: int) -> bytes:
-    """What a member holds. ValueError where it is encrypted, or has more than ``most`` bytes, whatever it says of them;
-    one of `BROKEN` for what cannot be unpacked."""
-    if member.flag_bits & 0x1:
-        raise ValueError(f"{member.filename!r} is encrypted")
+    """What a member holds. ValueError where it has more than ``most`` bytes, whatever it says of them; one of `BROKEN`
+    for what cannot be unpacked."""
     if member.file_size <= most:
         with archive.open(member) as file:
             data = file.read(most + 1)

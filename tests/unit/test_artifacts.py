@@ -310,6 +310,8 @@ def test_weights_that_are_no_arrays_are_one_line(folder: Path, monkeypatch: pyte
         with pytest.raises(SpecError) as caught:
             forecast(folder)
         assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000, name
+        assert ("is encrypted" in str(caught.value)) == (name == "encrypted"), name
+        assert ("unpacks to more than" in str(caught.value)) == ("bomb" in name), name
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import predictor
 from predictor.cli import main
-from predictor.errors import RequestError
+from predictor.errors import RequestError, UnsupportedError
 from predictor.frontends.words import model_of
 
 torch = pytest.importorskip("torch", reason="the extra torch is not installed")
@@ -85,6 +85,8 @@ def test_a_pickle_in_an_archive_does_not_run(archive: Path, tmp_path: Path) -> N
 
 def test_a_graph_calls_operators_and_nothing_else(archive: Path, tmp_path: Path) -> None:
     """`torch.export.load` takes any attribute of torch for a target, and evaluates the expressions of sizes."""
+    from predictor.frontends.exported import operator_of
+
     ran = tmp_path / "ran"
     text = {"name": "filename", "arg": {"as_string": str(ran)}, "kind": 1}
     for target in ("torch.os.system", "torch.hub.load", "torch.ops.aten.from_file.default",
@@ -99,6 +101,10 @@ def test_a_graph_calls_operators_and_nothing_else(archive: Path, tmp_path: Path)
         with pytest.raises(RequestError) as caught:
             predictor.predict(str(path), "h100")
         assert "\n" not in str(caught.value) and not ran.exists(), target
+
+    for target in ("aten.from_file.default", "aten.save.default", "aten.sym_min.default"):
+        with pytest.raises(UnsupportedError):  # before it is called
+            operator_of(f"torch.ops.{target}", "net.pt2")
 
     def expression(program: dict[str, Any]) -> None:
         for about in program["graph_module"]["graph"]["tensor_values"].values():
