@@ -141,7 +141,9 @@ def test_suggested_cases_are_collected(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["calibrate", "--gpu", "l4", "--out", str(tmp_path / "c.json"), *words]) == 2
+    usual = {"--gpu": "l4", "--out": str(tmp_path / "c.json")}
+    rest = [text for flag, value in usual.items() if flag not in words for text in (flag, value)]
+    assert main(["calibrate", *rest, *words]) == 2
     message = capsys.readouterr().err
     assert said in message and message.count("\n") == 1 and not list(tmp_path.iterdir())
 

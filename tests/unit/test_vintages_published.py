@@ -65,9 +65,11 @@ def test_graph_sizes(name: str, version: str, gpu: str, batch: int, size: int | 
 def test_a_step_that_no_graph_holds_is_launched() -> None:
     """TensorRT-LLM captures batches of 1 to 32, 64 and 128; vLLM 0.6 sequences of up to 8,192 tokens."""
 
-    def step(execution: str, batch: int, context: int = 64, software: str = "") -> predictor.Prediction:
+    def step(
+        execution: str, batch: int, context: int = 64, software: str = "", gpu: str = "b200"
+    ) -> predictor.Prediction:
         words = {"mode": "decode", "batch": batch, "context_len": context, "execution": execution}
-        return predictor.predict("llama-3.1-8b", "b200", dtype="bf16", software=software, **words)  # type: ignore[arg-type]
+        return predictor.predict("llama-3.1-8b", gpu, dtype="bf16", software=software, **words)  # type: ignore[arg-type]
 
     held, launched, larger = (step("tensorrt_llm", batch) for batch in (32, 33, 64))
     assert max(held.latency_s, larger.latency_s) < launched.latency_s  # the GPU alone would rise from one to the next
@@ -75,7 +77,7 @@ def test_a_step_that_no_graph_holds_is_launched() -> None:
     (note,) = [note for note in launched.notes if "captures no decode step" in note]
     assert note == "tensorrt_llm captures no decode step of 33 sequences by default: it is launched."
     assert not any("captures no" in note for note in (*held.notes, *larger.notes, *step("cuda_graph", 33).notes))
-    short, long = step("vllm", 8, 8000, "0.6"), step("vllm", 8, 9000, "0.6")
+    short, long = step("vllm", 8, 8000, "0.6", "h200"), step("vllm", 8, 9000, "0.6", "h200")
     assert short.between_s["launches"] == 0.0 < long.between_s["launches"]
 
 
