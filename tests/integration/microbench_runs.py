@@ -70,10 +70,13 @@ def microbench(*words: object, status: int | None = 0, **more: str) -> subproces
 
 
 def collect_words(out: Path, sweeps: Path, *more: object) -> list[object]:
-    """A quick collection: few samples, and no look at the kernels' names, which takes longer than these cases do."""
+    """A quick collection: few samples, and no look at the kernels' names, which takes longer than these cases do.
+
+    An option among ``more`` is in place of the usual one."""
+    usual: dict[str, object] = {"--case-seconds": "0.002s", "--min-samples": 3, "--noise": "0.5"}
+    rest = [word for option, value in usual.items() if option not in more for word in (option, value)]
     return [
-        "collect", "--device", "cpu", "--threads", 1, "--sweeps", sweeps, "--case-seconds", "0.002s", "--min-samples",
-        3, "--noise", "0.5", "--no-profile", "--out", out, *more,
+        "collect", "--device", "cpu", "--threads", 1, "--sweeps", sweeps, *rest, "--no-profile", "--out", out, *more,
     ]  # fmt: skip
 
 
