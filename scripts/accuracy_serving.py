@@ -35,6 +35,7 @@ from predictor.hardware.generation import generation  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.roofline import roofline  # noqa: E402
 from predictor.training import dataset, fit_serving, serving_rows, splits  # noqa: E402
+from predictor.training.plausible_tables import keep_tables_apart  # noqa: E402
 
 HOPPER = ("h100-sxm", "h200-sxm")
 BLACKWELL = ("b200-sxm", "gb200")  # of compute capability 10
@@ -221,8 +222,9 @@ def calibrated(rows: Any, fitted: Any, gpu: Any, sibling: str, draws: int, rando
 
 
 def read_rows(path: Path) -> Any:
-    """The rows that are not flagged."""
+    """The rows that are not flagged, of tables that physics allows."""
     frame = dataset.read(path)
+    keep_tables_apart(frame, {name: load_gpu(name) for name in frame["gpu"].astype(str).unique()})
     return frame[(frame["flag"].astype(str) == "").to_numpy()].reset_index(drop=True)
 
 

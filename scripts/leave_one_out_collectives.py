@@ -23,6 +23,7 @@ from predictor.estimators.cores.collective import OWN, Constants
 from predictor.hardware.gpu import load_gpu
 from predictor.roofline import FloatArray
 from predictor.training import dataset, fit_collective
+from predictor.training.plausible_tables import keep_tables_apart
 
 MIB = 2**20
 LEFT_OUT = {
@@ -44,6 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     frame = dataset.concat([_collectives(dataset.read(path)) for path in parser.parse_args().files])
+    keep_tables_apart(frame, {name: load_gpu(name) for name in frame["gpu"].astype(str).unique()})
     frame = fit_collective.usable(frame[(frame["flag"].astype(str) == "").to_numpy()].reset_index(drop=True))
     gpus = {name: load_gpu(name) for name in sorted(frame["gpu"].astype(str).unique())}
     rows = fit_collective.rows_of(frame, gpus)
