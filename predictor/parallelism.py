@@ -32,7 +32,8 @@ class Parallelism:
     collectives of tp (Transformer Engine's `--tp-comm-overlap`), which takes sp. ``dp_overlap``: of `DP_OVERLAPS`, or
     "", for gradients and weights that replicas exchange once a step. ``stage_layers``: layers of every chunk of the
     pipeline in the model's order (none: as evenly as they go); 0 at an end is a stage of the embedding, or the head,
-    alone.
+    alone. ``etp``: GPUs that share the width of each expert (0: the framework's rule, tp in training); 1 with tp above
+    it folds experts over the ranks of tp, too, which have a part of each sequence then (sp).
     """
 
     num_gpus: int = 1
@@ -50,6 +51,7 @@ class Parallelism:
     ulysses: int = 0
     stage_layers: tuple[int, ...] = ()
     dp_overlap: str = ""
+    etp: int = 0
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "dp", "cp", "ep", "vpp", "num_gpus"):
@@ -108,10 +110,38 @@ class Parallelism:
 
     def check_ep(self, trains: bool) -> None:
         """RequestError where ``ep`` does not divide the ranks that share the experts: other ones in training."""
+        self._check_etp(trains)
         ranks, words = (self.cp * self.dp, "--dp x --cp") if trains else (self.tp * self.dp, "--tp x --dp")
+        if self.folds:
+            ranks, words = ranks * self.tp, "--tp x --dp x --cp"
         if self.ep > 1 and ranks % self.ep:
             fit = max(n for n in range(1, ranks + 1) if ranks % n == 0 and n <= self.ep)
-            raise RequestError(f"--ep {self.ep}: does not divide the {ranks} ranks of {words}; nearest valid: {fit}")
+            over = ranks * self.tp
+            more = trains and not self.folds and self.tp > 1 and over % self.ep == 0
+            hint = f", or --etp 1 --sp, which folds experts over the {over} ranks of --tp, too" if more else ""
+            raise RequestError(
+                f"--ep {self.ep}: does not divide the {ranks} ranks of {words}; nearest valid: {fit}{hint}"
+            )
+
+    def _check_etp(self, trains: bool) -> None:
+        """RequestError for a degree within experts that is neither the framework's rule nor 1."""
+        etp, own = self.etp, self.tp if trains else self.tp * self.dp // self.ep
+        if isinstance(etp, bool) or not isinstance(etp, int) or etp < 0:
+            raise RequestError(f"--etp {etp!r}: expected a whole number, at least 1")
+        if etp in (0, own):
+            return
+        if not trains or etp != 1:
+            also = " or 1" if trains else ""
+            raise RequestError(f"--etp {etp}: experts' width is shared by {own} GPUs here; expected {own}{also}")
+        if not self.sp:
+            raise RequestError(
+                f"--etp 1 with --tp {self.tp}: every rank sends its part of the sequences; expected --sp"
+            )
+
+    @property
+    def folds(self) -> bool:
+        """Whether whole experts are shared out over the ranks of tp, too."""
+        return self.etp == 1 and self.tp > 1 and self.sp
 
     @property
     def groups(self) -> tuple[int, ...]:
@@ -120,6 +150,11 @@ class Parallelism:
         for degree in (self.cp, self.dp, self.pp):
             found.append(found[-1] * degree)
         return tuple(found)
+
+    @property
+    def sharers(self) -> int:
+        """GPUs, numbered side by side, that share the experts."""
+        return self.ep if self.folds else self.tp * self.ep
 
     @property
     def order(self) -> str:
@@ -133,7 +168,9 @@ class Parallelism:
     @property
     def asked(self) -> dict[str, object]:
         """Every word, by name, that is not at its default."""
-        own: dict[str, object] = {"tp": self.tp, "cp_comm": self.cp_comm, "ulysses": self.ulysses}
+        own: dict[str, object] = {
+            "tp": self.tp, "etp": self.etp, "cp_comm": self.cp_comm, "ulysses": self.ulysses,
+        }  # fmt: skip
         return {name: value for name, value in own.items() if value not in (1, RING, 0)} | self.trains_only
 
     @property

@@ -79,6 +79,7 @@ class Request:
     dp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int = 0
     shard: str = "none"
     sp: bool = False
     vpp: int = 1
@@ -224,7 +225,7 @@ def _degrees(asked: Request) -> Parallelism:
     return Parallelism(
         num_gpus, asked.tp, asked.pp, asked.dp, asked.cp, asked.ep, asked.shard, asked.sp, asked.vpp, asked.schedule,
         asked.cp_comm, asked.tp_overlap, asked.ulysses, stage_layers(asked.stage_layers),
-        asked.dp_overlap,
+        asked.dp_overlap, asked.etp,
     )  # fmt: skip
 
 
@@ -348,7 +349,7 @@ def _system(given: str | Path | SystemSpec | None, gpu: GPUSpec, degrees: Parall
     if given is None:
         given = default_system(gpu)
     found = load_system(given) if isinstance(given, str | Path) else given
-    return found.shared_by(degrees.groups, (degrees.tp * degrees.ep,)) if degrees.num_gpus > 1 else None
+    return found.shared_by(degrees.groups, (degrees.sharers,)) if degrees.num_gpus > 1 else None
 
 
 def _check_ragged(config: ModelConfig, mode: str, seq_len: int | None, context_len: int | None) -> None:
@@ -384,6 +385,8 @@ def _check_length(config: ModelConfig, work: Workload) -> None:
             f"--masked-tokens {work.masked_tokens}: {config.name} has no masked-language-model head; expected a model"
             " that has one, such as bert-large, or 0"
         )
+    if work.parallelism.etp and not config.experts:
+        raise RequestError(f"--etp {work.parallelism.etp}: {config.name} has no experts; leave it out")
     if work.capacity_factor and (not config.experts or config.expert_capacity or not work.engine.fuses):
         why = f"--execution {work.engine.name} runs experts one by one, which drop nothing; expected 0"
         if not config.experts or config.expert_capacity:

@@ -191,7 +191,14 @@ def add_words(parser: argparse.ArgumentParser) -> None:
         "--ep",
         type=int,
         default=1,
-        help="GPUs that have whole experts, of --dp x --cp (train) or --tp x --dp (serving)",
+        help="GPUs that have whole experts, of --dp x --cp (train; with --etp 1 of --tp x --dp x --cp) or --tp x --dp"
+        " (serving)",
+    )
+    add(
+        "--etp",
+        type=int,
+        default=0,
+        help="GPUs that share the width of each expert: --tp (train, as Megatron has it; the default), or 1 with --sp",
     )
     add(
         "--all-to-all",

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Mesh:
     """``axes``: (name, degree) from the innermost on, over the GPUs of ``system``. Axes of degree 1 vanish. ``ep`` of
-    the tp x dp GPUs have whole experts, to which ``exchange`` brings tokens (`predictor.passes.expert_parallel`).
+    the tp x dp GPUs have whole experts, to which ``exchange`` brings tokens (`predictor.passes.expert_parallel`);
+    ``folds``: in training, the ranks along tp are among those.
 
     Raises RequestError, one line, where a degree or a name is no good, or where the groups of an axis would share nodes
     in different ways.
@@ -29,6 +30,7 @@ class Mesh:
     system: SystemSpec
     ep: int = 1
     exchange: str = ""
+    folds: bool = False
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.axes]

@@ -24,7 +24,8 @@ class MoE(Op):
     how tokens fall on experts (`predictor.ops.routing`: "random", "zipf:1", "balanced", "power_law_1.01", ...).
     ``quant`` names the experts' quantization scheme (`predictor.quantization`) where the dtype does not say it all.
     ``dispatched``: an exchange brought this GPU the tokens that pick its experts, and no others; else every GPU of the
-    group has all tokens, and its kernels pass over the rows of the others' experts.
+    group has all tokens, and its kernels pass over the rows of the others' experts. ``folds``: its rows are of a part
+    of the sequences, where these are split.
     """
 
     tokens: int
@@ -38,6 +39,7 @@ class MoE(Op):
     distribution: str = BALANCED
     quant: str = ""
     dispatched: bool = False
+    folds: bool = False
 
     family: ClassVar[str] = "moe"
     columns: ClassVar[tuple[str, ...]] = (
@@ -183,11 +185,13 @@ class MoE(Op):
         """Rows gathered by expert, what gate and up (or up alone) give, the activation, its product with the other
         half, and the experts' results; of the busiest GPU."""
         rows, width, dtype = round(self.expert_rows * self.skew), self.intermediate // self.tp, output_dtype(self.dtype)
-        hidden, mlp = ("tokens", "hidden"), ("tokens", "mlp")
+        along = "sequence" if self.folds else "tokens"
+        wide = "expert_width" if self.folds else "mlp"  # which no rule splits
+        hidden, mlp = (along, "hidden"), (along, wide)
         whole, half = (rows, self.hidden), (rows, width)
         inner = [("activation", mlp, half)]
         if self.gated:
-            inner = [("gate and up", ("tokens", "mlp | mlp"), (rows, 2 * width)), *inner, ("product", mlp, half)]
+            inner = [("gate and up", (along, f"{wide} | {wide}"), (rows, 2 * width)), *inner, ("product", mlp, half)]
         else:
             inner = [("up", mlp, half), *inner]
         every = (("gathered", hidden, whole), *inner, ("result", hidden, whole))

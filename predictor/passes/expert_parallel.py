@@ -149,23 +149,36 @@ def share_experts(graph: Graph, mesh: Mesh) -> Graph:
     the rank of the busiest that all wait for: its rows come in both exchanges, and count in its products and memory.
     """
     ep = mesh.ep
-    if ep == 1:
+    if ep == 1 and not mesh.folds:
         return graph
-    group = Mesh((("tp", mesh.degree("tp")), ("ep", ep)), mesh.system)  # cp's ranks are among them
+    within = 1 if mesh.folds else mesh.degree("tp")
+    group = Mesh((("tp", within), ("ep", ep)), mesh.system)  # cp's ranks are among them, and those of tp that fold
     blocks = []
     for block in graph.blocks:
         nodes: list[Node] = []
         for node in block.nodes:
-            nodes += _shared(node, node.op, group, ep) if isinstance(node.op, MoE) else [node]
-        blocks.append(replace(block, nodes=tuple(nodes)) if len(nodes) > len(block.nodes) else block)
+            nodes += _shared(node, node.op, group, ep, mesh.folds) if isinstance(node.op, MoE) else [node]
+        changed = any(isinstance(node.op, MoE) for node in block.nodes)
+        blocks.append(replace(block, nodes=tuple(nodes)) if changed else block)
     return Graph(tuple(blocks), graph.fused)
 
 
-def _shared(node: Node, op: MoE, mesh: Mesh, ep: int) -> list[Node]:
+def _unsplit(weight: Tensor) -> Tensor:
+    """Experts' matrices whose width no rule of tensor parallelism splits."""
+    axes = tuple(axis.replace("mlp", "expert_width") for axis in weight.axes)
+    segments = {name.replace("mlp", "expert_width"): parts for name, parts in (weight.segments or {}).items()}
+    return Tensor(weight.name, axes, weight.shape, weight.dtype, weight.role, segments)
+
+
+def _shared(node: Node, op: MoE, mesh: Mesh, ep: int, folds: bool) -> list[Node]:
     x, chosen, *weights = node.inputs
+    if folds:
+        weights = [_unsplit(weight) for weight in weights]
+    if ep == 1:
+        return [replace(node, op=replace(op, folds=folds), inputs=(x, chosen, *weights))]
     y = node.outputs[0]
     arrived, made = x.copied(x.base), y.copied()
-    own = replace(op, tokens=op.tokens * ep, ep=ep, dispatched=True)
+    own = replace(op, tokens=op.tokens * ep, ep=ep, dispatched=True, folds=folds)
     nbytes = op.tokens * op.top_k * op.hidden * bytes_of(x.dtype) * own.skew
     sent = mesh.collective("all_to_all", "ep", x.dtype, round(nbytes))
     local = [Tensor(w.name, w.axes, (w.shape[0] // ep, *w.shape[1:]), w.dtype, w.role, w.segments) for w in weights]

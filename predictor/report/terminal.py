@@ -78,6 +78,7 @@ def _gpus(work: Workload) -> str:
     over = work.parallelism
     degrees = {"tp": over.tp, "pp": over.pp, "vpp": over.vpp, "dp": over.dp, "cp": over.cp, "ep": over.ep}
     parts = [f"{name} {degree}" for name, degree in degrees.items() if degree > 1]
+    parts += [f"etp {over.etp}"] if over.etp else []
     parts += ["sp"] if over.sp else []
     parts += [f"layers {','.join(map(str, over.stage_layers))}"] if over.stage_layers else []
     parts += [over.order] if over.pp > 1 and work.mode == "train" else []

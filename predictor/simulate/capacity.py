@@ -62,7 +62,7 @@ def _changes(work: Workload) -> Iterator[tuple[str, Callable[[], Workload]]]:
 
     def other(degrees: dict[str, Any], **more: Any) -> Workload:
         joined = replace(over, **degrees)
-        system = None if work.system is None else work.system.shared_by(joined.groups, (joined.tp * joined.ep,))
+        system = None if work.system is None else work.system.shared_by(joined.groups, (joined.sharers,))
         return replace(work, parallelism=joined, system=system, **more)
 
     for shard in SHARDS[1 + SHARDS.index(over.shard) : 4] if over.dp > 1 and over.shard != HSDP else ():
@@ -73,7 +73,7 @@ def _changes(work: Workload) -> Iterator[tuple[str, Callable[[], Workload]]]:
         if over.dp % 2 == 0:
             degrees = {name: 2 * getattr(over, name), "dp": over.dp // 2}
             words = f"--{name} {degrees[name]} --dp {degrees['dp']}"
-            if over.ep > 1 and degrees["dp"] * over.cp % over.ep:
+            if over.ep > 1 and not over.folds and degrees["dp"] * over.cp % over.ep:
                 degrees["ep"] = gcd(over.ep, degrees["dp"] * over.cp)
                 words += f" --ep {degrees['ep']}"
             yield words, partial(other, degrees)

@@ -42,7 +42,7 @@ def placed(degrees: Parallelism, system: SystemSpec, exchange: str = "") -> Mesh
     from predictor.hardware.mesh import Mesh  # a forecast of one GPU starts without it
 
     axes = ("tp", degrees.tp), ("cp", degrees.cp), ("dp", degrees.dp), ("pp", degrees.pp)
-    return Mesh(axes, system.shared_by(degrees.groups, (degrees.tp * degrees.ep,)), degrees.ep, exchange)
+    return Mesh(axes, system.shared_by(degrees.groups, (degrees.sharers,)), degrees.ep, exchange)
 
 
 def own_update(config: ModelConfig, step: Step, accumulate: bool) -> Graph | None:
@@ -101,7 +101,11 @@ def lower(
 
             graph = joined(graph, mesh)
     else:
-        among = mesh if mesh is not None and (mesh.ep > 1 or step.exchanges > 1) and step.mode == "train" else None
+        among = (
+            mesh
+            if mesh is not None and (mesh.ep > 1 or mesh.folds or step.exchanges > 1) and step.mode == "train"
+            else None
+        )
         graph = (_eager if accumulate is None else _joint)(config, step, formats, among, accumulate)
         if accumulate is not None:
             graph = recompute(graph, again)

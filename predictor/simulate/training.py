@@ -110,7 +110,7 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
         check_context(config, step.seq_len, over.cp, over.tp, over.cp_comm, step.attention)
         exchanges = over.cp if step.attention == "math" else 1
         step = replace(step, seq_len=step.seq_len // over.cp, exchanges=exchanges)
-    inner = _layer_mesh(over.tp, over.cp, over.ep, work.system)
+    inner = _layer_mesh(over.tp, over.cp, over.ep, work.system, over.folds)
     whole = lowered(config, step, inner, numbers.formats, engine, accumulate, kind, bool(of), over.sp, over.cp_comm,
                     over.tp_overlap, work.offload_layers, gpu.pcie_bandwidth or 0.0)  # fmt: skip
     config = sized(config, whole.graph)
@@ -210,7 +210,7 @@ def _copied(graph: Graph, config: ModelConfig, tp: int, adapters: bool) -> int:
 
 
 @lru_cache(maxsize=256)
-def _layer_mesh(tp: int, cp: int, ep: int, system: SystemSpec | None) -> Mesh | None:
+def _layer_mesh(tp: int, cp: int, ep: int, system: SystemSpec | None, folds: bool) -> Mesh | None:
     """The GPUs that share a layer, an axis a parallelism; ``ep`` of its ranks and of replicas share the experts. None
     for one GPU."""
-    return None if system is None or tp * cp * ep == 1 else Mesh((("tp", tp), ("cp", cp)), system, ep)
+    return None if system is None or tp * cp * ep == 1 else Mesh((("tp", tp), ("cp", cp)), system, ep, folds=folds)

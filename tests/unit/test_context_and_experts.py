@@ -225,3 +225,43 @@ def test_words_of_packed_and_masked_tokens_say_what_is_wrong(words: dict[str, An
     with pytest.raises(RequestError) as caught:
         ask(**words)
     assert str(caught.value) == said
+
+
+@each("degrees", ((4, 2, 4), (4, 2, 8), (2, 2, 4), (4, 2, 1), (4, 1, 4)))
+def test_experts_fold_over_the_ranks_of_tp(degrees: tuple[int, int, int]) -> None:
+    """--etp 1: ep of the tp x dp ranks have whole experts, each the tokens of its part of the sequences; FLOPs of all
+    ranks are those of one, and a token is sent and brought back once."""
+    tp, dp, ep = degrees
+    words = {"seq_len": 4096, "batch": 8, "sp": True, "artifacts": "roofline"}
+    found = ask("mixtral-8x7b", **words, tp=tp, dp=dp, ep=ep, etp=1)
+    whole = ask("mixtral-8x7b", **words, tp=tp, dp=dp)
+    products = [n.op for n, _ in nodes_of(found, Gemm) if n.op.kind == "grouped"]
+    assert {op.batch for op in products} == {8 // ep}
+    rows = 4096 * 2 // tp  # of the experts of a rank, as many as it sends
+    forward = [op for op in products if op.layout == "tn"]
+    assert {op.batch * op.m for op in forward} == {rows} and {op.n for op in forward} == {2 * 14336, 4096}
+    flops, plain = (sum(n.op.flops() for n, _ in nodes_of(each_, Gemm) if n.op.kind == "grouped")
+                    for each_ in (found, whole))  # fmt: skip
+    assert flops == pytest.approx(plain, rel=1e-9), "whole experts on a part of the tokens, or a part on all of them"
+    sent = [(n.op.ranks, n.op.size) for n, _ in nodes_of(found, Collective) if n.op.kind == "all_to_all"]
+    assert sent == ([(ep, 4096 // tp * 2 * 4096 * 2)] * 4 if ep > 1 else [])
+    assert found.plan.parallel is not None and whole.plan.parallel is not None
+    mine, others = (each_.plan.parallel.kinds[0].parameters for each_ in (found, whole))  # type: ignore[union-attr]
+    experts = 32 * 8 * 3 * 4096 * 14336
+    assert mine - experts // ep == others - experts // tp
+
+
+def test_etp_of_the_rule_changes_nothing_and_others_are_refused() -> None:
+    words = {"seq_len": 1024, "batch": 8, "tp": 4, "sp": True, "dp": 2, "artifacts": "roofline"}
+    plain = ask("mixtral-8x7b", **words, ep=2)
+    assert ask("mixtral-8x7b", **words, ep=2, etp=4).latency_s == plain.latency_s
+    for more, said in (
+        ({"ep": 8}, "--ep 8: does not divide the 2 ranks of --dp x --cp; nearest valid: 2, or --etp 1 --sp, which"),
+        ({"ep": 2, "etp": 2}, "--etp 2: experts' width is shared by 4 GPUs here; expected 4 or 1"),
+        ({"ep": 2, "etp": 1, "sp": False}, "--etp 1 with --tp 4: every rank sends its part of the sequences; expected"),
+    ):  # fmt: skip
+        with pytest.raises(RequestError) as caught:
+            ask("mixtral-8x7b", **(words | more))
+        assert str(caught.value).startswith(said)
+    with pytest.raises(RequestError, match="has no experts; leave it out"):
+        ask("llama-3.2-1b", etp=1)
