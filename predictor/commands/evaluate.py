@@ -98,7 +98,18 @@ def _note(overall: dict[str, Any]) -> str:
     """The errors of all rows in a line."""
     named = {"mean_ape_pct": "mean", "median_ape_pct": "median", "p90_ape_pct": "90th percentile"}
     known = [f"{name} {overall[key]:.2f} %" for key, name in named.items() if overall.get(key) is not None]
-    return f"{overall['n']:,} rows: {', '.join(known)}"
+    return f"{overall['n']:,} rows: {', '.join(known)}. {_fitted(overall)}".rstrip()
+
+
+def _fitted(overall: dict[str, Any]) -> str:
+    """How many of the rows the set was fitted on, in words; empty where none."""
+    count, total = overall.get("fitted_rows", 0), overall["n"] + overall.get("unpredicted", 0)
+    if not count:
+        return ""
+    some = "The set was fitted on these rows" if count == total else f"The set was fitted on {count:,} of these rows"
+    share = overall["fitted_holdout"]
+    apart = f", but for the {share:.0%} of their shapes that it held out" if share else ""
+    return f"{some}{apart}: their error says how well it fits, not how well it forecasts."
 
 
 Rows = tuple[Any, tuple[str, ...], dict[str, Any]]
@@ -123,6 +134,8 @@ def _errors(
     measured = rows["measured_ms"].to_numpy(dtype=float)
     predicted = rows["predicted_ms"].to_numpy(dtype=float)
     overall = summarise(measured, predicted) | coverage(rows)
+    if "fitted" in rows:
+        overall |= {"fitted_rows": int(rows["fitted"].sum()), "fitted_holdout": rows.attrs["holdout"]}
     groups = by_group(rows, keys)
     if extra:
         overall |= {name: summarise(measured, column(rows))["median_ape_pct"] for name, column in extra.items()}
@@ -159,6 +172,8 @@ def _show(
         return
     print_table(f"{arguments.file}: {len(rows):,} rows", overall, groups, keys)
     console = wide_console()
+    if _fitted(overall):
+        say(console, _fitted(overall))
     if len(worst):
         say(console, "worst rows:")
     for row in worst.to_dict("records"):
@@ -187,16 +202,20 @@ def _workloads(arguments: argparse.Namespace) -> Rows:
 
 
 def _kernels(arguments: argparse.Namespace) -> Rows:
-    from predictor.estimators.artifact import load_artifacts
+    from predictor.estimators.artifact import ArtifactSet, load_artifacts
     from predictor.training import dataset
     from predictor.training.baselines import constant_efficiency_ms, roofline_ms
     from predictor.training.evaluate import predict_rows
+    from predictor.training.fitted import fitted_rows
     from predictor.training.plausible import keep_apart
 
     selector = load_artifacts(arguments.artifacts)
-    frame = dataset.read(arguments.file)
+    parts = [dataset.read(file) for file in dataset.data_files(arguments.file)]
+    frame = parts[0] if len(parts) == 1 else dataset.concat(parts)
     devices = dataset.devices(dataset.read_meta(arguments.file))
     keep_apart(frame, arguments.file, devices, say)
+    manifest = selector.manifest if isinstance(selector, ArtifactSet) else {}
+    frame["fitted"] = fitted_rows(frame, [len(part) for part in parts], manifest)
     if not arguments.flagged:
         frame = frame[frame["flag"].astype(str) == ""]
     if arguments.only_gpu:
@@ -206,6 +225,7 @@ def _kernels(arguments: argparse.Namespace) -> Rows:
     if not len(frame):
         raise RequestError(f"{arguments.file}: no row is left to evaluate (--split, --only-gpu, or every row flagged)")
     rows = predict_rows(frame.reset_index(drop=True), selector, devices)
+    rows.attrs["holdout"] = manifest.get("holdout", 0.0)
     rows["case"] = rows["op"].astype(str) + " " + rows["source_file"].astype(str) + ":" + rows["source_row"].astype(str)
     extra: dict[str, Any] = {}
     if arguments.baselines:

@@ -121,9 +121,10 @@ class ArtifactSet:
                 read_verified(self.path / folder / name, manifest)
 
     def measured_on(self, name: str) -> tuple[str, ...]:
-        """GPUs that the estimator ``name`` was fitted on."""
+        """GPUs that the estimator ``name`` was fitted on, or calibrated to."""
         if name not in self._measured:
-            self._measured[name] = tuple(self.member_manifest(name)["gpus"])
+            about = self.member_manifest(name)
+            self._measured[name] = tuple(sorted({*about["gpus"], *about["calibrated"]}))
         return self._measured[name]
 
     def intervals(self, name: str) -> Intervals | None:

@@ -97,8 +97,28 @@ def test_the_formula_is_learned_on_shapes_and_gpus_that_were_left_out(
     assert main(["evaluate", "kernels", str(rows), "--artifacts", str(out), "--baselines", "--json"]) == 0
     scored = json.loads(capsys.readouterr().out)
     assert scored["n"] == 400
+    assert scored["fitted_rows"] == 0
     assert scored["median_ape_pct"] < scored["roofline_baseline_pct"]
     assert {"n", "mean_ape_pct", "median_ape_pct", "p90_ape_pct", "mean_signed_pct", "groups"} <= set(scored)
+
+
+def test_rows_that_the_set_was_fitted_on_are_marked(
+    file: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tmp_path / "rows", tmp_path / "scored.parquet"
+    folder.mkdir()
+    (folder / "a.parquet").write_bytes(file.read_bytes())
+    others = made_up().assign(source_row=lambda frame: frame["source_row"] + 100_000)
+    dataset.write(others, folder / "b.parquet")  # the same sizes and times, but not the rows that the set saw
+    words = ["evaluate", "kernels", str(folder), "--artifacts", str(trained), "--out", str(out)]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fitted_rows"] == len(others)
+    assert pd.read_parquet(out)["fitted"].tolist() == [True] * len(others) + [False] * len(others)
+    assert main(words) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"was fitted on {len(others):,} of these rows, but for the 20% of their shapes that it held out" in said
+    assert main(["evaluate", "kernels", str(folder), "--artifacts", "roofline"]) == 0
+    assert "was fitted on" not in capsys.readouterr().out
 
 
 def test_evaluate_writes_every_row(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
