@@ -143,6 +143,12 @@ def aiconfigurator(tmp_path: Path) -> Path:
     aic(root, place, "context_mla_perf", batch_size=2, isl=[64, 32], step=[0, 32], latency=[2.0, 3.0], **latent)
     aic(root, place, "generation_mla_perf", batch_size=4, isl=1, step=[99, 199], latency=[2.0, 3.0], **latent)
     aic(root, place, "mla_context_module_perf", latency=[1.0, 2.0, 3.0])
+    # Times of a host that needs 0.1 ms a call, and one spike of it; 0.3 and 8 ms are kernels.
+    aic(root, "h100_sxm/mla/vllm/1.0", "context_mla_perf", **{**latent, "kv_cache_dtype": "bfloat16", "num_heads": 16},
+        batch_size=1, step=0, isl=[32, 64, 128, 256, 2048, 16384], latency=[0.1, 0.5, 0.1, 0.11, 0.3, 8.0])  # fmt: skip
+    kernels = ["flash_attention", "triton", "trtllm_mla"]
+    aic(root, "h100_sxm/mla/sglang/2.0", "context_mla_perf", kernel_source=kernels, batch_size=1, step=0, isl=64,
+        **{**latent, "kv_cache_dtype": "bfloat16", "num_heads": 16}, latency=0.03)  # fmt: skip
     blocked = {"gemm_dtype": "fp8_block", "n": 64, "k": 64, "m": [1, 2, 8192, 4], "latency": [0.05, 0.06, 0.4, 0.02]}
     aic(root, "h100_sxm/gemm/vllm/1.0", "gemm_perf", **{**blocked, "kernel_source": ["a", "a", "a", "b"]})
     aic(root, "z9/gemm/vllm/1.0", "gemm_perf", gemm_dtype=["bfloat16"], m=[1], n=[1], k=[1], latency=[1.0])
@@ -153,7 +159,7 @@ def test_aiconfigurator(aiconfigurator: Path) -> None:
     result = import_source("aiconfigurator", aiconfigurator)
     frame = result.frame
     dataset.validate(frame)
-    assert result.imported == 4 + 1 + 2 + 2 + 1 + 2 + 2 + 2 + 2 + 4
+    assert result.imported == 4 + 1 + 2 + 2 + 1 + 2 + 2 + 2 + 2 + 4 + 6 + 3
     assert result.skipped_by_reason() == {
         "table mla_context_module_perf times a whole attention module, no operator": 3,
         "latency is no number above zero": 1,
@@ -179,6 +185,16 @@ def test_aiconfigurator(aiconfigurator: Path) -> None:
     assert ops[f"{place}/generation_mla_perf.parquet:1"] == Attention(
         "bf16", 4, 16, 1, 1, 100, 576, 512, True, 0, "bf16", "forward", True
     )
+    latent = frame[frame["source_file"] == "systems/data/h100_sxm/mla/vllm/1.0/context_mla_perf.parquet"]
+    assert latent["flag"].tolist() == ["host_bound"] * 4 + ["", ""]
+    # The absorbed form: one latent vector of 512 + 64 a token for all heads, in kernels whose times say so.
+    place = "systems/data/h100_sxm/mla/sglang/2.0"
+    absorbed = Attention("bf16", 1, 16, 1, 64, 64, 576, 512, True, 0, "bf16", "forward", True)
+    expanded = Attention("bf16", 1, 16, 16, 64, 64, 192, 128, True, 0, "bf16")
+    forms = [ops[f"{place}/context_mla_perf.parquet:{row}"] for row in (1, 2, 3)]
+    assert forms == [absorbed, absorbed, expanded]
+    latent = frame[frame["source_file"] == f"{place}/context_mla_perf.parquet"]
+    assert latent["flag"].tolist() == ["absorbed_prompt", "absorbed_prompt", ""]
     place = "systems/data/h100_sxm/attention/sglang/1.0"
     # Decode: one query, and the cache of `step` positions with the query's own.
     assert ops[f"{place}/generation_attention_perf.parquet:1"] == Attention(
@@ -195,7 +211,9 @@ def test_aiconfigurator(aiconfigurator: Path) -> None:
     moe = "systems/data/b60/moe/vllm/1.0/moe_perf.parquet"
     assert ops[f"{moe}:1"] == MoE("bf16", 3, 64, 128, 8, 2, True, 2, 4, "balanced")
     assert ops[f"{moe}:2"] == MoE("bf16", 3, 2688, 1856, 128, 6, False, 1, 1, "balanced")
-    flags = frame[~frame["flag"].isin(["", "host_bound"])].set_index("gpu")["flag"].astype(str).to_dict()
+    flags = (
+        frame[~frame["flag"].isin(["", "host_bound", "absorbed_prompt"])].set_index("gpu")["flag"].astype(str).to_dict()
+    )
     # 2 x 8192^3 FLOP in 10 microseconds are 110 PFLOP/s; 64 x 2 x 8192 x 192 x 2 x 2 bytes of cache are 768 MiB.
     assert flags == {"l40s": "beats_roofline", "a100-sxm-80gb": "kv_read_short"}
 

@@ -14,7 +14,11 @@ What the numbers say of themselves, and the importer therefore writes down:
   microseconds (a quantization launch), those of the others 4 to 6.
 * vLLM's block-scaled products show the host: however small, they take 55 (FlashInfer), 78 (DeepGEMM), 150 (CUTLASS) or
   280 us (Triton), where SGLang's DeepGEMM takes 3.4; large ones agree. All are flagged "host_bound": what is left above
-  the floor would still teach that short products are slow.
+  the floor would still teach that short products are slow. Its latent attention takes no less than 100 to 300 us, by
+  kernel: calls within that floor are flagged (`aiconfigurator_floors`).
+* SGLang's tables of latent prefill hold the absorbed form, except on B200 and GB200 (`ABSORBED_PROMPTS`). Its engine
+  runs the expanded form on prompts, and so does the graph of a model: the rows get their true sizes and the flag
+  "absorbed_prompt".
 * SGLang's heads of 192 have values of 128: with 192 its decode rows would pass L40S' memory bandwidth.
 * Experts of the shapes in `NON_GATED` have no gate: with one, they would be faster than memory in all frameworks.
 * TensorRT-LLM 1.0.0 on A100, decode with fewer KV heads than heads, cache above 128 MiB: up to 3.4 TB/s, twice what
@@ -37,7 +41,7 @@ from predictor.errors import SpecError, UnknownNameError
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.training.dataset import Frame, to_frame
 from predictor.training.extras import require
-from predictor.training.importers import aiconfigurator_comm, aiconfigurator_linear
+from predictor.training.importers import aiconfigurator_comm, aiconfigurator_floors, aiconfigurator_linear
 from predictor.training.importers.base import (
     Collector,
     ImportResult,
@@ -70,9 +74,12 @@ DTYPES = {
 #: fa3 on compute capability 9, trtllm_mha on 10, else flashinfer. TensorRT-LLM, MoeConfig: CUTLASS, others by choice.
 DEFAULT_KERNELS = {"sglang": ("fa3", "trtllm_mha", "flashinfer"), "trtllm": ("moe_torch_flow_cutlass",)}
 
-#: No kernel takes so long for the smallest shape of a table: where the fastest row does, the rows show the host. Chosen
-#: by looking at block-scaled products: vLLM's take 55 us and more, all others 3 to 12.
-HOST_FLOOR_MS = 0.04
+#: Kernels of `context_mla` tables that ran the absorbed form. SGLang's FlashAttention-3 on H100 and H200 and its Triton
+#: kernel on L40S and RTX PRO 6000: at the widths of the absorbed form they reach 590 and 75 to 102 TFLOP/s, at those of
+#: the expanded one 174 and 22 to 30, a quarter of what vLLM and TensorRT-LLM reach there. The times are 3.3 times
+#: TensorRT-LLM's on H100, the FLOPs (576 + 512) / (192 + 128) = 3.4 times. B200's and GB200's (trtllm_mla) are as long
+#: as TensorRT-LLM's, and the absorbed form would take twice their peak.
+ABSORBED_PROMPTS = ("flash_attention", "triton")
 
 _COMMON = ("framework", "version", "kernel_source", "latency")
 _ATTENTION = (
@@ -190,9 +197,15 @@ def _flag(table: str, raw: Frame, gpu: GPUSpec, framework: str) -> Any:
     if table == "generation_attention_perf" and gpu.id == "a100-sxm-80gb" and framework == "trtllm":
         return _short_reads(raw)
     if table in PROMPT_TABLES:
-        return (raw["isl"] == 1).map({True: "one_token_prompt", False: ""})
+        short = (raw["isl"] == 1).map({True: "one_token_prompt", False: ""})
+        if table != "context_mla_perf":
+            return short
+        absorbed = _absorbed(raw).map({True: "absorbed_prompt", False: ""})
+        return _joined(_joined(short, absorbed), aiconfigurator_floors.of_latent_attention(raw))
+    if table == "generation_mla_perf":
+        return aiconfigurator_floors.of_latent_attention(raw)
     if table == "gemm_perf" and framework == "vllm":
-        return _host_bound(raw)
+        return aiconfigurator_floors.of_products(raw)
     if table == "mla_bmm_perf":
         return raw["kernel_source"].astype(str).str.contains("dequant").map({True: "dequantized", False: ""})
     if table == "gdn_perf":
@@ -211,13 +224,6 @@ def _short_reads(raw: Frame) -> Any:
     cache = raw["batch_size"] * raw["num_key_value_heads"] * (raw["isl"] + raw["step"]) * raw["head_dim"] * 4
     short = (raw["num_key_value_heads"] < raw["num_heads"]) & (cache > 128 * 2**20)
     return short.map({True: "kv_read_short", False: ""})
-
-
-def _host_bound(raw: Frame) -> Any:
-    """The flag of block-scaled rows of kernels whose fastest row takes longer than `HOST_FLOOR_MS`."""
-    blocked = raw["gemm_dtype"].astype(str) == "fp8_block"
-    fastest = raw["latency"].groupby([raw["kernel_source"].astype(str), blocked]).transform("min")
-    return (blocked & (fastest > HOST_FLOOR_MS)).map({True: "host_bound", False: ""})
 
 
 def _cache_state(table: str, gpu: GPUSpec) -> str:
@@ -298,9 +304,19 @@ def _latent(raw: Frame) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _absorbed(raw: Frame) -> Any:
+    """Which rows of a table of latent prefill ran the absorbed form."""
+    return raw["kernel_source"].isin(ABSORBED_PROMPTS)
+
+
 def _latent_prefill(raw: Frame) -> dict[str, Any]:
-    """Expanded: keys of 128 + 64 and values of 128 in every head."""
-    return {**_latent(raw), "kv_heads": raw["num_heads"], "q_len": raw["isl"], "head_dim": 192, "v_head_dim": 128}
+    """Expanded: keys of 128 + 64 and values of 128 in every head; absorbed where the kernel ran that."""
+    absorbed = _absorbed(raw)
+    return {
+        **_latent(raw), "kv_heads": raw["num_heads"].where(~absorbed, 1), "q_len": raw["isl"],
+        "head_dim": absorbed.map({True: 576, False: 192}), "v_head_dim": absorbed.map({True: 512, False: 128}),
+        "shared_kv": absorbed,
+    }  # fmt: skip
 
 
 def _latent_decode(raw: Frame) -> dict[str, Any]:
