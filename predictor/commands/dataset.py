@@ -7,10 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from predictor.errors import RequestError
 from predictor.outputs import SIDECAR, Kind, output_argument
 
 EXAMPLES = """examples:
   tilecast dataset import neusight $TILECAST_DATA/neusight --out neusight.parquet
+  tilecast dataset import csv mine.csv --gpu rtx-4090 --op gemm --out mine.parquet   # columns m,n,k,dtype,time_us
   tilecast dataset fetch neusight --out datasets
   tilecast dataset describe neusight.parquet
 """
@@ -28,9 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     load.add_argument(
         "source",
-        help="neusight, aiconfigurator, vidur, vtrain, llmcompass, aiter, simumax, llmservingsim or microbench",
+        help="neusight, aiconfigurator, vidur, vtrain, llmcompass, aiter, simumax, llmservingsim, microbench, or csv:"
+        " a table of your own",
     )
-    load.add_argument("path", help="the folder that holds it")
+    load.add_argument("path", help="the folder that holds it (csv: the file)")
+    own = load.add_argument_group("of a table of your own (csv)")
+    own.add_argument("--gpu", metavar="G", help="the GPU that was measured: a name or a YAML file")
+    own.add_argument("--op", default="", metavar="OP", help="gemm, prefill, decode, all_reduce, moe, norm, ...")
+    own.add_argument("--unit", default="", metavar="U", help="of its times where no column says it: ns, us, ms or s")
     output_argument(
         load, "--out", _rows, lambda path: [(path.with_name(path.name + ".meta.json"), SIDECAR)],
         required=True, metavar="FILE", help="a .parquet or .csv file to write",
@@ -104,10 +111,9 @@ def _fetch(arguments: argparse.Namespace) -> int:
 
 def _import(arguments: argparse.Namespace) -> int:
     from predictor.training import dataset
-    from predictor.training.importers import import_source
 
-    result = import_source(arguments.source, arguments.path)
-    dataset.write(result.frame, arguments.out, result.about())
+    result, more = _imported(arguments)
+    dataset.write(result.frame, arguments.out, {**result.about(), **more})
     summary: dict[str, Any] = {
         "rows": len(result.frame),
         "skipped": sum(result.skipped_by_reason().values()),
@@ -124,6 +130,30 @@ def _import(arguments: argparse.Namespace) -> int:
     for flag, count in summary["flagged"].items():
         print(f"  kept apart:   {count:,} x {flag}")
     return 0
+
+
+def _imported(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """What was imported, and what is to be said of it in the data file."""
+    from predictor.training.importers import import_source
+
+    if arguments.source != "csv":
+        given = [f"--{name}" for name in ("gpu", "op", "unit") if getattr(arguments, name)]
+        if given:
+            raise RequestError(f"{given[0]} belongs to `dataset import csv`; {arguments.source} says it itself")
+        return import_source(arguments.source, arguments.path), {}
+    from predictor.hardware.gpu import list_gpus, load_gpu
+    from predictor.training.importers import table
+
+    if not arguments.gpu:
+        raise RequestError("dataset import csv: expected --gpu, the board that was measured")
+    gpu, path = load_gpu(arguments.gpu), Path(arguments.path)
+    if path.suffix.lower() == ".parquet":
+        raise RequestError(f"{path}: expected a .csv file; a .parquet of the measurement schema needs no import")
+    result = table.read_table(path, gpu, arguments.op, arguments.unit)
+    if not arguments.json:
+        print(f"{path}: taken as {table.assumed_words(result.frame)}")
+    devices = {} if gpu.id in list_gpus() else {"devices": {gpu.id: gpu.path.read_text(encoding="utf-8")}}
+    return result, {**table.about(path), **devices}
 
 
 def _counts(column: Any) -> dict[str, int]:

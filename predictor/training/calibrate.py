@@ -39,6 +39,7 @@ from predictor.training.adapt import Board, Fitted, Question, Told, Trial, eager
 from predictor.training.calibrate_collective import collective_rows, system_trials
 from predictor.training.calibrate_sgemm import GemmTrial, gemm_rows
 from predictor.training.fit import _check_out, _gpu
+from predictor.training.importers import table
 from predictor.training.plausible import keep_apart
 from predictor.training.publish import as_manifest, published, write_estimator
 from predictor.training.tile_rows import is_probe
@@ -81,8 +82,11 @@ def calibrate(
     than 256 for one of them, or ``out`` cannot be written.
     """
     _check_out(out)
-    frame = dataset.read(data)
-    spec = _gpu(gpu, dataset.read_meta(data).get("devices", {}))
+    own_table = table.is_table(data)
+    spec = _gpu(gpu, {} if own_table else dataset.read_meta(data).get("devices", {}))
+    frame = table.read_table(data, spec).frame if own_table else dataset.read(data)
+    if own_table:
+        say(f"{data}: taken as {table.assumed_words(frame)}")
     source = load_artifacts(None if artifacts is None else str(artifacts))
     if not isinstance(source, ArtifactSet):
         raise RequestError("--artifacts roofline: has no estimators to calibrate; expected a folder of them")

@@ -100,9 +100,10 @@ def read_rows(frame: Frame, gpus: list[GPUSpec]) -> Rows:
     gpu = rows["gpu"].astype(str).map(order).to_numpy(dtype=np.int64)
     layout = np.where(rows["layout"].astype(str).to_numpy() == "tn", 0, 1).astype(np.int64)
     shape = sgemm.products(*(number[name] for name in ("batch", "m", "n", "k")))
-    tile = tile_indices(rows["kernel_name"].astype(str)) if "kernel_name" in rows else np.full(len(rows), -1)
+    names = rows["kernel_name"].astype(object).fillna("").astype(str) if "kernel_name" in rows else None
+    tile = np.full(len(rows), -1) if names is None else tile_indices(names)
     seconds = number["latency_ms"] * 1e-3
-    library = libraries_of(rows["kernel_name"].astype(str) if "kernel_name" in rows else None, gpu, gpus)[gpu]
+    library = libraries_of(names, gpu, gpus)[gpu]
     return Rows(
         gpu, library, layout, shape, tile,
         _splits(rows, tile, shape), seconds, np.sqrt(np.clip(seconds / FULL_WEIGHT_S, 0.02, 1.0)),
