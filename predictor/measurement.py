@@ -126,6 +126,8 @@ _MEANINGS: Mapping[str, str] = {
     "vocab": "rows of the table, or width of the logits", "hidden": "width of the model",
     "intermediate": "width of an expert before tensor parallelism", "experts": "experts of the model",
     "top_k": "experts a token (sort: the largest that are wanted, 0 for all)",
+    "dispatched": "whether an exchange brought the GPU its experts' rows alone",
+    "folds": "whether expert parallel GPUs are among the tensor parallel ones",
     "gated": "whether an expert has a gate matrix", "tp": "tensor parallel GPUs",
     "ep": "expert parallel GPUs", "distribution": "how tokens fall on experts", "parameters": "parameters stepped over",
     "mixed": "16-bit gradients and weight copies beside fp32 state", "inverse": "whether it rotates back",

@@ -28,6 +28,8 @@ for name in list(os.environ):
     foreign = name.startswith(("TILECAST_", "MICROBENCH_", "MLFLOW_", "GIT_")) and name not in _KEPT
     if foreign or name in _TERMINAL:
         del os.environ[name]
+for name in _TERMINAL:  # readline, which pytest loads, sets COLUMNS for processes below without a word to os.environ
+    os.unsetenv(name)
 os.environ["TILECAST_TRACKING_URI"] = "off"  # tests that track say so; none writes to the user's own store
 for name in ("NO_PROXY", "no_proxy"):  # servers of the tests are on loopback
     os.environ[name] = ",".join(["127.0.0.1", "localhost", *filter(None, [os.environ.get(name)])])

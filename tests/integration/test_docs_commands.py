@@ -182,7 +182,7 @@ def test_every_flag_in_the_text_exists(page: Path) -> None:
     known = {option for parser in parsers for action in parser._actions for option in action.option_strings}
     scripts = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "scripts").iterdir() if p.is_file())
     # mypy's and mkdocs', nvidia-smi's, MLflow's, vLLM's; torchrun's
-    foreign = {"--strict", "--reset-gpu-clocks", "--backend-store-uri", "--attention-backend"}
+    foreign = {"--strict", "--reset-gpu-clocks", "--backend-store-uri", "--attention-backend", "--quantization"}
     foreign |= {"--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--node-rank", "--max-restarts"}
     for code in re.findall(r"`([^`]+)`", prose):
         for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", code):

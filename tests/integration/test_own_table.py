@@ -136,7 +136,8 @@ def test_imported_and_calibrated_with_at_the_first_try(tmp_path: Path, capsys: p
         assert main(["calibrate", "--gpu", "a40", "--data", str(data), "--out", str(out)]) == 0
     weights = [(out / "gemm" / "weights.npz").read_bytes() for out in (by_table, by_import)]
     assert weights[0] == weights[1]
-    assert main(["dataset", "import", "csv", str(mine), "--out", str(imported)]) == 2
+    other = str(tmp_path / "other.parquet")
+    assert main(["dataset", "import", "csv", str(mine), "--out", other]) == 2
     assert "expected --gpu" in capsys.readouterr().err
-    assert main(["dataset", "import", "vidur", str(tmp_path), "--gpu", "a40", "--out", str(imported)]) == 2
+    assert main(["dataset", "import", "vidur", str(tmp_path), "--gpu", "a40", "--out", other]) == 2
     assert "--gpu belongs to" in capsys.readouterr().err

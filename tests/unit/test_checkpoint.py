@@ -87,7 +87,7 @@ def test_every_published_config_gives_a_forecast_or_one_line(data: Path) -> None
         "nvidia--DeepSeek-V3.1-NVFP4": ("nvfp4", "fp8", None),
     }
     paths = [path for path in sorted((data / "hf_configs").glob("*_config.json")) if "hf_quant" not in path.name]
-    assert len(paths) == 62
+    assert len(paths) == 68
     forecast = 0
     for path in paths:
         name = path.name.removesuffix("_config.json")

@@ -46,6 +46,6 @@ def _within(sizes: npt.NDArray[np.float64], larger: npt.NDArray[np.float64]) -> 
     """(n,) True for each of ``sizes`` (d, n) that no size of one of ``larger`` (d, m) falls below."""
     below = np.ones((sizes.shape[1], larger.shape[1]), dtype=bool)
     for mine, theirs in zip(sizes, larger, strict=True):
-        below &= mine[:, None] <= theirs[None, :]
+        below = np.logical_and(below, mine[:, None] <= theirs[None, :])
     result: npt.NDArray[np.bool_] = below.any(axis=1)
     return result
