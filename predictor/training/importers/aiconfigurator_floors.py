@@ -44,8 +44,5 @@ def of_latent_attention(raw: Frame) -> Any:
 
 def _within(sizes: npt.NDArray[np.float64], larger: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     """(n,) True for each of ``sizes`` (d, n) that no size of one of ``larger`` (d, m) falls below."""
-    below = np.ones((sizes.shape[1], larger.shape[1]), dtype=bool)
-    for mine, theirs in zip(sizes, larger, strict=True):
-        below = np.logical_and(below, mine[:, None] <= theirs[None, :])
-    result: npt.NDArray[np.bool_] = below.any(axis=1)
-    return result
+    pairs = [mine[:, None] <= theirs[None, :] for mine, theirs in zip(sizes, larger, strict=True)]
+    return np.asarray(np.logical_and.reduce(pairs).any(axis=1), dtype=bool)
