@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from predictor import outputs
 from predictor.arguments import Parser
 from predictor.errors import TilecastError, one_line, unknown_name
+from predictor.hardware.plausible import believing
 
 #: group -> verb -> (module that has `add_arguments(parser)` and `run(arguments) -> int`, one line of help)
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
@@ -111,8 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if verb is not None and verb not in NAMES:
             raise unknown_name("verb", verb, NAMES)
         parsed = build_parser(verb or "").parse_args(words)
-        outputs.check(parsed)
-        status: int = importlib.import_module(VERBS[parsed.verb][0]).run(parsed)
+        with believing(bool(getattr(parsed, "force", False))):
+            outputs.check(parsed)
+            status: int = importlib.import_module(VERBS[parsed.verb][0]).run(parsed)
         if sys.stdout is None:  # closed, as by `>&-`
             return _say("standard output is closed: nobody can read the answer", 1)
         sys.stdout.flush()

@@ -140,10 +140,17 @@ def output_argument(
     action = parser.add_argument(flag, **words)
     declared = {**(parser.get_default(_DECLARED) or {}), action.dest: _Output(flag, kind, beside)}
     parser.set_defaults(**{_DECLARED: declared})
+    force_argument(parser)
+
+
+def force_argument(parser: Any) -> None:
+    """Add --force, once."""
     if "--force" not in parser._option_string_actions:
         parser.add_argument(
-            "--force", action="store_true", help="replace a file of another kind that has the name of an output"
-        )
+            "--force", action="store_true",
+            help="replace a file of another kind that has the name of an output; believe implausible values of a GPU"
+            " or system file",
+        )  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------------------------- checking

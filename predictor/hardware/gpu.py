@@ -17,6 +17,7 @@ from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.hardware.capability import of_capability
 from predictor.hardware.catalogue import Catalogue, Document
 from predictor.hardware.names import boards_called
+from predictor.hardware.plausible import board_problems
 
 GPU_DIR = Path(__file__).parent / "gpus"
 UNITS = ("vector", "matrix")
@@ -267,6 +268,9 @@ def parse_gpu(text: str, path: Path) -> GPUSpec:
     peaks = dict(_peaks(document))
     if ("vector", "fp32") not in peaks and "peak_flops.vector.fp32" not in document.sources:
         document.missing.append("peak_flops.vector.fp32")
+    if texts["architecture"].lower() not in _MEASURED:
+        named = {field: values[target] for field, (target, _, _) in QUANTITIES.items()}
+        document.problems += board_problems(named, peaks)
     aliases = document.fields.get("aliases") or []
     if not isinstance(aliases, list) or not all(_plain(alias) for alias in aliases):
         document.problems.append("aliases is not a list of plain names such as [h100]")

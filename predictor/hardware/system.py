@@ -25,6 +25,7 @@ from typing import Any
 from predictor.errors import RequestError
 from predictor.hardware.catalogue import Catalogue, Document
 from predictor.hardware.gpu import GPUSpec
+from predictor.hardware.plausible import system_problems
 
 SYSTEM_DIR = Path(__file__).parent / "systems"
 LINKS = ("nvswitch", "mesh", "pair", "pcie")
@@ -219,6 +220,9 @@ def parse_system(text: str, path: Path) -> SystemSpec:
         target: document.quantity(name, dimension, name in needed) for name, (target, dimension) in _QUANTITIES.items()
     }
     by_ranks = _by_ranks(document, link)
+    document.problems += system_problems(
+        {name: values[target] for name, (target, _) in _QUANTITIES.items()}, link, by_ranks
+    )
     in_switch = document.fields.get("in_switch_reduction", False)
     if not isinstance(in_switch, bool) or (in_switch and link != "nvswitch"):
         document.problems.append("in_switch_reduction: expected true or false, and true only for link nvswitch")
