@@ -10,6 +10,7 @@ from typing import Any
 from predictor.errors import printable
 from predictor.files import read_text
 from predictor.hardware.gpu import BY_CAPABILITY, GPUSpec, list_gpus, load_gpu
+from predictor.outputs import force_argument
 from predictor.report.formats import gib, quantity, seconds
 from predictor.yaml_reader import parse_yaml
 
@@ -19,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "example: tilecast gpus h100"
     parser.add_argument("name", nargs="?", help="a GPU's name or alias, or a YAML file")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    force_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from predictor.cli import main
 from predictor.errors import SpecError
 from predictor.hardware.gpu import GPU_DIR, QUANTITIES, list_gpus, load_gpu
 from predictor.hardware.plausible import BELIEVE, believing, board_problems, shown, system_problems
@@ -85,6 +86,18 @@ def test_files_are_refused_in_one_line_or_believed(tmp_path: Path) -> None:
         assert load_system(system).link_bandwidth == 450e12
     with believing(False), pytest.raises(SpecError):
         load_gpu(board)
+
+
+def test_the_command_line_believes_a_file_when_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    board = _slipped(GPU_DIR, "h100-sxm.yaml", '"700 W"', '"700 kW"', tmp_path / "board.yaml")
+    words = ["predict", "--model", "gpt2", "--gpu", str(board), "--batch", "1", "--seq-len", "128"]
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "power_limit is 700 kW" in line and "700 W was probably meant" in line and "--force" in line
+    assert main([*words, "--force"]) == 0
+    capsys.readouterr()
+    assert main(["gpus", str(board)]) == 2
+    assert main(["gpus", str(board), "--force"]) == 0
 
 
 def test_belief_ends_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
