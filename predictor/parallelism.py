@@ -79,7 +79,8 @@ class Parallelism:
             whole = max(1, self.num_gpus // rest)
             what = f"--dp {whole}" if whole * rest == self.num_gpus else f"--dp {whole} of {whole * rest} GPUs"
             if self.dp == self.pp == self.cp == 1:
-                what = f"--tp {self.num_gpus}"
+                replicas = f", --dp {whole}" if rest > 1 and whole * rest == self.num_gpus else ""
+                what = f"--tp {self.num_gpus}{replicas}"
             raise RequestError(
                 f"--num-gpus {self.num_gpus}: {used or '--tp 1'} uses {rest * self.dp}; expected {what}, or no"
                 " --num-gpus"
