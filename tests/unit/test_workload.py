@@ -67,7 +67,8 @@ def test_a_built_forward_pass_takes_no_ranks_with_samples_of_their_own(words: di
     ({"dp": 4, "ep": 3, "batch": 8}, "--ep 3: does not divide the 4 ranks of --dp x --cp; nearest valid: 2"),
     ({"num_gpus": 8, "tp": 2, "pp": 2, "batch": 8}, "--num-gpus 8: --tp 2 --pp 2 uses 4; expected --dp 2,"
      " or no --num-gpus"),
-    ({"num_gpus": 64, "tp": 4, "batch": 64}, "--num-gpus 64: --tp 4 uses 4; expected --tp 64, --dp 16, or no --num-gpus"),
+    ({"num_gpus": 64, "tp": 4, "batch": 64}, "--num-gpus 64: --tp 4 uses 4; expected --tp 64, --dp 16,"
+     " or no --num-gpus"),
     ({"vpp": 2}, "--vpp 2: chunks are a pipeline stage's; expected --pp 2 or more, or --vpp 1"),
     ({"pp": 2, "vpp": 2, "schedule": "1f1b"}, "--schedule 1f1b: has one chunk a stage, --vpp 2 more; expected"
      " interleaved or breadth_first"),
