@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     result = {
         "out": str(report.out), "gpu": report.gpu, "rows": report.rows, "unused_rows": report.unused_rows,
         "scalars": report.scalars, "before_mean_ape_pct": report.before, "after_mean_ape_pct": report.after,
-        "unchanged": report.unchanged,
+        "held_out_mean_ape_pct": report.held_out, "unchanged": report.unchanged,
     }  # fmt: skip
     if arguments.json:
         print(json.dumps(result, indent=2))
@@ -75,11 +75,16 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{report.gpu}: estimators in {report.out}")
     for folder, scalars in report.scalars.items():
         rows, before, after = report.rows[folder], report.before[folder], report.after[folder]
-        print(f"  {folder}: {rows} rows, mean error on them {before:.1f} % before, {after:.1f} % after")
+        print(
+            f"  {folder}: {rows} rows, mean error on them {before:.1f} % before, {after:.1f} % after"
+            f" ({report.held_out[folder]:.1f} % each by the others)"
+        )
         for name, value in scalars.items():
             print(f"    {name}: {_text(value)}")
     for folder, reason in report.unchanged.items():
         print(f"  {folder}: unchanged ({reason})")
+    if not report.scalars:
+        print("  no estimator surely gains by the rows: the set is as it was")
     if report.unused_rows:
         print(f"  {report.unused_rows:,} rows of {report.gpu} are of operators, dtypes or protocols not calibrated")
     return 0

@@ -6,7 +6,7 @@
    to each other are one witness.
 2. `explain`: what is left becomes shares of measured boards' trees, an offset and a Gaussian process, all at once, over
    features without a unit (`predictor.estimators.gaussian`).
-3. `trusted`: so much of both is kept as rows held out gain by.
+3. `trusted`: so much of both is kept as rows held out gain by; where that is nothing, the estimator stays as it was.
 
 `calibrated` is the loop. What an estimator brings is a `Trial` for each of its kinds of rows: the `Question` that they
 ask, and where in the artifact the answer goes. Shapes: p constants, r rows, f features, s sets of trees.
@@ -57,17 +57,28 @@ STEP = 0.01
 #: by it count as no gain; where thousands of the board's rows say otherwise, too. Chosen by looking at bf16 GEMM of
 #: boards left out, and at twenty draws of rows of boards known (docs/accuracy.md, Calibration).
 TRUST, DOUBT, DOUBT_MEASURED = (0.0, 0.5, 1.0), 0.5, 2.0
+#: What cannot be mixed is taken whole or not at all.
+ALL_OR_NONE = (0.0, 1.0)
+#: Parts of the rows, each held out from a fit of the others, where no residual tells of them. Chosen by hand, not from
+#: data.
+FOLDS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """An estimator's folder with the GPU in it, the scalars found, and the errors in % on the rows."""
+    """An estimator's folder with the GPU in it, the scalars found, and the errors in % on the rows.
+
+    ``held_out``: the error of rows by what the others say of them. ``gained``: whether any of the rows is answered
+    otherwise than before, which they are where rows held out surely gain.
+    """
 
     manifest: dict[str, Any]
     weights: Weights
     scalars: dict[str, Any]
     before: float
     after: float
+    held_out: float
+    gained: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +99,32 @@ class View:
 class Question:
     """What rows ask of a core: logarithms of its constants (p,), how far each lies from them (standard deviation),
     and the rows under given ones. Without ``lengths`` (f,) of features there is no residual, and a row's usual log
-    error is ``noise``."""
+    error is ``noise``; ``row_errors`` (r,) come on top of it, those that the measurement says of each row."""
 
     start: FloatArray
     spread: FloatArray
     view: Callable[[FloatArray], View]
     lengths: FloatArray = field(default_factory=lambda: np.zeros(0))
     noise: float = NOISE
+    row_errors: FloatArray | float = 0.0
+
+    def of(self, rows: npt.NDArray[np.int64]) -> Question:
+        """The same asked by some of the rows (k,) alone."""
+
+        def view(x: FloatArray) -> View:
+            whole = self.view(x)
+            return View(lambda x: whole.gaps(x)[rows], whole.at[rows], whole.trees[rows], whole.share[rows])
+
+        errors = self.row_errors if isinstance(self.row_errors, float) else self.row_errors[rows]
+        return replace(self, view=view, row_errors=errors)
+
+
+def row_errors(frame: Frame) -> FloatArray:
+    """Log errors (n,) that the samples of each row show: their standard deviation; 0 where the row does not say it."""
+    if "latency_std_ms" not in frame:
+        return np.zeros(len(frame))
+    spread = frame["latency_std_ms"].to_numpy(dtype=np.float64) / frame["latency_ms"].to_numpy(dtype=np.float64)
+    return np.log1p(np.nan_to_num(spread))
 
 
 #: Behind the key of a measured GPU's own trees, once it is calibrated.
@@ -123,11 +153,12 @@ def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[di
 
 
 class Board:
-    """An estimator's artifact while a GPU is put into it: ``base`` as it was but for an earlier calibration, the
+    """An estimator's artifact while a GPU is put into it: ``base`` as it was but for an ``earlier`` calibration, the
     ``manifest`` and ``weights`` to be, and the ``scalars`` that a report names."""
 
     def __init__(self, gpu: GPUSpec, manifest: Mapping[str, Any], weights: Weights) -> None:
         self.gpu, self.scalars = gpu, dict[str, Any]()
+        self.earlier: Mapping[str, Any] = manifest["calibrated"].get(gpu.id, {})
         self.base, self.weights = without(manifest, weights, gpu.id)
         self.manifest = {key: dict(value) if isinstance(value, dict) else value for key, value in self.base.items()}
 
@@ -150,8 +181,9 @@ class Trial(ABC):
     """Rows (r,) of a board that one residual, or none, answers for."""
 
     question: Question
-    #: As `trusted` has it; None: what the rows say is taken as it is.
-    doubt: float | None = None
+    #: As `trusted` has them.
+    doubt: float = DOUBT
+    shares: Sequence[float] = ALL_OR_NONE
     #: Of the residual: whose trees it may take shares of, and the features that its process is over.
     keys: Sequence[str] = ()
     columns: tuple[int, ...] = ()
@@ -164,6 +196,10 @@ class Trial(ABC):
     def before(self) -> FloatArray:
         """Log errors (r,) of the set without the rows."""
 
+    def held_out(self, told: Told | None) -> FloatArray:
+        """Log errors (r,) of each row by the others."""
+        return kept_aside(self.question) if told is None else told.held_out
+
     @abstractmethod
     def keep(self, board: Board, x: FloatArray, told: Told | None, share: float) -> FloatArray:
         """Puts constants ``x`` and ``share`` of the residual into the artifact; log errors (r,) with them."""
@@ -175,17 +211,38 @@ def calibrated(
 ) -> Fitted:  # fmt: skip
     """An estimator's artifact adapted to ``gpu`` by its ``rows``; an earlier calibration is replaced."""
     board = Board(gpu, manifest, weights)
-    before, after = [], []
+    before, after, aside, gained = [], [], [], False
     for trial in trials(rows, board):
-        first, x, share = trial.before(), trial.constants(), 1.0
+        first, x = trial.before(), trial.constants()
         told = explain(trial.question, x, trial.keys, trial.columns) if len(trial.question.lengths) else None
-        if told is not None and trial.doubt is not None:
-            share = trusted(first, told.held_out, trial.doubt)
-            x = trial.question.start + share * (x - trial.question.start)
+        held_out = trial.held_out(told)
+        share = trusted(first, held_out, trial.doubt, trial.shares)
+        x = trial.question.start + share * (x - trial.question.start)
+        gained |= share > 0.0
         before.append(first)
-        after.append(trial.keep(board, x, told, share))
-    errors = (percent(np.exp(np.concatenate(part)), np.ones(1)) for part in (before, after))
-    return Fitted(board.manifest, board.weights, board.scalars, *errors)
+        aside.append(held_out)
+        mixed = share > 0.0 or trial.shares != ALL_OR_NONE
+        after.append(trial.keep(board, x, told, share) if mixed else first)
+    old, new, held = (percent(np.exp(np.concatenate(part)), np.ones(1)) for part in (before, after, aside))
+    return Fitted(board.manifest, board.weights, board.scalars, old, new, held, gained)
+
+
+def kept_aside(question: Question) -> FloatArray:
+    """Log errors (r,) of rows without a residual, a part of them after the other left out of the fit (`FOLDS`)."""
+
+    def errors(out: npt.NDArray[np.bool_]) -> FloatArray:
+        x = constants(question.of(np.flatnonzero(~out)))
+        return -question.view(x).gaps(x)[out]
+
+    return in_folds(len(question.view(question.start).at), errors)
+
+
+def in_folds(rows: int, errors: Callable[[npt.NDArray[np.bool_]], FloatArray], folds: int = FOLDS) -> FloatArray:
+    """Log errors (r,), where ``errors`` says those of the marked rows by a fit of the others."""
+    result, number = np.zeros(rows), np.arange(rows) % min(folds, rows)
+    for fold in np.unique(number):
+        result[number == fold] = errors(number == fold)
+    return result
 
 
 def rows_alone(gaps: Callable[[FloatArray], FloatArray]) -> Callable[[FloatArray], View]:
@@ -203,7 +260,7 @@ def constants(question: Question, rounds: int = ROUNDS) -> FloatArray:
     x = question.start
     for _ in range(rounds):
         view = question.view(x)
-        total = question.noise**2 * np.eye(len(view.at))
+        total = np.hypot(question.noise, question.row_errors) ** 2 * np.eye(len(view.at))
         if len(question.lengths):
             total += believed(view.at, view.share, DEVIATION, question.lengths) + _linear(view.trees)
         whiten, expected = np.linalg.inv(np.linalg.cholesky(total)), view.trees @ _equal(view.trees)
@@ -253,13 +310,14 @@ def explain(question: Question, x: FloatArray, keys: Sequence[str], columns: tup
         tried = []
         for deviation, multiple, noise in GRID:
             total = believed(view.at, view.share, deviation, multiple * question.lengths) + linear
-            total += np.diag((noise * scale) ** 2)
+            usual = np.hypot(noise, question.row_errors)
+            total += np.diag((usual * scale) ** 2)
             lower = np.linalg.cholesky(total)
             weights = np.linalg.solve(lower.T, np.linalg.solve(lower, left))
             likelihood = float(-0.5 * left @ weights - np.log(np.diag(lower)).sum())
-            tried.append((likelihood, weights, deviation, multiple, noise, total))
-        _, weights, deviation, multiple, noise, total = max(tried, key=lambda entry: entry[0])
-        scale = np.sqrt(np.maximum(1.0, np.abs(noise * scale**2 * weights)))
+            tried.append((likelihood, weights, deviation, multiple, usual, total))
+        _, weights, deviation, multiple, usual, total = max(tried, key=lambda entry: entry[0])
+        scale = np.sqrt(np.maximum(1.0, np.abs(usual * scale**2 * weights)))
     shares = start + SHARE_SPREAD**2 * (view.trees.T @ weights)
     process = Process(view.at, view.share * weights, deviation, multiple * question.lengths)
     offset = OFFSET_SPREAD**2 * float(weights.sum())
@@ -271,18 +329,24 @@ def explain(question: Question, x: FloatArray, keys: Sequence[str], columns: tup
     return Told(found, errors, -(inverse @ known) / np.diag(inverse))
 
 
-def trusted(before: FloatArray, after: FloatArray, doubt: float = DOUBT) -> float:
-    """How far toward what its rows say a set goes, of `TRUST`: as far as the held-out rows surely gain by it.
+def trusted(
+    before: FloatArray, after: FloatArray, doubt: float = DOUBT, shares: Sequence[float] = TRUST
+) -> float:  # fmt: skip
+    """How far toward what its rows say a set goes, of ``shares``: as far as the held-out rows surely gain by it.
 
     ``before`` and ``after`` (r,): log errors without the rows, and of each row by the others. ``doubt``: how many
-    standard errors of the gain count as none.
+    standard errors of the gain count as none. Nor does a share count by which the mean error in % grows: a few rows
+    that are forecast many times too slow weigh little in logarithms.
     """
 
     def gain(share: float) -> float:
-        gained = np.abs(before) - np.abs((1.0 - share) * before + share * after)
+        errors = (1.0 - share) * before + share * after
+        gained = np.abs(before) - np.abs(errors)
+        if share and percent(np.exp(errors), np.ones(1)) > percent(np.exp(before), np.ones(1)):
+            return -math.inf
         return float(gained.mean() - doubt * gained.std() / math.sqrt(len(gained)))
 
-    return max(TRUST, key=gain)
+    return max(shares, key=gain)
 
 
 def width(errors: FloatArray) -> list[float]:

@@ -61,7 +61,8 @@ MEMORY_OPS = ("elementwise", "softmax", "norm")
 
 @dataclass(slots=True)
 class CalibrateReport:
-    """What `calibrate` did. ``before`` and ``after`` are mean absolute errors in % on the rows given, by estimator."""
+    """What `calibrate` did. ``before`` and ``after`` are mean absolute errors in % on the rows given, by estimator;
+    ``held_out``: of each row by what the others say."""
 
     out: Path
     gpu: str
@@ -70,6 +71,7 @@ class CalibrateReport:
     scalars: dict[str, dict[str, Any]] = field(default_factory=dict)
     before: dict[str, float] = field(default_factory=dict)
     after: dict[str, float] = field(default_factory=dict)
+    held_out: dict[str, float] = field(default_factory=dict)
     unchanged: dict[str, str] = field(default_factory=dict)
 
 
@@ -77,6 +79,8 @@ def calibrate(
     gpu: str, data: Path, out: Path, artifacts: Path | None = None, say: Callable[[str], None] = lambda text: None
 ) -> CalibrateReport:
     """Write the set at ``artifacts`` (None: the shipped one), adapted to ``gpu``, to ``out``: whole or not at all.
+
+    An estimator that does not surely gain on rows kept aside stays as it was, and the report says so.
 
     Raises RequestError where the GPU is unknown, the data has fewer than 5 rows of it that an estimator reads or more
     than 256 for one of them, or ``out`` cannot be written.
@@ -106,10 +110,17 @@ def calibrate(
         manifest = source.member_manifest(folder)
         weights = read_weights(source.path / folder, manifest)
         found = adapt.calibrated(FITS[str(manifest["kind"])].trials, rows, spec, manifest, weights)
+        if not found.gained:
+            report.unchanged[folder] = (
+                f"{len(rows):,} rows, which do not surely help: error of rows kept aside {found.before:.1f} % before,"
+                f" {found.held_out:.1f} % after"
+            )
+            continue
         fits[folder] = found
-        report.scalars[folder], report.before[folder], report.after[folder] = (
-            found.scalars, found.before, found.after,
+        report.scalars[folder], report.before[folder], report.after[folder], report.held_out[folder] = (
+            found.scalars, found.before, found.after, found.held_out,
         )  # fmt: skip
+    total = sum(report.rows[folder] for folder in fits)
     about = {"gpu": spec.id, "file": data.name, "rows": total, "sha256": dataset.digest(own), "from": source.name}
     _write(source, fits, about, out)
     return report
@@ -168,12 +179,17 @@ def _write(source: ArtifactSet, fits: Mapping[str, Fitted], about: dict[str, Any
             write_estimator(temporary / folder, {**found.manifest, "calibration": about}, found.weights)
         manifest = dict(source.manifest)
         manifest["name"] = out.name
-        manifest["calibrated"] = [e for e in manifest["calibrated"] if e["gpu"] != about["gpu"]] + [about]
+        if fits:
+            manifest["calibrated"] = [e for e in manifest["calibrated"] if e["gpu"] != about["gpu"]] + [about]
         (temporary / "manifest.json").write_text(as_manifest(manifest), encoding="utf-8")
-        text = (
-            f"# Estimators `{out.name}`\n\n`{source.name}`, calibrated by `tilecast calibrate` to {about['gpu']} with"
-        )
-        text += f" {about['rows']} rows (SHA-256 `{about['sha256'][:16]}`): {', '.join(fits)}. The rest is as it was.\n"
+        text = f"# Estimators `{out.name}`\n\n`{source.name}`, "
+        if fits:
+            text += (
+                f"calibrated by `tilecast calibrate` to {about['gpu']} with {about['rows']} rows (SHA-256"
+                f" `{about['sha256'][:16]}`): {', '.join(fits)}. The rest is as it was.\n"
+            )
+        else:
+            text += f"as it was: `tilecast calibrate` tried rows of {about['gpu']}, and no estimator surely gained.\n"
         (temporary / "README.md").write_text(text, encoding="utf-8")
 
 
@@ -206,7 +222,8 @@ class MemoryTrial(Trial):
         self._count = count = len(self._present)
         start = np.log([self._share, *(h for h, _ in hosts), *(a for _, a in hosts)])
         spread = np.array([SHARE_SPREAD, *count * [HOST_SPREAD], *count * [AFTER_SPREAD]])
-        self.question = Question(start, spread, adapt.rows_alone(self._gaps), noise=ROW_ERROR)
+        errors = adapt.row_errors(rows)[order]
+        self.question = Question(start, spread, adapt.rows_alone(self._gaps), noise=ROW_ERROR, row_errors=errors)
 
     def _gaps(self, x: FloatArray) -> FloatArray:
         own = self._sheet.sustaining(bandwidth=float(np.exp(x[0])))

@@ -6,7 +6,7 @@ says how. What NVLink gives is on the data sheet, so rows of such systems are no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from predictor.estimators.cores.collective import OWN, Constants, Own
 from predictor.hardware.gpu import GPUSpec
 from predictor.roofline import FloatArray
 from predictor.training import fit_collective
-from predictor.training.adapt import Board, Frame, Question, Told, Trial, calibrated, rows_alone
+from predictor.training.adapt import Board, Frame, Question, Told, Trial, calibrated, row_errors, rows_alone
 
 #: Rows of a system: fewest that tell its four factors. Chosen by hand, not from data.
 FEWEST = 8
@@ -38,13 +38,14 @@ def collective_rows(frame: Frame, gpu: GPUSpec) -> npt.NDArray[np.bool_]:
 class SystemTrial(Trial):
     """Rows of one system; what the set knew of it is replaced."""
 
-    def __init__(self, rows: fit_collective.Rows, manifest: Mapping[str, Any]) -> None:
-        constants = Constants.from_manifest(manifest["constants"], "constants")
-        self._law, known = fit_collective.SystemLaw(rows, constants), manifest["systems"].get(rows.system[0])
+    def __init__(self, rows: fit_collective.Rows, errors: FloatArray, board: Board) -> None:
+        constants, system = Constants.from_manifest(board.base["constants"], "constants"), str(rows.system[0])
+        self._law = fit_collective.SystemLaw(rows, constants)
+        known = None if system in board.earlier else board.base["systems"].get(system)
         self._known = np.zeros(len(OWN)) if known is None else Own.from_manifest(known, self._law.system).logs()
         near = self._law.scale / np.asarray(self._law.pull)
         gaps = rows_alone(lambda x: -self._law.errors(x))
-        self.question = Question(self._law.start, near, gaps, noise=self._law.scale)
+        self.question = Question(self._law.start, near, gaps, noise=self._law.scale, row_errors=errors)
 
     def before(self) -> FloatArray:
         """By what the set knew of the system."""
@@ -63,9 +64,10 @@ class SystemTrial(Trial):
 def system_trials(rows: Frame, board: Board) -> Iterator[Trial]:
     """A trial for every system of the rows."""
     table = fit_collective.rows_of(rows, {board.gpu.id: board.gpu})
-    place = table.system.astype(str)
+    place, errors = table.system.astype(str), row_errors(rows)
     for system in np.unique(place).tolist():
-        yield SystemTrial(table.take(np.flatnonzero(place == system)), board.base)
+        index = np.flatnonzero(place == system)
+        yield SystemTrial(table.take(index), errors[index], board)
 
 
 calibrate_collective = partial(calibrated, system_trials)

@@ -34,7 +34,7 @@ from predictor.training import adapt
 from predictor.training.adapt import Board, Frame, Question, Told, Trial, View, Weights
 from predictor.training.fit_serving import ATTENTION, GEMM, MOE, Family
 from predictor.training.serving_rows import ROW_DTYPES, Part, expressible
-from predictor.training.tile_rows import Taught, is_probe, shared_rate, teach, tile_parts
+from predictor.training.tile_rows import Taught, gaps, is_probe, shared_rate, some, teach, tile_parts
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -79,13 +79,27 @@ def gemm_trials(rows: Frame, board: Board) -> Iterator[Trial]:
     yield from [TileTrial(part, board) for part in alone]
 
 
+#: Parts of a probe's rows, as `adapt.FOLDS`: a search of each takes long. Chosen by hand, not from data.
+TILE_FOLDS = 3
+
+
 class TileTrial(Trial):
     """Rows of tile probes of a variant that has no others."""
 
     question = Question(np.zeros(0), np.zeros(0), adapt.rows_alone(lambda x: np.zeros(0)))
 
     def __init__(self, part: Part, board: Board) -> None:
-        self._entries, self._taught = told_by_tiles(board.manifest, board.weights, part, board.gpu)
+        self._ask = partial(told_by_tiles, dict(board.manifest), board.weights, gpu=board.gpu)
+        self._part, (self._entries, self._taught) = part, self._ask(part=part)
+
+    def held_out(self, told: Told | None) -> FloatArray:
+        """Log errors of probes by what the others, two folds of three, teach."""
+
+        def errors(out: BoolArray) -> FloatArray:
+            _, taught = self._ask(part=some(self._part, ~out))
+            return gaps(some(self._part, out), taught.constants, taught.rate, taught.call_cycles)
+
+        return adapt.in_folds(self._part.size, errors, TILE_FOLDS)
 
     def constants(self) -> FloatArray:
         """None to be moved: the probes taught them."""
@@ -249,14 +263,15 @@ class KindTrial(Trial):
         ]
         mixed = source in SHARED and family.kind in MIXED
         self.keys = (f"{source}|{kind}", *(corrections.measured(kind) if mixed else ()))
-        self.doubt = adapt.DOUBT_MEASURED if source == gpu.id else adapt.DOUBT
+        self.shares, self.doubt = adapt.TRUST, adapt.DOUBT_MEASURED if source == gpu.id else adapt.DOUBT
         self._asked = [self.family.at_knots(part, corrections.knots(self.keys[0])) for part in self.parts]
         self.columns = tuple(self.family.features.index(name) for name in POINTS[self.family.kind])
         self.spreads = [spread(board.base, part.path, start) for part, start in zip(parts, self.starts, strict=True)]
         logs = np.concatenate([start.logs() for start in self.starts])
         self._ends = np.cumsum([len(one) for one in self.spreads])[:-1]
         lengths = np.full(len(self.columns), LENGTH)
-        self.question = Question(logs, np.concatenate(self.spreads), self.view, lengths)
+        errors = np.concatenate([np.broadcast_to(part.log_error, part.size) for part in self.parts])
+        self.question = Question(logs, np.concatenate(self.spreads), self.view, lengths, row_errors=errors)
 
     def constants(self) -> FloatArray:
         """What the rows say of the constants, rows of tile probes among them."""

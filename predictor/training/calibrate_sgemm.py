@@ -96,7 +96,9 @@ class GemmTrial(Trial):
         self.hosts = np.array([overheads(manifest["eager_overhead_s"][layout], gpu.id) for layout in sgemm.LAYOUTS])
         self.points = sgemm.features(self.sizes, self.layouts)
         self._library_tables()
-        self.question = Question(self.unknowns.start, self.spread, self.view, RESIDUAL_LENGTHS)
+        self.question = Question(
+            self.unknowns.start, self.spread, self.view, RESIDUAL_LENGTHS, row_errors=adapt.row_errors(rows)
+        )
 
     def _library_tables(self) -> None:
         """Candidates (layouts, tiles) of the library, their efficiencies and penalties; a layout without takes both's.

@@ -20,6 +20,7 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.ops.routing import Loads, expert_loads, exponent_of
 from predictor.quantization import SCHEMES, activation_bytes, variant, weight_bytes
 from predictor.roofline import FloatArray
+from predictor.training.adapt import row_errors
 
 Frame = Any
 
@@ -41,6 +42,7 @@ class Part:
     dtype: str
     blocked: bool = False  # fp8 with a scale for every block
     shared: bool = True  # False: kernels that the framework runs on no GPU by default, which teach nothing of others
+    log_error: FloatArray | float = 0.0  # of each row, as its samples show it
 
     @property
     def size(self) -> int:
@@ -63,7 +65,17 @@ def gemm_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
         batch = np.nan_to_num(batch, nan=1.0)
         shapes = gemm.Shapes(batch, m, n, k, *sizes, blocked, quantized=not library.quantizes)
         device, kind = Device.of(gpus[gpu], dtype), variant(dtype, quant)
-        yield Part(gpu, f"{framework}|{kind}", kind, device, shapes, library.code, _log_latency(rows), dtype)
+        yield Part(
+            gpu,
+            f"{framework}|{kind}",
+            kind,
+            device,
+            shapes,
+            library.code,
+            _log_latency(rows),
+            dtype,
+            log_error=row_errors(rows),
+        )
 
 
 def attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
@@ -84,7 +96,18 @@ def attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]
         path = f"{framework}|{phase}|{dtype}"
         own = phase == serving_attention.DECODE and engines.taken_elsewhere(framework, gpus[gpu])
         code = engines.library(framework).code
-        yield Part(gpu, path, phase, device, shapes, code, _log_latency(rows), dtype, shared=not own)
+        yield Part(
+            gpu,
+            path,
+            phase,
+            device,
+            shapes,
+            code,
+            _log_latency(rows),
+            dtype,
+            shared=not own,
+            log_error=row_errors(rows),
+        )
 
 
 def attention_for_all(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
@@ -118,7 +141,7 @@ def moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
         kind = serving_moe.booster_of(name)
         yield Part(
             gpu, f"{framework}|{name}", kind, device, shapes, library.code, _log_latency(rows), dtype,
-            name == serving_moe.BLOCKED,
+            name == serving_moe.BLOCKED, log_error=row_errors(rows),
         )  # fmt: skip
 
 
@@ -265,4 +288,5 @@ def _log_latency(part: Frame) -> FloatArray:
 def _take(part: Part, rows: npt.NDArray[np.int64]) -> Part:
     values = {f.name: getattr(part.shapes, f.name) for f in fields(part.shapes)}
     chosen = {name: value[rows] if isinstance(value, np.ndarray) else value for name, value in values.items()}
-    return replace(part, shapes=replace(part.shapes, **chosen), log_latency=part.log_latency[rows])
+    errors = np.broadcast_to(part.log_error, part.size)[rows]
+    return replace(part, shapes=replace(part.shapes, **chosen), log_latency=part.log_latency[rows], log_error=errors)

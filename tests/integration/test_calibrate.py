@@ -258,6 +258,33 @@ def test_most_informative_rows_read_no_latency_and_follow_the_seed() -> None:
     assert left(chosen) < np.mean([left(r) for r in random])
 
 
+def test_rows_of_noise_alone_leave_their_estimator_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = measured(20, 0)
+    noisy = (frame["op"].astype(str) == "softmax").to_numpy()
+    latency = frame["latency_ms"].to_numpy(dtype=float).copy()
+    noise = np.random.default_rng(0).normal(0.0, 2.0, int(noisy.sum()))
+    latency[noisy] *= np.exp(noise) / SLOWER  # no law but the set's
+    frame = frame.assign(latency_ms=latency)
+    out = tmp_path / "set"
+    words = ["calibrate", "--gpu", GPU, "--out", str(out), "--data"]
+    assert main([*words, str(write(frame, tmp_path / "rows.parquet")), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert set(report["scalars"]) == {"fp32-gemm"}
+    assert report["held_out_mean_ape_pct"]["fp32-gemm"] < 0.6 * report["before_mean_ape_pct"]["fp32-gemm"]
+    assert "rows, which do not surely help: error of rows kept aside" in report["unchanged"]["memory-bound"]
+    (entry,) = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["calibrated"]
+    assert entry["rows"] == 20
+    for name in ("manifest.json", "weights.npz"):
+        file = default_artifacts() / "memory-bound" / name
+        assert not file.is_file() or file.read_bytes() == (out / "memory-bound" / name).read_bytes()
+    alone = frame[noisy].reset_index(drop=True)
+    assert main([*words, str(write(alone, tmp_path / "alone.parquet"))]) == 0
+    assert "no estimator surely gains by the rows: the set is as it was" in capsys.readouterr().out
+    assert json.loads((out / "manifest.json").read_text(encoding="utf-8"))["calibrated"] == []
+
+
 def test_one_layout_alone_calibrates(tmp_path: Path) -> None:
     frame = measured(20, 0).iloc[0:20:2].reset_index(drop=True)
     file = write(frame, tmp_path / "rows.parquet")

@@ -65,5 +65,10 @@ def test_plan_collect_import_calibrate(tmp_path: Path) -> None:
     (gpu,) = data.glob("*/device.yaml")
     report = json.loads(tilecast("calibrate", "--gpu", gpu, "--data", rows, "--out", out, "--json"))
     assert report["rows"]["gemm"] >= 16
-    assert report["after_mean_ape_pct"]["gemm"] < 0.7 * report["before_mean_ape_pct"]["gemm"]
-    assert set(report["scalars"]) == {"gemm"}
+    # whether the rows surely help hangs on what else this machine did; either way the answer says it
+    gained = "gemm" in report["scalars"]
+    assert gained != ("kept aside" in report["unchanged"].get("gemm", ""))
+    if gained:
+        assert report["held_out_mean_ape_pct"]["gemm"] <= report["before_mean_ape_pct"]["gemm"]
+    calibrated = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["calibrated"]
+    assert [entry["rows"] for entry in calibrated] == [report["rows"]["gemm"]] * gained

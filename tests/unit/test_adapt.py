@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -12,11 +13,13 @@ pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tileca
 
 from predictor.estimators.gaussian import LIMIT, Adapted, Process, covariance
 from predictor.training.adapt import (
+    ALL_OR_NONE,
     NOISE,
     Question,
     View,
     constants,
     explain,
+    kept_aside,
     rows_alone,
     trusted,
     width,
@@ -110,6 +113,43 @@ def test_many_rows_find_the_constants_and_an_outlier_moves_them_little(a: float,
     np.testing.assert_allclose(constants(_line(rows, law)), (a, b), atol=0.01)
     law[3] += 3.0
     np.testing.assert_allclose(constants(_line(rows, law)), (a, b), atol=0.03)
+
+
+def test_rows_that_say_that_they_are_noisy_move_constants_less() -> None:
+    rows = np.linspace(-2, 2, 40)
+    law, errors = 0.2 + 0.1 * rows, np.where(np.arange(40) % 2, 1.0, 0.01)
+    noisy = law + np.where(np.arange(40) % 2, 0.8, 0.0)  # every other row was disturbed, and its samples show it
+    told = constants(replace(_line(rows, noisy), row_errors=errors))
+    np.testing.assert_allclose(told, (0.2, 0.1), atol=0.03)
+    assert constants(_line(rows, noisy))[0] > 0.4
+    at = rows[:, None]
+    question = _given(noisy - law, at, np.zeros((40, 0)), np.ones(40), 3.0)
+    untold, told_too = (
+        explain(asked, np.zeros(1), (), (0,)).residual.told(at)
+        for asked in (question, replace(question, row_errors=errors))
+    )
+    assert np.abs(told_too).max() < 0.1 < np.abs(untold).mean()
+
+
+def test_rows_without_a_residual_are_kept_aside_in_folds() -> None:
+    rows = np.linspace(-2, 2, 40)
+    noise = np.random.default_rng(0).normal(0.0, 0.05, 40)
+    known = kept_aside(_line(rows, 0.3 + 0.1 * rows + noise))
+    assert np.abs(known).mean() == pytest.approx(np.abs(noise).mean(), rel=0.15)
+    lone = np.zeros(40)
+    lone[7] = 1.0  # a row that alone speaks of a constant: the others say nothing of it
+    question = Question(np.zeros(1), np.ones(1), rows_alone(lambda x: lone * (0.5 - x[0])), noise=0.05)
+    assert constants(question)[0] == pytest.approx(0.5, abs=0.01)
+    assert kept_aside(question)[7] == -0.5
+
+
+def test_what_makes_some_rows_many_times_slower_is_no_gain() -> None:
+    before, after = np.full(64, -1.0), np.zeros(64)
+    after[:6] = 4.0  # nine rows of ten are right now, the others 55 times too slow
+    assert np.abs(after).mean() < np.abs(before).mean()
+    assert trusted(before, after, shares=ALL_OR_NONE) == 0.0
+    after[:6] = 0.0
+    assert trusted(before, after, shares=ALL_OR_NONE) == 1.0
 
 
 def test_constants_that_no_row_tells_of_stay() -> None:
