@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,11 @@ for name in list(os.environ):
         del os.environ[name]
 for name in _TERMINAL:  # readline, which pytest loads, sets COLUMNS for processes below without a word to os.environ
     os.unsetenv(name)
+#: A home of the tests, one a process: none reads or writes the user's own stores, recordings and settings.
+_HOME = tempfile.mkdtemp(prefix="tilecast-tests-")
+atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
+os.environ |= {"TILECAST_STATE": f"{_HOME}/state", "TILECAST_CACHE": f"{_HOME}/cache", "TZ": "UTC"}
+os.umask(0o022)
 os.environ["TILECAST_TRACKING_URI"] = "off"  # tests that track say so; none writes to the user's own store
 for name in ("NO_PROXY", "no_proxy"):  # servers of the tests are on loopback
     os.environ[name] = ",".join(["127.0.0.1", "localhost", *filter(None, [os.environ.get(name)])])

@@ -87,8 +87,9 @@ def calibrate(
     """
     _check_out(out)
     own_table = table.is_table(data)
+    read = None if own_table else dataset.read(data)
     spec = _gpu(gpu, {} if own_table else dataset.read_meta(data).get("devices", {}))
-    frame = table.read_table(data, spec).frame if own_table else dataset.read(data)
+    frame = table.read_table(data, spec).frame if read is None else read
     if own_table:
         say(f"{data}: taken as {table.assumed_words(frame)}")
     source = load_artifacts(None if artifacts is None else str(artifacts))

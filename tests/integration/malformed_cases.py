@@ -184,10 +184,6 @@ WORDS: list[tuple[str, str]] = [
         "cannot read GPU file '/dev/zero': is a device, not a plain file; expected a YAML file",
     ),
     (
-        "predict --model gpt2 --gpu /proc/kmsg",
-        "cannot read GPU file '/proc/kmsg': has nothing to read yet; expected a YAML file of one",
-    ),
-    (
         "predict --model gpt2 --gpu /dev/null",
         "cannot read GPU file '/dev/null': is a device, not a plain file; expected a YAML file",
     ),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from microbench.writer import read_parquet
+from predictor import files
 from predictor.errors import SpecError
 from predictor.training import dataset
 from predictor.training.parquet import read_rows
@@ -27,3 +29,20 @@ def test_a_parquet_bomb_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         with pytest.raises(SpecError, match="1,000,000 rows of 1 columns") as caught:
             reader(path)
         assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_becomes_a_pipe_is_one_line_and_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file of /proc that has no line yet: reading would wait for whoever writes."""
+    path = tmp_path / "board.yaml"
+    os.mkfifo(path)
+    with pytest.raises(SpecError, match="is a pipe, not a plain file"):
+        files.read_text(path, "a YAML file")
+    monkeypatch.setattr(files, "check_plain", lambda *asked: None)
+    kept = os.open(path, os.O_RDWR)  # a writer that says nothing
+    try:
+        with pytest.raises(SpecError, match="has nothing to read yet; expected a YAML file"):
+            files.read_text(path, "a YAML file")
+    finally:
+        os.close(kept)

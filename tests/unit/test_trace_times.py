@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,22 @@ COLUMNS = {
     ("timestamp_ms", "input_tokens,output_tokens"): (1e-3, "timestamp_ms in ms, by its name"),
     ("arrival_time_ns", "input_toks,output_toks"): (1e-9, "arrival_time_ns in ns, by its name"),
 }
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="this system has no tzset")
+def test_dates_without_a_zone_are_utc_wherever_the_machine_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On 2024-03-10 clocks in New York went from 2 to 3 at once."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        rows = "".join(f"2024-03-10 {hour:02}:30:00,100,10\n" for hour in (1, 2, 3, 4))
+        traffic = read(tmp_path, f"timestamp,input_tokens,output_tokens\n{rows}")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert [b - a for a, b in pairwise(traffic.arrival_s)] == [3600.0] * 3
 
 
 def read(folder: Path, text: str, name: str = "trace.csv") -> Traffic:

@@ -21,7 +21,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -227,7 +227,7 @@ def _tokens(row: Row, names: tuple[str, ...], where: str, least: int) -> int:
 
 
 def _arrival(row: Row, where: str, clock: Clock) -> float:
-    """Seconds; a text that is a date counts from 1970."""
+    """Seconds; a text that is a date counts from 1970, in UTC where it names no zone."""
     value = row.get(clock.name)
     if value is None:
         raise SpecError(f"{where}: no {clock.name}; the row has {', '.join(list(row)[:8]) or 'nothing'}")
@@ -235,7 +235,8 @@ def _arrival(row: Row, where: str, clock: Clock) -> float:
         number = float(value) * _SECONDS[clock.unit]
     except (TypeError, ValueError):
         try:
-            number = datetime.fromisoformat(str(value).strip()).timestamp()
+            date = datetime.fromisoformat(str(value).strip())
+            number = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
         except ValueError:
             number = math.nan
     if isinstance(value, bool) or not math.isfinite(number):
