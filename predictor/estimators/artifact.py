@@ -124,7 +124,8 @@ class ArtifactSet:
         """GPUs that the estimator ``name`` was fitted on, or calibrated to."""
         if name not in self._measured:
             about = self.member_manifest(name)
-            self._measured[name] = tuple(sorted({*about["gpus"], *about["calibrated"]}))
+            fitted = tuple(about["gpus"])
+            self._measured[name] = (*fitted, *(gpu for gpu in sorted(about["calibrated"]) if gpu not in fitted))
         return self._measured[name]
 
     def intervals(self, name: str) -> Intervals | None:
