@@ -36,6 +36,10 @@ for name in _TERMINAL:  # readline, which pytest loads, sets COLUMNS for process
 _HOME = tempfile.mkdtemp(prefix="tilecast-tests-")
 atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
 os.environ |= {"TILECAST_STATE": f"{_HOME}/state", "TILECAST_CACHE": f"{_HOME}/cache", "TZ": "UTC"}
+os.environ |= {"XDG_STATE_HOME": f"{_HOME}/xdg-state", "XDG_CACHE_HOME": f"{_HOME}/xdg-cache"}  # tests that unset ours
+for name in ("LANGUAGE", *filter(lambda each: each.startswith("LC_"), list(os.environ))):
+    os.environ.pop(name, None)
+os.environ["LC_ALL"] = "C.UTF-8"  # messages of the C library in English, on every machine
 os.umask(0o022)
 os.environ["TILECAST_TRACKING_URI"] = "off"  # tests that track say so; none writes to the user's own store
 for name in ("NO_PROXY", "no_proxy"):  # servers of the tests are on loopback

@@ -298,7 +298,7 @@ def test_one_layout_alone_calibrates(tmp_path: Path) -> None:
     [
         (["--gpu", "rtx-409"], "rtx-4090"),
         (["--gpu", "rtx-5090"], "has no row of rtx-5090"),
-        (["--gpu", GPU, "--out", "/proc/nowhere/set"], "/proc/nowhere/set"),
+        (["--gpu", GPU, "--out", "/dev/null/set"], "/dev/null/set"),
         (["--gpu", GPU, "--artifacts", "/nowhere"], "/nowhere"),
         (["--gpu", GPU, "--artifacts", "roofline"], "roofline"),
     ],

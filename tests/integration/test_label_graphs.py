@@ -11,12 +11,12 @@ import ast
 import csv
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import data_folder
 
 from predictor.files import read_json
 from predictor.graph import Graph
@@ -24,8 +24,7 @@ from predictor.networks import ModelConfig, Step, build, config_from_dict
 from predictor.networks.load import CONFIGS as PACKAGE_CONFIGS
 from predictor.ops import Attention, Dropout, Elementwise, Embedding, Gemm, Norm, Softmax
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("TILECAST_DATA", ROOT.parent / "shared" / "data"))
+DATA = data_folder() or Path("absent")
 LABELS = DATA / "neusight/scripts/asplos/label"
 CONFIGS = DATA / "ground_truth/configs"
 CONFIG_OF = {

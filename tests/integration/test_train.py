@@ -134,7 +134,7 @@ def test_evaluate_writes_every_row(file: Path, tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("extra", "said"),
     [
-        (["--out", "/proc/nowhere/set"], "/proc/nowhere/set"),
+        (["--out", "/dev/null/set"], "/dev/null/set"),
         (["--only-gpu", "v100"], "v100-sxm-32gb"),
         (["--exclude-gpu", "h10"], "h100"),
         (["--holdout", "1.5"], "--holdout 1.5"),

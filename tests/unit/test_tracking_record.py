@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pwd
 from pathlib import Path
 
+import pytest
+
+from predictor.tracking import lifecycle
 from predictor.tracking.record import LONGEST_VALUE, Record, Run
 
 
@@ -43,3 +47,16 @@ def test_the_set_that_was_used_is_known_by_its_hash(tmp_path: Path) -> None:
     run = started()
     run.used(tmp_path)
     assert run.record.parameters == {"set": "mine", "set_sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def test_a_user_without_a_name_has_a_record_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container that runs under a bare number: getpass finds no variable and no entry of the passwd file."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def nobody(uid: int) -> pwd.struct_passwd:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    tags = lifecycle._tags("train")
+    assert "mlflow.user" not in tags and tags["tilecast.kind"] == "train"
