@@ -16,7 +16,7 @@ from predictor.report.html_elements import Html, section, table, tag
 from predictor.report.html_frontier import frontier_figure
 from predictor.report.table import Column, print_table, say
 from predictor.serving_plans.answer import Answer, Entry, best_of_each, cost_per_million, margins, shown
-from predictor.serving_plans.search import ServingPlan
+from predictor.serving_plans.search import ServingPlan, Sla
 
 _KIND = {True: "together", False: "disaggregated"}
 
@@ -38,7 +38,7 @@ def print_answer(answer: Answer, console: Console, price: float | None = None) -
         Column("KV cache", right=True), *([Column("$/M tokens", right=True)] if price is not None else []),
         Column("simulated TTFT", right=True), Column("simulated TPOT", right=True),
     ]  # fmt: skip
-    rows = [_cells(each, price) for each in answer.entries]
+    rows = [_cells(each, price, asked.sla) for each in answer.entries]
     if all(each.simulated is None for each in answer.entries):
         columns, rows = columns[:-2], [row[:-2] for row in rows]
     print_table(console, columns, rows)
@@ -85,7 +85,7 @@ def _speeds(plan: ServingPlan) -> str:
     )
 
 
-def _cells(entry: Entry, price: float | None) -> list[str]:
+def _cells(entry: Entry, price: float | None, sla: Sla) -> list[str]:
     plan, simulated = entry.plan, entry.simulated
     found = [
         str(plan), str(plan.gpus), significant(plan.tokens_per_s_per_gpu), significant(plan.tokens_per_s_per_user),
@@ -93,7 +93,11 @@ def _cells(entry: Entry, price: float | None) -> list[str]:
     ]  # fmt: skip
     if price is not None:
         found.append(f"{cost_per_million(plan, price):.3g}")
-    return [*found, *(("-", "-") if simulated is None else (shown(simulated.ttft_s), shown(simulated.tpot_s)))]
+    if simulated is None:
+        return [*found, "-", "-"]
+    missed = sla.missed(simulated.ttft_s, simulated.tpot_s)
+    means = (("ttft", simulated.ttft_s), ("tpot", simulated.tpot_s))
+    return [*found, *(shown(seconds) + " (missed)" * (name in missed) for name, seconds in means)]
 
 
 # ------------------------------------------------------------------------------------------------------ JSON and rows
@@ -163,8 +167,11 @@ def _row(entry: Entry, price: float | None) -> dict[str, Any]:
 
 
 def _margins(answer: Answer, entry: Entry) -> dict[str, Any]:
-    """What is left of each limit as a share of it, and at the ends of the interval."""
-    found: dict[str, Any] = {}
+    """What is left of each limit as a share of it, and at the ends of the interval; the limits that its simulation
+    misses."""
+    simulated, sla = entry.simulated, answer.asked.sla
+    missed = None if simulated is None else sla.missed(simulated.ttft_s, simulated.tpot_s)
+    found: dict[str, Any] = {"simulated_missed": missed}
     for name, left in margins(answer.asked, entry).items():
         found[f"{name}_margin"] = None if left is None else left[0]
         found[f"{name}_margin_interval"] = None if left is None or entry.interval is None else list(left[1:])
@@ -191,13 +198,15 @@ def to_html(answer: Answer, price: float | None = None) -> str:
         ("TPOT", True), ("KV cache", True), *([("$/M tokens", True)] if price is not None else []),
         ("simulated TTFT", True), ("simulated TPOT", True),
     ]  # fmt: skip
-    front = [_cells(Entry(plan), price)[:-2] for plan in answer.found.frontier]
+    front = [_cells(Entry(plan), price, answer.asked.sla)[:-2] for plan in answer.found.frontier]
     body: list[Html] = [
         tag("header", tag("h1", title), *(tag("p", line, class_="run") for line in _headline(answer, price))),
         tag(
             "main",
             section(
-                "answer", "Plans", table("Plans within the SLA", heads, [_cells(e, price) for e in answer.entries])
+                "answer",
+                "Plans",
+                table("Plans within the SLA", heads, [_cells(e, price, answer.asked.sla) for e in answer.entries]),
             ),
             section("frontier", "Frontier", frontier_figure(answer)),
             section("points", "Points of the frontier", table("Points of the frontier", heads[:-2], front)),

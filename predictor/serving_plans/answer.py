@@ -151,9 +151,13 @@ def nothing_meets(asked: Asked, nearest: ServingPlan) -> str:
     if asked.rate:
         limits.append(f"{asked.rate:g} requests/s")
     at = f", {nearest.rate:.3g} requests/s" if asked.rate else ""
+    missed = [name.upper() for name in asked.sla.missed(nearest.ttft_s, nearest.tpot_s)]
+    if nearest.rate < asked.rate * (1.0 - 1e-9):
+        missed.append("requests/s")
     return (
         f"nothing on {asked.num_gpus} {nearest.times.run.gpu.id} meets {' and '.join(limits)} of {asked.isl} +"
         f" {asked.osl} tokens; nearest: {nearest}: TTFT {shown(nearest.ttft_s)}, TPOT {shown(nearest.tpot_s)}{at}"
+        f"; misses {' and '.join(missed)}"
     )
 
 

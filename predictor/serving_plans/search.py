@@ -39,6 +39,11 @@ class Sla:
         """The larger of both over its limit: at most 1 where the SLA is met."""
         return np.maximum(ttft_s / self.ttft_s, tpot_s / self.tpot_s)
 
+    def missed(self, ttft_s: float, tpot_s: float) -> list[str]:
+        """The limits that these seconds are above, by their keys: ttft, tpot."""
+        sides = (("ttft", ttft_s, self.ttft_s), ("tpot", tpot_s, self.tpot_s))
+        return [name for name, seconds, limit in sides if seconds > limit]
+
 
 @dataclass(frozen=True, slots=True)
 class ServingPlan:

@@ -41,7 +41,7 @@ class Simulated:
 
     def meets(self, sla: Sla) -> bool:
         """Whether the means are within the SLA."""
-        return self.ttft_s <= sla.ttft_s and self.tpot_s <= sla.tpot_s
+        return not sla.missed(self.ttft_s, self.tpot_s)
 
 
 class Simulation:

@@ -23,10 +23,10 @@ from predictor.errors import RequestError
 from predictor.report.html_frontier import frontier_svg
 from predictor.report.serving_plan import rows_of, to_html, to_json
 from predictor.request import Request
-from predictor.serving_plans.answer import NEVER, ONLY, Answer, Asked, cost_per_million, plan_serving
+from predictor.serving_plans.answer import NEVER, ONLY, Answer, Asked, cost_per_million, nothing_meets, plan_serving
 from predictor.serving_plans.emit import commands
 from predictor.serving_plans.search import ServingPlan, Sla, at_concurrency, concurrencies, search
-from predictor.serving_plans.simulation import Simulation
+from predictor.serving_plans.simulation import Simulated, Simulation
 from predictor.serving_plans.space import Group, runs_of_groups, serving_engines
 from predictor.serving_plans.steady import closed_loop, decode_alone
 from predictor.serving_plans.tables import Times, times_of
@@ -420,3 +420,17 @@ def test_what_a_search_imports() -> None:
     assert done.stderr.strip().endswith("[]")
     assert json.loads(done.stdout)["plans"][0]["gpus"] == 1
     assert math.isfinite(json.loads(done.stdout)["plans"][0]["tpot_ms"])
+
+
+def test_limits_that_are_missed_are_said() -> None:
+    """Simulated figures above the SLA are marked on the page and in JSON; the nearest plan says what it misses."""
+    given = answer()
+    slow = replace(given.entries[0], simulated=Simulated(SLA.ttft_s * 2, SLA.tpot_s / 2, 1.0, 1))
+    fine = replace(given.entries[0], simulated=Simulated(SLA.ttft_s, SLA.tpot_s, 1.0, 1))
+    several = replace(given, entries=(slow, fine))
+    assert [plan["simulated_missed"] for plan in json.loads(to_json(several))["plans"]] == [["ttft"], []]
+    assert to_html(several).count("(missed)") == 1 and "2 s (missed)" in to_html(several)
+    plan = given.entries[0].plan
+    assert nothing_meets(given.asked, replace(plan, tpot_s=1.0)).endswith("; misses TPOT")
+    fast = replace(given.asked, rate=plan.rate * 2)
+    assert nothing_meets(fast, replace(plan, ttft_s=9.0)).endswith("; misses TTFT and requests/s")
