@@ -44,7 +44,7 @@ def within(value: object, most: float) -> bool:
 
 def flag(name: str) -> str:
     """The command-line spelling of a field."""
-    return "--" + name.replace("_", "-")
+    return "--set" if name.rpartition(".")[2] == "gpu_set" else "--" + name.replace("_", "-")
 
 
 def choice(name: str, value: str, choices: tuple[str, ...]) -> str:

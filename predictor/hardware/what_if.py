@@ -72,6 +72,8 @@ def vary(gpu: GPUSpec, parameter: str, factor: float) -> GPUSpec:
 def as_filed(gpu: GPUSpec) -> GPUSpec:
     """The board that ``gpu`` is a variant of, as its file has it: ``gpu`` itself where that is no other.
 
+    A file of one's own that keeps the id of a board of the catalogue is a variant of that board.
+
     What was learned of kernels is asked about this board, whatever of it was varied; what the hardware changes, the
     formulas say. So more of anything makes no forecast slower because a tree learned so of another board.
 
@@ -80,7 +82,8 @@ def as_filed(gpu: GPUSpec) -> GPUSpec:
     (True, True)
     """
     try:
-        filed = load_gpu(gpu.id) if gpu.path.parent == GPU_DIR else load_gpu(gpu.path)
+        listed = gpu.path.parent == GPU_DIR or (GPU_DIR / f"{gpu.id}.yaml").is_file()
+        filed = load_gpu(gpu.id) if listed else load_gpu(gpu.path)
     except (TilecastError, OSError):
         return gpu
     same = filed.id == gpu.id and filed.compute_capability == gpu.compute_capability and filed != gpu

@@ -77,7 +77,7 @@ def test_real_aiconfigurator_loses_no_row(real_a100: tuple[Path, ImportResult]) 
     }  # fmt: skip
     assert set(facts["counts"]["dtype"]) == {"bf16", "int8", "fp16"}  # NCCL ran in fp16
     assert set(facts["flags"]) == {
-        "beats_roofline", "channels_unknown", "kv_read_short", "one_token_prompt",
+        "beats_roofline", "channels_unknown", "host_bound", "kv_read_short", "one_token_prompt",
     }  # fmt: skip
     assert facts["flags"]["channels_unknown"] == 912  # every model's convolution takes equally long there
     gemm = result.frame[(result.frame["op"] == "gemm").to_numpy()]

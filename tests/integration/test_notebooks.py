@@ -48,7 +48,7 @@ def test_defines_nothing_worth_reusing(path: Path) -> None:
             assert (node.end_lineno or 0) - node.lineno < LONGEST_FUNCTION, f"{path.name} defines {node.name}"
     imported = {alias.name for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Import) for alias in n.names}
     imported |= {n.module or "" for n in ast.walk(ast.parse(code)) if isinstance(n, ast.ImportFrom)}
-    assert any(name.split(".")[0] == "predictor" for name in imported)
+    assert any(name.split(".")[0] in ("tilecast", "predictor") for name in imported)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
