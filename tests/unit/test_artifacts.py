@@ -28,12 +28,14 @@ WORDS = ["--model", "gpt2", "--gpu", "v100-pcie-32gb", "--seq-len", "32", "--dty
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the shipped set with the two estimators that fp32 needs."""
+    """A copy of the shipped set with the two estimators that fp32 needs, without the seals of their manifests: as of a
+    program that is not ours, so that what stands below the seal is judged."""
     out = tmp_path / "set"
     manifest = json.loads((default_artifacts() / MANIFEST).read_text())
     manifest["estimators"] = [e for e in manifest["estimators"] if e["folder"] in (MEMBER, "fp32-gemm")]
     for member in manifest["estimators"]:
         shutil.copytree(default_artifacts() / member["folder"], out / member["folder"])
+        edited(out / member["folder"] / MANIFEST, lambda content: content.pop(SEAL))
     (out / MANIFEST).write_text(json.dumps(manifest))
     return out
 
@@ -85,6 +87,17 @@ def flipped(path: Path, at: int, bit: int = 0) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 1 << bit
     path.write_bytes(bytes(data))
+
+
+def test_the_shipped_set_is_sealed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A constant that somebody changed by hand is told."""
+    shutil.copytree(default_artifacts(), tmp_path / "set")
+    manifests = sorted((tmp_path / "set").glob("*/manifest.json"))
+    assert len(manifests) > 5 and all(SEAL in json.loads(path.read_text()) for path in manifests)
+    path = tmp_path / "set" / MEMBER / MANIFEST
+    edited(path, lambda content: content["constants"].update(gather=0.123))
+    assert main(["predict", *WORDS, "--artifacts", str(tmp_path / "set")]) == 2
+    assert "manifest_sha256 is of another text" in capsys.readouterr().err
 
 
 def edited(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
