@@ -1,4 +1,5 @@
-"""Work that kills its worker: in the place of `predictor.sweep.answers.answer`, in workers of their own."""
+"""Work that kills its worker, and work that takes its time: in the place of `predictor.sweep.answers.answer`, in
+workers of their own."""
 
 from __future__ import annotations
 
@@ -23,3 +24,15 @@ def answer(points: Sequence[Mapping[str, Any]], first: int, artifacts: str | Non
     with (folder / "answered").open("a", encoding="utf-8") as file:
         file.write(f"{first}\n")
     return [{"point": first + i, **words, "note": ""} for i, words in enumerate(points)]
+
+
+#: Seconds that a part takes in `paced`: a sweep of 64 parts in two processes goes on for ten of them.
+PACE_S = 0.3
+
+
+def paced(points: Sequence[Mapping[str, Any]], first: int, artifacts: str | None) -> list[dict[str, Any]]:
+    """The rows of `predictor.sweep.answers.answer`, slowly: whoever interrupts a sweep finds it at work."""
+    from predictor.sweep.answers import answer as at_once
+
+    time.sleep(PACE_S)
+    return at_once(points, first, artifacts)

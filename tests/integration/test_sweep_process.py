@@ -18,9 +18,20 @@ def command(folder: Path, out: str) -> list[str]:
     return [sys.executable, "-m", "predictor", *words]
 
 
+def paced(words: list[str]) -> list[str]:
+    """The same command with parts that take their time, so that it is at work when it is stopped on any machine."""
+    code = (
+        "import sys, sweep_workers; from predictor.sweep import workers; from predictor.cli import main\n"
+        "workers.answer = sweep_workers.paced\nsys.exit(main())"
+    )
+    assert words[1:3] == ["-m", "predictor"]
+    return [words[0], "-c", code, *words[3:]]
+
+
 def started(words: list[str]) -> subprocess.Popen[str]:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     return subprocess.Popen(
-        words, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        words, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip
 
@@ -40,14 +51,14 @@ def test_killed_and_interrupted_it_goes_on_and_loses_nothing(tmp_path: Path) -> 
     whole = started(command(tmp_path, "whole.csv"))
     assert whole.wait(timeout=180) == 0
 
-    killed = started(command(tmp_path, "a.csv"))
+    killed = started(paced(command(tmp_path, "a.csv")))
     until_parts(killed, tmp_path, "a.csv", 0)
     os.kill(killed.pid, signal.SIGKILL)
     killed.communicate(timeout=60)
     kept = parts(tmp_path, "a.csv")
     assert killed.returncode == -signal.SIGKILL and kept > 0 and not (tmp_path / "a.csv").exists()
 
-    stopped = started(command(tmp_path, "a.csv"))
+    stopped = started(paced(command(tmp_path, "a.csv")))
     until_parts(stopped, tmp_path, "a.csv", kept)
     os.killpg(stopped.pid, signal.SIGINT)  # as a terminal does: to the workers, too
     _, said = stopped.communicate(timeout=60)
