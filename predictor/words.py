@@ -47,6 +47,15 @@ def flag(name: str) -> str:
     return "--set" if name.rpartition(".")[2] == "gpu_set" else "--" + name.replace("_", "-")
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a number without a unit."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     """The one line for a value that is not among the choices."""
     close = nearest(value, choices)

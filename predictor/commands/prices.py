@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictor.errors import RequestError, unknown_name
+from predictor.words import is_number
 
 if TYPE_CHECKING:
     from predictor.hardware.gpu import GPUSpec
@@ -61,7 +62,7 @@ def read_prices(texts: Sequence[str], compared: Sequence[GPUSpec]) -> dict[str, 
 
 def _pairs(text: str, compared: Sequence[GPUSpec]) -> list[tuple[str, object]]:
     if "=" not in text:
-        return [(_alone(text, compared), text)] if _is_number(text) else _pairs_of_file(Path(text))
+        return [(_alone(text, compared), text)] if is_number(text) else _pairs_of_file(Path(text))
     pairs: list[tuple[str, object]] = []
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
@@ -69,14 +70,6 @@ def _pairs(text: str, compared: Sequence[GPUSpec]) -> list[tuple[str, object]]:
             raise RequestError(f"--price {text}: {part!r} is no price; expected NAME=DOLLARS, such as h100=2.99")
         pairs.append((name, value))
     return pairs
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _alone(text: str, compared: Sequence[GPUSpec]) -> str:

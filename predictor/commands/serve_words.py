@@ -13,6 +13,7 @@ from predictor import outputs
 from predictor.arguments import Parser
 from predictor.errors import RequestError
 from predictor.units import parse_quantity
+from predictor.words import is_number
 
 if TYPE_CHECKING:
     from predictor.run import Run
@@ -77,7 +78,7 @@ def goals_of(arguments: argparse.Namespace) -> Goals:
         if value is None:
             found.append(None)
             continue
-        if _is_number(value):
+        if is_number(value):
             raise RequestError(f"--{name} {value}: in which unit? expected a time such as {value}ms or {value}s")
         try:
             seconds = parse_quantity(value, "time")
@@ -87,14 +88,6 @@ def goals_of(arguments: argparse.Namespace) -> Goals:
             raise RequestError(f"--{name} {value}: expected a time above 0, such as 20ms")
         found.append(seconds)
     return Goals(*found)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def add_traffic(parser: argparse.ArgumentParser) -> None:
