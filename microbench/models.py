@@ -169,31 +169,38 @@ def _decode(device: Device, model: Any, context: torch.Tensor, static: bool) -> 
     token = device.randint(0, model.config.vocab_size, (batch, 1))
     if static:
         cache = StaticCache(config=model.config, max_cache_len=length + 1)
-        model(context, past_key_values=cache, use_cache=True, **_last_logits(model))
+        model(context, **_holding(model, cache), **_last_logits(model))
         return _without_gradient(_static_step(device, model, token, cache, length))
     grown = DynamicCache(config=model.config)
-    model(context, past_key_values=grown, use_cache=True, **_last_logits(model))
+    held = _holding(model, grown)
+    model(context, **held, **_last_logits(model))
 
     def step() -> Any:
-        out = model(token, past_key_values=grown, use_cache=True)
+        out = model(token, **held)
         grown.crop(-1)  # the step's own token: a negative number takes away, in every version of transformers
         return out
 
     return _without_gradient(step)
 
 
+def _holding(model: Any, cache: Any) -> dict[str, Any]:
+    """The arguments that hand a cache to a model: transformers 5.24 calls it `cache`, earlier ones another name."""
+    named = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    return {named: cache, "use_cache": True}
+
+
 def _static_step(device: Device, model: Any, token: torch.Tensor, cache: Any, length: int) -> Call:
     """A step at position ``length`` of a static cache. Newer versions of transformers count positions in the cache, one
     tensor a layer; one kernel over all of them counts back, so that the next step is the same one."""
     position = torch.tensor([length], device=device.torch_device)
-    options: dict[str, Any] = {"position_ids": position.expand(token.shape[0], 1)}
+    options: dict[str, Any] = {"position_ids": position.expand(token.shape[0], 1), **_holding(model, cache)}
     if "cache_position" in inspect.signature(model.forward).parameters:
         options["cache_position"] = position
     counts = [getattr(layer, "cumulative_length", None) for layer in getattr(cache, "layers", [])]
     tensors = [count for count in counts if isinstance(count, torch.Tensor)]
 
     def step() -> Any:
-        out = model(token, past_key_values=cache, use_cache=True, **options)
+        out = model(token, **options)
         if tensors:
             torch._foreach_sub_(tensors, 1)
         return out

@@ -17,6 +17,7 @@ _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a safe loade
 #: against bombs. Files of ours have 5 levels and hundreds of values. libyaml nests its C stack as deep as the text
 #: does.
 _DEEPEST, _MOST_VALUES = 50, 100_000
+_TOO_DEEP = f"nested more than {_DEEPEST} deep"
 _INT = "tag:yaml.org,2002:int"
 
 
@@ -49,6 +50,10 @@ def read_yaml(text: str) -> Any:
     try:
         _check_size(yaml.parse(text, Loader=_Loader))
         return yaml.load(text, Loader=_Loader)
+    except yaml.scanner.ScannerError as error:
+        if "nesting depth" in str(error.problem):  # PyYAML 6.0.4 scans ahead and stops at 1,000 levels of its own
+            error.problem = _TOO_DEEP
+        raise
     except (ValueError, RecursionError) as error:  # thousands of digits, a 13th month
         raise yaml.YAMLError("a value that is no number or date") from error
 
@@ -93,7 +98,7 @@ def _check_size(events: Iterator[Any]) -> None:
                 raise _composer_error(f"{event.anchor!r} holds itself", event)
             values[-1] += of.get(str(event.anchor), 1)
         if len(values) > _DEEPEST:
-            raise _composer_error(f"nested more than {_DEEPEST} deep", event)
+            raise _composer_error(_TOO_DEEP, event)
         if values[-1] > _MOST_VALUES:
             raise _composer_error(f"more than {_MOST_VALUES:,} values", event)
 

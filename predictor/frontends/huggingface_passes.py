@@ -21,6 +21,9 @@ ATTENTION = "tilecast"
 #: Sizes of inputs that a config does not tell: of an image, of the frames and bins of a spectrogram (Whisper's 30 s),
 #: and samples of a second of speech. By definition of the models' processors.
 _IMAGE, _FRAMES, _BINS, _SAMPLES = 224, 3000, 80, 16000
+#: Names of a cache, in a model's arguments and in its output: transformers from 5.24, before it, and before it in
+#: models with a state in place of keys and values.
+_CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 
 
 def register_attention() -> None:
@@ -70,7 +73,7 @@ def record(model: Any, name: str, step: Step, dtype: str, accumulate: bool) -> R
     if cached:
         fixed, per_token = _cache_sizes(model, dtype)
     if step.mode == "decode":
-        kwargs["past_key_values"] = _cache(model, step.batch, max(1, step.context_len), dtype)
+        kwargs |= _cache(model, step.batch, max(1, step.context_len), dtype)
         kwargs = _one_token(model, kwargs, step)
     found = torch_trace.record(
         model, (), kwargs, name=name, mode="train" if train else "forward", dtype=step.act_dtype,
@@ -149,17 +152,17 @@ def _quiet(model: Any, kwargs: dict[str, Any]) -> Any:
         return model(**kwargs)
 
 
-def _cache(model: Any, batch: int, tokens: int, dtype: str) -> Any:
-    """What a prefill of so many tokens leaves for the next step."""
+def _cache(model: Any, batch: int, tokens: int, dtype: str) -> dict[str, Any]:
+    """What a prefill of so many tokens leaves for the next step, by the name of the argument that takes it."""
     kwargs = inputs_of(model, batch, tokens, dtype) | {"use_cache": True}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         kwargs["logits_to_keep"] = 1
     out = _quiet(model, kwargs)
-    found = getattr(out, "past_key_values", None)
-    found = getattr(out, "cache_params", None) if found is None else found
-    if found is None:
+    name = next((name for name in _CACHE_NAMES if getattr(out, name, None) is not None), None)
+    if name is None:
         raise UnsupportedError(f"{type(model).__name__} leaves no cache; expected --mode forward or train")
-    return found
+    signature = inspect.signature(model.forward).parameters
+    return {next((taken for taken in _CACHE_NAMES if taken in signature), name): getattr(out, name)}
 
 
 def _cache_sizes(model: Any, dtype: str) -> tuple[float, float]:
@@ -190,8 +193,6 @@ def _one_token(model: Any, kwargs: dict[str, Any], step: Step) -> dict[str, Any]
     """The arguments of a decode step: one token a sequence after those in the cache; an encoder has run already."""
     signature = inspect.signature(model.forward).parameters
     ids = torch.empty((step.batch, 1), dtype=torch.int64, device="meta")
-    if "cache_params" in signature and "past_key_values" not in signature:
-        kwargs["cache_params"] = kwargs.pop("past_key_values")
     if "decoder_input_ids" in signature and "encoder_outputs" in signature:
         width = getattr(model.config, "d_model", None) or model.config.hidden_size
         floats = next(p.dtype for p in model.parameters())
