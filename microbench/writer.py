@@ -25,7 +25,7 @@ from microbench.schema import ALL, BY_NAME
 from microbench.storage import Journal, make_folder, read_journal, remove_temporaries, storage_error, write_atomic
 from predictor.archives import check_table
 from predictor.errors import SpecError
-from predictor.files import note_read
+from predictor.files import LARGEST_TABLE, check_plain
 from predictor.measurement import SCHEMA_VERSION
 from predictor.yaml_reader import read_yaml_file
 
@@ -220,7 +220,7 @@ def read_parquet(path: Path) -> list[Row]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    note_read(path)
+    check_plain(path, "measurements of the harness", LARGEST_TABLE)
     try:
         file = pq.ParquetFile(path)
         check_table(path, file.metadata)

@@ -26,6 +26,8 @@ from predictor.graph.recording import Recording
 from predictor.graph.saved_checks import DEEPEST_VIEW, NO_NUMBERS, at, check_order, checked_op, number, text, whole
 from predictor.graph.tensor import ROLES, Tensor
 from predictor.ops import OPERATORS, Op, Opaque
+from predictor.ops.by_hand import HandGelu
+from predictor.ops.elementwise import Accumulate
 
 SCHEMA, VERSION = "tilecast graph", 1
 _PLAIN = (
@@ -33,11 +35,13 @@ _PLAIN = (
     "source", "cache_per_token", "cache_fixed",
 )  # fmt: skip
 _LISTS = ("inputs", "unknown", "notes")
+#: Operators that stand in eager graphs and in no data set, which has their kernels under other names.
+_OF_GRAPHS: Mapping[str, type[Op]] = {"opaque": Opaque, "accumulate": Accumulate, "hand_gelu": HandGelu}
 
 
 @lru_cache(maxsize=1)
 def _classes() -> Mapping[str, type[Op]]:
-    return {**OPERATORS, "opaque": Opaque}
+    return {**OPERATORS, **_OF_GRAPHS}
 
 
 def save_recording(recording: Recording, path: Path) -> None:

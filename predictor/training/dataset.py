@@ -19,7 +19,6 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
-from predictor.archives import check_table
 from predictor.errors import RequestError, SpecError
 from predictor.files import LARGEST_TABLE, check_plain, parse_json, read_text
 from predictor.hardware.gpu import GPUSpec, parse_gpu
@@ -27,6 +26,7 @@ from predictor.measurement import BY_NAME, COLUMNS, REQUIRED, SCHEMA_VERSION, ce
 from predictor.ops import Op
 from predictor.outputs import guarded
 from predictor.training.extras import require
+from predictor.training.parquet import as_frame, read_arrow
 from predictor.training.row_values import check_values
 from predictor.training.summary import describe, merge_repeats, same_case
 
@@ -345,18 +345,12 @@ def _line(error: Exception) -> str:
 
 
 def _read_parquet(path: Path) -> Frame:
-    pq, pd, pa = require("pyarrow.parquet"), require("pandas"), require("pyarrow")
     read_meta(path)
-    try:
-        check_table(path, pq.read_metadata(path))
-        table = pq.read_table(path)
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{path} cannot be read: {_line(error)}") from None
+    table = read_arrow(path, "a file of measurements")
     unknown = [name for name in table.column_names if name not in BY_NAME]
     if unknown:
         raise SpecError(f"{path} has columns outside the schema: {', '.join(unknown[:5])}")
-    booleans = {pa.bool_(): pd.BooleanDtype()}
-    frame = table.to_pandas(types_mapper=booleans.get)
+    frame = as_frame(table)
     return to_frame({name: frame[name] for name in frame.columns}, len(frame))
 
 

@@ -1,9 +1,9 @@
-"""Requests in parquet files, which a forecast does without."""
+"""Parquet files, which a forecast does without: read no larger than memory should hold, and written."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,46 @@ from predictor.errors import SpecError
 from predictor.files import LARGEST_TABLE, check_plain
 from predictor.training.extras import require
 
+Frame = Any  # pandas.DataFrame
+
+
+def read_arrow(path: Path, expected: str = "a parquet file") -> Any:
+    """The table of a file, as pyarrow has it. SpecError, one line, for what is no parquet file or is too large."""
+    return _opened(path, expected, lambda file: file.read())
+
+
+def count_rows(path: Path) -> int:
+    """Rows of a file, of which only its foot is read; SpecError as of `read_arrow`."""
+    return int(_opened(path, "a parquet file", lambda file: file.metadata.num_rows))
+
+
+def _opened(path: Path, expected: str, use: Callable[[Any], Any]) -> Any:
+    arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
+    check_plain(path, expected, LARGEST_TABLE)
+    try:
+        with parquet.ParquetFile(path) as file:
+            check_table(path, file.metadata)
+            return use(file)
+    except (arrow.ArrowException, OSError, ValueError) as error:
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SpecError(f"{path} cannot be read as parquet: {said}; expected {expected}") from None
+
+
+def read_frame(path: Path, expected: str = "a parquet file") -> Frame:
+    """The same as a frame of pandas."""
+    return as_frame(read_arrow(path, expected))
+
+
+def as_frame(table: Any) -> Frame:
+    """A table of pyarrow as a frame of pandas, whose truth values may be null."""
+    arrow, pd = require("pyarrow"), require("pandas")
+    booleans = {arrow.bool_(): pd.BooleanDtype()}
+    return table.to_pandas(types_mapper=booleans.get)
+
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Every row of a file; SpecError, one line, for what is no parquet file."""
-    check_plain(path, "a parquet file of requests", LARGEST_TABLE)
-    arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
-    try:
-        check_table(path, parquet.read_metadata(path))
-        rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
-    except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError, OSError) as error:
-        raise SpecError(f"cannot read {path}: {str(error).splitlines()[0]}; expected a parquet file") from None
+    """Every row of a file of requests; SpecError as of `read_arrow`."""
+    rows: list[dict[str, Any]] = read_arrow(path, "a parquet file of requests").to_pylist()
     return rows
 
 

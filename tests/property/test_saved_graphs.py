@@ -18,6 +18,7 @@ import predictor
 from predictor.cli import main
 from predictor.errors import RequestError
 from predictor.graph.saved_graph import from_json
+from tests.each import each
 
 #: What stands in a changed place: numbers that no graph has, and values of other kinds.
 ODD = st.sampled_from(
@@ -35,6 +36,22 @@ def saved(mode: str) -> dict[str, Any]:
     run = Request("gpt2", "h100", mode=mode, batch=1, seq_len=128).run()
     found: dict[str, Any] = json.loads(recording_bytes(_recording(forecast(run))))
     return found
+
+
+@each(("model", "micro_batch"), [("gpt2", 2), ("bloom-560m", 4)])
+def test_what_stands_in_a_graph_alone_is_saved_too(model: str, micro_batch: int, tmp_path: Path) -> None:
+    """Sums into gradients that are there, and a GELU whose class writes its backward pass: no data set has them."""
+    from predictor.commands.save_graph import _recording
+    from predictor.forecast import forecast
+    from predictor.graph.saved_graph import load_recording, save_recording
+    from predictor.request import Request
+
+    run = Request(model, "h100", mode="train", batch=4, micro_batch=micro_batch, seq_len=128).run()
+    recording = _recording(forecast(run))
+    save_recording(recording, tmp_path / "graph.json")
+    loaded = load_recording(tmp_path / "graph.json")
+    before, after = ([n.op for b in r.graph.blocks for n in b.nodes] for r in (recording, loaded))
+    assert before == after and {type(op).__name__ for op in after} & {"Accumulate", "HandGelu"}
 
 
 def places(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -12,7 +12,15 @@ from microbench.writer import read_parquet
 from predictor import files
 from predictor.errors import SpecError
 from predictor.training import dataset
+from predictor.training.importers import aiconfigurator_linear, base, import_source, simumax
 from predictor.training.parquet import read_rows
+
+#: Sources whose tables are parquet files -> where one stands.
+TABLES_OF_SOURCES = {
+    "aiconfigurator": "systems/data/h100_sxm/gemm/vllm/0.10.0/gemm_perf.parquet",
+    "llmservingsim": "kernels/h100/v1/meta-llama/Llama-3.1-8B/bf16/tp1/dense.parquet",
+    "microbench": "h100-sxm/gemm/stack/measurements.parquet",
+}
 
 
 def test_a_parquet_bomb_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,6 +37,40 @@ def test_a_parquet_bomb_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         with pytest.raises(SpecError, match="1,000,000 rows of 1 columns") as caught:
             reader(path)
         assert "\n" not in str(caught.value)
+    for source, place in TABLES_OF_SOURCES.items():
+        table_of_source = tmp_path / source / place
+        table_of_source.parent.mkdir(parents=True)
+        table_of_source.write_bytes(path.read_bytes())
+        with pytest.raises(SpecError, match="1,000,000 rows of 1 columns"):
+            import_source(source, tmp_path / source)
+
+
+def test_the_table_beside_another_is_limited_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Differences of times are read with the table of what was taken off."""
+    pa = pytest.importorskip("pyarrow", reason="the extra train is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra train is not installed")
+    pd = pytest.importorskip("pandas", reason="the extra train is not installed")
+    monkeypatch.setattr("predictor.archives.MOST_CELLS", 900_000)
+    parquet.write_table(pa.table({"m": [1] * 1_000_000}), tmp_path / "scale_matrix_perf.parquet")
+    raw = pd.DataFrame({"kernel_source": ["dynamic-minus-static"], "m": [1]})
+    monkeypatch.setattr(aiconfigurator_linear, "_MINUS", "-minus-")
+    with pytest.raises(SpecError, match="1,000,000 rows of 1 columns"):
+        aiconfigurator_linear.with_subtrahend(raw, tmp_path / "computescale_perf.parquet")
+
+
+def test_a_table_of_a_source_that_is_no_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CSV and JSON of sources have the limits of every other file."""
+    pytest.importorskip("pandas", reason="the extra train is not installed")
+    monkeypatch.setattr("predictor.training.importers.base.LARGEST_TABLE", 10)
+    (tmp_path / "rows.csv").write_text("size(B),type,time\n1,2,3\n")
+    with pytest.raises(SpecError, match="bytes, at most 10 are read; expected a CSV file"):
+        base.read_csv(tmp_path / "rows.csv")
+    monkeypatch.setattr("predictor.files.LARGEST_TEXT", 10)
+    system = tmp_path / "simumax" / "configs" / "system" / f"{sorted(simumax.GPUS)[0]}.json"
+    system.parent.mkdir(parents=True)
+    system.write_text('{"accelerator": {"op": {}}}')
+    with pytest.raises(SpecError, match="bytes, at most 10 are read; expected a JSON file"):
+        import_source("simumax", tmp_path / "simumax")
 
 
 def test_a_file_that_becomes_a_pipe_is_one_line_and_nobody_waits(

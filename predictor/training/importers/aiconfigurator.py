@@ -37,7 +37,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from predictor.errors import SpecError, UnknownNameError
+from predictor.errors import UnknownNameError
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.training.dataset import Frame, to_frame
 from predictor.training.extras import require
@@ -52,6 +52,7 @@ from predictor.training.importers.base import (
     not_this_layout,
 )
 from predictor.training.importers.bound import flag_below_bound
+from predictor.training.parquet import count_rows, read_frame
 
 EXPECTED = "systems/data/<gpu>/<family>/<framework>/<version>/<table>_perf.parquet"
 
@@ -131,22 +132,17 @@ def _gpu_of(path: Path) -> GPUSpec | None:
 
 
 def _import_file(into: Collector, path: Path) -> None:
-    pq = require("pyarrow.parquet")
-    try:
-        rows = pq.read_metadata(path).num_rows
-        table = TABLES.get(path.stem)
-        collectives = path.stem in aiconfigurator_comm.TABLES
-        if table is None and not collectives:
-            why = "times a whole attention module, no operator" if path.stem in _MODULES else "has no operator yet"
-            into.skip_file(path, rows, f"table {path.stem} {why}")
-            return
-        gpu = _gpu_of(path)
-        if gpu is None:
-            into.skip_file(path, rows, f"system {path.parts[-5]!r} is no GPU of the catalogue")
-            return
-        raw = pq.read_table(path).to_pandas()
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]}") from None
+    table = TABLES.get(path.stem)
+    collectives = path.stem in aiconfigurator_comm.TABLES
+    if table is None and not collectives:
+        why = "times a whole attention module, no operator" if path.stem in _MODULES else "has no operator yet"
+        into.skip_file(path, count_rows(path), f"table {path.stem} {why}")
+        return
+    gpu = _gpu_of(path)
+    if gpu is None:
+        into.skip_file(path, count_rows(path), f"system {path.parts[-5]!r} is no GPU of the catalogue")
+        return
+    raw = read_frame(path)
     if table is None:
         raw = drop_bad_latency(into, path, check_columns(path, raw, ("latency",)), "latency")
         aiconfigurator_comm.import_rows(into, path, raw, gpu)

@@ -23,9 +23,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from predictor.errors import SpecError
 from predictor.training.dataset import Frame
 from predictor.training.extras import require
+from predictor.training.parquet import read_frame
 
 GDN = (
     "phase", "batch_size", "seq_len", "d_conv", "num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim",
@@ -89,10 +89,7 @@ def with_subtrahend(raw: Frame, path: Path) -> Frame:
     names = raw["kernel_source"].astype(str)
     if not beside.is_file() or not names.str.contains(_MINUS).any():
         return raw
-    try:
-        other = require("pandas").read_parquet(beside)
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{beside} cannot be read as parquet: {str(error).splitlines()[0]}") from None
+    other = read_frame(beside)
     shape = ["m", "k", "quant_dtype"]
     times = other.groupby([other["kernel_source"].astype(str), *shape])["latency"].median()
     parts = names.str.partition(_MINUS)

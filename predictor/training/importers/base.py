@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import SpecError
+from predictor.files import LARGEST_TABLE, check_plain
 from predictor.training.dataset import Frame, concat
 from predictor.training.extras import require
 
@@ -127,6 +128,7 @@ def collect(
 def read_csv(path: Path, needed: Sequence[str] = (), **options: Any) -> Frame:
     """The CSV file as a frame. Raises SpecError, one line, where it is none or lacks one of the columns `needed`."""
     pd = require("pandas")
+    check_plain(path, "a CSV file", LARGEST_TABLE)
     try:
         raw = pd.read_csv(path, **options)
     except (OSError, ValueError) as error:

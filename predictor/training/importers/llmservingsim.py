@@ -18,9 +18,9 @@ from typing import Any
 
 from predictor.errors import SpecError
 from predictor.training.dataset import Frame, to_frame
-from predictor.training.extras import require
 from predictor.training.importers.base import Collector, ImportResult, check_columns, collect, drop_bad_latency, find
 from predictor.training.importers.bound import flag_below_bound
+from predictor.training.parquet import read_frame
 
 EXPECTED = "kernels/GPU/v1/MODEL/bf16/tpN/*.parquet or kernels/GPU/v0/MODEL/tpN/layers.parquet"
 
@@ -74,10 +74,7 @@ def _import_file(into: Collector, path: Path) -> None:
     gpu, name, tp, table = parts[1], "/".join(parts[3:5]), int(parts[-2].removeprefix("tp")), path.stem
     if gpu not in GPUS or name not in MODELS:
         raise SpecError(f"{path}: expected a GPU of {', '.join(GPUS)} and a model of {', '.join(MODELS)}")
-    try:
-        raw = require("pandas").read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]}") from None
+    raw = read_frame(path)
     about = {"gpu": GPUS[gpu], "protocol": "profiler", "dtype": "bf16", "source": "llmservingsim"}
     if table == "layers":
         about |= {"framework": "pytorch", "kernel_source": "transformers", "cache_state": "unknown"}

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from predictor.archives import check_table
 from predictor.dtypes import DTYPES
 from predictor.errors import SpecError
 from predictor.files import parse_json
@@ -25,6 +24,7 @@ from predictor.training.extras import require
 from predictor.training.importers.base import Collector, ImportResult, check_columns, collect, find
 from predictor.training.importers.bound import FLAG, flag_below_bound
 from predictor.training.importers.links import fill_links
+from predictor.training.parquet import as_frame, read_arrow
 from predictor.training.plausible import add_flag
 
 EXPECTED = "<gpu>/<operator>/<software stack>/measurements.parquet"
@@ -50,19 +50,12 @@ def run(root: Path) -> ImportResult:
 
 
 def _import_file(into: Collector, path: Path) -> None:
-    pq, pd, pa = require("pyarrow.parquet"), require("pandas"), require("pyarrow")
-    try:
-        file = pq.ParquetFile(path)
-        check_table(path, file.metadata)
-        table = file.read()
-        about = parse_json((table.schema.metadata or {}).get(b"tilecast") or b"{}", str(path))
-    except (OSError, ValueError) as error:
-        raise SpecError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    table = read_arrow(path)
+    about = parse_json((table.schema.metadata or {}).get(b"tilecast") or b"{}", str(path))
     version = about.get("schema_version") if isinstance(about, dict) else None
     if version != SCHEMA_VERSION:
         raise SpecError(f"{path} has schema version {version!r}: expected {SCHEMA_VERSION}")
-    booleans = {pa.bool_(): pd.BooleanDtype()}
-    raw = check_columns(path, table.to_pandas(types_mapper=booleans.get), REQUIRED)
+    raw = check_columns(path, as_frame(table), REQUIRED)
     for name in sorted(set(raw["op"]) - set(OPERATORS)):
         rows = (raw["op"] == name).to_numpy()
         into.skip_file(path, int(rows.sum()), f"operator {name} has no class yet")

@@ -10,12 +10,12 @@ head. Backward does not say how it counts, 2.5 times forward gives 1.9 to 3.3 ti
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from predictor.errors import SpecError
+from predictor.files import read_json
 from predictor.training.dataset import to_frame
 from predictor.training.importers.base import Collector, ImportResult, collect, find
 from predictor.training.importers.bound import flag_below_bound
@@ -40,9 +40,9 @@ def run(root: Path) -> ImportResult:
 
 def _import_file(into: Collector, path: Path) -> None:
     try:
-        tables = json.loads(path.read_text(encoding="utf-8"))["accelerator"]["op"]
+        tables = read_json(path)["accelerator"]["op"]
         rows = [row for name in _TABLES for row in _rows(name, tables[name])]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise SpecError(f"{path} cannot be read as a system of SimuMax: {error!r}") from None
     names = sorted({name for row in rows for name in row})
     columns = {
