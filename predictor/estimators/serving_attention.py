@@ -95,9 +95,9 @@ def phase_of(
     """The kernels that a call runs, all of shape (n,): prefill or decode, plain or of latent attention.
 
     Absorbed decode is that whose values are a slice of its keys; expanded prefill has keys wider than its values in
-    every head (DeepSeek-V2: 192 and 128).
+    every head (DeepSeek-V2: 192 and 128). One head tells nothing: plain kernels were measured at such widths, too.
     """
-    latent = np.where(decode, shared, (heads == kv_heads) & (head_dim > value_dim))
+    latent = np.where(decode, shared, (heads == kv_heads) & (heads > 1) & (head_dim > value_dim))
     names = np.array([PREFILL, _LATENT + PREFILL, DECODE, _LATENT + DECODE])
     result: npt.NDArray[np.str_] = names[2 * decode.astype(np.int64) + latent.astype(np.int64)]
     return result

@@ -4,7 +4,8 @@ A row is judged by its roofline (`predictor.training.plausible`), which a machin
 table is judged by what cannot be in physics: that a product of fewer rows takes longer than one of more, which the
 library could run in its place; that a board takes longer than a lesser one of its chip with the same kernels; and that
 boards exchange data at a small part of what the same link gives elsewhere. Tables are judged by medians, so that a
-kernel that a library picks badly stays: that is how the library is.
+kernel that a library picks badly stays: that is how the library is. A table of attention of which a large part shows
+the host has the host's time in the rest, too.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ Frame = Any
 BoolArray = npt.NDArray[np.bool_]
 
 FEWER_SLOWER, LESSER_FASTER, LINK_SLOW = "slower_than_more_rows", "slower_than_lesser_board", "far_below_its_link"
+HOST_BOUND, HOST_WITHIN = "host_bound", "host_within"
 #: A size of a table is a fault where its products take so many times those of the next size, in the median. Chosen by
 #: looking at all public tables of products: vLLM's fp8 with one row has 2.2 (B200) and 2.8 (GB200), with a constant 12
 #: us on top; the next is 1.3.
@@ -41,6 +43,10 @@ _BEFORE = 2
 #: other systems of the same link, and a quarter of the link. Chosen by looking at all public tables: L40S over PCIe has
 #: 0.04 to 0.16 from four boards on, RTX PRO 6000 0.3 to 0.5; no other system is below two thirds of its kin's least.
 _OF_OTHERS, _OF_LINK = 0.5, 0.25
+#: A table of attention is the host's where more than this share of its rows is `HOST_BOUND`. Chosen by looking at all
+#: public tables: vLLM's latent ones have 0.48 (prefill on A100) to 0.83 (decode on H200), the others none. What such a
+#: table has above the floor is TensorRT-LLM's time and 0.08 to 0.3 ms on top (H100, H200, bf16, up to 4 ms).
+_OF_HOST = 1 / 3
 #: Pairs of rows that a median is taken of at least: chosen by hand, not from data.
 _FEWEST = 30
 _LARGE_BYTES = 2.0**24  # what counts as large: chosen by hand, not from data
@@ -52,7 +58,7 @@ def keep_tables_apart(
 ) -> None:
     """Flags the rows of tables that cannot be so, in place, and says which they are; flagged rows stay as they are."""
     for flag, judged in (
-        (FEWER_SLOWER, _fewer_rows), (LESSER_FASTER, _lesser_boards), (LINK_SLOW, _links),
+        (FEWER_SLOWER, _fewer_rows), (LESSER_FASTER, _lesser_boards), (LINK_SLOW, _links), (HOST_WITHIN, _hosts),
     ):  # fmt: skip
         for name, rows in judged(frame, gpus):
             add_flag(frame, rows, flag)
@@ -164,3 +170,20 @@ def _links(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[tuple[str, Boo
         ]
         if others and middle < _OF_OTHERS * min(others) and middle < _OF_LINK:
             yield f"{system}, {float(ranks):.0f} GPUs over {link}", _marked(frame, at)
+
+
+def _hosts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[tuple[str, BoolArray]]:
+    """Prompts, or decode steps, of a kernel of attention a large part of which shows the host: what is left of them."""
+    index = np.flatnonzero((frame["op"].astype(str) == "attention").to_numpy())
+    if not len(index) or "kernel_source" not in frame:
+        return
+    flags = frame["flag"].astype(str).iloc[index].to_numpy()
+    bound, free = np.array([HOST_BOUND in flag.split(";") for flag in flags], dtype=bool), flags == ""
+    if not bound.any():
+        return
+    names = ["gpu", "framework", "framework_version", "kernel_source", "dtype", "kv_dtype"]
+    table = frame.iloc[index][[name for name in names if name in frame]].astype(str)
+    table["phase"] = np.where(frame["q_len"].iloc[index].to_numpy(dtype=float) == 1, "decode", "prefill")
+    for name, at in table.groupby(list(table.columns), observed=True, sort=True).indices.items():
+        if bound[at].mean() > _OF_HOST and free[at].any():
+            yield " ".join(name), _marked(frame, index[at[free[at]]])

@@ -13,7 +13,7 @@ from predictor.estimators.base import make_batch
 from predictor.estimators.cores import attention
 from predictor.estimators.cores.attention import Shapes, moved_bytes, visible_keys
 from predictor.estimators.device import Device
-from predictor.estimators.serving_attention import ServingAttention, is_decode
+from predictor.estimators.serving_attention import ServingAttention, is_decode, phase_of
 from predictor.estimators.trees import Trees
 from predictor.hardware.gpu import GPUSpec, load_gpu
 from predictor.ops import Attention, Op
@@ -238,6 +238,22 @@ def test_no_prefill_is_faster_than_the_exponentials_of_its_softmax(frames: list[
     assert rates["b200"][0] == pytest.approx(0.68)
     assert rates["b200"][1] < 0.5
     assert (rates["l4"] < 0.6).all()
+
+
+def test_which_kernels_are_latent_attentions() -> None:
+    """Expanded prefill (192 and 128 in each of several heads) and absorbed decode; the same widths in one head, in
+    grouped heads, and one width are plain kernels'."""
+    calls = [  # decode, shared, heads, kv_heads, head_dim, value_dim, the kernels
+        (False, False, 128, 128, 192, 128, "mla_prefill"),
+        (False, False, 2, 2, 192, 128, "mla_prefill"),
+        (False, False, 1, 1, 192, 128, "prefill"),
+        (False, False, 16, 1, 192, 128, "prefill"),
+        (False, False, 16, 16, 128, 128, "prefill"),
+        (True, True, 16, 1, 576, 512, "mla_decode"),
+        (True, False, 1, 1, 192, 128, "decode"),
+    ]
+    decode, shared, *sizes, _ = (np.array(column) for column in zip(*calls, strict=True))
+    assert phase_of(decode, shared, *sizes).tolist() == [call[-1] for call in calls]
 
 
 def test_latent_attention_has_the_constants_of_plain_attention(frames: list[Any]) -> None:

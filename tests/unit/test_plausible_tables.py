@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from predictor.hardware.gpu import load_gpu
-from predictor.training.plausible_tables import FEWER_SLOWER, LESSER_FASTER, LINK_SLOW, keep_tables_apart
+from predictor.training.plausible_tables import FEWER_SLOWER, HOST_WITHIN, LESSER_FASTER, LINK_SLOW, keep_tables_apart
 
 GPUS = {name: load_gpu(name) for name in ("b200-sxm", "gb200", "h100-sxm", "l40s", "rtx-pro-6000-server", "b60")}
 SIZES = [(m, n, k) for m in (1, 2, 16, 256, 4096, 32768) for n in range(512, 20512, 500) for k in (512, 2048, 8192)]
@@ -88,3 +88,21 @@ def test_a_system_far_below_its_link() -> None:
     assert said == ["slow, 8 GPUs over pcie: 20 rows kept apart (far_below_its_link)"]
     alone = flagged(collectives("slow", "l40s", 8, 0.05))[1]
     assert alone == []  # no sibling tells what the link allows
+
+
+def attention(kernel: str, bound: int, rows: int = 60, q_len: int = 1) -> pd.DataFrame:
+    """Calls of attention of a kernel, the first ``bound`` of which show the host."""
+    same = {"op": "attention", "gpu": "h100-sxm", "framework": "vllm", "framework_version": "1", "dtype": "bf16",
+            "kv_dtype": "bf16", "quant": "", "kernel_source": kernel, "q_len": q_len, "latency_ms": 0.3}  # fmt: skip
+    return pd.DataFrame([{**same, "kv_len": i + 2, "flag": "host_bound" if i < bound else ""} for i in range(rows)])
+
+
+def test_what_a_table_of_the_host_has_left_is_the_hosts() -> None:
+    """By kernel and phase; up to a third of host-bound rows is a matter of those rows alone."""
+    frame, said = flagged(
+        attention("mla", 25), attention("mla", 12, q_len=512), attention("other", 0), attention("mixed", 20),
+    )  # fmt: skip
+    whole = (frame["kernel_source"] == "mla") & (frame["q_len"] == 1)
+    assert (frame["flag"] == HOST_WITHIN).equals(whole & (frame["kv_len"] > 26))
+    assert (frame["flag"] == "host_bound").sum() == 25 + 12 + 20  # those stay as they are
+    assert said == ["h100-sxm vllm 1 mla bf16 bf16 decode: 35 rows kept apart (host_within)"]
