@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from predictor.errors import RequestError
 from predictor.words import LARGEST_DEGREE, flag, one_of
@@ -156,6 +157,21 @@ class Parallelism:
     def sharers(self) -> int:
         """GPUs, numbered side by side, that share the experts."""
         return self.ep if self.folds else self.tp * self.ep
+
+    def replicas(self, gpus_per_node: int, experts: bool = False) -> tuple[int, int]:
+        """Ranks that keep a part of the training state each, where it is spread, and how many groups of them have
+        copies of it.
+
+        Weights lie on dp x cp ranks. Experts' weights have groups of their own (Megatron's expert data parallelism):
+        num_gpus / (pp x etp x ep) ranks have the same experts.
+        """
+        count = self.dp * self.cp
+        part = max(1, min(count, gpus_per_node // self.tp)) if self.shard == HSDP else count
+        if experts:
+            width = self.tp if self.folds else 1
+            count, part = count * width // self.ep, part * width
+            part //= gcd(part, self.ep)
+        return part, count // part
 
     @property
     def order(self) -> str:

@@ -130,6 +130,11 @@ def _exchange(op: MoE, mesh: Mesh, prompts: bool, there: bool) -> Collective:
     )
 
 
+def is_expert(weight: Tensor) -> bool:
+    """Whether a weight is the stacked matrices of experts; a router's one matrix is none."""
+    return weight.axes[:1] == ("expert",) and len(weight.axes) > 2  # expert, rows, columns
+
+
 def check_shared_experts(config: ModelConfig, ep: int) -> None:
     """RequestError, one line, where ``ep`` ranks cannot share the experts of a model in training."""
     if ep > 1 and (not config.experts or config.is_encoder_decoder):

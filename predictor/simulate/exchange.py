@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from math import gcd
+from typing import NamedTuple
 
 from predictor.engines import Engine
 from predictor.errors import RequestError
 from predictor.graph import Block, Graph, Node
+from predictor.graph.tensor import Tensor
 from predictor.hardware.mesh import Mesh
 from predictor.hardware.system import SystemSpec
 from predictor.networks import ModelConfig, Step
@@ -16,7 +19,8 @@ from predictor.ops.base import BACKWARD, FORWARD, Op
 from predictor.ops.collective import Collective
 from predictor.ops.collective import over as joined
 from predictor.ops.elementwise import Elementwise
-from predictor.parallelism import HSDP, NO_SHARD, ZERO2, ZERO3
+from predictor.parallelism import HSDP, NO_SHARD, ZERO2, ZERO3, Parallelism
+from predictor.passes.expert_parallel import is_expert
 from predictor.passes.freeze import is_trained
 from predictor.passes.unpack import spared_bytes
 from predictor.precision import Precision
@@ -30,10 +34,27 @@ def _collective(mesh: Mesh, kind: str, axis: str, dtype: str, size: int) -> Coll
     return mesh.collective(kind, axis, dtype, size)
 
 
+class _Replicas(NamedTuple):
+    """Ranks that have the same weights: ``inner`` of them keep a part of the training state each, ``outer`` groups of
+    these have copies of it; along "dp" and "copies" of ``mesh``."""
+
+    mesh: Mesh
+    inner: int
+    outer: int
+
+
 @lru_cache(maxsize=1024)
-def _step_mesh(tp: int, inner: int, outer: int, pp: int, system: SystemSpec) -> Mesh:
-    """tp, then the replicas that keep a part of the training state each ("dp"), then those that have copies of it."""
-    return Mesh((("tp", tp), ("dp", inner), ("copies", outer), ("pp", pp)), system)
+def _step_mesh(within: tuple[tuple[str, int], ...], inner: int, outer: int, pp: int, system: SystemSpec) -> Mesh:
+    """The axes that share a layer ``within``, then the replicas that keep a part of the training state each ("dp"),
+    then those that have copies of it."""
+    return Mesh((*within, ("dp", inner), ("copies", outer), ("pp", pp)), system)
+
+
+def _replicas(over: Parallelism, system: SystemSpec, experts: bool = False) -> _Replicas:
+    """Of the weights of all layers, or of those of experts."""
+    inner, outer = over.replicas(system.gpus_per_node, experts)
+    within = (("tp", 1 if over.folds else over.tp), ("ep", over.ep)) if experts else (("tp", over.tp),)
+    return _Replicas(_step_mesh(within, inner, outer, over.pp, system), inner, outer)
 
 
 class Exchange:
@@ -44,9 +65,8 @@ class Exchange:
         assert system is not None
         self.work = work
         replicas = over.dp * over.cp
-        inner = replicas
         if over.shard == HSDP:
-            inner = max(1, min(replicas, system.gpus_per_node // over.tp))
+            inner, _ = over.replicas(system.gpus_per_node)
             if inner == 1 < replicas:
                 fits = f", or --tp {system.gpus_per_node // 2}" if system.gpus_per_node > 1 else ""
                 raise RequestError(
@@ -57,8 +77,10 @@ class Exchange:
                 raise RequestError(
                     f"--shard hsdp: {inner} GPUs of a node do not divide {replicas} replicas; expected zero3"
                 )
-        self.mesh = _step_mesh(over.tp, inner, replicas // inner, over.pp, system)
-        self.inner, self.outer = inner, replicas // inner
+        self.dense = _replicas(over, system)
+        #: of experts, where other ranks have the same ones than have the same layers
+        self.experts = _replicas(over, system, experts=True) if over.ep > 1 or over.folds else None
+        self.mesh = self.dense.mesh
         self.shard = over.shard
         self.weight_dtype = numbers.activation
         own = training.main_gradients if training is not None else ""
@@ -70,29 +92,51 @@ class Exchange:
         self.copies_out = training is not None and training.copies_out
         self.scatters = over.sp or (training is not None and training.scatters_p2p)
         #: gradients are reduced after every pass, layer by layer; weights are gathered for it, or lie on every rank
-        self.sharded = replicas > 1 and over.shard in (ZERO2, ZERO3, HSDP)
+        self.sharded = any(g.inner * g.outer > 1 for g in self._groups) and over.shard in (ZERO2, ZERO3, HSDP)
         self.gathers = self.sharded and not (over.shard == ZERO2 and engine.trains)
         self.hooks = training.hooks if training is not None else ()
 
-    def kept(self, parameters: int) -> int:
-        """Parameters that a rank updates."""
-        return parameters if self.shard == NO_SHARD else -(-parameters // self.inner)
+    @property
+    def _groups(self) -> tuple[_Replicas, ...]:
+        return (self.dense,) if self.experts is None else (self.dense, self.experts)
 
-    def _node(self, kind: str, nbytes: float, what: str = GRADIENTS, axis: str = "dp", count: int = 1) -> Node:
+    def experts_of(self, weights: Iterable[tuple[Tensor, int]]) -> int:
+        """Elements of weights, of how many each, that replicas of their own have; 0 where all have the same ones."""
+        return 0 if self.experts is None else sum(w.elements * n for w, n in weights if is_expert(w))
+
+    def _parts(self, elements: int, experts: int) -> list[tuple[_Replicas, int]]:
+        """``elements``, ``experts`` of them of experts, by the replicas that have them."""
+        if self.experts is None:
+            return [(self.dense, elements)]
+        return [(self.dense, elements - experts), (self.experts, experts)]
+
+    def kept(self, parameters: int, experts: int = 0) -> int:
+        """Parameters that a rank updates, of which ``experts`` are of experts."""
+        if self.shard == NO_SHARD:
+            return parameters
+        return sum(-(-count // group.inner) for group, count in self._parts(parameters, experts))
+
+    def _node(
+        self, group: _Replicas, kind: str, nbytes: float, what: str = GRADIENTS, axis: str = "dp", count: int = 1
+    ) -> Node:
         dtype = self.gradient_dtype if what == GRADIENTS else self.weight_dtype
         name, phase = f"{what} {kind}", BACKWARD if what == GRADIENTS else FORWARD
-        op = _collective(self.mesh, kind, axis, dtype, max(1, round(nbytes)))
+        name = f"experts {name}" if group is self.experts else name
+        op = _collective(group.mesh, kind, axis, dtype, max(1, round(nbytes)))
         return Node(op, name, count=count, phase=phase, scope=name)
 
-    def reduced(self, parameters: int, copied: int, config: ModelConfig, tables: int) -> Graph:
-        """Gradients of a rank, reduced once a step: what follows the last backward pass, or runs beside it. ``copied``
-        of them are summed over the ranks of a tensor-parallel group that have copies of the same heads, too."""
+    def reduced(self, parameters: int, copied: int, config: ModelConfig, tables: int, experts: int = 0) -> Graph:
+        """Gradients of a rank, ``experts`` of them of experts, reduced once a step: what follows the last backward
+        pass, or runs beside it. ``copied`` of them are summed over the ranks of a tensor-parallel group that have
+        copies of the same heads, too."""
         nodes: list[Node] = []
-        nbytes = parameters * self.gradient_bytes
-        if not self.sharded and self.inner * self.outer > 1:
+        for group, elements in self._parts(parameters, experts):
+            if self.sharded or not elements or group.inner * group.outer == 1:
+                continue
+            nbytes = elements * self.gradient_bytes
             buckets = max(1, round(nbytes / self.bucket_bytes)) if self.overlaps and self.bucket_bytes else 1
             kind = "all_reduce" if self.shard == NO_SHARD else "reduce_scatter"
-            nodes.append(self._node(kind, nbytes / buckets, count=buckets))
+            nodes.append(self._node(group, kind, nbytes / buckets, count=buckets))
         over = self.work.parallelism
         if tables > 1:
             size = config.vocab * config.hidden / over.tp * self.gradient_bytes
@@ -113,12 +157,15 @@ class Exchange:
         op = joined(self.mesh.system, "all_reduce", self.gradient_dtype, round(nbytes), ranks, near)
         return Node(op, "kv_heads all_reduce", phase=BACKWARD, scope="kv_heads all_reduce")
 
-    def gathered(self, parameters: int) -> Graph:
-        """Updated weights of a rank, of which each replica has a part."""
-        if self.shard == NO_SHARD or self.gathers or self.inner == 1:
+    def gathered(self, parameters: int, experts: int = 0) -> Graph:
+        """Updated weights of a rank, of which each replica has a part; ``experts`` of them are of experts."""
+        if self.shard == NO_SHARD or self.gathers:
             return Graph(())
-        node = self._node("all_gather", parameters * self.itemsize, WEIGHTS)
-        return Graph((Block(WEIGHTS, (node,)),))
+        nodes = tuple(
+            self._node(group, "all_gather", count * self.itemsize, WEIGHTS)
+            for group, count in self._parts(parameters, experts) if count and group.inner > 1
+        )  # fmt: skip
+        return Graph((Block(WEIGHTS, nodes),)) if nodes else Graph(())
 
     def of_blocks(self, graph: Graph) -> tuple[tuple[int, ...], Graph, Graph]:
         """The forward blocks that have weights, by place; for each what gathers them, and what scales and reduces
@@ -135,23 +182,25 @@ class Exchange:
             count = sum(weight.elements for weight in held)
             if block.backward_of is not None or not count:
                 continue
-            trained = sum(w.elements for w in held if is_trained(w)) if self.work.lora else count
-            nbytes = trained * self.gradient_bytes
-            scaled: Op = Elementwise(self.gradient_dtype, "mul_scalar", trained)
-            out = (
-                [
-                    Node(scaled, "gradients scaling", phase=BACKWARD, scope="gradients scaling"),
-                    self._node("reduce_scatter", nbytes),
-                ]
-                if trained
-                else []
-            )
-            if self.outer > 1 and trained:
-                out.append(self._node("all_reduce", nbytes / self.inner, axis="copies"))
+            learns = [w for w in held if not self.work.lora or is_trained(w)]
+            trained = sum(w.elements for w in learns)
+            out = self._joined(trained)
+            if trained:
+                scaled: Op = Elementwise(self.gradient_dtype, "mul_scalar", trained)
+                out.append(Node(scaled, "gradients scaling", phase=BACKWARD, scope="gradients scaling"))
+            for group, elements in self._parts(trained, self.experts_of((w, 1) for w in learns)):
+                nbytes = elements * self.gradient_bytes
+                if elements and (group.inner > 1 or group is self.dense):
+                    out.append(self._node(group, "reduce_scatter", nbytes))
+                if elements and group.outer > 1:
+                    out.append(self._node(group, "all_reduce", nbytes / group.inner, axis="copies"))
             places.append(b)
-            out = self._joined(trained) + out
-            stored = count * self.itemsize - (spared_bytes(one, self.itemsize) if self.work.lora else 0.0)
-            gather = [self._node("all_gather", stored, WEIGHTS)] if self.gathers else []
+            spared = spared_bytes(one, self.itemsize) if self.work.lora else 0.0  # of none of the experts'
+            gather = [
+                self._node(group, "all_gather", elements * self.itemsize - spared * (group is self.dense), WEIGHTS)
+                for group, elements in self._parts(count, self.experts_of((w, 1) for w in held))
+                if self.gathers and elements and (group.inner > 1 or group is self.dense)
+            ]  # fmt: skip
             if self.gathers and self.copies_out:
                 gather.append(self._copy("weights copy out", self.weight_dtype, count, FORWARD))
             for nodes, (fixed, each) in zip((gather, out), self.hooks, strict=False):

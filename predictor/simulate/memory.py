@@ -12,11 +12,12 @@ import numpy as np
 
 from predictor.engines import Engine
 from predictor.engines.memory import rule_of
-from predictor.graph.graph import Graph
+from predictor.graph.graph import Block, Graph
 from predictor.hardware.gpu import GPUSpec
 from predictor.networks import ModelConfig, kv_cache_bytes, parameters, weight_bytes
 from predictor.networks.parameters import Local, parameter_split, whole
 from predictor.networks.traced import recorded, sized
+from predictor.ops.base import COMPUTE
 from predictor.parallelism import HSDP, SHARDS, ZERO2, ZERO3
 from predictor.parts import Formats
 from predictor.passes.quantize import saved_bytes
@@ -331,12 +332,16 @@ def _states(run: Run, plan: Plan) -> list[Held]:
     """What stages of a pipeline keep beside activations, of every distinct one."""
     work, over, parallel = run.work, run.work.parallelism, plan.parallel
     assert work.system is not None and parallel is not None
-    replicas = over.dp * over.cp
-    inner = replicas if over.shard != HSDP else max(1, min(replicas, work.system.gpus_per_node // over.tp))
+    per_node, itemsize = work.system.gpus_per_node, 2.0 if run.numbers.mixed else 4.0
     found = []
     for rank in parallel.kinds:
-        frozen = (rank.parameters - rank.trained) * (2.0 if run.numbers.mixed else 4.0) - rank.spared
-        state = _state(run, rank.trained, inner, frozen)
+        learn = rank.trained - rank.experts_trained
+        frozen = (rank.parameters - rank.experts - learn) * itemsize - rank.spared
+        state = _state(run, learn, over.replicas(per_node)[0], frozen)
+        if rank.experts:
+            frozen = (rank.experts - rank.experts_trained) * itemsize
+            more = _state(run, rank.experts_trained, over.replicas(per_node, experts=True)[0], frozen)
+            state = Held(*(one + other for one, other in zip(state, more, strict=True)))
         units = [parallel.units[place] for place in rank.chunks if place in parallel.units]
         gathered = max((_largest_unit(plan, unit.gather) for unit in units), default=0.0)
         found.append(state._replace(weights=state.weights + 2.0 * gathered))
@@ -355,7 +360,12 @@ def state_of(run: Run, plan: Plan) -> Memory:
 
 def _largest_unit(plan: Plan, place: int) -> float:
     """Bytes of the largest layer that is gathered; the one in use and the next one are there at once."""
-    return max((node.op.bytes_written() for node, _ in plan.stages[place].graph.nodes()), default=0.0)
+
+    def layer(block: Block) -> float:
+        sent = sum(node.op.bytes_written() for node in block.nodes if node.op.stream != COMPUTE)
+        return max((sent, *(node.op.bytes_written() for node in block.nodes)))
+
+    return max((layer(block) for block in plan.stages[place].graph.blocks), default=0.0)
 
 
 def least_of_training(run: Run) -> float:

@@ -67,7 +67,8 @@ class Rank(NamedTuple):
     """A stage of a pipeline, of its kind: places in ``Plan.stages``. ``chunks``: of its chunks, in order; ``reduce``
     and ``gather``: what its replicas exchange once a step (-1: nothing); ``update``: the optimizer's step (-1: none).
     ``parameters``: elements of its weights, ``trained`` of those that are trained; ``spared``: bytes that a base in few
-    bits saves of them."""
+    bits saves of them; ``experts`` and ``experts_trained``: of both, elements of experts that replicas of their own
+    have."""
 
     chunks: tuple[int, ...]
     reduce: int
@@ -76,6 +77,8 @@ class Rank(NamedTuple):
     parameters: int
     trained: int
     spared: float = 0.0
+    experts: int = 0
+    experts_trained: int = 0
 
 
 class Units(NamedTuple):

@@ -161,19 +161,31 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
             ahead = [_ahead(stages[place].graph) for place in mine]
             count = sum(graph.parameters() for graph in ahead)
             trained = sum(_trained(graph) for graph in ahead) if work.lora else count
+            weights = [weight for graph in ahead for weight in graph.weights()]
+            experts = exchange.experts_of(weights)
+            learn = exchange.experts_of(w for w in weights if not work.lora or is_trained(w[0]))
             copied = sum(_copied(graph, config, over.tp, work.lora > 0) for graph in ahead)
             rank = {"reduce": -1, "gather": -1, "update": -1}
             parts = (
-                ("reduce", exchange.reduced(trained, copied, config, len(tables) if s in tables else 1), GRADIENTS),
-                ("gather", exchange.gathered(trained), WEIGHTS),
-                ("update", update_graph(exchange.kept(trained), work.optimizer, numbers.mixed, training), OPTIMIZER),
+                (
+                    "reduce",
+                    exchange.reduced(trained, copied, config, len(tables) if s in tables else 1, learn),
+                    GRADIENTS,
+                ),
+                ("gather", exchange.gathered(trained, learn), WEIGHTS),
+                (
+                    "update",
+                    update_graph(exchange.kept(trained, learn), work.optimizer, numbers.mixed, training),
+                    OPTIMIZER,
+                ),
             )
             for name, graph, phase in parts:
                 if graph.blocks:
                     rank[name] = len(stages)
                     stages.append(stage(graph, phase))
             spared = sum(spared_bytes(graph, exchange.itemsize) for graph in ahead) if work.lora else 0.0
-            found.append(Rank(mine, rank["reduce"], rank["gather"], rank["update"], count, trained, spared))
+            places_of = rank["reduce"], rank["gather"], rank["update"]
+            found.append(Rank(mine, *places_of, count, trained, spared, experts, learn))
         ranks.append(kinds[mine])
     message = -1
     if over.pp > 1:

@@ -265,3 +265,87 @@ def test_etp_of_the_rule_changes_nothing_and_others_are_refused() -> None:
         assert str(caught.value).startswith(said)
     with pytest.raises(RequestError, match="has no experts; leave it out"):
         ask("llama-3.2-1b", etp=1)
+
+
+#: Elements of mixtral-8x7b's experts, and of all its other weights, by hand: two tables, and by layer the matrices of
+#: attention, the router and two norms; and the last norm.
+EXPERTS = 32 * 8 * 3 * 4096 * 14336
+OTHERS = 2 * 32000 * 4096 + 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 4096 * 8 + 2 * 4096) + 4096
+
+
+def once_a_step(found: Forecast) -> dict[str, tuple[int, int, int]]:
+    """By name of what replicas exchange once a step: its ranks, those of a node, and its bytes over all buckets."""
+    assert found.plan.parallel is not None
+    (rank,) = found.plan.parallel.kinds
+    stages = [found.timed[place].stage.graph for place in (rank.reduce, rank.gather) if place >= 0]
+    return {
+        n.name: (n.op.ranks, n.op.ranks_per_node, n.op.size * times)
+        for graph in stages for n, times in graph.nodes() if isinstance(n.op, Collective)
+    }  # fmt: skip
+
+
+@each(("degrees", "replicas", "near"), (
+    ({"dp": 8, "ep": 8}, 1, 1), ({"dp": 8, "ep": 4}, 2, 2), ({"dp": 16, "ep": 4}, 4, 2), ({"dp": 8}, 8, 8),
+    ({"dp": 2, "cp": 4, "ep": 4}, 2, 2), ({"tp": 4, "sp": True, "dp": 2, "ep": 4, "etp": 1}, 2, 2),
+    ({"tp": 4, "sp": True, "dp": 4, "ep": 2}, 2, 1), ({"tp": 8, "sp": True, "ep": 2, "etp": 1}, 4, 4),
+))  # fmt: skip
+def test_experts_have_replicas_of_their_own(degrees: dict[str, Any], replicas: int, near: int) -> None:
+    """Of num_gpus / (pp x etp x ep) ranks: so many sum the gradients of the same experts, and share their optimizer
+    state, beside the dp x cp ranks of all other weights."""
+    words = {"batch": 16, "seq_len": 1024, "artifacts": "roofline", "recompute": "full"}
+    found = ask("mixtral-8x7b", **words, **degrees, shard="zero1")
+    tp, dense = degrees.get("tp", 1), degrees.get("dp", 1) * degrees.get("cp", 1)
+    mine = EXPERTS // degrees.get("ep", 1) // (1 if "etp" in degrees else tp)
+    memory = found.memory
+    assert memory.optimizer == pytest.approx(8 * (OTHERS / tp / dense + mine / replicas), rel=2e-3)
+    assert memory.gradients == pytest.approx(4 * (OTHERS / tp + mine), rel=2e-3)
+    assert memory.weights == pytest.approx(2 * (OTHERS / tp + mine) + memory.optimizer / 2, rel=2e-3)
+    sent = once_a_step(found)
+    if degrees == {"dp": 8}:  # all weights have the same replicas
+        assert sent["gradients reduce_scatter"] == (8, 8, pytest.approx(4 * (OTHERS + EXPERTS), rel=1e-3))
+        return
+    if dense > 1:
+        assert sent["gradients reduce_scatter"][0] == sent["weights all_gather"][0] == dense
+        assert sent["gradients reduce_scatter"][2] == pytest.approx(4 * OTHERS / tp, rel=5e-3)
+    if replicas == 1:
+        assert not [name for name in sent if name.startswith("experts")]
+    else:
+        assert sent["experts gradients reduce_scatter"] == (replicas, near, pytest.approx(4 * mine, rel=1e-3))
+        assert sent["experts weights all_gather"] == (replicas, near, pytest.approx(2 * mine, rel=1e-3))
+
+
+@each(("shard", "inner", "outer"), (("zero3", 4, 1), ("zero2", 4, 1), ("hsdp", 2, 2)))
+def test_sharded_experts_are_gathered_from_their_replicas(shard: str, inner: int, outer: int) -> None:
+    """16 replicas, 4 of them share the experts: 4 have the same ones, with hsdp 2 in each of 2 nodes."""
+    words = {"batch": 16, "seq_len": 1024, "artifacts": "roofline", "execution": "eager"}
+    found = ask("mixtral-8x7b", **words, dp=16, ep=4, shard=shard)
+    assert found.plan.parallel is not None
+    (unit,) = found.plan.parallel.units.values()
+    layer = next(i for i, block in enumerate(found.plan.stages[unit.gather].graph.blocks) if block.repeat == 32)
+    mine, others = EXPERTS // 32 // 4, 2 * 4096 * 4096 + 2 * 4096 * 1024 + 4096 * 8 + 2 * 4096
+    gathers, reduces = (
+        {n.name: (n.op.ranks, n.op.size) for n in found.plan.stages[place].graph.blocks[layer].nodes
+         if isinstance(n.op, Collective)} for place in (unit.gather, unit.reduce)
+    )  # fmt: skip
+    dense = 16 // outer
+    assert gathers == {"weights all_gather": (dense, 2 * others), "experts weights all_gather": (inner, 2 * mine)}
+    wide = {"gradients reduce_scatter": (dense, 2 * others), "experts gradients reduce_scatter": (inner, 2 * mine)}
+    if outer > 1:
+        wide |= {
+            "gradients all_reduce": (outer, 2 * others // dense), "experts gradients all_reduce": (outer, mine),
+        }  # fmt: skip
+    assert reduces == wide
+    state = OTHERS / dense + 32 * mine / inner
+    assert found.memory.optimizer == pytest.approx(8 * state, rel=1e-3)
+    if shard != "zero2":  # a master copy with a part of the weights, and two layers at once
+        assert found.memory.weights == pytest.approx(6 * state + 2 * 2 * (others + mine), rel=0.02)
+
+
+def test_every_element_is_updated_once() -> None:
+    """What the ranks of a step keep of the optimizer's state adds up to that of the whole model, however experts are
+    spread; without replicas that share it, as often as ranks have the same."""
+    words = {"batch": 16, "seq_len": 1024, "artifacts": "roofline"}
+    for degrees in ({"dp": 16, "ep": 8}, {"tp": 2, "dp": 8, "ep": 4, "sp": True}, {"dp": 8, "cp": 2, "ep": 2},
+                    {"tp": 4, "dp": 4, "ep": 8, "sp": True, "etp": 1}):  # fmt: skip
+        over = ask("mixtral-8x7b", **words, **degrees, shard="zero1")
+        assert over.memory.optimizer * 16 == pytest.approx(8 * (OTHERS + EXPERTS), rel=2e-3), degrees

@@ -41,6 +41,7 @@ PLANS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 #: Words that say what runs, not where.
 ALIKE = ("recompute", "execution", "software")
+Axes = tuple[tuple[str, int], ...]
 
 
 def ask(model: str | ModelConfig = "gpt2", **words: Any) -> Forecast:
@@ -234,8 +235,8 @@ def test_what_does_not_fit_says_what_would() -> None:
 
 
 def test_advice_halves_the_replicas_that_experts_are_shared_over() -> None:
-    words = {"mode": "train", "execution": "megatron", "dp": 8, "ep": 8, "batch": 8, "seq_len": 131072}
-    answer = predictor.predict("mixtral-8x7b", "h100", shard="zero3", recompute="full", **words)
+    words = {"mode": "train", "execution": "megatron", "dp": 8, "ep": 8, "batch": 8, "seq_len": 98304}
+    answer = predictor.predict("mixtral-8x7b", "h200", shard="zero3", recompute="full", **words)
     assert not answer.memory.fits and "--tp 2 --dp 4 --ep 4" in answer.memory.advice
 
 
@@ -259,8 +260,8 @@ def test_degrees_commute_where_all_links_are_alike(words: dict[str, Any], monkey
     """Within a node it is all one which GPUs are a pipeline and which are replicas: another numbering, same step."""
     numbered = ask(**words)
 
-    def relabelled(tp: int, inner: int, outer: int, pp: int, system: SystemSpec) -> Mesh:
-        return Mesh((("pp", pp), ("copies", outer), ("dp", inner), ("tp", tp)), system)
+    def relabelled(within: Axes, inner: int, outer: int, pp: int, system: SystemSpec) -> Mesh:
+        return Mesh((("pp", pp), ("copies", outer), ("dp", inner), *within), system)
 
     with monkeypatch.context() as patched:  # one test for all words: the next begins with the numbers as they are
         patched.setattr(exchange, "_step_mesh", relabelled)
@@ -272,8 +273,8 @@ def test_numbering_over_nodes_moves_exchange_and_nothing_else(monkeypatch: pytes
     words: dict[str, Any] = {"tp": 2, "pp": 4, "dp": 8, "software": "megatron 2021"}
     numbered = ask(**words)
 
-    def replicas_last(tp: int, inner: int, outer: int, pp: int, system: SystemSpec) -> Mesh:
-        return Mesh((("tp", tp), ("pp", pp), ("dp", inner), ("copies", outer)), system)
+    def replicas_last(within: Axes, inner: int, outer: int, pp: int, system: SystemSpec) -> Mesh:
+        return Mesh((*within, ("pp", pp), ("dp", inner), ("copies", outer)), system)
 
     monkeypatch.setattr(exchange, "_step_mesh", replicas_last)
     other = ask(**words)
