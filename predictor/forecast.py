@@ -12,6 +12,7 @@ from predictor.engines import Engine
 from predictor.engines.software import remark
 from predictor.estimators.artifact import ArtifactSet, RooflineOnly
 from predictor.graph import OPTIMIZER
+from predictor.graph.samples import TOKENS
 from predictor.hardware.gpu import GPUSpec
 from predictor.networks import parameters
 from predictor.prediction import Prediction
@@ -194,6 +195,9 @@ class Forecast:
             exposed_s={} if self.step is None else self.step.exposed_s,
             bubble_s=0.0 if self.step is None else self.step.bubble_s,
             assumed=run.config.assumed,
+            unit=TOKENS
+            if work.mode in ("decode", "generate")
+            else run.config.unit,  # these make tokens, whatever is read
         )
 
     @cached_property

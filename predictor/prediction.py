@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from predictor.graph.samples import SAMPLES, TOKENS
 from predictor.simulate.memory import Memory
 from predictor.simulate.stage import PIPELINE
 from predictor.simulate.timeline import LAUNCH_BOUND
@@ -89,6 +90,7 @@ class Prediction:
     with what runs again in the backward pass.
     ``exposed_s``: of training on many GPUs, seconds of what they exchange that nothing covers, by what it is;
     ``bubble_s``: what a stage of the pipeline idles on average. ``gpu_set``: words of what differs from the GPU's file.
+    ``unit``: what the throughput is counted in, of `predictor.graph.samples.UNITS`.
     """
 
     model: str
@@ -118,6 +120,7 @@ class Prediction:
     exposed_s: Mapping[str, float] = field(default_factory=dict)
     bubble_s: float = 0.0
     gpu_set: tuple[str, ...] = ()
+    unit: str = TOKENS
 
     @property
     def latency_ms(self) -> float:
@@ -143,6 +146,26 @@ class Prediction:
     def tokens_per_s_per_gpu(self) -> float:
         """Tokens a second over the GPUs of the run."""
         return self.tokens_per_s / self.workload.parallelism.num_gpus
+
+    @property
+    def units_per_s(self) -> float:
+        """Of ``unit`` so many a second: tokens, or entries of the batch where the model reads no tokens."""
+        return self.tokens_per_s if self.unit == TOKENS else self.sequences_per_s
+
+    @property
+    def units_per_s_per_gpu(self) -> float:
+        """``units_per_s`` over the GPUs of the run."""
+        return self.units_per_s / self.workload.parallelism.num_gpus
+
+    @property
+    def entries(self) -> str:
+        """What an entry of the batch is called, in the plural: "sequences" where the unit is a token."""
+        return "sequences" if self.unit == TOKENS else self.unit
+
+    @property
+    def lengths_matter(self) -> bool:
+        """Whether the tokens of an entry say anything of the run: images have none."""
+        return self.unit == TOKENS or (self.unit == SAMPLES and self.workload.seq_len > 1)
 
     @property
     def ttft_s(self) -> float | None:

@@ -40,6 +40,7 @@ def _recording(found: Forecast) -> Recording:
     graph = graph if accumulate is None else joint(graph, accumulate)
     count = parameters(config)
     return Recording(
-        config.name, work.mode, numbers.name, graph, count, count, count * 2.0, batch=batch, tokens=length,
+        config.name, work.mode, numbers.name, graph, count, count, count * 2.0,
+        inputs=(f"tokens:int64[{batch},{length}]",), batch=batch, tokens=length,
         attention=work.attention, source="built",
     )  # fmt: skip

@@ -20,6 +20,7 @@ from predictor.frontends.kept import kept_or
 from predictor.frontends.no_code import no_code
 from predictor.frontends.sources import FLOATS, need_torch
 from predictor.graph.recording import Recording
+from predictor.graph.samples import TOKENS
 from predictor.networks.checkpoint_any import checkpoint_of_any
 from predictor.networks.config import ModelConfig
 from predictor.networks.load import config_from_dict
@@ -103,6 +104,11 @@ class HuggingFace(Source):
         if recording is not None:
             return recording.parameters_of(tp)
         return int(sum(p.numel() for p in dict.fromkeys(self._model("sdpa").parameters())))
+
+    @property
+    def unit(self) -> str:
+        whole = sorted(self._found.values(), key=lambda r: r.mode == "decode")  # a step leaves out what an encoder read
+        return whole[0].unit if whole else TOKENS
 
     def cache_bytes(self, batch: int, tokens: int, kv_dtype: str, tp: int = 1) -> float:
         """Bytes of what a prefill of so many tokens leaves, from two lengths: what grows, and what does not."""

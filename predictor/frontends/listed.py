@@ -29,6 +29,7 @@ from predictor.errors import RequestError, SpecError, nearest
 from predictor.frontends.tables import INDEX_BYTES, PLANNED, spread
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.recording import Recording
+from predictor.graph.samples import SAMPLES
 from predictor.graph.tensor import Tensor
 from predictor.networks.step import Step
 from predictor.networks.traced import Alone, Source
@@ -82,6 +83,10 @@ class Listed(Alone, Source):
         every = (op for part in self._ops("bf16") for ops in part for op in ops)
         ops = [op for op in every if isinstance(op, EmbeddingBag) and op.phase == FORWARD]
         return sum(op.rows * op.width for op in ops)
+
+    @property
+    def unit(self) -> str:
+        return SAMPLES
 
     def cache_bytes(self, batch: int, tokens: int, kv_dtype: str, tp: int = 1) -> float:
         return 0.0

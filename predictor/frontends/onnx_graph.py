@@ -19,6 +19,7 @@ from predictor.frontends.inputs import Input, inputs_of
 from predictor.graph.fold import folded
 from predictor.graph.graph import Node
 from predictor.graph.recording import Recording
+from predictor.graph.samples import SAMPLES
 from predictor.graph.tensor import ACTIVATION, INDEX, WEIGHT, Tensor
 from predictor.networks.step import Step
 from predictor.networks.traced import Alone, Source, TracedModel, traced_model
@@ -64,12 +65,17 @@ class Onnx(Alone, Source):
         self.name = path.stem
         self.model = _inferred(path, asked)
         self._found: dict[str, Recording] = {}
-        first = next(iter(_values(self.model.graph.input, {i.name for i in self.model.graph.initializer})), None)
+        self.fed = [*_values(self.model.graph.input, {i.name for i in self.model.graph.initializer})]
+        first = self.fed[0] if self.fed else None
         shape = () if first is None else first[1]
         self.sizes: tuple[int, int] | None = (shape[0] if shape else 1, shape[1] if len(shape) == 2 else 1)
 
     def parameters(self, tp: int = 1) -> int:
         return sum(math.prod(t.dims) for t in self.model.graph.initializer if t.data_type in (1, 10, 11, 16))
+
+    @property
+    def unit(self) -> str:
+        return next((one.unit for one in self._found.values()), SAMPLES)
 
     def cache_bytes(self, batch: int, tokens: int, kv_dtype: str, tp: int = 1) -> float:
         return 0.0
@@ -92,8 +98,9 @@ class Onnx(Alone, Source):
         count = self.parameters()
         batch, tokens = self.sizes or (1, 1)
         return Recording(
-            self.name, "forward", dtype, folded(writer.nodes), count, 0, float(count * 4), batch=batch, tokens=tokens,
-            unknown=tuple(writer.unknown), source=f"onnx of {self.model.producer_name}",
+            self.name, "forward", dtype, folded(writer.nodes), count, 0, float(count * 4),
+            inputs=tuple(str(Input("", _DTYPES.get(code, dtype), shape)) for _, shape, code in self.fed),
+            batch=batch, tokens=tokens, unknown=tuple(writer.unknown), source=f"onnx of {self.model.producer_name}",
         )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Pipelines: several models one after the other, each so many times, as a YAML file says.
 
+    unit: images
     sizes: {batch: 1, steps: 20, height: 1024, width: 1024}
     parts:
       denoiser:
@@ -13,6 +14,8 @@ sizes, which a person sets with `--batch`, `--steps` and `--input "height=768"`.
 parallelism splits; a part without one runs whole on every GPU. `method`: what of the class runs in place of forward;
 `wide`: words in the names of parameters that stay in fp32; `dtype`: of the part, where it is not the run's; `mode`:
 train, for a part that runs backward, too.
+
+`unit` is what an entry of the batch is: images, videos, or samples, which is what it is where the file says nothing.
 
 A part may be a list of operators in place of a model (`ops`, `predictor.frontends.listed`): what one of `gpus` does, a
 size that `--dp` sets.
@@ -35,6 +38,7 @@ from predictor.frontends.listed import Listed
 from predictor.frontends.no_code import no_code
 from predictor.frontends.sources import Module, need_torch
 from predictor.graph.recording import Recording
+from predictor.graph.samples import SAMPLES, TOKENS, UNITS
 from predictor.networks.config import ModelConfig
 from predictor.networks.step import Step
 from predictor.networks.traced import Part, Source, TracedModel, recorded, traced_model
@@ -43,6 +47,8 @@ from predictor.yaml_reader import read_yaml_file
 EXPECTED = "a pipeline, with sizes and parts"
 #: A size beyond this is a slip of the keyboard; chosen by hand, not from data.
 _LARGEST = 2**40
+#: What the batch of a pipeline may be made of.
+_MADE = tuple(unit for unit in UNITS if unit != TOKENS)
 _MODELS = ("class", "model", "ops")
 #: How methods begin that read or write files, or that are not for others.
 _NOT_FORWARD = ("_", "save", "push", "load", "from_", "register", "export")
@@ -57,9 +63,12 @@ def of_pipeline(path: Path, words: str | Sequence[str] | None, model_of: Callabl
     sizes = data.get("sizes", {})
     if not isinstance(sizes, Mapping) or any(isinstance(v, bool) or not isinstance(v, int) for v in sizes.values()):
         raise SpecError(f"{path}: sizes: expected whole numbers by name")
+    unit = data.get("unit", SAMPLES)
+    if unit not in _MADE:
+        raise SpecError(f"{path}: unit {str(unit)[:40]!r}: expected one of {', '.join(_MADE)}")
     for name, part in data["parts"].items():
         _check(f"{path}: part {name!r}", part)
-    source = Steps(path, data["parts"], {"batch": 1, "gpus": 1, **sizes}, model_of)
+    source = Steps(path, data["parts"], {"batch": 1, "gpus": 1, **sizes}, model_of, unit)
     return traced_model(path.stem, source.sized(**_said(words, source.values)), "pipeline")
 
 
@@ -70,8 +79,10 @@ class Steps(Source):
     dtype = ""
 
     def __init__(
-        self, path: Path, spec: Mapping[str, Any], values: Mapping[str, int], model_of: Callable[..., ModelConfig]
-    ) -> None:
+        self, path: Path, spec: Mapping[str, Any], values: Mapping[str, int], model_of: Callable[..., ModelConfig],
+        unit: str = SAMPLES,
+    ) -> None:  # fmt: skip
+        self.made = unit
         self.path, self.spec, self.values, self.model_of = path, spec, dict(values), model_of
         self.sizes: tuple[int, int] | None = (self.values["batch"], 1)
         self.splits = any(SPLIT in str(one) for part in spec.values() for one in part.get("inputs", ()))
@@ -86,7 +97,7 @@ class Steps(Source):
                 raise RequestError(f"{self.path.stem} has no size {name!r}; expected one of {known}")
             if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _LARGEST:
                 raise RequestError(f"{self.path.stem}: {name} {value!r}: expected a whole number, at least 1")
-        return Steps(self.path, self.spec, self.values | sizes, self.model_of)
+        return Steps(self.path, self.spec, self.values | sizes, self.model_of, self.made)
 
     def parts(self) -> tuple[Part, ...]:
         if not self._parts:
@@ -101,6 +112,10 @@ class Steps(Source):
 
         sources = [(part.model, recorded(part.model)) for part in self.parts()]
         return sum(parameters(model) if source is None else source.parameters(tp) for model, source in sources)
+
+    @property
+    def unit(self) -> str:
+        return self.made
 
     def planned(self, plan: Mapping[str, str]) -> Self:
         raise UnsupportedError(f"--tp-plan: {self.path.stem} is a pipeline, whose parts have plans of their own")

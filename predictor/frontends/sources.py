@@ -14,6 +14,7 @@ from predictor.errors import RequestError, SpecError, UnsupportedError, nearest,
 from predictor.frontends.inputs import Input, inputs_of
 from predictor.frontends.kept import kept_or
 from predictor.graph.recording import Recording
+from predictor.graph.samples import unit_of
 from predictor.networks.step import Step
 from predictor.networks.traced import Alone, Source, TracedModel, traced_model
 
@@ -36,6 +37,10 @@ class Saved(Alone, Source):
 
     def parameters(self, tp: int = 1) -> int:
         return self.recording.parameters_of(tp)
+
+    @property
+    def unit(self) -> str:
+        return self.recording.unit
 
     def cache_bytes(self, batch: int, tokens: int, kv_dtype: str, tp: int = 1) -> float:
         return 0.0
@@ -117,6 +122,11 @@ class Module(Source):
         if (found := next((r for r in self._recordings.values() if r.tp == tp > 1), None)) is not None:
             return found.parameters_of(tp)
         return sum(p.numel() for p in dict.fromkeys(self._module.parameters()))
+
+    @property
+    def unit(self) -> str:
+        known = (*self._recordings.values(), *(r for part in self._parts.values() for r in part._recordings.values()))
+        return known[0].unit if known else unit_of([str(one) for one in self._inputs], ())
 
     def cache_bytes(self, batch: int, tokens: int, kv_dtype: str, tp: int = 1) -> float:
         return 0.0

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from predictor.dtypes import bytes_of
 from predictor.graph.graph import Graph
+from predictor.graph.samples import unit_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ class Recording:
     cache_fixed: float = 0.0
     notes: tuple[str, ...] = ()
     tp: int = 1
+
+    @property
+    def unit(self) -> str:
+        """What its throughput is counted in, of `predictor.graph.samples.UNITS`."""
+        return unit_of(self.inputs, (node.op for node, _ in self.graph.nodes()), self.tokens)
 
     def parameters_of(self, tp: int) -> int:
         """Elements of a rank's weights where it is one of ``tp``, else of all."""

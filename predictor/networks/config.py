@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from predictor.graph.samples import TOKENS
 from predictor.parts import Checkpoint
 
 
@@ -113,6 +114,11 @@ class ModelConfig:
 
     def __hash__(self) -> int:  # of a few fields that tell models apart: caches ask for it at every point of a sweep
         return hash((self.name, self.heads, self.intermediate, self.layers))
+
+    @property
+    def unit(self) -> str:
+        """What its throughput is counted in, of `predictor.graph.samples.UNITS`: models that are built read tokens."""
+        return TOKENS
 
     @property
     def is_encoder_decoder(self) -> bool:

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol, Self
 from predictor.errors import UnsupportedError
 from predictor.graph.graph import Graph
 from predictor.graph.recording import Recording
+from predictor.graph.samples import TOKENS
 from predictor.networks.config import ModelConfig
 from predictor.networks.step import Step
 from predictor.parts import Checkpoint
@@ -43,6 +44,11 @@ class Source(Protocol):
     def parameters(self, tp: int = 1) -> int:
         """Elements of all weights of a rank, each once."""
         ...
+
+    @property
+    def unit(self) -> str:
+        """What its throughput is counted in, of `predictor.graph.samples.UNITS`, once a pass is recorded."""
+        return TOKENS
 
     def cache_bytes(self, batch: int, tokens: int, kv_dtype: str, tp: int = 1) -> float:
         """What a rank keeps of so many tokens of each sequence between decode steps."""
@@ -110,6 +116,10 @@ class TracedModel(ModelConfig):
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, TracedModel) and self.source is other.source)
+
+    @property
+    def unit(self) -> str:
+        return self.traces.unit
 
     @property
     def traces(self) -> Source:

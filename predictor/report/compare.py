@@ -14,6 +14,7 @@ from rich.console import Console
 from predictor import outputs
 from predictor.errors import RequestError, TilecastError
 from predictor.estimators.interval import LEVEL
+from predictor.graph.samples import TOKENS
 from predictor.prediction import SCHEMA_VERSION, Prediction
 from predictor.report.formats import (
     dtype_words,
@@ -31,6 +32,8 @@ from predictor.report.table import Column, print_table, say
 
 #: File endings that a picture may have.
 PICTURES = (".svg", ".png", ".pdf")
+#: What the rows of models of several kinds are counted in, each with its word beside it.
+_MIXED = "units"
 HOUR_S = 3600.0  # seconds of an hour, by definition
 
 
@@ -61,6 +64,12 @@ class Entry:
         """Dollars for a million tokens, of the kind that `Prediction.tokens_per_s` counts."""
         dollars = self.dollars_per_s
         return None if dollars is None or self.answer is None else dollars * 1e6 / self.answer.tokens_per_s
+
+    @property
+    def cost_per_million_units(self) -> float | None:
+        """Dollars for a million of `Prediction.unit`: tokens, or images and samples where the model reads no tokens."""
+        dollars = self.dollars_per_s
+        return None if dollars is None or self.answer is None else dollars * 1e6 / self.answer.units_per_s
 
     @property
     def cost_per_1000_steps(self) -> float | None:
@@ -144,7 +153,7 @@ def _first_line(entries: Sequence[Entry]) -> str:
     names = ["mode", "batch"]
     if works[0].prompt_lens:
         parts.append(f"ragged batch of {len(works[0].prompt_lens)}")
-    else:
+    elif any(entry.answer is not None and entry.answer.lengths_matter for entry in entries):
         names.append("context_len" if works[0].mode == "decode" else "seq_len")
     names += ["output_len"] if works[0].mode == "generate" else []
     names += ["steps"] if works[0].steps > 1 else []
@@ -162,18 +171,18 @@ def _first_line(entries: Sequence[Entry]) -> str:
 
 def _table(entries: Sequence[Entry], many_models: bool, console: Console) -> None:
     priced = any(entry.price is not None for entry in entries)
-    training, shared = _training(entries), _shared(entries)
-    heads = ["model" if many_models else "GPU", "latency", f"{LEVEL:.0%} interval".replace("%", " %"), "tokens/s",
-             *["tokens/s a GPU"] * shared, "MFU", "memory", "fits", "bound by", "dtype"]  # fmt: skip
+    training, shared, unit = _training(entries), _shared(entries), _unit(entries)
+    heads = ["model" if many_models else "GPU", "latency", f"{LEVEL:.0%} interval".replace("%", " %"), f"{unit}/s",
+             *[f"{unit}/s a GPU"] * shared, "MFU", "memory", "fits", "bound by", "dtype"]  # fmt: skip
     if priced:
-        heads += ["$/h", "$/M tokens"] + ["$/1000 steps"] * training
+        heads += ["$/h", f"$/M {unit}"] + ["$/1000 steps"] * training
     words = ("fits", "bound by", "dtype", heads[2])
     columns = [Column(head, right=i > 0 and head not in words, key=i == 0) for i, head in enumerate(heads)]
     rows = []
     for entry in entries:
-        cells = [entry.model if many_models else entry.gpu, *_cells(entry.answer, shared)]
+        cells = [entry.model if many_models else entry.gpu, *_cells(entry.answer, shared, unit == _MIXED)]
         if priced:
-            cells += [_dollars(entry.price), _dollars(entry.cost_per_million_tokens)]
+            cells += [_dollars(entry.price), _dollars(entry.cost_per_million_units)]
             cells += [_dollars(entry.cost_per_1000_steps)] * training
         rows.append(cells)
     print_table(console, columns, rows, ["" if entry.fits else "dim" for entry in entries])
@@ -184,21 +193,32 @@ def _shared(entries: Sequence[Entry]) -> bool:
     return any(entry.answer is not None and entry.answer.workload.parallelism.num_gpus > 1 for entry in entries)
 
 
-def _cells(answer: Prediction | None, shared: bool) -> list[str]:
+def _cells(answer: Prediction | None, shared: bool, mixed: bool) -> list[str]:
     if answer is None:
         return ["cannot run", *["-"] * (7 + shared)]
     memory = answer.memory
     return [
         seconds(answer.latency_s),
         "-" if answer.interval_s is None else span(*answer.interval_s),
-        rate(answer.tokens_per_s),
-        *[rate(answer.tokens_per_s_per_gpu)] * shared,
+        _made(answer.units_per_s, answer, mixed),
+        *[_made(answer.units_per_s_per_gpu, answer, mixed)] * shared,
         f"{answer.mfu:.1%}",
         gib_of(memory.total, memory.capacity),
         "yes" if memory.fits else "no",
         bound_by(answer),
         answer.workload.dtype,
     ]
+
+
+def _unit(entries: Sequence[Entry]) -> str:
+    """What the throughput of the entries is counted in, where it is one."""
+    units = {entry.answer.unit for entry in entries if entry.answer is not None}
+    return units.pop() if len(units) == 1 else _MIXED if units else TOKENS
+
+
+def _made(value: float, answer: Prediction, mixed: bool) -> str:
+    """Throughput; with its unit where the heads of the table do not say it."""
+    return f"{rate(value)} {answer.unit}" if mixed else rate(value)
 
 
 def _dollars(value: float | None) -> str:
@@ -224,6 +244,7 @@ def _row(entry: Entry) -> dict[str, Any]:
         "bound_by": None if entry.answer is None else bound_by(entry.answer),
         "price_usd_per_gpu_hour": entry.price,
         "cost_usd_per_million_tokens": entry.cost_per_million_tokens,
+        "cost_usd_per_million_units": entry.cost_per_million_units,
         "cost_usd_per_1000_steps": entry.cost_per_1000_steps,
         "forecast": None if entry.answer is None else to_dict(entry.answer),
     }
@@ -299,8 +320,8 @@ def _training(entries: Sequence[Entry]) -> bool:
 
 
 def _cost(entry: Entry) -> float | None:
-    """What the picture shows of an entry's cost: of steps in training, else of tokens."""
-    return entry.cost_per_1000_steps if _training([entry]) else entry.cost_per_million_tokens
+    """What the picture shows of an entry's cost: of steps in training, else of tokens (images, samples)."""
+    return entry.cost_per_1000_steps if _training([entry]) else entry.cost_per_million_units
 
 
 def _draw_costs(axes: Any, entries: Sequence[Entry], costs: Sequence[float | None]) -> None:
@@ -311,7 +332,7 @@ def _draw_costs(axes: Any, entries: Sequence[Entry], costs: Sequence[float | Non
         else:
             axes.barh(place, cost, height=0.66, color="#0b7a6b", edgecolor="#07584d")
             axes.annotate(f"  ${_dollars(cost)}", (cost, place), va="center", fontsize=8)
-    axes.set_xlabel("$ for 1000 steps" if _training(entries) else "$ for a million tokens")
+    axes.set_xlabel("$ for 1000 steps" if _training(entries) else f"$ for a million {_unit(entries)}")
     axes.tick_params(axis="y", length=0)
 
 

@@ -51,7 +51,9 @@ def _what(answer: Prediction) -> str:
         cache = f" with {sum(work.prompt_lens):,} tokens in the cache in all"
     elif many:
         cache += " each"
-    sequences = f"{work.batch:,} sequences" if many else "1 sequence"
+    if not answer.lengths_matter:
+        tokens = ""
+    sequences = f"{work.batch:,} {answer.entries if many else answer.entries.removesuffix('s')}"
     output = f"{work.output_len:,} token{'s' * (work.output_len > 1)}"
     passes = f"{work.steps:,} forward passes" if work.steps > 1 else "a forward pass"
     return {
@@ -224,7 +226,7 @@ def memory_section(answer: Prediction) -> Html:
     if memory.fraction < 1.0:
         caption += f" The run may use {may_use(memory)}."
     if memory.largest_batch:
-        caption += f" Up to {memory.largest_batch:,} such sequences fit."
+        caption += f" Up to {memory.largest_batch:,} such {answer.entries} fit."
     body = [(name, gib(value), share(value / memory.capacity)) for name, value in kept]
     body.append(("all", gib(memory.total), share(memory.total / memory.capacity)))
     heads = (("kept", False), ("size", True), ("of the GPU", True))

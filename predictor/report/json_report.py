@@ -126,6 +126,9 @@ def _times(answer: Prediction) -> dict[str, Any]:
         "tokens_per_s": answer.tokens_per_s,
         "tokens_per_s_per_gpu": answer.tokens_per_s_per_gpu,
         "sequences_per_s": answer.sequences_per_s,
+        "unit": answer.unit,
+        "units_per_s": answer.units_per_s,
+        "units_per_s_per_gpu": answer.units_per_s_per_gpu,
     }
 
 

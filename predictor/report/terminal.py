@@ -40,7 +40,7 @@ def first_line(answer: Prediction) -> str:
         parts.append(f"prompt-lens {shown}")
     elif work.mode == "decode":
         parts.append(f"context-len {work.context_len}")
-    else:
+    elif answer.lengths_matter:
         parts.append(f"seq-len {work.seq_len}")
     if work.mode == "generate":
         parts.append(f"output-len {work.output_len}")
@@ -177,7 +177,7 @@ def _memory(answer: Prediction, console: Console) -> None:
     if memory.fraction < 1.0:
         say(console, may_use(memory), "  may use     ")
     if memory.largest_batch:
-        say(console, f"up to {memory.largest_batch:,} such sequences", "  fits        ")
+        say(console, f"up to {memory.largest_batch:,} such {answer.entries}", "  fits        ")
     work = quantity(answer.flops, "FLOP")
     say(console, f"{count(answer.parameters)} parameters, {work}", "  model       ")
     if not memory.fits:

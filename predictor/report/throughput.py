@@ -1,7 +1,8 @@
-"""Tokens a second and shares of the peak in words, on the terminal and on the page."""
+"""Tokens or images a second, and shares of the peak in words, on the terminal and on the page."""
 
 from __future__ import annotations
 
+from predictor.graph.samples import TOKENS
 from predictor.prediction import Prediction
 from predictor.report.formats import rate
 
@@ -13,13 +14,15 @@ def hardware_use(answer: Prediction) -> str:
 
 
 def throughput(answer: Prediction) -> str:
-    """Tokens a second in all and, on several GPUs, of each; and what counts as one. A decode step makes one a sequence,
-    so there it is the rate of steps times the batch, and no sequence ends."""
-    work = answer.workload
+    """Tokens (images, samples) a second in all and, on several GPUs, of each; and what counts as one. A decode step
+    makes one token a sequence, so there it is the rate of steps times the batch, and no sequence ends."""
+    work, unit = answer.workload, answer.unit
     made = " made" if work.mode in ("decode", "generate") else ""
-    text = f"{rate(answer.tokens_per_s)} tokens/s{made}"
+    text = f"{rate(answer.units_per_s)} {unit}/s{made}"
     if work.parallelism.num_gpus > 1:
-        text += f" in total, {rate(answer.tokens_per_s_per_gpu)} tokens/s a GPU"
+        text += f" in total, {rate(answer.units_per_s_per_gpu)} {unit}/s a GPU"
+    if unit != TOKENS:
+        return text
     if work.mode == "decode":
         return f"{text}, {rate(1.0 / answer.latency_s)} steps/s of {work.batch:,} token{'s' * (work.batch > 1)}"
     return f"{text}, {rate(answer.sequences_per_s)} sequences/s"

@@ -17,8 +17,9 @@ Row = dict[str, Any]
 
 #: What a row has beside its point and its words.
 ANSWERS = (
-    "num_gpus", "latency_ms", "mfu", "tokens_per_s", "tokens_per_s_per_gpu", "memory_gib", "fits", "gpu_busy_ms",
-    "between_kernels_ms", "forward_ms", "backward_ms", "optimizer_ms", "ttft_ms", "tpot_ms", "note",
+    "num_gpus", "latency_ms", "mfu", "tokens_per_s", "tokens_per_s_per_gpu", "unit", "units_per_s", "memory_gib",
+    "fits", "gpu_busy_ms", "between_kernels_ms", "forward_ms", "backward_ms", "optimizer_ms", "ttft_ms", "tpot_ms",
+    "note",
 )  # fmt: skip
 #: How a note begins that is no answer to a wrong request, but a fault of Tilecast's or of the machine's.
 FAILED = "failed: "
@@ -79,6 +80,8 @@ def _numbers(found: Prediction) -> Row:
         "mfu": found.mfu,
         "tokens_per_s": found.tokens_per_s,
         "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
+        "unit": found.unit,
+        "units_per_s": found.units_per_s,
         "memory_gib": found.memory.total / 2**30,
         "fits": found.memory.fits,
         "gpu_busy_ms": found.gpu_busy_s * 1e3,
