@@ -385,6 +385,11 @@ def _check_length(config: ModelConfig, work: Workload) -> None:
             f"--masked-tokens {work.masked_tokens}: {config.name} has no masked-language-model head; expected a model"
             " that has one, such as bert-large, or 0"
         )
+    if work.lora > config.hidden:
+        raise RequestError(
+            f"--lora {work.lora}: adapters of that rank are wider than {config.name}, whose width is {config.hidden:,};"
+            " expected less"
+        )
     if work.parallelism.etp and not config.experts:
         raise RequestError(f"--etp {work.parallelism.etp}: {config.name} has no experts; leave it out")
     if work.capacity_factor and (not config.experts or config.expert_capacity or not work.engine.fuses):

@@ -132,13 +132,13 @@ class Workload:
         one_of("attention", self.attention, ATTENTIONS)
         one_of("optimizer", self.optimizer, OPTIMIZERS)
         one_of("all_to_all", self.all_to_all, exchanges())
+        for name, least in (
+            ("batch", 1), ("seq_len", 1), ("steps", 1), ("context_len", 0), ("output_len", 0), ("micro_batch", 0),
+        ):  # fmt: skip
+            if getattr(self, name) < least:
+                said = f"at least {least}" if least else "0 or more"
+                raise RequestError(f"{flag(name)} {getattr(self, name)}: expected {said}")
         self._check_training()
-        for name in ("batch", "seq_len", "steps"):
-            if getattr(self, name) < 1:
-                raise RequestError(f"{flag(name)} {getattr(self, name)}: expected at least 1")
-        for name in ("context_len", "output_len", "micro_batch"):
-            if getattr(self, name) < 0:
-                raise RequestError(f"{flag(name)} {getattr(self, name)}: expected 0 or more")
         if self.mode == "generate" and self.output_len < 1:
             raise RequestError(f"--output-len {self.output_len}: generate needs at least 1 token")
         if self.mode != "generate" and self.output_len:

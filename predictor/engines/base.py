@@ -91,7 +91,8 @@ class Engine:
     gives logits chooses its tokens on the GPU. ``vintages``: gives its releases, the oldest
     first; a function, so that nobody who asks for no engine reads one. ``batching``: gives the class of the scheduler
     that has such numbers (`predictor.engines.scheduling`); None where it serves no requests that arrive one by one.
-    ``boards``: those that it runs on; empty for all.
+    ``boards``: those that it runs on; empty for all. ``decoders_alone``: it has no model of an encoder-decoder of text;
+    what its kernels would take is forecast all the same, and the answer says so.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Engine:
     vintages: Callable[[], tuple[Vintage, ...]] = tuple
     batching: Callable[[Scheduler], type[Batching]] | None = None
     boards: tuple[Boards, ...] = ()
+    decoders_alone: bool = False
 
     def refuses(self, gpu: GPUSpec, version: str = "") -> str:
         """Which boards ``version`` ("": the newest) runs on where ``gpu`` is none of them, in words; "" where it is."""

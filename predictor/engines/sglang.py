@@ -104,5 +104,6 @@ ENGINES = (
         "sglang", "sglang", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY,
         decode_attention_of={"8.0": "vllm"}, samples=True, vintages=vintages,
         batching=batching, kernels_changed=ALL_REDUCES, boards=BOARDS,
+        decoders_alone=True,  # source: docs/supported_models of 0.5 (unverified): generative models are decoders
     ),
 )  # fmt: skip

@@ -122,5 +122,6 @@ ENGINES = (
     Engine(
         "vllm", "vllm", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY, samples=True, vintages=vintages,
         batching=batching, boards=BOARDS,
+        decoders_alone=True,  # source: docs/models/supported_models.md of 0.14 (unverified): Whisper alone, of speech
     ),
 )  # fmt: skip

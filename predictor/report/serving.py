@@ -14,6 +14,7 @@ from predictor.estimators.interval import LEVEL
 from predictor.report.formats import release_of
 from predictor.report.table import Column, print_table, say
 from predictor.roofline import FloatArray
+from predictor.simulate.breakdown import context_notes
 from predictor.simulate.serving.deployment import Deployment
 from predictor.simulate.serving.goals import Goals, Range
 from predictor.simulate.serving.simulator import Served
@@ -68,7 +69,7 @@ def to_dict(served: Served, goals: Goals, ranges: Mapping[str, Range] | None = N
         "goodput": float(good.sum()) / span if goals.any else None,
         "good_share": float(good.mean()) if goals.any else None,
         "sla": {"ttft_ms": _ms(goals.ttft_s), "tpot_ms": _ms(goals.tpot_s)},
-        "notes": list(traffic.notes),
+        "notes": [*traffic.notes, *context_notes(deployment.run.config, work)],
         "preemptions": served.preempted,
         "prefill": None if served.prompts is None else _prompts(served, served.prompts),
         **_load(served),
@@ -89,7 +90,7 @@ def _prompts(served: Served, reads: Deployment) -> dict[str, Any]:
         "pp": reads.run.work.parallelism.pp,
         "num_gpus": _gpus(reads),
         "busy_share": min(1.0, busy / (served.span_s * len(served.prompt_moments))),
-        "most_waiting": max(moment.waiting for moment in moments),
+        "most_waiting": max((moment.waiting for moment in moments), default=0),
         "hand_over_ms": served.moved_s * 1e3,
     }
 
@@ -112,7 +113,8 @@ def _times(values: FloatArray, known: Range | None) -> dict[str, Any]:
 
 
 def _load(served: Served) -> dict[str, Any]:
-    """How full the servers are, on average over the time that they run."""
+    """How full the servers are, on average over the time that they run; 0, and no mean step, where none of them runs
+    (of requests of one token, whose prompts others read)."""
     moments = [moment for each in served.moments for moment in each]
     seconds = np.array([moment.end_s - moment.start_s for moment in moments])
     busy = float(seconds.sum())
@@ -120,17 +122,17 @@ def _load(served: Served) -> dict[str, Any]:
     steps = np.array([moment.steps for moment in moments])
 
     def mean(values: list[int]) -> float:
-        return float(np.array(values) @ seconds / busy)
+        return float(np.array(values) @ seconds / busy) if busy else 0.0
 
     return {
         "busy_share": min(1.0, busy / (served.span_s * len(served.moments))),
         "steps": int(steps.sum()),
-        "mean_step_ms": busy / float(steps.sum()) * 1e3,
+        "mean_step_ms": busy / float(steps.sum()) * 1e3 if moments else None,
         "mean_decoding": mean([moment.decoding for moment in moments]),
         "mean_waiting": mean([moment.waiting for moment in moments]),
-        "most_waiting": max(moment.waiting for moment in moments),
+        "most_waiting": max((moment.waiting for moment in moments), default=0),
         "mean_cache_share": mean([moment.pages for moment in moments]) / total,
-        "most_cache_share": max(moment.pages for moment in moments) / total,
+        "most_cache_share": max((moment.pages for moment in moments), default=0) / total,
         "timeline": curves(served),
     }
 
@@ -143,6 +145,8 @@ def curves(served: Served) -> dict[str, list[float]]:
     totals = {name: np.zeros(POINTS) for name in ("decoding", "waiting", "cache_share", "prompt_tokens_per_s")}
     pages = served.deployment.pages * served.deployment.ranks * len(served.moments)
     for place, each in enumerate((*served.moments, *served.prompt_moments)):
+        if not each:  # no request came to this server
+            continue
         starts = np.array([moment.start_s for moment in each])
         ends = np.array([moment.end_s for moment in each])
         columns = {

@@ -50,6 +50,8 @@ def print_answer(answer: Answer, console: Console, price: float | None = None) -
     )
     if asked.rate:
         say(console, f"For {asked.rate:g} requests/s.")
+    for note in answer.notes:
+        say(console, note)
 
 
 def _headline(answer: Answer, price: float | None) -> list[str]:
@@ -117,6 +119,7 @@ def to_json(answer: Answer, price: float | None = None, command: str = "") -> st
         "plans": [_row(entry, price) | _margins(answer, entry) for entry in answer.entries],
         "frontier": [_row(Entry(plan), price) for plan in answer.found.frontier],
         "refused": [{"group": group, "reason": why} for group, why in answer.refused.items()],
+        "notes": list(answer.notes),
         "command": command or None,
     }  # fmt: skip
     return json.dumps(document, indent=2)

@@ -14,6 +14,7 @@ from predictor.serving_plans.search import Found, ServingPlan, Sla, order, searc
 from predictor.serving_plans.simulation import Simulated, Simulation
 from predictor.serving_plans.space import Group, runs_of_groups, serving_engines
 from predictor.serving_plans.tables import decode_run, interval_of, prefill_run, times_of
+from predictor.simulate.breakdown import context_notes
 from predictor.words import LARGEST_DEGREE
 
 #: Requests at a time of one rank that are looked at where nobody says: what engines take by default at most.
@@ -90,6 +91,13 @@ class Answer:
     refused: dict[str, str]
     candidates: int
     held: int
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be known of the requests beside their times."""
+        run = self.entries[0].plan.times.run
+        work = replace(run.work, mode="generate", seq_len=self.asked.isl, output_len=self.asked.osl, context_len=0)
+        return context_notes(run.config, work)
 
 
 def plan_serving(asked: Asked) -> Answer:

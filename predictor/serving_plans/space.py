@@ -133,7 +133,9 @@ def _check(run: Run) -> None:
     from predictor.passes.stages import check_stages
     from predictor.passes.tensor_parallel import check_tensor
     from predictor.simulate.lower import mesh_of
+    from predictor.simulate.serving.deployment import check_serves
 
+    check_serves(run.config)
     mesh, degrees = mesh_of(run.work), run.work.parallelism
     if mesh is not None:
         spread = degrees.ep * degrees.dp > 1

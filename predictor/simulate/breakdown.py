@@ -85,13 +85,26 @@ def notes(rows: Sequence[ClassTime], gpu: str, selector: ArtifactSet | RooflineO
 
 
 def context_notes(config: ModelConfig, work: Workload) -> tuple[str, ...]:
-    """A note where a sequence is longer than those that a model without learned positions was made for."""
+    """A note where the engine has no such model, or a sequence is longer than those that a model without learned
+    positions was made for.
+
+    Engines that serve take such a request where somebody raises their limit. Source: max_model_len of vLLM,
+    context_length of SGLang and max_seq_len of TensorRT-LLM, whose default is what the config says, as we understand
+    them.
+    """
+    if config.is_encoder_decoder and work.engine.decoders_alone:
+        return (
+            f"--execution {work.execution} has no model of an encoder-decoder such as {config.name}: this is what its"
+            " kernels would take",
+        )
     longest, trained = work.longest_sequence, config.trained_positions
     if config.position not in ("rotary", "alibi") or longest <= trained:
         return ()
     return (
         f"{longest:,} tokens are beyond the {trained:,} that {config.name} was trained for ({config.position}"
-        " positions): the time is forecast all the same, what the model writes there may be of no use.",
+        " positions): the time is forecast all the same, what the model writes there may be of no use."
+        + " An engine refuses such a request unless its limit is raised."
+        * work.engine.samples,
     )
 
 

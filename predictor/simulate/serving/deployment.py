@@ -9,9 +9,13 @@ from predictor.engines.defaults import attention_kernel, graphs, overlaps, page_
 from predictor.engines.scheduling import Batching, Pages
 from predictor.engines.vintage import NO_LIMIT, SCHEDULING, Graphs, Scheduler, Setting
 from predictor.errors import RequestError, UnsupportedError
+from predictor.networks.config import ModelConfig
 from predictor.run import Run
 from predictor.simulate.memory import Memory, cache_bytes, memory_of
 from predictor.simulate.plan import plan_of
+
+#: Servers of one simulation at most: a guard, chosen by hand, not from data.
+MOST_SERVERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class Options:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 flag = "--" + name.replace("_", "-")
                 raise RequestError(f"{flag} {value!r}: expected a whole number, at least {least}")
+        if self.replicas > MOST_SERVERS:
+            raise RequestError(f"--replicas {self.replicas}: expected at most {MOST_SERVERS:,}")
         if not 0.0 <= self.acceptance <= 1.0:
             raise RequestError(f"--acceptance {self.acceptance:g}: expected a share from 0 to 1")
         if self.drafts > 16:  # a guard, chosen by hand, not from data
@@ -93,6 +99,7 @@ def deploy(run: Run, options: Options, longest: int) -> Deployment:
     release = engine.vintage()
     if engine.batching is None or release is None or release.scheduler is None:
         raise UnsupportedError(f"--execution {engine.name}: serves no requests; expected vllm, sglang or tensorrt_llm")
+    check_serves(run.config)
     lanes = work.parallelism.pp
     context = max(run.config.trained_positions or longest, longest)
     setting = Setting(
@@ -124,6 +131,16 @@ def deploy(run: Run, options: Options, longest: int) -> Deployment:
     if options.captured is not None:
         held = Graphs(tuple(range(1, options.captured + 1)), "as asked", longest=held.longest if held else NO_LIMIT)
     return Deployment(run, options, rules, held, pages, size, prefixes, ahead, memory)
+
+
+def check_serves(config: ModelConfig) -> None:
+    """UnsupportedError for a model whose requests no scheduler here takes: each of an encoder-decoder has an encoder's
+    pass and a cache of its output."""
+    if config.is_encoder_decoder:
+        raise UnsupportedError(
+            f"{config.name} is an encoder-decoder, whose requests under load are not built; expected a decoder, or one"
+            " batch by `predict --mode generate`"
+        )
 
 
 def _limited(rules: Scheduler, options: Options) -> Scheduler:

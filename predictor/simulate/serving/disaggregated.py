@@ -20,7 +20,7 @@ from predictor.roofline import FloatArray
 from predictor.run import Run
 from predictor.simulate.memory import cache_bytes
 from predictor.simulate.serving.costs import StepCosts
-from predictor.simulate.serving.deployment import Deployment, Options
+from predictor.simulate.serving.deployment import MOST_SERVERS, Deployment, Options
 from predictor.simulate.serving.simulator import Pool, Served, costs_of, deployed, through
 from predictor.simulate.serving.traffic import Traffic
 
@@ -90,6 +90,8 @@ class Apart:
     def __post_init__(self) -> None:
         if isinstance(self.servers, bool) or not isinstance(self.servers, int) or self.servers < 1:
             raise RequestError(f"--prefill-servers {self.servers!r}: expected a whole number, at least 1")
+        if self.servers > MOST_SERVERS:
+            raise RequestError(f"--prefill-servers {self.servers}: expected at most {MOST_SERVERS:,}")
 
 
 def serve_apart(
