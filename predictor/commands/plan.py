@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="WORD=V,...",
         help="hold a word of the plans to values, such as tp=4,8 or recompute=selective (may be given again): tp, sp,"
-        " pp, vpp, dp, cp, ep, shard, micro_batch, recompute, schedule",
+        " pp, vpp, dp, cp, ep, etp, shard, micro_batch, recompute, schedule",
     )
     add("--objective", default="time", metavar="WHAT", help="time (default) or tokens-per-dollar (with --price)")
     add_price(parser, "for --objective tokens-per-dollar")

@@ -3,7 +3,7 @@ megatron/training/arguments.py."""
 
 from __future__ import annotations
 
-from predictor.engines.launch import Launch
+from predictor.engines.launch import Launch, divided
 from predictor.errors import RequestError
 
 MEGATRON = "megatron"
@@ -36,20 +36,23 @@ def text(plan: Launch) -> str:
             raise RequestError(f"--emit megatron: has no {name} {value}; expected one of {', '.join(known)}")
     lines = [f"--tensor-model-parallel-size {plan.tp}" + " --sequence-parallel" * plan.sp]
     lines.append(f"--pipeline-model-parallel-size {plan.pp}")
-    even = plan.layers % (plan.pp * plan.vpp) == 0
+    each, *less = divided(plan.layers, plan.pp * plan.vpp) or (0, 0, 0)
     if plan.stage_layers:
         first, *middle, last = (f"t*{count}" if count else "" for count in plan.stage_layers)
         lines.append(f"--pipeline-model-parallel-layout '{'|'.join([f'E{first}', *middle, f'{last}L'])}'")
-    elif plan.vpp > 1 and even:
-        lines.append(f"--num-layers-per-virtual-pipeline-stage {plan.layers // (plan.pp * plan.vpp)}")
-    elif not even:  # the ends have a layer less, in whose place embedding and loss are
+    elif plan.vpp > 1 and not any(less):
+        lines.append(f"--num-layers-per-virtual-pipeline-stage {each}")
+    elif any(less):  # ends that have a layer less, in whose place embedding and loss are
         lines += [f"--num-virtual-stages-per-pipeline-rank {plan.vpp}"] * (plan.vpp > 1)
-        lines.append("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split")
+        ends = [name for name, fewer in zip(("embedding", "loss"), less, strict=True) if fewer]
+        lines.append(" ".join(f"--account-for-{name}-in-pipeline-split" for name in ends))
     if plan.cp > 1:
         kind = "a2a" if plan.cp_comm == "all_to_all" else "p2p"
         lines.append(f"--context-parallel-size {plan.cp} --cp-comm-type {kind}")
     if plan.ep > 1:
         lines.append(f"--expert-model-parallel-size {plan.ep}")
+    if plan.etp not in (0, plan.tp):  # the default is the degree of tp
+        lines.append(f"--expert-tensor-parallel-size {plan.etp}")
     lines.append(f"--micro-batch-size {plan.micro_batch} --global-batch-size {plan.batch} --seq-length {plan.seq_len}")
     nodes = max(1, plan.dp * plan.cp * plan.tp // plan.gpus_per_node)
     lines.append(_MEGATRON_SHARDS[plan.shard].format(nodes=nodes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from predictor.engines.launch import Launch
+from predictor.engines.launch import Launch, divided
 from predictor.engines.pytorch import COMPILE, EAGER
 from predictor.errors import RequestError
 
@@ -49,7 +49,16 @@ def text(plan: Launch) -> str:
         parallel["pipeline_parallel_last_stage_less_layers"] = last
         parallel["pipeline_parallel_microbatch_size"] = plan.micro_batch
     if plan.ep > 1:
-        parallel["expert_parallel_degree"] = plan.ep
+        # of the ranks that FSDP shards over, and those along tp (v0.2.2 torchtitan/distributed/parallel_dims.py)
+        ranks, width = plan.dp // replicas * plan.cp * plan.tp, plan.etp * plan.ep
+        if ranks % width:
+            raise RequestError(
+                f"--emit torchtitan: expert_parallel_degree {plan.ep} does not divide the {ranks // plan.etp} ranks"
+                " that shard weights; nearest: zero3"
+            )
+        parallel |= {"expert_parallel_degree": plan.ep, "expert_tensor_parallel_degree": plan.etp}
+    elif plan.etp not in (0, plan.tp):
+        raise RequestError(f"--emit torchtitan: has etp {plan.etp} only with ep above 1; nearest: etp {plan.tp}")
     each = plan.batch // plan.dp if plan.pp > 1 else plan.micro_batch
     training: dict[str, object] = {
         "local_batch_size": each, "global_batch_size": plan.batch, "seq_len": plan.seq_len,
@@ -92,8 +101,7 @@ def _shared_out(plan: Launch) -> tuple[int, int, int]:
         if set(middle) - {each}:
             raise RequestError(f"--emit torchtitan: {plan.label}: stages between the ends have as many layers each")
         return each, each - first, each - last
-    even = plan.layers % (plan.pp * plan.vpp) == 0
-    return (plan.layers + 2 * (not even)) // (plan.pp * plan.vpp), int(not even), int(not even)
+    return divided(plan.layers, plan.pp * plan.vpp) or (0, 0, 0)
 
 
 def _toml(value: object) -> str:

@@ -1,9 +1,9 @@
 """Pipeline parallelism: a joint graph is cut into chunks of layers, embedding and head on the chunks at its ends.
 
-Layers are shared out as they are asked for, else evenly; where that does not go, and the layers with embedding and head
-as two more do, the two ends have a layer less, none where the others have one each (as Llama 3's pipelines,
-arXiv:2407.21783, section 3.3.2, and Megatron's --account-for-embedding-in-pipeline-split and
---account-for-loss-in-pipeline-split). What a chunk passes on is what the layer before carries, and back its gradient.
+Layers are shared out as they are asked for, else evenly. Where that does not go, and the layers with the head as one
+more do, the last has a layer less; where they do with embedding and head as two more, both ends have, none where the
+others have one each (as Llama 3's pipelines, arXiv:2407.21783, section 3.3.2, and Megatron's flags,
+`predictor.engines.launch.divided`). What a chunk passes on is what the layer before carries, and back its gradient.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from predictor.engines.launch import divided
 from predictor.errors import RequestError
 from predictor.graph.graph import Block, Graph
 from predictor.networks import ModelConfig
@@ -73,12 +74,11 @@ def chunks_of(config: ModelConfig, pp: int, vpp: int = 1, stage_layers: tuple[in
 
 
 def _sizes(layers: int, parts: int) -> list[int] | None:
-    if layers % parts == 0:
-        return [layers // parts] * parts
-    each = (layers + 2) // parts
-    if (layers + 2) % parts == 0 and parts > 2:
-        return [each - 1, *[each] * (parts - 2), each - 1]
-    return None
+    found = divided(layers, parts)
+    if found is None:
+        return None
+    each, first, last = found
+    return [each - first, *[each] * (parts - 2), each - last] if parts > 1 else [each]
 
 
 def cut(graph: Graph, chunk: Chunk, full: Graph | None = None) -> Graph:

@@ -44,5 +44,6 @@ def emit(launcher: str, plan: ParallelPlan, about: Emitted) -> str:
             plan.micro_batch, plan.schedule or (INTERLEAVED if plan.vpp > 1 else ONE_F_ONE_B), kind, some,
             about.config.layers, about.batch, about.seq_len, about.dtype, about.gpus_per_node, RING,
             plan.stage_layers, about.execution, about.optimizer, about.attention,
+            plan.value("etp") if about.config.experts else 0,
         )
     )  # fmt: skip

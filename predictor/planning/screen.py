@@ -1,9 +1,9 @@
 """All plans at once, by the few pieces that they are made of. Each piece is forecast once, by the mechanism of every
 forecast:
 
-layers    plans that share a layer alike (tp, sp, cp, ep, micro-batch, recompute, and with sharded weights the replicas)
-          take their passes from one short pipeline of three stages or so: its first, middle and last chunk give the
-          embedding's, a layer's and the head's, for chunks of any size
+layers    plans that share a layer alike (tp, sp, cp, ep, etp, micro-batch, recompute, and with sharded weights the
+          replicas) take their passes from one short pipeline of three stages or so: its first, middle and last chunk
+          give the embedding's, a layer's and the head's, for chunks of any size
 replicas  what is exchanged and updated once a step is shared by plans of the same degrees and shard
 
 and added up in numpy (`predictor.planning.table`). Of the best pipelines those whose slowest stage another cut makes
@@ -56,13 +56,13 @@ class _Piece(NamedTuple):
 def layers_key(plan: ParallelPlan) -> Hashable:
     """Plans with equal keys have layers alike."""
     replicas = (plan.shard, plan.dp) if _by_layer(plan) else ()
-    return plan.tp, plan.sp, plan.cp, plan.ep, plan.micro_batch, plan.recompute, replicas
+    return plan.tp, plan.sp, plan.cp, plan.ep, plan.etp, plan.micro_batch, plan.recompute, replicas
 
 
 def replicas_key(plan: ParallelPlan, batch: int) -> Hashable:
     """Plans with equal keys exchange and update the same once a step of ``batch`` sequences."""
     adds_up = batch > plan.dp * plan.micro_batch  # gradients of several micro-batches, which may be wider
-    return plan.tp, plan.sp, plan.pp, plan.dp, plan.cp, plan.ep, plan.shard, plan.stage_layers, adds_up
+    return plan.tp, plan.sp, plan.pp, plan.dp, plan.cp, plan.ep, plan.etp, plan.shard, plan.stage_layers, adds_up
 
 
 def _by_layer(plan: ParallelPlan) -> bool:
@@ -79,7 +79,8 @@ def _first_of(plans: Iterable[ParallelPlan], key: Callable[[ParallelPlan], Hasha
 
 def _short(plan: ParallelPlan, layers: int) -> Iterator[ParallelPlan]:
     """Pipelines of a few stages with the layers of ``plan``."""
-    dp = plan.dp if _by_layer(plan) else max(1, -(-plan.ep // plan.cp))
+    sharers = plan.cp * (plan.tp if plan.etp else 1)  # of the experts, beside replicas
+    dp = plan.dp if _by_layer(plan) else max(1, -(-plan.ep // sharers))
     for pp in _SHORT:
         if layers % pp == 0 or (layers + 2) % pp == 0:
             shard = plan.shard if _by_layer(plan) else NO_SHARD

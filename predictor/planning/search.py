@@ -75,6 +75,8 @@ def space_of(asked: Request, one: Run, count: int, batch: int, only: Mapping[str
     system = _system(asked, one)
     if count > system.gpus_per_node and system.network is None:
         raise RequestError(f"--num-gpus {count}: {system.id} has no network; expected at most {system.gpus_per_node}")
+    if "etp" in only and not one.config.experts:
+        raise RequestError(f"--only etp={_values(only['etp'])}: {one.config.name} has no experts; leave it out")
     trains = one.work.engine.trains
     shards = (NO_SHARD, "zero1") if trains else (NO_SHARD, "zero2", "zero3", HSDP)
     schedules = (ONE_F_ONE_B, INTERLEAVED) if trains else (GPIPE, ONE_F_ONE_B, INTERLEAVED, BREADTH_FIRST)
@@ -103,7 +105,7 @@ def _nothing(asked: Request, one: Run, num_gpus: Sequence[int], batch: int, only
         rest = {other: values for other, values in only.items() if other != name}
         plans = [plan for count in num_gpus for plan in space_of(asked, one, count, batch, rest).plans()]
         if plans:
-            has = sorted({plan.words[name] for plan in plans})
+            has = sorted({plan.value(name) for plan in plans})
             return f"{line}; expected {name} {', '.join(_shown(value) for value in has)}"
     first = num_gpus[0]
     for count in sorted(range(max(1, first - NEAR), first + NEAR), key=lambda count: (abs(count - first), count)):
@@ -128,8 +130,12 @@ def neighbours(found: Found, plan: ParallelPlan) -> tuple[tuple[str, Priced], ..
         moved = [name for name in names if name != "dp"]
         if len(moved) == 1:
             name = moved[0]
-            near.append((f"{name} {_shown(plan.words[name])} -> {_shown(other.words[name])}", one))
+            near.append((f"{name} {_shown(plan.value(name))} -> {_shown(other.value(name))}", one))
     return tuple(near)
+
+
+def _values(some: Sequence[object]) -> str:
+    return ",".join(map(str, some))
 
 
 def _shown(value: object) -> str:

@@ -35,7 +35,8 @@ CHUNKS = 8
 
 @dataclass(frozen=True, slots=True, order=True)
 class ParallelPlan:
-    """How ``tp x pp x dp x cp`` GPUs share a step of training: words of `predict`, with its meanings."""
+    """How ``tp x pp x dp x cp`` GPUs share a step of training: words of `predict`, with its meanings. ``etp``: 0 is the
+    framework's rule, the width of an expert over tp."""
 
     tp: int = 1
     sp: bool = False
@@ -49,6 +50,7 @@ class ParallelPlan:
     recompute: str = "none"
     schedule: str = ""
     stage_layers: tuple[int, ...] = ()
+    etp: int = 0
 
     @property
     def num_gpus(self) -> int:
@@ -65,12 +67,17 @@ class ParallelPlan:
         """Keyword arguments of `predictor.predict`."""
         return asdict(self) | {"stage_layers": ",".join(map(str, self.stage_layers))}
 
+    def value(self, name: str) -> Any:
+        """What it has of a word, as people say it: etp is a number of GPUs."""
+        return self.words[name] or self.tp if name == "etp" else self.words[name]
+
     @property
     def label(self) -> str:
         """The plan in one word: "tp8-sp-pp4-vpp2-dp16-mb1-selective-zero1"; degrees of 1 are left out. Of
         a cut "layers2.3x14.1": the first chunk has 2 layers, the next 14 have 3, the last has 1."""
         degrees = [f"tp{self.tp}", "sp" * self.sp]
         degrees += [f"{name}{value}" for name in ("pp", "vpp", "dp", "cp", "ep") if (value := getattr(self, name)) > 1]
+        degrees += [f"etp{self.etp}"] if self.etp else []
         again = "" if self.recompute == "none" else self.recompute
         shard = "" if self.shard == "none" else self.shard
         runs = [(layers, len(list(alike))) for layers, alike in groupby(self.stage_layers)]
@@ -83,7 +90,7 @@ class ParallelPlan:
 WORDS = tuple(field.name for field in fields(ParallelPlan) if field.name != "stage_layers")
 _CHOICES = {"shard": SHARDS, "schedule": SCHEDULES}
 #: Words whose values are whole numbers.
-_NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch")
+_NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "micro_batch")
 
 
 def read_only(given: Sequence[str]) -> dict[str, tuple[Any, ...]]:
@@ -161,18 +168,34 @@ class Space:
     def _of_degrees(self, tp: int, pp: int, dp: int, cp: int) -> Iterator[ParallelPlan]:
         each = self.batch // dp
         micros = self._held("micro_batch", [n for n in divisors(each) if n <= MICRO_BATCHES])
-        experts = [n for n in divisors(dp * cp) if self.config.experts and self.config.experts % n == 0] or [1]
+        experts = self._experts(tp, dp * cp)
         again = self._held("recompute", self.again)
         shards = self._held("shard", self.shards if dp * cp > 1 else ("none",))
         sequences = self._held("sp", (False, True) if tp > 1 and self.seq_len % (tp * cp) == 0 else (False,))
         for micro in micros:
             for vpp, schedule in self._looped(pp, each // micro):
                 cut = self._uneven(pp, vpp)
-                for ep in self._held("ep", experts):
+                for ep, etp in experts:
                     for recompute in again:
                         for sp in sequences:
+                            if etp and not sp:  # every rank along tp sends its part of the sequences
+                                continue
                             for shard in shards:
-                                yield ParallelPlan(tp, sp, pp, vpp, dp, cp, ep, shard, micro, recompute, schedule, cut)
+                                yield ParallelPlan(
+                                    tp, sp, pp, vpp, dp, cp, ep, shard, micro, recompute, schedule, cut, etp
+                                )
+
+    def _experts(self, tp: int, ranks: int) -> list[tuple[int, int]]:
+        """Degrees (ep, etp) of experts over ``ranks`` of dp x cp: their width over tp (etp 0), or whole on more."""
+        count = self.config.experts
+        if not count:
+            return [(1, 0)] if 1 in self._held("ep", [1]) else []
+        folds = tp > 1 and not self.config.is_encoder_decoder
+        ways = [(0, tp, ranks), *([(1, 1, tp * ranks)] if folds else [])]
+        return [
+            (ep, etp) for etp, width, among in ways if self._held("etp", [width])
+            for ep in self._held("ep", [n for n in divisors(among) if count % n == 0])
+        ]  # fmt: skip
 
     def _looped(self, pp: int, micro_batches: int) -> Iterator[tuple[int, str]]:
         """Chunks of a stage, and the schedule ("" where it is the default)."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from predictor.engines.launch import divided
 from predictor.parallelism import BREADTH_FIRST, GPIPE, INTERLEAVED, ONE_F_ONE_B
 from predictor.planning.space import ParallelPlan
 from predictor.run import Run
@@ -67,13 +68,11 @@ class PlanTable:
         self.micro_batches = batch / self.dp / self.micro
         self.cut = {i: np.array(plan.stage_layers, float) for i, plan in enumerate(self.plans) if plan.stage_layers}
         parts = self.p * self.v
-        even = layers % parts == 0
-        # layers that do not divide: those at the ends have one less (`predictor.passes.pipeline`)
-        each = np.where(even, layers / parts, (layers + 2) / parts)[:, None]
-        less = np.where(even, 0.0, 1.0)[:, None]
+        shared = [divided(layers, int(count)) or ((layers + 2) / count, 1, 1) for count in parts.tolist()]
+        each, *less = np.split(np.array(shared, float), 3, axis=1)
         alone = (self.p * self.v == 1)[:, None]
         #: layers of the first, the longest other and the last chunk
-        self.sizes = np.concatenate((each - less, each, each - less), axis=1)
+        self.sizes = np.concatenate((each - less[0], each, each - less[1]), axis=1)
         for i, cut in self.cut.items():
             self.sizes[i] = cut[0], max(cut[1:-1], default=0.0), cut[-1]
 

@@ -303,6 +303,7 @@ def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
         (["--objective", "tokens-per-dollar"], "expected --price"),
         (["--price", "-1"], "above 0"),
         (["--emit", "deepspeed"], "expected one of megatron, torchtitan"),
+        (["--only", "etp=1"], "--only etp=1: gpt2-large has no experts; leave it out"),
         (["--out", "a.txt"], "expected a file that ends in"),
         (
             ["--only", "tp=7"],

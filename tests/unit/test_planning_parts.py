@@ -44,7 +44,9 @@ def test_every_plan_is_legal_and_there_once(config: object, num_gpus: int, batch
         assert plan.num_gpus == num_gpus
         assert batch % (plan.dp * plan.micro_batch) == 0
         assert config.heads % plan.tp == 0 and chunks_of(config, plan.pp, plan.vpp, plan.stage_layers)  # type: ignore[attr-defined,arg-type]
-        assert (plan.dp * plan.cp) % plan.ep == 0 and (plan.ep == 1 or config.experts % plan.ep == 0)  # type: ignore[attr-defined]
+        among = plan.dp * plan.cp * (plan.tp if plan.etp else 1)
+        assert among % plan.ep == 0 and (plan.ep == 1 or config.experts % plan.ep == 0)  # type: ignore[attr-defined]
+        assert not plan.etp or (plan.etp == 1 < plan.tp and plan.sp)
         if plan.vpp > 1 and plan.schedule != "breadth_first":
             assert (batch // plan.dp // plan.micro_batch) % plan.pp == 0
 
@@ -258,6 +260,69 @@ def test_what_runs_the_plan_is_written() -> None:
     for launcher, words in lacking:
         with pytest.raises(RequestError, match=f"--emit {launcher}: has no"):
             emit(launcher, ParallelPlan(dp=8), replace(ABOUT, **words))
+
+
+def test_experts_over_the_ranks_of_tp_are_plans() -> None:
+    """Mixtral on 8 GPUs of a node with tp 4, sp and dp 2: ep 1 and 2 with each expert's width over tp, as the rule has
+    it; whole experts on 1, 2, 4 or 8 of all ranks."""
+    held = "tp=4", "sp=true", "dp=2", "micro_batch=1", "shard=none", "recompute=none"
+    plans = list(space(8, 2, *held, config=MIXTRAL).plans())
+    assert [(plan.ep, plan.etp) for plan in plans] == [(1, 0), (2, 0), (1, 1), (2, 1), (4, 1), (8, 1)]
+    assert [plan.label for plan in plans][-1] == "tp4-sp-dp2-ep8-etp1-mb1"
+    for values, kept in (("1", {1}), ("4", {0}), ("1,4", {0, 1}), ("2", set())):
+        some = list(space(8, 2, *held, f"etp={values}", config=MIXTRAL).plans())
+        assert {plan.etp for plan in some} == kept, values
+    plain = [plan for plan in space(8, 2, "tp=4", "sp=false", config=MIXTRAL).plans() if plan.etp]
+    assert not plain, "without sp no rank along tp has a part of the sequences to send"
+
+
+def test_experts_are_written() -> None:
+    """Megatron's default is etp = tp, torchtitan's is 1."""
+    about = replace(ABOUT, config=MIXTRAL)
+    whole = ParallelPlan(4, True, 1, 1, 2, 1, 8, "zero3", etp=1)
+    wide = replace(whole, ep=2, etp=0)
+    assert "--expert-model-parallel-size 8\n--expert-tensor-parallel-size 1\n" in emit("megatron", whole, about)
+    assert "--expert-model-parallel-size 2\n" in emit("megatron", wide, about)
+    assert "expert-tensor" not in emit("megatron", wide, about)
+    for plan, etp in ((whole, 1), (wide, 4)):
+        keys = tomllib.loads(emit("torchtitan", plan, about))["parallelism"]
+        assert (keys["expert_parallel_degree"], keys["expert_tensor_parallel_degree"]) == (plan.ep, etp)
+    assert "expert" not in emit("torchtitan", replace(wide, ep=1), about)
+    for plan, said in (
+        (replace(whole, ep=1), "has etp 1 only with ep above 1; nearest: etp 4"),
+        (replace(wide, shard="none"), "expert_parallel_degree 2 does not divide the 1 ranks that shard weights"),
+    ):
+        with pytest.raises(RequestError, match=said):
+            emit("torchtitan", plan, about)
+
+
+@each(("layers", "parts", "sizes", "flags", "titan"), (
+    (32, 4, [8, 8, 8, 8], "", (8, 0, 0)),
+    (31, 4, [8, 8, 8, 7], "--account-for-loss-in-pipeline-split", (8, 0, 1)),
+    (30, 4, [7, 8, 8, 7], "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split", (8, 1, 1)),
+    (61, 2, [31, 30], "--account-for-loss-in-pipeline-split", (31, 0, 1)),
+    (3, 4, [1, 1, 1, 0], "--account-for-loss-in-pipeline-split", (1, 0, 1)),
+    (29, 4, None, "", None),
+))  # fmt: skip
+def test_the_head_alone_may_count_as_a_layer(
+    layers: int, parts: int, sizes: list[int] | None, flags: str, titan: tuple[int, int, int] | None
+) -> None:
+    """Megatron's two flags are independent: layers + 1 may divide, and the last stage has a layer less."""
+    config = replace(GPT3, layers=layers)
+    if sizes is None or titan is None:
+        with pytest.raises(RequestError, match="does not divide the 29 layers"):
+            chunks_of(config, parts)
+        return
+    assert [chunk.end - chunk.first for chunk in chunks_of(config, parts)] == sizes
+    plan, about = ParallelPlan(pp=parts), replace(ABOUT, config=config)
+    assert [line for line in emit("megatron", plan, about).splitlines() if "account" in line or "layout" in line] == (
+        [flags] if flags else []
+    )
+    keys = tomllib.loads(emit("torchtitan", plan, about))["parallelism"]
+    names = "layers_per_stage", "first_stage_less_layers", "last_stage_less_layers"
+    assert tuple(keys[f"pipeline_parallel_{name}"] for name in names) == titan
+    looped = emit("megatron", ParallelPlan(pp=2, vpp=2), about) if parts == 4 and any(titan[1:]) else ""
+    assert not looped or "--num-virtual-stages-per-pipeline-rank 2" in looped
 
 
 def test_cuts_of_unequal_stages_are_written() -> None:
