@@ -28,7 +28,7 @@ _DIMENSIONS: dict[str, tuple[tuple[str, ...], dict[str, float], str]] = {
 }
 DIMENSIONS = tuple(_DIMENSIONS)
 
-_QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*([^\s\d].*?)?\s*", re.ASCII)
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*([^\s\d].*)?", re.ASCII)
 
 
 def parse_quantity(text: str, dimension: str) -> float:
@@ -52,7 +52,7 @@ def parse_quantity(text: str, dimension: str) -> float:
         raise RequestError(f"unknown dimension {dimension!r}: expected one of {', '.join(DIMENSIONS)}")
     units, prefixes, example = _DIMENSIONS[dimension]
     expected = f'expected a {dimension} such as "{example}"'
-    match = _QUANTITY.fullmatch(text)
+    match = _QUANTITY.fullmatch(text.strip())
     if match is None:
         raise RequestError(f"{text!r} is not a quantity: {expected}")
     number, unit = float(match[1]), match[2] or ""

@@ -33,6 +33,7 @@ from torch import nn
 from predictor.errors import RequestError, UnsupportedError, nearest, one_line
 from predictor.frontends.recorder import Recorder
 from predictor.graph.recording import Recording
+from predictor.patterns import Pattern
 
 #: Collectives as the table knows them (`predictor.frontends.aten`).
 ALL_REDUCE, ALL_GATHER = "all_reduce", "all_gather"
@@ -96,7 +97,7 @@ def plan_of(module: nn.Module, own: Mapping[str, str] | None, tp: int, name: str
     paths = [path for path, _ in (*module.named_modules(), *module.named_parameters(remove_duplicate=False)) if path]
     found: dict[str, Style] = {}
     for pattern, style in said.items():
-        fits = re.compile(r"(?:.*\.)?" + re.escape(pattern).replace(r"\*", "[^.]+")).fullmatch
+        fits = Pattern(r"(.*\.)?" + re.escape(pattern).replace(r"\*", "[^.]+") + "$").match
         matched = [path for path in paths if fits(path)]
         if not matched and own is not None:
             close = nearest(pattern, {re.sub(r"\.\d+(?=\.|$)", ".*", path) for path in paths}, 3)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any
 
-from predictor.errors import SpecError, UnsupportedError, nearest
+from predictor.errors import RequestError, SpecError, UnsupportedError, nearest
 from predictor.networks.config import ModelConfig
 from predictor.parts import Checkpoint
+from predictor.patterns import Pattern
 from predictor.quantization import STATIC
 
 #: Schemes of NVIDIA ModelOpt (`quant_algo`) -> words of --dtype.
@@ -89,8 +90,6 @@ _MIXERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 #: Types whose shared experts are one module of another name.
 _ONE_SHARED = ("qwen2_moe", "qwen3_next", "qwen3_5_moe")
-#: A repeat of a repeat, which may take a regular expression for ever.
-_NESTED = re.compile(r"[+*}]\)+[+*{]")
 
 
 def read_checkpoint(data: Mapping[str, Any], config: ModelConfig, where: str) -> Checkpoint | None:
@@ -125,12 +124,13 @@ class _Patterns:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names: set[str] = set()
-        self._patterns: list[re.Pattern[str]] = []
+        self._patterns: list[Pattern | re.Pattern[str]] = []
         for raw in names:
             name = _plain_name(raw)
             if name.startswith("re:"):
-                self._patterns.append(re.compile(name[3:]))
+                self._patterns.append(Pattern(name[3:]))
             elif "*" in name:
+                # What `translate` makes gives nothing back (Python 3.11 on), so `re` is linear in it, too.
                 self._patterns += [re.compile(translate(glob)) for glob in (name, f"{name}.*")]
             else:
                 self._names.add(name)
@@ -324,17 +324,13 @@ def _names(said: Mapping[str, Any], key: str, where: str) -> list[str]:
 
 
 def _check_patterns(names: Iterable[str], where: str) -> None:
-    """SpecError, one line, for a regular expression that is none, or might take for ever."""
+    """SpecError for a regular expression that is none, UnsupportedError for one that `Pattern` does not read."""
     for name in names:
-        if not name.startswith("re:"):
-            continue
-        try:
-            re.compile(name[3:])
-            good = _NESTED.search(name) is None
-        except (re.error, RecursionError, OverflowError):
-            good = False
-        if not good:
-            raise SpecError(f"{where} has {name[:80]!r}, expected a regular expression without a repeat of a repeat")
+        if name.startswith("re:"):
+            try:
+                Pattern(name[3:])
+            except RequestError as error:
+                raise type(error)(f"{where}: {error}") from None
 
 
 def _plain_name(name: str) -> str:

@@ -24,6 +24,7 @@ LEVELS = {
     "predictor.units": 0,
     "predictor.dtypes": 0,
     "predictor.parts": 0,
+    "predictor.patterns": 0,
     "predictor.quantization": 0,
     "predictor.hardware": 1,
     "predictor.ops": 1,
