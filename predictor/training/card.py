@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,8 +14,8 @@ def card_sources() -> dict[str, str]:
     return {name: f"{source.short}: {source.holds}" for name, source in read_sources().items()}
 
 
-def card(manifest: Mapping[str, Any], report: Any) -> str:
-    """The card's Markdown."""
+def card(manifest: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
+    """The card's Markdown, of a set's manifest and its errors on held-out rows."""
     names = sorted({name for item in manifest["data"] for name in item["sources"]})
     lines = [f"# Estimators `{manifest['name']}`", "", "Written by `tilecast train`; loads without pickle.", ""]
     lines += ["## Data", ""]
@@ -30,14 +31,17 @@ def card(manifest: Mapping[str, Any], report: Any) -> str:
         lines += [f"Held out: {manifest['holdout']:.0%} of the {what}, seed {manifest['seed']}.", ""]
     else:
         lines += ["Nothing was held out of this fit: docs/accuracy.md has the errors of fits that did.", ""]
-    if report.kept_apart:
-        lines += ["Rows kept apart, in no fit:", ""]
-        lines += [f"- {count:,} x {reason}" for reason, count in report.kept_apart.items()] + [""]
+    apart: Counter[str] = Counter()
+    for item in manifest["estimators"]:
+        apart.update(item["kept_apart"])
+    if apart:
+        lines += ["Rows of these operators that were kept apart, in no fit:", ""]
+        lines += [f"- {count:,} x {reason}" for reason, count in apart.most_common()] + [""]
     lines += ["## Estimators", "", "| folder | rows fitted | families | dtypes |", "| --- | --: | --- | --- |"]
     for item in manifest["estimators"]:
-        rows = report.fitted[item["folder"]]
-        lines.append(f"| {item['folder']} | {rows:,} | {', '.join(item['families'])} | {', '.join(item['dtypes'])} |")
-    for title, groups in (("Held-out shapes", report.heldout_shapes), ("Left-out GPUs", report.heldout_gpus)):
+        families, dtypes = ", ".join(item["families"]), ", ".join(item["dtypes"])
+        lines.append(f"| {item['folder']} | {item['rows']:,} | {families} | {dtypes} |")
+    for title, groups in (("Held-out shapes", metrics["heldout_shapes"]), ("Left-out GPUs", metrics["heldout_gpus"])):
         if groups:
             lines += ["", f"## {title}", "", *error_table(groups)]
     lines += ["", "Not for: GPUs without a catalogue file, dtypes not listed, sizes far outside the data's ranges.", ""]

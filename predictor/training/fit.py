@@ -23,6 +23,7 @@ from predictor.hardware.gpu import GPUSpec, load_gpu, parse_gpu
 from predictor.training import dataset
 from predictor.training.baselines import constant_efficiencies
 from predictor.training.evaluate import predict_rows
+from predictor.training.fitted import digests
 from predictor.training.metrics import by_group, summarise
 from predictor.training.plausible import check_gpus, keep_apart, refuse_repeats
 from predictor.training.plausible_tables import keep_tables_apart
@@ -31,6 +32,8 @@ from predictor.training.recipes import FEW_ROWS, GEMM_FIT, RECIPES, TILE_ROWS, R
 from predictor.training.tile_rows import FEWEST, is_probe
 
 Frame = Any
+#: Key of what is known of a file: estimator -> digest of its rows in the file.
+_BY_ESTIMATOR = "by_estimator"
 Fit = Callable[[Frame, Mapping[str, GPUSpec], int], tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]
 
 
@@ -43,6 +46,7 @@ class TrainReport:
     fitted: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     kept_apart: dict[str, int] = field(default_factory=dict)
+    kept_apart_of: dict[str, dict[str, int]] = field(default_factory=dict)  # the same of each estimator's rows
     heldout_shapes: list[dict[str, Any]] = field(default_factory=list)
     heldout_gpus: list[dict[str, Any]] = field(default_factory=list)
 
@@ -71,11 +75,10 @@ def train(
     if not name.isprintable():
         raise RequestError(f"--name {name!r}: expected text without control characters")
     _check_out(out)
-    frame, sources, devices = _read(files, recipes if estimators else (), say)
-    keep_tables_apart(frame, {name: _gpu(name, devices) for name in frame["gpu"].astype(str).unique()}, say)
-    excluded = [_gpu(g, devices).id for g in exclude]
-    frame, probes, gpus, report = _choose(frame, devices, [_gpu(g, devices).id for g in only], excluded, out)
-    report.rows = sum(source["rows"] for source in sources)
+    frame, probes, gpus, report, sources, devices = chosen_rows(
+        files, recipes if estimators else (), only, exclude, say
+    )
+    report.out, excluded = out, [_gpu(g, devices).id for g in exclude]
     held = _holdout(frame, holdout, holdout_by, seed)
     fitted = ~held & ~frame["gpu"].astype(str).isin(excluded).to_numpy()
     seen = frame if fitted.all() else frame[fitted]
@@ -85,12 +88,14 @@ def train(
     manifest: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION, "name": name or out.name, "seed": seed, "holdout": holdout,
         "holdout_by": holdout_by, "gpus": sorted({*seen["gpu"].astype(str), *probes["gpu"].astype(str)}),
-        "excluded_gpus": sorted(excluded), "data": sources, "calibrated": [],
+        "excluded_gpus": sorted(excluded), "data": files_of(sources), "calibrated": [],
         "estimators": [],
     }  # fmt: skip
     with published(out) as temporary:
         for recipe in recipes:
             _fit_one(recipe, seen, probes, gpus, seed, temporary, manifest, report, say, intervals)
+        for entry in manifest["estimators"]:
+            entry |= fitted_on(entry["folder"], sources, report)
         if len(seen):
             _baselines(seen, manifest, gpus, intervals)
         (temporary / "manifest.json").write_text(as_manifest(manifest), encoding="utf-8")
@@ -100,6 +105,22 @@ def train(
         _score(frame, held, excluded, temporary, gpus, devices, report)
         _describe(temporary, manifest, report)
     return report
+
+
+def chosen_rows(
+    files: Sequence[Path],
+    recipes: Sequence[Recipe],
+    only: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    say: Callable[[str], None] = lambda text: None,
+) -> tuple[Frame, Frame, dict[str, GPUSpec], TrainReport, list[dict[str, Any]], dict[str, str]]:
+    """What `_choose` gives of the rows of ``files``, and what `_read` says of the files and of GPUs."""
+    frame, sources, devices = _read(files, recipes, say)
+    keep_tables_apart(frame, {name: _gpu(name, devices) for name in frame["gpu"].astype(str).unique()}, say)
+    chosen, excluded = ([_gpu(name, devices).id for name in names] for names in (only, exclude))
+    frame, probes, gpus, report = _choose(frame, devices, chosen, excluded)
+    report.rows = sum(source["rows"] for source in sources)
+    return frame, probes, gpus, report, sources, devices
 
 
 def _check_split(holdout: float, holdout_by: str, seed: int) -> None:
@@ -139,9 +160,10 @@ def _gpu(name: str, devices: Mapping[str, str]) -> GPUSpec:
 def _read(
     files: Sequence[Path], recipes: Sequence[Recipe], say: Callable[[str], None]
 ) -> tuple[Frame, list[dict[str, Any]], dict[str, str]]:
-    """All rows, what the manifest says of each file, and the YAML texts of GPUs that the catalogue lacks.
+    """All rows, what is known of each file, and the YAML texts of GPUs that the catalogue lacks.
 
-    With ``recipes``, of the rows only those that one of them fits.
+    With ``recipes``, of the rows only those that one of them fits. `files_of` and `fitted_on` take what is known of the
+    files apart: what a manifest says of all of them, and of each estimator's rows in them.
     """
     frames, sources = [], []
     devices: dict[str, str] = {}
@@ -155,20 +177,38 @@ def _read(
         frames.append(part[asked])
         names = sorted(part["source"].astype(str).unique().tolist())
         file = path.relative_to(given).as_posix() if path != given else path.name
-        sources.append({"file": file, "rows": len(part), "sha256": dataset.digest(part), "sources": names})
+        sources.append({
+            "file": file, "rows": len(part), "sha256": dataset.digest(part), "sources": names,
+            _BY_ESTIMATOR: digests(part, recipes or RECIPES),
+        })  # fmt: skip
         devices |= dataset.read_meta(path).get("devices", {})
     refuse_repeats(list(zip([path for _, path in paths], frames, strict=True)))
     return (frames[0] if len(frames) == 1 else dataset.concat(frames)), sources, devices
 
 
+def files_of(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What a set's manifest keeps of each file: its name, rows, digest and the data sets that it has rows of."""
+    return [{key: value for key, value in source.items() if key != _BY_ESTIMATOR} for source in sources]
+
+
+def fitted_on(folder: str, sources: Sequence[Mapping[str, Any]], report: TrainReport) -> dict[str, Any]:
+    """What a set's manifest keeps of the rows of one estimator: how many it was fitted on, how many were kept apart and
+    why, and the digest of its rows in each file, by which `predictor.training.fitted` knows them."""
+    files = [
+        {"file": source["file"], "sha256": source[_BY_ESTIMATOR][folder]}
+        for source in sources if folder in source[_BY_ESTIMATOR]
+    ]  # fmt: skip
+    return {"rows": report.fitted[folder], "kept_apart": report.kept_apart_of.get(folder, {}), "data": files}
+
+
 def _choose(
-    frame: Frame, devices: Mapping[str, str], only: Sequence[str], exclude: Sequence[str], out: Path
+    frame: Frame, devices: Mapping[str, str], only: Sequence[str], exclude: Sequence[str]
 ) -> tuple[Frame, Frame, dict[str, GPUSpec], TrainReport]:
     """Rows to work with: chosen GPUs (the excluded ones stay, to be scored), nothing flagged, no test split.
 
     Rows of tile probes come apart from the others.
     """
-    report = TrainReport(out, len(frame))
+    report = TrainReport(Path(), len(frame))
     wanted, unwanted = set(only), set(exclude)
     gpu = frame["gpu"].astype(str)
     if wanted:
@@ -178,20 +218,21 @@ def _choose(
         frame = frame[gpu.isin(wanted | unwanted).to_numpy()]
     probed = is_probe(frame)
     probes, frame = frame[probed].reset_index(drop=True), frame[~probed]
-    flag = frame["flag"].astype(str)
-    report.kept_apart = {str(k): int(v) for k, v in flag[flag != ""].value_counts().items()}
-    keep = (flag == "").to_numpy().copy()
+    why = frame["flag"].astype(str)
     if "split" in frame:
-        test = (frame["split"].astype(str) == "test").to_numpy()
-        if test.any():
-            report.kept_apart["the data set's own test split"] = int((test & keep).sum())
-        keep &= ~test
-    clocked = _clocked(frame) & keep
-    if clocked.any():
-        report.kept_apart["timed by the host's clock, its launch and wait within"] = int(clocked.sum())
-    frame = frame[keep & ~clocked].reset_index(drop=True)
+        why = why.mask((why == "") & (frame["split"].astype(str) == "test"), "the data set's own test split")
+    why = why.mask((why == "") & _clocked(frame), "timed by the host's clock, its launch and wait within")
+    keep = (why == "").to_numpy()
+    report.kept_apart = _counts(why[~keep])
+    report.kept_apart_of = {recipe.folder: _counts(why[~keep & recipe.rows(frame)]) for recipe in RECIPES}
+    frame = frame[keep].reset_index(drop=True)
     present = sorted({*frame["gpu"].astype(str), *probes["gpu"].astype(str)})
     return frame, probes, {name: _gpu(name, devices) for name in present}, report
+
+
+def _counts(why: Any) -> dict[str, int]:
+    """How many rows were kept apart for each reason, the most first."""
+    return {str(reason): int(count) for reason, count in why.value_counts().items()}
 
 
 def _clocked(frame: Frame) -> npt.NDArray[np.bool_]:
@@ -325,7 +366,7 @@ def _describe(folder: Path, manifest: Mapping[str, Any], report: TrainReport) ->
 
     metrics = {"heldout_shapes": report.heldout_shapes, "heldout_gpus": report.heldout_gpus}
     (folder / "metrics.json").write_text(as_manifest(metrics), encoding="utf-8")
-    (folder / "README.md").write_text(card(manifest, report), encoding="utf-8")
+    (folder / "README.md").write_text(card(manifest, metrics), encoding="utf-8")
 
 
 def names(text: str | None) -> list[str]:

@@ -8,19 +8,31 @@ from typing import Any
 from predictor.training import dataset
 from predictor.training.dataset import Frame
 from predictor.training.extras import require
+from predictor.training.recipes import RECIPES, Recipe
 from predictor.training.tile_rows import is_probe
+
+
+def digests(part: Frame, recipes: Sequence[Recipe]) -> dict[str, str]:
+    """Estimator -> digest of its rows in one file, of those that have any there."""
+    rows = {recipe.folder: recipe.rows(part) for recipe in recipes}
+    return {name: dataset.digest(part[own].reset_index(drop=True)) for name, own in rows.items() if own.any()}
 
 
 def fitted_rows(frame: Frame, files: Sequence[int], manifest: Mapping[str, Any]) -> Any:
     """(n,) True for rows that `tilecast train` or `calibrate` made the set with ``manifest`` of.
 
     ``frame`` (n rows) holds whole files one after the other, ``files`` their numbers of rows, and flags as
-    `predictor.training.plausible.keep_apart` sets them. A file counts where its digest is one of the manifest's. Of the
-    files of a set that held a share of its shapes out, all rows count: which they were is not kept. A set without a
-    manifest ({}) was fitted on none.
+    `predictor.training.plausible.keep_apart` sets them. Of a file the rows of an estimator count where their digest is
+    one that the manifest has of it, or, in a set whose manifest has none, where the whole file's is. Of the files of a
+    set that held a share of its shapes out, all rows count: which they were is not kept. A set without a manifest ({})
+    was fitted on none.
     """
     np = require("numpy")
-    known = {str(entry["sha256"]) for entry in manifest.get("data", ())}
+    whole = {str(entry["sha256"]) for entry in manifest.get("data", ())}
+    known = {
+        str(entry["folder"]): {str(file["sha256"]) for file in entry["data"]}
+        for entry in manifest.get("estimators", ()) if "data" in entry
+    }  # fmt: skip
     gpus = sorted(str(gpu) for gpu in manifest.get("gpus", ()))
     adapted = {str(entry["gpu"]): str(entry["sha256"]) for entry in manifest.get("calibrated", ())}
     marked, end = np.zeros(len(frame), dtype=bool), 0
@@ -30,8 +42,14 @@ def fitted_rows(frame: Frame, files: Sequence[int], manifest: Mapping[str, Any])
     for rows in files:
         part = np.arange(end, end + rows)
         end += rows
-        if known and dataset.digest(frame.iloc[part].reset_index(drop=True)) in known:
-            marked[part] = learned[part] & np.isin(gpu[part], gpus)
+        content = frame.iloc[part].reset_index(drop=True)
+        if known:
+            same = [name for name, digest in digests(content, RECIPES).items() if digest in known.get(name, ())]
+            told = [recipe.rows(content) for recipe in RECIPES if recipe.folder in same]
+        else:
+            told = [np.ones(rows, dtype=bool)] if whole and dataset.digest(content) in whole else []
+        if told:
+            marked[part] = np.logical_or.reduce(told) & learned[part] & np.isin(gpu[part], gpus)
     for name, digest in adapted.items():  # a calibration keeps the digest of one GPU's rows, those that it read
         own = np.flatnonzero(free & (gpu == name))
         if len(own) and dataset.digest(frame.iloc[own].reset_index(drop=True)) == digest:
