@@ -64,6 +64,8 @@ def choice(name: str, value: str, choices: tuple[str, ...]) -> str:
 
 def stage_layers(value: str | Sequence[int]) -> tuple[int, ...]:
     """Layers of a pipeline's stages, from text ("7,8,8,7") or numbers; RequestError, one line, for others."""
+    if not isinstance(value, Iterable):
+        raise RequestError(f"--stage-layers {value!r}: expected whole numbers of layers such as 7,8,8,7")
     items: Sequence[object] = _listed(value) if isinstance(value, str) else list(value)
     for item in items:
         text = str(item)

@@ -70,7 +70,8 @@ class ArtifactSet:
         self.manifest = manifest
         self._routes: dict[tuple[str, str], str] = {}
         for member in manifest["estimators"]:
-            if not isinstance(member["folder"], str) or Path(member["folder"]).name != member["folder"]:
+            folder = member["folder"]
+            if not isinstance(folder, str) or Path(folder).name != folder or folder in ("", ".."):
                 raise TypeError(f"folder {member['folder']!r:.60}: expected a name")
             if not isinstance(member["families"], list) or not isinstance(member["dtypes"], list):
                 raise TypeError("families and dtypes: expected lists")

@@ -26,6 +26,7 @@ from __future__ import annotations
 import ast
 import importlib
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -224,6 +225,8 @@ def _class(name: str) -> Any:
     """A class of an installed package, a torch.nn.Module; its package may be told to be loaded by `pip install`."""
     torch = need_torch()
     package, _, last = name.rpartition(".")
+    if package.partition(".")[0] in sys.stdlib_module_names:  # importing some of them does something
+        raise SpecError(f"class {name!r}: of the standard library; expected a torch.nn.Module of an installed package")
     logging.getLogger(package.partition(".")[0]).setLevel(logging.ERROR)  # what it says of weights is not of shapes
     try:
         found = getattr(importlib.import_module(package or name), last, None)

@@ -32,7 +32,7 @@ from predictor.estimators.artifact import default_artifacts, load_artifacts
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-PROGRAMS = ("predict", "tilecast", "microbench", "python", "python3", "mlflow", "scripts")
+PROGRAMS = ("predict", "tilecast", "microbench", "python", "python3", "mlflow", "scripts", "tools")
 
 #: Beginning of a command -> why it is not run here.
 NOT_RUN = {
@@ -41,6 +41,7 @@ NOT_RUN = {
     "scripts/check": "runs in scripts/test",
     "scripts/walk": "the steps of docs/walk.md one by one: more than a minute",
     "scripts/diff_predictions": "tests/integration/test_diff_predictions.py runs it",
+    "tools/fuzz": "minutes; tests/integration/test_fuzzing.py runs it",
     "scripts/mutate": "minutes; tests/integration/test_mutate.py runs it",
     "scripts/architectures": "minutes: every type is traced in a process of its own",
     "scripts/accuracy": "needs the public data and most of an hour",
@@ -167,8 +168,8 @@ def test_is_understood(command: str) -> None:
         build_parser().parse_args(words if words[0] == "predict" else words[1:])
     elif words[0] == "microbench":
         harness_parser().parse_args(words[1:])
-    elif words[0].startswith("scripts/") or (words[0] == "python" and len(words) > 1):
-        script = ROOT / (words[0] if words[0].startswith("scripts/") else words[1])
+    elif words[0].startswith(("scripts/", "tools/")) or (words[0] == "python" and len(words) > 1):
+        script = ROOT / (words[1] if words[0] == "python" else words[0])
         source = script.read_text(encoding="utf-8")
         for flag in (word for word in words if word.startswith("--")):
             assert flag in source, f"{script.name} has no {flag}"

@@ -32,8 +32,7 @@ def test_a_script_says_what_it_is_for(name: str, tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-@each("name", sorted(path.name for path in (ROOT / "scripts").iterdir() if path.is_file()))
-def test_a_script_that_docs_call_can_be_called(name: str) -> None:
-    path = ROOT / "scripts" / name
+@each("path", [path for home in ("scripts", "tools") for path in sorted((ROOT / home).iterdir()) if path.is_file()])
+def test_a_script_that_docs_call_can_be_called(path: Path) -> None:
     if path.read_text(encoding="utf-8").startswith("#!"):
         assert os.access(path, os.X_OK)

@@ -356,6 +356,7 @@ def test_a_set_that_lacks_what_it_says_is_one_line(folder: Path, capsys: pytest.
         {k: v for k, v in whole.items() if k != "name"}, {**whole, "name": 5}, {**whole, "calibrated": None},
         {**whole, "estimators": [{**first, "folder": "../set/memory-bound"}]},
         {**whole, "estimators": [{**first, "folder": str(folder / MEMBER)}]},
+        {**whole, "estimators": [{**first, "folder": ".."}]}, {**whole, "estimators": [{**first, "folder": ""}]},
         {**whole, "estimators": [{**first, "folder": 7}]}, {**whole, "estimators": [{**first, "families": "gemm"}]},
         {**whole, "estimators": [{"folder": MEMBER}]}, {**whole, "estimators": {}}, {**whole, "estimators": [None]},
     ):  # fmt: skip

@@ -166,3 +166,10 @@ def test_a_time_without_a_unit_is_asked_for_one(text: str, capsys: pytest.Captur
     assert main([*SERVE_PLAN.split(), "--ttft", text]) == 2
     said = f"error: --ttft {text}: in which unit? expected a time such as {text}ms or {text}s\n"
     assert capsys.readouterr().err == said
+
+
+def test_layers_of_stages_that_are_no_list_are_one_line() -> None:
+    """As the call of Python may have them."""
+    for value in (5, 2.5, True, None, [1.5], ["x"], "1;2", [True]):
+        with pytest.raises(RequestError, match=r"--stage-layers .*expected whole numbers of layers"):
+            Request("gpt2", "h100", mode="train", pp=2, stage_layers=value).run()  # type: ignore[arg-type]
