@@ -15,6 +15,7 @@ from predictor.graph import OPTIMIZER
 from predictor.graph.samples import TOKENS
 from predictor.hardware.gpu import GPUSpec
 from predictor.networks import parameters
+from predictor.networks.keys import ignored_notes
 from predictor.prediction import Prediction
 from predictor.run import Run
 from predictor.simulate.breakdown import classes, context_notes, longest_nodes, notes
@@ -214,7 +215,8 @@ class Forecast:
             why = explained(self.stages, run.explain)
         unknown = unknown_shares(op_times, table)
         taken = remark(run.work.execution, run.work.software)
-        known = run.numbers.notes + context_notes(run.config, run.work) + capture_notes(run)
+        known = run.numbers.notes + ignored_notes(run.config.ignored)
+        known += context_notes(run.config, run.work) + capture_notes(run)
         return replace(
             self.summary(),
             memory=advised(self.memory, run),

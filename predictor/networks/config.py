@@ -110,6 +110,7 @@ class ModelConfig:
     relative_buckets: int = 0
     num_labels: int = 0
     assumed: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()  # keys of its config that nobody knows
     checkpoint: Checkpoint | None = None  # numbers of a quantized one
 
     def __hash__(self) -> int:  # of a few fields that tell models apart: caches ask for it at every point of a sweep

@@ -8,6 +8,7 @@ from typing import Any
 
 from predictor.errors import SpecError
 from predictor.networks.config import ModelConfig
+from predictor.networks.keys import Read
 from predictor.networks.layer_rules import RULES
 from predictor.networks.model_types import Traits
 from predictor.networks.reader import Reader, common_fields, head_width
@@ -19,7 +20,8 @@ def read(traits: Traits, model_type: str, data: Mapping[str, Any], name: str, wh
     assumed = []
     if isinstance(inner, dict):
         outer = {key: data[key] for key in ("tie_word_embeddings",) if key in data and key not in inner}
-        data = {**outer, **inner, "architectures": [traits.architecture]}
+        seen = data.seen if isinstance(data, Read) else set()
+        data = Read({**outer, **inner, "architectures": [traits.architecture]}, seen)
         assumed = ["vision_config=left out"]
     r = Reader(data, where)
     r.assumed.extend(assumed)

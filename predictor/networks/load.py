@@ -19,6 +19,7 @@ from predictor.files import read_json
 from predictor.networks.checkpoint import read_checkpoint
 from predictor.networks.config import ModelConfig
 from predictor.networks.families import FAMILIES
+from predictor.networks.keys import Read, ignored_keys
 
 CONFIGS = Path(__file__).parent / "configs"
 
@@ -127,11 +128,16 @@ def config_from_dict(data: Mapping[str, Any], name: str = "model", where: str = 
         tail = f"; nearest: {', '.join(close)}" if close else ""
         known = ", ".join(sorted(FAMILIES))
         raise UnknownModelTypeError(f"{where}: unknown model_type {model_type!r}: expected one of {known}{tail}")
-    _check_raw(data, where)
-    config = family(data, name, f"{where} ({model_type})")
+    seen: set[str] = set()
+    try:
+        _check_raw(data, where)
+        config = family(Read(data, seen), name, f"{where} ({model_type})")
+    except SpecError:
+        ignored_keys(data, model_type, seen, where)  # a missing size may be there under a misspelt key
+        raise
+    ignored = ignored_keys(data, model_type, seen, where)
     check(config, where)
-    checkpoint = read_checkpoint(data, config, where)
-    return config if checkpoint is None else replace(config, checkpoint=checkpoint)
+    return replace(config, checkpoint=read_checkpoint(data, config, where), ignored=ignored)
 
 
 def _check_raw(data: Mapping[str, Any], where: str) -> None:
