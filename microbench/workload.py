@@ -19,7 +19,7 @@ from microbench.storage import FolderLock, make_folder, write_output
 from microbench.supervisor import Worker
 from predictor.dtypes import canonical
 from predictor.errors import RequestError, SpecError
-from predictor.files import read_json, read_table_text
+from predictor.files import inside, read_json, read_table_text
 
 #: The ground-truth schema, in its order; the columns from `measured_forward_ms` on are what the harness adds.
 COLUMNS: tuple[str, ...] = (
@@ -100,7 +100,7 @@ def name_of(cell: Mapping[str, str]) -> str:
 
 def read_config(configs: Path, name: str) -> dict[str, Any]:
     """`configs/NAME.json`. Raises RequestError or SpecError, one line."""
-    path = configs / f"{name}.json"
+    path = inside(configs, f"{name}.json")
     document = read_json(path)
     if not document.get("architectures") or not document.get("model_type"):
         raise SpecError(f"the model {path} names no architectures or no model_type: expected a Hugging Face config")

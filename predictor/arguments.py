@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 from predictor import __version__
 from predictor.errors import RequestError, nearest
 
+#: The largest seed. Source: LightGBM docs/Parameters.rst, whose seeds are signed integers of 32 bits.
+LARGEST_SEED = 2**31 - 1
 _WHOLE = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 _NUMBER = re.compile(r"[0-9.eE+-]{1,100}", re.ASCII)
 
@@ -83,6 +85,14 @@ def whole_number(text: str) -> int:
     if _WHOLE.fullmatch(text.strip()) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number; expected digits such as 32")
     return int(text)
+
+
+def seed(text: str) -> int:
+    """Where what is drawn begins. ArgumentTypeError for what no generator takes."""
+    value = whole_number(text)
+    if not 0 <= value <= LARGEST_SEED:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected 0 to {LARGEST_SEED:,}")
+    return value
 
 
 def number(text: str) -> float:

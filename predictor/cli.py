@@ -10,8 +10,11 @@ import argparse
 import errno
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from predictor import outputs
 from predictor.arguments import Parser
@@ -50,6 +53,8 @@ NAMES = {verb: entry for group in GROUPS.values() for verb, entry in group.items
 #: the verbs that run in this process
 VERBS = {verb: entry for verb, entry in NAMES.items() if entry[0]}
 
+#: A process that a signal ended has this exit status and the signal's number. Source: POSIX shells' custom.
+_SIGNALLED = 128
 #: What the system says of a path that nobody can read or write.
 _BAD_PATH = (errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
 
@@ -107,14 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = next((word for word in words if not word.startswith("-")), None)
     try:
-        if verb == "microbench":
-            return _microbench(words[words.index(verb) + 1 :])
-        if verb is not None and verb not in NAMES:
-            raise unknown_name("verb", verb, NAMES)
-        parsed = build_parser(verb or "").parse_args(words)
-        with believing(bool(getattr(parsed, "force", False))):
-            outputs.check(parsed)
-            status: int = importlib.import_module(VERBS[parsed.verb][0]).run(parsed)
+        with _terminable():
+            status = _run(verb, words)
         if sys.stdout is None:  # closed, as by `>&-`
             return _say("standard output is closed: nobody can read the answer", 1)
         sys.stdout.flush()
@@ -129,8 +128,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(f"{where}{error.strerror or error}", 2 if error.errno in _BAD_PATH else 1)
     except RecursionError:
         return _say("an input is nested too deep; expected files as docs/ shows them", 2)
+    except Terminated:
+        return _say("terminated", _SIGNALLED + signal.SIGTERM)
     except KeyboardInterrupt:
-        return _say("interrupted", 130)
+        return _say("interrupted", _SIGNALLED + signal.SIGINT)
+
+
+def _run(verb: str | None, words: list[str]) -> int:
+    """The exit status of a verb."""
+    if verb == "microbench":
+        return _microbench(words[words.index(verb) + 1 :])
+    if verb is not None and verb not in NAMES:
+        raise unknown_name("verb", verb, NAMES)
+    parsed = build_parser(verb or "").parse_args(words)
+    with believing(bool(getattr(parsed, "force", False))):
+        outputs.check(parsed)
+        status: int = importlib.import_module(VERBS[parsed.verb][0]).run(parsed)
+    return status
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came, as from `kill` or a scheduler: what runs ends as after Ctrl-C, its workers with it."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM raises `Terminated` here, unless whoever called Tilecast has a handler of their own or another thread."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _say(text: str, status: int) -> int:
@@ -144,9 +179,17 @@ def main_predict() -> int:
 
 
 def _microbench(words: list[str]) -> int:
+    """The harness in a process of its own, which ends by itself where it is interrupted: it keeps what it measured."""
     import subprocess
 
-    return subprocess.run([sys.executable, "-m", "microbench", *words], check=False).returncode
+    with subprocess.Popen([sys.executable, "-m", "microbench", *words]) as harness:
+        while True:
+            try:
+                return harness.wait()
+            except Terminated:
+                harness.terminate()
+            except KeyboardInterrupt:
+                pass  # the terminal told the harness, too
 
 
 if __name__ == "__main__":

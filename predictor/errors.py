@@ -79,11 +79,14 @@ def one_line(text: str) -> str:
 _WHERE = {"gpu": "a name of `tilecast gpus` or a YAML file"}
 
 
-def unknown_name(kind: str, value: str, choices: Iterable[str], expected: str | None = None) -> UnknownNameError:
+def unknown_name(
+    kind: str, value: str, choices: Iterable[str], expected: str | None = None, option: str = ""
+) -> UnknownNameError:
     """The error (returned, for the caller to raise) for a `value` that is not among `choices`.
 
     `kind` says what was looked for ("GPU", "dtype"); `expected` says in words what is valid and defaults to the
-    choices themselves, or for a GPU to where they are listed. The message is one line, such as:
+    choices themselves, or for a GPU to where they are listed; `option` is the one that has the value, where `kind`
+    does not say it. The message is one line, such as:
     unknown GPU 'h10': expected a name of `tilecast gpus` or a YAML file; nearest: h100, h20
 
     >>> raise unknown_name("colour", "purpel", ["red", "purple"])
@@ -94,4 +97,5 @@ def unknown_name(kind: str, value: str, choices: Iterable[str], expected: str | 
     said = expected or _WHERE.get(kind.lower()) or "one of " + ", ".join(names)
     close = nearest(value, names)
     tail = f"; nearest: {', '.join(close)}" if close else ""
-    return UnknownNameError(f"unknown {kind} {value!r}: expected {said}{tail}")
+    said_by = f" ({option})" if option else ""
+    return UnknownNameError(f"unknown {kind} {value!r}{said_by}: expected {said}{tail}")

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from predictor.errors import SpecError
+from predictor.errors import RequestError, SpecError
 
 #: Bytes that a text (a config.json, a YAML file) may have: guards against files of another kind, a thousand times what
 #: any has.
@@ -70,6 +70,13 @@ def check_plain(path: Path, expected: str, most: int = LARGEST_TEXT, named: str 
     if about.st_size > most:
         raise _refused(path, expected, named, f"{about.st_size:,} bytes, at most {most:,} are read")
     note_read(path, about)
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path of a file that a table names in ``folder``. RequestError, one line, for a name that leads elsewhere."""
+    if Path(name).is_absolute() or os.pardir in Path(os.path.normpath(name)).parts:
+        raise RequestError(f"{name!r} leads out of {str(folder)!r}; expected the name of a file there")
+    return folder / name
 
 
 def read_text(path: Path, expected: str, named: str = "") -> str:

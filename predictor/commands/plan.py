@@ -11,6 +11,7 @@ from predictor.commands.prices import add_price, read_prices
 from predictor.commands.tracked import resolve
 from predictor.errors import RequestError
 from predictor.outputs import PICTURE, by_ending, output_argument, table
+from predictor.words import LARGEST as MOST
 from predictor.workload import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ def _search(arguments: argparse.Namespace) -> Found:
         raise RequestError(f"--objective {DOLLARS}: expected --price, dollars an hour of one GPU")
     if arguments.global_batch < 1:
         raise RequestError(f"--global-batch {arguments.global_batch}: expected at least 1")
+    if arguments.global_batch > MOST["batch"]:
+        raise RequestError(f"--global-batch {arguments.global_batch}: expected at most {MOST['batch']:,}")
     gpu = with_values(load_gpu(arguments.gpu), arguments.gpu_set or ())
     execution = arguments.execution or next(name for name in engines.names() if engines.engine(name).trains)
     asked = Request(

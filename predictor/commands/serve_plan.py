@@ -108,13 +108,20 @@ def _asked(arguments: argparse.Namespace) -> Asked:
 def _executions(arguments: argparse.Namespace) -> tuple[str, ...]:
     """The engines of --execution, else that of --emit, else that of --software, else () for all."""
     from predictor import engines
+    from predictor.serving_plans.space import serving_engines
 
     if arguments.execution is not None:
         return tuple(dict.fromkeys(name.strip() for name in arguments.execution.split(",")))
     if arguments.emit is not None:
         return (_emitted(arguments.emit),)
     if arguments.software:
-        return (engines.running(engines.EAGER.name, arguments.software).name,)
+        named = engines.running(engines.EAGER.name, arguments.software).name
+        if named == engines.EAGER.name:
+            raise RequestError(
+                f"--software {arguments.software!r}: names no engine; expected one of"
+                f" {', '.join(serving_engines())} and its version or a year"
+            )
+        return (named,)
     return ()
 
 

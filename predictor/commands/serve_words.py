@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictor import outputs
-from predictor.arguments import Parser
+from predictor.arguments import Parser, seed
 from predictor.errors import RequestError
 from predictor.units import parse_quantity
 from predictor.words import is_number
@@ -107,7 +107,7 @@ def add_traffic(parser: argparse.ArgumentParser) -> None:
     add("--requests", type=int, metavar="N", help=f"requests (default: the file's, else {REQUESTS:,})")
     add("--arrivals", default="poisson", metavar="HOW", help=f"{', '.join(ARRIVALS)} (default poisson)")
     add("--cv", type=float, default=1.0, metavar="X", help="gamma: variation of gaps; bursts: how many come at once")
-    add("--seed", type=int, default=0, help="of what is drawn (default 0)")
+    add("--seed", type=seed, default=0, help="of what is drawn (default 0)")
 
 
 def traffic_of(arguments: argparse.Namespace) -> Traffic:

@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the file, run what is missing, write the table."""
+    from predictor.estimators.artifact import load_artifacts
     from predictor.sweep.spec import read_spec
 
     if arguments.engine not in ENGINES:
@@ -73,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_out(arguments.out)
     began = time.monotonic()
     artifacts = resolve(arguments.artifacts)
+    load_artifacts(artifacts)  # a wrong --artifacts is no point's fault
     with Parts(spec, arguments.out, str(artifacts or ""), arguments.restart) as parts:
         changed = parts.outdated()
         if changed:

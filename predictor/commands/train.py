@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from predictor.arguments import seed
 from predictor.commands.tracked import log_errors, say, settings, tracking_argument
 from predictor.errors import RequestError
 from predictor.outputs import SET, output_argument
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--holdout-by", default="shapes", metavar="WHAT", help="shapes (default) or models: whole MoE models"
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the split and of the fits (default 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of the split and of the fits (default 0)")
     parser.add_argument("--name", default="", help="name of the set (default the folder's)")
     parser.add_argument("--estimators", metavar="A,B", help="fit these alone (default all; see the folders of a set)")
     parser.add_argument("--no-intervals", action="store_true", help="do not fit how far forecasts may be off (faster)")

@@ -36,9 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
         from predictor.ui.server import serve
     except ImportError as error:
         raise TilecastError(f"tilecast ui needs {error.name}; pip install 'tilecast[ui]'") from None
+    from predictor.estimators.artifact import load_artifacts
     from predictor.ui.fields import fields_of
 
-    return serve(arguments.port, fields_of(words_help()), searches(), resolve(arguments.artifacts))
+    artifacts = resolve(arguments.artifacts)
+    load_artifacts(artifacts)  # a wrong --artifacts is no page's fault
+    return serve(arguments.port, fields_of(words_help()), searches(), artifacts)
 
 
 def searches() -> tuple[Kind, ...]:

@@ -244,5 +244,7 @@ def load_artifacts(path: str | Path | None = None) -> ArtifactSet | RooflineOnly
         return RooflineOnly()
     folder = default_artifacts() if path is None else Path(path)
     if not (folder / "manifest.json").is_file():
-        raise RequestError(f"no estimators at {str(folder)!r}: expected a folder that `tilecast train --out` wrote")
+        raise RequestError(
+            f"no estimators at {str(folder)!r} (--artifacts): expected a folder that `tilecast train --out` wrote"
+        )
     return _load_set(folder if path is None else folder.resolve())

@@ -31,7 +31,7 @@ class Emitted:
 def check_launcher(name: str) -> None:
     """UnknownNameError where nothing is known of a launcher."""
     if name not in LAUNCHERS:
-        raise unknown_name("launcher", name, LAUNCHERS)
+        raise unknown_name("launcher", name, LAUNCHERS, option="--emit")
 
 
 def emit(launcher: str, plan: ParallelPlan, about: Emitted) -> str:

@@ -268,5 +268,5 @@ def named(label: str, plans: Sequence[ParallelPlan]) -> ParallelPlan:
     by_label = {plan.label: plan for plan in plans}
     if text not in by_label:
         expected = f"the label of a plan that fits, or 1 to {len(plans)}"
-        raise unknown_name("plan", text, by_label, expected)
+        raise unknown_name("plan", text, by_label, expected, "--explain")
     return by_label[text]

@@ -30,7 +30,7 @@ def explained(stages: Sequence[TimedStage], asked: str) -> Explained:
     known = names_of(stages)
     wanted = next((name for name in known if name.lower() == asked.strip().lower()), None)
     if wanted is None:
-        raise unknown_name("operator of this run", asked, known, "a name that --top lists")
+        raise unknown_name("operator of this run", asked, known, "a name that --top lists", "--explain")
     table = stages[0].table
     total, times = 0.0, dict[int, float]()
     first: dict[int, OpTime] = {}

@@ -136,7 +136,7 @@ def _recipes(names: Sequence[str]) -> tuple[Recipe, ...]:
     known = [recipe.folder for recipe in RECIPES]
     for name in names:
         if name not in known:
-            raise unknown_name("estimator", name, known)
+            raise unknown_name("estimator", name, known, option="--estimators")
     return tuple(recipe for recipe in RECIPES if not names or recipe.folder in names)
 
 

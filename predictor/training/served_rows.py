@@ -12,7 +12,7 @@ import numpy as np
 
 from predictor.engines import running
 from predictor.errors import RequestError, SpecError, TilecastError, UnsupportedError
-from predictor.files import read_json, read_table_text
+from predictor.files import inside, read_json, read_table_text
 from predictor.networks import load_config
 from predictor.roofline import FloatArray
 from predictor.simulate.serving.deployment import Options
@@ -280,7 +280,7 @@ def _config(row: Mapping[str, Any], path: Path, configs: Path | None) -> str | P
     """The model's config file, or its name where no file is there."""
     text = _text(row, "config")
     for folder in (configs,) if configs else (path.parent / "configs", path.parent, path.parent.parent):
-        for found in (folder / text, folder / f"{text}.json", folder / Path(text).name) if folder and text else ():
+        for found in (inside(folder, text), folder / f"{text}.json", folder / Path(text).name) if text else ():
             if found.is_file():
                 return found
     return _text(row, "model") or text

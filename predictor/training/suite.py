@@ -12,6 +12,7 @@ from typing import Any
 
 from predictor.engines import EAGER, engine
 from predictor.errors import RequestError, TilecastError, UnsupportedError
+from predictor.files import inside
 from predictor.forecast import Forecast, forecast
 from predictor.frontends.words import TRACED, model_of
 from predictor.hardware.gpu import GPUSpec, load_gpu
@@ -64,7 +65,7 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
     name = said.removeprefix(TRACED)
     if name.startswith("timm:"):
         raise UnsupportedError("image models (timm) are not built yet")
-    path = configs / f"{name}.json"
+    path = inside(configs, f"{name}.json")
     if not path.is_file() and name not in catalogue():
         raise RequestError(f"no config {str(path)!r}")
     empty = next((key for key in ("gpu", "mode") if not _text(row, key)), None)

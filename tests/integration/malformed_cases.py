@@ -96,7 +96,7 @@ WORDS: list[tuple[str, str]] = [
     ),
     (
         "predict --model gpt2 --gpu h100 --artifacts nope",
-        "no estimators at 'nope': expected a folder that `tilecast train --out` wrote",
+        "no estimators at 'nope' (--artifacts): expected a folder that `tilecast train --out` wrote",
     ),
     ("predict --model gpt2 --gpu h100 --top -1", "--top -1: expected 0 or more"),
     (
@@ -201,7 +201,7 @@ WORDS: list[tuple[str, str]] = [
     ),
     (
         "predict --model gpt2 --gpu h100 --artifacts /dev/zero",
-        "no estimators at '/dev/zero': expected a folder that `tilecast train --out` wrote",
+        "no estimators at '/dev/zero' (--artifacts): expected a folder that `tilecast train --out` wrote",
     ),
     (
         "predict --model llama-3.1-8b --gpu h100 --tp 2 --system /dev/zero",

@@ -66,9 +66,48 @@ def test_killed_and_interrupted_it_goes_on_and_loses_nothing(tmp_path: Path) -> 
     assert "points are kept" in said and "interrupted" in said and "Traceback" not in said
     assert parts(tmp_path, "a.csv") >= kept
 
+    told = [signal.SIGTERM, os.kill], [signal.SIGTERM, os.killpg]  # as `kill` does it, and as a scheduler
+    for number, send in told:
+        kept = parts(tmp_path, "a.csv")
+        ended = started(paced(command(tmp_path, "a.csv")))
+        until_parts(ended, tmp_path, "a.csv", kept)
+        send(ended.pid, number)
+        _, said = ended.communicate(timeout=60)
+        assert ended.returncode == 128 + signal.SIGTERM, said
+        lines = said.splitlines()
+        assert len(lines) == 2 and "points are kept" in lines[0] and lines[1] == "error: terminated", said
+        assert parts(tmp_path, "a.csv") >= kept
+
     went_on = started(command(tmp_path, "a.csv"))
     shown, said = went_on.communicate(timeout=180)
     assert went_on.returncode == 0, said
     assert "kept from before" in shown
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
     assert not (tmp_path / "a.csv.parts").exists()
+
+
+def test_a_harness_that_is_stopped_ends_by_itself(tmp_path: Path) -> None:
+    """It has rows to keep: `tilecast microbench` hands SIGTERM on and waits, as it does after Ctrl-C."""
+    module = tmp_path / "microbench.py"
+    module.write_text(
+        "import pathlib, signal, sys, time\n"
+        "def stop(number, frame):\n    time.sleep(0.6)\n    pathlib.Path('kept').write_text('rows')\n"
+        "    sys.exit(130)\n"
+        "signal.signal(signal.SIGTERM, stop)\nsignal.signal(signal.SIGINT, stop)\n"
+        "pathlib.Path('begun').touch()\ntime.sleep(60)\n"
+    )
+    for number, send in ((signal.SIGTERM, os.kill), (signal.SIGINT, os.killpg)):
+        path = os.pathsep.join([str(tmp_path), str(ROOT)])
+        code = "import sys; from predictor.cli import main; sys.exit(main(['microbench', 'collect']))"
+        harness = subprocess.Popen(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}, cwd=tmp_path, start_new_session=True,
+        )  # fmt: skip
+        end = time.monotonic() + 60
+        while not (tmp_path / "begun").exists() and harness.poll() is None and time.monotonic() < end:
+            time.sleep(0.01)
+        send(harness.pid, number)
+        assert harness.wait(timeout=60) == 130
+        assert (tmp_path / "kept").read_text() == "rows", number
+        (tmp_path / "kept").unlink()
+        (tmp_path / "begun").unlink()

@@ -104,6 +104,13 @@ def test_a_taken_port_is_one_line(port: int, capfd: pytest.CaptureFixture[str]) 
     assert said.count("\n") == 1
 
 
+def test_a_wrong_set_is_one_line_before_anything_is_served(port: int, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["ui", "--port", str(port), "--artifacts", "nope"]) == 2
+    said = capfd.readouterr().err
+    assert said.startswith("error: ") and "nope" in said and "--port" not in said
+    assert said.count("\n") == 1
+
+
 def test_one_wrong_board_leaves_the_others(port: int) -> None:
     found = quick(port, gpu=["h100", "t4"], dtype="bf16", model="gpt2")
     assert [error["field"] for error in found["errors"]] == ["dtype"]
