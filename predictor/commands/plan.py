@@ -15,6 +15,7 @@ from predictor.words import LARGEST as MOST
 from predictor.workload import OPTIMIZERS
 
 if TYPE_CHECKING:
+    from predictor.planning.enough import Enough
     from predictor.planning.search import Found
 
 EXAMPLES = """examples:
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         from predictor.planning.emit import check_launcher
 
         check_launcher(arguments.emit)
-    found = _search(arguments)
+    found, enough = _search(arguments)
     chosen = found.fitting[0] if found.fitting else None
     more: dict[str, Any] = {}
     if arguments.explain is not None:
@@ -92,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     text = None
     if arguments.emit is not None:
         if chosen is None:
-            raise RequestError(f"--emit {arguments.emit}: no plan fits; expected more GPUs, or less to keep")
+            raise RequestError(f"--emit {arguments.emit}: no plan fits; {enough or 'expected more GPUs'}")
         from predictor.planning.emit import Emitted, emit
 
         work = found.run.work
@@ -103,12 +104,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         _write(found, arguments.out)
     if arguments.json:
-        print(report.to_json(found, arguments.top, more))
+        print(report.to_json(found, arguments.top, more, enough))
         return 0
     from predictor.report.console import wide_console
 
     console = wide_console()
-    report.print_plans(found, arguments.top, console)
+    report.print_plans(found, arguments.top, console, enough)
     if arguments.explain is not None and chosen is not None:
         report.print_explained(found, chosen, console)
     if text is not None:
@@ -118,7 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _search(arguments: argparse.Namespace) -> Found:
+def _search(arguments: argparse.Namespace) -> tuple[Found, Enough | None]:
+    """What the search gives, and how many GPUs would do where no plan fits."""
     from predictor import engines
     from predictor.hardware.gpu import load_gpu
     from predictor.hardware.what_if import with_values
@@ -142,10 +144,16 @@ def _search(arguments: argparse.Namespace) -> Found:
         memory_fraction=arguments.memory_fraction, artifacts=resolve(arguments.artifacts),
     )  # fmt: skip
     dollars = read_prices(arguments.price, [gpu])[gpu.id] if arguments.price else None
-    return search(
-        asked, _counts(arguments.num_gpus), arguments.global_batch, read_only(arguments.only),
-        objective=arguments.objective, dollars=dollars,
+    only = read_only(arguments.only)
+    found = search(
+        asked, _counts(arguments.num_gpus), arguments.global_batch, only, objective=arguments.objective,
+        dollars=dollars,
     )  # fmt: skip
+    if found.fitting:
+        return found, None
+    from predictor.planning.enough import enough_gpus
+
+    return found, enough_gpus(asked, found, only)
 
 
 def _counts(text: str) -> tuple[int, ...]:

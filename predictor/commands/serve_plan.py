@@ -61,14 +61,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Search and print."""
-    from predictor.report.serving_plan import print_answer, to_json
+    from predictor.report.serving_plan import nothing_json, print_answer, to_json
     from predictor.serving_plans.answer import plan_serving
+    from predictor.serving_plans.enough import NothingMeets
 
     for path in arguments.out or ():
         _check(Path(path))
     asked = _asked(arguments)
     price = _price(arguments.price, asked)
-    answer = plan_serving(asked)
+    try:
+        answer = plan_serving(asked)
+    except NothingMeets as error:
+        if arguments.json:
+            print(nothing_json(asked, error, price))
+        raise
     commands = _commands(arguments, answer)
     for path in arguments.out or ():
         _write(Path(path), answer, price)

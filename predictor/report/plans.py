@@ -12,6 +12,7 @@ from rich.console import Console
 
 from predictor import outputs
 from predictor.errors import RequestError, TilecastError
+from predictor.planning.enough import Enough, least
 from predictor.planning.priced import Priced
 from predictor.planning.search import Found, frontier, neighbours
 from predictor.report.formats import seconds
@@ -41,8 +42,9 @@ def row(found: Found, one: Priced) -> dict[str, Any]:
     }
 
 
-def to_json(found: Found, most: int, more: dict[str, Any]) -> str:
-    """The JSON text: the best ``most`` plans that fit; ``more`` beside them."""
+def to_json(found: Found, most: int, more: dict[str, Any], enough: Enough | None = None) -> str:
+    """The JSON text: the best ``most`` plans that fit; ``more`` beside them. Where none fits, the plan that needs
+    least and what would be ``enough``."""
     work = found.run.work
     document = {
         "schema_version": 1,
@@ -60,12 +62,26 @@ def to_json(found: Found, most: int, more: dict[str, Any]) -> str:
         "plans_legal": found.legal,
         "plans_fitting": len(found.fitting),
         "plans": [row(found, one) for one in found.fitting[:most]],
+        "nearest": None if found.fitting else _nearest(found),
+        "enough": None
+        if enough is None
+        else {
+            "num_gpus": None if enough.plan is None else enough.plan.plan.num_gpus,
+            "looked_at": enough.looked_at,
+            "plan": None if enough.plan is None else row(found, enough.plan),
+        },
         **more,
     }
     return json.dumps(document, indent=2, allow_nan=False)
 
 
-def print_plans(found: Found, most: int, console: Console) -> None:
+def _nearest(found: Found) -> dict[str, Any]:
+    """The plan that needs least, and what it lacks."""
+    near = least(found)
+    return row(found, near) | {"missing_gib": (near.memory_bytes - near.usable_bytes) / _GIB}
+
+
+def print_plans(found: Found, most: int, console: Console, enough: Enough | None = None) -> None:
     """What was asked, and the best plans that fit."""
     work = found.run.work
     counts = " or ".join(f"{count:,}" for count in found.num_gpus)
@@ -95,9 +111,10 @@ def print_plans(found: Found, most: int, console: Console) -> None:
         console.print()
     say(console, f"{found.legal:,} plans are legal, {len(found.fitting):,} fit in {_memory(found)}")
     if not best:
-        least = min(found.priced, key=lambda one: one.memory_bytes)
-        missing = (least.memory_bytes - least.usable_bytes) / _GIB
-        say(console, f"none fits: {least.plan.label} needs least, and {missing:.1f} GiB more than a GPU may use")
+        near = least(found)
+        missing = (near.memory_bytes - near.usable_bytes) / _GIB
+        words = f"none fits: {near.plan.label} needs least, and {missing:.1f} GiB more than a GPU may use"
+        say(console, words if enough is None else f"{words}; {enough}")
 
 
 def _memory(found: Found) -> str:

@@ -15,7 +15,9 @@ from predictor.report.html import document
 from predictor.report.html_elements import Html, section, table, tag
 from predictor.report.html_frontier import frontier_figure
 from predictor.report.table import Column, print_table, say
-from predictor.serving_plans.answer import Answer, Entry, best_of_each, cost_per_million, margins, shown
+from predictor.run import Run
+from predictor.serving_plans.answer import Answer, Asked, Entry, best_of_each, cost_per_million, margins
+from predictor.serving_plans.enough import Missed, NothingMeets, shown
 from predictor.serving_plans.search import ServingPlan, Sla
 
 _KIND = {True: "together", False: "disaggregated"}
@@ -107,22 +109,54 @@ def _cells(entry: Entry, price: float | None, sla: Sla) -> list[str]:
 
 def to_json(answer: Answer, price: float | None = None, command: str = "") -> str:
     """The answer as JSON (docs/json-schema.md)."""
-    asked, run = answer.asked, answer.entries[0].plan.times.run
     document = {
-        "schema_version": SCHEMA_VERSION,
-        "model": run.config.name, "gpu": run.gpu.id, "gpu_set": list(run.gpu.changed),
-        "num_gpus": asked.num_gpus, "dtype": run.work.dtype,
-        "isl": asked.isl, "osl": asked.osl, "ttft_limit_ms": _ms(asked.sla.ttft_s),
-        "tpot_limit_ms": _ms(asked.sla.tpot_s), "rate_per_s": asked.rate or None,
-        "price_usd_per_gpu_hour": price, "interval_level": LEVEL,
+        **_asked(answer.asked, answer.entries[0].plan.times.run, price),
         "points": answer.found.points, "groups": answer.held, "groups_looked_at": answer.candidates,
         "plans": [_row(entry, price) | _margins(answer, entry) for entry in answer.entries],
         "frontier": [_row(Entry(plan), price) for plan in answer.found.frontier],
         "refused": [{"group": group, "reason": why} for group, why in answer.refused.items()],
         "notes": list(answer.notes),
-        "command": command or None,
+        "command": command or None, "nearest": None, "enough": None,
     }  # fmt: skip
     return json.dumps(document, indent=2)
+
+
+def nothing_json(asked: Asked, error: NothingMeets, price: float | None = None) -> str:
+    """The answer where there is no plan, as JSON: the nearest plan with what it misses, and how many GPUs would do."""
+    enough, plan = error.enough, error.nearest or (error.enough and error.enough.plan)
+    document = {
+        **_asked(asked, plan.times.run if plan else None, price),
+        "plans": [], "frontier": [], "command": None, "reason": str(error),
+        "nearest": None if error.nearest is None else {
+            **_row(Entry(error.nearest), price), "missed": {one.name: _missed(one) for one in error.missed},
+        },
+        "enough": None if enough is None else {
+            "num_gpus": enough.gpus, "looked_at": enough.looked_at, "reason": enough.reason or None,
+            "plan": None if enough.plan is None else _row(Entry(enough.plan), price),
+            **{f"least_{name}_ms": _ms(seconds) for name, seconds in enough.least.items()},
+        },
+    }  # fmt: skip
+    return json.dumps(document, indent=2)
+
+
+def _missed(one: Missed) -> dict[str, float]:
+    """A limit that a plan misses: times in milliseconds, rates in requests/s; ``over``: the share it is missed by."""
+    unit, factor = ("per_s", 1.0) if one.name == "rate" else ("ms", 1e3)
+    return {f"limit_{unit}": one.limit * factor, f"value_{unit}": one.value * factor, "over": one.by}
+
+
+def _asked(asked: Asked, run: Run | None, price: float | None) -> dict[str, Any]:
+    """What was asked, as it was understood; ``run`` of a plan, where there is one."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": run.config.name if run else str(asked.request.model),
+        "gpu": run.gpu.id if run else asked.request.board().id,
+        "gpu_set": list(run.gpu.changed) if run else list(asked.request.gpu_set or ()),
+        "num_gpus": asked.num_gpus, "dtype": run.work.dtype if run else asked.request.dtype,
+        "isl": asked.isl, "osl": asked.osl, "ttft_limit_ms": _ms(asked.sla.ttft_s),
+        "tpot_limit_ms": _ms(asked.sla.tpot_s), "rate_per_s": asked.rate or None,
+        "price_usd_per_gpu_hour": price, "interval_level": LEVEL,
+    }  # fmt: skip
 
 
 def rows_of(answer: Answer, price: float | None = None) -> list[dict[str, Any]]:

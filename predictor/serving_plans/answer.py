@@ -10,10 +10,11 @@ import numpy as np
 
 from predictor.errors import RequestError
 from predictor.request import Request
+from predictor.serving_plans.enough import NothingMeets, enough_gpus, missed, shown
 from predictor.serving_plans.search import Found, ServingPlan, Sla, order, search, with_rate
 from predictor.serving_plans.simulation import Simulated, Simulation
 from predictor.serving_plans.space import Group, runs_of_groups, serving_engines
-from predictor.serving_plans.tables import decode_run, interval_of, prefill_run, times_of
+from predictor.serving_plans.tables import Times, decode_run, interval_of, prefill_run, times_of
 from predictor.simulate.breakdown import context_notes
 from predictor.words import LARGEST_DEGREE
 
@@ -101,20 +102,63 @@ class Answer:
 
 
 def plan_serving(asked: Asked) -> Answer:
-    """The plans for what is asked. RequestError, one line, where no group holds the model, or nothing meets the SLA."""
-    executions = asked.executions or serving_engines()
-    request = replace(asked.request, context_len=asked.isl + asked.osl // 2)
-    groups, refused = runs_of_groups(request, executions, min(asked.num_gpus, MOST_GPUS))
-    several = times_of(groups, asked.isl, asked.osl, asked.max_batch)
-    if not several:
-        raise RequestError(_too_large(asked, groups[-1][0]))
-    split, alone = asked.disaggregated != NEVER, asked.disaggregated == ONLY
-    found = search(several, asked.num_gpus, asked.sla, asked.rate, asked.min_gpus, split, not alone)
-    if not found.best:
-        raise RequestError(nothing_meets(asked, found.nearest))
+    """The plans for what is asked. NothingMeets, one line, where no group holds the model, or nothing meets the SLA."""
+    tables = _Tables(asked)
+    several = tables.up_to(asked.num_gpus)
+    found = _found(asked, several, asked.num_gpus)
+    if found is None or not found.best:
+        raise _nothing(asked, found, tables)
     best = [with_rate(plan, asked.rate) for plan in found.best]
     entries = tuple(Entry(plan, interval(plan), said) for plan, said in _simulated(asked, best)[: asked.top])
-    return Answer(asked, entries, found, refused, len(groups) + len(refused), len(several))
+    return Answer(asked, entries, found, tables.refused, tables.candidates, len(several))
+
+
+class _Tables:
+    """The steps of groups, each forecast once, whatever number of GPUs is looked at."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.refused: dict[str, str] = {}
+        self.candidates = 0
+        self._known: dict[Group, Times | None] = {}
+
+    def up_to(self, gpus: int) -> list[Times]:
+        """Of the groups of at most so many GPUs, those that hold the model and a request."""
+        asked = self.asked
+        request = replace(asked.request, context_len=asked.isl + asked.osl // 2)
+        executions = asked.executions or serving_engines()
+        groups, self.refused = runs_of_groups(request, executions, min(gpus, MOST_GPUS))
+        self.candidates = len(groups) + len(self.refused)
+        new = [(group, run) for group, run in groups if group not in self._known]
+        self._known |= dict.fromkeys(group for group, _ in new)
+        self._known |= {times.group: times for times in times_of(new, asked.isl, asked.osl, asked.max_batch)}
+        return [times for group, _ in groups if (times := self._known[group]) is not None]
+
+
+def _found(asked: Asked, several: Sequence[Times], gpus: int) -> Found | None:
+    """What a search on so many GPUs finds; None where no group, or no pair of groups, has room there."""
+    split, alone = asked.disaggregated != NEVER, asked.disaggregated == ONLY
+    if not several:
+        return None
+    try:
+        return search(several, gpus, asked.sla, asked.rate, asked.min_gpus, split, not alone)
+    except RequestError:
+        return None
+
+
+def _nothing(asked: Asked, found: Found | None, tables: _Tables) -> NothingMeets:
+    """Why there is no plan, and what would do."""
+    enough = enough_gpus(
+        asked.num_gpus, MOST_GPUS, tables.up_to, lambda several, gpus: _found(asked, several, gpus), asked.sla,
+        asked.rate,
+    )  # fmt: skip
+    if found is None:
+        line = _too_large(asked) if not tables.up_to(asked.num_gpus) else (
+            f"--num-gpus {asked.num_gpus}: a group for prompts and one for decodes need more GPUs"
+        )  # fmt: skip
+        return NothingMeets(line, None, (), enough)
+    limits = missed(found.nearest, asked.sla, asked.rate)
+    return NothingMeets(nothing_meets(asked, found.nearest), found.nearest, limits, enough)
 
 
 def _simulated(asked: Asked, best: list[ServingPlan]) -> list[tuple[ServingPlan, Simulated | None]]:
@@ -127,9 +171,9 @@ def _simulated(asked: Asked, best: list[ServingPlan]) -> list[tuple[ServingPlan,
     rest: list[tuple[ServingPlan, Simulated | None]] = [
         (plan, None) for plan in best if not any(plan.same_layout(other) for other, _ in done)
     ]
-    missed = [one for one in done if one[1] is not None and not one[1].meets(asked.sla)]
-    fine = sorted((one for one in done if one not in missed), key=lambda one: order(one[0], asked.rate, asked.min_gpus))
-    return [*fine, *rest, *missed]
+    late = [one for one in done if one[1] is not None and not one[1].meets(asked.sla)]
+    fine = sorted((one for one in done if one not in late), key=lambda one: order(one[0], asked.rate, asked.min_gpus))
+    return [*fine, *rest, *late]
 
 
 def interval(plan: ServingPlan) -> Interval | None:
@@ -159,27 +203,17 @@ def nothing_meets(asked: Asked, nearest: ServingPlan) -> str:
     if asked.rate:
         limits.append(f"{asked.rate:g} requests/s")
     at = f", {nearest.rate:.3g} requests/s" if asked.rate else ""
-    missed = [name.upper() for name in asked.sla.missed(nearest.ttft_s, nearest.tpot_s)]
-    if nearest.rate < asked.rate * (1.0 - 1e-9):
-        missed.append("requests/s")
     return (
         f"nothing on {asked.num_gpus} {nearest.times.run.gpu.id} meets {' and '.join(limits)} of {asked.isl} +"
         f" {asked.osl} tokens; nearest: {nearest}: TTFT {shown(nearest.ttft_s)}, TPOT {shown(nearest.tpot_s)}{at}"
-        f"; misses {' and '.join(missed)}"
+        f"; misses {' and '.join(map(str, missed(nearest, asked.sla, asked.rate)))}"
     )
 
 
-def shown(seconds: float) -> str:
-    """Seconds as an SLA says them."""
-    if seconds == math.inf:
-        return "any"
-    return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
-
-
-def _too_large(asked: Asked, largest: Group) -> str:
+def _too_large(asked: Asked) -> str:
     return (
-        f"--num-gpus {asked.num_gpus}: no group of up to {largest.gpus} GPUs holds {asked.request.model} and a request"
-        f" of {asked.isl + asked.osl} tokens; expected more GPUs, or a narrower --dtype"
+        f"--num-gpus {asked.num_gpus}: no group of up to {asked.num_gpus} GPUs holds {asked.request.model} and a"
+        f" request of {asked.isl + asked.osl} tokens; expected more GPUs, or a narrower --dtype"
     )
 
 

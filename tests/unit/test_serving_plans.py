@@ -431,6 +431,6 @@ def test_limits_that_are_missed_are_said() -> None:
     assert [plan["simulated_missed"] for plan in json.loads(to_json(several))["plans"]] == [["ttft"], []]
     assert to_html(several).count("(missed)") == 1 and "2 s (missed)" in to_html(several)
     plan = given.entries[0].plan
-    assert nothing_meets(given.asked, replace(plan, tpot_s=1.0)).endswith("; misses TPOT")
+    assert nothing_meets(given.asked, replace(plan, tpot_s=1.5 * SLA.tpot_s)).endswith("; misses TPOT by 50.0%")
     fast = replace(given.asked, rate=plan.rate * 2)
-    assert nothing_meets(fast, replace(plan, ttft_s=9.0)).endswith("; misses TTFT and requests/s")
+    assert nothing_meets(fast, replace(plan, ttft_s=9.0)).endswith("; misses TTFT by 800% and requests/s by 50.0%")

@@ -8,7 +8,8 @@ from predictor.engines import DECODE
 from predictor.engines.defaults import attention_kernel, graphs, overlaps, page_tokens
 from predictor.engines.scheduling import Batching, Pages
 from predictor.engines.vintage import NO_LIMIT, SCHEDULING, Graphs, Scheduler, Setting
-from predictor.errors import RequestError, UnsupportedError
+from predictor.errors import RequestError, TilecastError, UnsupportedError
+from predictor.hardware.system import default_system
 from predictor.networks.config import ModelConfig
 from predictor.run import Run
 from predictor.simulate.memory import Memory, cache_bytes, memory_of
@@ -94,7 +95,38 @@ class Deployment:
 
 def deploy(run: Run, options: Options, longest: int) -> Deployment:
     """The server of ``run`` (mode generate) for requests of up to ``longest`` tokens; RequestError where it cannot
-    serve."""
+    serve, which says the tensor parallelism that has room."""
+    try:
+        return _deployed(run, options, longest)
+    except NoRoom as error:
+        raise NoRoom(f"{error}; {_roomier(run, options, longest)}") from None
+
+
+class NoRoom(RequestError):
+    """The KV cache does not hold one request."""
+
+
+def _roomier(run: Run, options: Options, longest: int) -> str:
+    """Degrees of tensor parallelism that have room, the smallest of those within a node; in words."""
+    over, tried = run.work.parallelism, [run.work.parallelism.tp]
+    try:
+        joined = run.work.system or default_system(run.gpu)
+    except TilecastError:  # a GPU whose file has no links stands alone
+        return "nothing says how these GPUs are joined"
+    whole = joined.whole or joined
+    while (tp := 2 * tried[-1]) <= whole.gpus_per_node:
+        tried.append(tp)
+        wider = replace(over, num_gpus=over.num_gpus // over.tp * tp, tp=tp)
+        try:
+            work = replace(run.work, parallelism=wider, system=whole.shared_by(wider.groups))
+            _deployed(replace(run, work=work), options, longest)
+        except TilecastError:  # what does not divide the model, or has no room either
+            continue
+        return f"--tp {tp} has room"
+    return f"no --tp up to {tried[-1]} has room"
+
+
+def _deployed(run: Run, options: Options, longest: int) -> Deployment:
     engine, work = run.work.engine, run.work
     release = engine.vintage()
     if engine.batching is None or release is None or release.scheduler is None:
@@ -111,13 +143,13 @@ def deploy(run: Run, options: Options, longest: int) -> Deployment:
     size = page_tokens(engine, attention_kernel(engine, DECODE, run.gpu, latent=run.config.is_mla) or "") or 1
     tokens = int(memory.kv_cache_capacity / each_token)
     if not tokens:
-        raise RequestError(
+        raise NoRoom(
             f"{run.config.name} on {run.gpu.id}: no memory is left for a KV cache;"
             " expected more GPUs, or a larger --memory-fraction"
         )
     pages = tokens // size // lanes
     if pages * size < longest:
-        raise RequestError(
+        raise NoRoom(
             f"{run.config.name} on {run.gpu.id}: the KV cache{' of a lane' if lanes > 1 else ''} holds"
             f" {pages * size:,} tokens and a request has"
             f" {longest:,}; expected more GPUs (--tp), a larger --memory-fraction or shorter requests"
