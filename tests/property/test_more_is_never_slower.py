@@ -1,6 +1,15 @@
 """More hardware is never slower, more work never faster: random requests, each against itself with more of one thing.
 
 ``MORE_REQUESTS`` says how many are drawn (200 without it); a run by hand takes thousands.
+
+SMs or a clock raised alone, at the peaks that a file states, are weaker SMs: k times as many do 1/k of the work each a
+clock. That is another board and no better one. A grid of few tiles has slower tiles and no use for the other SMs, and
+the same peak takes more watts at k times the clock, or over k times as many SMs. So what holds is a bound:
+
+clock   with the watts for it, k^3 times as many as voltage rises with it, never slower; at the same watts at most k
+        times the time, as if the board ran at the old clock
+SMs     with k times the watts at most k times the time, that of a tile on one of them; at the same watts the power law
+        takes up to k^(1 - NEED_EXPONENT) more
 """
 
 from __future__ import annotations
@@ -9,11 +18,15 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
+
+from each import each
 
 from predictor import predict
 from predictor.errors import TilecastError
+from predictor.estimators.device import NEED_EXPONENT
 from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
 from predictor.hardware.what_if import vary
 
@@ -104,3 +117,28 @@ def test_random_requests() -> None:
     assert valid.total() == REQUESTS and len(valid) == len(HARDWARE) + 1
     lines = [f"{gained:.1%} {request}" for gained, request in wrong]
     assert not wrong, f"{len(wrong)} of {REQUESTS}:\n" + "\n".join(lines)
+
+
+@each("alone", ("clock", "clock and watts", "sm_count", "sm_count and watts"))
+def test_weaker_sms_are_slower_by_no_more_than_they_are_weaker(alone: str) -> None:
+    """SMs or the clock times k at the peaks of the file."""
+    wrong, valid = [], 0
+    for request in islice(asked(len(alone)), REQUESTS // 4):
+        board, words = load_gpu(request.gpu), dict(request.words)
+        k, watts = request.factor, board.power_limit_w
+        if alone.startswith("clock"):
+            more = replace(board, boost_clock_hz=board.boost_clock_hz * k)
+            bound, watts = (1.0, watts * k**3) if alone != "clock" else (k, watts)
+        else:
+            more = replace(board, sm_count=round(board.sm_count * k))
+            k = more.sm_count / board.sm_count
+            bound, watts = (k, watts * k) if alone != "sm_count" else (k ** (2.0 - NEED_EXPONENT), watts)
+        try:
+            before = _latency_s(request.model, board, words)
+            after = _latency_s(request.model, replace(more, power_limit_w=watts), words)
+        except TilecastError:
+            continue
+        valid += 1
+        if after > (1.0 + MOST) * bound * before:
+            wrong.append(f"{after / before:.3f} times, at most {bound:.3f}: {request}")
+    assert valid > REQUESTS // 16 and not wrong, f"{len(wrong)} of {valid}:\n" + "\n".join(wrong)
