@@ -46,10 +46,12 @@ _MANAGERS = (
 
 
 def _scheduler(setting: Setting, chunk: int, source: str, unverified: str = "") -> Scheduler:
-    """Prompts in steps of their own, a chunk at a time; 2,048 to 4,096 sequences by the cache's size."""
+    """Prompts in steps of their own, a chunk at a time, over all ranks where attention is data-parallel (0.4.0
+    server_args.py:200-206, 0.5.9 server_args.py:2115-2117); 2,048 to 4,096 sequences by the cache's size."""
     sequences = 512 * setting.cache_tokens // max(setting.context_len, 1)
+    each = max(1, chunk // setting.dp)
     return Scheduler(
-        PROMPTS_FIRST, mixes=False, chunks=True, tokens=chunk, sequences=min(max(sequences, 2048), 4096),
+        PROMPTS_FIRST, mixes=False, chunks=True, tokens=each, sequences=min(max(sequences, 2048), 4096),
         prefill_tokens=16384, preemption=FEWEST_OUTPUTS, reserve=_RESERVE, source=f"SGLang {source}",
         unverified=unverified,
     )  # fmt: skip

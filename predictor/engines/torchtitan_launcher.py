@@ -17,6 +17,8 @@ _SCHEDULES = {
 _FLOAT8 = {"fp8": "tensorwise", "fp8_current": "tensorwise", "fp8_row": "rowwise"}
 #: Ours -> what parameters are cast to, and torchao's section with its recipe.
 _PARAMETERS = {"bf16": "bfloat16", "fp32": "float32", "mxfp8": "bfloat16", **dict.fromkeys(_FLOAT8, "bfloat16")}
+#: What gradients are reduced in: job_config.py has no other.
+_REDUCED = "float32"
 _OPTIMIZERS = {"adam": "foreach", "adam_fused": "fused"}
 
 
@@ -63,7 +65,7 @@ def text(plan: Launch) -> str:
     training: dict[str, object] = {
         "local_batch_size": each, "global_batch_size": plan.batch, "seq_len": plan.seq_len,
         "mixed_precision_param": _PARAMETERS[plan.dtype],
-        "mixed_precision_reduce": "float32",
+        "mixed_precision_reduce": _REDUCED,
     }  # fmt: skip
     again: dict[str, object] = {"mode": plan.again}
     if plan.again == "selective":
@@ -84,6 +86,9 @@ def text(plan: Launch) -> str:
         lines.append(
             f"# the forecast is of --execution {plan.execution}; torchtitan's is {COMPILE.name} or {EAGER.name}"
         )
+    narrow = plan.execution in (EAGER.name, COMPILE.name) and _PARAMETERS[plan.dtype] != _REDUCED
+    if narrow and plan.dp * plan.cp > 1:
+        lines.append(f"# gradients are reduced in {_REDUCED}, its only choice; the forecast has them in 16 bit")
     if plan.tp > 1 and not plan.sp:
         lines.append("# torchtitan's tensor parallelism is always with sequence parallelism")
     if plan.again == "selective":

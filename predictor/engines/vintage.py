@@ -26,7 +26,8 @@ NO_LIMIT = 2**62
 class Setting:
     """What an engine looks at when it chooses its defaults.
 
-    ``gpu``; ``tp`` and ``pp``, GPUs of a tensor and a pipeline group; ``context_len``, tokens of the longest sequence
+    ``gpu``; ``tp`` and ``pp``, GPUs of a tensor and a pipeline group; ``dp``, ranks with requests of their own that
+    share the experts; ``context_len``, tokens of the longest sequence
     that is served; ``cache_tokens``, tokens that the KV cache holds (0: not known); ``drafts``, tokens that speculative
     decoding guesses a step; ``online``: behind a server, not called from Python with all prompts at hand; ``latent``:
     a model with latent attention (MLA).
@@ -40,6 +41,7 @@ class Setting:
     drafts: int = 0
     online: bool = True
     latent: bool = False
+    dp: int = 1
 
     @property
     def memory_gib(self) -> float:

@@ -59,11 +59,12 @@ def _one(options: LaunchOptions, times: Times, concurrency: int, role: str, mode
         "tp": group.tp, "pp": group.pp, "dp": group.dp, "ep": group.ep, "world": group.tp * group.dp,
         "sequences": sequences or rule.sequences,
         "total_sequences": (sequences or rule.sequences) * group.dp,
-        "tokens": rule.tokens, "context": round((times.isl + times.osl) * _SLACK),
+        "tokens": rule.tokens, "total_tokens": rule.tokens * group.dp,
+        "context": round((times.isl + times.osl) * _SLACK),
         "memory": f"{times.memory.fraction:g}", "model": shlex.quote(model), "file": f"{group.execution}.yaml",
         "kv_dtype": _word(options, "kv_dtype", run.numbers.kv), "dtype": _word(options, "dtype", run.work.dtype),
         "weights": _word(options, "weights", run.work.dtype),
-        "exchange": _word(options, "exchange", run.work.all_to_all),
+        "exchange": _word(options, f"exchange of {role}", _word(options, "exchange", run.work.all_to_all)),
     }  # fmt: skip
     wanted = [*_wanted(group, run.config.experts > 0, bool(sequences), role), *_formats(options, times)]
     lines = [options.file[word].format(**values) for word in wanted if word in options.file]

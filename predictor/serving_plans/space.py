@@ -124,7 +124,7 @@ def _powers(most: int) -> list[int]:
 def setting_of(run: Run, tokens: int) -> Setting:
     """What the engine of a run looks at when it chooses its defaults, for sequences of ``tokens``."""
     degrees = run.work.parallelism
-    return Setting(run.gpu, degrees.tp, degrees.pp, tokens, latent=run.config.is_mla)
+    return Setting(run.gpu, degrees.tp, degrees.pp, tokens, latent=run.config.is_mla, dp=degrees.dp)
 
 
 def _check(run: Run) -> None:

@@ -247,6 +247,10 @@ def test_what_runs_the_plan_is_written() -> None:
         found = tomllib.loads(text)
         assert found["compile"] == {"enable": execution == "compile", "components": ["model", "loss"]}
         assert found["optimizer"] == {"name": "AdamW", "implementation": "fused"} and "the forecast is" not in text
+        assert "# gradients are reduced in float32" in text
+        assert "reduced" not in emit(
+            "torchtitan", ParallelPlan(dp=8), replace(ABOUT, execution=execution, dtype="fp32")
+        )
         text = emit("megatron", ParallelPlan(dp=8), replace(ABOUT, execution=execution))
         assert f"# the forecast is of --execution {execution}" in text
     assert "the forecast is of" in emit("torchtitan", ParallelPlan(dp=8), replace(ABOUT, execution="megatron"))

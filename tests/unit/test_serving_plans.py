@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ from each import each
 from predictor import engines, predict
 from predictor.cli import main
 from predictor.engines.serve_options import FOLDER, launch_options, listed
-from predictor.errors import RequestError
+from predictor.engines.vintage import Setting
+from predictor.errors import RequestError, UnsupportedError
+from predictor.hardware.gpu import load_gpu
 from predictor.report.html_frontier import frontier_svg
 from predictor.report.serving_plan import rows_of, to_html, to_json
 from predictor.request import Request
@@ -305,9 +308,39 @@ def test_every_word_of_a_plan_is_in_its_command(engine: str, degrees: tuple[int,
     if dp > 1 and engine in way:
         assert found[way[engine][0]] == way[engine][1]
     assert found[flags[4]] == str(16 * dp if engine == "sglang" else 16)
-    assert found[flags[5]] == str(times.scheduler.tokens)
+    # SGLang divides its chunk by dp (0.5.9 server_args.py:2115-2117)
+    assert found[flags[5]] == str(times.scheduler.tokens * (dp if engine == "sglang" else 1))
     assert int(found[flags[6]]) >= ISL + OSL
     assert float(found[flags[7]]) == pytest.approx(times.memory.fraction)
+
+
+def test_tokens_come_to_experts_as_forecast_or_the_engine_is_refused() -> None:
+    """No option of vLLM (0.25 maps naive to its default) or SGLang sends copies by NCCL; DeepEP has kernels for prompts
+    of their own, which vLLM has as another backend, and SGLang by itself (deepep_mode auto)."""
+    for engine, sent, prompts in (("vllm", "deepep_low_latency", "deepep_high_throughput"),
+                                  ("sglang", "deepep", "deepep")):  # fmt: skip
+        times = replace_group(of(engine, tp=2), tp=1, pp=1, dp=8, ep=8)
+
+        def of_way(way: str, times: Times = times, engine: str = engine) -> Times:
+            words: dict[str, Any] = {"execution": engine, "context_len": 100, "dp": 8, "ep": 8, "batch": 8}
+            return replace(times, run=Request("mixtral-8x7b", GPU, mode="decode", all_to_all=way, **words).run())
+
+        deepep = of_way("deepep")
+        apart = ServingPlan(deepep, 1, 16, 0.1, 0.01, 10.0, 0.1, 16.0, deepep, 1)
+        lines = [line for line in commands(apart, "m").splitlines() if not line.startswith("#")]
+        flag = "--all2all-backend" if engine == "vllm" else "--moe-a2a-backend"
+        assert [line.split(f"{flag} ")[1].split()[0] for line in lines] == [prompts, sent]
+        with pytest.raises(UnsupportedError, match="it has no option for --all-to-all nccl"):
+            commands(ServingPlan(of_way("nccl"), 1, 16, 0.1, 0.01, 10.0, 0.1, 16.0), "m")
+
+
+def test_sglang_shares_a_chunk_out_over_ranks() -> None:
+    """0.4.0 server_args.py:200-206, 0.5.9 :2115-2117: chunked_prefill_size // dp_size; vLLM's budget is a rank's."""
+    for engine, shared in (("sglang", True), ("vllm", False)):
+        release = engines.engine(engine).vintage()
+        assert release is not None and release.scheduler is not None
+        one, eight = (release.scheduler(Setting(load_gpu(GPU), dp=dp)).tokens for dp in (1, 8))
+        assert eight == (one // 8 if shared else one)
 
 
 @each("engine", tuple(FLAGS))

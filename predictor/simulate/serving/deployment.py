@@ -136,7 +136,7 @@ def _deployed(run: Run, options: Options, longest: int) -> Deployment:
     context = max(run.config.trained_positions or longest, longest)
     setting = Setting(
         run.gpu, work.parallelism.tp, lanes, context_len=context, drafts=options.drafts, online=options.online,
-        latent=run.config.is_mla,
+        latent=run.config.is_mla, dp=work.parallelism.dp,
     )  # fmt: skip
     rules = _limited(release.scheduler(setting), options)
     memory, each_token = _memory(run, min(rules.tokens, context), longest)
