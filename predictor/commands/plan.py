@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _search(arguments: argparse.Namespace) -> tuple[Found, Enough | None]:
     """What the search gives, and how many GPUs would do where no plan fits."""
     from predictor import engines
-    from predictor.hardware.gpu import load_gpu
+    from predictor.hardware.gpu import GPUSpec, load_gpu
     from predictor.hardware.what_if import with_values
     from predictor.planning.search import DOLLARS, OBJECTIVES, search
     from predictor.planning.space import read_only
@@ -136,7 +136,8 @@ def _search(arguments: argparse.Namespace) -> tuple[Found, Enough | None]:
         raise RequestError(f"--global-batch {arguments.global_batch}: expected at least 1")
     if arguments.global_batch > MOST["batch"]:
         raise RequestError(f"--global-batch {arguments.global_batch}: expected at most {MOST['batch']:,}")
-    gpu = with_values(load_gpu(arguments.gpu), arguments.gpu_set or ())
+    board = arguments.gpu if isinstance(arguments.gpu, GPUSpec) else load_gpu(arguments.gpu)
+    gpu = with_values(board, arguments.gpu_set or ())
     execution = arguments.execution or next(name for name in engines.names() if engines.engine(name).trains)
     asked = Request(
         arguments.model, gpu, seq_len=arguments.seq_len, execution=execution, software=arguments.software,

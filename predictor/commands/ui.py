@@ -51,13 +51,29 @@ def searches() -> tuple[Kind, ...]:
     from predictor.ui.searches import Kind
 
     return (
-        Kind("plan", "The fastest plan of a training step", ("plan",), _words("plan", plan), training_plans),
-        Kind("serve", "The best way to serve a load", ("serve", "plan"), _words("serve", serve_plan), serving_plans),
+        Kind(
+            "plan",
+            "The fastest plan of a training step",
+            ("plan",),
+            _words("plan", plan),
+            training_plans,
+            plan.add_arguments,
+            plan.run,
+        ),
+        Kind(
+            "serve",
+            "The best way to serve a load",
+            ("serve", "plan"),
+            _words("serve", serve_plan),
+            serving_plans,
+            serve_plan.add_arguments,
+            serve_plan.run,
+        ),
     )
 
 
 #: Words of a verb that the page fills in itself, or has other ways for: a set, files, what is printed.
-_OWN = frozenset(("help", "model", "gpu", "artifacts", "json", "out", "emit", "explain", "html", "seed"))
+_OWN = frozenset(("help", "model", "gpu", "artifacts", "json", "out", "emit", "explain", "html", "seed", "force"))
 
 
 def _words(name: str, verb: ModuleType) -> tuple[Field, ...]:

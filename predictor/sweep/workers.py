@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import multiprocessing.connection
 import os
 import signal
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -21,6 +19,7 @@ from multiprocessing import resource_tracker
 from typing import Any, NamedTuple
 
 from predictor.errors import TilecastError
+from predictor.processes import begin
 from predictor.sweep.answers import FAILED, Row, answer
 from predictor.training.extras import require
 
@@ -51,22 +50,9 @@ def here(tasks: Sequence[Task], artifacts: str | None) -> Rows:
 # --------------------------------------------------------------------------------------------------------- processes
 
 
-def _begin() -> None:
-    """A worker leaves Ctrl-C to its parent, and ends when that does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-
-    def end_with_it() -> None:
-        if parent is not None:
-            multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=end_with_it, daemon=True).start()
-
-
 @contextlib.contextmanager
 def _unheard() -> Iterator[None]:
-    """Processes that begin here are born deaf to Ctrl-C: one that comes before `_begin` has run would be told by each
+    """Processes that begin here are born deaf to Ctrl-C: one that comes before `begin` has run would be told by each
     with a traceback. For this process it waits until the end."""
     resource_tracker.ensure_running()  # its start would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -77,7 +63,7 @@ def _unheard() -> Iterator[None]:
 
 
 def _pool(jobs: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
+    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=begin)
 
 
 def in_processes(tasks: Sequence[Task], artifacts: str | None, jobs: int) -> Rows:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -10,10 +11,11 @@ from predictor import engines
 from predictor.errors import RequestError, nearest
 from predictor.hardware.system import list_systems
 from predictor.number_formats import KV_DTYPES
+from predictor.ops.routing import word_of
 from predictor.parallelism import CP_COMMS, SCHEDULES, SHARDS
 from predictor.precision import SUPPORTED
 from predictor.request import Request
-from predictor.words import flag
+from predictor.words import flag, is_number
 from predictor.workload import ATTENTIONS, CACHED, MODES, OPTIMIZERS
 
 #: Words of a request that are no field of the form, and why.
@@ -23,6 +25,8 @@ NOT_FIELDS = {
     "top": "the roofline's table lists every operator",
     "explain": "the roofline's table says what bounds every operator",
     "tp_plan": "a file of this machine, as a traced model is",
+    "input": "of a traced model, which is code of this machine",
+    "strict": "of a traced model",
     "artifacts": "a folder of this machine, which a page must not name; --artifacts of `tilecast ui` does",
 }
 #: Words that only some modes take: elsewhere the field is hidden, and what stands in it is not sent.
@@ -73,30 +77,45 @@ class Field:
         """The value of what was typed; RequestError, one line that begins with the flag, where it is none."""
         text = text.strip()
         if len(text) > LONGEST:
-            raise RequestError(f"{flag(self.name)}: {len(text):,} characters; expected at most {LONGEST:,}")
+            raise RequestError(f"{flag(self.word)}: {len(text):,} characters; expected at most {LONGEST:,}")
         if self.choices and text not in self.choices:
             close = nearest(text, self.choices, n=1)
             tail = f"; nearest: {close[0]}" if close else ""
-            raise RequestError(f"{flag(self.name)} {text!r}: expected one of {', '.join(self.choices)}{tail}")
+            raise RequestError(f"{flag(self.word)} {text!r}: expected one of {', '.join(self.choices)}{tail}")
         if self.choices == SWITCH:
             return text == ON
         if self.whole:
             if not (text.removeprefix("-").isdecimal() and text.isascii()) or len(text) > 30:
-                raise RequestError(f"{flag(self.name)} {text!r}: expected a whole number, such as 32")
+                raise RequestError(f"{flag(self.word)} {text!r}: expected a whole number, such as 32")
             return int(text)
         if self.real:
             try:
                 return float(text)
             except ValueError:
-                raise RequestError(f"{flag(self.name)} {text!r}: expected a number, such as 0.9") from None
-        if self.name == "routing" and not _is_routing(text):
-            raise RequestError(f"--routing {text!r}: expected random, balanced or zipf:ALPHA")
+                raise RequestError(f"{flag(self.word)} {text!r}: expected a number, such as 0.9") from None
+        form, expected = _VALUES.get(self.word, (None, ""))
+        if form is not None and not form(text):
+            raise RequestError(f"{flag(self.word)} {text!r}: expected {expected}; the page reads no file")
+        if names_a_file(text):
+            raise RequestError(f"{flag(self.word)} {text[:80]!r}: the page reads no file; expected a value")
         return text
 
 
-def _is_routing(text: str) -> bool:
-    """A rule, no file: a page names no path of the machine that serves it."""
-    return text in ("random", "balanced") or text.startswith("zipf:")
+#: Words that may be a file on the command line -> what a text of the page has to be, and the words for it.
+_VALUES: Mapping[str, tuple[Callable[[str], bool], str]] = {
+    "routing": (lambda text: word_of(text) is not None, "random, balanced or zipf:ALPHA (0 to 5)"),
+    "price": (lambda text: "=" in text or is_number(text), "dollars an hour such as 2.99, or h100=2.99,a100=1.29"),
+}
+_RATE = re.compile(r"(?<=[A-Z])/s$")
+_ENDINGS = (".yaml", ".yml", ".json", ".jsonl", ".csv", ".parquet", ".txt", ".py", ".pt2", ".onnx", ".npz")
+
+
+def names_a_file(text: str) -> bool:
+    """Whether a text names a file of the machine that serves the page, which no value does; "2.4TB/s" is a rate."""
+    parts = [part.strip() for part in text.replace("=", ",").split(",")]
+    return any(sign in _RATE.sub("", part) for part in parts for sign in "/\\~") or any(
+        part.lower().endswith(_ENDINGS) for part in parts
+    )
 
 
 def choices() -> dict[str, tuple[str, ...]]:

@@ -1,27 +1,30 @@
-"""Searches of the page, each a process of its own that is asked as a person would: started, looked after, ended."""
+"""Searches of the page, each a process of its own: started, looked after, ended.
+
+A search gets the state of the page as a structure. Its words are values: none is an option or a file.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import io
 import json
-import os
 import re
 import secrets
-import signal
-import subprocess
-import sys
-import tempfile
+import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from predictor.errors import one_line
+from predictor.arguments import Parser
+from predictor.errors import RequestError, TilecastError, nearest, one_line
+from predictor.processes import EndedError, Worker
 from predictor.ui.boards import PASTED
-from predictor.ui.fields import ON, Field
-from predictor.ui.state import CONFIG, FieldError, State, config_of, shown_board
+from predictor.ui.fields import Field
+from predictor.ui.state import CONFIG, FieldError, State, config_of, shown_board, typed
 from predictor.words import flag
 
 #: Searches at a time, how many are remembered, seconds after which one is ended: chosen by hand, not from data.
@@ -30,32 +33,86 @@ MOST, REMEMBERED, LONGEST_S = 2, 20, 900.0
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A search: the ``verb`` of the command line that does it, its words as fields ("plan.num_gpus"), and what draws
-    the markup of its JSON."""
+    """A search: the ``verb`` of the command line that does it, its words as fields ("plan.num_gpus"), what draws the
+    markup of its JSON, and the verb itself: ``add`` gives a parser its words, ``run`` prints its answer."""
 
     name: str
     title: str
     verb: tuple[str, ...]
     fields: tuple[Field, ...]
     draw: Callable[[Mapping[str, Any]], str]
+    add: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def words_of_search(kind: Kind, state: State) -> dict[str, str]:
+    """The words of a search that differ from their defaults, as texts. Raises FieldError, also for the words of the
+    form: the model, the board."""
+    config_of(state)
+    shown_board(state)
+    known = {one.name: one for one in kind.fields}
+    found = {}
+    for name, text in state.search.items():
+        if not name.startswith(f"{kind.name}."):
+            continue
+        if name not in known:
+            close = nearest(name, known, 1)
+            tail = f"; nearest: {close[0]}" if close else ""
+            raise FieldError(f"{kind.name}.", f"{name}: the page has no such word{tail}")
+        if text == known[name].default:
+            continue
+        try:
+            known[name].read(text)
+        except RequestError as error:
+            raise FieldError(name, str(error)) from None
+        found[known[name].word] = text
+    return found
+
+
+def found_by(kind: Kind, artifacts: str | None, state: State) -> dict[str, Any]:
+    """The answer of a search, in the process that runs it: its markup and its command line, or what is wrong."""
+    said = io.StringIO()
+    try:
+        words = words_of_search(kind, state)
+        board = shown_board(state)
+        parser = Parser(prog=f"tilecast {' '.join(kind.verb)}", add_help=False)
+        kind.add(parser)
+        values = {"model": config_of(state), "gpu": board.spec, "artifacts": artifacts, "json": True}
+        with contextlib.redirect_stdout(said):
+            kind.run(parser.read(words, values))
+        html = kind.draw(json.loads(said.getvalue()))
+    except FieldError as error:
+        return {"state": "failed", "errors": [{"field": error.field, "line": one_line(str(error))}]}
+    except (TilecastError, RecursionError, MemoryError) as error:
+        return {"state": "failed", "errors": [error_beside(kind, str(error) or type(error).__name__)]}
+    command = ["tilecast", *kind.verb, "--model", CONFIG if state.config else state.model]
+    command += ["--gpu", PASTED if board.text else board.asked]
+    for name, text in words.items():
+        command += typed(name, text)
+    return {"state": "done", "errors": [], "html": html, "command": shlex.join(command)}
+
+
+def error_beside(kind: Kind, line: str) -> dict[str, str]:
+    """The line of an error, and the field whose flag it names first."""
+    names = {flag(one.word): one.name for one in kind.fields} | {"--model": "model"}
+    named = (names[word] for word in re.findall(r"--[a-z][a-z-]*", line) if word in names)
+    return {"field": next(named, f"{kind.name}."), "line": one_line(line)}
 
 
 @dataclass(slots=True)
 class Search:
-    """One search that runs or ran. ``said``: its output and its errors, once it has ended."""
+    """One search that runs or ran; ``answer`` once it has ended."""
 
     kind: Kind
-    command: list[str]
-    process: subprocess.Popen[str]
-    folder: tempfile.TemporaryDirectory[str]
+    worker: Worker
     began: float = field(default_factory=time.monotonic)
     ended: float | None = None
-    said: tuple[str, str] = ("", "")
+    answer: dict[str, Any] = field(default_factory=dict)
     cancelled: bool = False
 
 
 class Searches:
-    """The searches of a server. A pasted text is a file in a folder that goes with its search."""
+    """The searches of a server, which end with it."""
 
     def __init__(self, kinds: Sequence[Kind], artifacts: str | None) -> None:
         self.kinds = {kind.name: kind for kind in kinds}
@@ -64,41 +121,19 @@ class Searches:
         self.lock = threading.Lock()
 
     def start(self, name: str, state: State) -> dict[str, Any]:
-        """Begins a search and says its ``key``. Raises FieldError for a wrong word, or where enough others run."""
+        """Begins a search of words that `words_of_search` took, and says its ``key``, or that enough others run."""
         kind = self.kinds[name]
-        config_of(state)  # so that what is wrong with these stands beside them
-        board = shown_board(state)
-        words = [*kind.verb, "--model", CONFIG if state.config else state.model]
-        words += ["--gpu", PASTED if board.text else board.asked]
-        for one in kind.fields:
-            text = state.search.get(one.name, "")
-            if text and text != one.default:
-                words += [flag(one.word), *([] if text == ON and one.choices else [text])]
-        if self.artifacts is not None:
-            words += ["--artifacts", str(Path(self.artifacts).resolve())]
         with self.lock:
             if sum(search.ended is None for search in self.searches.values()) >= MOST:
-                raise FieldError("", f"{MOST} searches run already: wait for one, or cancel it")
-            folder = tempfile.TemporaryDirectory(prefix="tilecast-")
-            for file, text in ((CONFIG, state.config), (PASTED, board.text)):
-                if text:
-                    (Path(folder.name) / file).write_text(text, encoding="utf-8")
+                line = f"{MOST} searches run already: wait for one, or cancel it"
+                return {"errors": [{"field": "", "line": line}]}
             key = secrets.token_hex(8)
-            self.searches[key] = self._begun(kind, words, folder)
+            search = self.searches[key] = Search(kind, Worker(partial(found_by, kind, self.artifacts)))
             for old in list(self.searches)[:-REMEMBERED]:
                 if self.searches[old].ended is not None:
                     del self.searches[old]
+        threading.Thread(target=_wait, args=(search, state), daemon=True).start()
         return {"key": key, "errors": []}
-
-    def _begun(self, kind: Kind, words: list[str], folder: tempfile.TemporaryDirectory[str]) -> Search:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "predictor", *words, "--json"], cwd=folder.name, env=environment, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
-        search = Search(kind, words, process, folder)
-        threading.Thread(target=_wait, args=(search,), daemon=True).start()
-        return search
 
     def status(self, key: str) -> dict[str, Any]:
         """How far a search is: its state and seconds, then its markup or its error; empty for an unknown key."""
@@ -108,20 +143,14 @@ class Searches:
         found: dict[str, Any] = {"seconds": (search.ended or time.monotonic()) - search.began, "errors": []}
         if search.ended is None:
             return found | {"state": "running"}
-        if search.cancelled:
-            return found | {"state": "cancelled"}
-        if search.process.returncode != 0:
-            error = error_beside(search.kind, search.said[1], search.process.returncode)
-            return found | {"state": "failed", "errors": [error]}
-        command = subprocess.list2cmdline(["tilecast", *search.command])
-        return found | {"state": "done", "html": search.kind.draw(json.loads(search.said[0])), "command": command}
+        return found | ({"state": "cancelled"} if search.cancelled else search.answer)
 
     def cancel(self, key: str) -> dict[str, Any]:
         """Ends a search with its process; what it has said is dropped."""
         search = self.searches.get(key)
         if search is not None and search.ended is None:
             search.cancelled = True
-            _kill(search)
+            search.worker.kill()
         return self.status(key)
 
     def close(self) -> None:
@@ -130,27 +159,12 @@ class Searches:
             self.cancel(key)
 
 
-def _wait(search: Search) -> None:
-    """Until the process has ended; one that takes too long is ended."""
+def _wait(search: Search, state: State) -> None:
+    """Until the process has answered or ended; one that takes too long is ended."""
     try:
-        search.said = search.process.communicate(timeout=LONGEST_S)
-    except subprocess.TimeoutExpired:
-        _kill(search)
-        search.said = ("", f"error: ended after {LONGEST_S:.0f} s: hold more words to values")
-        search.process.communicate()
+        search.answer = search.worker.ask(state, LONGEST_S)
+    except EndedError as error:
+        search.answer = {"state": "failed", "errors": [{"field": f"{search.kind.name}.", "line": str(error)}]}
+    search.worker.kill()
+    search.worker.process.join()
     search.ended = time.monotonic()
-    search.folder.cleanup()
-
-
-def _kill(search: Search) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(search.process.pid, signal.SIGKILL)  # it leads a session of its own, its workers with it
-
-
-def error_beside(kind: Kind, said: str, status: int) -> dict[str, str]:
-    """The last line that a search ``said`` on stderr, and the field whose flag it names first."""
-    lines = [line for line in said.splitlines() if line.strip()]
-    line = one_line(lines[-1].removeprefix("error: ")) if lines else f"ended with {status}"
-    names = {flag(one.word): one.name for one in kind.fields} | {"--model": "model"}
-    named = (names[word] for word in re.findall(r"--[a-z][a-z-]*", line) if word in names)
-    return {"field": next(named, f"{kind.name}."), "line": line}

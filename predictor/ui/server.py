@@ -7,31 +7,35 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from urllib.parse import unquote_to_bytes
 
-from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from predictor.errors import RequestError, TilecastError, one_line
+from predictor.errors import RequestError
 from predictor.report.html import TEMPLATES as REPORT_TEMPLATES
-from predictor.ui import answers
+from predictor.ui.desk import Desk
 from predictor.ui.document import document
 from predictor.ui.fields import Field
 from predictor.ui.searches import Kind, Searches
-from predictor.ui.state import FieldError, State, read_state
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: Bytes of a request: a pasted config.json and six pasted boards. Chosen by hand, not from data.
 LARGEST_BODY = 1_000_000
+#: Characters of a path: that of a search has 27. Chosen by hand, not from data.
+LONGEST_PATH = 200
 #: What a browser may load for the page: what this server serves, and nothing from anywhere.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:;"
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+#: Connections that the system holds until they are taken: more than its usual limit. Chosen by hand, not from data.
+BACKLOG = 4_096
+#: What the page asks, beside searches.
+_ASKED = ("answer", "details", "json")
 _HEADERS = {
     "Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
@@ -50,6 +54,10 @@ class OnlyHere:
         if scope["type"] == "http":  # its start and end are no request
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             host, origin = headers.get("host", ""), headers.get("origin")
+            if not _is_path(scope["raw_path"]):
+                refused = PlainTextResponse("the path: expected UTF-8 without NUL, at most 200 characters\n", 400)
+                await refused(scope, receive, send)
+                return
             if host.lower() not in self.hosts:
                 refused = PlainTextResponse(
                     f"host {host[:80]!r}: expected one of {', '.join(sorted(self.hosts))}\n", 421
@@ -63,6 +71,14 @@ class OnlyHere:
         await self.app(scope, receive, send)
 
 
+def _is_path(raw: bytes) -> bool:
+    """Whether the path of a request is a text."""
+    try:
+        return len(raw) <= LONGEST_PATH and "\0" not in unquote_to_bytes(raw).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+
+
 def hosts_of(port: int) -> tuple[str, ...]:
     """What the loopback address is called."""
     return (f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}")
@@ -72,8 +88,7 @@ def application(
     port: int, fields: Sequence[Field], kinds: Sequence[Kind] = (), artifacts: str | None = None
 ) -> ASGIApp:
     """The application: the page, its answers, its searches. ``artifacts``: a set of estimators (None: the shipped)."""
-    searches = Searches(kinds, artifacts)
-    one_at_a_time = CapacityLimiter(1)  # forecasts hold the interpreter: side by side they only wait for each other
+    searches, desk = Searches(kinds, artifacts), Desk(fields, kinds, artifacts)
     page = str(document(fields, kinds))
 
     def served(text: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
@@ -82,20 +97,16 @@ def application(
 
         return answer
 
-    def asked(work: Callable[[State], Any]) -> Callable[[Request], Awaitable[Response]]:
+    def asked(name: str) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             try:
-                state = read_state(await _body(request), fields)
-                found = await to_thread.run_sync(work, state, limiter=one_at_a_time)
+                said = await desk.ask(name, await _body(request))
             except _NoStateError as error:
                 return PlainTextResponse(f"{error}\n", error.status)
-            except FieldError as error:
-                found = {"errors": [{"field": error.field, "line": one_line(str(error))}]}
-            except TilecastError as error:
-                found = {"errors": [{"field": "", "line": one_line(str(error))}]}
-            if isinstance(found, str):
-                return Response(found, media_type="application/json", headers=_HEADERS)
-            return JSONResponse(found, headers=_HEADERS)
+            text = said.text
+            if said.state is not None:
+                text = json.dumps(searches.start(name, said.state))
+            return Response(text, said.status, media_type="application/json", headers=_HEADERS)
 
         return answer
 
@@ -106,11 +117,10 @@ def application(
 
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
+        desk.open()
         yield
         searches.close()
-
-    def starts(name: str) -> Callable[[State], dict[str, Any]]:
-        return lambda state: searches.start(name, state)
+        desk.close()
 
     css = (REPORT_TEMPLATES / "page.css").read_text(encoding="utf-8") + (TEMPLATES / "ui.css").read_text(
         encoding="utf-8"
@@ -122,11 +132,8 @@ def application(
         Route("/", served(page, "text/html")),
         Route("/ui.css", served(css, "text/css")),
         Route("/ui.js", served(script, "text/javascript")),
-        Route("/api/answer", asked(lambda state: answers.quick(state, fields, artifacts)), methods=["POST"]),
-        Route("/api/details", asked(lambda state: answers.detailed(state, fields, artifacts)), methods=["POST"]),
-        *(Route(f"/api/{kind.name}", asked(starts(kind.name)), methods=["POST"]) for kind in kinds),
+        *(Route(f"/api/{name}", asked(name), methods=["POST"]) for name in (*_ASKED, *(kind.name for kind in kinds))),
         Route("/api/search/{key}", search, methods=["GET", "DELETE"]),
-        Route("/api/json", asked(lambda state: answers.as_json(state, fields, artifacts)), methods=["POST"]),
     ]
     return OnlyHere(Starlette(routes=routes, lifespan=life), hosts_of(port))
 
@@ -139,19 +146,19 @@ class _NoStateError(RequestError):
         self.status = status
 
 
-async def _body(request: Request) -> object:
-    """The JSON of a request."""
+async def _body(request: Request) -> bytes:
+    """The body of a request, which says that it is JSON."""
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
         raise _NoStateError(415, "expected Content-Type: application/json")
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > LARGEST_BODY:
-            raise _NoStateError(413, f"more than {LARGEST_BODY:,} bytes; expected at most that")
+    body = bytearray()
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        raise _NoStateError(400, "no JSON; expected an object of texts") from None
+        async for part in request.stream():
+            body += part
+            if len(body) > LARGEST_BODY:
+                raise _NoStateError(413, f"more than {LARGEST_BODY:,} bytes; expected at most that")
+    except ClientDisconnect:
+        raise _NoStateError(400, "the body ends before its end") from None
+    return bytes(body)
 
 
 def serve(port: int, fields: Sequence[Field], kinds: Sequence[Kind] = (), artifacts: str | None = None) -> int:
@@ -160,17 +167,20 @@ def serve(port: int, fields: Sequence[Field], kinds: Sequence[Kind] = (), artifa
 
     import uvicorn
 
+    from predictor.ui.connections import Guarded, most_connections
+
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(("127.0.0.1", port))
-        listener.listen(128)  # whoever reads the address may ask at once
+        listener.listen(BACKLOG)  # whoever reads the address may ask at once
     except OSError as error:
         raise RequestError(f"--port {port}: {error.strerror}; expected a free port, or 0 for any") from None
     taken = listener.getsockname()[1]
     app = application(taken, fields, kinds, artifacts)
+    Guarded.most = most_connections()
     config = uvicorn.Config(
-        app, log_level="error", access_log=False, limit_concurrency=200, timeout_graceful_shutdown=2
+        app, http=Guarded, ws="none", log_level="error", access_log=False, backlog=BACKLOG, timeout_graceful_shutdown=2
     )
     print(f"http://127.0.0.1:{taken}/  (Ctrl-C ends it)", flush=True)
     with suppress(KeyboardInterrupt):

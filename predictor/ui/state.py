@@ -15,8 +15,9 @@ from predictor.errors import RequestError, SpecError, unknown_name
 from predictor.networks import ModelConfig
 from predictor.networks.load import aliases, catalogue, config_from_dict
 from predictor.request import Request
+from predictor.ui.boards import LONGEST as LONGEST_BOARD
 from predictor.ui.boards import MOST, PASTED, Board, board_of
-from predictor.ui.fields import ON, Field
+from predictor.ui.fields import LONGEST, ON, Field
 from predictor.words import flag
 
 #: The mode of a page that names none: the request's default.
@@ -25,6 +26,9 @@ MODE = str(Request.__dataclass_fields__["mode"].default)
 CONFIG = "config.json"
 #: Characters of a pasted config.json: ten times the longest that is published. Chosen by hand, not from data.
 LONGEST_CONFIG = 200_000
+#: Characters of a name of a field: twice the longest. Chosen by hand, not from data.
+LONGEST_NAME = 50
+_LONGEST = {"config": LONGEST_CONFIG, "gpu": LONGEST_BOARD}
 #: A word of a search: "plan.num_gpus".
 SEARCH_WORD = re.compile(r"(plan|serve)\.[a-z_]{1,40}")
 
@@ -35,6 +39,10 @@ class FieldError(RequestError):
     def __init__(self, field: str, line: str) -> None:
         super().__init__(line)
         self.field = field
+
+
+class TextError(FieldError):
+    """A text that no field can hold: too long, or with what is no character of a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,11 @@ def read_state(given: object, fields: Sequence[Field]) -> State:
     """The state of what a page sent: {"model", "config", "gpu": [...], and any word}. Raises FieldError."""
     if not isinstance(given, dict):
         raise FieldError("", "the page sent no state; expected an object of texts")
+    for name, value in given.items():
+        _check_text("", name, LONGEST_NAME)
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str):
+                _check_text("gpu.0" if name == "gpu" else name, text, _LONGEST.get(name, LONGEST))
     known = {field.name: field for field in fields}
     boards = given.get("gpu", [])
     if not isinstance(boards, list) or not all(isinstance(one, str) for one in boards):
@@ -93,6 +106,14 @@ def read_state(given: object, fields: Sequence[Field]) -> State:
     return State(texts["model"].strip(), texts["config"].strip(), asked, taken, place, search)
 
 
+def _check_text(field: str, text: str, most: int) -> None:
+    """TextError for a text of more than ``most`` characters, with NUL, or with half of a character (a surrogate)."""
+    if len(text) > most:
+        raise TextError(field, f"{field or 'a name'}: {len(text):,} characters; expected at most {most:,}")
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise TextError(field, f"{field or 'a name'}: holds NUL or half of a character; expected a text")
+
+
 def write_link(state: State) -> str:
     """The state as the part of an address behind "#": what differs from the defaults alone."""
     pairs = [("model", state.model)] if state.model else []
@@ -109,6 +130,8 @@ def read_link(text: str, fields: Sequence[Field]) -> State:
     for name, value in parse_qsl(text.removeprefix("#"), keep_blank_values=True):
         if name == "gpu":
             given["gpu"].append(value)
+        elif name in given:
+            raise FieldError("", f"the link says {name[:LONGEST_NAME]!r} twice; expected once")
         else:
             given[name] = value
     return read_state(given, fields)
@@ -121,11 +144,15 @@ def config_of(state: State) -> str | ModelConfig:
     """The model: a name of the catalogue, or the pasted config. Raises FieldError; a path is not read."""
     if state.config:
         return _pasted(state.config)
-    known = (*catalogue(), *aliases())
-    if state.model.lower() not in {name.lower() for name in known}:
-        error = unknown_name("model", state.model, known, "a name of `tilecast models`, or a config.json pasted")
+    known = {name.lower(): name for name in catalogue()}
+    known |= {alias.lower(): name for alias, name in aliases().items()}
+    # The catalogue's own name: a file or folder that is called as an alias is not read.
+    name = known.get(state.model.lower())
+    if name is None:
+        every = (*catalogue(), *aliases())
+        error = unknown_name("model", state.model, every, "a name of `tilecast models`, or a config.json pasted")
         raise FieldError("model", str(error))
-    return state.model
+    return name
 
 
 def _pasted(text: str) -> ModelConfig:
@@ -135,6 +162,7 @@ def _pasted(text: str) -> ModelConfig:
         data = json.loads(text)
         if not isinstance(data, dict):
             raise SpecError(f"{CONFIG}: expected an object, found {type(data).__name__}")
+        _check_text("config", json.dumps(data, ensure_ascii=False), 2 * LONGEST_CONFIG)
         return config_from_dict(data, "config", CONFIG)
     except (ValueError, RecursionError) as error:
         raise FieldError("config", f"{CONFIG}: no JSON: {error}") from None
@@ -194,13 +222,20 @@ def blamed(error: RequestError, fields: Sequence[Field], place: int) -> FieldErr
     return FieldError("", line)
 
 
+def typed(name: str, value: str) -> list[str]:
+    """A word as a person types it; a value that begins as an option does is told apart by "="."""
+    if value == ON:
+        return [flag(name)]
+    return [f"{flag(name)}={value}"] if value.startswith("-") else [flag(name), value]
+
+
 def command_of(state: State, place: int = 0, artifacts: str | None = None) -> str:
     """The command line that gives the answer of one board; pasted texts are files beside it."""
     board = board_of(state.gpus[place])
     words = ["predict", "--model", CONFIG if state.config else state.model]
     words += ["--gpu", PASTED if board.text else board.asked]
     for name, value in state.words.items():
-        words += [flag(name), *([] if value == ON else [value])]
+        words += typed(name, value)
     if artifacts is not None:
         words += ["--artifacts", artifacts]
     return shlex.join(words)

@@ -25,6 +25,7 @@ LEVELS = {
     "predictor.dtypes": 0,
     "predictor.parts": 0,
     "predictor.patterns": 0,
+    "predictor.processes": 0,
     "predictor.quantization": 0,
     "predictor.hardware": 1,
     "predictor.ops": 1,

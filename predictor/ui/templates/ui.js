@@ -65,8 +65,14 @@ function state() {
   for (const control of document.querySelectorAll("[data-search]")) if (control.value !== control.dataset.default) found[control.dataset.search] = control.value;
   return found;
 }
+let linked = []; // what is wrong with the link, until something is changed
 function restore(text) {
   const given = new URLSearchParams(text.replace(/^#/, ""));
+  const known = new Set(["gpu", "shown", ...words().map((control) => control.name), ...[...document.querySelectorAll("[data-search]")].map((control) => control.dataset.search)]);
+  linked = [...new Set(given.keys())].flatMap((name) => {
+    if (!known.has(name)) return [{ field: "", line: `the link says ${name.slice(0, 40)}, which is no word of the page.` }];
+    return name !== "gpu" && given.getAll(name).length > 1 ? [{ field: name, line: `the link says ${name} twice; the first is taken.` }] : [];
+  });
   for (const control of words()) control.value = given.get(control.name) ?? control.dataset.default;
   for (const control of document.querySelectorAll("[data-search]")) {
     control.value = given.get(control.dataset.search) ?? control.dataset.default;
@@ -85,12 +91,13 @@ function restore(text) {
 let asking = null;
 async function ask(path, body, signal) {
   const answer = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
-  if (!answer.ok) return { errors: [{ field: "", line: (await answer.text()).trim() }] };
-  return answer.json();
+  const text = await answer.text();
+  try { return JSON.parse(text); } catch { return { errors: [{ field: "", line: text.trim() }] }; }
 }
 let timer = null;
 function changed() {
   clearTimeout(timer);
+  linked = [];
   byId("quick").classList.add("stale");
   timer = setTimeout(update, 80);
 }
@@ -151,7 +158,7 @@ function controlOf(field) {
 function say(errors) {
   for (const line of document.querySelectorAll(".error")) line.textContent = "";
   for (const control of document.querySelectorAll("[aria-invalid]")) control.removeAttribute("aria-invalid");
-  for (const { field, line } of errors) {
+  for (const { field, line } of [...linked, ...errors]) {
     const [control, place] = controlOf(field);
     const beside = place && !(control && control.closest("[hidden]")) ? place : byId("error-");
     beside.textContent = beside.textContent ? `${beside.textContent} ${line}` : line;
