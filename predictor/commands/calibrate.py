@@ -11,6 +11,7 @@ from typing import Any
 from predictor.commands.tracked import file_sha256, resolve, say, settings, tracking_argument
 from predictor.errors import RequestError
 from predictor.outputs import CASES, SET, output_argument
+from predictor.report.under_way import UnderWay
 
 EXAMPLES = """examples:
   tilecast calibrate --gpu rtx-4090 --data my-rows.parquet --out my-set
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     source = resolve(arguments.artifacts, arguments.tracking_uri)
     of = Path(arguments.gpu).stem if arguments.gpu.endswith((".yaml", ".yml")) else arguments.gpu
-    with tracking.run("calibrate", arguments.tracking_uri, say, of=of) as run:
+    with UnderWay("calibrating", arguments), tracking.run("calibrate", arguments.tracking_uri, say, of=of) as run:
         run.parameters(settings(arguments))
         report = calibrate(
             arguments.gpu, Path(arguments.data), Path(arguments.out), Path(source) if source else None, say
@@ -95,7 +96,8 @@ def _suggest(arguments: argparse.Namespace) -> int:
     from predictor.training.suggest import suggest
 
     source = resolve(arguments.artifacts, arguments.tracking_uri)
-    found = suggest(arguments.gpu, arguments.suggest, Path(arguments.out), Path(source) if source else None)
+    with UnderWay("choosing cases", arguments):
+        found = suggest(arguments.gpu, arguments.suggest, Path(arguments.out), Path(source) if source else None)
     entries: list[dict[str, Any]] = []
     for one in found.cases:
         case, (estimator, kind, dtype) = one.case.to_json(), one.case.kind

@@ -11,6 +11,7 @@ from predictor.commands.predict import add_words, asked_words
 from predictor.commands.prices import add_price, read_prices
 from predictor.errors import RequestError, TilecastError
 from predictor.outputs import PICTURE, output_argument
+from predictor.report.under_way import UnderWay
 
 if TYPE_CHECKING:
     from predictor.report.compare import Entry
@@ -47,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.out is not None:
         check_picture(Path(arguments.out))
-    entries = compare(models, gpus, asked_words(arguments), arguments.price or ())
+    with UnderWay("forecasting", arguments):
+        entries = compare(models, gpus, asked_words(arguments), arguments.price or ())
     if all(entry.answer is None for entry in entries):
         raise _nothing_to_show(entries)
     if arguments.out is not None:

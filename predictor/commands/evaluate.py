@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from predictor.commands.tracked import (
 )
 from predictor.errors import RequestError, TilecastError, printable, unknown_name
 from predictor.outputs import output_argument, table
+from predictor.report.under_way import UnderWay
 
 EXAMPLES = """examples:
   tilecast evaluate workloads $TILECAST_DATA/ground_truth/neusight_e2e.csv
@@ -74,10 +76,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     asked = settings(arguments)
     arguments.artifacts = resolve(arguments.artifacts, arguments.tracking_uri)
-    with tracking.run("evaluate", arguments.tracking_uri, say, of=Path(arguments.file).name) as tracked:
+    of = Path(arguments.file).name
+    with (
+        UnderWay("forecasting rows", arguments) as life,
+        tracking.run("evaluate", arguments.tracking_uri, say, of=of) as tracked,
+    ):
         tracked.parameters(asked)
         tracked.used(Path(arguments.artifacts) if arguments.artifacts else default_artifacts())
-        rows, keys, extra = _kernels(arguments) if arguments.what == "kernels" else _workloads(arguments)
+        rows, keys, extra = _kernels(arguments) if arguments.what == "kernels" else _workloads(arguments, life.at)
         keys, overall, groups = _errors(arguments, rows, keys, extra)
         digest = file_sha256(arguments.file)
         tracked.parameters({"file_sha256": digest})
@@ -187,7 +193,7 @@ def _show(
         say(console, f"not predicted: {count:,} x {printable(str(note))}")
 
 
-def _workloads(arguments: argparse.Namespace) -> Rows:
+def _workloads(arguments: argparse.Namespace, progress: Callable[[int, int], None]) -> Rows:
     from predictor.estimators.artifact import load_artifacts
     from predictor.training.evaluate import predict_suite, read_suite
 
@@ -196,7 +202,7 @@ def _workloads(arguments: argparse.Namespace) -> Rows:
     configs = Path(arguments.configs) if arguments.configs else Path(arguments.file).parent / "configs"
     if not configs.is_dir():
         raise RequestError(f"--configs {str(configs)!r}: no such folder; expected one of model configs")
-    rows = predict_suite(frame, configs, arguments.artifacts)
+    rows = predict_suite(frame, configs, arguments.artifacts, progress)
     keys = tuple(key for key in WORKLOAD_KEYS if key in rows)
     return rows, keys, {}
 

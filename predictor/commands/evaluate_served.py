@@ -8,6 +8,7 @@ from typing import Any
 
 from predictor.commands.tracked import resolve
 from predictor.errors import RequestError, TilecastError, printable, unknown_name
+from predictor.report.under_way import UnderWay
 
 SERVED_KEYS = ("model", "gpu", "execution")
 
@@ -24,7 +25,9 @@ def run(arguments: argparse.Namespace) -> int:
     configs = Path(arguments.configs) if arguments.configs else None
     if configs is not None and not configs.is_dir():
         raise RequestError(f"--configs {str(configs)!r}: no such folder; expected one of model configs")
-    rows = as_frame(read_cases(Path(arguments.file), configs), artifacts)
+    cases = read_cases(Path(arguments.file), configs)
+    with UnderWay("simulating services", arguments, total=len(cases), unit="services") as life:
+        rows = as_frame(cases, artifacts, progress=life.at)
     keys = _keys(arguments, rows)
     if arguments.out:
         write_rows(rows, arguments.out)

@@ -11,6 +11,7 @@ from predictor.commands.prices import add_price, read_prices
 from predictor.commands.tracked import resolve
 from predictor.errors import RequestError
 from predictor.outputs import PICTURE, by_ending, output_argument, table
+from predictor.report.under_way import UnderWay
 from predictor.words import LARGEST as MOST
 from predictor.workload import OPTIMIZERS
 
@@ -81,7 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
         from predictor.planning.emit import check_launcher
 
         check_launcher(arguments.emit)
-    found, enough = _search(arguments)
+    with UnderWay(f"planning for {arguments.num_gpus} GPUs", arguments):
+        found, enough = _search(arguments)
     chosen = found.fitting[0] if found.fitting else None
     more: dict[str, Any] = {}
     if arguments.explain is not None:

@@ -13,6 +13,7 @@ from predictor.number_formats import KV_DTYPES
 from predictor.outputs import PAGE, SAVED_GRAPH, TRACE, output_argument
 from predictor.parallelism import CP_COMMS, SCHEDULES, SHARDS
 from predictor.precision import SUPPORTED
+from predictor.report.under_way import UnderWay
 from predictor.workload import ATTENTIONS, MODES, OPTIMIZERS
 
 EXAMPLES = """examples:
@@ -280,8 +281,9 @@ def run(arguments: argparse.Namespace) -> int:
     from predictor.request import Request
 
     words = asked_words(arguments) | {"top": arguments.top, "explain": arguments.explain}
-    found = forecast(Request(arguments.model, arguments.gpu, **words).run())
-    answer = found.prediction
+    with UnderWay(f"forecasting {arguments.model}", arguments):
+        found = forecast(Request(arguments.model, arguments.gpu, **words).run())
+        answer = found.prediction
     if arguments.save_graph is not None:
         from predictor.commands.save_graph import save_graph
 

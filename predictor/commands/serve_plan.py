@@ -11,6 +11,7 @@ from predictor.commands.prices import add_price, read_prices
 from predictor.commands.serve_words import SERVER, add_goals, add_server, goals_of
 from predictor.errors import RequestError
 from predictor.outputs import PAGE, PICTURE, by_ending, output_argument, table
+from predictor.report.under_way import UnderWay
 
 if TYPE_CHECKING:
     from predictor.serving_plans.answer import Answer, Asked
@@ -70,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     asked = _asked(arguments)
     price = _price(arguments.price, asked)
     try:
-        answer = plan_serving(asked)
+        with UnderWay(f"planning for {asked.num_gpus:,} GPUs", arguments):
+            answer = plan_serving(asked)
     except NothingMeets as error:
         if arguments.json:
             print(nothing_json(asked, error, price))

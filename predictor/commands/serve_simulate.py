@@ -18,6 +18,7 @@ from predictor.commands.serve_words import (
 )
 from predictor.errors import RequestError
 from predictor.outputs import PAGE, TRACE, output_argument, table
+from predictor.report.under_way import UnderWay
 
 if TYPE_CHECKING:
     from predictor.simulate.serving.deployment import Options
@@ -98,9 +99,10 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.max_num_seqs, arguments.max_num_batched_tokens, prefixes, arguments.drafts,
         arguments.acceptance or 0.0, arguments.replicas,
     )  # fmt: skip
-    again = _serving(arguments, traffic, options)
-    served = again(1.0)
-    found = to_dict(served, goals, ranges_of(served, again))
+    with UnderWay(f"simulating {len(traffic):,} requests", arguments):
+        again = _serving(arguments, traffic, options)
+        served = again(1.0)
+        found = to_dict(served, goals, ranges_of(served, again))
     if arguments.out is not None:
         write_columns(columns_of(served), arguments.out)
     if arguments.html is not None or arguments.timeline is not None:

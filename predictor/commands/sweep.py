@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from predictor.commands.tracked import resolve
 from predictor.errors import RequestError, TilecastError
 from predictor.outputs import output_argument, table
+from predictor.report.under_way import UnderWay
 
 if TYPE_CHECKING:
     from predictor.sweep.parts import Parts
@@ -123,44 +124,15 @@ def _run(parts: Parts, arguments: argparse.Namespace, artifacts: str | None) -> 
         found = here(tasks, artifacts)
     else:
         found = in_processes(tasks, artifacts, jobs)
-    bar = _Bar(total, done)
     try:
-        for number, rows in found:
-            parts.write(number, rows)
-            done += len(rows)
-            bar.at(done)
+        with UnderWay("sweep", arguments, total=total, done=done, unit="points") as bar:
+            for number, rows in found:
+                parts.write(number, rows)
+                done += len(rows)
+                bar.at(done)
     except (KeyboardInterrupt, OSError):
-        bar.close()
         print(f"{done:,} of {total:,} points are kept in {parts.folder}; the same command goes on", file=sys.stderr)
         raise
     finally:
-        bar.close()
         found.close()
     return already
-
-
-class _Bar:
-    """Progress with the time left, on a terminal; nothing where stderr is none."""
-
-    def __init__(self, total: int, done: int) -> None:
-        self._bar: Any = None
-        if not sys.stderr.isatty():
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._bar = Progress(
-            TextColumn("sweep"), BarColumn(), MofNCompleteColumn(), TextColumn("points"), TimeRemainingColumn(),
-            TextColumn("left"), console=Console(stderr=True),
-        )  # fmt: skip
-        self._bar.start()
-        self._task = self._bar.add_task("", total=total, completed=done)
-
-    def at(self, done: int) -> None:
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None

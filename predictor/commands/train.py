@@ -11,6 +11,7 @@ from predictor.arguments import seed
 from predictor.commands.tracked import log_errors, say, settings, tracking_argument
 from predictor.errors import RequestError
 from predictor.outputs import SET, output_argument
+from predictor.report.under_way import UnderWay
 
 if TYPE_CHECKING:
     from predictor.training.fit import TrainReport
@@ -62,7 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(f"--register {arguments.register}: needs a store, and tracking is off; expected an address"
                            " with --tracking-uri")  # fmt: skip
     of, insist = Path(arguments.out).name, bool(arguments.register)
-    with tracking.run("train", arguments.tracking_uri, say, insist, of) as run:
+    with (
+        UnderWay("fitting", arguments), tracking.run("train", arguments.tracking_uri, say, insist, of) as run
+    ):  # fmt: skip
         run.parameters(settings(arguments))
         report = train(
             [Path(path) for path in arguments.data],

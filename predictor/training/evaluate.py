@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -230,11 +230,18 @@ def read_suite(path: str | Path) -> Frame:
     return frame
 
 
-def predict_suite(frame: Frame, configs: Path, artifacts: str | Path | None) -> Frame:
-    """Every row of a suite with its forecast, and with ``note`` where there is none (docs/suites.md)."""
+def predict_suite(
+    frame: Frame, configs: Path, artifacts: str | Path | None, progress: Callable[[int, int], None] | None = None
+) -> Frame:
+    """Every row of a suite with its forecast, and with ``note`` where there is none (docs/suites.md); ``progress``
+    hears how many of all are done."""
     from predictor.training.suite import predict_case
 
-    rows = [predict_case(row, configs, artifacts) for row in frame.to_dict("records")]
+    rows = []
+    for row in frame.to_dict("records"):
+        rows.append(predict_case(row, configs, artifacts))
+        if progress is not None:
+            progress(len(rows), len(frame))
     out = frame.copy()
     for name in ("predicted_ms", "low_ms", "high_ms", "predicted_forward_ms", "predicted_memory_gib", "note"):
         out[name] = [row.get(name) for row in rows]

@@ -193,14 +193,17 @@ def ranking(rows: Frame) -> dict[str, Any]:
     return {"groups": len(found["tpot"]), **{name: float(np.median(values)) for name, values in found.items()}}
 
 
-def as_frame(cases: Sequence[Case], artifacts: str | None = None, intervals: bool = True) -> Frame:
+def as_frame(
+    cases: Sequence[Case], artifacts: str | None = None, intervals: bool = True,
+    progress: Callable[[int], None] | None = None,
+) -> Frame:  # fmt: skip
     """A row a case: what it was, ``measured_``, ``predicted_``, ``low_`` and ``high_`` of ttft_ms and tpot_ms (and the
     99th percentile and tokens a second where requests are known; tokens a second a GPU of throughput rows), ``note``
     where there is no forecast, ``left_out`` where it is not scored."""
     pd = require("pandas")
     blank: Found = (None, {}, "")
     answers = [blank for _ in cases]
-    for place, served, ranges, note in forecast_cases(cases, artifacts, intervals):
+    for place, served, ranges, note in forecast_cases(cases, artifacts, intervals, progress):
         answers[place] = served, ranges, note
     return pd.DataFrame([_figures(case, answer) for case, answer in zip(cases, answers, strict=True)])
 
