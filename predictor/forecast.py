@@ -21,6 +21,7 @@ from predictor.run import Run
 from predictor.simulate.breakdown import classes, context_notes, longest_nodes, notes
 from predictor.simulate.capacity import advised
 from predictor.simulate.capture import capture_notes
+from predictor.simulate.falling import falling_notes
 from predictor.simulate.interval import range_notes, total_interval
 from predictor.simulate.memory import Memory, memory_of
 from predictor.simulate.plan import plan_of
@@ -229,6 +230,7 @@ class Forecast:
             + notes(breakdown, run.gpu.id, run.selector)
             + range_notes(table)
             + power_notes(self.stages)
+            + falling_notes(run, self.stages[0])
             + unknown_notes(unknown)
             + wide_notes(run, op_times),
             unknown=unknown,

@@ -142,3 +142,20 @@ def test_weaker_sms_are_slower_by_no_more_than_they_are_weaker(alone: str) -> No
         if after > (1.0 + MOST) * bound * before:
             wrong.append(f"{after / before:.3f} times, at most {bound:.3f}: {request}")
     assert valid > REQUESTS // 16 and not wrong, f"{len(wrong)} of {valid}:\n" + "\n".join(wrong)
+
+
+@each(("gpu", "batch", "told"), (
+    ("b60", 1, "1.26 times as long as with 8 times the batch"), ("b60", 2, "with 4 times"), ("b60", 8, ""),
+    ("h100-sxm", 1, ""), ("rtx-pro-6000-server", 1, ""), ("l40s", 2, ""),
+))  # fmt: skip
+def test_a_table_that_falls_is_told(gpu: str, batch: int, told: str) -> None:
+    """B60's products of one row take longer than those of eight (docs/limits.md, Between measured sizes)."""
+    words: dict[str, Any] = {"mode": "decode", "context_len": 1024, "execution": "vllm"}
+    found = predict("llama-3.1-8b", gpu, batch=batch, **words)
+    notes = [note for note in found.notes if note.startswith("Linear layers take")]
+    assert len(notes) == bool(told) and all(told in note for note in notes)
+    if told:
+        more = predict("llama-3.1-8b", gpu, batch=8, **words).latency_s
+        assert more < found.latency_s / 1.05, "what the note says is so"
+    alone = predict("llama-3.1-8b", gpu, batch=batch, artifacts="roofline", **words)
+    assert not [note for note in alone.notes if note.startswith("Linear layers take")]

@@ -1,0 +1,43 @@
+"""What is said of a decode step whose products take longer than those of a larger batch.
+
+A table of measured kernels may have more rows faster than fewer, where a library has another kernel for them. A
+forecast follows its board's table (docs/limits.md, Between measured sizes), so the answer says it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from predictor.estimators.base import predict_kernels
+from predictor.ops import Gemm
+from predictor.run import Run
+from predictor.simulate.times import TimedStage
+
+#: How many times the rows are looked at; chosen by hand, not from data: what a person would try next.
+_MORE = (2, 4, 8)
+#: By what share fewer rows are slower before it is said; chosen by hand, not from data: what a person would notice.
+_FALLS = 0.05
+
+
+def falling_notes(run: Run, step: TimedStage) -> tuple[str, ...]:
+    """A line where the linear layers of a decode ``step`` would be faster with more sequences; else none."""
+    if run.work.mode != "decode":
+        return ()
+    products = [(item, item.op) for item in step.op_times() if isinstance(item.op, Gemm) and item.op.kind == "linear"]
+    if not products:
+        return ()
+    ops = [replace(op, m=op.m * more) for more in _MORE for _, op in products]
+    engine = run.work.engine
+    found = predict_kernels(ops, run.gpu, run.selector, engine.kernels, engine.library_of(run.gpu), engine.serves)
+    times = np.array([item.times for item, _ in products])
+    now_s = float(sum(item.times * step.table.latency_s[item.index] for item, _ in products))
+    more_s = found.latency_s.reshape(len(_MORE), -1) @ times
+    best = int(np.argmin(more_s))
+    if now_s <= (1.0 + _FALLS) * more_s[best]:
+        return ()
+    return (
+        f"Linear layers take {now_s / more_s[best]:.2f} times as long as with {_MORE[best]} times the batch: so were"
+        f" the kernels of {run.gpu.id} measured, and a step with a larger batch may be faster.",
+    )
