@@ -128,6 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(f"{where}{error.strerror or error}", 2 if error.errno in _BAD_PATH else 1)
     except RecursionError:
         return _say("an input is nested too deep; expected files as docs/ shows them", 2)
+    except RuntimeError as error:
+        if "home directory" not in str(error):  # what `Path.expanduser` says of "~" without a home, of "~nobody"
+            raise
+        return _say("a path begins with ~, and there is no such home folder; expected the whole path", 2)
     except Terminated:
         return _say("terminated", _SIGNALLED + signal.SIGTERM)
     except KeyboardInterrupt:
@@ -169,7 +173,8 @@ def _terminable() -> Iterator[None]:
 
 
 def _say(text: str, status: int) -> int:
-    print(f"error: {one_line(text)}", file=sys.stderr)
+    if sys.stderr is not None:  # closed, as by `2>&-`: `print` would take standard output
+        print(f"error: {one_line(text)}", file=sys.stderr)
     return status
 
 

@@ -38,6 +38,19 @@ _READ: dict[tuple[int, int], str] = {}
 _OTHER_UNICODE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 
 
+def user_folder(variable: str, *below_home: str) -> Path:
+    """A folder of this user: what an XDG ``variable`` says, else ``below_home``. RequestError, one line, where there is
+    neither, as in a container whose user has no name. A relative path counts for nothing, as that specification has it.
+    """
+    said = os.environ.get(variable, "")
+    if Path(said).is_absolute():
+        return Path(said)
+    try:
+        return Path.home().joinpath(*below_home)
+    except RuntimeError:
+        raise RequestError(f"this user has no home folder; expected HOME or {variable}, an absolute path") from None
+
+
 def forget_read() -> None:
     """A command begins: nothing was read."""
     _READ.clear()

@@ -15,6 +15,7 @@ from typing import Any
 
 from predictor import __version__
 from predictor.errors import RequestError
+from predictor.files import user_folder
 from predictor.graph.recording import Recording
 from predictor.graph.saved_graph import VERSION, load_recording, save_recording
 
@@ -27,7 +28,7 @@ def cache_folder() -> Path:
     said = os.environ.get("TILECAST_CACHE")
     if said:
         return Path(said)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tilecast" / "graphs"
+    return user_folder("XDG_CACHE_HOME", ".cache") / "tilecast" / "graphs"
 
 
 def kept_or(make: Callable[[], Recording], name: str, key: Sequence[Any], packages: Sequence[str]) -> Recording:
@@ -36,7 +37,11 @@ def kept_or(make: Callable[[], Recording], name: str, key: Sequence[Any], packag
     versions = [_version(each) for each in ("torch", *packages)]
     text = json.dumps([*key, versions, VERSION, __version__, _recorder()], sort_keys=True, default=str)
     plain = re.sub(r"[^\w.-]+", "_", name)[:_LONGEST]  # a file of a pipeline chooses the name of a part
-    path = cache_folder() / f"{plain}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+    try:
+        folder = cache_folder()
+    except RequestError:  # a user without a home: every run records it
+        return make()
+    path = folder / f"{plain}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
     try:
         if path.is_file():
             return load_recording(path)

@@ -38,7 +38,14 @@ def run(kind: str, uri: str | None, say: Callable[[str], None], insist: bool = F
         return
     if not installed():
         raise TilecastError("--tracking-uri needs mlflow, which is not installed: pip install 'tilecast[train]'")
-    record.uri = resolve_uri(uri)
+    try:
+        record.uri = resolve_uri(uri)
+    except RequestError as error:  # no home, and nobody named a store
+        if insist:
+            raise
+        say(f"this run is not tracked: {error}")
+        yield Run(record)
+        return
     record.tags |= _tags(kind)
     filled = Run(record)
     open_run(record, insist, say)
@@ -75,7 +82,9 @@ def open_run(record: Record, insist: bool, say: Callable[[str], None]) -> None:
         reason = f"MLflow at {record.uri} cannot be reached: {first}"
         if insist:
             raise TilecastError(f"--tracking-uri: {reason}") from None
-        say(f"{reason}; the run will be kept in {state_folder()}")
+        with suppress(RequestError):  # `close_run` says that it cannot be kept
+            reason += f"; the run will be kept in {state_folder()}"
+        say(reason)
 
 
 def close_run(record: Record, say: Callable[[str], None]) -> None:
@@ -89,7 +98,7 @@ def close_run(record: Record, say: Callable[[str], None]) -> None:
         failed = f"MLflow at {record.uri} failed ({first_line(error)})"
         try:
             kept = keep(record)
-        except OSError as full:
-            say(f"{failed}, and the run cannot be kept: {full.strerror}")
+        except (OSError, RequestError) as full:
+            say(f"{failed}, and the run cannot be kept: {getattr(full, 'strerror', None) or full}")
             return
         say(f"{failed}; the run is kept in {kept}: send it, `tilecast runs push`")

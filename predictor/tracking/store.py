@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from predictor.files import user_folder
 from predictor.tracking.record import Record
 
 OFF = "off"
@@ -26,7 +27,7 @@ def state_folder() -> Path:
     own = os.environ.get("TILECAST_STATE")
     if own:
         return Path(own)
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tilecast"
+    return user_folder("XDG_STATE_HOME", ".local", "state") / "tilecast"
 
 
 def resolve_uri(uri: str | None) -> str:
