@@ -85,10 +85,15 @@ def hosts_of(port: int) -> tuple[str, ...]:
 
 
 def application(
-    port: int, fields: Sequence[Field], kinds: Sequence[Kind] = (), artifacts: str | None = None
+    port: int,
+    fields: Sequence[Field],
+    kinds: Sequence[Kind] = (),
+    artifacts: str | None = None,
+    desk: Desk | None = None,
 ) -> ASGIApp:
-    """The application: the page, its answers, its searches. ``artifacts``: a set of estimators (None: the shipped)."""
-    searches, desk = Searches(kinds, artifacts), Desk(fields, kinds, artifacts)
+    """The application: the page, its answers, its searches. ``artifacts``: a set of estimators (None: the shipped);
+    ``desk``: who answers (None: processes)."""
+    searches, at = Searches(kinds, artifacts), desk or Desk(fields, kinds, artifacts)
     page = str(document(fields, kinds))
 
     def served(text: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
@@ -100,7 +105,7 @@ def application(
     def asked(name: str) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             try:
-                said = await desk.ask(name, await _body(request))
+                said = await at.ask(name, await _body(request))
             except _NoStateError as error:
                 return PlainTextResponse(f"{error}\n", error.status)
             text = said.text
@@ -117,10 +122,10 @@ def application(
 
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
-        desk.open()
+        at.open()
         yield
         searches.close()
-        desk.close()
+        at.close()
 
     css = (REPORT_TEMPLATES / "page.css").read_text(encoding="utf-8") + (TEMPLATES / "ui.css").read_text(
         encoding="utf-8"

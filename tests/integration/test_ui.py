@@ -280,6 +280,15 @@ def test_every_text_field_says_what_is_wrong_beside_it(browser: Any, address: st
         page.wait_for_function("() => document.querySelector('.board .error').textContent.includes('unknown GPU')")
 
 
+def test_a_link_that_says_a_word_twice_or_none_is_said(browser: Any, address: str) -> None:
+    with Page(browser, f"{address}#model=gpt2&gpu=h100&batch=2&batch=3&bacth=4") as page:
+        assert "the link says bacth, which is no word" in page.locator("#error-").inner_text()
+        assert "the link says batch twice; the first is taken" in page.locator("#error-batch").inner_text()
+        assert page.input_value("#w-batch") == "2"
+        page.fill("#w-batch", "5")
+        page.wait_for_function("() => !document.querySelector('.error:not(:empty)')")
+
+
 def test_a_search_runs_and_another_is_cancelled(browser: Any, address: str) -> None:
     """Wrong words stand beside their fields; a plan is drawn; a cancelled search ends."""
     plan = "plan.num_gpus=2&plan.global_batch=4&plan.only=tp%3D1&plan.seq_len=256&plan.top=50"

@@ -29,12 +29,19 @@ _NUMBER = st.sampled_from(("1", "2", "8", "0", "-1", "1e9", "999999999999", "x",
 
 @cache
 def served() -> Any:
-    """The application, without its searches (each is a process with a command line, fuzzed as `command_lines`)."""
+    """The application, answered in this process, without its searches (verbs that are fuzzed as `command_lines`)."""
     from predictor.commands.ui import words_help
+    from predictor.ui.desk import Desk, Reply, reply
     from predictor.ui.fields import fields_of
     from predictor.ui.server import application
 
-    return application(PORT, fields_of(words_help()), ()), [field.name for field in fields_of(words_help())]
+    fields = fields_of(words_help())
+
+    class Here(Desk):
+        async def ask(self, name: str, body: bytes) -> Reply:
+            return reply(fields, {}, None, (name, body))
+
+    return application(PORT, fields, desk=Here(fields, (), None)), [field.name for field in fields]
 
 
 def _board(draw: st.DrawFn) -> Any:
