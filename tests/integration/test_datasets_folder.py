@@ -20,7 +20,9 @@ from predictor.measurement import BY_NAME, CACHE_STATES, OPERATORS, PROTOCOLS, R
 from predictor.training import dataset  # noqa: E402
 from predictor.training.card import card_sources  # noqa: E402
 from predictor.training.fit import train  # noqa: E402
+from predictor.training.fitted import digests  # noqa: E402
 from predictor.training.importers import SOURCES, import_source  # noqa: E402
+from predictor.training.recipes import RECIPES  # noqa: E402
 from predictor.training.shards import LARGEST, write_shards  # noqa: E402
 from predictor.training.sources import check, import_to_shards, read_sources  # noqa: E402
 
@@ -192,6 +194,23 @@ def test_estimators_are_trained_evaluated_and_calibrated_on_a_folder(
     words = ["--gpu", "t4", "--data", str(few), "--artifacts", str(out), "--out", str(tmp_path / "calibrated")]
     assert main(["calibrate", *words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"]["memory-bound"] > 0
+
+
+def test_the_set_that_ships_was_fitted_on_these_rows(shards: list[Path]) -> None:
+    """Each file by its digest, or, where training keeps rows of it apart, by that of what is left as it is; and each
+    estimator's rows of two files."""
+    manifest = json.loads((ROOT / "models" / "default" / "manifest.json").read_text(encoding="utf-8"))
+    known = {entry["file"]: entry for entry in manifest["data"]}
+    files = [path.relative_to(FOLDER).as_posix() for path in shards]
+    assert sorted(known) == sorted(files)
+    changed = [name for name in files if known[name]["sha256"] != dataset.read_meta(FOLDER / name)["sha256"]]
+    assert changed == ["aiconfigurator/b200-sxm-1.parquet"]  # one row of it is far above its roofline
+    for name in ("aiconfigurator/a100-sxm-80gb.parquet", "neusight/p4.parquet"):
+        rows = dataset.read(FOLDER / name)
+        assert digests(rows, RECIPES) == {
+            entry["folder"]: file["sha256"] for entry in manifest["estimators"] for file in entry["data"]
+            if file["file"] == name
+        }  # fmt: skip
 
 
 def test_the_commands_of_the_readme_are_understood() -> None:
