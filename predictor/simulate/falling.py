@@ -39,5 +39,5 @@ def falling_notes(run: Run, step: TimedStage) -> tuple[str, ...]:
         return ()
     return (
         f"Linear layers take {now_s / more_s[best]:.2f} times as long as with {_MORE[best]} times the batch: so were"
-        f" the kernels of {run.gpu.id} measured, and a step with a larger batch may be faster.",
+        " kernels measured, on this board or on one that answers for it; a step with a larger batch may be faster.",
     )
