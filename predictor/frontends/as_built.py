@@ -13,9 +13,11 @@ def run_as_built(config: ModelConfig, engine: Engine, mode: str, tp: int) -> tup
 
     A class says what eager PyTorch runs on one GPU. Engines that fuse have model code of their own, or fuse modules,
     which a reader names; a layer is shared out over GPUs as Megatron-LM does it, not as classes' plans do, which leave
-    parts of it whole; steps that find latent vectors in a cache multiply by what they are made with, where a class
-    keeps every head's keys and values; and classes of encoder-decoders make logits of all tokens of a prompt, or have
-    no such pass."""
+    parts of it whole. Linear attention runs the kernels of its libraries, without which a class writes it out
+    (transformers 5.24, is_fast_path_available of modeling_qwen3_next.py); sparse attention reads the keys that it
+    picks, where a class makes all scores and masks the others. Steps that find latent vectors in a cache multiply by
+    what they are made with, where a class keeps every head's keys and values; and classes of encoder-decoders make
+    logits of all tokens of a prompt, or have no such pass."""
     source = recorded(config)
     built = source.built if source is not None else None
     if built is None:
@@ -24,6 +26,10 @@ def run_as_built(config: ModelConfig, engine: Engine, mode: str, tp: int) -> tup
         why = f"--execution {engine.name} fuses by modules"
     elif isinstance(tp, int) and tp > 1:
         why = f"--tp {tp} shares layers out as Megatron-LM does (--tp-plan {CLASS_PLAN}: as the class does)"
+    elif any(kind.mixer in ("delta", "scan") for kind in (built, *built.variants)):
+        why = "linear attention runs the kernels of its libraries (flash-linear-attention, causal-conv1d)"
+    elif built.index_heads:
+        why = "sparse attention reads the keys that it picks alone"
     elif built.is_mla and mode in ("decode", "generate"):
         why = f"--mode {mode} keeps latent vectors"
     elif built.is_encoder_decoder and mode in ("prefill", "decode", "generate"):

@@ -15,6 +15,7 @@ from predictor.graph.graph import Node
 from predictor.graph.tensor import Tensor
 from predictor.hardware.gpu import FETCH_BYTES
 from predictor.networks.config import ModelConfig
+from predictor.networks.rotary import joins, rotated
 from predictor.networks.writer import Writer
 from predictor.ops.attention import Attention
 from predictor.ops.collective import Collective
@@ -37,14 +38,14 @@ def self_attention(
     if c.qk_norm and not c.qk_norm_bare:
         q, k = _normed(w, f"{name} q norm", q, "heads"), _normed(w, f"{name} k norm", k, "kv_heads")
     if c.position == "rotary":
-        w.scope, dim = f"{name} rotary", c.rotary_dim or c.head_dim
-        q, k = _rotated(w, "q", q, dim), _rotated(w, "k", k, dim)
+        w.scope = f"{name} rotary"
+        q, k = rotated(w, q, k)
     if c.qk_norm and c.qk_norm_bare:
         q, k = (_bare_norm(w, f"{name} {which} scaled", x) for which, x in (("q", q), ("k", k)))
     w.scope = f"{name} cache"
     cached = step.cached and c.causal
     if cached:
-        k, v = cache_append(w, k, v)
+        k, v = cache_append(w, k, v, window)
     w.scope = ""
     causal = c.causal if causal is None else causal
     y = core(w, name, (q, k, v), step.seq_len, step.kv_len, causal, window, cached, bias)
@@ -162,30 +163,10 @@ def cross_attention(w: Writer, x: Tensor, encoded: Tensor, kv_len: int) -> Tenso
     return w.linear("attention.out", "cross out", y, c.hidden, "hidden")
 
 
-def _rotated(w: Writer, which: str, x: Tensor, dim: int) -> Tensor:
-    """x cos + rotate_half(x) sin, for the first ``dim`` of every head."""
-    shape = (*x.shape[:-1], dim)
-    x = x.view(x.axes, shape, at=f"rotary {which} neg")
-    n, table = x.elements, w.step.tokens * dim * w.size
-    cos, sin = w.rotations or (w.table("rotary table", w.step.tokens * dim),) * 2
-    calls = 3 if which == "q" else 1  # the tables get an axis of heads once
-    y = w.each(f"rotary {which} cos", "mul", x, cos, inputs=1, extra=table, calls=calls)
-    # Each half of the input is a slice, whose gradient is copied into zeros and then added to that of the other.
-    each = (Elementwise(w.act, "fill", n), Elementwise(w.act, "copy", n // 2)) if w.training else ()
-    halves = x.view(gradient=(*each, *each), at=f"rotary {which} neg")
-    turned = Tensor(f"rotary {which} neg", x.axes, (*x.shape[:-1], dim // 2), w.act)
-    w.each(f"rotary {which} neg", "neg", halves, out=turned, calls=3)
-    turned = w.each(f"rotary {which} cat", "copy", turned, halves, out=Tensor("cat", x.axes, shape, w.act), grad=False)
-    turned = w.each(f"rotary {which} sin", "mul", turned, sin, inputs=1, extra=table)
-    y = w.each(f"rotary {which} sum", "add", y, turned)
-    if w.config.model_type == "phi3":  # the part that is not rotated, empty or not, is joined on
-        whole = Tensor("join", x.axes, (*x.shape[:-1], w.config.head_dim), w.act)
-        y = w.each(f"rotary {which} join", "copy", y, out=whole, grad=False)
-    return y
-
-
-def cache_append(w: Writer, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """New keys and values joined to the cached ones: both are concatenated anew."""
+def cache_append(w: Writer, k: Tensor, v: Tensor, window: int) -> tuple[Tensor, Tensor]:
+    """New keys and values joined to the cached ones: both are concatenated anew. Of a layer with a ``window`` the last
+    that it sees are sliced from them, and the first pass brings the window's size to the GPU (transformers 5.24,
+    cache_utils.py, DynamicSlidingWindowLayer)."""
     step, c = w.step, w.config
     dtype = step.kv_dtype or w.act
     keys, values = (
@@ -193,7 +174,10 @@ def cache_append(w: Writer, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         for name, width in (("key cache", c.head_dim), ("value cache", c.value_dim))
     )
     op = Elementwise(dtype, "copy", (keys.elements + values.elements) // 2)
-    w.nodes.append(Node(op, "cache append", (k, v), (keys, values), 2, scope=w.scope))
+    calls = 2 if window else 1
+    w.nodes.append(Node(op, "cache append", (k, v), (keys, values), 2, host_calls=calls, scope=w.scope))
+    if window and not step.context_len:
+        w.tiny("cache window", "copy", 1, "int64")
     return keys, values
 
 
@@ -257,20 +241,35 @@ def math_core(
     """The unfused chain: bmm, scale, mask, softmax, dropout, bmm, heads merged."""
     c, b = w.config, w.step.batch
     a, d, dv = c.heads, c.head_dim, c.value_dim
+    first = len(w.nodes)
     q, k, v = _operand_copies(w, name, _head_views(w, name, qkv, s, t), s, t, cached)
-    copied = b > 1 or c.model_type == "opt"
-    bare = 2 if c.model_type == "bloom" else 0  # products of three axes: neither expands nor views them
+    copied = [node.name.split()[-2] for node in w.nodes[first:] if not node.name.startswith(f"{name} repeat")]
     x = Tensor(f"{name} scores", ("batch", "heads", "sequence", "kv"), (b, a, s, t), w.act)
-    x = w.bmm(x.name, q, k, x, b * a, d, "tn", calls=(3 if copied else 7) - bare)
+    x = w.bmm(x.name, q, k, x, b * a, d, "tn", calls=_product_calls(c, copied, "qk"))
     x = _scale_and_mask(w, name, x, s, t, causal, bias)
     x = w.softmax(f"{name} softmax", x, upcast=c.model_type not in ("gpt2", "bert"))
     x = w.dropout(f"{name} dropout", x, c.attention_dropout)
     y = Tensor(f"{name} context", ("batch", "heads", "sequence", "head_dim"), (b, a, s, dv), w.act)
-    y = w.bmm(y.name, x, v, y, b * a, t, "nn", calls=(4 if copied else 6) - bare)
+    y = w.bmm(y.name, x, v, y, b * a, t, "nn", calls=_product_calls(c, copied, "v"))
+    bloom = c.model_type == "bloom"  # views heads of sequences apart first
     if s > 1:
         # Its gradient is a view again; only a batch of two or more has to be copied for the product.
-        y = w.each(f"{name} merge heads", "copy", y, calls=3, grad=b > 1)
+        y = w.each(f"{name} merge heads", "copy", y, calls=3 + bloom, grad=b > 1)
+    else:  # heads of one token lie side by side: a transpose and a view of them
+        w.nodes[-1].host_calls += 2 + bloom
     return y
+
+
+def _product_calls(c: ModelConfig, copied: list[str], operands: str) -> int:
+    """Calls that come with a product of four axes (torch.matmul): of each operand an expansion and a view, which come
+    with its copy where it is ``copied``; the keys' transpose, the product, and a view of the result. Bloom's own, of
+    three axes, does not expand (transformers 5.24, modeling_bloom.py)."""
+    bare = c.model_type == "bloom"
+    whole = (5 if bare else 7) if operands == "qk" else (2 if bare else 6)
+    if bare and operands == "v":  # viewed with q and k
+        return whole
+    counted = [which for which in copied if which in (("q", "k", "v") if bare else tuple(operands))]
+    return whole - (1 if bare else 2) * len(counted)
 
 
 def _head_views(w: Writer, name: str, qkv: tuple[Tensor, Tensor, Tensor], s: int, t: int) -> tuple[Tensor, ...]:
@@ -312,17 +311,20 @@ def _operand_copies(
         )
         return q, k, v
     if c.kv_heads < c.heads:  # repeat_kv
-        k = w.each(f"{name} repeat k", "copy", k, calls=5, grad=False)
-        v = w.each(f"{name} repeat v", "copy", v, calls=5, grad=False)
+        k = w.each(f"{name} repeat k", "copy", k, calls=4, grad=False)  # a new axis, an expansion, the copy, a view
+        v = w.each(f"{name} repeat v", "copy", v, calls=4, grad=False)
     if b == 1:
         return q, k, v
-    joined = c.model_type == "phi3"  # its rotary part ends in a concatenation
-    if s > 1 and not joined:
-        q = w.each(f"{name} q copy", "copy", q, calls=3, grad=False)
+    joined = joins(c)
+    calls = 2 if c.model_type == "bloom" else 3  # it does not expand
+    # One token's heads lie in a row, unless q is a part of a longer row (Bloom's heads have theirs side by side).
+    apart = s > 1 or (c.merged_qkv and c.model_type != "bloom")
+    if apart and not joined:
+        q = w.each(f"{name} q copy", "copy", q, calls=calls, grad=False)
     if c.kv_heads == c.heads and not cached:
         if not joined:
-            k = w.each(f"{name} k copy", "copy", k, calls=3, grad=False)
-        v = w.each(f"{name} v copy", "copy", v, calls=3, grad=False)
+            k = w.each(f"{name} k copy", "copy", k, calls=calls, grad=False)
+        v = w.each(f"{name} v copy", "copy", v, calls=calls, grad=False)
     return q, k, v
 
 
@@ -371,7 +373,9 @@ def _scale_and_mask(w: Writer, name: str, x: Tensor, s: int, t: int, causal: boo
             x = w.each(f"{name} softcap unscale", "mul_scalar", x)
         if c.position == "alibi":
             alibi = w.state("alibi", "fp32", heads=c.heads, kv=t)  # scores are fp32 from here on
-            x = w.each(f"{name} alibi", "add", x, alibi, inputs=1, extra=alibi.nbytes, dtype="fp32", in_dtype=w.act)
+            x = w.each(  # a slice of the positions that there are, added
+                f"{name} alibi", "add", x, alibi, inputs=1, extra=alibi.nbytes, dtype="fp32", in_dtype=w.act, calls=2
+            )
         if kind == "mpt":
             x = _masked(w, name, "masked_fill", x, w.table("mask", b * s * t, "bool"))
         elif causal:

@@ -14,18 +14,30 @@ from predictor.ops.norm import Softmax
 from predictor.ops.ordering import Index, Scan
 
 #: Framework calls of the experts as transformers 5 runs them by default (sort, index, two grouped products, scatter and
-#: their views) and of the router's softmax, top-k and normalisation. Measured by counting
-#: with a dispatch mode.
+#: their views). Measured by counting with a dispatch mode.
 EXPERT_CALLS = 26
-ROUTING_CALLS = 7
+#: Calls of a router's product with its views, and of what follows it: softmax, top-k, sum, division, cast. Source:
+#: transformers 5.24, the forward of TopKRouter in models/mixtral/modeling_mixtral.py.
+_ROUTER_CALLS = (4, 5)
+#: The same of routers that take the best groups of experts first, and cast both operands. Source: transformers 5.24,
+#: DeepseekV3TopkRouter.forward in models/deepseek_v3/modeling_deepseek_v3.py.
+_GROUPED = (5, 20)
+#: The same of types with another router: a top-k and a softmax of what it picks; a softmax and a top-k alone; a sigmoid
+#: and a bias. Source: transformers 5.24, the router's forward in models/TYPE/modeling_TYPE.py.
+_ROUTERS_CALLS = {
+    "gpt_oss": (3, 2), "qwen2_moe": (4, 3), "minimax_m2": (4, 7),
+    **dict.fromkeys(("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2", "mimo_v2_flash", "nemotron_h"), _GROUPED),
+}  # fmt: skip
 #: Launches of a `nonzero`: a sum, its copy to the host, a scan, the places. Source: PyTorch 2.13,
 #: aten/src/ATen/native/cuda/Nonzero.cu.
 NONZERO_CALLS = 4
 
 
-def feed_forward(w: Writer, x: Tensor, f: int, name: str = "mlp") -> Tensor:
-    """The dense feed-forward of width ``f``."""
+def feed_forward(w: Writer, x: Tensor, f: int, name: str = "mlp", flat: bool = False) -> Tensor:
+    """The dense feed-forward of width ``f``; ``flat``: its tokens are in one row already, so that no product views
+    them."""
     c, h = w.config, w.config.hidden
+    views = -2 if flat else 0
     up, down = ("mlp.up", "mlp.down") if name == "mlp" else ("shared_experts", "shared_experts")
     if c.gated:
         scope = f"{name} gate_up"
@@ -38,14 +50,17 @@ def feed_forward(w: Writer, x: Tensor, f: int, name: str = "mlp") -> Tensor:
             axes, shape = (*x.axes[:-1], "mlp"), (*x.shape[:-1], f)
             first, second = both.view(axes, shape, part=True), both.view(axes, shape, part=True)
         else:
-            first = w.linear(up, f"{name} gate", x, f, "mlp", c.mlp_bias, scope=scope)
-            second = w.linear(up, f"{name} up", x, f, "mlp", c.mlp_bias, scope=scope)
+            first = w.linear(up, f"{name} gate", x, f, "mlp", c.mlp_bias, views, scope=scope)
+            second = w.linear(up, f"{name} up", x, f, "mlp", c.mlp_bias, views, scope=scope)
+        place = len(w.nodes)
         y = w.gated_activation(f"{name} activation", first, second)
+        if c.merged_gate_up:
+            w.nodes[place].host_calls += 1  # the product is split in two first
     else:
         y = w.linear(up, f"{name} up", x, f, "mlp", c.mlp_bias)
         y = w.activation(f"{name} activation", y)
     y = w.dropout(f"{name} activation dropout", y, c.activation_dropout)
-    return w.linear(down, f"{name} down", y, h, "hidden", c.mlp_bias)
+    return w.linear(down, f"{name} down", y, h, "hidden", c.mlp_bias, views)
 
 
 def experts(w: Writer, x: Tensor) -> Tensor:
@@ -56,22 +71,26 @@ def experts(w: Writer, x: Tensor) -> Tensor:
     wide, w.scope = x, "router"
     if c.model_type.startswith("deepseek") and w.size < 4:
         wide = w.each("router to fp32", "cast", x, dtype="fp32", in_dtype=w.act)
-    scores = w.linear("router", "router", wide, e, "expert", c.router_bias)
+    product, after = _ROUTERS_CALLS.get(c.model_type, _ROUTER_CALLS)
+    if wide is not x:  # the cast is one of them
+        product -= 1
+    scores = w.linear("router", "router", wide, e, "expert", c.router_bias, product - 4)
     routing = Routing("fp32", n, e, c.top_k)
     chosen = Tensor("routing", (*w.axes, "expert"), (*w.shape, c.top_k), "fp32")
-    w.put(routing, "routing", (scores,), chosen, 1, ROUTING_CALLS)
+    w.put(routing, "routing", (scores,), chosen, 1, after)
     w.scope = ""
     narrow = w.linear("mlp.up", "experts latent in", x, c.moe_latent, "hidden") if c.moe_latent else x
     op = MoE(w.act, n, c.moe_latent or h, c.moe_intermediate, e, c.top_k, c.gated, distribution=w.step.routing)
     op = op.within(w.step.capacity)
     inputs = (narrow, chosen, *_expert_weights(w))
-    y = w.put(op, "experts", inputs, w.hidden("experts", c.moe_latent), 1, EXPERT_CALLS, part="experts")
+    y = w.put(op, "experts", inputs, w.hidden("experts", c.moe_latent), 1, EXPERT_CALLS + 1, part="experts")
     if c.moe_latent:
         y = w.linear("mlp.down", "experts latent out", y, h, "hidden")
     if c.shared_intermediate:
-        shared = feed_forward(w, x, c.shared_intermediate, "shared experts")
+        # Types with a gate view the tokens as one row before router and experts (models/qwen2_moe).
+        shared = feed_forward(w, x, c.shared_intermediate, "shared experts", c.shared_gate)
         if c.shared_gate:
-            gate = w.linear("router", "shared experts gate", x, 1, "expert_gate")
+            gate = w.linear("router", "shared experts gate", x, 1, "expert_gate", views=-2)
             w.scope = "shared experts gating"
             gate = w.each("shared experts gate activation", "sigmoid", gate)
             shared = w.each("shared experts gated", "mul", shared, gate, inputs=1, extra=n * w.size)
@@ -95,7 +114,7 @@ def _expert_weights(w: Writer) -> tuple[Tensor, Tensor]:
 def switch_experts(w: Writer, x: Tensor) -> Tensor:
     """The sparse feed-forward of SwitchTransformers in eager PyTorch: one expert after the other, a gather before it.
 
-    An expert takes at most ``expert_capacity`` tokens of each sequence. As transformers 5.23 runs it; with
+    An expert takes at most ``expert_capacity`` tokens of each sequence. As transformers 5.24 runs it; with
     ``padded_experts`` as in the run that NeuSight traced: every expert on a zero-padded block of batch times capacity
     rows.
     """

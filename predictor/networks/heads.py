@@ -6,6 +6,7 @@ Shape legend: b sequences, s query tokens, t key positions, h width, n = b s tok
 from __future__ import annotations
 
 from predictor.graph.tensor import WEIGHT, Tensor
+from predictor.networks.rotary import wide_tables
 from predictor.networks.step import Step
 from predictor.networks.writer import Writer
 from predictor.ops.elementwise import Elementwise
@@ -22,7 +23,8 @@ def embedding(w: Writer) -> tuple[Tensor, Tensor]:
     if c.is_encoder_decoder:
         return _two_embeddings(w)
     width = c.embed_width or h
-    x = _look_up(w, "token embedding", w.hidden("token embedding", width), c.vocab, "vocab", 3)
+    looked_up = 1 if c.position in ("rotary", "alibi") else 3
+    x = _look_up(w, "token embedding", w.hidden("token embedding", width), c.vocab, "vocab", looked_up)
     if c.embed_width:
         x = w.linear("embedding", "embedding projection in", x, h, "hidden")
     if c.embed_scale:
@@ -86,26 +88,62 @@ def masks(w: Writer) -> None:
             _opt_masks(w, b, s, t)
         w.tiny("positions", "cumsum", b * s, "int64", count=5)
     elif c.model_type in ("bloom", "mpt") or (c.position == "rotary" and step.attention == "math"):
-        w.tiny("causal mask", "fill", s * t, w.act, count=2, calls=4)
-        w.tiny("causal mask fill", "masked_fill", s * t, w.act, calls=2)
+        _causal_mask(w, b, s, t)
     if c.position == "rotary":
-        table = b * s * (c.qk_rope_dim or c.rotary_dim or c.head_dim)
-        w.tiny("rotary angles", "mul_scalar", table // 2, "fp32", calls=6)
-        _rotations(w, table, s * (c.qk_rope_dim or c.rotary_dim or c.head_dim))
+        _rotations(w, s, c.qk_rope_dim or c.rotary_dim or c.head_dim)
     if c.position == "alibi":
-        w.tiny("alibi slopes", "mul_scalar", calls=6, out=w.state("alibi slopes", "fp32", batch=b, heads=c.heads, kv=t))
+        _slopes(w, b, t)
     w.scope = ""
 
 
-def _rotations(w: Writer, elements: int, kept: int) -> None:
-    """Cosines and sines of the angles: kernels of so many ``elements``, one row of ``kept`` for all sequences."""
-    name = "rotary table"
-    angles = w.tiny(name, "exp", elements, "fp32")
-    op = Elementwise("fp32", "exp", elements)
-    both = [w.put(op, name, (angles,), w.table(name, kept, "fp32")) for _ in range(2)]
-    if w.size < 4:
-        cast = Elementwise(w.act, "cast", elements, in_dtype="fp32")
-        both = [w.put(cast, f"{name} cast", (x,), w.table(f"{name} cast", kept)) for x in both]
+def _causal_mask(w: Writer, b: int, s: int, t: int) -> None:
+    """Which positions see which, and 0 or the lowest number for each (transformers 5.24, masking_utils.py,
+    eager_mask)."""
+    w.tiny("mask sequences", "fill", max(b, 1), "int64", count=2)
+    w.tiny("mask positions", "fill", t, "int64", count=2)
+    w.tiny("mask positions after the cache", "add_scalar", t, "int64", count=2)
+    w.tiny("causal mask", "max_scalar", s * t, "bool", calls=13)  # three axes for each of the four, and the comparison
+    w.tiny("mask values", "fill", 1, w.act, count=2)
+    w.tiny("causal mask fill", "where", b * s * t, w.act, calls=2)
+    if w.config.model_type == "mpt":
+        w.tiny("causal mask to bool", "cast", b * s * t, "bool")
+
+
+def _slopes(w: Writer, b: int, t: int) -> None:
+    """Alibi of every head and position: the slopes, and their products with the positions (transformers 5.24,
+    build_mpt_alibi_tensor of modeling_mpt.py, build_alibi_tensor of modeling_bloom.py)."""
+    c = w.config
+    if c.model_type == "mpt":  # of all positions that the model has
+        w.tiny("alibi positions", "fill", c.max_positions, "int32")
+        w.tiny("alibi powers", "pow_scalar", c.heads, count=6, calls=1)
+        out = w.state("alibi slopes", "fp32", heads=c.heads, kv=c.max_positions)
+        w.tiny("alibi slopes", "mul_scalar", calls=4, out=out)
+        return
+    w.tiny("alibi powers", "pow_scalar", c.heads, count=3)
+    w.tiny("alibi positions", "fill", t, "int64", calls=3)
+    w.tiny("alibi products", "mul_scalar", c.heads * t)
+    w.tiny("alibi copies", "copy", b * c.heads * t)
+    w.tiny("alibi slopes", "cast", out=w.state("alibi slopes", batch=b, heads=c.heads, kv=t))
+
+
+def _rotations(w: Writer, s: int, dim: int) -> None:
+    """Cosines and sines of the angles of ``s`` positions, one row of ``dim`` for all sequences (transformers 5.24,
+    the forward of LlamaRotaryEmbedding in modeling_llama.py): position, frequency, both side by side, scaled."""
+    name, wide = "rotary table", w.size < 4
+    w.tiny("position ids", "fill", s, "int64")
+    w.tiny("position ids after the cache", "add_scalar", s, "int64")
+    w.tiny("rotary positions", "cast", s, "fp32", calls=3)
+    w.tiny("rotary frequencies", "cast", dim // 2, "fp32", count=int(wide))
+    w.tiny("rotary angles", "mul_scalar", s * dim // 2, "fp32")
+    angles = w.tiny(name, "copy", s * dim, "fp32")
+    both = []
+    for _ in range(2):
+        x = w.put(Elementwise("fp32", "exp", s * dim), name, (angles,), w.table(name, s * dim, "fp32"))
+        scale = Elementwise("fp32", "mul_scalar", s * dim)
+        both.append(w.put(scale, f"{name} scale", (x,), w.table(f"{name} scale", s * dim, "fp32")))
+    if wide and not wide_tables(w.config):
+        cast = Elementwise(w.act, "cast", s * dim, in_dtype="fp32")
+        both = [w.put(cast, f"{name} cast", (x,), w.table(f"{name} cast", s * dim)) for x in both]
     w.rotations = both[0], both[1]
 
 

@@ -14,6 +14,10 @@ from predictor.ops.norm import Norm
 from predictor.ops.ordering import Sort
 from predictor.ops.sparse import Indexer
 
+#: Types that rotate complex numbers, with other views. Calls of all others are counted in transformers 5.24,
+#: models/deepseek_v3/modeling_deepseek_v3.py: `DeepseekV3Attention.forward`, `expand_kv`.
+_COMPLEX = ("deepseek_v2",)
+
 
 def latent_attention(w: Writer, x: Tensor) -> Tensor:
     """From the normed input to the output projection."""
@@ -55,12 +59,18 @@ def _rotary(w: Writer, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     for which, x in (("q", q), ("k", k)):
         part = _slice(x, "head_dim", c.qk_rope_dim, part=True)
         half = Tensor("half", part.axes, (*part.shape[:-1], c.qk_rope_dim // 2), w.act)
-        y = w.each(f"rotary {which} products", "mul", part, cos, sin, out=half, inputs=1, extra=size, count=4, calls=2)
+        # With those of q come its views and slices, and slices of both tables; with those of k the views of what it and
+        # the latent vectors were split from, and of the keys that are put together.
+        calls = 4 if which == "q" and c.model_type not in _COMPLEX else 2
+        y = w.each(
+            f"rotary {which} products", "mul", part, cos, sin, out=half, inputs=1, extra=size, count=4, calls=calls
+        )
         y = w.each(f"rotary {which} sums", "add", y, y.detached(), count=2)
         whole = Tensor("rotated", part.axes, part.shape, w.act)
         found.append(w.each(f"rotary {which} cat", "copy", y, out=whole))
     query = Tensor("query cat", q.axes, q.shape, w.act)
-    w.each("query cat", "copy", found[0], _slice(q, "head_dim", c.qk_nope_dim, part=True), out=query)
+    w.each("query cat", "copy", found[0], _slice(q, "head_dim", c.qk_nope_dim, part=True), out=query,
+           calls=1 if c.model_type in _COMPLEX else 3)  # fmt: skip
     w.scope = ""
     return query, found[1]
 

@@ -30,8 +30,25 @@ _KERNEL = {
 }  # fmt: skip
 
 
+#: Types whose class writes layer norm out, kernel by kernel. Source: transformers 5.24, modeling_cohere.py.
+_WRITTEN_NORMS = ("cohere",)
+#: Types whose RMS norm multiplies by the weight before it casts back. Source: transformers 5.24, modeling_olmo2.py and
+#: modeling_gpt_oss.py.
+_WIDE_WEIGHTS = ("olmo2", "gpt_oss")
 #: In the names of what an adapter brings: its weights alone are trained.
 ADAPTER = "adapter"
+
+
+#: Functions whose gradient is worked out from their result. Source: PyTorch 2.13, tools/autograd/derivatives.yaml.
+_FROM_RESULT = frozenset({"rsqrt", "tanh", "sigmoid", "exp", "relu"})
+
+
+def _saved_results(op: Op) -> int:
+    """Calls of the host that autograd adds to an operator in training: a result that it saves is detached (PyTorch
+    2.13, torch/csrc/autograd/saved_variable.cpp)."""
+    if isinstance(op, Elementwise):
+        return int(op.fn in _FROM_RESULT)
+    return int(isinstance(op, Softmax | Attention))
 
 
 class Writer:
@@ -63,6 +80,9 @@ class Writer:
         self, name: str, repeat: int = 1, carried: tuple[Tensor, Tensor] | None = None, layers: tuple[int, ...] = ()
     ) -> Block:
         """The nodes so far as a block; the writer starts afresh."""
+        if self.training:
+            for node in self.nodes:
+                node.host_calls += _saved_results(node.op)
         nodes, self.nodes = tuple(self.nodes), []
         return Block(name, nodes, repeat, carried, layers)
 
@@ -200,11 +220,36 @@ class Writer:
         weight = Tensor(name, x.axes[-1:], x.shape[-1:], self.act, WEIGHT)
         if self.config.norm == "rms":
             return self._rms_norm(name, x, weight)
+        if self.config.model_type in _WRITTEN_NORMS:
+            return self._layer_norm(name, x, weight)
         op = Norm(self.act, n // cols, cols, "layer")
         inputs: tuple[Tensor, ...] = (x, weight)
         if self.config.norm_bias:
             inputs = (x, weight, Tensor(name, x.axes[-1:], x.shape[-1:], self.act, WEIGHT))
         return self.put(op, name, inputs, Tensor(name, x.axes, x.shape, self.act))
+
+    def _layer_norm(self, name: str, x: Tensor, weight: Tensor) -> Tensor:
+        """(x - mean) / sqrt(mean((x - mean)^2) + eps) times the weight, in fp32 (transformers 5.24, CohereLayerNorm of
+        modeling_cohere.py, which subtracts twice)."""
+        cols, n, cast = x.shape[-1], x.elements, self.act != "fp32"
+        rows, self.scope = n // cols, name
+        wide = self.each(f"{name} to fp32", "cast", x, dtype="fp32", in_dtype=self.act) if cast else x.view()
+        mean = Tensor(f"{name} mean", x.axes[:-1], x.shape[:-1], "fp32")
+        self.put(Reduce("fp32", rows, cols, 1), f"{name} mean", (wide,), mean)
+        off = self.each(f"{name} deviation", "sub", wide, mean, inputs=1, extra=rows * 4.0, dtype="fp32")
+        square = self.each(f"{name} square", "pow_scalar", off, dtype="fp32")
+        variance = Tensor(f"{name} variance", x.axes[:-1], x.shape[:-1], "fp32")
+        self.put(Reduce("fp32", rows, cols, 1), f"{name} variance", (square,), variance)
+        off = self.each(f"{name} centred", "sub", wide, mean, inputs=1, extra=rows * 4.0, dtype="fp32")
+        eps = self.each(f"{name} eps", "add_scalar", variance, dtype="fp32")
+        root = self.each(f"{name} rsqrt", "rsqrt", eps, dtype="fp32")
+        y = self.each(f"{name} scale", "mul", off, root, inputs=1, extra=rows * 4.0, dtype="fp32")
+        if cast:
+            self.tiny(f"{name} weight to fp32", "cast", cols)
+        y = self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * 4.0, dtype="fp32")
+        y = self.each(f"{name} from fp32", "cast", y, in_dtype="fp32") if cast else y
+        self.scope = ""
+        return y
 
     def _rms_norm(self, name: str, x: Tensor, weight: Tensor) -> Tensor:
         """x / sqrt(mean(x^2) + eps) in fp32, times the weight."""
@@ -226,6 +271,11 @@ class Writer:
                 self.tiny(f"{name} weight to fp32", "cast", cols)
             self.tiny(f"{name} weight plus one", "add_scalar", cols)
             y = self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * 4.0, dtype="fp32")
+            y = self.each(f"{name} from fp32", "cast", y, in_dtype="fp32") if cast else y
+            self.scope = ""
+            return y
+        if self.config.model_type in _WIDE_WEIGHTS:
+            y = self.each(f"{name} weight", "mul", y, weight, inputs=1, extra=cols * self.size, dtype="fp32")
             y = self.each(f"{name} from fp32", "cast", y, in_dtype="fp32") if cast else y
             self.scope = ""
             return y

@@ -35,18 +35,23 @@ def rotary(nodes: list[Node], on: Fusion) -> list[Node]:
     scope = nodes[0].scope
     read = {id(t.storage) for node in nodes for t in node.inputs}
     outputs = tuple(t for node in nodes for t in node.outputs if id(t) not in read)
+    made = {id(t) for node in nodes for t in node.outputs}
     rotated: dict[int, Tensor] = {}
     turned = 0
     for node in nodes:
         op = node.op
         assert isinstance(op, Elementwise)
-        if op.fn == "mul" and node.inputs[0].base is not None:  # of what comes from outside, the part that is rotated
-            rotated[id(node.inputs[0].base)] = node.inputs[0].base
+        x = node.inputs[0] if node.inputs else None
+        if x is not None and op.fn in ("mul", "cast") and x.base is not None and id(x.storage) not in made:
+            whole = x.base  # of what comes from outside, the part that is rotated; copies of gradients are no kernels
+            while whole.base is not None and whole.gradient:
+                whole = whole.base
+            rotated[id(whole)] = whole
         elif op.fn == "add":
             turned += op.elements * node.count
     inputs = tuple(rotated.values())
     if on.engine.rotates and _served(scope.rpartition(" ")[0], on):
-        on.stands_for.update({id(made): x for made, x in zip(outputs, inputs, strict=True)})
+        on.stands_for.update({id(out): x for out, x in zip(outputs, inputs, strict=True)})
         return []
     tokens = math.prod(inputs[0].shape[:-2])
     heads = sum(-(-x.elements // (tokens * x.shape[-1])) for x in inputs)
@@ -63,7 +68,7 @@ def cache(nodes: list[Node], on: Fusion) -> list[Node]:
         return []
     inputs = on.inputs(node)
     op = Elementwise(node.op.dtype, "copy", sum(x.elements for x in inputs), in_dtype=inputs[0].dtype)
-    return [Node(op, node.name, inputs, node.outputs, 1, FORWARD, node.host_calls, 1.0, "", node.scope)]
+    return [Node(op, node.name, inputs, node.outputs, 1, FORWARD, 1, 1.0, "", node.scope)]
 
 
 def qkv(nodes: list[Node], on: Fusion) -> list[Node]:

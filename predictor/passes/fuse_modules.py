@@ -11,7 +11,7 @@ from dataclasses import replace
 from predictor.graph.graph import Node
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.ops.base import FORWARD
-from predictor.ops.elementwise import Dropout, DropoutSum, Elementwise
+from predictor.ops.elementwise import Dropout, DropoutSum, Elementwise, Reduce
 from predictor.ops.embedding import CrossEntropy
 from predictor.ops.moe import Routing
 from predictor.ops.norm import Norm
@@ -23,7 +23,7 @@ _FLOPS, _CHAIN_FLOPS = {"relu": 1.0, "silu": 8.0}, 10.0
 
 
 def norm(nodes: list[Node], on: Fusion, terms: tuple[Tensor, Tensor, Tensor] | None = None, kept: bool = True) -> Node:
-    """The chain of an RMS norm, or a layer norm, as one kernel.
+    """The chain of an RMS norm or a layer norm, or a layer norm that is one kernel already, as one kernel.
 
     ``terms``: of the sum that it reads and does first, (stream, branch, sum), which it writes where the sum is
     ``kept``.
@@ -34,7 +34,8 @@ def norm(nodes: list[Node], on: Fusion, terms: tuple[Tensor, Tensor, Tensor] | N
     if isinstance(op, Norm):
         kind, rows, cols = op.kind, op.rows, op.cols
     else:
-        kind, cols = "rms", made.shape[-1]
+        means = sum(isinstance(node.op, Reduce) for node in nodes)  # a layer norm takes that of the squares, too
+        kind, cols = "layer" if means > 1 else "rms", made.shape[-1]
         rows = made.elements // cols
     reads = tuple(t for node in nodes for t in node.inputs if t.role == WEIGHT)
     op = Norm(last.op.dtype, rows, cols, kind, FORWARD, terms is not None, kept)

@@ -101,6 +101,38 @@ def _answer(model: str, words: dict[str, Any]) -> tuple[float, float] | str:
     return found.latency_s, found.memory.total
 
 
+#: Types whose classes differ in what they call and in the kernels that they launch, and what their configs have beside.
+CALLS = {
+    "bloom": {"n_layer": 2, "n_head": 8}, "mpt": {"d_model": 256, "n_heads": 8, "n_layers": 2, "max_seq_len": 512},
+    "phi3": {}, "glm4": {"head_dim": 32}, "cohere": {},
+}  # fmt: skip
+
+
+def test_an_eager_class_calls_the_host_as_often_as_the_built_model(folder: Path) -> None:
+    """Small layers, whose calls are the time; of each type one of the modes that need no other pass, in turn."""
+    modes = cycle(("prefill", "forward", "decode"))
+    for model_type, more in CALLS.items():
+        of = small(model_type) if model_type in TYPES else small("granite") | {"model_type": model_type}
+        path = folder / f"calls-{model_type}" / "config.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps(of | {"num_hidden_layers": 2} | more), encoding="utf-8")
+        mode = next(modes)
+        asked_for = {"mode": mode, "batch": 2, "attention": "math" if model_type in ("bloom", "mpt") else None}
+        asked_for |= {"context_len": 64} if mode == "decode" else {"seq_len": 64}
+        built, traced = (forecast(Request(model, "h100", **asked_for).run()) for model in (str(path), f"traced:{path}"))
+        calls = [sum(n.host_calls * times for n, times in f.plan.stages[0].graph.nodes()) for f in (built, traced)]
+        assert calls[1] == pytest.approx(calls[0], rel=0.03), (model_type, mode)
+        check_alike(built, traced, (model_type, mode))
+
+
+def test_linear_attention_runs_the_kernels_of_its_libraries(folder: Path) -> None:
+    """A class without them writes the recurrence out; so does one of sparse attention with all scores."""
+    for model_type, said in (("qwen3_next", "kernels of its libraries"), ("glm_moe_dsa", "keys that it picks")):
+        path = config(folder, model_type, **{k: v for k, v in small(model_type).items() if k != "model_type"})
+        built, traced = (predictor.predict(model, "h100", seq_len=64) for model in (path, f"traced:{path}"))
+        assert traced.latency_s == built.latency_s and any(said in note for note in traced.notes)
+
+
 def test_a_class_in_eager_pytorch_is_the_built_model(folder: Path) -> None:
     for model_type, more in (("llama", {}), ("qwen3_moe", MIXTURE)):
         path = config(folder, model_type, **more)
