@@ -196,6 +196,7 @@ def _show(
 def _workloads(arguments: argparse.Namespace, progress: Callable[[int, int], None]) -> Rows:
     from predictor.estimators.artifact import load_artifacts
     from predictor.training.evaluate import predict_suite, read_suite
+    from predictor.training.plausible import check_suite_unit
 
     load_artifacts(arguments.artifacts)  # a wrong --artifacts is no row's fault
     frame = read_suite(arguments.file)
@@ -203,6 +204,8 @@ def _workloads(arguments: argparse.Namespace, progress: Callable[[int, int], Non
     if not configs.is_dir():
         raise RequestError(f"--configs {str(configs)!r}: no such folder; expected one of model configs")
     rows = predict_suite(frame, configs, arguments.artifacts, progress)
+    measured, predicted = (rows[name].to_numpy(dtype=float) for name in ("measured_ms", "predicted_ms"))
+    check_suite_unit(measured, predicted, arguments.file, "measured_ms")
     keys = tuple(key for key in WORKLOAD_KEYS if key in rows)
     return rows, keys, {}
 

@@ -17,6 +17,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate every service, print the errors of its times."""
     from predictor.estimators.artifact import load_artifacts
     from predictor.training.evaluate import write_rows
+    from predictor.training.plausible import check_suite_unit
     from predictor.training.served import as_frame, errors, ranking
     from predictor.training.served_rows import read_cases
 
@@ -28,6 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     cases = read_cases(Path(arguments.file), configs)
     with UnderWay("simulating services", arguments, total=len(cases), unit="services") as life:
         rows = as_frame(cases, artifacts, progress=life.at)
+    for name in ("ttft_ms", "tpot_ms"):
+        measured, predicted = (rows[f"{kind}_{name}"].to_numpy(dtype=float) for kind in ("measured", "predicted"))
+        check_suite_unit(measured, predicted, arguments.file, name)
     keys = _keys(arguments, rows)
     if arguments.out:
         write_rows(rows, arguments.out)

@@ -237,9 +237,14 @@ def predict_suite(
     hears how many of all are done."""
     from predictor.training.suite import predict_case
 
-    rows = []
-    for row in frame.to_dict("records"):
-        rows.append(predict_case(row, configs, artifacts))
+    same = frame.groupby(list(frame.columns), dropna=False, sort=False).ngroup().tolist()
+    place: dict[int, int] = {}
+    rows: list[dict[str, Any]] = []
+    for number, (row, kind) in enumerate(zip(frame.to_dict("records"), same, strict=True), start=1):
+        if place.setdefault(kind, number) == number:
+            rows.append(predict_case(row, configs, artifacts))
+        else:
+            rows.append({"predicted_ms": None, "note": f"the same as row {place[kind]}, which counts once"})
         if progress is not None:
             progress(len(rows), len(frame))
     out = frame.copy()

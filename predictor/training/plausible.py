@@ -150,6 +150,27 @@ def _check_unit(ratio: Any, impossible: int, where: str) -> None:
     )
 
 
+#: Rows of a suite from which on its unit is judged: chosen by hand, not from data.
+_FEWEST_OF_SUITE = 5
+
+
+def check_suite_unit(measured: Any, predicted: Any, where: str, column: str) -> None:
+    """SpecError, one line, where measured times are, in the median, nearer to their forecasts in another unit than in
+    milliseconds; ``measured`` and ``predicted`` of shape (n,), NaN where there is none. Few rows say nothing."""
+    np = require("numpy")
+    known = np.isfinite(measured) & np.isfinite(predicted)
+    if known.sum() < _FEWEST_OF_SUITE:
+        return
+    middle = float(np.median(measured[known] / predicted[known]))
+    units = {"milliseconds": 1.0, **_UNITS}
+    unit = min(units, key=lambda name: abs(math.log(middle / units[name])))
+    if unit != "milliseconds":
+        raise SpecError(
+            f"{where}: {column} of {int(known.sum()):,} rows is {middle:.3g} times the forecast in the median: expected"
+            f" milliseconds, these look like {unit}"
+        )
+
+
 def _name(frame: Frame, rows: Any, found: Bounds, said: str, where: str, say: Callable[[str], None] | None) -> None:
     """One line for a file: how many rows, and the first of them with value and roofline."""
     at: Sequence[int] = rows.nonzero()[0].tolist()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from microbench.workload import read_config
+from predictor.cli import main
 from predictor.errors import RequestError
 from predictor.networks.load import CONFIGS
 from predictor.training.served_rows import read_cases
@@ -41,3 +42,22 @@ def test_a_row_reads_no_config_outside_its_folder(tmp_path: Path) -> None:
     inside, *left = (case.note for case in read_cases(served, configs))
     assert inside == "" and all("leads out of" in note for note in left), left
     assert json.loads((tmp_path / "secret.json").read_text())["model_type"] == "gpt2"
+
+
+def test_a_suite_in_another_unit_is_said_and_a_row_twice_counts_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pd = pytest.importorskip("pandas", reason="the extra train is not installed")
+    suite = tmp_path / "suite.csv"
+    words = ["evaluate", "workloads", str(suite), "--configs", str(CONFIGS), "--artifacts", "roofline", "--json"]
+    frame = pd.DataFrame([{**ROW, "case": f"c{n}", "global_batch": n, "measured_ms": 3.0} for n in range(1, 7)])
+    for scale, unit in ((1e-3, "seconds"), (1e3, "microseconds")):
+        frame.assign(measured_ms=frame["measured_ms"] * scale).to_csv(suite, index=False)
+        capsys.readouterr()
+        assert main([*words, "--tracking-uri", "off"]) == 2
+        assert f"expected milliseconds, these look like {unit}" in capsys.readouterr().err
+    pd.concat([frame, *([frame.iloc[:1]] * 49)]).to_csv(suite, index=False)
+    assert main([*words, "--tracking-uri", "off"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["n"], found["unpredicted"]) == (6, 49)
+    assert found["notes"] == {"the same as row 1, which counts once": 49}
