@@ -36,6 +36,8 @@ CACHED = ("prefill", "decode", "generate")
 SOURCES = ASKED, CHECKPOINT, DEFAULT = "asked", "checkpoint", "default"
 ATTENTIONS = ("math", "flash")
 OPTIMIZERS = ("adam", "adam_fused", "adam_8bit", "sgd", "none")
+#: Passes of a pipeline's step that are laid out at most, a few seconds' work: a guard, chosen by hand, not from data.
+_MOST_UNITS = 4_000_000
 #: Words that only training takes, by name, with their defaults.
 _TRAINING = {
     "micro_batch": 0, "recompute": "none", "offload_layers": 0, "lora": 0, "mean_len": 0, "masked_tokens": 0,
@@ -208,6 +210,13 @@ class Workload:
             fit = max(n for n in range(1, min(self.micro_batch, each) + 1) if each % n == 0)
             raise RequestError(
                 f"--micro-batch {self.micro_batch}: does not divide --batch {self.batch}{of}; nearest valid: {fit}"
+            )
+
+        units = 2 * over.pp * over.vpp * self.micro_batches
+        if over.pp > 1 and units > _MOST_UNITS:
+            raise RequestError(
+                f"--batch {self.batch}: {self.micro_batches:,} micro-batches are {units:,} passes of the {over.pp}"
+                f" stages; expected at most {_MOST_UNITS:,}, by a larger --micro-batch or fewer sequences"
             )
 
     def _check_serving(self) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
 from predictor.dtypes import bytes_of
 from predictor.engines import EAGER
 from predictor.errors import RequestError, SpecError, UnsupportedError, nearest, one_line
-from predictor.frontends.kept import kept_or
+from predictor.frontends.kept import kept_object, kept_or
 from predictor.frontends.no_code import no_code
 from predictor.frontends.sources import FLOATS, need_torch
 from predictor.graph.recording import Recording
@@ -43,7 +44,22 @@ def traced_config(data: Mapping[str, Any], name: str, where: str) -> TracedModel
     positions = next((n for n in found if isinstance(n, int) and n > 0), _POSITIONS)
     built = _built(data, name, where)
     checkpoint = checkpoint_of_any(data, where) if built is None else built.checkpoint
-    return traced_model(name, HuggingFace(data, name, where, built), str(data["model_type"]), positions, checkpoint)
+    source = HuggingFace(data, name, where, built)
+    model = traced_model(name, source, str(data["model_type"]), positions, checkpoint)
+    if built is not None:
+        return replace(model, assumed=built.assumed, ignored=built.ignored)
+    kept = kept_object(
+        lambda: _keys(data, where), f"{data['model_type']}.keys", ["keys", source.data], ("transformers",)
+    )
+    return replace(model, assumed=tuple(kept["assumed"]), ignored=tuple(kept["ignored"]))
+
+
+def _keys(data: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What the class of a config knows of its keys, and assumes (`predictor.frontends.config_class.read_of`)."""
+    from predictor.frontends.config_class import read_of
+
+    classes = _classes(data, where)
+    return read_of(classes[str(data["model_type"])], data, where, classes)._asdict()
 
 
 def _built(data: Mapping[str, Any], name: str, where: str) -> ModelConfig | None:
@@ -162,27 +178,15 @@ class HuggingFace(Source):
 def made(data: Mapping[str, Any], attention: str, where: str) -> Any:
     """The class of a config on the meta device. RequestError, one line, where there is none or it refuses."""
     torch = need_torch()
-    try:
-        import transformers
-    except ImportError:
-        raise UnsupportedError(
-            f"{where}: tracing a model_type needs transformers: pip install 'tilecast[torch]'"
-        ) from None
+    known = _classes(data, where)
+    import transformers
+
     from predictor.frontends import experts, huggingface_passes
     from predictor.frontends.substitutes import Unfilled
 
-    transformers.logging.set_verbosity_error()
     huggingface_passes.register_attention()
     experts.register_experts()
     model_type = str(data["model_type"])
-    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
-    if model_type not in known:
-        close = nearest(model_type, known.keys())
-        tail = f"; nearest: {', '.join(close)}" if close else ""
-        raise UnsupportedError(
-            f"{where}: model_type {model_type!r} is no class of transformers {transformers.__version__}; expected"
-            f" one that it has, or a file.py:function that makes the model{tail}"
-        )
     try:
         with no_code():
             config = known[model_type].from_dict(dict(data))
@@ -197,6 +201,28 @@ def made(data: Mapping[str, Any], attention: str, where: str) -> Any:
     except Exception as error:
         said = one_line(f"{type(error).__name__}: {error}")[:300]
         raise RequestError(f"{where}: transformers cannot make this model: {said}") from None
+
+
+def _classes(data: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Configuration classes by model type, that of ``data`` among them. UnsupportedError, one line, where it is not."""
+    need_torch()
+    try:
+        import transformers
+    except ImportError:
+        raise UnsupportedError(
+            f"{where}: tracing a model_type needs transformers: pip install 'tilecast[torch]'"
+        ) from None
+    transformers.logging.set_verbosity_error()
+    model_type = str(data["model_type"])
+    known: Mapping[str, Any] = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if model_type not in known:
+        close = nearest(model_type, known.keys())
+        tail = f"; nearest: {', '.join(close)}" if close else ""
+        raise UnsupportedError(
+            f"{where}: model_type {model_type!r} is no class of transformers {transformers.__version__}; expected"
+            f" one that it has, or a file.py:function that makes the model{tail}"
+        )
+    return known
 
 
 def _with_own_head(model: Any) -> None:

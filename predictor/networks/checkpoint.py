@@ -217,7 +217,7 @@ def _integers(said: Mapping[str, Any], where: str) -> str:
     group = said.get("group_size", said.get("q_group_size", 128))
     if bits == 8 and not isinstance(bits, bool):
         return "int8_wo"
-    if bits != 4 or isinstance(group, bool) or group not in _GROUPS:
+    if bits != 4 or isinstance(group, bool) or not isinstance(group, int) or group not in _GROUPS:
         known = ("4 bits in groups of 128", "of 64", "of 32", "8 bits")
         raise _unknown(f"{bits} bits in groups of {group}", where, known)
     return _GROUPS[group]

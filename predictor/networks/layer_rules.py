@@ -113,23 +113,28 @@ _MULTIPLE = 256
 
 def nas(r: Reader, config: ModelConfig) -> list[ModelConfig]:
     """Nemotron-NAS: each layer its own KV heads and width, or none of the two."""
-    blocks = _listed(r, "block_configs", config.layers) or []
+    blocks, where = _listed(r, "block_configs", config.layers) or [], f"{r.where} block_configs"
     found = []
     for block in blocks:
-        attention, feed = (block.get(part, {}) if isinstance(block, Mapping) else {} for part in ("attention", "ffn"))
+        attention, feed = (
+            Reader(block if isinstance(block, dict) else {}, where).mapping(p) for p in ("attention", "ffn")
+        )
         layer = config
         if attention.get("no_op"):
             layer = replace(layer, mixer="none")
         elif attention.get("replace_with_linear"):
             raise SpecError(f"{r.where}: 'block_configs' replaces attention by a linear layer, expected attention")
         else:
-            layer = replace(layer, kv_heads=config.heads // Reader(attention, r.where).size("n_heads_in_group"))
+            group = Reader(attention, where).size("n_heads_in_group")
+            if config.heads % group:
+                raise SpecError(f"{where}: 'n_heads_in_group' is {group}, expected a divisor of {config.heads} heads")
+            layer = replace(layer, kv_heads=config.heads // group)
         if feed.get("no_op"):
             layer = replace(layer, feed=False)
         elif feed.get("replace_with_linear"):
             raise SpecError(f"{r.where}: 'block_configs' replaces an ffn by a linear layer, expected an ffn")
         else:
-            multiple = Reader(feed, r.where).number("ffn_mult", 0.0)
+            multiple = Reader(feed, where).number("ffn_mult", 0.0)
             width = int(2 * multiple * config.hidden / 3)
             layer = replace(layer, intermediate=-(-width // _MULTIPLE) * _MULTIPLE)
         found.append(layer)

@@ -9,7 +9,7 @@ from predictor.errors import SpecError, UnsupportedError, nearest
 
 # No model comes near; a slip of the keyboard must not make a loop of 1e300 layers.
 _MOST = 10**9
-_MOST_LAYERS = 10**4
+_MOST_LAYERS = _MOST_EXPERTS = 10**4
 
 
 class Reader:
@@ -97,7 +97,7 @@ class Reader:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
             raise SpecError(f"{self.where}: {key!r} is {value!r}, expected an integer of at least {at_least}")
-        most = _MOST_LAYERS if "layer" in key else _MOST
+        most = _MOST_LAYERS if "layer" in key else _MOST_EXPERTS if "experts" in key else _MOST
         if value > most:
             raise SpecError(f"{self.where}: {key!r} is {str(value)[:12]}..., expected at most {most}")
         return value

@@ -152,6 +152,7 @@ CONFIGS: list[tuple[str, object, str]] = [
     ("architectures", [None], "nearest: LlamaForCausalLM"),
     ("quantization_config", "fp8", "'quantization_config' is 'fp8'"),
     ("quantization_config", {"quant_method": "aqlm"}, "expected one of fp8, fbgemm_fp8, gptq, awq"),
+    ("quantization_config", {"quant_method": "awq", "group_size": {"a": 1}}, "4 bits in groups of {'a': 1}"),
     ("quantization_config", {"quant_method": "awq", "bits": 3}, "'3 bits in groups of 128' is no scheme"),
     ("quantization_config", {"quant_method": "fp8", "ignore": ["re:("]}, "no regular expression"),
     ("quantization_config", {"quant_method": "fp8", "ignore": ["re:(?=a)"]}, "expected literals, ., classes"),

@@ -102,3 +102,23 @@ def test_the_table_is_that_of_the_classes() -> None:
         known = keys_of(transformers.models.auto.configuration_auto.CONFIG_MAPPING[name])
         assert known == known_keys(name)
         assert not known & {"hidden_sise"} and "model_type" in ANY
+
+
+@each(
+    ("block", "said"),
+    [
+        ({"attention": True, "ffn": {"ffn_mult": 1.0}}, "'attention' is True, expected an object"),
+        ({"attention": {"no_op": True}, "ffn": "wide"}, "'ffn' is 'wide', expected an object"),
+        ({"attention": {"n_heads_in_group": 3}}, "'n_heads_in_group' is 3, expected a divisor of 8 heads"),
+    ],
+)
+def test_a_searched_block_that_is_none_is_one_line(block: dict[str, Any], said: str) -> None:
+    data = small("nemotron-nas")
+    with pytest.raises(SpecError) as raised:
+        config_from_dict({**data, "block_configs": [block, *data["block_configs"][1:]]})
+    assert said in str(raised.value)
+
+
+def test_a_billion_experts_are_refused() -> None:
+    with pytest.raises(SpecError, match=r"'num_experts' is .*, expected at most 10000"):
+        config_from_dict({**small("qwen2_moe"), "num_experts": 10**9})

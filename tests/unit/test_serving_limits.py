@@ -36,6 +36,10 @@ REFUSED = [
     ("serve plan --model t5-small --gpu h100 --num-gpus 1 --isl 100 --osl 4", "t5-small is an encoder-decoder"),
     ("predict --model gpt2 --gpu h100 --mode train --lora 769", "--lora 769: adapters of that rank are wider than"),
     ("predict --model gpt2 --gpu h100 --mode train --batch 8 --micro-batch -3", "--micro-batch -3: expected 0 or more"),
+    (
+        "predict --model gpt2 --gpu h100 --mode train --pp 2 --batch 10000000",
+        "10,000,000 micro-batches are 40,000,000 passes of the 2 stages",
+    ),
     ("predict --model gpt2 --gpu h100 --mode decode --batch 0", "--batch 0: expected at least 1"),
 ]
 
