@@ -224,12 +224,16 @@ def to_op(row: Mapping[str, Any]) -> Op:
     return cls(**values)
 
 
+#: By definition: whole numbers of a column are of 64 bits, from -INT64 to, not including, INT64.
+INT64 = 2**63
+
+
 def cell(name: str, kind: str, value: Any) -> Any:
     """`value` as the Python type of a column of type `kind`. Raises SpecError where it cannot be read as one."""
     try:
         if kind == "int":
             number = int(value)
-            if number != float(value):
+            if number != float(value) or not -INT64 <= number < INT64:
                 raise ValueError
             return number
         if kind == "bool":

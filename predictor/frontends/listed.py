@@ -19,7 +19,7 @@ entries ``beside``, which run once the largest of its exchanges has begun; what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any
@@ -30,6 +30,7 @@ from predictor.frontends.tables import INDEX_BYTES, PLANNED, spread
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.recording import Recording
 from predictor.graph.samples import SAMPLES
+from predictor.graph.saved_checks import checked_op
 from predictor.graph.tensor import Tensor
 from predictor.networks.step import Step
 from predictor.networks.traced import Alone, Source
@@ -40,8 +41,11 @@ from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import Gemm
 from predictor.ops.sparse import EmbeddingBag
 
-#: What an entry of a list is, by the key that it has.
-_KINDS = ("op", "collective", "mlp", "tables")
+#: What an entry of a list is, by the key that it has -> what else it may say; an operator: fields of its class.
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "op": (), "collective": ("bytes", "ranks"), "mlp": ("rows", "relu", "phase"), "tables": ("phase",),
+}  # fmt: skip
+_OF_TABLES = ("rows", "pooling", "width", "batch", "sharding")
 #: Makes a whole number of a formula; the text says where it stands.
 Size = Callable[[Any, str], int]
 
@@ -100,6 +104,8 @@ class Listed(Alone, Source):
             said = one.get("beside", [])
             if not isinstance(said, list) or (said and not ("tables" in one or "collective" in one)):
                 raise SpecError(f"{where}: beside: expected a list of operators, of tables or a collective")
+            if any(isinstance(each, Mapping) and "beside" in each for each in said):
+                raise SpecError(f"{where}: beside: has a beside of its own; expected one level")
             beside = [op for i, each in enumerate(said) for op in self._entry(each, dtype, f"{where}, beside {i + 1}")]
             if not any(isinstance(op, Collective) for op in own):  # one GPU exchanges nothing
                 own, beside = own + beside, []
@@ -113,6 +119,9 @@ class Listed(Alone, Source):
         """The operators of one entry itself."""
         if not isinstance(one, Mapping) or sum(key in one for key in _KINDS) != 1:
             raise SpecError(f"{where}: expected a mapping with one of {', '.join(_KINDS)}")
+        kind = next(key for key in _KINDS if key in one)
+        if kind != "op":
+            _check_keys([key for key in one if key != "beside"], (kind, *_KINDS[kind]), f"{where}: {kind}")
         if _phase(one, where) and "tables" in one:
             return self._tables(one, dtype, where)
         if "mlp" in one:
@@ -133,6 +142,8 @@ class Listed(Alone, Source):
         """Linear layers one after the other."""
         if not isinstance(one["mlp"], list) or len(one["mlp"]) < 2:
             raise SpecError(f"{where}: mlp: expected a list of two widths or more")
+        if not isinstance(one.get("relu", True), bool):
+            raise SpecError(f"{where}: relu is {one['relu']!r:.40}; expected true or false")
         widths, rows = [self.size(width, where) for width in one["mlp"]], self.size(one.get("rows", 1), where)
         found: list[Op] = []
         for k, n in pairwise(widths):
@@ -146,6 +157,7 @@ class Listed(Alone, Source):
         asked = one["tables"]
         if not isinstance(asked, Mapping) or not all(isinstance(asked.get(key), list) for key in ("rows", "pooling")):
             raise SpecError(f"{where}: tables: expected rows and pooling, a list each, width, batch and sharding")
+        _check_keys(asked, _OF_TABLES, f"{where}: tables")
         rows, pooling = ([self.size(n, where) for n in asked[key]] for key in ("rows", "pooling"))
         width, batch = (self.size(asked.get(key, 1), where) for key in ("width", "batch"))
         over = spread(rows, pooling, width, batch, self.gpus, str(asked.get("sharding", PLANNED)))
@@ -158,6 +170,15 @@ class Listed(Alone, Source):
             return [*pooled, *back, *bags, *self._collective("all_reduce", round(over.summed * wide), dtype)]
         indices = self._collective("all_to_all", over.indices * INDEX_BYTES, dtype)
         return [*indices, *bags, *pooled, *self._collective("reduce_scatter", round(over.scattered * wide), dtype)]
+
+
+def _check_keys(said: Iterable[Any], known: Sequence[str], where: str) -> None:
+    """SpecError, one line, for a key that nobody reads."""
+    for key in said:
+        if key not in known:
+            close = nearest(str(key), known, 1)
+            tail = f"; nearest: {close[0]}" if close else ""
+            raise SpecError(f"{where} has no field {key!r}; expected some of {', '.join(known)}{tail}")
 
 
 def _phase(one: Mapping[str, Any], where: str) -> str:
@@ -177,12 +198,10 @@ def _operator(one: Mapping[str, Any], dtype: str, where: str, size: Size) -> Op:
     cls = OPERATORS[name]
     known = {field.name: str(field.type) for field in fields(cls)}
     given = {key: value for key, value in one.items() if key != "op"}
-    for key in given:
-        if key not in known:
-            raise SpecError(f"{where}: {name} has no field {key!r}; expected some of {', '.join(known)}")
+    _check_keys(given, tuple(known), f"{where}: {name}")
     said: dict[str, Any] = {"dtype": dtype}
     said |= {key: size(value, where) if known[key] == "int" else value for key, value in given.items()}
     try:
-        return cls(**said)
+        return checked_op(cls(**said))
     except (TypeError, ValueError, RequestError) as error:
         raise SpecError(f"{where}: {name}: {error}") from None

@@ -22,7 +22,7 @@ from typing import Any
 from predictor.errors import RequestError, SpecError
 from predictor.files import LARGEST_TABLE, check_plain, parse_json, read_text
 from predictor.hardware.gpu import GPUSpec, parse_gpu
-from predictor.measurement import BY_NAME, COLUMNS, REQUIRED, SCHEMA_VERSION, cell, op_class, op_fields
+from predictor.measurement import BY_NAME, COLUMNS, INT64, REQUIRED, SCHEMA_VERSION, cell, op_class, op_fields
 from predictor.ops import Op
 from predictor.outputs import guarded
 from predictor.training.extras import require
@@ -158,9 +158,10 @@ def _field_list(part: Frame, op: str, name: str, kind: str, default: Any) -> lis
         fill = default if default is not MISSING else 0
         floats = series.to_numpy(dtype=np.float64, na_value=fill) if kind == "bool" else series.fillna(fill).to_numpy()
         if kind == "int" and floats.dtype.kind == "f":
-            whole = floats.astype(np.int64)
-            if (whole != floats).any():
-                cell(name, kind, float(floats[np.flatnonzero(whole != floats)[0]]))
+            fits = (floats >= -INT64) & (floats < INT64)  # a cast of others is any number
+            whole = np.where(fits, floats, 0.0).astype(np.int64)
+            if (wrong := ~fits | (whole != floats)).any():
+                cell(name, kind, float(floats[np.flatnonzero(wrong)[0]]))
             floats = whole
         values = floats.astype({"int": np.int64, "bool": bool, "float": np.float64}[kind])
     listed: list[Any] = values.tolist()

@@ -25,7 +25,7 @@ from tests.fuzzing.kinds import kind, load
 from tests.fuzzing.oracle import FAILED, Limits, Outcome, guard, judge
 
 #: Cases that hypothesis makes at a time; the next ones have another seed.
-ROUND = 200
+ROUND = 1000
 #: Address space beyond what a worker has when it begins: an allocation larger than that is refused, not waited for.
 ROOM = 6 * 2**30
 
@@ -47,8 +47,9 @@ def generated(name: str, number: int, count: int, use: Callable[[Case], None], r
 def ask(case: Case, folder: Path, limits: Limits | None = None) -> Outcome:
     """One case, in ``folder``, which is made anew; caches, state and temporary files lie in it, too."""
     module = kind(case.kind)
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / ".tmp").mkdir(parents=True)
+    if not _is_new(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / ".tmp").mkdir(parents=True)
     case.write(folder)
     kept = {name: os.environ.get(name) for name in ("TILECAST_CACHE", "TILECAST_STATE", "TILECAST_TRACKING_URI")}
     os.environ |= {"TILECAST_CACHE": f"{folder}/.cache", "TILECAST_STATE": f"{folder}/.state"}
@@ -60,6 +61,14 @@ def ask(case: Case, folder: Path, limits: Limits | None = None) -> Outcome:
         tempfile.tempdir = before
         for name, value in kept.items():
             os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+
+
+def _is_new(folder: Path) -> bool:
+    """Whether the last case left its folder as it was made."""
+    try:
+        return [entry.name for entry in os.scandir(folder)] == [".tmp"] and not any(os.scandir(folder / ".tmp"))
+    except OSError:
+        return False
 
 
 class _Over(Exception):

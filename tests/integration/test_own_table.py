@@ -94,6 +94,7 @@ def test_a_row_faster_than_the_board_can_be_is_kept_apart(csv_file: Callable[[st
         ("m,n,k,dtype,time_us\n1,2,3,bf17,4\n", "", "", "row 1: unknown dtype 'bf17'"),
         ("m,n,k,dtype,time_us\n1,2,3,bf16,4\n1,2,3,bf16,nan\n", "", "", "row 2: time_us is 'nan'"),
         ("m,n,k,dtype,time_us\n1,2,3,bf16,-4\n", "", "", "'-4'; expected a number above zero"),
+        ("m,n,k,dtype,time_us\n1,2,1e300,bf16,4\n", "", "", "row 1: k is 1e+300: expected a whole number"),
         ("m,n,k,dtype,time_us\n1.5,2,3,bf16,4\n", "", "", "row 1: m is 1.5: expected a whole number"),
         ("m,n,k,dtype,time\n1,2,3,bf16,4\n", "", "", "'time' has no unit"),
         ("m,n,k,dtype,time\n1,2,3,bf16,4\n", "", "minutes", "--unit minutes: expected one of ns, us, ms, s"),

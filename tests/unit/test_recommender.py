@@ -126,6 +126,14 @@ def test_mlperf_steps_take_less_on_more_gpus() -> None:
         ("{mlp: [3]}", "two widths or more"),
         ("{tables: {rows: [1]}}", "expected rows and pooling"),
         ("{mlp: [3, 4], phase: sideways}", "expected forward or backward"),
+        ("{op: elementwise, fn: fused, elements: 1, chain_flops: x}", "chain_flops of Elementwise is 'x'"),
+        ("{op: elementwise, fn: {a: 1}, elements: 1}", "fn of Elementwise is {'a': 1}"),
+        ("{op: gemm, m: 1, n: 1, k: 1, bias: perhaps}", "bias of Gemm is 'perhaps'; expected true or false"),
+        ("{op: gemm, m: 1, n: 1, k: 1, dtype: bf17}", "dtype of Gemm is 'bf17'"),
+        ("{mlp: [3, 4], row: 8}", "mlp has no field 'row'; expected some of mlp, rows, relu, phase; nearest: rows"),
+        ("{mlp: [3, 4], relu: 'no'}", "relu is 'no'; expected true or false"),
+        ("{collective: all_reduce, byte: 8}", "nearest: bytes"),
+        ("{tables: {rows: [1], pooling: [1], widht: 8}}", "nearest: width"),
         ("{op: gemm, mlp: [1, 2]}", "one of op, collective, mlp, tables"),
     ],
 )
@@ -164,6 +172,7 @@ def test_an_exchange_hides_behind_what_runs_beside_it(tmp_path: Path) -> None:
     [
         ("{mlp: [8, 8], rows: 4, beside: [{mlp: [8, 8], rows: 4}]}", "beside: expected a list of operators, of tables"),
         ("{collective: all_reduce, bytes: 8, beside: 3}", "beside: expected a list"),
+        ("{collective: all_reduce, bytes: 8, beside: [{collective: all_reduce, bytes: 8, beside: []}]}", "one level"),
         ("{collective: all_reduce, bytes: 8, beside: [{mpl: 1}]}", "beside 1: expected a mapping with one of op"),
     ],
 )

@@ -13,12 +13,13 @@ from tests.fuzzing.targets import ask_words
 MORE = (
     "",
     "",
-    "--execution compile",
-    "--execution vllm",
-    "--tp 2",
+    "",
     "--mode train",
-    "--dtype fp8",
+    "--mode train",
     "--top 5",
+    "--execution compile",
+    "--tp 2",
+    "--dtype fp8",
     "--batch 8",
 )
 

@@ -62,12 +62,14 @@ def states(draw: st.DrawFn) -> Any:
     """What the page sends, or nearly so."""
     names = served()[1]
     state: dict[str, Any] = {"gpu": [_board(draw) for _ in range(draw(st.sampled_from((1, 1, 1, 2, 3, 7))))]}
-    if draw(st.integers(0, 2)):
-        state["model"] = draw(st.sampled_from(("gpt2", "llama-3.2-1b", "t5-small", "nope", *_NAMES)))
+    if draw(st.integers(0, 3)):
+        state["model"] = draw(
+            st.sampled_from(("gpt2", "llama-3.2-1b", "t5-small", "bert-base") * 4 + ("nope", *_NAMES))
+        )
     else:
         state["config"] = draw(configs.cases()).files["config.json"].decode("utf-8", "replace")
     state["mode"] = draw(st.sampled_from((*configs.MODES, "nope")))
-    for name in draw(st.lists(st.sampled_from(names), max_size=4)):
+    for name in draw(st.lists(st.sampled_from(names), max_size=draw(st.sampled_from((0, 1, 1, 2, 4))))):
         words = st.sampled_from(
             ("on", "off", "bf16", "fp8", "eager", "vllm", "sglang", "zero3", "full", "dgx-h100", *_NAMES)
         )

@@ -38,7 +38,7 @@ def cases(draw: st.DrawFn) -> Case:
     if not draw(st.integers(0, 3)):
         try:
             content, name = _parquet(content), "rows.parquet"
-        except (UnicodeDecodeError, IndexError, ValueError):
+        except (UnicodeDecodeError, IndexError, ValueError, csv.Error):
             name = "rows.parquet"  # not to be packed: bytes of another kind under its name
         if not draw(st.integers(0, 3)):
             content = draw(damaged_bytes(content))
