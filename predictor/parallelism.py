@@ -59,7 +59,7 @@ class Parallelism:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_DEGREE:
                 bound = f"most {LARGEST_DEGREE:,}" if isinstance(value, int) and value > LARGEST_DEGREE else "least 1"
-                raise RequestError(f"{flag(name)} {value}: expected a whole number, at {bound}")
+                raise RequestError(f"{flag(name)} {value!r:.40}: expected a whole number, at {bound}")
         for name in ("sp", "tp_overlap"):
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{flag(name)} {getattr(self, name)!r}: expected true or false")

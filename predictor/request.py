@@ -118,7 +118,7 @@ class Request:
         line, for a request that cannot be answered.
         """
         word = dtype_word(self.dtype)
-        if word != self.dtype:
+        if isinstance(word, str) and word != self.dtype:
             return replace(self, dtype=word).run(selector)
         config = self.model if isinstance(self.model, ModelConfig) else model_of(self.model, self.input)
         config = with_plan(config, self.tp_plan)
@@ -344,11 +344,13 @@ def _system(given: str | Path | SystemSpec | None, gpu: GPUSpec, degrees: Parall
     """What joins the GPUs of a run; None for one GPU, whose system says nothing (a wrong name is still an error)."""
     if given is None and degrees.num_gpus == 1:
         return None
-    from predictor.hardware.system import default_system, load_system  # a run of one GPU starts without it
+    from predictor.hardware.system import SystemSpec, default_system, load_system  # a run of one GPU starts without it
 
     if given is None:
         given = default_system(gpu)
     found = load_system(given) if isinstance(given, str | Path) else given
+    if not isinstance(found, SystemSpec):
+        raise RequestError(f"--system {found!r:.40}: expected a system's name, or a YAML file")
     return found.shared_by(degrees.groups, (degrees.sharers,)) if degrees.num_gpus > 1 else None
 
 

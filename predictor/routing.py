@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from predictor.errors import RequestError, nearest
@@ -25,6 +25,8 @@ def router_of(value: str | Path | Sequence[float] | Router, experts: int, top_k:
     elif isinstance(value, str | Path):
         word = word_of(value)
         found = _from_file(value) if word is None else Router(word)
+    elif not isinstance(value, Iterable):
+        raise RequestError(f"--routing {value!r:.40}: expected {EXPECTED}")
     else:
         found = _shares(list(value), "--routing", "")
     if not experts:

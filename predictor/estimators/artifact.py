@@ -242,6 +242,8 @@ def load_artifacts(path: str | Path | None = None) -> ArtifactSet | RooflineOnly
     """The set at ``path`` (None: the shipped one; "roofline": no estimators at all)."""
     if path == "roofline":
         return RooflineOnly()
+    if not isinstance(path, str | Path | None):
+        raise RequestError(f"no estimators at {path!r:.40}: expected a folder that `tilecast train --out` wrote")
     folder = default_artifacts() if path is None else Path(path)
     if not (folder / "manifest.json").is_file():
         raise RequestError(

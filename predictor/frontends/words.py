@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,9 @@ def _name_of(path: Path) -> str:
 
 def _no_inputs(inputs: str | Sequence[str] | None, why: str) -> None:
     if inputs:
-        raise RequestError(f"--input {inputs if isinstance(inputs, str) else ' '.join(inputs)}: {why}; leave it out")
+        several = isinstance(inputs, Iterable) and not isinstance(inputs, str)
+        said = " ".join(map(str, inputs)) if several else str(inputs)
+        raise RequestError(f"--input {printable(said)}: {why}; leave it out")
 
 
 def with_plan(config: ModelConfig, given: str | Path | Mapping[str, str] | None) -> ModelConfig:
@@ -136,7 +138,7 @@ def with_plan(config: ModelConfig, given: str | Path | Mapping[str, str] | None)
     """
     if given is None:
         return config
-    where = f"--tp-plan {given}" if isinstance(given, str | Path) else "--tp-plan"
+    where = f"--tp-plan {printable(str(given))}" if isinstance(given, str | Path) else "--tp-plan"
     if not isinstance(config, TracedModel):
         raise RequestError(
             f"{where}: {config.name} is built, and shared out as Megatron-LM does; expected a traced model"

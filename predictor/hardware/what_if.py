@@ -5,7 +5,7 @@ The id stays, so that estimators keep what was measured of the board that it is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -122,6 +122,8 @@ def _texts(values: Values) -> dict[str, str]:
     if isinstance(values, Mapping):
         return {str(name): text if isinstance(text, str) else _base(name, text) for name, text in values.items()}
     texts: dict[str, str] = {}
+    if not isinstance(values, Iterable):
+        raise RequestError(f"--set {values!r:.40}: expected NAME=VALUE, such as power_limit=500W")
     for word in values.split() if isinstance(values, str) else values:
         name, equals, text = (part.strip() for part in str(word).partition("="))
         if not (name and equals and text):

@@ -27,10 +27,10 @@ def names_of(stages: Sequence[TimedStage]) -> list[str]:
 
 def explained(stages: Sequence[TimedStage], asked: str) -> Explained:
     """The operator called ``asked``; UnknownNameError with the nearest names."""
-    known = names_of(stages)
-    wanted = next((name for name in known if name.lower() == asked.strip().lower()), None)
+    known, said = names_of(stages), str(asked)
+    wanted = next((name for name in known if name.lower() == said.strip().lower()), None)
     if wanted is None:
-        raise unknown_name("operator of this run", asked, known, "a name that --top lists", "--explain")
+        raise unknown_name("operator of this run", said, known, "a name that --top lists", "--explain")
     table = stages[0].table
     total, times = 0.0, dict[int, float]()
     first: dict[int, OpTime] = {}
@@ -44,15 +44,15 @@ def explained(stages: Sequence[TimedStage], asked: str) -> Explained:
     index = max(times, key=lambda i: float(table.latency_s[i]) * times[i])
     item, row, operators = first[index], table.row(index), stages[0].operators
     estimator = operators.selector.select(item.op.family, item.op.dtype)
-    said = Explanation((), row.bound)
+    why = Explanation((), row.bound)
     choose = operators.engine.library_of(operators.gpu)
     kernels = operators.engine.kernels if choose is None else choose(item.op)
     batch = make_batch(item.op.family, [item.op], kernels)
     if estimator is not None and hasattr(estimator, "explain"):
-        said = cast(Explains, estimator).explain(batch, operators.gpu)
+        why = cast(Explains, estimator).explain(batch, operators.gpu)
     ceilings = [float(column[index]) for column in (table.compute_s, table.dram_s, table.link_s)]
     kernel = float(estimator.seconds(batch, operators.gpu)[0]) if estimator is not None else 0.0
-    bound = said.bound or row.bound
+    bound = why.bound or row.bound
     if estimator is not None and row.latency_s > kernel * (1 + 1e-9):
         bound = "the lower bound, above what the estimator says"
     power = held_terms(operators, index)
@@ -60,8 +60,8 @@ def explained(stages: Sequence[TimedStage], asked: str) -> Explained:
     others = tuple(sorted({shape_text(one.op) for i, one in first.items() if i != index} - {shape_text(item.op)}))
     return Explained(
         wanted, item.op.label, shape_text(item.op), item.phase, times[index], row.latency_s,
-        row.latency_s * times[index] / (total or 1.0), bound, row.source, row.estimator, said.rests_on, others,
-        (*_roofline(item.op, row, *ceilings), *power, *said.terms),
+        row.latency_s * times[index] / (total or 1.0), bound, row.source, row.estimator, why.rests_on, others,
+        (*_roofline(item.op, row, *ceilings), *power, *why.terms),
     )  # fmt: skip
 
 

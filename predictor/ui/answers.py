@@ -49,7 +49,7 @@ class Answered:
     @property
     def label(self) -> str:
         """What the page calls it."""
-        return self.asked.splitlines()[0][:_SHOWN] if self.board is None else self.board.label
+        return self.asked.partition("\n")[0][:_SHOWN] if self.board is None else self.board.label
 
 
 def answered(state: State, fields: Sequence[Field], artifacts: str | None) -> list[Answered]:

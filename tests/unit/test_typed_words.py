@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
 from each import each
 
+import predictor
 from predictor.arguments import Parser
 from predictor.cli import build_parser, main
 from predictor.commands.prices import read_prices
 from predictor.engines import engine
-from predictor.errors import RequestError, UnknownNameError
+from predictor.errors import RequestError, TilecastError, UnknownNameError
 from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
 from predictor.request import Request
 
@@ -168,8 +170,19 @@ def test_a_time_without_a_unit_is_asked_for_one(text: str, capsys: pytest.Captur
     assert capsys.readouterr().err == said
 
 
-def test_layers_of_stages_that_are_no_list_are_one_line() -> None:
-    """As the call of Python may have them."""
-    for value in (5, 2.5, True, None, [1.5], ["x"], "1;2", [True]):
-        with pytest.raises(RequestError, match=r"--stage-layers .*expected whole numbers of layers"):
-            Request("gpt2", "h100", mode="train", pp=2, stage_layers=value).run()  # type: ignore[arg-type]
+#: What a call of Python may have in a word's place.
+ODD: tuple[object, ...] = (
+    5, -1, 1.5, True, None, "", [], {}, [1], {"a": 1}, float("nan"), object(), b"x", ("a",), 10**30, "x\ny",
+)  # fmt: skip
+
+
+@each("name", [field.name for field in dataclasses.fields(Request)])
+def test_a_word_of_another_kind_in_python_is_one_line_or_answered(name: str) -> None:
+    words: dict[str, object] = {"model": "gpt2", "gpu": "h100", "mode": "train", "artifacts": "roofline"}
+    for value in ODD:
+        said = "answered"
+        try:
+            assert predictor.predict(**words | {name: value}).latency_s > 0.0  # type: ignore[arg-type]
+        except TilecastError as error:
+            said = str(error)
+        assert said and "\n" not in said, value

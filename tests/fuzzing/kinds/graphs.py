@@ -28,7 +28,7 @@ MORE = (
 def cases(draw: st.DrawFn) -> Case:
     text = seed(draw(st.sampled_from(("graph-forward.json", "graph-train.json")))).decode("utf-8")
     if draw(st.integers(0, 5)):
-        content = as_json(draw(changed_tree(json.loads(text), most=2)))
+        content = as_json(draw(changed_tree(json.loads(text), most=1)))
     else:
         content = draw(damaged_text(text))
     words = f"predict --model graph.json --gpu h100 --artifacts roofline --json {draw(st.sampled_from(MORE))}"
