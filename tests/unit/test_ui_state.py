@@ -210,11 +210,19 @@ def test_a_state_that_is_no_state() -> None:
     for sent in (None, [], "gpt2", 4):
         with pytest.raises(FieldError, match="no state"):
             read_state(sent, FIELDS)
+    for sent in ({"gpu": ["\ud800"]}, {"model": "\ud800", "gpu": []}, {"\ud800": ""}, {"config": "a\udfff"}):
+        with pytest.raises(FieldError, match="half of a character"):
+            read_state(sent, FIELDS)
 
 
 def test_a_board_that_nobody_knows_is_one_row_beside_the_answers() -> None:
     """A link with an unknown board, once or twice, shown or not: the others answer, and the link gives it back."""
-    for boards, shown in ((["h100", "zzz"], "0"), (["zzz", "h100", "zzz"], "0"), (["h100", "a: b\nc"], "1")):
+    for boards, shown in (
+        (["h100", "zzz"], "0"),
+        (["zzz", "h100", "zzz"], "0"),
+        (["h100", "a: b\nc"], "1"),
+        (["h100", " "], "0"),
+    ):
         state = read_state({"model": "gpt2", "gpu": boards, "shown": shown}, FIELDS)
         assert read_link(write_link(state), FIELDS) == state
         answer = quick(state, FIELDS, "roofline")
