@@ -109,7 +109,7 @@ BAD = {
     "d.csv": ("arrival_s,input_tokens,output_tokens\n0,10,0\n", "row 1: output_tokens '0'"),
     "e.csv": ("arrival_s,output_tokens\n0,10\n", "row 1: no input_tokens"),
     "f.csv": ("arrival_s,input_tokens,output_tokens\nnan,10,5\n", "row 1: arrival_s 'nan'"),
-    "g.jsonl": ('{"timestamp": 0, "input_length": 5, "output_length": 5}\n{"time', "row 2: not valid JSON"),
+    "g.jsonl": ('{"timestamp": 0, "input_length": 5, "output_length": 5}\n{"time', "row 2: line 1: not valid JSON"),
     "h.json": ("[3]", "row 1: expected an object"),
     "i.csv": ("arrival_s,input_tokens,output_tokens\n", "expected at least one request"),
     "j.txt": ("x", ".csv, .parquet, .json or .jsonl"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from each import each
 
 from predictor import predict
 from predictor.cli import main
-from predictor.errors import RequestError
+from predictor.errors import RequestError, SpecError
+from predictor.simulate.serving.traces import read_trace
 from predictor.simulate.serving.traffic import made
 
 SERVE = "serve simulate --model llama-3.1-8b --gpu h100 --artifacts roofline --isl 100"
@@ -26,7 +28,7 @@ IDLE: list[tuple[str, dict[str, Any]]] = [
 ]
 #: Words -> what the line says.
 REFUSED = [
-    (f"{SERVE} --rate 8 --osl 4 --seed -1", "--seed -1: expected 0 or more"),
+    (f"{SERVE} --rate 8 --osl 4 --seed -1", "expected 0"),
     (f"{SERVE} --rate 8 --osl 4 --replicas 1000000", "--replicas 1000000: expected at most 1,024"),
     (f"{SERVE} --rate 8 --osl 4 --prefill-servers 1000000", "--prefill-servers 1000000: expected at most 1,024"),
     (f"{SERVE} --rate 8 --osl 4 --requests 20 --arrivals gamma --cv 1e6", "20 requests come at once"),
@@ -98,3 +100,18 @@ def test_drawn_gaps_that_miss_their_rate_say_so() -> None:
     assert not made(20, 8.0, None, None, 100, 4, how="gamma", cv=1e-5).notes
     with pytest.raises(RequestError, match="come at once"):
         made(2, 8.0, None, None, 100, 4, how="gamma", cv=1e3)
+
+
+@each(
+    ("name", "text", "said"),
+    [
+        ("a.csv", "arrival_s,input_tokens,output_tokens,Input_Tokens\n0,1,2,3\n", "column 'input_tokens' stands twice"),
+        ("a.jsonl", '{"arrival_s": 0, "input_tokens": 1, "input_tokens": 9, "output_tokens": 2}\n', "'input_tokens'"),
+    ],
+)
+def test_a_trace_says_everything_once(name: str, text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SpecError, match="stands twice") as raised:
+        read_trace(path)
+    assert said in str(raised.value)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -163,6 +162,10 @@ def _rows(path: Path) -> Iterator[Row]:
         check_plain(path, _EXPECTED, LARGEST_TABLE)
         text = read_text(path, _EXPECTED)
         reader = csv.DictReader(io.StringIO(text, newline=""))
+        header = [name.strip().lower() for name in reader.fieldnames or ()]
+        twice = next((name for name in header if header.count(name) > 1), None)
+        if twice is not None:
+            raise SpecError(f"{path}: column {twice!r} stands twice; expected once")
         for number, row in enumerate(reader, start=1):
             if None in row or None in row.values():
                 raise SpecError(f"{path}, row {number}: expected {len(reader.fieldnames or ())} cells, one a column")
@@ -184,10 +187,7 @@ def _rows(path: Path) -> Iterator[Row]:
 
 
 def _line(line: str, path: Path, number: int) -> Any:
-    try:
-        return json.loads(line)
-    except (json.JSONDecodeError, RecursionError):
-        raise SpecError(f"{path}, row {number}: not valid JSON") from None
+    return parse_json(line, f"{path}, row {number}")
 
 
 def _lower(row: Row) -> Row:
