@@ -152,7 +152,7 @@ class Intervals:
         check_version(path, data)
         try:
             return cls.from_dict(data, manifest.get("calibrated", {}))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:  # a number where a mapping was
             raise SpecError(f"{path} is incomplete: {error}") from None
 
     @classmethod

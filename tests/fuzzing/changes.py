@@ -52,11 +52,11 @@ def changed_tree(draw: st.DrawFn, tree: Any, most: int = 3, values: st.SearchStr
         elif what == "add" and isinstance(holder, list):
             holder.insert(draw(st.integers(0, len(holder))), copy.deepcopy(value))
         elif what == "add":
-            holder[draw(st.text(min_size=1, max_size=6))] = draw(values)
+            holder[draw(st.text(min_size=1, max_size=6))] = copy.deepcopy(draw(values))
         elif what == "scale" and isinstance(value, int | float) and not isinstance(value, bool):
             holder[key] = draw(st.sampled_from((-value, value * 2, value * 1000, value + 1, value - 1, value / 3)))
         else:
-            holder[key] = draw(values)
+            holder[key] = copy.deepcopy(draw(values))
     return tree
 
 

@@ -364,3 +364,25 @@ def test_a_set_that_lacks_what_it_says_is_one_line(folder: Path, capsys: pytest.
         assert main(["predict", *WORDS, "--artifacts", str(folder)]) == 2
         said = capsys.readouterr().err
         assert said.startswith("error: ") and said.count("\n") == 1
+
+
+def test_widths_and_boards_of_another_kind_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sealed right, as by a program that is not ours: a number in place of a mapping, and boards without bandwidth."""
+
+    def judged(said: str) -> None:
+        assert main(["predict", *WORDS, "--execution", "compile", "--artifacts", str(folder)]) == 2
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1, error
+
+    name = folder / MEMBER / "intervals.json"
+    manifest = json.loads((folder / MEMBER / MANIFEST).read_text())
+    weights, whole = read_weights(folder / MEMBER, manifest), json.loads(name.read_text())
+    flat = dict.fromkeys(whole["classes"], 7)
+    deep = {key: {**each, "gpus": 7} for key, each in whole["classes"].items()}
+    for content in ({**whole, "gpus": 7}, {**whole, "classes": flat}, {**whole, "classes": deep}):
+        write_estimator(folder / MEMBER, manifest, weights, content)
+        judged("intervals.json is incomplete")
+    for share in (0.0, -1.0, float("inf")):
+        boards = np.full_like(weights["boards"], share)
+        write_estimator(folder / MEMBER, manifest, {**weights, "boards": boards}, whole)
+        judged("expected shares above 0")

@@ -51,6 +51,8 @@ _FILES = (
     "\x1b[31m",
     "",
 )
+#: Options that go to a server by design.
+_OUT = ("tracking_uri", "register")
 _TIMES = ("5us", "1ms", "0", "-1us", "1h", "x", "500ms", "20ms", "1s")
 
 
@@ -63,7 +65,9 @@ def actions(verb: str) -> tuple[argparse.Action, ...]:
         choosers = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
         parser = choosers[0].choices[word]
     return tuple(
-        each for each in parser._actions if not isinstance(each, argparse._HelpAction | argparse._VersionAction)
+        each
+        for each in parser._actions
+        if not isinstance(each, argparse._HelpAction | argparse._VersionAction) and each.dest not in _OUT
     )
 
 

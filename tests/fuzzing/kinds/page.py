@@ -10,6 +10,7 @@ import asyncio
 import json
 from functools import cache
 from typing import Any
+from unittest import mock
 
 from hypothesis import strategies as st
 
@@ -29,19 +30,20 @@ _NUMBER = st.sampled_from(("1", "2", "8", "0", "-1", "1e9", "999999999999", "x",
 
 @cache
 def served() -> Any:
-    """The application, answered in this process, without its searches (verbs that are fuzzed as `command_lines`)."""
+    """The application, whose questions are answered in this process (its own processes are out of sight here), and
+    without its searches (each is a process with a command line, fuzzed as `command_lines`); the names of its words."""
     from predictor.commands.ui import words_help
-    from predictor.ui.desk import Desk, Reply, reply
+    from predictor.ui import server
+    from predictor.ui.desk import Desk, Reply
     from predictor.ui.fields import fields_of
-    from predictor.ui.server import application
-
-    fields = fields_of(words_help())
 
     class Here(Desk):
         async def ask(self, name: str, body: bytes) -> Reply:
-            return reply(fields, {}, None, (name, body))
+            return self.work((name, body))
 
-    return application(PORT, fields, desk=Here(fields, (), None)), [field.name for field in fields]
+    fields = fields_of(words_help())
+    with mock.patch.object(server, "Desk", Here):
+        return server.application(PORT, fields, ()), [field.name for field in fields]
 
 
 def _board(draw: st.DrawFn) -> Any:
