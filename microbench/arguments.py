@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from predictor.dtypes import canonical
 from predictor.errors import RequestError
+from predictor.formats.dtypes import canonical
 
 #: Seconds of a unit, by definition.
 _UNITS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -52,6 +52,6 @@ def check_below_folder(path: Path) -> None:
 
 def frequency(text: str) -> float:
     """ "1500 MHz" -> Hz. Raises RequestError."""
-    from predictor.units import parse_quantity
+    from predictor.files.units import parse_quantity
 
     return parse_quantity(text, "frequency")

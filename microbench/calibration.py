@@ -2,8 +2,8 @@
 
 For each estimator that can be calibrated, so many rows: its shapes are cut into equally full cells over log FLOPs and
 arithmetic intensity, and of every cell the case is taken that, with the others, leaves the least open about all
-(`predictor.sampling`). Only the roofline's features are read, so neither torch nor a trained set is needed, and the
-cases are the same on every machine.
+(`predictor.data.sampling`). Only the roofline's features are read, so neither torch nor a trained set is needed, and
+the cases are the same on every machine.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 from microbench.capability import Target, refusal
 from microbench.case import Case
 from microbench.storage import write_output
+from predictor.data.sampling import cells, spread_out
 from predictor.errors import RequestError, SpecError, TilecastError
-from predictor.files import read_json
+from predictor.files.read import read_json
 from predictor.ops import Attention, Gemm
-from predictor.sampling import cells, spread_out
 
 FORMAT = "microbench-cases"
 #: Rows of an estimator, within what `tilecast calibrate` takes of any: chosen by hand, not from data.
@@ -144,8 +144,8 @@ class Evidence:
         return f"{line} ({self.command})"
 
 
-_SERVED = "scripts/accuracy_serving.py --calibrate --sample 3000 --families gemm"
-_FP32 = "scripts/leave_one_out_fp32.py"
+_SERVED = "benchmarks/accuracy_serving.py --calibrate --sample 3000 --families gemm"
+_FP32 = "benchmarks/leave_one_out_fp32.py"
 NO_EVIDENCE = "no figure: it was not held against boards left out"
 #: By group, what rows brought. Measured by the commands named, on A100, L40S, RTX PRO 6000, H100 and B200 (bf16; one
 #: draw a framework), and on P4, P100, T4, V100 and A100-40GB (fp32; docs/accuracy-fp32.md).

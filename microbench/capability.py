@@ -11,9 +11,9 @@ from typing import Any
 
 from microbench import libraries
 from microbench.case import Case
+from predictor.data.schema import CUDA_GRAPH, SUSTAINED
 from predictor.errors import TilecastError
 from predictor.hardware.gpu import GPUSpec, load_gpu
-from predictor.measurement import CUDA_GRAPH, SUSTAINED
 
 _CPU_DTYPES = frozenset(("fp64", "fp32", "bf16", "fp16", "int8", "int32", "int64", "bool"))
 # First compute capability whose PyTorch kernels take the dtype on tensor cores. Source: CUDA Programming Guide, table

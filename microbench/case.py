@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from microbench.own_ops import KNOWN, OWN
+from predictor.data.schema import CACHE_STATES, PROTOCOLS, from_op
 from predictor.errors import SpecError, unknown_name
-from predictor.measurement import CACHE_STATES, PROTOCOLS, from_op
+from predictor.files.yaml_reader import read_yaml_file
 from predictor.ops import Op
-from predictor.yaml_reader import read_yaml_file
 
 _NAMES = {cls: name for name, cls in OWN.items()}
 

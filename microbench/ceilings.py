@@ -20,10 +20,10 @@ from microbench.case import Case, op_from
 from microbench.environment import cpu_clock_hz, cpu_vendor
 from microbench.own_ops import Ceiling
 from microbench.storage import write_atomic
+from predictor.data.schema import SUSTAINED
 from predictor.errors import TilecastError
 from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
-from predictor.measurement import SUSTAINED
-from predictor.roofline import roofline
+from predictor.ops.roofline import roofline
 
 DEVICE_FILE = "device.yaml"
 #: What is added to the fastest sample of a rate, and to a row that raised one: a later row may catch a quieter moment.

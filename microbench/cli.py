@@ -11,9 +11,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from predictor import outputs
-from predictor.arguments import Parser
 from predictor.errors import TilecastError, one_line, unknown_name
+from predictor.files import outputs
+from predictor.files.arguments import Parser
 
 #: verb -> (module that has `add_arguments(parser)` and `run(arguments) -> int`, one line of help)
 VERBS: dict[str, tuple[str, str]] = {

@@ -19,8 +19,8 @@ from microbench.progress import Progress
 from microbench.request import Request
 from microbench.store import Store
 from microbench.supervisor import Answer, Worker, WorkerError
+from predictor.data.schema import CUDA_GRAPH, SUSTAINED
 from predictor.errors import TilecastError
-from predictor.measurement import CUDA_GRAPH, SUSTAINED
 
 #: Captures of one kind that fail one after the other before the kind rests, and every how many of its cases one is
 #: tried all the same: a success ends the rest. Chosen by hand, not from data; each failure costs a worker.

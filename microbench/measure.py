@@ -21,7 +21,7 @@ from microbench.own_ops import Ceiling
 from microbench.schema import SENSOR_LIMITS
 from microbench.stopping import median_half_width
 from microbench.timing import POWER_CAP, Settings, Timer, Timing
-from predictor.measurement import SUSTAINED, SUSTAINED_FLAG
+from predictor.data.schema import SUSTAINED, SUSTAINED_FLAG
 
 
 class WrongResult(Exception):

@@ -23,7 +23,7 @@ from microbench.devices.base import TORCH_DTYPES, Device
 from microbench.launchers.base import IllegalCase, allow_tf32
 from microbench.stopping import StoppingRule, median_half_width
 from microbench.timing import POWER_CAP, Settings
-from predictor.frontends.torchvision_operators import ready
+from predictor.models.traced.torchvision_operators import ready
 
 Call = Callable[[], Any]
 #: A whole model may take longer than an operator: this many times `case_s` for a cell. Chosen by hand, not from data.

@@ -16,7 +16,7 @@ from typing import Any
 from microbench import ceilings
 from microbench.dataset import Part
 from predictor.errors import TilecastError
-from predictor.outputs import PAGE_MARK
+from predictor.files.outputs import PAGE_MARK
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 760, 260, 76, 34  # of a chart, in pixels; chosen by eye
 _MOST_POINTS = 4000  # of a chart: a page of a hundred thousand rows still opens. Chosen by hand, not from data

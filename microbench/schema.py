@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from predictor.measurement import COLUMNS, Column
+from predictor.data.schema import COLUMNS, Column
 
 #: Beside the measurement schema. `case_id` is the key of a row.
 HARNESS: tuple[Column, ...] = (

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import TilecastError
-from predictor.outputs import guarded
+from predictor.files.outputs import guarded
 
 #: Temporary files carry this mark; whoever holds the lock of a device's folder removes what an earlier run left.
 TEMPORARY = ".microbench-tmp"

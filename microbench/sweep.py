@@ -19,11 +19,11 @@ from microbench.capability import Target, refusal
 from microbench.case import Case, op_from
 from microbench.launchers import LAUNCHERS
 from microbench.own_ops import KNOWN
-from predictor.dtypes import canonical
+from predictor.data.schema import SUSTAINED
 from predictor.errors import RequestError, SpecError, unknown_name
-from predictor.measurement import SUSTAINED
+from predictor.files.yaml_reader import read_yaml_file
+from predictor.formats.dtypes import canonical
 from predictor.ops import Embedding, MoE, Op
-from predictor.yaml_reader import read_yaml_file
 
 SWEEPS = Path(__file__).parent / "sweeps"
 #: A call that is expected to take longer is left out of a sweep: hundreds of them are needed. Chosen by hand, not from

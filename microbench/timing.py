@@ -16,7 +16,7 @@ import numpy as np
 
 from microbench.devices.base import Device, Launch, State
 from microbench.stopping import StoppingRule
-from predictor.measurement import CUDA_GRAPH, SUSTAINED
+from predictor.data.schema import CUDA_GRAPH, SUSTAINED
 
 if TYPE_CHECKING:
     from microbench.case import Case

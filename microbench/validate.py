@@ -25,7 +25,7 @@ from microbench.dataset import Part, read
 from microbench.writer import Row
 from predictor.errors import SpecError, TilecastError
 from predictor.hardware.gpu import GPUSpec
-from predictor.roofline import TOLERANCE, roofline
+from predictor.ops.roofline import TOLERANCE, roofline
 
 #: Noise (half-width of the median's 95 % interval) above which a row is counted as noisy: chosen by hand, not from
 #: data.

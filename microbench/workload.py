@@ -17,9 +17,9 @@ from typing import Any
 
 from microbench.storage import FolderLock, make_folder, write_output
 from microbench.supervisor import Worker
-from predictor.dtypes import canonical
 from predictor.errors import RequestError, SpecError
-from predictor.files import inside, read_json, read_table_text
+from predictor.files.read import inside, read_json, read_table_text
+from predictor.formats.dtypes import canonical
 
 #: The ground-truth schema, in its order; the columns from `measured_forward_ms` on are what the harness adds.
 COLUMNS: tuple[str, ...] = (

@@ -23,11 +23,11 @@ import yaml
 from microbench import HARNESS_VERSION
 from microbench.schema import ALL, BY_NAME
 from microbench.storage import Journal, make_folder, read_journal, remove_temporaries, storage_error, write_atomic
-from predictor.archives import check_table
+from predictor.data.schema import SCHEMA_VERSION
 from predictor.errors import SpecError
-from predictor.files import LARGEST_TABLE, check_plain
-from predictor.measurement import SCHEMA_VERSION
-from predictor.yaml_reader import read_yaml_file
+from predictor.files.archives import check_table
+from predictor.files.read import LARGEST_TABLE, check_plain
+from predictor.files.yaml_reader import read_yaml_file
 
 MEASUREMENTS, JOURNAL, FAILURES, META = "measurements.parquet", "journal.jsonl", "failures.jsonl", "meta.yaml"
 _KEY = b"tilecast"

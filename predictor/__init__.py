@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from predictor.errors import RequestError, TilecastError
     from predictor.hardware.gpu import GPUSpec, load_gpu
     from predictor.hardware.system import SystemSpec, load_system
-    from predictor.networks import ModelConfig, load_config
-    from predictor.prediction import Prediction
+    from predictor.models.built import ModelConfig, load_config
+    from predictor.simulate.answer import Prediction
 
 _WHERE = {
     "predict": "predictor.api",
@@ -55,9 +55,9 @@ _WHERE = {
     "load_system": "predictor.hardware.system",
     "TilecastError": "predictor.errors",
     "RequestError": "predictor.errors",
-    "ModelConfig": "predictor.networks",
-    "load_config": "predictor.networks",
-    "Prediction": "predictor.prediction",
+    "ModelConfig": "predictor.models.built",
+    "load_config": "predictor.models.built",
+    "Prediction": "predictor.simulate.answer",
 }
 
 

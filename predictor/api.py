@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from predictor.collector import no_collector
 from predictor.errors import RequestError
-from predictor.estimators.artifact import load_artifacts
-from predictor.forecast import forecast, forecasts
-from predictor.networks.traced import TracedModel
-from predictor.prediction import Prediction
-from predictor.request import Request, of_words
+from predictor.files.collector import no_collector
+from predictor.forecast.forecast import forecast, forecasts
+from predictor.kernels.artifact import load_artifacts
+from predictor.models.built.traced import TracedModel
+from predictor.request.request import Request, of_words
+from predictor.simulate.answer import Prediction
 
 
 @of_words(Request)
@@ -76,6 +76,6 @@ def trace(
     house's (``--optimizer``). ``loss``: a function of the outputs; else their attribute ``loss``, else all of them.
     Raises RequestError, one line that names the module, for what cannot be traced.
     """
-    from predictor.frontends.sources import of_module  # a built model starts without it
+    from predictor.models.traced.sources import of_module  # a built model starts without it
 
     return of_module(module, inputs, name=name, optimizer=optimizer, loss=loss)

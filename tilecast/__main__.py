@@ -2,6 +2,6 @@
 
 import sys
 
-from predictor.cli import main
+from predictor.cli.main import main
 
 sys.exit(main())

@@ -28,8 +28,8 @@ from microbench.dataset import read
 from microbench.request import Request
 from microbench.storage import make_folder, write_atomic
 from microbench.supervisor import Worker
+from predictor.data.schema import CUDA_GRAPH, SUSTAINED
 from predictor.errors import RequestError, TilecastError
-from predictor.measurement import CUDA_GRAPH, SUSTAINED
 
 #: Shares of the budget of the strata and of the rehearsal of a kill; what is left is the collection's. Chosen by hand,
 #: not from data.

@@ -17,7 +17,7 @@ from microbench.environment import cpu_name
 from microbench.storage import make_folder, write_output
 from microbench.supervisor import Worker
 from predictor.errors import RequestError, TilecastError
-from predictor.outputs import marked, output_argument
+from predictor.files.outputs import marked, output_argument
 
 _SECONDS = 3.0  # of measuring where --budget does not say: chosen by hand, not from data
 

@@ -16,8 +16,8 @@ from microbench.case import Case
 from microbench.commands.collect import add_plan_arguments, check
 from microbench.progress import duration
 from predictor.errors import RequestError
+from predictor.files.outputs import CASES, output_argument
 from predictor.hardware.gpu import load_gpu
-from predictor.outputs import CASES, output_argument
 
 #: Seconds of a case beside its measuring: allocation, random data, profile, check. Measured by collections on a
 #: processor; `collect` says how long is really left.

@@ -9,7 +9,7 @@ from microbench import arguments as words
 from microbench.dataset import read
 from microbench.report import page
 from microbench.storage import make_folder, write_output
-from predictor.outputs import PAGE, output_argument, place
+from predictor.files.outputs import PAGE, output_argument, place
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

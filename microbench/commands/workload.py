@@ -13,7 +13,7 @@ from microbench import arguments as words
 from microbench.collect import visible
 from microbench.workload import KEY, SuiteRun, failures_of, read_suite
 from predictor.errors import RequestError, TilecastError
-from predictor.outputs import marked, output_argument, table
+from predictor.files.outputs import marked, output_argument, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

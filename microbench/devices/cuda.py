@@ -13,7 +13,7 @@ import torch
 from microbench import libraries, nvml
 from microbench.boards import catalogue_id
 from microbench.devices.base import Device, Launch, State
-from predictor.measurement import CUDA_GRAPH, SUSTAINED
+from predictor.data.schema import CUDA_GRAPH, SUSTAINED
 
 #: The GPU spins this many clocks (about 0.1 ms) first, so that the host has queued behind it what is timed; and longer
 #: where the host took longer for the launch before, up to 20 ms. The clocks of a second are those of a fast board.

@@ -17,7 +17,7 @@ import torch
 from microbench.case import Case
 from microbench.devices.base import TORCH_DTYPES, Device
 from microbench.launchers.base import IllegalCase, Prepared, relative_error, some_rows
-from predictor.measurement import TILE_PROBE
+from predictor.data.schema import TILE_PROBE
 from predictor.ops import Gemm
 
 _kernel: Any = None

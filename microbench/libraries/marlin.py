@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from predictor.ops import Gemm
 
 _UTILS = "model_executor.layers.quantization.utils"
-_GROUP = 128  # weights that share a scale, by definition of int4_wo in predictor.quantization
+_GROUP = 128  # weights that share a scale, by definition of int4_wo in predictor.formats.quantization
 
 
 def _int4(op: Gemm, device: Any) -> Call:

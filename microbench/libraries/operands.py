@@ -15,7 +15,7 @@ from predictor.ops import Attention, Gemm, MoE
 
 PAGE = 16  # tokens of a page. Source: vLLM's default on CUDA, config/cache.py of 0.14 to 0.24
 FP8_LARGEST, FP4_LARGEST = 448.0, 6.0  # of E4M3 and E2M1, by definition
-BLOCK = 128  # sides of what shares a scale, by definition of fp8_block in predictor.quantization
+BLOCK = 128  # sides of what shares a scale, by definition of fp8_block in predictor.formats.quantization
 
 
 def bf16(device: Any, *shape: int, scale: float = 1.0) -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""Engines, and the libraries whose kernels they run, a file each.
+"""Engines, a folder each, and the libraries whose kernels they run, a file each in `kernel_libraries`.
 
-Every module of this folder that has ``ENGINES`` or ``LIBRARIES`` is one. `engine("vllm")` gives an engine by its name,
-`library("vllm")` a library of kernels by the name that measured tables have for it; `names()` and `libraries()` list
-them, `register` adds one of your own.
+An engine's `engine.py` has ``ENGINES`` or ``LIBRARIES``; beside it stand its releases, scheduler, kernels and
+launcher. `engine("vllm")` gives an engine by its name, `library("vllm")` a library of kernels by the name that
+measured tables have for it; `names()` and `libraries()` list them, `register` adds one of your own.
 """
 
 from predictor.engines.base import (
@@ -19,7 +19,7 @@ from predictor.engines.base import (
     Engine,
 )
 from predictor.engines.library import Library
-from predictor.engines.pytorch import EAGER
+from predictor.engines.pytorch.engine import EAGER
 from predictor.engines.registry import (
     USUAL_SERVER,
     answering,

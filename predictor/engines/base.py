@@ -37,7 +37,7 @@ _CHOICES = (GREEDY, RANDOM, TOP_K, TOP_P, f"{TOP_K}+{TOP_P}")
 PENALTIES = "+penalties"
 SAMPLINGS = (*_CHOICES, *(f"{choice}{PENALTIES}" for choice in _CHOICES))
 #: What a framework call costs on the hosts there are, seconds [least, most]. Chosen by looking at launch-bound runs,
-#: as `DEFAULT_LAUNCH_OVERHEAD_S` of `predictor.workload`.
+#: as `DEFAULT_LAUNCH_OVERHEAD_S` of `predictor.request.workload`.
 CALL_RANGE_S = (4e-6, 12e-6)
 #: Passes of a model: over whole prompts (forward, train, prefill), or a decode step.
 PREFILL, DECODE = "prefill", "decode"

@@ -22,13 +22,13 @@ def divided(layers: int, parts: int) -> tuple[int, int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A plan and the run that it is of, in words of `predictor.parallelism.Parallelism`.
+    """A plan and the run that it is of, in words of `predictor.request.parallelism.Parallelism`.
 
-    ``label`` names the plan; ``schedule`` is one of `predictor.parallelism.SCHEDULES`, ``again`` what runs again in the
-    backward pass, in ``again_layers`` of the model's ``layers`` (0: in all); ``batch`` the global one;
+    ``label`` names the plan; ``schedule`` is one of `predictor.request.parallelism.SCHEDULES`, ``again`` what runs
+    again in the backward pass, in ``again_layers`` of the model's ``layers`` (0: in all); ``batch`` the global one;
     ``gpus_per_node`` those of a node; ``stage_layers``: layers of every stage, where they are not shared out evenly.
-    ``execution`` is what the forecast is of, ``optimizer`` and ``attention`` as `predictor.workload.Workload` has them;
-    ``etp`` GPUs share the width of an expert (0: the model has none).
+    ``execution`` is what the forecast is of, ``optimizer`` and ``attention`` as `predictor.request.workload.Workload`
+    has them; ``etp`` GPUs share the width of an expert (0: the model has none).
     """
 
     label: str

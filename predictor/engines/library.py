@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.engines.releases import age, as_of
+from predictor.formats.quantization import MARLIN as MARLIN_SCHEMES
 from predictor.hardware.gpu import GPUSpec
-from predictor.quantization import MARLIN as MARLIN_SCHEMES
 
 FloatArray = npt.NDArray[np.float64]
 

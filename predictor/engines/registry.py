@@ -1,4 +1,5 @@
-"""The engines and libraries of kernels that there are: those of this folder, and those that somebody registered."""
+"""The engines and libraries of kernels that there are: those of the folders here, and those that somebody
+registered."""
 
 from __future__ import annotations
 
@@ -9,31 +10,11 @@ from pathlib import Path
 
 from predictor.engines.base import Engine
 from predictor.engines.library import Library
-from predictor.engines.pytorch import EAGER, PYTORCH
+from predictor.engines.pytorch.engine import EAGER, PYTORCH
 from predictor.engines.releases import is_version
 from predictor.errors import RequestError, UnsupportedError, nearest
 from predictor.hardware.gpu import GPUSpec
 
-#: Modules of this folder that hold neither.
-_OTHERS = (
-    "base",
-    "boards",
-    "defaults",
-    "exchange",
-    "launch",
-    "launchers",
-    "library",
-    "memory",
-    "reductions",
-    "registry",
-    "releases",
-    "scheduling",
-    "serve_options",
-    "software",
-    "vintage",
-)
-#: Ends of the names of those that hold an engine's releases, schedulers and flags: read when somebody asks for one.
-_LAZY = ("_releases", "_kernels", "_scheduler", "_launcher")
 #: What serves where nobody says: chosen by hand, not from data.
 USUAL_SERVER = "vllm"
 _registered: dict[str, Engine] = {}
@@ -44,13 +25,20 @@ _libraries: dict[str, Library] = {}
 def _built_in() -> tuple[dict[str, Engine], dict[str, Library]]:
     engines: dict[str, Engine] = {}
     libraries: dict[str, Library] = {}
-    modules = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])]
+    folder = Path(__file__).parent
+    modules = {
+        name: f"{__package__}.{name}.engine" for name in _names_in(folder) if (folder / name / "engine.py").is_file()
+    }
+    modules |= {name: f"{__package__}.kernel_libraries.{name}" for name in _names_in(folder / "kernel_libraries")}
     for name in sorted(modules, key=lambda name: (name != "pytorch", name)):  # PyTorch's own first
-        if name not in _OTHERS and not name.endswith(_LAZY):
-            module = importlib.import_module(f"{__package__}.{name}")
-            engines |= {each.name: each for each in getattr(module, "ENGINES", ())}
-            libraries |= {each.name: each for each in getattr(module, "LIBRARIES", ())}
+        module = importlib.import_module(modules[name])
+        engines |= {each.name: each for each in getattr(module, "ENGINES", ())}
+        libraries |= {each.name: each for each in getattr(module, "LIBRARIES", ())}
     return engines, libraries
+
+
+def _names_in(folder: Path) -> list[str]:
+    return [module.name for module in pkgutil.iter_modules([str(folder)])]
 
 
 def names() -> tuple[str, ...]:
@@ -146,3 +134,13 @@ def _check(name: str, taken: tuple[str, ...], kind: str, runs: str) -> None:
         raise ValueError(f"{kind} called {name!r} exists")
     if runs and runs not in libraries():
         raise ValueError(f"{name!r} runs kernels of {runs!r}: expected one of {', '.join(libraries())}")
+
+
+#: Tokens to all GPUs, sums back, which needs no library of its own and is vLLM's default (config/parallel.py:152 of
+#: 0.14.1, `allgather_reducescatter`).
+ALL_GATHER = "allgather"
+
+
+def exchanges() -> tuple[str, ...]:
+    """The ways: an all_gather, or the all_to_all of a library (`Library.sends_tokens`)."""
+    return (ALL_GATHER, *(name for name in libraries() if library(name).sends_tokens))

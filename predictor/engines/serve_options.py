@@ -17,7 +17,7 @@ from types import MappingProxyType
 from predictor.engines.base import Engine
 from predictor.engines.releases import numbers
 from predictor.errors import UnsupportedError
-from predictor.yaml_reader import read_yaml_file
+from predictor.files.yaml_reader import read_yaml_file
 
 FOLDER = Path(__file__).parent / "launch_options"
 

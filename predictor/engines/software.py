@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 
 from predictor.engines.base import CALLS, Engine
-from predictor.engines.pytorch import EAGER
+from predictor.engines.pytorch.engine import EAGER
 from predictor.engines.registry import engine, names
 from predictor.engines.releases import is_nightly, is_version, numbers
 from predictor.errors import RequestError, nearest

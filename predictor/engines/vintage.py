@@ -328,9 +328,10 @@ class Training:
     long as, forward and backward, each as (calls, calls a weight). ``limits_gathers``: the host waits until the layer
     before the last one is done before it asks for the next one's weights. ``attention``: the library of fused
     attention, of `predictor.engines.attention_ages`, "" for that of the measured kernels. ``scales``: words of how fp8
-    is scaled beside "fp8" itself, which is `predictor.quantization.CURRENT` where ``scales_now`` (else from steps
-    before). ``whole_adapters``: adapters beside layers of split sequences gather them (`predictor.passes.adapters`).
-    ``captures``: of `predictor.engines.base.CAPTURES`, what it can capture in CUDA graphs.
+    is scaled beside "fp8" itself, which is `predictor.formats.quantization.CURRENT` where ``scales_now`` (else from
+    steps before). ``whole_adapters``: adapters beside layers of split sequences gather them
+    (`predictor.passes.adapters`). ``captures``: of `predictor.engines.base.CAPTURES`, what it can capture in CUDA
+    graphs.
     """
 
     source: str

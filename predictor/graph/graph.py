@@ -20,8 +20,8 @@ class Node:
     ``inputs`` and ``outputs``: the tensors it reads and makes. ``host_calls`` is the number of framework calls on the
     CPU that come with it in eager execution, views included. ``share`` is how much of the operator's work one run does:
     below 1 where several nodes are one kernel together (a ragged batch). ``part``: of which part of the model
-    (`predictor.parts`) its weight is, "" for none. ``scope``: the module of the block that it belongs to, as "attention
-    norm"; unique in the block, and the same for the nodes of its backward pass.
+    (`predictor.formats.parts`) its weight is, "" for none. ``scope``: the module of the block that it belongs to, as
+    "attention norm"; unique in the block, and the same for the nodes of its backward pass.
     """
 
     op: Op

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from predictor.dtypes import bytes_of
+from predictor.formats.dtypes import bytes_of
 from predictor.graph.graph import Graph
 from predictor.graph.samples import unit_of
 

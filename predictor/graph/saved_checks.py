@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
-from predictor.dtypes import DTYPES
+from predictor.formats.dtypes import DTYPES
 from predictor.graph.graph import Graph
 from predictor.ops import Op
 

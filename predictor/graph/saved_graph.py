@@ -18,9 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from predictor.dtypes import DTYPES
 from predictor.errors import SpecError
-from predictor.files import atomic_write, read_json
+from predictor.files.read import atomic_write, read_json
+from predictor.formats.dtypes import DTYPES
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.recording import Recording
 from predictor.graph.saved_checks import DEEPEST_VIEW, NO_NUMBERS, at, check_order, checked_op, number, text, whole

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from predictor.dtypes import bytes_of
+from predictor.formats.dtypes import bytes_of
 from predictor.ops.base import Op
 
 #: What a tensor is to the model.

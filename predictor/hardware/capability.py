@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from predictor.files import read_text
-from predictor.yaml_reader import parse_yaml
+from predictor.files.read import read_text
+from predictor.files.yaml_reader import parse_yaml
 
 CAPABILITIES = Path(__file__).parent / "compute_capabilities.yaml"
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from predictor.errors import RequestError, SpecError, UnknownNameError, nearest, printable, unknown_name
-from predictor.files import read_text
-from predictor.units import parse_quantity
-from predictor.yaml_reader import parse_yaml
+from predictor.files.read import read_text
+from predictor.files.units import parse_quantity
+from predictor.files.yaml_reader import parse_yaml
 
 Spec = TypeVar("Spec")
 

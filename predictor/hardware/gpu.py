@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from predictor.dtypes import DTYPES, canonical
 from predictor.errors import RequestError, UnsupportedError, nearest
+from predictor.formats.dtypes import DTYPES, canonical
 from predictor.hardware.capability import of_capability
 from predictor.hardware.catalogue import Catalogue, Document
 from predictor.hardware.names import boards_called

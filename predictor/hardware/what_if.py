@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from predictor.dtypes import canonical
 from predictor.errors import RequestError, TilecastError, nearest, unknown_name
+from predictor.files.units import parse_quantity
+from predictor.formats.dtypes import canonical
 from predictor.hardware.gpu import GPU_DIR, QUANTITIES, GPUSpec, load_gpu
-from predictor.units import parse_quantity
 
 #: What `vary` can change, and what changes with it.
 PARAMETERS = {

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from predictor.dtypes import bytes_of
+from predictor.formats.dtypes import bytes_of
 from predictor.ops.base import BACKWARD, FORWARD, Gradient, Kept, Op, Piece
 
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from predictor.dtypes import bytes_of
 from predictor.errors import UnsupportedError
+from predictor.formats.dtypes import bytes_of
 
 if TYPE_CHECKING:
     from predictor.graph.tensor import Tensor

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from predictor.dtypes import bytes_of
+from predictor.formats.dtypes import bytes_of
 from predictor.ops.base import EVERY, Gradient, Kept, Op, Piece, StreamingOp
 
 # fn -> (full-size inputs, FLOP per element). The output is one full-size tensor. FLOP of a transcendental function are

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from predictor.dtypes import bytes_of
+from predictor.formats.dtypes import bytes_of
+from predictor.formats.quantization import activation_bytes, weight_bytes
 from predictor.ops.base import Gradient, Op, Piece
-from predictor.quantization import activation_bytes, weight_bytes
 
 if TYPE_CHECKING:
     from predictor.ops.quantize import Quantize
@@ -26,8 +26,9 @@ class Gemm(Op):
     ``kind`` is "linear" (B is a weight), "bmm" (both are activations) or "grouped" (expert GEMMs: ``batch`` groups of m
     rows each). ``layout`` names how A and B lie in memory as BLAS does: "tn" for a PyTorch linear layer forward
     (row-major weight of shape (n, k)), "nn" for a plain matmul, "nt" for a weight gradient. ``quant`` names a
-    quantization scheme (`predictor.quantization`) where the dtype, in which the product computes, does not say it all.
-    ``quantized``: A comes in its narrow format from another node of the graph, so that no kernel of this call makes it.
+    quantization scheme (`predictor.formats.quantization`) where the dtype, in which the product computes, does not say
+    it all. ``quantized``: A comes in its narrow format from another node of the graph, so that no kernel of this call
+    makes it.
     """
 
     m: int

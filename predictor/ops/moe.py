@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from predictor.dtypes import bytes_of
+from predictor.formats.dtypes import bytes_of
+from predictor.formats.quantization import weight_bytes
 from predictor.ops.base import EVERY, Gradient, Kept, Op, Piece, StreamingOp
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import Gemm, output_dtype
 from predictor.ops.ordering import Index
 from predictor.ops.routing import BALANCED, RANDOM, SHARES, drawn, experts_touched, inclusion, within_capacity
-from predictor.quantization import weight_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class MoE(Op):
     ``experts`` and ``top_k`` are the model's; ``ep`` GPUs share the experts, ``tp`` GPUs share the width
     ``intermediate`` of each. ``gated`` experts have three matrices (gate, up, down), others two. ``distribution`` says
     how tokens fall on experts (`predictor.ops.routing`: "random", "zipf:1", "balanced", "power_law_1.01", ...).
-    ``quant`` names the experts' quantization scheme (`predictor.quantization`) where the dtype does not say it all.
-    ``dispatched``: an exchange brought this GPU the tokens that pick its experts, and no others; else every GPU of the
-    group has all tokens, and its kernels pass over the rows of the others' experts. ``folds``: its rows are of a part
-    of the sequences, where these are split.
+    ``quant`` names the experts' quantization scheme (`predictor.formats.quantization`) where the dtype does not say it
+    all. ``dispatched``: an exchange brought this GPU the tokens that pick its experts, and no others; else every GPU
+    of the group has all tokens, and its kernels pass over the rows of the others' experts. ``folds``: its rows are of
+    a part of the sequences, where these are split.
     """
 
     tokens: int

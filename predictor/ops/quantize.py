@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from predictor.dtypes import bytes_of
+from predictor.formats.dtypes import bytes_of
 from predictor.ops.base import Piece, StreamingOp
 
 SCALE_BYTES = 4  # by definition of fp32, in which scales are

@@ -60,7 +60,7 @@ OPERATORS: dict[str, type[Op]] = {
 def register(name: str, cls: type[Op]) -> None:
     """Adds an operator from outside the package, under the name of it in the measurement schema's ``op`` column.
 
-    Rows hold the fields that are columns of the schema (`predictor.measurement.COLUMNS`), no others. ValueError where
+    Rows hold the fields that are columns of the schema (`predictor.data.schema.COLUMNS`), no others. ValueError where
     the name or the class is taken.
     """
     if name in OPERATORS or cls in OPERATORS.values():

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from predictor.dtypes import bytes_of
+from predictor.formats.dtypes import bytes_of
 from predictor.ops.attention import attended_pairs
 from predictor.ops.base import BACKWARD, FORWARD, Gradient, Op, Piece
 from predictor.ops.elementwise import Elementwise, PlainElementwise

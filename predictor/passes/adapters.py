@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from predictor.dtypes import bytes_of
+from predictor.formats.dtypes import bytes_of
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.ops.base import BACKWARD, FORWARD
@@ -24,7 +24,7 @@ from predictor.ops.gemm import Gemm
 from predictor.passes.freeze import is_trained
 
 if TYPE_CHECKING:
-    from predictor.hardware.mesh import Mesh
+    from predictor.passes.mesh import Mesh
 
 
 def on_whole_sequences(graph: Graph, mesh: Mesh, rows: int, in_pieces: bool) -> Graph:

@@ -5,7 +5,7 @@ ring        keys and values go round (Liu et al., arXiv:2310.01889): a rank atte
             once more, with their gradients. Causal sequences are dealt out from both ends (zigzag, as Transformer
             Engine and Llama 3 do), so that every rank has as much to do: each step but the first is half of a full one.
 all_to_all  heads are exchanged for positions before attention, and back after it (Ulysses, arXiv:2309.14509); attention
-            that is not fused is built so (`predictor.networks.attention`), and `linked` here
+            that is not fused is built so (`predictor.models.built.attention`), and `linked` here
 
 A ring of unfused attention is refused: it would have to give a log-sum-exp beside its result, and no framework has it.
 Megatron Core asserts context_parallel_size 1 in its own attention (core/transformer/dot_product_attention.py),
@@ -22,11 +22,11 @@ from dataclasses import replace
 from predictor.errors import RequestError, UnsupportedError
 from predictor.graph.graph import Graph, Node
 from predictor.graph.tensor import Tensor
-from predictor.hardware.mesh import Mesh
-from predictor.networks import ModelConfig
+from predictor.models.built import ModelConfig
 from predictor.ops.attention import Attention
 from predictor.ops.collective import Collective, over
 from predictor.ops.elementwise import Elementwise
+from predictor.passes.mesh import Mesh
 
 
 def check_context(config: ModelConfig, seq_len: int, cp: int, tp: int, comm: str, attention: str) -> None:

@@ -19,19 +19,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from predictor import engines
-from predictor.dtypes import bytes_of
-from predictor.engines.exchange import ALL_GATHER
+from predictor.engines.registry import ALL_GATHER
 from predictor.errors import RequestError, UnsupportedError
+from predictor.formats.dtypes import bytes_of
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import Tensor
-from predictor.hardware.mesh import Mesh
 from predictor.ops.collective import over
 from predictor.ops.exchange import DIRECT, FORWARDED, exchange
 from predictor.ops.moe import MoE
+from predictor.passes.mesh import Mesh
 
 if TYPE_CHECKING:
-    from predictor.networks import ModelConfig
+    from predictor.models.built import ModelConfig
     from predictor.ops.collective import Collective
+
 
 #: Bytes of a routing choice that goes with a token: a weight and an index in 32 bit each, by definition.
 _CHOICE_BYTES = 8
@@ -193,3 +194,44 @@ def _shared(node: Node, op: MoE, mesh: Mesh, ep: int, folds: bool) -> list[Node]
         replace(node, op=own, inputs=(arrived, chosen, *local), outputs=(made, *node.outputs[1:])),
         Node(sent, "combine all_to_all", (made,), (y,), part=node.part, scope=f"{scope} combine"),
     ]
+
+
+#: What the kernels are called behind the name of the layer.
+_NAMES = ("permute", "up", "activation", "down", "unpermute")
+
+
+def experts_apart(graph: Graph) -> Graph:
+    """A joint ``graph`` with the kernels of its experts; the very same one where it has none.
+
+    The backward pass is `MoE.backward`'s already. What a node kept for it, each kernel writes as its result.
+    """
+    blocks = tuple(
+        replace(block, nodes=tuple(new for node in block.nodes for new in _apart(node, node.op)))
+        if any(isinstance(node.op, MoE) for node in block.nodes)
+        else block
+        for block in graph.blocks
+    )
+    if all(new is old for new, old in zip(blocks, graph.blocks, strict=True)):
+        return graph
+    return replace(graph, blocks=blocks)
+
+
+def _apart(node: Node, op: object) -> tuple[Node, ...]:
+    if not isinstance(op, MoE):
+        return (node,)
+    inputs, result = node.inputs, node.outputs[0]
+    x, *rest = inputs
+    up, down = rest[1:2], rest[2:3]
+    others = (*rest[:1], *rest[3:])
+    kept = node.outputs[1:] or tuple(
+        Tensor(f"{node.name} {made.name}", made.axes, made.shape, made.dtype) for made in op.kept()
+    )
+    gathered, widened, *activated, summed = kept
+    reads = ((x, *others), (gathered, *up), (widened,), (activated[-1], *down), (summed, *others))
+    makes = ((gathered,), (widened,), tuple(activated), (summed,), (result,))
+    kernels = op.apart()
+    calls = (max(1, node.host_calls - len(kernels) + 1), 1, 1, 1, 1)
+    return tuple(
+        replace(node, op=kernel, name=f"{node.name} {name}", inputs=read, outputs=made, host_calls=many)
+        for kernel, name, read, made, many in zip(kernels, _NAMES, reads, makes, calls, strict=True)
+    )

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import GRADIENT, WEIGHT, Tensor
-from predictor.networks.writer import ADAPTER
+from predictor.models.built.writer import ADAPTER
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import Gemm
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from predictor.dtypes import bytes_of
 from predictor.engines.vintage import Training
+from predictor.formats.dtypes import bytes_of
 from predictor.graph.graph import Block, Node
 from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor
 from predictor.ops.base import BACKWARD, COMPUTE, EVERY, Gradient, Op

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from predictor.formats.quantization import STATIC
 from predictor.graph.graph import Node
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.ops.base import FORWARD
@@ -12,7 +13,6 @@ from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import Gemm
 from predictor.ops.quantize import Quantize
 from predictor.passes.fuse_edges import Fusion
-from predictor.quantization import STATIC
 
 
 def quantizes(node: Node) -> bool:

@@ -3,7 +3,7 @@
 What Inductor does, of it what decides the number of kernels (torch/_inductor/scheduler.py, lowering.py):
 
 - Products, convolutions and fused attention are calls of libraries; nothing is fused into them. Attention that is
-  written out is fused first (`predictor.passes.fuse_scores`).
+  written out is fused first (`predictor.passes.fuse_attention`).
 - All else is a loop over an iteration space: the elements of the result, or of what a reduction reads. Loops over one
   space fuse where one reads what another makes, and where two read the same, unless something between them needs the
   first and is needed by the second. What works on a reduction's results alone (rows) fuses with it.
@@ -27,9 +27,9 @@ from predictor.ops.embedding import CrossEntropy, Embedding
 from predictor.ops.norm import Norm, Softmax
 from predictor.ops.ordering import Index
 from predictor.ops.resample import Interpolate, Pool
+from predictor.passes.fuse_attention import with_attention
 from predictor.passes.fuse_edges import Fusion
 from predictor.passes.fuse_products import quantizes, without_quantizing
-from predictor.passes.fuse_scores import with_attention
 from predictor.passes.serve_recorded import as_served, with_static_cache
 
 #: Kernels that are loops, and those among them that reduce rows. Source: torch/_inductor/lowering.py (what is lowered

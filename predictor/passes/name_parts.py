@@ -1,4 +1,5 @@
-"""Which part of the model (`predictor.parts`) the products of a recorded graph are of, read off the paths of modules.
+"""Which part of the model (`predictor.formats.parts`) the products of a recorded graph are of, read off the paths of
+modules.
 
 A builder says of each product which part its weight is of; a recording has the path of its module alone. Products of
 numbered modules (a layer of a list) are of the layers, others of the head or of what is ahead of the layers, which

@@ -23,7 +23,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from predictor.dtypes import bytes_of
+from predictor.formats.dtypes import bytes_of
+from predictor.formats.quantization import CURRENT, ROWS, activation_bytes
 from predictor.graph.graph import Graph, Node
 from predictor.graph.tensor import GRADIENT
 from predictor.ops.base import BACKWARD, FORWARD
@@ -32,13 +33,12 @@ from predictor.ops.elementwise import Elementwise, Reduce
 from predictor.ops.gemm import Gemm
 from predictor.ops.norm import Norm
 from predictor.passes.freeze import is_trained
-from predictor.quantization import CURRENT, ROWS, activation_bytes
 
 
 class Recipe(NamedTuple):
     """How operands come into few bits. ``amax``: how often a tensor is read before its cast, for its scale;
     ``norm_writes``: of both directions, those that a norm writes itself; ``together``: one kernel writes both, else
-    each has one; ``quant``: the scheme of the products (`predictor.quantization`)."""
+    each has one; ``quant``: the scheme of the products (`predictor.formats.quantization`)."""
 
     amax: int = 0
     norm_writes: int = 0

@@ -18,11 +18,10 @@ from predictor.errors import RequestError
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.saved import Saved, saved_tensors
 from predictor.hardware.gpu import GPUSpec
-from predictor.networks import ModelConfig
+from predictor.models.built import ModelConfig
 from predictor.ops.base import BACKWARD, FORWARD
 from predictor.ops.host_copy import HostCopy
 from predictor.passes.recompute import is_layer
-from predictor.workload import Workload
 
 #: Of the PCIe link's rate, what copies reach: 55.1 of 63 GB/s, device to host, PCIe 5 x16. Source: nvbandwidth on an
 #: H100's host, a test fixture of a public benchmark parser.
@@ -31,9 +30,8 @@ REACHED = 55.1 / 63.0
 _LEAST = 256 * 1024
 
 
-def check_offload(config: ModelConfig, work: Workload, gpu: GPUSpec) -> None:
-    """One line where so many layers cannot be offloaded."""
-    layers = work.offload_layers
+def check_offload(config: ModelConfig, layers: int, gpu: GPUSpec) -> None:
+    """RequestError, one line, where so many ``layers`` cannot be offloaded."""
     if layers >= config.layers:
         raise RequestError(
             f"--offload-layers {layers}: {config.name} has {config.layers} layers, of which one stays; expected at most"

@@ -8,16 +8,82 @@ others have one each (as Llama 3's pipelines, arXiv:2407.21783, section 3.3.2, a
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 from predictor.engines.launch import divided
-from predictor.errors import RequestError
-from predictor.graph.graph import Block, Graph
-from predictor.networks import ModelConfig
+from predictor.errors import RequestError, UnsupportedError
+from predictor.formats.dtypes import bytes_of
+from predictor.graph.graph import Block, Graph, Node
+from predictor.graph.tensor import Tensor
+from predictor.models.built import ModelConfig
+from predictor.ops.base import Op
+from predictor.ops.collective import over
 from predictor.passes.offload import mixed
 from predictor.passes.recompute import is_layer
-from predictor.passes.two_stacks import between, embedded, stacks_of
+
+if TYPE_CHECKING:
+    from predictor.models.built import ModelConfig
+    from predictor.passes.mesh import Mesh
+
+
+def stacks_of(config: ModelConfig, vpp: int) -> tuple[tuple[int, ...], ...]:
+    """The numbers of the layers that each block of layers stands for, the encoder's first; none of a single stack."""
+    if not config.is_encoder_decoder:
+        return ()
+    if vpp > 1:
+        raise UnsupportedError(
+            f"--vpp {vpp}: pipelines of an encoder-decoder ({config.name}) have one chunk a stage; expected --vpp 1"
+        )
+    ahead = config.encoder_layers
+    encoder = tuple(numbers for _, _, numbers in config.layers_alike(encoder=True))
+    return encoder + tuple(tuple(ahead + n for n in numbers) for _, _, numbers in config.layers_alike())
+
+
+def messages_of(config: ModelConfig, ends: tuple[int, ...]) -> tuple[int, ...]:
+    """How many tensors every stage of a pipeline sends the next, whose layers end at ``ends``."""
+    return tuple(2 if config.is_encoder_decoder and end > config.encoder_layers else 1 for end in ends)
+
+
+def tables_of(config: ModelConfig, ends: tuple[int, ...]) -> set[int]:
+    """Parts of a pipeline that have a copy of the token embedding: the first, the decoder's first, and the last where
+    the head reads it."""
+    starts, ahead = (0, *ends[:-1]), config.encoder_layers
+    decodes = (s for s, (a, b) in enumerate(zip(starts, ends, strict=True)) if ahead and a <= ahead < b)
+    return {0, *decodes, *((len(ends) - 1,) if config.tie_embeddings else ())}
+
+
+def between(graph: Graph, layers: list[int]) -> range:
+    """The places of the blocks between the two stacks, whose blocks of layers are at ``layers``."""
+    last = next(a for a, b in pairwise(layers) if b != a + 1)
+    return range(last + 1, layers[layers.index(last) + 1])
+
+
+def embedded(graph: Graph, opens: bool, decodes: bool) -> Graph:
+    """``graph`` with the embeddings of a stage: of the encoder's tokens (``opens``), of the decoder's (``decodes``).
+
+    Both are the same operators on as many tokens each, one after the other: each stage has one of every pair.
+    """
+    if opens == decodes:
+        return graph
+    blocks = [
+        replace(block, nodes=_one_of_each_pair(block, 0 if opens else 1)) if 0 in (b, block.backward_of) else block
+        for b, block in enumerate(graph.blocks)
+    ]
+    return replace(graph, blocks=tuple(blocks))
+
+
+def _one_of_each_pair(block: Block, which: int) -> tuple[Node, ...]:
+    seen: Counter[tuple[str, Op]] = Counter()
+    kept = []
+    for node in block.nodes:
+        if seen[node.name, node.op] % 2 == which:
+            kept.append(node)
+        seen[node.name, node.op] += 1
+    return tuple(kept)
 
 
 class Chunk(NamedTuple):
@@ -153,3 +219,76 @@ def _again(graph: Graph, runs: list[int], chunk: Chunk) -> dict[int, int]:
         found[b] = min(runs[b], -(-left * runs[b] // whole)) if whole else 0
         left, whole = left - found[b], whole - runs[b]
     return found
+
+
+class Staged(NamedTuple):
+    """A graph cut into stages: ``ends``, how many of its blocks the stages up to each have."""
+
+    graph: Graph
+    ends: tuple[int, ...]
+
+
+def layers_of(stage: int, layers: int, pp: int) -> tuple[int, int]:
+    """The layers [from, to) of a stage.
+
+    >>> [layers_of(stage, 62, 4) for stage in range(4)]
+    [(0, 16), (16, 32), (32, 47), (47, 62)]
+    """
+    each, more = divmod(layers, pp)
+    first = stage * each + min(stage, more)
+    return first, first + each + (stage < more)
+
+
+def check_stages(config: ModelConfig, pp: int) -> None:
+    """RequestError where a stage would have no layer, UnsupportedError for a model of two stacks."""
+    if pp > 1 and config.is_encoder_decoder:
+        raise UnsupportedError(f"--pp {pp}: not built for an encoder-decoder ({config.name}); expected 1")
+    if pp > config.layers:
+        raise RequestError(f"--pp {pp}: {config.name} has {config.layers} layers; expected at most {config.layers}")
+
+
+def staged(graph: Graph, mesh: Mesh, layers: int, tokens: int, hidden: int, dtype: str) -> Staged:
+    """``graph`` of a model with ``layers`` as ``pp`` stages run it; ``tokens`` of a micro-batch, ``hidden`` wide."""
+    pp = mesh.degree("pp")
+    if pp == 1:
+        return Staged(graph, (len(graph.blocks),))
+    numbered = [i for i, block in enumerate(graph.blocks) if block.layers]
+    blocks: list[Block] = []
+    ends = []
+    for stage in range(pp):
+        first, last = layers_of(stage, layers, pp)
+        if stage:
+            blocks.append(_sent(mesh, stage, tokens * hidden, dtype))
+        else:
+            blocks += graph.blocks[: numbered[0]]
+        blocks += _part(graph.blocks[numbered[0] : numbered[-1] + 1], first, last)
+        if stage == pp - 1:
+            blocks += graph.blocks[numbered[-1] + 1 :]
+        ends.append(len(blocks))
+    return Staged(replace(graph, blocks=tuple(blocks)), tuple(ends))
+
+
+def _part(blocks: tuple[Block, ...], first: int, last: int) -> Iterator[Block]:
+    """What of the blocks between the first and the last layer the layers [first, last) are; those without a number go
+    with the first stage."""
+    for block in blocks:
+        if not block.layers:
+            if not first:
+                yield block
+            continue
+        own = tuple(layer for layer in block.layers if first <= layer < last)
+        if len(own) == len(block.layers):
+            yield block
+        elif own:
+            yield replace(block, repeat=len(own), layers=own)
+
+
+def _sent(mesh: Mesh, stage: int, elements: int, dtype: str) -> Block:
+    """Hidden states on their way to a stage: each of the tp GPUs sends to its like."""
+    stride, per_node = mesh.stride("pp"), mesh.system.gpus_per_node
+    near = (stage * stride - 1) // per_node == (stage * stride) // per_node
+    op = over(mesh.system, "send_recv", dtype, round(elements * bytes_of(dtype)), 2, 2 if near else 1)
+    axes, shape = ("tokens",), (elements,)
+    ends = (Tensor(f"stage {stage} {what}", axes, shape, dtype) for what in ("sent", "received"))
+    sent, received = ends
+    return Block(f"to stage {stage}", (Node(op, "stage send_recv", (sent,), (received,)),))

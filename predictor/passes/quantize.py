@@ -13,7 +13,9 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
-from predictor.dtypes import bytes_of
+from predictor.formats.dtypes import bytes_of
+from predictor.formats.parts import Format, Formats
+from predictor.formats.quantization import weight_bytes
 from predictor.graph.graph import Block, Graph, Node, renewed
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.ops.attention import Attention
@@ -22,8 +24,6 @@ from predictor.ops.elementwise import Elementwise
 from predictor.ops.embedding import Embedding
 from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE
-from predictor.parts import Format, Formats
-from predictor.quantization import weight_bytes
 
 #: Operators that a format can be set for.
 _PRODUCTS = Gemm, MoE, Attention

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from predictor.dtypes import bytes_of
 from predictor.engines import GREEDY, PENALTIES, Engine
 from predictor.engines.vintage import PENALTY_BYTES, SORTED_BYTES
+from predictor.formats.dtypes import bytes_of
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import Tensor
 from predictor.ops.base import Op

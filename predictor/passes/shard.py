@@ -25,10 +25,10 @@ from types import MappingProxyType
 from predictor.errors import RequestError
 from predictor.graph.graph import Block, Graph, Node
 from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor, View
-from predictor.hardware.mesh import Mesh
 from predictor.ops.base import BACKWARD, FORWARD, Piece
 from predictor.ops.elementwise import Elementwise
 from predictor.passes.layout import Cut, Layout, Rules, layout_of
+from predictor.passes.mesh import Mesh
 
 #: Axes along which results of different ranks may stay apart: each has samples of its own.
 SAMPLES = ("batch", "sequence", "tokens")

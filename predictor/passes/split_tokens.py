@@ -18,7 +18,6 @@ from dataclasses import replace
 from predictor.errors import RequestError, UnsupportedError
 from predictor.graph.graph import Graph, Node
 from predictor.graph.tensor import Tensor
-from predictor.hardware.mesh import Mesh
 from predictor.ops.attention import Attention
 from predictor.ops.base import Op
 from predictor.ops.collective import over
@@ -26,6 +25,7 @@ from predictor.ops.convolution import Convolution
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import Gemm
 from predictor.ops.norm import Softmax
+from predictor.passes.mesh import Mesh
 
 #: Copies that an exchange needs: heads of a rank are brought side by side before it, positions after it. Source: xDiT
 #: 0.4.5, xfuser/model_executor/layers/usp.py.

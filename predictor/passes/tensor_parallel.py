@@ -21,8 +21,8 @@ from predictor.ops.collective import Collective
 
 if TYPE_CHECKING:
     from predictor.graph import Graph
-    from predictor.hardware.mesh import Mesh
-    from predictor.networks import ModelConfig
+    from predictor.models.built import ModelConfig
+    from predictor.passes.mesh import Mesh
 
 #: Logical axis -> axis of the mesh.
 TENSOR = {"heads": "tp", "kv_heads": "tp", "mlp": "tp", "vocab": "tp", "expert_mlp": "tp", "state_heads": "tp"}
@@ -56,7 +56,7 @@ def _undivided(config: ModelConfig, tp: int, spread: bool) -> list[str]:
 
 
 def joined(graph: Graph, mesh: Mesh) -> Graph:
-    """``graph``, recorded on one rank of ``mesh`` (`predictor.frontends.tensor_plan`), with the links that its
+    """``graph``, recorded on one rank of ``mesh`` (`predictor.models.traced.tensor_plan`), with the links that its
     collectives have along "tp"."""
     blocks = tuple(
         replace(block, nodes=tuple(

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from predictor.formats.quantization import weight_bytes
 from predictor.graph.graph import Graph, Node
 from predictor.graph.tensor import WEIGHT, Tensor
 from predictor.ops.elementwise import Elementwise
 from predictor.ops.gemm import Gemm
-from predictor.quantization import weight_bytes
 
 _NAME = "dequantize"
 #: Framework calls of it: scales of the scales, their offset, the weight itself. Source: bitsandbytes 0.50.2

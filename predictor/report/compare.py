@@ -11,11 +11,10 @@ from typing import Any
 
 from rich.console import Console
 
-from predictor import outputs
 from predictor.errors import RequestError, TilecastError
-from predictor.estimators.interval import LEVEL
+from predictor.files import outputs
 from predictor.graph.samples import TOKENS
-from predictor.prediction import SCHEMA_VERSION, Prediction
+from predictor.kernels.interval import LEVEL
 from predictor.report.formats import (
     dtype_words,
     execution_words,
@@ -29,6 +28,7 @@ from predictor.report.formats import (
 )
 from predictor.report.json_report import to_dict
 from predictor.report.table import Column, print_table, say
+from predictor.simulate.answer import SCHEMA_VERSION, Prediction
 
 #: File endings that a picture may have.
 PICTURES = (".svg", ".png", ".pdf")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from predictor.estimators.base import ESTIMATOR, ROOFLINE
-from predictor.forecast import Forecast
+from predictor.forecast.forecast import Forecast
+from predictor.kernels.base import ESTIMATOR, ROOFLINE
 from predictor.ops.base import Op
-from predictor.roofline import bound_name, peak_for
+from predictor.ops.roofline import bound_name, peak_for
 from predictor.simulate.breakdown import shape_text
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from predictor.estimators.explanation import Term
-from predictor.prediction import Explained
+from predictor.kernels.explanation import Term
 from predictor.report.formats import quantity, seconds, share, significant
+from predictor.simulate.answer import Explained
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -3,8 +3,8 @@ at all."""
 
 from __future__ import annotations
 
-from predictor import outputs
-from predictor.forecast import Forecast
+from predictor.files import outputs
+from predictor.forecast.forecast import Forecast
 
 
 def check_paths(html: str | None, trace: str | None) -> None:

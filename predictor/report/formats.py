@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from predictor.engines.memory import BASES
 from predictor.engines.releases import is_version
+from predictor.request.workload import CHECKPOINT, Workload
 from predictor.simulate.memory import Memory
-from predictor.workload import CHECKPOINT, Workload
 
 
 def seconds(value: float) -> str:

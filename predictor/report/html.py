@@ -11,10 +11,10 @@ from pathlib import Path
 
 from predictor import __version__
 from predictor.engines import GREEDY
-from predictor.engines.exchange import ALL_GATHER
-from predictor.forecast import Forecast
-from predictor.outputs import PAGE_MARK
-from predictor.prediction import Prediction
+from predictor.engines.registry import ALL_GATHER
+from predictor.files.outputs import PAGE_MARK
+from predictor.forecast.forecast import Forecast
+from predictor.forecast.sensitivity import sensitivities
 from predictor.report.detail import layers, points
 from predictor.report.explain import explain_section
 from predictor.report.formats import dtype_words, kv_words, overhead, release_of, seconds
@@ -30,10 +30,10 @@ from predictor.report.html_sections import (
     memory_section,
 )
 from predictor.report.html_timeline import timeline_section
-from predictor.run import Run
-from predictor.sensitivity import sensitivities
-from predictor.words import flag
-from predictor.workload import CACHED, CHECKPOINT, Workload
+from predictor.request.run import Run
+from predictor.request.words import flag
+from predictor.request.workload import CACHED, CHECKPOINT, Workload
+from predictor.simulate.answer import Prediction
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: What a browser may load for the page: its own style and script, and nothing from anywhere.

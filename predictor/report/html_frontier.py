@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from predictor.outputs import GENERATOR
+from predictor.files.outputs import GENERATOR
 from predictor.report.formats import significant
 from predictor.report.html_elements import Html, figure, join, legend_of, swatch, tag
 from predictor.report.html_roofline import NARROW, WIDE, Size
 from predictor.report.html_scatter import Point, scatter
-from predictor.serving_plans.answer import Answer
-from predictor.serving_plans.search import ServingPlan
+from predictor.search.serving.answer import Answer
+from predictor.search.serving.search import ServingPlan
 
 
 def frontier_figure(answer: Answer) -> Html:

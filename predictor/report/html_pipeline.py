@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from predictor.forecast import Forecast
+from predictor.forecast.forecast import Forecast
 from predictor.report.formats import seconds, significant
 from predictor.report.html_elements import Html, figure, folded, mark, section, swatch, table, tag, ticks
 from predictor.report.html_roofline import Size
 from predictor.simulate.orders import Order
 from predictor.simulate.pipeline import timeline
-from predictor.simulate.step import Laid, laid_out
+from predictor.simulate.step_time import Laid, laid_out
 
 #: Stages, and passes of a stage, that are drawn one by one. Numbers and pixels of this picture were chosen by looking
 #: at pages.

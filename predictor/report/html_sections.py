@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from predictor.estimators.interval import LEVEL
+from predictor.forecast.sensitivity import Change
 from predictor.hardware.gpu import GPUSpec
-from predictor.precision import computes_in
-from predictor.prediction import Prediction
+from predictor.kernels.interval import LEVEL
 from predictor.report.detail import Layer
 from predictor.report.formats import count, gib, gib_of, may_use, quantity, seconds, share, span
 from predictor.report.html_elements import COLOURS, Html, figure, join, legend_of, section, swatch, table, tag
 from predictor.report.throughput import hardware_use, throughput
-from predictor.sensitivity import Change
+from predictor.request.numbers import computes_in
+from predictor.simulate.answer import Prediction
 
 #: Blocks drawn as bars: those that take longest. The table has them all. Both were chosen by looking at pages.
 MOST_LAYERS = 24

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from predictor.prediction import Prediction
 from predictor.report.formats import seconds, share, span
 from predictor.report.html_elements import COLOURS, Html, figure, mark, section, tag, ticks
 from predictor.report.html_roofline import Size
+from predictor.simulate.answer import Prediction
 
 #: Bars of a waterfall; what takes less is one bar. Numbers and pixels here were chosen by looking at pages.
 MOST_BARS = 12

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from predictor.estimators.interval import LEVEL
-from predictor.prediction import SCHEMA_VERSION, ClassTime, NodeTime, Prediction
+from predictor.kernels.interval import LEVEL
 from predictor.report.formats import release_of
+from predictor.request.workload import CACHED, Workload
+from predictor.simulate.answer import SCHEMA_VERSION, ClassTime, NodeTime, Prediction
 from predictor.simulate.memory import Memory
-from predictor.workload import CACHED, Workload
 
 _GIB = 2.0**30  # bytes of a GiB, by definition (IEC 80000-13)
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from rich.console import Console
 
-from predictor import outputs
 from predictor.errors import RequestError, TilecastError
-from predictor.planning.enough import Enough, least
-from predictor.planning.priced import Priced
-from predictor.planning.search import Found, frontier, neighbours
+from predictor.files import outputs
 from predictor.report.formats import seconds
 from predictor.report.table import Column, print_table, say
+from predictor.search.training.enough import Enough, least
+from predictor.search.training.priced import Priced
+from predictor.search.training.search import Found, frontier, neighbours
 
 #: Endings of a picture, and of a table of all plans.
 PICTURES, TABLES = (".svg", ".png", ".pdf"), (".parquet", ".csv")

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from predictor.estimators.interval import LEVEL
+from predictor.kernels.interval import LEVEL
+from predictor.ops.roofline import FloatArray
 from predictor.report.formats import release_of
 from predictor.report.table import Column, print_table, say
-from predictor.roofline import FloatArray
+from predictor.serving.deployment import Deployment
+from predictor.serving.goals import Goals, Range
+from predictor.serving.simulator import Served
 from predictor.simulate.breakdown import context_notes
-from predictor.simulate.serving.deployment import Deployment
-from predictor.simulate.serving.goals import Goals, Range
-from predictor.simulate.serving.simulator import Served
 
 #: Of the JSON object; a field that is removed or changes its meaning raises it.
 SCHEMA_VERSION = 1

@@ -7,10 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from predictor import __version__, outputs
+from predictor import __version__
+from predictor.files import outputs
 from predictor.report.html import document
 from predictor.report.html_elements import Html, figure, section, table, tag
-from predictor.simulate.serving.simulator import Served
+from predictor.serving.simulator import Served
 
 #: Size of a picture in its own units: chosen by hand, not from data.
 WIDTH, HEIGHT = 720.0, 150.0

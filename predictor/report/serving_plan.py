@@ -8,17 +8,17 @@ from typing import Any
 
 from rich.console import Console
 
-from predictor.estimators.interval import LEVEL
-from predictor.prediction import SCHEMA_VERSION
+from predictor.kernels.interval import LEVEL
 from predictor.report.formats import gib_of, share, significant
 from predictor.report.html import document
 from predictor.report.html_elements import Html, section, table, tag
 from predictor.report.html_frontier import frontier_figure
 from predictor.report.table import Column, print_table, say
-from predictor.run import Run
-from predictor.serving_plans.answer import Answer, Asked, Entry, best_of_each, cost_per_million, margins
-from predictor.serving_plans.enough import Missed, NothingMeets, shown
-from predictor.serving_plans.search import ServingPlan, Sla
+from predictor.request.run import Run
+from predictor.search.serving.answer import Answer, Asked, Entry, best_of_each, cost_per_million, margins
+from predictor.search.serving.enough import Missed, NothingMeets, shown
+from predictor.search.serving.search import ServingPlan, Sla
+from predictor.simulate.answer import SCHEMA_VERSION
 
 _KIND = {True: "together", False: "disaggregated"}
 

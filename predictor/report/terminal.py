@@ -6,10 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from predictor.engines import CALLS
-from predictor.estimators.interval import LEVEL
-from predictor.parallelism import NO_SHARD
-from predictor.precision import computes_in
-from predictor.prediction import Prediction
+from predictor.kernels.interval import LEVEL
 from predictor.report.explain import print_explained
 from predictor.report.formats import (
     count,
@@ -28,7 +25,10 @@ from predictor.report.formats import (
 )  # fmt: skip
 from predictor.report.table import Column, print_table, say
 from predictor.report.throughput import hardware_use, throughput
-from predictor.workload import Workload
+from predictor.request.numbers import computes_in
+from predictor.request.parallelism import NO_SHARD
+from predictor.request.workload import Workload
+from predictor.simulate.answer import Prediction
 
 
 def first_line(answer: Prediction) -> str:

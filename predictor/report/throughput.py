@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from predictor.graph.samples import TOKENS
-from predictor.prediction import Prediction
 from predictor.report.formats import rate
+from predictor.simulate.answer import Prediction
 
 
 def hardware_use(answer: Prediction) -> str:

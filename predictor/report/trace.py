@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from predictor import __version__
-from predictor.estimators.base import KernelTable
-from predictor.forecast import Forecast
-from predictor.outputs import GENERATOR
-from predictor.prediction import Prediction
+from predictor.files.outputs import GENERATOR
+from predictor.forecast.forecast import Forecast
+from predictor.kernels.base import KernelTable
+from predictor.simulate.answer import Prediction
 from predictor.simulate.breakdown import shape_text
 from predictor.simulate.schedule import BlockSchedule, schedule
 from predictor.simulate.times import TimedStage

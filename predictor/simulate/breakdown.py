@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
-from predictor.estimators.artifact import ArtifactSet, RooflineOnly
-from predictor.estimators.base import ESTIMATOR, ROOFLINE, KernelTable
-from predictor.networks import ModelConfig
+from predictor.errors import UnsupportedError, unknown_name
+from predictor.kernels.artifact import ArtifactSet, RooflineOnly
+from predictor.kernels.base import ESTIMATOR, ROOFLINE, KernelPrediction, KernelTable, make_batch
+from predictor.kernels.explanation import COUNT, Explains, Explanation, Term, terms
+from predictor.models.built import ModelConfig
 from predictor.ops.attention import Attention
 from predictor.ops.base import BACKWARD, Op
+from predictor.ops.convolution import Convolution
 from predictor.ops.gemm import Gemm
 from predictor.ops.moe import MoE
-from predictor.prediction import ClassTime, NodeTime
-from predictor.roofline import bound_name
-from predictor.simulate.times import OpTime
-from predictor.workload import Workload
+from predictor.ops.opaque import Opaque
+from predictor.ops.roofline import bound_name
+from predictor.request.run import Run
+from predictor.request.workload import Workload
+from predictor.simulate.answer import ClassTime, Explained, NodeTime
+from predictor.simulate.stage import Plan
+from predictor.simulate.sustained import POWER, held_terms
+from predictor.simulate.times import OpTime, TimedStage
 
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 
@@ -178,3 +186,114 @@ def shape_text(op: Op) -> str:
     moved = op.bytes_moved()
     factor, unit = next((f, u) for f, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0.0, "B")) if moved >= f)
     return f"{moved / (factor or 1.0):.4g} {unit} {op.dtype}"
+
+
+def unknown_shares(op_times: Sequence[OpTime], table: KernelTable) -> dict[str, float]:
+    """Share of all GPU time by name of an operator without an entry, the largest first; empty where there is none."""
+    found: dict[str, float] = {}
+    total = 0.0
+    for item in op_times:
+        seconds = float(table.latency_s[item.index]) * item.times
+        total += seconds
+        if isinstance(item.op, Opaque):
+            found[item.op.name] = found.get(item.op.name, 0.0) + seconds
+    return {name: s / (total or 1.0) for name, s in sorted(found.items(), key=lambda row: -row[1])}
+
+
+def unknown_notes(shares: Mapping[str, float]) -> tuple[str, ...]:
+    """The line that a reader gets of them."""
+    if not shares:
+        return ()
+    named = ", ".join(f"{name} {share:.2%}" for name, share in shares.items())
+    return (
+        f"{sum(shares.values()):.2%} of the GPU time is the roofline of operators that have no entry: {named}"
+        " (--strict refuses them).",
+    )
+
+
+def wide_notes(run: Run, op_times: Sequence[OpTime]) -> tuple[str, ...]:
+    """The line of operators with weights that stay wide where linear layers are in a narrow format: no kernel of theirs
+    in it is known."""
+    formats = run.numbers.formats
+    wide = any(isinstance(item.op, Convolution) for item in op_times) and formats.linear != formats.high
+    narrow = formats.linear.quant or formats.linear.dtype
+    return (f"convolutions stay in {formats.high.dtype}: none is known in {narrow}",) if wide else ()
+
+
+def check_strict(run: Run, plan: Plan) -> None:
+    """UnsupportedError, one line, where a strict run has an operator without an entry."""
+    if not run.strict:
+        return
+    names = {
+        node.op.name: node.name for stage in plan.stages for block in stage.graph.blocks for node in block.nodes
+        if isinstance(node.op, Opaque)
+    }  # fmt: skip
+    if names:
+        named = ", ".join(f"{name} (in {where!r})" for name, where in sorted(names.items()))
+        raise UnsupportedError(f"--strict: {run.config.name} runs operators without an entry: {named}")
+
+
+def names_of(stages: Sequence[TimedStage]) -> list[str]:
+    """Names of a run's operators, as a list of the longest ones has them, the longest first."""
+    found: dict[str, float] = {}
+    for timed in stages:
+        for item in timed.op_times():
+            name = item.name or item.op.label
+            found[name] = found.get(name, 0.0) + float(timed.table.latency_s[item.index]) * item.times
+    return sorted(found, key=lambda name: -found[name])
+
+
+def explained(stages: Sequence[TimedStage], asked: str) -> Explained:
+    """The operator called ``asked``; UnknownNameError with the nearest names."""
+    known, said = names_of(stages), str(asked)
+    wanted = next((name for name in known if name.lower() == said.strip().lower()), None)
+    if wanted is None:
+        raise unknown_name("operator of this run", said, known, "a name that --top lists", "--explain")
+    table = stages[0].table
+    total, times = 0.0, dict[int, float]()
+    first: dict[int, OpTime] = {}
+    for timed in stages:
+        for item in timed.op_times():
+            seconds = float(table.latency_s[item.index]) * item.times
+            total += seconds
+            if (item.name or item.op.label) == wanted:
+                times[item.index] = times.get(item.index, 0.0) + item.times
+                first.setdefault(item.index, item)
+    index = max(times, key=lambda i: float(table.latency_s[i]) * times[i])
+    item, row, operators = first[index], table.row(index), stages[0].operators
+    estimator = operators.selector.select(item.op.family, item.op.dtype)
+    why = Explanation((), row.bound)
+    choose = operators.engine.library_of(operators.gpu)
+    kernels = operators.engine.kernels if choose is None else choose(item.op)
+    batch = make_batch(item.op.family, [item.op], kernels)
+    if estimator is not None and hasattr(estimator, "explain"):
+        why = cast(Explains, estimator).explain(batch, operators.gpu)
+    ceilings = [float(column[index]) for column in (table.compute_s, table.dram_s, table.link_s)]
+    kernel = float(estimator.seconds(batch, operators.gpu)[0]) if estimator is not None else 0.0
+    bound = why.bound or row.bound
+    if estimator is not None and row.latency_s > kernel * (1 + 1e-9):
+        bound = "the lower bound, above what the estimator says"
+    power = held_terms(operators, index)
+    bound = POWER if power else bound
+    others = tuple(sorted({shape_text(one.op) for i, one in first.items() if i != index} - {shape_text(item.op)}))
+    return Explained(
+        wanted, item.op.label, shape_text(item.op), item.phase, times[index], row.latency_s,
+        row.latency_s * times[index] / (total or 1.0), bound, row.source, row.estimator, why.rests_on, others,
+        (*_roofline(item.op, row, *ceilings), *power, *why.terms),
+    )  # fmt: skip
+
+
+def _roofline(op: Op, row: KernelPrediction, compute_s: float, dram_s: float, link_s: float) -> list[Term]:
+    found = [
+        ("FLOPs", op.flops(), "FLOP", ""),
+        ("bytes", float(op.bytes_moved()), "bytes", "read and written"),
+        ("compute", compute_s, "s", "FLOPs at the peak"),
+        ("DRAM", dram_s, "s", "all bytes at DRAM's bandwidth"),
+    ]
+    found += [("link", link_s, "s", "bytes at the links' bandwidth")] if link_s else []
+    found += [("lower bound", row.lower_bound_s, "s", "what no kernel beats: L2 may hold what it has room for")]
+    if row.interval_s is not None:
+        found += [("interval, low", row.interval_s[0], "s", ""), ("interval, high", row.interval_s[1], "s", "")]
+    kernels = op.kernels()
+    found += [("kernels", float(kernels), COUNT, "")] if kernels != 1 else []
+    return terms("roofline", found)

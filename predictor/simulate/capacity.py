@@ -10,11 +10,11 @@ from typing import Any
 
 from predictor.errors import TilecastError
 from predictor.hardware.gpu import GPUSpec
-from predictor.parallelism import HSDP, SHARDS, Parallelism
-from predictor.run import Run
+from predictor.request.parallelism import HSDP, SHARDS, Parallelism
+from predictor.request.run import Run
+from predictor.request.workload import Workload
 from predictor.simulate.memory import Memory, least_of_training, memory_of
 from predictor.simulate.plan import plan_of
-from predictor.workload import Workload
 
 
 def advised(memory: Memory, run: Run) -> Memory:

@@ -9,7 +9,7 @@ from itertools import chain, groupby
 from predictor.engines import CAPTURED
 from predictor.graph import Block, Graph, Node
 from predictor.ops.base import Op
-from predictor.run import Run
+from predictor.request.run import Run
 
 #: Families that end a piece of a captured pass, as they look at the cache: vLLM splits its graphs at them. Source:
 #: vLLM 0.14.1 config/compilation.py (splitting_ops).

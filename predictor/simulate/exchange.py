@@ -12,20 +12,20 @@ from predictor.engines import Engine
 from predictor.errors import RequestError
 from predictor.graph import Block, Graph, Node
 from predictor.graph.tensor import Tensor
-from predictor.hardware.mesh import Mesh
 from predictor.hardware.system import SystemSpec
-from predictor.networks import ModelConfig, Step
+from predictor.models.built import ModelConfig, Step
 from predictor.ops.base import BACKWARD, FORWARD, Op
 from predictor.ops.collective import Collective
 from predictor.ops.collective import over as joined
 from predictor.ops.elementwise import Elementwise
-from predictor.parallelism import HSDP, NO_SHARD, ZERO2, ZERO3, Parallelism
 from predictor.passes.expert_parallel import is_expert
 from predictor.passes.freeze import is_trained
+from predictor.passes.mesh import Mesh
 from predictor.passes.unpack import spared_bytes
-from predictor.precision import Precision
+from predictor.request.numbers import Precision
+from predictor.request.parallelism import HSDP, NO_SHARD, ZERO2, ZERO3, Parallelism
+from predictor.request.workload import Workload
 from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS
-from predictor.workload import Workload
 
 
 @lru_cache(maxsize=4096)

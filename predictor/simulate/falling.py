@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from predictor.estimators.base import predict_kernels
+from predictor.kernels.base import predict_kernels
 from predictor.ops import Gemm
-from predictor.run import Run
+from predictor.request.run import Run
 from predictor.simulate.times import TimedStage
 
 #: How many times the rows are looked at; chosen by hand, not from data: what a person would try next.

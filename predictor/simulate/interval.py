@@ -26,19 +26,19 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.engines import CAPTURED, LAUNCHES, PIECES
-from predictor.estimators.base import KernelTable
-from predictor.estimators.skew import late_rank_s
+from predictor.kernels.base import KernelTable
+from predictor.kernels.collective.core import late_rank_s
 from predictor.ops.collective import Collective
-from predictor.roofline import FloatArray
+from predictor.ops.roofline import FloatArray
+from predictor.request.workload import Workload
 from predictor.simulate.timeline import Segment, eager
 from predictor.simulate.times import TimedStage
-from predictor.workload import Workload
 
 #: Seconds by which a kernel that an engine's host launches may come later than forecast. Its value was fitted by
-#: `scripts/composition.py` on the suites of $TILECAST_DATA/ground_truth: widths alone, no latency.
+#: `benchmarks/composition.py` on the suites of $TILECAST_DATA/ground_truth: widths alone, no latency.
 LATE_S = 10.8e-6
 #: Share of a step of training on many GPUs by which it may be off beyond its kernels. Its value was fitted by
-#: `scripts/composition.py --training` on the suites of $TILECAST_DATA/ground_truth: widths alone, no latency.
+#: `benchmarks/composition.py --training` on the suites of $TILECAST_DATA/ground_truth: widths alone, no latency.
 STEP_SHARE = 0.002
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from predictor.graph.graph import Block, Graph
 from predictor.graph.saved import saved_tensors
 from predictor.graph.tensor import ACTIVATION, WEIGHT, Tensor
-from predictor.roofline import FloatArray
+from predictor.ops.roofline import FloatArray
 
 
 class _End(NamedTuple):

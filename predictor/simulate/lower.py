@@ -5,26 +5,26 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from predictor.dtypes import bytes_of
 from predictor.engines import EAGER, Engine
 from predictor.errors import RequestError, UnsupportedError
+from predictor.formats.dtypes import bytes_of
+from predictor.formats.parts import Formats, plain
+from predictor.formats.quantization import CURRENT
 from predictor.graph import Graph
-from predictor.networks import ModelConfig, Step, build
-from predictor.networks.traced import recorded
+from predictor.models.built import ModelConfig, Step, build
+from predictor.models.built.traced import recorded
 from predictor.ops.gemm import Gemm
-from predictor.parallelism import Parallelism
-from predictor.parts import Formats, plain
 from predictor.passes.autograd import joint
 from predictor.passes.freeze import freeze
 from predictor.passes.name_parts import with_parts
 from predictor.passes.quantize import quantize
 from predictor.passes.recompute import recompute
-from predictor.quantization import CURRENT
-from predictor.workload import CACHED, Workload
+from predictor.request.parallelism import Parallelism
+from predictor.request.workload import CACHED, Workload
 
 if TYPE_CHECKING:
-    from predictor.hardware.mesh import Mesh
     from predictor.hardware.system import SystemSpec
+    from predictor.passes.mesh import Mesh
 
 
 def mesh_of(work: Workload) -> Mesh | None:
@@ -39,7 +39,7 @@ def mesh_of(work: Workload) -> Mesh | None:
 def placed(degrees: Parallelism, system: SystemSpec, exchange: str = "") -> Mesh:
     """The GPUs of degrees, tp within, on as many GPUs of each node; ``exchange``: what brings tokens to experts in
     serving. RequestError where its groups do not lie in nodes in one way."""
-    from predictor.hardware.mesh import Mesh  # a forecast of one GPU starts without it
+    from predictor.passes.mesh import Mesh  # a forecast of one GPU starts without it
 
     axes = ("tp", degrees.tp), ("cp", degrees.cp), ("dp", degrees.dp), ("pp", degrees.pp)
     return Mesh(axes, system.shared_by(degrees.groups, (degrees.sharers,)), degrees.ep, exchange)
@@ -193,7 +193,7 @@ def _trained(config: ModelConfig, graph: Graph, accumulate: bool | None) -> Grap
     """``graph`` with the experts of a step of training in kernels that have a backward pass."""
     if accumulate is None or not (config.experts or graph.recorded):
         return graph
-    from predictor.passes.experts_apart import experts_apart  # who trains no experts starts without it
+    from predictor.passes.expert_parallel import experts_apart  # who trains no experts starts without it
 
     return experts_apart(graph)
 

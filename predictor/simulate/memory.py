@@ -12,23 +12,23 @@ import numpy as np
 
 from predictor.engines import Engine
 from predictor.engines.memory import rule_of
+from predictor.formats.parts import Formats
 from predictor.graph.graph import Block, Graph
 from predictor.hardware.gpu import GPUSpec
-from predictor.networks import ModelConfig, kv_cache_bytes, parameters, weight_bytes
-from predictor.networks.parameters import Local, parameter_split, whole
-from predictor.networks.traced import recorded, sized
+from predictor.models.built import ModelConfig, kv_cache_bytes, parameters, weight_bytes
+from predictor.models.built.parameters import Local, parameter_split, whole
+from predictor.models.built.traced import recorded, sized
 from predictor.ops.base import COMPUTE
-from predictor.parallelism import HSDP, SHARDS, ZERO2, ZERO3
-from predictor.parts import Formats
 from predictor.passes.quantize import saved_bytes
-from predictor.precision import Precision
-from predictor.run import Run
+from predictor.request.numbers import Precision
+from predictor.request.parallelism import HSDP, SHARDS, ZERO2, ZERO3
+from predictor.request.run import Run
+from predictor.request.workload import Workload
 from predictor.simulate.lower import mesh_of
 from predictor.simulate.stage import Plan, Stage
-from predictor.workload import Workload
 
 if TYPE_CHECKING:
-    from predictor.hardware.mesh import Mesh
+    from predictor.passes.mesh import Mesh
 
 #: Bytes of optimizer state a parameter: by definition Adam keeps two fp32 moments (of 8 bits, with their scales, in the
 #: form of Dettmers et al., arXiv:2110.02861), plain SGD none.
@@ -296,7 +296,7 @@ def _of_training(run: Run, plan: Plan) -> tuple[Held, int]:
     Activations are what autograd keeps, with the gradient of the logits beside it, as when the backward pass begins.
     """
     if plan.parallel is None:
-        from predictor.simulate.training import saved_bytes  # a forward pass starts without it
+        from predictor.simulate.step_plan import saved_bytes  # a forward pass starts without it
 
         saved = saved_bytes(plan.stages[0].graph)
         count = _parameters(run.config)

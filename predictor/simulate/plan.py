@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from predictor.engines import CAPTURED, PIECES
 from predictor.graph import Graph, Node
-from predictor.networks import ModelConfig, Step
-from predictor.networks.traced import Part, parts_of, recorded, sized
+from predictor.models.built import ModelConfig, Step
+from predictor.models.built.traced import Part, parts_of, recorded, sized
 from predictor.ops.attention import Attention
 from predictor.ops.collective import Collective, over
 from predictor.ops.routing import RANDOM
-from predictor.precision import Precision
-from predictor.run import Run
+from predictor.request.numbers import Precision
+from predictor.request.run import Run
+from predictor.request.workload import Workload
 from predictor.simulate.capture import decode_size, padded, padded_lens, prompt_size, tokens_of
-from predictor.simulate.gaps import gaps_of
 from predictor.simulate.lower import lower, mesh_of
 from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.templates import lower_alike
-from predictor.workload import Workload
+from predictor.simulate.timeline import gaps_of
 
 if TYPE_CHECKING:
-    from predictor.hardware.mesh import Mesh
+    from predictor.passes.mesh import Mesh
 
 #: Context lengths at which a decode step is forecast; steps between them are interpolated. A step's time is close to
 #: linear in the context, with bends where attention's tiles fill another wave. Chosen by looking at 24 random runs of
@@ -40,7 +40,7 @@ def plan_of(run: Run, captured: bool = True) -> Plan:
     """
     config, work, numbers = run.config, run.work, run.numbers
     if work.mode == "train":
-        from predictor.simulate.training import training_plan  # a forward pass starts without it
+        from predictor.simulate.step_plan import training_plan  # a forward pass starts without it
 
         pass_ = make_step(work, numbers, "train", work.tokens_each, 0, work.sequences_a_pass)
         return training_plan(config, work, numbers, pass_, run.gpu)
@@ -117,7 +117,7 @@ def reducing(graph: Graph, run: Run) -> Graph:
     if release is None or release.collectives is None or not release.collectives.fused:
         return graph
     from predictor.engines.defaults import fused_norm  # one GPU reduces nothing
-    from predictor.passes.fuse_reduce import norms_in_reductions
+    from predictor.passes.fuse_modules import norms_in_reductions
 
     def takes(op: Collective, tokens: int) -> bool:
         alone = op.local_ranks == op.ranks and op.link != "pcie"
@@ -129,7 +129,7 @@ def reducing(graph: Graph, run: Run) -> Graph:
 
 def _piped(stage: Stage, config: ModelConfig, work: Workload, numbers: Precision) -> Stage:
     """The stage with its passes cut into those of a pipeline."""
-    from predictor.passes.stages import check_stages, staged  # a forecast of one GPU starts without it
+    from predictor.passes.pipeline import check_stages, staged  # a forecast of one GPU starts without it
 
     config = sized(config, stage.graph)
     mesh, layers = mesh_of(work), config.layers

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from predictor.graph import Block
-from predictor.roofline import FloatArray
+from predictor.ops.roofline import FloatArray
 from predictor.simulate.timeline import Segment
 from predictor.simulate.times import TimedStage
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from predictor.engines import CAPTURED, Engine
 from predictor.graph import OPTIMIZER, Block, Graph
 from predictor.ops.base import COMPUTE
-from predictor.simulate.gaps import NO_GAPS, Gaps
-from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S
+from predictor.request.workload import DEFAULT_LAUNCH_OVERHEAD_S
+from predictor.simulate.timeline import NO_GAPS, Gaps
 
 #: Phases of what replicas and stages of a pipeline exchange beside the layers' own collectives.
 EXCHANGES = GRADIENTS, WEIGHTS, PIPELINE = "gradients", "weights", "pipeline"
@@ -123,7 +123,7 @@ class Plan(NamedTuple):
 
 def collectives_beside(block: Block, engine: Engine) -> bool:
     """Whether collectives of the block run beside its computation, so that its time depends on which node reads what
-    (`predictor.simulate.streams`), not on its operators alone."""
+    (`predictor.simulate.timeline`), not on its operators alone."""
     if all(node.op.stream == COMPUTE for node in block.nodes):
         return False
     return block.beside or (engine.training is not None and engine.training.tensor_overlaps)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from predictor.estimators.base import KernelTable
-from predictor.estimators.explanation import Term, terms
-from predictor.estimators.power import held_clock
-from predictor.roofline import FloatArray
+from predictor.kernels.base import KernelTable
+from predictor.kernels.explanation import Term, terms
+from predictor.kernels.power import held_clock
+from predictor.ops.roofline import FloatArray
 
 if TYPE_CHECKING:
     from predictor.simulate.times import Operators, TimedBlock, TimedStage

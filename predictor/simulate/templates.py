@@ -9,20 +9,20 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from predictor.engines import Engine
+from predictor.formats.parts import Formats
 from predictor.graph import Graph
-from predictor.networks import ModelConfig, Step
-from predictor.networks.traced import recorded
-from predictor.parts import Formats
+from predictor.models.built import ModelConfig, Step
+from predictor.models.built.traced import recorded
 from predictor.simulate.lower import lower
 from predictor.simulate.stage import collectives_beside
 
 if TYPE_CHECKING:
     from predictor.graph.template import Template
-    from predictor.hardware.mesh import Mesh
     from predictor.hardware.system import SystemSpec
+    from predictor.passes.mesh import Mesh
 
 #: How often a structure has come when its template is made, which costs about as much as making it eight times. Chosen
-#: by hand, not from data: 2 and 3 took the same time in `scripts/benchmark.py`.
+#: by hand, not from data: 2 and 3 took the same time in `benchmarks/speed.py`.
 AGAIN = 3
 #: Templates of one structure, one for each way in which its guards may go: at most so many, which guards against
 #: endless ones.

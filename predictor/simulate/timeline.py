@@ -20,10 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from predictor.roofline import FloatArray
+from predictor.graph import Block
+from predictor.hardware.gpu import GPUSpec
+from predictor.ops.base import COMPUTE, HOST, Op
+from predictor.ops.collective import Collective
+from predictor.ops.roofline import FloatArray
+from predictor.passes.sequence_parallel import pieces_of, products_beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +94,107 @@ def eager(segments: Sequence[Segment]) -> Timeline:
 def joined(parts: Sequence[Timeline]) -> Timeline:
     """Stages one after the other."""
     return Timeline(sum(t.total_s for t in parts), sum(t.gpu_s for t in parts), sum(t.cpu_s for t in parts))
+
+
+#: Seconds between kernels of a captured graph, and of a stream that is launched ahead of the GPU. Source: NVIDIA's
+#: "Getting Started with CUDA Graphs" (2019, unverified here): kernels of 2.9 us take 3.4 us each in a graph and 3.8 us
+#: in a stream, on a V100. A no-op node of a straight graph takes 0.58 us in all on an RTX 5070 Ti (ocannl issue 488).
+#: Products of 10 to 40 MiB of weights and up to 64 rows take 0.1 to 1.1 us longer in AIConfigurator's graphs than by
+#: Vidur's profiler on the A100, -1.1 to 0.1 us on the H100 (medians: `benchmarks/kernel_gap.py`).
+GRAPH_GAP_S, STREAM_GAP_S = 0.5e-6, 0.9e-6
+#: Families whose 16-bit rows are a profiler's: `datasets/vidur`, column ``protocol``.
+_ALONE = ("elementwise", "norm", "rotary", "embedding")
+_ITS_OWN = ("fp32", "tf32")
+
+
+class Gaps(NamedTuple):
+    """Seconds behind a kernel whose time is its own alone, and behind one whose time holds a graph's gap."""
+
+    alone: float
+    held: float
+
+
+NO_GAPS = Gaps(0.0, 0.0)
+
+
+def gaps_of(captured: bool, given_s: float | None = None) -> Gaps:
+    """The gaps of a pass; ``given_s`` in place of those that are known."""
+    gap = GRAPH_GAP_S if captured else STREAM_GAP_S
+    return Gaps(gap, gap - GRAPH_GAP_S) if given_s is None else Gaps(given_s, 0.0)
+
+
+def kernels_by_gap(op: Op) -> tuple[int, int]:
+    """Kernels of an operator whose times are their own alone, and those whose times hold a graph's gap; rows of neither
+    hold a stream's."""
+    if op.dtype in _ITS_OWN:
+        return 0, 0
+    return (op.kernels(), 0) if op.family in _ALONE else (0, op.kernels())
+
+
+#: Streaming multiprocessors that a collective's kernels hold: the default of DeepEP's kernels (source:
+#: deepseek-ai/DeepEP README, 20 SMs), in the range of NCCL's 16 to 32 channels of a block each.
+HELD_SMS = 20
+
+
+def slowdown(gpu: GPUSpec) -> float:
+    """By what part compute takes longer beside a collective."""
+    return HELD_SMS / max(gpu.sm_count, 2 * HELD_SMS) if gpu.sm_count else 0.0
+
+
+def in_pieces(block: Block, seconds: Sequence[float], slower: float) -> list[float]:
+    """Seconds of every node where collectives move a piece at a time beside a product (`Collective.in_pieces`).
+
+    Of an all_gather the rank's own piece is there at once, and copy engines move the others (ring exchange). Of a
+    reduce_scatter the last piece has nothing beside it, and kernels move them: the product goes slower by ``slower``.
+    """
+    found = list(seconds)
+    for i, beside in products_beside(block.nodes).items():
+        op, product = block.nodes[i].op, block.nodes[beside].op
+        assert isinstance(op, Collective)
+        compute = sum(s for node, s in zip(block.nodes, seconds, strict=True) if node.op is product)
+        covered = (pieces_of(op) - 1) / pieces_of(op)
+        if op.kind == "all_gather":
+            found[i] = max(0.0, seconds[i] - compute * covered)
+        else:
+            beside_s = compute * (1.0 + slower) * covered
+            found[i] = compute * slower * covered + max(seconds[i] / pieces_of(op), seconds[i] - beside_s)
+    return found
+
+
+def exposed(block: Block, seconds: Sequence[float], slower: float | None) -> FloatArray:
+    """Seconds of every node of one run of a block, of shape (nodes,): of a collective, what compute waits for it and
+    what it slows compute down by in place of its own time; the sum is when the run is done. ``slower``: compute
+    beside a collective, by that part; None: it waits for collectives, and copies to the host alone run beside it."""
+    now = 0.0
+    seconds = in_pieces(block, seconds, slower or 0.0)
+    found = np.array(seconds, dtype=float)
+    free: dict[str, float] = {}
+    arrives: dict[int, tuple[float, int]] = {}  # by storage: when, and of which collective
+    ends: list[tuple[float, int]] = []
+    for i, node in enumerate(block.nodes):
+        for t in node.inputs if arrives else ():
+            if (at := arrives.get(id(t.storage))) is not None and at[0] > now:
+                found[at[1]] += at[0] - now
+                now = at[0]
+        stream = node.op.stream
+        if stream == HOST or (stream != COMPUTE and slower is not None):
+            end = max(now, free.get(stream, 0.0)) + seconds[i]
+            found[i] = 0.0
+            free[stream] = end
+            ends.append((end, i))
+            for t in node.outputs:
+                arrives[id(t.storage)] = (end, i)
+            continue
+        work, start = float(seconds[i]), now
+        busy = max((at for name, at in free.items() if name != HOST), default=0.0) - now if free else 0.0
+        if busy > 0.0 and slower is not None:
+            beside = min(busy, work * (1.0 + slower))
+            extra = beside * slower / (1.0 + slower)
+            found[max(e for e in ends if block.nodes[e[1]].op.stream != HOST)[1]] += extra
+            work += extra
+        now = start + work
+    for end, i in sorted(ends):
+        if end > now:
+            found[i] += end - now
+            now = end
+    return found

@@ -15,20 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.engines import CALLS, CAPTURED, DECODE, PIECES, PREFILL, Engine
-from predictor.estimators.base import KernelTable, Selector, predict_kernels
-from predictor.estimators.power import held_s
 from predictor.graph import Block, Graph
 from predictor.hardware.gpu import GPUSpec
+from predictor.kernels.base import KernelTable, Selector, predict_kernels
+from predictor.kernels.power import held_s
 from predictor.ops.attention import Attention
 from predictor.ops.base import COMPUTE, HOST, Op
 from predictor.ops.gemm import Gemm
+from predictor.ops.roofline import FloatArray
 from predictor.passes.recompute import runs_again
-from predictor.roofline import FloatArray
 from predictor.simulate.capture import launches_of_pieces
-from predictor.simulate.gaps import NO_GAPS, Gaps, kernels_by_gap
 from predictor.simulate.stage import PIPELINE, Plan, Stage, collectives_beside
 from predictor.simulate.sustained import Sustained, stretched, sustained
-from predictor.simulate.timeline import Segment, Timeline, eager, in_a_row, joined
+from predictor.simulate.timeline import NO_GAPS, Gaps, Segment, Timeline, eager, in_a_row, joined, kernels_by_gap
 
 IntArray = npt.NDArray[np.int64]
 
@@ -53,7 +52,7 @@ class TimedBlock:
 
     ``gpu_s``: GPU time of its kernels in one repetition, of shape (kernels,). What `place` takes is by node.
     ``slower``: collectives run beside compute, which is slower by that part then, and count with what is exposed of
-    them (`predictor.simulate.streams`); None where nothing runs beside compute.
+    them (`predictor.simulate.timeline`); None where nothing runs beside compute.
     """
 
     __slots__ = (
@@ -114,7 +113,7 @@ class TimedBlock:
             part_s = gpu_s * np.array([node.share for node in self.block.nodes])
             gpu_s = np.repeat(part_s, [node.count for node in self.block.nodes])
         elif self.slower is not None or any(node.op.stream == HOST for node in self.block.nodes):
-            from predictor.simulate.streams import exposed  # one GPU starts without it
+            from predictor.simulate.timeline import exposed  # one GPU starts without it
 
             gpu_s = exposed(self.block, gpu_s.tolist(), self.slower)
         return gpu_s
@@ -367,7 +366,7 @@ class Operators:
                 plain = False
         if not collectives_beside(block, self.engine):
             return TimedBlock(block, index, plain)
-        from predictor.simulate.streams import slowdown  # one GPU starts without it
+        from predictor.simulate.timeline import slowdown  # one GPU starts without it
 
         return TimedBlock(block, index, plain, slowdown(self.gpu))
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import TilecastError, one_line
-from predictor.estimators.artifact import load_artifacts
-from predictor.forecast import forecasts
-from predictor.prediction import Prediction
-from predictor.request import Request
-from predictor.run import Run
+from predictor.forecast.forecast import forecasts
+from predictor.kernels.artifact import load_artifacts
+from predictor.request.request import Request
+from predictor.request.run import Run
+from predictor.simulate.answer import Prediction
 
 Row = dict[str, Any]
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import RequestError
-from predictor.estimators.artifact import default_artifacts
-from predictor.files import note_read
+from predictor.files.read import note_read
+from predictor.kernels.artifact import default_artifacts
 
 #: Files of the package that a forecast may depend on, and packages beside it.
 _CODE = (".py", ".yaml", ".json", ".csv")

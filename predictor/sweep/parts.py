@@ -16,13 +16,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from predictor import __version__, outputs
+from predictor import __version__
 from predictor.errors import RequestError, TilecastError
-from predictor.files import atomic_write
+from predictor.files import outputs
+from predictor.files.extras import require
+from predictor.files.read import atomic_write
 from predictor.sweep.answers import FAILED, Row, columns
 from predictor.sweep.inputs import Inputs
 from predictor.sweep.spec import Spec
-from predictor.training.extras import require
 
 #: Endings of the file that a sweep makes.
 ENDINGS = PARQUET, CSV = ".parquet", ".csv"

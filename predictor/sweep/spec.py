@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import SpecError, unknown_name
-from predictor.request import Request
-from predictor.yaml_reader import read_yaml_file
+from predictor.files.yaml_reader import read_yaml_file
+from predictor.request.request import Request
 
 Point = dict[str, Any]
 

@@ -19,9 +19,9 @@ from multiprocessing import resource_tracker
 from typing import Any, NamedTuple
 
 from predictor.errors import TilecastError
-from predictor.processes import begin
+from predictor.files.extras import require
 from predictor.sweep.answers import FAILED, Row, answer
-from predictor.training.extras import require
+from predictor.sweep.processes import begin
 
 #: Times that a part is run among others before it is run alone. Chosen by hand, not from data: a worker that dies
 #: takes what runs beside it along, and once or twice may be another's fault.

@@ -11,7 +11,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from predictor.errors import SpecError, TilecastError
-from predictor.files import atomic_write, read_json
+from predictor.files.read import atomic_write, read_json
 from predictor.tracking.record import Record
 from predictor.tracking.store import SET_FOLDER, address, first_line, installed, push, state_folder
 

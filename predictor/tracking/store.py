@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from predictor.files import user_folder
+from predictor.files.read import user_folder
 from predictor.tracking.record import Record
 
 OFF = "off"

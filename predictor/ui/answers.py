@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from predictor.errors import RequestError, TilecastError, one_line
-from predictor.forecast import Forecast, forecast
+from predictor.forecast.forecast import Forecast, forecast
+from predictor.forecast.sensitivity import sensitivities
 from predictor.report.detail import points
 from predictor.report.formats import gib_of, seconds, span
 from predictor.report.html_elements import join, table, tag
@@ -17,7 +18,6 @@ from predictor.report.html_sections import bound_words, changes_section, classes
 from predictor.report.html_waterfall import side_by_side, waterfall_section
 from predictor.report.json_report import to_dict
 from predictor.report.throughput import throughput
-from predictor.sensitivity import sensitivities
 from predictor.ui.boards import PASTED, Board
 from predictor.ui.fields import Field
 from predictor.ui.state import (

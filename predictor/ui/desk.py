@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from predictor.errors import RequestError, TilecastError, one_line
-from predictor.files import parse_json
-from predictor.processes import EndedError, Worker
+from predictor.files.read import parse_json
+from predictor.sweep.processes import EndedError, Worker
 from predictor.ui import answers
 from predictor.ui.fields import Field
 from predictor.ui.searches import Kind, words_of_search

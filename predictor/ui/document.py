@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from predictor import __version__
 from predictor.hardware.gpu import all_names
 from predictor.hardware.what_if import PARAMETERS
-from predictor.networks.load import aliases, catalogue
+from predictor.models.built.load import aliases, catalogue
 from predictor.report.html_elements import Html, join, tag
 from predictor.ui.fields import FIRST, Field
 from predictor.ui.searches import Kind

@@ -10,13 +10,13 @@ from typing import Any
 from predictor import engines
 from predictor.errors import RequestError, nearest
 from predictor.hardware.system import list_systems
-from predictor.number_formats import KV_DTYPES
 from predictor.ops.routing import word_of
-from predictor.parallelism import CP_COMMS, SCHEDULES, SHARDS
-from predictor.precision import SUPPORTED
-from predictor.request import Request
-from predictor.words import flag, is_number
-from predictor.workload import ATTENTIONS, CACHED, MODES, OPTIMIZERS
+from predictor.request.number_formats import KV_DTYPES
+from predictor.request.numbers import SUPPORTED
+from predictor.request.parallelism import CP_COMMS, SCHEDULES, SHARDS
+from predictor.request.request import Request
+from predictor.request.words import flag, is_number
+from predictor.request.workload import ATTENTIONS, CACHED, MODES, OPTIMIZERS
 
 #: Words of a request that are no field of the form, and why.
 NOT_FIELDS = {

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from predictor.arguments import Parser
 from predictor.errors import RequestError, TilecastError, nearest, one_line
-from predictor.processes import EndedError, Worker
+from predictor.files.arguments import Parser
+from predictor.request.words import flag
+from predictor.sweep.processes import EndedError, Worker
 from predictor.ui.boards import PASTED
 from predictor.ui.fields import Field
 from predictor.ui.state import CONFIG, FieldError, State, config_of, shown_board, typed
-from predictor.words import flag
 
 #: Searches at a time, how many are remembered, seconds after which one is ended: chosen by hand, not from data.
 MOST, REMEMBERED, LONGEST_S = 2, 20, 900.0

@@ -12,13 +12,13 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from predictor.errors import RequestError, SpecError, unknown_name
-from predictor.networks import ModelConfig
-from predictor.networks.load import aliases, catalogue, config_from_dict
-from predictor.request import Request
+from predictor.models.built import ModelConfig
+from predictor.models.built.load import aliases, catalogue, config_from_dict
+from predictor.request.request import Request
+from predictor.request.words import flag
 from predictor.ui.boards import LONGEST as LONGEST_BOARD
 from predictor.ui.boards import MOST, PASTED, Board, board_of
 from predictor.ui.fields import LONGEST, ON, Field
-from predictor.words import flag
 
 #: The mode of a page that names none: the request's default.
 MODE = str(Request.__dataclass_fields__["mode"].default)

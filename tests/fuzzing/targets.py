@@ -7,7 +7,7 @@ import io
 import sys
 
 import predictor
-from predictor.cli import main
+from predictor.cli.main import main
 from tests.fuzzing.case import Case
 from tests.fuzzing.oracle import Fault, check_figures, read_answer
 

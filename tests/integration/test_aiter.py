@@ -12,16 +12,16 @@ from conftest import data_folder
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
-from predictor.estimators import serving_gemm  # noqa: E402
-from predictor.estimators.base import make_batch  # noqa: E402
+from predictor.data import dataset  # noqa: E402
+from predictor.data.importers import ImportResult, import_source  # noqa: E402
+from predictor.data.schema import from_op  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
-from predictor.measurement import from_op  # noqa: E402
+from predictor.kernels.base import make_batch  # noqa: E402
+from predictor.kernels.gemm import estimator as serving_gemm  # noqa: E402
 from predictor.ops.gemm import Gemm  # noqa: E402
 from predictor.ops.linear_attention import DeltaRule  # noqa: E402
 from predictor.ops.moe import MoE  # noqa: E402
-from predictor.roofline import roofline  # noqa: E402
-from predictor.training import dataset  # noqa: E402
-from predictor.training.importers import ImportResult, import_source  # noqa: E402
+from predictor.ops.roofline import roofline  # noqa: E402
 
 HEAD = "gfx,cu_num,M,N,K,libtype,us,kernelName\n"
 EXPERTS = "cu_num,token,model_dim,inter_dim,expert,topk,q_dtype_w,q_type,use_g1u1,us,kernelName1,kernelName2\n"
@@ -117,7 +117,7 @@ def rows_of(gpu: str, framework: str, products: list[Gemm], slower: float) -> li
 
 def test_what_amd_teaches_stays_with_amd() -> None:
     """An engine on MI300X is answered by AMD's kernels; NVIDIA's boards share what they did without them."""
-    from predictor.training.fit_serving import fit_gemm
+    from predictor.kernels.fitting.serving import fit_gemm
 
     rng = np.random.default_rng(0)
     sizes = 2 ** rng.integers(4, 13, (24, 3))

@@ -1,4 +1,4 @@
-"""scripts/benchmark.py: every figure beside a yardstick of the same machine."""
+"""benchmarks/speed.py: every figure beside a yardstick of the same machine."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "benchmarks"))
 benchmark = importlib.import_module("benchmark")
 
 
 def run(*words: str) -> str:
-    command = [sys.executable, str(ROOT / "scripts" / "benchmark.py"), "--runs", "1", "--models", "6", "--sweep", "30"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "speed.py"), "--runs", "1", "--models", "6", "--sweep", "30"]
     return subprocess.run([*command, *words], check=True, capture_output=True, text=True, cwd="/").stdout
 
 

@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from predictor.cli import main
-from predictor.estimators.artifact import default_artifacts, load_artifacts
-from predictor.estimators.stored import read_weights
+from predictor.cli.main import main
+from predictor.data import dataset
+from predictor.fit.evaluate import predict_rows
 from predictor.hardware.gpu import load_gpu
-from predictor.training import dataset
-from predictor.training.adapt import NOISE
-from predictor.training.evaluate import predict_rows
+from predictor.kernels.artifact import default_artifacts, load_artifacts
+from predictor.kernels.fitting.adapt import NOISE
+from predictor.kernels.stored import read_weights
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from informative_rows import covariance, most_informative
 

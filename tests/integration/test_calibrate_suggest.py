@@ -20,12 +20,12 @@ from microbench_runs import microbench
 from microbench import calibration
 from microbench.capability import gpu_target, refusal
 from microbench.case import Case
-from predictor.cli import main
+from predictor.cli.main import main
 from predictor.errors import RequestError
-from predictor.estimators.artifact import ArtifactSet, default_artifacts, load_artifacts
+from predictor.fit.suggest import POOL, Candidate, choose, pool
 from predictor.hardware.gpu import load_gpu
+from predictor.kernels.artifact import ArtifactSet, default_artifacts, load_artifacts
 from predictor.ops import Attention, Gemm
-from predictor.training.suggest import POOL, Candidate, choose, pool
 
 shipped = pytest.mark.skipif(
     not (default_artifacts() / "fp32-gemm" / "intervals.json").is_file(),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from microbench_runs import LIMIT_S, ROOT, environment, microbench
 
-from predictor.estimators.artifact import default_artifacts
+from predictor.kernels.artifact import default_artifacts
 
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("pandas", reason='pandas is not installed: pip install "tilecast[train]"')

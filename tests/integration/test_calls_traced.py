@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from predictor.frontends.torchvision_operators import ready
-from predictor.networks import Step, build
-from predictor.networks.load import load_config
+from predictor.models.built import Step, build
+from predictor.models.built.load import load_config
+from predictor.models.traced.torchvision_operators import ready
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

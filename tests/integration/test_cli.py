@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from predictor.cli import VERBS, build_parser, main
+from predictor.cli.main import VERBS, build_parser, main
 
 BASE = ["predict", "--model", "gpt2", "--gpu", "h100"]
 
@@ -222,7 +222,7 @@ def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_prediction_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from predictor.cli import main;"
+        "import sys; from predictor.cli.main import main;"
         "assert main(['predict', '--model', 'gpt3', '--gpu', 'h100', '--json']) == 0;"
         "heavy = ('torch', 'pandas', 'sklearn', 'lightgbm', 'mlflow', 'scipy', 'pyarrow', 'rich');"
         "print([m for m in heavy if m in sys.modules],"

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from predictor.cli import GROUPS, VERBS, main
+from predictor.cli.main import GROUPS, VERBS, main
 
 ASK = """
 source /dev/stdin <<'SCRIPT'

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
-from predictor.cli import main
-from predictor.training import dataset, sources
+from predictor.cli.main import main
+from predictor.data import dataset, sources
 
 GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
 LUT = "trace/a100/AR_GPU2_1M_1024M_LUT"

@@ -13,18 +13,18 @@ pd = pytest.importorskip("pandas")
 pq = pytest.importorskip("pyarrow.parquet")
 
 from microbench.cli import build_parser as harness_parser  # noqa: E402
-from predictor.cli import build_parser, main  # noqa: E402
-from predictor.dtypes import DTYPES  # noqa: E402
+from predictor.cli.main import build_parser, main  # noqa: E402
+from predictor.data import dataset  # noqa: E402
+from predictor.data.importers import SOURCES, import_source  # noqa: E402
+from predictor.data.schema import BY_NAME, CACHE_STATES, OPERATORS, PROTOCOLS, REQUIRED, SCHEMA_VERSION  # noqa: E402
+from predictor.data.shards import LARGEST, write_shards  # noqa: E402
+from predictor.data.sources import check, import_to_shards, read_sources  # noqa: E402
+from predictor.fit.fit import train  # noqa: E402
+from predictor.fit.fitted import digests  # noqa: E402
+from predictor.fit.publish import card_sources  # noqa: E402
+from predictor.fit.recipes import RECIPES  # noqa: E402
+from predictor.formats.dtypes import DTYPES  # noqa: E402
 from predictor.hardware.gpu import list_gpus  # noqa: E402
-from predictor.measurement import BY_NAME, CACHE_STATES, OPERATORS, PROTOCOLS, REQUIRED, SCHEMA_VERSION  # noqa: E402
-from predictor.training import dataset  # noqa: E402
-from predictor.training.card import card_sources  # noqa: E402
-from predictor.training.fit import train  # noqa: E402
-from predictor.training.fitted import digests  # noqa: E402
-from predictor.training.importers import SOURCES, import_source  # noqa: E402
-from predictor.training.recipes import RECIPES  # noqa: E402
-from predictor.training.shards import LARGEST, write_shards  # noqa: E402
-from predictor.training.sources import check, import_to_shards, read_sources  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "datasets"
@@ -82,8 +82,8 @@ def test_the_shards_are_made_again_from_the_public_data(data: Path, tmp_path: Pa
 def test_shards_are_cut_where_one_would_be_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = dataset.read(FOLDER / "neusight" / "t4.parquet").iloc[:4000].reset_index(drop=True)
     (whole,) = write_shards([frame], tmp_path / "whole", {})
-    monkeypatch.setattr("predictor.training.shards.LARGEST", whole.stat().st_size // 2)
-    monkeypatch.setattr("predictor.training.shards._FULL", whole.stat().st_size // 2)
+    monkeypatch.setattr("predictor.data.shards.LARGEST", whole.stat().st_size // 2)
+    monkeypatch.setattr("predictor.data.shards._FULL", whole.stat().st_size // 2)
     pieces = write_shards([frame], tmp_path / "cut", {})
     assert len(pieces) > 1
     assert sorted((tmp_path / "cut").iterdir()) == sorted(pieces)

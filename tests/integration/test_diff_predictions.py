@@ -1,4 +1,4 @@
-"""scripts/diff_predictions: what a change does to forecasts, between revisions of real git repositories."""
+"""tools/diff_predictions: what a change does to forecasts, between revisions of real git repositories."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import yaml
 
 import predictor
 from predictor import engines
-from predictor.networks import load_config
-from predictor.precision import SUPPORTED
-from predictor.workload import MODES
+from predictor.models.built import load_config
+from predictor.request.numbers import SUPPORTED
+from predictor.request.workload import MODES
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "diff_predictions"
-POINTS = ROOT / "scripts" / "diff_predictions_points.yaml"
+SCRIPT = ROOT / "tools" / "diff_predictions"
+POINTS = ROOT / "tools" / "diff_predictions_points.yaml"
 ENVIRONMENT = os.environ | {
     "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b",
     "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1",
@@ -204,7 +204,7 @@ def test_a_changed_constant_of_this_package(tmp_path: Path) -> None:
     git(repo, "init", "-q")
     git(repo, "add", "-A")
     git(repo, "commit", "-qm", "base")
-    constants = repo / "predictor" / "workload.py"
+    constants = repo / "predictor" / "request" / "workload.py"
     text = constants.read_text(encoding="utf-8")
     assert text.count("\nDEFAULT_LAUNCH_OVERHEAD_S = 6e-6") == 1
     constants.write_text(text.replace("OVERHEAD_S = 6e-6", "OVERHEAD_S = 12e-6"), encoding="utf-8")
@@ -243,7 +243,9 @@ def test_the_points_are_different_and_cover_what_can_be_asked() -> None:
     assert {point.get("mode", "forward") for point in points} == set(MODES)
     assert {point.get("execution", "eager") for point in points} == set(engines.names())
     assert {point.get("dtype", "bf16") for point in points} >= set(SUPPORTED)
-    types = {load_config(path).model_type for path in (ROOT / "predictor" / "networks" / "configs").glob("*.json")}
+    types = {
+        load_config(path).model_type for path in (ROOT / "predictor" / "models" / "built" / "configs").glob("*.json")
+    }
     asked = {load_config(point["model"]).model_type for point in points if point["model"] != "nosuch"}
     assert asked == types
     assert any(point.get("tp", 1) > 1 and "prompt_lens" in point for point in points)

@@ -21,35 +21,36 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import data_folder
-from each import each
 
 from microbench.cli import build_parser as harness_parser
 from microbench.cli import main as harness
-from predictor.cli import VERBS, build_parser, main
+from predictor.cli.main import VERBS, build_parser, main
 from predictor.engines import registry
 from predictor.errors import TilecastError
-from predictor.estimators.artifact import default_artifacts, load_artifacts
+from predictor.kernels.artifact import default_artifacts, load_artifacts
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-PROGRAMS = ("predict", "tilecast", "microbench", "python", "python3", "mlflow", "scripts", "tools")
+PROGRAMS = ("predict", "tilecast", "microbench", "python", "python3", "mlflow", "scripts", "benchmarks", "tools")
+#: Folders of programs that are run from a checkout.
+FOLDERS = ("scripts/", "benchmarks/", "tools/")
 
 #: Beginning of a command -> why it is not run here.
 NOT_RUN = {
     "python3 -m venv": "an installation takes minutes; tests/integration/test_packaging.py installs and runs it",
     "scripts/test": "this is what runs these tests",
     "scripts/check": "runs in scripts/test",
-    "scripts/walk": "the steps of docs/walk.md one by one: more than a minute",
-    "scripts/diff_predictions": "tests/integration/test_diff_predictions.py runs it",
+    "tools/walk": "the steps of docs/walk.md one by one: more than a minute",
+    "tools/diff_predictions": "tests/integration/test_diff_predictions.py runs it",
     "tools/fuzz": "minutes; tests/integration/test_fuzzing.py runs it",
-    "scripts/mutate": "minutes; tests/integration/test_mutate.py runs it",
-    "scripts/architectures": "minutes: every type is traced in a process of its own",
-    "scripts/accuracy": "needs the public data and most of an hour",
-    "scripts/interval_coverage": "needs the public data and most of an hour",
-    "scripts/leave_one_out": "needs the public data and most of an hour",
-    "scripts/benchmark": "times, which want a quiet machine",
-    "python scripts/training_effects.py": "needs the public data; tests/unit/test_training_suites.py runs its parts",
-    "scripts/plan_": "times, and the public data",
+    "tools/mutate": "minutes; tests/integration/test_mutate.py runs it",
+    "tools/architectures": "minutes: every type is traced in a process of its own",
+    "benchmarks/accuracy": "needs the public data and most of an hour",
+    "benchmarks/interval_coverage": "needs the public data and most of an hour",
+    "benchmarks/leave_one_out": "needs the public data and most of an hour",
+    "benchmarks/speed": "times, which want a quiet machine",
+    "python benchmarks/training_effects.py": "needs the public data; tests/fit/test_training_suites.py runs its parts",
+    "benchmarks/plan_": "times, and the public data",
     "tilecast ui": "a server that goes on; tests/integration/test_ui.py starts one",
     "mlflow ui": "a server that goes on; tests/integration/test_tracking.py starts one",
     "mkdocs serve": "a server that goes on",
@@ -75,7 +76,7 @@ NOT_RUN = {
     "tilecast dataset describe neusight.parquet": "the public data, imported",
     "microbench plan --calibration": "tests of the harness run it",
     "microbench collect --budget": "needs a GPU",
-    "microbench doctor": "needs a GPU; tests/unit/test_microbench_doctor.py runs its parts",
+    "microbench doctor": "needs a GPU; tests/microbench/test_microbench_doctor.py runs its parts",
     "microbench first-run": "needs a GPU and eight minutes",
     "microbench collect --part": "needs a GPU; tests/integration/test_microbench_fleet.py runs parts on the processor",
     "microbench collect --engine ray": "needs a cluster; the same test runs a local one",
@@ -95,7 +96,7 @@ NOT_RUN = {
     "tilecast plan --model gpt3 --gpu h100 --num-gpus 64 --global-batch 64 --only tp=8 --explain": "as with --out",
     "tilecast plan --model llama-3.1-8b --gpu h100 --num-gpus 16 --global-batch 64": "as those of gpt3",
     "tilecast serve plan --model llama-3.1-70b": "seconds a search; those of qwen3-32b with --emit run",
-    "tilecast serve plan --model llama-3.1-8b": "the same; tests/unit/test_serving_plans.py finds the fewest GPUs",
+    "tilecast serve plan --model llama-3.1-8b": "the same; tests/search/test_serving_plans.py finds the fewest GPUs",
     "tilecast serve plan --model qwen3-32b --gpu h200 --num-gpus 8 --isl 4000 --osl 1000 --ttft": "the same",
     "tilecast runs push --tracking-uri http://mlflow.lab": "a server of somebody's laboratory",
 }
@@ -158,7 +159,7 @@ def test_there_are_commands() -> None:
     assert any(command.startswith("predict --model gpt3 --gpu h100") for command in ALL)
 
 
-@each("command", ALL)
+@pytest.mark.parametrize("command", ALL)
 def test_is_understood(command: str) -> None:
     """The real parser takes every word; a script of ours names every flag."""
     _, words = split(command)
@@ -168,7 +169,7 @@ def test_is_understood(command: str) -> None:
         build_parser().parse_args(words if words[0] == "predict" else words[1:])
     elif words[0] == "microbench":
         harness_parser().parse_args(words[1:])
-    elif words[0].startswith(("scripts/", "tools/")) or (words[0] == "python" and len(words) > 1):
+    elif words[0].startswith(FOLDERS) or (words[0] == "python" and len(words) > 1):
         script = ROOT / (words[1] if words[0] == "python" else words[0])
         source = script.read_text(encoding="utf-8")
         for flag in (word for word in words if word.startswith("--")):
@@ -177,13 +178,15 @@ def test_is_understood(command: str) -> None:
         assert any(command.startswith(known) for known in NOT_RUN), "neither ours nor said to be left out"
 
 
-@each("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_every_flag_in_the_text_exists(page: Path) -> None:
     """A flag in inline code is one of a verb, or of a script of ours."""
     prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     parsers = [*every_parser(build_parser()), *every_parser(harness_parser())]
     known = {option for parser in parsers for action in parser._actions for option in action.option_strings}
-    scripts = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "scripts").iterdir() if p.is_file())
+    scripts = "".join(
+        path.read_text(encoding="utf-8") for name in FOLDERS for path in (ROOT / name).iterdir() if path.is_file()
+    )
     # mypy's and mkdocs', nvidia-smi's, MLflow's, vLLM's; torchrun's
     foreign = {"--strict", "--reset-gpu-clocks", "--backend-store-uri", "--attention-backend", "--quantization"}
     foreign |= {"--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--node-rank", "--max-restarts"}
@@ -197,8 +200,8 @@ def test_every_flag_in_the_text_exists(page: Path) -> None:
 
 def rows(gpu: str, count: int, seed: int) -> Any:
     """Made-up fp32 rows of eager PyTorch: a share of the roofline and 3 % of noise."""
-    from predictor.training import dataset
-    from predictor.training.evaluate import predict_rows
+    from predictor.data import dataset
+    from predictor.fit.evaluate import predict_rows
 
     rng = np.random.default_rng(seed)
     common = {
@@ -221,13 +224,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with every file that a page names."""
     pytest.importorskip("pandas", reason="extra 'train'")
     pytest.importorskip("torch", reason="extra 'torch'")
-    from predictor.training import dataset
+    from predictor.data import dataset
 
     folder = tmp_path_factory.mktemp("world")
     dataset.write(dataset.concat([rows("v100-pcie-32gb", 100, 1), rows("t4", 100, 2)]), folder / "rows.parquet")
     dataset.write(rows("rtx-4090", 60, 3), folder / "my-rows.parquet")
     (folder / "my").mkdir()
-    shutil.copy(ROOT / "predictor" / "networks" / "configs" / "gpt2.json", folder / "my" / "config.json")
+    shutil.copy(ROOT / "predictor" / "models" / "built" / "configs" / "gpt2.json", folder / "my" / "config.json")
     board = (ROOT / "examples" / "hypothetical-gpu.yaml").read_text(encoding="utf-8")
     for name in ("my-gpu", "my-board"):
         (folder / f"{name}.yaml").write_text(board.replace("hypothetical-x1", name), encoding="utf-8")
@@ -321,7 +324,7 @@ def test_tables_of_notebooks_scroll_on_a_phone(tmp_path: Path, monkeypatch: pyte
     output = nbformat.v4.new_output("execute_result", {"text/html": frame._repr_html_()}, execution_count=1)
     path = tmp_path / "n.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x", outputs=[output])]), path)
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
     import mkdocs_hooks
 
     text, _ = mkdocs_hooks.render(path, run=False)

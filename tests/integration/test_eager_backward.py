@@ -11,8 +11,8 @@ import pytest
 from backward import backward_blocks
 
 from predictor.graph import Graph
-from predictor.networks import Step, build, config_from_dict
-from predictor.networks.load import CONFIGS
+from predictor.models.built import Step, build, config_from_dict
+from predictor.models.built.load import CONFIGS
 from predictor.ops import Elementwise, Gemm, Reduce
 
 torch = pytest.importorskip("torch", reason="the test extra (torch, transformers) is not installed")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from predictor.graph import Graph
-from predictor.networks import Step, build, config_from_dict
-from predictor.networks.load import CONFIGS
+from predictor.models.built import Step, build, config_from_dict
+from predictor.models.built.load import CONFIGS
 from predictor.ops import Elementwise, Reduce
 from predictor.passes.autograd import joint
 

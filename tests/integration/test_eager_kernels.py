@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from predictor.networks import Step, build, config_from_dict
-from predictor.networks.load import CONFIGS
+from predictor.models.built import Step, build, config_from_dict
+from predictor.models.built.load import CONFIGS
 
 torch = pytest.importorskip("torch", reason="the test extra (torch, transformers) is not installed")
 transformers = pytest.importorskip("transformers", reason="the test extra (torch, transformers) is not installed")

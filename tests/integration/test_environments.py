@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from predictor.cli import main
-from predictor.files import user_folder
-from predictor.networks.load import CONFIGS
-from tests.each import each
+from predictor.cli.main import main
+from predictor.files.read import user_folder
+from predictor.models.built.load import CONFIGS
 
 ROOT = Path(__file__).resolve().parents[2]
 PREDICT = ["predict", "--model", "gpt2", "--gpu", "h100", "--artifacts", "roofline"]
@@ -25,7 +24,7 @@ os.environ.pop("HOME", None)
 def nobody(*asked):
     raise KeyError("getpwuid(): uid not found: 12345")
 pwd.getpwuid = pwd.getpwnam = nobody
-from predictor.cli import main
+from predictor.cli.main import main
 for words in json.loads(sys.argv[1]):
     status = main(words)
     print(json.dumps(["status", status]), flush=True)
@@ -64,7 +63,7 @@ def test_a_user_without_a_home_has_answers_or_a_line(tmp_path: Path) -> None:
     assert [line for line in lines if line.startswith("error: a path begins with ~")]
 
 
-@each("columns", ["0", "1", "-5", "²", "x", "1000000000"])
+@pytest.mark.parametrize("columns", ["0", "1", "-5", "²", "x", "1000000000"])
 def test_any_width_of_a_terminal_has_the_answer(
     columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,7 +77,7 @@ def test_any_width_of_a_terminal_has_the_answer(
 
 def test_an_error_is_never_an_answer() -> None:
     """With standard error closed the line is lost; on standard output it would be taken for JSON."""
-    code = "import os, sys; from predictor.cli import main; sys.stderr = None; sys.exit(main(sys.argv[1:]))"
+    code = "import os, sys; from predictor.cli.main import main; sys.stderr = None; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-c", code, "predict", "--model", "nope", "--gpu", "h100", "--json"], env=environment(),
         stdout=subprocess.PIPE, check=False,

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from predictor.fit.served import as_frame
+from predictor.fit.served_rows import read_cases
+from predictor.fit.suite import predict_case
 from predictor.simulate import templates
-from predictor.training.served import as_frame
-from predictor.training.served_rows import read_cases
-from predictor.training.suite import predict_case
 
 #: Rows of a suite that are taken, at random: enough of them for structures that come again and again (templates).
 ROWS, SERVICES = 4, 1

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from microbench.cli import main as microbench
-from predictor.cli import main as tilecast
+from predictor.cli.main import main as tilecast
 from predictor.hardware.gpu import load_gpu
-from predictor.networks.load import CONFIGS
+from predictor.models.built.load import CONFIGS
 
 OWN = b"years of work\n"
 PREDICT = ("predict", "--model", "gpt2", "--gpu", "t4")

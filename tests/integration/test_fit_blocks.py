@@ -13,15 +13,15 @@ import pytest
 pytest.importorskip("lightgbm")
 
 from predictor import engines
-from predictor.cli import main
-from predictor.estimators.artifact import load_artifacts
-from predictor.estimators.base import predict_kernels
-from predictor.estimators.cores.blocks import Constants, core_time, shapes_of
-from predictor.estimators.device import Device
+from predictor.cli.main import main
+from predictor.data import dataset
+from predictor.data.schema import from_op
 from predictor.hardware.gpu import load_gpu
-from predictor.measurement import from_op
+from predictor.kernels.artifact import load_artifacts
+from predictor.kernels.base import predict_kernels
+from predictor.kernels.blocks.core import Constants, core_time, shapes_of
+from predictor.kernels.device import Device
 from predictor.ops import CausalConv1d, DeltaRule, Op, Quantize
-from predictor.training import dataset
 
 TRUTH = Constants(0.9, 12.0, 0.8, 5e3, 900.0, 1.5e3, 6.0, 1.0, 2.5)
 BOARDS = ("a100-sxm-80gb", "l40s", "rtx-pro-6000-server")

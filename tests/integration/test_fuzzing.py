@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from predictor.errors import RequestError
-from tests.each import each
 from tests.fuzzing import kinds
 from tests.fuzzing.case import Case, from_json
 from tests.fuzzing.oracle import ANSWERED, FAILED, REFUSED, Fault, Limits, Outcome, judge, read_answer
@@ -25,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FEW = 4
 
 
-@each("name", kinds.NAMES)
+@pytest.mark.parametrize("name", kinds.NAMES)
 def test_a_few_cases(name: str, tmp_path: Path) -> None:
     if kinds.missing(name):
         return
@@ -141,7 +140,7 @@ def overflow(_: Path) -> None:
     np.float64(1e300) * np.float64(1e300)
 
 
-@each(
+@pytest.mark.parametrize(
     ("target", "where"),
     [
         (traceback, "KeyError"), (hang, "no end"), (stubborn, "no end"), (wait_for_nobody, "no end"), (hog, "memory"),
@@ -172,7 +171,9 @@ def test_it_notices_a_file_that_is_read(tmp_path: Path) -> None:
     assert judge(Case("made-up"), target, inside, blind=True).where == "guard: reads"
 
 
-@each("text", ['{"latency_ms": NaN}', '{"latency_ms": 1e999}', '{"latency_ms": 0}', '{"host_s": -1.0}', "{"])
+@pytest.mark.parametrize(
+    "text", ['{"latency_ms": NaN}', '{"latency_ms": 1e999}', '{"latency_ms": 0}', '{"host_s": -1.0}', "{"]
+)
 def test_figures_of_no_answer(text: str) -> None:
     with pytest.raises(Fault):
         read_answer(text)

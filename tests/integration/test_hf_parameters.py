@@ -7,11 +7,10 @@ import warnings
 from typing import Any
 
 import pytest
-from each import each
 
-from predictor.frontends.torchvision_operators import ready
-from predictor.networks.load import CONFIGS, catalogue, config_from_dict, load_config
-from predictor.networks.parameters import parameters
+from predictor.models.built.load import CONFIGS, catalogue, config_from_dict, load_config
+from predictor.models.built.parameters import parameters
+from predictor.models.traced.torchvision_operators import ready
 
 torch = pytest.importorskip("torch", reason="the test extra (torch, transformers) is not installed")
 transformers = pytest.importorskip("transformers", reason="the test extra (torch, transformers) is not installed")
@@ -45,7 +44,7 @@ def with_layers(data: dict[str, Any], layers: int) -> dict[str, Any]:
     return cut
 
 
-@each("name", catalogue())
+@pytest.mark.parametrize("name", catalogue())
 def test_parameters_equal_the_hugging_face_class(name: str) -> None:
     data = json.loads((CONFIGS / f"{name}.json").read_text())
     config = load_config(name)
@@ -88,7 +87,7 @@ _REQUIRED = {
 _PER_TYPE = sorted({load_config(n).model_type: n for n in reversed(catalogue())}.values())
 
 
-@each("name", _PER_TYPE)
+@pytest.mark.parametrize("name", _PER_TYPE)
 def test_a_missing_key_means_the_default_of_the_class(name: str) -> None:
     data = json.loads((CONFIGS / f"{name}.json").read_text())
     data = with_layers(data, 4)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from chromium import PHONE, WIDE, Opened
 
-from predictor.cli import main
+from predictor.cli.main import main
 
 RUNS = {
     "forward": ["--model", "gpt3", "--gpu", "h100"],

@@ -11,11 +11,11 @@ from predictor.errors import SpecError
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
+from predictor.data import dataset  # noqa: E402
+from predictor.data.importers import import_source  # noqa: E402
+from predictor.data.importers.base import fill_links  # noqa: E402
 from predictor.hardware.system import load_system  # noqa: E402
 from predictor.ops.collective import over  # noqa: E402
-from predictor.training import dataset  # noqa: E402
-from predictor.training.importers import import_source  # noqa: E402
-from predictor.training.importers.links import fill_links  # noqa: E402
 
 COMM = "systems/data/{gpu}/comm/{framework}/1.0/{table}_perf.parquet"
 

@@ -9,9 +9,9 @@ import pytest
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
+from predictor.data import dataset  # noqa: E402
+from predictor.data.importers import ImportResult, import_source  # noqa: E402
 from predictor.ops import CausalConv1d, DeltaRule, Gemm, Quantize  # noqa: E402
-from predictor.training import dataset  # noqa: E402
-from predictor.training.importers import ImportResult, import_source  # noqa: E402
 
 
 def table(root: Path, place: str, name: str, **columns: object) -> None:

@@ -12,8 +12,8 @@ from predictor.ops import Attention, Elementwise, Embedding, Gemm, MoE, Norm, Ro
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
-from predictor.training import dataset  # noqa: E402
-from predictor.training.importers import SOURCES, import_source  # noqa: E402
+from predictor.data import dataset  # noqa: E402
+from predictor.data.importers import SOURCES, import_source  # noqa: E402
 
 NEUSIGHT = (
     "OPName,Latency,Device,Torch Version,CUDNN Version,Kernel Name,Grid x,Grid y,Grid z,Block x,Block y,Block z,"

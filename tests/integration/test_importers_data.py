@@ -10,8 +10,8 @@ from conftest import data_folder
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
-from predictor.training import dataset  # noqa: E402
-from predictor.training.importers import ImportResult, import_source  # noqa: E402
+from predictor.data import dataset  # noqa: E402
+from predictor.data.importers import ImportResult, import_source  # noqa: E402
 
 
 def real(source: str, *parts: str) -> Path:

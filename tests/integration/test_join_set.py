@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from predictor.cli import main
+from predictor.cli.main import main
+from predictor.data import dataset
 from predictor.errors import RequestError
-from predictor.training import dataset
-from predictor.training.join import join
+from predictor.fit.join import join
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "join_set"
+SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "join_set"
 WHOLE = ("constant_efficiency", "roofline_width")  # of a sample of all rows
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 from conftest import data_folder
 
-from predictor.files import read_json
+from predictor.files.read import read_json
 from predictor.graph import Graph
-from predictor.networks import ModelConfig, Step, build, config_from_dict
-from predictor.networks.load import CONFIGS as PACKAGE_CONFIGS
+from predictor.models.built import ModelConfig, Step, build, config_from_dict
+from predictor.models.built.load import CONFIGS as PACKAGE_CONFIGS
 from predictor.ops import Attention, Dropout, Elementwise, Embedding, Gemm, Norm, Softmax
 
 DATA = data_folder() or Path("absent")

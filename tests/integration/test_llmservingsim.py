@@ -11,13 +11,13 @@ from conftest import data_folder
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
+from predictor.data import dataset  # noqa: E402
+from predictor.data.importers import import_source  # noqa: E402
+from predictor.data.sources import read_sources  # noqa: E402
 from predictor.errors import SpecError  # noqa: E402
 from predictor.ops.attention import Attention  # noqa: E402
 from predictor.ops.elementwise import Elementwise, Rotary  # noqa: E402
 from predictor.ops.gemm import Gemm  # noqa: E402
-from predictor.training import dataset  # noqa: E402
-from predictor.training.importers import import_source  # noqa: E402
-from predictor.training.sources import read_sources  # noqa: E402
 
 VLLM = "kernels/rtx-pro-6000-server/v1/meta-llama/Llama-3.1-8B/bf16/tp2"
 

@@ -18,7 +18,7 @@ import yaml
 
 import predictor
 from microbench.cli import main as microbench
-from predictor.cli import main
+from predictor.cli.main import main
 from tests.integration import malformed_cases as cases
 from tests.integration import malformed_files as files_of
 from tests.integration import malformed_harness as harness_of
@@ -26,8 +26,8 @@ from tests.integration import malformed_harness as harness_of
 PACKAGE = Path(predictor.__file__).parent
 GPU = (PACKAGE / "hardware" / "gpus" / "h100-sxm.yaml").read_text(encoding="utf-8")
 SYSTEM = (PACKAGE / "hardware" / "systems" / "dgx-h100.yaml").read_text(encoding="utf-8")
-LLAMA = (PACKAGE / "networks" / "configs" / "llama-3.1-8b.json").read_text(encoding="utf-8")
-GPT2 = (PACKAGE / "networks" / "configs" / "gpt2.json").read_text(encoding="utf-8")
+LLAMA = (PACKAGE / "models" / "built" / "configs" / "llama-3.1-8b.json").read_text(encoding="utf-8")
+GPT2 = (PACKAGE / "models" / "built" / "configs" / "gpt2.json").read_text(encoding="utf-8")
 NAMED_GPT2 = '{"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}'
 OWN_GPU, OWN_MODEL = "predict --model gpt2 --gpu g.yaml", "predict --model m.json --gpu h100"
 Files = Mapping[str, str | bytes]

@@ -25,8 +25,8 @@ from microbench_runs import LIMIT_S, collect_words, command, environment, microb
 from microbench.cli import main
 from microbench.dataset import read
 from microbench.validate import validate
+from predictor.data.schema import REQUIRED, to_op
 from predictor.hardware.gpu import load_gpu
-from predictor.measurement import REQUIRED, to_op
 from predictor.ops import OPERATORS
 
 CASES = 90
@@ -129,8 +129,8 @@ def test_a_second_run_measures_nothing_again(collected: Path) -> None:
 
 def test_the_rows_are_a_data_set_to_train_on(collected: Path, tmp_path: Path) -> None:
     pytest.importorskip("pandas")
-    from predictor.training import dataset
-    from predictor.training.importers import microbench as importer
+    from predictor.data import dataset
+    from predictor.data.importers import microbench as importer
 
     result = importer.run(collected)
     reasons = result.skipped_by_reason()

@@ -11,7 +11,7 @@ import yaml
 from microbench_runs import ROOT, microbench
 
 import predictor
-from predictor.cli import main
+from predictor.cli.main import main
 from predictor.hardware.gpu import GPU_DIR
 
 pytest.importorskip("torch")

@@ -6,22 +6,21 @@ import warnings
 from pathlib import Path
 
 import pytest
-from each import each
 
 from predictor import predict
 from predictor.errors import TilecastError
-from predictor.networks import config_from_dict, parameters
+from predictor.models.built import config_from_dict, parameters
 from tests.model_types import TYPES, small
 
 #: Checkpoints of the folder that have to give a forecast: the rest may say why not in one line.
 LEAST = 56
 
 
-@each("name", TYPES)
+@pytest.mark.parametrize("name", TYPES)
 def test_parameters_equal_the_class_of_transformers(name: str) -> None:
     torch = pytest.importorskip("torch", reason="the test extra (torch, transformers) is not installed")
     transformers = pytest.importorskip("transformers", reason="the test extra (torch, transformers) is not installed")
-    from predictor.frontends.torchvision_operators import ready
+    from predictor.models.traced.torchvision_operators import ready
 
     ready()
     config = transformers.models.auto.configuration_auto.CONFIG_MAPPING[name](**small(name))

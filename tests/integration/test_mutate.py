@@ -1,4 +1,4 @@
-"""scripts/mutate: what survives gives exit 1, what moved is named, and the table is that of the code as it is."""
+"""tools/mutate: what survives gives exit 1, what moved is named, and the table is that of the code as it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "mutate"
+SCRIPT = ROOT / "tools" / "mutate"
 GOOD = {"name": "sum", "file": "toy.py", "old": "a + b", "new": "a - b", "tests": ["tests/test_toy.py::test_add"]}
 BLIND = {"name": "product", "file": "toy.py", "old": "a * b", "new": "a / b", "tests": ["tests/test_toy.py"]}
 

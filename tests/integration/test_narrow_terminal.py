@@ -12,9 +12,9 @@ import pytest
 from microbench.case import Case
 from microbench.cli import main as microbench
 from microbench.store import Store
-from predictor.cli import main
+from predictor.cli.main import main
+from predictor.data import dataset
 from predictor.ops import Softmax
-from predictor.training import dataset
 
 WIDTHS = (40, 60, 80, 100, 120)
 RUNS = {

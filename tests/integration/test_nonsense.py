@@ -14,11 +14,11 @@ import yaml
 
 import predictor
 from microbench.cli import main as microbench
-from predictor.cli import main
+from predictor.cli.main import main
 
 PREDICT = "predict --model gpt2 --gpu h100"
 GPU = (Path(predictor.__file__).parent / "hardware" / "gpus" / "h100-sxm.yaml").read_text(encoding="utf-8")
-LLAMA = Path(predictor.__file__).parent / "networks" / "configs" / "llama-3.1-8b.json"
+LLAMA = Path(predictor.__file__).parent / "models" / "built" / "configs" / "llama-3.1-8b.json"
 COMPARE = "compare --model gpt2 --gpu"
 #: Words -> what the line says of them. Files are those of the fixture.
 PLAIN = [

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import data_folder
 
-from predictor.estimators.artifact import default_artifacts
+from predictor.kernels.artifact import default_artifacts
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -9,13 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from predictor.cli import main
+from predictor.cli.main import main
+from predictor.data import dataset
+from predictor.data.importers.table import is_table, read_table
 from predictor.errors import RequestError
 from predictor.hardware.gpu import load_gpu
 from predictor.ops import Attention, Collective, Elementwise, Gemm, MoE, Norm
-from predictor.training import dataset
-from predictor.training.importers.table import is_table, read_table
-from tests.each import each
 
 A40 = load_gpu("a40")
 
@@ -35,7 +34,7 @@ INT4 = Gemm("bf16", 8, 1024, 2048, quant="int4_wo")
 BLOCKS = Gemm("fp8", 8, 1024, 2048, quant="fp8_block")
 
 
-@each(
+@pytest.mark.parametrize(
     ("header", "row", "op", "unit", "expected", "milliseconds"),
     [
         ("m,n,k,dtype,time_us", "512,1024,2048,bf16,25", "", "", GEMM, 0.025),
@@ -86,7 +85,7 @@ def test_a_row_faster_than_the_board_can_be_is_kept_apart(csv_file: Callable[[st
     assert read_table(path, A40).frame["flag"].tolist() == ["beats_roofline"]
 
 
-@each(
+@pytest.mark.parametrize(
     ("text", "op", "unit", "said"),
     [
         ("m,n,kk,dtype,time_us\n1,2,3,bf16,4\n", "gemm", "", "column 'kk' is unknown"),

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = """
-from predictor.training.sources import SOURCES_FILE, read_sources
+from predictor.data.sources import SOURCES_FILE, read_sources
 found = read_sources()
 print("_datasets" in str(SOURCES_FILE), ",".join(found), len(found["neusight"].files))
 """
@@ -56,7 +56,7 @@ def test_wheel(built: Path, tmp_path: Path) -> None:
         archive.extractall(tmp_path)
     assert {f"predictor/_models/default/{name}" for name in shipped()} <= names
     assert "predictor/hardware/gpus/h100-sxm.yaml" in names
-    assert "predictor/networks/configs/gpt3.json" in names
+    assert "predictor/models/built/configs/gpt3.json" in names
     assert {"predictor/py.typed", "tilecast/py.typed", "tilecast/__main__.py"} <= names
     check_answer(run([sys.executable, "-m", "tilecast", *ASK], PYTHONPATH=str(tmp_path)))
     # The rows stay out; where they are from, and under which licence, goes along.

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from each import each
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Modules that scripts import; they have no command line.
@@ -16,7 +15,10 @@ PARTS = (
     "accuracy_fp32.py", "accuracy_rows.py", "accuracy_suites.py", "accuracy_tables.py", "constant_set.py",
     "image_models.py", "informative_rows.py", "mkdocs_hooks.py",
 )  # fmt: skip
-SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py") if path.name not in PARTS)
+FOLDERS = ("benchmarks", "tools", "scripts")
+SCRIPTS = sorted(
+    str(path.relative_to(ROOT)) for name in FOLDERS for path in (ROOT / name).glob("*.py") if path.name not in PARTS
+)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -24,7 +26,7 @@ def test_a_script_says_what_it_is_for(name: str, tmp_path: Path) -> None:
     pytest.importorskip("pandas", reason="the scripts read data sets")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / name), "--help"],
+        [sys.executable, str(ROOT / name), "--help"],
         capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -32,7 +34,7 @@ def test_a_script_says_what_it_is_for(name: str, tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-@each("path", [path for home in ("scripts", "tools") for path in sorted((ROOT / home).iterdir()) if path.is_file()])
+@pytest.mark.parametrize("path", sorted(path for name in FOLDERS for path in (ROOT / name).iterdir() if path.is_file()))
 def test_a_script_that_docs_call_can_be_called(path: Path) -> None:
     if path.read_text(encoding="utf-8").startswith("#!"):
         assert os.access(path, os.X_OK)

@@ -11,18 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from each import each
 
-from predictor.cli import main
+from predictor.cli.main import main
 from predictor.engines.defaults import graphs
 from predictor.engines.vintage import Setting
-from predictor.forecast import forecast
-from predictor.request import Request
-from predictor.simulate.serving.costs import Sizes, StepCosts
-from predictor.simulate.serving.simulator import serve
-from predictor.simulate.serving.traffic import made
-from predictor.training.served import as_frame, errors, ranking
-from predictor.training.served_rows import read_cases
+from predictor.fit.served import as_frame, errors, ranking
+from predictor.fit.served_rows import read_cases
+from predictor.forecast.forecast import forecast
+from predictor.request.request import Request
+from predictor.serving.costs import Sizes, StepCosts
+from predictor.serving.simulator import serve
+from predictor.serving.traffic import made
 
 SMALL = ["--model", "llama-3.2-1b", "--gpu", "h100"]
 
@@ -84,7 +83,7 @@ TRACES = {
 }
 
 
-@each("name", sorted(TRACES))
+@pytest.mark.parametrize("name", sorted(TRACES))
 def test_traces_are_read(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text(TRACES[name])
@@ -117,14 +116,14 @@ BAD = {
 }
 
 
-@each("name", sorted(BAD))
+@pytest.mark.parametrize("name", sorted(BAD))
 def test_a_bad_trace_is_a_line_with_the_row(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text(BAD[name][0])
     assert BAD[name][1] in refused(capsys, "--trace", str(path))
 
 
-@each(
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--rate", "2"), "expected --trace FILE, or --rate R"),
@@ -211,7 +210,7 @@ def test_measured_services_are_held_against_the_simulation(tmp_path: Path) -> No
     assert ranks["groups"] == 1 and ranks["tokens_per_s_per_gpu"] == pytest.approx(1.0)
 
 
-@each(
+@pytest.mark.parametrize(
     ("wrong", "said"),
     [
         ({"concurrency": "-4"}, "--concurrency -4: expected 1 to"),

@@ -12,11 +12,11 @@ from conftest import data_folder
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
+from predictor.data import dataset  # noqa: E402
+from predictor.data.importers import import_source  # noqa: E402
 from predictor.errors import SpecError  # noqa: E402
 from predictor.ops.attention import Attention  # noqa: E402
 from predictor.ops.gemm import Gemm  # noqa: E402
-from predictor.training import dataset  # noqa: E402
-from predictor.training.importers import import_source  # noqa: E402
 
 PRODUCT = "b=1, m=1000, k=200, n=300, layout={}, accumulate={}, out_dtype=bf16"
 GROUPED = "ng=4, M=64, N=32, K=16, dtype=bf16, stage={}, grad=True, accumulate={}"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from predictor.cli import main
-from predictor.networks.families import FAMILIES
-from predictor.support import as_markdown, ask, cases, specimen, table
+from predictor.cli.main import main
+from predictor.forecast.support import as_markdown, ask, cases, specimen, table
+from predictor.models.built.families import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,7 +35,7 @@ def test_the_table_says_what_is_answered() -> None:
                 now = ask(config, case)
                 if bool(said) != bool(now):
                     wrong.append(f"{model_type}, {case.group} {case.name}: {said or 'yes'!r}, now {now or 'yes'!r}")
-    assert not wrong, "run scripts/support_matrix.py:\n" + "\n".join(wrong)
+    assert not wrong, "run tools/support_matrix.py:\n" + "\n".join(wrong)
 
 
 def test_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ def command(folder: Path, out: str) -> list[str]:
 def paced(words: list[str]) -> list[str]:
     """The same command with parts that take their time, so that it is at work when it is stopped on any machine."""
     code = (
-        "import sys, sweep_workers; from predictor.sweep import workers; from predictor.cli import main\n"
+        "import sys, sweep_workers; from predictor.sweep import workers; from predictor.cli.main import main\n"
         "workers.answer = sweep_workers.paced\nsys.exit(main())"
     )
     assert words[1:3] == ["-m", "predictor"]
@@ -98,7 +98,7 @@ def test_a_harness_that_is_stopped_ends_by_itself(tmp_path: Path) -> None:
     )
     for number, send in ((signal.SIGTERM, os.kill), (signal.SIGINT, os.killpg)):
         path = os.pathsep.join([str(tmp_path), str(ROOT)])
-        code = "import sys; from predictor.cli import main; sys.exit(main(['microbench', 'collect']))"
+        code = "import sys; from predictor.cli.main import main; sys.exit(main(['microbench', 'collect']))"
         harness = subprocess.Popen(
             [sys.executable, "-c", code],
             env=os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}, cwd=tmp_path, start_new_session=True,

@@ -14,8 +14,8 @@ pytest.importorskip("pandas", reason="extra 'train'")
 pytest.importorskip("scipy", reason="extra 'train'")
 
 from microbench.cli import main as harness
-from predictor.cli import main
-from predictor.estimators.artifact import default_artifacts
+from predictor.cli.main import main
+from predictor.kernels.artifact import default_artifacts
 
 COLLECT = "collect --device cpu --threads 1 --ops tile --case-seconds 0.02s --budget 300s --max-cases 48"
 Call = Callable[..., dict[str, Any]]

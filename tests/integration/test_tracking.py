@@ -26,8 +26,8 @@ mlflow = pytest.importorskip("mlflow", reason="tracking needs mlflow")
 from test_train import made_up  # noqa: E402
 
 from predictor import tracking  # noqa: E402
-from predictor.cli import main  # noqa: E402
-from predictor.training import dataset  # noqa: E402
+from predictor.cli.main import main  # noqa: E402
+from predictor.data import dataset  # noqa: E402
 
 # MLflow's own use of SQLAlchemy warns; our warnings stay errors.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:sqlalchemy", "ignore::DeprecationWarning:mlflow")

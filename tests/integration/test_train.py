@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from predictor.cli import main
+from predictor.cli.main import main
+from predictor.data import dataset
 from predictor.hardware.gpu import load_gpu
-from predictor.training import dataset
 
 GPUS = ("a100-sxm-80gb", "h100-sxm", "l40s")
 

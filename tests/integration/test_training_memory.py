@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import predictor
-from predictor.networks.load import config_from_dict
+from predictor.models.built.load import config_from_dict
 
 BATCH, SEQ = 2, 32
 _DECODER = {

@@ -19,9 +19,9 @@ from urllib.parse import quote
 import pytest
 from chromium import PHONE, WIDE, Opened
 
-from predictor.cli import main
+from predictor.cli.main import main
 from predictor.hardware.gpu import load_gpu
-from predictor.networks.load import CONFIGS
+from predictor.models.built.load import CONFIGS
 from predictor.ui.boards import as_yaml
 
 pytest.importorskip("starlette", reason="starlette is not installed (extra 'ui')")

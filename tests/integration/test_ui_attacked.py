@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from each import each
 
-from predictor.networks.load import CONFIGS
+from predictor.models.built.load import CONFIGS
 
 pytest.importorskip("starlette", reason="starlette is not installed (extra 'ui')")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed (extra 'ui')")
@@ -165,7 +164,7 @@ BODIES: list[tuple[bytes, int]] = [
 ]  # fmt: skip
 
 
-@each("place", range(len(BODIES)))
+@pytest.mark.parametrize("place", range(len(BODIES)))
 def test_what_is_no_text_is_one_line(place: int, port: int) -> None:
     body, expected = BODIES[place]
     status, text = send(port, "POST", "/api/answer", body)
@@ -194,7 +193,7 @@ def test_an_expression_that_takes_re_for_ever(port: int) -> None:
     assert time.monotonic() - began < 10.0
 
 
-@each("path", ("/%ED%A0%80", "/api/search/%00", "/api/search/%FF", "/" + "x" * 5_000))
+@pytest.mark.parametrize("path", ["/%ED%A0%80", "/api/search/%00", "/api/search/%FF", "/" + "x" * 5_000])
 def test_a_path_that_is_no_text(path: str, port: int) -> None:
     assert send(port, "GET", path)[0] == 400
 
@@ -209,7 +208,7 @@ ODD: list[tuple[bytes, bytes]] = [
 ]  # fmt: skip
 
 
-@each("place", range(len(ODD)))
+@pytest.mark.parametrize("place", range(len(ODD)))
 def test_requests_that_are_none(place: int, port: int) -> None:
     sent, expected = ODD[place]
     link = raw(port, sent.replace(b"PORT", b"%d" % port))

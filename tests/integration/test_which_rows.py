@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("pandas", reason="extra 'train'")
 
-from predictor.cli import main
-from predictor.estimators.artifact import load_artifacts
-from predictor.training import dataset
-from predictor.training.evaluate import predict_rows
+from predictor.cli.main import main
+from predictor.data import dataset
+from predictor.fit.evaluate import predict_rows
+from predictor.kernels.artifact import load_artifacts
 
 
 def softmaxes(gpu: str, count: int, seed: int) -> dataset.Frame:

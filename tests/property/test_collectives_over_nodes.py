@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from each import each
 
-from predictor.estimators.base import make_batch
-from predictor.estimators.cores.collective import Constants, Links, seconds
-from predictor.estimators.device import Device
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import default_system, list_systems, load_system
+from predictor.kernels.base import make_batch
+from predictor.kernels.collective.core import Constants, Links, seconds
+from predictor.kernels.device import Device
 from predictor.ops.collective import KINDS, Collective, over
-from predictor.roofline import roofline
+from predictor.ops.roofline import roofline
 
 GPU = load_gpu("h100-sxm")
 NETWORKED = [name for name in list_systems() if load_system(name).network is not None]
@@ -25,8 +24,8 @@ def times(ops: list[Collective], gpu: str = "h100-sxm") -> np.ndarray:
     return seconds(Links.of(make_batch("collective", ops).columns), Device.sheet(load_gpu(gpu)), Constants())
 
 
-@each("name", NETWORKED)
-@each("kind", KINDS)
+@pytest.mark.parametrize("name", NETWORKED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_more_bytes_more_nodes_and_a_narrower_network_cost_more(name: str, kind: str) -> None:
     """An all_to_all for the same bytes a peer: of the same bytes in all, more peers get less each, at the same time."""
     system = load_system(name)
@@ -47,7 +46,7 @@ def test_more_bytes_more_nodes_and_a_narrower_network_cost_more(name: str, kind:
         assert (whole >= roofline(ops, GPU).lower_bound_s).all()
 
 
-@each("name", NETWORKED)
+@pytest.mark.parametrize("name", NETWORKED)
 def test_a_node_alone_is_no_slower_than_the_same_gpus_over_nodes(name: str) -> None:
     system = load_system(name)
     n = system.gpus_per_node

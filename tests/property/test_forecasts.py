@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from each import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import predictor
 from predictor.engines import EAGER, HOSTS, Engine
-from predictor.engines.pytorch import COMPILE
-from predictor.estimators.artifact import load_artifacts
-from predictor.estimators.base import predict_kernels
+from predictor.engines.pytorch.engine import COMPILE
 from predictor.hardware.gpu import list_gpus, load_gpu
-from predictor.networks import Step, build, catalogue, load_config, parameter_split
+from predictor.kernels.artifact import load_artifacts
+from predictor.kernels.base import predict_kernels
+from predictor.models.built import Step, build, catalogue, load_config, parameter_split
 from predictor.ops import (
     Attention,
     Copy,
@@ -73,7 +72,7 @@ def operators(dtype: str) -> st.SearchStrategy[Op]:
     )  # fmt: skip
 
 
-@each("gpu", list_gpus())
+@pytest.mark.parametrize("gpu", list_gpus())
 @settings(max_examples=6, deadline=None)  # of each of forty GPUs
 @given(data=st.data(), dtype=st.sampled_from(DTYPES))
 def test_no_kernel_beats_the_roofline(gpu: str, data: st.DataObject, dtype: str) -> None:
@@ -97,9 +96,9 @@ def supported(op: Op, gpu: str) -> bool:
     return op.unit == "vector" or load_gpu(gpu).supports(op.dtype)
 
 
-@each("gpu", ["h100", "a100", "v100", "l4", "b200", "mi300x"])
-@each("model", ["gpt3", "llama-3.1-8b", "bert-large"])
-@each("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("gpu", ["h100", "a100", "v100", "l4", "b200", "mi300x"])
+@pytest.mark.parametrize("model", ["gpt3", "llama-3.1-8b", "bert-large"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 def test_latency_grows_with_the_batch(gpu: str, model: str, dtype: str) -> None:
     """Compute-bound shapes: more sequences never take less time."""
     config = load_config(model)
@@ -115,7 +114,7 @@ def test_latency_grows_with_the_batch(gpu: str, model: str, dtype: str) -> None:
 SMALLEST = {load_config(name).model_type: name for name in sorted(catalogue(), key=lambda n: -load_config(n).layers)}
 
 
-@each("model", sorted(SMALLEST.values()))
+@pytest.mark.parametrize("model", sorted(SMALLEST.values()))
 def test_repeats_cost_what_the_unrolled_graph_costs(model: str) -> None:
     config = load_config(model)
     gpu = load_gpu("h100")
@@ -134,8 +133,8 @@ DENSE = [name for name in catalogue() if load_config(name).causal and not load_c
          and not load_config(name).is_encoder_decoder]  # fmt: skip
 
 
-@each("model", DENSE)
-@each("engine", [EAGER, COMPILE])
+@pytest.mark.parametrize("model", DENSE)
+@pytest.mark.parametrize("engine", [EAGER, COMPILE])
 def test_flops_of_a_dense_decoder_are_two_per_parameter_and_token(model: str, engine: Engine) -> None:
     config = load_config(model)
     tokens = 512

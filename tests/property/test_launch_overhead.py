@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import predictor
-from predictor.cli import main
+from predictor.cli.main import main
 from predictor.errors import RequestError
 from predictor.hardware.gpu import GPU_DIR, load_gpu
-from predictor.workload import DEFAULT_LAUNCH_OVERHEAD_S
+from predictor.request.workload import DEFAULT_LAUNCH_OVERHEAD_S
 
 MODELS = st.sampled_from(["gpt2", "gemma-2-2b", "mixtral-8x7b"])
 GPUS = st.sampled_from(["v100", "l4", "h100"])
@@ -133,7 +133,7 @@ def test_the_answer_says_what_was_assumed(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_suite_may_name_the_host_of_each_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    configs = Path(predictor.__file__).parent / "networks" / "configs"
+    configs = Path(predictor.__file__).parent / "models" / "built" / "configs"
     row = {"config": "gpt2", "mode": "forward", "gpu": "v100", "dtype": "fp32", "seq_len": 16, "measured_ms": 5}
     with (tmp_path / "suite.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ["case", *row, "launch_overhead_us"])

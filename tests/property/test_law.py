@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.estimators.artifact import load_artifacts
-from predictor.estimators.base import Batch, Estimator, make_batch, predict_kernels
+from predictor.fit.recipes import RECIPES
 from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
+from predictor.kernels.artifact import load_artifacts
+from predictor.kernels.base import Batch, Estimator, make_batch, predict_kernels
 from predictor.ops import (
     Attention,
     CausalConv1d,
@@ -33,8 +34,7 @@ from predictor.ops import (
     Routing,
     Softmax,
 )  # fmt: skip
-from predictor.roofline import roofline
-from predictor.training.recipes import RECIPES
+from predictor.ops.roofline import roofline
 
 ARTIFACTS = load_artifacts()
 FRAMEWORKS = ("pytorch", "vllm", "sglang", "trtllm")

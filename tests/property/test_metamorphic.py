@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from predictor import predict, predict_many
-from predictor.cli import main
+from predictor.cli.main import main
 from predictor.errors import TilecastError
 from predictor.sweep.answers import answer
 from predictor.ui.answers import as_json

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 import predictor
-from predictor.estimators.artifact import load_artifacts
-from predictor.estimators.base import predict_kernels
-from predictor.estimators.token_curve import KNOTS, between, never_falling
 from predictor.hardware.gpu import load_gpu
-from predictor.networks import Step, build, catalogue, load_config
+from predictor.kernels.artifact import load_artifacts
+from predictor.kernels.base import predict_kernels
+from predictor.kernels.token_curve import KNOTS, between, never_falling
+from predictor.models.built import Step, build, catalogue, load_config
 from predictor.ops import MoE
 
 GPUS = ("h100-sxm", "l40s")

@@ -22,13 +22,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from each import each
+import pytest
 
 from predictor import predict
 from predictor.errors import TilecastError
-from predictor.estimators.device import NEED_EXPONENT
 from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
 from predictor.hardware.what_if import vary
+from predictor.kernels.device import NEED_EXPONENT
 
 REQUESTS = int(os.environ.get("MORE_REQUESTS", "200"))
 #: A share of the latency: what a forecast may be slower with more hardware, or faster with more work.
@@ -119,7 +119,7 @@ def test_random_requests() -> None:
     assert not wrong, f"{len(wrong)} of {REQUESTS}:\n" + "\n".join(lines)
 
 
-@each("alone", ("clock", "clock and watts", "sm_count", "sm_count and watts"))
+@pytest.mark.parametrize("alone", ["clock", "clock and watts", "sm_count", "sm_count and watts"])
 def test_weaker_sms_are_slower_by_no_more_than_they_are_weaker(alone: str) -> None:
     """SMs or the clock times k at the peaks of the file."""
     wrong, valid = [], 0
@@ -144,10 +144,10 @@ def test_weaker_sms_are_slower_by_no_more_than_they_are_weaker(alone: str) -> No
     assert valid > REQUESTS // 16 and not wrong, f"{len(wrong)} of {valid}:\n" + "\n".join(wrong)
 
 
-@each(("gpu", "batch", "told"), (
+@pytest.mark.parametrize(("gpu", "batch", "told"), [
     ("b60", 1, "1.26 times as long as with 8 times the batch"), ("b60", 2, "with 4 times"), ("b60", 8, ""),
     ("h100-sxm", 1, ""), ("rtx-pro-6000-server", 1, ""), ("l40s", 2, ""),
-))  # fmt: skip
+])  # fmt: skip
 def test_a_table_that_falls_is_told(gpu: str, batch: int, told: str) -> None:
     """B60's products of one row take longer than those of eight (docs/limits.md, Between measured sizes)."""
     words: dict[str, Any] = {"mode": "decode", "context_len": 1024, "execution": "vllm"}

@@ -1,7 +1,7 @@
 """Forecasts of random requests against those of the roofline alone, the perfect kernel with a cold cache.
 
-Estimators may beat it by what L2 holds (`predictor.roofline`), and by nothing else: not by the host, by gaps, by what
-an engine does beside kernels, nor by how times are put together. ``MORE_REQUESTS`` says how many are drawn.
+Estimators may beat it by what L2 holds (`predictor.ops.roofline`), and by nothing else: not by the host, by gaps, by
+what an engine does beside kernels, nor by how times are put together. ``MORE_REQUESTS`` says how many are drawn.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 from test_more_is_never_slower import REQUESTS, asked
 
 from predictor.errors import TilecastError
-from predictor.forecast import Forecast, forecast
-from predictor.request import Request
+from predictor.forecast.forecast import Forecast, forecast
+from predictor.request.request import Request
 
 #: What sums of times may be off by rounding.
 ROUNDING = 1e-9

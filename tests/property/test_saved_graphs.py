@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import predictor
-from predictor.cli import main
+from predictor.cli.main import main
 from predictor.errors import RequestError
 from predictor.graph.saved_graph import from_json
-from tests.each import each
 
 #: What stands in a changed place: numbers that no graph has, and values of other kinds.
 ODD = st.sampled_from(
@@ -28,23 +27,23 @@ ODD = st.sampled_from(
 
 @lru_cache(maxsize=2)
 def saved(mode: str) -> dict[str, Any]:
-    from predictor.commands.save_graph import _recording
-    from predictor.forecast import forecast
+    from predictor.cli.predict import _recording
+    from predictor.forecast.forecast import forecast
     from predictor.graph.saved_graph import recording_bytes
-    from predictor.request import Request
+    from predictor.request.request import Request
 
     run = Request("gpt2", "h100", mode=mode, batch=1, seq_len=128).run()
     found: dict[str, Any] = json.loads(recording_bytes(_recording(forecast(run))))
     return found
 
 
-@each(("model", "micro_batch"), [("gpt2", 2), ("bloom-560m", 4)])
+@pytest.mark.parametrize(("model", "micro_batch"), [("gpt2", 2), ("bloom-560m", 4)])
 def test_what_stands_in_a_graph_alone_is_saved_too(model: str, micro_batch: int, tmp_path: Path) -> None:
     """Sums into gradients that are there, and a GELU whose class writes its backward pass: no data set has them."""
-    from predictor.commands.save_graph import _recording
-    from predictor.forecast import forecast
+    from predictor.cli.predict import _recording
+    from predictor.forecast.forecast import forecast
     from predictor.graph.saved_graph import load_recording, save_recording
-    from predictor.request import Request
+    from predictor.request.request import Request
 
     run = Request(model, "h100", mode="train", batch=4, micro_batch=micro_batch, seq_len=128).run()
     recording = _recording(forecast(run))
@@ -79,8 +78,8 @@ def changed(data: dict[str, Any], way: tuple[Any, ...], value: Any) -> dict[str,
 def test_a_changed_graph_is_refused_or_forecast(data: st.DataObject) -> None:
     mode = data.draw(st.sampled_from(("forward", "train")))
     graph = changed(saved(mode), data.draw(st.sampled_from(ways(mode))), data.draw(ODD))
-    from predictor.frontends.sources import Saved
-    from predictor.networks.traced import traced_model
+    from predictor.models.built.traced import traced_model
+    from predictor.models.traced.sources import Saved
 
     try:
         recording = from_json(graph, "graph.json")

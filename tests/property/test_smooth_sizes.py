@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from predictor.estimators.artifact import load_artifacts
-from predictor.estimators.base import make_batch
-from predictor.estimators.knots import Corners, Knots
 from predictor.hardware.gpu import load_gpu
+from predictor.kernels.artifact import load_artifacts
+from predictor.kernels.base import make_batch
+from predictor.kernels.knots import Corners, Knots
 from predictor.ops import Attention, Gemm
 
 FloatArray = npt.NDArray[np.float64]

@@ -6,17 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from each import each
 
 import predictor
 from predictor.engines import EAGER
-from predictor.estimators.artifact import load_artifacts
-from predictor.estimators.base import predict_kernels
-from predictor.estimators.device import STATIC
-from predictor.estimators.power import EFFICIENCY, held_clock, held_s, seconds_at
 from predictor.graph import Block, Graph, Node
 from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu
 from predictor.hardware.what_if import vary
+from predictor.kernels.artifact import load_artifacts
+from predictor.kernels.base import predict_kernels
+from predictor.kernels.device import STATIC
+from predictor.kernels.power import EFFICIENCY, held_clock, held_s, seconds_at
 from predictor.ops import Attention, Gemm
 from predictor.simulate.stage import Plan, Stage
 from predictor.simulate.sustained import SETTLING_S
@@ -71,9 +70,9 @@ def test_long_products_are_at_most_the_best_that_was_published(name: str, publis
         assert op.flops() / done.operators.seconds[0] <= published * 1.01
 
 
-@each("use", [0.1, 0.5, 0.9, 1.0])
-@each("reads", [0.0, 0.3, 0.8])
-@each("power", [0.25, 0.6, 0.9, 1.4])
+@pytest.mark.parametrize("use", [0.1, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("reads", [0.0, 0.3, 0.8])
+@pytest.mark.parametrize("power", [0.25, 0.6, 0.9, 1.4])
 def test_power_is_that_of_the_clock_and_of_what_is_busy(use: float, reads: float, power: float) -> None:
     """The law, put together again: at the clock that is found, the board draws its limit."""
     taken = float(seconds_at(power, np.array([use]), np.array([reads]), np.array([1.0 - reads]))[0])

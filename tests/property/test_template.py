@@ -8,21 +8,20 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pytest
-from each import each
 
 from predictor.engines import EAGER, Engine, engine, names
 from predictor.errors import RequestError
-from predictor.forecast import forecast
+from predictor.forecast.forecast import forecast
 from predictor.graph import Block, Graph, Node
 from predictor.graph.template import UNBOUND, Size, Trace, Untraceable, template_of
 from predictor.hardware.gpu import load_gpu
-from predictor.hardware.mesh import Mesh
 from predictor.hardware.system import SystemSpec, load_system
-from predictor.networks import Step, load_config
+from predictor.models.built import Step, load_config
 from predictor.ops import Gemm
 from predictor.ops.routing import RANDOM
-from predictor.precision import SUPPORTED, precision
-from predictor.request import Request
+from predictor.passes.mesh import Mesh
+from predictor.request.numbers import SUPPORTED, precision
+from predictor.request.request import Request
 from predictor.simulate import templates
 from predictor.simulate.lower import lower, mesh_of
 from predictor.simulate.plan import make_step, plan_of, reducing
@@ -106,7 +105,7 @@ def assert_fields(one: Any, two: Any, but: tuple[str, ...]) -> None:
         assert a == b and type(a) is type(b), (two, name, a)
 
 
-@each("model", MODELS)
+@pytest.mark.parametrize("model", MODELS)
 def test_a_bound_graph_is_the_one_that_is_lowered_directly(model: str) -> None:
     rng, bound = random.Random(model), 0
     for mode in ("train", *[""] * 12):
@@ -124,7 +123,7 @@ def test_a_bound_graph_is_the_one_that_is_lowered_directly(model: str) -> None:
     assert bound > 40  # of 104
 
 
-@each("model", MODELS)
+@pytest.mark.parametrize("model", MODELS)
 def test_templates_answer_for_every_size_in_time(model: str) -> None:
     """Guards send a size to the template that it fits, and to the direct way where none does."""
     rng, templates = random.Random(model), Templates(most=8)
@@ -180,7 +179,7 @@ def traced(work: Callable[[Any], Any], value: object) -> Any:
     return None if found is None else getattr(found.blocks[0].nodes[0].op, "m")  # noqa: B009
 
 
-@each(
+@pytest.mark.parametrize(
     "work",
     [
         lambda n: n + 3, lambda n: 3 - n, lambda n: n * 2.5, lambda n: 3 * n * 1, lambda n: n * 0, lambda n: 0.0 * n,
@@ -195,7 +194,7 @@ def test_arithmetic_is_repeated_to_the_bit(work: Callable[[Any], Any]) -> None:
     assert found == work(7) and type(found) is type(work(7))
 
 
-@each(
+@pytest.mark.parametrize(
     "work",
     [
         int, float, str, hash, range, "12345678".__getitem__, lambda n: f"{n}", lambda n: {n: 1}, lambda n: n**2,
@@ -208,7 +207,9 @@ def test_what_cannot_be_recorded_ends_the_attempt(work: Callable[[Any], Any]) ->
         traced(work, 9)
 
 
-@each("asked", [lambda n: n < 8, lambda n: n == 9, lambda n: n - 7, lambda n: n in (7, 8), lambda n: n >= 8])
+@pytest.mark.parametrize(
+    "asked", [lambda n: n < 8, lambda n: n == 9, lambda n: n - 7, lambda n: n in (7, 8), lambda n: n >= 8]
+)
 def test_a_guard_keeps_out_what_compares_otherwise(asked: Callable[[Any], Any]) -> None:
     assert bool(asked(7)) != bool(asked(9))
     assert traced(lambda n: 1 if asked(n) else 2, 9) is None
@@ -283,7 +284,7 @@ def test_what_lowering_reads_tells_structures_apart() -> None:
     assert bound >= len(cases)
 
 
-@each("name", [name for name in names() if engine(name).host or engine(name).fuses])
+@pytest.mark.parametrize("name", [name for name in names() if engine(name).host or engine(name).fuses])
 def test_the_fifth_run_of_a_process_is_as_the_first(name: str) -> None:
     """Whatever the engine and the mode: from the third on a structure may come from a template, whose graph has no
     tensors, and what runs beside computation is timed by them."""

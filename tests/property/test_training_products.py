@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from predictor.errors import TilecastError
-from predictor.forecast import forecast
-from predictor.request import Request
+from predictor.forecast.forecast import forecast
+from predictor.request.request import Request
 
 #: A model of each kind: heads of their own and shared ones, experts, latent attention, an encoder and a decoder.
 MODELS = ("gpt2-medium", "llama-3.2-1b", "qwen3-30b-a3b", "deepseek-v2-lite", "t5-small")

@@ -1,7 +1,7 @@
 """Serving libraries as modules that take the arguments of the real ones, and no others.
 
 Signatures are those of `tests/golden/library_signatures.yaml`, read in the real releases by
-`scripts/library_signatures.py`; DeepGEMM's functions are compiled, and theirs are as the launcher recalls them. A call
+`tools/library_signatures.py`; DeepGEMM's functions are compiled, and theirs are as the launcher recalls them. A call
 is one kernel of the board, its values computed from what it was given: operands' places, types, strides and scales have
 to be what the real kernel asks.
 """

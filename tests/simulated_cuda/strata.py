@@ -8,7 +8,7 @@ from typing import Any
 
 from microbench import sweep
 from microbench.case import Case
-from predictor.measurement import CUDA_GRAPH, SUSTAINED
+from predictor.data.schema import CUDA_GRAPH, SUSTAINED
 
 #: Sizes that say nothing of a stratum, cut to what a processor computes in a moment.
 _SMALL = {

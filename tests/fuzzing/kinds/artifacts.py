@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from predictor.estimators.artifact import default_artifacts
-from predictor.estimators.stored import FILES, MANIFEST, SEAL, WEIGHTS, sealed
-from predictor.training.publish import as_manifest
+from predictor.fit.publish import as_manifest
+from predictor.kernels.artifact import default_artifacts
+from predictor.kernels.stored import FILES, MANIFEST, SEAL, WEIGHTS, sealed
 from tests.fuzzing.case import Case
 from tests.fuzzing.changes import ODD, changed_tree, damaged_bytes, damaged_text
 from tests.fuzzing.targets import ask_words

@@ -11,7 +11,7 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from predictor.cli import build_parser
+from predictor.cli.main import build_parser
 from tests.fuzzing.case import Case, seed
 from tests.fuzzing.targets import ask_words
 

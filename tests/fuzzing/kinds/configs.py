@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from predictor.networks.load import CONFIGS
+from predictor.models.built.load import CONFIGS
 from tests.fuzzing.case import Case
 from tests.fuzzing.changes import ODD, as_json, changed_tree, damaged_text
 from tests.fuzzing.targets import ask_python

@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""How well traced PyTorch modules are forecast: KernelBench's 250 on RTX 3090 Ti, A10 and L4, eager and compiled.
+
+usage: benchmarks/accuracy_modules.py --data $TILECAST_DATA [--gpu l4] [--out FILE.csv] [--minutes 10]
+
+It runs the code of the modules that the suite names ($TILECAST_DATA/kernelbench_src) on PyTorch's meta device. Modules
+stay in training mode, without gradients (batch norms take the batch's statistics); numbers are fp32, convolutions TF32,
+which is PyTorch's default from Ampere on. Rows of the launch floor and of boards that are A10 or A10G by row stand
+apart; rows that the suite suspects of anything else are left out. Compiled code in a CUDA graph has no forecast. With
+--out every row is kept as it comes, and another run with that file goes on behind it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+for folder in (ROOT, ROOT / "benchmarks"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+from accuracy_rows import Rows  # noqa: E402
+
+import predictor  # noqa: E402
+from predictor.errors import RequestError, TilecastError, one_line  # noqa: E402
+from predictor.files.extras import require  # noqa: E402
+from predictor.graph.recording import Recording  # noqa: E402
+from predictor.models.built.traced import TracedModel  # noqa: E402
+from predictor.models.traced.sources import need_torch  # noqa: E402
+from predictor.ops.convolution import Convolution  # noqa: E402
+
+SUITE = "ground_truth/kernelbench.csv"
+#: How a mode of the suite runs; the others put compiled code into a CUDA graph.
+EXECUTIONS = {
+    "eager": "eager", "compile_inductor_default": "compile", "compile_inductor_max-autotune-no-cudagraphs": "compile",
+}  # fmt: skip
+#: Words of ``suspect`` whose rows are scored, in a line of their own; any other word leaves a row out.
+APART = ("launch_floor", "a10_or_a10g_by_row")
+
+
+def model_of(path: Path) -> TracedModel:
+    """The traced model of a file with `Model`, `get_init_inputs` and `get_inputs`; its code is run."""
+    torch = need_torch()
+    spec = importlib.util.spec_from_file_location(f"kernelbench_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise RequestError(f"{path}: no such module; expected the public data")
+    code = importlib.util.module_from_spec(spec)
+
+    class InTraining(torch.nn.Module):  # type: ignore[misc, name-defined]
+        """A module that stays in training mode."""
+
+        def __init__(self, module: Any) -> None:
+            super().__init__()
+            self.module = module
+
+        def train(self, mode: bool = True) -> Any:
+            return super().train(True)
+
+        def forward(self, *args: Any) -> Any:
+            return self.module(*args)
+
+    def build() -> Any:
+        spec.loader.exec_module(code)  # type: ignore[union-attr]
+        return InTraining(code.Model(*code.get_init_inputs())), list(code.get_inputs())
+
+    model = predictor.trace(build, name=path.stem)
+    source: Any = model.traces
+    source.record = with_tf32_convolutions(source.record)
+    return model
+
+
+def with_tf32_convolutions(record: Callable[..., Recording]) -> Callable[..., Recording]:
+    """``record``, whose convolutions in fp32 run on tensor cores."""
+
+    def recorded(*args: Any, **words: Any) -> Recording:
+        whole = record(*args, **words)
+        blocks = []
+        for block in whole.graph.blocks:
+            nodes = [
+                replace(node, op=replace(node.op, dtype="tf32"))
+                if isinstance(node.op, Convolution) and node.op.dtype == "fp32" else node
+                for node in block.nodes
+            ]  # fmt: skip
+            blocks.append(replace(block, nodes=tuple(nodes)))
+        return replace(whole, graph=replace(whole.graph, blocks=tuple(blocks)))
+
+    return recorded
+
+
+def kind_of(row: dict[str, Any]) -> str:
+    """The line of the table that a row belongs to; "" where it is left out."""
+    words = str(row["suspect"] or "").split()
+    if any(word not in APART for word in words):
+        return ""
+    return " ".join([row["gpu"], EXECUTIONS.get(row["mode"], row["mode"]), f"level {row['level']}", *words])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with the public data ($TILECAST_DATA)")
+    parser.add_argument("--gpu", help="rows of this GPU alone")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no module after so many minutes")
+    parser.add_argument("--out", type=Path, help="every row with its forecast or note, as CSV; one that is there grows")
+    args = parser.parse_args()
+    if not (args.data / SUITE).is_file():
+        raise RequestError(f"no {SUITE} in {args.data}; expected the public data")
+    frame = require("pandas").read_csv(args.data / SUITE, keep_default_na=False)
+    if args.gpu is not None:
+        frame = frame[frame["gpu"] == args.gpu]
+    rows, begun, left_out = Rows(args.out), time.monotonic(), 0
+    for module, part in frame.groupby("module"):
+        if time.monotonic() - begun > 60.0 * args.minutes:
+            break
+        model: TracedModel | None = None
+        answers: dict[tuple[str, str], tuple[float | None, str]] = {}
+        for row in part.to_dict("records"):
+            kind = kind_of(row)
+            left_out += not kind
+            if not kind or row["case"] in rows.found:
+                continue
+            if row["mode"] not in EXECUTIONS:
+                rows.add(kind, row["case"], row["measured_ms"], None, "compiled code in a CUDA graph is not built")
+                continue
+            key = row["gpu"], EXECUTIONS[row["mode"]]
+            if key not in answers:
+                try:
+                    model = model or model_of(args.data / str(module))
+                    words = {"mode": "forward", "dtype": "fp32", "execution": key[1]}
+                    answers[key] = predictor.predict(model, key[0], **words).latency_ms, ""
+                except TilecastError as error:
+                    answers[key] = None, one_line(str(error)).replace(str(args.data), "$TILECAST_DATA")[:200]
+            rows.add(kind, row["case"], row["measured_ms"], *answers[key])
+    rows.print_table("kernelbench", r"-(eager|compile_[a-z_-]+?)-level")
+    print(f"{len(rows.found)} of {len(frame)} rows of the suite; {left_out} that it suspects are left out")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except TilecastError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""What a forecast costs: cold (a new process) and warm (one process, models that share nothing with the last one).
+
+usage: benchmarks/speed.py [--runs 9] [--models 100] [--sweep 10000] [--json]
+
+Cold: `predict --model gpt3 --gpu h100 --json` against `python -c "import numpy, yaml"`, in turn; the medians and their
+ratio. Warm: dense transformers of random sizes, each forecast once on a GPU, so that nothing is shared but code and
+loaded estimators; the median over the models. Sweep: random serving points (a model, a GPU, tp, batch, lengths of
+prompt and output; mode generate: each is a prefill and decode steps with a growing cache) through `predict_many`; the
+time of all of them, requests included, over their number.
+
+A time holds on one machine. So each stands beside a yardstick, a fixed loop of Python and numpy (`yardstick`) that is
+timed in turn with it, and its multiple of that: the ratio of times of this process's CPU, which other work on the
+machine disturbs less than it does the wall clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PREDICT = [sys.executable, "-m", "predictor", "predict", "--model", "gpt3", "--gpu", "h100", "--json"]
+BASE = [sys.executable, "-c", "import numpy, yaml"]
+#: Python keeps compiled modules, as it does for a user: an installed numpy has its own either way.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def wall(command: list[str]) -> float:
+    """Wall time of one process, seconds."""
+    start = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT, env=ENVIRONMENT)
+    return time.perf_counter() - start
+
+
+def cold(runs: int) -> dict[str, float]:
+    """Medians over ``runs`` pairs, after one of each that is not counted."""
+    wall(BASE), wall(PREDICT)
+    pairs = [(wall(BASE), wall(PREDICT)) for _ in range(runs)]
+    base = statistics.median(b for b, _ in pairs)
+    ours = statistics.median(p for _, p in pairs)
+    return {"import_numpy_yaml_s": base, "predict_s": ours, "ratio": ours / base}
+
+
+def yardstick() -> float:
+    """A fixed loop, a millisecond or so: of Python's objects, and of numpy's calls on small arrays, as a forecast."""
+    import numpy
+
+    found: dict[int, float] = {}
+    for i in range(4000):
+        key = (i * 7919) % 257
+        found[key] = found.get(key, 0.0) + i / (key + 1.0)
+    values = numpy.arange(64, dtype=float)
+    for _ in range(250):
+        values = numpy.maximum(values * 0.5, 1.0) + numpy.sqrt(values)
+    return sum(found.values()) + float(values.sum())
+
+
+class Pair:
+    """Times of what is measured and of the yardstick, taken in turn."""
+
+    def __init__(self) -> None:
+        self.wall_s: list[float] = []
+        self.cpu_s: list[float] = []
+        self.yard_wall_s: list[float] = []
+        self.yard_cpu_s: list[float] = []
+
+    def time(self, call: Callable[[], object], yards: int = 1) -> None:
+        """Times ``call`` once, and the yardstick ``yards`` times after it."""
+        for work, count, wall_s, cpu_s in (
+            (call, 1, self.wall_s, self.cpu_s), (yardstick, yards, self.yard_wall_s, self.yard_cpu_s),
+        ):  # fmt: skip
+            for _ in range(count):
+                begin, cpu = time.perf_counter(), time.process_time()
+                work()
+                wall_s.append(time.perf_counter() - begin)
+                cpu_s.append(time.process_time() - cpu)
+
+    def figures(self, each: int = 1) -> dict[str, float]:
+        """The yardstick in milliseconds (median), and the multiple of it that one of ``each`` parts of a call takes."""
+        multiple = statistics.median(self.cpu_s) / each / statistics.median(self.yard_cpu_s)
+        return {"yardstick_ms": statistics.median(self.yard_wall_s) * 1e3, "yardsticks": multiple}
+
+
+def machine() -> str:
+    """The processor's name and its cores as this process may use them."""
+    names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    numpy_version = importlib.metadata.version("numpy")
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {cores} cores, Python {platform.python_version()}, numpy {numpy_version}"
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def warm(count: int) -> dict[str, float]:
+    """Median and 90th percentile of the time of one forecast, milliseconds."""
+    from predictor.api import predict
+    from predictor.hardware.gpu import load_gpu
+    from predictor.models.built import config_from_dict
+
+    rng = random.Random(0)
+    gpu = load_gpu("h100")
+    pair = Pair()
+    for i in range(count + 5):
+        heads = rng.randrange(4, 96)
+        data = {
+            "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 64 * heads, "n_head": heads,
+            "n_layer": rng.randrange(2, 96), "vocab_size": rng.randrange(20_000, 150_000), "n_positions": 2048,
+            "activation_function": "gelu_new",
+        }  # fmt: skip
+        config = config_from_dict(data, f"random-{i}")
+        seq_len, batch = rng.randrange(64, 2048), rng.randrange(1, 33)
+        if i == 5:  # the first forecasts load the estimators
+            pair = Pair()
+        pair.time(partial(predict, config, gpu, batch=batch, seq_len=seq_len))
+    times = sorted(pair.wall_s)
+    p90 = times[int(0.9 * len(times))]
+    return {
+        "median_ms": statistics.median(times) * 1e3,
+        "p90_ms": p90 * 1e3,
+        "cpu_ms": statistics.median(pair.cpu_s) * 1e3,
+        "models": count,
+    } | pair.figures()
+
+
+SERVED = ("llama-3.1-8b", "llama-3.1-70b", "qwen2.5-14b", "qwen3-32b", "mistral-7b", "mixtral-8x7b", "gemma-2-9b")
+GPUS = ("a100", "h100", "h200", "l40s", "b200", "rtx-pro-6000-server")
+
+
+def points(count: int, seed: int = 0) -> list[dict[str, object]]:
+    """``count`` random serving requests."""
+    rng = random.Random(seed)
+    return [
+        {
+            "model": rng.choice(SERVED), "gpu": rng.choice(GPUS), "tp": rng.choice((1, 2, 4, 8)),
+            "batch": rng.choice((1, 2, 4, 8, 16, 32, 64, 128, 256)), "seq_len": rng.randrange(16, 8193),
+            "output_len": rng.randrange(1, 1025), "mode": "generate",
+            "execution": rng.choice(("vllm", "sglang", "tensorrt_llm")),
+        }
+        for _ in range(count)
+    ]  # fmt: skip
+
+
+def sweep(count: int) -> dict[str, float]:
+    """Milliseconds a point, wall and CPU, over calls of up to 1,000 points each."""
+    from predictor.api import predict_many
+
+    predict_many(points(20, seed=1))  # loads the estimators
+    requests = points(count)
+    size = min(count, 1000)
+    pair = Pair()
+    for first in range(0, count - size + 1, size):
+        pair.time(partial(predict_many, requests[first : first + size]), yards=20)
+    wall_ms, cpu_ms = (statistics.mean(times) / size * 1e3 for times in (pair.wall_s, pair.cpu_s))
+    return {"points": len(pair.wall_s) * size, "wall_ms": wall_ms, "cpu_ms": cpu_ms} | pair.figures(size)
+
+
+def main() -> int:
+    """Print all three."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=9)
+    parser.add_argument("--models", type=int, default=100)
+    parser.add_argument("--sweep", type=int, default=10_000, metavar="POINTS")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    result: dict[str, Any] = {
+        "machine": machine(),
+        "cold": cold(arguments.runs),
+        "warm": warm(arguments.models),
+        "sweep": sweep(arguments.sweep),
+    }
+    if arguments.json:
+        print(json.dumps(result, indent=2))
+        return 0
+    c, w, s = result["cold"], result["warm"], result["sweep"]
+    print(f"machine: {result['machine']}")
+    print(f"cold: predict {c['predict_s'] * 1e3:.0f} ms, import numpy, yaml {c['import_numpy_yaml_s'] * 1e3:.0f} ms,")
+    print(f"      ratio {c['ratio']:.2f} (medians of {arguments.runs} in turn)")
+    print(f"warm: {w['median_ms']:.2f} ms a forecast (median of {w['models']:.0f} models), p90 {w['p90_ms']:.2f} ms,")
+    print(f"      {w['cpu_ms']:.2f} ms of CPU; {w['yardsticks']:.2f} yardsticks of {w['yardstick_ms']:.2f} ms")
+    print(f"sweep: {s['wall_ms']:.2f} ms a point, {s['cpu_ms']:.2f} ms of CPU ({s['points']:,.0f} serving points);")
+    print(f"      {s['yardsticks']:.2f} yardsticks of {s['yardstick_ms']:.2f} ms")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""`tilecast calibrate`: adapt a set of estimators to one GPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from predictor.cli.tracked import file_sha256, resolve, say, settings, tracking_argument
+from predictor.errors import RequestError
+from predictor.files.outputs import CASES, SET, output_argument
+from predictor.report.under_way import UnderWay
+
+EXAMPLES = """examples:
+  tilecast calibrate --gpu rtx-4090 --data my-rows.parquet --out my-set
+  predict --model gpt3 --gpu rtx-4090 --dtype fp32 --artifacts my-set
+  tilecast calibrate --gpu rtx-4090 --suggest 32 --out cases.json   # what to measure: `microbench collect --cases`
+
+Rows in the measurement schema (docs/dataset-format.md), at most 256 for an estimator and 5 in all:
+  fp32 of eager PyTorch: GEMM, element-wise, softmax, norm
+  bf16, fp8, int8, nvfp4, mxfp8 of vllm, trtllm or sglang, 16 rows or more each: GEMM, attention, MoE; linear layers
+    and flash prefill of PyTorch count as vllm where the host is not in their time (CUDA graphs, or 50 us and more)
+  collectives over PCIe, 8 rows of a system or more
+`microbench plan --calibration` says which points to measure (docs/measuring.md). Estimators that the rows do not speak
+of are copied unchanged.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `calibrate`."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("--gpu", required=True, metavar="NAME", help="the GPU that was measured: a name or a YAML file")
+    parser.add_argument("--data", metavar="FILE", help="its rows, a file or a folder; those of other GPUs are not read")
+    parser.add_argument(
+        "--suggest", type=int, metavar="N", help="instead: the N cases that shrink the set's intervals most, 5 to 256"
+    )
+    output_argument(
+        parser, "--out", lambda arguments: SET if arguments.suggest is None else CASES, required=True, metavar="DIR",
+        help="folder to write the adapted set to (--suggest: FILE, the cases)",
+    )  # fmt: skip
+    parser.add_argument("--artifacts", metavar="DIR", help="the set to adapt (default: the one that ships)")
+    tracking_argument(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Calibrate and print what changed."""
+    if (arguments.data is None) == (arguments.suggest is None):
+        raise RequestError("calibrate: expected --data FILE, the rows, or --suggest N, what to measure; one of the two")
+    if arguments.suggest is not None:
+        return _suggest(arguments)
+    from predictor import tracking
+    from predictor.fit.calibrate import calibrate
+
+    source = resolve(arguments.artifacts, arguments.tracking_uri)
+    of = Path(arguments.gpu).stem if arguments.gpu.endswith((".yaml", ".yml")) else arguments.gpu
+    with UnderWay("calibrating", arguments), tracking.run("calibrate", arguments.tracking_uri, say, of=of) as run:
+        run.parameters(settings(arguments))
+        report = calibrate(
+            arguments.gpu, Path(arguments.data), Path(arguments.out), Path(source) if source else None, say
+        )
+        run.dataset(Path(arguments.data).name, file_sha256(arguments.data), "calibration")
+        run.estimators(report.out)
+        run.parameters({"gpu": report.gpu, "scalars": report.scalars})
+        run.metrics({"rows": report.rows, "before_mean_ape_pct": report.before, "after_mean_ape_pct": report.after})
+    result = {
+        "out": str(report.out), "gpu": report.gpu, "rows": report.rows, "unused_rows": report.unused_rows,
+        "scalars": report.scalars, "before_mean_ape_pct": report.before, "after_mean_ape_pct": report.after,
+        "held_out_mean_ape_pct": report.held_out, "unchanged": report.unchanged,
+    }  # fmt: skip
+    if arguments.json:
+        print(json.dumps(result, indent=2))
+        return 0
+    print(f"{report.gpu}: estimators in {report.out}")
+    for folder, scalars in report.scalars.items():
+        rows, before, after = report.rows[folder], report.before[folder], report.after[folder]
+        print(
+            f"  {folder}: {rows} rows, mean error on them {before:.1f} % before, {after:.1f} % after"
+            f" ({report.held_out[folder]:.1f} % each by the others)"
+        )
+        for name, value in scalars.items():
+            print(f"    {name}: {_text(value)}")
+    for folder, reason in report.unchanged.items():
+        print(f"  {folder}: unchanged ({reason})")
+    if not report.scalars:
+        print("  no estimator surely gains by the rows: the set is as it was")
+    if report.unused_rows:
+        print(f"  {report.unused_rows:,} rows of {report.gpu} are of operators, dtypes or protocols not calibrated")
+    return 0
+
+
+def _suggest(arguments: argparse.Namespace) -> int:
+    """Write the cases to measure and print what each should bring."""
+    from predictor.fit.suggest import suggest
+
+    source = resolve(arguments.artifacts, arguments.tracking_uri)
+    with UnderWay("choosing cases", arguments):
+        found = suggest(arguments.gpu, arguments.suggest, Path(arguments.out), Path(source) if source else None)
+    entries: list[dict[str, Any]] = []
+    for one in found.cases:
+        case, (estimator, kind, dtype) = one.case.to_json(), one.case.kind
+        entries.append(
+            {
+                "estimator": estimator, "class": kind, "dtype": dtype, "case": case,
+                "interval_pct": _percent(one.case.half_width), "class_before_pct": _percent(one.before),
+                "class_after_pct": _percent(one.after),
+            }
+        )  # fmt: skip
+    if arguments.json:
+        print(json.dumps({"gpu": arguments.gpu, "out": arguments.out, "cases": entries, "left_out": found.left_out}))
+        return 0
+    print(f"{len(entries)} cases for {arguments.gpu}, those that say most first, in {arguments.out}")
+    for entry in entries:
+        cells = entry["case"]["op"]
+        sizes = " ".join(f"{k}={v}" for k, v in cells.items() if (type(v) is int and v > 0) or k == "fn")
+        print(
+            f"  {entry['estimator']}, {entry['class']} {entry['dtype']}: {sizes}: +-{entry['interval_pct']:.0f} % now;"
+            f" its class +-{entry['class_before_pct']:.1f} % becomes {entry['class_after_pct']:.1f} %"
+        )
+    for name, rows in found.left_out.items():
+        print(f"  {name}: none; it would get {rows}, fewer than its calibration learns from (ask for more cases)")
+    print("Expected by the design; after `calibrate` an interval is as wide as its held-out rows say.")
+    print(f"Next: microbench collect --cases {arguments.out} --out DIR")
+    return 0
+
+
+def _percent(half_width: float) -> float:
+    """A half-width, a logarithm, in %."""
+    return float((math.exp(half_width) - 1.0) * 100.0)
+
+
+def _text(value: Any) -> str:
+    """A scalar, or scalars by name, to four digits."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_text(entry)}" for name, entry in value.items())
+    return f"[{', '.join(_text(entry) for entry in value)}]" if isinstance(value, list) else str(value)

@@ -1,0 +1,201 @@
+"""The command line: `tilecast VERB`, `predict` (= `tilecast predict`) and `microbench`.
+
+Exit status 0: done; 1: the work failed; 2: the request is wrong. An error is one line on stderr. Handlers import what
+they need, so that `predict` starts without pandas or a terminal library that it does not use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from predictor.errors import TilecastError, one_line, unknown_name
+from predictor.files import outputs
+from predictor.files.arguments import Parser
+from predictor.hardware.plausible import believing
+
+#: group -> verb -> (module that has `add_arguments(parser)` and `run(arguments) -> int`, one line of help)
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Forecast": {
+        "predict": ("predictor.cli.predict", "how long a model takes on a GPU, and why"),
+        "serve": ("predictor.cli.serve_words", "requests under load: simulate, plan"),
+        "compare": ("predictor.cli.compare", "one model on many GPUs, or many models on one"),
+        "plan": ("predictor.cli.plan", "the fastest parallel plans of a training step on so many GPUs"),
+        "sweep": ("predictor.cli.sweep", "many forecasts from one file, to a table"),
+        "ui": ("predictor.cli.ui", "a page to play with, on loopback (extra ui)"),
+    },
+    "Look up": {
+        "gpus": ("predictor.cli.gpus", "the GPU catalogue; with a name, one GPU with its sources"),
+        "models": ("predictor.cli.models", "the model catalogue; with a name, one model"),
+    },
+    "Measure": {
+        "microbench": ("", "time the operators of this machine (a process of its own; needs torch)"),
+        "dataset": ("predictor.cli.dataset", "import measurements, describe a data set"),
+    },
+    "Learn": {
+        "train": ("predictor.cli.train", "fit every estimator from measurements"),
+        "calibrate": ("predictor.cli.calibrate", "adapt the estimators to a GPU by a few measured rows"),
+        "evaluate": ("predictor.cli.evaluate", "forecasts against measurements"),
+        "runs": ("predictor.cli.runs", "runs that MLflow did not take: list them, send them"),
+    },
+    "Shell": {
+        "completion": ("predictor.cli.completion", "print a script that completes these words in your shell"),
+    },
+}
+NAMES = {verb: entry for group in GROUPS.values() for verb, entry in group.items()}
+#: the verbs that run in this process
+VERBS = {verb: entry for verb, entry in NAMES.items() if entry[0]}
+
+#: A process that a signal ended has this exit status and the signal's number. Source: POSIX shells' custom.
+_SIGNALLED = 128
+#: What the system says of a path that nobody can read or write.
+_BAD_PATH = (errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
+
+EXAMPLES = """Examples:
+  tilecast predict --model gpt3 --gpu h100
+  tilecast predict --model gpt2-large --gpu v100 --mode train --batch 4 --dtype fp32
+  tilecast predict --model llama-3.1-8b --gpu h200 --mode generate --output-len 256 --execution vllm
+  tilecast compare --model llama-3.1-8b --gpu l4,a100,h100 --mode decode --batch 32
+  tilecast gpus h100
+
+`tilecast VERB --help` has the options of a verb, with examples. `predict` is short for `tilecast predict`.
+A GPU may be a YAML file and a model a Hugging Face config.json. Exit status: 0 done, 1 the work failed,
+2 the request is wrong."""
+
+
+def page() -> str:
+    """What `tilecast --help` says of the verbs, by group."""
+    lines = ["How long will this model take on that GPU, before anyone runs it?"]
+    for group, verbs in GROUPS.items():
+        lines += ["", f"{group}:", *(f"  {verb:<12}{summary}" for verb, (_, summary) in verbs.items())]
+    return "\n".join(lines)
+
+
+def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
+    """The parser of `tilecast`; only ``verb``'s own arguments are filled in (None, "completion": every verb's)."""
+    parser = Parser(
+        prog="tilecast",
+        usage="tilecast VERB [OPTION ...]",
+        description=page(),
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser._optionals.title = "Options"
+    verbs = parser.add_subparsers(
+        dest="verb", metavar="VERB", required=True, parser_class=Parser, prog="tilecast", help=argparse.SUPPRESS
+    )
+    for name, (module, summary) in NAMES.items():
+        sub = verbs.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            add_help=bool(module),
+        )
+        if module and verb in (None, "completion", name):
+            importlib.import_module(module).add_arguments(sub)
+    verbs.choices["completion"].set_defaults(root=parser)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `tilecast`; returns the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    verb = next((word for word in words if not word.startswith("-")), None)
+    try:
+        with _terminable():
+            status = _run(verb, words)
+        if sys.stdout is None:  # closed, as by `>&-`
+            return _say("standard output is closed: nobody can read the answer", 1)
+        sys.stdout.flush()
+        return status
+    except TilecastError as error:
+        return _say(str(error), error.exit_status)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _say(f"{where}{error.strerror or error}", 2 if error.errno in _BAD_PATH else 1)
+    except RecursionError:
+        return _say("an input is nested too deep; expected files as docs/ shows them", 2)
+    except RuntimeError as error:
+        if "home directory" not in str(error):  # what `Path.expanduser` says of "~" without a home, of "~nobody"
+            raise
+        return _say("a path begins with ~, and there is no such home folder; expected the whole path", 2)
+    except Terminated:
+        return _say("terminated", _SIGNALLED + signal.SIGTERM)
+    except KeyboardInterrupt:
+        return _say("interrupted", _SIGNALLED + signal.SIGINT)
+
+
+def _run(verb: str | None, words: list[str]) -> int:
+    """The exit status of a verb."""
+    if verb == "microbench":
+        return _microbench(words[words.index(verb) + 1 :])
+    if verb is not None and verb not in NAMES:
+        raise unknown_name("verb", verb, NAMES)
+    parsed = build_parser(verb or "").parse_args(words)
+    with believing(bool(getattr(parsed, "force", False))):
+        outputs.check(parsed)
+        status: int = importlib.import_module(VERBS[parsed.verb][0]).run(parsed)
+    return status
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came, as from `kill` or a scheduler: what runs ends as after Ctrl-C, its workers with it."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM raises `Terminated` here, unless whoever called Tilecast has a handler of their own or another thread."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _say(text: str, status: int) -> int:
+    if sys.stderr is not None:  # closed, as by `2>&-`: `print` would take standard output
+        print(f"error: {one_line(text)}", file=sys.stderr)
+    return status
+
+
+def main_predict() -> int:
+    """Run `predict`, which is `tilecast predict`."""
+    return main(["predict", *sys.argv[1:]])
+
+
+def _microbench(words: list[str]) -> int:
+    """The harness in a process of its own, which ends by itself where it is interrupted: it keeps what it measured."""
+    import subprocess
+
+    with subprocess.Popen([sys.executable, "-m", "microbench", *words]) as harness:
+        while True:
+            try:
+                return harness.wait()
+            except Terminated:
+                harness.terminate()
+            except KeyboardInterrupt:
+                pass  # the terminal told the harness, too
+
+
+if __name__ == "__main__":
+    sys.exit(main())

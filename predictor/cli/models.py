@@ -1,0 +1,81 @@
+"""`tilecast models [NAME]`: the model catalogue, and one model's sizes."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from typing import Any
+
+from predictor.models.built import ModelConfig, catalogue, load_config, parameters
+from predictor.report.formats import count
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `models`."""
+    parser.epilog = "example: tilecast models llama-3.1-8b"
+    parser.add_argument("name", nargs="?", help="a model's name, or a Hugging Face config.json")
+    parser.add_argument(
+        "--support", action="store_true", help="which modes, engines and parallelism each model type has"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the catalogue or one entry."""
+    from predictor.report.console import wide_console
+    from predictor.report.table import Column, print_table, say
+
+    if arguments.support:
+        return _support(arguments)
+    if arguments.name is not None:
+        facts = to_dict(load_config(arguments.name))
+        if arguments.json:
+            print(json.dumps(facts, indent=2))
+        else:
+            console = wide_console()
+            for name, value in facts.items():
+                say(console, str(value), f"{name:24} ")
+        return 0
+    configs = [load_config(name) for name in catalogue()]
+    if arguments.json:
+        print(json.dumps([to_dict(config) for config in configs], indent=2))
+        return 0
+    heads = ("name", "type", "parameters", "layers", "hidden", "heads", "KV heads", "vocabulary")
+    columns = [Column(head, right=head not in ("name", "type"), key=head == "name") for head in heads]
+    rows = [
+        (config.name, config.model_type, count(parameters(config)), str(config.layers), str(config.hidden),
+         str(config.heads), str(config.kv_heads), str(config.vocab))
+        for config in configs
+    ]  # fmt: skip
+    print_table(wide_console(), columns, rows)
+    return 0
+
+
+def _support(arguments: argparse.Namespace) -> int:
+    """Print which forecasts there are of every model type, or of the one that is named."""
+    from predictor.errors import unknown_name
+    from predictor.forecast.support import table
+
+    answers = table()
+    if arguments.name is not None:
+        if arguments.name not in answers:
+            raise unknown_name("model type", arguments.name, answers, "a model_type of `tilecast models --support`")
+        answers = {arguments.name: answers[arguments.name]}
+    if arguments.json:
+        print(json.dumps(answers, indent=2))
+        return 0
+    for kind, said in answers.items():
+        print(f"{kind}: {', '.join(case for case, reason in said.items() if not reason)}")
+        for reason in dict.fromkeys(reason for reason in said.values() if reason):
+            print(f"    not {', '.join(case for case, why in said.items() if why == reason)}: {reason}")
+    return 0
+
+
+def to_dict(config: ModelConfig) -> dict[str, Any]:
+    """One model as JSON: its normalised sizes and its number of parameters."""
+    facts = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    facts["variants"] = len(config.variants)  # kinds of layers; which one each layer is stands in "pattern"
+    facts["checkpoint"] = None if config.checkpoint is None else "+".join(config.checkpoint.words) or "unknown"
+    facts["parameters"] = parameters(config)
+    return json.loads(json.dumps(facts, default=str))  # type: ignore[no-any-return]

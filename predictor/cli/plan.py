@@ -1,0 +1,183 @@
+"""`tilecast plan`: the fastest parallel plans of a training step that fit in memory."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from predictor.cli.predict import add_values
+from predictor.cli.prices import add_price, read_prices
+from predictor.cli.tracked import resolve
+from predictor.errors import RequestError
+from predictor.files.outputs import PICTURE, by_ending, output_argument, table
+from predictor.report.under_way import UnderWay
+from predictor.request.words import LARGEST as MOST
+from predictor.request.workload import OPTIMIZERS
+
+if TYPE_CHECKING:
+    from predictor.search.training.enough import Enough
+    from predictor.search.training.search import Found
+
+EXAMPLES = """examples:
+  tilecast plan --model gpt3 --gpu h100 --num-gpus 64 --global-batch 64
+  tilecast plan --model llama-3.1-8b --gpu h100 --num-gpus 16 --global-batch 64 --seq-len 8192 --only tp=1,2 --json
+  tilecast plan --model gpt3 --gpu h100 --num-gpus 64 --global-batch 64 --only tp=8 --explain 1 --emit megatron
+  tilecast plan --model gpt3 --gpu h100 --num-gpus 64 --global-batch 64 --only tp=8 --out plans.svg
+"""
+#: GPUs of a plan: more are a slip of the keyboard.
+LARGEST = 200_000
+
+_TABLE = table("a table of plans", ("label", "latency_ms", "fits", "bubble_share"))
+_KIND = by_ending(svg=PICTURE, png=PICTURE, pdf=PICTURE, csv=_TABLE, parquet=_TABLE)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `plan`."""
+    parser.epilog = EXAMPLES
+    add = parser.add_argument
+    add("--model", required=True, help="a name of `tilecast models`, or a Hugging Face config.json")
+    add("--gpu", required=True, help="a name or alias of `tilecast gpus`, or a YAML file")
+    add("--num-gpus", required=True, metavar="N,...", help="GPUs of the run; several numbers are compared")
+    add("--global-batch", required=True, type=int, metavar="B", help="sequences of a step, over all GPUs")
+    add("--seq-len", type=int, help="tokens a sequence (default the model's maximum, at most 2048)")
+    add("--execution", metavar="HOW", help="the framework (default megatron; eager and compile are PyTorch FSDP)")
+    add("--software", default="", metavar="WORDS", help="its age, as for `predict`")
+    add("--dtype", help="as for `predict`")
+    add("--attention", metavar="KIND", help="as for `predict`")
+    add("--optimizer", default="adam", metavar="NAME", help=f"{', '.join(OPTIMIZERS)} (default adam)")
+    add_values(parser)
+    add("--system", metavar="NAME", help="what joins the GPUs: a system's name or YAML file (default: the GPU's usual)")
+    add("--memory-fraction", type=float, metavar="F", help="what of the GPU's memory a plan may use (default 1)")
+    add(
+        "--only",
+        action="append",
+        default=[],
+        metavar="WORD=V,...",
+        help="hold a word of the plans to values, such as tp=4,8 or recompute=selective (may be given again): tp, sp,"
+        " pp, vpp, dp, cp, ep, etp, shard, micro_batch, recompute, schedule",
+    )
+    add("--objective", default="time", metavar="WHAT", help="time (default) or tokens-per-dollar (with --price)")
+    add_price(parser, "for --objective tokens-per-dollar")
+    add("--top", type=int, default=10, metavar="N", help="plans to list (default 10)")
+    add("--explain", metavar="PLAN", help="what bounds a plan and what to change: its label, or its place in the list")
+    add("--emit", metavar="LAUNCHER", help="the flags of the best plan (of that of --explain): megatron, torchtitan")
+    output_argument(
+        parser, "--out", _KIND, type=Path, metavar="FILE",
+        help="all plans: a picture (.svg, .png, .pdf) or a table (.parquet, .csv)",
+    )  # fmt: skip
+    add("--artifacts", metavar="DIR", help="estimators to use (default: those that ship; 'roofline': none)")
+    add("--json", action="store_true", help="print the answer as JSON (docs/json-schema.md)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Price every legal plan, print the best."""
+    from predictor.report import plans as report
+
+    if arguments.top < 1:
+        raise RequestError(f"--top {arguments.top}: expected at least 1")
+    if arguments.out is not None:
+        report.check_out(arguments.out)
+    if arguments.emit is not None:
+        from predictor.search.training.emit import check_launcher
+
+        check_launcher(arguments.emit)
+    with UnderWay(f"planning for {arguments.num_gpus} GPUs", arguments):
+        found, enough = _search(arguments)
+    chosen = found.fitting[0] if found.fitting else None
+    more: dict[str, Any] = {}
+    if arguments.explain is not None:
+        from predictor.search.training.space import named
+
+        plan = named(arguments.explain, [one.plan for one in found.fitting])
+        chosen = next(one for one in found.fitting if one.plan == plan)
+        more["explain"] = report.explain(found, chosen)
+    text = None
+    if arguments.emit is not None:
+        if chosen is None:
+            raise RequestError(f"--emit {arguments.emit}: no plan fits; {enough or 'expected more GPUs'}")
+        from predictor.search.training.emit import Emitted, emit
+
+        work = found.run.work
+        part = found.system.shared_by(chosen.plan.groups)
+        about = Emitted(found.run.config, found.batch, work.seq_len, work.dtype, part.gpus_per_node,
+                        work.execution, work.optimizer, work.attention)  # fmt: skip
+        text = more["emit"] = emit(arguments.emit, chosen.plan, about)
+    if arguments.out is not None:
+        _write(found, arguments.out)
+    if arguments.json:
+        print(report.to_json(found, arguments.top, more, enough))
+        return 0
+    from predictor.report.console import wide_console
+
+    console = wide_console()
+    report.print_plans(found, arguments.top, console, enough)
+    if arguments.explain is not None and chosen is not None:
+        report.print_explained(found, chosen, console)
+    if text is not None:
+        print(f"\n{text}")
+    if arguments.out is not None:
+        print(f"written: {arguments.out}")
+    return 0
+
+
+def _search(arguments: argparse.Namespace) -> tuple[Found, Enough | None]:
+    """What the search gives, and how many GPUs would do where no plan fits."""
+    from predictor import engines
+    from predictor.hardware.gpu import GPUSpec, load_gpu
+    from predictor.hardware.what_if import with_values
+    from predictor.request.request import Request
+    from predictor.search.training.search import DOLLARS, OBJECTIVES, search
+    from predictor.search.training.space import read_only
+
+    if arguments.objective not in OBJECTIVES:
+        raise RequestError(f"--objective {arguments.objective!r}: expected one of {', '.join(OBJECTIVES)}")
+    if arguments.objective == DOLLARS and not arguments.price:
+        raise RequestError(f"--objective {DOLLARS}: expected --price, dollars an hour of one GPU")
+    if arguments.global_batch < 1:
+        raise RequestError(f"--global-batch {arguments.global_batch}: expected at least 1")
+    if arguments.global_batch > MOST["batch"]:
+        raise RequestError(f"--global-batch {arguments.global_batch}: expected at most {MOST['batch']:,}")
+    board = arguments.gpu if isinstance(arguments.gpu, GPUSpec) else load_gpu(arguments.gpu)
+    gpu = with_values(board, arguments.gpu_set or ())
+    execution = arguments.execution or next(name for name in engines.names() if engines.engine(name).trains)
+    asked = Request(
+        arguments.model, gpu, seq_len=arguments.seq_len, execution=execution, software=arguments.software,
+        dtype=arguments.dtype, attention=arguments.attention, optimizer=arguments.optimizer, system=arguments.system,
+        memory_fraction=arguments.memory_fraction, artifacts=resolve(arguments.artifacts),
+    )  # fmt: skip
+    dollars = read_prices(arguments.price, [gpu])[gpu.id] if arguments.price else None
+    only = read_only(arguments.only)
+    found = search(
+        asked, _counts(arguments.num_gpus), arguments.global_batch, only, objective=arguments.objective,
+        dollars=dollars,
+    )  # fmt: skip
+    if found.fitting:
+        return found, None
+    from predictor.search.training.enough import enough_gpus
+
+    return found, enough_gpus(asked, found, only)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """The numbers of GPUs of a text, "64" or "64,128". RequestError for what is none."""
+    found = []
+    for word in text.split(","):
+        word = word.strip()
+        if not (word.isascii() and word.isdigit() and 0 < int(word) <= LARGEST):
+            raise RequestError(f"--num-gpus {text!r}: expected whole numbers from 1 to {LARGEST:,}, such as 64,128")
+        found.append(int(word))
+    return tuple(dict.fromkeys(found))
+
+
+def _write(found: Found, path: Path) -> None:
+    from predictor.report import plans as report
+
+    if path.suffix.lower() in report.PICTURES:
+        report.draw(found, path)
+        return
+    from predictor.files import outputs
+    from predictor.sweep.parts import table_bytes
+
+    rows = [report.row(found, one) for one in found.priced]
+    outputs.write("--out", path, table_bytes(path, rows, list(rows[0])))

@@ -1,0 +1,118 @@
+"""`tilecast serve simulate`: requests under load."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from predictor.cli.serve_words import (
+    add_goals,
+    add_server,
+    add_traffic,
+    check_rows_path,
+    goals_of,
+    server_run,
+    traffic_of,
+    write_columns,
+)
+from predictor.errors import RequestError
+from predictor.files.outputs import PAGE, TRACE, output_argument, table
+from predictor.report.under_way import UnderWay
+
+if TYPE_CHECKING:
+    from predictor.serving.deployment import Options
+    from predictor.serving.simulator import Served
+    from predictor.serving.traffic import Traffic
+
+EXAMPLES = """examples:
+  tilecast serve simulate --model llama-3.1-8b --gpu h100 --rate 8 --isl 1000 --osl 250
+  tilecast serve simulate --model llama-3.1-70b --gpu h100 --tp 8 --execution sglang --concurrency 64 --isl 400 --osl 99
+  tilecast serve simulate --model llama-3.1-8b --gpu l40s --trace requests.csv --ttft 1s --tpot 50ms --html served.html
+  tilecast serve simulate --model qwen3-32b --gpu h200 --rate 4 --lengths sharegpt.json --json --out requests.parquet
+"""
+
+_REQUESTS = table("a table of requests", ("request", "arrival_s", "ttft_ms", "latency_ms"))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `serve simulate`."""
+    add_server(parser)
+    add_traffic(parser)
+    add_goals(parser)
+    add = parser.add_argument
+    add("--max-num-seqs", type=int, metavar="N", help="sequences of a step at most (default: the engine's for the GPU)")
+    add("--max-num-batched-tokens", type=int, metavar="N", help="tokens of a step at most (default: the engine's)")
+    add("--prefix-cache", choices=("on", "off"), help="whether prompts share pages (default: the engine's)")
+    add("--drafts", type=int, default=0, metavar="K", help="tokens guessed a step by a layer of the model (MTP)")
+    add("--acceptance", type=float, metavar="P", help="chance that a draft is right (with --drafts)")
+    add("--replicas", type=int, default=1, metavar="N", help="servers alike that share the requests (default 1)")
+    add("--prefill-servers", type=int, metavar="N", help="servers that read prompts alone, for those that decode")
+    add("--prefill-tp", type=int, metavar="N", help="tensor parallelism of those (default: --tp)")
+    output_argument(
+        parser, "--html", PAGE, metavar="FILE",
+        help="also write a page with pictures: queue, cache and batch over time",
+    )  # fmt: skip
+    output_argument(
+        parser, "--timeline", TRACE, metavar="FILE",
+        help="also write requests and steps as a Chrome trace, for ui.perfetto.dev",
+    )  # fmt: skip
+    output_argument(parser, "--out", _REQUESTS, metavar="FILE", help="also write every request (.csv or .parquet)")
+    add("--json", action="store_true", help="print JSON (docs/serving.md)")
+
+
+def _serving(arguments: argparse.Namespace, traffic: Traffic, options: Options) -> Callable[[float], Served]:
+    """The simulation with every step so many times as long; its tables are filled once."""
+    from predictor.serving.disaggregated import Apart, costs_apart, serve_apart
+    from predictor.serving.simulator import costs_of, deployed, serve
+
+    lengths = int(traffic.input_tokens.max()), int(traffic.output_tokens.max())
+    asked = server_run(arguments, *lengths)
+    if arguments.prefill_servers is None:
+        if arguments.prefill_tp is not None:
+            raise RequestError(f"--prefill-tp {arguments.prefill_tp}: of servers that read prompts; expected"
+                               " --prefill-servers N")  # fmt: skip
+        costs = costs_of(deployed(asked, traffic, options), traffic)
+        return lambda factor: serve(asked, traffic, options, costs.scaled(factor))
+    try:
+        prompts = server_run(arguments, *lengths, tp=arguments.prefill_tp)
+    except RequestError as error:
+        raise RequestError(str(error).replace("--tp ", "--prefill-tp ")) from None
+    apart = Apart(prompts, arguments.prefill_servers)
+    reads, decodes = costs_apart(asked, apart, traffic, options)
+    return lambda factor: serve_apart(asked, apart, traffic, options, (reads.scaled(factor), decodes.scaled(factor)))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Simulate and print."""
+    from predictor.report.serving import columns_of, print_served, to_dict, to_json
+    from predictor.serving.deployment import Options
+    from predictor.serving.goals import ranges_of
+
+    if arguments.out is not None:
+        check_rows_path(arguments.out)
+    goals, traffic = goals_of(arguments), traffic_of(arguments)
+    if bool(arguments.drafts) != (arguments.acceptance is not None):
+        raise RequestError("--drafts K and --acceptance P go together; expected both or neither")
+    prefixes = None if arguments.prefix_cache is None else arguments.prefix_cache == "on"
+    options = Options(
+        arguments.max_num_seqs, arguments.max_num_batched_tokens, prefixes, arguments.drafts,
+        arguments.acceptance or 0.0, arguments.replicas,
+    )  # fmt: skip
+    with UnderWay(f"simulating {len(traffic):,} requests", arguments):
+        again = _serving(arguments, traffic, options)
+        served = again(1.0)
+        found = to_dict(served, goals, ranges_of(served, again))
+    if arguments.out is not None:
+        write_columns(columns_of(served), arguments.out)
+    if arguments.html is not None or arguments.timeline is not None:
+        from predictor.report.serving_page import write_reports
+
+        write_reports(served, found, html=arguments.html, timeline=arguments.timeline)
+    if arguments.json:
+        print(to_json(found))
+        return 0
+    from predictor.report.console import wide_console
+
+    print_served(found, wide_console())
+    return 0

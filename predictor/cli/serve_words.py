@@ -1,0 +1,214 @@
+"""What the verbs of `serve` share: the words of a server, times, and the traffic."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib
+import io
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from predictor.errors import RequestError
+from predictor.files import outputs
+from predictor.files.arguments import Parser, seed
+from predictor.files.units import parse_quantity
+from predictor.request.words import is_number
+
+if TYPE_CHECKING:
+    from predictor.request.run import Run
+    from predictor.serving.goals import Goals
+    from predictor.serving.traffic import Traffic
+
+
+#: Words of `predict` that say how a server runs; requests say the rest.
+SERVER = (
+    "dtype", "kv_dtype", "routing", "execution", "software", "tp", "pp", "dp", "ep", "all_to_all", "system", "gpu_set",
+    "launch_overhead", "step_overhead", "kernel_gap", "sampling", "memory_fraction", "artifacts",
+)  # fmt: skip
+#: Requests that are made where nobody says how many: chosen by hand, not from data.
+REQUESTS = 1000
+
+
+def add_server(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
+    """The model, the GPU, and those words of `predict` that a server has, ``without`` some."""
+    from predictor.cli.predict import add_words
+    from predictor.engines import USUAL_SERVER, engine, names
+
+    parser.add_argument("--model", required=True, help="a name of `tilecast models`, or a Hugging Face config.json")
+    parser.add_argument("--gpu", required=True, help="a name or alias of `tilecast gpus`, or a YAML file")
+    words = Parser(add_help=False)
+    add_words(words)
+    for action in words._actions:
+        if action.dest in SERVER and action.dest not in without:
+            parser._add_action(action)
+            if action.dest == "execution":
+                servers = [name for name in names() if engine(name).batching]
+                action.help = f"{', '.join(servers)} (default {USUAL_SERVER})"
+    if "execution" not in without:
+        parser.set_defaults(execution=USUAL_SERVER)
+
+
+def server_run(arguments: argparse.Namespace, longest_prompt: int, longest_output: int, tp: int | None = None) -> Run:
+    """The checked run of a server; lengths are those of the longest requests. ``tp`` in place of its own."""
+    from predictor.cli.tracked import resolve
+    from predictor.request.request import Request
+
+    words: dict[str, Any] = {name: getattr(arguments, name) for name in SERVER}
+    words["artifacts"] = resolve(arguments.artifacts)
+    words["tp"] = arguments.tp if tp is None else tp
+    return Request(
+        arguments.model, arguments.gpu, mode="generate", batch=arguments.dp, seq_len=longest_prompt,
+        output_len=longest_output, **words,
+    ).run()  # fmt: skip
+
+
+def add_goals(parser: argparse.ArgumentParser) -> None:
+    """What a request may take."""
+    parser.add_argument("--ttft", metavar="TIME", help="the most that a first token may take: 1s, 500ms")
+    parser.add_argument("--tpot", metavar="TIME", help="the most between tokens of a request: 20ms")
+
+
+def goals_of(arguments: argparse.Namespace) -> Goals:
+    """The goals; RequestError for what is no time above 0."""
+    from predictor.serving.goals import Goals
+
+    found: list[float | None] = []
+    for name in ("ttft", "tpot"):
+        value = getattr(arguments, name)
+        if value is None:
+            found.append(None)
+            continue
+        if is_number(value):
+            raise RequestError(f"--{name} {value}: in which unit? expected a time such as {value}ms or {value}s")
+        try:
+            seconds = parse_quantity(value, "time")
+        except RequestError as error:
+            raise RequestError(f"--{name}: {error}") from None
+        if not 0.0 < seconds < 1e6:
+            raise RequestError(f"--{name} {value}: expected a time above 0, such as 20ms")
+        found.append(seconds)
+    return Goals(*found)
+
+
+def add_traffic(parser: argparse.ArgumentParser) -> None:
+    """Where requests come from."""
+    from predictor.serving.traffic import ARRIVALS
+
+    add = parser.add_argument
+    add("--trace", metavar="FILE", help="requests with their times: CSV, parquet, JSON or JSON lines (docs/serving.md)")
+    add("--rate", type=float, metavar="R", help="requests a second")
+    add("--concurrency", type=int, metavar="N", help="clients that each wait for an answer before they ask again")
+    add("--lengths", metavar="FILE", help="lengths of requests: a trace whose times are not looked at")
+    add("--isl", type=int, metavar="N", help="tokens of a prompt")
+    add("--osl", type=int, metavar="N", help="tokens of an answer")
+    add(
+        "--range", type=float, default=1.0, metavar="F", help="draw lengths from F times --isl and --osl on (default 1)"
+    )
+    add("--requests", type=int, metavar="N", help=f"requests (default: the file's, else {REQUESTS:,})")
+    add("--arrivals", default="poisson", metavar="HOW", help=f"{', '.join(ARRIVALS)} (default poisson)")
+    add("--cv", type=float, default=1.0, metavar="X", help="gamma: variation of gaps; bursts: how many come at once")
+    add("--seed", type=seed, default=0, help="of what is drawn (default 0)")
+
+
+def traffic_of(arguments: argparse.Namespace) -> Traffic:
+    """The requests; RequestError, one line, for words that do not go together."""
+    from predictor.serving.traffic import made
+
+    _check_drawn(arguments)
+    if arguments.trace is not None:
+        for name in ("rate", "lengths", "isl", "osl", "concurrency"):
+            if getattr(arguments, name) is not None:
+                raise RequestError(f"--trace {arguments.trace}: says when requests come and how long they are; expected"
+                                   f" no --{name}")  # fmt: skip
+        found = _read(arguments.trace)
+        return found if arguments.requests is None else found.first(arguments.requests)
+    lengths = None
+    if arguments.lengths is not None:
+        if arguments.isl is not None or arguments.osl is not None:
+            raise RequestError(f"--lengths {arguments.lengths}: has the lengths; expected no --isl and --osl")
+        lengths = _read(arguments.lengths, timed=False)
+    elif arguments.isl is None or arguments.osl is None:
+        raise RequestError("expected --trace FILE, or --rate R with --lengths FILE or with --isl N --osl N")
+    if (arguments.rate is None) == (arguments.concurrency is None):
+        raise RequestError("expected --rate R (requests a second) or --concurrency N (a closed loop), one of them")
+    default = REQUESTS if lengths is None else len(lengths)
+    return made(
+        arguments.requests if arguments.requests is not None else default, arguments.rate, arguments.concurrency,
+        lengths, arguments.isl, arguments.osl, arguments.range, arguments.arrivals, arguments.cv, arguments.seed,
+    )  # fmt: skip
+
+
+def _check_drawn(arguments: argparse.Namespace) -> None:
+    """RequestError for a word of how requests are drawn where nothing is drawn by it."""
+    from predictor.serving.traffic import BURSTS, GAMMA, POISSON
+
+    if arguments.range != 1.0 and (arguments.isl is None or arguments.osl is None):
+        raise RequestError(f"--range {arguments.range:g}: of --isl and --osl; expected both, and no file with lengths")
+    if arguments.arrivals != POISSON and arguments.rate is None:
+        raise RequestError(f"--arrivals {arguments.arrivals}: of --rate; expected --rate R, in requests a second")
+    if arguments.cv != 1.0 and arguments.arrivals not in (GAMMA, BURSTS):
+        raise RequestError(f"--cv {arguments.cv:g}: of --arrivals {GAMMA} or {BURSTS}; expected one of them")
+
+
+def _read(path: str, *, timed: bool = True) -> Traffic:
+    from predictor.serving.traces import read_trace
+
+    if not path.endswith(".parquet"):
+        return read_trace(path, timed=timed)
+    from predictor.data.parquet import read_rows
+
+    return read_trace(path, timed=timed, table=read_rows(Path(path)))
+
+
+def check_rows_path(path: str) -> None:
+    """RequestError for a name that no table is written to."""
+    if Path(path).suffix not in (".csv", ".parquet"):
+        raise RequestError(f"--out {path!r}: expected a .csv or .parquet file")
+
+
+def write_columns(columns: Mapping[str, Sequence[Any]], path: str) -> None:
+    """A table to a CSV or parquet file, whole or not at all."""
+    check_rows_path(path)
+    if path.endswith(".parquet"):
+        from predictor.data.parquet import table_bytes
+
+        data = table_bytes(columns)
+    else:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+        data = text.getvalue().encode()
+    outputs.write("--out", path, data)
+
+
+EXAMPLES = """examples:
+  tilecast serve simulate --model llama-3.1-8b --gpu h100 --rate 8 --isl 1000 --osl 250
+  tilecast serve plan --model qwen3-32b --gpu h200 --num-gpus 8 --isl 4000 --osl 1000 --ttft 1s --tpot 20ms
+"""
+#: verb -> (module with `EXAMPLES`, `add_arguments(parser)` and `run(arguments) -> int`, one line of help)
+ACTIONS = {
+    "plan": ("predictor.cli.serve_plan", "the deployments that meet an SLA, best first"),
+    "simulate": ("predictor.cli.serve_simulate", "how fast requests are answered that arrive one by one"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `serve`."""
+    parser.epilog = EXAMPLES
+    actions = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    for name, (module, text) in ACTIONS.items():
+        loaded = importlib.import_module(module)
+        sub = actions.add_parser(
+            name, help=text, description=text[0].upper() + text[1:] + ".", epilog=loaded.EXAMPLES, allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        loaded.add_arguments(sub)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the verb."""
+    status: int = importlib.import_module(ACTIONS[arguments.what][0]).run(arguments)
+    return status

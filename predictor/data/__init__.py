@@ -1,0 +1,1 @@
+"""Measurements: their schema, data sets, checks of what is plausible, and importers."""

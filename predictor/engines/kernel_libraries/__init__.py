@@ -1,0 +1,1 @@
+"""Libraries of kernels that engines share, a file each."""

@@ -1,0 +1,35 @@
+"""Megatron-LM and Megatron Core: fused element-wise kernels, tensor, sequence and pipeline parallelism, launched from
+Python ahead of the GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from predictor.engines.base import CALLS, Engine
+from predictor.engines.boards import Boards
+from predictor.engines.tensorrt_llm.engine import CUBLASLT
+
+if TYPE_CHECKING:
+    from predictor.engines.vintage import Vintage
+
+
+def vintages() -> tuple[Vintage, ...]:
+    """Its releases by age."""
+    from predictor.engines.megatron.releases import VINTAGES
+
+    return VINTAGES
+
+
+#: As recalled, unverified: megatron/fused_kernels/__init__.py (compute_70 at least); AMD's fork is ROCm/Megatron-LM.
+BOARDS = (
+    Boards("nvidia", "Megatron-LM 21.04 megatron/fused_kernels/__init__.py", least="7.0"),
+    Boards("amd", "github.com/ROCm/Megatron-LM"),
+)
+
+ENGINES = (
+    Engine(
+        "megatron", host=CALLS, decode_host=CALLS, joins_dropout=True, views_heads=True, trains=True,
+        called=("megatron-lm", "megatron-deepspeed", "nemo"), vintages=vintages, given_narrow=CUBLASLT,
+        boards=BOARDS,
+    ),
+)  # fmt: skip

@@ -1,0 +1,120 @@
+"""TensorRT-LLM from 1.0 on: PyTorch's modules call the kernels of a prompt, decode steps are captured.
+
+Its attention operator rotates queries and keys and writes the cache while it takes the heads apart.
+
+The word of ``--execution`` is ``tensorrt_llm``; the measured tables name its kernels ``trtllm``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from predictor.engines.base import CALLS, CAPTURED, Engine
+from predictor.engines.boards import Boards
+from predictor.engines.library import (
+    CUTLASS,
+    TRITON,
+    AllReduce,
+    AttentionCalls,
+    Library,
+    Sharing,
+    runs_generated,
+)
+from predictor.engines.memory import MemoryRule
+from predictor.hardware.generation import runs_mma
+from predictor.hardware.gpu import GPUSpec
+
+if TYPE_CHECKING:
+    from predictor.engines.scheduling import Batching
+    from predictor.engines.vintage import Scheduler, Vintage
+
+#: CPU time of one launch from C++: NVIDIA's "Getting Started with CUDA Graphs" (2019) shows 2 to 4 microseconds a
+#: kernel (unverified here).
+NATIVE_LAUNCH_OVERHEAD_S, NATIVE_LAUNCH_RANGE_S = 3e-6, (2e-6, 4e-6)
+#: Query heads a KV head that the XQA kernel takes at most; more run the older masked kernel. Taken for that by
+#: hand, not from data.
+_XQA_GROUP = 32
+MEMORY = (
+    MemoryRule(
+        "TensorRT-LLM", "1.0", "free_gpu_memory_fraction", "free", 0.90,
+        "TensorRT-LLM tensorrt_llm/llmapi/llm_args.py, KvCacheConfig",
+    ),
+)  # fmt: skip
+
+
+def share_attention(calls: AttentionCalls, gpu: GPUSpec) -> Sharing:
+    """FMHA, which packs no query heads in prefill, and XQA.
+
+    XQA takes groups of up to 32; wider ones run a block a query head, except on the GPUs whose kernels are generated
+    (compute capability 10). On boards with mma.sync a sequence's cache stays whole, to one block, in latent attention
+    and in decode over a grouped cache of 8 bits. On Hopper and later it splits both.
+    """
+    group, mma, one = calls.group, runs_mma(gpu), np.ones(calls.group.size)
+    plain, narrow = calls.shared == 0, calls.kv_itemsize < 2
+    older = mma or (gpu.compute_capability or "").startswith("9.")
+    copies = np.where(plain & (group > _XQA_GROUP), group, 1.0) if older else one
+    whole = ~plain | (narrow & (group > 1) & (group <= _XQA_GROUP)) if mma else one == 0
+    return Sharing(one, copies, whole.astype(np.float64), np.zeros(one.size))
+
+
+def generated_attention(library: str, gpu: GPUSpec) -> str:
+    """The library whose decode attention runs: on compute capability 10 engines take this one's generated kernels.
+
+    Source: vLLM 0.24 utils/flashinfer.py:345-390, SGLang 0.5.9 server_args.py:1785-1833 (trtllm_mha, trtllm_mla).
+    """
+    return TRTLLM.name if runs_generated(gpu) else library
+
+
+def expert_kernel(variant: str, gpu: GPUSpec) -> str:
+    """CUTLASS, but Triton for block-scaled fp8 where there is no wgmma."""
+    return TRITON if variant == "fp8_block" and runs_mma(gpu) else CUTLASS
+
+
+#: One shot always, as far as its kernels go: its choice is a measured table (customAllReduceUtils.h), which nobody read
+#: whole; chosen by looking at H100's and B200's rows, which grow with the bytes of one shot up to 1 MiB on 8 GPUs.
+ONE_SHOT = ((8, math.inf),)
+#: Needs NVLink or NCCL answers (allreduceOp.cpp). Up to 8 MiB over the GPUs (unverified; its workspaces hold 8 MB);
+#: that its one shot pushes is recalled of customAllReduceKernels.cu, and what its times say.
+ALL_REDUCES = (AllReduce(8 * 2**20, over_ranks=True, pushes=True, linked_from=2, one_shot=ONE_SHOT),)
+#: Convolutions: causalConv1d.cu, grid (batch, dim), after Dao's causal_conv1d; its table says so, too: flat up to 1,024
+#: tokens of a channel, and in proportion to sequences times channels.
+TRTLLM = Library(
+    "trtllm", code=0, turn=1, norms=("rms", "layer"), all_reduces=ALL_REDUCES,
+    share_attention=share_attention, unpacks_experts=False, expert_kernel=expert_kernel,
+    merges=False, channel_blocks=True, quantizes=("scale", "cast"),
+)  # fmt: skip
+
+
+def vintages() -> tuple[Vintage, ...]:
+    """Its releases, the oldest first."""
+    from predictor.engines.tensorrt_llm.releases import VINTAGES
+
+    return VINTAGES
+
+
+def batching(rules: Scheduler) -> type[Batching]:
+    """Its scheduler."""
+    from predictor.engines.tensorrt_llm.scheduler import InFlight
+
+    return InFlight
+
+
+#: The library whose tables hold cuBLASLt's products of 8-bit operands with a scale a tensor (cublas_scaled_mm), which
+#: PyTorch's own (torch._scaled_mm) and Transformer Engine's (common/gemm/cublaslt_gemm.cu) are, too.
+CUBLASLT = TRTLLM.name
+
+#: Source: docs/source/reference/support-matrix.md of 1.0 (Ampere, Ada, Hopper, Blackwell), as recalled, unverified.
+BOARDS = (Boards("nvidia", "TensorRT-LLM 1.0 support-matrix.md", least="8.0"),)
+
+LIBRARIES = (TRTLLM,)
+ENGINES = (
+    Engine(
+        "tensorrt_llm", "trtllm", CALLS, CAPTURED, serves=True,
+        rotates=True, fp8_cache=True, unpacks=False, memory=MEMORY, called=("trtllm", "tensorrt-llm"), samples=True,
+        vintages=vintages,
+        batching=batching, boards=BOARDS,
+    ),
+)  # fmt: skip

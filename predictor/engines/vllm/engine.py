@@ -1,0 +1,127 @@
+"""vLLM: decode steps are captured, prompts are launched one kernel at a time.
+
+Its backends write new keys and values before the attention kernel, in the same call (`reshape_and_cache_flash` in
+vllm/v1/attention/backends/flash_attn.py, 0.14): the measured call holds both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from predictor.engines.base import CAPTURED, LAUNCHES, Engine
+from predictor.engines.boards import Boards
+from predictor.engines.library import (
+    CUSTOM_ONE_SHOT,
+    CUTLASS,
+    TRITON,
+    AllReduce,
+    AttentionCalls,
+    Library,
+    Sharing,
+    TritonExperts,
+    packed_groups,
+    runs_generated,
+)
+from predictor.engines.memory import MemoryRule
+from predictor.engines.tensorrt_llm.engine import generated_attention
+from predictor.hardware.generation import runs_mma
+from predictor.hardware.gpu import GPUSpec
+
+if TYPE_CHECKING:
+    from predictor.engines.scheduling import Batching
+    from predictor.engines.vintage import Scheduler, Vintage
+
+#: The memory of CUDA graphs counts within the fraction from 0.24 on, before that it came on top.
+MEMORY = (
+    MemoryRule("vLLM", "0.2", "gpu_memory_utilization", "total", 0.90, "vLLM 0.2.7 worker/worker.py:107"),
+    MemoryRule(
+        "vLLM", "0.24", "gpu_memory_utilization", "total", 0.92,
+        "vLLM 0.24.0 config/cache.py:67-75, v1/worker/gpu_worker.py:447-492",
+    ),
+)  # fmt: skip
+
+#: Two default tiles in early releases, long steps in those that were measured later. "0.20" is the first of these.
+EXPERTS = (
+    TritonExperts(
+        "0.14", two_tiles=("bf16",), gate_costs=True,
+        source="get_default_config of fused_moe.py (unverified here); tables of vLLM 0.14.0 on A100",
+    ),
+    TritonExperts("0.20", source="tables of vLLM 0.24.0 on H100, H200, L40S and RTX PRO 6000"),
+)  # fmt: skip
+
+#: What FlashInfer's TensorRT-LLM kernels come first for. Source: vLLM 0.24 fused_moe/oracle (fp8.py:75-115,
+#: nvfp4.py:165, unquantized.py:62-80, mxfp4.py:304-345).
+GENERATED_EXPERTS = ("bf16", "fp8", "fp8_block", "nvfp4", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8")
+
+
+def share_attention(calls: AttentionCalls, gpu: GPUSpec) -> Sharing:
+    """FlashAttention-3 or FlashInfer, and FlashAttention-2 on boards with mma.sync.
+
+    FlashAttention-2 does not pack the query heads of a KV head in prefill. In decode it does not group them either
+    where a window is set: every query head reads the cache.
+    """
+    packed = packed_groups(calls, gpu)
+    if not runs_mma(gpu):
+        return packed
+    alone = (calls.shared == 0) & (calls.kv_itemsize >= 2) & (calls.window > 0)
+    return replace(packed, packed=np.ones(calls.group.size), copies=np.where(alone, calls.group, 1.0))
+
+
+def joins(gpu: GPUSpec) -> bool:
+    """One call of FlashAttention for all of a step (v1/attention/backends/flash_attn.py, 0.14), but two of FlashInfer's
+    where that runs (flashinfer.py there, on compute capability 10)."""
+    return not runs_generated(gpu)
+
+
+def expert_kernel(variant: str, gpu: GPUSpec) -> str:
+    """FlashInfer's CUTLASS kernels for bf16 on Blackwell, for narrower variants from Hopper on; Triton's elsewhere."""
+    major = float((gpu.compute_capability or "0").split(".")[0])
+    return CUTLASS if major >= (10 if variant == "bf16" else 9) else TRITON
+
+
+def chunks_alone(gpu: GPUSpec) -> bool:
+    """FlashInfer's delta rule on Hopper and B200, Triton's elsewhere, as the measured tables name them (0.24.0)."""
+    return gpu.compute_capability in ("9.0", "10.0", "10.3")
+
+
+#: Norms: layernorm_kernels.cu. all_reduce: custom_all_reduce.py (0.6.6), less than 8 MiB.
+VLLM = Library(
+    "vllm", code=2, turn=0, norms=("rms",), all_reduces=(AllReduce(8 * 2**20 - 1, one_shot=CUSTOM_ONE_SHOT),),
+    share_attention=share_attention, expert_kernel=expert_kernel, experts=EXPERTS, chunks_alone=chunks_alone,
+    decodes_by=generated_attention, joins=joins, generated_experts=GENERATED_EXPERTS,
+)  # fmt: skip
+
+
+def vintages() -> tuple[Vintage, ...]:
+    """Its releases, the oldest first."""
+    from predictor.engines.vllm.releases import VINTAGES
+
+    return VINTAGES
+
+
+def batching(rules: Scheduler) -> type[Batching]:
+    """Its scheduler: that of the first engine core, which mixes nothing, or of the second."""
+    from predictor.engines.vllm.scheduler import PromptsFirst, RunningFirst
+
+    return RunningFirst if rules.mixes else PromptsFirst
+
+
+#: As recalled, unverified: docs/getting_started/installation/gpu.md (capability 7.0; MI200 and MI300; Intel's from
+#: 0.5 on), and Blackwell's kernels in the wheels of CUDA 12.8, 0.8 for data centres and 0.9 for workstations.
+BOARDS = (
+    Boards("nvidia", "vLLM docs, installation/gpu.md", least="7.0", since=(("10.0", "0.8"), ("12.0", "0.9"))),
+    Boards("amd", "vLLM docs, installation/gpu.md"),
+    Boards("intel", "vLLM docs, installation/gpu.md"),
+)
+
+LIBRARIES = (VLLM,)
+ENGINES = (
+    Engine(
+        "vllm", "vllm", LAUNCHES, CAPTURED, serves=True, fp8_cache=True, memory=MEMORY, samples=True, vintages=vintages,
+        batching=batching, boards=BOARDS,
+        decoders_alone=True,  # source: docs/models/supported_models.md of 0.14 (unverified): Whisper alone, of speech
+    ),
+)  # fmt: skip

@@ -1,0 +1,285 @@
+"""Runs -> forecasts: each holds its run, its plan and the times, and every report reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from predictor.engines import Engine
+from predictor.engines.software import remark
+from predictor.graph import OPTIMIZER
+from predictor.graph.samples import TOKENS
+from predictor.hardware.gpu import GPUSpec
+from predictor.kernels.artifact import ArtifactSet, RooflineOnly
+from predictor.models.built import parameters
+from predictor.models.built.keys import ignored_notes
+from predictor.request.run import Run
+from predictor.simulate.answer import Prediction
+from predictor.simulate.breakdown import (
+    check_strict,
+    classes,
+    context_notes,
+    longest_nodes,
+    notes,
+    unknown_notes,
+    unknown_shares,
+    wide_notes,
+)
+from predictor.simulate.capacity import advised
+from predictor.simulate.capture import capture_notes
+from predictor.simulate.falling import falling_notes
+from predictor.simulate.interval import range_notes, total_interval
+from predictor.simulate.memory import Memory, memory_of
+from predictor.simulate.plan import plan_of
+from predictor.simulate.stage import EXCHANGES, PIPELINE, Plan
+from predictor.simulate.sustained import power_notes
+from predictor.simulate.times import GAPS, LAUNCHING, Operators, OpTime, TimedStage
+
+if TYPE_CHECKING:
+    from predictor.simulate.step_time import StepTimes
+
+#: Runs whose operators are forecast in one call, and the operators that are remembered of all of them: chosen by hand,
+#: not from data, and a guard against memory without end.
+CHUNK = 1000
+REMEMBERED = 200_000
+
+#: Asked for every point of a sweep. How many models are kept was chosen by hand, not from data.
+_parameters = lru_cache(maxsize=1024)(parameters)
+
+
+class WithoutIntervals:
+    """A set of estimators without its intervals, which cost as much as the forecasts."""
+
+    def __init__(self, selector: ArtifactSet | RooflineOnly) -> None:
+        self.select = selector.select
+
+
+class Forecast:
+    """A run, its plan, and the times of the plan's ``stages``; what follows from them is worked out when it is asked
+    for. Times in seconds."""
+
+    def __init__(self, run: Run, plan: Plan, stages: tuple[TimedStage, ...]) -> None:
+        self.run = run
+        self.plan = plan
+        self.timed = stages
+        self.step: StepTimes | None = None
+        if plan.parallel is None:
+            self.latency_s: float = sum(timed.total_s for timed in stages)
+        else:
+            from predictor.simulate.step_time import step_of  # one GPU starts without it
+
+            self.step = step_of(run, plan, stages)
+            self.latency_s = self.step.latency_s
+
+    @cached_property
+    def stages(self) -> tuple[TimedStage, ...]:
+        """What a GPU runs; of a pipeline, one of the stage that is done last."""
+        if self.step is None:
+            return self.timed
+        return tuple(
+            TimedStage(timed.stage._replace(weight=weight), timed.blocks, timed.operators)
+            for place, weight in sorted(self.step.weights.items())
+            for timed in (self.timed[place],)
+        )
+
+    @cached_property
+    def memory(self) -> Memory:
+        """What one GPU keeps; how many GPUs hold the run is left to `prediction`."""
+        return memory_of(self.run, self.plan)
+
+    @property
+    def ran(self) -> tuple[TimedStage, ...]:
+        """The stages that have operators: "none" is an optimizer without any."""
+        return tuple(timed for timed in self.stages if timed.blocks)
+
+    @property
+    def phases_s(self) -> dict[str, float]:
+        """Seconds of the parts of a run, which `Prediction.phases_s` describes.
+
+        In training the forward pass is timed alone, and the backward pass takes what both take beyond it.
+        """
+        if self.step is not None:
+            return self.step.phases_s
+        first, *rest = self.stages
+        mode = self.run.work.mode
+        if mode == "train":
+            forward_s, passes = first.up_to(first.stage.forward).total_s, first.stage.weight
+            return {
+                "forward": forward_s * passes,
+                "backward": (first.timeline.total_s - forward_s) * passes,
+                OPTIMIZER: sum(timed.total_s for timed in rest),
+            }
+        if mode == "forward" and rest:  # a pipeline's parts
+            return {timed.stage.phase: timed.total_s for timed in self.stages}
+        if mode != "generate":
+            return {mode: self.latency_s}
+        decode_s = self.latency_s - first.each_s if rest else 0.0
+        found = {"prefill": first.each_s, "decode": decode_s, "ttft": first.each_s}
+        return found | ({"tpot": decode_s / (self.run.work.output_len - 1)} if rest else {})
+
+    @property
+    def busy_s(self) -> dict[str, float]:
+        """Seconds of the run in which each stream of a GPU is busy: compute, and every network by its links."""
+        found: dict[str, float] = {}
+        for timed in self.stages:
+            for stream, seconds in timed.busy_s.items():
+                found[stream] = found.get(stream, 0.0) + timed.stage.weight * seconds
+        return found
+
+    @property
+    def between_s(self) -> dict[str, float]:
+        """Seconds of the run in which no kernel runs, by what there is in their place; in a pipeline, messages count
+        with that."""
+        found = {GAPS: 0.0, LAUNCHING: 0.0}
+        for timed in self.stages:
+            if self.step is not None and timed.stage.phase in EXCHANGES:
+                continue
+            for name, seconds in timed.between_s.items():
+                found[name] = found.get(name, 0.0) + timed.stage.weight * seconds
+        if self.step is not None and self.step.phases_s.get(PIPELINE):
+            found[PIPELINE] = self.step.phases_s[PIPELINE]
+        return found
+
+    @property
+    def flops(self) -> float:
+        """FLOPs that one GPU runs; of a pipeline, the mean over its stages. The optimizer's are left out."""
+        return self._counted(attrgetter("flops"))
+
+    @property
+    def model_flops(self) -> float:
+        """Those of them that the model asks for, forward and backward: nothing that runs a second time, as PaLM's MFU
+        counts (Chowdhery et al., arXiv:2204.02311, appendix B)."""
+        return self._counted(attrgetter("model_flops"))
+
+    def _counted(self, of: Callable[[TimedStage], float]) -> float:
+        if self.plan.parallel is not None:
+            kinds = [self.plan.parallel.kinds[kind] for kind in self.plan.parallel.ranks]
+            passes = self.run.work.micro_batches
+            return passes * sum(of(self.timed[place]) for kind in kinds for place in kind.chunks) / len(kinds)
+        return sum(timed.stage.weight * of(timed) for timed in self.stages if timed.stage.phase != OPTIMIZER)
+
+    @property
+    def tokens(self) -> float:
+        """Tokens processed, by every step of a forward run anew, or made in decode and generate."""
+        work = self.run.work
+        if work.mode == "generate":
+            return float(work.batch * work.output_len)
+        each = work.batch if work.mode == "decode" else sum(work.prompt_lens) or work.batch * work.tokens_each
+        return float(each * work.steps)
+
+    @property
+    def _gpu_busy_s(self) -> float:
+        """Seconds in which a GPU has a kernel to run, the run's own but for what there is in their place."""
+        if self.step is not None:
+            return self.latency_s - sum(self.between_s.values())
+        return sum(timed.stage.weight * timed.kernels_s for timed in self.stages)
+
+    def summary(self) -> Prediction:
+        """The answer as a whole: no interval, breakdown, provenance, notes and number of GPUs that hold the run."""
+        run, work, flops, stages = self.run, self.run.work, self.flops, self.stages
+        return Prediction(
+            model=run.config.name,
+            gpu=run.gpu.id,
+            gpu_set=run.gpu.changed,
+            workload=work,
+            latency_s=self.latency_s,
+            interval_s=None,
+            phases_s=self.phases_s,
+            gpu_busy_s=self._gpu_busy_s,
+            cpu_busy_s=sum(timed.stage.weight * (timed.timeline.cpu_s + timed.stage.overhead_s) for timed in stages),
+            flops=flops * work.parallelism.num_gpus,
+            mfu=self.model_flops / self.latency_s / run.gpu.peak_flops(run.numbers.gemm),
+            hfu=flops / self.latency_s / run.gpu.peak_flops(run.numbers.gemm),
+            tokens=self.tokens,
+            sequences=float(work.batch),
+            parameters=_parameters(run.config),
+            memory=self.memory,
+            between_s=self.between_s,
+            breakdown=(),
+            nodes=(),
+            provenance={},
+            artifacts=run.selector.name,
+            exposed_s={} if self.step is None else self.step.exposed_s,
+            bubble_s=0.0 if self.step is None else self.step.bubble_s,
+            assumed=run.config.assumed,
+            unit=TOKENS
+            if work.mode in ("decode", "generate")
+            else run.config.unit,  # these make tokens, whatever is read
+        )
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """The answer with all that is known of it."""
+        run, table = self.run, self.stages[0].table
+        by_stage = [timed.op_times() for timed in self.stages]
+        op_times = [item for items in by_stage for item in items]
+        breakdown = classes(op_times, table)
+        why = None
+        if run.explain is not None:
+            from predictor.simulate.breakdown import explained  # nothing else starts with it
+
+            why = explained(self.stages, run.explain)
+        unknown = unknown_shares(op_times, table)
+        taken = remark(run.work.execution, run.work.software)
+        known = run.numbers.notes + ignored_notes(run.config.ignored)
+        known += context_notes(run.config, run.work) + capture_notes(run)
+        return replace(
+            self.summary(),
+            memory=advised(self.memory, run),
+            interval_s=total_interval(self.latency_s, self.stages, run.work),
+            breakdown=breakdown,
+            nodes=longest_nodes(by_stage, table, run.top),
+            provenance=_provenance(op_times, table.estimators),
+            notes=known
+            + ((taken,) if taken else ())
+            + notes(breakdown, run.gpu.id, run.selector)
+            + range_notes(table)
+            + power_notes(self.stages)
+            + falling_notes(run, self.stages[0])
+            + unknown_notes(unknown)
+            + wide_notes(run, op_times),
+            unknown=unknown,
+            explained=why,
+        )
+
+
+def _provenance(op_times: Sequence[OpTime], estimators: Sequence[str]) -> dict[str, int]:
+    """Distinct operators by where their number came from."""
+    rows = {item.index for item in op_times}
+    known = sum(1 for i in rows if estimators[i])
+    return {"estimator": known, "roofline": len(rows) - known}
+
+
+def forecast(run: Run, *, intervals: bool = True) -> Forecast:
+    """The forecast of one run; RequestError where it cannot be answered."""
+    (found,) = forecasts([run], intervals=intervals)
+    return found
+
+
+def forecasts(runs: Sequence[Run], *, intervals: bool = False) -> Iterator[Forecast]:
+    """The forecast of every run, in order.
+
+    Operators of all runs on a GPU are forecast together, and what any earlier run had is known. ``intervals``: with the
+    errors of the operators, which is half of the work.
+    """
+    known: dict[tuple[GPUSpec, Engine, int], Operators] = {}
+    for start in range(0, len(runs), CHUNK):
+        plans = [(run, plan_of(run)) for run in runs[start : start + CHUNK]]
+        for run, plan in plans:
+            check_strict(run, plan)
+        places: dict[tuple[GPUSpec, Engine, int], list[int]] = {}
+        for place, (run, _) in enumerate(plans):
+            places.setdefault((run.gpu, run.work.engine, id(run.selector)), []).append(place)
+        timed: dict[int, tuple[TimedStage, ...]] = {}
+        for key, members in places.items():
+            run = plans[members[0]][0]
+            if key not in known:
+                selector = run.selector if intervals else WithoutIntervals(run.selector)
+                known[key] = Operators(run.gpu, run.work.engine, selector)
+            timed |= zip(members, known[key].time([plans[place][1] for place in members]), strict=True)
+        for place, (run, plan) in enumerate(plans):
+            yield Forecast(run, plan, timed.pop(place))
+        known = {key: operators for key, operators in known.items() if len(operators.rows) <= REMEMBERED}

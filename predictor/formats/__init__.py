@@ -1,0 +1,1 @@
+"""Number formats: data types, quantization schemes, and the parts of a model that have a format of their own."""

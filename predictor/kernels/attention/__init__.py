@@ -1,0 +1,1 @@
+"""Attention: equations and estimator."""

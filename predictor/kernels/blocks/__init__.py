@@ -1,0 +1,1 @@
+"""Quantization and linear attention, which run block by block: equations, estimator, fit."""

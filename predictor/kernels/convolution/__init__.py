@@ -1,0 +1,1 @@
+"""Convolutions: equations and estimator."""

@@ -1,0 +1,1 @@
+"""A family with few rows: an efficiency and an overhead."""

@@ -1,0 +1,1 @@
+"""What the fits of several kernel families share."""

@@ -1,0 +1,296 @@
+"""Rows of serving kernels as parts: one GPU, framework and variant, with the arrays that a core takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor import engines
+from predictor.engines.library import EXPERT_KERNELS, TABLES_WORD, TRITON
+from predictor.engines.releases import age, is_version
+from predictor.formats.dtypes import bytes_of
+from predictor.formats.quantization import SCHEMES, activation_bytes, variant, weight_bytes
+from predictor.hardware.gpu import GPUSpec
+from predictor.kernels.attention import core as attention
+from predictor.kernels.attention import estimator as serving_attention
+from predictor.kernels.device import Device
+from predictor.kernels.fitting.adapt import row_errors
+from predictor.kernels.gemm import core as gemm
+from predictor.kernels.gemm import estimator as serving_gemm
+from predictor.kernels.moe import core as moe
+from predictor.kernels.moe import estimator as serving_moe
+from predictor.ops.roofline import FloatArray
+from predictor.ops.routing import Loads, expert_loads, exponent_of
+
+Frame = Any
+
+#: dtypes whose rows the serving estimators are fitted on.
+ROW_DTYPES = ("bf16", "fp8", "int8", "mxfp8", "nvfp4")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of one GPU, framework and variant, ready for a core and its features."""
+
+    gpu: str
+    path: str  # key of the constants behind the GPU
+    kind: str  # key of the booster behind the GPU
+    device: Device
+    shapes: Any
+    framework: int
+    log_latency: FloatArray
+    dtype: str
+    blocked: bool = False  # fp8 with a scale for every block
+    shared: bool = True  # False: kernels that the framework runs on no GPU by default, which teach nothing of others
+    log_error: FloatArray | float = 0.0  # of each row, as its samples show it
+
+    @property
+    def size(self) -> int:
+        return len(self.log_latency)
+
+
+def expressible(frame: Frame) -> npt.NDArray[np.bool_]:
+    """(n,) True for rows that an operator can ask for: without a quantization scheme, or with one of `SCHEMES`."""
+    return np.asarray(np.isin(_quant(frame), ["", *SCHEMES]), dtype=bool)
+
+
+def gemm_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
+    """Parts of rows with op gemm, by GPU, framework and variant; rows that no operator can say are left out."""
+    frame = _kept(frame)
+    for (gpu, framework, dtype, quant), rows in _groups(frame, gpus, {"quant": _quant(frame)}):
+        batch, m, n, k = (_floats(rows, name) for name in ("batch", "m", "n", "k"))
+        sizes = activation_bytes(dtype, quant), weight_bytes(dtype, quant)
+        blocked = quant == serving_gemm.BLOCKED
+        library = engines.library(framework)
+        batch = np.nan_to_num(batch, nan=1.0)
+        shapes = gemm.Shapes(batch, m, n, k, *sizes, blocked, quantized=not library.quantizes)
+        device, kind = Device.of(gpus[gpu], dtype), variant(dtype, quant)
+        yield Part(
+            gpu,
+            f"{framework}|{kind}",
+            kind,
+            device,
+            shapes,
+            library.code,
+            _log_latency(rows),
+            dtype,
+            log_error=row_errors(rows),
+        )
+
+
+def attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
+    """Parts of forward rows with op attention, by GPU, framework, phase and dtype."""
+    frame = _kept(frame)
+    for (gpu, framework, dtype, phase), rows in _groups(frame, gpus, {"phase": _phases(frame)}):
+        cache = rows["kv_dtype"].astype(object).fillna("").astype(str).replace("", dtype)
+        sizes = cache.map({name: bytes_of(name) for name in cache.unique()})
+        names = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "causal")
+        columns = [_floats(rows, name) for name in names]
+        columns.insert(-1, _value_width(rows))
+        window = np.nan_to_num(_floats(rows, "window"))
+        cache_bytes = np.asarray(sizes, dtype=np.float64)
+        shapes = attention.Shapes.of(
+            [*columns, window], bytes_of(dtype), cache_bytes, _shared(rows).astype(np.float64), _cold(rows)
+        ).run_by(framework, gpus[gpu])
+        device = Device.of(gpus[gpu], dtype)
+        path = f"{framework}|{phase}|{dtype}"
+        own = phase == serving_attention.DECODE and engines.taken_elsewhere(framework, gpus[gpu])
+        code = engines.library(framework).code
+        yield Part(
+            gpu,
+            path,
+            phase,
+            device,
+            shapes,
+            code,
+            _log_latency(rows),
+            dtype,
+            shared=not own,
+            log_error=row_errors(rows),
+        )
+
+
+def attention_for_all(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
+    """The parts of `attention_parts`, one path a phase, without Triton's kernels where there are others.
+
+    Frameworks take Triton's where no kernel was written for a board and shape: what a new generation runs is written
+    for it. A phase has one set of constants, decode two (`serving_attention.shared_by`), whatever the dtype.
+    """
+    phases = _phases(frame)
+    if "kernel_source" in frame:
+        written = ~np.asarray(frame["kernel_source"].astype(str).str.contains("triton"), dtype=bool)
+        keep = written | ~np.isin(phases, np.unique(phases[written]))
+        frame = frame[keep]
+    for part in attention_parts(frame, gpus):
+        kernel, code = serving_attention.shared_by(part.path.split("|")[0], part.kind, gpus[part.gpu])
+        yield replace(part, path=f"{kernel}|{part.kind}|bf16", framework=code)
+
+
+def moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
+    """Parts of rows with op moe, by GPU, framework and variant."""
+    frame = _kept(frame)
+    for (gpu, framework, dtype, quant), rows in _groups(frame, gpus, {"quant": _quant(frame)}):
+        names = ("tokens", "hidden", "intermediate", "experts", "top_k")
+        gated = _gated(rows)
+        columns = [_floats(rows, name) for name in names]
+        columns += [np.where(gated, 3.0, 2.0), _floats(rows, "tp"), _floats(rows, "ep")]
+        device, name = Device.of(gpus[gpu], dtype), variant(dtype, quant)
+        library = engines.library(framework)
+        tiling = library.moe_tiling(library.moe_kernel(name, gpus[gpu]), name)
+        shapes = moe.Shapes.of(columns, _loads(rows), _exponents(rows), weight_bytes(dtype, quant), tiling)
+        kind = serving_moe.booster_of(name)
+        yield Part(
+            gpu, f"{framework}|{name}", kind, device, shapes, library.code, _log_latency(rows), dtype,
+            name == serving_moe.BLOCKED, log_error=row_errors(rows),
+        )  # fmt: skip
+
+
+def _loads(rows: Frame) -> Loads:
+    """What each row's own distribution makes of its tokens."""
+    names = rows["distribution"].astype(str).to_numpy()
+    tokens, experts, top_k, ep = (_floats(rows, name) for name in ("tokens", "experts", "top_k", "ep"))
+    parts = []
+    for name in np.unique(names.astype(str)):
+        at = np.flatnonzero(names == name)
+        parts.append((at, expert_loads(name, tokens[at], experts[at], top_k[at], ep[at])))
+    return Loads.joined(parts)
+
+
+def _exponents(rows: Frame) -> FloatArray:
+    spread = rows["distribution"].astype(str)
+    return np.asarray(spread.map({name: exponent_of(name) for name in spread.unique()}), dtype=np.float64)
+
+
+def moe_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
+    """The parts of `moe_parts`, split by kernel, whose name takes the framework's place in the path.
+
+    The rows name the kernel; where they do not, it is the one that the framework runs. Of earlier releases, Triton's
+    rows teach what today's do alike: some multiplied the rows of other GPUs' experts, too, or have layers without a
+    gate take as long as with one (`TritonExperts`).
+    """
+    names = frame["kernel_source"].astype(object).fillna("").astype(str) if "kernel_source" in frame else None
+    kernels = np.full(len(frame), "", dtype=object)
+    if names is not None:
+        found = {
+            name: next((k for k in EXPERT_KERNELS if TABLES_WORD.get(k, k) in name), "") for name in names.unique()
+        }
+        kernels = names.map(found).to_numpy(dtype=object)
+    ages, alike = _releases(frame)
+    alike |= ~np.isin(kernels.astype(str), [TRITON, ""])  # a plain "fused_moe" is Triton's
+    for known, behind in sorted(set(zip(kernels.astype(str), ages.tolist(), strict=True))):
+        for part in moe_parts(frame[(kernels == known) & (ages == behind) & alike], gpus):
+            framework, name = part.path.split("|")
+            library = engines.library(framework)
+            kernel = known or library.moe_kernel(name, gpus[part.gpu])
+            tiling = library.moe_tiling(kernel, name, library.experts[-1 - behind].version)
+            yield replace(part, path=f"{kernel}|{name}", shapes=replace(part.shapes, tiling=tiling))
+
+
+def _releases(frame: Frame) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """(how many releases behind today's experts each row is, whether Triton's do in it what today's do); (n,) each."""
+    behind = np.zeros(len(frame), dtype=np.int64)
+    alike: npt.NDArray[np.bool_] = np.ones(len(frame), dtype=bool)
+    if "framework_version" not in frame:
+        return behind, alike
+    names, versions = (frame[name].astype(str).to_numpy() for name in ("framework", "framework_version"))
+    elsewhere, gated = _floats(frame, "ep") > 1, _gated(frame)
+    for name, version in set(zip(names.tolist(), versions.tolist(), strict=True)):
+        experts = engines.library(name).experts
+        late = age(experts, version) if is_version(version) else 0
+        then, rows = experts[-1 - late], (names == name) & (versions == version)
+        behind[rows] = late
+        alike[rows & ((then.foreign_products & elsewhere) | (then.gate_costs & ~gated))] = False
+    return behind, alike
+
+
+def _gated(frame: Frame) -> npt.NDArray[np.bool_]:
+    """(n,) True for experts with a gate, and where nothing is said."""
+    return np.asarray(frame["gated"].astype(object).fillna(True).astype(bool), dtype=bool)
+
+
+def sample(part: Part, count: int, seed: int) -> Part:
+    """At most ``count`` rows of a part, drawn without repetition, in their order."""
+    if part.size <= count:
+        return part
+    rows = np.sort(np.random.default_rng(seed).choice(part.size, count, replace=False))
+    return _take(part, rows)
+
+
+def covered(parts: Sequence[Part]) -> dict[str, list[float]]:
+    """Smallest and largest value of every shape field over all rows."""
+    found: dict[str, list[float]] = {}
+    for part in parts:
+        for name in type(part.shapes).__dataclass_fields__:
+            value = getattr(part.shapes, name)
+            if isinstance(value, np.ndarray) and value.size:
+                low, high = found.get(name, [np.inf, -np.inf])
+                found[name] = [min(low, float(value.min())), max(high, float(value.max()))]
+    return found
+
+
+def _kept(frame: Frame) -> Frame:
+    """Rows of the dtypes and quantization schemes that an operator can say."""
+    return frame[expressible(frame) & np.asarray(frame["dtype"].astype(str).isin(ROW_DTYPES))]
+
+
+def _groups(frame: Frame, gpus: Mapping[str, GPUSpec], extra: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """((gpu, framework, dtype, *extra), rows) of the groups that a data sheet has a peak for, in sorted order."""
+    keys = {name: frame[name].astype(str).to_numpy() for name in ("gpu", "framework", "dtype")}
+    table = type(frame)({**keys, **extra})
+    measured = [library.name for library in engines.measured()]
+    for key, rows in sorted(table.groupby(list(table.columns), sort=True).indices.items()):
+        gpu, framework, dtype = key[:3]
+        if framework in measured and gpu in gpus and gpus[gpu].supports(dtype):
+            yield key, frame.iloc[np.sort(rows)]
+
+
+def _quant(frame: Frame) -> npt.NDArray[np.str_]:
+    if "quant" not in frame:
+        return np.full(len(frame), "", dtype=object).astype(str)
+    return np.asarray(frame["quant"].astype(object).fillna("").astype(str), dtype=str)
+
+
+def _phases(rows: Frame) -> npt.NDArray[np.str_]:
+    heads, kv_heads, head_dim = (_floats(rows, name) for name in ("heads", "kv_heads", "head_dim"))
+    decode = _floats(rows, "q_len") == 1
+    return serving_attention.phase_of(decode, _shared(rows), heads, kv_heads, head_dim, _value_width(rows))
+
+
+def _shared(rows: Frame) -> npt.NDArray[np.bool_]:
+    """(n,) True where the values are a slice of the keys."""
+    if "shared_kv" not in rows:
+        return np.zeros(len(rows), dtype=bool)
+    return np.asarray(rows["shared_kv"].astype(object).fillna(False).astype(bool), dtype=bool)
+
+
+def _cold(rows: Frame) -> FloatArray:
+    """1 for decode steps that found nothing of the KV cache in L2, (n,)."""
+    if "cache_state" not in rows:
+        return np.zeros(len(rows))
+    cold = rows["cache_state"].astype(str).to_numpy() == "cold"
+    return (cold & (_floats(rows, "q_len") == 1)).astype(np.float64)
+
+
+def _value_width(rows: Frame) -> FloatArray:
+    """Head width of the values, (n,): the queries' unless the row says otherwise."""
+    width = np.nan_to_num(_floats(rows, "v_head_dim")) if "v_head_dim" in rows else np.zeros(len(rows))
+    return np.where(width > 0, width, _floats(rows, "head_dim"))
+
+
+def _floats(part: Frame, name: str) -> FloatArray:
+    return np.asarray(part[name].astype(float), dtype=np.float64)
+
+
+def _log_latency(part: Frame) -> FloatArray:
+    return np.log(_floats(part, "latency_ms") * 1e-3)
+
+
+def _take(part: Part, rows: npt.NDArray[np.int64]) -> Part:
+    values = {f.name: getattr(part.shapes, f.name) for f in fields(part.shapes)}
+    chosen = {name: value[rows] if isinstance(value, np.ndarray) else value for name, value in values.items()}
+    errors = np.broadcast_to(part.log_error, part.size)[rows]
+    return replace(part, shapes=replace(part.shapes, **chosen), log_latency=part.log_latency[rows], log_error=errors)

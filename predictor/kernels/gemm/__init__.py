@@ -1,0 +1,1 @@
+"""Products of the tensor cores: equations, estimator, explanation, tiles."""

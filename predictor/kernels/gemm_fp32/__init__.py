@@ -1,0 +1,1 @@
+"""Products of fp32 on CUDA cores: equations, estimator, fit."""

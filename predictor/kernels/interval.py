@@ -1,0 +1,377 @@
+"""How far a forecast may be off: widths by operator class and by distance from the GPUs that were measured.
+
+A width is a pair (low, high) of logarithms of measured / predicted, the 10 % and the 90 % quantile of what forecasts of
+that kind were off by on rows that their fit had not seen (`predictor.fit.fit_intervals`). The interval of a kernel
+that takes t is [t exp(low), t exp(high)]. Four distances, each at least as wide as the one before it:
+
+    seen     the GPU was measured; shapes were held out
+    sibling  a GPU of the same generation was (`predictor.hardware.generation`)
+    new      none was
+    beyond   new, and outside the measured range besides
+
+The distance is that from the GPUs with rows of the operator's dtype or quantization scheme: a board whose bf16 was
+measured is new to int4. A scheme that one generation alone has was never left out of a fit with rows of it, so that
+every other generation lies beyond.
+
+An operator outside the range of what was measured (a size beyond twice the largest or below half the smallest, a dtype
+that stands in for another one) takes the next distance, and so does one of a class without rows, which borrows the
+widest of its estimator. A GPU that was calibrated has the widths that its rows, each held out from the others, show
+(`predictor.kernels.fitting.adapt.width`); in classes without rows it counts as a sibling of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.errors import SpecError
+from predictor.files.read import read_json
+from predictor.formats.quantization import variant
+from predictor.hardware.generation import generation
+from predictor.hardware.gpu import GPUSpec
+from predictor.kernels.stored import FILES, check_version, read_verified
+from predictor.ops.attention import Attention
+from predictor.ops.base import BACKWARD, Op
+from predictor.ops.gemm import Gemm
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+FILE = "intervals.json"
+#: Share of the measurements that an interval is meant to hold, by definition; half of the rest lies below it, half
+#: above.
+LEVEL = 0.8
+DISTANCES = ("seen", "sibling", "new", "beyond")
+#: How far beyond the largest (below the smallest) measured size counts as inside.
+SLACK = 2.0
+#: Sizes whose range is watched, of those that an operator has.
+SIZES = frozenset((
+    "batch", "m", "n", "k", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "tokens", "hidden", "intermediate",
+    "experts", "rows", "cols", "vocab", "read_bytes", "write_bytes", "size",
+))  # fmt: skip
+#: Sizes that may be as small as they like: what such a kernel takes is its launch.
+_NO_LEAST = ("read_bytes", "write_bytes", "size", "rows")
+#: Families in which another dtype means other kernels; elsewhere only its bytes count.
+BY_DTYPE = ("gemm", "attention", "moe")
+
+#: Attention over latent vectors runs kernels of its own; sets without classes of it answer with plain attention's.
+LATENT = "latent "
+#: Class of eager measurements that are the host's time more than the kernel's (`predictor.fit.evaluate`).
+LAUNCH = "launch"
+
+Pair = tuple[float, float]
+
+
+def op_class(op: Op) -> str:
+    """The class whose widths hold for an operator: its family, told apart where kernels differ in kind."""
+    if isinstance(op, Gemm):
+        return op.kind
+    if isinstance(op, Attention):
+        latent = LATENT if op.shared_kv or (op.v_head_dim or op.head_dim) != op.head_dim else ""
+        return latent + ("decode attention" if op.q_len == 1 else "prefill attention")
+    return f"{op.family} backward" if getattr(op, "phase", "") == BACKWARD else op.family
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """Log widths of n operators of one estimator, each of shape (n,), and a line for each class that is outside."""
+
+    low: FloatArray
+    high: FloatArray
+    inside: BoolArray
+    classes: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Intervals of n operators of any estimators; arrays of shape (n,), NaN in the seconds where none is known.
+
+    Operators of one code in ``classes`` err together. ``notes`` has a line for each class outside what was measured.
+    """
+
+    low_s: FloatArray
+    high_s: FloatArray
+    inside: BoolArray
+    classes: npt.NDArray[np.int64]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassWidths:
+    """One operator class: a pair a distance, a pair a measured GPU, sizes measured [least, most], dtypes measured.
+
+    ``variants`` maps a dtype or quantization scheme to the GPUs with rows of it; empty where kernels go by none.
+    """
+
+    by_distance: Mapping[str, Pair]
+    by_gpu: Mapping[str, Pair]
+    sizes: Mapping[str, Pair]
+    dtypes: tuple[str, ...]
+    variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+class Intervals:
+    """The widths of one estimator. ``gpus`` maps the id of a measured GPU to (generation, vendor)."""
+
+    def __init__(
+        self,
+        gpus: Mapping[str, tuple[str, str]],
+        classes: Mapping[str, ClassWidths],
+        calibrated: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    ) -> None:
+        self.gpus = gpus
+        self.classes = classes
+        self._calibrated = {
+            gpu: {name: _pair(pair) for name, pair in about.get("width", {}).items()}
+            for gpu, about in calibrated.items()
+        }
+        self._names = list(classes)
+        self._index = {name: i for i, name in enumerate(self._names)}
+        self._tables: dict[str, FloatArray] = {}
+        self._distance: dict[tuple[str, str, GPUSpec], int] = {}
+        self._ranges: dict[tuple[str, ...], tuple[FloatArray, FloatArray]] = {}
+
+    @classmethod
+    def read(cls, folder: Path, manifest: Mapping[str, Any]) -> Intervals | None:
+        """The widths in an estimator's folder, None where it has none.
+
+        SpecError where they are not those that its ``manifest`` names, or cannot be read.
+        """
+        path = folder / FILE
+        if FILE not in manifest.get(FILES, ()) and not path.is_file():
+            return None
+        read_verified(path, manifest)
+        data = read_json(path)
+        check_version(path, data)
+        try:
+            return cls.from_dict(data, manifest.get("calibrated", {}))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:  # a number where a mapping was
+            raise SpecError(f"{path} is incomplete: {error}") from None
+
+    @classmethod
+    def from_dict(
+        cls, data: Mapping[str, Any], calibrated: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    ) -> Intervals:
+        """From the content of an ``intervals.json``; KeyError or ValueError where it is not one."""
+        if not data["classes"]:
+            raise ValueError("no classes")
+        classes = {
+            name: ClassWidths(
+                {distance: _pair(entry["widths"][distance]) for distance in DISTANCES},
+                {gpu: _pair(pair) for gpu, pair in entry["gpus"].items()},
+                {size: _pair(pair) for size, pair in entry["sizes"].items()},
+                tuple(entry["dtypes"]),
+                {name: tuple(measured) for name, measured in entry["variants"].items()},
+            )
+            for name, entry in data["classes"].items()
+        }
+        gpus = {gpu: (str(arch), str(vendor)) for gpu, (arch, vendor) in data["gpus"].items()}
+        return cls(gpus, classes, calibrated)
+
+    def distance(self, gpu: GPUSpec, measured: Collection[str] = ()) -> int:
+        """Index into `DISTANCES`; a GPU of a vendor that was not measured is beyond.
+
+        With ``measured``, from these GPUs alone; where they are of one generation, another one is beyond, too.
+        """
+        known = [self.gpus[name] for name in measured or self.gpus if name in self.gpus]
+        if gpu.id in (measured or self.gpus):
+            return 0
+        if gpu.id in self._calibrated or generation(gpu) in {kin for kin, _ in known}:
+            return 1
+        kin = {name for name, vendor in known if vendor == gpu.vendor}
+        return 2 if len(kin) > (1 if measured else 0) else 3
+
+    def width(self, ops: Sequence[Op], columns: Mapping[str, FloatArray], gpu: GPUSpec) -> Width:
+        """Widths of operators of one family; ``columns`` are theirs, of shape (n,)."""
+        last = len(self._names)  # the widest of all
+        names = [self._class_of(op) for op in ops]
+        index = np.array([self._index.get(name, last) for name in names])
+        distance, foreign = self._by_kernel(ops, names, gpu)
+        sizes = tuple(name for name in columns if name in SIZES)
+        least, most = self._range(sizes)
+        values = np.array([columns[name] for name in sizes]).T if sizes else np.empty((len(ops), 0))
+        far = (values < least[index]) | (values > most[index])
+        outside = far.any(axis=1) | foreign
+        table = self._table(gpu)
+        pairs = table[index, np.minimum(distance + (outside | (index == last)), len(DISTANCES) - 1)]
+        own = self._calibrated.get(gpu.id, {})
+        for i in np.flatnonzero(~outside).tolist() if own else ():
+            pairs[i] = own.get(f"{names[i]}|{variant_of(ops[i])}", own.get(names[i], pairs[i]))
+        notes = self._notes(names, sizes, values, far, foreign, ops) if outside.any() else ()
+        notes += self._alone(names, ops, gpu) if distance.max() == 3 > self.distance(gpu) else ()
+        return Width(pairs[:, 0], pairs[:, 1], ~outside & (distance < 3), tuple(names), notes)
+
+    def _class_of(self, op: Op) -> str:
+        name = op_class(op)
+        return name if name in self._index else name.removeprefix(LATENT)
+
+    def _variant_distance(self, name: str, kind: str, gpu: GPUSpec) -> int:
+        """The distance from GPUs with rows of a variant of a class, from all where none is listed."""
+        key = (name, kind, gpu)
+        if key not in self._distance:
+            entry = self.classes.get(name)
+            self._distance[key] = self.distance(gpu, entry.variants.get(kind, ()) if entry else ())
+        return self._distance[key]
+
+    def _by_kernel(
+        self, ops: Sequence[Op], names: Sequence[str], gpu: GPUSpec
+    ) -> tuple[npt.NDArray[np.int64], BoolArray]:
+        """(index into `DISTANCES`, True where the dtype or scheme picks the kernel and was not measured), (n,) each."""
+        if ops[0].family not in BY_DTYPE:
+            return np.full(len(ops), self.distance(gpu)), np.zeros(len(ops), dtype=bool)
+        known: dict[tuple[str, str, str], tuple[int, bool]] = {}  # a batch has a few kinds of kernel, looked up once
+        found = []
+        for name, op in zip(names, ops, strict=True):
+            quant = getattr(op, "quant", "")
+            key = (name, op.dtype, quant if quant == variant_of(op) else "")  # else kernels of the dtype
+            if key not in known:
+                entry = self.classes.get(name)
+                foreign = entry is not None and (op.dtype not in entry.dtypes or self._unmeasured(entry, key[2]))
+                distance = self._variant_distance(name, variant_of(op), gpu)
+                known[key] = (max(distance, 2) if key[2] and foreign else distance), foreign
+            found.append(known[key])
+        table = np.array(found)
+        return table[:, 0], table[:, 1] > 0
+
+    @staticmethod
+    def _unmeasured(entry: ClassWidths, quant: str) -> bool:
+        """Whether a quantization scheme has no row on any GPU: other schemes' kernels answer for it."""
+        return bool(quant and entry.variants) and quant not in entry.variants
+
+    def _alone(self, names: Sequence[str], ops: Sequence[Op], gpu: GPUSpec) -> tuple[str, ...]:
+        """One line for each variant whose only generation is not this GPU's."""
+        return tuple(
+            f"{name}: {kind} was measured on {', '.join(self.classes[name].variants[kind])} alone"
+            for name, kind in dict.fromkeys((n, variant_of(op)) for n, op in zip(names, ops, strict=True))
+            if self._variant_distance(name, kind, gpu) == 3
+        )
+
+    def launch(self, gpu: GPUSpec) -> Pair | None:
+        """Log widths of eager calls whose time is the host's, None where no such row was judged."""
+        if LAUNCH not in self._index:
+            return None
+        low, high = self._table(gpu)[self._index[LAUNCH], self.distance(gpu)]
+        return float(low), float(high)
+
+    def _table(self, gpu: GPUSpec) -> FloatArray:
+        """(classes + 1, distances, 2): the pairs for a GPU, those of its own rows where it was measured."""
+        key = gpu.id if gpu.id in self.gpus else ""
+        if key not in self._tables:
+            rows = [
+                [entry.by_gpu.get(key, entry.by_distance["seen"]), *(entry.by_distance[d] for d in DISTANCES[1:])]
+                for entry in self.classes.values()
+            ]
+            table = np.array(rows, dtype=np.float64)
+            table[:, :, 0] = np.minimum.accumulate(table[:, :, 0], axis=1)
+            table[:, :, 1] = np.maximum.accumulate(table[:, :, 1], axis=1)
+            kernels = table[[i for i, name in enumerate(self._names) if name != LAUNCH] or slice(None)]
+            widest = np.stack([kernels[:, :, 0].min(axis=0), kernels[:, :, 1].max(axis=0)], axis=1)
+            self._tables[key] = np.concatenate([table, widest[None]])
+        return self._tables[key]
+
+    def _range(self, sizes: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:
+        """(classes + 1, sizes): least and most of what counts as inside."""
+        if sizes not in self._ranges:
+            anything = (-np.inf, np.inf)
+            pairs = [[entry.sizes.get(name, anything) for name in sizes] for entry in self.classes.values()]
+            table = np.array([*pairs, [anything] * len(sizes)], dtype=np.float64).reshape(-1, len(sizes), 2)
+            least = np.where([name in _NO_LEAST for name in sizes], -np.inf, table[:, :, 0] / SLACK)
+            self._ranges[sizes] = least, table[:, :, 1] * SLACK
+        return self._ranges[sizes]
+
+    def _notes(
+        self, names: Sequence[str], sizes: tuple[str, ...], values: FloatArray, far: BoolArray, foreign: BoolArray,
+        ops: Sequence[Op],
+    ) -> tuple[str, ...]:  # fmt: skip
+        """One line for each class with an operator outside: the first of them."""
+        found: dict[str, str] = {}
+        for i in np.flatnonzero(far.any(axis=1) | foreign).tolist():
+            name = names[i]
+            if name in found:
+                continue
+            entry = self.classes[name]
+            if foreign[i]:
+                quant = getattr(ops[i], "quant", "")
+                what, were = (
+                    (quant, tuple(entry.variants)) if quant and entry.variants else (ops[i].dtype, entry.dtypes)
+                )
+                found[name] = f"{name}: {what} was not measured ({', '.join(were)} were)"
+            else:
+                j = int(np.argmax(far[i]))
+                low, high = entry.sizes[sizes[j]]
+                found[name] = f"{name}: {sizes[j]} {values[i, j]:.10g} is outside {low:.10g} to {high:.10g} as measured"
+        return tuple(found.values())
+
+
+def variant_of(op: Op) -> str:
+    """The dtype or quantization scheme whose kernels run an operator (`predictor.formats.quantization.variant`)."""
+    return variant(op.dtype, getattr(op, "quant", ""))
+
+
+def _pair(values: Sequence[float]) -> Pair:
+    low, high = (float(v) for v in values)
+    if not low <= high:
+        raise ValueError(f"[{low}, {high}]: expected the lower one first")
+    return low, high
+
+
+@runtime_checkable
+class HasIntervals(Protocol):
+    """A selector that knows how far its estimators, and the roofline, may be off."""
+
+    def intervals(self, name: str) -> Intervals | None:
+        """Widths of the estimator ``name``."""
+        ...
+
+    def roofline_width(self) -> Pair | None:
+        """Log widths of an answer that is the roofline alone."""
+        ...
+
+
+#: Operators, columns and rows of one group that an estimator (by name) answered for.
+Group = tuple[str, Sequence[Op], Mapping[str, FloatArray], npt.NDArray[np.int64]]
+
+
+#: Logarithms of what a copy to the host takes over the forecast, chosen by hand, not from data: from the link's own
+#: rate (15 % faster than `predictor.passes.offload.REACHED`) to two GPUs that share a switch.
+COPIES = (-0.14, 0.7)
+
+
+def spread(
+    selector: object, gpu: GPUSpec, groups: Sequence[Group], latency_s: FloatArray, bound_s: FloatArray,
+    copies: Sequence[int] = (),
+) -> Spread | None:  # fmt: skip
+    """Intervals of n operators, no lower end below the roofline's bound; None where the selector knows of none.
+
+    Rows of no group were answered by the roofline; ``copies`` among them are bytes over the link to the host.
+    """
+    if not isinstance(selector, HasIntervals):
+        return None
+    n = len(latency_s)
+    low, high = np.full(n, np.nan), np.full(n, np.nan)
+    inside, codes = np.ones(n, dtype=bool), np.zeros(n, dtype=np.int64)
+    notes: list[str] = []
+    numbers: dict[tuple[str, str], int] = {}
+    alone = np.ones(n, dtype=bool)
+    for name, ops, columns, index in groups:
+        alone[index] = False
+        known = selector.intervals(name)
+        if known is None:
+            continue
+        width = known.width(ops, columns, gpu)
+        low[index], high[index], inside[index] = width.low, width.high, width.inside
+        codes[index] = [numbers.setdefault((name, kind), len(numbers) + 1) for kind in width.classes]
+        notes += width.notes
+    rest = selector.roofline_width()
+    if rest is not None:
+        low[alone], high[alone] = rest
+        low[list(copies)], high[list(copies)] = COPIES
+    low = np.maximum(latency_s * np.exp(low), np.minimum(bound_s, latency_s))
+    return Spread(low, latency_s * np.exp(high), inside, codes, tuple(dict.fromkeys(notes)))

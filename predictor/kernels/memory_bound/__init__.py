@@ -1,0 +1,1 @@
+"""Operators that memory bounds: equations, estimator, fit."""

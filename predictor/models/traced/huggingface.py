@@ -1,0 +1,247 @@
+"""Model types of Hugging Face that no reader knows: the real class of transformers is traced, pass by pass.
+
+A class is made on the meta device from its config. A decode step runs on the cache that a prefill made, which is not
+recorded; what the cache holds is the state of the model. Recordings are kept in the user's cache folder by a hash of
+the config, the pass and the versions, so that a second forecast needs neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from typing import Any, Self
+
+from predictor.engines import EAGER
+from predictor.errors import RequestError, SpecError, UnsupportedError, nearest, one_line
+from predictor.formats.dtypes import bytes_of
+from predictor.graph.recording import Recording
+from predictor.graph.samples import TOKENS
+from predictor.models.built.checkpoint import checkpoint_of_any
+from predictor.models.built.config import ModelConfig
+from predictor.models.built.load import config_from_dict
+from predictor.models.built.step import Step
+from predictor.models.built.traced import Source, TracedModel, traced_model
+from predictor.models.traced.no_code import no_code
+from predictor.models.traced.sources import FLOATS, kept_object, kept_or, need_torch
+
+#: transformers calls attention in parts by the same word as PyTorch's execution, by its definition.
+_UNFUSED = EAGER.name
+#: Tokens a sequence at most, where a config says none: chosen by hand, not from data.
+_POSITIONS = 2**20
+
+
+def traced_config(data: Mapping[str, Any], name: str, where: str) -> TracedModel:
+    """The model of a config.json, traced. RequestError where transformers has no such class."""
+    if not isinstance(data.get("model_type"), str):
+        raise SpecError(f"{where}: missing 'model_type'")
+    text = data.get("text_config")
+    inner = text if isinstance(text, Mapping) else {}
+    found = [data.get(k, inner.get(k)) for k in ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")]
+    positions = next((n for n in found if isinstance(n, int) and n > 0), _POSITIONS)
+    built = _built(data, name, where)
+    checkpoint = checkpoint_of_any(data, where) if built is None else built.checkpoint
+    source = HuggingFace(data, name, where, built)
+    model = traced_model(name, source, str(data["model_type"]), positions, checkpoint)
+    if built is not None:
+        return replace(model, assumed=built.assumed, ignored=built.ignored)
+    kept = kept_object(
+        lambda: _keys(data, where), f"{data['model_type']}.keys", ["keys", source.data], ("transformers",)
+    )
+    return replace(model, assumed=tuple(kept["assumed"]), ignored=tuple(kept["ignored"]))
+
+
+def _keys(data: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What the class of a config knows of its keys, and assumes (`predictor.models.traced.config_class.read_of`)."""
+    from predictor.models.traced.config_class import read_of
+
+    classes = _classes(data, where)
+    return read_of(classes[str(data["model_type"])], data, where, classes)._asdict()
+
+
+def _built(data: Mapping[str, Any], name: str, where: str) -> ModelConfig | None:
+    """The model as a reader builds it; None where none knows its type, or it cannot be built."""
+    try:
+        return config_from_dict(data, name, where)
+    except RequestError:
+        return None
+
+
+#: What a model is for, in the order in which a class is looked for: by transformers' names of its mappings.
+_KINDS = (
+    "AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForImageTextToText", "AutoModelForMaskedLM",
+    "AutoModelForImageClassification", "AutoModelForSpeechSeq2Seq", "AutoModelForCTC", "AutoModel",
+)  # fmt: skip
+
+
+class HuggingFace(Source):
+    """Records passes of a config's class; see `predictor.models.built.traced.Source`."""
+
+    sizes: tuple[int, int] | None = None
+    dtype = ""
+    modes: tuple[str, ...] = ("forward", "train", "prefill", "decode", "generate")
+
+    def __init__(self, data: Mapping[str, Any], name: str, where: str, built: ModelConfig | None = None) -> None:
+        self.built = built
+        self.data = {k: v for k, v in data.items() if k != "quantization_config"}
+        self.name = name
+        self.where = where
+        self.plan: Mapping[str, str] | None = None
+        self._models: dict[str, Any] = {}
+        self._found: dict[str, Recording] = {}
+        self._caches: dict[tuple[int, int], float] = {}
+
+    def planned(self, plan: Mapping[str, str]) -> Self:
+        found = copy(self)
+        found.plan, found._found = plan, {}
+        return found
+
+    def record(self, step: Step, accumulate: bool | None, tp: int = 1) -> Recording:
+        key: tuple[Any, ...] = (
+            step.mode, step.batch, step.seq_len, step.context_len, step.act_dtype, step.attention, step.logits,
+            accumulate,
+        )  # fmt: skip
+        if tp > 1:
+            key = (*key, tp, self.plan)
+        known = json.dumps(key)
+        if known not in self._found:
+            self._found[known] = kept_or(
+                lambda: self._recorded(step, bool(accumulate), tp), str(self.data["model_type"]), [self.data, key],
+                ("transformers",),
+            )  # fmt: skip
+        return self._found[known]
+
+    def parameters(self, tp: int = 1) -> int:
+        recordings = [*self._found.values()]
+        recording = next((r for r in recordings if r.tp == tp), recordings[0] if recordings else None)
+        if recording is not None:
+            return recording.parameters_of(tp)
+        return int(sum(p.numel() for p in dict.fromkeys(self._model("sdpa").parameters())))
+
+    @property
+    def unit(self) -> str:
+        whole = sorted(self._found.values(), key=lambda r: r.mode == "decode")  # a step leaves out what an encoder read
+        return whole[0].unit if whole else TOKENS
+
+    def cache_bytes(self, batch: int, tokens: int, kv_dtype: str, tp: int = 1) -> float:
+        """Bytes of what a prefill of so many tokens leaves, from two lengths: what grows, and what does not."""
+        recording = next((r for r in self._found.values() if r.mode in ("prefill", "decode") and r.tp == tp), None)
+        if recording is not None and recording.cache_per_token >= 0.0:
+            scale = bytes_of(kv_dtype) / bytes_of(recording.dtype)
+            return batch * scale * (recording.cache_fixed + recording.cache_per_token * tokens)
+        return 0.0
+
+    @property
+    def module(self) -> Any:
+        """The module that was traced last, on the meta device."""
+        return next(iter(self._models.values()), None) or self._model("sdpa")
+
+    # -- recording -----------------------------------------------------------------------------------------------------
+
+    def _recorded(self, step: Step, accumulate: bool, tp: int) -> Recording:
+        last: RequestError | None = None
+        wanted = ("tilecast", "sdpa", _UNFUSED) if step.attention == "flash" else (_UNFUSED,)
+        for attention in wanted:  # what a class can take is known when it has run
+            try:
+                return self._with(step, accumulate, attention, tp)
+            except RequestError as error:
+                last = last or error
+        assert last is not None
+        raise last
+
+    def _with(self, step: Step, accumulate: bool, attention: str, tp: int) -> Recording:
+        from predictor.models.traced import huggingface_passes, torch_trace
+        from predictor.models.traced.tensor_plan import of_one_rank
+
+        dtype = step.act_dtype if step.act_dtype in FLOATS else "bf16"
+        model = torch_trace.on_meta(self._model(attention), dtype)
+        record = partial(huggingface_passes.record, model, self.name, step, dtype, accumulate)
+        try:
+            return of_one_rank(model, self.plan, tp, self.name, record, trains=step.mode == "train")
+        except (RequestError, KeyboardInterrupt):
+            raise
+        except Exception as error:  # in the pass that fills a cache, which is not recorded
+            said = one_line(f"{type(error).__name__}: {error}")[:300]
+            raise RequestError(f"{self.name}: cannot be traced in mode {step.mode}: {said}") from None
+
+    def _model(self, attention: str) -> Any:
+        """The module on the meta device; its parts run ``attention``."""
+        if attention not in self._models:
+            self._models.clear()  # one at a time: a large one takes a while to make
+            self._models[attention] = made(self.data, attention, self.where)
+        return self._models[attention]
+
+
+def made(data: Mapping[str, Any], attention: str, where: str) -> Any:
+    """The class of a config on the meta device. RequestError, one line, where there is none or it refuses."""
+    torch = need_torch()
+    known = _classes(data, where)
+    import transformers
+
+    from predictor.models.traced import experts, huggingface_passes
+    from predictor.models.traced.substitutes import Unfilled
+
+    huggingface_passes.register_attention()
+    experts.register_experts()
+    model_type = str(data["model_type"])
+    try:
+        with no_code():
+            config = known[model_type].from_dict(dict(data))
+        cls = _class_of(transformers, data, config)
+        config._attn_implementation = attention
+        experts.ask_for_experts(config)
+        with torch.device("meta"), Unfilled(), no_code():
+            model = cls(config)
+        if data.get("tie_word_embeddings") is False:
+            _with_own_head(model)
+        return model
+    except Exception as error:
+        said = one_line(f"{type(error).__name__}: {error}")[:300]
+        raise RequestError(f"{where}: transformers cannot make this model: {said}") from None
+
+
+def _classes(data: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Configuration classes by model type, that of ``data`` among them. UnsupportedError, one line, where it is not."""
+    need_torch()
+    try:
+        import transformers
+    except ImportError:
+        raise UnsupportedError(
+            f"{where}: tracing a model_type needs transformers: pip install 'tilecast[torch]'"
+        ) from None
+    transformers.logging.set_verbosity_error()
+    model_type = str(data["model_type"])
+    known: Mapping[str, Any] = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if model_type not in known:
+        close = nearest(model_type, known.keys())
+        tail = f"; nearest: {', '.join(close)}" if close else ""
+        raise UnsupportedError(
+            f"{where}: model_type {model_type!r} is no class of transformers {transformers.__version__}; expected"
+            f" one that it has, or a file.py:function that makes the model{tail}"
+        )
+    return known
+
+
+def _with_own_head(model: Any) -> None:
+    """A head of its own, where a class ties it to the embedding whatever the config says: T5's of transformers 5, which
+    unties a checkpoint that has weights of both."""
+    head, table = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is not None and getattr(head, "weight", None) is getattr(table, "weight", 0):
+        head.weight = type(head.weight)(head.weight.detach().clone())
+
+
+def _class_of(transformers: Any, data: Mapping[str, Any], config: Any) -> Any:
+    """The class that a config names, else what transformers takes for its type."""
+    for name in data.get("architectures") or ():
+        cls = getattr(transformers, str(name), None)
+        if cls is not None and hasattr(cls, "forward"):
+            return cls
+    auto = transformers.models.auto.modeling_auto
+    for kind in _KINDS:
+        mapping = getattr(auto, kind)._model_mapping
+        if type(config) in mapping:
+            found = mapping[type(config)]
+            return found[0] if isinstance(found, tuple | list) else found
+    raise UnsupportedError(f"no class for {type(config).__name__}")

@@ -1,0 +1,1 @@
+"""Words become one checked run: model, GPU, workload, parallelism and number formats."""

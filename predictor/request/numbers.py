@@ -1,0 +1,219 @@
+"""What a dtype on the command line means for each part of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from predictor.errors import UnsupportedError, nearest
+from predictor.formats.dtypes import ALIASES, bytes_of
+from predictor.formats.parts import Checkpoint, Format, Formats
+from predictor.hardware.gpu import GPUSpec
+
+if TYPE_CHECKING:
+    from predictor.engines.base import FusedEncoders
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a word means for each part of a model.
+
+    ``gemm``: dtype that the linear layers compute in; "" is the activations'. ``quant`` and ``experts``: quantization
+    schemes of the linear layers and of the experts (`predictor.formats.quantization`). ``activation``: dtype of the
+    activations; "" is bf16, or fp16 on a GPU without it. ``also``: a further dtype that the GPU has to have a peak for.
+    """
+
+    gemm: str
+    activation: str = ""
+    quant: str = ""
+    experts: str = ""
+    also: str = ""
+
+
+#: Units that scale blocks of 32 elements themselves are those that take 4-bit floats, too (Blackwell, CDNA 4).
+_MICROSCALING = "fp4"
+
+_MEANINGS: Mapping[str, Meaning] = {
+    "fp32": Meaning("fp32", "fp32"),
+    "tf32": Meaning("tf32", "fp32"),
+    "fp16": Meaning("fp16", "fp16"),
+    "bf16": Meaning("bf16", "bf16"),
+    # One scale a tensor; experts in blocks, as the published fp8 checkpoints of DeepSeek and Qwen3 have them.
+    "fp8": Meaning("fp8", "bf16", "", "fp8_block"),
+    "fp8_static": Meaning("fp8", "bf16", "fp8_static", "fp8_block"),
+    "fp8_block": Meaning("fp8", "bf16", "fp8_block", "fp8_block"),
+    "fp8_current": Meaning("fp8", "bf16", "fp8_current", "fp8_block"),
+    "fp8_row": Meaning("fp8", "bf16", "fp8_row", "fp8_block"),
+    "int8": Meaning("int8", "", "sq", "sq"),
+    "int8_wo": Meaning("", "", "int8_wo", "int8_wo"),
+    "int4_wo": Meaning("", "", "int4_wo", "int4_wo"),
+    "int4_wo_g64": Meaning("", "", "int4_wo_g64", "int4_wo_g64"),
+    "int4_wo_g32": Meaning("", "", "int4_wo_g32", "int4_wo_g32"),
+    "fp8_wo": Meaning("", "", "fp8_wo", "fp8_wo"),
+    "nvfp4_wo": Meaning("", "", "nvfp4_wo", "nvfp4_wo"),
+    "nf4": Meaning("", "", "nf4", "nf4"),
+    "mxfp4": Meaning("", "", "w4a16_mxfp4", "w4a16_mxfp4"),
+    "mxfp8": Meaning("mxfp8", "bf16", also=_MICROSCALING),
+    "mxfp4_mxfp8": Meaning("mxfp8", "bf16", "w4a8_mxfp4_mxfp8", "w4a8_mxfp4_mxfp8", _MICROSCALING),
+    "nvfp4": Meaning("nvfp4", "bf16", also=_MICROSCALING),
+}
+SUPPORTED = tuple(_MEANINGS)
+#: Those that training can run in; the others quantize for inference.
+TRAINABLE = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp8_current", "fp8_row", "fp8_block", "mxfp8", "nvfp4")
+#: Those that training alone has: serving looks for the scale of every token.
+RECIPES = ("fp8_current", "fp8_row")
+#: Those of a frozen base under adapters, whose weights are unpacked ahead of every product (QLoRA).
+BASES = ("nf4", "int4_wo", "int4_wo_g64", "int4_wo_g32", "nvfp4_wo", "int8_wo", "fp8_wo")
+#: dtypes that have a peak on some GPU and no estimator or graph yet
+LATER = ("int4", "fp4", "fp64")
+#: What tools call formats that have several here, or none -> the nearest words, the likeliest first.
+_NEAREST: Mapping[str, tuple[str, ...]] = {
+    "int4": ("int4_wo",), "w4a16": ("int4_wo",), "awq": ("int4_wo",), "gptq": ("int4_wo",), "gptq_marlin": ("int4_wo",),
+    "awq_marlin": ("int4_wo",), "fp4": ("nvfp4", "mxfp4"), "w8a16": ("int8_wo", "fp8_wo"), "w8a8": ("int8", "fp8"),
+    "fp64": ("fp32",), "bitsandbytes": ("nf4",), "bnb": ("nf4",), "smoothquant": ("int8",),
+}  # fmt: skip
+
+#: The words that run the same weights on a GPU without the units of a word: unpacked to 16 bit.
+_WEIGHT_ONLY: Mapping[str, str] = {"fp8": "fp8_wo", "fp8_static": "fp8_wo", "fp8_block": "fp8_wo", "nvfp4": "nvfp4_wo"}
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Dtypes of a run. ``name``: the word for it, ``gemm``: what most of the linear layers compute in, whose peak MFU
+    is of, ``formats``: those of every part of the model. ``notes`` are lines for the answer."""
+
+    name: str
+    gemm: str
+    activation: str
+    kv: str
+    formats: Formats
+    notes: tuple[str, ...] = ()
+
+    @property
+    def mixed(self) -> bool:
+        """Whether training keeps 32-bit weights beside those that it computes with."""
+        return self.activation in ("bf16", "fp16")
+
+
+def dtype_word(text: str | None) -> str | None:
+    """The word of `SUPPORTED` that ``text`` spells another way, else ``text``: "BF16", "torch.float16", "fp8-e4m3".
+
+    >>> dtype_word("BF16"), dtype_word("torch.float16"), dtype_word("int4")
+    ('bf16', 'fp16', 'int4')
+    """
+    if not isinstance(text, str) or text in _MEANINGS:
+        return text
+    word = text.strip().lower().removeprefix("torch.").replace("-", "_").replace(" ", "_")
+    word = ALIASES.get(word, word)
+    return word if word in _MEANINGS else text
+
+
+def precision(dtype: str, gpu: GPUSpec) -> Precision:
+    """The precision that ``dtype`` names, checked against what ``gpu`` can do; UnsupportedError otherwise."""
+    means = _meaning(dtype, gpu)
+    activation = means.activation or _sixteen_bit(gpu)
+    linear, experts = _formats(means, activation)
+    high = linear.dtype if bytes_of(linear.dtype) >= 2 else activation
+    own = () if experts == linear else (("experts", experts),)
+    return Precision(dtype, linear.dtype, activation, activation, Formats(Format(high), linear, own))
+
+
+def _meaning(dtype: str, gpu: GPUSpec) -> Meaning:
+    """What a word means; UnsupportedError for one that is none, or that ``gpu`` has no units for."""
+    if not isinstance(dtype, str) or dtype not in _MEANINGS:
+        word = str(dtype).strip().lower().replace("-", "_")
+        close = _NEAREST.get(word) or nearest(ALIASES.get(word, str(dtype)), SUPPORTED, 1)
+        tail = f"; nearest: {', '.join(close)}" if close else ""
+        raise UnsupportedError(f"unknown dtype {dtype!r}: expected one of {', '.join(SUPPORTED)}{tail}")
+    lacking = _lacking(dtype, gpu)
+    if lacking:
+        has = [name for name in SUPPORTED if not _lacking(name, gpu)]
+        raise UnsupportedError(f"dtype {dtype!r}: {gpu.id} has no {lacking} peak; it has {', '.join(has)}")
+    return _MEANINGS[dtype]
+
+
+def _formats(means: Meaning, activation: str) -> tuple[Format, Format]:
+    """The formats of the linear layers and of the experts."""
+    gemm = means.gemm or activation
+    return Format(gemm, means.quant), Format(gemm, means.experts)
+
+
+def checkpoint_precision(checkpoint: Checkpoint, gpu: GPUSpec, unpacks: bool = True) -> Precision:
+    """The precision that a checkpoint asks for on ``gpu``.
+
+    Where the GPU lacks the units of its weights they are unpacked to 16 bit on the way to the tensor cores, as Marlin
+    does it, which a note says; UnsupportedError where the engine does not (``unpacks``) or no kernel is known.
+    """
+    taken: dict[str, str] = {}
+    for word in checkpoint.words:
+        lacking = _lacking(word, gpu)
+        taken[word] = _WEIGHT_ONLY.get(word, word) if lacking and unpacks and _runs_marlin(gpu) else word
+        if lacking and (taken[word] == word or _lacking(taken[word], gpu)):
+            has = [name for name in SUPPORTED if not _lacking(name, gpu)]
+            raise UnsupportedError(
+                f"the checkpoint's {word} ({checkpoint.method}): {gpu.id} has no {lacking} peak; it has"
+                f" {', '.join(has)}; --dtype overrides the checkpoint"
+            )
+    activation = _sixteen_bit(gpu)
+
+    def named(words: tuple[tuple[str, str], ...]) -> tuple[tuple[str, Format], ...]:
+        return tuple((part, as_format(word)) for part, word in words)
+
+    def as_format(word: str) -> Format:
+        return _formats(_MEANINGS[taken[word]], activation)[0] if word else Format(activation)
+
+    formats = Formats(
+        Format(activation), as_format(checkpoint.scheme), named(checkpoint.own),
+        tuple((layer, named(words)) for layer, words in checkpoint.layers),
+    )  # fmt: skip
+    notes = tuple(
+        f"{gpu.id} has no units for the checkpoint's {word}: weights stay in it and products run in {activation}"
+        for word, instead in taken.items()
+        if instead != word
+    )
+    return Precision("+".join(dict.fromkeys(taken.values())), formats.linear.dtype, activation, activation, formats,
+                     notes)  # fmt: skip
+
+
+def _runs_marlin(gpu: GPUSpec) -> bool:
+    """Marlin is written for NVIDIA's GPUs from compute capability 8.0 on (github.com/IST-DASLab/marlin, README)."""
+    return gpu.vendor == "nvidia" and float(gpu.compute_capability or 0.0) >= 8.0
+
+
+def computes_in(name: str) -> str:
+    """The dtype whose peak a run's MFU is of, from the name of its `Precision`; "16-bit" where weights are unpacked.
+
+    >>> computes_in("fp8_block"), computes_in("int4_wo"), computes_in("nvfp4+fp8")
+    ('fp8', '16-bit', 'nvfp4')
+    """
+    means = _MEANINGS.get(name.split("+")[0])
+    return name if means is None else means.gemm or "16-bit"
+
+
+def _sixteen_bit(gpu: GPUSpec) -> str:
+    return "bf16" if gpu.supports("bf16") else "fp16"
+
+
+def _lacking(dtype: str, gpu: GPUSpec) -> str:
+    """The dtype whose peak ``gpu`` lacks for the word ``dtype``, "" where it has all."""
+    means = _MEANINGS[dtype]
+    needed = (means.gemm or _sixteen_bit(gpu), means.also or "fp32")
+    return next((name for name in needed if not gpu.supports(name)), "")
+
+
+def default_dtype(gpu: GPUSpec) -> str:
+    """bf16 where the GPU has it, else fp16 where its matrix units have it (Volta on), else fp32."""
+    if gpu.supports("bf16"):
+        return "bf16"
+    return "fp16" if ("matrix", "fp16") in gpu.peaks else "fp32"
+
+
+def default_attention(
+    dtype: str, gpu: GPUSpec, own: FusedEncoders | None = None, head_dim: int = 0, tokens: int = 0
+) -> str:
+    """Flash in 16 bit and below where the GPU has bf16 (Ampere on), else math; by an engine's ``own`` rule for heads of
+    width ``head_dim`` and sequences of so many tokens, where it has one."""
+    if own is not None:
+        return "flash" if own.has(dtype, gpu.compute_capability, head_dim, tokens) else "math"
+    return "flash" if dtype not in ("fp32", "tf32") and gpu.supports("bf16") else "math"

@@ -1,0 +1,201 @@
+"""Degrees of each parallelism, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from predictor.errors import RequestError
+from predictor.request.words import LARGEST_DEGREE, flag, one_of
+
+SHARDS = NO_SHARD, ZERO1, ZERO2, ZERO3, HSDP = "none", "zero1", "zero2", "zero3", "hsdp"
+#: Degrees beside tp that serving has, too.
+SERVED = ("pp", "dp", "ep")
+#: Orders in which a stage of a pipeline works on its micro-batches.
+SCHEDULES = GPIPE, ONE_F_ONE_B, INTERLEAVED, BREADTH_FIRST = "gpipe", "1f1b", "interleaved", "breadth_first"
+#: How context parallelism exchanges keys and values: in a ring, or heads for positions by all_to_all (Ulysses).
+CP_COMMS = RING, ALL_TO_ALL = "ring", "all_to_all"
+#: Whether what replicas exchange once a step runs beside computation; "" is as the framework's release has it.
+DP_OVERLAPS = ON, OFF = "on", "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """Degrees of each parallelism, ``num_gpus`` the product of tp, pp, dp and cp.
+
+    ``ep`` adds no GPUs: experts are shared out over groups of ep of the dp x cp ranks in training, of the tp x dp GPUs
+    of a stage in serving. ``sp``: outside of what tp
+    splits, sequences are split over its ranks (sequence parallelism). ``vpp``: model chunks that a pipeline stage
+    holds. ``schedule``: one of `SCHEDULES` ("": interleaved where vpp is above 1, else 1f1b). ``shard``: what of the
+    training state is spread over the data-parallel ranks, one of `SHARDS`; hsdp spreads all of it within a node.
+    ``cp_comm``: one of `CP_COMMS`; ``ulysses``: of the cp ranks of a traced forward pass, so many exchange heads, and
+    their groups are a ring (0: all do, or none, by ``cp_comm``). ``tp_overlap``: products run in pieces beside the
+    collectives of tp (Transformer Engine's `--tp-comm-overlap`), which takes sp. ``dp_overlap``: of `DP_OVERLAPS`, or
+    "", for gradients and weights that replicas exchange once a step. ``stage_layers``: layers of every chunk of the
+    pipeline in the model's order (none: as evenly as they go); 0 at an end is a stage of the embedding, or the head,
+    alone. ``etp``: GPUs that share the width of each expert (0: the framework's rule, tp in training); 1 with tp above
+    it folds experts over the ranks of tp, too, which have a part of each sequence then (sp).
+    """
+
+    num_gpus: int = 1
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    shard: str = NO_SHARD
+    sp: bool = False
+    vpp: int = 1
+    schedule: str = ""
+    cp_comm: str = RING
+    tp_overlap: bool = False
+    ulysses: int = 0
+    stage_layers: tuple[int, ...] = ()
+    dp_overlap: str = ""
+    etp: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "pp", "dp", "cp", "ep", "vpp", "num_gpus"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_DEGREE:
+                bound = f"most {LARGEST_DEGREE:,}" if isinstance(value, int) and value > LARGEST_DEGREE else "least 1"
+                raise RequestError(f"{flag(name)} {value!r:.40}: expected a whole number, at {bound}")
+        for name in ("sp", "tp_overlap"):
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{flag(name)} {getattr(self, name)!r}: expected true or false")
+        if self.tp_overlap and not self.sp:
+            raise RequestError("--tp-overlap: overlaps the collectives of --sp; expected --sp with it")
+        groups = self.ulysses
+        if isinstance(groups, bool) or not isinstance(groups, int) or groups < 0 or (groups and self.cp % groups):
+            raise RequestError(f"--ulysses {groups!r}: expected a divisor of --cp {self.cp}, or 0")
+        one_of("shard", self.shard, SHARDS)
+        one_of("cp_comm", self.cp_comm, CP_COMMS)
+        if self.dp_overlap:
+            one_of("dp_overlap", self.dp_overlap, DP_OVERLAPS)
+        if self.schedule:
+            one_of("schedule", self.schedule, SCHEDULES)
+        rest = self.tp * self.pp * self.cp
+        if self.num_gpus != rest * self.dp:
+            used = " ".join(f"{flag(n)} {v}" for n in ("tp", "pp", "dp", "cp") if (v := getattr(self, n)) > 1)
+            whole = max(1, self.num_gpus // rest)
+            what = f"--dp {whole}" if whole * rest == self.num_gpus else f"--dp {whole} of {whole * rest} GPUs"
+            if self.dp == self.pp == self.cp == 1:
+                replicas = f", --dp {whole}" if rest > 1 and whole * rest == self.num_gpus else ""
+                what = f"--tp {self.num_gpus}{replicas}"
+            raise RequestError(
+                f"--num-gpus {self.num_gpus}: {used or '--tp 1'} uses {rest * self.dp}; expected {what}, or no"
+                " --num-gpus"
+            )
+        if self.vpp > 1 and self.pp == 1:
+            raise RequestError(f"--vpp {self.vpp}: chunks are a pipeline stage's; expected --pp 2 or more, or --vpp 1")
+        if self.vpp > 1 and self.schedule in (GPIPE, ONE_F_ONE_B):
+            raise RequestError(
+                f"--schedule {self.schedule}: has one chunk a stage, --vpp {self.vpp} more; expected {INTERLEAVED} or"
+                f" {BREADTH_FIRST}"
+            )
+
+        self._check_stages()
+
+    def _check_stages(self) -> None:
+        """RequestError where the stages' layers are not of as many chunks, or leave one in the middle empty."""
+        if not self.stage_layers:
+            return
+        shown = ",".join(map(str, self.stage_layers))
+        if self.pp == 1:
+            raise RequestError(f"--stage-layers {shown}: stages are a pipeline's; expected --pp 2 or more")
+        parts = self.pp * self.vpp
+        if len(self.stage_layers) != parts:
+            of = f"--pp {self.pp}" + (f" --vpp {self.vpp}" if self.vpp > 1 else "")
+            raise RequestError(f"--stage-layers {shown}: {len(self.stage_layers)} numbers; expected {parts} for {of}")
+        if 0 in self.stage_layers[1:-1]:
+            raise RequestError(f"--stage-layers {shown}: a stage without a layer; expected 0 at the two ends alone")
+
+    def check_ep(self, trains: bool) -> None:
+        """RequestError where ``ep`` does not divide the ranks that share the experts: other ones in training."""
+        self._check_etp(trains)
+        ranks, words = (self.cp * self.dp, "--dp x --cp") if trains else (self.tp * self.dp, "--tp x --dp")
+        if self.folds:
+            ranks, words = ranks * self.tp, "--tp x --dp x --cp"
+        if self.ep > 1 and ranks % self.ep:
+            fit = max(n for n in range(1, ranks + 1) if ranks % n == 0 and n <= self.ep)
+            over = ranks * self.tp
+            more = trains and not self.folds and self.tp > 1 and over % self.ep == 0
+            hint = f", or --etp 1 --sp, which folds experts over the {over} ranks of --tp, too" if more else ""
+            raise RequestError(
+                f"--ep {self.ep}: does not divide the {ranks} ranks of {words}; nearest valid: {fit}{hint}"
+            )
+
+    def _check_etp(self, trains: bool) -> None:
+        """RequestError for a degree within experts that is neither the framework's rule nor 1."""
+        etp, own = self.etp, self.tp if trains else self.tp * self.dp // self.ep
+        if isinstance(etp, bool) or not isinstance(etp, int) or etp < 0:
+            raise RequestError(f"--etp {etp!r}: expected a whole number, at least 1")
+        if etp in (0, own):
+            return
+        if not trains or etp != 1:
+            also = " or 1" if trains else ""
+            raise RequestError(f"--etp {etp}: experts' width is shared by {own} GPUs here; expected {own}{also}")
+        if not self.sp:
+            raise RequestError(
+                f"--etp 1 with --tp {self.tp}: every rank sends its part of the sequences; expected --sp"
+            )
+
+    @property
+    def folds(self) -> bool:
+        """Whether whole experts are shared out over the ranks of tp, too."""
+        return self.etp == 1 and self.tp > 1 and self.sp
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """GPUs of groups that are numbered side by side: those along tp, along cp beside it, and so on up to all."""
+        found = [self.tp]
+        for degree in (self.cp, self.dp, self.pp):
+            found.append(found[-1] * degree)
+        return tuple(found)
+
+    @property
+    def sharers(self) -> int:
+        """GPUs, numbered side by side, that share the experts."""
+        return self.ep if self.folds else self.tp * self.ep
+
+    def replicas(self, gpus_per_node: int, experts: bool = False) -> tuple[int, int]:
+        """Ranks that keep a part of the training state each, where it is spread, and how many groups of them have
+        copies of it.
+
+        Weights lie on dp x cp ranks. Experts' weights have groups of their own (Megatron's expert data parallelism):
+        num_gpus / (pp x etp x ep) ranks have the same experts.
+        """
+        count = self.dp * self.cp
+        part = max(1, min(count, gpus_per_node // self.tp)) if self.shard == HSDP else count
+        if experts:
+            width = self.tp if self.folds else 1
+            count, part = count * width // self.ep, part * width
+            part //= gcd(part, self.ep)
+        return part, count // part
+
+    @property
+    def order(self) -> str:
+        """The pipeline's schedule."""
+        return self.schedule or (INTERLEAVED if self.vpp > 1 else ONE_F_ONE_B)
+
+    def beside(self, default: bool) -> bool:
+        """Whether what replicas exchange once a step runs beside computation, in a framework that has it so or not."""
+        return self.dp_overlap == ON if self.dp_overlap else default
+
+    @property
+    def asked(self) -> dict[str, object]:
+        """Every word, by name, that is not at its default."""
+        own: dict[str, object] = {
+            "tp": self.tp, "etp": self.etp, "cp_comm": self.cp_comm, "ulysses": self.ulysses,
+        }  # fmt: skip
+        return {name: value for name, value in own.items() if value not in (1, RING, 0)} | self.trains_only
+
+    @property
+    def trains_only(self) -> dict[str, object]:
+        """The words, by name, that serving does not take, where they are not at their defaults."""
+        asked: dict[str, object] = {
+            "sp": self.sp, "vpp": self.vpp, "pp": self.pp, "dp": self.dp, "cp": self.cp, "ep": self.ep,
+            "shard": self.shard, "schedule": self.schedule, "tp_overlap": self.tp_overlap,
+            "stage_layers": ",".join(map(str, self.stage_layers)), "dp_overlap": self.dp_overlap,
+        }  # fmt: skip
+        return {name: value for name, value in asked.items() if value is True or value not in (1, False, NO_SHARD, "")}

@@ -1,0 +1,407 @@
+"""What was asked, with its defaults filled in and checked: words become a `Run`, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import wraps
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from predictor.engines import EAGER, GREEDY, Engine, check_board, running, version_asked
+from predictor.engines.registry import ALL_GATHER
+from predictor.errors import RequestError, UnsupportedError
+from predictor.hardware.gpu import GPUSpec, load_gpu
+from predictor.hardware.what_if import Values, with_values
+from predictor.kernels.artifact import ArtifactSet, RooflineOnly, load_artifacts
+from predictor.models.built import ModelConfig
+from predictor.models.built.traced import recorded, traced_model
+from predictor.models.traced.as_built import general_rules, run_as_built
+from predictor.models.traced.words import model_of, with_plan
+from predictor.ops.routing import RANDOM
+from predictor.request.number_formats import Cache, cached, numbers_of
+from predictor.request.numbers import default_attention, dtype_word
+from predictor.request.parallelism import Parallelism
+from predictor.request.routing import router_of
+from predictor.request.run import Run
+from predictor.request.words import (
+    LARGEST_DEGREE,
+    kernel_gap_seconds,
+    launch_overhead_seconds,
+    ragged_lengths,
+    stage_layers,
+    step_overhead_seconds,
+)
+from predictor.request.workload import CACHED, DEFAULT_LAUNCH_OVERHEAD_S, MODES, Workload
+
+if TYPE_CHECKING:
+    from predictor.hardware.system import SystemSpec
+
+Words = ParamSpec("Words")
+Answer = TypeVar("Answer")
+
+#: Longest sequence that is taken where none is asked for: chosen by hand, not from data.
+DEFAULT_SEQ_LEN = 2048
+#: Tokens that generate makes a sequence where none are asked for: `vllm bench serve` asks for as many by default
+#: (source: its --random-output-len).
+DEFAULT_OUTPUT_LEN = 128
+
+
+@dataclass(slots=True)  # not frozen: that costs `predict_many` as much as the rest of a request
+class Request:
+    """The words of one run, as they were given: the only list of them. `predictor.predict` takes the same.
+
+    The command line has a flag for each, with the same default; its help says what they mean.
+    """
+
+    model: str | Path | ModelConfig
+    gpu: str | Path | GPUSpec
+    _: KW_ONLY
+    mode: str = "forward"
+    batch: int | None = None
+    seq_len: int | None = None
+    output_len: int | None = None
+    context_len: int | None = None
+    dtype: str | None = None
+    kv_dtype: str | None = None
+    execution: str = EAGER.name
+    software: str = ""
+    attention: str | None = None
+    optimizer: str = "adam"
+    micro_batch: int = 0
+    recompute: str = "none"
+    prompt_lens: str | Sequence[int] | None = None
+    routing: str | Path | Sequence[float] = RANDOM
+    num_gpus: int | None = None
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int = 0
+    shard: str = "none"
+    sp: bool = False
+    vpp: int = 1
+    schedule: str = ""
+    cp_comm: str = "ring"
+    ulysses: int = 0
+    tp_overlap: bool = False
+    dp_overlap: str = ""
+    stage_layers: str | Sequence[int] = ""
+    offload_layers: int = 0
+    lora: int = 0
+    mean_len: int = 0
+    masked_tokens: int = 0
+    capacity_factor: float = 0.0
+    cuda_graphs: str = "none"
+    all_to_all: str = ALL_GATHER
+    steps: int | None = None
+    system: str | Path | SystemSpec | None = None
+    gpu_set: Values | None = None
+    launch_overhead: str | float | None = None
+    step_overhead: str | float | None = None
+    kernel_gap: str | float | None = None
+    sampling: str = GREEDY
+    memory_fraction: float | None = None
+    artifacts: str | Path | None = None
+    top: int = 0
+    explain: str | None = None
+    input: str | Sequence[str] | None = None
+    tp_plan: str | Path | Mapping[str, str] | None = None
+    strict: bool = False
+
+    def run(self, selector: ArtifactSet | RooflineOnly | None = None) -> Run:
+        """The run, checked: names are specs and words a Workload, with the defaults filled in.
+
+        ``selector``: the estimators, in place of those of ``artifacts``. Raises RequestError (or one of its kinds), one
+        line, for a request that cannot be answered.
+        """
+        word = dtype_word(self.dtype)
+        if isinstance(word, str) and word != self.dtype:
+            return replace(self, dtype=word).run(selector)
+        config = self.model if isinstance(self.model, ModelConfig) else model_of(self.model, self.input)
+        config = with_plan(config, self.tp_plan)
+        instead = (
+            None if self.tp_plan else run_as_built(config, running(self.execution, self.software), self.mode, self.tp)
+        )
+        if instead is not None:
+            run = self._run_built(instead[0], selector)
+            return replace(run, numbers=replace(run.numbers, notes=(*run.numbers.notes, instead[1])))
+        if recorded(config) is not None:
+            config = _sized(self, config)
+            run = _as_recorded(self, config)._run(config, selector)
+            return replace(
+                run, numbers=replace(run.numbers, notes=run.numbers.notes + general_rules(config, run.work.engine))
+            )
+        return self._run_built(config, selector)
+
+    def _run_built(self, config: ModelConfig, selector: ArtifactSet | RooflineOnly | None) -> Run:
+        for name, degree in (("cp", self.cp), ("dp", self.dp)) if self.mode == "forward" else ():
+            if _several(degree):
+                raise UnsupportedError(f"--{name} {degree}: not built yet for --mode forward; expected --mode train")
+        return self._run(config, selector)
+
+    def board(self) -> GPUSpec:
+        """The GPU, with the values of ``gpu_set`` in place of its file's."""
+        gpu = self.gpu if isinstance(self.gpu, GPUSpec) else load_gpu(self.gpu)
+        return with_values(gpu, self.gpu_set) if self.gpu_set else gpu
+
+    def _run(self, config: ModelConfig, selector: ArtifactSet | RooflineOnly | None) -> Run:
+        gpu = self.board()
+        if isinstance(self.top, bool) or not isinstance(self.top, int) or self.top < 0:
+            raise RequestError(f"--top {self.top!r}: expected 0 or more")
+        engine = running(self.execution, self.software)
+        check_board(engine, gpu, version_asked(self.execution, self.software))
+        numbers, source = numbers_of(config.checkpoint, gpu, self.dtype, self.mode, engine, self.lora != 0)
+        slots = () if self.prompt_lens is None else ragged_lengths(self.prompt_lens)
+        lens = tuple(n for n in slots if n)  # an empty sequence costs nothing
+        output_len = _output_len(self, config, lens)
+        seq_len, context_len = _lengths(self, config, lens, output_len)
+        tokens = seq_len if isinstance(seq_len, int) else 0  # what is no number is refused below
+        own = engine.fused_encoders if self.mode == "forward" and not config.causal else None
+        attention = self.attention or default_attention(numbers.name, gpu, own, config.head_dim, tokens)
+        cache = Cache(self.mode, engine, attention, gpu)
+        numbers, kv_source = cached(numbers, config.checkpoint, self.kv_dtype, cache)
+        degrees = _degrees(self)
+        micro_batch = _micro_batch(self, config)
+        launch_s, assumed = _launch_overhead(self.launch_overhead, gpu, engine)
+        work = Workload(
+            mode=self.mode,
+            batch=len(lens) or 1 if self.batch is None or (slots and self.batch == len(slots)) else self.batch,
+            seq_len=seq_len,
+            dtype=numbers.name,
+            execution=engine.name,
+            attention=attention,
+            output_len=output_len,
+            context_len=context_len or 0,
+            micro_batch=micro_batch,
+            micro_batch_assumed=micro_batch != self.micro_batch,
+            optimizer=self.optimizer,
+            recompute=self.recompute,
+            launch_overhead_s=launch_s,
+            launch_overhead_assumed=assumed,
+            parallelism=degrees,
+            prompt_lens=lens,
+            step_overhead_s=None if self.step_overhead is None else step_overhead_seconds(self.step_overhead),
+            kernel_gap_s=None if self.kernel_gap is None else kernel_gap_seconds(self.kernel_gap),
+            software=self.software,
+            sampling=self.sampling,
+            system=_system(self.system, gpu, degrees),
+            memory_fraction=self.memory_fraction,
+            offload_layers=self.offload_layers,
+            lora=self.lora,
+            mean_len=self.mean_len,
+            masked_tokens=self.masked_tokens,
+            capacity_factor=self.capacity_factor,
+            cuda_graphs=self.cuda_graphs,
+            all_to_all=self.all_to_all,
+            steps=1 if self.steps is None else self.steps,
+            dtype_source=source,
+            kv_dtype=numbers.kv if self.mode in CACHED else "",
+            kv_dtype_source=kv_source,
+            routing=router_of(self.routing, 0 if config.expert_capacity else config.experts, config.top_k),
+        )
+        _check_length(config, work)
+        chosen = load_artifacts(self.artifacts) if selector is None else selector
+        return Run(config, gpu, work, numbers, chosen, self.top, self.explain, self.strict)
+
+
+def _micro_batch(asked: Request, config: ModelConfig) -> int:
+    """Sequences of a micro-batch: as asked for; 1 in a pipeline, which is filled by many, where nobody says and the
+    model was not recorded with more."""
+    source = recorded(config)
+    fixed = source is not None and source.sizes is not None
+    waits = asked.mode == "train" and _several(asked.pp) and not fixed
+    return 1 if waits and asked.micro_batch == 0 else asked.micro_batch
+
+
+def _degrees(asked: Request) -> Parallelism:
+    """The degrees, and their product where ``num_gpus`` is not given; `Parallelism` says of each what is wrong."""
+    product = 1
+    for degree in (asked.tp, asked.pp, asked.dp, asked.cp):
+        product *= degree if isinstance(degree, int) and 0 < degree <= LARGEST_DEGREE else 1
+    num_gpus = product if asked.num_gpus is None else asked.num_gpus
+    return Parallelism(
+        num_gpus, asked.tp, asked.pp, asked.dp, asked.cp, asked.ep, asked.shard, asked.sp, asked.vpp, asked.schedule,
+        asked.cp_comm, asked.tp_overlap, asked.ulysses, stage_layers(asked.stage_layers),
+        asked.dp_overlap, asked.etp,
+    )  # fmt: skip
+
+
+def of_words(source: Callable[Words, Request]) -> Callable[[Callable[[Request], Answer]], Callable[Words, Answer]]:
+    """Makes a function of a Request one of its words, so that these, their types and their defaults are listed once.
+
+    What it makes has the signature of ``source``, the class Request, for type checkers and for `inspect`.
+    """
+
+    def decorate(answer: Callable[[Request], Answer]) -> Callable[Words, Answer]:
+        @wraps(answer, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
+        def call(*args: Words.args, **words: Words.kwargs) -> Answer:
+            return answer(source(*args, **words))
+
+        shown = signature(source).replace(return_annotation=answer.__annotations__["return"])
+        call.__signature__ = shown  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def _several(degree: int) -> bool:
+    """Whether it is a degree above 1; what is none is `Parallelism`'s to refuse."""
+    return isinstance(degree, int) and degree > 1
+
+
+def _sized(asked: Request, config: ModelConfig) -> ModelConfig:
+    """A pipeline with the batch and the steps that are asked for; any other model itself."""
+    source = recorded(config)
+    if source is None or not hasattr(source, "sized"):
+        return config
+    named = {"batch": asked.batch, "steps": asked.steps, "gpus": asked.dp if _several(asked.dp) else None}
+    said = {name: value for name, value in named.items() if value is not None}
+    return traced_model(config.name, source.sized(**said), config.model_type) if said else config
+
+
+def _as_recorded(asked: Request, config: ModelConfig) -> Request:
+    """The request with what the recordings of a traced model fix: sizes by their inputs, and perhaps the dtype."""
+    source = recorded(config)
+    assert source is not None
+    if asked.mode in MODES and asked.mode not in source.modes:
+        raise UnsupportedError(
+            f"--mode {asked.mode}: {config.name} has {', '.join(source.modes)}; expected one of these"
+        )
+    _check_for_traced(asked, config, source.splits)
+    if source.dtype and asked.dtype not in (None, source.dtype):
+        raise RequestError(f"--dtype {asked.dtype}: {config.name} was recorded in {source.dtype}; expected that")
+    if source.sizes is None:
+        return replace(asked, dtype=asked.dtype or source.dtype or None)
+    if asked.prompt_lens is not None:
+        raise UnsupportedError(f"--prompt-lens: the inputs of {config.name} are those it was recorded with")
+    batch, tokens = source.sizes
+    # The inputs are those of one rank, the batch of training is that of all.
+    ranks = asked.dp if asked.mode == "train" and isinstance(asked.dp, int) and 0 < asked.dp <= LARGEST_DEGREE else 1
+    whole = batch * ranks
+    for name, given, own in (("batch", asked.batch, whole), ("seq-len", asked.seq_len, tokens)):
+        if given not in (None, own):
+            raise RequestError(f"--{name} {given}: the inputs of {config.name} have {own}; expected that, by --input")
+    if asked.micro_batch not in (0, batch):
+        raise UnsupportedError(
+            f"--micro-batch {asked.micro_batch}: {config.name} was recorded with {batch}; expected that"
+        )
+    steps = getattr(source, "steps", asked.steps)
+    return replace(asked, batch=whole, seq_len=tokens, dtype=asked.dtype or source.dtype or None, steps=steps)
+
+
+def _check_for_traced(asked: Request, config: ModelConfig, splits: bool) -> None:
+    """UnsupportedError, one line, for words whose passes need the names of a built model's axes; ``splits``: its inputs
+    say which axis context parallelism splits."""
+    if _several(asked.cp) and asked.mode == "forward" and not splits:
+        raise UnsupportedError(
+            f"--cp {asked.cp}: no input of {config.name} says which axis is split; expected --input with one such as"
+            " x:float[8,4096/cp,64]"
+        )
+    if _several(asked.dp) and asked.mode == "forward" and not hasattr(recorded(config), "sized"):
+        raise UnsupportedError(f"--dp {asked.dp}: not built yet for --mode forward; expected --mode train")
+    cp = 1 if asked.mode == "forward" else asked.cp
+    found = [f"--{name} {value}" for name, value in (("cp", cp), ("ep", asked.ep)) if value != 1]
+    found += ["--sp"] * bool(asked.sp) + [f"--lora {asked.lora}"] * bool(asked.lora)
+    found += ["--recompute selective"] * (asked.recompute == "selective")
+    found += [f"--offload-layers {asked.offload_layers}"] * bool(asked.offload_layers)
+    if found:
+        raise UnsupportedError(f"{found[0]}: not built for models that are traced ({config.name}); leave it out")
+
+
+def _output_len(asked: Request, config: ModelConfig, lens: tuple[int, ...]) -> int:
+    """Tokens to make a sequence: as asked for, else the default, or as many as learned positions leave room for."""
+    if asked.output_len is not None or asked.mode != "generate":
+        return asked.output_len or 0
+    if config.position != "learned":
+        return DEFAULT_OUTPUT_LEN
+    prompt = max(lens) if lens else asked.seq_len
+    room = config.max_positions // 2 if not isinstance(prompt, int) else config.max_positions - prompt + 1
+    return max(1, min(DEFAULT_OUTPUT_LEN, room))
+
+
+def _lengths(asked: Request, config: ModelConfig, lens: tuple[int, ...], output_len: int) -> tuple[int, int | None]:
+    """Tokens of a sequence, and those in its KV cache: as asked for, else what the model can take."""
+    seq_len, context_len = asked.seq_len, asked.context_len
+    if lens:
+        pads = asked.mode == "forward" and running(asked.execution, asked.software).pads_attention
+        _check_ragged(config, asked.mode, None if pads else seq_len, context_len)
+        seq_len = max(lens) if seq_len is None else seq_len
+    longest = min(config.max_positions, DEFAULT_SEQ_LEN)
+    if lens and asked.mode == "decode":
+        context_len = seq_len
+    if asked.mode == "decode" and context_len is None:
+        context_len = longest - 1 if seq_len is None else seq_len  # the step's own token is the last that fits
+    if seq_len is None:
+        makes = output_len - 1 if asked.mode == "generate" and isinstance(output_len, int) else 0
+        seq_len = max(1, longest - max(0, makes)) if config.position == "learned" else longest
+    return seq_len, context_len
+
+
+def _system(given: str | Path | SystemSpec | None, gpu: GPUSpec, degrees: Parallelism) -> SystemSpec | None:
+    """What joins the GPUs of a run; None for one GPU, whose system says nothing (a wrong name is still an error)."""
+    if given is None and degrees.num_gpus == 1:
+        return None
+    from predictor.hardware.system import SystemSpec, default_system, load_system  # a run of one GPU starts without it
+
+    if given is None:
+        given = default_system(gpu)
+    found = load_system(given) if isinstance(given, str | Path) else given
+    if not isinstance(found, SystemSpec):
+        raise RequestError(f"--system {found!r:.40}: expected a system's name, or a YAML file")
+    return found.shared_by(degrees.groups, (degrees.sharers,)) if degrees.num_gpus > 1 else None
+
+
+def _check_ragged(config: ModelConfig, mode: str, seq_len: int | None, context_len: int | None) -> None:
+    """A ragged batch says its lengths itself, and has to be of a model that can be packed."""
+    for name, value in (("seq-len", seq_len), ("context-len", context_len if mode == "decode" else None)):
+        if value is not None:
+            raise RequestError(f"--{name} {value}: --prompt-lens gives every sequence's length; leave --{name} out")
+    if config.is_encoder_decoder:
+        raise UnsupportedError(f"--prompt-lens: not built for an encoder-decoder ({config.name}); expected --seq-len")
+
+
+def _launch_overhead(given: str | float | None, gpu: GPUSpec, engine: Engine) -> tuple[float, bool]:
+    """Seconds of one framework call (of one launch from C++): as asked for, else of the GPU's host where its file names
+    it, else the default; and whether it is the default, assumed for want of these."""
+    if given is not None:
+        return launch_overhead_seconds(given), False
+    native = engine.launch_overhead_s
+    if native is not None:
+        return native, True
+    if gpu.launch_overhead_s is None:
+        return DEFAULT_LAUNCH_OVERHEAD_S, True
+    try:
+        return launch_overhead_seconds(gpu.launch_overhead_s), False
+    except RequestError as error:
+        raise RequestError(f"GPU file '{gpu.path}': {error}") from None
+
+
+def _check_length(config: ModelConfig, work: Workload) -> None:
+    """Learned positions end somewhere, rotary and ALiBi models run beyond their training length; and only some heads
+    work on masked tokens alone."""
+    if work.masked_tokens and not (config.model_type == "bert" and config.head in ("lm", "pretraining")):
+        raise UnsupportedError(
+            f"--masked-tokens {work.masked_tokens}: {config.name} has no masked-language-model head; expected a model"
+            " that has one, such as bert-large, or 0"
+        )
+    if work.lora > config.hidden:
+        raise RequestError(
+            f"--lora {work.lora}: adapters of that rank are wider than {config.name}, whose width is {config.hidden:,};"
+            " expected less"
+        )
+    if work.parallelism.etp and not config.experts:
+        raise RequestError(f"--etp {work.parallelism.etp}: {config.name} has no experts; leave it out")
+    if work.capacity_factor and (not config.experts or config.expert_capacity or not work.engine.fuses):
+        why = f"--execution {work.engine.name} runs experts one by one, which drop nothing; expected 0"
+        if not config.experts or config.expert_capacity:
+            has = "a capacity of its own" if config.experts else "no experts"
+            why = f"{config.name} has {has}; expected 0"
+        raise UnsupportedError(f"--capacity-factor {work.capacity_factor:g}: {why}")
+    longest = work.longest_sequence
+    if config.position == "learned" and longest > config.max_positions:
+        raise RequestError(
+            f"{longest} tokens: {config.name} has learned positions for {config.max_positions}; expected at most that"
+        )

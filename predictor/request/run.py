@@ -1,0 +1,30 @@
+"""A run, checked: what every part after the request reads. Names are specs here, and words numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.hardware.gpu import GPUSpec
+from predictor.kernels.artifact import ArtifactSet, RooflineOnly
+from predictor.models.built import ModelConfig
+from predictor.request.numbers import Precision
+from predictor.request.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run; `predictor.request.request.Request.run` makes it of words, `dataclasses.replace` another one of it.
+
+    ``numbers`` are the formats of its weights, activations and KV cache; ``selector`` the estimators; ``top`` the
+    operators that the answer lists, ``explain`` the one that it explains; ``strict``: an operator that no table knows
+    is an error.
+    """
+
+    config: ModelConfig
+    gpu: GPUSpec
+    work: Workload
+    numbers: Precision
+    selector: ArtifactSet | RooflineOnly
+    top: int = 0
+    explain: str | None = None
+    strict: bool = False

@@ -1,0 +1,241 @@
+"""The words of `tilecast serve plan` become an answer: the best plans with their intervals, costs and simulations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from predictor.errors import RequestError
+from predictor.request.request import Request
+from predictor.request.words import LARGEST_DEGREE
+from predictor.search.serving.enough import NothingMeets, enough_gpus, missed, shown
+from predictor.search.serving.search import Found, ServingPlan, Sla, order, search, with_rate
+from predictor.search.serving.simulation import Simulated, Simulation
+from predictor.search.serving.space import Group, runs_of_groups, serving_engines
+from predictor.search.serving.tables import Times, decode_run, interval_of, prefill_run, times_of
+from predictor.simulate.breakdown import context_notes
+
+#: Requests at a time of one rank that are looked at where nobody says: what engines take by default at most.
+MOST_BATCH = 1024  # source: vLLM 0.24.0 engine/arg_utils.py:2404, max_num_seqs on 70 GiB and more
+#: GPUs that a search for the fewest goes up to. Chosen by hand, not from data.
+MOST_GPUS = 1024
+#: Whether prompts and decodes may have GPUs of their own.
+SPLITS = ALSO, ONLY, NEVER = "also", "only", "never"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be served, on what, how well. Seconds, tokens, requests/s; ``rate`` 0: as many as there can be."""
+
+    request: Request
+    num_gpus: int
+    isl: int
+    osl: int
+    sla: Sla
+    rate: float = 0.0
+    min_gpus: bool = False
+    executions: tuple[str, ...] = ()
+    max_batch: int = MOST_BATCH
+    disaggregated: str = ALSO
+    top: int = 5  # chosen by hand, not from data: what fits a screen
+    simulate: int = 0
+
+    def __post_init__(self) -> None:
+        for name, most in (
+            ("num_gpus", LARGEST_DEGREE), ("isl", 10**7), ("osl", 10**6), ("max_batch", 10**6), ("top", 1000),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                raise RequestError(f"--{name.replace('_', '-')} {value!r}: expected a whole number from 1 to {most:,}")
+        if isinstance(self.simulate, bool) or not isinstance(self.simulate, int) or self.simulate < 0:
+            raise RequestError(f"--simulate {self.simulate!r}: expected a whole number, 0 or more")
+        if not 0.0 <= self.rate < math.inf:
+            raise RequestError(f"--rate {self.rate!r}: expected requests a second, above 0")
+        if self.min_gpus and not self.rate:
+            raise RequestError("--min-gpus: the fewest GPUs for what; expected --rate, in requests a second")
+        if self.disaggregated not in SPLITS:
+            raise RequestError(f"--disaggregated {self.disaggregated!r}: expected one of {', '.join(SPLITS)}")
+        known = serving_engines()
+        for name in self.executions:
+            if name not in known:
+                raise RequestError(f"--execution {name}: serves no requests; expected some of {', '.join(known)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Seconds that hold 80 % of what is measured of a forecast: of the mean TTFT, and of the mean TPOT."""
+
+    ttft_s: tuple[float, float]
+    tpot_s: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A plan that meets the SLA, its interval (None without intervals) and its simulation (None: not simulated)."""
+
+    plan: ServingPlan
+    interval: Interval | None = None
+    simulated: Simulated | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``entries`` best first, none where nothing meets the SLA; ``found`` all that the search gave; ``refused``: groups
+    in words that cannot be, and why; ``candidates`` groups that were looked at, ``held`` of which hold the model."""
+
+    asked: Asked
+    entries: tuple[Entry, ...]
+    found: Found
+    refused: dict[str, str]
+    candidates: int
+    held: int
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be known of the requests beside their times."""
+        run = self.entries[0].plan.times.run
+        work = replace(run.work, mode="generate", seq_len=self.asked.isl, output_len=self.asked.osl, context_len=0)
+        return context_notes(run.config, work)
+
+
+def plan_serving(asked: Asked) -> Answer:
+    """The plans for what is asked. NothingMeets, one line, where no group holds the model, or nothing meets the SLA."""
+    tables = _Tables(asked)
+    several = tables.up_to(asked.num_gpus)
+    found = _found(asked, several, asked.num_gpus)
+    if found is None or not found.best:
+        raise _nothing(asked, found, tables)
+    best = [with_rate(plan, asked.rate) for plan in found.best]
+    entries = tuple(Entry(plan, interval(plan), said) for plan, said in _simulated(asked, best)[: asked.top])
+    return Answer(asked, entries, found, tables.refused, tables.candidates, len(several))
+
+
+class _Tables:
+    """The steps of groups, each forecast once, whatever number of GPUs is looked at."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.refused: dict[str, str] = {}
+        self.candidates = 0
+        self._known: dict[Group, Times | None] = {}
+
+    def up_to(self, gpus: int) -> list[Times]:
+        """Of the groups of at most so many GPUs, those that hold the model and a request."""
+        asked = self.asked
+        request = replace(asked.request, context_len=asked.isl + asked.osl // 2)
+        executions = asked.executions or serving_engines()
+        groups, self.refused = runs_of_groups(request, executions, min(gpus, MOST_GPUS))
+        self.candidates = len(groups) + len(self.refused)
+        new = [(group, run) for group, run in groups if group not in self._known]
+        self._known |= dict.fromkeys(group for group, _ in new)
+        self._known |= {times.group: times for times in times_of(new, asked.isl, asked.osl, asked.max_batch)}
+        return [times for group, _ in groups if (times := self._known[group]) is not None]
+
+
+def _found(asked: Asked, several: Sequence[Times], gpus: int) -> Found | None:
+    """What a search on so many GPUs finds; None where no group, or no pair of groups, has room there."""
+    split, alone = asked.disaggregated != NEVER, asked.disaggregated == ONLY
+    if not several:
+        return None
+    try:
+        return search(several, gpus, asked.sla, asked.rate, asked.min_gpus, split, not alone)
+    except RequestError:
+        return None
+
+
+def _nothing(asked: Asked, found: Found | None, tables: _Tables) -> NothingMeets:
+    """Why there is no plan, and what would do."""
+    enough = enough_gpus(
+        asked.num_gpus, MOST_GPUS, tables.up_to, lambda several, gpus: _found(asked, several, gpus), asked.sla,
+        asked.rate,
+    )  # fmt: skip
+    if found is None:
+        line = _too_large(asked) if not tables.up_to(asked.num_gpus) else (
+            f"--num-gpus {asked.num_gpus}: a group for prompts and one for decodes need more GPUs"
+        )  # fmt: skip
+        return NothingMeets(line, None, (), enough)
+    limits = missed(found.nearest, asked.sla, asked.rate)
+    return NothingMeets(nothing_meets(asked, found.nearest), found.nearest, limits, enough)
+
+
+def _simulated(asked: Asked, best: list[ServingPlan]) -> list[tuple[ServingPlan, Simulated | None]]:
+    """The plans, the first few that can be with their simulation: those that it leaves within the SLA first, in the
+    order of the search with the requests/s that they have then."""
+    done: list[tuple[ServingPlan, Simulated | None]] = []
+    simulation = Simulation(asked.sla)
+    for plan in best[: asked.simulate]:
+        done.append((plan, simulation.of(plan)) if asked.rate else simulation.settled(plan))
+    rest: list[tuple[ServingPlan, Simulated | None]] = [
+        (plan, None) for plan in best if not any(plan.same_layout(other) for other, _ in done)
+    ]
+    late = [one for one in done if one[1] is not None and not one[1].meets(asked.sla)]
+    fine = sorted((one for one in done if one not in late), key=lambda one: order(one[0], asked.rate, asked.min_gpus))
+    return [*fine, *rest, *late]
+
+
+def interval(plan: ServingPlan) -> Interval | None:
+    """How far its TTFT and TPOT may be off: as far as a decode step and a step with a prompt are."""
+    times, prompts = plan.times, plan.prefill or plan.times
+    step = interval_of(decode_run(times.run, times.isl, times.osl, plan.concurrency))
+    read = interval_of(prefill_run(prompts.run, times.isl, 1))
+    if step is None or read is None:
+        return None
+    ends = []
+    for end in (1, 2):
+        decode, prefill = step[end] / step[0], read[end] / read[0]
+        share = 0.0 if plan.prefill is not None else share_of_prompts(plan)
+        ends.append((plan.ttft_s * prefill, plan.tpot_s * ((1.0 - share) * decode + share * prefill)))
+    return Interval((ends[0][0], ends[1][0]), (ends[0][1], ends[1][1]))
+
+
+def share_of_prompts(plan: ServingPlan) -> float:
+    """The part of a plan's TPOT that prompts of others take: what is above a decode step."""
+    alone = float(plan.times.decode(np.array([plan.decoding]))[0])
+    return max(0.0, 1.0 - alone / plan.tpot_s) if plan.tpot_s else 1.0
+
+
+def nothing_meets(asked: Asked, nearest: ServingPlan) -> str:
+    """The line that says how near one comes."""
+    limits = [f"TTFT {shown(asked.sla.ttft_s)}", f"TPOT {shown(asked.sla.tpot_s)}"]
+    if asked.rate:
+        limits.append(f"{asked.rate:g} requests/s")
+    at = f", {nearest.rate:.3g} requests/s" if asked.rate else ""
+    return (
+        f"nothing on {asked.num_gpus} {nearest.times.run.gpu.id} meets {' and '.join(limits)} of {asked.isl} +"
+        f" {asked.osl} tokens; nearest: {nearest}: TTFT {shown(nearest.ttft_s)}, TPOT {shown(nearest.tpot_s)}{at}"
+        f"; misses {' and '.join(map(str, missed(nearest, asked.sla, asked.rate)))}"
+    )
+
+
+def _too_large(asked: Asked) -> str:
+    return (
+        f"--num-gpus {asked.num_gpus}: no group of up to {asked.num_gpus} GPUs holds {asked.request.model} and a"
+        f" request of {asked.isl + asked.osl} tokens; expected more GPUs, or a narrower --dtype"
+    )
+
+
+def cost_per_million(plan: ServingPlan, price: float) -> float:
+    """Dollars for a million output tokens, at ``price`` dollars an hour of a GPU."""
+    return price * plan.gpus / 3600.0 / plan.tokens_per_s * 1e6
+
+
+def margins(asked: Asked, entry: Entry) -> dict[str, tuple[float, float, float] | None]:
+    """What is left of each limit, as a share of it: of the forecast, and of the ends of its interval (least, most)."""
+    found: dict[str, tuple[float, float, float] | None] = {}
+    plan, ends = entry.plan, entry.interval
+    for name, value, limit in (("ttft", plan.ttft_s, asked.sla.ttft_s), ("tpot", plan.tpot_s, asked.sla.tpot_s)):
+        if limit == math.inf:
+            found[name] = None
+            continue
+        low, high = (value, value) if ends is None else getattr(ends, f"{name}_s")
+        found[name] = (1.0 - value / limit, 1.0 - high / limit, 1.0 - low / limit)
+    return found
+
+
+def best_of_each(entries: Sequence[ServingPlan]) -> tuple[ServingPlan | None, ServingPlan | None]:
+    """The best plan whose groups do both, and the best disaggregated one."""
+    both = next((plan for plan in entries if plan.prefill is None), None)
+    return both, next((plan for plan in entries if plan.prefill is not None), None)

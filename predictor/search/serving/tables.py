@@ -1,0 +1,231 @@
+"""What the steps of a group take, by batch: all groups' operators from one call of the estimators an engine.
+
+A serving engine runs for hours, so that every step is forecast as one of a long run, whose clock the power limit holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from predictor.engines import Engine
+from predictor.engines.defaults import graphs, page_tokens, scheduler
+from predictor.engines.vintage import Graphs, Scheduler
+from predictor.forecast.forecast import WithoutIntervals
+from predictor.hardware.gpu import GPUSpec
+from predictor.kernels.base import predict_kernels
+from predictor.ops.attention import Attention
+from predictor.ops.roofline import FloatArray
+from predictor.request.run import Run
+from predictor.search.serving.space import Group, setting_of
+from predictor.serving.disaggregated import hand_over
+from predictor.simulate.interval import total_interval
+from predictor.simulate.memory import Memory, memory_of
+from predictor.simulate.plan import plan_of
+from predictor.simulate.stage import Plan
+from predictor.simulate.times import Operators, TimedStage
+
+#: Sequences of a decode step that is forecast; between them times are a line. Prompts of a step likewise. Chosen by
+#: hand, not from data: `benchmarks/serve_plan_speed.py` says what they cost.
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+PROMPTS = (1, 2, 4, 8, 16, 32, 64)
+#: Passes that a stage stands for, so that it counts as one of a long run. Chosen by hand, not from data.
+_PASSES = 1e6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """Steps of ``group``, in seconds: a decode step of ``batches`` sequences half way through their output, captured
+    (``decode_s``) and, where no graph of ``captured`` holds it, launched (``launched_s``), of that what attention
+    takes; a step with ``prompts`` whole prompts on each of its ranks, and how long that holds up a stage of its
+    pipeline (``occupied_s``; without one, all of it).
+
+    ``most``: sequences whose KV cache fits to the end of their output, ``kv_bytes`` of one on one GPU; ``memory`` of a
+    GPU, with the activations of the longest step. ``run`` is a decode step of one sequence a rank.
+    """
+
+    group: Group
+    run: Run
+    batches: FloatArray
+    decode_s: FloatArray
+    launched_s: FloatArray
+    captured: Graphs | None
+    attention_s: FloatArray
+    prompts: FloatArray
+    prefill_s: FloatArray
+    occupied_s: FloatArray
+    scheduler: Scheduler
+    most: int
+    kv_bytes: float
+    memory: Memory
+    isl: int
+    osl: int
+
+    def decode(self, sequences: FloatArray) -> FloatArray:
+        """Seconds of a decode step of so many sequences."""
+        found = np.interp(sequences, self.batches, self.decode_s)
+        held = self.captured
+        if held is None or not held.sizes:
+            return found
+        each = np.ceil(sequences / (self.group.dp * self.group.pp) - 1e-9)  # of a batch in flight
+        inside = each <= held.sizes[-1] if held.padded else np.isin(each, held.sizes)
+        return np.where(inside, found, np.interp(sequences, self.batches, self.launched_s))
+
+    def attention(self, sequences: FloatArray) -> FloatArray:
+        """Seconds of its attention."""
+        return np.interp(sequences, self.batches, self.attention_s)
+
+    def prefill(self, prompts: FloatArray) -> FloatArray:
+        """Seconds of a step over so many prompts of a rank, a part of one or more: beyond what was forecast, and below
+        one prompt, in proportion."""
+        return self._over(prompts, self.prefill_s)
+
+    def occupied(self, prompts: FloatArray) -> FloatArray:
+        """Seconds for which it holds up each stage of a pipeline."""
+        return self._over(prompts, self.occupied_s)
+
+    def _over(self, prompts: FloatArray, seconds: FloatArray) -> FloatArray:
+        found = np.interp(prompts, self.prompts, seconds)
+        if len(self.prompts) > 1:
+            slope = (seconds[-1] - seconds[-2]) / (self.prompts[-1] - self.prompts[-2])
+            found = found + np.maximum(prompts - self.prompts[-1], 0.0) * slope
+        else:
+            found = np.where(prompts > 1.0, seconds[0] * prompts, found)
+        return np.where(prompts < 1.0, seconds[0] * prompts, found)
+
+
+def times_of(groups: Sequence[tuple[Group, Run]], isl: int, osl: int, most_batch: int) -> list[Times]:
+    """The steps of every group, for prompts of ``isl`` tokens and ``osl`` tokens of output; those that hold no sequence
+    are left out."""
+    found: list[Times] = []
+    by_engine: dict[tuple[GPUSpec, Engine, int], list[_Asked]] = {}
+    for group, run in groups:
+        asked = _Asked.of(group, run, isl, osl, most_batch)
+        if asked is not None:
+            by_engine.setdefault((run.gpu, run.work.engine, id(run.selector)), []).append(asked)
+    for (gpu, engine, _), several in by_engine.items():
+        operators = Operators(gpu, engine, WithoutIntervals(several[0].run.selector))
+        timed = iter(operators.time([plan for asked in several for plan in asked.plans]))
+        for asked in several:
+            stages = [next(timed) for _ in asked.plans]
+            n = len(asked.batches)
+            decodes, launched, prefills = stages[:n], stages[n : 2 * n], stages[2 * n :]
+            found.append(
+                Times(
+                    asked.group, asked.run, np.array(asked.batches, dtype=np.float64), _each(decodes), _each(launched),
+                    graphs(engine, setting_of(asked.run, isl + osl)),
+                    np.array([_attention(stage) for stage in decodes]), np.array(asked.prompts, dtype=np.float64),
+                    _each(prefills), np.array([_occupied(stage) for stage in prefills]), asked.scheduler,
+                    asked.most, asked.kv_bytes, asked.memory, isl, osl,
+                )
+            )  # fmt: skip
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Steps of a group that are to be forecast, decodes first."""
+
+    group: Group
+    run: Run
+    batches: tuple[int, ...]
+    prompts: tuple[int, ...]
+    plans: list[Plan]
+    scheduler: Scheduler
+    most: int
+    kv_bytes: float
+    memory: Memory
+
+    @classmethod
+    def of(cls, group: Group, run: Run, isl: int, osl: int, most_batch: int) -> _Asked | None:
+        setting = setting_of(run, isl + osl)
+        rule = scheduler(run.work.engine, setting)
+        assert rule is not None, group  # `space` refused it
+        each = max(1, rule.tokens // isl)
+        prompts = tuple(n for n in PROMPTS if n <= each) or (1,)
+        if prompts[-1] < each and len(prompts) < len(PROMPTS):
+            prompts = (*prompts, each)
+        plans = [_long(plan_of(prefill_run(run, isl, n))) for n in prompts]
+        most, kv_bytes, memory = _room(group, prefill_run(run, isl, prompts[-1]), plans[-1], isl, osl)
+        most = min(most, min(rule.sequences, most_batch) * group.dp)
+        most -= most % group.dp
+        if most < 1:
+            return None
+        batches = tuple(n * group.dp for n in BATCHES if n * group.dp < most)
+        sizes = (*batches, most)
+        decodes = [_long(plan_of(decode_run(run, isl, osl, n))) for n in sizes]
+        launched = [_long(plan_of(decode_run(run, isl, osl, n), captured=False)) for n in sizes]
+        return cls(group, run, sizes, prompts, [*decodes, *launched, *plans], rule, most, kv_bytes, memory)
+
+
+def decode_run(run: Run, isl: int, osl: int, sequences: int) -> Run:
+    """A decode step of so many sequences, half way through their output."""
+    degrees = run.work.parallelism
+    lanes = degrees.dp * min(degrees.pp, -(-sequences // degrees.dp))  # batches in flight
+    each = -(-sequences // lanes)
+    return replace(run, work=replace(run.work, batch=each * lanes, context_len=isl + osl // 2))
+
+
+def prefill_run(run: Run, isl: int, prompts: int) -> Run:
+    """A step over so many prompts."""
+    work = replace(run.work, mode="prefill", batch=prompts * run.work.parallelism.dp, seq_len=isl, context_len=0)
+    return replace(run, work=work)
+
+
+def _room(group: Group, longest: Run, plan: Plan, isl: int, osl: int) -> tuple[int, float, Memory]:
+    """Sequences of isl + osl tokens whose cache the group holds beside the ``longest`` step; bytes of one; memory."""
+    memory = memory_of(longest, plan)
+    page = page_tokens(longest.work.engine) or 1
+    tokens = -(-(isl + osl) // page) * page
+    one = replace(longest, work=replace(longest.work, batch=longest.work.parallelism.dp, seq_len=tokens))
+    each = memory_of(one, plan).kv_cache
+    if memory.own + memory.activations + memory.context + memory.workspaces > memory.usable:
+        return 0, each, memory
+    return group.dp * int(memory.kv_cache_capacity // max(each, 1.0)), each, memory
+
+
+def _long(plan: Plan) -> Plan:
+    return Plan(tuple(stage._replace(weight=_PASSES * stage.weight) for stage in plan.stages))
+
+
+def _each(several: Iterable[tuple[TimedStage, ...]]) -> FloatArray:
+    return np.array([sum(timed.total_s for timed in stages) / _PASSES for stages in several])
+
+
+def _occupied(stages: tuple[TimedStage, ...]) -> float:
+    """Seconds for which one pass holds up the slowest stage of a pipeline, or the whole GPU without one."""
+    (timed,) = stages
+    if not timed.stage.ends:
+        return timed.each_s
+    return timed.stage.in_flight * max(stage.total_s for stage in timed.pipeline) + timed.stage.overhead_s
+
+
+def _attention(stages: tuple[TimedStage, ...]) -> float:
+    """Seconds of attention in one pass."""
+    found = 0.0
+    for timed in stages:
+        for at in timed.blocks:
+            for node, times, row in zip(at.block.nodes, at.times, at.rows, strict=True):
+                if isinstance(node.op, Attention):
+                    found += float(timed.operators.seconds[row]) * times * timed.stage.weight / _PASSES
+    return found
+
+
+def interval_of(run: Run) -> tuple[float, float, float] | None:
+    """(seconds, low, high) of one step of a long run; None without intervals."""
+    operators = Operators(run.gpu, run.work.engine, run.selector)
+    (stages,) = operators.time([_long(plan_of(run))])
+    total = sum(timed.total_s for timed in stages)
+    found = total_interval(total, stages, run.work)
+    return None if found is None else (total / _PASSES, found[0] / _PASSES, found[1] / _PASSES)
+
+
+def hand_overs(pairs: Sequence[tuple[Times, Times]], gpus: int) -> list[float]:
+    """Seconds of the hand-over of each pair of groups (for prompts, for decodes)."""
+    if not pairs:
+        return []
+    run = pairs[0][1].run
+    ops = [hand_over(prompts.run, decodes.run, decodes.isl, gpus) for prompts, decodes in pairs]
+    return [float(t) for t in predict_kernels(ops, run.gpu, run.selector, run.work.engine.kernels).latency_s]

@@ -1,0 +1,55 @@
+"""Where no plan of a training step fits: the plan that needs least, and a number of GPUs that holds one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from predictor.errors import RequestError
+from predictor.request.request import Request
+from predictor.request.words import RECOMPUTES
+from predictor.search.training.priced import Priced
+from predictor.search.training.search import Found, search
+
+#: How often the GPUs are doubled, and seconds after which they are doubled no more. Chosen by hand, not from data.
+DOUBLINGS, LONGEST_S = 6, 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Enough:
+    """``plan``: the fastest that fits on the first number of GPUs that holds one, of those looked at (twice as many at
+    each step) with the words that keep least; None where none up to ``looked_at`` does."""
+
+    plan: Priced | None
+    looked_at: int
+
+    def __str__(self) -> str:
+        if self.plan is None:
+            return f"no number of GPUs up to {self.looked_at:,} was found that holds one"
+        return f"{self.plan.plan.num_gpus:,} GPUs hold one: {self.plan.plan.label}"
+
+
+def least(found: Found) -> Priced:
+    """The plan that needs least memory."""
+    return min(found.priced, key=lambda one: one.memory_bytes - one.usable_bytes)
+
+
+def enough_gpus(asked: Request, found: Found, only: Mapping[str, tuple[Any, ...]]) -> Enough:
+    """More GPUs for a request none of whose plans fits: on each number the plans that run everything again and take one
+    sequence at a time, unless ``only`` holds these words to others."""
+    begun, looked_at = time.monotonic(), max(found.num_gpus)
+    lean = {"recompute": (RECOMPUTES[-1],), "micro_batch": (1,)} | dict(only)
+    for doubling in range(1, DOUBLINGS + 1):
+        if time.monotonic() - begun > LONGEST_S:
+            break
+        count = max(found.num_gpus) << doubling
+        try:
+            more = search(asked, [count], found.batch, lean)
+        except RequestError:  # sizes that do not divide, or more than the system joins
+            continue
+        looked_at = count
+        if more.fitting:
+            return Enough(more.fitting[0], looked_at)
+    return Enough(None, looked_at)

@@ -1,0 +1,153 @@
+"""Plans priced and ranked: every legal one of a request, what it takes and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from predictor.errors import RequestError
+from predictor.hardware.system import SystemSpec, default_system, load_system
+from predictor.kernels.artifact import load_artifacts
+from predictor.request.parallelism import BREADTH_FIRST, GPIPE, HSDP, INTERLEAVED, NO_SHARD, ONE_F_ONE_B, SCHEDULES
+from predictor.request.request import Request
+from predictor.request.run import Run
+from predictor.request.words import RECOMPUTES
+from predictor.search.training.price import cheapest, fastest, price
+from predictor.search.training.priced import Priced, run_of
+from predictor.search.training.space import ParallelPlan, Space
+from predictor.simulate.lower import placed
+from predictor.simulate.plan import plan_of
+
+#: How far beside a number of GPUs without a plan one is sought that has some. Chosen by hand, not from data.
+NEAR = 64
+OBJECTIVES = TIME, DOLLARS = "time", "tokens-per-dollar"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found: a run of the request on one GPU, the GPUs' ``system``, every plan priced, the best first."""
+
+    run: Run
+    system: SystemSpec
+    num_gpus: tuple[int, ...]
+    batch: int
+    legal: int
+    priced: tuple[Priced, ...]
+    price: float | None = None
+
+    @property
+    def fitting(self) -> tuple[Priced, ...]:
+        """Those that fit in memory, the best first."""
+        return tuple(one for one in self.priced if one.fits)
+
+    def tokens_per_dollar(self, one: Priced) -> float | None:
+        """Tokens trained for a dollar; None where there is no price."""
+        if self.price is None:
+            return None
+        return self.batch * self.run.work.seq_len / one.latency_s * 3600.0 / (one.plan.num_gpus * self.price)
+
+
+def search(
+    asked: Request, num_gpus: Sequence[int], batch: int, only: Mapping[str, tuple[Any, ...]], *,
+    objective: str = TIME, dollars: float | None = None,
+) -> Found:  # fmt: skip
+    """Every legal plan of ``asked`` (mode train, without degrees) on each of ``num_gpus``, priced and ranked.
+
+    ``dollars``: an hour of one GPU. Raises RequestError where nothing is legal.
+    """
+    selector = load_artifacts(asked.artifacts)
+    one = replace(asked, mode="train", batch=batch, micro_batch=1).run(selector)
+    spaces = [space_of(asked, one, count, batch, only) for count in num_gpus]
+    plans = [plan for space in spaces for plan in space.plans()]
+    if not plans:
+        raise RequestError(_nothing(asked, one, num_gpus, batch, only))
+    rank = cheapest if objective == DOLLARS else fastest
+    priced = price(plans, replace(asked, mode="train", batch=batch), selector, one.config.layers, rank=rank)
+    if not priced:  # what refuses them all says why
+        plan_of(run_of(replace(asked, mode="train", batch=batch), plans[0], selector))
+    legal = len({*plans, *(each.plan for each in priced)})  # cuts that are faster among them
+    return Found(one, spaces[0].system, tuple(num_gpus), batch, legal, priced, dollars)
+
+
+def space_of(asked: Request, one: Run, count: int, batch: int, only: Mapping[str, tuple[Any, ...]]) -> Space:
+    """Where plans of ``count`` GPUs are sought for a request, of which ``one`` is the run on one GPU."""
+    system = _system(asked, one)
+    if count > system.gpus_per_node and system.network is None:
+        raise RequestError(f"--num-gpus {count}: {system.id} has no network; expected at most {system.gpus_per_node}")
+    if "etp" in only and not one.config.experts:
+        raise RequestError(f"--only etp={_values(only['etp'])}: {one.config.name} has no experts; leave it out")
+    trains = one.work.engine.trains
+    shards = (NO_SHARD, "zero1") if trains else (NO_SHARD, "zero2", "zero3", HSDP)
+    schedules = (ONE_F_ONE_B, INTERLEAVED) if trains else (GPIPE, ONE_F_ONE_B, INTERLEAVED, BREADTH_FIRST)
+    wanted = {value for value in only.get("schedule", ()) if value in SCHEDULES}
+    # flash attention keeps no scores: there is nothing that selective recomputation would run again
+    again = tuple(kind for kind in RECOMPUTES if kind != "selective" or one.work.attention == "math")
+    return Space(
+        one.config, system, count, batch, one.work.seq_len, tuple(only.get("shard", shards)),
+        tuple(dict.fromkeys((*schedules, *wanted))), tuple(only.get("recompute", again)), placed, only,
+    )  # fmt: skip
+
+
+def _system(asked: Request, one: Run) -> SystemSpec:
+    if asked.system is None:
+        return default_system(one.gpu)
+    return asked.system if isinstance(asked.system, SystemSpec) else load_system(asked.system)
+
+
+def _nothing(asked: Request, one: Run, num_gpus: Sequence[int], batch: int, only: Mapping[str, tuple[Any, ...]]) -> str:
+    """The one line for a request without a legal plan: the word that is held to what none has, or the nearest number of
+    GPUs that has one."""
+    held = ", ".join(f"{name} {' or '.join(map(str, values))}" for name, values in only.items())
+    line = f"no plan of --num-gpus {' or '.join(map(str, num_gpus))} shares --global-batch {batch}"
+    line += f" with {held}" if held else ""
+    for name in only:
+        rest = {other: values for other, values in only.items() if other != name}
+        plans = [plan for count in num_gpus for plan in space_of(asked, one, count, batch, rest).plans()]
+        if plans:
+            has = sorted({plan.value(name) for plan in plans})
+            return f"{line}; expected {name} {', '.join(_shown(value) for value in has)}"
+    first = num_gpus[0]
+    for count in sorted(range(max(1, first - NEAR), first + NEAR), key=lambda count: (abs(count - first), count)):
+        try:
+            near = next(space_of(asked, one, count, batch, only).plans(), None)
+        except RequestError:  # more than the system has
+            continue
+        if near is not None:
+            return f"{line}; nearest that do: --num-gpus {count}"
+    return f"{line}; expected sizes that divide each other"
+
+
+def neighbours(found: Found, plan: ParallelPlan) -> tuple[tuple[str, Priced], ...]:
+    """Plans that differ from ``plan`` in one word (and in dp, where a degree takes GPUs from it), with what changes,
+    the best first."""
+    near: list[tuple[str, Priced]] = []
+    for one in found.priced:
+        other = one.plan
+        if other == plan or other.num_gpus != plan.num_gpus:
+            continue
+        names = [name for name in plan.words if plan.words[name] != other.words[name]]
+        moved = [name for name in names if name != "dp"]
+        if len(moved) == 1:
+            name = moved[0]
+            near.append((f"{name} {_shown(plan.value(name))} -> {_shown(other.value(name))}", one))
+    return tuple(near)
+
+
+def _values(some: Sequence[object]) -> str:
+    return ",".join(map(str, some))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value) or "default"
+
+
+def frontier(priced: Sequence[Priced]) -> tuple[Priced, ...]:
+    """Of plans, those that no other beats in both step time and memory, the fastest first."""
+    found: list[Priced] = []
+    for one in sorted(priced, key=lambda each: (each.latency_s, each.memory_bytes)):
+        if not found or one.memory_bytes < found[-1].memory_bytes:
+            found.append(one)
+    return tuple(found)

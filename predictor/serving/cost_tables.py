@@ -1,0 +1,129 @@
+"""The tables behind seconds of steps: points that were forecast, and lines between them."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+
+from predictor.ops.attention import Attention
+from predictor.ops.roofline import FloatArray
+from predictor.simulate.times import TimedStage
+
+#: Points a doubling of tokens in the tables. Chosen by looking at how far tables are from forecasts of single steps
+#: (tests/integration/test_serving_costs.py: 2 % on average).
+A_DOUBLING = 2
+#: Ratios of keys to queries of a chunk, and chunks of a step, at which attention over prompts is forecast. Chosen by
+#: looking at the same.
+RATIOS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 128.0, 512.0, 2048.0)
+#: Chosen by looking at the same.
+CHUNKS = (1, 2, 4, 8, 16, 32)
+
+
+class Body:
+    """Passes without attention by tokens: ``gpu_s`` with gaps and ``cpu_s`` of launches, each of shape (points, stages
+    of the pipeline), and ``head_s`` of head and sampler (points,), which the last stage runs."""
+
+    def __init__(self, tokens: Sequence[int], timed: Sequence[TimedStage]) -> None:
+        self.tokens = np.array(tokens, dtype=np.float64)
+        parts = [_parts(stage) for stage in timed]
+        self.gpu_s, self.cpu_s, self.head_s = (np.array(column) for column in zip(*parts, strict=True))
+
+    def at(self, tokens: float) -> tuple[FloatArray, FloatArray]:
+        """Seconds of the GPU and of the CPU, by stage."""
+        return self._line(tokens, self.gpu_s), self._line(tokens, self.cpu_s)
+
+    def _line(self, tokens: float, seconds: FloatArray) -> FloatArray:
+        return np.array([np.interp(tokens, self.tokens, column) for column in seconds.T])
+
+    def head(self, sequences: float) -> float:
+        """Seconds of head and sampler."""
+        return float(np.interp(sequences, self.tokens, self.head_s))
+
+
+def _parts(stage: TimedStage) -> tuple[list[float], list[float], float]:
+    """Of a pass, by stage of its pipeline, GPU seconds without attention and CPU seconds; and GPU seconds of the blocks
+    behind the layers."""
+    ends = stage.stage.ends or (len(stage.blocks),)
+    timelines = stage.pipeline if stage.stage.ends else [stage.timeline]
+    attention, last = [0.0] * len(ends), 0
+    for place, at in enumerate(stage.blocks):
+        for node, row, times in zip(at.block.nodes, at.rows, at.times, strict=True):
+            if isinstance(node.op, Attention):
+                attention[bisect_right(ends, place)] += float(stage.operators.seconds[row]) * times
+                last = place
+    head = sum(at.sum_s * at.block.repeat for at in stage.blocks[last + 1 :])
+    gpu = [timeline.gpu_s - own for timeline, own in zip(timelines, attention, strict=True)]
+    return gpu, [timeline.cpu_s for timeline in timelines], head
+
+
+class Decodes:
+    """Attention of n decodes of a mean context: a table over both, and lines between its points."""
+
+    def __init__(self, counts: Sequence[int], contexts: Sequence[int], seconds: FloatArray) -> None:
+        self.counts, self.contexts = np.array(counts, dtype=np.float64), np.array(contexts, dtype=np.float64)
+        self.seconds = seconds  # (counts, contexts)
+        self._rows: dict[int, FloatArray] = {}
+
+    def at(self, n: int, context: FloatArray) -> FloatArray:
+        """Seconds at contexts of any shape."""
+        row = self._rows.get(n)
+        if row is None:
+            i = min(max(int(np.searchsorted(self.counts, n)), 1), len(self.counts) - 1)
+            low, high = self.counts[i - 1], self.counts[i]
+            share = (n - low) / (high - low)
+            row = self._rows[n] = self.seconds[i - 1] * (1 - share) + self.seconds[i] * share
+        found: FloatArray = np.interp(context, self.contexts, row)
+        over = context > self.contexts[-1]
+        return np.where(over, row[-1] * context / self.contexts[-1], found) if over.any() else found
+
+
+class Chunks:
+    """Attention of one call over chunks alike: logarithms of seconds over (chunks, queries, keys a query)."""
+
+    def __init__(self, queries: Sequence[int], seconds: dict[tuple[int, int, float], float]) -> None:
+        self.queries = list(queries)
+        self._logs = {key: math.log(value) for key, value in seconds.items()}
+        self._most = {q: max(c for c, each, _ in seconds if each == q) for q in self.queries}
+        self._ratios = list(RATIOS)
+
+    def at(self, chunks: float, queries: int, before: int) -> float:
+        """Seconds of one call over so many chunks of ``queries`` tokens after ``before`` in the cache."""
+        queries = max(queries, self.queries[0])  # what is smaller has a tile of as many rows
+        ratio = (queries + before) / queries
+        i, part = _place(self.queries, float(queries))
+        j, other = _place(self._ratios, ratio)
+        found = 0.0
+        for q, share in ((self.queries[i], 1 - part), (self.queries[min(i + 1, len(self.queries) - 1)], part)):
+            if share:
+                for r, across in ((self._ratios[j], 1 - other), (self._ratios[j + 1], other)):
+                    if across:
+                        found += share * across * self._log(chunks, q, r)
+        return math.exp(found)
+
+    def _log(self, chunks: float, queries: int, ratio: float) -> float:
+        most = self._most[queries]
+        if chunks >= most:
+            return self._logs[most, queries, ratio] + math.log(chunks / most)
+        i = bisect_right(CHUNKS, chunks) - 1
+        low, high = CHUNKS[i], CHUNKS[i + 1]
+        a, b = math.exp(self._logs[low, queries, ratio]), math.exp(self._logs[high, queries, ratio])
+        return math.log(a + (b - a) * (chunks - low) / (high - low))
+
+
+def _place(points: Sequence[float], value: float) -> tuple[int, float]:
+    """The point at or below a value, and how far the value is on the way to the next, in logarithms."""
+    i = min(max(bisect_right(points, value) - 1, 0), len(points) - 2) if len(points) > 1 else 0
+    if len(points) == 1:
+        return 0, 0.0
+    low, high = points[i], points[i + 1]
+    return i, min(max(math.log(value / low) / math.log(high / low), 0.0), 1.0)
+
+
+def doublings(first: int, last: int) -> list[int]:
+    """From ``first`` to ``last``, so many points a doubling, both ends included."""
+    last = max(last, first)
+    count = max(1, math.ceil(math.log2(last / first) * A_DOUBLING))
+    return sorted({round(first * (last / first) ** (i / count)) for i in range(count + 1)})

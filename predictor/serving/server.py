@@ -1,0 +1,257 @@
+"""An engine that takes steps: its schedulers make a batch, the step takes its time, tokens come out.
+
+Steps of decodes alone are taken many at once, up to the next event: a request is done, one that waits is looked at
+again, pages run out, or the clock of the traffic is reached. An engine that schedules ahead makes the batch of a step
+while the one before it runs, so that it knows of the requests that had come when that one began. Ranks of attention
+data parallelism have requests and pages of their own and take every step together, as wide as the widest of them.
+
+A pipeline has as many lanes as stages, each with a part of the requests and of the pages, whose batches follow each
+other through the stages: a round of all takes the slowest stage once for each, or the way of one through all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from predictor.engines import scheduling
+from predictor.engines.scheduling import Batch, Batching
+from predictor.ops.roofline import FloatArray
+from predictor.serving.costs import StepCosts
+
+#: Steps that are taken at once at most: chosen by hand, not from data, a guard for memory.
+_AT_ONCE = 4096
+#: What a request that waits counts for a router, over one that runs. Source: vLLM 0.14 v1/engine/core_client.py
+#: (unverified), which sends a request to the rank with the least of it.
+_WAITING_COUNTS = 4
+
+
+@dataclass(slots=True)
+class Moment:
+    """A server's ``steps`` steps alike, from ``start_s`` to ``end_s``: what ran on all ranks, waited, and was held."""
+
+    start_s: float
+    end_s: float
+    steps: int
+    decoding: int
+    chunk_tokens: int
+    waiting: int
+    pages: int
+
+
+@dataclass(slots=True)
+class Times:
+    """When what happened to a request, in seconds, nan where it did not; how often it lost its pages, and tokens of its
+    prompt that the cache had."""
+
+    arrival_s: float
+    scheduled_s: float = math.nan
+    first_s: float = math.nan
+    last_s: float = math.nan
+    preempted: int = 0
+    found: int = 0
+
+
+@dataclass(slots=True)
+class Rank:
+    """A scheduler with its pages, and requests that it has not seen yet."""
+
+    batching: Batching
+    inbox: deque[tuple[float, scheduling.Sequence]] = field(default_factory=deque)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        return len(self.inbox) + len(self.batching.waiting)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to do."""
+        return not (self.waiting or self.batching.running)
+
+    @property
+    def load(self) -> int:
+        """What a router goes by."""
+        return _WAITING_COUNTS * self.waiting + self.batching.running
+
+
+@dataclass(slots=True)
+class Server:
+    """One engine: its ``ranks``, so many ``lanes`` of a pipeline after each other, ``costs`` of its steps.
+
+    ``ahead``: it schedules a step ahead; ``tokens_a_step``: what a decode step gives a sequence on average. ``done`` is
+    told of every request that ends.
+    """
+
+    ranks: Sequence[Rank]
+    costs: StepCosts
+    ahead: bool
+    done: Callable[[int, float], None]
+    times: dict[int, Times]
+    tokens_a_step: float = 1.0
+    lanes: int = 1
+    now: float = 0.0
+    before: float = -math.inf
+    steps: int = 0
+    busy_s: float = 0.0
+    moments: list[Moment] = field(default_factory=list)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to do."""
+        return all(rank.idle for rank in self.ranks)
+
+    @property
+    def load(self) -> int:
+        """What a router goes by."""
+        return sum(rank.load for rank in self.ranks)
+
+    def offer(self, one: scheduling.Sequence, arrival_s: float) -> None:
+        """A request has come."""
+        if self.idle and arrival_s > self.now:
+            self.now, self.before = arrival_s, -math.inf
+        min(self.ranks, key=lambda rank: rank.load).inbox.append((arrival_s, one))
+
+    def step(self, until_s: float) -> None:
+        """Take one step, or several of decodes alone that all begin before ``until_s``."""
+        resting = not any(rank.batching.waiting or rank.batching.running for rank in self.ranks)
+        seen = self.now if resting or not self.ahead else self.before
+        batches = [self._batch(rank, seen) for rank in self.ranks]
+        if not any(batch.chunks or batch.decodes for batch in batches):
+            self._wait()
+        elif any(batch.chunks for batch in batches):
+            self._mixed(batches)
+        else:
+            self._decodes(until_s)
+
+    def _batch(self, rank: Rank, seen_s: float) -> Batch:
+        batching, inbox = rank.batching, rank.inbox
+        while inbox and inbox[0][0] <= seen_s:
+            batching.waiting.append(inbox.popleft()[1])
+        batch = batching.batch()
+        for one in batch.preempted:
+            self.times[one.index].preempted += 1
+        for one, tokens in batch.chunks:
+            entry = self.times[one.index]
+            if math.isnan(entry.scheduled_s):
+                entry.scheduled_s = self.now
+                entry.found = one.computed - tokens
+        return batch
+
+    def _wait(self) -> None:
+        """Nothing can run before the next request is seen."""
+        coming = [rank.inbox[0][0] for rank in self.ranks if rank.inbox]
+        if not coming:
+            raise RuntimeError("the scheduler runs nothing though requests wait")
+        self.now = self.before = max(self.now, min(coming))
+
+    def _mixed(self, batches: Sequence[Batch]) -> None:
+        """A step in which a rank reads prompts."""
+        work = []
+        for rank, batch in zip(self.ranks, batches, strict=True):
+            n = len(rank.batching.decoding) if batch.decodes else 0
+            chunks = [(tokens, one.computed - tokens) for one, tokens in batch.chunks]
+            work.append((chunks, n, rank.batching.context if n else 0, sum(not one.left for one, _ in batch.chunks)))
+        read = [sum(tokens for tokens, _ in chunks) for chunks, *_ in work]
+        width = self.costs.width
+        widest = max(tokens + n * width for tokens, (_, n, *_) in zip(read, work, strict=True))
+        steps = [self.costs.mixed(*each, widest) if each[0] or each[1] else (0.0, 0.0) for each in work]
+        seconds = self._round([np.array([through]) for through, _ in steps], [np.array([held]) for _, held in steps])
+        self._passed(float(seconds[0]), 1, sum(n for _, n, *_ in work), sum(read))
+        self._tick(1, [bool(n) for _, n, *_ in work])
+        for rank, batch in zip(self.ranks, batches, strict=True):
+            for one, _ in batch.chunks:
+                if one.left:
+                    continue
+                entry = self.times[one.index]
+                if math.isnan(entry.first_s):
+                    entry.first_s = self.now
+                if not rank.batching.finish_prompt(one):
+                    self._finished(one)
+
+    def _decodes(self, until_s: float) -> None:
+        """Steps of decodes alone, of all ranks that have some."""
+        running = [rank.batching for rank in self.ranks if rank.batching.decoding]
+        most = 1 if any(rank.inbox for rank in self.ranks) else min(self._lasting(each) for each in running)
+        ticks = self._ticks(np.arange(float(most)))
+        widest = max(len(each.decoding) for each in running)
+        if len(self.ranks) == 1:
+            seconds, _ = self.costs.decode(widest, running[0].context + len(running[0].decoding) * ticks)
+        else:
+            seconds = self._round(*self._steps_of_ranks(widest, ticks))
+        begins = self.now + np.cumsum(seconds) - seconds
+        count = max(1, int(np.searchsorted(begins, until_s)))
+        decoding = sum(len(each.decoding) for each in running)
+        self._passed(float(seconds[:count].sum()), count, decoding, 0, float(begins[count - 1]))
+        self._tick(count, [True] * len(self.ranks))
+
+    def _steps_of_ranks(self, widest: int, ticks: FloatArray) -> tuple[list[FloatArray], list[FloatArray]]:
+        """Of every rank, idle ones too, what its steps of decodes take, and hold up the slowest stage."""
+        none = np.zeros(len(ticks)), np.zeros(len(ticks))
+        found = []
+        for each in (rank.batching for rank in self.ranks):
+            n = len(each.decoding)
+            found.append(self.costs.decode(widest, each.context + n * ticks) if n else none)
+        return [through for through, _ in found], [held for _, held in found]
+
+    def _round(self, through: Sequence[FloatArray], held: Sequence[FloatArray]) -> FloatArray:
+        """Seconds in which every rank takes a step: the lanes of a pipeline one behind the other, others together."""
+        found: FloatArray = np.maximum.reduce(through)
+        if self.lanes > 1:
+            for first in range(0, len(held), self.lanes):
+                found = np.maximum(found, np.add.reduce(held[first : first + self.lanes]))
+        return found
+
+    def _lasting(self, batching: Batching) -> int:
+        """Decode steps up to the next event of a rank."""
+        soonest = batching.soonest()
+        assert soonest is not None  # it decodes
+        most = min(self._steps_to(soonest.ends - batching.clock), batching.patience(), _AT_ONCE)
+        if most > 1 and not batching.sets_aside:  # ticks that the free pages last
+            growth = batching.pages.growth(batching.clock, int(self._ticks(most)))
+            lasting = int(np.searchsorted(growth, batching.pages.free, side="right"))
+            if lasting < len(growth):
+                most = max(1, min(most, int(lasting / self.tokens_a_step) - batching.width + 1))
+        return most
+
+    def _steps_to(self, ticks: int) -> int:
+        """Steps in which the clock goes on by ``ticks``."""
+        base = math.floor(self.tokens_a_step * self.steps + 1e-9)
+        return max(1, math.ceil((ticks + base) / self.tokens_a_step - self.steps - 1e-9))
+
+    def _ticks(self, steps: int | FloatArray) -> FloatArray:
+        """What the clock goes on in so many steps."""
+        each = self.tokens_a_step
+        found: FloatArray = np.floor(each * (self.steps + steps) + 1e-9) - math.floor(each * self.steps + 1e-9)
+        return found
+
+    def _passed(self, seconds: float, steps: int, decoding: int, tokens: int, last_s: float | None = None) -> None:
+        """Time of steps; the last of them began at ``last_s``."""
+        held = sum(rank.batching.pages.total - rank.batching.pages.free for rank in self.ranks)
+        waiting = sum(rank.waiting for rank in self.ranks)
+        self.moments.append(Moment(self.now, self.now + seconds, steps, decoding, tokens, waiting, held))
+        self.before = self.now if last_s is None else last_s
+        self.now += seconds
+        self.busy_s += seconds
+
+    def _tick(self, steps: int, decoded: Sequence[bool]) -> None:
+        """The tokens of ``steps`` steps on the ranks that ``decoded``; who has made all of them leaves."""
+        ticks = int(self._ticks(steps))
+        self.steps += steps
+        for rank, did in zip(self.ranks, decoded, strict=True):
+            batching = rank.batching
+            if not did or not batching.decoding:
+                continue
+            batching.tick(ticks)
+            batching.steps += steps
+            while (one := batching.soonest()) is not None and one.ends <= batching.clock:
+                batching.leave(one)
+                self._finished(one)
+
+    def _finished(self, one: scheduling.Sequence) -> None:
+        self.times[one.index].last_s = self.now
+        self.done(one.index, self.now)

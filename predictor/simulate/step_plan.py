@@ -1,0 +1,227 @@
+"""What a step of training does on many GPUs: micro-batches through chunks of the model, gradients reduced, weights
+updated and gathered. One of each distinct kind is built, whatever the number of GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache, partial
+
+from predictor.engines import CALLS, CAPTURED, Engine
+from predictor.engines.base import ITERATION, LAYER
+from predictor.errors import RequestError
+from predictor.formats.parts import Formats
+from predictor.graph import OPTIMIZER, Graph
+from predictor.graph.saved import saved_tensors
+from predictor.hardware.gpu import GPUSpec
+from predictor.hardware.system import SystemSpec
+from predictor.models.built import ModelConfig, Step, parameters
+from predictor.models.built.traced import sized
+from predictor.ops.embedding import CrossEntropy
+from predictor.passes.context_parallel import check_context
+from predictor.passes.freeze import is_trained
+from predictor.passes.mesh import Mesh
+from predictor.passes.offload import check_offload, moved_bytes, offload
+from predictor.passes.optimizer import update_graph
+from predictor.passes.pipeline import Chunk, chunks_of, cut, messages_of, tables_of
+from predictor.passes.unpack import spared_bytes
+from predictor.request.numbers import Precision
+from predictor.request.words import recomputed
+from predictor.request.workload import Workload
+from predictor.simulate.exchange import Exchange
+from predictor.simulate.lower import lower, own_update
+from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS, Parallel, Plan, Rank, Stage, Units
+from predictor.simulate.timeline import gaps_of
+
+
+class Lowered:
+    """The graph of a rank of one layer plan, and its cuts, kept from plan to plan."""
+
+    def __init__(self, graph: Graph, full: Graph | None) -> None:
+        self.graph = graph
+        self.full = full
+        self._cuts: dict[Chunk, Graph] = {}
+        self._saved: dict[Chunk, float] = {}
+
+    def cut(self, chunk: Chunk) -> Graph:
+        """The blocks of a chunk; chunks that are alike are one object."""
+        key = self._alike(chunk)
+        if key not in self._cuts:
+            self._cuts[key] = cut(self.graph, key, self.full if key.again >= 0 else None)
+        return self._cuts[key]
+
+    def saved(self, chunk: Chunk) -> float:
+        """Bytes that one micro-batch leaves in a chunk for its backward pass."""
+        key = self._alike(chunk)
+        if key not in self._saved:
+            plain = key._replace(again=-1)
+            kept = saved_bytes(cut(self.graph, plain))
+            if self.full is not None and key.again > 0:
+                part = key.again / (key.end - key.first)
+                kept += part * (saved_bytes(cut(self.full, plain)) - kept)
+            self._saved[key] = kept
+        return self._saved[key]
+
+    def _alike(self, chunk: Chunk) -> Chunk:
+        """The first chunk that is like this one: as many layers, of one kind, in the middle of the model."""
+        several = chunk.stacks or sum(bool(block.layers) for block in self.graph.blocks) > 1
+        if several or chunk.opens or chunk.closes:
+            return chunk
+        return chunk._replace(first=1, end=1 + chunk.end - chunk.first)
+
+
+def saved_bytes(graph: Graph) -> float:
+    """Bytes of what autograd keeps on the GPU, with the gradient of the logits beside it, as when the backward pass
+    begins."""
+    kept = sum(entry.nbytes for entry in saved_tensors(graph)) - moved_bytes(graph)
+    ahead = (node.op for block in graph.blocks if block.backward_of is None for node in block.nodes)
+    return kept + sum(op.rows * op.vocab * op.itemsize for op in ahead if isinstance(op, CrossEntropy))
+
+
+@lru_cache(maxsize=512)
+def lowered(
+    config: ModelConfig, step: Step, mesh: Mesh | None, formats: Formats, engine: Engine, accumulate: bool, again: str,
+    some: bool, sequences: bool, cp_comm: str, in_pieces: bool, offloaded: int, host_bandwidth: float,
+) -> Lowered:  # fmt: skip
+    """The joint graph of one micro-batch on one rank; with ``some``, beside it the one that runs every layer again.
+    ``offloaded`` layers keep their activations behind a link of ``host_bandwidth`` bytes/s."""
+
+    def made(kind: str) -> Graph:
+        graph = lower(config, step, mesh, formats, engine, accumulate, kind, sequences, cp_comm, in_pieces)
+        return offload(graph, offloaded, config.layers, host_bandwidth)
+
+    return Lowered(made("none"), made(again)) if some else Lowered(made(again), None)
+
+
+def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step: Step, gpu: GPUSpec) -> Plan:
+    """The stages of a step of training, and how they are one where there are many GPUs.
+
+    Gradients add up over the passes of a step; optimizer "none" never clears them, so every pass adds to the last one.
+    """
+    over, engine = work.parallelism, work.engine
+    training = engine.training
+    accumulate = (
+        work.micro_batches > 1 or work.optimizer == "none" or (training is not None and bool(training.main_gradients))
+    )
+    kind, some, of = recomputed(work.recompute)
+    if work.offload_layers:
+        check_offload(config, work.offload_layers, gpu)
+    if over.cp > 1:
+        check_context(config, step.seq_len, over.cp, over.tp, over.cp_comm, step.attention)
+        exchanges = over.cp if step.attention == "math" else 1
+        step = replace(step, seq_len=step.seq_len // over.cp, exchanges=exchanges)
+    inner = _layer_mesh(over.tp, over.cp, over.ep, work.system, over.folds)
+    whole = lowered(config, step, inner, numbers.formats, engine, accumulate, kind, bool(of), over.sp, over.cp_comm,
+                    over.tp_overlap, work.offload_layers, gpu.pcie_bandwidth or 0.0)  # fmt: skip
+    config = sized(config, whole.graph)
+    if of and of != config.layers:
+        raise RequestError(
+            f"--recompute {work.recompute}: {config.name} has {config.layers} layers; expected"
+            f" full:N-of-{config.layers}"
+        )
+    host, launch_s = CALLS if engine.host == CALLS else CAPTURED, work.launch_overhead_s
+    gaps = gaps_of(host == CAPTURED or work.cuda_graphs != "none", work.kernel_gap_s)
+
+    def stage(graph: Graph, phase: str, weight: float = 1.0) -> Stage:
+        ahead = sum(block.backward_of is None for block in graph.blocks) if phase == "train" else 0
+        captured = phase == "train" and work.cuda_graphs == ITERATION
+        found = Stage(graph, phase, weight, CAPTURED if captured else host, launch_s, gaps=gaps, forward=ahead)
+        return found._replace(layers_captured=phase == "train" and work.cuda_graphs == LAYER)
+
+    chunks = chunks_of(config, over.pp, over.vpp, over.stage_layers)
+    if of:
+        chunks = tuple(c._replace(again=-(-some * (c.end - c.first) // of)) for c in chunks)
+    passes = float(work.micro_batches)
+    graphs = [whole.cut(chunk) for chunk in chunks]
+    distinct = {id(graph): graph for graph in graphs}
+    places = {key: place for place, key in enumerate(distinct)}
+    stages = [stage(graph, "train", passes) for graph in distinct.values()]
+    saved = {places[id(graph)]: partial(whole.saved, chunk) for graph, chunk in zip(graphs, chunks, strict=True)}
+    if over.num_gpus == 1:
+        own = own_update(config, step, accumulate) if work.optimizer != "none" else None
+        trained = _trained(graphs[0]) if work.lora else parameters(config)
+        update = own or update_graph(trained, work.optimizer, numbers.mixed, training)
+        return Plan((*stages, stage(update, OPTIMIZER)))
+    exchange = Exchange(work, numbers, engine)
+    ends = tuple(chunk.end for chunk in chunks)
+    tables = {part % over.pp for part in tables_of(config, ends)}
+    units: dict[int, Units] = {}
+    if exchange.sharded:
+        for key, graph in distinct.items():
+            blocks, gather, reduce = exchange.of_blocks(graph)
+            units[places[key]] = Units(len(stages), len(stages) + 1, blocks)
+            stages += [stage(gather, WEIGHTS, passes), stage(reduce, GRADIENTS, passes)]
+    kinds: dict[tuple[int, ...], int] = {}
+    found: list[Rank] = []
+    ranks: list[int] = []
+    for s in range(over.pp):
+        mine = tuple(places[id(graphs[c * over.pp + s])] for c in range(over.vpp))
+        if mine not in kinds:
+            kinds[mine] = len(found)
+            ahead = [_ahead(stages[place].graph) for place in mine]
+            count = sum(graph.parameters() for graph in ahead)
+            trained = sum(_trained(graph) for graph in ahead) if work.lora else count
+            weights = [weight for graph in ahead for weight in graph.weights()]
+            experts = exchange.experts_of(weights)
+            learn = exchange.experts_of(w for w in weights if not work.lora or is_trained(w[0]))
+            copied = sum(_copied(graph, config, over.tp, work.lora > 0) for graph in ahead)
+            rank = {"reduce": -1, "gather": -1, "update": -1}
+            parts = (
+                (
+                    "reduce",
+                    exchange.reduced(trained, copied, config, len(tables) if s in tables else 1, learn),
+                    GRADIENTS,
+                ),
+                ("gather", exchange.gathered(trained, learn), WEIGHTS),
+                (
+                    "update",
+                    update_graph(exchange.kept(trained, learn), work.optimizer, numbers.mixed, training),
+                    OPTIMIZER,
+                ),
+            )
+            for name, graph, phase in parts:
+                if graph.blocks:
+                    rank[name] = len(stages)
+                    stages.append(stage(graph, phase))
+            spared = sum(spared_bytes(graph, exchange.itemsize) for graph in ahead) if work.lora else 0.0
+            places_of = rank["reduce"], rank["gather"], rank["update"]
+            found.append(Rank(mine, *places_of, count, trained, spared, experts, learn))
+        ranks.append(kinds[mine])
+    message = -1
+    if over.pp > 1:
+        message = len(stages)
+        stages.append(stage(exchange.message(config, step), PIPELINE, passes))
+    return Plan(tuple(stages), Parallel(tuple(found), tuple(ranks), message, units, saved, messages_of(config, ends)))
+
+
+def _ahead(graph: Graph) -> Graph:
+    """The forward pass of a joint graph, which reads every weight once: what runs again may read one that is merged
+    of several as another tensor."""
+    return Graph(tuple(block for block in graph.blocks if block.backward_of is None))
+
+
+def _trained(graph: Graph) -> int:
+    """Elements of the weights of adapters, which alone are trained where there are any."""
+    return sum(weight.elements * count for weight, count in graph.weights() if is_trained(weight))
+
+
+def _copied(graph: Graph, config: ModelConfig, tp: int, adapters: bool) -> int:
+    """Elements of a rank's trained weights of keys and values that other ranks have copies of: each has one head of
+    fewer heads than ranks."""
+    if config.is_mla or config.kv_heads >= tp:
+        return 0
+    found = 0
+    for weight, count in graph.weights():
+        for axis, size in zip(weight.axes, weight.shape, strict=True):
+            names = axis.split(" | ")
+            if "kv_heads" not in names or (adapters and not is_trained(weight)):
+                continue
+            width = size if len(names) == 1 else names.count("kv_heads") * config.head_dim
+            found += weight.elements // size * width * count
+    return found
+
+
+@lru_cache(maxsize=256)
+def _layer_mesh(tp: int, cp: int, ep: int, system: SystemSpec | None, folds: bool) -> Mesh | None:
+    """The GPUs that share a layer, an axis a parallelism; ``ep`` of its ranks and of replicas share the experts. None
+    for one GPU."""
+    return None if system is None or tp * cp * ep == 1 else Mesh((("tp", tp), ("cp", cp)), system, ep, folds=folds)

@@ -1,0 +1,35 @@
+"""Layouts of traced convolutions: channels stay last, as cuDNN leaves them."""
+
+from __future__ import annotations
+
+import pytest
+
+import predictor
+from predictor.models.built.step import Step
+from predictor.ops import Convolution
+
+torch = pytest.importorskip("torch", reason="the extra torch is not installed")
+
+
+def convolutions(last: bool, mode: str = "forward") -> list[Convolution]:
+    class Two(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(
+                torch.nn.Conv2d(3, 16, 3, 2, 1), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), torch.nn.Conv2d(16, 8, 1)
+            )
+
+        def forward(self, x: object) -> object:
+            return self.layers(x.to(memory_format=torch.channels_last) if last else x)  # type: ignore[attr-defined]
+
+    source = predictor.trace(Two, "x:fp32[2,3,16,16]").traces
+    graph = source.record(Step(mode, 2, 1, act_dtype="fp32", training=mode == "train"), None).graph
+    return [node.op for block in graph.blocks for node in block.nodes if isinstance(node.op, Convolution)]
+
+
+def test_channels_stay_where_they_are() -> None:
+    for last in (True, False):
+        assert [op.channels_last for op in convolutions(last)] == [last, last]
+        step = convolutions(last, "train")
+        assert len(step) == 5, "no gradient of the image"
+        assert all(op.channels_last == last for op in step)
