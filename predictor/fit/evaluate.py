@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -258,4 +259,13 @@ def predict_suite(
 
 def as_json(result: Mapping[str, Any]) -> str:
     """The JSON text of an evaluation; NaN becomes null."""
-    return json.dumps(result, indent=2, default=float)
+    return json.dumps(_without_nan(result), indent=2, default=float, allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    """The same with None for every NaN and infinity, which are no JSON: a cell that says nothing is NaN."""
+    if isinstance(value, Mapping):
+        return {key: _without_nan(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float | np.floating) and not math.isfinite(value) else value

@@ -177,6 +177,17 @@ def test_rows_that_no_kernel_can_have_taken_are_kept_apart_and_named(world: Path
     assert (status, json.loads(out)["kept_apart"]) == (0, {})
 
 
+def test_evaluate_says_an_empty_cell_as_null(world: Path) -> None:
+    """NaN is no JSON."""
+    pytest.importorskip("pandas", reason="extra 'train'")
+    header = "case,config,mode,dtype,global_batch,seq_len,gpu,measured_ms"
+    suite = f"{header}\n,gpt2,forward,fp32,1,64,v100,9\n7,gpt2,forward,fp32,2,64,v100,9\n"
+    words = "evaluate workloads s.csv --artifacts roofline --json"
+    status, out, _ = run(words, {"s.csv": suite, "configs/gpt2.json": GPT2})
+    assert status == 0 and "NaN" not in out
+    assert '"case": null' in out and '"case": 7' in out
+
+
 def test_evaluate_without_a_forecast_shows_its_notes_and_fails(world: Path) -> None:
     pytest.importorskip("pandas", reason="extra 'train'")
     from tests.integration import malformed_data as made
