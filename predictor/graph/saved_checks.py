@@ -53,7 +53,7 @@ def at(values: Sequence[_T], place: Any) -> _T:
 
 
 def checked_op(op: Op) -> Op:
-    """``op``, whose fields are of their types, sizes at least 1, and none below 0 unless its default is."""
+    """``op``, whose fields are of their types, sizes at least 1, none below 0 but its default, and names known."""
     for field in fields(op):
         value, name = getattr(op, field.name), f"{field.name} of {type(op).__name__}"
         if field.default is not MISSING and value == field.default and type(value) is type(field.default):
@@ -67,6 +67,10 @@ def checked_op(op: Op) -> Op:
                 raise ValueError(f"{name} is {value!r:.40}; expected true or false")
         elif text(value, name) and field.name == "dtype" and value not in (*DTYPES, *NO_NUMBERS):
             raise ValueError(f"{name} is {value!r:.40}; expected one of {', '.join(DTYPES)}")
+    try:
+        op.flops(), op.bytes_moved()
+    except KeyError as error:  # a function, a kind of optimizer, by name
+        raise ValueError(f"{type(op).__name__} has no {error}") from None
     return op
 
 

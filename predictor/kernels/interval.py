@@ -167,8 +167,8 @@ class Intervals:
                 {distance: _pair(entry["widths"][distance]) for distance in DISTANCES},
                 {gpu: _pair(pair) for gpu, pair in entry["gpus"].items()},
                 {size: _pair(pair) for size, pair in entry["sizes"].items()},
-                tuple(entry["dtypes"]),
-                {name: tuple(measured) for name, measured in entry["variants"].items()},
+                _texts(entry["dtypes"]),
+                {name: _texts(measured) for name, measured in entry["variants"].items()},
             )
             for name, entry in data["classes"].items()
         }
@@ -313,6 +313,13 @@ class Intervals:
 def variant_of(op: Op) -> str:
     """The dtype or quantization scheme whose kernels run an operator (`predictor.formats.quantization.variant`)."""
     return variant(op.dtype, getattr(op, "quant", ""))
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    """A list of texts; ValueError for what is none."""
+    if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
+        raise ValueError(f"{values!r:.60}: expected a list of texts")
+    return tuple(values)
 
 
 def _pair(values: Sequence[float]) -> Pair:

@@ -150,7 +150,7 @@ def overflow(_: Path) -> None:
         (refuse("two\nlines"), "a refusal of several lines"), (refuse(" "), "a refusal without a word"),
         (refuse("Traceback (most recent call last)"), "a refusal that is a traceback"),
     ],
-    ids=lambda value: value[1],
+    ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", ""),
 )  # fmt: skip
 def test_it_notices(target: Callable[[Path], None], where: str, tmp_path: Path) -> None:
     folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"

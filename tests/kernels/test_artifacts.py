@@ -379,7 +379,8 @@ def test_widths_and_boards_of_another_kind_are_one_line(folder: Path, capsys: py
     weights, whole = read_weights(folder / MEMBER, manifest), json.loads(name.read_text())
     flat = dict.fromkeys(whole["classes"], 7)
     deep = {key: {**each, "gpus": 7} for key, each in whole["classes"].items()}
-    for content in ({**whole, "gpus": 7}, {**whole, "classes": flat}, {**whole, "classes": deep}):
+    texts = {key: {**each, "dtypes": [7]} for key, each in whole["classes"].items()}
+    for content in ({**whole, "gpus": 7}, *({**whole, "classes": each} for each in (flat, deep, texts))):
         write_estimator(folder / MEMBER, manifest, weights, content)
         judged("intervals.json is incomplete")
     for share in (0.0, -1.0, float("inf")):

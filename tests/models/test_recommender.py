@@ -127,6 +127,8 @@ def test_mlperf_steps_take_less_on_more_gpus() -> None:
         ("{mlp: [3, 4], phase: sideways}", "expected forward or backward"),
         ("{op: elementwise, fn: fused, elements: 1, chain_flops: x}", "chain_flops of Elementwise is 'x'"),
         ("{op: elementwise, fn: {a: 1}, elements: 1}", "fn of Elementwise is {'a': 1}"),
+        ("{op: elementwise, fn: gathre, elements: 1}", "Elementwise has no 'gathre'"),
+        ("{op: optimizer, parameters: 1, kind: adma}", "OptimizerStep has no 'adma'"),
         ("{op: gemm, m: 1, n: 1, k: 1, bias: perhaps}", "bias of Gemm is 'perhaps'; expected true or false"),
         ("{op: gemm, m: 1, n: 1, k: 1, dtype: bf17}", "dtype of Gemm is 'bf17'"),
         ("{mlp: [3, 4], row: 8}", "mlp has no field 'row'; expected some of mlp, rows, relu, phase; nearest: rows"),
