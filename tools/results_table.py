@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ if str(ROOT) not in sys.path:  # a checkout that was not installed
 from predictor.files.yaml_reader import read_yaml_file  # noqa: E402
 from predictor.fit.scores import coverage, summarise  # noqa: E402
 
-#: What rows are told apart by, where they have it.
+#: What rows are told apart by, where they have it and the YAML file names no other columns as its ``keys``.
 KEYS = ("gpu", "mode", "execution", "dtype")
 #: Names of what is compared -> what follows measured_ and predicted_ in the columns.
 FIGURES = {
@@ -71,8 +71,8 @@ def _reasons(rows: Any) -> str:
     return "; ".join(f"{n} x {' '.join(str(text).split('/')[-1].split())}" for text, n in counted.items())
 
 
-def sums(name: str, rows: Any, said: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The lines of a suite: all of it, what was known before and what is new, and every group."""
+def sums(name: str, rows: Any, said: Mapping[str, Any], by: Sequence[str] = KEYS) -> list[dict[str, Any]]:
+    """The lines of a suite: all of it, what was known before and what is new, and every group of the columns ``by``."""
     left = pd.Series(False, rows.index)
     for column in ("left_out", "suspect"):
         if column in rows:
@@ -81,7 +81,7 @@ def sums(name: str, rows: Any, said: Mapping[str, Any]) -> list[dict[str, Any]]:
     kinds = "kind" in rows and "gpu" not in rows  # rows of `accuracy_rows`
     if kinds:
         rows["gpu"], rows["execution"] = (rows["kind"].str.split().str[place] for place in (0, 1))
-    keys = [key for key in KEYS if key in rows]
+    keys = [key for key in by if key in rows]
     for key in keys:
         rows[key] = rows[key].astype(object).fillna("").astype(str)
     parts = {"all": rows}
@@ -94,7 +94,7 @@ def sums(name: str, rows: Any, said: Mapping[str, Any]) -> list[dict[str, Any]]:
         if part != "all" or len(parts) == 1:
             groups += [(dict(zip(keys, values, strict=True)), group) for values, group in some.groupby(keys)]
         for values, group in groups:
-            first = {"suite": name, "part": part, **{key: values.get(key, "all") for key in KEYS}}
+            first = {"suite": name, "part": part, **{key: values.get(key, "all") for key in by}}
             first["left_out"] = left_out if part == "all" and not values else ""
             lines += [first | {"figure": figure} | errors for figure, errors in figures(group)]
     return lines
@@ -112,7 +112,8 @@ def main() -> None:
     for said in spec["suites"]:
         rows = pd.read_csv(asked.rows / said["rows"], low_memory=False)
         more = {"commit": said.get("commit", spec["commit"]), "date": str(spec["date"]), "command": said["command"]}
-        lines += [line | {"remark": said.get("remark", "")} | more for line in sums(said["suite"], rows, said)]
+        summed = sums(said["suite"], rows, said, spec.get("keys", KEYS))
+        lines += [line | {"remark": said.get("remark", "")} | more for line in summed]
     frame = pd.DataFrame(lines)
     for column in frame.columns:
         if column.endswith("_pct"):

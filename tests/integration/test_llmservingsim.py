@@ -14,7 +14,7 @@ pytest.importorskip("pyarrow")
 from predictor.data import dataset  # noqa: E402
 from predictor.data.importers import import_source  # noqa: E402
 from predictor.data.sources import read_sources  # noqa: E402
-from predictor.errors import SpecError  # noqa: E402
+from predictor.errors import TilecastError  # noqa: E402
 from predictor.ops.attention import Attention  # noqa: E402
 from predictor.ops.elementwise import Elementwise, Rotary  # noqa: E402
 from predictor.ops.gemm import Gemm  # noqa: E402
@@ -72,9 +72,22 @@ def test_sizes_of_transformers_are_thinned_and_counted(tmp_path: Path) -> None:
     assert result.imported + result.skipped_rows == 100
 
 
-def test_another_model_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_is_a_board_of_the_catalogue_and_others_are_counted(tmp_path: Path) -> None:
+    """A newer copy of the source has boards and models more; they do not stand in the way of the rest."""
+    parts = "v1/meta-llama/Llama-3.1-8B/bf16/tp1/dense.parquet"
+    rows: dict[str, list[Any]] = {"layer": ["o_proj"] * 2, "tokens": [7, 8], "time_us": [1e3] * 2}
+    for name in ("rtx-4090", "rtx-pro-6000-server", "rtx-9999"):
+        write(tmp_path, f"kernels/{name}/{parts}", **rows)
+    write(tmp_path, f"kernels/h100/{parts.replace('Llama-3.1-8B', 'Llama-9')}", **rows)
+    result = import_source("llmservingsim", tmp_path)
+    assert result.frame["gpu"].astype(str).tolist() == ["rtx-4090"] * 2 + ["rtx-pro-6000-server"] * 2
+    unknown = {why.split(":")[0].split(";")[0]: count for why, count in result.skipped_by_reason().items()}
+    assert unknown == {"meta-llama/Llama-9": 2, "unknown GPU 'rtx-9999'": 2}
+
+
+def test_another_model_alone_is_one_line(tmp_path: Path) -> None:
     write(tmp_path, "kernels/h100/v0/some/body/tp1/layers.parquet", layer_name=["q_proj"])
-    with pytest.raises(SpecError, match="expected a GPU of h100"):
+    with pytest.raises(TilecastError, match="some/body: no sizes known of it; expected meta-llama"):
         import_source("llmservingsim", tmp_path)
 
 

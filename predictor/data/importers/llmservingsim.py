@@ -1,4 +1,4 @@
-"""LLMServingSim's layer profiles (casys-kaist/LLMServingSim, MIT): vLLM on RTX PRO 6000, Hugging Face code elsewhere.
+"""LLMServingSim's layer profiles (casys-kaist/LLMServingSim, MIT): vLLM on two boards, Hugging Face code on others.
 
 Layout kernels/GPU/v1/MODEL/bf16/tpN/{dense,per_sequence,attention,moe,skew}.parquet (vLLM 0.19, microseconds) and
 kernels/GPU/v0/MODEL/tpN/layers.parquet (Hugging Face, nanoseconds). One decoder layer at a time, tensor parallelism by
@@ -27,14 +27,14 @@ from predictor.data.importers.base import (
     flag_below_bound,
 )
 from predictor.data.parquet import read_frame
-from predictor.errors import SpecError
+from predictor.errors import SpecError, UnknownNameError
+from predictor.hardware.gpu import load_gpu
 
 EXPECTED = "kernels/GPU/v1/MODEL/bf16/tpN/*.parquet or kernels/GPU/v0/MODEL/tpN/layers.parquet"
 
-#: Folder -> catalogue id. "h100" reaches 813 TFLOP/s and 3.08 TB/s, which only the SXM board does.
-GPUS = {
-    "h100": "h100-sxm", "rtx-3090": "rtx-3090", "rtx-a6000": "rtx-a6000", "rtx-pro-6000-server": "rtx-pro-6000-server",
-}  # fmt: skip
+#: Folder -> catalogue id, where the folder says too little. "h100" reaches 813 TFLOP/s and 3.08 TB/s, which only the
+#: SXM board does.
+GPUS = {"h100": "h100-sxm"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,14 @@ def run(root: Path) -> ImportResult:
 def _import_file(into: Collector, path: Path) -> None:
     parts = path.relative_to(into.root).parts
     gpu, name, tp, table = parts[1], "/".join(parts[3:5]), int(parts[-2].removeprefix("tp")), path.stem
-    if gpu not in GPUS or name not in MODELS:
-        raise SpecError(f"{path}: expected a GPU of {', '.join(GPUS)} and a model of {', '.join(MODELS)}")
     raw = read_frame(path)
-    about = {"gpu": GPUS[gpu], "protocol": "profiler", "dtype": "bf16", "source": "llmservingsim"}
+    try:
+        board = load_gpu(GPUS.get(gpu, gpu)).id
+    except UnknownNameError as error:
+        return into.skip_file(path, len(raw), str(error))
+    if name not in MODELS:
+        return into.skip_file(path, len(raw), f"{name}: no sizes known of it; expected {', '.join(MODELS)}")
+    about = {"gpu": board, "protocol": "profiler", "dtype": "bf16", "source": "llmservingsim"}
     if table == "layers":
         about |= {"framework": "pytorch", "kernel_source": "transformers", "cache_state": "unknown"}
         return _layers(into, path, raw, "layer_name", "input", "latency(ns)", 1e-6, _hf_shapes(MODELS[name], tp), about)
