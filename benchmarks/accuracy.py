@@ -91,7 +91,7 @@ def gpus(files: dict[str, Path], data: Path, work: Path) -> list[str]:
 def collectives(files: dict[str, Path], data: Path, work: Path) -> list[str]:
     """Collectives of systems that no row was seen of."""
     words = [str(files[name]) for name in ("aiconfigurator", "vidur", "vtrain")]
-    script = str(ROOT / "scripts" / "leave_one_out_collectives.py")
+    script = str(ROOT / "benchmarks" / "leave_one_out_collectives.py")
     done = subprocess.run([sys.executable, script, *words], check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     return [
         "## Collectives, a generation left out (`benchmarks/leave_one_out_collectives.py`)",

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-benchmark = importlib.import_module("benchmark")
+speed = importlib.import_module("speed")
 
 
 def run(*words: str) -> str:
@@ -33,9 +33,9 @@ def test_every_figure_stands_beside_the_yardstick_and_the_machine() -> None:
 
 def test_a_multiple_is_of_the_work_and_not_of_the_machine() -> None:
     """Three yardsticks are three yardsticks, however busy the machine is; a part is its share of the call."""
-    pair = benchmark.Pair()
+    pair = speed.Pair()
     for _ in range(40):
-        pair.time(lambda: [benchmark.yardstick() for _ in range(3)])
+        pair.time(lambda: [speed.yardstick() for _ in range(3)])
     assert pair.figures()["yardsticks"] == pytest.approx(3.0, rel=0.35)
     assert pair.figures(3)["yardsticks"] == pytest.approx(pair.figures()["yardsticks"] / 3)
     assert len(pair.yard_cpu_s) == len(pair.wall_s) == 40

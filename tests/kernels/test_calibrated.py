@@ -7,7 +7,6 @@ import json
 
 import numpy as np
 import pytest
-from tests.unit.test_tile_gemm import artifact, constants
 
 from predictor.errors import SpecError
 from predictor.hardware.gpu import load_gpu
@@ -19,6 +18,7 @@ from predictor.kernels.gemm_fp32.calibrate import RESIDUAL_LENGTHS
 from predictor.kernels.gemm_fp32.estimator import TileGemm
 from predictor.kernels.gemm_fp32.kernel_choice import adapt_choice
 from predictor.ops import Gemm
+from tests.kernels.test_tile_gemm import artifact, constants
 
 GPU = "l4"
 
