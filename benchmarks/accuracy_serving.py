@@ -60,7 +60,7 @@ CASES = (
     ("mi308x", AMD),
 )
 FAMILIES = {
-    "gemm": (fit_serving.fit_gemm, serving_gemm.ServingGemm),
+    "gemm": (fit_serving.fit_gemm, serving_gemm.TensorCoreGemm),
     "attention": (fit_serving.fit_attention, serving_attention.ServingAttention),
     "moe": (fit_serving.fit_moe, serving_moe.ServingMoE),
 }
@@ -206,12 +206,12 @@ def calibrated(rows: Any, fitted: Any, gpu: Any, sibling: str, draws: int, rando
         own = own.sample(min(9000, len(own)), random_state=1).reset_index(drop=True)
         for count in (16, 64, 256):
             found_by_draw = []
-            base = serving_gemm.ServingGemm.from_artifact(*fitted)
+            base = serving_gemm.TensorCoreGemm.from_artifact(*fitted)
             for seed in range(draws):
                 few = stratified(own, count, seed, random)
                 found = calibrate_gemm(own.iloc[few].reset_index(drop=True), gpu, *fitted)
                 rest = np.setdiff1d(np.arange(len(own)), few)[seed % 3 :: 3]
-                estimator = serving_gemm.ServingGemm.from_artifact(found.manifest, found.weights)
+                estimator = serving_gemm.TensorCoreGemm.from_artifact(found.manifest, found.weights)
                 part = own.iloc[rest].reset_index(drop=True)
                 old, ratio = (bounds_and_forecasts(e, part, "gemm", gpu)[1] for e in (base, estimator))
                 low, high = found.manifest["calibrated"][gpu.id]["width"]["linear|bf16"]

@@ -39,7 +39,7 @@ from predictor.kernels.stored import read_weights  # noqa: E402
 from predictor.ops.roofline import roofline  # noqa: E402
 
 FAMILIES = {
-    "gemm": (serving_gemm.ServingGemm, ("bf16", "fp8")),
+    "gemm": (serving_gemm.TensorCoreGemm, ("bf16", "fp8")),
     "attention": (serving_attention.ServingAttention, ("prefill bf16", "decode bf16")),
     "moe": (serving_moe.ServingMoE, ("bf16", "fp8")),
 }

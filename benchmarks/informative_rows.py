@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from predictor.data.sampling import CANDIDATES, INTEREST, most_telling
 from predictor.hardware.gpu import GPUSpec
-from predictor.kernels.fitting.adapt import DEVIATION, NOISE, Board, Frame, Weights, believed
+from predictor.kernels.fitting.adapt import DEVIATION, NOISE, AdaptedArtifact, Frame, Weights, believed
 from predictor.kernels.gemm_fp32.calibrate import RESIDUAL_LENGTHS, GemmTrial
 
 FloatArray = npt.NDArray[np.float64]
@@ -31,7 +31,7 @@ STEP = 0.3
 
 def covariance(rows: Frame, gpu: GPUSpec, manifest: dict[str, Any], weights: Weights) -> FloatArray:
     """What the set leaves open about the log latencies of ``rows``, shape (r, r). Latencies in them are not read."""
-    trial = GemmTrial(rows.assign(latency_ms=1.0, kernel_name=""), Board(gpu, manifest, weights))
+    trial = GemmTrial(rows.assign(latency_ms=1.0, kernel_name=""), AdaptedArtifact(gpu, manifest, weights))
     start, spread = trial.unknowns.start, trial.spread
     view = trial.view(start)
     slopes = np.empty((len(rows), len(start)))

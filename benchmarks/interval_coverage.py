@@ -27,7 +27,7 @@ from accuracy_tables import SERVING_GPUS, pct, tilecast  # noqa: E402
 
 from predictor.data import dataset  # noqa: E402
 from predictor.fit.evaluate import predict_rows  # noqa: E402
-from predictor.fit.fit_intervals import Target, draw, fit_intervals  # noqa: E402
+from predictor.fit.fit_intervals import IntervalTarget, draw, fit_intervals  # noqa: E402
 from predictor.fit.recipes import RECIPES  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.kernels.fitting import serving as fit_serving  # noqa: E402
@@ -124,7 +124,7 @@ def serving(file: Path, most: int) -> list[str]:
             continue
         rows = draw(frame[recipe.rows(frame)], 0, most)
         names = rows["gpu"].astype(str)
-        target = Target(recipe.families, FITS[recipe.folder])
+        target = IntervalTarget(recipe.families, FITS[recipe.folder])
         fitted: dict[tuple[str, ...], WithIntervals] = {}
         for out, gpu in LEFT_OUT:
             if out not in fitted:

@@ -116,7 +116,7 @@ def _by_kind(frame: Any, error: FloatArray, out: npt.NDArray[np.bool_]) -> list[
 
 def _from_eight(
     frame: Any,
-    rows: fit_collective.Rows,
+    rows: fit_collective.CollectiveRows,
     constants: Constants,
     here: npt.NDArray[np.bool_],
     headline: npt.NDArray[np.bool_],

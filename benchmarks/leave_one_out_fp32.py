@@ -40,7 +40,7 @@ from predictor.fit.evaluate import predict_rows  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.kernels.artifact import load_artifacts  # noqa: E402
 from predictor.kernels.gemm_fp32.calibrate import calibrate_sgemm  # noqa: E402
-from predictor.kernels.gemm_fp32.estimator import TileGemm  # noqa: E402
+from predictor.kernels.gemm_fp32.estimator import Fp32Gemm  # noqa: E402
 from predictor.kernels.stored import read_weights  # noqa: E402
 
 GPUS = ("p4", "p100-pcie-16gb", "t4", "v100-pcie-32gb", "a100-pcie-40gb")
@@ -51,10 +51,10 @@ Frame = Any
 class OnlyGemm:
     """A selector with one estimator, of fp32 GEMM."""
 
-    def __init__(self, estimator: TileGemm) -> None:
+    def __init__(self, estimator: Fp32Gemm) -> None:
         self.estimator = estimator
 
-    def select(self, family: str, dtype: str) -> TileGemm | None:
+    def select(self, family: str, dtype: str) -> Fp32Gemm | None:
         """The estimator, for what it answers."""
         return self.estimator if (family, dtype) == ("gemm", "fp32") else None
 
@@ -72,7 +72,7 @@ def cells(rows: Frame, count: int) -> list[npt.NDArray[np.int64]]:
     return result
 
 
-def errors(rows: Frame, estimator: TileGemm, test: npt.NDArray[np.bool_]) -> list[float]:
+def errors(rows: Frame, estimator: Fp32Gemm, test: npt.NDArray[np.bool_]) -> list[float]:
     """Mean absolute error in % of linear, bmm, both."""
     ape = predict_rows(rows, OnlyGemm(estimator))["ape_pct"].to_numpy(dtype=np.float64)  # type: ignore[arg-type]
     kinds = rows["kind"].astype(str).to_numpy()
@@ -85,7 +85,7 @@ def calibrated(rows: Frame, gpu: str, folder: Path, seeds: int, random: bool) ->
     manifest = base.member_manifest("fp32-gemm")  # type: ignore[union-attr]
     weights = read_weights(folder / "fp32-gemm", manifest)
     everything = np.ones(len(rows), dtype=bool)
-    none = errors(rows, TileGemm.from_artifact(manifest, weights), everything)
+    none = errors(rows, Fp32Gemm.from_artifact(manifest, weights), everything)
     lines = [f"| {gpu} | 0 | {pct(none[0])} | {pct(none[1])} | {pct(none[2])} | - |"]
     for count in ROWS:
         found = []
@@ -99,7 +99,7 @@ def calibrated(rows: Frame, gpu: str, folder: Path, seeds: int, random: bool) ->
             test = everything.copy()
             test[chosen] = False
             fit = calibrate_sgemm(rows.iloc[chosen].reset_index(drop=True), load_gpu(gpu), manifest, weights)
-            found.append(errors(rows, TileGemm.from_artifact(fit.manifest, fit.weights), test))
+            found.append(errors(rows, Fp32Gemm.from_artifact(fit.manifest, fit.weights), test))
         mean, worst = np.mean(found, axis=0), max(both for _, _, both in found)
         lines.append(f"| {gpu} | {count} | {pct(mean[0])} | {pct(mean[1])} | {pct(mean[2])} | {pct(worst)} |")
         print(lines[-1], file=sys.stderr, flush=True)

@@ -51,7 +51,7 @@ def judged(rows: Any, fitted: Any, gpu: Any, counts: list[int], draws: int) -> l
     """Lines of the table of one board and framework."""
     designs = {"suggest": suggested, "plan": stratified, "any": anything}
     scored = np.random.default_rng(0).choice(len(rows), min(1500, len(rows)), replace=False)
-    base = serving_gemm.ServingGemm.from_artifact(*fitted)
+    base = serving_gemm.TensorCoreGemm.from_artifact(*fitted)
     before = np.median(np.abs(bounds_and_forecasts(base, rows.iloc[scored].reset_index(drop=True), "gemm", gpu)[1] - 1))
     lines = []
     for count in counts:
@@ -61,7 +61,7 @@ def judged(rows: Any, fitted: Any, gpu: Any, counts: list[int], draws: int) -> l
                 few = design(rows, count, seed)
                 made = calibrate_gemm(rows.iloc[few].reset_index(drop=True), gpu, *fitted)
                 rest = rows.iloc[np.setdiff1d(scored, few)].reset_index(drop=True)
-                estimator = serving_gemm.ServingGemm.from_artifact(made.manifest, made.weights)
+                estimator = serving_gemm.TensorCoreGemm.from_artifact(made.manifest, made.weights)
                 ratio = bounds_and_forecasts(estimator, rest, "gemm", gpu)[1]
                 low, high = made.manifest["calibrated"][gpu.id]["width"]["linear|bf16"]
                 holds = np.mean((-np.log(ratio) >= low) & (-np.log(ratio) <= high))

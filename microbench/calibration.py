@@ -38,7 +38,7 @@ HOPPER = (9, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CaseGroup:
     """Cases that are chosen together: ``estimator`` shares its rows among its groups."""
 
     estimator: str
@@ -110,17 +110,21 @@ def _memory(launcher: str) -> Callable[[Case], bool]:
 #: Compute capability 10.0 is Blackwell's, which FlashAttention-3 has no kernels for. Source: flash-attn, hopper/.
 _FA3 = ("vllm.fa3", "flash_attn.fa3", "sgl_kernel.fa3")
 GROUPS = (
-    Group("gemm", "linear bf16", _linear("bf16"), True),
-    Group("gemm", "linear fp8", _linear("fp8"), True),
-    Group("attention", "prefill bf16", _prefill("flash"), True, before=HOPPER),
-    Group("attention", "prefill bf16, cuDNN", _prefill("cudnn"), True, since=HOPPER),
-    Group("attention", "prefill bf16, FlashAttention-3", _served("prefill", _FA3), True, since=HOPPER, before=(10, 0)),
-    Group("attention", "decode bf16", _served("decode", ("vllm.fa2",)), True, before=HOPPER),
-    Group("attention", "decode bf16, FlashAttention-3", _served("decode", _FA3), True, since=HOPPER, before=(10, 0)),
-    Group("moe", "experts bf16", _served("experts", ("vllm.experts",)), True),
-    Group("fp32-gemm", "linear fp32", _product("linear"), False),
-    Group("fp32-gemm", "bmm fp32", _product("bmm"), False),
-    *(Group("memory-bound", f"{name} fp32", _memory(name), False) for name in ("elementwise", "softmax", "norm")),
+    CaseGroup("gemm", "linear bf16", _linear("bf16"), True),
+    CaseGroup("gemm", "linear fp8", _linear("fp8"), True),
+    CaseGroup("attention", "prefill bf16", _prefill("flash"), True, before=HOPPER),
+    CaseGroup("attention", "prefill bf16, cuDNN", _prefill("cudnn"), True, since=HOPPER),
+    CaseGroup(
+        "attention", "prefill bf16, FlashAttention-3", _served("prefill", _FA3), True, since=HOPPER, before=(10, 0)
+    ),
+    CaseGroup("attention", "decode bf16", _served("decode", ("vllm.fa2",)), True, before=HOPPER),
+    CaseGroup(
+        "attention", "decode bf16, FlashAttention-3", _served("decode", _FA3), True, since=HOPPER, before=(10, 0)
+    ),
+    CaseGroup("moe", "experts bf16", _served("experts", ("vllm.experts",)), True),
+    CaseGroup("fp32-gemm", "linear fp32", _product("linear"), False),
+    CaseGroup("fp32-gemm", "bmm fp32", _product("bmm"), False),
+    *(CaseGroup("memory-bound", f"{name} fp32", _memory(name), False) for name in ("elementwise", "softmax", "norm")),
 )
 
 
@@ -158,7 +162,7 @@ EVIDENCE: Mapping[str, Evidence] = {
 }
 
 
-def choose(cases: Sequence[Case], target: Target, rows: int) -> dict[Group, list[Case]]:
+def choose(cases: Sequence[Case], target: Target, rows: int) -> dict[CaseGroup, list[Case]]:
     """The cases of each group to measure: ``rows`` for an estimator, in equal parts for its groups that have any.
 
     Raises RequestError where ``rows`` is not between 16 and 256, or the sweeps hold no such case.
@@ -172,7 +176,7 @@ def choose(cases: Sequence[Case], target: Target, rows: int) -> dict[Group, list
             f"the sweeps have no case on {target.id} that an estimator is calibrated with: expected linear layers or"
             " flash attention in bf16, linear layers in fp8, or gemm, elementwise, softmax, norm in fp32"
         )
-    chosen: dict[Group, list[Case]] = {}
+    chosen: dict[CaseGroup, list[Case]] = {}
     for estimator in dict.fromkeys(group.estimator for group in found):
         groups = [group for group in found if group.estimator == estimator]
         for place, group in enumerate(groups):
@@ -181,7 +185,7 @@ def choose(cases: Sequence[Case], target: Target, rows: int) -> dict[Group, list
     return chosen
 
 
-def bought(chosen: Mapping[Group, Sequence[Case]]) -> list[dict[str, str | int]]:
+def bought(chosen: Mapping[CaseGroup, Sequence[Case]]) -> list[dict[str, str | int]]:
     """What the rows of each group buy: ``estimator``, ``group``, ``rows``, ``brings``."""
     found: list[dict[str, str | int]] = []
     for group, cases in chosen.items():
@@ -192,7 +196,7 @@ def bought(chosen: Mapping[Group, Sequence[Case]]) -> list[dict[str, str | int]]
     return found
 
 
-def in_turns(chosen: Mapping[Group, Sequence[Case]]) -> list[Case]:
+def in_turns(chosen: Mapping[CaseGroup, Sequence[Case]]) -> list[Case]:
     """The cases of all groups, which take turns: every beginning is balanced."""
     rounds = itertools.zip_longest(*chosen.values())
     return [case for entry in rounds for case in entry if case is not None]

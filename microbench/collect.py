@@ -21,10 +21,10 @@ from microbench.capability import Target, target_of
 from microbench.case import Case
 from microbench.lane import Lane, Runner, now
 from microbench.progress import Progress
-from microbench.request import Request, Summary
+from microbench.request import CollectionRequest, Summary
 from microbench.storage import StorageError, storage_error
 from microbench.store import Store
-from microbench.supervisor import Worker, WorkerError
+from microbench.supervisor import BenchWorker, WorkerError
 from predictor.errors import RequestError, TilecastError
 
 #: Worker deaths in a row, with no row between them, after which a device is given up: chosen by hand, not from data.
@@ -34,14 +34,14 @@ _DEATHS = 8
 class Collection:
     """One run of `collect`. `run` does all of it; `interrupt` ends it early and loses nothing."""
 
-    def __init__(self, request: Request, quiet: bool = False) -> None:
+    def __init__(self, request: CollectionRequest, quiet: bool = False) -> None:
         self.request = request
         self._quiet = quiet
         self._begin = time.monotonic() if request.begin is None else request.begin
         self._budget = Budget(request.budget_s, self._begin)
         self._first_round: Counter[str] = Counter()
         self._stop = threading.Event()
-        self._workers: list[Worker] = []
+        self._workers: list[BenchWorker] = []
         self._lanes: list[Lane] = []
         self._stores: dict[str, Store] = {}
         self._progress = Progress(0, request.budget_s, quiet=True)
@@ -115,7 +115,7 @@ class Collection:
                 self._warn(f"{op} is left out: {why}; move the file away to measure it anew")
         return not self._stop.is_set()
 
-    def _ready(self, profiler: Worker | None) -> Worker | None:
+    def _ready(self, profiler: BenchWorker | None) -> BenchWorker | None:
         """``profiler`` once it is ready; None where it does not get so: rows go without names of kernels."""
         try:
             if profiler is not None:
@@ -126,20 +126,20 @@ class Collection:
             return None
         return profiler
 
-    def _spawned(self) -> list[tuple[Worker, Worker | None]]:
+    def _spawned(self) -> list[tuple[BenchWorker, BenchWorker | None]]:
         """Workers, begun; on GPUs each with a process that looks up kernels' names."""
         request = self.request
         if request.engine == "ray":
             from microbench.ray_engine import remote_workers
 
-            found: list[tuple[Worker, Worker | None]] = [(worker, None) for worker in remote_workers(request)]
+            found: list[tuple[BenchWorker, BenchWorker | None]] = [(worker, None) for worker in remote_workers(request)]
         else:
             apart = request.device == "cuda" and request.settings.get("profile", True)
             found = []
             for entry in visible(request.device):
-                worker = Worker(request.device, entry, request.threads, request.settings)
+                worker = BenchWorker(request.device, entry, request.threads, request.settings)
                 named = (request.device, entry, 0, request.settings, "microbench.profile_worker")
-                found.append((worker, Worker(*named) if apart else None))
+                found.append((worker, BenchWorker(*named) if apart else None))
         for worker, profiler in found:
             for one in filter(None, (worker, profiler)):
                 self._workers.append(one)
@@ -168,7 +168,7 @@ class Collection:
             self._stores[device] = store
         return self._stores[device]
 
-    def _lock_clocks(self, worker: Worker) -> None:
+    def _lock_clocks(self, worker: BenchWorker) -> None:
         hz = self.request.lock_clocks_hz
         if hz is None:
             return

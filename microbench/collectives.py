@@ -16,7 +16,7 @@ from microbench.capability import Target, target_of
 from microbench.case import Case
 from microbench.lane import Lane
 from microbench.ranks import RankGroup
-from microbench.request import Request
+from microbench.request import CollectionRequest
 from predictor.errors import RequestError
 from predictor.ops import Collective
 
@@ -68,7 +68,7 @@ def between(
     return list({case.id: case for case in made}.values())
 
 
-def in_node(request: Request, lanes: Sequence[Lane]) -> list[Lane]:
+def in_node(request: CollectionRequest, lanes: Sequence[Lane]) -> list[Lane]:
     """A lane of as many ranks for 2, 4 and 8 of the boards of ``lanes``, with the cases that it has to measure.
 
     Raises RequestError where the driver does not say how the boards are joined.

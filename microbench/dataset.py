@@ -12,7 +12,7 @@ from predictor.errors import RequestError, SpecError
 
 
 @dataclass(slots=True)
-class Part:
+class DatasetFolder:
     """One folder `<gpu>/<op>/<software stack>`: rows of the file, rows of the journal alone, failures, meta."""
 
     path: Path
@@ -44,7 +44,7 @@ class Part:
         return list({f["case_id"]: f for f in self.failures if f["case_id"] not in done}.values())
 
 
-def read(root: Path) -> list[Part]:
+def read(root: Path) -> list[DatasetFolder]:
     """The parts of the data set below `root`; one whose file cannot be read says so, and hides no other. Raises
     RequestError where there is none."""
     if not root.is_dir():
@@ -55,10 +55,12 @@ def read(root: Path) -> list[Part]:
     return [_part(path) for path in folders]
 
 
-def _part(path: Path) -> Part:
+def _part(path: Path) -> DatasetFolder:
     journal, good, broken = read_journal(path / JOURNAL)
     size = (path / JOURNAL).stat().st_size if (path / JOURNAL).exists() else 0
-    part = Part(path, "/".join(path.resolve().parts[-3:]), journal=journal, broken_lines=broken, torn=size > good)
+    part = DatasetFolder(
+        path, "/".join(path.resolve().parts[-3:]), journal=journal, broken_lines=broken, torn=size > good
+    )
     try:
         part.rows, part.failures = read_parquet(path / MEASUREMENTS), read_failures(path / FAILURES)
         part.meta = read_meta(path)

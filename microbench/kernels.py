@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from microbench.devices.base import Device, Launch
+from microbench.devices.base import BenchDevice, Launch
 
 _LAUNCH_ARGUMENTS = {"registers per thread": "registers", "shared memory": "shared_memory_bytes"}
 _NAME_LIMIT = 400  # characters; CUTLASS names run to kilobytes. Chosen by hand, not from data
 _CALLS = 3  # that are looked at, at most: chosen by hand, not from data
 
 
-def profile(device: Device, launch: Launch) -> dict[str, Any]:
+def profile(device: BenchDevice, launch: Launch) -> dict[str, Any]:
     """kernel_name, kernel_count, grid_x.., block_x.., registers, shared_memory_bytes of a call; {} where unknown.
 
     A processor can be taken away in the midst of any operator, which is then the longest: two calls have to agree on
@@ -38,7 +38,7 @@ def profile(device: Device, launch: Launch) -> dict[str, Any]:
     return next(filter(None, seen), {})
 
 
-def _profile_one(device: Device, launch: Launch) -> dict[str, Any]:
+def _profile_one(device: BenchDevice, launch: Launch) -> dict[str, Any]:
     """What the trace of one call says."""
     try:
         with _profiler(device.kind) as profiler:

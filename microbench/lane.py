@@ -16,9 +16,9 @@ from typing import Any
 from microbench.budget import Budget
 from microbench.case import Case
 from microbench.progress import Progress
-from microbench.request import Request
+from microbench.request import CollectionRequest
 from microbench.store import Store
-from microbench.supervisor import Answer, Worker, WorkerError
+from microbench.supervisor import BenchWorker, CaseOutcome, WorkerError
 from predictor.data.schema import CUDA_GRAPH, SUSTAINED
 from predictor.errors import TilecastError
 
@@ -34,11 +34,11 @@ _PROFILER_DEATHS, _BEGINNINGS = 4, 3
 class Lane:
     """One worker and its queue; ``profiler``, on a GPU, is the process that looks up kernels' names."""
 
-    worker: Worker
+    worker: BenchWorker
     facts: dict[str, Any]
     store: Store
     queue: deque[Case]
-    profiler: Worker | None = None
+    profiler: BenchWorker | None = None
     profiler_deaths: int = 0
     error: TilecastError | None = None
 
@@ -58,7 +58,7 @@ class Captures:
         self.passed_over[kind] += 1
         return self.passed_over[kind] % RETRIED != 0
 
-    def note(self, case: Case, answer: Answer) -> None:
+    def note(self, case: Case, answer: CaseOutcome) -> None:
         """Counts failures one after the other; a row ends the count."""
         if case.protocol not in (CUDA_GRAPH, SUSTAINED):
             return
@@ -72,7 +72,7 @@ class Captures:
 class Runner:
     """Has cases measured and stored, for all lanes of a collection."""
 
-    request: Request
+    request: CollectionRequest
     budget: Budget
     stop: threading.Event
     progress: Progress
@@ -114,7 +114,7 @@ class Runner:
         timeout_s = self.request.case_timeout_s
         return timeout_s if needed else min(timeout_s, max(0.1, self.budget.left_s()))
 
-    def _keep(self, lane: Lane, case: Case, answer: Answer) -> None:
+    def _keep(self, lane: Lane, case: Case, answer: CaseOutcome) -> None:
         counted = case.launcher != "ceiling"
         self.captures.note(case, answer)
         if answer.row is not None:
@@ -127,7 +127,7 @@ class Runner:
         if counted:
             self.progress.add(failures=1)
 
-    def _say_replaced(self, lane: Lane, case: Case, answer: Answer) -> None:
+    def _say_replaced(self, lane: Lane, case: Case, answer: CaseOutcome) -> None:
         self.progress.note(f"worker replaced after {case.describe()}: {(answer.failure or {}).get('reason')}")
 
     def _kernel(self, lane: Lane, case: Case, timeout_s: float) -> Mapping[str, Any] | None:
@@ -140,7 +140,7 @@ class Runner:
                 profiler.start()
             answer = profiler.request({"case": case.to_json()}, timeout_s)
         except WorkerError as error:
-            answer = Answer(failure={"kind": "worker_died", "reason": str(error)}, dead=True)
+            answer = CaseOutcome(failure={"kind": "worker_died", "reason": str(error)}, dead=True)
         if answer.row is not None:
             lane.profiler_deaths = 0
             return answer.row

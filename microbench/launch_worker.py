@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from microbench import worker
-from microbench.devices.base import Device, Launch
+from microbench.devices.base import BenchDevice, Launch
 
 #: Calls of one batch: many enough for the clock, and with room to spare in the queue where a call launches two kernels
 #: (about 1,024 fit). These three were chosen by hand, not from data.
@@ -28,7 +28,7 @@ _MIN_BATCHES = 5
 _WIDTH = 32  # of the operands: next to no work
 
 
-def framework_calls(device: Device) -> dict[str, Launch]:
+def framework_calls(device: BenchDevice) -> dict[str, Launch]:
     """The kinds of calls that a transformer's forward pass is made of, views included, on tiny fp32 operands."""
     x, y = device.randn(1, _WIDTH), device.randn(1, _WIDTH)
     heads = device.randn(2, 4, 4)
@@ -46,7 +46,7 @@ def framework_calls(device: Device) -> dict[str, Launch]:
     }
 
 
-def time_calls(device: Device, call: Launch, budget_s: float) -> list[float]:
+def time_calls(device: BenchDevice, call: Launch, budget_s: float) -> list[float]:
     """Host seconds of one call, a number a batch of `BATCH`; the device is idle before each batch."""
     for _ in range(BATCH):
         call()
@@ -62,7 +62,7 @@ def time_calls(device: Device, call: Launch, budget_s: float) -> list[float]:
     return times
 
 
-def measure(device: Device, budget_s: float) -> dict[str, Any]:
+def measure(device: BenchDevice, budget_s: float) -> dict[str, Any]:
     """Seconds: of every kind of call its quickest batch; the mean over kinds; on a GPU that of a null kernel.
 
     The mean, not the median: the CPU's time of a pass is a sum over calls, and is forecast as their count times this.
@@ -87,7 +87,7 @@ def measure(device: Device, budget_s: float) -> dict[str, Any]:
     return row
 
 
-def open_handler(device: Device, settings: Mapping[str, Any]) -> worker.Handler:
+def open_handler(device: BenchDevice, settings: Mapping[str, Any]) -> worker.Handler:
     """What answers {"budget_s": ...}."""
     del settings
     return lambda document: measure(device, float(document["budget_s"]))

@@ -14,7 +14,7 @@ import numpy as np
 
 from microbench import kernels, launchers
 from microbench.case import Case
-from microbench.devices.base import Device
+from microbench.devices.base import BenchDevice
 from microbench.launchers.base import TOLERANCE, Prepared, allow_tf32
 from microbench.measure_rows import shape_cells
 from microbench.own_ops import Ceiling
@@ -31,7 +31,7 @@ class WrongResult(Exception):
 class Measurer:
     """Measures cases on one device; remembers which kernels were checked already."""
 
-    def __init__(self, device: Device, settings: Settings) -> None:
+    def __init__(self, device: BenchDevice, settings: Settings) -> None:
         self.device = device
         self.settings = settings
         self._environment = device.environment()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from microbench import ceilings
-from microbench.dataset import Part, read
+from microbench.dataset import DatasetFolder, read
 from microbench.storage import FolderLock, write_atomic
 from microbench.writer import OpFolder
 from predictor.errors import RequestError
@@ -35,7 +35,7 @@ def merge(sources: Sequence[Path], out: Path, wait_s: float = 0.0) -> Merged:
         if source.resolve() == out.resolve():
             raise RequestError(f"{source} is --out itself: expected the data sets to add to it")
     done = Merged(len(sources))
-    by_device: dict[str, list[Part]] = defaultdict(list)
+    by_device: dict[str, list[DatasetFolder]] = defaultdict(list)
     for source in sources:
         for part in read(source):
             if part.broken:
@@ -54,7 +54,7 @@ def merge(sources: Sequence[Path], out: Path, wait_s: float = 0.0) -> Merged:
     return done
 
 
-def _add(part: Part, out: Path, done: Merged) -> None:
+def _add(part: DatasetFolder, out: Path, done: Merged) -> None:
     folder = OpFolder(out, part.name)
     try:
         rows = part.all_rows
@@ -72,7 +72,7 @@ def _add(part: Part, out: Path, done: Merged) -> None:
         folder.close()
 
 
-def _device_file(parts: Sequence[Part], folder: Path, device: str) -> None:
+def _device_file(parts: Sequence[DatasetFolder], folder: Path, device: str) -> None:
     """A board that the catalogue lacks: the first node's file, its ceilings raised to what any row reached."""
     if ceilings.in_catalogue(device):
         return

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from microbench.devices.base import TORCH_DTYPES, Device
+from microbench.devices.base import TORCH_DTYPES, BenchDevice
 from microbench.launchers.base import IllegalCase, allow_tf32
 from microbench.stopping import StoppingRule, median_half_width
 from microbench.timing import POWER_CAP, Settings
@@ -30,7 +30,9 @@ Call = Callable[[], Any]
 _CELL_TIMES = 10.0
 
 
-def measure_cell(device: Device, cell: Mapping[str, str], config: dict[str, Any], settings: Settings) -> dict[str, Any]:
+def measure_cell(
+    device: BenchDevice, cell: Mapping[str, str], config: dict[str, Any], settings: Settings
+) -> dict[str, Any]:
     """The measured columns. Raises IllegalCase, MemoryError, or what PyTorch and transformers raise."""
     if cell["execution"] == "cuda_graph" and (device.kind != "cuda" or cell["mode"] == "train"):
         raise IllegalCase("cuda_graph is measured on a GPU, for forward, prefill and decode")
@@ -53,7 +55,7 @@ def measure_cell(device: Device, cell: Mapping[str, str], config: dict[str, Any]
     return row | environment | {"transformers_version": transformers.__version__, "parameters": parameters}
 
 
-def build(device: Device, cell: Mapping[str, str], config: dict[str, Any]) -> Any:
+def build(device: BenchDevice, cell: Mapping[str, str], config: dict[str, Any]) -> Any:
     """The model of `config` with random weights, on the device, in the cell's dtype."""
     ready()
     import transformers
@@ -92,7 +94,7 @@ def _is_image(config: Mapping[str, Any]) -> bool:
     return str(config["architectures"][0]).endswith("ForImageClassification")
 
 
-def prepare(device: Device, model: Any, cell: Mapping[str, str]) -> tuple[Call, Call | None]:
+def prepare(device: BenchDevice, model: Any, cell: Mapping[str, str]) -> tuple[Call, Call | None]:
     """The call to time; for training the forward pass, too."""
     batch = int(cell["global_batch"])
     if str(type(model).__name__).endswith("ForImageClassification"):
@@ -160,7 +162,7 @@ def _optimizer(model: Any, kind: str) -> torch.optim.Optimizer | None:
     return torch.optim.Adam(model.parameters(), lr=1e-6, **({"fused": True} if kind == "adam_fused" else {}))
 
 
-def _decode(device: Device, model: Any, context: torch.Tensor, static: bool) -> Call:
+def _decode(device: BenchDevice, model: Any, context: torch.Tensor, static: bool) -> Call:
     """One step against a cache that holds `context`. A static cache (for a graph) is overwritten at its last place; a
     dynamic one is cut back to its length after every step."""
     from transformers import DynamicCache, StaticCache
@@ -189,7 +191,7 @@ def _holding(model: Any, cache: Any) -> dict[str, Any]:
     return {named: cache, "use_cache": True}
 
 
-def _static_step(device: Device, model: Any, token: torch.Tensor, cache: Any, length: int) -> Call:
+def _static_step(device: BenchDevice, model: Any, token: torch.Tensor, cache: Any, length: int) -> Call:
     """A step at position ``length`` of a static cache. Newer versions of transformers count positions in the cache, one
     tensor a layer; one kernel over all of them counts back, so that the next step is the same one."""
     position = torch.tensor([length], device=device.torch_device)
@@ -208,7 +210,7 @@ def _static_step(device: Device, model: Any, token: torch.Tensor, cache: Any, le
     return step
 
 
-def _timed(device: Device, call: Call, execution: str, settings: Settings) -> dict[str, Any]:
+def _timed(device: BenchDevice, call: Call, execution: str, settings: Settings) -> dict[str, Any]:
     """measured_ms (median), measured_min_ms, noise, samples, sm_clock_hz."""
     for _ in range(3):
         device.time_batch(call, 1)

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from microbench.case import Case
-from microbench.supervisor import Answer, Worker
+from microbench.supervisor import BenchWorker, CaseOutcome
 
 #: Ranks of one job find each other within it: guards against hangs, chosen by hand, not from data.
 _JOIN = timedelta(seconds=120)
@@ -30,13 +30,13 @@ def free_port() -> int:
         return port
 
 
-class RankGroup(Worker):
+class RankGroup(BenchWorker):
     """Workers, one a rank, that answer as one worker does."""
 
     def __init__(self, kind: str, entries: Sequence[str], threads: int, settings: dict[str, Any]) -> None:
         super().__init__(kind, entries[0], threads, settings)
         self.entries = tuple(entries)
-        self._ranks: list[Worker] = []
+        self._ranks: list[BenchWorker] = []
 
     @property
     def alive(self) -> bool:
@@ -50,7 +50,7 @@ class RankGroup(Worker):
                 "RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(len(self.entries)),
                 "LOCAL_WORLD_SIZE": str(len(self.entries)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
             }  # fmt: skip
-            rank = Worker(self.kind, entry, self.threads, self.settings, "microbench.rank_worker", variables)
+            rank = BenchWorker(self.kind, entry, self.threads, self.settings, "microbench.rank_worker", variables)
             rank.spawn()
             self._ranks.append(rank)
 
@@ -63,7 +63,7 @@ class RankGroup(Worker):
         self.facts = found[0]
         return self.facts
 
-    def request(self, document: dict[str, Any], timeout_s: float) -> Answer:
+    def request(self, document: dict[str, Any], timeout_s: float) -> CaseOutcome:
         """The first rank's row, whose times are the slowest rank's; the first failure where there is one."""
         until = time.monotonic() + timeout_s
         for rank in self._ranks:

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from microbench.request import Request
-from microbench.supervisor import Answer, Worker, WorkerError
+from microbench.request import CollectionRequest
+from microbench.supervisor import BenchWorker, CaseOutcome, WorkerError
 from predictor.errors import RequestError
 
 #: How long a cluster may take to give a worker its board: guards against waiting for ever, chosen by hand, not from
@@ -36,7 +36,7 @@ class Hand:
     def __init__(self, kind: str, threads: int, settings: dict[str, Any]) -> None:
         sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0") if kind == "cuda" else ""
-        self._worker = Worker(kind, visible, threads, settings)
+        self._worker = BenchWorker(kind, visible, threads, settings)
 
     def begin(self) -> dict[str, Any]:
         return self._worker.start()
@@ -46,10 +46,10 @@ class Hand:
         return {"row": answer.row, "failure": answer.failure, "dead": answer.dead}
 
 
-class RemoteWorker(Worker):
+class RemoteWorker(BenchWorker):
     """A worker of the cluster, seen from here."""
 
-    def __init__(self, request: Request, number: int) -> None:
+    def __init__(self, request: CollectionRequest, number: int) -> None:
         super().__init__(request.device, f"of the cluster, number {number}", request.threads, dict(request.settings))
         self._actor: Any = None
         self._ready: Any = None
@@ -77,20 +77,20 @@ class RemoteWorker(Worker):
             raise WorkerError(f"no worker {self.visible}: {lines[-1] if lines else type(error).__name__}") from None
         return self.facts
 
-    def request(self, document: dict[str, Any], timeout_s: float) -> Answer:
+    def request(self, document: dict[str, Any], timeout_s: float) -> CaseOutcome:
         ray = _ray()
         if self._actor is None:
-            return Answer(failure={"kind": "worker_died", "reason": "the worker was stopped"}, dead=True)
+            return CaseOutcome(failure={"kind": "worker_died", "reason": "the worker was stopped"}, dead=True)
         try:
             found = ray.get(self._actor.request.remote(document, timeout_s), timeout=timeout_s + _ON_THE_WAY_S)
         except ray.exceptions.GetTimeoutError:
             self.stop()
-            return Answer(failure={"kind": "timeout", "reason": f"no answer within {timeout_s:.0f} s"}, dead=True)
+            return CaseOutcome(failure={"kind": "timeout", "reason": f"no answer within {timeout_s:.0f} s"}, dead=True)
         except ray.exceptions.RayError as error:
             self.stop()
             why = f"the worker was lost with its node or process ({type(error).__name__})"
-            return Answer(failure={"kind": "worker_died", "reason": why}, dead=True, lost=True)
-        return Answer(**found)
+            return CaseOutcome(failure={"kind": "worker_died", "reason": why}, dead=True, lost=True)
+        return CaseOutcome(**found)
 
     def kill(self) -> None:
         self.stop()
@@ -101,7 +101,7 @@ class RemoteWorker(Worker):
             _ray().kill(actor)
 
 
-def remote_workers(request: Request) -> list[Worker]:
+def remote_workers(request: CollectionRequest) -> list[BenchWorker]:
     """So many workers as are asked for, or as the cluster has boards. Raises RequestError where it has none."""
     ray = _ray()
     if not ray.is_initialized():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from microbench import ceilings
-from microbench.dataset import Part
+from microbench.dataset import DatasetFolder
 from predictor.errors import TilecastError
 from predictor.files.outputs import PAGE_MARK
 
@@ -39,9 +39,9 @@ svg .frame { fill: none; stroke: var(--line) }
 Point = tuple[float, float, str]
 
 
-def page(parts: Sequence[Part], name: str) -> str:
+def page(parts: Sequence[DatasetFolder], name: str) -> str:
     """The page of a data set's ``parts``."""
-    devices: dict[Path, list[Part]] = defaultdict(list)
+    devices: dict[Path, list[DatasetFolder]] = defaultdict(list)
     for part in parts:
         devices[part.device_folder.resolve()].append(part)
     body = [f"<h1>Collection {escape(name)}</h1>"]
@@ -55,7 +55,7 @@ def page(parts: Sequence[Part], name: str) -> str:
     )
 
 
-def _device(folder: Path, parts: Sequence[Part]) -> list[str]:
+def _device(folder: Path, parts: Sequence[DatasetFolder]) -> list[str]:
     rows = [row for part in parts for row in part.all_rows]
     failures = [failure for part in parts for failure in part.failed]
     runs = {run.get("run"): run for part in parts for run in part.meta.get("collections", [])}

@@ -11,8 +11,8 @@ from microbench.case import Case
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What is to be collected. `budget_s` None: until every case is done. `settings`: fields of measure.Settings.
+class CollectionRequest:
+    """What is to be collected. `budget_s` None: until every case is done. `settings`: fields of `timing.Settings`.
     `begin`: when the budget began, of time.monotonic (None: when the collection is made).
 
     Of the sweeps' cases, `calibration_rows` keeps those that `calibration.choose` takes; `cases` go in their place.

@@ -4,42 +4,48 @@ from __future__ import annotations
 
 from typing import Any
 
-from predictor.data.schema import COLUMNS, Column
+from predictor.data.schema import COLUMNS, SchemaColumn
 
 #: Beside the measurement schema. `case_id` is the key of a row.
-HARNESS: tuple[Column, ...] = (
-    Column("case_id", "text", "", "hash of what was measured: the key of the row", False),
-    Column("launcher", "text", "", "module of microbench.launchers that made the call", False),
-    Column("options", "text", "", "what chose the kernel, as JSON", False),
-    Column("shape", "text", "", "fields of an operator without columns in the schema, as JSON"),
-    Column("measured_at", "text", "", "when, ISO 8601, UTC", False),
-    Column("noise", "float", "", "half-width of the median's 95 % interval, over the median"),
-    Column("stop", "text", "", "why measuring ended: precise, timeout, max_samples"),
-    Column("launches", "int", "", "calls in one sample"),
-    Column("throttled_samples", "int", "", "samples thrown away because the device was throttled"),
-    Column("throttle_reasons", "text", "", "why, joined by ;"),
-    Column("check_error", "float", "", "largest error against a reference in higher precision, over its largest value"),
-    Column(
+HARNESS: tuple[SchemaColumn, ...] = (
+    SchemaColumn("case_id", "text", "", "hash of what was measured: the key of the row", False),
+    SchemaColumn("launcher", "text", "", "module of microbench.launchers that made the call", False),
+    SchemaColumn("options", "text", "", "what chose the kernel, as JSON", False),
+    SchemaColumn("shape", "text", "", "fields of an operator without columns in the schema, as JSON"),
+    SchemaColumn("measured_at", "text", "", "when, ISO 8601, UTC", False),
+    SchemaColumn("noise", "float", "", "half-width of the median's 95 % interval, over the median"),
+    SchemaColumn("stop", "text", "", "why measuring ended: precise, timeout, max_samples"),
+    SchemaColumn("launches", "int", "", "calls in one sample"),
+    SchemaColumn("throttled_samples", "int", "", "samples thrown away because the device was throttled"),
+    SchemaColumn("throttle_reasons", "text", "", "why, joined by ;"),
+    SchemaColumn(
+        "check_error", "float", "", "largest error against a reference in higher precision, over its largest value"
+    ),
+    SchemaColumn(
         "checked", "text", "", "yes (this row), kernel (another row of the same kernel), no (nothing to compare with)"
     ),
-    Column("registers", "int", "", "registers of a thread of the kernel"),
-    Column("shared_memory_bytes", "int", "bytes", "shared memory of a block of the kernel"),
-    Column("cudnn_version", "text", "", "cuDNN version"),
-    Column("memory_clock_hz", "float", "Hz", "memory clock while measuring"),
-    Column("board_uuid", "text", "", "UUID of the board, as its driver says it"),
-    Column("power_source", "text", "", "what power_w is: instant, energy (over the samples), average (of a second)"),
-    Column("load_s", "float", "s", "sustained: GPU time of load before the samples"),
-    Column("gpu_s", "float", "s", "sustained: GPU time of the samples"),
-    Column("clock_drift", "float", "", "sustained: SM clock after the samples over that before, less 1"),
-    Column("rank_spread", "float", "", "collectives: slowest rank over the quickest, less 1"),
-    Column("library", "text", "", "serving kernels: the library whose kernel ran, and its version"),
-    Column("network", "text", "", "collectives over several nodes: the cards between them, as the host names them"),
-    Column("rate", "float", "", "ceilings: FLOP/s or bytes/s at the median"),
-    Column("rate_max", "float", "", "ceilings: FLOP/s or bytes/s of the fastest sample"),
+    SchemaColumn("registers", "int", "", "registers of a thread of the kernel"),
+    SchemaColumn("shared_memory_bytes", "int", "bytes", "shared memory of a block of the kernel"),
+    SchemaColumn("cudnn_version", "text", "", "cuDNN version"),
+    SchemaColumn("memory_clock_hz", "float", "Hz", "memory clock while measuring"),
+    SchemaColumn("board_uuid", "text", "", "UUID of the board, as its driver says it"),
+    SchemaColumn(
+        "power_source", "text", "", "what power_w is: instant, energy (over the samples), average (of a second)"
+    ),
+    SchemaColumn("load_s", "float", "s", "sustained: GPU time of load before the samples"),
+    SchemaColumn("gpu_s", "float", "s", "sustained: GPU time of the samples"),
+    SchemaColumn("clock_drift", "float", "", "sustained: SM clock after the samples over that before, less 1"),
+    SchemaColumn("rank_spread", "float", "", "collectives: slowest rank over the quickest, less 1"),
+    SchemaColumn("library", "text", "", "serving kernels: the library whose kernel ran, and its version"),
+    SchemaColumn(
+        "network", "text", "", "collectives over several nodes: the cards between them, as the host names them"
+    ),
+    SchemaColumn("rate", "float", "", "ceilings: FLOP/s or bytes/s at the median"),
+    SchemaColumn("rate_max", "float", "", "ceilings: FLOP/s or bytes/s of the fastest sample"),
 )
 
-ALL: tuple[Column, ...] = (*COLUMNS, *HARNESS)
-BY_NAME: dict[str, Column] = {column.name: column for column in ALL}
+ALL: tuple[SchemaColumn, ...] = (*COLUMNS, *HARNESS)
+BY_NAME: dict[str, SchemaColumn] = {column.name: column for column in ALL}
 REQUIRED: tuple[str, ...] = tuple(column.name for column in ALL if not column.nullable)
 
 #: What a clock or a sensor can read, in the units of its column; what is beyond is a broken sensor, or another unit:

@@ -37,7 +37,7 @@ class StoppingRule:
     few nanoseconds. ``reason`` is "" until `done`, then "precise", "timeout" or "max_samples".
     """
 
-    #: As those of `microbench.measure.Settings`, which every case brings: chosen by hand, not from data.
+    #: As those of `microbench.timing.Settings`, which every case brings: chosen by hand, not from data.
     noise: float = 0.01
     min_samples: int = 10
     max_samples: int = 1000

@@ -31,7 +31,7 @@ class WorkerError(TilecastError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CaseOutcome:
     """What became of a case: a row, or a failure (`kind`, `reason`), and whether the worker must be replaced; ``lost``
     where the machine that it ran on went, which says nothing of the case."""
 
@@ -41,7 +41,7 @@ class Answer:
     lost: bool = False
 
 
-class Worker:
+class BenchWorker:
     """One worker. `start` waits until its device is open; `ask` never raises for what a case does to the worker."""
 
     def __init__(
@@ -97,13 +97,13 @@ class Worker:
 
     def ask(
         self, case: Case, timeout_s: float, samples_s: float | None = None, kernel: Mapping[str, Any] | None = None
-    ) -> Answer:
+    ) -> CaseOutcome:
         """Has ``case`` measured, with samples of ``samples_s`` at most. A worker that died or did not answer in time is
         stopped, and the case has failed. ``kernel``: what is known of its kernels."""
         told = None if kernel is None else dict(kernel)
         return self.request({"case": case.to_json(), "samples_s": samples_s, "kernel": told}, timeout_s)
 
-    def request(self, document: dict[str, Any], timeout_s: float) -> Answer:
+    def request(self, document: dict[str, Any], timeout_s: float) -> CaseOutcome:
         """`ask` for a document of any kind."""
         self.send(document)
         return self.answer(timeout_s)
@@ -116,7 +116,7 @@ class Worker:
             process.stdin.write(json.dumps(document).encode() + b"\n")
             process.stdin.flush()
 
-    def answer(self, timeout_s: float) -> Answer:
+    def answer(self, timeout_s: float) -> CaseOutcome:
         """The answer to what was sent."""
         process = self._process
         assert process is not None
@@ -125,10 +125,10 @@ class Worker:
             why = self._epitaph(timeout_s)
             kind = "timeout" if process.poll() is None else "worker_died"
             self.stop()
-            return Answer(failure={"kind": kind, "reason": why}, dead=True)
+            return CaseOutcome(failure={"kind": kind, "reason": why}, dead=True)
         if "row" in reply:
-            return Answer(row=reply["row"])
-        return Answer(failure=reply["failure"], dead=bool(reply.get("poisoned")))
+            return CaseOutcome(row=reply["row"])
+        return CaseOutcome(failure=reply["failure"], dead=bool(reply.get("poisoned")))
 
     def kill(self) -> None:
         """Ends the process from another thread; a pending `ask` returns."""

@@ -48,7 +48,7 @@ _DEFAULT_TIMED = [["warm", "cuda_graph", 1.0], ["cold", "eager_events", 0.35], [
 
 
 @dataclass(slots=True)
-class Plan:
+class CasePlan:
     """Cases in the order in which they run, and how many were left out and why."""
 
     cases: list[Case] = field(default_factory=list)
@@ -72,14 +72,14 @@ def check_names(ops: Sequence[str] | None, folder: Path = SWEEPS) -> tuple[str, 
 
 def build(
     target: Target, ops: Sequence[str] | None = None, dtypes: Sequence[str] | None = None, folder: Path = SWEEPS
-) -> Plan:
+) -> CasePlan:
     """The cases of the sweeps named by ``ops`` (None: all) in the dtypes wanted (None: all) that ``target`` can run.
 
     Raises UnknownNameError, and SpecError, one line, for a sweep that cannot be read.
     """
     wanted = check_names(ops, folder)
     kinds = {canonical(dtype) for dtype in dtypes} if dtypes else None
-    plan = Plan()
+    plan = CasePlan()
     queues: list[tuple[float, list[Case]]] = []
     for name in wanted:
         path = folder / f"{name}.yaml"
@@ -114,7 +114,7 @@ def _weave(queues: Iterable[tuple[float, list[Case]]], target: Target) -> list[C
     return list({case.id: case for case in [*first, *woven]}.values())
 
 
-def _launcher_cases(document: Mapping[str, Any], target: Target, kinds: set[str] | None, plan: Plan) -> list[Case]:
+def _launcher_cases(document: Mapping[str, Any], target: Target, kinds: set[str] | None, plan: CasePlan) -> list[Case]:
     """The cases of one file: its strata (group, dtype, options, cache, protocol, phase) take turns."""
     strata: dict[tuple[Any, ...], list[Case]] = {}
     turns: dict[tuple[Any, ...], float] = {}
@@ -146,7 +146,7 @@ def _share(case: Case, group: Mapping[str, Any], target: Target) -> float:
 
 
 def _group_cases(
-    launcher: str, group: Mapping[str, Any], target: Target, kinds: set[str] | None, plan: Plan
+    launcher: str, group: Mapping[str, Any], target: Target, kinds: set[str] | None, plan: CasePlan
 ) -> Iterator[Case]:
     timed = _timed(group.get("timed", _DEFAULT_TIMED), target)
     longest = float(group.get("longest_call_s", LONGEST_CALL_S[target.kind]))

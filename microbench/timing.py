@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from microbench.devices.base import Device, Launch, State
+from microbench.devices.base import BenchDevice, DeviceState, Launch
 from microbench.stopping import StoppingRule
 from predictor.data.schema import CUDA_GRAPH, SUSTAINED
 
@@ -65,7 +65,7 @@ class Timing:
     throttled: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     kept_throttled: bool = False
-    states: list[State] = field(default_factory=list)
+    states: list[DeviceState] = field(default_factory=list)
     load_s: float | None = None
     gpu_s: float | None = None
     clock_drift: float | None = None
@@ -75,7 +75,7 @@ class Timing:
 class Timer:
     """Times calls on one device."""
 
-    def __init__(self, device: Device, settings: Settings) -> None:
+    def __init__(self, device: BenchDevice, settings: Settings) -> None:
         self.device, self.settings = device, settings
 
     def time(self, case: Case, launch: Launch, samples_s: float | None = None) -> Timing:

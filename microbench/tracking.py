@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from predictor.tracking import Run, flat
+from predictor.tracking import TrackedRun, flat
 
 if TYPE_CHECKING:
     from microbench.request import Summary
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _NOT_SETTINGS = ("verb", "json", "tracking_uri")
 
 
-def log(run: Run, record: Mapping[str, Any], summary: Summary, words: Mapping[str, Any]) -> None:
+def log(run: TrackedRun, record: Mapping[str, Any], summary: Summary, words: Mapping[str, Any]) -> None:
     """Fill a run: the ``words`` of the command, ``record`` (settings, device, versions) by device, and the counts."""
     run.parameters({k: v for k, v in words.items() if k not in _NOT_SETTINGS and v not in (None, "", [], False)})
     run.parameters({device: _said(facts) for device, facts in record.items()})

@@ -21,7 +21,7 @@ import numpy as np
 from microbench import ceilings, schema
 from microbench.case import Case
 from microbench.ceilings import DEVICE_FILE
-from microbench.dataset import Part, read
+from microbench.dataset import DatasetFolder, read
 from microbench.writer import Row
 from predictor.errors import SpecError, TilecastError
 from predictor.hardware.gpu import GPUSpec
@@ -115,7 +115,7 @@ def validate(root: Path) -> Report:
     return report
 
 
-def _part(part: Part, spec: GPUSpec | None, report: Report) -> None:
+def _part(part: DatasetFolder, spec: GPUSpec | None, report: Report) -> None:
     """One folder: its lines, its rows, its bound."""
     rows = part.all_rows
     report.rows += len(rows)
@@ -164,7 +164,7 @@ def _options(row: Row) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(json.loads(row["options"]).items()))
 
 
-def _bounds(part: Part, rows: Iterable[Row], spec: GPUSpec | None, report: Report) -> None:
+def _bounds(part: DatasetFolder, rows: Iterable[Row], spec: GPUSpec | None, report: Report) -> None:
     """Rows faster than the roofline allows. Ceilings are held against the spec, not bound by it."""
     for row in rows:
         if row_problems(row):
@@ -207,7 +207,7 @@ def _ceiling(row: Row, spec: GPUSpec | None, report: Report) -> None:
     report.ceilings.append(entry)
 
 
-def _across(parts: list[Part], report: Report) -> None:
+def _across(parts: list[DatasetFolder], report: Report) -> None:
     """Cases that stand in two folders of one device and software stack."""
     seen: dict[tuple[Path, str, str], str] = {}
     for part in parts:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from microbench.storage import FolderLock, make_folder, write_output
-from microbench.supervisor import Worker
+from microbench.supervisor import BenchWorker
 from predictor.errors import RequestError, SpecError
 from predictor.files.read import inside, read_json, read_table_text
 from predictor.formats.dtypes import canonical
@@ -148,7 +148,7 @@ class SuiteRun:
         self.out = out
         self.cell_timeout_s = cell_timeout_s
         self._say = say
-        self._worker = Worker(device, visible, threads, settings, "microbench.workload_worker")
+        self._worker = BenchWorker(device, visible, threads, settings, "microbench.workload_worker")
 
     def run(self) -> Outcome:
         """Every cell that the output lacks. Raises TilecastError: no device, a locked folder, a full disk."""

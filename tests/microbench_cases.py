@@ -17,7 +17,7 @@ CASE = Case("gemm", Gemm("bf16", 128, 256, 64))
 
 
 @functools.cache
-def plan(kind: str) -> sweep.Plan:
+def plan(kind: str) -> sweep.CasePlan:
     return sweep.build({"cuda": GPU, "cpu": CPU}[kind])
 
 

@@ -14,7 +14,7 @@ import hashlib
 from pathlib import Path
 
 from predictor.data.shards import rows_markdown
-from predictor.data.sources import SOURCES_FILE, Source, check, import_to_shards, read_sources
+from predictor.data.sources import SOURCES_FILE, DataSource, check, import_to_shards, read_sources
 from predictor.files.read import atomic_write
 
 BEGIN, END = "<!-- rows -->\n", "<!-- end of rows -->"
@@ -44,7 +44,7 @@ def main() -> None:
         write_table(arguments.out)
 
 
-def write_checksums(source: Source, root: Path) -> None:
+def write_checksums(source: DataSource, root: Path) -> None:
     """The hash of every file below the source's paths, as sha256sum prints them."""
     files = sorted(file for part in source.paths for file in (root / part).rglob("*") if file.is_file())
     hashes = {file.relative_to(root).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}

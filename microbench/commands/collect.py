@@ -17,7 +17,7 @@ from microbench import calibration
 from microbench.capability import cpu_target, gpu_target
 from microbench.collect import Collection
 from microbench.progress import duration
-from microbench.request import Request, Summary
+from microbench.request import CollectionRequest, Summary
 from microbench.sweep import SWEEPS, build, check_names
 from microbench.tracking import log, say
 from predictor import tracking
@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
         "noise": arguments.noise, "min_samples": arguments.min_samples, "case_s": arguments.case_seconds,
         "profile": False if arguments.no_profile else None,
     }  # fmt: skip
-    request = Request(
+    request = CollectionRequest(
         out=arguments.out, device=arguments.device, ops=arguments.ops, dtypes=arguments.dtypes,
         budget_s=arguments.budget, threads=arguments.threads, retry_failures=arguments.retry_failures,
         max_cases=arguments.max_cases, case_timeout_s=arguments.case_timeout, wait_s=arguments.wait,

@@ -14,7 +14,7 @@ from microbench.capability import target_of
 from microbench.case import Case
 from microbench.collect import visible
 from microbench.doctor import FAIL, OK, WARN, Finding
-from microbench.supervisor import Worker, WorkerError
+from microbench.supervisor import BenchWorker, WorkerError
 from predictor.errors import TilecastError
 
 #: Quick measurements: whether a launcher runs is asked, and a first sight of its time. Chosen by hand, not from data.
@@ -58,7 +58,7 @@ def _failed(findings: list[Finding]) -> bool:
 def examine(device: str, entry: str, threads: int) -> list[Finding]:
     """A launcher at a time on one board, then the known answers."""
     where = f"{device} {entry}".strip()
-    worker = Worker(device, entry, threads, dict(_SETTINGS))
+    worker = BenchWorker(device, entry, threads, dict(_SETTINGS))
     try:
         facts = worker.start()
         target = target_of(facts)
@@ -81,7 +81,7 @@ def examine(device: str, entry: str, threads: int) -> list[Finding]:
         worker.stop()
 
 
-def _asked(worker: Worker, case: Case) -> tuple[dict[str, Any] | None, str]:
+def _asked(worker: BenchWorker, case: Case) -> tuple[dict[str, Any] | None, str]:
     if not worker.alive:
         worker.start()
     answer = worker.ask(case, _CASE_S)
@@ -95,7 +95,7 @@ def _runs(case: Case) -> str:
     return " ".join(filter(None, (case.launcher, str(case.option("kernel", "")))))
 
 
-def _launcher(worker: Worker, case: Case) -> Finding:
+def _launcher(worker: BenchWorker, case: Case) -> Finding:
     row, why = _asked(worker, case)
     name = f"launcher {_runs(case)}"
     if row is None:

@@ -25,9 +25,9 @@ from microbench.case import Case
 from microbench.collect import Collection, visible
 from microbench.commands.doctor import examine
 from microbench.dataset import read
-from microbench.request import Request
+from microbench.request import CollectionRequest
 from microbench.storage import make_folder, write_atomic
-from microbench.supervisor import Worker
+from microbench.supervisor import BenchWorker
 from predictor.data.schema import CUDA_GRAPH, SUSTAINED
 from predictor.errors import RequestError, TilecastError
 
@@ -86,9 +86,9 @@ class Session:
     def _left_s(self) -> float:
         return max(5.0, self.arguments.budget - (time.monotonic() - self.begin))
 
-    def _request(self, budget_s: float | None, **more: Any) -> Request:
+    def _request(self, budget_s: float | None, **more: Any) -> CollectionRequest:
         a = self.arguments
-        return Request(a.out, device=a.device, threads=a.threads, budget_s=budget_s, sweeps=a.sweeps, **more)
+        return CollectionRequest(a.out, device=a.device, threads=a.threads, budget_s=budget_s, sweeps=a.sweeps, **more)
 
     def doctor(self) -> dict[str, Any]:
         a = self.arguments
@@ -103,7 +103,7 @@ class Session:
 
     def overhead(self) -> dict[str, Any]:
         a = self.arguments
-        worker = Worker(a.device, visible(a.device)[0], a.threads, {}, "microbench.launch_worker")
+        worker = BenchWorker(a.device, visible(a.device)[0], a.threads, {}, "microbench.launch_worker")
         try:
             self.target = target_of(worker.start())
             answer = worker.request({"budget_s": _OVERHEAD_S}, 90.0)
@@ -140,7 +140,7 @@ class Session:
             raise TilecastError("no product to compare")
         a = self.arguments
         entry = visible(a.device)[0]
-        worker, other = (Worker(a.device, entry, a.threads, {"profile": False}, module) for module in
+        worker, other = (BenchWorker(a.device, entry, a.threads, {"profile": False}, module) for module in
                          ("microbench.worker", "microbench.profile_worker"))  # fmt: skip
         try:
             worker.start()

@@ -15,7 +15,7 @@ from microbench import arguments as words
 from microbench.collect import visible
 from microbench.environment import cpu_name
 from microbench.storage import make_folder, write_output
-from microbench.supervisor import Worker
+from microbench.supervisor import BenchWorker
 from predictor.errors import RequestError, TilecastError
 from predictor.files.outputs import marked, output_argument
 
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(f"--out {out}: expected a file that ends in .yaml")
     if out is not None:
         words.check_below_folder(out)
-    worker = Worker(arguments.device, visible(arguments.device)[0], 1, {}, "microbench.launch_worker")
+    worker = BenchWorker(arguments.device, visible(arguments.device)[0], 1, {}, "microbench.launch_worker")
     try:
         facts = worker.start()
         answer = worker.request({"budget_s": arguments.budget}, 60.0 + 3 * arguments.budget)

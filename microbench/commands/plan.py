@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.calibration:
         chosen = calibration.choose(plan.cases, target, ROWS if arguments.rows is None else arguments.rows)
         bought = calibration.bought(chosen)
-        plan = sweep.Plan(calibration.in_turns(chosen))
+        plan = sweep.CasePlan(calibration.in_turns(chosen))
     elif arguments.rows is not None:
         raise RequestError("--rows: is for --calibration; --max-cases takes the first cases of a plan")
     cases = plan.cases[: arguments.max_cases]

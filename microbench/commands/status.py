@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from microbench.dataset import Part, read
+from microbench.dataset import DatasetFolder, read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +63,7 @@ def _print_parts(parts: list[dict[str, Any]]) -> None:
         print(f"  last row {part['last_row'] or '-'}, last run {part['last_run']}")
 
 
-def _describe(part: Part, whole: bool) -> dict[str, Any]:
+def _describe(part: DatasetFolder, whole: bool) -> dict[str, Any]:
     """``whole``: with the data set in its name, where there are several."""
     rows = part.all_rows
     runs = part.meta.get("collections", [])

@@ -20,7 +20,7 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class DeviceState:
     """Clocks and sensors at one moment; None where the device does not say. `throttled` names the active reasons,
     `power_source` what the power is: "instant", or "average" of a second."""
 
@@ -32,7 +32,7 @@ class State:
     throttled: tuple[str, ...] = field(default=())
 
 
-class Device(ABC):
+class BenchDevice(ABC):
     """One device, owned by one worker process.
 
     `id` is the catalogue's where the board is in it. `facts` go into meta.yaml and decide which cases it can run.
@@ -97,8 +97,8 @@ class Device(ABC):
 
     # ------------------------------------------------------------------------------------------------------ state
 
-    def state(self) -> State:
-        return State()
+    def state(self) -> DeviceState:
+        return DeviceState()
 
     def now(self) -> float:
         """Seconds of the host's clock."""
@@ -108,7 +108,7 @@ class Device(ABC):
         """Energy that the device has taken so far, None where it does not say."""
         return None
 
-    def rest(self, state: State) -> State:
+    def rest(self, state: DeviceState) -> DeviceState:
         """Called after a round that saw throttling: lets the device recover; returns its state then."""
         return state
 

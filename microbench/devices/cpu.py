@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from microbench.devices.base import Device, Launch, State
+from microbench.devices.base import BenchDevice, DeviceState, Launch
 from microbench.environment import cpu_clock_hz, cpu_name, last_level_cache_bytes, memory_bytes, slug
 
 #: Random values, repeated: a prime, so that rows of a matrix are not repeated in step with its columns. Chosen by hand,
@@ -17,7 +17,7 @@ from microbench.environment import cpu_clock_hz, cpu_name, last_level_cache_byte
 _BLOCK = 1_000_003
 
 
-class CpuDevice(Device):
+class CpuDevice(BenchDevice):
     """The processor with ``threads`` threads of PyTorch (0: as many as PyTorch takes by itself).
 
     A call returns when its work is done, so host time is the time of the call: protocol "eager_events", with
@@ -67,8 +67,8 @@ class CpuDevice(Device):
             times.append((time.perf_counter_ns() - begin) / 1e9)
         return times
 
-    def state(self) -> State:
-        return State(sm_clock_hz=cpu_clock_hz())
+    def state(self) -> DeviceState:
+        return DeviceState(sm_clock_hz=cpu_clock_hz())
 
     def environment(self) -> dict[str, Any]:
         return {"torch_version": torch.__version__}

@@ -12,7 +12,7 @@ import torch
 
 from microbench import libraries, nvml
 from microbench.boards import catalogue_id
-from microbench.devices.base import Device, Launch, State
+from microbench.devices.base import BenchDevice, DeviceState, Launch
 from predictor.data.schema import CUDA_GRAPH, SUSTAINED
 
 #: The GPU spins this many clocks (about 0.1 ms) first, so that the host has queued behind it what is timed; and longer
@@ -26,7 +26,7 @@ _REST_S = 0.03
 _HARMLESS = ("CUBLAS_STATUS_NOT_SUPPORTED", "CUBLAS_STATUS_INVALID_VALUE", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
-class CudaDevice(Device):
+class CudaDevice(BenchDevice):
     """The one GPU that this process sees (CUDA_VISIBLE_DEVICES is set by the collector).
 
     All work runs on one side stream, the same in warm-up, timing and capture, so that autograd's kernels are on it too.
@@ -129,12 +129,12 @@ class CudaDevice(Device):
         replay: Launch = graph.replay
         return replay
 
-    def state(self) -> State:
+    def state(self) -> DeviceState:
         if self.board is None:
-            return State()
+            return DeviceState()
         board = self.board
         watts, source = board.power_w()
-        return State(
+        return DeviceState(
             board.clock_hz(), board.clock_hz(memory=True), board.temperature_c(), watts, source, board.throttled()
         )
 
@@ -144,7 +144,7 @@ class CudaDevice(Device):
     def energy_j(self) -> float | None:
         return None if self.board is None else self.board.energy_j()
 
-    def rest(self, state: State) -> State:
+    def rest(self, state: DeviceState) -> DeviceState:
         time.sleep(_REST_S)
         return self.state()
 

@@ -7,7 +7,7 @@ import warnings
 import torch
 
 from microbench.case import Case
-from microbench.devices.base import Device
+from microbench.devices.base import BenchDevice
 from microbench.launchers.base import IllegalCase, Prepared, relative_error
 from microbench.launchers.embedding_bag import picks
 from predictor.ops import Aggregate
@@ -15,7 +15,7 @@ from predictor.ops import Aggregate
 _CHECKED = 16  # targets held against the reference: chosen by hand, not from data
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, Aggregate)
     if op.heads != 1 or op.phase != "forward":

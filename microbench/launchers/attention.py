@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as functional
 
 from microbench.case import Case
-from microbench.devices.base import Device
+from microbench.devices.base import BenchDevice
 from microbench.launchers.base import IllegalCase, Prepared, relative_error
 from predictor.ops import Attention
 
@@ -34,7 +34,7 @@ def choose_backend(name: str) -> None:
             switch(candidate == name)
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, Attention)
     _refuse(op)

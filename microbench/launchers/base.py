@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from microbench.devices.base import Device, Launch
+from microbench.devices.base import BenchDevice, Launch
 
 #: Largest error, over the largest value of the reference, that a result of a dtype may have. A product of k terms in
 #: fp32 is off by about sqrt(k) 2^-24; 16-bit results are rounded once to 2^-11 or 2^-8 and their sums are fp32. Results
@@ -57,7 +57,7 @@ def compiled(function: Callable[..., torch.Tensor], sizes: tuple[int, ...]) -> C
     return torch.compile(own, dynamic=False)
 
 
-def allow_tf32(wanted: bool, device: Device) -> None:
+def allow_tf32(wanted: bool, device: BenchDevice) -> None:
     """fp32 products on the CUDA cores, or on the tensor cores in TF32 where the case says so."""
     if device.kind == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = wanted

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from microbench.case import Case
-from microbench.devices.base import Device
+from microbench.devices.base import BenchDevice
 from microbench.launchers import gemm
 from microbench.launchers.base import IllegalCase, Prepared, relative_error
 from microbench.own_ops import Ceiling
 from predictor.ops import Gemm
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, Ceiling)
     if op.kind == "matmul":

@@ -6,14 +6,14 @@ import torch
 import torch.nn.functional as functional
 
 from microbench.case import Case
-from microbench.devices.base import Device
+from microbench.devices.base import BenchDevice
 from microbench.launchers.base import Prepared, relative_error
 from predictor.ops import ChannelNorm
 
 _CHECKED = 2**24  # elements beyond which the reference would take longer than the case; chosen by hand, not from data
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, ChannelNorm)
     grad = op.phase == "backward"

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from microbench.case import Case
-from microbench.devices.base import TORCH_DTYPES, Device, Launch
+from microbench.devices.base import TORCH_DTYPES, BenchDevice, Launch
 from microbench.launchers.base import IllegalCase, Prepared, relative_error
 from microbench.ranks import control
 from predictor.ops import Collective
@@ -30,7 +30,7 @@ class Buffers:
     count: int
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, Collective)
     agreement = control()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from microbench.case import Case
-from microbench.devices.base import Device
+from microbench.devices.base import BenchDevice
 from microbench.launchers.base import IllegalCase, Prepared, relative_error
 from predictor.ops import Convolution
 
@@ -18,7 +18,7 @@ def _spatial(op: Convolution) -> int:
     return 3 if op.in_d * op.kernel_d > 1 else 2 if op.in_h * op.kernel_h > 1 else 1
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, Convolution)
     n = _spatial(op)

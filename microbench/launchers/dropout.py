@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from microbench.case import Case
-from microbench.devices.base import Device
+from microbench.devices.base import BenchDevice
 from microbench.launchers.base import Prepared, relative_error
 from predictor.ops import Dropout
 
@@ -13,7 +13,7 @@ _PROBABILITY = 0.1  # that BERT trains with (arXiv:1810.04805, appendix A.2)
 _CHECKED = 65536  # elements held against the reference: chosen by hand, not from data
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, Dropout)
     x = device.randn(op.elements, dtype=op.dtype)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as functional
 
 from microbench.case import Case
-from microbench.devices.base import TORCH_DTYPES, Device
+from microbench.devices.base import TORCH_DTYPES, BenchDevice
 from microbench.launchers.base import IllegalCase, Prepared, compiled, relative_error
 from predictor.ops import Elementwise
 
@@ -35,7 +35,7 @@ _TWO = frozenset(
 _POSITIVE = frozenset(("pow", "rsqrt", "div", "pow_scalar"))
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, Elementwise)
     special = {"cast": _cast, "where": _where, "masked_fill": _masked_fill, "add_": _in_place, "fused": _fused}
@@ -50,7 +50,7 @@ def prepare(case: Case, device: Device) -> Prepared:
     return Prepared(lambda: call(*inputs), lambda: _check(call, inputs))
 
 
-def _values(op: Elementwise, device: Device) -> torch.Tensor:
+def _values(op: Elementwise, device: BenchDevice) -> torch.Tensor:
     if op.fn in _POSITIVE:
         return device.uniform(op.elements, low=0.5, high=2.0, dtype=op.dtype)
     return device.randn(op.elements, dtype=op.dtype)
@@ -62,7 +62,7 @@ def _check(call: Function, inputs: list[torch.Tensor], *rest: Any) -> float:
     return relative_error(call(*inputs, *rest)[:_CHECKED], want)
 
 
-def _cast(op: Elementwise, device: Device) -> Prepared:
+def _cast(op: Elementwise, device: BenchDevice) -> Prepared:
     source = op.in_dtype or op.dtype
     x, kind = device.randn(op.elements, dtype=source), TORCH_DTYPES[op.dtype]
     if x.dtype == kind:
@@ -70,13 +70,13 @@ def _cast(op: Elementwise, device: Device) -> Prepared:
     return Prepared(lambda: x.to(kind), lambda: relative_error(x.to(kind)[:_CHECKED], x[:_CHECKED]))
 
 
-def _where(op: Elementwise, device: Device) -> Prepared:
+def _where(op: Elementwise, device: BenchDevice) -> Prepared:
     mask = device.randn(op.elements, dtype="bool")
     x, y = device.randn(op.elements, dtype=op.dtype), device.randn(op.elements, dtype=op.dtype)
     return Prepared(lambda: torch.where(mask, x, y), lambda: _check(torch.where, [mask, x, y]))
 
 
-def _masked_fill(op: Elementwise, device: Device) -> Prepared:
+def _masked_fill(op: Elementwise, device: BenchDevice) -> Prepared:
     x, mask = device.randn(op.elements, dtype=op.dtype), device.randn(op.elements, dtype="bool")
 
     def call(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -85,7 +85,7 @@ def _masked_fill(op: Elementwise, device: Device) -> Prepared:
     return Prepared(lambda: call(x, mask), lambda: _check(call, [x, mask]))
 
 
-def _in_place(op: Elementwise, device: Device) -> Prepared:
+def _in_place(op: Elementwise, device: BenchDevice) -> Prepared:
     """A sum that stays where it is; the other operand is tiny, so that thousands of launches stay finite."""
     x, y = device.randn(op.elements, dtype=op.dtype), device.randn(op.elements, dtype=op.dtype, scale=1e-6)
 
@@ -96,7 +96,7 @@ def _in_place(op: Elementwise, device: Device) -> Prepared:
     return Prepared(lambda: x.add_(y), check)
 
 
-def _fused(op: Elementwise, device: Device) -> Prepared:
+def _fused(op: Elementwise, device: BenchDevice) -> Prepared:
     """A chain of ``inputs`` operands in one kernel of torch.compile: x0 * x1 + x2 ..., then tanh."""
     if device.kind != "cuda":
         raise IllegalCase("fused chains are compiled for a GPU only")

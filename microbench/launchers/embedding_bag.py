@@ -6,14 +6,14 @@ import torch
 import torch.nn.functional as functional
 
 from microbench.case import Case
-from microbench.devices.base import Device
+from microbench.devices.base import BenchDevice
 from microbench.launchers.base import IllegalCase, Prepared, relative_error
 from predictor.ops import EmbeddingBag
 
 _CHECKED = 16  # bags held against the reference: chosen by hand, not from data
 
 
-def picks(device: Device, count: int, rows: int, skew: float) -> torch.Tensor:
+def picks(device: BenchDevice, count: int, rows: int, skew: float) -> torch.Tensor:
     """``count`` rows, the r-th with a probability that goes as r^-skew, by inverting the continuous law."""
     u = device.uniform(count, low=1e-6, high=1.0).double()
     if skew == 0.0:
@@ -25,7 +25,7 @@ def picks(device: Device, count: int, rows: int, skew: float) -> torch.Tensor:
     return drawn.long().clamp_(0, rows - 1)
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, EmbeddingBag)
     backward = op.phase == "backward"

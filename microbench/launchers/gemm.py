@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as functional
 
 from microbench.case import Case
-from microbench.devices.base import TORCH_DTYPES, Device
+from microbench.devices.base import TORCH_DTYPES, BenchDevice
 from microbench.launchers.base import IllegalCase, Prepared, relative_error, some_rows
 from predictor.ops import Gemm
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, Gemm)
     if op.dtype == "fp8":
@@ -29,7 +29,7 @@ def prepare(case: Case, device: Device) -> Prepared:
     return _linear(op, device)
 
 
-def _operands(op: Gemm, device: Device, batch: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+def _operands(op: Gemm, device: BenchDevice, batch: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     """A and B as (..., m, k) and (..., k, n) views of memory that lies as the layout says."""
     a_shape = (op.k, op.m) if op.layout == "nt" else (op.m, op.k)
     b_shape = (op.n, op.k) if op.layout == "tn" else (op.k, op.n)
@@ -59,7 +59,7 @@ def _row_check(
     return check
 
 
-def _linear(op: Gemm, device: Device) -> Prepared:
+def _linear(op: Gemm, device: BenchDevice) -> Prepared:
     a, b = _operands(op, device, ())
     bias = device.randn(op.n, dtype=op.dtype) if op.bias else None
     if op.layout == "tn":
@@ -81,14 +81,14 @@ def _linear(op: Gemm, device: Device) -> Prepared:
     return Prepared(launch, _row_check(launch, a, b, bias))
 
 
-def _bmm(op: Gemm, device: Device) -> Prepared:
+def _bmm(op: Gemm, device: BenchDevice) -> Prepared:
     if op.bias:
         raise IllegalCase("a batched product has no bias")
     a, b = _operands(op, device, (op.batch,))
     return Prepared(lambda: torch.bmm(a, b), _row_check(lambda: torch.bmm(a, b), a, b))
 
 
-def _fp8(op: Gemm, device: Device) -> Prepared:
+def _fp8(op: Gemm, device: BenchDevice) -> Prepared:
     """A row-major, B column-major, a scale for each tensor; bf16 out of fast accumulation, as inference has it."""
     if op.layout != "tn" or op.batch != 1 or op.kind != "linear":
         raise IllegalCase("torch._scaled_mm takes one product in layout tn")
@@ -114,7 +114,7 @@ def _fp8(op: Gemm, device: Device) -> Prepared:
     return Prepared(launch, check, kernel_source="scaled_mm")
 
 
-def _grouped(op: Gemm, device: Device, implementation: str) -> Prepared:
+def _grouped(op: Gemm, device: BenchDevice, implementation: str) -> Prepared:
     """``batch`` groups of m rows each, one B a group: the expert GEMMs of one GPU."""
     if op.bias:
         raise IllegalCase("a grouped product has no bias here")

@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as functional
 
 from microbench.case import Case
-from microbench.devices.base import Device
+from microbench.devices.base import BenchDevice
 from microbench.launchers.base import IllegalCase, Prepared, relative_error
 from predictor.ops import MoE
 from predictor.ops.routing import BALANCED, zipf_exponent
 
 
-def choices(op: MoE, device: Device) -> torch.Tensor:
+def choices(op: MoE, device: BenchDevice) -> torch.Tensor:
     """Expert of every (token, choice), of shape (tokens * top_k,)."""
     total = op.tokens * op.top_k
     if op.distribution == BALANCED:
@@ -32,7 +32,7 @@ def choices(op: MoE, device: Device) -> torch.Tensor:
     return scores.topk(op.top_k, dim=-1).indices.flatten()
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, MoE)
     if op.tp != 1 or op.ep != 1:

@@ -6,14 +6,14 @@ import torch
 import torch.nn.functional as functional
 
 from microbench.case import Case
-from microbench.devices.base import Device
+from microbench.devices.base import BenchDevice
 from microbench.launchers.base import IllegalCase, Prepared, relative_error, some_rows
 from predictor.ops import Norm
 
 _EPSILON = 1e-5  # PyTorch's default of layer_norm (source: its documentation); no time depends on it
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, Norm)
     if op.residual:

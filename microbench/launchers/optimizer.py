@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 
 from microbench.case import Case
-from microbench.devices.base import Device
+from microbench.devices.base import BenchDevice
 from microbench.launchers.base import Prepared, relative_error
 from predictor.ops import OptimizerStep
 
@@ -17,7 +17,7 @@ from predictor.ops import OptimizerStep
 _TENSOR = 2**20
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, OptimizerStep)
     whole, rest = divmod(op.parameters, _TENSOR)

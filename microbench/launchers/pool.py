@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as functional
 
 from microbench.case import Case
-from microbench.devices.base import Device
+from microbench.devices.base import BenchDevice
 from microbench.launchers.base import IllegalCase, Prepared, relative_error
 from predictor.ops import Pool
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, Pool)
     side, out, window = (math.isqrt(n) for n in (op.in_pixels, op.pixels, op.taps))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from microbench.case import Case
-from microbench.devices.base import Device
+from microbench.devices.base import BenchDevice
 from microbench.launchers.base import Prepared, relative_error
 from predictor.ops import Reduce
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, Reduce)
     # Up to 65536 values a sum, which has to stay below the largest number of fp16, 65504.

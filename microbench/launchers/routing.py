@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from microbench.case import Case
-from microbench.devices.base import Device
+from microbench.devices.base import BenchDevice
 from microbench.launchers.base import Prepared, relative_error
 from predictor.ops import Routing
 
@@ -16,7 +16,7 @@ def route(scores: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor]
     return weights / weights.sum(-1, keepdim=True), chosen
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, Routing)
     scores = device.randn(op.tokens, op.experts, dtype=op.dtype)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from microbench.case import Case
-from microbench.devices.base import Device
+from microbench.devices.base import BenchDevice
 from microbench.launchers.base import Prepared, relative_error
 from predictor.ops import Scan
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, Scan)
     axis = 1 if op.inner else 0

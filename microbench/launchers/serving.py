@@ -11,9 +11,9 @@ from typing import Any
 
 from microbench import libraries
 from microbench.case import Case
-from microbench.devices.base import Device
+from microbench.devices.base import BenchDevice
 from microbench.launchers.base import IllegalCase, Prepared, relative_error
-from microbench.libraries.base import Call, Kernel, Library
+from microbench.libraries.base import BenchLibrary, Kernel, LibraryCall
 
 #: Sizes that a check takes at most; windows, groups of heads, blocks of scales stay. Chosen by hand, not from data: a
 #: reference of a processor's second.
@@ -23,7 +23,7 @@ _SMALL = {
 }  # fmt: skip
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     library, kernel = libraries.find(str(case.option("kernel")))
     call = _made(library, kernel, case.op, device)
     small = smaller(case.op)
@@ -52,7 +52,7 @@ def smaller(op: Any) -> Any:
     return replace(op, **cut)
 
 
-def _made(library: Library, kernel: Kernel, op: Any, device: Device) -> Call:
+def _made(library: BenchLibrary, kernel: Kernel, op: Any, device: BenchDevice) -> LibraryCall:
     """The call, run once. What the installed release does not take is the case's fault, in one line."""
     try:
         call = kernel.make(op, device)

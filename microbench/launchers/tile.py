@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 
 from microbench.case import Case
-from microbench.devices.base import TORCH_DTYPES, Device
+from microbench.devices.base import TORCH_DTYPES, BenchDevice
 from microbench.launchers.base import IllegalCase, Prepared, relative_error, some_rows
 from predictor.data.schema import TILE_PROBE
 from predictor.ops import Gemm
@@ -43,7 +43,7 @@ def parse_tile(text: str) -> tuple[int, int, int]:
     return int(parts[0]), int(parts[1]), int(parts[2])
 
 
-def prepare(case: Case, device: Device) -> Prepared:
+def prepare(case: Case, device: BenchDevice) -> Prepared:
     op = case.op
     assert isinstance(op, Gemm)
     tile_m, tile_n, tile_k = parse_tile(str(case.option("tile")))
@@ -105,7 +105,7 @@ def _blocks(of: torch.Tensor, places: Places) -> torch.Tensor:
     return of[at].expand(-count, -1, -1) if count < 0 else of[at : at + count]
 
 
-def _blocked(op: Gemm, tile: tuple[int, int, int], device: Device) -> Prepared:
+def _blocked(op: Gemm, tile: tuple[int, int, int], device: BenchDevice) -> Prepared:
     """The processor's probe: A, B and C lie tile by tile, as a library packs them."""
     tile_m, tile_n, tile_k = tile
     rows, columns, turns = op.m // tile_m, op.n // tile_n, op.k // tile_k

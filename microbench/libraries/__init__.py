@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 
-from microbench.libraries.base import Kernel, Library
+from microbench.libraries.base import BenchLibrary, Kernel
 from predictor.errors import unknown_name
 
 #: Modules of this package that hold a `LIBRARY`.
@@ -17,7 +17,7 @@ FILES = ("vllm", "sgl_kernel", "flashinfer", "deep_gemm", "flash_mla", "flash_at
 
 
 @functools.cache
-def libraries() -> dict[str, Library]:
+def libraries() -> dict[str, BenchLibrary]:
     """Name -> library, all that there is a file for."""
     found = (importlib.import_module(f"{__name__}.{name}").LIBRARY for name in FILES)
     return {library.name: library for library in found}
@@ -30,7 +30,7 @@ def installed() -> dict[str, str]:
 
 
 @functools.cache
-def find(name: str) -> tuple[Library, Kernel]:
+def find(name: str) -> tuple[BenchLibrary, Kernel]:
     """The kernel that the option ``kernel`` of a case names, "vllm.fa3". Raises UnknownNameError."""
     every = {f"{library.name}.{kernel}": library for library in libraries().values() for kernel in library.kernels}
     if name not in every:

@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(slots=True)
-class Call:
+class LibraryCall:
     """``launch`` is what is timed; ``pair`` runs it anew and returns (what it gave, what it has to give)."""
 
     launch: Callable[[], object]
@@ -20,20 +20,20 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel: ``make(op, device)`` gives its `Call`.
+    """One kernel: ``make(op, device)`` gives its `LibraryCall`.
 
     ``source``: its name in rows, that of AIConfigurator's tables where they have it, by engine where that differs.
     Compute capabilities from ``since`` up to, not including, ``before``. ``capture`` False: it cannot be in a graph.
     """
 
-    make: Callable[[Any, Any], Call]
+    make: Callable[[Any, Any], LibraryCall]
     source: str | Mapping[str, str]
     since: tuple[int, int] = (8, 0)  # by definition: bf16 begins there
     before: tuple[int, int] = (99, 0)  # by definition: later than any there is
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class BenchLibrary:
     """One library.
 
     ``modules``: what it may be imported as, the first that is found counts. ``engines``: whose kernels its rows are, as

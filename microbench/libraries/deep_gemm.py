@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from microbench.libraries.base import Call, Kernel, Library
+from microbench.libraries.base import BenchLibrary, Kernel, LibraryCall
 
 if TYPE_CHECKING:
     from predictor.ops import Gemm
@@ -41,7 +41,7 @@ def _quantizer(a: Any) -> Any:
     return quantized
 
 
-def _linear(op: Gemm, device: Any) -> Call:
+def _linear(op: Gemm, device: Any) -> LibraryCall:
     import torch
 
     from microbench.libraries import operands
@@ -55,10 +55,10 @@ def _linear(op: Gemm, device: Any) -> Call:
         deep_gemm.fp8_gemm_nt(quantized(), b, out)
         return out
 
-    return Call(launch, lambda: (launch(), a.double() @ w.double().t()))
+    return LibraryCall(launch, lambda: (launch(), a.double() @ w.double().t()))
 
 
-def _grouped(op: Gemm, device: Any) -> Call:
+def _grouped(op: Gemm, device: Any) -> LibraryCall:
     """``batch`` experts of m rows each, one behind the other; m is a multiple of 128, to which rows are aligned."""
     import torch
 
@@ -78,12 +78,12 @@ def _grouped(op: Gemm, device: Any) -> Call:
     def pair() -> tuple[Any, Any]:
         return launch(), (a.double().view(op.batch, op.m, op.k) @ w.double().mT).flatten(0, 1)
 
-    return Call(launch, pair)
+    return LibraryCall(launch, pair)
 
 
 _SOURCES = {"vllm": "DeepGemmFp8BlockScaledMMKernel", "sglang": "sglang_deepgemm_gemm_nt_f8f8bf16"}
 #: Compute capabilities. Source: the sources read, see above; what they leave open is the instructions' own.
-LIBRARY = Library(
+LIBRARY = BenchLibrary(
     "deep_gemm", ("deep_gemm", "vllm.third_party.deep_gemm"), ("vllm", "sglang"), ("deep_gemm", "deep-gemm", "vllm"),
     "build github.com/deepseek-ai/DeepGEMM, or pip install vllm", "2.8.1 (names)", recalled="arguments of its products",
     kernels={

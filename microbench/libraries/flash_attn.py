@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from microbench.libraries.base import Call, Kernel, Library
+from microbench.libraries.base import BenchLibrary, Kernel, LibraryCall
 
 if TYPE_CHECKING:
     from predictor.ops import Attention
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _HOPPER = "flash_attn_interface"
 
 
-def varlen(call: Any, op: Attention, device: Any) -> Call:
+def varlen(call: Any, op: Attention, device: Any) -> LibraryCall:
     """``call`` over sequences of one length, as `flash_attn_varlen_func` of both releases takes them."""
     from microbench.libraries import operands
 
@@ -28,21 +28,21 @@ def varlen(call: Any, op: Attention, device: Any) -> Call:
     def launch() -> Any:
         return call(x.q, x.k, x.v, x.q_starts, x.k_starts, op.q_len, op.kv_len, **options)
 
-    return Call(launch, lambda: (launch(), x.wanted(op)))
+    return LibraryCall(launch, lambda: (launch(), x.wanted(op)))
 
 
-def _two(op: Attention, device: Any) -> Call:
+def _two(op: Attention, device: Any) -> LibraryCall:
     return varlen(LIBRARY.load().flash_attn_varlen_func, op, device)
 
 
-def _three(op: Attention, device: Any) -> Call:
+def _three(op: Attention, device: Any) -> LibraryCall:
     if importlib.util.find_spec(_HOPPER) is None:
         raise ImportError(f"{_HOPPER} is not installed: its folder is hopper/ of flash-attn's sources")
     return varlen(importlib.import_module(_HOPPER).flash_attn_varlen_func, op, device)
 
 
 #: Compute capabilities. Source: the sources read, see above; what they leave open is the instructions' own.
-LIBRARY = Library(
+LIBRARY = BenchLibrary(
     "flash_attn", ("flash_attn", _HOPPER), ("vllm", "sglang"), ("flash_attn", "flash_attn_3", "flash-attn-3"),
     "pip install flash-attn; FlashAttention-3 from its folder hopper/", "2.8.3.post2",
     kernels={

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from microbench.libraries.base import Call, Kernel, Library
+from microbench.libraries.base import BenchLibrary, Kernel, LibraryCall
 
 if TYPE_CHECKING:
     from predictor.ops import Attention
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PAGE = 64
 
 
-def _decode(op: Attention, device: Any) -> Call:
+def _decode(op: Attention, device: Any) -> LibraryCall:
     from microbench.libraries import operands
 
     name = LIBRARY.module()
@@ -32,11 +32,11 @@ def _decode(op: Attention, device: Any) -> Call:
         )  # fmt: skip
         return out.flatten(0, 1)
 
-    return Call(launch, lambda: (launch(), x.wanted(op)))
+    return LibraryCall(launch, lambda: (launch(), x.wanted(op)))
 
 
 #: Compute capabilities. Source: the sources read, see above; what they leave open is the instructions' own.
-LIBRARY = Library(
+LIBRARY = BenchLibrary(
     "flash_mla", ("flash_mla", "vllm.third_party.flashmla"), ("vllm", "sglang"), ("flash_mla", "flash-mla", "vllm"),
     "build github.com/deepseek-ai/FlashMLA, or pip install vllm", "as vLLM 0.33.0 has it",
     kernels={"decode": Kernel(_decode, {"vllm": "vllm_flashmla", "sglang": "flashmla"}, (9, 0), (10, 0))},

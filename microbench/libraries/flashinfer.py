@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from microbench.libraries.base import Call, Kernel, Library
+from microbench.libraries.base import BenchLibrary, Kernel, LibraryCall
 from microbench.libraries.vllm import kept, norms
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def _room(device: Any) -> Any:
     return torch.zeros(_WORKSPACE, dtype=torch.uint8, device=device.torch_device)
 
 
-def _ragged(op: Attention, device: Any) -> Call:
+def _ragged(op: Attention, device: Any) -> LibraryCall:
     from microbench.libraries import operands
 
     x = operands.Ragged.of(op, device)
@@ -36,10 +36,10 @@ def _ragged(op: Attention, device: Any) -> Call:
         x.q_starts, x.k_starts, op.heads, op.kv_heads, op.head_dim, head_dim_vo=op.value_dim, causal=op.causal,
         window_left=operands.window(op)[0], sm_scale=op.head_dim**-0.5, q_data_type=x.q.dtype, kv_data_type=x.k.dtype,
     )  # fmt: skip
-    return Call(lambda: wrapper.run(x.q, x.k, x.v), lambda: (wrapper.run(x.q, x.k, x.v), x.wanted(op)))
+    return LibraryCall(lambda: wrapper.run(x.q, x.k, x.v), lambda: (wrapper.run(x.q, x.k, x.v), x.wanted(op)))
 
 
-def _paged(op: Attention, device: Any) -> Call:
+def _paged(op: Attention, device: Any) -> LibraryCall:
     """Decode where every sequence has one query, else prefill behind a cache."""
     from microbench.libraries import operands
 
@@ -60,10 +60,10 @@ def _paged(op: Attention, device: Any) -> Call:
     else:
         wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(_room(device), kv_layout="NHD")
         wrapper.plan(x.q_starts, *pages, *sizes, causal=op.causal, **options)
-    return Call(lambda: wrapper.run(x.q, (x.k, x.v)), lambda: (wrapper.run(x.q, (x.k, x.v)), x.wanted(op)))
+    return LibraryCall(lambda: wrapper.run(x.q, (x.k, x.v)), lambda: (wrapper.run(x.q, (x.k, x.v)), x.wanted(op)))
 
 
-def _latent(op: Attention, device: Any) -> Call:
+def _latent(op: Attention, device: Any) -> LibraryCall:
     from microbench.libraries import operands
 
     x = operands.Paged.of(op, device, page=64)
@@ -75,10 +75,10 @@ def _latent(op: Attention, device: Any) -> Call:
     )  # fmt: skip
     query = [part.contiguous() for part in x.q.split([width, rope], -1)]
     cache = [part.contiguous() for part in x.k[:, :, 0].split([width, rope], -1)]
-    return Call(lambda: wrapper.run(*query, *cache), lambda: (wrapper.run(*query, *cache), x.wanted(op)))
+    return LibraryCall(lambda: wrapper.run(*query, *cache), lambda: (wrapper.run(*query, *cache), x.wanted(op)))
 
 
-def _kv_write(op: KvWrite, device: Any) -> Call:
+def _kv_write(op: KvWrite, device: Any) -> LibraryCall:
     """Each token the last one of a sequence of its own, in a page of its own."""
     import torch
 
@@ -96,10 +96,10 @@ def _kv_write(op: KvWrite, device: Any) -> Call:
         flashinfer.append_paged_kv_cache(key, value, *given, kv_layout="NHD")
         return torch.stack([x[pages.long(), operands.PAGE - 1] for x in cache]), torch.stack([key, value])
 
-    return Call(lambda: flashinfer.append_paged_kv_cache(key, value, *given, kv_layout="NHD"), pair)
+    return LibraryCall(lambda: flashinfer.append_paged_kv_cache(key, value, *given, kv_layout="NHD"), pair)
 
 
-def _nvfp4(op: Gemm, device: Any) -> Call:
+def _nvfp4(op: Gemm, device: Any) -> LibraryCall:
     import torch
 
     from microbench.libraries import operands
@@ -114,14 +114,14 @@ def _nvfp4(op: Gemm, device: Any) -> Call:
         rows, own = flashinfer.nvfp4_quantize(a, ours)
         return flashinfer.mm_fp4(rows, b.t(), own, scales.t(), alpha, torch.bfloat16, backend="cutlass")
 
-    return Call(launch, lambda: (launch(), a.double() @ w.double().t()))
+    return LibraryCall(launch, lambda: (launch(), a.double() @ w.double().t()))
 
 
-def _norm(op: Norm, device: Any) -> Call:
+def _norm(op: Norm, device: Any) -> LibraryCall:
     return norms(LIBRARY.load(), op, device)
 
 
-def _experts(op: MoE, device: Any) -> Call:
+def _experts(op: MoE, device: Any) -> LibraryCall:
     """CUTLASS's experts; of the first matrix the rows that the gate multiplies come first, as vLLM lays them for it."""
     import torch
 
@@ -138,10 +138,10 @@ def _experts(op: MoE, device: Any) -> Call:
         out = flashinfer.cutlass_fused_moe(x, ids, weights, swapped, down, torch.bfloat16, quant_scales=[])
         return out[0] if isinstance(out, list) else out
 
-    return Call(launch, lambda: (launch(), operands.experts(x, up, down, ids, weights)))
+    return LibraryCall(launch, lambda: (launch(), operands.experts(x, up, down, ids, weights)))
 
 
-def _sampler(op: Sampler, device: Any) -> Call:
+def _sampler(op: Sampler, device: Any) -> LibraryCall:
     import torch
 
     sampling = LIBRARY.load("sampling")
@@ -154,11 +154,11 @@ def _sampler(op: Sampler, device: Any) -> Call:
         drawn = kept(logits, op).gather(-1, launch().long().unsqueeze(-1))
         return drawn.float(), torch.ones_like(drawn, dtype=torch.float32)
 
-    return Call(launch, pair)
+    return LibraryCall(launch, pair)
 
 
 #: Compute capabilities. Source: the sources read, see above; what they leave open is the instructions' own.
-LIBRARY = Library(
+LIBRARY = BenchLibrary(
     "flashinfer", ("flashinfer",), ("sglang", "vllm"), ("flashinfer-python", "flashinfer"),
     "pip install flashinfer-python", "0.7.2.post1", recalled="from how many heads on SGLang decodes on tensor cores",
     kernels={

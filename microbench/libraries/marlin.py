@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from microbench.libraries.base import Call, Kernel, Library
+from microbench.libraries.base import BenchLibrary, Kernel, LibraryCall
 
 if TYPE_CHECKING:
     from predictor.ops import Gemm
@@ -17,7 +17,7 @@ _UTILS = "model_executor.layers.quantization.utils"
 _GROUP = 128  # weights that share a scale, by definition of int4_wo in predictor.formats.quantization
 
 
-def _int4(op: Gemm, device: Any) -> Call:
+def _int4(op: Gemm, device: Any) -> LibraryCall:
     from microbench.libraries import operands
 
     ops, scalars = LIBRARY.load("_custom_ops"), LIBRARY.load("scalar_type").scalar_types
@@ -32,11 +32,11 @@ def _int4(op: Gemm, device: Any) -> Call:
             use_fp32_reduce=True,
         )  # fmt: skip
 
-    return Call(launch, lambda: (launch(), a.double() @ seen.double()))
+    return LibraryCall(launch, lambda: (launch(), a.double() @ seen.double()))
 
 
 #: Compute capabilities. Source: the sources read, see above; what they leave open is the instructions' own.
-LIBRARY = Library(
+LIBRARY = BenchLibrary(
     "marlin", ("vllm",), ("vllm",), ("vllm",), "pip install vllm", "vLLM 0.33.0",
     kernels={"int4": Kernel(_int4, "MarlinLinearKernel")},
 )  # fmt: skip

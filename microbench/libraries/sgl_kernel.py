@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from microbench.libraries.base import Call, Kernel, Library
+from microbench.libraries.base import BenchLibrary, Kernel, LibraryCall
 from microbench.libraries.vllm import norms
 
 if TYPE_CHECKING:
     from predictor.ops import Attention, Gemm, Norm, Routing
 
 
-def _flash(op: Attention, device: Any) -> Call:
+def _flash(op: Attention, device: Any) -> LibraryCall:
     from microbench.libraries import operands
     from microbench.libraries.flash_attn import varlen
 
@@ -30,10 +30,10 @@ def _flash(op: Attention, device: Any) -> Call:
             softmax_scale=op.head_dim**-0.5, causal=op.causal, window_size=operands.window(op),
         )  # fmt: skip
 
-    return Call(launch, lambda: (launch(), x.wanted(op)))
+    return LibraryCall(launch, lambda: (launch(), x.wanted(op)))
 
 
-def _fp8(op: Gemm, device: Any) -> Call:
+def _fp8(op: Gemm, device: Any) -> LibraryCall:
     import torch
 
     from microbench.libraries import operands
@@ -48,14 +48,14 @@ def _fp8(op: Gemm, device: Any) -> Call:
         ops.sgl_per_token_quant_fp8(a, rows, own)
         return ops.fp8_scaled_mm(rows, b.t(), own, scales, torch.bfloat16)
 
-    return Call(launch, lambda: (launch(), a.double() @ (b.double() * scales.double()).t()))
+    return LibraryCall(launch, lambda: (launch(), a.double() @ (b.double() * scales.double()).t()))
 
 
-def _norm(op: Norm, device: Any) -> Call:
+def _norm(op: Norm, device: Any) -> LibraryCall:
     return norms(LIBRARY.load(), op, device)
 
 
-def _routing(op: Routing, device: Any) -> Call:
+def _routing(op: Routing, device: Any) -> LibraryCall:
     import torch
 
     ops = LIBRARY.load()
@@ -67,11 +67,11 @@ def _routing(op: Routing, device: Any) -> Call:
         ops.topk_softmax(weights, ids, scores)
         return weights
 
-    return Call(launch, lambda: (launch(), scores.double().softmax(-1).topk(op.top_k).values))
+    return LibraryCall(launch, lambda: (launch(), scores.double().softmax(-1).topk(op.top_k).values))
 
 
 #: Compute capabilities. Source: the sources read, see above; what they leave open is the instructions' own.
-LIBRARY = Library(
+LIBRARY = BenchLibrary(
     "sgl_kernel", ("sgl_kernel",), ("sglang",), ("sglang-kernel", "sgl-kernel"), "pip install sglang-kernel", "0.4.10",
     kernels={
         "fa3": Kernel(_flash, "fa3", (9, 0), (10, 0)),

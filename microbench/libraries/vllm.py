@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from microbench.libraries.base import Call, Kernel, Library
+from microbench.libraries.base import BenchLibrary, Kernel, LibraryCall
 
 if TYPE_CHECKING:
     from microbench.own_ops import KvWrite, Sampler
@@ -20,8 +20,8 @@ _EPS = 1e-6  # of norms, chosen by hand, not from data: it moves no time
 _FP8_UTILS = "model_executor.layers.quantization.utils.fp8_utils"
 
 
-def _flash(version: int) -> Callable[[Attention, Any], Call]:
-    def make(op: Attention, device: Any) -> Call:
+def _flash(version: int) -> Callable[[Attention, Any], LibraryCall]:
+    def make(op: Attention, device: Any) -> LibraryCall:
         from microbench.libraries import operands
 
         call = LIBRARY.load("vllm_flash_attn.flash_attn_interface").flash_attn_varlen_func
@@ -40,12 +40,12 @@ def _flash(version: int) -> Callable[[Attention, Any], Call]:
         def launch() -> Any:
             return call(x.q, x.k, x.v, cu_seqlens_q=x.q_starts, **shared)
 
-        return Call(launch, lambda: (launch(), x.wanted(op)))
+        return LibraryCall(launch, lambda: (launch(), x.wanted(op)))
 
     return make
 
 
-def _fp8(op: Gemm, device: Any) -> Call:
+def _fp8(op: Gemm, device: Any) -> LibraryCall:
     import torch
 
     from microbench.libraries import operands
@@ -59,11 +59,11 @@ def _fp8(op: Gemm, device: Any) -> Call:
         rows, own = ops.scaled_fp8_quant(a, use_per_token_if_dynamic=True)
         return ops.cutlass_scaled_mm(rows, columns, own, scales, torch.bfloat16)
 
-    return Call(launch, lambda: (launch(), a.double() @ (b.double() * scale.double()).t()))
+    return LibraryCall(launch, lambda: (launch(), a.double() @ (b.double() * scale.double()).t()))
 
 
-def _fp8_block(cutlass: bool) -> Callable[[Gemm, Any], Call]:
-    def make(op: Gemm, device: Any) -> Call:
+def _fp8_block(cutlass: bool) -> Callable[[Gemm, Any], LibraryCall]:
+    def make(op: Gemm, device: Any) -> LibraryCall:
         import torch
 
         from microbench.libraries import operands
@@ -79,12 +79,12 @@ def _fp8_block(cutlass: bool) -> Callable[[Gemm, Any], Call]:
             sides = [operands.BLOCK, operands.BLOCK]
             return utils.w8a8_triton_block_scaled_mm(rows, b, own, scales, sides, output_dtype=torch.bfloat16)
 
-        return Call(launch, lambda: (launch(), a.double() @ w.double().t()))
+        return LibraryCall(launch, lambda: (launch(), a.double() @ w.double().t()))
 
     return make
 
 
-def _nvfp4(op: Gemm, device: Any) -> Call:
+def _nvfp4(op: Gemm, device: Any) -> LibraryCall:
     import torch
 
     from microbench.libraries import operands
@@ -99,10 +99,10 @@ def _nvfp4(op: Gemm, device: Any) -> Call:
         rows, own = ops.scaled_fp4_quant(a, ours)
         return ops.cutlass_scaled_fp4_mm(rows, b, own, scales, alpha, torch.bfloat16)
 
-    return Call(launch, lambda: (launch(), a.double() @ w.double().t()))
+    return LibraryCall(launch, lambda: (launch(), a.double() @ w.double().t()))
 
 
-def _norm(op: Norm, device: Any) -> Call:
+def _norm(op: Norm, device: Any) -> LibraryCall:
     import torch
 
     ops = LIBRARY.load("_custom_ops")
@@ -114,7 +114,7 @@ def _norm(op: Norm, device: Any) -> Call:
             ops.rms_norm(out, x, weight, _EPS)
             return out
 
-        return Call(launch, lambda: (launch(), rms(x, weight)))
+        return LibraryCall(launch, lambda: (launch(), rms(x, weight)))
     return fused_add(x, weight, lambda left, right: ops.fused_add_rms_norm(left, right, weight, _EPS))
 
 
@@ -124,7 +124,7 @@ def rms(x: Any, weight: Any) -> Any:
     return wide * (wide.square().mean(-1, keepdim=True) + _EPS).rsqrt() * weight.double()
 
 
-def fused_add(x: Any, weight: Any, call: Callable[[Any, Any], object]) -> Call:
+def fused_add(x: Any, weight: Any, call: Callable[[Any, Any], object]) -> LibraryCall:
     """A kernel that adds ``x`` to a residual and norms the sum, both in place."""
     import torch
 
@@ -136,10 +136,10 @@ def fused_add(x: Any, weight: Any, call: Callable[[Any, Any], object]) -> Call:
         total = x.double() + residual.double()
         return torch.stack([left, right]), torch.stack([rms(total, weight), total])
 
-    return Call(lambda: call(x, residual), pair)
+    return LibraryCall(lambda: call(x, residual), pair)
 
 
-def norms(module: Any, op: Norm, device: Any) -> Call:
+def norms(module: Any, op: Norm, device: Any) -> LibraryCall:
     """RMS norm as FlashInfer's module has it, whose names sgl-kernel took over."""
     import torch
 
@@ -147,10 +147,12 @@ def norms(module: Any, op: Norm, device: Any) -> Call:
     if op.residual:
         return fused_add(x, weight, lambda left, right: module.fused_add_rmsnorm(left, right, weight, 1e-6))
     out = torch.empty_like(x)
-    return Call(lambda: module.rmsnorm(x, weight, 1e-6, out), lambda: (module.rmsnorm(x, weight, 1e-6), rms(x, weight)))
+    return LibraryCall(
+        lambda: module.rmsnorm(x, weight, 1e-6, out), lambda: (module.rmsnorm(x, weight, 1e-6), rms(x, weight))
+    )
 
 
-def _quantize(op: Quantize, device: Any) -> Call:
+def _quantize(op: Quantize, device: Any) -> LibraryCall:
     import torch
 
     ops = LIBRARY.load("_custom_ops")
@@ -160,10 +162,10 @@ def _quantize(op: Quantize, device: Any) -> Call:
         rows, scale = ops.scaled_fp8_quant(x, use_per_token_if_dynamic=True)
         return rows.to(torch.float32) * scale, x
 
-    return Call(lambda: ops.scaled_fp8_quant(x, use_per_token_if_dynamic=True), pair)
+    return LibraryCall(lambda: ops.scaled_fp8_quant(x, use_per_token_if_dynamic=True), pair)
 
 
-def _kv_write(op: KvWrite, device: Any) -> Call:
+def _kv_write(op: KvWrite, device: Any) -> LibraryCall:
     import torch
 
     from microbench.libraries import operands
@@ -183,7 +185,7 @@ def _kv_write(op: KvWrite, device: Any) -> Call:
             launch_latent()
             return cache.flatten(0, 1)[slots], torch.cat([latent, rope], -1)
 
-        return Call(launch_latent, pair_latent)
+        return LibraryCall(launch_latent, pair_latent)
     key, value = (operands.bf16(device, op.tokens, op.kv_heads, op.head_dim) for _ in range(2))
     keys, values = (operands.bf16(device, pages, operands.PAGE, op.kv_heads, op.head_dim) for _ in range(2))
 
@@ -194,10 +196,10 @@ def _kv_write(op: KvWrite, device: Any) -> Call:
         launch()
         return torch.stack([x.flatten(0, 1)[slots] for x in (keys, values)]), torch.stack([key, value])
 
-    return Call(launch, pair)
+    return LibraryCall(launch, pair)
 
 
-def _experts(op: MoE, device: Any) -> Call:
+def _experts(op: MoE, device: Any) -> LibraryCall:
     from microbench.libraries import operands
 
     moe = LIBRARY.load("model_executor.layers.fused_moe.fused_moe")
@@ -216,10 +218,10 @@ def _experts(op: MoE, device: Any) -> Call:
     def launch() -> Any:
         return moe.fused_experts(x, w1, w2, weights, ids, **given)
 
-    return Call(launch, lambda: (launch(), operands.experts(x, up, down, ids, weights)))
+    return LibraryCall(launch, lambda: (launch(), operands.experts(x, up, down, ids, weights)))
 
 
-def _routing(op: Routing, device: Any) -> Call:
+def _routing(op: Routing, device: Any) -> LibraryCall:
     import torch
 
     ops = LIBRARY.load("_custom_ops")
@@ -231,10 +233,10 @@ def _routing(op: Routing, device: Any) -> Call:
         ops.topk_softmax(weights, ids, rows, scores)
         return weights
 
-    return Call(launch, lambda: (launch(), scores.double().softmax(-1).topk(op.top_k).values))
+    return LibraryCall(launch, lambda: (launch(), scores.double().softmax(-1).topk(op.top_k).values))
 
 
-def _sampler(op: Sampler, device: Any) -> Call:
+def _sampler(op: Sampler, device: Any) -> LibraryCall:
     """What is kept of the logits; a copy of them is in the time, since the call may write where it reads."""
     import torch
 
@@ -250,7 +252,7 @@ def _sampler(op: Sampler, device: Any) -> Call:
     def pair() -> tuple[Any, Any]:
         return launch().isfinite().float(), kept(logits, op).float()
 
-    return Call(launch, pair)
+    return LibraryCall(launch, pair)
 
 
 def kept(logits: Any, op: Sampler) -> Any:
@@ -264,7 +266,7 @@ def kept(logits: Any, op: Sampler) -> Any:
 
 
 #: Compute capabilities. Source: the sources read, see above; what they leave open is the instructions' own.
-LIBRARY = Library(
+LIBRARY = BenchLibrary(
     "vllm", ("vllm",), ("vllm",), ("vllm",), "pip install vllm", "0.33.0",
     kernels={
         "fa2": Kernel(_flash(2), "vllm_flash_attn_fa2"),

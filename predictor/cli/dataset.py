@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import RequestError
-from predictor.files.outputs import SIDECAR, Kind, output_argument
+from predictor.files.outputs import SIDECAR, OutputKind, output_argument
 
 EXAMPLES = """examples:
   tilecast dataset import neusight $TILECAST_DATA/neusight --out neusight.parquet
@@ -72,7 +72,7 @@ def _add_fetch(actions: Any) -> None:
     load.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _rows(arguments: argparse.Namespace) -> Kind:
+def _rows(arguments: argparse.Namespace) -> OutputKind:
     """Rows that were imported from the same source: those of another may be measured, and nobody has them twice."""
 
     def is_one(path: Path) -> bool:
@@ -83,7 +83,7 @@ def _rows(arguments: argparse.Namespace) -> Kind:
         except (OSError, ValueError, AttributeError):
             return False
 
-    return Kind(f"a table imported from {arguments.source}", is_one)
+    return OutputKind(f"a table imported from {arguments.source}", is_one)
 
 
 def run(arguments: argparse.Namespace) -> int:

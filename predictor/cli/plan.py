@@ -16,8 +16,8 @@ from predictor.request.words import LARGEST as MOST
 from predictor.request.workload import OPTIMIZERS
 
 if TYPE_CHECKING:
-    from predictor.search.training.enough import Enough
-    from predictor.search.training.search import Found
+    from predictor.search.training.enough import FewestGpusToTrain
+    from predictor.search.training.search import PricedPlans
 
 EXAMPLES = """examples:
   tilecast plan --model gpt3 --gpu h100 --num-gpus 64 --global-batch 64
@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _search(arguments: argparse.Namespace) -> tuple[Found, Enough | None]:
+def _search(arguments: argparse.Namespace) -> tuple[PricedPlans, FewestGpusToTrain | None]:
     """What the search gives, and how many GPUs would do where no plan fits."""
     from predictor import engines
     from predictor.hardware.gpu import GPUSpec, load_gpu
@@ -170,7 +170,7 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _write(found: Found, path: Path) -> None:
+def _write(found: PricedPlans, path: Path) -> None:
     from predictor.report import plans as report
 
     if path.suffix.lower() in report.PICTURES:

@@ -14,7 +14,7 @@ from predictor.files.outputs import PAGE, PICTURE, by_ending, output_argument, t
 from predictor.report.under_way import UnderWay
 
 if TYPE_CHECKING:
-    from predictor.search.serving.answer import Answer, Asked
+    from predictor.search.serving.answer import ServingAnswer, ServingQuestion
 
 EXAMPLES = """examples:
   tilecast serve plan --model qwen3-32b --gpu h200 --num-gpus 8 --isl 4000 --osl 1000 --ttft 1s --tpot 20ms
@@ -93,10 +93,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(arguments: argparse.Namespace) -> Asked:
+def _asked(arguments: argparse.Namespace) -> ServingQuestion:
     from predictor.cli.tracked import resolve
     from predictor.request.request import Request
-    from predictor.search.serving.answer import MOST_GPUS, Asked
+    from predictor.search.serving.answer import MOST_GPUS, ServingQuestion
     from predictor.search.serving.search import Sla
 
     words = {name: getattr(arguments, name) for name in SERVER if name not in _CHOSEN}
@@ -106,7 +106,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
     if arguments.num_gpus is None and not arguments.min_gpus:
         raise RequestError("--num-gpus: expected how many GPUs to plan for, or --rate R with --min-gpus")
     gpus = MOST_GPUS if arguments.num_gpus is None else arguments.num_gpus
-    return Asked(
+    return ServingQuestion(
         Request(arguments.model, arguments.gpu, **words), gpus,
         arguments.isl, arguments.osl, Sla(**limits), arguments.rate, arguments.min_gpus, _executions(arguments),
         arguments.max_batch, arguments.disaggregated, arguments.top, arguments.simulate,
@@ -144,7 +144,7 @@ def _emitted(word: str) -> str:
     return found
 
 
-def _commands(arguments: argparse.Namespace, answer: Answer) -> str:
+def _commands(arguments: argparse.Namespace, answer: ServingAnswer) -> str:
     if arguments.emit is None:
         return ""
     from predictor.search.serving.emit import commands
@@ -166,7 +166,7 @@ def _repository(model: str) -> str:
     return next((name for name, own in aliases().items() if own == model and "/" in name), model)
 
 
-def _price(texts: Sequence[str] | None, asked: Asked) -> float | None:
+def _price(texts: Sequence[str] | None, asked: ServingQuestion) -> float | None:
     if not texts:
         return None
     spec = asked.request.board()
@@ -181,7 +181,7 @@ def _check(path: Path) -> None:
         raise RequestError(f"--out {str(path)!r}: is a folder; expected a file")
 
 
-def _write(path: Path, answer: Answer, price: float | None) -> None:
+def _write(path: Path, answer: ServingAnswer, price: float | None) -> None:
     from predictor.files import outputs
     from predictor.report.html_frontier import frontier_svg
     from predictor.report.serving_plan import rows_of, to_html

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from predictor.tracking import Run
+    from predictor.tracking import TrackedRun
 
 _NOT_SETTINGS = ("verb", "json", "tracking_uri", "register", "stage")
 
@@ -42,7 +42,7 @@ def file_sha256(path: str) -> str:
 
 
 def log_errors(
-    run: Run, title: str, group: str, rows: Sequence[Mapping[str, Any]], lines: Sequence[str], *figures: str
+    run: TrackedRun, title: str, group: str, rows: Sequence[Mapping[str, Any]], lines: Sequence[str], *figures: str
 ) -> None:
     """An error table on a run: metrics, bars, the table (``lines`` of Markdown) at the top of its page, and other
     ``figures`` (SVG of forecasts against measurements)."""

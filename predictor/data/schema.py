@@ -40,7 +40,7 @@ CACHE_STATES = ("warm", "cold", "rotating", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class SchemaColumn:
     """One column. `type` is "text", "int", "float" or "bool"; `unit` is empty for a count or a name.
 
     A `nullable` column may hold nulls, and a file in which it would hold nothing else may leave it out.
@@ -54,45 +54,49 @@ class Column:
 
 
 _BEFORE = (
-    Column("source", "text", "", "data set that the row is from: neusight, aiconfigurator, ..., microbench", False),
-    Column("source_file", "text", "", "the file within it, relative to the folder that was imported", False),
-    Column("source_row", "int", "", "row of that file, the first below the header being 1", False),
-    Column("split", "text", "", '"train" or "test" where the source itself divides its data, else empty', False),
-    Column("gpu", "text", "", "id of the GPU in the catalogue", False),
-    Column("framework", "text", "", "whose kernels ran: " + ", ".join(libraries()), False),
-    Column("framework_version", "text", "", "its version", False),
-    Column("kernel_source", "text", "", "the library or code path within the framework, as the source names it", False),
-    Column("protocol", "text", "", "how it was timed: " + ", ".join(PROTOCOLS), False),
-    Column("cache_state", "text", "", "state of the L2 cache: " + ", ".join(CACHE_STATES), False),
-    Column("op", "text", "", "operator: " + ", ".join(OPERATORS), False),
-    Column("dtype", "text", "", "dtype of the operator: what its arithmetic runs in", False),
-    Column(
+    SchemaColumn(
+        "source", "text", "", "data set that the row is from: neusight, aiconfigurator, ..., microbench", False
+    ),
+    SchemaColumn("source_file", "text", "", "the file within it, relative to the folder that was imported", False),
+    SchemaColumn("source_row", "int", "", "row of that file, the first below the header being 1", False),
+    SchemaColumn("split", "text", "", '"train" or "test" where the source itself divides its data, else empty', False),
+    SchemaColumn("gpu", "text", "", "id of the GPU in the catalogue", False),
+    SchemaColumn("framework", "text", "", "whose kernels ran: " + ", ".join(libraries()), False),
+    SchemaColumn("framework_version", "text", "", "its version", False),
+    SchemaColumn(
+        "kernel_source", "text", "", "the library or code path within the framework, as the source names it", False
+    ),
+    SchemaColumn("protocol", "text", "", "how it was timed: " + ", ".join(PROTOCOLS), False),
+    SchemaColumn("cache_state", "text", "", "state of the L2 cache: " + ", ".join(CACHE_STATES), False),
+    SchemaColumn("op", "text", "", "operator: " + ", ".join(OPERATORS), False),
+    SchemaColumn("dtype", "text", "", "dtype of the operator: what its arithmetic runs in", False),
+    SchemaColumn(
         "quant", "text", "", 'quantization scheme where dtype alone does not say it ("fp8_block"), else empty', False
     ),
 )
 
 _AFTER = (
-    Column("latency_ms", "float", "ms", "the headline latency of one call, above zero", False),
-    Column("latency_min_ms", "float", "ms", "fastest sample"),
-    Column("latency_mean_ms", "float", "ms", "mean of the samples"),
-    Column("latency_median_ms", "float", "ms", "median of the samples"),
-    Column("latency_max_ms", "float", "ms", "slowest sample"),
-    Column("latency_std_ms", "float", "ms", "standard deviation of the samples"),
-    Column("samples", "int", "", "samples taken"),
-    Column("kernel_name", "text", "", "the kernel that ran (the longest, where several did)"),
-    Column("kernel_count", "int", "", "kernels that one call launched"),
-    *(Column(f"grid_{a}", "int", "", f"thread blocks of that kernel along {a}") for a in "xyz"),
-    *(Column(f"block_{a}", "int", "", f"threads of a block along {a}") for a in "xyz"),
-    Column("tile_m", "int", "", "tile probe: rows of the tile"),
-    Column("tile_n", "int", "", "tile probe: columns of the tile"),
-    Column("tile_k", "int", "", "tile probe: depth of one turn of the K loop"),
-    Column("sm_clock_hz", "float", "Hz", "SM clock while measuring"),
-    Column("temperature_c", "float", "°C", "GPU temperature while measuring"),
-    Column("power_w", "float", "W", "board power while measuring"),
-    Column("driver", "text", "", "driver version"),
-    Column("cuda_version", "text", "", "CUDA version"),
-    Column("torch_version", "text", "", "PyTorch version"),
-    Column("flag", "text", "", "empty, or why the row is kept apart (several reasons are joined by ;)", False),
+    SchemaColumn("latency_ms", "float", "ms", "the headline latency of one call, above zero", False),
+    SchemaColumn("latency_min_ms", "float", "ms", "fastest sample"),
+    SchemaColumn("latency_mean_ms", "float", "ms", "mean of the samples"),
+    SchemaColumn("latency_median_ms", "float", "ms", "median of the samples"),
+    SchemaColumn("latency_max_ms", "float", "ms", "slowest sample"),
+    SchemaColumn("latency_std_ms", "float", "ms", "standard deviation of the samples"),
+    SchemaColumn("samples", "int", "", "samples taken"),
+    SchemaColumn("kernel_name", "text", "", "the kernel that ran (the longest, where several did)"),
+    SchemaColumn("kernel_count", "int", "", "kernels that one call launched"),
+    *(SchemaColumn(f"grid_{a}", "int", "", f"thread blocks of that kernel along {a}") for a in "xyz"),
+    *(SchemaColumn(f"block_{a}", "int", "", f"threads of a block along {a}") for a in "xyz"),
+    SchemaColumn("tile_m", "int", "", "tile probe: rows of the tile"),
+    SchemaColumn("tile_n", "int", "", "tile probe: columns of the tile"),
+    SchemaColumn("tile_k", "int", "", "tile probe: depth of one turn of the K loop"),
+    SchemaColumn("sm_clock_hz", "float", "Hz", "SM clock while measuring"),
+    SchemaColumn("temperature_c", "float", "°C", "GPU temperature while measuring"),
+    SchemaColumn("power_w", "float", "W", "board power while measuring"),
+    SchemaColumn("driver", "text", "", "driver version"),
+    SchemaColumn("cuda_version", "text", "", "CUDA version"),
+    SchemaColumn("torch_version", "text", "", "PyTorch version"),
+    SchemaColumn("flag", "text", "", "empty, or why the row is kept apart (several reasons are joined by ;)", False),
 )
 
 #: What an operator's field means, once for all operators that have it.
@@ -176,20 +180,20 @@ def op_fields(cls: type[Op]) -> tuple[Field, ...]:
     return tuple((f.name, _TYPES[str(f.type)], f.default) for f in fields(cls))
 
 
-def _op_columns() -> tuple[Column, ...]:
+def _op_columns() -> tuple[SchemaColumn, ...]:
     """The union of the operators' fields, in the order in which they first appear."""
-    known: dict[str, Column] = {}
+    known: dict[str, SchemaColumn] = {}
     for cls in OPERATORS.values():
         for name, kind, _ in op_fields(cls):
             if name not in ("dtype", "quant"):  # every row has these
-                known.setdefault(name, Column(name, kind, _UNITS.get(name, ""), _MEANINGS.get(name, name)))
+                known.setdefault(name, SchemaColumn(name, kind, _UNITS.get(name, ""), _MEANINGS.get(name, name)))
     return tuple(known.values())
 
 
-OP_COLUMNS: tuple[Column, ...] = _op_columns()
+OP_COLUMNS: tuple[SchemaColumn, ...] = _op_columns()
 #: Every column, in the order in which a file holds them.
-COLUMNS: tuple[Column, ...] = (*_BEFORE, *OP_COLUMNS, *_AFTER)
-BY_NAME: Mapping[str, Column] = {column.name: column for column in COLUMNS}
+COLUMNS: tuple[SchemaColumn, ...] = (*_BEFORE, *OP_COLUMNS, *_AFTER)
+BY_NAME: Mapping[str, SchemaColumn] = {column.name: column for column in COLUMNS}
 REQUIRED: tuple[str, ...] = tuple(column.name for column in COLUMNS if not column.nullable)
 
 

@@ -33,7 +33,7 @@ _LFS = b"version https://git-lfs"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DataSource:
     """One public source. ``files``: path in the repository -> SHA-256 (hex); ``commit`` is None where none is known."""
 
     name: str
@@ -67,7 +67,7 @@ class Fetched:
     skipped: Mapping[str, int]
 
 
-def read_sources(path: Path | None = None) -> dict[str, Source]:
+def read_sources(path: Path | None = None) -> dict[str, DataSource]:
     """The sources by name. Raises SpecError, one line, for a file that does not hold them."""
     path = path or SOURCES_FILE
     try:
@@ -77,11 +77,11 @@ def read_sources(path: Path | None = None) -> dict[str, Source]:
         raise SpecError(f"{path} cannot be read as a list of sources: {error!r}") from None
 
 
-def _source(name: str, entry: Mapping[str, Any], folder: Path) -> Source:
+def _source(name: str, entry: Mapping[str, Any], folder: Path) -> DataSource:
     listed = folder / "checksums" / f"{name}.sha256"
     files = {line[66:]: line[:64] for line in listed.read_text(encoding="utf-8").splitlines()}
-    fields = {key: entry[key] for key in Source.__slots__ if key not in ("name", "files", "paths")}
-    return Source(name=name, files=files, paths=tuple(entry["paths"]), **fields)
+    fields = {key: entry[key] for key in DataSource.__slots__ if key not in ("name", "files", "paths")}
+    return DataSource(name=name, files=files, paths=tuple(entry["paths"]), **fields)
 
 
 def fetch(name: str, out: Path, origin: Path | None = None) -> Fetched:
@@ -100,7 +100,7 @@ def fetch(name: str, out: Path, origin: Path | None = None) -> Fetched:
         return import_to_shards(source, root, out / name)
 
 
-def import_to_shards(source: Source, root: Path, folder: Path) -> Fetched:
+def import_to_shards(source: DataSource, root: Path, folder: Path) -> Fetched:
     """Imports the source that lies in ``root``, in its own layout, to shards in ``folder``, in place of older ones.
 
     They are moved there once all are written. Raises RequestError where that cannot be.
@@ -141,7 +141,7 @@ def _source_of(path: Path) -> str:
         return ""
 
 
-def check(source: Source, root: Path) -> None:
+def check(source: DataSource, root: Path) -> None:
     """Raises TilecastError, which names the file, where one below ``root`` is not what the list says."""
     for name, expected in source.files.items():
         path = root / name
@@ -157,7 +157,7 @@ def check(source: Source, root: Path) -> None:
 
 
 @contextmanager
-def _files(source: Source, origin: Path | None) -> Iterator[Path]:
+def _files(source: DataSource, origin: Path | None) -> Iterator[Path]:
     """A folder with the listed files and no others."""
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary) / source.name
@@ -168,7 +168,7 @@ def _files(source: Source, origin: Path | None) -> Iterator[Path]:
         yield root
 
 
-def _copy(source: Source, origin: Path, root: Path) -> None:
+def _copy(source: DataSource, origin: Path, root: Path) -> None:
     if not origin.is_dir():
         raise RequestError(f"--from {str(origin)!r} is no folder: expected one that holds {source.pinned}")
     for name in source.files:
@@ -177,7 +177,7 @@ def _copy(source: Source, origin: Path, root: Path) -> None:
             shutil.copyfile(origin / name, root / name)
 
 
-def _clone(source: Source, origin: Path | None, root: Path) -> None:
+def _clone(source: DataSource, origin: Path | None, root: Path) -> None:
     """The listed files at the pinned commit; of a repository elsewhere, no other file's content is downloaded."""
     if shutil.which("git") is None:
         raise TilecastError("git is not installed: expected it on the PATH, or --from with a folder that has the files")

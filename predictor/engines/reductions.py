@@ -47,7 +47,7 @@ class FusedNorm:
 
 
 @dataclass(frozen=True, slots=True)
-class Collectives:
+class AllReduceRules:
     """all_reduce within a node: rules in order, by compute capability ("9.0", "10" for a major number, "" for the
     rest), and what no rule takes is NCCL's; from ``linked_from`` GPUs on the rules need NVLink. ``fused`` by compute
     capability."""

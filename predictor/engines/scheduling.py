@@ -85,7 +85,7 @@ class Pages:
 
 
 @dataclass(slots=True)
-class Batch:
+class StepBatch:
     """What a step runs: so many tokens of each prompt of ``chunks``, and, with ``decodes``, all who decode.
     ``preempted`` gave way to it."""
 
@@ -117,7 +117,7 @@ class Batching(ABC):
         self._block = BLOCK_TOKENS // pages.size if prefixes and BLOCK_TOKENS % pages.size == 0 else 0  # its pages
 
     @abstractmethod
-    def batch(self) -> Batch:
+    def batch(self) -> StepBatch:
         """The next step. Pages of its prompts are taken; there are enough for one tick of those who decode."""
 
     def patience(self) -> int:
@@ -245,7 +245,7 @@ class Batching(ABC):
             self.pages.take(int(self.pages.growth(self.clock, tokens)[-1]))
         self.clock += tokens
 
-    def give_way(self, one: Sequence, found: Batch) -> None:
+    def give_way(self, one: Sequence, found: StepBatch) -> None:
         """``one`` loses its pages to ``found`` and waits in front, to be computed again with the tokens it made."""
         found.preempted.append(one)
         if one.index in self.decoding:
@@ -258,7 +258,7 @@ class Batching(ABC):
         one.blocks = ()
         self.waiting.appendleft(one)
 
-    def make_room(self, found: Batch) -> None:
+    def make_room(self, found: StepBatch) -> None:
         """The last to be admitted give way until those who decode can."""
         while self.spare < 0:
             self.give_way(self.begun[-1] if self.begun else next(reversed(self.decoding.values())), found)

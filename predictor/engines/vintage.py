@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from predictor.hardware.gpu import GPUSpec
 
 if TYPE_CHECKING:
-    from predictor.engines.reductions import Collectives
+    from predictor.engines.reductions import AllReduceRules
 
 #: Bytes that no buffer has, by definition.
 NO_LIMIT = 2**62
@@ -109,7 +109,7 @@ class Scheduler:
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
+class CacheRules:
     """The KV cache.
 
     ``page_tokens``: tokens of a page; ``pages``: the same under an attention kernel that has its own; ``prefixes``:
@@ -294,7 +294,7 @@ PENALTY_BYTES = MappingProxyType({
 
 
 @dataclass(frozen=True, slots=True)
-class Sampler:
+class SamplingSteps:
     """From logits to tokens: ``steps`` in order, over the vocabulary in ``dtype``; ``truncates``: how top-k and top-p
     find their tokens, and ``truncation_bytes`` of memory traffic for each probability, by word of
     `predictor.engines.SAMPLINGS`. Greedy requests need the cast and an argmax alone, and penalties where they ask."""
@@ -374,12 +374,12 @@ class Vintage:
     read: str
     host: Host
     scheduler: Callable[[Setting], Scheduler] | None = None
-    cache: Cache | None = None
+    cache: CacheRules | None = None
     graphs: Callable[[Setting], Graphs] | None = None
     kernels: tuple[KernelRule, ...] = ()
     quantizing: Quantizing | None = None
-    collectives: Collectives | None = None
-    sampler: Sampler | None = None
+    collectives: AllReduceRules | None = None
+    sampler: SamplingSteps | None = None
     since: str = ""
     unasked: str = "greedy"
     training: Training | None = None

@@ -39,7 +39,7 @@ _FOLDERS = ("artifacts", "data", "dir", "dirs", "path", "file", "origin", "confi
 _DECLARED = "_outputs"
 
 
-class Kind(NamedTuple):
+class OutputKind(NamedTuple):
     """What a flag writes: its name in errors, and whether a file that is there is one."""
 
     what: str
@@ -49,8 +49,8 @@ class Kind(NamedTuple):
 
 class _Output(NamedTuple):
     flag: str
-    kind: Kind | Callable[[argparse.Namespace], Kind]
-    beside: Callable[[Path], Sequence[tuple[Path, Kind]]]
+    kind: OutputKind | Callable[[argparse.Namespace], OutputKind]
+    beside: Callable[[Path], Sequence[tuple[Path, OutputKind]]]
 
 
 class _Command:
@@ -72,12 +72,12 @@ def _head(path: Path, most: int = _HEAD) -> bytes:
         return file.read(most)
 
 
-def marked(what: str, *marks: str) -> Kind:
+def marked(what: str, *marks: str) -> OutputKind:
     """Files of text whose beginning has every one of ``marks``."""
-    return Kind(what, lambda path: all(mark.encode() in _head(path) for mark in marks))
+    return OutputKind(what, lambda path: all(mark.encode() in _head(path) for mark in marks))
 
 
-def table(what: str, columns: Iterable[str]) -> Kind:
+def table(what: str, columns: Iterable[str]) -> OutputKind:
     """Tables, .csv or .parquet, that have ``columns``, and maybe more."""
     needed = frozenset(columns)
 
@@ -93,22 +93,22 @@ def table(what: str, columns: Iterable[str]) -> Kind:
         first = _head(path).decode("utf-8", errors="replace").lstrip("\ufeff").split("\n", 1)[0]
         return needed <= {name.strip().strip('"') for name in first.split(",")}
 
-    return Kind(what, is_one)
+    return OutputKind(what, is_one)
 
 
-def by_ending(**kinds: Kind) -> Kind:
+def by_ending(**kinds: OutputKind) -> OutputKind:
     """What a file is by its ending ("svg"); a file of another ending is of none."""
 
     def is_one(path: Path) -> bool:
         kind = kinds.get(path.suffix[1:].lower())
         return kind is not None and kind.is_one(path)
 
-    return Kind(" or ".join(dict.fromkeys(kind.what for kind in kinds.values())), is_one)
+    return OutputKind(" or ".join(dict.fromkeys(kind.what for kind in kinds.values())), is_one)
 
 
 PAGE = marked("a page of Tilecast", PAGE_MARK)
 TRACE = marked("a trace of Tilecast", f'"generator":"{GENERATOR}')
-PICTURE = Kind("a picture of Tilecast", lambda path: GENERATOR.encode() in _head(path, _PICTURE))
+PICTURE = OutputKind("a picture of Tilecast", lambda path: GENERATOR.encode() in _head(path, _PICTURE))
 
 
 def picture_metadata(path: Path) -> dict[str, str]:
@@ -126,15 +126,15 @@ def _is_set(path: Path) -> bool:
     return manifest.is_file() and b'"estimators"' in _head(manifest) and b'"schema_version"' in _head(manifest)
 
 
-SET = Kind("a set of estimators", _is_set, folder=True)
+SET = OutputKind("a set of estimators", _is_set, folder=True)
 
 
 # ---------------------------------------------------------------------------------------------------------- declaring
 
 
 def output_argument(
-    parser: Any, flag: str, kind: Kind | Callable[[argparse.Namespace], Kind],
-    beside: Callable[[Path], Sequence[tuple[Path, Kind]]] = lambda path: (), **words: Any,
+    parser: Any, flag: str, kind: OutputKind | Callable[[argparse.Namespace], OutputKind],
+    beside: Callable[[Path], Sequence[tuple[Path, OutputKind]]] = lambda path: (), **words: Any,
 ) -> None:  # fmt: skip
     """Add ``flag``, whose file is written, and --force. ``beside``: other files that are written with it."""
     action = parser.add_argument(flag, **words)
@@ -171,7 +171,7 @@ def check(arguments: argparse.Namespace) -> None:
     taken: dict[str, str] = {}
     for dest, output in declared.items():
         for text in _texts(words.get(dest)):
-            kind = output.kind if isinstance(output.kind, Kind) else output.kind(arguments)
+            kind = output.kind if isinstance(output.kind, OutputKind) else output.kind(arguments)
             place(output.flag, text, kind, taken)
             for path, other in output.beside(Path(text)):
                 place(output.flag, str(path), other, taken)
@@ -201,7 +201,7 @@ def _command_reads(dest: str, text: str) -> None:
         _command.inputs[about.st_dev, about.st_ino] = each
 
 
-def place(flag: str, text: str, kind: Kind | None, taken: dict[str, str]) -> None:
+def place(flag: str, text: str, kind: OutputKind | None, taken: dict[str, str]) -> None:
     """RequestError where ``flag`` must not write to ``text``; None: whatever file stands there may be replaced.
     ``taken``: files that other flags write, to which this one is added."""
     folder = kind is not None and kind.folder
@@ -222,7 +222,7 @@ def place(flag: str, text: str, kind: Kind | None, taken: dict[str, str]) -> Non
         _check_there(shown, path, about, kind)
 
 
-def _check_there(shown: str, path: Path, about: os.stat_result, kind: Kind | None) -> None:
+def _check_there(shown: str, path: Path, about: os.stat_result, kind: OutputKind | None) -> None:
     """RequestError for what is there and must stay."""
     _check_no_input(shown, path, about)
     if kind is not None and kind.folder:

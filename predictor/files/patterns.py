@@ -42,7 +42,7 @@ class Pattern:
         self._only: list[str] = []  # of a place: "", or the end of the text that it asks for, "^" or "$"
         end = self._place()
         self._end = end
-        reader = _Reader(self, text)
+        reader = _PatternReader(self, text)
         begin = reader.read()(end)
         self._begin = self._closed((begin,), first=True)
         self._known: dict[tuple[frozenset[int], str], frozenset[int]] = {}
@@ -89,7 +89,7 @@ class Pattern:
         return frozenset(found)
 
 
-class _Reader:
+class _PatternReader:
     """Reads the text of a pattern from left to right, and builds it from its end."""
 
     def __init__(self, pattern: Pattern, text: str) -> None:

@@ -39,7 +39,7 @@ from predictor.kernels.collective.calibrate import collective_rows, system_trial
 from predictor.kernels.device import Device
 from predictor.kernels.fitting import adapt
 from predictor.kernels.fitting import calibrate_serving as serving
-from predictor.kernels.fitting.adapt import Board, Fitted, Question, Told, Trial, eager, overheads
+from predictor.kernels.fitting.adapt import AdaptedArtifact, Fitted, Question, Told, Trial, eager, overheads
 from predictor.kernels.gemm.tiles import is_probe
 from predictor.kernels.gemm_fp32.calibrate import GemmTrial, gemm_rows
 from predictor.kernels.memory_bound import core as stream
@@ -208,7 +208,7 @@ def memory_rows(frame: Frame, gpu: GPUSpec) -> npt.NDArray[np.bool_]:
 class MemoryTrial(Trial):
     """Rows of memory-bound operators: the GPU's bandwidth share, and for each operator the host's times."""
 
-    def __init__(self, rows: Frame, board: Board) -> None:
+    def __init__(self, rows: Frame, board: AdaptedArtifact) -> None:
         gpu = board.gpu
         self._base = MemoryBound.from_artifact(board.base, board.weights)
         names, ops = rows["op"].astype(str).to_numpy(), dataset.ops_of(rows)
@@ -238,7 +238,7 @@ class MemoryTrial(Trial):
         """By what its memory and architecture say, or its earlier rows."""
         return -self._gaps(self.question.start)
 
-    def keep(self, board: Board, x: FloatArray, told: Told | None, share: float) -> FloatArray:
+    def keep(self, board: AdaptedArtifact, x: FloatArray, told: Told | None, share: float) -> FloatArray:
         """The GPU's scalars."""
         found = min(float(np.exp(x[0])), 1.0)
         overhead = {}
@@ -257,7 +257,7 @@ class Calibration:
 
     reads: str
     rows: Callable[[Frame, GPUSpec], npt.NDArray[np.bool_]]
-    trials: Callable[[Frame, Board], Iterable[Trial]]
+    trials: Callable[[Frame, AdaptedArtifact], Iterable[Trial]]
     fewest: int = 1
     tiles: bool = False  # whether it learns from tile probes, too
 

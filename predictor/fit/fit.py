@@ -297,10 +297,10 @@ def _fit_one(
     }
     widths = None
     if intervals and len(told) and not tiles:
-        from predictor.fit.fit_intervals import Target, fit_intervals
+        from predictor.fit.fit_intervals import IntervalTarget, fit_intervals
 
         say(f"fitting the intervals of {recipe.folder}")
-        found = fit_intervals(Target(recipe.families, fit), told, gpus, seed)
+        found = fit_intervals(IntervalTarget(recipe.families, fit), told, gpus, seed)
         widths = found if found["classes"] else None
     write_estimator(folder / recipe.folder, about, weights, widths)
     manifest["estimators"].append(

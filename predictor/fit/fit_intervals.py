@@ -59,7 +59,7 @@ NEXT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class IntervalTarget:
     """What is fitted: the families it answers for, and ``fit`` as `predictor.fit.fit` calls it.
 
     A fit with an argument ``own`` can leave out what GPUs are not asked for that are known by their own rows.
@@ -98,7 +98,7 @@ class _Lone:
 
 
 def fit_intervals(
-    target: Target, rows: Frame, gpus: Mapping[str, GPUSpec], seed: int, seen: bool = True
+    target: IntervalTarget, rows: Frame, gpus: Mapping[str, GPUSpec], seed: int, seen: bool = True
 ) -> dict[str, Any]:
     """The content of an estimator's ``intervals.json``; without a class where too few rows could be judged.
 
@@ -163,8 +163,8 @@ def draw(rows: Frame, seed: int, most: int) -> Frame:
 
 
 def _judge(
-    target: Target, seen: Frame, test: Frame, gpus: Mapping[str, GPUSpec], seed: int, distances: Mapping[str, str],
-    found: dict[str, dict[str, dict[str, FloatArray]]], own: Container[str] | None,
+    target: IntervalTarget, seen: Frame, test: Frame, gpus: Mapping[str, GPUSpec], seed: int,
+    distances: Mapping[str, str], found: dict[str, dict[str, dict[str, FloatArray]]], own: Container[str] | None,
 ) -> None:  # fmt: skip
     """Fit on ``seen``, for GPUs in ``own`` (None: all) each by itself, and add the log errors on ``test`` to ``found``,
     each GPU's at its distance."""

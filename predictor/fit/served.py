@@ -13,7 +13,7 @@ from predictor.engines.vintage import NO_LIMIT, Setting
 from predictor.errors import TilecastError
 from predictor.files.extras import require
 from predictor.fit.scores import summarise
-from predictor.fit.served_rows import TIMES, TOKENS_A_GPU, Case
+from predictor.fit.served_rows import TIMES, TOKENS_A_GPU, MeasuredService
 from predictor.request.request import Request
 from predictor.request.run import Run
 from predictor.serving.costs import Sizes, StepCosts
@@ -26,7 +26,7 @@ Frame = Any
 
 
 def forecast_cases(
-    cases: Sequence[Case], artifacts: str | None = None, intervals: bool = True,
+    cases: Sequence[MeasuredService], artifacts: str | None = None, intervals: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, Served | None, dict[str, tuple[float, float]], str]]:  # fmt: skip
     """(place, what came of the case, 80 % intervals of its statistic in seconds, why there is none) of every case that
@@ -54,10 +54,10 @@ def forecast_cases(
                 progress(done)
 
 
-Found = tuple[Served | None, dict[str, tuple[float, float]], str]
+ServedForecast = tuple[Served | None, dict[str, tuple[float, float]], str]
 
 
-def _run(words: Mapping[str, Any], cases: Sequence[Case], artifacts: str | None) -> Run:
+def _run(words: Mapping[str, Any], cases: Sequence[MeasuredService], artifacts: str | None) -> Run:
     """The run of the words' server, long enough for all cases."""
     longest = max(int(case.traffic.input_tokens.max()) for case in cases)
     output = max(int(case.traffic.output_tokens.max()) for case in cases)
@@ -66,7 +66,7 @@ def _run(words: Mapping[str, Any], cases: Sequence[Case], artifacts: str | None)
     ).run()  # fmt: skip
 
 
-def _group(cases: Sequence[Case], artifacts: str | None, intervals: bool) -> Iterator[Found]:
+def _group(cases: Sequence[MeasuredService], artifacts: str | None, intervals: bool) -> Iterator[ServedForecast]:
     try:
         run = _run(cases[0].words, cases, artifacts)
         options = [_admitting(run, case) for case in cases]
@@ -81,13 +81,13 @@ def _group(cases: Sequence[Case], artifacts: str | None, intervals: bool) -> Ite
         return
     for case, each in zip(cases, options, strict=True):
 
-        def at(factor: float, case: Case = case, each: Options = each) -> Served:
+        def at(factor: float, case: MeasuredService = case, each: Options = each) -> Served:
             return serve(run, case.traffic, each, costs.scaled(factor))
 
         yield _answer(case, at, intervals)
 
 
-def _apart(cases: Sequence[Case], artifacts: str | None, intervals: bool) -> Iterator[Found]:
+def _apart(cases: Sequence[MeasuredService], artifacts: str | None, intervals: bool) -> Iterator[ServedForecast]:
     """Cases whose prompts are read apart."""
     for case in cases:
         try:
@@ -99,7 +99,7 @@ def _apart(cases: Sequence[Case], artifacts: str | None, intervals: bool) -> Ite
             continue
 
         def at(
-            factor: float, case: Case = case, run: Run = run, apart: Apart = apart,
+            factor: float, case: MeasuredService = case, run: Run = run, apart: Apart = apart,
             costs: tuple[StepCosts, StepCosts] = (reads, decodes),
         ) -> Served:  # fmt: skip
             scaled = costs[0].scaled(factor), costs[1].scaled(factor)
@@ -108,7 +108,7 @@ def _apart(cases: Sequence[Case], artifacts: str | None, intervals: bool) -> Ite
         yield _answer(case, at, intervals)
 
 
-def _answer(case: Case, at: Callable[[float], Served], intervals: bool) -> Found:
+def _answer(case: MeasuredService, at: Callable[[float], Served], intervals: bool) -> ServedForecast:
     """What comes of a case that is served with every step so many times as long."""
     try:
         served = at(1.0)
@@ -117,7 +117,7 @@ def _answer(case: Case, at: Callable[[float], Served], intervals: bool) -> Found
         return None, {}, str(error)
 
 
-def _admitting(run: Run, case: Case) -> Options:
+def _admitting(run: Run, case: MeasuredService) -> Options:
     """The case's options; where its engine reads prompts whole and its default step is too short for one beside
     all that may decode, the shortest step with which the run can have been made."""
     release = run.work.engine.vintage()
@@ -194,21 +194,21 @@ def ranking(rows: Frame) -> dict[str, Any]:
 
 
 def as_frame(
-    cases: Sequence[Case], artifacts: str | None = None, intervals: bool = True,
+    cases: Sequence[MeasuredService], artifacts: str | None = None, intervals: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> Frame:  # fmt: skip
     """A row a case: what it was, ``measured_``, ``predicted_``, ``low_`` and ``high_`` of ttft_ms and tpot_ms (and the
     99th percentile and tokens a second where requests are known; tokens a second a GPU of throughput rows), ``note``
     where there is no forecast, ``left_out`` where it is not scored."""
     pd = require("pandas")
-    blank: Found = (None, {}, "")
+    blank: ServedForecast = (None, {}, "")
     answers = [blank for _ in cases]
     for place, served, ranges, note in forecast_cases(cases, artifacts, intervals, progress):
         answers[place] = served, ranges, note
     return pd.DataFrame([_figures(case, answer) for case, answer in zip(cases, answers, strict=True)])
 
 
-def _figures(case: Case, answer: Found) -> dict[str, Any]:
+def _figures(case: MeasuredService, answer: ServedForecast) -> dict[str, Any]:
     """The row of a case."""
     served, ranges, note = answer
     row = dict(case.whole) | {"case": case.name, "note": note, "left_out": case.left_out}

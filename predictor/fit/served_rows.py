@@ -54,7 +54,7 @@ _MIXED = "mixed boards"
 
 
 @dataclass(slots=True)
-class Case:
+class MeasuredService:
     """A measured service: the words of its run, its traffic, and what was measured, in milliseconds (tokens a second a
     GPU), of which ``statistic`` is mean or median.
 
@@ -83,7 +83,7 @@ class Case:
         return self.options.replicas * int(self.words.get("num_gpus", 0)) + reading
 
 
-def read_cases(path: Path, configs: Path | None = None) -> list[Case]:
+def read_cases(path: Path, configs: Path | None = None) -> list[MeasuredService]:
     """The services of a CSV file, or of a folder with requests.parquet and meta.yaml (or of folders with them)."""
     if path.is_dir():
         folders = (
@@ -109,7 +109,7 @@ def read_cases(path: Path, configs: Path | None = None) -> list[Case]:
     return cases
 
 
-def _score_setups_once(cases: Sequence[Case]) -> None:
+def _score_setups_once(cases: Sequence[MeasuredService]) -> None:
     """Of rows with one ``setup_id`` the first that is scored stands for all."""
     first: dict[str, str] = {}
     for case in cases:
@@ -146,12 +146,12 @@ def _time(row: Mapping[str, Any], key: str) -> float:
     return found
 
 
-def _row(row: dict[str, Any], path: Path, configs: Path | None) -> Case:
+def _row(row: dict[str, Any], path: Path, configs: Path | None) -> MeasuredService:
     """A service of a row; its note says what is wrong with it."""
     measured = dict.fromkeys((*TIMES, TOKENS_A_GPU), math.nan)
     name = _text(row, "case") or _text(row, "id") or f"{_text(row, 'config')} {_text(row, 'concurrency')}"
     empty = Traffic(np.zeros(0), *(np.ones(1, dtype=np.int64),) * 2, np.zeros(1, dtype=np.int64), 1)
-    case = Case(name, {}, empty, Options(), measured, row, left_out=_left_out(row))
+    case = MeasuredService(name, {}, empty, Options(), measured, row, left_out=_left_out(row))
     try:
         case.statistic = _text(row, "statistic") or "mean"
         if case.statistic not in ("mean", "median"):
@@ -329,7 +329,7 @@ def _kv_of_checkpoint(model: str | Path, dtype: str) -> str | None:
     return None
 
 
-def _folder(folder: Path) -> Case:
+def _folder(folder: Path) -> MeasuredService:
     """Requests of one run, with the words of its meta.yaml."""
     from predictor.data.parquet import read_rows
 
@@ -362,4 +362,4 @@ def _folder(folder: Path) -> Case:
         **{key: words[key] for key in ("gpu", "execution", "tp", "dp")},
         "model": str(meta["model"]),
     }
-    return Case(folder.name, words, traffic, options, measured, whole, times)
+    return MeasuredService(folder.name, words, traffic, options, measured, whole, times)

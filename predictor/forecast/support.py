@@ -39,7 +39,7 @@ GPU = "h100-sxm"
 ROOFLINE = "roofline"
 
 
-class Case(NamedTuple):
+class SupportColumn(NamedTuple):
     """One column of the table: its group, its name, and the words of `predict` that it means."""
 
     group: str
@@ -53,17 +53,18 @@ _DECODE = {"mode": "decode", "batch": 8, "context_len": 128}
 _TRAIN = {"mode": "train", "batch": 8, "seq_len": 128}
 
 
-def cases() -> tuple[Case, ...]:
+def cases() -> tuple[SupportColumn, ...]:
     """The columns, in order: modes in eager execution, decode and train with every engine, and on two GPUs."""
     modes = [
-        Case("mode", "forward", {"mode": "forward", "batch": 8, "seq_len": 128}), Case("mode", "train", _TRAIN),
-        Case("mode", "prefill", _PREFILL), Case("mode", "decode", _DECODE),
-        Case("mode", "generate", {"mode": "generate", "batch": 8, "seq_len": 128, "output_len": 4}),
+        SupportColumn("mode", "forward", {"mode": "forward", "batch": 8, "seq_len": 128}),
+        SupportColumn("mode", "train", _TRAIN),
+        SupportColumn("mode", "prefill", _PREFILL), SupportColumn("mode", "decode", _DECODE),
+        SupportColumn("mode", "generate", {"mode": "generate", "batch": 8, "seq_len": 128, "output_len": 4}),
     ]  # fmt: skip
-    served = [Case("decode with", name, {**_DECODE, "execution": name}) for name in engines.names()]
-    trained = [Case("train with", name, {**_TRAIN, "execution": name}) for name in engines.names()]
+    served = [SupportColumn("decode with", name, {**_DECODE, "execution": name}) for name in engines.names()]
+    trained = [SupportColumn("train with", name, {**_TRAIN, "execution": name}) for name in engines.names()]
     meshes = [
-        Case(f"{kind} on two GPUs", name, {**words, "num_gpus": 2, name: 2})
+        SupportColumn(f"{kind} on two GPUs", name, {**words, "num_gpus": 2, name: 2})
         for kind, words, names in (("decode", _DECODE, ("tp",)), ("train", _TRAIN, ("tp", "pp", "dp", "cp")))
         for name in names
     ]
@@ -76,7 +77,7 @@ def specimen(model_type: str) -> ModelConfig:
     return config_from_dict(data, f"small {model_type}")
 
 
-def ask(config: ModelConfig, case: Case) -> str:
+def ask(config: ModelConfig, case: SupportColumn) -> str:
     """ "" where a forecast is given, by any engine where the case names none; else the line that says why not."""
     tried = (engines.EAGER.name,) if case.group == "mode" else engines.names()
     said = ""

@@ -27,7 +27,7 @@ Place = tuple[int, int, int, int]
 _OWN: Place = (-1, 0, 0, 0)
 
 
-class _Unit(NamedTuple):
+class _LayerNodes(NamedTuple):
     """Nodes of one layer (``path`` "model.layers.3"), or what runs between layers (""): ahead and back."""
 
     path: str
@@ -46,7 +46,7 @@ def folded(nodes: Sequence[Node], level: int = 0) -> Graph:
     groups = _repeats(units, order)
     if not any(count > 1 for _, _, count in groups) and level + 1 < depth:
         return folded(nodes, level + 1)
-    return _Writer(units, order, groups).graph()
+    return _BlockWriter(units, order, groups).graph()
 
 
 def _numbers(path: str) -> int:
@@ -60,7 +60,7 @@ def layer_of(path: str, level: int) -> str:
     return ".".join(parts[: places[level] + 1]) if len(places) > level else ""
 
 
-def _units(ahead: list[Node], back: list[Node], level: int) -> tuple[list[_Unit], list[int]]:
+def _units(ahead: list[Node], back: list[Node], level: int) -> tuple[list[_LayerNodes], list[int]]:
     """Layers in the order in which they run, and (places of them) that of their backward passes.
 
     A layer that runs twice, or whose backward pass is not in one piece, is none.
@@ -73,12 +73,12 @@ def _units(ahead: list[Node], back: list[Node], level: int) -> tuple[list[_Unit]
     seen = {path for path, _ in runs}
     limit = {path: (path in seen) + any(path == p for p, _ in again) for path in times}
     whole = {path for path, count in times.items() if path and path in seen and count <= limit[path]}
-    units: list[_Unit] = []
+    units: list[_LayerNodes] = []
     for path, run in runs:
         if path in whole or not units or units[-1].path:
-            units.append(_Unit(path if path in whole else "", (run, ())))
+            units.append(_LayerNodes(path if path in whole else "", (run, ())))
         else:
-            units[-1] = _Unit("", ((*units[-1].nodes[0], *run), ()))
+            units[-1] = _LayerNodes("", ((*units[-1].nodes[0], *run), ()))
     place = {unit.path: i for i, unit in enumerate(units) if unit.path}
     scope_at = {n.scope: i for i, unit in enumerate(units) for n in unit.nodes[0]}
     order: list[int] = []
@@ -86,7 +86,7 @@ def _units(ahead: list[Node], back: list[Node], level: int) -> tuple[list[_Unit]
     for path, run in again:
         if path in place:
             u = place[path]
-            units[u] = _Unit(path, (units[u].nodes[0], run))
+            units[u] = _LayerNodes(path, (units[u].nodes[0], run))
             order.append(u)
             last = u
             continue
@@ -96,15 +96,15 @@ def _units(ahead: list[Node], back: list[Node], level: int) -> tuple[list[_Unit]
                 (i for i in range(last, -1, -1) if not units[i].path), -1
             )  # fmt: skip
             if u < 0:
-                units.append(_Unit("", ((), ())))
+                units.append(_LayerNodes("", ((), ())))
                 u = len(units) - 1
-            units[u] = _Unit("", (units[u].nodes[0], (*units[u].nodes[1], node)))
+            units[u] = _LayerNodes("", (units[u].nodes[0], (*units[u].nodes[1], node)))
             if not order or order[-1] != u:
                 order.append(u)
     return units, order
 
 
-def _repeats(units: list[_Unit], order: list[int]) -> list[tuple[int, int, int]]:
+def _repeats(units: list[_LayerNodes], order: list[int]) -> list[tuple[int, int, int]]:
     """(first unit, units of the pattern, how often it comes) of all units, in order."""
     where = _places(units)
     marks = [_mark(unit) for unit in units]
@@ -131,12 +131,12 @@ def _repeats(units: list[_Unit], order: list[int]) -> list[tuple[int, int, int]]
     return found
 
 
-def _mark(unit: _Unit) -> tuple[object, ...]:
+def _mark(unit: _LayerNodes) -> tuple[object, ...]:
     cut = len(unit.path) + 1
     return tuple(tuple((n.op, n.scope[cut:], n.host_calls) for n in side) for side in unit.nodes)
 
 
-def _places(units: list[_Unit]) -> dict[int, Place]:
+def _places(units: list[_LayerNodes]) -> dict[int, Place]:
     """Where every tensor is made, by id; `_OWN` for one from outside that a single unit reads."""
     places: dict[int, Place] = {}
     readers: dict[int, int] = {}
@@ -151,7 +151,7 @@ def _places(units: list[_Unit]) -> dict[int, Place]:
 
 
 def _agreeing(
-    units: list[_Unit], where: dict[int, Place], follows: set[tuple[int, int]], first: int, size: int, count: int
+    units: list[_LayerNodes], where: dict[int, Place], follows: set[tuple[int, int]], first: int, size: int, count: int
 ) -> int:
     """How many of ``count`` repetitions read what is alike; 1 where they do not, or not in the same order backward."""
     trained = bool(units[first].nodes[_BACK])
@@ -173,7 +173,7 @@ def _agreeing(
 Read = tuple[object, ...]
 
 
-def _reads(unit: _Unit, where: dict[int, Place], start: int, size: int) -> list[Read]:
+def _reads(unit: _LayerNodes, where: dict[int, Place], start: int, size: int) -> list[Read]:
     """What a unit reads, relative to the repetition that starts at unit ``start``."""
     found: list[Read] = []
     for side in (_AHEAD, _BACK):
@@ -210,10 +210,10 @@ def _alike(mine: Read, theirs: Read, r: int, count: int) -> bool:
     return count == 2 and r == 0 and mine[0] == "in" and mine[1] == -1
 
 
-class _Writer:
+class _BlockWriter:
     """Writes the blocks: forward, then backward in the order in which they ran."""
 
-    def __init__(self, units: list[_Unit], order: list[int], groups: list[tuple[int, int, int]]) -> None:
+    def __init__(self, units: list[_LayerNodes], order: list[int], groups: list[tuple[int, int, int]]) -> None:
         self.units = units
         self.order = order
         self.groups = groups

@@ -8,7 +8,7 @@ from predictor.graph.graph import Graph
 from predictor.graph.tensor import ACTIVATION, GRADIENT, WEIGHT, Tensor
 
 
-class Saved(NamedTuple):
+class SavedTensor(NamedTuple):
     """A tensor of the forward pass that the backward pass reads, how many of it are kept at once, and bytes of all.
 
     ``copies`` of them are of one run of its block: more than one where nodes that run several times in a row make it
@@ -21,7 +21,7 @@ class Saved(NamedTuple):
     copies: int = 1
 
 
-def saved_tensors(graph: Graph) -> tuple[Saved, ...]:
+def saved_tensors(graph: Graph) -> tuple[SavedTensor, ...]:
     """What the backward blocks of a joint graph read of its forward blocks, each storage once.
 
     A view keeps all of its storage alive, as in PyTorch; of a graph of fused kernels, whose compiler chooses what it
@@ -71,7 +71,7 @@ def saved_tensors(graph: Graph) -> tuple[Saved, ...]:
                     runs.read(t, node.count, graph.fused)
                     runs.before[b] = block.repeat
                     kept[id(last)] = runs
-    return tuple(Saved(runs.storage, runs.times, runs.nbytes * runs.times, runs.count) for runs in kept.values())
+    return tuple(SavedTensor(runs.storage, runs.times, runs.nbytes * runs.times, runs.count) for runs in kept.values())
 
 
 class _Runs:

@@ -66,7 +66,7 @@ def is_recording(data: Mapping[str, Any]) -> bool:
 
 def to_json(recording: Recording) -> dict[str, Any]:
     """The object that is written."""
-    writer = _Writer()
+    writer = _GraphWriter()
     blocks = [writer.block(block) for block in recording.graph.blocks]
     update = [writer.block(block) for block in recording.update.blocks]
     return {
@@ -87,7 +87,7 @@ def from_json(data: Mapping[str, Any], where: str) -> Recording:
     if data.get("version") != VERSION:
         raise SpecError(f"{where}: version {data.get('version')!r} of a saved graph; expected {VERSION}: save it again")
     try:
-        reader = _Reader(data)
+        reader = _GraphReader(data)
         graph = Graph(tuple(map(reader.block, data["blocks"])), bool(data["fused"]), bool(data["recorded"]))
         update = Graph(tuple(map(reader.block, data["update"])))
         said = {name: data[name] for name in _PLAIN} | {name: tuple(data[name]) for name in _LISTS}
@@ -127,7 +127,7 @@ def _check(recording: Recording) -> None:
             number(node.op.flops(), f"FLOPs of {node.name!r}")
 
 
-class _Writer:
+class _GraphWriter:
     """Gathers what nodes refer to."""
 
     def __init__(self) -> None:
@@ -178,7 +178,7 @@ class _Writer:
         return self._tensor[id(t)]
 
 
-class _Reader:
+class _GraphReader:
     """Makes again what was written."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:

@@ -2,8 +2,8 @@
 makes the operators for other sizes, so that builders and passes cost nothing at the points of a sweep.
 
 What a graph is made of is `given` by name: sizes (batch, tokens), and objects that are read (a system of GPUs). While
-it is made, each of them is a `Size`, which passes for what it holds and records arithmetic, attributes and calls. What
-cannot be recorded (an index, a hash, text) ends the attempt.
+it is made, each of them is a `RecordedSize`, which passes for what it holds and records arithmetic, attributes and
+calls. What cannot be recorded (an index, a hash, text) ends the attempt.
 Every comparison is a guard: a template answers for values that compare as those did that it was made from.
 
 The function has two halves. The ``early`` one has all that does not depend on the last of the given values, and what it
@@ -34,7 +34,7 @@ REMEMBERED = 64
 
 
 class Untraceable(Exception):
-    """Something was asked of a `Size` that cannot be recorded."""
+    """Something was asked of a `RecordedSize` that cannot be recorded."""
 
 
 class Line(NamedTuple):
@@ -56,22 +56,23 @@ class Trace:
         self.given = tuple(given)
         self.lines: list[Line] = []
         self.names: dict[str, Any] = {"UNBOUND": UNBOUND}
-        self._sizes: dict[str, Size] = {}
+        self._sizes: dict[str, RecordedSize] = {}
         self._asked: set[str] = set()
         self._made_of: dict[str, Line] = {}
         self.sizes = {
-            name: Size(self, value, name, LATE if name == self.given[-1] else EARLY) for name, value in given.items()
+            name: RecordedSize(self, value, name, LATE if name == self.given[-1] else EARLY)
+            for name, value in given.items()
         }
 
-    def size(self, text: str, operands: Sequence[Size], work: Callable[[], object]) -> Size:
+    def size(self, text: str, operands: Sequence[RecordedSize], work: Callable[[], object]) -> RecordedSize:
         """What ``text`` works out of ``operands``; ``work`` gives its value."""
         found = self._sizes.get(text)
         if found is None:
             line = self._line(text, [each._name for each in operands], max(each._when for each in operands))
-            found = self._sizes[text] = Size(self, work(), line.name, line.when)
+            found = self._sizes[text] = RecordedSize(self, work(), line.name, line.when)
         return found
 
-    def guard(self, text: str, operands: Sequence[Size], outcome: bool) -> bool:
+    def guard(self, text: str, operands: Sequence[RecordedSize], outcome: bool) -> bool:
         """Records how a question came out."""
         text = f"not ({text})" if outcome else text
         if text not in self._asked:
@@ -80,10 +81,10 @@ class Trace:
             self.lines.append(Line("", text, names, max(each._when for each in operands)))
         return outcome
 
-    def text(self, value: Any, operands: list[Size]) -> str:
+    def text(self, value: Any, operands: list[RecordedSize]) -> str:
         """A number or the like in the function's source; a size is added to ``operands``."""
         kind = type(value)
-        if kind is Size:
+        if kind is RecordedSize:
             operands.append(value)
             return str(value._name)
         if kind is int or (kind is float and math.isfinite(value)):
@@ -103,11 +104,11 @@ class Trace:
         self.names[name] = value
         return name
 
-    def _part(self, value: Any, needs: list[Line | Size]) -> str:
+    def _part(self, value: Any, needs: list[Line | RecordedSize]) -> str:
         """Part of a graph in the function's source; what that refers to is added to ``needs``."""
         kind = type(value)
-        if kind in _PLAIN or kind is Size:
-            operands: list[Size] = []
+        if kind in _PLAIN or kind is RecordedSize:
+            operands: list[RecordedSize] = []
             text = self.text(value, operands)
             needs.extend(operands)
             return text
@@ -130,13 +131,13 @@ class Trace:
         values = [getattr(value, name) for name in names]
         while values and _alike(values[-1], defaults[len(values) - 1]):
             values.pop()
-        needs: list[Line | Size] = []
+        needs: list[Line | RecordedSize] = []
         text = f"{kind.__name__}({', '.join([self._part(item, needs) for item in values])})"
         found = self._made_of.get(text)
         if found is None:
             operands, when = [], ONCE
             for each in needs:
-                name, known = (each._name, each._when) if type(each) is Size else (each.name, each.when)
+                name, known = (each._name, each._when) if type(each) is RecordedSize else (each.name, each.when)
                 operands.append(name)
                 when = max(when, known)
             found = self._made_of[text] = self._line(text, operands, when)
@@ -190,16 +191,16 @@ def _written(lines: list[Line], when: int, indent: str) -> Iterator[str]:
 
 def _plain(value: Any) -> Any:
     """What a size holds; any other value as it is."""
-    return value._value if type(value) is Size else value
+    return value._value if type(value) is RecordedSize else value
 
 
-Method = Callable[["Size", object], Any]
+Method = Callable[["RecordedSize", object], Any]
 
 
 def _operator(symbol: str, work: Callable[[Any, Any], Any], either: bool = False) -> tuple[Method, Method]:
     """The methods of a binary operator with the size on its left, and on its right; ``either`` gives the same."""
 
-    def ahead(self: Size, other: object) -> Any:
+    def ahead(self: RecordedSize, other: object) -> Any:
         if symbol == "*" and type(other) in (int, float):
             if other == 0:
                 return self._value * other * 0  # sizes are finite
@@ -209,7 +210,7 @@ def _operator(symbol: str, work: Callable[[Any, Any], Any], either: bool = False
         text = f"{self._name} {symbol} {self._trace.text(other, operands)}"
         return self._trace.size(text, operands, lambda: work(self._value, _plain(other)))
 
-    def behind(self: Size, other: object) -> Any:
+    def behind(self: RecordedSize, other: object) -> Any:
         operands = [self]
         text = f"{self._trace.text(other, operands)} {symbol} {self._name}"
         return self._trace.size(text, operands, lambda: work(_plain(other), self._value))
@@ -217,10 +218,10 @@ def _operator(symbol: str, work: Callable[[Any, Any], Any], either: bool = False
     return ahead, ahead if either else behind
 
 
-def _question(symbol: str, work: Callable[[Any, Any], Any]) -> Callable[[Size, object], bool]:
+def _question(symbol: str, work: Callable[[Any, Any], Any]) -> Callable[[RecordedSize, object], bool]:
     """The method of a comparison."""
 
-    def asked(self: Size, other: object) -> bool:
+    def asked(self: RecordedSize, other: object) -> bool:
         operands = [self]
         text = f"{self._name} {symbol} {self._trace.text(other, operands)}"
         return self._trace.guard(text, operands, bool(work(self._value, _plain(other))))
@@ -228,10 +229,10 @@ def _question(symbol: str, work: Callable[[Any, Any], Any]) -> Callable[[Size, o
     return asked
 
 
-def _call(name: str, work: Callable[[Any], Any]) -> Callable[[Size], Any]:
+def _call(name: str, work: Callable[[Any], Any]) -> Callable[[RecordedSize], Any]:
     """The method of a function of one value."""
 
-    def called(self: Size) -> Size:
+    def called(self: RecordedSize) -> RecordedSize:
         return self._trace.size(f"{name}({self._name})", (self,), lambda: work(self._value))
 
     return called
@@ -241,7 +242,7 @@ def _refused(self: object, *_: object) -> Any:
     raise Untraceable("a value as an index, a key, a machine number or text")
 
 
-class Size:
+class RecordedSize:
     """A number or an object whose use is recorded; it passes for what it holds, but for C code that wants a number."""
 
     __slots__ = ("_name", "_trace", "_value", "_when")
@@ -265,7 +266,7 @@ class Size:
             return None
         return self._trace.size(text, (self,), lambda: value)
 
-    def __call__(self, *values: object) -> Size:
+    def __call__(self, *values: object) -> RecordedSize:
         """A method of an object, which has to answer alike whenever it is asked."""
         operands = [self]
         words = ", ".join(self._trace.text(value, operands) for value in values)

@@ -34,10 +34,10 @@ from predictor.kernels.stored import (
 
 #: kind in a manifest -> the class that loads it (imported when first needed)
 KINDS: dict[str, str] = {
-    "tile_gemm": "predictor.kernels.gemm_fp32.estimator:TileGemm",
+    "tile_gemm": "predictor.kernels.gemm_fp32.estimator:Fp32Gemm",
     "memory_bound": "predictor.kernels.memory_bound.estimator:MemoryBound",
     "efficiency": "predictor.kernels.efficiency.estimator:Efficiency",
-    "serving_gemm": "predictor.kernels.gemm.estimator:ServingGemm",
+    "serving_gemm": "predictor.kernels.gemm.estimator:TensorCoreGemm",
     "serving_attention": "predictor.kernels.attention.estimator:ServingAttention",
     "serving_moe": "predictor.kernels.moe.estimator:ServingMoE",
     "serving_blocks": "predictor.kernels.blocks.estimator:ServingBlocks",

@@ -16,7 +16,7 @@ import numpy as np
 
 from predictor.engines import EAGER, answering
 from predictor.hardware.gpu import GPUSpec
-from predictor.kernels.interval import Group, Spread, spread
+from predictor.kernels.interval import Group, OperatorIntervals, spread
 from predictor.ops.base import HOST, Op
 from predictor.ops.roofline import FloatArray, bound_name, roofline
 
@@ -113,7 +113,7 @@ class KernelTable:
     dram_s: FloatArray
     link_s: FloatArray
     estimators: tuple[str, ...]
-    spread: Spread | None = None
+    spread: OperatorIntervals | None = None
 
     @property
     def cold_s(self) -> FloatArray:

@@ -90,7 +90,7 @@ class Width:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class OperatorIntervals:
     """Intervals of n operators of any estimators; arrays of shape (n,), NaN in the seconds where none is known.
 
     Operators of one code in ``classes`` err together. ``notes`` has a line for each class outside what was measured.
@@ -354,7 +354,7 @@ COPIES = (-0.14, 0.7)
 def spread(
     selector: object, gpu: GPUSpec, groups: Sequence[Group], latency_s: FloatArray, bound_s: FloatArray,
     copies: Sequence[int] = (),
-) -> Spread | None:  # fmt: skip
+) -> OperatorIntervals | None:  # fmt: skip
     """Intervals of n operators, no lower end below the roofline's bound; None where the selector knows of none.
 
     Rows of no group were answered by the roofline; ``copies`` among them are bytes over the link to the host.
@@ -381,4 +381,4 @@ def spread(
         low[alone], high[alone] = rest
         low[list(copies)], high[list(copies)] = COPIES
     low = np.maximum(latency_s * np.exp(low), np.minimum(bound_s, latency_s))
-    return Spread(low, latency_s * np.exp(high), inside, codes, tuple(dict.fromkeys(notes)))
+    return OperatorIntervals(low, latency_s * np.exp(high), inside, codes, tuple(dict.fromkeys(notes)))

@@ -35,7 +35,7 @@ from predictor.ops.norm import Norm
 from predictor.passes.freeze import is_trained
 
 
-class Recipe(NamedTuple):
+class CastRecipe(NamedTuple):
     """How operands come into few bits. ``amax``: how often a tensor is read before its cast, for its scale;
     ``norm_writes``: of both directions, those that a norm writes itself; ``together``: one kernel writes both, else
     each has one; ``quant``: the scheme of the products (`predictor.formats.quantization`)."""
@@ -49,13 +49,13 @@ class Recipe(NamedTuple):
 #: By the dtype of the products and the scheme of the word. Source: Transformer Engine's
 #: docs/features/low_precision_training at d0067d0d (reads of a tensor, what is transposed), and of rows torchao's
 #: float8 recipe "rowwise", whose two directions have scales of their own.
-RECIPES: Mapping[tuple[str, str], Recipe] = {
-    ("fp8", ""): Recipe(norm_writes=1),
-    ("fp8", CURRENT): Recipe(amax=1),
-    ("fp8", "fp8_block"): Recipe(quant="fp8_block"),
-    ("fp8", ROWS): Recipe(norm_writes=1, together=False),
-    ("mxfp8", ""): Recipe(norm_writes=2),
-    ("nvfp4", ""): Recipe(amax=1),
+RECIPES: Mapping[tuple[str, str], CastRecipe] = {
+    ("fp8", ""): CastRecipe(norm_writes=1),
+    ("fp8", CURRENT): CastRecipe(amax=1),
+    ("fp8", "fp8_block"): CastRecipe(quant="fp8_block"),
+    ("fp8", ROWS): CastRecipe(norm_writes=1, together=False),
+    ("mxfp8", ""): CastRecipe(norm_writes=2),
+    ("nvfp4", ""): CastRecipe(amax=1),
 }
 
 
@@ -102,7 +102,7 @@ def with_casts(graph: Graph, frozen: bool, scheme: str = "") -> Graph:
     return replace(graph, blocks=tuple(blocks))
 
 
-def _narrowed_before(nodes: list[Node], place: int, product: Node, op: Gemm, recipe: Recipe, frozen: bool) -> None:
+def _narrowed_before(nodes: list[Node], place: int, product: Node, op: Gemm, recipe: CastRecipe, frozen: bool) -> None:
     """Casts a rank's part of a gradient before the collective at ``place`` that gathers it, which then moves 8 bits;
     what was gathered is transposed for the weight's product (module/base.py, grad_output_preprocess: "FP8 case with
     gather")."""
@@ -122,7 +122,7 @@ def _narrowed_before(nodes: list[Node], place: int, product: Node, op: Gemm, rec
         nodes.append(Node(copy, name, phase=BACKWARD, scope=name))
 
 
-def _casts(node: Node, op: Gemm, recipe: Recipe, frozen: bool, from_norm: bool) -> list[Node]:
+def _casts(node: Node, op: Gemm, recipe: CastRecipe, frozen: bool, from_norm: bool) -> list[Node]:
     """Of what a product reads: its activation or gradient, and forward its weight."""
     ways = 1 if frozen else 2
     written = min(recipe.norm_writes, ways) if from_norm else 0
@@ -132,7 +132,7 @@ def _casts(node: Node, op: Gemm, recipe: Recipe, frozen: bool, from_norm: bool) 
     return found
 
 
-def _kernels(node: Node, op: Gemm, recipe: Recipe, name: str, elements: int, ways: int, written: int) -> list[Node]:
+def _kernels(node: Node, op: Gemm, recipe: CastRecipe, name: str, elements: int, ways: int, written: int) -> list[Node]:
     """The kernels that write a tensor in ``ways`` directions; with one ``written`` by a norm and scaled as this one,
     the other is a copy of it."""
     if not ways:

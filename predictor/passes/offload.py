@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from predictor.errors import RequestError
 from predictor.graph.graph import Block, Graph, Node
-from predictor.graph.saved import Saved, saved_tensors
+from predictor.graph.saved import SavedTensor, saved_tensors
 from predictor.hardware.gpu import GPUSpec
 from predictor.models.built import ModelConfig
 from predictor.ops.base import BACKWARD, FORWARD
@@ -85,13 +85,13 @@ def mixed(block: Block, other: Block, share: float) -> Block:
     return replace(block, nodes=(replace(block.nodes[0], op=replace(op, size=size)), *block.nodes[1:]))
 
 
-def _by_block(graph: Graph) -> dict[int, list[Saved]]:
+def _by_block(graph: Graph) -> dict[int, list[SavedTensor]]:
     """What the layers save that is large enough to be moved, by the place of the block that makes it."""
     maker = {
         id(t.storage): b for b, block in enumerate(graph.blocks) if _is_layer(block)
         for node in block.nodes for t in node.outputs
     }  # fmt: skip
-    found: dict[int, list[Saved]] = {}
+    found: dict[int, list[SavedTensor]] = {}
     for entry in saved_tensors(graph):
         b = maker.get(id(entry.tensor))
         if b is not None and entry.tensor.elements >= _LEAST:

@@ -3,7 +3,7 @@
 Logits are widened to fp32, and greedy requests take the largest. Others scale them by the temperature, make
 probabilities of them, and draw: noise in the shape of the vocabulary, a division, the largest. Top-k and top-p find
 their tokens before that, by a sort or by reading the probabilities again and again
-(`predictor.engines.vintage.Sampler`). Penalties come first of all: kernels over the vocabulary for each rule.
+(`predictor.engines.vintage.SamplingSteps`). Penalties come first of all: kernels over the vocabulary for each rule.
 """
 
 from __future__ import annotations

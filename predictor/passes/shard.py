@@ -44,7 +44,7 @@ def shard(graph: Graph, mesh: Mesh, rules: Rules, soft: Rules = MappingProxyType
     an operator that does not say what it is on a part.
     """
     layout = layout_of(mesh.axes, tuple(rules.items()), tuple(soft.items()))
-    return _Rank(mesh, layout).graph(graph) if layout.degrees else graph
+    return _RankGraph(mesh, layout).graph(graph) if layout.degrees else graph
 
 
 def local_size(mesh: Mesh | None, rules: Rules) -> Callable[[str, int], int]:
@@ -81,7 +81,7 @@ class _Made:
         self.kept = False
 
 
-class _Rank:
+class _RankGraph:
     """One rank's graph in the making; tensors are known by their ids."""
 
     def __init__(self, mesh: Mesh, layout: Layout) -> None:

@@ -10,11 +10,11 @@ from predictor.report.formats import significant
 from predictor.report.html_elements import Html, figure, join, legend_of, swatch, tag
 from predictor.report.html_roofline import NARROW, WIDE, Size
 from predictor.report.html_scatter import Point, scatter
-from predictor.search.serving.answer import Answer
+from predictor.search.serving.answer import ServingAnswer
 from predictor.search.serving.search import ServingPlan
 
 
-def frontier_figure(answer: Answer) -> Html:
+def frontier_figure(answer: ServingAnswer) -> Html:
     """The picture with its legend, for a page."""
     front, names = answer.found.frontier, kinds(answer)
     legend = tag("ul", *(swatch(i, name) for i, name in legend_of(names)), class_="legend")
@@ -26,7 +26,7 @@ def frontier_figure(answer: Answer) -> Html:
     return figure(caption, *charts, legend, tag("p", class_="readout", aria_hidden="true"))
 
 
-def frontier_svg(answer: Answer) -> str:
+def frontier_svg(answer: ServingAnswer) -> str:
     """The picture as a file of its own."""
     names = kinds(answer)
     keys = [
@@ -50,7 +50,7 @@ def _style() -> Html:
     return Html((Path(__file__).parent / "templates" / "page.css").read_text(encoding="utf-8"))
 
 
-def kinds(answer: Answer) -> list[str]:
+def kinds(answer: ServingAnswer) -> list[str]:
     """What the colours stand for: engines, and whether prompts have GPUs of their own."""
     return list(dict.fromkeys(map(kind, answer.found.frontier)))
 
@@ -60,7 +60,7 @@ def kind(plan: ServingPlan) -> str:
     return plan.group.execution + (", disaggregated" if plan.prefill is not None else "")
 
 
-def chart(answer: Answer, size: Size, *inside: Html, **attributes: str) -> Html:
+def chart(answer: ServingAnswer, size: Size, *inside: Html, **attributes: str) -> Html:
     """The drawing: a line along the frontier, a mark a point, the TPOT's limit."""
     front, names = answer.found.frontier, kinds(answer)
     chosen = answer.entries[0].plan

@@ -20,7 +20,7 @@ _LETTERS = {"wide": 26, "narrow": 14}
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class WaterfallBar:
     """A bar from ``start_s`` to ``end_s``; ``words`` tell it to a reader who does not see it."""
 
     name: str
@@ -48,7 +48,7 @@ def waterfall_section(answer: Prediction) -> Html:
 _OVERLAP = "side by side"
 
 
-def waterfall(answer: Prediction) -> list[Piece]:
+def waterfall(answer: Prediction) -> list[WaterfallBar]:
     """The bars: they begin at 0, and the last ends at the run's time."""
     totals: dict[str, float] = {}
     for row in answer.breakdown:
@@ -65,12 +65,12 @@ def waterfall(answer: Prediction) -> list[Piece]:
     pieces, at = [], 0.0
     for name, colour, t in bars:
         words = f"{name}: {seconds(abs(t))}, {share(abs(t) / answer.latency_s)} of the run"
-        pieces.append(Piece(name, min(colour, COLOURS - 1), min(at, at + t), max(at, at + t), words))
+        pieces.append(WaterfallBar(name, min(colour, COLOURS - 1), min(at, at + t), max(at, at + t), words))
         at += t
     return pieces
 
 
-def _chart(pieces: Sequence[Piece], answer: Prediction, size: Size) -> Html:
+def _chart(pieces: Sequence[WaterfallBar], answer: Prediction, size: Size) -> Html:
     most = max((piece.end_s for piece in pieces), default=answer.latency_s)
     label = f"Waterfall of {answer.model} on {answer.gpu}"
     rows = [(piece.name, seconds(piece.end_s - piece.start_s), piece) for piece in pieces]
@@ -78,7 +78,7 @@ def _chart(pieces: Sequence[Piece], answer: Prediction, size: Size) -> Html:
 
 
 def _bars(
-    rows: Sequence[tuple[str, str, Piece]], most: float, size: Size, label: str, whiskers: Sequence[Html] = ()
+    rows: Sequence[tuple[str, str, WaterfallBar]], most: float, size: Size, label: str, whiskers: Sequence[Html] = ()
 ) -> Html:
     """Rows of a name, a bar and a value over an axis of seconds that ends at ``most``."""
     height = size.top + _ROW * len(rows) + size.bottom
@@ -126,7 +126,7 @@ def side_by_side(answers: Sequence[tuple[str, Prediction]]) -> Html:
             words += f", 80 % interval {span(*answer.interval_s)}"
         words += "" if answer.memory.fits else ", does not fit in memory"
         colour = 0 if answer.memory.fits else 5
-        rows.append((label, seconds(answer.latency_s), Piece(label, colour, 0.0, answer.latency_s, words)))
+        rows.append((label, seconds(answer.latency_s), WaterfallBar(label, colour, 0.0, answer.latency_s, words)))
     charts = []
     for size in (_WIDE, _NARROW):
         lines = []

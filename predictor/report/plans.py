@@ -14,16 +14,16 @@ from predictor.errors import RequestError, TilecastError
 from predictor.files import outputs
 from predictor.report.formats import seconds
 from predictor.report.table import Column, print_table, say
-from predictor.search.training.enough import Enough, least
+from predictor.search.training.enough import FewestGpusToTrain, least
 from predictor.search.training.priced import Priced
-from predictor.search.training.search import Found, frontier, neighbours
+from predictor.search.training.search import PricedPlans, frontier, neighbours
 
 #: Endings of a picture, and of a table of all plans.
 PICTURES, TABLES = (".svg", ".png", ".pdf"), (".parquet", ".csv")
 _GIB = 2.0**30  # bytes of a GiB, by definition (IEC 80000-13)
 
 
-def row(found: Found, one: Priced) -> dict[str, Any]:
+def row(found: PricedPlans, one: Priced) -> dict[str, Any]:
     """A plan and its answer, as JSON and tables have it."""
     dollars = found.tokens_per_dollar(one)
     return {
@@ -42,7 +42,7 @@ def row(found: Found, one: Priced) -> dict[str, Any]:
     }
 
 
-def to_json(found: Found, most: int, more: dict[str, Any], enough: Enough | None = None) -> str:
+def to_json(found: PricedPlans, most: int, more: dict[str, Any], enough: FewestGpusToTrain | None = None) -> str:
     """The JSON text: the best ``most`` plans that fit; ``more`` beside them. Where none fits, the plan that needs
     least and what would be ``enough``."""
     work = found.run.work
@@ -75,13 +75,13 @@ def to_json(found: Found, most: int, more: dict[str, Any], enough: Enough | None
     return json.dumps(document, indent=2, allow_nan=False)
 
 
-def _nearest(found: Found) -> dict[str, Any]:
+def _nearest(found: PricedPlans) -> dict[str, Any]:
     """The plan that needs least, and what it lacks."""
     near = least(found)
     return row(found, near) | {"missing_gib": (near.memory_bytes - near.usable_bytes) / _GIB}
 
 
-def print_plans(found: Found, most: int, console: Console, enough: Enough | None = None) -> None:
+def print_plans(found: PricedPlans, most: int, console: Console, enough: FewestGpusToTrain | None = None) -> None:
     """What was asked, and the best plans that fit."""
     work = found.run.work
     counts = " or ".join(f"{count:,}" for count in found.num_gpus)
@@ -117,7 +117,7 @@ def print_plans(found: Found, most: int, console: Console, enough: Enough | None
         say(console, words if enough is None else f"{words}; {enough}")
 
 
-def _memory(found: Found) -> str:
+def _memory(found: PricedPlans) -> str:
     usable = found.priced[0].usable_bytes / _GIB
     return f"{usable:.1f} GiB a GPU"
 
@@ -125,7 +125,7 @@ def _memory(found: Found) -> str:
 # --------------------------------------------------------------------------------------------------------- explained
 
 
-def explain(found: Found, one: Priced, most: int = 8) -> dict[str, Any]:
+def explain(found: PricedPlans, one: Priced, most: int = 8) -> dict[str, Any]:
     """What bounds a plan and what its neighbours would change, as JSON has it."""
     near = neighbours(found, one.plan)
     gains = [(what, other) for what, other in near if other.fits][:most]
@@ -150,7 +150,7 @@ def _change(one: Priced, what: str, other: Priced) -> dict[str, Any]:
     }
 
 
-def print_explained(found: Found, one: Priced, console: Console) -> None:
+def print_explained(found: PricedPlans, one: Priced, console: Console) -> None:
     """The same for a terminal."""
     told = explain(found, one)
     console.print()
@@ -195,7 +195,7 @@ def _figure_class() -> Any:
     return Figure
 
 
-def draw(found: Found, path: Path) -> None:
+def draw(found: PricedPlans, path: Path) -> None:
     """Step time over memory, a point a plan that fits, the frontier of both as a line, the best few named."""
     figure = _figure_class()(figsize=(9.0, 5.5), layout="constrained")
     axes = figure.subplots()

@@ -15,7 +15,14 @@ from predictor.report.html_elements import Html, section, table, tag
 from predictor.report.html_frontier import frontier_figure
 from predictor.report.table import Column, print_table, say
 from predictor.request.run import Run
-from predictor.search.serving.answer import Answer, Asked, Entry, best_of_each, cost_per_million, margins
+from predictor.search.serving.answer import (
+    RankedPlan,
+    ServingAnswer,
+    ServingQuestion,
+    best_of_each,
+    cost_per_million,
+    margins,
+)
 from predictor.search.serving.enough import Missed, NothingMeets, shown
 from predictor.search.serving.search import ServingPlan, Sla
 from predictor.simulate.answer import SCHEMA_VERSION
@@ -23,7 +30,7 @@ from predictor.simulate.answer import SCHEMA_VERSION
 _KIND = {True: "together", False: "disaggregated"}
 
 
-def print_answer(answer: Answer, console: Console, price: float | None = None) -> None:
+def print_answer(answer: ServingAnswer, console: Console, price: float | None = None) -> None:
     """The best plan in words, then the table of those that come next."""
     asked, entry = answer.asked, answer.entries[0]
     for line in _headline(answer, price):
@@ -56,7 +63,7 @@ def print_answer(answer: Answer, console: Console, price: float | None = None) -
         say(console, note)
 
 
-def _headline(answer: Answer, price: float | None) -> list[str]:
+def _headline(answer: ServingAnswer, price: float | None) -> list[str]:
     asked, entry = answer.asked, answer.entries[0]
     plan = entry.plan
     run = plan.times.run
@@ -89,7 +96,7 @@ def _speeds(plan: ServingPlan) -> str:
     )
 
 
-def _cells(entry: Entry, price: float | None, sla: Sla) -> list[str]:
+def _cells(entry: RankedPlan, price: float | None, sla: Sla) -> list[str]:
     plan, simulated = entry.plan, entry.simulated
     found = [
         str(plan), str(plan.gpus), significant(plan.tokens_per_s_per_gpu), significant(plan.tokens_per_s_per_user),
@@ -107,13 +114,13 @@ def _cells(entry: Entry, price: float | None, sla: Sla) -> list[str]:
 # ------------------------------------------------------------------------------------------------------ JSON and rows
 
 
-def to_json(answer: Answer, price: float | None = None, command: str = "") -> str:
+def to_json(answer: ServingAnswer, price: float | None = None, command: str = "") -> str:
     """The answer as JSON (docs/json-schema.md)."""
     document = {
         **_asked(answer.asked, answer.entries[0].plan.times.run, price),
         "points": answer.found.points, "groups": answer.held, "groups_looked_at": answer.candidates,
         "plans": [_row(entry, price) | _margins(answer, entry) for entry in answer.entries],
-        "frontier": [_row(Entry(plan), price) for plan in answer.found.frontier],
+        "frontier": [_row(RankedPlan(plan), price) for plan in answer.found.frontier],
         "refused": [{"group": group, "reason": why} for group, why in answer.refused.items()],
         "notes": list(answer.notes),
         "command": command or None, "nearest": None, "enough": None,
@@ -121,18 +128,18 @@ def to_json(answer: Answer, price: float | None = None, command: str = "") -> st
     return json.dumps(document, indent=2)
 
 
-def nothing_json(asked: Asked, error: NothingMeets, price: float | None = None) -> str:
+def nothing_json(asked: ServingQuestion, error: NothingMeets, price: float | None = None) -> str:
     """The answer where there is no plan, as JSON: the nearest plan with what it misses, and how many GPUs would do."""
     enough, plan = error.enough, error.nearest or (error.enough and error.enough.plan)
     document = {
         **_asked(asked, plan.times.run if plan else None, price),
         "plans": [], "frontier": [], "command": None, "reason": str(error),
         "nearest": None if error.nearest is None else {
-            **_row(Entry(error.nearest), price), "missed": {one.name: _missed(one) for one in error.missed},
+            **_row(RankedPlan(error.nearest), price), "missed": {one.name: _missed(one) for one in error.missed},
         },
         "enough": None if enough is None else {
             "num_gpus": enough.gpus, "looked_at": enough.looked_at, "reason": enough.reason or None,
-            "plan": None if enough.plan is None else _row(Entry(enough.plan), price),
+            "plan": None if enough.plan is None else _row(RankedPlan(enough.plan), price),
             **{f"least_{name}_ms": _ms(seconds) for name, seconds in enough.least.items()},
         },
     }  # fmt: skip
@@ -145,7 +152,7 @@ def _missed(one: Missed) -> dict[str, float]:
     return {f"limit_{unit}": one.limit * factor, f"value_{unit}": one.value * factor, "over": one.by}
 
 
-def _asked(asked: Asked, run: Run | None, price: float | None) -> dict[str, Any]:
+def _asked(asked: ServingQuestion, run: Run | None, price: float | None) -> dict[str, Any]:
     """What was asked, as it was understood; ``run`` of a plan, where there is one."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -159,10 +166,10 @@ def _asked(asked: Asked, run: Run | None, price: float | None) -> dict[str, Any]
     }  # fmt: skip
 
 
-def rows_of(answer: Answer, price: float | None = None) -> list[dict[str, Any]]:
+def rows_of(answer: ServingAnswer, price: float | None = None) -> list[dict[str, Any]]:
     """The frontier and the plans as rows of a file; ``set`` says of which of the two a row is."""
     found = []
-    for name, entries in (("plans", answer.entries), ("frontier", tuple(map(Entry, answer.found.frontier)))):
+    for name, entries in (("plans", answer.entries), ("frontier", tuple(map(RankedPlan, answer.found.frontier)))):
         for entry in entries:
             row = _row(entry, price)
             nested = {key: row.pop(key) for key in ("prefill", "simulated", "ttft_interval_ms", "tpot_interval_ms")}
@@ -179,7 +186,7 @@ _OF_PREFILL = ("tp", "pp", "dp", "ep", "replicas", "load")
 _OF_SIMULATION = ("ttft_ms", "tpot_ms", "output_tokens_per_s", "requests")
 
 
-def _row(entry: Entry, price: float | None) -> dict[str, Any]:
+def _row(entry: RankedPlan, price: float | None) -> dict[str, Any]:
     plan, ends, simulated = entry.plan, entry.interval, entry.simulated
     prefill = None
     if plan.prefill is not None:
@@ -203,7 +210,7 @@ def _row(entry: Entry, price: float | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _margins(answer: Answer, entry: Entry) -> dict[str, Any]:
+def _margins(answer: ServingAnswer, entry: RankedPlan) -> dict[str, Any]:
     """What is left of each limit as a share of it, and at the ends of the interval; the limits that its simulation
     misses."""
     simulated, sla = entry.simulated, answer.asked.sla
@@ -226,7 +233,7 @@ def _finite(value: float) -> float | None:
 # ------------------------------------------------------------------------------------------------------------ the page
 
 
-def to_html(answer: Answer, price: float | None = None) -> str:
+def to_html(answer: ServingAnswer, price: float | None = None) -> str:
     """A page with the best plans and the frontier."""
     run = answer.entries[0].plan.times.run
     title = f"Serving {run.config.name} on {answer.asked.num_gpus} {run.gpu.label}"
@@ -235,7 +242,7 @@ def to_html(answer: Answer, price: float | None = None) -> str:
         ("TPOT", True), ("KV cache", True), *([("$/M tokens", True)] if price is not None else []),
         ("simulated TTFT", True), ("simulated TPOT", True),
     ]  # fmt: skip
-    front = [_cells(Entry(plan), price, answer.asked.sla)[:-2] for plan in answer.found.frontier]
+    front = [_cells(RankedPlan(plan), price, answer.asked.sla)[:-2] for plan in answer.found.frontier]
     body: list[Html] = [
         tag("header", tag("h1", title), *(tag("p", line, class_="run") for line in _headline(answer, price))),
         tag(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from predictor.engines.scheduling import Batch, Batching, Pages
+from predictor.engines.scheduling import Batching, Pages, StepBatch
 from predictor.engines.vintage import Scheduler
 from predictor.errors import RequestError
 from predictor.hardware.system import default_system
@@ -20,7 +20,7 @@ from predictor.ops.roofline import FloatArray
 from predictor.request.run import Run
 from predictor.serving.costs import StepCosts
 from predictor.serving.deployment import MOST_SERVERS, Deployment, Options
-from predictor.serving.simulator import Pool, Served, costs_of, deployed, through
+from predictor.serving.simulator import Served, ServerPool, costs_of, deployed, through
 from predictor.serving.traffic import Traffic
 from predictor.simulate.memory import cache_bytes
 
@@ -36,9 +36,9 @@ class Handed(Batching):
         super().__init__(rules, pages, width, prefixes)
         self._lost: set[int] = set()
 
-    def batch(self) -> Batch:
+    def batch(self) -> StepBatch:
         """The next step."""
-        found = Batch()
+        found = StepBatch()
         self.make_room(found)
         self._lost |= {one.index for one in found.preempted}
         while self.waiting and self.running < self.rules.sequences:
@@ -104,8 +104,8 @@ def serve_apart(
     reads, decodes = _both(run, apart, traffic, options)
     made = costs or costs_apart(run, apart, traffic, options)
     gpus = apart.run.work.parallelism.num_gpus * apart.servers + run.work.parallelism.num_gpus * options.replicas
-    prompts = Pool(reads, made[0], [[reads.batching() for _ in range(reads.ranks)] for _ in range(apart.servers)])
-    answers = Pool(decodes, made[1], [handed_ranks(decodes) for _ in range(options.replicas)])
+    prompts = ServerPool(reads, made[0], [[reads.batching() for _ in range(reads.ranks)] for _ in range(apart.servers)])
+    answers = ServerPool(decodes, made[1], [handed_ranks(decodes) for _ in range(options.replicas)])
     between = moved_s(apart.run, run, traffic.input_tokens.astype(np.float64), gpus)
     return through(answers, traffic, prompts, between)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from predictor.engines import scheduling
-from predictor.engines.scheduling import Batch, Batching
+from predictor.engines.scheduling import Batching, StepBatch
 from predictor.ops.roofline import FloatArray
 from predictor.serving.costs import StepCosts
 
@@ -44,7 +44,7 @@ class Moment:
 
 
 @dataclass(slots=True)
-class Times:
+class RequestTimes:
     """When what happened to a request, in seconds, nan where it did not; how often it lost its pages, and tokens of its
     prompt that the cache had."""
 
@@ -57,7 +57,7 @@ class Times:
 
 
 @dataclass(slots=True)
-class Rank:
+class ServerRank:
     """A scheduler with its pages, and requests that it has not seen yet."""
 
     batching: Batching
@@ -87,11 +87,11 @@ class Server:
     told of every request that ends.
     """
 
-    ranks: Sequence[Rank]
+    ranks: Sequence[ServerRank]
     costs: StepCosts
     ahead: bool
     done: Callable[[int, float], None]
-    times: dict[int, Times]
+    times: dict[int, RequestTimes]
     tokens_a_step: float = 1.0
     lanes: int = 1
     now: float = 0.0
@@ -128,7 +128,7 @@ class Server:
         else:
             self._decodes(until_s)
 
-    def _batch(self, rank: Rank, seen_s: float) -> Batch:
+    def _batch(self, rank: ServerRank, seen_s: float) -> StepBatch:
         batching, inbox = rank.batching, rank.inbox
         while inbox and inbox[0][0] <= seen_s:
             batching.waiting.append(inbox.popleft()[1])
@@ -149,7 +149,7 @@ class Server:
             raise RuntimeError("the scheduler runs nothing though requests wait")
         self.now = self.before = max(self.now, min(coming))
 
-    def _mixed(self, batches: Sequence[Batch]) -> None:
+    def _mixed(self, batches: Sequence[StepBatch]) -> None:
         """A step in which a rank reads prompts."""
         work = []
         for rank, batch in zip(self.ranks, batches, strict=True):

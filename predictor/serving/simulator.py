@@ -15,7 +15,7 @@ from predictor.ops.roofline import FloatArray
 from predictor.request.run import Run
 from predictor.serving.costs import Sizes, StepCosts
 from predictor.serving.deployment import Deployment, Options, deploy
-from predictor.serving.server import Moment, Rank, Server, Times
+from predictor.serving.server import Moment, RequestTimes, Server, ServerRank
 from predictor.serving.traffic import Traffic
 
 
@@ -70,7 +70,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class ServerPool:
     """Servers alike: a scheduler a rank of each."""
 
     deployment: Deployment
@@ -84,9 +84,9 @@ class _Loop:
     Of two pools the first reads prompts, and a request comes to the second ``moved_s`` after that, by request.
     """
 
-    def __init__(self, traffic: Traffic, pools: Listed[Pool], moved_s: FloatArray) -> None:
+    def __init__(self, traffic: Traffic, pools: Listed[ServerPool], moved_s: FloatArray) -> None:
         self.traffic, self.moved_s = traffic, moved_s
-        self.times: dict[int, Times] = {}
+        self.times: dict[int, RequestTimes] = {}
         self.pools = [[self._server(pool, ranks) for ranks in pool.schedulers] for pool in pools]
         self.servers = [server for pool in self.pools for server in pool]
         self.coming: list[tuple[float, int, int]] = []  # when, which request, to which pool
@@ -99,10 +99,12 @@ class _Loop:
             self.next = len(traffic)
         self.handed: set[int] = set()
 
-    def _server(self, pool: Pool, ranks: Listed[Batching]) -> Server:
+    def _server(self, pool: ServerPool, ranks: Listed[Batching]) -> Server:
         ahead, each = pool.deployment.ahead, pool.deployment.options.tokens_a_step
         lanes = pool.deployment.run.work.parallelism.pp
-        return Server([Rank(batching) for batching in ranks], pool.costs, ahead, self.done, self.times, each, lanes)
+        return Server(
+            [ServerRank(batching) for batching in ranks], pool.costs, ahead, self.done, self.times, each, lanes
+        )
 
     def ask(self, at_s: float) -> None:
         """A client of a closed loop sends its next request, if there are any."""
@@ -144,7 +146,7 @@ class _Loop:
             int(traffic.shared[index]), blocks=traffic.blocks[index] if traffic.blocks else (),
         )  # fmt: skip
         if not place:
-            self.times[index] = Times(at_s)
+            self.times[index] = RequestTimes(at_s)
         seen = at_s if place else at_s + traffic.on_its_way_s(index)
         min(self.pools[place], key=lambda server: server.load).offer(one, seen)
 
@@ -158,7 +160,7 @@ def serve(run: Run, traffic: Traffic, options: Options | None = None, costs: Ste
     deployment = deployed(run, traffic, chosen)
     made = costs or costs_of(deployment, traffic)
     schedulers = [[deployment.batching() for _ in range(deployment.ranks)] for _ in range(chosen.replicas)]
-    return through(Pool(deployment, made, schedulers), traffic)
+    return through(ServerPool(deployment, made, schedulers), traffic)
 
 
 def deployed(run: Run, traffic: Traffic, options: Options) -> Deployment:
@@ -168,7 +170,9 @@ def deployed(run: Run, traffic: Traffic, options: Options) -> Deployment:
     return deployment
 
 
-def through(pool: Pool, traffic: Traffic, prompts: Pool | None = None, moved_s: FloatArray | None = None) -> Served:
+def through(
+    pool: ServerPool, traffic: Traffic, prompts: ServerPool | None = None, moved_s: FloatArray | None = None
+) -> Served:
     """``traffic`` through the servers of a pool, after those of ``prompts``, if there are any, from where each request
     takes ``moved_s`` (n,)."""
     moved = np.zeros(len(traffic)) if moved_s is None else moved_s

@@ -57,7 +57,7 @@ def _replicas(over: Parallelism, system: SystemSpec, experts: bool = False) -> _
     return _Replicas(_step_mesh(within, inner, outer, over.pp, system), inner, outer)
 
 
-class Exchange:
+class ReplicaExchange:
     """What the replicas of a run, and the stages of its pipeline, send each other."""
 
     def __init__(self, work: Workload, numbers: Precision, engine: Engine) -> None:

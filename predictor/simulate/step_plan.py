@@ -27,7 +27,7 @@ from predictor.passes.unpack import spared_bytes
 from predictor.request.numbers import Precision
 from predictor.request.words import recomputed
 from predictor.request.workload import Workload
-from predictor.simulate.exchange import Exchange
+from predictor.simulate.exchange import ReplicaExchange
 from predictor.simulate.lower import lower, own_update
 from predictor.simulate.stage import GRADIENTS, PIPELINE, WEIGHTS, Parallel, Plan, Rank, Stage, Units
 from predictor.simulate.timeline import gaps_of
@@ -141,7 +141,7 @@ def training_plan(config: ModelConfig, work: Workload, numbers: Precision, step:
         trained = _trained(graphs[0]) if work.lora else parameters(config)
         update = own or update_graph(trained, work.optimizer, numbers.mixed, training)
         return Plan((*stages, stage(update, OPTIMIZER)))
-    exchange = Exchange(work, numbers, engine)
+    exchange = ReplicaExchange(work, numbers, engine)
     ends = tuple(chunk.end for chunk in chunks)
     tables = {part % over.pp for part in tables_of(config, ends)}
     units: dict[int, Units] = {}

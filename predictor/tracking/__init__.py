@@ -16,11 +16,11 @@ a run is tracked.
 
 from predictor.tracking.kept import keep, pending, push_pending
 from predictor.tracking.lifecycle import run
-from predictor.tracking.record import Record, Run, flat
+from predictor.tracking.record import Record, TrackedRun, flat
 from predictor.tracking.registry import fetch, parse_name
 from predictor.tracking.store import EXPERIMENT, OFF, SET_FOLDER, installed, is_off, resolve_uri, state_folder
 
 __all__ = [
-    "EXPERIMENT", "OFF", "SET_FOLDER", "Record", "Run", "fetch", "flat", "installed", "is_off", "keep", "parse_name",
-    "pending", "push_pending", "resolve_uri", "run", "state_folder",
+    "EXPERIMENT", "OFF", "SET_FOLDER", "Record", "TrackedRun", "fetch", "flat", "installed", "is_off", "keep",
+    "parse_name", "pending", "push_pending", "resolve_uri", "run", "state_folder",
 ]  # fmt: skip

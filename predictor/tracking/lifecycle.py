@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 from predictor.errors import RequestError, TilecastError
 from predictor.tracking.kept import keep
-from predictor.tracking.record import Record, Run, git_commit, versions
+from predictor.tracking.record import Record, TrackedRun, git_commit, versions
 from predictor.tracking.store import (
     address,
     client_of,
@@ -24,7 +24,9 @@ from predictor.tracking.store import (
 
 
 @contextmanager
-def run(kind: str, uri: str | None, say: Callable[[str], None], insist: bool = False, of: str = "") -> Iterator[Run]:
+def run(
+    kind: str, uri: str | None, say: Callable[[str], None], insist: bool = False, of: str = ""
+) -> Iterator[TrackedRun]:
     """A run of one command, named "``kind`` ``of``". ``say`` takes the lines that a person should read.
 
     Where the user named a ``uri`` (or with ``insist``), raises before the work starts: TilecastError if MLflow is
@@ -34,7 +36,7 @@ def run(kind: str, uri: str | None, say: Callable[[str], None], insist: bool = F
     record = Record(kind, "", " ".join(filter(None, (kind, of))), started_ms=now())
     insist = insist or uri is not None
     if is_off(uri) or not (insist or installed()):
-        yield Run(record)
+        yield TrackedRun(record)
         return
     if not installed():
         raise TilecastError("--tracking-uri needs mlflow, which is not installed: pip install 'tilecast[train]'")
@@ -44,10 +46,10 @@ def run(kind: str, uri: str | None, say: Callable[[str], None], insist: bool = F
         if insist:
             raise
         say(f"this run is not tracked: {error}")
-        yield Run(record)
+        yield TrackedRun(record)
         return
     record.tags |= _tags(kind)
-    filled = Run(record)
+    filled = TrackedRun(record)
     open_run(record, insist, say)
     try:
         yield filled
@@ -90,7 +92,7 @@ def open_run(record: Record, insist: bool, say: Callable[[str], None]) -> None:
 def close_run(record: Record, say: Callable[[str], None]) -> None:
     """Send the whole run; keep it on this machine where the store does not take it."""
     record.ended_ms = now()
-    Run(record).parameters({"version": versions()})  # the last ones: a reader looks for settings first
+    TrackedRun(record).parameters({"version": versions()})  # the last ones: a reader looks for settings first
     try:
         push(record)
         say(f"run {record.run_id} in MLflow: {address(record)}")

@@ -46,7 +46,7 @@ class Record:
     stage: str = ""
 
 
-class Run:
+class TrackedRun:
     """What a command fills while it works. Every method is cheap and raises nothing of MLflow's."""
 
     def __init__(self, record: Record) -> None:

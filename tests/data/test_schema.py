@@ -20,7 +20,7 @@ from predictor.kernels.collective import core as collective
 from predictor.kernels.device import Device
 from predictor.kernels.gemm import estimator as serving_gemm
 from predictor.kernels.gemm_fp32 import core as sgemm
-from predictor.kernels.gemm_fp32.estimator import TileGemm
+from predictor.kernels.gemm_fp32.estimator import Fp32Gemm
 from predictor.kernels.memory_bound import core as stream
 from predictor.kernels.moe import estimator as serving_moe
 from predictor.kernels.named import Named
@@ -74,10 +74,10 @@ def test_every_file_of_a_set_says_the_version() -> None:
 @pytest.mark.parametrize(
     ("folder", "forms"),
     [
-        ("gemm", serving_gemm.ServingGemm.forms),
+        ("gemm", serving_gemm.TensorCoreGemm.forms),
         ("attention", serving_attention.ServingAttention.forms),
         ("moe", serving_moe.ServingMoE.forms),
-        ("fp32-gemm", TileGemm.forms),
+        ("fp32-gemm", Fp32Gemm.forms),
     ],
 )
 def test_names_of_cores_are_the_fields(folder: str, forms: tuple[type[Named], ...]) -> None:
@@ -94,7 +94,7 @@ def test_names_of_other_constants_are_the_fields() -> None:
     assert set(found["constants"]) == names_of(collective.Constants)
     assert all(set(values) == names_of(collective.Own) for values in found["systems"].values())
     assert set(read("memory-bound")["constants"]) == names_of(stream.Constants)
-    assert all(set(values) == names_of(sgemm.Board) for values in read("fp32-gemm")["boards"].values())
+    assert all(set(values) == names_of(sgemm.BoardConstants) for values in read("fp32-gemm")["boards"].values())
 
 
 def test_attention_has_the_constants_of_its_phase() -> None:

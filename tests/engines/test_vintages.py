@@ -18,7 +18,7 @@ from predictor import engines
 from predictor.engines import CAPTURED, HOSTS, LAUNCHES, Engine, registry
 from predictor.engines import defaults as d
 from predictor.engines.memory import MemoryRule
-from predictor.engines.reductions import ALGORITHMS, NCCL, ONE_SHOT, Collectives, Reduction
+from predictor.engines.reductions import ALGORITHMS, NCCL, ONE_SHOT, AllReduceRules, Reduction
 from predictor.engines.releases import as_of
 from predictor.engines.vintage import (
     NO_LIMIT,
@@ -26,7 +26,7 @@ from predictor.engines.vintage import (
     ORDERS,
     OVERLAPS,
     PREEMPTIONS,
-    Cache,
+    CacheRules,
     Graphs,
     Host,
     KernelRule,
@@ -99,7 +99,7 @@ def test_every_record_has_its_source(engine: Engine, release: Vintage) -> None:
     for setting in SETTINGS:
         for record in told(release, setting):
             assert len(record.source) > 10, record
-            if not getattr(record, "unverified", "") and isinstance(record, (Host, Cache, Graphs, KernelRule)):
+            if not getattr(record, "unverified", "") and isinstance(record, (Host, CacheRules, Graphs, KernelRule)):
                 assert re.search(r"\d|PyTorch|torch", record.source), record
 
 
@@ -200,11 +200,11 @@ def test_a_forecast_without_an_engine_reads_no_release() -> None:
 def toy(monkeypatch: pytest.MonkeyPatch) -> Engine:
     """Captures even batches up to 8 from its second release on, and reduces by itself."""
     monkeypatch.setattr(registry, "_registered", {})
-    first = Vintage("1", "1.0", Host(LAUNCHES, LAUNCHES, (), "its manual"), collectives=Collectives("its manual"))
+    first = Vintage("1", "1.0", Host(LAUNCHES, LAUNCHES, (), "its manual"), collectives=AllReduceRules("its manual"))
     second = replace(
         first, version="2", host=Host(LAUNCHES, CAPTURED, OVERLAPS, "its manual"),
         graphs=lambda setting: Graphs(tuple(range(2, 9, 2)), "its manual"),
-        collectives=Collectives("its manual", {"9": (Reduction(ONE_SHOT, {2: 100.0}),)}),
+        collectives=AllReduceRules("its manual", {"9": (Reduction(ONE_SHOT, {2: 100.0}),)}),
     )  # fmt: skip
     rules = tuple(
         MemoryRule("Toy", version, "share", "total", share, "its manual")

@@ -9,7 +9,7 @@ import pytest
 
 from predictor.data import dataset
 from predictor.fit.fit_intervals import (
-    Target,
+    IntervalTarget,
     draw,
     fit_intervals,
     left_out,
@@ -109,7 +109,7 @@ GPUS = ("p4", "t4", "v100-pcie-32gb", "a100-pcie-40gb", "a100-sxm-80gb")
 def test_fitted_widths_widen_with_the_distance() -> None:
     frame = frame_of(*zip(GPUS, (1.0, 1.3, 0.9, 1.1, 1.2), strict=True))
     gpus = {name: load_gpu(name) for name in GPUS}
-    found = fit_intervals(Target(("gemm",), fit_efficiency), frame, gpus, 0)
+    found = fit_intervals(IntervalTarget(("gemm",), fit_efficiency), frame, gpus, 0)
     entry = found["classes"]["linear"]
     spans = [entry["widths"][name][1] - entry["widths"][name][0] for name in DISTANCES]
     assert spans == sorted(spans)
@@ -119,7 +119,7 @@ def test_fitted_widths_widen_with_the_distance() -> None:
     assert entry["sizes"]["m"] == [256.0, 2048.0]
     assert 0.15 < spans[0] < 0.6  # noise of 10 %: 80 % lie within 26 %
     assert Intervals.from_dict(found).distance(load_gpu("h100")) == 2
-    assert fit_intervals(Target(("gemm",), fit_efficiency), frame, gpus, 0) == found
+    assert fit_intervals(IntervalTarget(("gemm",), fit_efficiency), frame, gpus, 0) == found
 
 
 def test_a_sibling_is_judged_by_what_its_kin_have_of_their_own() -> None:
@@ -132,7 +132,7 @@ def test_a_sibling_is_judged_by_what_its_kin_have_of_their_own() -> None:
         asked.append((frozenset(rows["gpu"].astype(str)), None if own is None else frozenset(own)))
         return fit_efficiency(rows, gpus, seed)
 
-    fit_intervals(Target(("gemm",), fit), frame, gpus, 0)
+    fit_intervals(IntervalTarget(("gemm",), fit), frame, gpus, 0)
     pair, everyone = frozenset(("a100-pcie-40gb", "a100-sxm-80gb")), frozenset(GPUS)
     assert {(seen, own) for seen, own in asked if own} == {(everyone - {gpu}, pair - {gpu}) for gpu in pair}
     assert [seen for seen, own in asked if own is None] == [everyone], "shapes held out: every GPU's own"
@@ -141,7 +141,7 @@ def test_a_sibling_is_judged_by_what_its_kin_have_of_their_own() -> None:
 
 def test_one_gpu_alone_knows_of_no_other() -> None:
     frame = frame_of(("t4", 1.0))
-    found = fit_intervals(Target(("gemm",), fit_efficiency), frame, {"t4": load_gpu("t4")}, 0)
+    found = fit_intervals(IntervalTarget(("gemm",), fit_efficiency), frame, {"t4": load_gpu("t4")}, 0)
     widths = found["classes"]["linear"]["widths"]
     assert widths["sibling"] == pytest.approx([2 * w for w in widths["seen"]], abs=2e-4)
 

@@ -12,12 +12,12 @@ import pytest
 from predictor.cli.main import main
 from predictor.errors import SpecError
 from predictor.fit.served import as_frame, errors
-from predictor.fit.served_rows import OFFLINE_REQUESTS, Case, read_cases
+from predictor.fit.served_rows import OFFLINE_REQUESTS, MeasuredService, read_cases
 
 PLAIN = {"model": "llama-3.2-1b", "gpu": "h100", "execution": "vllm", "software": "0.15.0", "dtype": "bf16"}
 
 
-def cases_of(path: Path, *rows: dict[str, Any]) -> list[Case]:
+def cases_of(path: Path, *rows: dict[str, Any]) -> list[MeasuredService]:
     names = list(dict.fromkeys(name for row in rows for name in row))
     lines = [",".join(names), *(",".join(str(row.get(name, "")) for name in names) for row in rows)]
     path.write_text("\n".join(lines) + "\n")

@@ -191,7 +191,7 @@ def fitted() -> Any:
     pd = pytest.importorskip("pandas")
     pytest.importorskip("lightgbm")
     from predictor.kernels.fitting import serving as fit_serving
-    from predictor.kernels.gemm.estimator import ServingGemm
+    from predictor.kernels.gemm.estimator import TensorCoreGemm
 
     rows = []
     for name, quant in (("a100-sxm-80gb", ""), ("a100-sxm-80gb", "int4_wo"), ("h100-sxm", "")):
@@ -205,7 +205,7 @@ def fitted() -> Any:
             fields = {f: getattr(op, f) for f in ("m", "n", "k", "batch", "quant", "dtype")}
             rows.append({"gpu": name, "framework": "vllm", "op": "gemm", "latency_ms": latency} | fields)
     frame = pd.DataFrame(rows)
-    return frame, ServingGemm.from_artifact(
+    return frame, TensorCoreGemm.from_artifact(
         *fit_serving.fit_gemm(frame, {n: load_gpu(n) for n in set(frame["gpu"])}, 0)
     )
 

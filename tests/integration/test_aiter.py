@@ -131,7 +131,7 @@ def test_what_amd_teaches_stays_with_amd() -> None:
     shared = {key: core for key, core in both[0]["cores"].items() if key.startswith("*")}
     assert shared == alone[0]["cores"]
     assert {key for key in both[0]["cores"] if key not in shared} == {"mi300x|aiter|fp8_block"}, "3 rows tell nothing"
-    estimator = serving_gemm.ServingGemm.from_artifact(*both)
+    estimator = serving_gemm.TensorCoreGemm.from_artifact(*both)
     vllm, aiter = (
         estimator.seconds(make_batch("gemm", narrow, name), load_gpu("mi300x")) for name in ("vllm", "aiter")
     )

@@ -113,7 +113,7 @@ def estimators(tmp_path: Path) -> Path:
     return folder
 
 
-def fill(run: tracking.Run, folder: Path) -> None:
+def fill(run: tracking.TrackedRun, folder: Path) -> None:
     run.parameters({"seed": 0, "data": {"sha256": "abc", "file": "x.parquet"}})
     run.metrics({"rows": 210, "error": float("nan")})
     row = {"gpu": "p4", "operator": "linear", "n": 3, "mean_ape_pct": 4.5, "median_ape_pct": None}
@@ -304,7 +304,7 @@ def test_an_address_that_is_none_is_the_users_mistake() -> None:
 
 
 def test_many_places_are_cut_and_counted() -> None:
-    run = tracking.Run(tracking.Record("evaluate", ""))
+    run = tracking.TrackedRun(tracking.Record("evaluate", ""))
     run.errors("kernels", [{"gpu": f"g{i}", "n": 1, "median_ape_pct": 1.0} for i in range(305)])
     assert run.record.parameters == {"kernels_places_not_logged": "5"}
     assert len(run.record.metrics) == 600

@@ -15,7 +15,7 @@ from predictor.kernels.fitting.adapt import (
     ALL_OR_NONE,
     NOISE,
     Question,
-    View,
+    RowsView,
     constants,
     explain,
     kept_aside,
@@ -31,7 +31,7 @@ FloatArray = npt.NDArray[np.float64]
 def _given(gaps: FloatArray, at: FloatArray, trees: FloatArray, share: FloatArray, length: float) -> Question:
     """Rows and no constant."""
     return Question(
-        np.zeros(1), np.ones(1), lambda x: View(lambda x: gaps, at, trees, share), np.full(at.shape[1], length)
+        np.zeros(1), np.ones(1), lambda x: RowsView(lambda x: gaps, at, trees, share), np.full(at.shape[1], length)
     )  # fmt: skip
 
 
@@ -161,7 +161,7 @@ def test_constants_that_no_row_tells_of_stay() -> None:
 def test_rows_that_are_close_to_each_other_are_one_witness() -> None:
     def asked(at: FloatArray) -> float:
         gaps = np.full(10, 0.2)
-        view = View(lambda x: gaps - x[0], at, np.zeros((10, 0)), np.ones(10))
+        view = RowsView(lambda x: gaps - x[0], at, np.zeros((10, 0)), np.ones(10))
         question = Question(np.zeros(1), np.array([0.1]), lambda x: view, np.ones(1), NOISE)
         return float(constants(question)[0])
 
@@ -189,7 +189,7 @@ def test_held_out_errors_are_those_of_fits_without_the_row() -> None:
 def test_held_out_errors_count_what_constants_would_not_know() -> None:
     gaps = np.array([0.3, 0.0, 0.0, 0.0, 0.0, 0.0])
     alone = np.array([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])  # one row tells of a constant that no other does
-    view = View(lambda x: gaps - alone * x[0], 1e3 * np.arange(6.0)[:, None], np.zeros((6, 0)), np.ones(6))
+    view = RowsView(lambda x: gaps - alone * x[0], 1e3 * np.arange(6.0)[:, None], np.zeros((6, 0)), np.ones(6))
     question = Question(np.zeros(1), np.array([0.5]), lambda x: view, np.ones(1))
     found = constants(question)
     told = explain(question, found, (), (0,))

@@ -15,7 +15,7 @@ from predictor.hardware.gpu import load_gpu  # noqa: E402
 from predictor.hardware.system import load_system  # noqa: E402
 from predictor.kernels.base import make_batch  # noqa: E402
 from predictor.kernels.collective.calibrate import calibrate_collective, collective_rows  # noqa: E402
-from predictor.kernels.collective.core import OWN, Constants, Links, seconds  # noqa: E402
+from predictor.kernels.collective.core import OWN, CollectiveCalls, Constants, seconds  # noqa: E402
 from predictor.kernels.collective.estimator import Collectives  # noqa: E402
 from predictor.kernels.device import Device  # noqa: E402
 from predictor.ops import Op  # noqa: E402
@@ -39,7 +39,7 @@ def _ops(system: str, sizes: range) -> list[Op]:
 
 def _frame(system: str, sizes: range) -> Any:
     ops = _ops(system, sizes)
-    links = Links.of(make_batch("collective", ops).columns)
+    links = CollectiveCalls.of(make_batch("collective", ops).columns)
     own = np.tile(OWN_FACTORS, (len(ops), 1))
     taken = seconds(links, Device.sheet(GPU), CONSTANT, own)
     rows = [from_op(op) | {"latency_ms": s * 1e3} for op, s in zip(ops, taken, strict=True)]

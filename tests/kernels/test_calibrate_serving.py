@@ -24,7 +24,7 @@ from predictor.kernels.fitting.calibrate_serving import (  # noqa: E402
     moe_rows,
     stratified,
 )
-from predictor.kernels.gemm.estimator import ServingGemm  # noqa: E402
+from predictor.kernels.gemm.estimator import TensorCoreGemm  # noqa: E402
 from predictor.ops import Gemm, Op  # noqa: E402
 from predictor.ops.roofline import roofline  # noqa: E402
 
@@ -51,7 +51,7 @@ def fitted() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _error(files: Any, frame: Any, gpu: GPUSpec) -> float:
-    seconds = ServingGemm.from_artifact(*files).seconds(make_batch("gemm", OPS, "vllm"), gpu)
+    seconds = TensorCoreGemm.from_artifact(*files).seconds(make_batch("gemm", OPS, "vllm"), gpu)
     forecast = np.maximum(roofline(OPS, gpu).lower_bound_s, seconds)
     return float(np.median(np.abs(forecast / (frame["latency_ms"].to_numpy() * 1e-3) - 1.0)))
 
@@ -92,11 +92,11 @@ def test_a_new_gpu_mixes_the_trees_of_measured_ones(fitted: Any) -> None:
     mixed = _error((found.manifest, found.weights), frame, NEW)
     alone = {**found.manifest, "adapted": {"l40s|bf16": {**about, "shares": {}, "offset": 0.0}}}
     assert _error((alone, found.weights), frame, NEW) != mixed
-    assert "l40s" in ServingGemm.from_artifact(alone, found.weights)._corrections.gpus()
+    assert "l40s" in TensorCoreGemm.from_artifact(alone, found.weights)._corrections.gpus()
     for key in about:
         cut = {**found.manifest, "adapted": {"l40s|bf16": {k: v for k, v in about.items() if k != key}}}
         with pytest.raises(SpecError, match=key):
-            ServingGemm.from_artifact(cut, found.weights)
+            TensorCoreGemm.from_artifact(cut, found.weights)
 
 
 def test_a_measured_gpu_keeps_its_trees_and_can_be_calibrated_again(fitted: Any) -> None:
@@ -185,9 +185,9 @@ def test_a_measured_sibling_takes_over_half_of_what_rows_say(fitted: Any) -> Non
     found = calibrate_gemm(slower.iloc[stratified(slower, 32, 0)].reset_index(drop=True), board, *base)
     batch = make_batch("gemm", OPS, "vllm")
     files = found.manifest, found.weights
-    old, new = (ServingGemm.from_artifact(*each).seconds(batch, sibling) for each in (base, files))
-    own = ServingGemm.from_artifact(found.manifest, found.weights).seconds(batch, board)
-    was = ServingGemm.from_artifact(*base).seconds(batch, board)
+    old, new = (TensorCoreGemm.from_artifact(*each).seconds(batch, sibling) for each in (base, files))
+    own = TensorCoreGemm.from_artifact(found.manifest, found.weights).seconds(batch, board)
+    was = TensorCoreGemm.from_artifact(*base).seconds(batch, board)
     share = np.median(np.log(new / old)) / np.median(np.log(own / was))
     assert 0.3 < share < 0.7
     again, weights = without(found.manifest, found.weights, board.id)
@@ -203,14 +203,14 @@ def test_a_calibration_sets_out_from_what_a_measured_sibling_says() -> None:
     known, other = load_gpu("b200-sxm"), load_gpu("gb200")
     base = fit_serving.fit_gemm(_frame(known, 0.6), {known.id: known}, 0)
     batch = make_batch("gemm", OPS, "vllm")
-    said = ServingGemm.from_artifact(*base).seconds(batch, other)
+    said = TensorCoreGemm.from_artifact(*base).seconds(batch, other)
     rows = _frame(other, 0.6).assign(latency_ms=said * 1e3)
     found = calibrate_gemm(rows.iloc[::4].reset_index(drop=True), other, *base)
     assert found.before < 0.1 and found.after < 0.1  # %; by GB200's own clock and power it was 4
-    again = ServingGemm.from_artifact(found.manifest, found.weights).seconds(batch, other)
+    again = TensorCoreGemm.from_artifact(found.manifest, found.weights).seconds(batch, other)
     assert np.abs(np.log(again / said)).max() < 0.01
     slower = calibrate_gemm(rows.assign(latency_ms=said * 1.3e3).iloc[::4].reset_index(drop=True), other, *base)
-    moved = ServingGemm.from_artifact(slower.manifest, slower.weights).seconds(batch, other)
+    moved = TensorCoreGemm.from_artifact(slower.manifest, slower.weights).seconds(batch, other)
     assert np.median(moved / said) == pytest.approx(1.3, rel=0.03)
 
 

@@ -15,7 +15,7 @@ from predictor.kernels.fitting.adapt import without
 from predictor.kernels.gaussian import Adapted, Process, covariance
 from predictor.kernels.gemm_fp32 import core as sgemm
 from predictor.kernels.gemm_fp32.calibrate import RESIDUAL_LENGTHS
-from predictor.kernels.gemm_fp32.estimator import TileGemm
+from predictor.kernels.gemm_fp32.estimator import Fp32Gemm
 from predictor.kernels.gemm_fp32.kernel_choice import adapt_choice
 from predictor.ops import Gemm
 from tests.kernels.test_tile_gemm import artifact, constants
@@ -49,7 +49,7 @@ def calibrated(
 
 
 def seconds(manifest: object, arrays: dict[str, np.ndarray], *shapes: Gemm, gpu: str = GPU) -> np.ndarray:
-    estimator = TileGemm.from_artifact(manifest, arrays)  # type: ignore[arg-type]
+    estimator = Fp32Gemm.from_artifact(manifest, arrays)  # type: ignore[arg-type]
     return estimator.seconds(make_batch("gemm", shapes), load_gpu(gpu))
 
 
@@ -64,7 +64,7 @@ def test_unknown_or_missing_constants_are_refused() -> None:
         for name in [name for name, value in core.items() if value is None]:
             del core[name]
         with pytest.raises(SpecError, match="expected efficiency"):
-            TileGemm.from_artifact(manifest, arrays)
+            Fp32Gemm.from_artifact(manifest, arrays)
 
 
 def test_own_constants_and_boards_are_those_of_the_gpu_alone() -> None:
@@ -73,7 +73,7 @@ def test_own_constants_and_boards_are_those_of_the_gpu_alone() -> None:
     ratio = seconds(*after, LAYERS[2]) / seconds(*before, LAYERS[2])
     assert ratio == pytest.approx(2.0, rel=0.1)
     assert (seconds(*after, *LAYERS, gpu="rtx-4090") == seconds(*before, *LAYERS, gpu="rtx-4090")).all()
-    estimator = TileGemm.from_artifact(*after)
+    estimator = Fp32Gemm.from_artifact(*after)
     assert estimator.board(load_gpu(GPU)).bandwidth == 0.8 != estimator.board(load_gpu("rtx-4090")).bandwidth
     assert estimator.eager_seconds(np.zeros(1), GPU, "nn")[0] == 4e-5
 
@@ -93,7 +93,7 @@ def test_correction_follows_the_rows_and_ends_far_from_them() -> None:
 
 def test_the_core_alone_has_no_correction_and_a_second_calibration_starts_from_none() -> None:
     manifest, arrays = calibrated([0.2, 0.2, 0.2])
-    alone = TileGemm.from_artifact(manifest, arrays).core_alone()
+    alone = Fp32Gemm.from_artifact(manifest, arrays).core_alone()
     plain = calibrated([0.0, 0.0, 0.0])
     assert (alone.seconds(make_batch("gemm", LAYERS), load_gpu(GPU)) == seconds(*plain, *LAYERS)).all()
     rest, kept = without(manifest, arrays, GPU)  # type: ignore[arg-type]

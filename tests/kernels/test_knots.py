@@ -17,7 +17,7 @@ from predictor.kernels.base import make_batch  # noqa: E402
 from predictor.kernels.fitting import serving as fit_serving  # noqa: E402
 from predictor.kernels.fitting.calibrate_serving import calibrate_gemm  # noqa: E402
 from predictor.kernels.fitting.grids import grid_of  # noqa: E402
-from predictor.kernels.gemm.estimator import ServingGemm  # noqa: E402
+from predictor.kernels.gemm.estimator import TensorCoreGemm  # noqa: E402
 from predictor.ops import Gemm, Op  # noqa: E402
 from predictor.ops.roofline import roofline  # noqa: E402
 
@@ -53,7 +53,7 @@ def _without_knots(manifest: Any) -> Any:
 
 
 def _seconds(manifest: Any, weights: Any, ops: list[Op], gpu: Any) -> Any:
-    return ServingGemm.from_artifact(manifest, weights).seconds(make_batch("gemm", ops, "vllm"), gpu)
+    return TensorCoreGemm.from_artifact(manifest, weights).seconds(make_batch("gemm", ops, "vllm"), gpu)
 
 
 def test_a_size_that_few_layers_were_measured_at_is_no_knot() -> None:

@@ -26,7 +26,7 @@ from predictor.kernels.base import make_batch  # noqa: E402
 from predictor.kernels.device import Device  # noqa: E402
 from predictor.kernels.fitting import serving as fit_serving  # noqa: E402
 from predictor.kernels.fitting.family import NO_CALIBRATION  # noqa: E402
-from predictor.kernels.gemm.estimator import ServingGemm  # noqa: E402
+from predictor.kernels.gemm.estimator import TensorCoreGemm  # noqa: E402
 from predictor.kernels.moe.estimator import ServingMoE  # noqa: E402
 from predictor.kernels.residual import Corrections  # noqa: E402
 from predictor.ops import Attention, Gemm, MoE, Op  # noqa: E402
@@ -50,8 +50,8 @@ def _gemms() -> list[Op]:
 
 
 @pytest.fixture(scope="module")
-def gemm() -> ServingGemm:
-    return ServingGemm.from_artifact(*fit_serving.fit_gemm(_frame(_gemms(), "gemm"), GPUS, seed=0))
+def gemm() -> TensorCoreGemm:
+    return TensorCoreGemm.from_artifact(*fit_serving.fit_gemm(_frame(_gemms(), "gemm"), GPUS, seed=0))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def moe() -> ServingMoE:
     return ServingMoE.from_artifact(*fit_serving.fit_moe(_frame(ops, "moe"), GPUS, seed=0))
 
 
-def test_gemm_learns_a_law_and_keeps_the_roofline(gemm: ServingGemm) -> None:
+def test_gemm_learns_a_law_and_keeps_the_roofline(gemm: TensorCoreGemm) -> None:
     ops: list[Op] = [Gemm("bf16", m, n, k) for m, n, k in product((1, 100, 3000), (768, 3072), (768, 3072))]
     for name, gpu in GPUS.items():
         assert name in gemm._corrections.gpus()
@@ -86,7 +86,7 @@ def test_gemm_learns_a_law_and_keeps_the_roofline(gemm: ServingGemm) -> None:
         latency(gemm, "gemm", ops, load_gpu(name))
 
 
-def test_gemm_stand_ins(gemm: ServingGemm) -> None:
+def test_gemm_stand_ins(gemm: TensorCoreGemm) -> None:
     gpu = GPUS["h100-sxm"]
     bf16 = latency(gemm, "gemm", [Gemm("bf16", 300, 2000, 3000)], gpu)
     assert latency(gemm, "gemm", [Gemm("fp16", 300, 2000, 3000)], gpu) == pytest.approx(bf16)
@@ -98,7 +98,7 @@ def test_gemm_stand_ins(gemm: ServingGemm) -> None:
     np.testing.assert_allclose(both, alone)
 
 
-def test_gemm_twice_the_rows_never_take_less_time(gemm: ServingGemm) -> None:
+def test_gemm_twice_the_rows_never_take_less_time(gemm: TensorCoreGemm) -> None:
     shapes = list(product((512, 700, 1024, 3000, 4096), (2048, 5000, 8192), (1024, 4096, 11008)))
     for name in (*GPUS, *UNSEEN):
         gpu = load_gpu(name)
@@ -204,18 +204,18 @@ def test_trees_of_another_generation_count_in_part() -> None:
     manifest, weights = fit_serving.fit_gemm(pd.DataFrame(rows), known, seed=0)
     x = np.full((1, len(manifest["features"])), 3.0)
     manifest["boosters"]["*|bf16"] |= {"shrink": 0.5, "clip": [0.1, 0.1]}  # trees that say 0.1 of everything
-    corrections = Corrections(manifest, weights, ServingGemm.forms)
+    corrections = Corrections(manifest, weights, TensorCoreGemm.forms)
     said = {name: corrections.log_factor("*|bf16", load_gpu(name), lambda: x) for name in ("b200", "h20", "rtx-5090")}
     assert {name: float(np.ravel(value)[0]) for name, value in said.items()} == pytest.approx(
         {"b200": 0.05, "h20": 0.1, "rtx-5090": 0.1}
     )
     manifest["boosters"]["*|bf16"]["unlike"] = 0.3  # of what boards without mma.sync run
-    apart = Corrections(manifest, weights, ServingGemm.forms)
+    apart = Corrections(manifest, weights, TensorCoreGemm.forms)
     strengths = {name: apart.strength("*|bf16", load_gpu(name)) for name in ("b200", "mi300x", "l40s", "h20")}
     assert strengths == {"b200": 0.3, "mi300x": 0.3, "l40s": 0.5, "h20": 1.0}
 
 
-def test_whose_measurements_answer(gemm: ServingGemm) -> None:
+def test_whose_measurements_answer(gemm: TensorCoreGemm) -> None:
     corrections = gemm._corrections
     assert corrections.stand_ins(GPUS["h100-sxm"])[0] == "h100-sxm"
     assert corrections.stand_ins(load_gpu("h200-sxm")) == ("h200-sxm", "h100-sxm", "*")
@@ -225,14 +225,14 @@ def test_whose_measurements_answer(gemm: ServingGemm) -> None:
     assert corrections.stand_ins(load_gpu("mi300x")) == ("mi300x", "*")
 
 
-def hopper() -> ServingGemm:
+def hopper() -> TensorCoreGemm:
     """Made-up rows of H100, and of H200 where a kernel is half as efficient."""
     h100, h200 = GPUS["h100-sxm"], load_gpu("h200-sxm")
     rows = [
         row for gpu, efficiency in ((h100, 0.8), (h200, 0.4))
         for row in rows_of(_gemms(), gpu, efficiency, op="gemm", framework="vllm")
     ]  # fmt: skip
-    return ServingGemm.from_artifact(*fit_serving.fit_gemm(pd.DataFrame(rows), {g.id: g for g in (h100, h200)}, 0))
+    return TensorCoreGemm.from_artifact(*fit_serving.fit_gemm(pd.DataFrame(rows), {g.id: g for g in (h100, h200)}, 0))
 
 
 def between(share: float) -> GPUSpec:
@@ -268,7 +268,7 @@ def test_a_sibling_with_other_sms_fades() -> None:
     assert gemm._corrections.shares(replace(between(0.0), sm_count=60)) == ()
 
 
-def test_trees_are_asked_about_the_board_and_not_its_variant(gemm: ServingGemm) -> None:
+def test_trees_are_asked_about_the_board_and_not_its_variant(gemm: TensorCoreGemm) -> None:
     """What is varied changes the core alone: the factor of the trees stays, of a measured board and of any other."""
     ops: list[Op] = [Gemm("bf16", m, 4096, 4096) for m in (1, 64, 512, 8192)]
     alone = gemm.core_alone()
@@ -280,7 +280,7 @@ def test_trees_are_asked_about_the_board_and_not_its_variant(gemm: ServingGemm) 
         assert np.ptp(factors, axis=0).max() < 1e-12
 
 
-def test_a_sibling_differs_only_by_its_memory(gemm: ServingGemm) -> None:
+def test_a_sibling_differs_only_by_its_memory(gemm: TensorCoreGemm) -> None:
     h100, h200 = GPUS["h100-sxm"], load_gpu("h200-sxm")
     bound_by_compute: list[Op] = [Gemm("bf16", 8192, 8192, 8192)]
     bound_by_memory: list[Op] = [Gemm("bf16", 1, 16384, 16384)]
@@ -295,7 +295,7 @@ def test_more_watts_and_megahertz_than_a_sibling_has_are_no_measured_gain() -> N
     b200, gb200 = load_gpu("b200-sxm"), load_gpu("gb200")
     for known, other in ((b200, gb200), (gb200, b200)):
         rows = pd.DataFrame(rows_of(_gemms()[:54], known, 0.7, op="gemm", framework="vllm"))
-        corrections = Corrections(*fit_serving.fit_gemm(rows, {known.id: known}, seed=0), ServingGemm.forms)
+        corrections = Corrections(*fit_serving.fit_gemm(rows, {known.id: known}, seed=0), TensorCoreGemm.forms)
         own, there = Device.of(known, "bf16"), Device.of(other, "bf16")
         found = corrections.device_as(known.id, other, "bf16")
         assert found.bandwidth == there.bandwidth and found.sms == there.sms
@@ -322,7 +322,7 @@ def test_rows_of_an_unknown_scheme_are_left_out_and_broken_manifests_are_one_lin
     odd = pd.concat([frame, frame.assign(quant="w2a3", latency_ms=99.0)], ignore_index=True)
     assert fit_serving.fit_gemm(odd, GPUS, seed=1)[0] == fit_serving.fit_gemm(frame, GPUS, seed=1)[0]
     with pytest.raises(SpecError, match="manifest lacks"):
-        Corrections({}, {}, ServingGemm.forms)
+        Corrections({}, {}, TensorCoreGemm.forms)
     empty = {**NO_CALIBRATION, "cores": {}, "boosters": {}, "core_rows": {}, "devices": {}}
     with pytest.raises(SpecError, match="no constants"):
-        Corrections(empty, {}, ServingGemm.forms).resolve(GPUS["h100-sxm"], "vllm", "bf16")
+        Corrections(empty, {}, TensorCoreGemm.forms).resolve(GPUS["h100-sxm"], "vllm", "bf16")

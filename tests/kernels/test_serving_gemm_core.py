@@ -112,7 +112,7 @@ def test_the_fit_tells_quantizing_from_the_product() -> None:
     """Rows of one board with a dear row: its constants forecast another board, which has other SMs and bandwidth."""
     pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
     from predictor.kernels.fitting.serving import GEMM, fit_constants
-    from predictor.kernels.fitting.serving_rows import Part
+    from predictor.kernels.fitting.serving_rows import VariantRows
 
     rng = np.random.default_rng(1)
     m, n, k = (np.exp2(rng.integers(low, 14, 500).astype(np.float64)) for low in (0, 7, 7))
@@ -120,7 +120,7 @@ def test_the_fit_tells_quantizing_from_the_product() -> None:
     true = Constants(*CORE, *QUANTIZING)
     here, there = (Device.of(load_gpu(name), "fp8") for name in ("l40s", "h100-sxm"))
     measured = np.log(core_time(shapes, here, true).total) + rng.normal(0.0, 0.03, 500)
-    found = fit_constants(GEMM, [Part("", "vllm|fp8", "fp8", here, shapes, 2, measured, "fp8")], 0)
+    found = fit_constants(GEMM, [VariantRows("", "vllm|fp8", "fp8", here, shapes, 2, measured, "fp8")], 0)
     assert found.quantize_row_cycles == pytest.approx(1800.0, rel=0.25)
     ratio = core_time(shapes, there, found).total / core_time(shapes, there, true).total
     assert np.median(np.abs(ratio - 1.0)) < 0.05
@@ -129,16 +129,16 @@ def test_the_fit_tells_quantizing_from_the_product() -> None:
 def test_other_boards_do_not_learn_from_a_board_whose_kernel_is_odd() -> None:
     pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
     from predictor.kernels.fitting.serving import GEMM, typical
-    from predictor.kernels.fitting.serving_rows import Part
+    from predictor.kernels.fitting.serving_rows import VariantRows
 
     rng = np.random.default_rng(2)
     m, n, k = (np.exp2(rng.integers(low, 13, 300).astype(np.float64)) for low in (0, 8, 8))
     shapes = replace(_shapes([1.0] * 300, 1.0, 1.0, "fp8"), m=m, n=n, k=k)
 
-    def part(name: str, slower: float, path: str = "sglang|fp8") -> Part:
+    def part(name: str, slower: float, path: str = "sglang|fp8") -> VariantRows:
         device = Device.of(load_gpu(name), "fp8")
         time = core_time(shapes, device, Constants(*CORE, *QUANTIZING)).total * np.where(m < 512, slower, 1.0)
-        return Part(name, path, path.split("|")[1], device, shapes, 1, np.log(time), "fp8")
+        return VariantRows(name, path, path.split("|")[1], device, shapes, 1, np.log(time), "fp8")
 
     alike = [part("l40s", 1.0), part("h100-sxm", 1.0)]
     odd = part("rtx-pro-6000-server", 4.0)
@@ -153,14 +153,14 @@ def test_the_fit_takes_a_slow_step_for_a_large_tile() -> None:
     """What one GPU shows of a kernel with one tile size has to carry over to a GPU with faster tensor cores."""
     pytest.importorskip("scipy", reason='SciPy is not installed: pip install "tilecast[train]"')
     from predictor.kernels.fitting.serving import GEMM, fit_constants
-    from predictor.kernels.fitting.serving_rows import Part
+    from predictor.kernels.fitting.serving_rows import VariantRows
 
     rng = np.random.default_rng(0)
     m, n, k = (np.exp2(rng.integers(low, 14, 600).astype(np.float64)) for low in (0, 8, 9))
     shapes = replace(_shapes([1.0] * 600, 1.0, 1.0, "nvfp4"), m=m, n=n, k=k)
     here, there = (Device.of(load_gpu(name), "nvfp4") for name in ("rtx-pro-6000-server", "b200"))
     measured = np.log(_core(shapes, here, 128.0 * 128.0).total) + rng.normal(0.0, 0.03, 600)
-    found = fit_constants(GEMM, [Part("", "vllm|nvfp4", "nvfp4", here, shapes, 2, measured, "nvfp4")], 0)
+    found = fit_constants(GEMM, [VariantRows("", "vllm|nvfp4", "nvfp4", here, shapes, 2, measured, "nvfp4")], 0)
     for device, limit in ((here, 0.05), (there, 0.15)):
         ratio = core_time(shapes, device, found).total / _core(shapes, device, 128.0 * 128.0).total
         assert np.median(np.abs(ratio - 1.0)) < limit

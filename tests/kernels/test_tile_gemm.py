@@ -22,7 +22,7 @@ from predictor.kernels.gemm_fp32.core import (
     REACH,
     SPLITS,
     TILES,
-    Board,
+    BoardConstants,
     Constants,
     consensus,
     expected_seconds,
@@ -30,7 +30,7 @@ from predictor.kernels.gemm_fp32.core import (
     library_of,
     nearest_library,
 )
-from predictor.kernels.gemm_fp32.estimator import TileGemm
+from predictor.kernels.gemm_fp32.estimator import Fp32Gemm
 from predictor.kernels.gemm_fp32.fit import fit_tile_gemm, libraries_of, tile_indices
 from predictor.kernels.gemm_fp32.tile_transfer import fill_rates, power_need, ruled
 from predictor.ops import Gemm
@@ -59,23 +59,24 @@ def artifact(*measured: str, **of_library: Constants) -> dict[str, Any]:
     return {
         "kind": "tile_gemm", "name": "tile_gemm", **of_cores(cores, {}, {}),
         "boards": {
-            gpu: Board(*own).to_manifest() for gpu, own in zip(reversed(GPUS), ((0.9, 1.0), (0.98, 0.9)), strict=True)
+            gpu: BoardConstants(*shares).to_manifest()
+            for gpu, shares in zip(reversed(GPUS), ((0.9, 1.0), (0.98, 0.9)), strict=True)
         },
         "power_need": {**POWER_NEED, "ampere": 13.0}, "libraries": {"ampere 8": "ampere", "volta 7": "volta"},
         "eager_overhead_s": {layout: {"v100-pcie-32gb": [4e-5, 3e-5]} for layout in LAYOUTS},
     }  # fmt: skip
 
 
-def made(manifest: dict[str, Any]) -> TileGemm:
-    return TileGemm.from_artifact(json.loads(json.dumps(manifest)), {})
+def made(manifest: dict[str, Any]) -> Fp32Gemm:
+    return Fp32Gemm.from_artifact(json.loads(json.dumps(manifest)), {})
 
 
 @pytest.fixture
-def estimator() -> TileGemm:
+def estimator() -> Fp32Gemm:
     return made(artifact())
 
 
-def latency(estimator: TileGemm, gpu: GPUSpec, *ops: Gemm) -> np.ndarray:
+def latency(estimator: Fp32Gemm, gpu: GPUSpec, *ops: Gemm) -> np.ndarray:
     bound = roofline(ops, gpu).lower_bound_s
     return np.maximum(bound, estimator.seconds(make_batch("gemm", ops), gpu))
 
@@ -88,21 +89,21 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("gpu", [*GPUS, "a100-pcie-80gb", "t4", "p4", "h100-sxm", "l4", "rtx-4090", "a40"])
-def test_no_answer_beats_the_roofline_on_any_gpu(estimator: TileGemm, gpu: str) -> None:
+def test_no_answer_beats_the_roofline_on_any_gpu(estimator: Fp32Gemm, gpu: str) -> None:
     spec = load_gpu(gpu)
     times = latency(estimator, spec, *SHAPES)
     assert np.isfinite(times).all()
     assert (times > 1.01 * roofline(SHAPES, spec).lower_bound_s).all()  # not clipped
 
 
-def test_rows_cost_time_where_compute_bounds(estimator: TileGemm) -> None:
+def test_rows_cost_time_where_compute_bounds(estimator: Fp32Gemm) -> None:
     ops = [Gemm("fp32", m, 4096, 4096) for m in (1024, 2048, 4096, 8192, 16384)]
     times = latency(estimator, load_gpu("v100-pcie-32gb"), *ops)
     assert (np.diff(times) > 0.0).all()
     assert times[-1] / times[-2] == pytest.approx(2.0, rel=0.05)
 
 
-def test_one_more_wave_costs_a_step(estimator: TileGemm) -> None:
+def test_one_more_wave_costs_a_step(estimator: Fp32Gemm) -> None:
     """80 SMs: 80 tiles of 128x128 fill one wave; one row more starts another."""
     full = Gemm("fp32", 1280, 1024, 4096, layout="tn")
     more = replace(full, m=1281)
@@ -110,7 +111,7 @@ def test_one_more_wave_costs_a_step(estimator: TileGemm) -> None:
     assert times[1] > 1.05 * times[0]
 
 
-def test_a_batch_answers_as_its_operators_do(estimator: TileGemm) -> None:
+def test_a_batch_answers_as_its_operators_do(estimator: Fp32Gemm) -> None:
     gpu = load_gpu("a100-pcie-40gb")
     together = latency(estimator, gpu, *SHAPES)
     alone = [latency(estimator, gpu, op)[0] for op in SHAPES]
@@ -166,13 +167,13 @@ def test_shared_memory_and_issue_slots_bound_where_they_are_scarce() -> None:
 def test_published_products_on_boards_that_nobody_measured() -> None:
     """cuBLAS at 4096^3 (walk-throughs, clocks unknown): RTX A6000 23.2 TFLOP/s, RTX 4090 47.6; issue alone says 74."""
     estimator = load_artifacts().select("gemm", "fp32")
-    assert isinstance(estimator, TileGemm)
+    assert isinstance(estimator, Fp32Gemm)
     for name, published in (("rtx-a6000", 23.2), ("rtx-4090", 47.6)):
         seconds = latency(estimator, load_gpu(name), Gemm("fp32", 4096, 4096, 4096, layout="nn"))[0]
         assert 2 * 4096**3 / seconds / 1e12 == pytest.approx(published, rel=0.15)
 
 
-def test_no_generation_inherits_a_choice_of_kernels_without_rows(estimator: TileGemm) -> None:
+def test_no_generation_inherits_a_choice_of_kernels_without_rows(estimator: Fp32Gemm) -> None:
     names = ("v100-sxm-16gb", "t4", "a100-pcie-80gb", "a40", "p4", "l4", "h100-sxm", "b200-sxm")
     measured = ["v100-sxm-16gb", "a100-pcie-80gb", "a40"]
     assert [name for name in names if estimator.measured(load_gpu(name))] == measured
@@ -242,7 +243,7 @@ def test_strain_slows_only_where_both_operands_are_large() -> None:
     assert ratio[2] == pytest.approx(2.0, rel=0.05)  # half of the strain
 
 
-def test_the_launch_is_kept_apart(estimator: TileGemm) -> None:
+def test_the_launch_is_kept_apart(estimator: Fp32Gemm) -> None:
     kernel = np.array([1e-6, 1e-3])
     assert estimator.eager_seconds(kernel, "v100-pcie-32gb").tolist() == [4e-5, 3e-5 + 1e-3]
     assert estimator.eager_seconds(kernel, "unheard-of").tolist() == [4e-5, 3e-5 + 1e-3]
@@ -289,7 +290,7 @@ def fitted() -> tuple[dict[str, Any], dict[str, np.ndarray], pd.DataFrame]:
 
 def test_a_fit_finds_the_law_back(fitted: tuple[dict[str, Any], dict[str, np.ndarray], pd.DataFrame]) -> None:
     manifest, weights, frame = fitted
-    estimator = TileGemm.from_artifact(manifest, weights)
+    estimator = Fp32Gemm.from_artifact(manifest, weights)
     for gpu in GPUS:
         own = frame[frame["gpu"] == gpu]
         ops = [Gemm("fp32", *(int(v) for v in row)) for row in own[["m", "n", "k"]].to_numpy()]
@@ -357,7 +358,7 @@ def test_a_boards_library_is_what_its_rows_name() -> None:
 def test_products_of_few_rows_are_streamed() -> None:
     """One row takes the bytes of its matrix; up to four do where K lies along both; more, and odd K, take tiles."""
     estimator = load_artifacts().select("gemm", "fp32")
-    assert isinstance(estimator, TileGemm)
+    assert isinstance(estimator, Fp32Gemm)
     for name in ("b200", "h100", "l4"):
         gpu = load_gpu(name)
         ops = [Gemm("fp32", m, 8192, k, layout=layout) for m, k, layout in (

@@ -26,7 +26,7 @@ from predictor.kernels.device import fed_share  # noqa: E402
 from predictor.kernels.fitting import serving as fit_serving  # noqa: E402
 from predictor.kernels.fitting.calibrate_serving import calibrate_gemm, gemm_rows  # noqa: E402
 from predictor.kernels.gemm.core import Constants  # noqa: E402
-from predictor.kernels.gemm.estimator import ServingGemm  # noqa: E402
+from predictor.kernels.gemm.estimator import TensorCoreGemm  # noqa: E402
 from predictor.kernels.gemm.fit_tiles import add_tiles, fit_tiles  # noqa: E402
 from predictor.kernels.gemm.tiles import TAUGHT, is_probe, teach, tile_parts  # noqa: E402
 from predictor.ops import Gemm, Op  # noqa: E402
@@ -181,7 +181,7 @@ def fitted() -> Any:
 def error(files: Any, name: str) -> float:
     """Median error of forecasts of shapes that no row had."""
     ops: list[Op] = [*shapes(7, 200)]
-    seconds = ServingGemm.from_artifact(*files).seconds(make_batch("gemm", ops, "vllm"), BOARDS[name])
+    seconds = TensorCoreGemm.from_artifact(*files).seconds(make_batch("gemm", ops, "vllm"), BOARDS[name])
     true = np.array([served(BOARDS[name], LAW[name], op) for op in ops])  # type: ignore[arg-type]
     return float(np.median(np.abs(seconds / true - 1.0)))
 

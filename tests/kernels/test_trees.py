@@ -46,12 +46,12 @@ def test_what_cannot_be_read_is_one_line() -> None:
 @pytest.mark.parametrize(("leaves", "depth", "bins"), [(7, 3, 15), (31, 6, 63), (63, 9, 255)])
 def test_parity_with_lightgbm(leaves: int, depth: int, bins: int) -> None:
     pytest.importorskip("lightgbm", reason='LightGBM is not installed: pip install "tilecast[train]"')
-    from predictor.kernels.fitting.boosting import Settings, fit_booster, roots
+    from predictor.kernels.fitting.boosting import BoosterSettings, fit_booster, roots
 
     rng = np.random.default_rng(leaves)
     x = np.column_stack((rng.normal(size=(3000, 3)), rng.integers(0, 4, 3000), np.round(rng.normal(size=3000), 1)))
     y = np.sin(x[:, 0]) + 0.3 * x[:, 3] * (x[:, 1] > 0) + 0.1 * x[:, 4]
-    booster = fit_booster(x, y, 3, Settings(rounds=60, leaves=leaves, depth=depth, bins=bins))
+    booster = fit_booster(x, y, 3, BoosterSettings(rounds=60, leaves=leaves, depth=depth, bins=bins))
     trees = Trees.from_nested(roots(booster), x.shape[1])
     probe = np.concatenate((x, rng.normal(0.0, 3.0, (2000, 5)), _on_thresholds(trees)))
     expected = np.asarray(booster.predict(probe))
@@ -62,11 +62,11 @@ def test_parity_with_lightgbm(leaves: int, depth: int, bins: int) -> None:
 
 def test_same_data_and_seed_give_the_same_bytes() -> None:
     pytest.importorskip("lightgbm", reason='LightGBM is not installed: pip install "tilecast[train]"')
-    from predictor.kernels.fitting.boosting import Settings, boost
+    from predictor.kernels.fitting.boosting import BoosterSettings, boost
 
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(800, 4)), rng.normal(size=800)
-    first, second = (boost(x, y, 5, Settings(rounds=20)).pack() for _ in range(2))
+    first, second = (boost(x, y, 5, BoosterSettings(rounds=20)).pack() for _ in range(2))
     assert all(first[name].tobytes() == second[name].tobytes() for name in first)
 
 

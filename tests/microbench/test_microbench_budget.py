@@ -17,8 +17,8 @@ from microbench.capability import cpu_target, gpu_target
 from microbench.case import Case
 from microbench.collect import Collection
 from microbench.dataset import read
-from microbench.request import Request
-from microbench.supervisor import Answer
+from microbench.request import CollectionRequest
+from microbench.supervisor import CaseOutcome
 from predictor.hardware.gpu import load_gpu
 
 
@@ -53,17 +53,17 @@ class Slow(FakeWorker):
         self.clock.now += 0.0 if self.names else self.start_s  # the two begin at once
         return super().wait_ready()
 
-    def ask(self, case: Case, timeout_s: float, samples_s: float | None = None, kernel: Any = None) -> Answer:
+    def ask(self, case: Case, timeout_s: float, samples_s: float | None = None, kernel: Any = None) -> CaseOutcome:
         takes = (2.0 if case.launcher == "ceiling" else self.case_s) + (0.4 if samples_s is None else samples_s)
         self.given.append((case.launcher, samples_s))
         self.clock.now += min(takes, timeout_s)
         if takes > timeout_s:
-            return Answer(failure={"kind": "timeout", "reason": f"no answer within {timeout_s:.0f} s"}, dead=True)
+            return CaseOutcome(failure={"kind": "timeout", "reason": f"no answer within {timeout_s:.0f} s"}, dead=True)
         return super().ask(case, timeout_s, samples_s)
 
 
 def run(out: Path, clock: Clock, budget_s: float | None, **more: Any) -> collect.Summary:
-    return Collection(Request(out, budget_s=budget_s, begin=clock.now, **more), quiet=True).run()
+    return Collection(CollectionRequest(out, budget_s=budget_s, begin=clock.now, **more), quiet=True).run()
 
 
 def rows(out: Path) -> Counter[str]:

@@ -16,8 +16,8 @@ from microbench.collect import Collection
 from microbench.dataset import read
 from microbench.lane import Captures
 from microbench.measure_rows import shape_cells
-from microbench.request import Request
-from microbench.supervisor import Answer
+from microbench.request import CollectionRequest
+from microbench.supervisor import CaseOutcome
 from microbench.validate import validate
 from predictor.hardware.gpu import load_gpu
 from predictor.ops.roofline import roofline
@@ -61,18 +61,18 @@ class FakeWorker:
 
     kill = stop
 
-    def request(self, document: dict[str, Any], timeout_s: float) -> Answer:
-        return Answer(row={"kernel_name": "sm90_kernel", "kernel_count": 1})
+    def request(self, document: dict[str, Any], timeout_s: float) -> CaseOutcome:
+        return CaseOutcome(row={"kernel_name": "sm90_kernel", "kernel_count": 1})
 
     def ask(
         self, case: Case, timeout_s: float, samples_s: float | None = None, kernel: dict[str, Any] | None = None
-    ) -> Answer:
+    ) -> CaseOutcome:
         FakeWorker.asked[self.visible] += 1
         if case.launcher in self.dies_at:
-            return Answer(failure={"kind": "worker_died", "reason": "the worker was ended by SIGSEGV"}, dead=True)
+            return CaseOutcome(failure={"kind": "worker_died", "reason": "the worker was ended by SIGSEGV"}, dead=True)
         if case.launcher in self.uncaptured and case.protocol != "eager_events":
-            return Answer(failure={"kind": "not_captured", "reason": "CUDA graph capture failed: no"}, dead=True)
-        return Answer(row=self.row(case))
+            return CaseOutcome(failure={"kind": "not_captured", "reason": "CUDA graph capture failed: no"}, dead=True)
+        return CaseOutcome(row=self.row(case))
 
     def row(self, case: Case) -> dict[str, Any]:
         cells = shape_cells(case)
@@ -108,13 +108,13 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
 def test_two_gpus_share_a_queue_and_a_folder(
     gpus: type[FakeWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = Request(tmp_path, ops=("softmax", "tile", "collective"), dtypes=("bf16",))
+    request = CollectionRequest(tmp_path, ops=("softmax", "tile", "collective"), dtypes=("bf16",))
     both = threading.Barrier(2)  # neither begins with the queue before the other does
     begun: set[str] = set()
 
     def ask(
         worker: FakeWorker, case: Case, timeout_s: float, samples_s: float | None = None, kernel: Any = None
-    ) -> Answer:
+    ) -> CaseOutcome:
         if case.launcher != "ceiling" and worker.visible in "01" and worker.visible not in begun:
             begun.add(worker.visible)
             both.wait(60)
@@ -138,13 +138,13 @@ def test_collectives_over_links_that_nobody_names_are_left_out(
     gpus: type[FakeWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvml, "joined_by", lambda boards: "")
-    done = Collection(Request(tmp_path, ops=("embedding", "collective"), dtypes=("bf16",)), quiet=True).run()
+    done = Collection(CollectionRequest(tmp_path, ops=("embedding", "collective"), dtypes=("bf16",)), quiet=True).run()
     assert done.warnings == ["collectives are left out: the driver does not say how the boards are joined"]
     assert "0,1" not in gpus.started and done.new_rows
 
 
 def embeddings(tmp_path: Path, **more: Any) -> collect.Summary:
-    return Collection(Request(tmp_path, ops=("embedding",), dtypes=("bf16",), **more), quiet=True).run()
+    return Collection(CollectionRequest(tmp_path, ops=("embedding",), dtypes=("bf16",), **more), quiet=True).run()
 
 
 def failures(tmp_path: Path) -> Counter[str]:
@@ -174,10 +174,10 @@ def calls() -> list[Case]:
 
 def test_one_capture_that_succeeds_ends_the_count() -> None:
     captures, case = Captures(), next(case for case in calls() if case.protocol == "cuda_graph")
-    failed = Answer(failure={"kind": "not_captured", "reason": "no"}, dead=True)
+    failed = CaseOutcome(failure={"kind": "not_captured", "reason": "no"}, dead=True)
     for _ in range(3):
         captures.note(case, failed)
-    captures.note(case, Answer(row={}))
+    captures.note(case, CaseOutcome(row={}))
     for _ in range(3):
         captures.note(case, failed)
     assert not captures.rests(case)
@@ -192,9 +192,9 @@ def test_what_may_not_be_the_cases_fault_is_tried_once_more(
     gpus: type[FakeWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, again: int
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    answer = Answer(failure={"kind": kind, "reason": "no"})
+    answer = CaseOutcome(failure={"kind": kind, "reason": "no"})
     monkeypatch.setattr(gpus, "ask", lambda worker, case, *_: answer if case.launcher == "embedding" else row(case))
-    row = lambda case: Answer(row=FakeWorker("cuda", "0", 0, {}).row(case))  # noqa: E731
+    row = lambda case: CaseOutcome(row=FakeWorker("cuda", "0", 0, {}).row(case))  # noqa: E731
     found = [embeddings(tmp_path, max_cases=5).new_failures for _ in range(4)]
     assert found == [5 if run < again else 0 for run in range(4)]
 
@@ -221,9 +221,9 @@ def test_a_board_that_is_given_up_leaves_the_queue_to_the_others(
 ) -> None:
     real = gpus.ask
 
-    def ask(worker: FakeWorker, case: Case, *rest: Any) -> Answer:
+    def ask(worker: FakeWorker, case: Case, *rest: Any) -> CaseOutcome:
         if worker.visible == "1" and case.launcher != "ceiling":
-            return Answer(failure={"kind": "worker_died", "reason": "ended by SIGBUS"}, dead=True)
+            return CaseOutcome(failure={"kind": "worker_died", "reason": "ended by SIGBUS"}, dead=True)
         return real(worker, case, *rest)
 
     monkeypatch.setattr(gpus, "ask", ask)
@@ -237,10 +237,10 @@ def test_a_case_whose_machine_went_is_begun_again(
     gpus: type[FakeWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    real, lost = gpus.ask, Answer(failure={"kind": "worker_died", "reason": "node lost"}, dead=True, lost=True)
+    real, lost = gpus.ask, CaseOutcome(failure={"kind": "worker_died", "reason": "node lost"}, dead=True, lost=True)
     asked: Counter[str] = Counter()
 
-    def ask(worker: FakeWorker, case: Case, *rest: Any) -> Answer:
+    def ask(worker: FakeWorker, case: Case, *rest: Any) -> CaseOutcome:
         asked[case.id] += 1
         return lost if case.launcher == "embedding" and asked[case.id] < 3 else real(worker, case, *rest)
 
@@ -257,7 +257,7 @@ def test_names_of_kernels_come_from_another_process_that_may_die(
     told: list[Any] = []
     real = gpus.ask
 
-    def ask(worker: FakeWorker, case: Case, timeout_s: float, samples_s: Any = None, kernel: Any = None) -> Answer:
+    def ask(worker: FakeWorker, case: Case, timeout_s: float, samples_s: Any = None, kernel: Any = None) -> CaseOutcome:
         told.append(kernel)
         return real(worker, case, timeout_s, samples_s, kernel)
 
@@ -265,7 +265,7 @@ def test_names_of_kernels_come_from_another_process_that_may_die(
     embeddings(tmp_path / "one", max_cases=3)
     assert told and all(kernel == {"kernel_name": "sm90_kernel", "kernel_count": 1} for kernel in told)
     told.clear()
-    dead = Answer(failure={"kind": "worker_died", "reason": "SIGSEGV"}, dead=True)
+    dead = CaseOutcome(failure={"kind": "worker_died", "reason": "SIGSEGV"}, dead=True)
     monkeypatch.setattr(gpus, "request", lambda *_: dead)
     summary = embeddings(tmp_path / "two", max_cases=9)
     assert summary.new_failures == 0 and told[:4] == [{}] * 4 and told[-1] is None
@@ -273,7 +273,7 @@ def test_names_of_kernels_come_from_another_process_that_may_die(
 
 def test_parts_are_disjoint_and_together_whole(gpus: type[FakeWorker], tmp_path: Path) -> None:
     whole = {case.id for case in calls()}
-    parts = [{case.id for case in calls() if Request(tmp_path, part=(i, 3)).takes(case)} for i in (1, 2, 3)]
+    parts = [{case.id for case in calls() if CollectionRequest(tmp_path, part=(i, 3)).takes(case)} for i in (1, 2, 3)]
     assert set.union(*parts) == whole and sum(map(len, parts)) == len(whole)
     assert all(len(part) > 0.25 * len(whole) for part in parts)
     summary = embeddings(tmp_path, part=(2, 3))
@@ -286,7 +286,7 @@ def test_a_device_on_which_every_worker_dies_is_given_up(
     monkeypatch.setattr(gpus, "dies_at", ("softmax",))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     with pytest.raises(supervisor.WorkerError, match="given up"):
-        Collection(Request(tmp_path, ops=("softmax",), dtypes=("bf16",)), quiet=True).run()
+        Collection(CollectionRequest(tmp_path, ops=("softmax",), dtypes=("bf16",)), quiet=True).run()
     found = validate(tmp_path)
     assert found.valid and found.failures == 8
 
@@ -297,7 +297,7 @@ def test_an_interrupt_while_a_worker_is_replaced_ends_in_order(
     """The worker that starts is killed as all others are: that is the interrupt's doing and no error of the device."""
     monkeypatch.setattr(gpus, "dies_at", ("softmax",))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    collection = Collection(Request(tmp_path, ops=("softmax",), dtypes=("bf16",)), quiet=True)
+    collection = Collection(CollectionRequest(tmp_path, ops=("softmax",), dtypes=("bf16",)), quiet=True)
 
     def start(worker: FakeWorker) -> dict[str, Any]:
         collection.interrupt()
@@ -310,9 +310,9 @@ def test_an_interrupt_while_a_worker_is_replaced_ends_in_order(
 
 
 def test_a_budget_ends_a_collection_and_the_next_goes_on(gpus: type[FakeWorker], tmp_path: Path) -> None:
-    request = Request(tmp_path, ops=("norm",), dtypes=("bf16",), max_cases=40)
+    request = CollectionRequest(tmp_path, ops=("norm",), dtypes=("bf16",), max_cases=40)
     first = Collection(
-        Request(tmp_path, ops=("norm",), dtypes=("bf16",), max_cases=40, budget_s=1e-9), quiet=True
+        CollectionRequest(tmp_path, ops=("norm",), dtypes=("bf16",), max_cases=40, budget_s=1e-9), quiet=True
     ).run()
     assert first.stopped_by == "budget" and first.left == 40
     second = Collection(request, quiet=True).run()

@@ -13,7 +13,7 @@ import torch
 from microbench import launchers, sweep, worker
 from microbench.capability import target_of
 from microbench.case import Case, op_from
-from microbench.devices.base import State
+from microbench.devices.base import DeviceState
 from microbench.devices.cpu import CpuDevice
 from microbench.launchers.base import IllegalCase, Prepared, relative_error
 from microbench.measure import Measurer, WrongResult
@@ -155,10 +155,10 @@ class Throttled(CpuDevice):
         super().__init__(1)
         self.rounds, self.asked, self.reasons = rounds, 0, reasons or ("thermal",)
 
-    def state(self) -> State:
+    def state(self) -> DeviceState:
         self.asked += 1
         hot = self.rounds is None or self.asked in self.rounds
-        return State(sm_clock_hz=1e9, throttled=self.reasons if hot else ())
+        return DeviceState(sm_clock_hz=1e9, throttled=self.reasons if hot else ())
 
 
 def test_samples_under_throttling_are_thrown_away_and_counted() -> None:
@@ -187,14 +187,14 @@ def test_a_board_that_its_power_limit_holds_is_measured_as_it_runs() -> None:
 class Odd(CpuDevice):
     """A processor whose batches take what it is told, and whose sensors read what they are told."""
 
-    def __init__(self, seconds: list[float], *states: State) -> None:
+    def __init__(self, seconds: list[float], *states: DeviceState) -> None:
         super().__init__(1)
-        self.seconds, self.states = itertools.cycle(seconds), itertools.cycle(states or (State(),))
+        self.seconds, self.states = itertools.cycle(seconds), itertools.cycle(states or (DeviceState(),))
 
     def time_batch(self, launch: Any, launches: int) -> float:
         return next(self.seconds)
 
-    def state(self) -> State:
+    def state(self) -> DeviceState:
         return next(self.states)
 
 
@@ -215,12 +215,14 @@ def test_noise_beyond_the_median_itself_is_a_row_that_says_so() -> None:
 
 def test_a_sensor_that_reads_nonsense_says_nothing() -> None:
     """0 MHz of a virtual machine, a temperature below zero read as unsigned, the watts of a broken meter."""
-    broken = State(0.0, 0.0, 4294967290.0, 4294967.0)
+    broken = DeviceState(0.0, 0.0, 4294967290.0, 4294967.0)
     case = Case("softmax", Softmax("fp32", 4, 4))
     row = Measurer(Odd([1e-6], broken), QUICK).measure(case)
     assert not {"sm_clock_hz", "memory_clock_hz", "temperature_c", "power_w"} & set(row)
     assert not row_problems(row | {"case_id": case.id})
-    often = Measurer(Odd([1e-6], broken, State(1e9, 2e9, 40.0, 300.0)), replace(QUICK, noise=-1.0, max_samples=20))
+    often = Measurer(
+        Odd([1e-6], broken, DeviceState(1e9, 2e9, 40.0, 300.0)), replace(QUICK, noise=-1.0, max_samples=20)
+    )
     assert often.measure(case)["sm_clock_hz"] == 1e9
 
 

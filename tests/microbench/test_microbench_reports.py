@@ -22,7 +22,7 @@ from microbench.writer import MEASUREMENTS, OpFolder, to_parquet
 from predictor.errors import RequestError, TilecastError
 from predictor.hardware.gpu import load_gpu
 from predictor.ops import Gemm
-from predictor.tracking import Record, Run
+from predictor.tracking import Record, TrackedRun
 
 # ------------------------------------------------------------------------------------------------ ceilings, the reports
 
@@ -188,7 +188,7 @@ def test_the_verbs_and_their_options_are_pinned() -> None:
 
 
 def test_a_collection_says_what_it_did() -> None:
-    run = Run(Record("collect", ""))
+    run = TrackedRun(Record("collect", ""))
     facts = {"packages": {"torch": "2.9"}, "settings": {"ops": [], "budget_s": 20.0}, "locked_clock_hz": None}
     words = {"device": "cpu", "ops": ["gemm", "norm"], "json": True, "calibration": None, "tracking_uri": "off"}
     tracking.log(run, {"cpu": facts}, Summary(rows=5, new_rows=3, devices=["cpu"], stopped_by="budget"), words)

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="measuring needs torch")
 
 from microbench.case import Case  # noqa: E402
-from microbench.devices.base import Device, State  # noqa: E402
+from microbench.devices.base import BenchDevice, DeviceState  # noqa: E402
 from microbench.devices.cpu import CpuDevice  # noqa: E402
 from microbench.stopping import StoppingRule  # noqa: E402
 from microbench.timing import Settings, Timer  # noqa: E402
@@ -18,7 +18,7 @@ from predictor.ops import Softmax  # noqa: E402
 CALL_S = 10e-6
 
 
-class Clocked(Device):
+class Clocked(BenchDevice):
     """A device whose call takes 10 microseconds by its own clock; it notes what it was asked for."""
 
     kind = "cpu"
@@ -56,8 +56,8 @@ class Clocked(Device):
 
     def synchronize(self) -> None: ...
 
-    def state(self) -> State:
-        return State()
+    def state(self) -> DeviceState:
+        return DeviceState()
 
     def environment(self) -> dict[str, Any]:
         return {"torch_version": "2.9.0"}

@@ -12,7 +12,7 @@ from predictor.errors import RequestError, SpecError, UnknownNameError
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import list_systems, load_system
 from predictor.kernels.base import make_batch, predict_kernels
-from predictor.kernels.collective.core import OWN, Constants, Links, Own, OwnKernels, seconds
+from predictor.kernels.collective.core import OWN, CollectiveCalls, Constants, Own, OwnKernels, seconds
 from predictor.kernels.collective.estimator import Collectives
 from predictor.kernels.device import Device
 from predictor.ops import Collective
@@ -98,7 +98,7 @@ def test_laws_of_the_formula(name: str, kind: str) -> None:
     for ranks in {2, min(4, system.gpus_per_node), system.gpus_per_node}:
         ops = [over(system, kind, "bf16", size, ranks) for size in SIZES]
         found = times(ops)
-        links = Links.of(make_batch("collective", ops).columns)
+        links = CollectiveCalls.of(make_batch("collective", ops).columns)
         itself = seconds(links, Device.sheet(H100), START)  # before it is clipped
         assert (itself >= roofline(ops, H100).lower_bound_s).all()
         assert (np.diff(found) >= -1e-12).all()
@@ -135,7 +135,7 @@ def test_a_kernel_that_pushes_is_one_hop() -> None:
     waits again. Up to its 0.5.10, and over PCIe, it ran a copy of vLLM's.
     """
     op = over(load_system("dgx-h100"), "all_reduce", "bf16", 512, 8)
-    links = Links.of(make_batch("collective", [op, op, op]).columns)
+    links = CollectiveCalls.of(make_batch("collective", [op, op, op]).columns)
     board = Device.sheet(H100)
     kernels = OwnKernels.of(["vllm 0.24.0", "sglang", "sglang 0.5.10"], links.ranks)
     pulled, pushed, copied = seconds(links, board, START, None, kernels)
@@ -153,7 +153,7 @@ def test_a_library_takes_one_shot_or_two_by_its_rule() -> None:
     for ranks, rule in ((2, None), (4, 512 * 1024), (8, 256 * 1024)):
         for size in (2**18 - 16, 2**18, 2**19 - 16, 2**19):
             op = over(system, "all_reduce", "bf16", size, ranks)
-            links = Links.of(make_batch("collective", [op]).columns)
+            links = CollectiveCalls.of(make_batch("collective", [op]).columns)
             (found,) = seconds(links, board, START, None, OwnKernels.of(["vllm 0.24.0"], links.ranks))
             (nccl,) = seconds(links, board, START)
             hop = op.link_latency_s + START.own_hop_trips * board.memory_latency_s
@@ -235,7 +235,7 @@ def measured():
         own = np.zeros((len(ops), len(OWN)))
         if system == "l40s-pcie":
             own[:, 3] = np.log(0.3)
-        links = Links.of(make_batch("collective", ops).columns)
+        links = CollectiveCalls.of(make_batch("collective", ops).columns)
         taken = seconds(links, Device.sheet(spec), TRUTH, own)
         rows += [
             {**from_op(op), "gpu": gpu, "latency_ms": t * 1e3, "source_row": i}

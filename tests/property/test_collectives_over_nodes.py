@@ -10,7 +10,7 @@ import pytest
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import default_system, list_systems, load_system
 from predictor.kernels.base import make_batch
-from predictor.kernels.collective.core import Constants, Links, seconds
+from predictor.kernels.collective.core import CollectiveCalls, Constants, seconds
 from predictor.kernels.device import Device
 from predictor.ops.collective import KINDS, Collective, over
 from predictor.ops.roofline import roofline
@@ -21,7 +21,7 @@ SIZES = [2**i for i in range(8, 33, 2)]
 
 
 def times(ops: list[Collective], gpu: str = "h100-sxm") -> np.ndarray:
-    return seconds(Links.of(make_batch("collective", ops).columns), Device.sheet(load_gpu(gpu)), Constants())
+    return seconds(CollectiveCalls.of(make_batch("collective", ops).columns), Device.sheet(load_gpu(gpu)), Constants())
 
 
 @pytest.mark.parametrize("name", NETWORKED)
@@ -88,7 +88,7 @@ def test_a_ring_over_nodes_by_hand() -> None:
     crossing = over(system, "all_gather", "bf16", 4, 4, 2)
     handling = k.launch_trips * gpu.memory_latency_s + 3 * k.hop_trips_ll * gpu.memory_latency_s
     expected = handling + 2 * system.link_latency_s + (system.network_latency_s or 0.0)
-    links = Links.of(make_batch("collective", [crossing]).columns)
+    links = CollectiveCalls.of(make_batch("collective", [crossing]).columns)
     assert seconds(links, gpu, k)[0] == pytest.approx(expected, rel=1e-3)
-    alone = Links.of(make_batch("collective", [over(system, "all_gather", "bf16", 4, 4, 1)]).columns)
+    alone = CollectiveCalls.of(make_batch("collective", [over(system, "all_gather", "bf16", 4, 4, 1)]).columns)
     assert seconds(alone, gpu, k)[0] == pytest.approx(handling + 3 * (system.network_latency_s or 0.0), rel=1e-3)

@@ -13,7 +13,7 @@ from predictor.engines import EAGER, Engine, engine, names
 from predictor.errors import RequestError
 from predictor.forecast.forecast import forecast
 from predictor.graph import Block, Graph, Node
-from predictor.graph.template import UNBOUND, Size, Trace, Untraceable, template_of
+from predictor.graph.template import UNBOUND, RecordedSize, Trace, Untraceable, template_of
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import SystemSpec, load_system
 from predictor.models.built import Step, load_config
@@ -219,7 +219,7 @@ def test_a_guard_keeps_out_what_compares_otherwise(asked: Callable[[Any], Any]) 
 def test_a_size_passes_for_what_it_holds() -> None:
     trace = Trace({"n": 7, "system": SYSTEMS[0]})
     n, system = trace.sizes["n"], trace.sizes["system"]
-    assert isinstance(n, int) and isinstance(system, SystemSpec) and type(n) is Size
+    assert isinstance(n, int) and isinstance(system, SystemSpec) and type(n) is RecordedSize
     assert system.link_group is None and system.nics_per_node is not None
     guards = [line.text for line in trace.lines if not line.name]
     assert guards == ["not (system.link_group is None)", "system.nics_per_node is None"]

@@ -12,18 +12,18 @@ import pytest
 from predictor.cli.main import main
 from predictor.request.request import Request
 from predictor.search.serving import enough as enough_module
-from predictor.search.serving.answer import ONLY, Asked, plan_serving
+from predictor.search.serving.answer import ONLY, ServingQuestion, plan_serving
 from predictor.search.serving.enough import NothingMeets
 from predictor.search.serving.search import Sla
 
 LLAMA = "llama-3.1-70b"
 
 
-def asked(num_gpus: int, sla: Sla, **words: Any) -> Asked:
-    return Asked(Request(LLAMA, "h100"), num_gpus, 2000, 500, sla, executions=("vllm",), **words)
+def asked(num_gpus: int, sla: Sla, **words: Any) -> ServingQuestion:
+    return ServingQuestion(Request(LLAMA, "h100"), num_gpus, 2000, 500, sla, executions=("vllm",), **words)
 
 
-def nothing(given: Asked) -> NothingMeets:
+def nothing(given: ServingQuestion) -> NothingMeets:
     with pytest.raises(NothingMeets) as said:
         plan_serving(given)
     assert "\n" not in str(said.value)

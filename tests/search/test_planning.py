@@ -23,7 +23,7 @@ from predictor.request.request import Request
 from predictor.search.training import price as pricing
 from predictor.search.training.price import exactly, price
 from predictor.search.training.screen import screen
-from predictor.search.training.search import DOLLARS, Found, frontier, neighbours, search, space_of
+from predictor.search.training.search import DOLLARS, PricedPlans, frontier, neighbours, search, space_of
 from predictor.search.training.space import ParallelPlan
 from predictor.search.training.table import Layers, PlanTable, Replicas
 from predictor.simulate.memory import memory_of
@@ -199,7 +199,7 @@ def test_the_closed_form_is_the_simulation_where_stages_are_equal(
 
 
 @cache
-def found_16() -> Found:
+def found_16() -> PricedPlans:
     return search(replace(request(), artifacts="roofline"), (16,), 32, {}, dollars=2.0)
 
 

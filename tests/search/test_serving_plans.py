@@ -25,13 +25,21 @@ from predictor.hardware.gpu import load_gpu
 from predictor.report.html_frontier import frontier_svg
 from predictor.report.serving_plan import rows_of, to_html, to_json
 from predictor.request.request import Request
-from predictor.search.serving.answer import NEVER, ONLY, Answer, Asked, cost_per_million, nothing_meets, plan_serving
+from predictor.search.serving.answer import (
+    NEVER,
+    ONLY,
+    ServingAnswer,
+    ServingQuestion,
+    cost_per_million,
+    nothing_meets,
+    plan_serving,
+)
 from predictor.search.serving.emit import commands
 from predictor.search.serving.search import ServingPlan, Sla, at_concurrency, concurrencies, search
 from predictor.search.serving.simulation import Simulated, Simulation
 from predictor.search.serving.space import Group, runs_of_groups, serving_engines
 from predictor.search.serving.steady import closed_loop, decode_alone
-from predictor.search.serving.tables import Times, times_of
+from predictor.search.serving.tables import GroupTimes, times_of
 from predictor.simulate.memory import memory_of
 from predictor.simulate.plan import plan_of
 
@@ -41,18 +49,18 @@ MODEL, GPU = "llama-3.1-8b", "h100"
 
 
 @cache
-def steps(model: str = MODEL, gpus: int = 8, isl: int = ISL, osl: int = OSL) -> tuple[Times, ...]:
+def steps(model: str = MODEL, gpus: int = 8, isl: int = ISL, osl: int = OSL) -> tuple[GroupTimes, ...]:
     groups, _ = runs_of_groups(Request(model, GPU, context_len=isl + osl // 2), serving_engines(), gpus)
     return tuple(times_of(groups, isl, osl, 256))
 
 
 @cache
-def answer(**words: object) -> Answer:
+def answer(**words: object) -> ServingAnswer:
     given = {"num_gpus": 4, "isl": ISL, "osl": OSL, "sla": SLA} | words
-    return plan_serving(Asked(Request(MODEL, GPU), **given))  # type: ignore[arg-type]
+    return plan_serving(ServingQuestion(Request(MODEL, GPU), **given))  # type: ignore[arg-type]
 
 
-def of(execution: str, **degrees: int) -> Times:
+def of(execution: str, **degrees: int) -> GroupTimes:
     return next(times for times in steps() if times.group == Group(execution, **degrees))
 
 
@@ -243,7 +251,7 @@ def plan_of_group(execution: str, **degrees: int) -> ServingPlan:
     return ServingPlan(times, 1, 16, 0.1, 0.01, 10.0, 0.1, 16.0)
 
 
-def replace_group(times: Times, **degrees: int) -> Times:
+def replace_group(times: GroupTimes, **degrees: int) -> GroupTimes:
     return replace(times, group=Group(times.group.execution, **degrees))
 
 
@@ -320,7 +328,7 @@ def test_tokens_come_to_experts_as_forecast_or_the_engine_is_refused() -> None:
                                   ("sglang", "deepep", "deepep")):  # fmt: skip
         times = replace_group(of(engine, tp=2), tp=1, pp=1, dp=8, ep=8)
 
-        def of_way(way: str, times: Times = times, engine: str = engine) -> Times:
+        def of_way(way: str, times: GroupTimes = times, engine: str = engine) -> GroupTimes:
             words: dict[str, Any] = {"execution": engine, "context_len": 100, "dp": 8, "ep": 8, "batch": 8}
             return replace(times, run=Request("mixtral-8x7b", GPU, mode="decode", all_to_all=way, **words).run())
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from predictor.data.importers.benchmarks import CHOSEN
-from predictor.fit.served_rows import Case, read_cases
+from predictor.fit.served_rows import MeasuredService, read_cases
 from predictor.forecast.forecast import forecast
 from predictor.request.request import Request
 from predictor.serving.deployment import Options
@@ -26,13 +26,13 @@ own,Qwen/Qwen3-32B,h100,vllm,0.12.0,bf16,8,1024,256,,1,1,random
 
 
 @pytest.fixture
-def cases(tmp_path: Path) -> dict[str, Case]:
+def cases(tmp_path: Path) -> dict[str, MeasuredService]:
     path = tmp_path / "services.csv"
     path.write_text(ROWS)
     return {case.name: case for case in read_cases(path)}
 
 
-def test_rows_are_served_as_their_tool_started_the_engine(cases: dict[str, Case]) -> None:
+def test_rows_are_served_as_their_tool_started_the_engine(cases: dict[str, MeasuredService]) -> None:
     room = 8 + 1024 + 1500
     assert cases["trt"].options == Options(max_num_batched_tokens=room, captured=8)
     assert cases["vllm"].options == Options(max_num_batched_tokens=room)
@@ -43,7 +43,7 @@ def test_rows_are_served_as_their_tool_started_the_engine(cases: dict[str, Case]
     assert 0.8 * 1024 - 1 <= cases["dump"].traffic.input_tokens.min() < 1024
 
 
-def test_tokens_are_chosen_as_the_request_says_else_as_the_engine_does(cases: dict[str, Case]) -> None:
+def test_tokens_are_chosen_as_the_request_says_else_as_the_engine_does(cases: dict[str, MeasuredService]) -> None:
     found = {name: case.words["sampling"] for name, case in cases.items()}
     own = CHOSEN["Qwen/Qwen3-32B"]
     assert found == {

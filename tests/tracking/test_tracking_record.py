@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from predictor.tracking import lifecycle
-from predictor.tracking.record import LONGEST_VALUE, Record, Run
+from predictor.tracking.record import LONGEST_VALUE, Record, TrackedRun
 
 
-def started() -> Run:
-    return Run(Record("train", "off"))
+def started() -> TrackedRun:
+    return TrackedRun(Record("train", "off"))
 
 
 def test_only_finite_numbers_are_metrics() -> None:

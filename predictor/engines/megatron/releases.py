@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from predictor.engines.attention_ages import CUDNN_9
 from predictor.engines.base import CALLS, CAPTURES
-from predictor.engines.reductions import Collectives
+from predictor.engines.reductions import AllReduceRules
 from predictor.engines.vintage import Host, Training, Vintage
 
 _HOST = Host(CALLS, CALLS, overlaps=(), source="PyTorch modules, called from Python")
-_COLLECTIVES = Collectives("torch.distributed, backend nccl")
+_COLLECTIVES = AllReduceRules("torch.distributed, backend nccl")
 #: Elements of a bucket of gradients where their reduction overlaps, at least. Source: Megatron Core
 #: distributed_data_parallel.py:134-137, max(40 M, 1 M x dp) parameters; of 4 bytes.
 _BUCKET = 40e6 * 4

@@ -10,10 +10,12 @@ from dataclasses import replace
 
 from predictor.engines.attention_ages import FLASH_1, FLASH_2
 from predictor.engines.base import CALLS, CAPTURED
-from predictor.engines.reductions import Collectives
+from predictor.engines.reductions import AllReduceRules
 from predictor.engines.vintage import Host, HostTime, Training, Vintage
 
-_COLLECTIVES = Collectives("torch.distributed, backend nccl", unverified="symmetric memory, which callers may ask for")
+_COLLECTIVES = AllReduceRules(
+    "torch.distributed, backend nccl", unverified="symmetric memory, which callers may ask for"
+)
 _TIMES = (
     HostTime(
         "launches of a decode step of 96 layers, beyond one captured graph", "OPT-175B, 8 A100, July 2022",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.engines.base import CAPTURED, LAUNCHES
-from predictor.engines.reductions import Collectives, FusedNorm, custom_shots
+from predictor.engines.reductions import AllReduceRules, FusedNorm, custom_shots
 from predictor.engines.sglang.memory import largest_graph, prefill_chunk
 from predictor.engines.vintage import (
     CHECKPOINT,
@@ -18,7 +18,7 @@ from predictor.engines.vintage import (
     OVERLAPS,
     PROMPTS,
     PROMPTS_FIRST,
-    Cache,
+    CacheRules,
     Graphs,
     Host,
     HostTime,
@@ -86,11 +86,11 @@ def _scheduler_0_5_15(setting: Setting) -> Scheduler:
 
 #: Tokens of a page by attention backend. Source: that of `_CACHE_0_5_9`.
 _PAGES = {"trtllm_mha": 64, "trtllm_mla": 64, "flash_mla": 64, "cutlass_mla": 128}
-_CACHE_0_5_9 = Cache(
+_CACHE_0_5_9 = CacheRules(
     1, prefixes=True, pages=_PAGES,
     source="SGLang 0.5.9 server_args.py:1020-1066,1863-1908,2055, model_runner.py:1670-1696",
 )  # fmt: skip
-_CACHE_0_4 = Cache(1, prefixes=True, source="SGLang 0.5.9 server_args.py", unverified="all, taken from 0.5.9")
+_CACHE_0_4 = CacheRules(1, prefixes=True, source="SGLang 0.5.9 server_args.py", unverified="all, taken from 0.5.9")
 
 # ------------------------------------------------------------------------------------------------------ CUDA graphs
 
@@ -198,7 +198,7 @@ _FUSED = FusedNorm(
     tokens=2048, models=_FUSED_MODELS,
     unverified="the model types and the numbers of GPUs; not with data parallelism in the attention",
 )  # fmt: skip
-_COLLECTIVES_0_5_9 = Collectives(
+_COLLECTIVES_0_5_9 = AllReduceRules(
     "SGLang 0.5.9 server_args.py:1671-1697,595; all_reduce_utils.py", {"": _CUSTOM}, linked_from=3,
     fused={"9": _FUSED, "10": _FUSED}, unverified="one shot or two: as in the kernel that it copies",
 )  # fmt: skip

@@ -3,7 +3,7 @@ at the lines that `sglang_releases` names."""
 
 from __future__ import annotations
 
-from predictor.engines.scheduling import Batch, Batching
+from predictor.engines.scheduling import Batching, StepBatch
 
 
 class PrefillFirst(Batching):
@@ -13,8 +13,8 @@ class PrefillFirst(Batching):
     it was not enough, those with the fewest output tokens are retracted.
     """
 
-    def batch(self) -> Batch:
-        rules, found = self.rules, Batch()
+    def batch(self) -> StepBatch:
+        rules, found = self.rules, StepBatch()
         budget = min(rules.tokens, rules.prefill_tokens) if rules.chunks else rules.prefill_tokens
         for one in list(self.begun):
             tokens = min(one.left, budget)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from predictor.engines.base import CALLS, CAPTURED
-from predictor.engines.reductions import EITHER_SHOT, Collectives, FusedNorm, Reduction, shots
+from predictor.engines.reductions import EITHER_SHOT, AllReduceRules, FusedNorm, Reduction, shots
 from predictor.engines.vintage import (
     DECODES,
     DECODES_FIRST,
@@ -18,7 +18,7 @@ from predictor.engines.vintage import (
     NOBODY,
     OVERLAPS,
     PROMPTS,
-    Cache,
+    CacheRules,
     Graphs,
     Host,
     HostTime,
@@ -48,10 +48,10 @@ def _scheduler(setting: Setting) -> Scheduler:
     )  # fmt: skip
 
 
-_CACHE = Cache(
+_CACHE = CacheRules(
     32, prefixes=True, source=f"{_ARGS}, KvCacheConfig", unverified="the page, which 1.0 has in its plugin's config"
 )
-_NEW_CACHE = Cache(32, prefixes=True, source=f"{_NEW_ARGS}, KvCacheConfig (tokens_per_block)")
+_NEW_CACHE = CacheRules(32, prefixes=True, source=f"{_NEW_ARGS}, KvCacheConfig (tokens_per_block)")
 
 
 def _graphs(setting: Setting) -> Graphs:
@@ -119,7 +119,7 @@ def _within(in_one: Mapping[int, float]) -> tuple[Reduction, ...]:
     return shots({ranks: 2 * elements for ranks, elements in in_one.items()}, _WORKSPACE)
 
 
-_COLLECTIVES = Collectives(
+_COLLECTIVES = AllReduceRules(
     "TensorRT-LLM customAllReduceUtils.h, allreduceOp.cpp (commits unknown)",
     {
         "9.0": _within({2: 2.0**24, 4: 2.0**20, 8: 2.0**18}),

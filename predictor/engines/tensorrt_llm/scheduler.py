@@ -3,16 +3,16 @@ names describes it."""
 
 from __future__ import annotations
 
-from predictor.engines.scheduling import Batch, Batching
+from predictor.engines.scheduling import Batching, StepBatch
 
 
 class InFlight(Batching):
     """Generation first, then context, in one step: whole prompts (or chunks, where they are asked for) of requests
     whose pages are free to the last token."""
 
-    def batch(self) -> Batch:
+    def batch(self) -> StepBatch:
         rules = self.rules
-        found = Batch(decodes=bool(self.decoding))
+        found = StepBatch(decodes=bool(self.decoding))
         budget = rules.tokens - self.width * len(self.decoding)
         for one in self.begun:
             tokens = min(one.left, budget)

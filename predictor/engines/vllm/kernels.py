@@ -12,7 +12,7 @@ from predictor.engines.vintage import (
     PROMPTS,
     KernelRule,
     Quantizing,
-    Sampler,
+    SamplingSteps,
 )
 
 # ---------------------------------------------------------------------------------------------------------- kernels
@@ -100,7 +100,7 @@ QUANTIZING = Quantizing(
 
 # ---------------------------------------------------------------------------------------------------------- sampler
 
-SAMPLER_0_14 = Sampler(
+SAMPLER_0_14 = SamplingSteps(
     ("allowed and bad words", "bias", "penalties", "argmax", "temperature", "min-p", "top-k and top-p", "draw"),
     "a sort in PyTorch", "vLLM 0.14.1 v1/sample/sampler.py:21-60; envs.py:51",
 )  # fmt: skip

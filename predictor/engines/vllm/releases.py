@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.engines.base import CALLS, CAPTURED, LAUNCHES
-from predictor.engines.reductions import MULTIMEM, SYMMETRIC, Collectives, FusedNorm, Reduction, custom_shots
+from predictor.engines.reductions import MULTIMEM, SYMMETRIC, AllReduceRules, FusedNorm, Reduction, custom_shots
 from predictor.engines.vintage import (
     CHECKPOINT,
     DECODES_FIRST,
@@ -17,7 +17,7 @@ from predictor.engines.vintage import (
     OVERLAPS,
     PROMPTS_FIRST,
     RUNNING_FIRST,
-    Cache,
+    CacheRules,
     Graphs,
     Host,
     HostTime,
@@ -110,14 +110,14 @@ def _scheduler_0_24(setting: Setting) -> Scheduler:
 
 #: Tokens of a page by attention backend. Source: platforms/cuda.py of `_CACHE_0_14`.
 _MLA_PAGES = {"flash_mla": 64, "cutlass_mla": 128, "flashinfer_mla": 64}
-_CACHE_0_2 = Cache(
+_CACHE_0_2 = CacheRules(
     16, prefixes=False, eight_bit=False, follows=False,
     source="vLLM 0.2.7 worker/worker.py:107, worker/model_runner.py:505",
 )  # fmt: skip
-_CACHE_0_6 = Cache(
+_CACHE_0_6 = CacheRules(
     16, prefixes=False, follows=False, source="vLLM 0.6.6.post1 worker/worker.py:208; engine/arg_utils.py:206-209"
 )
-_CACHE_0_14 = Cache(
+_CACHE_0_14 = CacheRules(
     16, prefixes=True, pages=_MLA_PAGES,
     source="vLLM 0.14.1 platforms/cuda.py:160-231, v1/worker/utils.py:259, config/cache.py:60-67, "
     "utils/torch_utils.py:301",
@@ -255,8 +255,10 @@ _HOST_0_24 = Host(
 
 #: Source: custom_all_reduce.py of `_COLLECTIVES_0_6`, its limit by GPUs.
 _UP_TO_8_MIB = custom_shots(dict.fromkeys((2, 4, 6, 8), 8.0 * MIB))
-_COLLECTIVES_0_2 = Collectives("vLLM 0.2.7 model_executor/parallel_utils/communication_op.py:10-19 (torch.distributed)")
-_COLLECTIVES_0_6 = Collectives(
+_COLLECTIVES_0_2 = AllReduceRules(
+    "vLLM 0.2.7 model_executor/parallel_utils/communication_op.py:10-19 (torch.distributed)"
+)
+_COLLECTIVES_0_6 = AllReduceRules(
     "vLLM csrc/custom_all_reduce.cuh@036bb685; 0.6.6.post1 custom_all_reduce.py:50-56",
     {"": _UP_TO_8_MIB}, linked_from=3,
 )  # fmt: skip

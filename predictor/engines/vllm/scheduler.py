@@ -3,7 +3,7 @@ vllm/v1/core/sched/scheduler.py (0.14 on), at the lines that `vllm_releases` nam
 
 from __future__ import annotations
 
-from predictor.engines.scheduling import Batch, Batching
+from predictor.engines.scheduling import Batching, StepBatch
 
 
 class PromptsFirst(Batching):
@@ -12,10 +12,10 @@ class PromptsFirst(Batching):
     Prompts of 0.2 are padded to the longest of the step.
     """
 
-    def batch(self) -> Batch:
+    def batch(self) -> StepBatch:
         rules = self.rules
         spared = int(rules.watermark * self.pages.total)
-        found = Batch()
+        found = StepBatch()
         longest = tokens = 0
         while self.waiting and self.running < rules.sequences:
             one = self.waiting[0]
@@ -40,9 +40,9 @@ class RunningFirst(Batching):
     """The second one: who decodes, prompts that were begun, new prompts, in this order and in one step, until the
     token budget is used. The last admitted gives way where pages are missing."""
 
-    def batch(self) -> Batch:
+    def batch(self) -> StepBatch:
         rules = self.rules
-        found = Batch()
+        found = StepBatch()
         self.make_room(found)
         found.decodes = bool(self.decoding)
         budget = rules.tokens - self.width * len(self.decoding)

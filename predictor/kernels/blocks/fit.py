@@ -15,14 +15,14 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.blocks import core as blocks
 from predictor.kernels.blocks.estimator import DTYPE, runner
 from predictor.kernels.device import Device
-from predictor.kernels.fitting.boosting import Settings
+from predictor.kernels.fitting.boosting import BoosterSettings
 from predictor.kernels.fitting.serving import Family, fit_family
-from predictor.kernels.fitting.serving_rows import Part
+from predictor.kernels.fitting.serving_rows import VariantRows
 
 Frame = Any
 
 
-def block_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
+def block_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[VariantRows]:
     """Parts of rows with op quantize, causal_conv1d and delta_rule, by GPU, framework and kernel."""
     ops = np.array([*dataset.ops_of(frame), None], dtype=object)[:-1]
     logs = np.log(frame["latency_ms"].to_numpy(dtype=np.float64) * 1e-3)
@@ -35,10 +35,10 @@ def block_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
             library, rows = engines.library(framework), np.sort(rows)
             shapes = blocks.shapes_of(ops[rows], library, gpus[gpu])
             device = Device.of(gpus[gpu], DTYPE)
-            yield Part(gpu, f"{framework}|{kind}|{DTYPE}", kind, device, shapes, library.code, logs[rows], DTYPE)
+            yield VariantRows(gpu, f"{framework}|{kind}|{DTYPE}", kind, device, shapes, library.code, logs[rows], DTYPE)
 
 
-def parts_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
+def parts_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[VariantRows]:
     """The parts of `block_parts`, by the kernels that GPUs share constants of."""
     for part in block_parts(frame, gpus):
         framework = part.path.split("|")[0]
@@ -55,8 +55,8 @@ BLOCKS = Family(
     parts=block_parts,
     core=lambda part, x: blocks.core_time(part.shapes, part.device, x),
     describe=lambda part, core: blocks.features(part.shapes, part.device, core, part.framework),
-    measured=Settings(rounds=150, leaves=63, depth=9),
-    unseen=Settings(rounds=100, leaves=31, depth=7, rows_a_leaf=60),
+    measured=BoosterSettings(rounds=150, leaves=63, depth=9),
+    unseen=BoosterSettings(rounds=100, leaves=31, depth=7, rows_a_leaf=60),
     rows_a_booster=30_000,
     unseen_shrink=lambda kind: 0.7,
     alike_shrink=0.7,

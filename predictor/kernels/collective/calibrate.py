@@ -17,7 +17,16 @@ from predictor import engines
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.collective import fit as fit_collective
 from predictor.kernels.collective.core import OWN, Constants, Own
-from predictor.kernels.fitting.adapt import Board, Frame, Question, Told, Trial, calibrated, row_errors, rows_alone
+from predictor.kernels.fitting.adapt import (
+    AdaptedArtifact,
+    Frame,
+    Question,
+    Told,
+    Trial,
+    calibrated,
+    row_errors,
+    rows_alone,
+)
 from predictor.ops.roofline import FloatArray
 
 #: Rows of a system: fewest that tell its four factors. Chosen by hand, not from data.
@@ -38,7 +47,7 @@ def collective_rows(frame: Frame, gpu: GPUSpec) -> npt.NDArray[np.bool_]:
 class SystemTrial(Trial):
     """Rows of one system; what the set knew of it is replaced."""
 
-    def __init__(self, rows: fit_collective.Rows, errors: FloatArray, board: Board) -> None:
+    def __init__(self, rows: fit_collective.CollectiveRows, errors: FloatArray, board: AdaptedArtifact) -> None:
         constants, system = Constants.from_manifest(board.base["constants"], "constants"), str(rows.system[0])
         self._law = fit_collective.SystemLaw(rows, constants)
         known = None if system in board.earlier else board.base["systems"].get(system)
@@ -51,7 +60,7 @@ class SystemTrial(Trial):
         """By what the set knew of the system."""
         return self._law.errors(self._known)
 
-    def keep(self, board: Board, x: FloatArray, told: Told | None, share: float) -> FloatArray:
+    def keep(self, board: AdaptedArtifact, x: FloatArray, told: Told | None, share: float) -> FloatArray:
         """Its factors, among those of all systems."""
         found = Own.from_logs(x).to_manifest()
         systems = {**board.manifest["systems"], self._law.system: found}
@@ -61,7 +70,7 @@ class SystemTrial(Trial):
         return self._law.errors(x)
 
 
-def system_trials(rows: Frame, board: Board) -> Iterator[Trial]:
+def system_trials(rows: Frame, board: AdaptedArtifact) -> Iterator[Trial]:
     """A trial for every system of the rows."""
     table = fit_collective.rows_of(rows, {board.gpu.id: board.gpu})
     place, errors = table.system.astype(str), row_errors(rows)

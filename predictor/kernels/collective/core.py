@@ -111,7 +111,7 @@ _ROUNDS = np.array([2.0, 1.0, 1.0, 1.0, 1.0, 1.0])
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class CollectiveCalls:
     """n collectives as the formula needs them, each of shape (n,); seconds, bytes, bytes/s."""
 
     kind: npt.NDArray[np.int64]
@@ -126,7 +126,7 @@ class Links:
     net_latency: FloatArray
 
     @classmethod
-    def of(cls, columns: Mapping[str, FloatArray]) -> Links:
+    def of(cls, columns: Mapping[str, FloatArray]) -> CollectiveCalls:
         """From the columns of `predictor.ops.Collective`."""
         c = columns
         return cls(
@@ -165,7 +165,7 @@ class OwnKernels:
 
 
 def seconds(
-    links: Links,
+    links: CollectiveCalls,
     device: Device,
     k: Constants,
     own: FloatArray | None = None,
@@ -187,7 +187,7 @@ def seconds(
 
 
 def _rings(
-    links: Links, device: Device, k: Constants, rate: FloatArray, net: FloatArray, slower: FloatArray
+    links: CollectiveCalls, device: Device, k: Constants, rate: FloatArray, net: FloatArray, slower: FloatArray
 ) -> FloatArray:
     """Rings, trees over nodes and in-switch reduction, (n,)."""
     spread = links.ranks > links.local
@@ -219,7 +219,7 @@ def _rings(
     return np.where(switched, np.minimum(best, nvls), best)
 
 
-def _own_factors(links: Links, own: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+def _own_factors(links: CollectiveCalls, own: FloatArray | None) -> tuple[FloatArray, FloatArray]:
     """Factors on latency and on bandwidth, (n,) each: a system's own, interpolated over log2 of its GPUs in a node."""
     if own is None:
         return np.ones(len(links.size)), np.ones(len(links.size))
@@ -228,7 +228,7 @@ def _own_factors(links: Links, own: FloatArray | None) -> tuple[FloatArray, Floa
     return np.exp(own[:, 0]), np.exp((weights * own[:, 1:]).sum(axis=1))
 
 
-def _efficiency(links: Links, k: Constants) -> FloatArray:
+def _efficiency(links: CollectiveCalls, k: Constants) -> FloatArray:
     """Share of the link bandwidth that large transfers reach, (n,)."""
     by_link = np.array([getattr(k, f"efficiency_{name}") for name in LINKS])
     shared = (links.link == _PCIE) & (links.local > 2)  # boards share the uplinks of PCIe switches and sockets
@@ -237,7 +237,7 @@ def _efficiency(links: Links, k: Constants) -> FloatArray:
 
 
 def _exchange(
-    links: Links, device: Device, k: Constants, rate: FloatArray, net: FloatArray, slower: FloatArray
+    links: CollectiveCalls, device: Device, k: Constants, rate: FloatArray, net: FloatArray, slower: FloatArray
 ) -> FloatArray:
     """all_to_all and send_recv, (n,): every pair for itself, so one hop, and each peer costs some trips.
 
@@ -263,7 +263,7 @@ def _exchange(
 
 
 def _with_own_kernels(
-    links: Links,
+    links: CollectiveCalls,
     device: Device,
     k: Constants,
     rate: FloatArray,
@@ -292,7 +292,7 @@ def _with_own_kernels(
     return np.where(runs, np.minimum(nccl, ours), nccl)
 
 
-def with_links(links: Links, gpu: GPUSpec) -> Links:
+def with_links(links: CollectiveCalls, gpu: GPUSpec) -> CollectiveCalls:
     """The links, those of collectives that name none filled in from the GPU's default system."""
     unknown = np.flatnonzero(links.bandwidth <= 0.0)
     if not len(unknown):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.base import Batch, Launched
-from predictor.kernels.collective.core import OWN, Constants, Links, Own, OwnKernels, seconds, with_links
+from predictor.kernels.collective.core import OWN, CollectiveCalls, Constants, Own, OwnKernels, seconds, with_links
 from predictor.kernels.device import Device
 from predictor.ops.roofline import FloatArray
 
@@ -40,7 +40,7 @@ class Collectives(Launched):
             from predictor.kernels.collective.core import exchange_seconds  # experts over GPUs alone need it
 
             return exchange_seconds(batch.columns, [getattr(op, "library", "") for op in batch.ops])
-        links = with_links(Links.of(batch.columns), gpu)
+        links = with_links(CollectiveCalls.of(batch.columns), gpu)
         unseen = np.zeros(len(OWN))
         own = np.array([self._own.get(getattr(op, "system", ""), unseen) for op in batch.ops])
         kernels = OwnKernels.of([batch.kernels] * len(batch.ops), links.ranks)

@@ -21,15 +21,15 @@ from predictor.errors import RequestError
 from predictor.hardware.gpu import GPUSpec
 from predictor.hardware.system import LINKS
 from predictor.kernels.base import make_batch
-from predictor.kernels.collective.core import OWN, Constants, Links, Own, OwnKernels, seconds
+from predictor.kernels.collective.core import OWN, CollectiveCalls, Constants, Own, OwnKernels, seconds
 from predictor.kernels.device import Device
 from predictor.kernels.fitting.adapt import of_rows
-from predictor.kernels.fitting.family import FamilyFit, Fitted, Law, Stage, fit
+from predictor.kernels.fitting.family import FamilyFit, Fitted, Law, SearchStage, fit
 from predictor.ops.roofline import FloatArray
 
 Frame = Any
 IntArray = npt.NDArray[np.int64]
-_T = TypeVar("_T", Links, Device, OwnKernels)
+_T = TypeVar("_T", CollectiveCalls, Device, OwnKernels)
 
 #: Rows of a group (source, GPU, library, kind, GPUs, dtype) that are fitted: the first of every third of an octave.
 #: These four were chosen by hand, not from data.
@@ -49,10 +49,10 @@ _PCIE = LINKS.index("pcie")
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class CollectiveRows:
     """Measured collectives, ready for the formula; arrays of shape (n,)."""
 
-    links: Links
+    links: CollectiveCalls
     device: Device  # of every row: its fields are arrays
     kernels: OwnKernels
     log_latency: FloatArray
@@ -63,9 +63,9 @@ class Rows:
     def size(self) -> int:
         return len(self.log_latency)
 
-    def take(self, index: IntArray) -> Rows:
+    def take(self, index: IntArray) -> CollectiveRows:
         """The rows of `index`."""
-        return Rows(
+        return CollectiveRows(
             _take(self.links, index), _take(self.device, index), _take(self.kernels, index), self.log_latency[index],
             self.system[index], self.weight[index],
         )  # fmt: skip
@@ -81,12 +81,12 @@ def _take(table: _T, index: IntArray) -> _T:
     return replace(table, **{f.name: getattr(table, f.name)[index] for f in fields(table)})
 
 
-def rows_of(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Rows:
+def rows_of(frame: Frame, gpus: Mapping[str, GPUSpec]) -> CollectiveRows:
     """The rows of a frame (op collective) as the formula reads them; rows without a system count as the GPU's own."""
     batch = make_batch("collective", ops_of(frame))
     gpu = frame["gpu"].astype(str).to_numpy()
     names, index = np.unique(gpu.astype(str), return_inverse=True)
-    links = Links.of(batch.columns)
+    links = CollectiveCalls.of(batch.columns)
     named = frame["framework_version"].astype(str).tolist() if "framework_version" in frame else [""] * len(frame)
     libraries = [
         f"{name} {version}" if is_version(version) else name
@@ -94,7 +94,7 @@ def rows_of(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Rows:
     ]
     kernels = OwnKernels.of(libraries, links.ranks)
     system = frame["system"].astype(object).fillna("").astype(str).to_numpy()
-    return Rows(
+    return CollectiveRows(
         links, of_rows([Device.sheet(gpus[name]) for name in names], index), kernels,
         np.log(np.asarray(frame["latency_ms"], dtype=np.float64) / 1e3),
         np.where(system == "", np.char.add(gpu.astype(str), "-node"), system), _weights(frame),
@@ -129,7 +129,7 @@ def usable(frame: Frame) -> Frame:
     return frame[keep].reset_index(drop=True)
 
 
-def _of_link(pulls: Mapping[str, FloatArray], rows: Rows) -> FloatArray:
+def _of_link(pulls: Mapping[str, FloatArray], rows: CollectiveRows) -> FloatArray:
     return pulls["pcie" if bool((rows.links.link == _PCIE).all()) else ""]
 
 
@@ -142,7 +142,7 @@ class SharedLaw(Law):
 
     scale, step, most = 0.1, 1e-3, 80  # errors beyond 10 % count less: chosen by hand, not from data
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: CollectiveRows) -> None:
         logs, self.rows = Constants().logs(), rows
         systems, self._place = np.unique(rows.system.astype(str), return_inverse=True)
         parts = [rows.take(np.flatnonzero(self._place == i)) for i in range(len(systems))]
@@ -155,7 +155,7 @@ class SharedLaw(Law):
         """Those that the systems share."""
         return Constants.from_logs(x[: self._shared])
 
-    def stages(self) -> Iterator[Stage]:
+    def stages(self) -> Iterator[SearchStage]:
         """One search, over everything."""
 
         def errors(x: FloatArray) -> FloatArray:
@@ -163,7 +163,7 @@ class SharedLaw(Law):
             found = np.clip(self.rows.errors(self.constants(x), own[self._place]), -3.0, 3.0)
             return self.rows.weight * found
 
-        yield Stage(errors)
+        yield SearchStage(errors)
 
 
 class SystemLaw(Law):
@@ -174,7 +174,7 @@ class SystemLaw(Law):
 
     scale, step = SharedLaw.scale, SharedLaw.step
 
-    def __init__(self, rows: Rows, constants: Constants) -> None:
+    def __init__(self, rows: CollectiveRows, constants: Constants) -> None:
         systems = sorted(set(rows.system.tolist()))
         if len(systems) != 1:
             raise RequestError(f"rows of the systems {', '.join(systems) or 'none'}: expected those of one")
@@ -185,9 +185,9 @@ class SystemLaw(Law):
         """Log of forecast over measured, (n,), by the logarithms of the factors (4,)."""
         return self.rows.errors(self._constants, np.tile(own, (self.rows.size, 1)))
 
-    def stages(self) -> Iterator[Stage]:
+    def stages(self) -> Iterator[SearchStage]:
         """One search."""
-        yield Stage(self.errors)
+        yield SearchStage(self.errors)
 
 
 class CollectiveFit(FamilyFit):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from predictor.data.dataset import ops_of
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.efficiency.estimator import ANY
-from predictor.kernels.fitting.family import FamilyFit, Fitted, Law, Stage, fit
+from predictor.kernels.fitting.family import FamilyFit, Fitted, Law, SearchStage, fit
 from predictor.ops import OPERATORS
 from predictor.ops.roofline import roofline
 
@@ -30,10 +30,10 @@ class TwoNumbers(Law):
         self.start = np.log([efficiency, overhead])
         self.bounds = [np.log(1e-5), np.log(1e-9)], [1e-9, np.log(max(float(measured.max()), 2e-9))]
 
-    def stages(self) -> Iterator[Stage]:
+    def stages(self) -> Iterator[SearchStage]:
         """One search; none for fewer than three rows."""
         if len(self._measured) >= 3:
-            yield Stage(lambda p: np.log((np.exp(p[1]) + self._cold / np.exp(p[0])) / self._measured))
+            yield SearchStage(lambda p: np.log((np.exp(p[1]) + self._cold / np.exp(p[0])) / self._measured))
 
     def numbers(self) -> tuple[float, float]:
         """What was found: without a search no overhead."""

@@ -82,7 +82,7 @@ class Fitted:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RowsView:
     """The rows under some constants: ``gaps`` gives log(measured / forecast of the core) (r,) for others near them.
 
     ``at`` (r, f): the residual's features; ``trees`` (r, s): what measured boards' trees say; ``share`` (r,): of a
@@ -103,7 +103,7 @@ class Question:
 
     start: FloatArray
     spread: FloatArray
-    view: Callable[[FloatArray], View]
+    view: Callable[[FloatArray], RowsView]
     lengths: FloatArray = field(default_factory=lambda: np.zeros(0))
     noise: float = NOISE
     row_errors: FloatArray | float = 0.0
@@ -111,9 +111,9 @@ class Question:
     def of(self, rows: npt.NDArray[np.int64]) -> Question:
         """The same asked by some of the rows (k,) alone."""
 
-        def view(x: FloatArray) -> View:
+        def view(x: FloatArray) -> RowsView:
             whole = self.view(x)
-            return View(lambda x: whole.gaps(x)[rows], whole.at[rows], whole.trees[rows], whole.share[rows])
+            return RowsView(lambda x: whole.gaps(x)[rows], whole.at[rows], whole.trees[rows], whole.share[rows])
 
         errors = self.row_errors if isinstance(self.row_errors, float) else self.row_errors[rows]
         return replace(self, view=view, row_errors=errors)
@@ -152,7 +152,7 @@ def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[di
     return {**rest, "cores": cores, "boosters": boosters, "adapted": adapted, "probes": probes}, kept
 
 
-class Board:
+class AdaptedArtifact:
     """An estimator's artifact while a GPU is put into it: ``base`` as it was but for an ``earlier`` calibration, the
     ``manifest`` and ``weights`` to be, and the ``scalars`` that a report names."""
 
@@ -201,16 +201,16 @@ class Trial(ABC):
         return kept_aside(self.question) if told is None else told.held_out
 
     @abstractmethod
-    def keep(self, board: Board, x: FloatArray, told: Told | None, share: float) -> FloatArray:
+    def keep(self, board: AdaptedArtifact, x: FloatArray, told: Told | None, share: float) -> FloatArray:
         """Puts constants ``x`` and ``share`` of the residual into the artifact; log errors (r,) with them."""
 
 
 def calibrated(
-    trials: Callable[[Frame, Board], Iterable[Trial]], rows: Frame, gpu: GPUSpec, manifest: Mapping[str, Any],
+    trials: Callable[[Frame, AdaptedArtifact], Iterable[Trial]], rows: Frame, gpu: GPUSpec, manifest: Mapping[str, Any],
     weights: Weights,
 ) -> Fitted:  # fmt: skip
     """An estimator's artifact adapted to ``gpu`` by its ``rows``; an earlier calibration is replaced."""
-    board = Board(gpu, manifest, weights)
+    board = AdaptedArtifact(gpu, manifest, weights)
     before, after, aside, gained = [], [], [], False
     for trial in trials(rows, board):
         first, x = trial.before(), trial.constants()
@@ -245,12 +245,12 @@ def in_folds(rows: int, errors: Callable[[npt.NDArray[np.bool_]], FloatArray], f
     return result
 
 
-def rows_alone(gaps: Callable[[FloatArray], FloatArray]) -> Callable[[FloatArray], View]:
+def rows_alone(gaps: Callable[[FloatArray], FloatArray]) -> Callable[[FloatArray], RowsView]:
     """The view of a core without a residual."""
 
-    def view(x: FloatArray) -> View:
+    def view(x: FloatArray) -> RowsView:
         rows = len(gaps(x))
-        return View(gaps, np.zeros((rows, 0)), np.zeros((rows, 0)), np.ones(rows))
+        return RowsView(gaps, np.zeros((rows, 0)), np.zeros((rows, 0)), np.ones(rows))
 
     return view
 

@@ -15,7 +15,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BoosterSettings:
     """Size and pace of a booster. 63 bins a feature keep the table of thresholds, which a forecast compares, small."""
 
     #: Chosen by looking at shapes held out; for GEMM 600 rounds of 255 leaves were no better (docs/accuracy.md).
@@ -28,12 +28,12 @@ class Settings:
     bins: int = 63
 
 
-def boost(x: FloatArray, y: FloatArray, seed: int, settings: Settings) -> Trees:
+def boost(x: FloatArray, y: FloatArray, seed: int, settings: BoosterSettings) -> Trees:
     """Trees fitted to minimise the mean absolute error of ``y`` (n,) from features ``x`` (n, f)."""
     return Trees.from_nested(roots(fit_booster(x, y, seed, settings)), x.shape[1])
 
 
-def fit_booster(x: FloatArray, y: FloatArray, seed: int, settings: Settings) -> Any:
+def fit_booster(x: FloatArray, y: FloatArray, seed: int, settings: BoosterSettings) -> Any:
     """The LightGBM booster behind ``boost``; TilecastError where the library is missing."""
     try:
         import lightgbm

@@ -25,9 +25,9 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.attention.estimator import DECODE, PREFILL
 from predictor.kernels.device import Device, describe_device
 from predictor.kernels.fitting import adapt
-from predictor.kernels.fitting.adapt import Board, Frame, Question, Told, Trial, View, Weights
+from predictor.kernels.fitting.adapt import AdaptedArtifact, Frame, Question, RowsView, Told, Trial, Weights
 from predictor.kernels.fitting.serving import ATTENTION, GEMM, MOE, Family
-from predictor.kernels.fitting.serving_rows import ROW_DTYPES, Part, expressible
+from predictor.kernels.fitting.serving_rows import ROW_DTYPES, VariantRows, expressible
 from predictor.kernels.gaussian import Adapted, Process
 from predictor.kernels.gemm.core import Constants
 from predictor.kernels.gemm.tiles import Taught, gaps, is_probe, shared_rate, some, teach, tile_parts
@@ -65,7 +65,7 @@ POINTS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def gemm_trials(rows: Frame, board: Board) -> Iterator[Trial]:
+def gemm_trials(rows: Frame, board: AdaptedArtifact) -> Iterator[Trial]:
     """Trials of the GEMM estimator's bf16 and fp8 ``rows``; RequestError without any.
 
     Rows of tile probes have their part in the constants of a variant. Where it has no other rows, they alone tell them
@@ -88,7 +88,7 @@ class TileTrial(Trial):
 
     question = Question(np.zeros(0), np.zeros(0), adapt.rows_alone(lambda x: np.zeros(0)))
 
-    def __init__(self, part: Part, board: Board) -> None:
+    def __init__(self, part: VariantRows, board: AdaptedArtifact) -> None:
         self._ask = partial(told_by_tiles, dict(board.manifest), board.weights, gpu=board.gpu)
         self._part, (self._entries, self._taught) = part, self._ask(part=part)
 
@@ -109,7 +109,7 @@ class TileTrial(Trial):
         """By the constants from which the probes' set out."""
         return self._taught.before
 
-    def keep(self, board: Board, x: FloatArray, told: Told | None, share: float) -> FloatArray:
+    def keep(self, board: AdaptedArtifact, x: FloatArray, told: Told | None, share: float) -> FloatArray:
         """What the probes taught."""
         board.manifest |= with_entries(board.manifest, self._entries)
         board.scalars |= {key.split("|", 1)[1]: values for key, values in self._entries["cores"].items()}
@@ -125,7 +125,9 @@ def with_entries(manifest: Mapping[str, Any], entries: Entries) -> dict[str, Any
     return {**manifest, **{name: {**manifest[name], **more} for name, more in entries.items()}}
 
 
-def told_by_tiles(manifest: Mapping[str, Any], weights: Weights, part: Part, gpu: GPUSpec) -> tuple[Entries, Taught]:
+def told_by_tiles(
+    manifest: Mapping[str, Any], weights: Weights, part: VariantRows, gpu: GPUSpec
+) -> tuple[Entries, Taught]:
     """(entries for every library, what was taught): a variant of a GPU by rows of tile probes alone."""
     corrections = _corrections(GEMM, manifest, weights)
     rate, cores, key = shared_rate(manifest["probes"], part.kind), {}, f"{gpu.id}|{part.kind}"
@@ -206,7 +208,7 @@ def _number(frame: Frame, name: str) -> FloatArray:
 
 
 def trials_of(
-    family: Family, rows: Frame, board: Board, tiles: Mapping[str, Part] = MappingProxyType({})
+    family: Family, rows: Frame, board: AdaptedArtifact, tiles: Mapping[str, VariantRows] = MappingProxyType({})
 ) -> Iterator[Trial]:
     """A trial for each kind of the family's rows.
 
@@ -235,7 +237,7 @@ attention_trials, moe_trials = partial(trials_of, ATTENTION), partial(trials_of,
 calibrate_gemm, calibrate_attention = (partial(adapt.calibrated, trials) for trials in (gemm_trials, attention_trials))
 
 
-def _classes(family: Family, parts: Sequence[Part]) -> tuple[str, ...]:
+def _classes(family: Family, parts: Sequence[VariantRows]) -> tuple[str, ...]:
     """The classes of operators, as `predictor.kernels.interval` has them, that ``parts`` of one kind are of."""
     if family.kind == ATTENTION.kind:
         return (f"{parts[0].kind.replace('mla_', LATENT)} attention",)
@@ -247,8 +249,8 @@ class KindTrial(Trial):
     """Rows of one GPU that one residual answers for, whose constants are those of several frameworks' kernels."""
 
     def __init__(
-        self, family: Family, kind: str, parts: Sequence[Part], board: Board, corrections: Corrections,
-        tiles: Part | None,
+        self, family: Family, kind: str, parts: Sequence[VariantRows], board: AdaptedArtifact, corrections: Corrections,
+        tiles: VariantRows | None,
     ) -> None:  # fmt: skip
         gpu = board.gpu
         resolved = [_start(family, corrections, gpu, part) for part in parts]
@@ -284,7 +286,7 @@ class KindTrial(Trial):
         self._of_tiles = taught[-1].to_manifest(self._tiles, sum(part.size for part in self.parts))
         return np.concatenate([one.constants.logs() for one in taught])
 
-    def keep(self, board: Board, x: FloatArray, told: Told | None, share: float) -> FloatArray:
+    def keep(self, board: AdaptedArtifact, x: FloatArray, told: Told | None, share: float) -> FloatArray:
         """The GPU's constants and residual, and what measured siblings take over of it."""
         assert told is not None
         gpu, kind, first, base = self._gpu, self._kind, self.before(), board.base
@@ -318,7 +320,7 @@ class KindTrial(Trial):
             part.log_latency - joined(np.log(self.family.core(near, one).total)) for part, (near, joined), one in asked
         ])  # fmt: skip
 
-    def view(self, x: FloatArray) -> View:
+    def view(self, x: FloatArray) -> RowsView:
         """The rows, the trees as the constants ``x`` have them answer."""
         at, trees = [], []
         for part, (near, joined), one, shown in zip(self.parts, self._asked, self.named(x), self._shown, strict=True):
@@ -327,12 +329,12 @@ class KindTrial(Trial):
             said = [joined(self._corrections.said(key, self._gpu, table, whole=True)) for key in self.keys]
             trees.append(np.stack(said, axis=1))
         table = np.concatenate(at)
-        return View(self.gaps, table, np.concatenate(trees), np.ones(len(table)))
+        return RowsView(self.gaps, table, np.concatenate(trees), np.ones(len(table)))
 
-    def as_it_was(self, x: FloatArray) -> View:
+    def as_it_was(self, x: FloatArray) -> RowsView:
         """The rows as errors of the set without them, which no constant moves."""
         gaps, view = -self.before(), self.view(self.question.start)
-        return View(lambda x: gaps, view.at, np.zeros((len(gaps), 0)), view.share)
+        return RowsView(lambda x: gaps, view.at, np.zeros((len(gaps), 0)), view.share)
 
     def before(self) -> FloatArray:
         """Log errors of the set without the rows."""
@@ -343,7 +345,7 @@ class KindTrial(Trial):
         result: FloatArray = np.concatenate(said) - self.gaps(self.question.start)
         return result
 
-    def _table(self, part: Part, constants: Named, shown: Device) -> FloatArray:
+    def _table(self, part: VariantRows, constants: Named, shown: Device) -> FloatArray:
         """The features of rows (n, f), as the trees know them."""
         part = replace(part, device=shown)
         return self.family.describe(part, self.family.core(part, constants))
@@ -354,12 +356,12 @@ def _corrections(family: Family, manifest: Mapping[str, Any], weights: Weights) 
     return Corrections(manifest, weights, [type(family.start(kind)) for kind in (PREFILL, DECODE)])
 
 
-def _as(source: str, part: Part, gpu: GPUSpec, corrections: Corrections) -> Part:
+def _as(source: str, part: VariantRows, gpu: GPUSpec, corrections: Corrections) -> VariantRows:
     """A part of ``gpu`` with the scalars that its core has where ``source`` answers."""
     return replace(part, device=corrections.device_as(source, gpu, part.dtype))
 
 
-def _start(family: Family, corrections: Corrections, gpu: GPUSpec, part: Part) -> tuple[str, Named]:
+def _start(family: Family, corrections: Corrections, gpu: GPUSpec, part: VariantRows) -> tuple[str, Named]:
     """(whose constants, constants) that answer for a part before it is calibrated."""
     framework, *rest = part.path.split("|")
     kernel = family.kernel_of(framework, part, gpu) if family.kernel_of else part.kind

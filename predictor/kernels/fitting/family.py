@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.kernels.fitting.boosting import Settings, boost
+from predictor.kernels.fitting.boosting import BoosterSettings, boost
 from predictor.kernels.fitting.solve import Solution, solve
 from predictor.kernels.named import Named
 from predictor.ops.roofline import FloatArray
@@ -32,7 +32,7 @@ _FEW_STEPS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class SearchStage:
     """One search. ``errors`` (n,): weighted log(forecast / measured) of the rows that tell, by the law's unknowns (u,);
     ``free`` (u,): which of these move (None: all); ``begins``: from where, the best of several (none: where they are).
     """
@@ -56,7 +56,7 @@ class Law(ABC):
     x: FloatArray
 
     @abstractmethod
-    def stages(self) -> Iterator[Stage]:
+    def stages(self) -> Iterator[SearchStage]:
         """The searches, in order; each may go by what the one before it found."""
 
     def find(self) -> FloatArray:
@@ -69,7 +69,7 @@ class Law(ABC):
             self.x = self._search(stage, begins[0], self.most).x
         return self.x
 
-    def _search(self, stage: Stage, begin: FloatArray, most: int | None) -> Solution:
+    def _search(self, stage: SearchStage, begin: FloatArray, most: int | None) -> Solution:
         return solve(
             stage.errors, self.start, self.pull, begin=begin, free=stage.free, bounds=self.bounds, scale=self.scale,
             step=self.step, most=most,
@@ -83,7 +83,7 @@ class Residual:
     key: str
     x: FloatArray
     y: FloatArray
-    settings: Settings
+    settings: BoosterSettings
     about: Mapping[str, Any]
 
 

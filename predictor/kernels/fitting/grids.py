@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from predictor.kernels.fitting.serving_rows import Part
+from predictor.kernels.fitting.serving_rows import VariantRows
 from predictor.ops.roofline import FloatArray
 
 #: Columns of a family's shapes that are on a grid, by kind of rows.
@@ -38,7 +38,7 @@ def grid_of(values: FloatArray) -> list[float]:
     return [float(size) for size in sizes[common]]
 
 
-def knots_of(parts: Sequence[Part], sizes_of: SizesOf) -> dict[str, list[float]]:
+def knots_of(parts: Sequence[VariantRows], sizes_of: SizesOf) -> dict[str, list[float]]:
     """The grid of each column over ``parts``; columns without one are left out."""
     found: dict[str, list[FloatArray]] = {}
     for part in parts:

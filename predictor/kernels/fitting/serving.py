@@ -20,11 +20,11 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.attention import core as attention
 from predictor.kernels.attention import estimator as serving_attention
 from predictor.kernels.device import describe_device
-from predictor.kernels.fitting.boosting import Settings
-from predictor.kernels.fitting.family import FamilyFit, Fitted, Law, Residual, Stage, fit, of_cores
+from predictor.kernels.fitting.boosting import BoosterSettings
+from predictor.kernels.fitting.family import FamilyFit, Fitted, Law, Residual, SearchStage, fit, of_cores
 from predictor.kernels.fitting.grids import SizesOf, knots_of, stored
 from predictor.kernels.fitting.serving_rows import (
-    Part,
+    VariantRows,
     attention_for_all,
     attention_parts,
     covered,
@@ -63,11 +63,11 @@ class Family:
     kind: str
     start: Callable[[str], Named]  # by kind of rows: the constants from which a fit sets out
     features: tuple[str, ...]
-    parts: Callable[[Frame, Mapping[str, GPUSpec]], Iterator[Part]]
-    core: Callable[[Part, Any], Any]  # of a part's shapes, by constants of the start's form
-    describe: Callable[[Part, Any], FloatArray]
-    measured: Settings
-    unseen: Settings
+    parts: Callable[[Frame, Mapping[str, GPUSpec]], Iterator[VariantRows]]
+    core: Callable[[VariantRows, Any], Any]  # of a part's shapes, by constants of the start's form
+    describe: Callable[[VariantRows, Any], FloatArray]
+    measured: BoosterSettings
+    unseen: BoosterSettings
     rows_a_booster: int
     unseen_shrink: Callable[[str], float]  # by kind: for an architecture not measured; chosen by leaving GPUs out
     alike_shrink: float | None  # the same, where boards that run the same kernels were; None: those share nothing more
@@ -75,8 +75,10 @@ class Family:
     unlike_shrink: Callable[[str], float] | None = None  # by kind: of boards without mma.sync; None: as all others
     pulls: tuple[float, ...] = ()  # of every constant toward its start, against the usual pull; all 1 where empty
     searches: tuple[Mapping[str, float], ...] = ({},)  # in what the constants from which a fit sets out differ
-    by_kernel: Callable[[Frame, Mapping[str, GPUSpec]], Iterator[Part]] | None = None  # parts of what GPUs share
-    kernel_of: Callable[[str, Part, GPUSpec], str] | None = None  # by a library's name; for which GPUs share constants
+    by_kernel: Callable[[Frame, Mapping[str, GPUSpec]], Iterator[VariantRows]] | None = None  # parts of what GPUs share
+    kernel_of: Callable[[str, VariantRows, GPUSpec], str] | None = (
+        None  # by a library's name; for which GPUs share constants
+    )
     of_kernel: tuple[str, ...] = ()  # constants that all variants of a kernel have in common
     shared_pull: float = 1.0  # of what GPUs share toward its start, against the usual pull
     hidden: Callable[[str], Sequence[int]] = lambda kind: ()  # features that trees of all GPUs are not shown, by kind
@@ -85,12 +87,12 @@ class Family:
     corners_of: Callable[[Any, str, Grid], Corners | None] | None = None  # their knots around shapes of a kind
     like: Callable[[str], str] | None = None  # the kind whose rows tell the constants that GPUs share, if there are any
 
-    def total(self, part: Part, logs: FloatArray) -> FloatArray:
+    def total(self, part: VariantRows, logs: FloatArray) -> FloatArray:
         """Seconds of the core, (n,), by logarithms of its constants."""
         result: FloatArray = self.core(part, self.start(part.kind).from_logs(logs)).total
         return result
 
-    def at_knots(self, part: Part, knots: Grid) -> tuple[Part, Callable[[FloatArray], FloatArray]]:
+    def at_knots(self, part: VariantRows, knots: Grid) -> tuple[VariantRows, Callable[[FloatArray], FloatArray]]:
         """(the part at the measured sizes around its rows, what makes answers there those of the rows)."""
         corners = self.corners_of(part.shapes, part.kind, knots) if self.corners_of else None
         if corners is None:
@@ -190,12 +192,12 @@ def fit_family(
     return fit(ServingFit(family, frame, gpus, seed, own), seed)
 
 
-def _of_kernels(family: Family, parts: Sequence[Part], seed: int) -> tuple[list[Part], dict[str, Named]]:
+def _of_kernels(family: Family, parts: Sequence[VariantRows], seed: int) -> tuple[list[VariantRows], dict[str, Named]]:
     """(parts that tell of other GPUs, constants for each kernel over all its variants).
 
     A variant that ran on boards of one kind alone cannot tell slow arithmetic from slow supply; the others can.
     """
-    kept: list[Part] = []
+    kept: list[VariantRows] = []
     found: dict[str, Named] = {}
     for name in dict.fromkeys(part.path.split("|")[0] for part in parts):
         own = [part for part in parts if part.path.split("|")[0] == name]
@@ -205,7 +207,7 @@ def _of_kernels(family: Family, parts: Sequence[Part], seed: int) -> tuple[list[
     return kept, found
 
 
-def _sound(family: Family, parts: Sequence[Part], constants: Named) -> list[Part]:
+def _sound(family: Family, parts: Sequence[VariantRows], constants: Named) -> list[VariantRows]:
     """Without parts that take twice as long as another framework with this kernel, variant and GPU.
 
     That is a matter of a release (of tactics it did not tune), and no other GPU is to learn it. FlashInfer's CUTLASS
@@ -219,7 +221,7 @@ def _sound(family: Family, parts: Sequence[Part], constants: Named) -> list[Part
     return [p for p, value in zip(parts, slow, strict=True) if value <= best[(p.gpu, p.path)] + np.log(2.0)]
 
 
-def typical(family: Family, parts: Sequence[Part], seed: int) -> list[Part]:
+def typical(family: Family, parts: Sequence[VariantRows], seed: int) -> list[VariantRows]:
     """Without tables that other GPUs cannot learn from: far slower than the other boards' with the same kernels.
 
     Each board is forecast from the other ones of its framework and variant. SGLang's fp8 on RTX PRO 6000 has one tile
@@ -238,19 +240,19 @@ def typical(family: Family, parts: Sequence[Part], seed: int) -> list[Part]:
     return [part for i, part in enumerate(parts) if i not in far or part.path not in known]
 
 
-def _of_nvidia(parts: Sequence[Part], gpus: Mapping[str, GPUSpec]) -> list[Part]:
+def _of_nvidia(parts: Sequence[VariantRows], gpus: Mapping[str, GPUSpec]) -> list[VariantRows]:
     """Parts of NVIDIA's boards; all where there are none."""
     return [part for part in parts if gpus[part.gpu].vendor == "nvidia"] or list(parts)
 
 
-def _plain_first(parts: Sequence[Part]) -> list[Part]:
+def _plain_first(parts: Sequence[VariantRows]) -> list[VariantRows]:
     """Parts with those of plain products in front."""
     return sorted(parts, key=lambda part: part.kind != _PLAIN)
 
 
 def _groups_of(
-    parts: Sequence[Part], pooled: Sequence[Part], gpus: Mapping[str, GPUSpec], by_instruction: bool
-) -> dict[str, list[Part]]:
+    parts: Sequence[VariantRows], pooled: Sequence[VariantRows], gpus: Mapping[str, GPUSpec], by_instruction: bool
+) -> dict[str, list[VariantRows]]:
     """Parts by what answers: every GPU, those that run mma.sync where there are two, and all NVIDIA GPUs."""
     groups = {gpu: [part for part in parts if part.gpu == gpu] for gpu in dict.fromkeys(part.gpu for part in parts)}
     common = [part for part in pooled if part.shared] or list(pooled)
@@ -273,7 +275,12 @@ class ConstantsLaw(Law):
     scale, step, most = 0.1, 1e-3, 60  # errors beyond 10 % count less: chosen by hand, not from data
 
     def __init__(
-        self, family: Family, parts: Sequence[Part], seed: int, common: Named | None = None, strength: float = 1.0
+        self,
+        family: Family,
+        parts: Sequence[VariantRows],
+        seed: int,
+        common: Named | None = None,
+        strength: float = 1.0,
     ) -> None:
         self._family, self._usual = family, family.start(parts[0].kind)
         names, self.start = self._usual.names(), (common or self._usual).logs()
@@ -287,13 +294,13 @@ class ConstantsLaw(Law):
             for other in family.searches
         ]
 
-    def stages(self) -> Iterator[Stage]:
+    def stages(self) -> Iterator[SearchStage]:
         """One search, over all rows."""
 
         def errors(x: FloatArray) -> FloatArray:
             return np.concatenate([np.log(self._family.total(part, x)) - part.log_latency for part in self._few])
 
-        yield Stage(errors, self._free, self._begins)
+        yield SearchStage(errors, self._free, self._begins)
 
     @property
     def constants(self) -> Named:
@@ -301,7 +308,7 @@ class ConstantsLaw(Law):
         return self._usual.from_logs(self.x)
 
 
-def fit_constants(family: Family, parts: Sequence[Part], seed: int) -> Named:
+def fit_constants(family: Family, parts: Sequence[VariantRows], seed: int) -> Named:
     """A core's constants by the rows of ``parts`` alone."""
     law = ConstantsLaw(family, parts, seed)
     law.find()
@@ -309,7 +316,7 @@ def fit_constants(family: Family, parts: Sequence[Part], seed: int) -> Named:
 
 
 def _table(
-    family: Family, rows: Sequence[tuple[Part, Named]], seed: int, every_gpu: bool
+    family: Family, rows: Sequence[tuple[VariantRows, Named]], seed: int, every_gpu: bool
 ) -> tuple[FloatArray, FloatArray]:
     """Features (n, f) and log residuals (n,) of a booster's rows."""
     total = sum(part.size for part, _ in rows)
@@ -338,8 +345,8 @@ GEMM = Family(
     parts=gemm_parts,
     core=lambda part, x: gemm.core_time(part.shapes, part.device, x),
     describe=lambda part, core: gemm.features(part.shapes, part.device, core, part.framework),
-    measured=Settings(rounds=300),
-    unseen=Settings(rounds=150, leaves=31, depth=7, rows_a_leaf=60),
+    measured=BoosterSettings(rounds=300),
+    unseen=BoosterSettings(rounds=150, leaves=31, depth=7, rows_a_leaf=60),
     rows_a_booster=130_000,
     unseen_shrink=lambda kind: 0.2,
     alike_shrink=0.6,
@@ -361,8 +368,8 @@ ATTENTION = Family(
     parts=attention_parts,
     core=lambda part, x: attention.core_time(part.shapes, part.device, x),
     describe=lambda part, core: attention.features(part.shapes, part.device, core, part.framework),
-    measured=Settings(rounds=240, leaves=511, depth=16, rate=0.1, sampling=0.9),
-    unseen=Settings(rounds=200, leaves=127, depth=12, rows_a_leaf=10),
+    measured=BoosterSettings(rounds=240, leaves=511, depth=16, rate=0.1, sampling=0.9),
+    unseen=BoosterSettings(rounds=200, leaves=127, depth=12, rows_a_leaf=10),
     rows_a_booster=150_000,
     # Decode with 0.9 and 0.7: A100 18.7 and 15.8 %, B200 and GB200 20.8 and 19.3, H100 and H200 17.8 and 17.4, L40S
     # 14.6 and 14.2, RTX PRO 6000 14.0 and 15.2.
@@ -388,8 +395,8 @@ MOE = Family(
     parts=moe_parts,
     core=lambda part, x: moe.core_time(part.shapes, part.device, x),
     describe=lambda part, core: moe.features(part.shapes, part.device, core, part.framework, part.blocked),
-    measured=Settings(rounds=300),
-    unseen=Settings(rounds=150, leaves=31, depth=7, rows_a_leaf=60),
+    measured=BoosterSettings(rounds=300),
+    unseen=BoosterSettings(rounds=150, leaves=31, depth=7, rows_a_leaf=60),
     rows_a_booster=150_000,
     unseen_shrink=lambda kind: 1.0,
     alike_shrink=None,  # bf16 on the A100 left out: 16 % with all GPUs, 24.5 with L40S and RTX PRO 6000 alone

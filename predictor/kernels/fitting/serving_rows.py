@@ -33,7 +33,7 @@ ROW_DTYPES = ("bf16", "fp8", "int8", "mxfp8", "nvfp4")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class VariantRows:
     """Rows of one GPU, framework and variant, ready for a core and its features."""
 
     gpu: str
@@ -58,7 +58,7 @@ def expressible(frame: Frame) -> npt.NDArray[np.bool_]:
     return np.asarray(np.isin(_quant(frame), ["", *SCHEMES]), dtype=bool)
 
 
-def gemm_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
+def gemm_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[VariantRows]:
     """Parts of rows with op gemm, by GPU, framework and variant; rows that no operator can say are left out."""
     frame = _kept(frame)
     for (gpu, framework, dtype, quant), rows in _groups(frame, gpus, {"quant": _quant(frame)}):
@@ -69,7 +69,7 @@ def gemm_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
         batch = np.nan_to_num(batch, nan=1.0)
         shapes = gemm.Shapes(batch, m, n, k, *sizes, blocked, quantized=not library.quantizes)
         device, kind = Device.of(gpus[gpu], dtype), variant(dtype, quant)
-        yield Part(
+        yield VariantRows(
             gpu,
             f"{framework}|{kind}",
             kind,
@@ -82,7 +82,7 @@ def gemm_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
         )
 
 
-def attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
+def attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[VariantRows]:
     """Parts of forward rows with op attention, by GPU, framework, phase and dtype."""
     frame = _kept(frame)
     for (gpu, framework, dtype, phase), rows in _groups(frame, gpus, {"phase": _phases(frame)}):
@@ -100,7 +100,7 @@ def attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]
         path = f"{framework}|{phase}|{dtype}"
         own = phase == serving_attention.DECODE and engines.taken_elsewhere(framework, gpus[gpu])
         code = engines.library(framework).code
-        yield Part(
+        yield VariantRows(
             gpu,
             path,
             phase,
@@ -114,7 +114,7 @@ def attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]
         )
 
 
-def attention_for_all(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
+def attention_for_all(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[VariantRows]:
     """The parts of `attention_parts`, one path a phase, without Triton's kernels where there are others.
 
     Frameworks take Triton's where no kernel was written for a board and shape: what a new generation runs is written
@@ -130,7 +130,7 @@ def attention_for_all(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Par
         yield replace(part, path=f"{kernel}|{part.kind}|bf16", framework=code)
 
 
-def moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
+def moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[VariantRows]:
     """Parts of rows with op moe, by GPU, framework and variant."""
     frame = _kept(frame)
     for (gpu, framework, dtype, quant), rows in _groups(frame, gpus, {"quant": _quant(frame)}):
@@ -143,7 +143,7 @@ def moe_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
         tiling = library.moe_tiling(library.moe_kernel(name, gpus[gpu]), name)
         shapes = moe.Shapes.of(columns, _loads(rows), _exponents(rows), weight_bytes(dtype, quant), tiling)
         kind = serving_moe.booster_of(name)
-        yield Part(
+        yield VariantRows(
             gpu, f"{framework}|{name}", kind, device, shapes, library.code, _log_latency(rows), dtype,
             name == serving_moe.BLOCKED, log_error=row_errors(rows),
         )  # fmt: skip
@@ -165,7 +165,7 @@ def _exponents(rows: Frame) -> FloatArray:
     return np.asarray(spread.map({name: exponent_of(name) for name in spread.unique()}), dtype=np.float64)
 
 
-def moe_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
+def moe_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[VariantRows]:
     """The parts of `moe_parts`, split by kernel, whose name takes the framework's place in the path.
 
     The rows name the kernel; where they do not, it is the one that the framework runs. Of earlier releases, Triton's
@@ -212,7 +212,7 @@ def _gated(frame: Frame) -> npt.NDArray[np.bool_]:
     return np.asarray(frame["gated"].astype(object).fillna(True).astype(bool), dtype=bool)
 
 
-def sample(part: Part, count: int, seed: int) -> Part:
+def sample(part: VariantRows, count: int, seed: int) -> VariantRows:
     """At most ``count`` rows of a part, drawn without repetition, in their order."""
     if part.size <= count:
         return part
@@ -220,7 +220,7 @@ def sample(part: Part, count: int, seed: int) -> Part:
     return _take(part, rows)
 
 
-def covered(parts: Sequence[Part]) -> dict[str, list[float]]:
+def covered(parts: Sequence[VariantRows]) -> dict[str, list[float]]:
     """Smallest and largest value of every shape field over all rows."""
     found: dict[str, list[float]] = {}
     for part in parts:
@@ -289,7 +289,7 @@ def _log_latency(part: Frame) -> FloatArray:
     return np.log(_floats(part, "latency_ms") * 1e-3)
 
 
-def _take(part: Part, rows: npt.NDArray[np.int64]) -> Part:
+def _take(part: VariantRows, rows: npt.NDArray[np.int64]) -> VariantRows:
     values = {f.name: getattr(part.shapes, f.name) for f in fields(part.shapes)}
     chosen = {name: value[rows] if isinstance(value, np.ndarray) else value for name, value in values.items()}
     errors = np.broadcast_to(part.log_error, part.size)[rows]

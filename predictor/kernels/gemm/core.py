@@ -176,7 +176,7 @@ def loops(shapes: Shapes, device: Device, constants: Constants) -> Loops:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class GemmTraffic:
     """Seconds (n,) of the bytes, the share of the weights that L2 holds, and the rates of DRAM and L2 in bytes/s."""
 
     seconds: FloatArray
@@ -185,7 +185,7 @@ class Traffic:
     l2: float
 
 
-def traffic(shapes: Shapes, device: Device, constants: Constants) -> Traffic:
+def traffic(shapes: Shapes, device: Device, constants: Constants) -> GemmTraffic:
     """Time of the bytes: of weights from L2 or DRAM, of activations from L2, of all that L2 cannot hold from DRAM."""
     weights, activations = shapes.weights, shapes.activations
     dram = device.bandwidth * device.fed * constants.dram_efficiency
@@ -194,7 +194,7 @@ def traffic(shapes: Shapes, device: Device, constants: Constants) -> Traffic:
     resident = device.resident(weights, share)
     memory = weights * (1 - resident) / dram + (weights * resident + activations) / l2
     memory = np.maximum(memory, np.maximum(weights + activations - HELD * device.l2_bytes, 0.0) / dram)
-    return Traffic(memory, resident, dram, l2)
+    return GemmTraffic(memory, resident, dram, l2)
 
 
 def core_time(shapes: Shapes, device: Device, constants: Constants) -> CoreTime:

@@ -43,7 +43,7 @@ def _whole(size: float, multiple: float) -> float:
     return float(np.ceil(size / multiple) * multiple)
 
 
-class ServingGemm(ServingEstimator):
+class TensorCoreGemm(ServingEstimator):
     """Seconds of GEMMs with serving kernels; fp16 is answered as bf16, eager PyTorch as vLLM's linear layer."""
 
     forms: ClassVar = (Constants,)

@@ -20,7 +20,7 @@ from predictor.kernels.device import describe_device
 from predictor.kernels.fitting.calibrate_serving import plain_products, told_by_tiles, with_entries
 from predictor.kernels.fitting.family import NO_CALIBRATION, Fitted
 from predictor.kernels.fitting.serving import GEMM
-from predictor.kernels.fitting.serving_rows import Part
+from predictor.kernels.fitting.serving_rows import VariantRows
 from predictor.kernels.gemm.core import FEATURES, Constants
 from predictor.kernels.gemm.tiles import FEWEST, gaps, is_probe, teach, tile_parts
 from predictor.kernels.residual import ANY_GPU
@@ -63,7 +63,7 @@ def fit_tiles(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> Fitted:
     return manifest, {}
 
 
-def _library_part(frame: Frame, part: Part) -> Part | None:
+def _library_part(frame: Frame, part: VariantRows) -> VariantRows | None:
     """A library's rows of a board in the dtype of its probes, PyTorch's linear layers among them; None without any."""
     own = frame["gpu"].astype(str).to_numpy() == part.gpu
     rows = frame[own & (frame["dtype"].astype(str).to_numpy() == part.dtype)]
@@ -81,7 +81,7 @@ def add_tiles(fitted: Fitted, probes: Frame, gpus: Mapping[str, GPUSpec]) -> Fit
     """A `ServingGemm` that was fitted on libraries' rows, with what rows of tile probes tell beside them."""
     manifest, weights = fitted
     manifest = {**manifest, "probes": dict(manifest["probes"])}
-    alone: list[Part] = []
+    alone: list[VariantRows] = []
     for part in tile_parts(probes, gpus):
         known = manifest["cores"].get(f"{part.gpu}|{part.path}")
         if known is None:
@@ -98,7 +98,7 @@ def add_tiles(fitted: Fitted, probes: Frame, gpus: Mapping[str, GPUSpec]) -> Fit
     return manifest, arrays
 
 
-def _rate(part: Part, constants: Constants) -> float:
+def _rate(part: VariantRows, constants: Constants) -> float:
     """How fast a probe's kernel is beside the library's, whose constants these are: what explains its rows best."""
     tried = np.exp(np.linspace(np.log(0.3), np.log(2.0), 60))
     lost = [float(np.abs(gaps(part, constants, rate, part.shapes.tiles.call_cycles)).mean()) for rate in tried.tolist()]

@@ -22,7 +22,7 @@ from predictor.engines import EAGER
 from predictor.formats.quantization import activation_bytes, variant, weight_bytes
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.device import Device
-from predictor.kernels.fitting.serving_rows import Part
+from predictor.kernels.fitting.serving_rows import VariantRows
 from predictor.kernels.fitting.solve import Solution, solve
 from predictor.kernels.gemm.core import Constants, Shapes, Tiles, core_time
 from predictor.ops.roofline import FloatArray
@@ -66,7 +66,7 @@ def is_probe(frame: Frame) -> BoolArray:
     return np.asarray((frame["flag"].astype(str) == TILE_PROBE) & named & (frame["op"].astype(str) == "gemm"), bool)
 
 
-def tile_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
+def tile_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[VariantRows]:
     """Parts of probes' rows, by GPU and variant; the path is that of the library that answers for PyTorch."""
     library = engines.answering(EAGER.kernels)
     names, dtypes = (frame[name].astype(str).to_numpy() for name in ("gpu", "dtype"))
@@ -87,7 +87,7 @@ def tile_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Part]:
         )
         seconds = np.asarray(rows["latency_ms"].astype(float), dtype=np.float64) * 1e-3
         device, code = Device.of(gpus[gpu], dtype), library.code
-        yield Part(gpu, f"{library.name}|{name}", name, device, shapes, code, np.log(seconds), dtype)
+        yield VariantRows(gpu, f"{library.name}|{name}", name, device, shapes, code, np.log(seconds), dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Taught:
     before: FloatArray  # log errors of the probes' rows
     after: FloatArray
 
-    def to_manifest(self, part: Part, library_rows: int) -> dict[str, Any]:
+    def to_manifest(self, part: VariantRows, library_rows: int) -> dict[str, Any]:
         """What an artifact keeps of it."""
         return {
             "rows": part.size, "library_rows": library_rows, "dtype": part.dtype,
@@ -108,7 +108,7 @@ class Taught:
         }  # fmt: skip
 
 
-def some(part: Part, rows: BoolArray) -> Part:
+def some(part: VariantRows, rows: BoolArray) -> VariantRows:
     """The marked ``rows`` (n,) of a probe's."""
 
     def cut(table: Any) -> Any:
@@ -119,7 +119,7 @@ def some(part: Part, rows: BoolArray) -> Part:
     return replace(part, shapes=shapes, log_latency=part.log_latency[rows])
 
 
-def gaps(part: Part, constants: Constants, rate: float, call_cycles: float) -> FloatArray:
+def gaps(part: VariantRows, constants: Constants, rate: float, call_cycles: float) -> FloatArray:
     """Log errors (n,) of a probe's rows by the core with the tile that ran."""
     tiles: Tiles = part.shapes.tiles
     shapes = replace(part.shapes, tiles=replace(tiles, rate=rate, call_cycles=call_cycles if tiles.call_cycles else 0))
@@ -128,7 +128,11 @@ def gaps(part: Part, constants: Constants, rate: float, call_cycles: float) -> F
 
 
 def teach(
-    part: Part, start: Constants, library: Part | None = None, apart: FloatArray | None = None, rate: float = 1.0
+    part: VariantRows,
+    start: Constants,
+    library: VariantRows | None = None,
+    apart: FloatArray | None = None,
+    rate: float = 1.0,
 ) -> Taught:
     """The constants that explain a probe's rows, and those of a library where there are any, and lie near ``start``.
 
@@ -174,7 +178,7 @@ def teach(
 
 
 def _beginnings(
-    part: Part, names: Sequence[str], start: FloatArray, free: BoolArray, begin: FloatArray
+    part: VariantRows, names: Sequence[str], start: FloatArray, free: BoolArray, begin: FloatArray
 ) -> Iterator[FloatArray]:
     """Where searches set out: where the rows show that a rate is, and with turns of the loop that are felt or not.
 

@@ -23,11 +23,11 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.base import make_batch
 from predictor.kernels.device import Device
 from predictor.kernels.fitting import adapt
-from predictor.kernels.fitting.adapt import Board, Frame, Question, Told, Trial, View, eager, overheads
+from predictor.kernels.fitting.adapt import AdaptedArtifact, Frame, Question, RowsView, Told, Trial, eager, overheads
 from predictor.kernels.fitting.solve import Unknowns
 from predictor.kernels.gemm_fp32 import core as sgemm
-from predictor.kernels.gemm_fp32.estimator import FP32, TileGemm
-from predictor.kernels.gemm_fp32.fit import Rows, read_rows
+from predictor.kernels.gemm_fp32.estimator import FP32, Fp32Gemm
+from predictor.kernels.gemm_fp32.fit import ProductRows, read_rows
 from predictor.kernels.gemm_fp32.kernel_choice import adapt_choice
 
 FloatArray = npt.NDArray[np.float64]
@@ -80,12 +80,12 @@ class GemmTrial(Trial):
 
     columns = tuple(range(len(RESIDUAL_LENGTHS)))
 
-    def __init__(self, rows: Frame, board: Board) -> None:
+    def __init__(self, rows: Frame, board: AdaptedArtifact) -> None:
         gpu, manifest = board.gpu, board.base
         self.gpu, (self.unknowns, self.spread) = gpu, _unknowns()
-        self.base = TileGemm.from_artifact(manifest, board.weights)
+        self.base = Fp32Gemm.from_artifact(manifest, board.weights)
         _, self.shared = self.base.constants(gpu)
-        self.read: Rows = read_rows(rows.assign(split="train", flag=""), [gpu])
+        self.read: ProductRows = read_rows(rows.assign(split="train", flag=""), [gpu])
         batch = make_batch("gemm", dataset.ops_of(rows))
         self.sizes = batch.columns
         # a linear layer of a layout that kernels of either serve counts as nn
@@ -131,7 +131,7 @@ class GemmTrial(Trial):
             own[name] = min(value, 1.0) if name in AT_MOST_ONE else max(value, 1.0) if name in AT_LEAST_ONE else value
         return replace(const, **own)
 
-    def own_board(self, x: FloatArray) -> sgemm.Board:
+    def own_board(self, x: FloatArray) -> sgemm.BoardConstants:
         """What the GPU sustains for ``x``; "rate" moves its efficiencies instead."""
         return replace(
             self.board, bandwidth=self.board.bandwidth * float(np.exp(self.unknowns.split(x)["bandwidth"][0]))
@@ -179,7 +179,7 @@ class GemmTrial(Trial):
         host, after = self.host(x)
         return eager(kernel, host[self.call], after[self.call], self.eager)
 
-    def view(self, x: FloatArray) -> View:
+    def view(self, x: FloatArray) -> RowsView:
         """The rows, the tile of each as the constants ``x`` have it."""
         tiles, splits = self.running(x)
 
@@ -191,7 +191,7 @@ class GemmTrial(Trial):
         hidden = self.eager & (self.measurable(x, seconds) <= self.host(x)[0][self.call])
         share = np.where(hidden, LEAST_SHARE, np.maximum(share, LEAST_SHARE))
         trees = np.zeros((len(share), 0))
-        return View(lambda x: np.log(self.measured / self.measurable(x, kernel(x))), self.points, trees, share)
+        return RowsView(lambda x: np.log(self.measured / self.measurable(x, kernel(x))), self.points, trees, share)
 
     def constants(self) -> FloatArray:
         """What the rows say of the constants, and, with these, of the tiles that run."""
@@ -228,12 +228,12 @@ class GemmTrial(Trial):
         """By the tiles that the set takes."""
         return self._errors(self.unknowns.start, self.base)
 
-    def _errors(self, x: FloatArray, estimator: TileGemm) -> FloatArray:
+    def _errors(self, x: FloatArray, estimator: Fp32Gemm) -> FloatArray:
         seconds = self.measurable(x, estimator.kernel_seconds(self.sizes, self.layouts, self.gpu))
         result: FloatArray = np.log(seconds / self.measured)
         return result
 
-    def keep(self, board: Board, x: FloatArray, told: Told | None, share: float) -> FloatArray:
+    def keep(self, board: AdaptedArtifact, x: FloatArray, told: Told | None, share: float) -> FloatArray:
         """The GPU's constants, board and residual."""
         assert told is not None
         gpu, (host, after) = self.gpu.id, self.host(x)
@@ -257,7 +257,7 @@ class GemmTrial(Trial):
                 for i, layout in enumerate(sgemm.LAYOUTS)
             },
         }  # fmt: skip
-        return self._errors(x, TileGemm.from_artifact(board.manifest, board.weights))
+        return self._errors(x, Fp32Gemm.from_artifact(board.manifest, board.weights))
 
 
 calibrate_sgemm = partial(adapt.calibrated, lambda *asked: [GemmTrial(*asked)])

@@ -117,7 +117,7 @@ class Constants(Named):
 
 
 @dataclass(frozen=True, slots=True)
-class Board(Named):
+class BoardConstants(Named):
     """What a board sustains."""
 
     sustained: float = constant("share", "u, of the best kernel's rate")

@@ -37,7 +37,7 @@ from predictor.kernels.device import Device, read_share, sustained_share
 from predictor.kernels.explanation import COUNT, SHARE, Explanation, rests_on, terms
 from predictor.kernels.gemm.core import CoreTime, Shapes
 from predictor.kernels.gemm_fp32 import core as sgemm
-from predictor.kernels.gemm_fp32.core import LIBRARIES, Board, Candidates, Constants, IntArray
+from predictor.kernels.gemm_fp32.core import LIBRARIES, BoardConstants, Candidates, Constants, IntArray
 from predictor.kernels.residual import ANY_GPU, Corrections, ServingEstimator
 from predictor.ops.roofline import FloatArray
 
@@ -45,7 +45,7 @@ from predictor.ops.roofline import FloatArray
 FP32 = "fp32"
 
 
-class TileGemm(Launched, ServingEstimator):
+class Fp32Gemm(Launched, ServingEstimator):
     """The fp32 GEMM estimator. Built by `from_artifact`; immutable afterwards."""
 
     forms: ClassVar = (Constants,)
@@ -58,8 +58,8 @@ class TileGemm(Launched, ServingEstimator):
         self._shared = {i: const for i, const in known.items() if const.efficiency.any()}
         if not self._shared:
             raise SpecError(f"the artifact has no constants for any of {', '.join(keys)}")
-        self._measured = {gpu: Board.from_manifest(values, gpu) for gpu, values in manifest["boards"].items()}
-        self._calibrated = {gpu: Board.from_manifest(about["board"], gpu) for gpu, about in calibrated.items()}
+        self._measured = {gpu: BoardConstants.from_manifest(values, gpu) for gpu, values in manifest["boards"].items()}
+        self._calibrated = {gpu: BoardConstants.from_manifest(about["board"], gpu) for gpu, about in calibrated.items()}
         self._bandwidth = float(np.median([board.bandwidth for board in self._measured.values()] or [1.0]))
         self._need = {str(k): float(v) for k, v in manifest["power_need"].items()}
         self._libraries = {str(k): LIBRARIES.index(v) for k, v in manifest["libraries"].items()}
@@ -72,10 +72,10 @@ class TileGemm(Launched, ServingEstimator):
         """From an artifact's two files; SpecError where a key is missing, or constants are of other tiles."""
         return cls(str(manifest["name"]), Corrections(manifest, weights, cls.forms), manifest)
 
-    def board(self, gpu: GPUSpec) -> Board:
+    def board(self, gpu: GPUSpec) -> BoardConstants:
         """Fitted numbers where the GPU was measured or calibrated, the data sheet's elsewhere."""
         known = self._calibrated.get(gpu.id, self._measured.get(gpu.id))
-        return Board(sustained_share(gpu, self._need), self._bandwidth) if known is None else known
+        return BoardConstants(sustained_share(gpu, self._need), self._bandwidth) if known is None else known
 
     def library(self, gpu: GPUSpec) -> int:
         """The GPU's kernel library, or the nearest one (the newer of two) that was measured."""

@@ -27,7 +27,7 @@ from predictor.hardware.generation import generation
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.device import Device
 from predictor.kernels.fitting.adapt import AFTER_LAUNCH_S, by_call, fitted_rows, launch_s, of_boards, of_rows
-from predictor.kernels.fitting.family import Fitted, JointFit, Stage, fit, of_cores
+from predictor.kernels.fitting.family import Fitted, JointFit, SearchStage, fit, of_cores
 from predictor.kernels.fitting.solve import Unknowns
 from predictor.kernels.gemm.core import Shapes
 from predictor.kernels.gemm_fp32 import core as sgemm
@@ -66,7 +66,7 @@ _KERNEL = re.compile(r"sgemm_(\d+)x(\d+)(_sliced)?")
 
 
 @dataclass
-class Rows:
+class ProductRows:
     """Measured products as arrays of shape (n,)."""
 
     gpu: IntArray
@@ -78,17 +78,17 @@ class Rows:
     seconds: FloatArray
     weight: FloatArray
 
-    def take(self, index: IntArray) -> Rows:
+    def take(self, index: IntArray) -> ProductRows:
         """The rows of ``index``."""
         s = self.shape
         shape = sgemm.products(s.batch[index], s.m[index], s.n[index], s.k[index])
-        return Rows(
+        return ProductRows(
             self.gpu[index], self.library[index], self.layout[index], shape, self.tile[index], self.splits[index],
             self.seconds[index], self.weight[index],
         )  # fmt: skip
 
 
-def read_rows(frame: Frame, gpus: list[GPUSpec]) -> Rows:
+def read_rows(frame: Frame, gpus: list[GPUSpec]) -> ProductRows:
     """The fp32 PyTorch GEMMs of a measurement frame on ``gpus``."""
     order = {gpu.id: i for i, gpu in enumerate(gpus)}
     rows = fitted_rows(frame, ("gemm",))
@@ -104,7 +104,7 @@ def read_rows(frame: Frame, gpus: list[GPUSpec]) -> Rows:
     tile = np.full(len(rows), -1) if names is None else tile_indices(names)
     seconds = number["latency_ms"] * 1e-3
     library = libraries_of(names, gpu, gpus)[gpu]
-    return Rows(
+    return ProductRows(
         gpu, library, layout, shape, tile,
         _splits(rows, tile, shape), seconds, np.sqrt(np.clip(seconds / FULL_WEIGHT_S, 0.02, 1.0)),
     )  # fmt: skip
@@ -214,7 +214,7 @@ class TileFit(JointFit):
         rows = rows.take(np.nonzero(named)[0])
         self.rows = rows.take(sample(rows, ROWS_PER_GROUP, seed))
 
-    def _hosts(self, rows: Rows) -> FloatArray:
+    def _hosts(self, rows: ProductRows) -> FloatArray:
         """What a call takes the host, seen where the kernel is short: a low quantile, of shape (gpus, layouts)."""
         hosts = np.full((len(self.gpus), len(sgemm.LAYOUTS)), 3e-5)
         for g in range(len(self.gpus)):
@@ -233,7 +233,7 @@ class TileFit(JointFit):
         part = self.parameters.split(x)
         return of_rows(self.boards, gpu).sustaining(np.exp(part["u"])[gpu], np.exp(part["bandwidth"])[gpu])
 
-    def seconds(self, x: FloatArray, rows: Rows, tile: IntArray, splits: FloatArray) -> FloatArray:
+    def seconds(self, x: FloatArray, rows: ProductRows, tile: IntArray, splits: FloatArray) -> FloatArray:
         """Measured latency that the formula gives for one chosen candidate a row, launch time included."""
         const = self.parameters.constants(x, rows.library)
         rate = self.parameters.efficiency(x)[rows.library, rows.layout, tile]
@@ -242,7 +242,7 @@ class TileFit(JointFit):
         core = sgemm.core_time(rows.shape, self._device(rows.gpu, x), const, cand, along_k)
         return core.total + self.launch(x)[rows.gpu, rows.layout]
 
-    def choice_times(self, rows: Rows) -> FloatArray:
+    def choice_times(self, rows: ProductRows) -> FloatArray:
         """log of the measured time that every candidate gives, of shape (n, c); inf where not allowed."""
         tiles, splits = sgemm.all_candidates()
         out = np.full((len(rows.seconds), len(tiles)), np.inf)
@@ -270,7 +270,7 @@ class TileFit(JointFit):
                 choice = fit_choice(times[own], picked[own], tiles, split_index, sizes)
                 by_tile[lib, layout], by_split[lib, layout] = choice.tile, choice.split
 
-    def stages(self) -> Iterator[Stage]:
+    def stages(self) -> Iterator[SearchStage]:
         """Reference boards, then other boards with HBM, then the scalars of the rest (see the module)."""
         reference, steady = is_reference(self.gpus), is_steady(self.gpus)
         p = self.parameters
@@ -288,10 +288,12 @@ class TileFit(JointFit):
                 self._fill(taught)
                 kernels, libraries = np.zeros_like(kernels), np.zeros_like(libraries)
             free = {"efficiency": kernels[p.present], **dict.fromkeys(("u", "bandwidth", "after"), boards)}
-            yield Stage(partial(self.errors, part), p.marks({**free, **dict.fromkeys(OF_LIBRARY, libraries)}, first))
+            yield SearchStage(
+                partial(self.errors, part), p.marks({**free, **dict.fromkeys(OF_LIBRARY, libraries)}, first)
+            )
             taught |= ran
 
-    def errors(self, rows: Rows, x: FloatArray) -> FloatArray:
+    def errors(self, rows: ProductRows, x: FloatArray) -> FloatArray:
         """Weighted log errors of rows whose kernel is named."""
         error: FloatArray = np.log(self.seconds(x, rows, rows.tile, rows.splits)) - np.log(rows.seconds)
         return error * rows.weight / 0.05
@@ -325,7 +327,7 @@ class TileFit(JointFit):
             "kind": "tile_gemm", "name": "tile_gemm", "families": ["gemm"], "dtypes": [FP32],
             "gpus": [gpu.id for gpu in self.gpus], "features": ["batch", "m", "n", "k", "layout"],
             **of_cores(cores, {}, boosters),
-            "boards": {gpu.id: sgemm.Board(*own).to_manifest() for gpu, *own in boards},
+            "boards": {gpu.id: sgemm.BoardConstants(*own).to_manifest() for gpu, *own in boards},
             "power_need": power_need(self.gpus, sustained),
             "libraries": {generation(g): sgemm.LIBRARIES[i] for g, i in zip(self.gpus, self.libraries, strict=True)},
             "eager_overhead_s": by_call(sgemm.LAYOUTS, self.gpus, self.host, self.launch(self.x)),
@@ -339,7 +341,7 @@ def measured_libraries(kernels: BoolArray) -> BoolArray:
     return result
 
 
-def sample(rows: Rows, limit: int, seed: int) -> IntArray:
+def sample(rows: ProductRows, limit: int, seed: int) -> IntArray:
     """Indices of up to ``limit`` rows for each GPU and layout, drawn at random and sorted."""
     random = np.random.default_rng(seed)
     group = rows.gpu * len(sgemm.LAYOUTS) + rows.layout
@@ -356,7 +358,7 @@ def fit_tile_gemm(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int = 0) -> F
     return fit(TileFit(frame, gpus, seed), seed)
 
 
-def _scale(efficiency: FloatArray, rows: Rows, steady: npt.NDArray[np.bool_]) -> FloatArray:
+def _scale(efficiency: FloatArray, rows: ProductRows, steady: npt.NDArray[np.bool_]) -> FloatArray:
     """What makes each library's best kernel reach `HELD` at u = 1, of shape (libraries, 1, 1).
 
     The best kernel is one that a board with HBM ran (a row of ``steady``), where the library has such a board.

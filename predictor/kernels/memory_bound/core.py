@@ -70,7 +70,7 @@ class Constants(Named):
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class OperatorTraffic:
     """What n operators move and how; every array has shape (n,)."""
 
     once: FloatArray  # bytes of operands, each counted once for every kernel that moves it
@@ -87,13 +87,13 @@ class Traffic:
     kernels: FloatArray
 
     @classmethod
-    def of(cls, once: FloatArray, **others: FloatArray) -> Traffic:
+    def of(cls, once: FloatArray, **others: FloatArray) -> OperatorTraffic:
         """From what there is; zeros elsewhere."""
         zero = np.zeros(len(once))
         return cls(once, *(others.get(field.name, zero) for field in fields(cls)[1:]))
 
 
-def _stream(batch: Batch, gpu: GPUSpec) -> Traffic:
+def _stream(batch: Batch, gpu: GPUSpec) -> OperatorTraffic:
     """Operators that read and write every operand once."""
     columns = batch.columns
     moved = 2.0 * columns["size"] if "size" in columns else columns["read_bytes"] + columns["write_bytes"]
@@ -102,7 +102,7 @@ def _stream(batch: Batch, gpu: GPUSpec) -> Traffic:
     again, fetched, reuse = _again(batch, zero)
     alone = [op.family == Rotary.family or getattr(op, "fn", "") in SCALAR_FUNCTIONS for op in batch.ops]
     scalar = np.where(alone, moved, 0.0) * _narrow(batch)
-    return Traffic.of(
+    return OperatorTraffic.of(
         moved, again=again, fetched=fetched, footprint=reuse, gathers=gathers, scalar=scalar, kernels=_kernels(batch)
     )
 
@@ -164,7 +164,7 @@ def _filling(rows: FloatArray, gpu: GPUSpec) -> FloatArray:
 
 def softmax_traffic(
     rows: FloatArray, cols: FloatArray, itemsize: FloatArray, backward: FloatArray, kernels: FloatArray, gpu: GPUSpec
-) -> Traffic:
+) -> OperatorTraffic:
     """PyTorch's softmax (SoftMax.cu, PersistentSoftmax.cuh). Up to 1024 columns a warp keeps a row in registers.
 
     Above, a block of b threads reads a row in steps of b vectors of 16 bytes, what is left in steps of b elements, in
@@ -182,7 +182,7 @@ def softmax_traffic(
     flight = gpu.sm_count * np.where(in_warp, _resident_blocks(gpu, 32.0 * 4.0) * 4.0, _resident_blocks(gpu, block))
     flight = flight * np.where(in_warp & (padded <= 128.0), 2.0, 1.0)
     passes = 3.0 - backward
-    return Traffic.of(
+    return OperatorTraffic.of(
         bytes_one * (operands + 1.0),
         again=np.where(in_warp, 0.0, bytes_one * operands * (passes - 1.0)),
         footprint=np.minimum(rows, flight) * cols * itemsize * operands,
@@ -194,7 +194,7 @@ def softmax_traffic(
     )
 
 
-def norm_traffic(batch: Batch, gpu: GPUSpec) -> Traffic:
+def norm_traffic(batch: Batch, gpu: GPUSpec) -> OperatorTraffic:
     """PyTorch's vectorized layer norm (layer_norm_kernel.cu): 128 threads a row, four elements a step, two passes.
 
     Backward is two kernels: the input's gradient reads x and dy twice and writes dx; the parameters' gradient reads
@@ -213,7 +213,7 @@ def norm_traffic(batch: Batch, gpu: GPUSpec) -> Traffic:
     steps = np.ceil(cols / (NORM_THREADS * 4.0)) * pytorch
     read = np.where(backward > 0.0, 2.0 * one, columns["read_bytes"])
     moved = columns["read_bytes"] + columns["write_bytes"] + backward * 2.0 * one
-    return Traffic.of(
+    return OperatorTraffic.of(
         moved,
         again=read * pytorch,
         footprint=np.minimum(rows, flight) / rows * read,
@@ -232,7 +232,7 @@ def _engine_norm(batch: Batch) -> FloatArray:
     return np.asarray(np.logical_and(ops, narrow), dtype=np.float64)
 
 
-def _softmax(batch: Batch, gpu: GPUSpec) -> Traffic:
+def _softmax(batch: Batch, gpu: GPUSpec) -> OperatorTraffic:
     """Softmax, and the log-softmax inside a cross-entropy (whose backward first fills a gradient of the same size)."""
     columns = batch.columns
     cols = columns["vocab"] if "vocab" in columns else columns["cols"]
@@ -244,17 +244,17 @@ def _softmax(batch: Batch, gpu: GPUSpec) -> Traffic:
     return traffic
 
 
-_TRAFFIC: Mapping[str, Callable[[Batch, GPUSpec], Traffic]] = {
+_TRAFFIC: Mapping[str, Callable[[Batch, GPUSpec], OperatorTraffic]] = {
     Softmax.family: _softmax, CrossEntropy.family: _softmax, Norm.family: norm_traffic,
 }  # fmt: skip
 
 
-def traffic_of(batch: Batch, gpu: GPUSpec) -> Traffic:
+def traffic_of(batch: Batch, gpu: GPUSpec) -> OperatorTraffic:
     """What the operators of ``batch`` move on ``gpu``."""
     return _TRAFFIC.get(batch.family, _stream)(batch, gpu)
 
 
-def kernel_seconds(traffic: Traffic, device: Device, hold: Any, const: Constants) -> FloatArray:
+def kernel_seconds(traffic: OperatorTraffic, device: Device, hold: Any, const: Constants) -> FloatArray:
     """Time on a busy GPU, shape (n,). ``device``: the bandwidth that a stream reaches, and the CUDA cores' fp32 peak.
 
     ``hold``: share of L2 at which half of what is read again misses.

@@ -23,10 +23,10 @@ from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.base import Batch, make_batch
 from predictor.kernels.device import Device
 from predictor.kernels.fitting.adapt import AFTER_LAUNCH_S, by_call, fitted_rows, launch_s, of_boards, of_rows
-from predictor.kernels.fitting.family import Fitted, JointFit, Stage, fit
+from predictor.kernels.fitting.family import Fitted, JointFit, SearchStage, fit
 from predictor.kernels.fitting.solve import Unknowns
 from predictor.kernels.gemm_fp32.tile_transfer import is_reference
-from predictor.kernels.memory_bound.core import Constants, Traffic, kernel_seconds, traffic_of
+from predictor.kernels.memory_bound.core import Constants, OperatorTraffic, kernel_seconds, traffic_of
 from predictor.kernels.memory_bound.estimator import DTYPES, FAMILIES, MEMORY_TYPES
 
 FloatArray = npt.NDArray[np.float64]
@@ -78,10 +78,10 @@ TYPE_BEFORE = {
 
 
 @dataclass
-class Rows:
+class OperatorRows:
     """Measured operators: their traffic and, of shape (n,), GPU, operator, latency and weight."""
 
-    traffic: Traffic
+    traffic: OperatorTraffic
     gpu: IntArray
     op: IntArray  # index into `OPS`
     seconds: FloatArray
@@ -89,13 +89,13 @@ class Rows:
     host: FloatArray  # (gpus, ops): what a call takes the host, seen where the kernel is short
 
 
-def read_rows(frame: Frame, gpus: list[GPUSpec], seed: int) -> Rows:
+def read_rows(frame: Frame, gpus: list[GPUSpec], seed: int) -> OperatorRows:
     """A sample of the eager fp32 rows of ``frame`` on ``gpus``."""
     random = np.random.default_rng(seed)
     frame = fitted_rows(frame, OPS)
     frame = frame[frame["protocol"].astype(str) == "eager_events"]
     host = np.full((len(gpus), len(OPS)), np.nan)
-    parts: list[Traffic] = []
+    parts: list[OperatorTraffic] = []
     gpu: list[IntArray] = []
     kind: list[IntArray] = []
     seconds: list[FloatArray] = []
@@ -116,10 +116,10 @@ def read_rows(frame: Frame, gpus: list[GPUSpec], seed: int) -> Rows:
             seconds.append(own["latency_ms"].to_numpy(dtype=np.float64) * 1e-3)
     if not parts:
         raise SpecError("no memory-bound rows to fit: expected eager fp32 rows of " + ", ".join(OPS))
-    traffic = Traffic(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Traffic)))
+    traffic = OperatorTraffic(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(OperatorTraffic)))
     time = np.concatenate(seconds)
     weight = np.sqrt(np.clip(time / FULL_WEIGHT_S, 0.05, 1.0))
-    return Rows(traffic, np.concatenate(gpu), np.concatenate(kind), time, weight, host)
+    return OperatorRows(traffic, np.concatenate(gpu), np.concatenate(kind), time, weight, host)
 
 
 class Traced:
@@ -232,7 +232,7 @@ class MemoryFit(JointFit):
         result: FloatArray = launch[g, self.rows.op] + kernel_seconds(self.rows.traffic, device, hold[g], const)
         return result
 
-    def stages(self) -> Iterator[Stage]:
+    def stages(self) -> Iterator[SearchStage]:
         """Everything on the reference boards (newer than Pascal, HBM), then the rest's own scalars."""
         reference = is_reference(self.gpus)
         if not reference.any():
@@ -246,7 +246,7 @@ class MemoryFit(JointFit):
         for boards, shared in ((reference, True), (~reference, False)):
             if boards.any():
                 free = self.unknowns.marks({"share": boards, "hold": boards, "after": np.repeat(boards, 2)}, shared)
-                yield Stage(partial(errors, boards[self.rows.gpu]), free)
+                yield SearchStage(partial(errors, boards[self.rows.gpu]), free)
 
     def artifact(self, boosters: Mapping[str, Any]) -> Fitted:
         """A `MemoryBound` of the boards that were measured, and of those that were only traced."""

@@ -29,7 +29,7 @@ MOST_LAYERS = 1000
 _MOST = 10**9
 
 
-class Read(NamedTuple):
+class ConfigReading(NamedTuple):
     """Keys that nobody knows, and what the class assumes of sizes: "hidden_size=6144"."""
 
     ignored: tuple[str, ...]
@@ -44,7 +44,7 @@ def keys_of(cls: Any) -> set[str]:
     return {key for key in found if not key.startswith("_")} | set(getattr(cls, "sub_configs", ()))
 
 
-def read_of(cls: Any, data: Mapping[str, Any], where: str, classes: Mapping[str, Any]) -> Read:
+def read_of(cls: Any, data: Mapping[str, Any], where: str, classes: Mapping[str, Any]) -> ConfigReading:
     """What the class makes of ``data``, and those of the configs inside it, which ``classes`` has by model type.
 
     Raises SpecError, one line, for a misspelt key and for a size that is none.
@@ -72,7 +72,7 @@ def read_of(cls: Any, data: Mapping[str, Any], where: str, classes: Mapping[str,
                 below = read_of(kind, data[name], f"{where} {name}", classes)
                 ignored += (f"{name}.{key}" for key in below.ignored)
                 assumed += (f"{name}.{key}" for key in below.assumed)
-    return Read(tuple(ignored), tuple(assumed))
+    return ConfigReading(tuple(ignored), tuple(assumed))
 
 
 def _is_size(value: Any) -> bool:

@@ -88,7 +88,7 @@ class Onnx(Alone, Source):
     def _recorded(self, dtype: str) -> Recording:
         graph = self.model.graph
         try:
-            writer = _Writer(graph, dtype)
+            writer = _NodeWriter(graph, dtype)
             for node in graph.node:
                 writer.write(node)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -166,7 +166,7 @@ def _values(values: Any, without: set[str]) -> Iterator[tuple[str, tuple[int, ..
             yield value.name, tuple(int(d.dim_value) for d in kind.shape.dim), int(kind.elem_type)
 
 
-class _Writer:
+class _NodeWriter:
     """Writes the nodes of a graph, in order."""
 
     def __init__(self, graph: Any, dtype: str) -> None:

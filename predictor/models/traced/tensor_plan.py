@@ -176,7 +176,7 @@ class _Rank:
             raise UnsupportedError(f"{self.name} makes no loss of its own; expected colwise_gather_output")
 
         def loss(logits: Any, labels: Any, vocab_size: int, *args: Any, **kwargs: Any) -> Any:
-            return _Sum.apply(whole(logits, labels, vocab_size // self.tp, *args, **kwargs), self.tp)
+            return _SumOverRanks.apply(whole(logits, labels, vocab_size // self.tp, *args, **kwargs), self.tp)
 
         module.loss_function, self._loss = loss, (module, whole)
 
@@ -287,7 +287,7 @@ class _Rank:
             return torch.cat([kept, _Copy.apply(rope, self.tp)], dim=-1)
         if style.out == "loss" and out.requires_grad:
             return out
-        return (_Sum if style.out == "sum" else _Gather).apply(out, self.tp)
+        return (_SumOverRanks if style.out == "sum" else _Gather).apply(out, self.tp)
 
     def undo(self) -> None:
         """The module as it was."""
@@ -338,7 +338,7 @@ class _Copy(torch.autograd.Function):  # type: ignore[misc]
         return _noted(ALL_REDUCE, gradients[0], ctx.tp), None
 
 
-class _Sum(torch.autograd.Function):  # type: ignore[misc]
+class _SumOverRanks(torch.autograd.Function):  # type: ignore[misc]
     """The sum over the ranks; each has its gradient."""
 
     @staticmethod

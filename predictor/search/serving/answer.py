@@ -12,10 +12,10 @@ from predictor.errors import RequestError
 from predictor.request.request import Request
 from predictor.request.words import LARGEST_DEGREE
 from predictor.search.serving.enough import NothingMeets, enough_gpus, missed, shown
-from predictor.search.serving.search import Found, ServingPlan, Sla, order, search, with_rate
+from predictor.search.serving.search import SearchedDeployments, ServingPlan, Sla, order, search, with_rate
 from predictor.search.serving.simulation import Simulated, Simulation
 from predictor.search.serving.space import Group, runs_of_groups, serving_engines
-from predictor.search.serving.tables import Times, decode_run, interval_of, prefill_run, times_of
+from predictor.search.serving.tables import GroupTimes, decode_run, interval_of, prefill_run, times_of
 from predictor.simulate.breakdown import context_notes
 
 #: Requests at a time of one rank that are looked at where nobody says: what engines take by default at most.
@@ -27,7 +27,7 @@ SPLITS = ALSO, ONLY, NEVER = "also", "only", "never"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ServingQuestion:
     """What is to be served, on what, how well. Seconds, tokens, requests/s; ``rate`` 0: as many as there can be."""
 
     request: Request
@@ -73,7 +73,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RankedPlan:
     """A plan that meets the SLA, its interval (None without intervals) and its simulation (None: not simulated)."""
 
     plan: ServingPlan
@@ -82,13 +82,13 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServingAnswer:
     """``entries`` best first, none where nothing meets the SLA; ``found`` all that the search gave; ``refused``: groups
     in words that cannot be, and why; ``candidates`` groups that were looked at, ``held`` of which hold the model."""
 
-    asked: Asked
-    entries: tuple[Entry, ...]
-    found: Found
+    asked: ServingQuestion
+    entries: tuple[RankedPlan, ...]
+    found: SearchedDeployments
     refused: dict[str, str]
     candidates: int
     held: int
@@ -101,28 +101,28 @@ class Answer:
         return context_notes(run.config, work)
 
 
-def plan_serving(asked: Asked) -> Answer:
+def plan_serving(asked: ServingQuestion) -> ServingAnswer:
     """The plans for what is asked. NothingMeets, one line, where no group holds the model, or nothing meets the SLA."""
-    tables = _Tables(asked)
+    tables = _GroupTables(asked)
     several = tables.up_to(asked.num_gpus)
     found = _found(asked, several, asked.num_gpus)
     if found is None or not found.best:
         raise _nothing(asked, found, tables)
     best = [with_rate(plan, asked.rate) for plan in found.best]
-    entries = tuple(Entry(plan, interval(plan), said) for plan, said in _simulated(asked, best)[: asked.top])
-    return Answer(asked, entries, found, tables.refused, tables.candidates, len(several))
+    entries = tuple(RankedPlan(plan, interval(plan), said) for plan, said in _simulated(asked, best)[: asked.top])
+    return ServingAnswer(asked, entries, found, tables.refused, tables.candidates, len(several))
 
 
-class _Tables:
+class _GroupTables:
     """The steps of groups, each forecast once, whatever number of GPUs is looked at."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: ServingQuestion) -> None:
         self.asked = asked
         self.refused: dict[str, str] = {}
         self.candidates = 0
-        self._known: dict[Group, Times | None] = {}
+        self._known: dict[Group, GroupTimes | None] = {}
 
-    def up_to(self, gpus: int) -> list[Times]:
+    def up_to(self, gpus: int) -> list[GroupTimes]:
         """Of the groups of at most so many GPUs, those that hold the model and a request."""
         asked = self.asked
         request = replace(asked.request, context_len=asked.isl + asked.osl // 2)
@@ -135,7 +135,7 @@ class _Tables:
         return [times for group, _ in groups if (times := self._known[group]) is not None]
 
 
-def _found(asked: Asked, several: Sequence[Times], gpus: int) -> Found | None:
+def _found(asked: ServingQuestion, several: Sequence[GroupTimes], gpus: int) -> SearchedDeployments | None:
     """What a search on so many GPUs finds; None where no group, or no pair of groups, has room there."""
     split, alone = asked.disaggregated != NEVER, asked.disaggregated == ONLY
     if not several:
@@ -146,7 +146,7 @@ def _found(asked: Asked, several: Sequence[Times], gpus: int) -> Found | None:
         return None
 
 
-def _nothing(asked: Asked, found: Found | None, tables: _Tables) -> NothingMeets:
+def _nothing(asked: ServingQuestion, found: SearchedDeployments | None, tables: _GroupTables) -> NothingMeets:
     """Why there is no plan, and what would do."""
     enough = enough_gpus(
         asked.num_gpus, MOST_GPUS, tables.up_to, lambda several, gpus: _found(asked, several, gpus), asked.sla,
@@ -161,7 +161,7 @@ def _nothing(asked: Asked, found: Found | None, tables: _Tables) -> NothingMeets
     return NothingMeets(nothing_meets(asked, found.nearest), found.nearest, limits, enough)
 
 
-def _simulated(asked: Asked, best: list[ServingPlan]) -> list[tuple[ServingPlan, Simulated | None]]:
+def _simulated(asked: ServingQuestion, best: list[ServingPlan]) -> list[tuple[ServingPlan, Simulated | None]]:
     """The plans, the first few that can be with their simulation: those that it leaves within the SLA first, in the
     order of the search with the requests/s that they have then."""
     done: list[tuple[ServingPlan, Simulated | None]] = []
@@ -197,7 +197,7 @@ def share_of_prompts(plan: ServingPlan) -> float:
     return max(0.0, 1.0 - alone / plan.tpot_s) if plan.tpot_s else 1.0
 
 
-def nothing_meets(asked: Asked, nearest: ServingPlan) -> str:
+def nothing_meets(asked: ServingQuestion, nearest: ServingPlan) -> str:
     """The line that says how near one comes."""
     limits = [f"TTFT {shown(asked.sla.ttft_s)}", f"TPOT {shown(asked.sla.tpot_s)}"]
     if asked.rate:
@@ -210,7 +210,7 @@ def nothing_meets(asked: Asked, nearest: ServingPlan) -> str:
     )
 
 
-def _too_large(asked: Asked) -> str:
+def _too_large(asked: ServingQuestion) -> str:
     return (
         f"--num-gpus {asked.num_gpus}: no group of up to {asked.num_gpus} GPUs holds {asked.request.model} and a"
         f" request of {asked.isl + asked.osl} tokens; expected more GPUs, or a narrower --dtype"
@@ -222,7 +222,7 @@ def cost_per_million(plan: ServingPlan, price: float) -> float:
     return price * plan.gpus / 3600.0 / plan.tokens_per_s * 1e6
 
 
-def margins(asked: Asked, entry: Entry) -> dict[str, tuple[float, float, float] | None]:
+def margins(asked: ServingQuestion, entry: RankedPlan) -> dict[str, tuple[float, float, float] | None]:
     """What is left of each limit, as a share of it: of the forecast, and of the ends of its interval (least, most)."""
     found: dict[str, tuple[float, float, float] | None] = {}
     plan, ends = entry.plan, entry.interval

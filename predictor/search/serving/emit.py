@@ -9,7 +9,7 @@ from predictor.errors import UnsupportedError
 from predictor.request.workload import ASKED, CHECKPOINT
 from predictor.search.serving.search import ServingPlan
 from predictor.search.serving.space import Group
-from predictor.search.serving.tables import Times
+from predictor.search.serving.tables import GroupTimes
 
 #: Tokens that a served sequence may have beyond those that were planned. Chosen by hand, not from data.
 _SLACK = 1.25
@@ -42,7 +42,7 @@ def commands(plan: ServingPlan, model: str) -> str:
     return "\n".join(lines)
 
 
-def _loads(options: LaunchOptions, times: Times) -> bool:
+def _loads(options: LaunchOptions, times: GroupTimes) -> bool:
     """Whether the engine gets the weights' format from the model as it is published: its checkpoint has it, it is that
     of 16-bit weights, or the engine makes it of these."""
     work, published = times.run.work, times.run.config.checkpoint
@@ -51,7 +51,7 @@ def _loads(options: LaunchOptions, times: Times) -> bool:
     return published is None and any(work.dtype in options.words.get(word, {}) for word in ("dtype", "weights"))
 
 
-def _one(options: LaunchOptions, times: Times, concurrency: int, role: str, model: str) -> list[str]:
+def _one(options: LaunchOptions, times: GroupTimes, concurrency: int, role: str, model: str) -> list[str]:
     group, run = times.group, times.run
     rule = times.scheduler
     sequences = min(rule.sequences, max(1, -(-concurrency // group.dp))) if concurrency else 0
@@ -83,7 +83,7 @@ def _one(options: LaunchOptions, times: Times, concurrency: int, role: str, mode
     ]  # fmt: skip
 
 
-def _formats(options: LaunchOptions, times: Times) -> list[str]:
+def _formats(options: LaunchOptions, times: GroupTimes) -> list[str]:
     """The words of number formats that the model's checkpoint does not say."""
     work, numbers = times.run.work, times.run.numbers
     found = []

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from predictor.errors import RequestError
-from predictor.search.serving.search import Found, ServingPlan, Sla
-from predictor.search.serving.tables import Times
+from predictor.search.serving.search import SearchedDeployments, ServingPlan, Sla
+from predictor.search.serving.tables import GroupTimes
 
 #: Seconds after which a search for enough GPUs tries no larger number. Chosen by hand, not from data: groups with
 #: experts over 64 and more GPUs take a minute on two slow cores.
@@ -17,7 +17,7 @@ LONGEST_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Enough:
+class FewestGpusToServe:
     """The fewest ``gpus`` that meet the SLA and the best plan on them, both None where no number up to ``looked_at``
     does; then ``reason`` says why. ``least``: seconds of the fastest group of all, by limit (ttft, tpot): one request
     alone on it."""
@@ -64,16 +64,16 @@ class NothingMeets(RequestError):
     and how many GPUs would be ``enough``."""
 
     def __init__(
-        self, line: str, nearest: ServingPlan | None, limits: tuple[Missed, ...], enough: Enough | None
+        self, line: str, nearest: ServingPlan | None, limits: tuple[Missed, ...], enough: FewestGpusToServe | None
     ) -> None:
         super().__init__(line if enough is None else f"{line}; {enough}")
         self.nearest, self.missed, self.enough = nearest, limits, enough
 
 
 def enough_gpus(
-    num_gpus: int, most: int, tables: Callable[[int], Sequence[Times]],
-    found_on: Callable[[Sequence[Times], int], Found | None], sla: Sla, rate: float,
-) -> Enough | None:  # fmt: skip
+    num_gpus: int, most: int, tables: Callable[[int], Sequence[GroupTimes]],
+    found_on: Callable[[Sequence[GroupTimes], int], SearchedDeployments | None], sla: Sla, rate: float,
+) -> FewestGpusToServe | None:  # fmt: skip
     """The fewest GPUs beyond ``num_gpus``, up to ``most``, on which a search finds a plan: twice as many at each step,
     then by halves (what runs on some GPUs runs on more).
 
@@ -95,22 +95,24 @@ def enough_gpus(
                 count, found = middle, half
             else:
                 below = middle
-        return Enough(count, found.best[0], count, least_of(several), "")
+        return FewestGpusToServe(count, found.best[0], count, least_of(several), "")
     if not several:
-        return None if count == num_gpus else Enough(None, None, count, {}, "no group of them holds the model")
-    return Enough(None, None, count, least_of(several), _why(several, sla, rate))
+        return (
+            None if count == num_gpus else FewestGpusToServe(None, None, count, {}, "no group of them holds the model")
+        )
+    return FewestGpusToServe(None, None, count, least_of(several), _why(several, sla, rate))
 
 
-def least_of(several: Sequence[Times]) -> dict[str, float]:
+def least_of(several: Sequence[GroupTimes]) -> dict[str, float]:
     """Seconds of one request alone on the fastest group: to its first token, and of each further one."""
     return {"ttft": min(float(t.prefill_s[0]) for t in several), "tpot": min(_step(t) for t in several)}
 
 
-def _step(times: Times) -> float:
+def _step(times: GroupTimes) -> float:
     return float(times.decode_s[0])
 
 
-def _why(several: Sequence[Times], sla: Sla, rate: float) -> str:
+def _why(several: Sequence[GroupTimes], sla: Sla, rate: float) -> str:
     """Why no number of GPUs is enough: the limit that a request alone on the fastest group misses."""
     least, why = least_of(several), []
     if least["ttft"] > sla.ttft_s:

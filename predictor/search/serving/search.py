@@ -17,7 +17,7 @@ from predictor.errors import RequestError
 from predictor.ops.roofline import FloatArray
 from predictor.search.serving.space import Group
 from predictor.search.serving.steady import FULL, Steady, closed_loop, decode_alone, prefill_rate
-from predictor.search.serving.tables import Times, hand_overs
+from predictor.search.serving.tables import GroupTimes, hand_overs
 
 #: Concurrencies that are looked at, of each group: every one up to `EVERY`, beyond that so many more. Chosen by hand,
 #: not from data.
@@ -52,7 +52,7 @@ class ServingPlan:
     groups that run prompts; ``hand_over_s`` seconds that the KV cache of a prompt is on its way.
     """
 
-    times: Times
+    times: GroupTimes
     replicas: int
     concurrency: int
     ttft_s: float
@@ -60,7 +60,7 @@ class ServingPlan:
     rate: float
     mixed: float
     decoding: float
-    prefill: Times | None = None
+    prefill: GroupTimes | None = None
     prefill_replicas: int = 0
     load: float = 0.0
     hand_over_s: float = 0.0
@@ -112,7 +112,7 @@ class ServingPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchedDeployments:
     """``best`` deployments within the SLA, best first; the ``frontier`` of tokens/s a user against tokens/s a GPU, of
     those that meet the TTFT; the ``nearest`` to the SLA where none meets it; how many points were looked at."""
 
@@ -126,10 +126,10 @@ class Found:
 class _Points:
     """Deployments that differ in concurrency alone; arrays of shape (n,)."""
 
-    times: Times
+    times: GroupTimes
     replicas: FloatArray
     steady: Steady
-    prefill: Times | None = None
+    prefill: GroupTimes | None = None
     prefill_replicas: FloatArray | float = 0.0
     load: FloatArray | None = None
     hand_over_s: float = 0.0
@@ -153,9 +153,9 @@ class _Points:
 
 
 def search(
-    several: Sequence[Times], gpus: int, sla: Sla, rate: float = 0.0, fewest: bool = False, split: bool = True,
+    several: Sequence[GroupTimes], gpus: int, sla: Sla, rate: float = 0.0, fewest: bool = False, split: bool = True,
     joined: bool = True,
-) -> Found:  # fmt: skip
+) -> SearchedDeployments:  # fmt: skip
     """The deployments of groups with these times on at most ``gpus`` GPUs.
 
     Best first: the most requests/s; with a ``rate`` to be served, the fastest for a user, or (``fewest``) the fewest
@@ -181,7 +181,7 @@ def search(
     assert nearest is not None
     best.sort(key=lambda d: order(d, rate, fewest))
     front = _frontier(layouts, sla)
-    return Found(tuple(best), front, nearest, sum(len(points.rate) for points in layouts))
+    return SearchedDeployments(tuple(best), front, nearest, sum(len(points.rate) for points in layouts))
 
 
 def _worth(points: _Points, rate: float, fewest: bool) -> FloatArray:
@@ -206,7 +206,7 @@ def concurrencies(most: int) -> FloatArray:
     return np.array(sorted(found), dtype=np.float64)
 
 
-def _together(several: Iterable[Times], gpus: int, rate: float) -> Iterable[_Points]:
+def _together(several: Iterable[GroupTimes], gpus: int, rate: float) -> Iterable[_Points]:
     """Layouts whose groups do both."""
     for times in several:
         most = gpus // times.group.gpus
@@ -219,7 +219,7 @@ def _together(several: Iterable[Times], gpus: int, rate: float) -> Iterable[_Poi
         yield _Points(times, replicas, steady)
 
 
-def _apart(several: Sequence[Times], gpus: int, rate: float, sla: Sla) -> list[_Points]:
+def _apart(several: Sequence[GroupTimes], gpus: int, rate: float, sla: Sla) -> list[_Points]:
     """Disaggregated layouts of the groups of one engine; ``rate``: the fewest groups that serve it, 0 for all GPUs."""
     pairs = [(p, d) for p in _worth_prompts(several) for d in several if p.group.execution == d.group.execution]
     pairs = [(p, d) for p, d in pairs if p.group.gpus + d.group.gpus <= gpus]
@@ -229,7 +229,7 @@ def _apart(several: Sequence[Times], gpus: int, rate: float, sla: Sla) -> list[_
     ]
 
 
-def _pair(prompts: Times, decodes: Times, hand_over: float, gpus: int, rate: float, sla: Sla) -> _Points:
+def _pair(prompts: GroupTimes, decodes: GroupTimes, hand_over: float, gpus: int, rate: float, sla: Sla) -> _Points:
     """One pair of groups: of each concurrency the numbers of both that serve most, where the slower side decides."""
     reached, one = prefill_rate(prompts)
     spare = sla.ttft_s - one - hand_over
@@ -258,7 +258,7 @@ def _pair(prompts: Times, decodes: Times, hand_over: float, gpus: int, rate: flo
     return _Points(decodes, replicas, steady, prompts, best, load, hand_over)
 
 
-def _worth_prompts(several: Sequence[Times]) -> list[Times]:
+def _worth_prompts(several: Sequence[GroupTimes]) -> list[GroupTimes]:
     """The groups for prompts that no other one of their engine beats in GPUs, prompts/s a GPU and seconds of one."""
     found = []
     known = [(times, *prefill_rate(times)) for times in several]
@@ -276,7 +276,7 @@ def _worth_prompts(several: Sequence[Times]) -> list[Times]:
     return found
 
 
-def decodes_for(times: Times, rate: FloatArray) -> FloatArray:
+def decodes_for(times: GroupTimes, rate: FloatArray) -> FloatArray:
     """How many decode at a time where so many requests/s come: Little's law, rate x (O - 1) x TPOT(b) = b."""
     grid = concurrencies(times.most)
     _, reached = decode_alone(times, grid)

@@ -16,11 +16,11 @@ from predictor.errors import TilecastError
 from predictor.ops.roofline import FloatArray
 from predictor.request.run import Run
 from predictor.search.serving.search import ServingPlan, Sla, at_concurrency
-from predictor.search.serving.tables import Times
+from predictor.search.serving.tables import GroupTimes
 from predictor.serving.costs import StepCosts
 from predictor.serving.deployment import Options, deploy
 from predictor.serving.disaggregated import handed_ranks
-from predictor.serving.simulator import Pool, Served, costs_of, serve, through
+from predictor.serving.simulator import Served, ServerPool, costs_of, serve, through
 from predictor.serving.traffic import Traffic, arrivals
 
 #: Requests that follow each of those that start a simulation, and prompts of one that has nothing else. Chosen by hand,
@@ -79,7 +79,7 @@ class Simulation:
         rate = each / float(served.latency_s[settled].mean()) * plan.replicas
         return Simulated(float(served.ttft_s[settled].mean()), tpot, rate * plan.times.osl, len(served.traffic))
 
-    def _apart(self, plan: ServingPlan, prompts: Times) -> Simulated:
+    def _apart(self, plan: ServingPlan, prompts: GroupTimes) -> Simulated:
         each, osl = plan.concurrency, plan.times.osl
         decoded = self._served(plan.times, _closed(plan.times, each), handed=True)
         settled = slice(each, len(decoded.traffic) - each)
@@ -90,7 +90,7 @@ class Simulation:
         ttft = float(read.ttft_s.mean()) + plan.hand_over_s
         return Simulated(ttft, tpot, rate * osl, len(decoded.traffic) + PROMPTS)
 
-    def _served(self, times: Times, traffic: Traffic, handed: bool = False) -> Served:
+    def _served(self, times: GroupTimes, traffic: Traffic, handed: bool = False) -> Served:
         """``traffic`` on one group; ``handed``: what it reads is in its cache when it comes."""
         run = _run(times)
         deployment = deploy(run, Options(prefix_cache=False), times.isl + times.osl)
@@ -99,10 +99,10 @@ class Simulation:
             costs = self._costs[id(times)] = costs_of(deployment, traffic)
         if not handed:
             return serve(run, traffic, deployment.options, costs)
-        return through(Pool(deployment, costs, [handed_ranks(deployment)]), traffic)
+        return through(ServerPool(deployment, costs, [handed_ranks(deployment)]), traffic)
 
 
-def _run(times: Times) -> Run:
+def _run(times: GroupTimes) -> Run:
     work = replace(
         times.run.work, mode="generate", seq_len=times.isl, output_len=times.osl, context_len=0,
         batch=times.run.work.parallelism.dp,
@@ -110,7 +110,7 @@ def _run(times: Times) -> Run:
     return replace(times.run, work=work)
 
 
-def _closed(times: Times, each: int) -> Traffic:
+def _closed(times: GroupTimes, each: int) -> Traffic:
     """``each`` requests at a time; the first of them at all points of their output."""
     found = _traffic(times, each * (1 + ROUNDS), times.osl, np.zeros(0), each)
     share = (np.arange(each) + 0.5) / each
@@ -118,6 +118,6 @@ def _closed(times: Times, each: int) -> Traffic:
     return found
 
 
-def _traffic(times: Times, count: int, osl: int, at_s: FloatArray, concurrency: int = 0) -> Traffic:
+def _traffic(times: GroupTimes, count: int, osl: int, at_s: FloatArray, concurrency: int = 0) -> Traffic:
     inputs = np.full(count, times.isl, dtype=np.int64)
     return Traffic(at_s, inputs, np.full(count, osl, dtype=np.int64), np.zeros_like(inputs), concurrency)

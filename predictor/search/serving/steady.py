@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from predictor.ops.roofline import FloatArray
-from predictor.search.serving.tables import Times
+from predictor.search.serving.tables import GroupTimes
 
 #: Rounds of the fixed point, half a step each: chosen by hand, not from data; from 30 on nothing changes by 1e-6.
 ROUNDS = 60
@@ -49,7 +49,7 @@ class Steady:
     mixed: FloatArray
 
 
-def closed_loop(times: Times, concurrency: FloatArray) -> Steady:
+def closed_loop(times: GroupTimes, concurrency: FloatArray) -> Steady:
     """The steady state of each of ``concurrency``, (n,)."""
     if times.osl == 1:
         return _prompts_alone(times, concurrency)
@@ -66,7 +66,7 @@ def closed_loop(times: Times, concurrency: FloatArray) -> Steady:
     return Steady(c, np.maximum(ttft, c / rate - more * tpot), tpot, rate, decoding, share)
 
 
-def _mixed(times: Times, b: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+def _mixed(times: GroupTimes, b: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """TPOT, TTFT, the share of steps with prompts, and how many can decode at most, of ``b`` that decode."""
     isl, more, budget, ranks = times.isl, times.osl - 1.0, _budget(times), times.group.dp
     room = np.maximum(budget - b, 1.0) / isl
@@ -88,7 +88,7 @@ def _mixed(times: Times, b: FloatArray) -> tuple[FloatArray, FloatArray, FloatAr
     return tpot, ttft, share, np.full(b.shape, more * budget / (isl + more))
 
 
-def _apart(times: Times, b: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+def _apart(times: GroupTimes, b: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """The same of an engine whose prompts run by themselves."""
     more, room = times.osl - 1.0, np.full(b.shape, _budget(times) / times.isl)
     prompts = b / more
@@ -111,7 +111,7 @@ def _of_a_rank(together: FloatArray, room: FloatArray, ranks: int) -> FloatArray
     return np.maximum(together / ranks, np.minimum(1.0, room / ranks))
 
 
-def _prompts_alone(times: Times, c: FloatArray) -> Steady:
+def _prompts_alone(times: GroupTimes, c: FloatArray) -> Steady:
     """One token of output: prompts alone, as many in a step as there is room for."""
     room = _budget(times) / times.isl
     together = np.minimum(c, max(room, 1.0))
@@ -120,20 +120,20 @@ def _prompts_alone(times: Times, c: FloatArray) -> Steady:
     return Steady(c, c / rate, np.zeros_like(c), rate, np.zeros_like(c), np.ones_like(c))
 
 
-def _budget(times: Times) -> float:
+def _budget(times: GroupTimes) -> float:
     """Tokens of prompts that a step of all ranks has room for."""
     rule = times.scheduler
     tokens = min(rule.tokens, rule.prefill_tokens) if not rule.mixes else rule.tokens
     return float(max(tokens, times.isl if not rule.chunks else 1) * times.group.dp)
 
 
-def prefill_rate(times: Times) -> tuple[float, float]:
+def prefill_rate(times: GroupTimes) -> tuple[float, float]:
     """(prompts/s of a group that has nothing but prompts, one at a time; seconds of one)."""
     one = np.ones(1)
     return times.group.dp / float(times.occupied(one)[0]), float(times.prefill(one)[0])
 
 
-def decode_alone(times: Times, decoding: FloatArray) -> tuple[FloatArray, FloatArray]:
+def decode_alone(times: GroupTimes, decoding: FloatArray) -> tuple[FloatArray, FloatArray]:
     """(TPOT in seconds, requests/s) of a group that has nothing but decodes."""
     tpot = times.decode(decoding)
     return tpot, decoding / (max(times.osl - 1.0, 1.0) * tpot)

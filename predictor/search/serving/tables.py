@@ -36,7 +36,7 @@ _PASSES = 1e6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Times:
+class GroupTimes:
     """Steps of ``group``, in seconds: a decode step of ``batches`` sequences half way through their output, captured
     (``decode_s``) and, where no graph of ``captured`` holds it, launched (``launched_s``), of that what attention
     takes; a step with ``prompts`` whole prompts on each of its ranks, and how long that holds up a stage of its
@@ -96,10 +96,10 @@ class Times:
         return np.where(prompts < 1.0, seconds[0] * prompts, found)
 
 
-def times_of(groups: Sequence[tuple[Group, Run]], isl: int, osl: int, most_batch: int) -> list[Times]:
+def times_of(groups: Sequence[tuple[Group, Run]], isl: int, osl: int, most_batch: int) -> list[GroupTimes]:
     """The steps of every group, for prompts of ``isl`` tokens and ``osl`` tokens of output; those that hold no sequence
     are left out."""
-    found: list[Times] = []
+    found: list[GroupTimes] = []
     by_engine: dict[tuple[GPUSpec, Engine, int], list[_Asked]] = {}
     for group, run in groups:
         asked = _Asked.of(group, run, isl, osl, most_batch)
@@ -113,7 +113,7 @@ def times_of(groups: Sequence[tuple[Group, Run]], isl: int, osl: int, most_batch
             n = len(asked.batches)
             decodes, launched, prefills = stages[:n], stages[n : 2 * n], stages[2 * n :]
             found.append(
-                Times(
+                GroupTimes(
                     asked.group, asked.run, np.array(asked.batches, dtype=np.float64), _each(decodes), _each(launched),
                     graphs(engine, setting_of(asked.run, isl + osl)),
                     np.array([_attention(stage) for stage in decodes]), np.array(asked.prompts, dtype=np.float64),
@@ -222,7 +222,7 @@ def interval_of(run: Run) -> tuple[float, float, float] | None:
     return None if found is None else (total / _PASSES, found[0] / _PASSES, found[1] / _PASSES)
 
 
-def hand_overs(pairs: Sequence[tuple[Times, Times]], gpus: int) -> list[float]:
+def hand_overs(pairs: Sequence[tuple[GroupTimes, GroupTimes]], gpus: int) -> list[float]:
     """Seconds of the hand-over of each pair of groups (for prompts, for decodes)."""
     if not pairs:
         return []

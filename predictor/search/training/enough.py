@@ -11,14 +11,14 @@ from predictor.errors import RequestError
 from predictor.request.request import Request
 from predictor.request.words import RECOMPUTES
 from predictor.search.training.priced import Priced
-from predictor.search.training.search import Found, search
+from predictor.search.training.search import PricedPlans, search
 
 #: How often the GPUs are doubled, and seconds after which they are doubled no more. Chosen by hand, not from data.
 DOUBLINGS, LONGEST_S = 6, 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Enough:
+class FewestGpusToTrain:
     """``plan``: the fastest that fits on the first number of GPUs that holds one, of those looked at (twice as many at
     each step) with the words that keep least; None where none up to ``looked_at`` does."""
 
@@ -31,12 +31,12 @@ class Enough:
         return f"{self.plan.plan.num_gpus:,} GPUs hold one: {self.plan.plan.label}"
 
 
-def least(found: Found) -> Priced:
+def least(found: PricedPlans) -> Priced:
     """The plan that needs least memory."""
     return min(found.priced, key=lambda one: one.memory_bytes - one.usable_bytes)
 
 
-def enough_gpus(asked: Request, found: Found, only: Mapping[str, tuple[Any, ...]]) -> Enough:
+def enough_gpus(asked: Request, found: PricedPlans, only: Mapping[str, tuple[Any, ...]]) -> FewestGpusToTrain:
     """More GPUs for a request none of whose plans fits: on each number the plans that run everything again and take one
     sequence at a time, unless ``only`` holds these words to others."""
     begun, looked_at = time.monotonic(), max(found.num_gpus)
@@ -51,5 +51,5 @@ def enough_gpus(asked: Request, found: Found, only: Mapping[str, tuple[Any, ...]
             continue
         looked_at = count
         if more.fitting:
-            return Enough(more.fitting[0], looked_at)
-    return Enough(None, looked_at)
+            return FewestGpusToTrain(more.fitting[0], looked_at)
+    return FewestGpusToTrain(None, looked_at)

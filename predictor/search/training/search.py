@@ -25,7 +25,7 @@ OBJECTIVES = TIME, DOLLARS = "time", "tokens-per-dollar"
 
 
 @dataclass(frozen=True)
-class Found:
+class PricedPlans:
     """What a search found: a run of the request on one GPU, the GPUs' ``system``, every plan priced, the best first."""
 
     run: Run
@@ -51,7 +51,7 @@ class Found:
 def search(
     asked: Request, num_gpus: Sequence[int], batch: int, only: Mapping[str, tuple[Any, ...]], *,
     objective: str = TIME, dollars: float | None = None,
-) -> Found:  # fmt: skip
+) -> PricedPlans:  # fmt: skip
     """Every legal plan of ``asked`` (mode train, without degrees) on each of ``num_gpus``, priced and ranked.
 
     ``dollars``: an hour of one GPU. Raises RequestError where nothing is legal.
@@ -67,7 +67,7 @@ def search(
     if not priced:  # what refuses them all says why
         plan_of(run_of(replace(asked, mode="train", batch=batch), plans[0], selector))
     legal = len({*plans, *(each.plan for each in priced)})  # cuts that are faster among them
-    return Found(one, spaces[0].system, tuple(num_gpus), batch, legal, priced, dollars)
+    return PricedPlans(one, spaces[0].system, tuple(num_gpus), batch, legal, priced, dollars)
 
 
 def space_of(asked: Request, one: Run, count: int, batch: int, only: Mapping[str, tuple[Any, ...]]) -> Space:
@@ -118,7 +118,7 @@ def _nothing(asked: Request, one: Run, num_gpus: Sequence[int], batch: int, only
     return f"{line}; expected sizes that divide each other"
 
 
-def neighbours(found: Found, plan: ParallelPlan) -> tuple[tuple[str, Priced], ...]:
+def neighbours(found: PricedPlans, plan: ParallelPlan) -> tuple[tuple[str, Priced], ...]:
     """Plans that differ from ``plan`` in one word (and in dp, where a degree takes GPUs from it), with what changes,
     the best first."""
     near: list[tuple[str, Priced]] = []
