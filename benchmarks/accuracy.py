@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Regenerates docs/accuracy-tables.md from the public data.
+"""Writes the tables of accuracy, benchmarks/results/accuracy-tables-DATE.md, from the public data.
 
-usage: benchmarks/accuracy.py --data $TILECAST_DATA --work DIR [--out docs/accuracy-tables.md] [--redo gpus] [--thin]
+usage: benchmarks/accuracy.py --data $TILECAST_DATA --work DIR [--out FILE] [--redo gpus] [--thin]
 
 Fits on the rows of datasets/ and judges whole models on --data's ground_truth; writes a section each:
 
@@ -32,6 +32,8 @@ from predictor.fit.evaluate import predict_rows
 from predictor.fit.scores import by_group
 from predictor.kernels.artifact import load_artifacts
 
+#: Where the tables are kept, by the day of their run.
+RESULTS = ROOT / "benchmarks" / "results"
 SOURCES = ("neusight", "aiconfigurator", "vidur", "vtrain", "llmcompass")
 MODEL_SEEDS = (0, 1, 2, 3)
 THIN = "thin"  # a file of the folder of work: sections that can be are thinned
@@ -115,7 +117,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "accuracy-tables.md")
+    parser.add_argument("--out", type=Path, default=RESULTS / f"accuracy-tables-{time.strftime('%Y-%m-%d')}.md")
     parser.add_argument("--redo", default=",".join(SECTIONS), help="sections to run again; the others are as in DIR")
     parser.add_argument("--thin", action="store_true", help="GPUs left out on few rows, which their section says")
     arguments = parser.parse_args()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints how far `tilecast serve simulate` is from measured services: the suites of docs/serving.md.
+"""Prints how far `tilecast serve simulate` is from measured services: the suites of docs/how-to/serving.md.
 
 usage: benchmarks/accuracy_served.py --data $TILECAST_DATA [--without-rtx-pro ARTIFACTS] [--artifacts DIR] [--thin N]
                                   [--no-intervals] [--out FOLDER]
@@ -8,7 +8,7 @@ usage: benchmarks/accuracy_served.py --data $TILECAST_DATA [--without-rtx-pro AR
 
 The last lines are what `predictor.serving.goals` has of errors beyond those of kernels: the 10 % and 90 %
 quantiles of log(measured / forecast), suites alike in weight, and the share that they hold of a suite left out. Rows
-of 512 clients are not among them: docs/serving.md says what their servers were limited to, which the rows do not.
+of 512 clients are not among them: docs/how-to/serving.md says what their servers were limited to; the rows do not.
 """
 
 from __future__ import annotations

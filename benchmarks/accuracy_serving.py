@@ -3,7 +3,7 @@
 
 usage: benchmarks/accuracy_serving.py --rows aiconfigurator.parquet [--only h100-sxm,h200-sxm] [--families gemm,moe]
                                    [--sample 40000] [--scored 30000] [--calibrate] [--known mi300x,mi308x]
-                                   [--out docs/accuracy-serving.md]
+                                   [--out FILE.md]
 
 ``--rows`` is what `tilecast dataset import aiconfigurator` wrote, or a folder of shards. Each of A100, L40S and RTX PRO
 6000 is left out alone; H200, H100 and GB200 once alone (their sibling is known), H100 also with no Hopper row, B200 and

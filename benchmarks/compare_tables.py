@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What became of the lines of docs/accuracy-tables.md since another revision: errors before and after, line by line.
+"""What became of the lines of a page of tables (benchmarks/accuracy.py): errors before and after, line by line.
 
-usage: benchmarks/compare_tables.py BASE [HEAD] [--file docs/accuracy-tables.md] [--out docs/accuracy-change.md]
+usage: benchmarks/compare_tables.py BEFORE.md AFTER.md [--out benchmarks/results/accuracy-change-DATE.md]
 
-BASE and HEAD are git revisions; without HEAD, the file as it is. A line is known by its section (the heading up to its
+Both are files such as benchmarks/results/accuracy-tables-DATE.md. A line is known by its section (the heading up to its
 first colon or bracket), the heads of its columns and its words. What is compared is its column "mean" (median where a
 table has no mean; of collectives, medians by size), in points: a line is worse, or better, where it moved by more than
 0.2. Prints, by section, how many lines both have, the mean of these before and after, how many moved, and the lines
@@ -14,22 +14,19 @@ from __future__ import annotations
 
 import argparse
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
-FILE = "docs/accuracy-tables.md"
 MOVED = 0.2  # points; what issues of accuracy ask for
 #: Why lines of a section are worse, as far as it is known.
 REASONS = {
     "fp32, eager PyTorch": "L4 is in no fit: Ada's choice of kernels is no longer taken to be Ampere's, as no row tells"
     " it, and a product gets the mean of all measured libraries' kernels. V100's steps of training moved with the"
     " graphs, which run dropout's gradient as today's PyTorch does.",
-    "Shapes held out": "collectives have 4 to 33 rows a line and are in trips to memory since (docs/accuracy.md);"
+    "Shapes held out": "collectives have 4 to 33 rows a line and are in trips to memory since (accuracy-2026-11-23.md);"
     " between measured sizes attention and products stand on a line now, which few rows pay for.",
     "Whole MoE models held out": "other rows: B200's and GB200's are among the models held out now.",
     "Collectives, a generation left out": "collectives are in trips to memory since; a headline is 20 rows.",
@@ -131,27 +128,16 @@ def compared(before: str, after: str) -> list[str]:
     return [*table, *worse]
 
 
-def text_of(revision: str | None, file: str) -> str:
-    """The file in a revision (None: as it is)."""
-    if revision is None:
-        return (ROOT / file).read_text(encoding="utf-8")
-    done = subprocess.run(["git", "show", f"{revision}:{file}"], cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{revision}:{file}: {done.stderr.strip().splitlines()[0]}")
-    return done.stdout
-
-
 def main() -> int:
     """Print the comparison, or write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("base")
-    parser.add_argument("head", nargs="?")
-    parser.add_argument("--file", default=FILE)
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    command = f"benchmarks/compare_tables.py {asked.base}{f' {asked.head}' if asked.head else ''}"
-    lines = compared(text_of(asked.base, asked.file), text_of(asked.head, asked.file))
-    said = f"Written by `{command}` from `{asked.file}`. Errors are means (medians where a table has none)."
+    lines = compared(asked.before.read_text(encoding="utf-8"), asked.after.read_text(encoding="utf-8"))
+    command = f"benchmarks/compare_tables.py {asked.before.name} {asked.after.name}"
+    said = f"Written by `{command}`. Errors are means (medians where a table has none)."
     page = "\n".join(["# Accuracy: before and after", "", said, "", *lines, ""])
     if asked.out is None:
         print(page, end="")

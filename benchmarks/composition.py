@@ -2,7 +2,7 @@
 """How far whole runs may be off beyond their kernels and host: learns `predictor.simulate.interval.LATE_S`, with
 --training `STEP_SHARE` there.
 
-usage: benchmarks/composition.py --data $TILECAST_DATA [--training] [--artifacts DIR] [--out docs/accuracy-runs.md]
+usage: benchmarks/composition.py --data $TILECAST_DATA [--training] [--artifacts DIR] [--out PAGE.md]
 
 Every suite with at least 50 rows that can be forecast (7 of training) is left out in turn: the number is learned from
 the others, each suite counting alike, by the smallest mean interval score (Gneiting and Raftery, 2007, equation 43, of

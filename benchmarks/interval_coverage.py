@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How many measurements the 80 % intervals hold on GPUs left out: prints Markdown tables.
 
-usage: benchmarks/interval_coverage.py --data $TILECAST_DATA --work DIR [--rows 3000] > docs/accuracy-intervals.md
+usage: benchmarks/interval_coverage.py --data $TILECAST_DATA --work DIR [--rows 3000] > FILE.md
 
 For each GPU g: g is left out entirely. The estimators are fitted on the other GPUs, the intervals on forecasts of those
 others among themselves (`predictor.fit.fit_intervals`); then g's rows are counted. The end-to-end suite is looked

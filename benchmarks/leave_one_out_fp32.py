@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """fp32 on a GPU that was left out, without a row of it and with 5, 20 and 64: prints Markdown tables.
 
-usage: benchmarks/leave_one_out_fp32.py --data $TILECAST_DATA --work DIR [--seeds 10] > docs/accuracy-fp32.md
+usage: benchmarks/leave_one_out_fp32.py --data $TILECAST_DATA --work DIR [--seeds 10] > FILE.md
 
 For each of NeuSight's five training GPUs: trains on the other four (`tilecast train --only-gpu`; a set that is already
 in DIR is used again), then
@@ -130,7 +130,7 @@ NOTES = """## What these figures are worth
   left out fell to 6 % end to end, P4 with all five rose from 6 to 15 %. It was tried because of this very table, so
   it is not kept.
 - The second table scores rows of the tables that the calibration rows come from: the same session of the same board.
-  NeuSight's other session of that board can differ by 5 to 20 % (docs/accuracy.md).
+  NeuSight's other session of that board can differ by 5 to 20 % (accuracy-2026-11-23.md).
 - The second table's shapes are also those of the other boards' tables. The calibration has no shape by heart: what it
   brings from other boards are the formula's constants and how far each may move.
 - The design of the calibration was chosen while looking at the second table, for these five GPUs: an earlier round of

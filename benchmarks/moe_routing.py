@@ -7,7 +7,7 @@ usage: benchmarks/moe_routing.py [--gpu h100] [--execution vllm] [--context-len 
 A table of milliseconds a step (Markdown) for each model, with the experts that a layer's tokens touch; --svg draws the
 costs. --served adds a table of measured servers of qwen3-30b-a3b on one H100 (the ML.ENERGY benchmark, vLLM, bf16):
 median time between tokens at their mean batch, against a step whose caches hold half of the mean output and a prompt of
-300 tokens (assumed: the table has no prompt lengths). docs/routing.md shows all of it.
+300 tokens (assumed: the table has no prompt lengths). docs/explanation/routing.md shows all of it.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def texts(megabytes: float) -> list[str]:
     """The docs, then modules of the standard library, up to so many million characters."""
     found, left = [], megabytes * 1e6
     library = Path(sysconfig.get_paths()["stdlib"])
-    for path in (*sorted((ROOT / "docs").glob("*.md")), *sorted(library.glob("*.py"))):
+    for path in (*sorted((ROOT / "docs").rglob("*.md")), *sorted(library.glob("*.py"))):
         text = path.read_text(encoding="utf-8", errors="ignore")
         found.append(text)
         left -= len(text)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Steps of training on many GPUs against the suites, with what a step is made of switched on part by part.
 
-    python benchmarks/training_effects.py --data $TILECAST_DATA           # both tables of docs/accuracy-training.md
+    python benchmarks/training_effects.py --data $TILECAST_DATA           # both tables of accuracy-training-DATE.md
     python benchmarks/training_effects.py --data $TILECAST_DATA --final   # errors as they are, and the worst rows
     python benchmarks/training_effects.py --data $TILECAST_DATA --final --set seq_len=256 mlperf_training
                                      # of one suite, had its rows said something else than they do

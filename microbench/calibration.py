@@ -152,7 +152,7 @@ _SERVED = "benchmarks/accuracy_serving.py --calibrate --sample 3000 --families g
 _FP32 = "benchmarks/leave_one_out_fp32.py"
 NO_EVIDENCE = "no figure: it was not held against boards left out"
 #: By group, what rows brought. Measured by the commands named, on A100, L40S, RTX PRO 6000, H100 and B200 (bf16; one
-#: draw a framework), and on P4, P100, T4, V100 and A100-40GB (fp32; docs/accuracy-fp32.md).
+#: draw a framework), and on P4, P100, T4, V100 and A100-40GB (fp32; benchmarks/results/accuracy-fp32-2026-11-21.md).
 EVIDENCE: Mapping[str, Evidence] = {
     "linear bf16": Evidence("bf16 GEMM, median error", {0: 9.2, 16: 7.7, 64: 6.4}, _SERVED, {16: 35, 64: 16}),
     **{

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Architectures of transformers, each traced forward and in training: what docs/architectures.md lists.
+"""Architectures of transformers, each traced forward and in training: what docs/reference/architectures.md lists.
 
     tools/architectures.py [MODEL_TYPE ...] [--markdown FILE] [--gpu h100]
 
@@ -140,13 +140,13 @@ def line_of(kind: str, rows: dict[str, dict[str, object]], fits: bool) -> str:
 
 
 def page(lines: list[str], said: str, batch: int, tokens: int, gpu: str) -> str:
-    """docs/architectures.md."""
+    """docs/reference/architectures.md."""
     import transformers
 
     head = "| model type | class | parameters (M) | forward (ms) | train (ms) | CPU s, GiB | |"
     about = [
         f"Default configs of model types of transformers {transformers.__version__}, traced as",
-        "[tracing](tracing.md) does it,",
+        "[tracing](../how-to/tracing.md) does it,",
         f"batch {batch}, {tokens} tokens, {gpu}. {said}",
         f"The limits: parameters as the class counts them, {SECONDS:.0f} s of CPU time and {GIB:.0f} GiB for each,",
         f"{UNKNOWN:.0%} of the time on operators without an entry. Written by `tools/architectures.py --markdown`.",

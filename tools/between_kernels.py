@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The waterfalls of docs/between-kernels.md, from forecasts: `tools/between_kernels.py` writes them into the page."""
+"""The waterfalls of docs/explanation/between-kernels.md, from forecasts; it writes them into the page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import predictor
 
-PAGE = Path(__file__).parent.parent / "docs" / "between-kernels.md"
+PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "between-kernels.md"
 #: What the page shows: a decode step by release, and a training step, each by its command line.
 STEP: dict[str, Any] = {"mode": "decode", "batch": 16, "context_len": 1024, "execution": "vllm"}
 RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/engines.md, below its mark, from the releases that the engines' files list.
+"""Writes the tables of docs/reference/engines.md, below its mark, from the releases that the engines' files list.
 
 usage: tools/engine_tables.py
 """
@@ -23,7 +23,7 @@ from predictor.engines import defaults as d  # noqa: E402
 from predictor.engines.vintage import OVERLAPS, Setting, Vintage  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
 
-PAGE = ROOT / "docs" / "engines.md"
+PAGE = ROOT / "docs" / "reference" / "engines.md"
 MARK = "<!-- Below: tools/engine_tables.py -->\n"
 BOARD = "h100"
 BOARDS = ("a100", "h100", "b200")

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Asks for a forecast of every model type in every mode, engine and parallelism: docs/support.md and `--support`.
+"""Asks for a forecast of every model type in every mode, engine and parallelism.
+
+Writes docs/reference/support.md and what `tilecast models --support` prints.
 
 usage: tools/support_matrix.py [--check]
 
@@ -19,7 +21,7 @@ if str(ROOT) not in sys.path:
 from predictor.files.read import atomic_write  # noqa: E402
 from predictor.forecast.support import FILE, as_json, as_markdown, found  # noqa: E402
 
-PAGE = ROOT / "docs" / "support.md"
+PAGE = ROOT / "docs" / "reference" / "support.md"
 BEGIN = "<!-- tools/support_matrix.py -->"
 
 

@@ -70,7 +70,9 @@ def examine(device: str, entry: str, threads: int) -> list[Finding]:
         for name, case in doctor.answers(target, int(facts["cache_bytes"])).items():
             row, why = _asked(worker, case)
             if row is None:
-                findings.append(Finding(f"known answer: {name}", WARN, why, "its row will lack; see docs/measuring.md"))
+                findings.append(
+                    Finding(f"known answer: {name}", WARN, why, "its row will lack (docs/how-to/measuring.md)")
+                )
             else:
                 rows[name] = row
         return findings + doctor.judge(str(facts["id"]), rows)

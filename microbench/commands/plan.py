@@ -23,7 +23,7 @@ from predictor.hardware.gpu import load_gpu
 #: processor; `collect` says how long is really left.
 _AROUND_S = 0.06
 
-#: Rows of an estimator where --rows does not say: those of docs/measuring.md, chosen by hand, not from data.
+#: Rows of an estimator where --rows does not say: those of docs/how-to/measuring.md, chosen by hand, not from data.
 ROWS = 64
 
 

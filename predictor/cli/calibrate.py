@@ -18,13 +18,13 @@ EXAMPLES = """examples:
   predict --model gpt3 --gpu rtx-4090 --dtype fp32 --artifacts my-set
   tilecast calibrate --gpu rtx-4090 --suggest 32 --out cases.json   # what to measure: `microbench collect --cases`
 
-Rows in the measurement schema (docs/dataset-format.md), at most 256 for an estimator and 5 in all:
+Rows in the measurement schema (docs/reference/dataset-format.md), at most 256 for an estimator and 5 in all:
   fp32 of eager PyTorch: GEMM, element-wise, softmax, norm
   bf16, fp8, int8, nvfp4, mxfp8 of vllm, trtllm or sglang, 16 rows or more each: GEMM, attention, MoE; linear layers
     and flash prefill of PyTorch count as vllm where the host is not in their time (CUDA graphs, or 50 us and more)
   collectives over PCIe, 8 rows of a system or more
-`microbench plan --calibration` says which points to measure (docs/measuring.md). Estimators that the rows do not speak
-of are copied unchanged.
+`microbench plan --calibration` says which points to measure (docs/how-to/measuring.md). Estimators that the rows do not
+speak of are copied unchanged.
 """
 
 

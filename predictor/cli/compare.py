@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_words(parser)
     add_price(parser, "adds the cost")
     output_argument(parser, "--out", PICTURE, metavar="FILE", help="a picture: .svg, .png or .pdf (needs matplotlib)")
-    add("--json", action="store_true", help="print the answer as JSON (docs/json-schema.md)")
+    add("--json", action="store_true", help="print the answer as JSON (docs/reference/json-schema.md)")
 
 
 def run(arguments: argparse.Namespace) -> int:

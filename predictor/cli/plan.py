@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="all plans: a picture (.svg, .png, .pdf) or a table (.parquet, .csv)",
     )  # fmt: skip
     add("--artifacts", metavar="DIR", help="estimators to use (default: those that ship; 'roofline': none)")
-    add("--json", action="store_true", help="print the answer as JSON (docs/json-schema.md)")
+    add("--json", action="store_true", help="print the answer as JSON (docs/reference/json-schema.md)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser, "--trace", TRACE, metavar="FILE",
         help="also write the timeline, kernel by kernel, for Perfetto (ui.perfetto.dev)",
     )  # fmt: skip
-    add("--json", action="store_true", help="print the answer as JSON (docs/json-schema.md)")
+    add("--json", action="store_true", help="print the answer as JSON (docs/reference/json-schema.md)")
 
 
 def add_words(parser: argparse.ArgumentParser) -> None:

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser, "--out", _KIND, action="append", metavar="FILE",
         help=f"also write plans and frontier: {', '.join(_OUT)}; may repeat",
     )  # fmt: skip
-    add("--json", action="store_true", help="print JSON (docs/json-schema.md)")
+    add("--json", action="store_true", help="print JSON (docs/reference/json-schema.md)")
 
 
 def run(arguments: argparse.Namespace) -> int:

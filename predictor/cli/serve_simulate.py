@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write requests and steps as a Chrome trace, for ui.perfetto.dev",
     )  # fmt: skip
     output_argument(parser, "--out", _REQUESTS, metavar="FILE", help="also write every request (.csv or .parquet)")
-    add("--json", action="store_true", help="print JSON (docs/serving.md)")
+    add("--json", action="store_true", help="print JSON (docs/how-to/serving.md)")
 
 
 def _serving(arguments: argparse.Namespace, traffic: Traffic, options: Options) -> Callable[[float], Served]:

@@ -97,7 +97,11 @@ def add_traffic(parser: argparse.ArgumentParser) -> None:
     from predictor.serving.traffic import ARRIVALS
 
     add = parser.add_argument
-    add("--trace", metavar="FILE", help="requests with their times: CSV, parquet, JSON or JSON lines (docs/serving.md)")
+    add(
+        "--trace",
+        metavar="FILE",
+        help="requests and their times: CSV, parquet, JSON, JSON lines (docs/how-to/serving.md)",
+    )
     add("--rate", type=float, metavar="R", help="requests a second")
     add("--concurrency", type=int, metavar="N", help="clients that each wait for an answer before they ask again")
     add("--lengths", metavar="FILE", help="lengths of requests: a trace whose times are not looked at")

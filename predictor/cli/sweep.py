@@ -32,7 +32,7 @@ a file of points:
   cases: [{tp: 1}, {tp: 8}]
 
 A list is an axis of the product, `cases` are words that go together, `exclude` and `include` take points out and put
-more in (docs/sweep.md). A sweep that was interrupted goes on when the same command is given again.
+more in (docs/how-to/sweep.md). A sweep that was interrupted goes on when the same command is given again.
 """
 
 
@@ -40,7 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `sweep`."""
     parser.epilog = EXAMPLES
     add = parser.add_argument
-    add("spec", type=Path, metavar="SPEC.yaml", help="the points: words of `predict`, lists of values (docs/sweep.md)")
+    add(
+        "spec",
+        type=Path,
+        metavar="SPEC.yaml",
+        help="points: words of `predict`, lists of values (docs/how-to/sweep.md)",
+    )
     output_argument(
         parser, "--out", table("a table of a sweep", ("point", "latency_ms", "fits", "note")), type=Path,
         metavar="FILE", help="the table: .parquet (needs pyarrow) or .csv",
@@ -50,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--artifacts", metavar="DIR", help="estimators to use (default: those that ship; 'roofline': none)")
     add("--restart", action="store_true", help="drop what an earlier sweep left beside --out, and begin anew")
     add("--dry-run", action="store_true", help="say how many points there are, and run none")
-    add("--json", action="store_true", help="print the summary as JSON (docs/json-schema.md)")
+    add("--json", action="store_true", help="print the summary as JSON (docs/reference/json-schema.md)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -177,10 +177,12 @@ def validate(frame: Frame, where: str = "the data") -> None:
     """Raises SpecError, one line that names `where`, for a frame that does not hold the schema."""
     unknown = [str(name) for name in frame.columns if name not in BY_NAME]
     if unknown:
-        raise SpecError(f"{where} has columns outside the schema: {', '.join(unknown[:5])}; see docs/dataset-format.md")
+        raise SpecError(
+            f"{where} has columns outside the schema: {', '.join(unknown[:5])}; see docs/reference/dataset-format.md"
+        )
     missing = [name for name in REQUIRED if name not in frame]
     if missing:
-        raise SpecError(f"{where} lacks the columns {', '.join(missing)}; see docs/dataset-format.md")
+        raise SpecError(f"{where} lacks the columns {', '.join(missing)}; see docs/reference/dataset-format.md")
     check_values(frame, where)
 
 

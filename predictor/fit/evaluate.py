@@ -234,8 +234,8 @@ def read_suite(path: str | Path) -> Frame:
 def predict_suite(
     frame: Frame, configs: Path, artifacts: str | Path | None, progress: Callable[[int, int], None] | None = None
 ) -> Frame:
-    """Every row of a suite with its forecast, and with ``note`` where there is none (docs/suites.md); ``progress``
-    hears how many of all are done."""
+    """Every row of a suite with its forecast, and with ``note`` where there is none (docs/how-to/suites.md);
+    ``progress`` hears how many of all are done."""
     from predictor.fit.suite import predict_case
 
     same = frame.groupby(list(frame.columns), dropna=False, sort=False).ngroup().tolist()

@@ -96,7 +96,7 @@ def card(manifest: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
         what = "shape groups" if manifest["holdout_by"] == "shapes" else "MoE models"
         lines += [f"Held out: {manifest['holdout']:.0%} of the {what}, seed {manifest['seed']}.", ""]
     else:
-        lines += ["Nothing was held out of this fit: docs/accuracy.md has the errors of fits that did.", ""]
+        lines += ["Nothing was held out of this fit: docs/explanation/accuracy.md has the errors of fits that did.", ""]
     apart: Counter[str] = Counter()
     for item in manifest["estimators"]:
         apart.update(item["kept_apart"])

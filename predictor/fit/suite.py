@@ -23,7 +23,7 @@ from predictor.ops.routing import RANDOM
 from predictor.request.request import Request
 from predictor.request.words import ragged_lengths
 
-#: Columns of a suite that decide a forecast (docs/suites.md); others are carried along.
+#: Columns of a suite that decide a forecast (docs/how-to/suites.md); others are carried along.
 COLUMNS = (
     "case", "config", "mode", "gpu", "gpu_set", "gpu_note", "num_gpus", "gpus_per_node", "dtype", "seq_len",
     "output_len", "context_len",

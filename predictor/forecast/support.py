@@ -110,7 +110,7 @@ def as_json(answers: dict[str, dict[str, str]]) -> str:
 
 
 def as_markdown(answers: dict[str, dict[str, str]]) -> str:
-    """The table of docs/support.md: one row a model type, and below it why cells are empty."""
+    """The table of docs/reference/support.md: one row a model type, and below it why cells are empty."""
     heads = [f"{case.group} {case.name}" for case in cases()]
     short = [case.name if case.group == "mode" else f"{case.group} {case.name}" for case in cases()]
     reasons: list[str] = []

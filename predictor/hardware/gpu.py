@@ -1,8 +1,8 @@
 """One GPU: what its hardware can do at best, read from one YAML file.
 
 `load_gpu("h100")` reads a file of the catalogue (`gpus/`), `load_gpu("mine.yaml")` a file of your own. The fields are
-the same, and docs/adding-a-gpu.md lists them. Every value is in a base unit (Hz, bytes, bytes/s, FLOP/s, W) and is a
-ceiling: peaks are dense, without structured sparsity.
+the same, and docs/how-to/adding-a-gpu.md lists them. Every value is in a base unit (Hz, bytes, bytes/s, FLOP/s, W) and
+is a ceiling: peaks are dense, without structured sparsity.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ STATIC = 0.2
 _CHECK_BYTES = 1.0
 #: What reads reach of HBM's data-sheet rate, over what they reach of GDDR's, rounded. Source: RRZE-HPC/gpu-benches
 #: gpu-stream and gpu-l2-cache, and a B200 note: A40 and L40 0.98; A100 80 GB 0.87, H100 PCIe 0.95, H200 0.81, B200
-#: 0.88. With 0.85 products on boards left out come out alike (docs/accuracy.md, What products read).
+#: 0.88. With 0.85 products on boards left out come out alike (benchmarks/results/accuracy-2026-11-23.md,
+#: What products read).
 _STACKED = 0.9
 #: What reads reach of GDDR's data-sheet rate that check bits leave. Source: as that of `_STACKED`.
 _READS = 0.98

@@ -1,4 +1,4 @@
-"""A Prediction as JSON: schema version 1, described in docs/json-schema.md. Every name ends in its unit."""
+"""A Prediction as JSON: schema version 1, described in docs/reference/json-schema.md. Every name ends in its unit."""
 
 from __future__ import annotations
 

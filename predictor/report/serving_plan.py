@@ -115,7 +115,7 @@ def _cells(entry: RankedPlan, price: float | None, sla: Sla) -> list[str]:
 
 
 def to_json(answer: ServingAnswer, price: float | None = None, command: str = "") -> str:
-    """The answer as JSON (docs/json-schema.md)."""
+    """The answer as JSON (docs/reference/json-schema.md)."""
     document = {
         **_asked(answer.asked, answer.entries[0].plan.times.run, price),
         "points": answer.found.points, "groups": answer.held, "groups_looked_at": answer.candidates,

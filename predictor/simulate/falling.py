@@ -1,7 +1,7 @@
 """What is said of a decode step whose products take longer than those of a larger batch.
 
 A table of measured kernels may have more rows faster than fewer, where a library has another kernel for them. A
-forecast follows its board's table (docs/limits.md, Between measured sizes), so the answer says it.
+forecast follows its board's table (docs/explanation/limits.md, Between measured sizes), so the answer says it.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from predictor.request.request import Request
 
 Point = dict[str, Any]
 
-EXPECTED = "a YAML file such as 'model: [gpt3]', 'gpu: [a100, h100]' (docs/sweep.md)"
+EXPECTED = "a YAML file such as 'model: [gpt3]', 'gpu: [a100, h100]' (docs/how-to/sweep.md)"
 #: Points of a sweep: more are a slip of the keyboard.
 LARGEST = 5_000_000
 #: Words of `predict` that a point does not take: what a sweep says once, or does not say.

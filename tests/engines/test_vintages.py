@@ -240,11 +240,11 @@ def test_the_page_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     text = script.PAGE.read_text(encoding="utf-8")
-    assert text == script.page(), "docs/engines.md: run tools/engine_tables.py"
+    assert text == script.page(), "docs/reference/engines.md: run tools/engine_tables.py"
     examples = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     assert len(examples) == 2
     for example in examples:
-        exec(compile(example, "docs/engines.md", "exec"), {})
+        exec(compile(example, "docs/reference/engines.md", "exec"), {})
 
 
 def test_a_reserve_of_no_steps_stays() -> None:

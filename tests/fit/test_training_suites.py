@@ -1,5 +1,5 @@
 """Suites of training: rows as requests, and the parts that `benchmarks/training_effects.py` adds up; with the public
-data, the errors that docs/accuracy-training.md states, with room for other estimators."""
+data, the errors that benchmarks/results/accuracy-training-2026-11-23.md states, with room for other estimators."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_an_unmeasured_gpu_is_said_to_be_one(capsys: pytest.CaptureFixture[str])
 
 def test_json_has_the_documented_fields(capsys: pytest.CaptureFixture[str]) -> None:
     result = answer(capsys, *BASE)
-    documented = (Path(__file__).parents[2] / "docs" / "json-schema.md").read_text(encoding="utf-8")
+    documented = (Path(__file__).parents[2] / "docs" / "reference" / "json-schema.md").read_text(encoding="utf-8")
     for name in result:
         assert f"`{name}`" in documented, name
     for name in (

@@ -30,7 +30,7 @@ from predictor.errors import TilecastError
 from predictor.kernels.artifact import default_artifacts, load_artifacts
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROGRAMS = ("predict", "tilecast", "microbench", "python", "python3", "mlflow", "scripts", "benchmarks", "tools")
 #: Folders of programs that are run from a checkout.
 FOLDERS = ("scripts/", "benchmarks/", "tools/")
@@ -40,7 +40,7 @@ NOT_RUN = {
     "python3 -m venv": "an installation takes minutes; tests/integration/test_packaging.py installs and runs it",
     "scripts/test": "this is what runs these tests",
     "scripts/check": "runs in scripts/test",
-    "tools/walk": "the steps of docs/walk.md one by one: more than a minute",
+    "tools/walk": "the steps of docs/tutorials/walk.md one by one: more than a minute",
     "tools/diff_predictions": "tests/integration/test_diff_predictions.py runs it",
     "tools/fuzz": "minutes; tests/integration/test_fuzzing.py runs it",
     "tools/mutate": "minutes; tests/integration/test_mutate.py runs it",

@@ -19,7 +19,7 @@ def test_every_model_type_is_in_the_table_and_the_table_on_its_page() -> None:
     assert set(answers) == set(FAMILIES)
     heads = [f"{case.group} {case.name}" for case in cases()]
     assert all(set(said) == set(heads) for said in answers.values())
-    page = (ROOT / "docs" / "support.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "support.md").read_text(encoding="utf-8")
     assert as_markdown(answers) in page
 
 

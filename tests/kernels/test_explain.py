@@ -139,7 +139,7 @@ def test_the_example_of_the_page_has_the_terms_that_the_command_prints(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Figures move with the estimators; the terms, their order and what they are made of stand as the code has them."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "tiles.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "explanation" / "tiles.md").read_text(encoding="utf-8")
     command, block = re.findall(r"^```(?:sh|text)\n(.*?)^```", page, re.M | re.S)[:2]
     monkeypatch.setenv("COLUMNS", "110")
     assert main(shlex.split(command)) == 0

@@ -33,8 +33,8 @@ from predictor.kernels.device import NEED_EXPONENT
 REQUESTS = int(os.environ.get("MORE_REQUESTS", "200"))
 #: A share of the latency: what a forecast may be slower with more hardware, or faster with more work.
 MOST = 0.01
-#: What more work may be faster where a board's own table says so (docs/limits.md, Between measured sizes): a doubled
-#: batch on B60.
+#: What more work may be faster where a board's own table says so (docs/explanation/limits.md, Between measured sizes):
+#: a doubled batch on B60.
 MEASURED = {("b60", "batch"): 0.09}
 HARDWARE = ("memory_bandwidth", "clock", "sm_count", "l2", "peak_flops", "power_limit")
 MODELS = (
@@ -149,7 +149,7 @@ def test_weaker_sms_are_slower_by_no_more_than_they_are_weaker(alone: str) -> No
     ("h100-sxm", 1, ""), ("rtx-pro-6000-server", 1, ""), ("l40s", 2, ""),
 ])  # fmt: skip
 def test_a_table_that_falls_is_told(gpu: str, batch: int, told: str) -> None:
-    """B60's products of one row take longer than those of eight (docs/limits.md, Between measured sizes)."""
+    """B60's products of one row take longer than of eight (docs/explanation/limits.md, Between measured sizes)."""
     words: dict[str, Any] = {"mode": "decode", "context_len": 1024, "execution": "vllm"}
     found = predict("llama-3.1-8b", gpu, batch=batch, **words)
     notes = [note for note in found.notes if note.startswith("Linear layers take")]

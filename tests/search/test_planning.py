@@ -108,7 +108,7 @@ def test_the_screening_agrees_with_forecasts(model: str, gpus: int, batch: int, 
         assert len(ratio) >= 0.9 * len(exact)
         assert abs(np.median(ratio) - 1.0) < 0.02
         plain = [not plan.stage_layers for plan in exact if plan in screened]
-        # stages of two or three layers, cut unevenly, are screened less well (docs/planning.md)
+        # stages of two or three layers, cut unevenly, are screened less well (docs/how-to/planning.md)
         assert np.abs(ratio - 1.0)[plain].max() < most and np.abs(ratio - 1.0).max() < max(most, 0.1)
         assert np.abs(held - 1.0).max() < 0.08
 

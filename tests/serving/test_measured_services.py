@@ -70,7 +70,7 @@ def test_a_word_that_is_the_checkpoints_leaves_what_it_leaves(data: Path, tmp_pa
 
 
 def test_ten_rounds_at_once_wait_for_four_and_a_half(data: Path) -> None:
-    """What rows of 512 clients show (docs/serving.md): a server of 8 sequences that 80 requests reach at once."""
+    """Rows of 512 clients show it (docs/how-to/serving.md): a server of 8 sequences that 80 requests reach at once."""
     run = Request("llama-3.2-1b", "h100", mode="generate", execution="vllm", batch=1, seq_len=64, output_len=9).run()
     served = serve(run, made(80, None, 512, None, 64, 512), Options(max_num_seqs=8))
     inside = np.mean(served.last_s - served.first_s)

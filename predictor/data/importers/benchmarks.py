@@ -53,8 +53,8 @@ _AICONFIGURATOR = Tool(
     },
 )  # fmt: skip
 _INFERENCEMAX = Tool(
-    "InferenceMAX's recipes: `vllm bench serve` with 10 rounds and temperature 0 (recalled; docs/serving.md shows that "
-    "the rows have 10 rounds); lengths from 80 % on: README.md of the data's ground_truth", rounds=10,
+    "InferenceMAX's recipes: `vllm bench serve` with 10 rounds, temperature 0 (recalled; docs/how-to/serving.md shows "
+    "that the rows have 10 rounds); lengths from 80 % on: README.md of the data's ground_truth", rounds=10,
     least=0.8,
 )  # fmt: skip
 _UNKNOWN = Tool("nobody says: as InferenceMAX's, with lengths as they are named", rounds=10)

@@ -157,7 +157,7 @@ FEATURES = (
 )  # fmt: skip
 
 #: Of them, those that trees of all GPUs are not shown: GPUs that were measured gain by them, those left out lose.
-#: Chosen by looking at boards left out (docs/accuracy.md).
+#: Chosen by looking at boards left out (benchmarks/results/accuracy-2026-11-23.md).
 _OF_ONE_GPU = (*FEATURES[FEATURES.index("log2_heads") : FEATURES.index("window")], *FEATURES[-8:])
 _OF_DECODE = ("log2_block_bytes_a_cycle", "log2_blocks", "log2_moved_over_l2")
 
@@ -174,7 +174,7 @@ _WAIT_HZ = 2e9
 #: Query heads of a block in latent attention's decode, however few there are (FlashMLA, flash_fwd_mla_kernel.h).
 _LATENT_ROWS = 64.0
 #: How blocks share an SM and L2, and how sharply the core's parts meet (p of the p-norms): chosen by hand, not from
-#: data, but for the two blocks, which docs/accuracy.md has tried on GPUs left out.
+#: data, but for the two blocks, which benchmarks/results/accuracy-2026-11-23.md has tried on GPUs left out.
 _RESIDENT = 2.0  # such blocks on an SM at a time
 _LONGEST = 0.5  # of the longest tile, that runs while others are done
 _IN_L2_PREFILL, _IN_L2_DECODE = 0.5, 0.9  # operands below this share of L2 stay there

@@ -47,7 +47,7 @@ def parts_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Varia
 
 
 #: Where constants start and rows a booster were chosen by hand, not from data; trees, clips and shrinks by looking at
-#: shapes and GPUs left out (docs/accuracy.md).
+#: shapes and GPUs left out (benchmarks/results/accuracy-2026-11-23.md).
 BLOCKS = Family(
     kind="serving_blocks",
     start=lambda kind: blocks.Constants(0.8, 16.0, 0.6, 4e3, 500.0, 500.0, 8.0, 1.0, 3.0),

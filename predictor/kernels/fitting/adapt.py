@@ -44,7 +44,8 @@ EVALUATIONS, ROUNDS, ROBUST_ROUNDS = 40, 2, 3
 #: hand, not from data; each GPU's own is fitted.
 AFTER_LAUNCH_S = 13e-6
 #: What is believed of the residual before any row: its standard deviation, a row's own log error, the share of each
-#: set of trees around an equal one, the offset. Chosen by looking at GPUs left out (docs/accuracy.md, Calibration).
+#: set of trees around an equal one, the offset. Chosen by looking at GPUs left out
+#: (benchmarks/results/accuracy-2026-11-23.md, Calibration).
 DEVIATION, NOISE, SHARE_SPREAD, OFFSET_SPREAD = 0.1, 0.06, 0.2, 0.05
 #: Deviations, multiples of the lengths and row errors of which the rows pick the likeliest. Chosen by hand, not from
 #: data.
@@ -55,7 +56,8 @@ GRID = tuple(product((0.05, 0.1, 0.2), (0.5, 1.0, 2.0), (0.03, 0.06, 0.1)))
 STEP = 0.01
 #: Of what rows say of a set, the shares that are tried on rows held out, and how many standard errors of what they gain
 #: by it count as no gain; where thousands of the board's rows say otherwise, too. Chosen by looking at bf16 GEMM of
-#: boards left out, and at twenty draws of rows of boards known (docs/accuracy.md, Calibration).
+#: boards left out, and at twenty draws of rows of boards known
+#: (benchmarks/results/accuracy-2026-11-23.md, Calibration).
 TRUST, DOUBT, DOUBT_MEASURED = (0.0, 0.5, 1.0), 0.5, 2.0
 #: What cannot be mixed is taken whole or not at all.
 ALL_OR_NONE = (0.0, 1.0)

@@ -18,7 +18,8 @@ FloatArray = npt.NDArray[np.float64]
 class BoosterSettings:
     """Size and pace of a booster. 63 bins a feature keep the table of thresholds, which a forecast compares, small."""
 
-    #: Chosen by looking at shapes held out; for GEMM 600 rounds of 255 leaves were no better (docs/accuracy.md).
+    #: Chosen by looking at shapes held out; for GEMM 600 rounds of 255 leaves were no better
+    #: (benchmarks/results/accuracy-2026-11-23.md).
     rounds: int = 300
     leaves: int = 127
     depth: int = 9

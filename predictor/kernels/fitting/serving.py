@@ -337,7 +337,7 @@ def _table(
 # ------------------------------------------------------------------------------------------------------- the families
 
 #: In the families, where constants start, pulls and rows a booster were chosen by hand, not from data; trees, clips and
-#: shrinks by looking at shapes and GPUs left out (docs/accuracy.md, What was tried).
+#: shrinks by looking at shapes and GPUs left out (benchmarks/results/accuracy-2026-11-23.md, What was tried).
 GEMM = Family(
     kind="serving_gemm",
     start=lambda kind: gemm.Constants(0.8, 0.8, 15e9, 5e3, 8.0, 170.0, 0.13, 1.5e3, 1024.0, 3e3, 1e3, 1.0),

@@ -50,7 +50,7 @@ TILE_SPREAD = 0.3
 LEAST_SHARE = 0.1
 #: Log sizes over which the residual changes by about its whole amplitude: output, aspect, K, batch; and layouts, a
 #: third of whose residual is common. Chosen by looking at five GPUs, each left out and calibrated with 20 rows
-#: (docs/accuracy-fp32.md).
+#: (benchmarks/results/accuracy-fp32-2026-11-21.md).
 RESIDUAL_LENGTHS = np.array([4.0, 4.0, 3.0, 4.0, 0.83])
 #: Constants by tile, and by GPU or library; the others that a GPU may own. `strain` and `memory` stay its library's.
 BY_TILE = ("prologue", "lonely")

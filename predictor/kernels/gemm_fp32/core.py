@@ -40,7 +40,7 @@ BYTES = 4.0  # of an fp32 element, by definition
 LIBRARIES = ("maxwell", "volta", "ampere")
 _LIBRARY = {"kepler": 0, "maxwell": 0, "pascal": 0, "volta": 1, "turing": 1}
 #: How surely a library that nobody measured is taken to pick its fastest kernel: the exponent of a candidate's odds in
-#: its time. Chosen by leaving one library out at a time (docs/accuracy.md).
+#: its time. Chosen by leaving one library out at a time (benchmarks/results/accuracy-2026-11-23.md).
 UNSEEN_SHARPNESS = 10.0
 #: BLAS layouts that pick different kernels: "tn" (a linear layer forward), everything else ("nn").
 LAYOUTS = ("tn", "nn")
@@ -74,7 +74,7 @@ K_STEP = 8.0
 LONG_K = 256.0
 #: Two operands of this many bytes (their harmonic mean) are half way to costing the full `Constants.strain`. Pascal's
 #: kernels run at a third of their rate far beyond it, however K and the output share it: too many pages for the TLB.
-#: Chosen by looking at P100's linear layers (docs/accuracy.md, operands far beyond 300 MB).
+#: Chosen by looking at P100's linear layers (benchmarks/results/accuracy-2026-11-23.md, operands far beyond 300 MB).
 REACH = 3e8
 #: Rows that a streaming kernel takes at most, of a matrix along K, and the elements that K is a multiple of then. One
 #: row (or column) it takes however operands lie. Source: cuBLAS's gemmSN_TN_kernel, as recalled (unverified). Products

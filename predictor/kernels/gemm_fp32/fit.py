@@ -51,13 +51,14 @@ MAX_K, MAX_SPLITS, EVALUATIONS = 32768, 32, 40
 #: low power limit, and the launch is a part of them. Chosen by hand, not from data.
 FULL_WEIGHT_S = 5e-3
 #: The host's time of a call is this quantile of its latencies; only rows above this many times it tell of the kernel.
-#: Chosen by looking at NeuSight's test tables (docs/accuracy.md, How blind is it).
+#: Chosen by looking at NeuSight's test tables (benchmarks/results/accuracy-2026-11-23.md, How blind is it).
 HOST_QUANTILE = 0.02
 ABOVE_HOST = 1.3
 #: A kernel's own start and end, which the tables cannot tell from the launch. Chosen by hand, not from data.
 FIXED_S = 2e-6
 #: Share of the fp32 peak that the best kernel reaches on a board that holds its clock: what u = 1 stands for. Chosen by
-#: looking at NeuSight's test tables (docs/accuracy.md: 0.98 gives 5.0 % on the A100-80GB, 0.96 gives 5.9 %).
+#: looking at NeuSight's test tables (benchmarks/results/accuracy-2026-11-23.md: 0.98 gives 5.0 % on the
+#: A100-80GB, 0.96 gives 5.9 %).
 HELD = 0.98
 #: Constants with one value for each kernel library; those that are searched for as shares between 0 and 1.
 OF_LIBRARY = ("unaligned", "reread", "narrow", "straddle", "strain")

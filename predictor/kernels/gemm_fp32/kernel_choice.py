@@ -76,7 +76,8 @@ def fit_choice(
 
 
 #: How far (standard deviation of the log) a GPU's penalties lie from its library's, and the logit's sharpness there.
-#: Chosen by looking at five GPUs, each left out and calibrated with 20 rows (docs/accuracy-fp32.md).
+#: Chosen by looking at five GPUs, each left out and calibrated with 20 rows
+#: (benchmarks/results/accuracy-fp32-2026-11-21.md).
 TILE_SPREAD, SPLIT_SPREAD, SHARPNESS = 3.0, 0.5, 10.0
 
 

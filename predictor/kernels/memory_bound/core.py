@@ -44,7 +44,7 @@ NORM_THREADS = 128
 DEFAULT_BLOCKS_PER_SM = 32
 #: The functions that libraries whose 16-bit row kernels move one element a thread (`Library.scalar`) have kernels for.
 SCALAR_FUNCTIONS = ("swiglu", "geglu")
-ROWS_TO_FILL = 2.0  # an SM's; chosen by looking at Vidur's rows (docs/accuracy.md)
+ROWS_TO_FILL = 2.0  # an SM's; chosen by looking at Vidur's rows (benchmarks/results/accuracy-2026-11-23.md)
 #: Source: CUDA Programming Guide, compute capabilities 6.0 to 7.0, 8.0, 9.0 and 10.0; others hold 1024 or 1536.
 DEFAULT_THREADS_PER_SM = 2048
 

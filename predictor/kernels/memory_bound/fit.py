@@ -39,7 +39,7 @@ OPS = ("elementwise", "softmax", "norm")
 ROWS_PER_GROUP = {"elementwise": 600, "norm": 900, "softmax": 900}
 FULL_WEIGHT_S = 1e-3
 #: The host's time of a call is this quantile of an operator's latencies; rows count from this many times it on. Chosen
-#: by looking at NeuSight's test tables (docs/accuracy.md, How blind is it).
+#: by looking at NeuSight's test tables (benchmarks/results/accuracy-2026-11-23.md, How blind is it).
 HOST_QUANTILE = 0.1
 ABOVE_HOST = {"elementwise": 2.0, "softmax": 2.0, "norm": 1.3}
 #: Where the share of L2 that holds rows in flight starts, and how often the search may try: chosen by hand, not from

@@ -42,7 +42,8 @@ class Constants(Named):
 OF_KERNEL = ("supply_bytes", "foreign_traffic", "foreign_rows", "half_lines")
 
 #: How the supply of operands grows with the rows that one instruction takes (mma.sync 16, wgmma 64, tcgen05 128): as
-#: the edge of a tile of so many more products. Chosen by looking at B200 and Hopper left out (docs/accuracy.md).
+#: the edge of a tile of so many more products. Chosen by looking at B200 and Hopper left out
+#: (benchmarks/results/accuracy-2026-11-23.md).
 _EDGE = 0.5
 _COLUMNS = 128.0  # of a tile: chosen by hand, not from data
 #: FLOPs a clock and SM that mma.sync does in 16 bit at most, on Hopper and B200 too, whose tensor cores do more by

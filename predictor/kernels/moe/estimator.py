@@ -30,7 +30,7 @@ from predictor.ops.routing import POWER_LAW, Loads, drawn, expert_loads, exponen
 #: routing, two products, the first with its activation, and the sum, against routing, three that sort, one that
 #: gathers, two products, the activation and the sum. Source: FlashInfer, trtllm_fused_moe and cutlass_fused_moe, as
 #: recalled (unverified). Chosen by looking at B200 left out: 4/9, from another count of the same launches, stood here
-#: before its errors were seen (docs/accuracy.md has both).
+#: before its errors were seen (benchmarks/results/accuracy-2026-11-23.md has both).
 _NEAREST = {GENERATED: (CUTLASS, 5.0 / 9.0)}
 
 BLOCKED = "fp8_block"  # answered by the trees of "fp8", told apart by a feature
