@@ -8,7 +8,6 @@ that was busy, a journal that was not compacted (a collection that was cut off: 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -24,6 +23,7 @@ from microbench.ceilings import DEVICE_FILE
 from microbench.dataset import DatasetFolder, read
 from microbench.writer import Row
 from predictor.errors import SpecError, TilecastError
+from predictor.files.read import parse_json
 from predictor.hardware.gpu import GPUSpec
 from predictor.ops.roofline import TOLERANCE, roofline
 
@@ -161,7 +161,7 @@ def row_problems(row: Row) -> list[str]:
 
 
 def _options(row: Row) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(json.loads(row["options"]).items()))
+    return tuple(sorted(parse_json(row["options"], "options").items()))
 
 
 def _bounds(part: DatasetFolder, rows: Iterable[Row], spec: GPUSpec | None, report: Report) -> None:
@@ -194,7 +194,7 @@ def _bounds(part: DatasetFolder, rows: Iterable[Row], spec: GPUSpec | None, repo
 
 def _ceiling(row: Row, spec: GPUSpec | None, report: Report) -> None:
     """One measured ceiling beside what the spec says of it."""
-    shape = json.loads(row["shape"])
+    shape = parse_json(row["shape"], "shape")
     entry: dict[str, Any] = {
         "kind": shape["kind"], "dtype": row["dtype"], "size": shape["size"], "latency_ms": row["latency_ms"],
         "rate": row.get("rate"),

@@ -18,7 +18,7 @@ from typing import Any
 from microbench.storage import FolderLock, make_folder, write_output
 from microbench.supervisor import BenchWorker
 from predictor.errors import RequestError, SpecError
-from predictor.files.read import inside, read_json, read_table_text
+from predictor.files.read import csv_header, inside, read_json, read_table_text
 from predictor.formats.dtypes import canonical
 
 #: The ground-truth schema, in its order; the columns from `measured_forward_ms` on are what the harness adds.
@@ -112,9 +112,9 @@ def read_results(path: Path) -> list[Cell]:
     if not path.exists():
         return []
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            rows, names = list(reader), set(reader.fieldnames or ())
+        names = set(csv_header(path))
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file))
     except (OSError, ValueError, csv.Error) as error:
         raise RequestError(f"--out {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not {"gpu", "measured_ms", *KEY} <= names or not names <= set(COLUMNS):

@@ -26,7 +26,7 @@ from microbench.storage import Journal, make_folder, read_journal, remove_tempor
 from predictor.data.schema import SCHEMA_VERSION
 from predictor.errors import SpecError
 from predictor.files.archives import check_table
-from predictor.files.read import LARGEST_TABLE, check_plain
+from predictor.files.read import LARGEST_TABLE, check_header, check_plain, parse_json
 from predictor.files.yaml_reader import read_yaml_file
 
 MEASUREMENTS, JOURNAL, FAILURES, META = "measurements.parquet", "journal.jsonl", "failures.jsonl", "meta.yaml"
@@ -191,8 +191,8 @@ def read_failures(path: Path) -> list[Row]:
     found = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            document = json.loads(line)
-        except ValueError:
+            document = parse_json(line, str(path))
+        except SpecError:
             document = None
         if not isinstance(document, dict) or "case_id" not in document:
             raise SpecError(f"{path}, line {number} is no JSON of a failure")
@@ -224,8 +224,9 @@ def read_parquet(path: Path) -> list[Row]:
     try:
         file = pq.ParquetFile(path)
         check_table(path, file.metadata)
+        check_header(file.schema_arrow.names, str(path))
         table = file.read()
-        about = json.loads((table.schema.metadata or {}).get(_KEY) or b"{}")
+        about = parse_json((table.schema.metadata or {}).get(_KEY) or b"{}", str(path))
     except (OSError, ValueError, pa.ArrowException) as error:
         raise SpecError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
     version = about.get("schema_version") if isinstance(about, dict) and "case_id" in table.column_names else None

@@ -9,7 +9,6 @@ would be empty throughout is left out.
 from __future__ import annotations
 
 import contextlib
-import csv
 import hashlib
 import json
 import math
@@ -26,7 +25,7 @@ from predictor.data.summary import describe, merge_repeats, same_case
 from predictor.errors import RequestError, SpecError
 from predictor.files.extras import require
 from predictor.files.outputs import guarded
-from predictor.files.read import LARGEST_TABLE, check_plain, parse_json, read_text
+from predictor.files.read import LARGEST_TABLE, check_plain, csv_header, parse_json, read_text
 from predictor.hardware.gpu import GPUSpec, parse_gpu
 from predictor.ops import Op
 
@@ -361,11 +360,7 @@ def _read_csv(path: Path) -> Frame:
     pd = require("pandas")
     read_meta(path)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            header = next(csv.reader(file), [])
-        twice = next((name for name in header if header.count(name) > 1), None)
-        if twice is not None:
-            raise ValueError(f"column {twice!r} stands twice; expected once")
+        csv_header(path)
         raw = pd.read_csv(path, dtype=str, keep_default_na=False)
         uneven = raw.isna().any(axis=1).to_numpy()
         if not isinstance(raw.index, pd.RangeIndex) or uneven.any():  # cells would slip into their neighbours' columns

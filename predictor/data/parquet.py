@@ -10,7 +10,7 @@ from typing import Any
 from predictor.errors import SpecError
 from predictor.files.archives import check_table
 from predictor.files.extras import require
-from predictor.files.read import LARGEST_TABLE, check_plain
+from predictor.files.read import LARGEST_TABLE, check_header, check_plain
 
 Frame = Any  # pandas.DataFrame
 
@@ -31,6 +31,7 @@ def _opened(path: Path, expected: str, use: Callable[[Any], Any]) -> Any:
     try:
         with parquet.ParquetFile(path) as file:
             check_table(path, file.metadata)
+            check_header(file.schema_arrow.names, str(path))
             return use(file)
     except (arrow.ArrowException, OSError, ValueError) as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -117,20 +117,22 @@ def _refused(path: Path, expected: str, named: str, reason: str) -> SpecError:
     return SpecError(f"cannot read {named or path}: {reason}; expected {expected}")
 
 
+def keyed(pairs: Sequence[tuple[str, Any]], where: str) -> dict[str, Any]:
+    """The pairs as a dict. SpecError, one line, for a key that stands twice: a dict would keep the last in silence."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise SpecError(f"{where}: key {twice!r} stands twice; expected once")
+    return found
+
+
 def parse_json(text: str | bytes, where: str) -> Any:
     """What a JSON text holds; ``where`` names it in errors. Raises SpecError, one line, for a key that stands twice,
-    too: Python would keep the last in silence."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise SpecError(f"{where}: key {twice!r} stands twice; expected once")
-        return found
+    too."""
 
     try:
-        return json.loads(text, object_pairs_hook=once)
+        return json.loads(text, object_pairs_hook=lambda pairs: keyed(pairs, where))
     except json.JSONDecodeError as error:
         raise SpecError(f"{where}: line {error.lineno}: not valid JSON ({error.msg})") from None
     except RecursionError:
@@ -148,6 +150,26 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def check_header(header: Sequence[str], where: str) -> None:
+    """SpecError, one line, for a column that stands twice: readers would keep one of both in silence."""
+    twice = next((name for name in header if name and header.count(name) > 1), None)
+    if twice is not None:
+        raise SpecError(f"{where}: column {twice!r} stands twice; expected once")
+
+
+def csv_header(path: Path, layout: Sequence[str] = ()) -> list[str]:
+    """The first line's cells of a CSV file, [] where it has none. SpecError for a column that stands twice, but for the
+    very header ``layout``; OSError and ValueError where it cannot be read."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header = [name.strip() for name in next(csv.reader(file), [])]
+    except csv.Error as error:
+        raise ValueError(str(error)) from None
+    if header != list(layout):
+        check_header(header, str(path))
+    return header
+
+
 def read_table_text(path: Path, expected: str, known: Sequence[str]) -> str:
     """The text of a CSV file that names each column once and has a cell for every column in every row.
 
@@ -160,9 +182,8 @@ def read_table_text(path: Path, expected: str, known: Sequence[str]) -> str:
     except csv.Error as error:
         raise SpecError(f"cannot read {path}: {error}; expected {expected}") from None
     header = [name.strip() for name in rows[0]] if rows else []
+    check_header(header, str(path))
     for name in header:
-        if name and header.count(name) > 1:
-            raise SpecError(f"{path}: column {name!r} stands twice; expected once")
         close = difflib.get_close_matches(name, [n for n in known if n not in header], n=1, cutoff=0.85)
         if name not in known and close:
             raise SpecError(f"{path}: unknown column {name!r}; nearest: {close[0]}")

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from predictor.engines.scheduling import BLOCK_TOKENS
 from predictor.errors import SpecError
-from predictor.files.read import LARGEST_TABLE, check_plain, parse_json, read_text
+from predictor.files.read import LARGEST_TABLE, check_header, check_plain, parse_json, read_text
 from predictor.serving.traffic import MOST, Traffic
 
 #: Characters of English text that a token has. Source: OpenAI's "What are tokens and how to count them?".
@@ -163,9 +163,7 @@ def _rows(path: Path) -> Iterator[Row]:
         text = read_text(path, _EXPECTED)
         reader = csv.DictReader(io.StringIO(text, newline=""))
         header = [name.strip().lower() for name in reader.fieldnames or ()]
-        twice = next((name for name in header if header.count(name) > 1), None)
-        if twice is not None:
-            raise SpecError(f"{path}: column {twice!r} stands twice; expected once")
+        check_header(header, str(path))
         for number, row in enumerate(reader, start=1):
             if None in row or None in row.values():
                 raise SpecError(f"{path}, row {number}: expected {len(reader.fieldnames or ())} cells, one a column")

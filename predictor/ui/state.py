@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from predictor.errors import RequestError, SpecError, unknown_name
+from predictor.files.read import parse_json
 from predictor.models.built import ModelConfig
 from predictor.models.built.load import aliases, catalogue, config_from_dict
 from predictor.request.request import Request
@@ -159,13 +160,11 @@ def _pasted(text: str) -> ModelConfig:
     if len(text) > LONGEST_CONFIG:
         raise FieldError("config", f"{CONFIG}: {len(text):,} characters; expected at most {LONGEST_CONFIG:,}")
     try:
-        data = json.loads(text)
+        data = parse_json(text, CONFIG)
         if not isinstance(data, dict):
             raise SpecError(f"{CONFIG}: expected an object, found {type(data).__name__}")
         _check_text("config", json.dumps(data, ensure_ascii=False), 2 * LONGEST_CONFIG)
         return config_from_dict(data, "config", CONFIG)
-    except (ValueError, RecursionError) as error:
-        raise FieldError("config", f"{CONFIG}: no JSON: {error}") from None
     except RequestError as error:
         raise FieldError("config", str(error)) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from predictor.data.dataset import Frame, concat
 from predictor.data.plausible import TOO_FAST, add_flag, bounds
 from predictor.errors import SpecError, TilecastError
 from predictor.files.extras import require
-from predictor.files.read import LARGEST_TABLE, check_plain
+from predictor.files.read import LARGEST_TABLE, check_plain, csv_header
 from predictor.hardware.gpu import load_gpu
 from predictor.hardware.system import SystemSpec, default_system
 from predictor.ops.collective import over
@@ -130,13 +131,18 @@ def collect(
     return into
 
 
-def read_csv(path: Path, needed: Sequence[str] = (), **options: Any) -> Frame:
-    """The CSV file as a frame. Raises SpecError, one line, where it is none or lacks one of the columns `needed`."""
+def read_csv(path: Path, needed: Sequence[str] = (), layout: Sequence[str] = (), **options: Any) -> Frame:
+    """The CSV file as a frame. Raises SpecError, one line, where it is none, has a column twice or lacks one of the
+    columns `needed`. ``layout`` is the header of a source that repeats names; the first column of a name keeps it."""
     pd = require("pandas")
     check_plain(path, "a CSV file", LARGEST_TABLE)
     try:
-        raw = pd.read_csv(path, **options)
-    except (OSError, ValueError) as error:
+        if options.get("header", 0) is not None:
+            csv_header(path, layout)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows that are longer than the header
+            raw = pd.read_csv(path, index_col=False, **options)  # else their first cells are names of rows
+    except (OSError, ValueError, pd.errors.ParserWarning) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise SpecError(f"{path} cannot be read as CSV: {first}") from None
     return check_columns(path, raw, needed)

@@ -17,7 +17,7 @@ from typing import Any
 from predictor.data.dataset import to_frame
 from predictor.data.importers.base import Collector, ImportResult, collect, find, flag_below_bound
 from predictor.errors import SpecError
-from predictor.files.read import read_json
+from predictor.files.read import keyed, read_json
 
 EXPECTED = "configs/system/a100_pcie.json"
 
@@ -40,7 +40,7 @@ def run(root: Path) -> ImportResult:
 def _import_file(into: Collector, path: Path) -> None:
     try:
         tables = read_json(path)["accelerator"]["op"]
-        rows = [row for name in _TABLES for row in _rows(name, tables[name])]
+        rows = [row for name in _TABLES for row in _rows(path, name, tables[name])]
     except (ValueError, KeyError, TypeError) as error:
         raise SpecError(f"{path} cannot be read as a system of SimuMax: {error!r}") from None
     names = sorted({name for row in rows for name in row})
@@ -52,9 +52,10 @@ def _import_file(into: Collector, path: Path) -> None:
     into.frames.append(to_frame(columns, len(rows)))
 
 
-def _rows(name: str, table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _rows(path: Path, name: str, table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for key, share in table["accurate_efficient_factor"].items():
-        cells = dict(part.split("=") for part in key.replace(" ", "").split(","))
+        pairs = [part.partition("=")[::2] for part in key.replace(" ", "").split(",")]
+        cells = keyed(pairs, f"{path}, {name} {key!r}")
         shape, flops, flag = (_attention if name.startswith("sdp") else _product)(name, cells)
         yield {**shape, "kernel_source": name, "latency_ms": flops / (share * table["tflops"] * 1e9), "flag": flag}
 

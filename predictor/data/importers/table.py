@@ -23,7 +23,7 @@ from predictor.data.dataset import Frame, to_frame
 from predictor.data.importers.base import ImportResult, fill_links, flag_below_bound
 from predictor.data.schema import BY_NAME, cell, from_op, op_class, op_fields
 from predictor.errors import RequestError, SpecError, UnknownNameError, nearest
-from predictor.files.read import LARGEST_TABLE, check_plain
+from predictor.files.read import LARGEST_TABLE, check_header, check_plain
 from predictor.formats.dtypes import canonical
 from predictor.formats.quantization import SCHEMES, scheme
 from predictor.hardware.gpu import GPUSpec
@@ -142,9 +142,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
         raise SpecError(f"{path} cannot be read as CSV: {error}") from None
     if not header or not lines:
         raise SpecError(f"{path} has no rows; expected a header such as m,n,k,dtype,time_us and a row a measurement")
-    if len(set(header)) < len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise SpecError(f"{path}: column {twice!r} stands twice; expected once")
+    check_header(header, str(path))
     for number, line in enumerate(lines, start=1):
         if len(line) != len(header):
             raise SpecError(f"{path} row {number} has {len(line)} cells; expected {len(header)}, one a column")

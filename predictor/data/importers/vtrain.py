@@ -30,6 +30,8 @@ GPUS = {"a100": "a100-sxm-80gb", "v100": "v100-sxm-32gb"}
 
 _NAME = re.compile(r"AR_GPU(\d+)_.*_LUT")
 _TIME = "time(ns)"
+#: Header of a table: nccl-tests' times with a buffer of their own for what comes out, which are read, then in place.
+_LAYOUT = ("size(B)", "count", "type", _TIME, "busbw(GB/s)", _TIME, "busbw(GB/s)")
 
 
 def run(root: Path) -> ImportResult:
@@ -42,7 +44,7 @@ def run(root: Path) -> ImportResult:
 
 def _import_file(into: Collector, path: Path) -> None:
     pd = require("pandas")
-    raw = read_csv(path, ("size(B)", "type", _TIME))
+    raw = read_csv(path, ("size(B)", "type", _TIME), _LAYOUT)
     gpu = GPUS.get(path.parent.name)
     if gpu is None:
         into.skip_file(path, len(raw), f"device {path.parent.name!r} has no catalogue id here")
