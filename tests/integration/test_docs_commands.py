@@ -297,6 +297,20 @@ def test_page_runs(
             assert status == 0, f"{page}: {command}: {status}: {capsys.readouterr().err[-1000:]}"
 
 
+def test_the_readme_is_short_and_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """At most 80 lines; the sample of output has the words of today's, whatever the estimators' numbers are."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text.count("\n") <= 80
+    command, sample = re.findall(r"^```console\n\$ (.*?)\n```\n\n```text\n(.*?)^```", text, re.M | re.S)[0]
+    assert main(shlex.split(command)) == 0
+
+    def words(output: str) -> list[list[str]]:
+        """Of each line, what is no number and no unit of time."""
+        return [re.findall(r"\b(?!(?:s|ms|us)\b)[a-z][a-z-]+", line) for line in output.splitlines()]
+
+    assert words(sample) == words(capsys.readouterr().out)
+
+
 def test_the_docs_build(tmp_path: Path) -> None:
     """`mkdocs build --strict`: every link leads somewhere, every page is in the navigation."""
     pytest.importorskip("mkdocs", reason="extra 'docs'")
