@@ -94,7 +94,7 @@ def line(name: str, point: tuple[str, str, int, str], answers: list[Forecast | s
     pairs = ((one.latency_s, other.latency_s), (one.gpu_busy_s, other.gpu_busy_s),
              (built.memory.total, traced.memory.total))  # fmt: skip
     off = [f"{100.0 * (theirs / ours - 1.0):.2f}" for ours, theirs in pairs]
-    note = any("runs as the built model" in note for note in traced.prediction.notes)
+    note = any("is forecast from its config" in note for note in traced.prediction.notes)
     figures = (f"{one.latency_s * 1e6:.1f}", f"{other.latency_s * 1e6:.1f}", *off)
     return row | {"graph": "built" if note else "class"} | dict(zip(COLUMNS[6:11], figures, strict=True))
 

@@ -56,7 +56,7 @@ def remark(execution: str, software: str) -> str:
     if not said:
         return ""
     if len(releases) < 2:
-        return f"--software {software!r}: releases of {asked.name} are not told apart."
+        return f"--software {software!r}: Tilecast models one release of {asked.name}."
     first, last = releases[0], releases[-1]
     month = _month(said)
     if is_nightly(said):
@@ -69,7 +69,7 @@ def remark(execution: str, software: str) -> str:
     if not older and not newer:
         return ""
     which, taken = ("oldest", first.version) if older else ("newest", last.version)
-    return f"--software {software!r}: the {which} release of {asked.name} that is known, {taken}, answers for it."
+    return f"--software {software!r}: modelled as {taken}, the {which} release of {asked.name} that Tilecast knows."
 
 
 @lru_cache(maxsize=256)

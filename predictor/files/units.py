@@ -1,4 +1,5 @@
 """Text with a unit -> a float in the base unit: the one place where a quantity is converted on the way in.
+And the other way: seconds as people read them.
 
 Inside Tilecast a quantity is in seconds, bytes, FLOP, FLOP/s, bytes/s, Hz or W. Prefixes: k, M, G, T, P are powers of
 1000; Ki, Mi, Gi, Ti are powers of 1024. A number that carries no unit is refused, except for a count.
@@ -28,6 +29,8 @@ _DIMENSIONS: dict[str, tuple[tuple[str, ...], dict[str, float], str]] = {
 }
 DIMENSIONS = tuple(_DIMENSIONS)
 
+#: Seconds of a unit, by definition.
+TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _QUANTITY = re.compile(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*([^\s\d].*)?", re.ASCII)
 
 
@@ -72,3 +75,26 @@ def parse_quantity(text: str, dimension: str) -> float:
 
 def _fits(unit: str, base: str, prefixes: dict[str, float]) -> bool:
     return unit.endswith(base) and unit.removesuffix(base) in prefixes
+
+
+def seconds(value: float) -> str:
+    """A duration with three significant digits, zeros at the end among them.
+
+    >>> seconds(3.8214e-5), seconds(0.0124), seconds(1.532), seconds(0.002)
+    ('38.2 us', '12.4 ms', '1.53 s', '2.00 ms')
+    """
+    number, unit = in_unit(value)
+    return f"{number} {unit}"
+
+
+def in_unit(value: float) -> tuple[str, str]:
+    """A duration's three digits and their unit; 999.6 us is 1.00 ms."""
+    if value <= 0:
+        return "0", "s"
+    unit = next((unit for unit, factor in TIMES.items() if value >= 0.9995 * factor), "ns")
+    return digits(value / TIMES[unit]), unit
+
+
+def digits(value: float) -> str:
+    """``value`` with three significant digits, the zeros at its end among them."""
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"

@@ -54,7 +54,7 @@ def rests_on(gpu: str, calibrated: Container[str], measured: Iterable[str], what
     boards = sorted(measured)
     if gpu in calibrated:
         return f"calibrated to {gpu}"
-    return f"rows of {', '.join(boards)}" + ("" if gpu in boards else f"; {what} of {gpu} by {by}")
+    return f"rows of {', '.join(boards)}" + ("" if gpu in boards else f"; {what} of {gpu} from {by}")
 
 
 def constant_terms(constants: Any, without: str = "nothing") -> list[Term]:

@@ -248,7 +248,7 @@ class Intervals:
     def _alone(self, names: Sequence[str], ops: Sequence[Op], gpu: GPUSpec) -> tuple[str, ...]:
         """One line for each variant whose only generation is not this GPU's."""
         return tuple(
-            f"{name}: {kind} was measured on {', '.join(self.classes[name].variants[kind])} alone"
+            f"{name}: {kind} was only measured on {', '.join(self.classes[name].variants[kind])}"
             for name, kind in dict.fromkeys((n, variant_of(op)) for n, op in zip(names, ops, strict=True))
             if self._variant_distance(name, kind, gpu) == 3
         )
@@ -302,11 +302,13 @@ class Intervals:
                 what, were = (
                     (quant, tuple(entry.variants)) if quant and entry.variants else (ops[i].dtype, entry.dtypes)
                 )
-                found[name] = f"{name}: {what} was not measured ({', '.join(were)} were)"
+                found[name] = f"{name}: {what} was not measured, only {', '.join(were)}"
             else:
                 j = int(np.argmax(far[i]))
                 low, high = entry.sizes[sizes[j]]
-                found[name] = f"{name}: {sizes[j]} {values[i, j]:.10g} is outside {low:.10g} to {high:.10g} as measured"
+                found[name] = (
+                    f"{name}: {sizes[j]} {values[i, j]:.10g} is outside the measured {low:.10g} to {high:.10g}"
+                )
         return tuple(found.values())
 
 

@@ -305,19 +305,19 @@ class Corrections:
         many = f"{own or about['rows']:,} rows" if own or about["rows"] else "rows"
         if source in about["calibrated"]:
             probes = f" and {told['rows']:,} tile probes" if told else ""
-            return f"calibrated to {source}: {(about['calibration'] or {}).get('rows', 'some')} rows of it{probes}"
+            return f"calibrated to {source}: {(about['calibration'] or {}).get('rows', 'some')} of its rows{probes}"
         if told and not told["library_rows"]:
-            return f"{told['rows']:,} tile probes of {source}; the library's choices as all boards share them"
+            return f"{told['rows']:,} tile probes of {source}; the library's choices from all boards"
         if source in SHARED:
-            alike = "whose tensor cores work alike" if source == MMA_GPUS else "measured"
+            alike = "with similar tensor cores" if source == MMA_GPUS else "measured"
             measured = ", ".join(sorted(self._measured))
-            return f"shared by the boards {alike}, none of them {gpu.id}: of {many} of {measured}"
-        sibling = "" if source == gpu.id else f", its sibling: {gpu.id} was not measured"
+            return f"boards {alike}, without {gpu.id}: {many} of {measured}"
+        sibling = "" if source == gpu.id else f", a similar GPU: {gpu.id} was not measured"
         run_by = {key.split("|")[1] for key in self.cores if key.startswith(f"{source}|")}
         told_of = "".join(f", {what}" for name in sorted(run_by) if (what := engines.library(name).rows))
         if own:
             return f"{many} of {source}{told_of}{sibling}"
-        return f"rows of {source}{told_of}{sibling} (of {many} of all boards)"
+        return f"rows of {source}{told_of}{sibling} ({many} of all boards)"
 
     def runners(self, kind: str) -> tuple[str, ...]:
         """Libraries whose constants of ``kind`` all GPUs share, sorted."""
@@ -417,7 +417,7 @@ class ServingEstimator:
         seconds, core = (float(e.seconds(batch, gpu)[0]) for e in (self, alone))
         found = terms("residual", [
             ("core", core, "s", "what the formula says"),
-            ("factor", seconds / core, COUNT, "kernel / core: trees, or a calibration, at the measured sizes around"),
+            ("factor", seconds / core, COUNT, "kernel / core: trees, or a calibration, at the nearest measured sizes"),
             ("kernel", seconds, "s", "core x factor"),
         ])  # fmt: skip
         assert alone._corrections.answers is not None

@@ -87,8 +87,8 @@ class Entry:
         memory = self.answer.memory
         if memory.fits:
             return ""
-        why = memory.reason or "the sum is too large"
-        return f"does not fit by {gib(memory.missing)}: {why}; the time is what it would take with the memory"
+        why = memory.reason or "the total is too large"
+        return f"does not fit, {gib(memory.missing)} too large: {why}; the time assumes that it fits"
 
 
 def ranked(entries: Sequence[Entry]) -> list[Entry]:

@@ -4,35 +4,10 @@ from __future__ import annotations
 
 from predictor.engines.memory import BASES
 from predictor.engines.releases import is_version
+from predictor.files.units import TIMES, digits, in_unit
+from predictor.files.units import seconds as seconds
 from predictor.request.workload import CHECKPOINT, Workload
 from predictor.simulate.memory import Memory
-
-
-def seconds(value: float) -> str:
-    """A duration with three significant digits, zeros at the end among them.
-
-    >>> seconds(3.8214e-5), seconds(0.0124), seconds(1.532), seconds(0.002)
-    ('38.2 us', '12.4 ms', '1.53 s', '2.00 ms')
-    """
-    number, unit = _number(value)
-    return f"{number} {unit}"
-
-
-#: Seconds of a unit, by definition.
-_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-
-
-def _number(value: float) -> tuple[str, str]:
-    """A duration's three digits and their unit; 999.6 us is 1.00 ms."""
-    if value <= 0:
-        return "0", "s"
-    unit = next((unit for unit, factor in _UNITS.items() if value >= 0.9995 * factor), "ns")
-    return _three(value / _UNITS[unit]), unit
-
-
-def _three(value: float) -> str:
-    """``value`` with three significant digits, the zeros at its end among them."""
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
 def span(low: float, high: float) -> str:
@@ -41,9 +16,9 @@ def span(low: float, high: float) -> str:
     >>> span(0.000121, 0.0149)
     '0.121 - 14.9 ms'
     """
-    number, unit = _number(high)
-    least = low / _UNITS[unit]
-    return f"{_three(least) if least >= 1 else format(least, '#.3g')} - {number} {unit}"
+    number, unit = in_unit(high)
+    least = low / TIMES[unit]
+    return f"{digits(least) if least >= 1 else format(least, '#.3g')} - {number} {unit}"
 
 
 def given(value: float) -> str:
@@ -52,8 +27,8 @@ def given(value: float) -> str:
     >>> given(6e-6), given(0.0125)
     ('6 us', '12.5 ms')
     """
-    unit = next((unit for unit, factor in _UNITS.items() if value >= factor), "ns")
-    return f"{value / _UNITS[unit]:.6g} {unit}" if value > 0 else "0 s"
+    unit = next((unit for unit, factor in TIMES.items() if value >= factor), "ns")
+    return f"{value / TIMES[unit]:.6g} {unit}" if value > 0 else "0 s"
 
 
 def overhead(work: Workload) -> str:

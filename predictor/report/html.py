@@ -211,7 +211,7 @@ def _of_the_host(work: Workload) -> list[str]:
     if work.launch_range_s is None:
         return []
     least, most = (f"{end_s * 1e6:g}" for end_s in work.launch_range_s)
-    return [f"Launch overhead assumed: hosts need {least} to {most} us, and the interval says so."]
+    return [f"The launch overhead is assumed: hosts need {least} to {most} us, and the interval covers that."]
 
 
 def _provenance(answer: Prediction, run: Run, typed: str) -> Html:
@@ -239,7 +239,7 @@ def _provenance(answer: Prediction, run: Run, typed: str) -> Html:
         heads = (("estimator", False), ("fitted on measurements of", False), (f"{run.gpu.id} among them", False))
         inside.append(table("Where the numbers come from", heads, measured))
     else:
-        inside.append(tag("p", "None: every operator is at its roofline."))
+        inside.append(tag("p", "None: every operator runs at its roofline."))
     inside.append(tag("h3", f"The GPU: {run.gpu.name}"))
     heads = (("what", False), ("value", True), ("source", False))
     inside.append(table("The GPU as the forecast took it", heads, hardware_rows(run.gpu, run.numbers.gemm)))

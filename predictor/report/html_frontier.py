@@ -20,8 +20,8 @@ def frontier_figure(answer: ServingAnswer) -> Html:
     legend = tag("ul", *(swatch(i, name) for i, name in legend_of(names)), class_="legend")
     charts = [chart(answer, size) for size in (WIDE, NARROW)]
     caption = (
-        f"{len(front)} points that no other one beats in both, of those that meet the TTFT. A ring is what the search"
-        " chose; left of the line the TPOT is missed. Arrow keys move from mark to mark."
+        f"The Pareto frontier: {len(front)} plans that meet the TTFT. The ring is the plan that the search chose; plans"
+        " left of the line miss the TPOT. Arrow keys move from mark to mark."
     )
     return figure(caption, *charts, legend, tag("p", class_="readout", aria_hidden="true"))
 

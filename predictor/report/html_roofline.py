@@ -83,12 +83,12 @@ def roofline_section(points: Sequence[OperatorPoint], gpu: GPUSpec) -> Html:
     )
     if rest:
         caption += (
-            f" Not drawn, as they do no arithmetic: {len(rest)} operator{'s' * (len(rest) > 1)} with"
+            f" Without arithmetic, so not drawn: {len(rest)} operator{'s' * (len(rest) > 1)} with"
             f" {share(sum(p.share for p in rest))} of the time."
         )
     left_out = len(points) - len(rest) - len(drawn)
     if left_out:
-        caption += f" {left_out} more that take less time are in the table alone."
+        caption += f" {left_out} more that take less time are only in the table."
     used = [name for name in BOUNDS if any(p.bound == name for p in drawn)]
     legend = tag("ul", *(tag("li", _key(name), f"bound by {name}") for name in used), class_="legend")
     rows = [

@@ -29,11 +29,11 @@ def headline(answer: Prediction) -> Html:
         inside.append(_interval(answer.latency_s, *answer.interval_s))
     if not answer.memory.fits:
         memory = answer.memory
-        why = memory.reason or "the sum is too large"
+        why = memory.reason or "the total is too large"
         inside.append(
             tag(
-                "p", tag("strong", f"Does not fit by {gib(memory.missing)}"), f": {why}. {memory.advice}."
-                " The time is what one would take if it had the memory.",
+                "p", tag("strong", f"Does not fit, {gib(memory.missing)} too large"), f": {why}. {memory.advice}."
+                " The time assumes that it fits.",
                 class_="warning",
             )
         )  # fmt: skip
@@ -88,7 +88,7 @@ def _interval(latency_s: float, low: float, high: float) -> Html:
 def bound_words(answer: Prediction) -> str:
     """What bounds the run."""
     if answer.launch_bound:
-        return f"the CPU, for which the GPU waits {seconds(answer.host_s)} of {seconds(answer.latency_s)}"
+        return f"the CPU: the GPU waits for it {seconds(answer.host_s)} of {seconds(answer.latency_s)}"
     return ", ".join(f"{name} {part:.0%}" for name, part in answer.bound_shares.items() if part >= 5e-3)
 
 
@@ -258,9 +258,8 @@ def changes_section(changes: Sequence[Change]) -> Html:
         after = "-" if change.latency_s is None else seconds(change.latency_s)
         body.append((change.what, seconds(change.before_s), after, f"{words}{note}"))
     caption = (
-        "The forecast made again with one thing changed. 'Faster' is of speed: a run that is all bandwidth is 10 %"
-        " faster with 10 % more of it. Measured behaviour goes in steps (tiles, waves), so a small change may show more"
-        " or less than a large one."
+        "The forecast with one thing changed. 'Faster' means speed: a run bound by bandwidth is 10 % faster with 10 %"
+        " more of it. Kernels change in steps (tiles, waves), so a small change may show more or less than a large one."
     )
     heads = (("change", False), ("now", True), ("then", True), ("effect", False))
     return section(

@@ -73,9 +73,9 @@ def _whole(stages: Sequence[TimedStage], scheduled: Sequence[Sequence[BlockSched
             rows.append((name, seconds(start), seconds(at + timed.total_s), stage.label))
         at += timed.total_s
     where = any(item.lane == 0 for item in slices)
-    caption = "The whole run; of passes that are alike the first one is drawn in its blocks."
+    caption = "The whole run. Of passes that are alike, the first one shows its blocks."
     if where:
-        caption += " The CPU launches kernels ahead of the GPU, until it is the slower one: then the GPU waits."
+        caption += " The CPU launches kernels ahead of the GPU; where the CPU is slower, the GPU waits."
     else:
         caption += " No CPU lane: launches are captured in a graph."
     legend = tag("ul", *(swatch(i, name) for i, name in legend_of(names)), class_="legend")
@@ -151,7 +151,7 @@ def _layer(stage: Stage, blocks: Sequence[BlockSchedule], classes: Sequence[str]
     name = entry.block.name if repeat == 1 else f"{entry.block.name} {repetition} of {repeat}"
     caption = f"One block, kernel by kernel: {name}, in {stage.label}."
     if not stage.captured and ahead > 0:
-        caption += f" The CPU had launched all of it {seconds(ahead)} before the GPU came to it."
+        caption += f" The CPU launched all of it {seconds(ahead)} before the GPU started it."
     if len(entry.nodes) > MOST_KERNELS:
         caption += f" The first {MOST_KERNELS} of {len(entry.nodes):,} kernels are drawn."
     used = list(dict.fromkeys(entry.block.nodes[place].op.label for place in entry.nodes))

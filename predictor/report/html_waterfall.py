@@ -38,7 +38,7 @@ def waterfall_section(answer: Prediction) -> Html:
         " longest first, then the time in which no kernel runs."
     )
     if any(piece.name == _OVERLAP for piece in pieces):
-        caption += " What runs beside something else is taken off again."
+        caption += " The last bar takes off what overlaps."
     charts = [_chart(pieces, answer, size) for size in (_WIDE, _NARROW)]
     return section(
         "waterfall", "Waterfall", figure(caption, *charts, tag("p", class_="readout", aria_hidden="true"))

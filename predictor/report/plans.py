@@ -113,7 +113,7 @@ def print_plans(found: PricedPlans, most: int, console: Console, enough: FewestG
     if not best:
         near = least(found)
         missing = (near.memory_bytes - near.usable_bytes) / _GIB
-        words = f"none fits: {near.plan.label} needs least, and {missing:.1f} GiB more than a GPU may use"
+        words = f"none fits: {near.plan.label} needs the least memory, {missing:.1f} GiB more than a GPU may use"
         say(console, words if enough is None else f"{words}; {enough}")
 
 

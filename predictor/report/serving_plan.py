@@ -38,7 +38,7 @@ def print_answer(answer: ServingAnswer, console: Console, price: float | None = 
     both, apart = best_of_each(answer.found.best)
     other = apart if entry.plan.prefill is None else both
     if other is not None:
-        kind = "with GPUs of their own for prompts" if other.prefill is not None else "without"
+        kind = "disaggregated plan" if other.prefill is not None else "plan without disaggregation"
         say(console, f"{kind}: {other}: {_speeds(other)}", label="The best ")
     console.print()
     columns = [
@@ -53,9 +53,9 @@ def print_answer(answer: ServingAnswer, console: Console, price: float | None = 
     print_table(console, columns, rows)
     say(
         console,
-        f"{answer.found.points:,} points of {answer.held} groups that hold the model, of {answer.candidates} looked at;"
-        f" {len(answer.found.best)} layouts meet the SLA. TTFT and TPOT are of the mean request; the KV cache is that"
-        f" at the end of all outputs, of what a GPU has for it. Frontier: --out FILE.svg, .html or .parquet.",
+        f"The model fits on {answer.held} of {answer.candidates} groups of GPUs. {answer.found.points:,} plans tried;"
+        f" {len(answer.found.best)} layouts meet the SLA. TTFT and TPOT are means over requests; KV cache is at the end"
+        " of all outputs. --out FILE.svg, .html or .parquet writes the frontier.",
     )
     if asked.rate:
         say(console, f"For {asked.rate:g} requests/s.")

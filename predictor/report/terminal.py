@@ -151,14 +151,14 @@ def _bound(answer: Prediction) -> str:
     if answer.launch_bound:
         work, busy = answer.workload, f"the GPU is busy for {seconds(answer.gpu_busy_s)}"
         if not answer.launches_bound:
-            return f"the CPU, for which the GPU waits {seconds(answer.host_s)}; {busy}"
+            return f"the CPU: the GPU waits {seconds(answer.host_s)} for it; {busy}"
         if work.engine.host != CALLS:
-            return f"the CPU, which needs {seconds(answer.cpu_busy_s)} for launches and steps; {busy}"
+            return f"the CPU: launches and steps take {seconds(answer.cpu_busy_s)}; {busy}"
         newer = "another batch or a newer release" if work.engine.decode_host != CALLS else "a newer release"
-        better = f"{newer} captures" if work.engine.serves else "cuda_graph or compile would take"
+        better = f"{newer} captures" if work.engine.serves else "cuda_graph or compile would remove"
         return (
-            f"the CPU, which needs {seconds(answer.cpu_busy_s)} to launch ({overhead(work)}"
-            f" a framework call); {busy} ({better} the launches{'' if work.engine.serves else ' away'})"
+            f"the CPU: launches take {seconds(answer.cpu_busy_s)} ({overhead(work)} per framework call); {busy}"
+            f" ({better} the launches)"
         )
     return ", ".join(f"{name} {part:.0%}" for name, part in answer.bound_shares.items() if part >= 5e-3)
 
@@ -181,11 +181,11 @@ def _memory(answer: Prediction, console: Console) -> None:
     work = quantity(answer.flops, "FLOP")
     say(console, f"{count(answer.parameters)} parameters, {work}", "  model       ")
     if not memory.fits:
-        why = memory.reason or "the sum is too large"
+        why = memory.reason or "the total is too large"
         say(
             console,
-            f"does not fit by {gib(memory.missing)}: {why}. {memory.advice}. The time above is what one would take if"
-            " it had the memory.",
+            f"does not fit, {gib(memory.missing)} too large: {why}. {memory.advice}. The time above"
+            " assumes that it fits.",
             "  ", "bold red",
         )  # fmt: skip
 

@@ -112,7 +112,7 @@ def _roomier(run: Run, options: Options, longest: int) -> str:
     try:
         joined = run.work.system or default_system(run.gpu)
     except TilecastError:  # a GPU whose file has no links stands alone
-        return "nothing says how these GPUs are joined"
+        return "no system says how these GPUs are connected"
     whole = joined.whole or joined
     while (tp := 2 * tried[-1]) <= whole.gpus_per_node:
         tried.append(tp)
@@ -130,7 +130,7 @@ def _deployed(run: Run, options: Options, longest: int) -> Deployment:
     engine, work = run.work.engine, run.work
     release = engine.vintage()
     if engine.batching is None or release is None or release.scheduler is None:
-        raise UnsupportedError(f"--execution {engine.name}: serves no requests; expected vllm, sglang or tensorrt_llm")
+        raise UnsupportedError(f"--execution {engine.name} serves no requests; expected vllm, sglang or tensorrt_llm")
     check_serves(run.config)
     lanes = work.parallelism.pp
     context = max(run.config.trained_positions or longest, longest)
@@ -170,8 +170,8 @@ def check_serves(config: ModelConfig) -> None:
     pass and a cache of its output."""
     if config.is_encoder_decoder:
         raise UnsupportedError(
-            f"{config.name} is an encoder-decoder, whose requests under load are not built; expected a decoder, or one"
-            " batch by `predict --mode generate`"
+            f"{config.name} is an encoder-decoder, which serving does not model; expected a decoder, or one batch with"
+            " `predict --mode generate`"
         )
 
 
@@ -182,7 +182,7 @@ def _limited(rules: Scheduler, options: Options) -> Scheduler:
     prompts = max(rules.prefill_tokens, tokens) if options.max_num_batched_tokens else rules.prefill_tokens
     chunks = rules.chunks if options.chunked_prefill is None else options.chunked_prefill
     if chunks and not rules.chunks and not rules.mixes:
-        raise UnsupportedError("chunked prefill: this release's scheduler reads prompts whole, in steps of their own")
+        raise UnsupportedError("chunked prefill: the scheduler of this release runs whole prompts in separate steps")
     return replace(rules, tokens=tokens, sequences=sequences, prefill_tokens=prompts, chunks=chunks)
 
 

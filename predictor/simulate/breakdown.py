@@ -83,12 +83,12 @@ def notes(rows: Sequence[ClassTime], gpu: str, selector: ArtifactSet | RooflineO
     used = sorted({name for row in rows for name in row.estimators})
     unseen = [name for name in used if gpu not in selector.measured_on(name)]
     if unseen:
-        found.append(f"{gpu} is in no measurement behind {', '.join(unseen)}: carried over from other GPUs.")
+        found.append(f"No measurements of {gpu} for {', '.join(unseen)}: its times are estimated from other GPUs.")
     guessed = {row.op for row in rows if row.op in UNMEASURED}
     if any(row.phase == BACKWARD for row in rows):
         guessed.add("backward kernels other than GEMM")
     if guessed and used:
-        found.append(f"Never measured, at the efficiency of similar kernels: {', '.join(sorted(guessed))}.")
+        found.append(f"No measurements for {', '.join(sorted(guessed))}: they get the efficiency of similar kernels.")
     return tuple(found)
 
 
@@ -102,16 +102,16 @@ def context_notes(config: ModelConfig, work: Workload) -> tuple[str, ...]:
     """
     if config.is_encoder_decoder and work.engine.decoders_alone:
         return (
-            f"--execution {work.execution} has no model of an encoder-decoder such as {config.name}: this is what its"
-            " kernels would take",
+            f"--execution {work.execution} does not support encoder-decoders such as {config.name}: the time is what"
+            " its kernels would take",
         )
     longest, trained = work.longest_sequence, config.trained_positions
     if config.position not in ("rotary", "alibi") or longest <= trained:
         return ()
     return (
-        f"{longest:,} tokens are beyond the {trained:,} that {config.name} was trained for ({config.position}"
-        " positions): the time is forecast all the same, what the model writes there may be of no use."
-        + " An engine refuses such a request unless its limit is raised."
+        f"{longest:,} tokens exceed the {trained:,} that {config.name} was trained for ({config.position} positions)."
+        " The time still holds; the output may be useless."
+        + " The engine refuses such a request unless its limit is raised."
         * work.engine.samples,
     )
 
@@ -206,8 +206,8 @@ def unknown_notes(shares: Mapping[str, float]) -> tuple[str, ...]:
         return ()
     named = ", ".join(f"{name} {share:.2%}" for name, share in shares.items())
     return (
-        f"{sum(shares.values()):.2%} of the GPU time is the roofline of operators that have no entry: {named}"
-        " (--strict refuses them).",
+        f"{sum(shares.values()):.2%} of the GPU time is from operators that Tilecast does not know: {named}. They are"
+        " taken at their roofline (--strict refuses them).",
     )
 
 
@@ -217,7 +217,7 @@ def wide_notes(run: Run, op_times: Sequence[OpTime]) -> tuple[str, ...]:
     formats = run.numbers.formats
     wide = any(isinstance(item.op, Convolution) for item in op_times) and formats.linear != formats.high
     narrow = formats.linear.quant or formats.linear.dtype
-    return (f"convolutions stay in {formats.high.dtype}: none is known in {narrow}",) if wide else ()
+    return (f"Convolutions stay in {formats.high.dtype}: no kernel is known for {narrow}.",) if wide else ()
 
 
 def check_strict(run: Run, plan: Plan) -> None:
@@ -230,7 +230,7 @@ def check_strict(run: Run, plan: Plan) -> None:
     }  # fmt: skip
     if names:
         named = ", ".join(f"{name} (in {where!r})" for name, where in sorted(names.items()))
-        raise UnsupportedError(f"--strict: {run.config.name} runs operators without an entry: {named}")
+        raise UnsupportedError(f"--strict: {run.config.name} runs operators that Tilecast does not know: {named}")
 
 
 def names_of(stages: Sequence[TimedStage]) -> list[str]:
@@ -272,7 +272,7 @@ def explained(stages: Sequence[TimedStage], asked: str) -> Explained:
     kernel = float(estimator.seconds(batch, operators.gpu)[0]) if estimator is not None else 0.0
     bound = why.bound or row.bound
     if estimator is not None and row.latency_s > kernel * (1 + 1e-9):
-        bound = "the lower bound, above what the estimator says"
+        bound = "the lower bound; the estimator is below it"
     power = held_terms(operators, index)
     bound = POWER if power else bound
     others = tuple(sorted({shape_text(one.op) for i, one in first.items() if i != index} - {shape_text(item.op)}))
@@ -291,7 +291,7 @@ def _roofline(op: Op, row: KernelPrediction, compute_s: float, dram_s: float, li
         ("DRAM", dram_s, "s", "all bytes at DRAM's bandwidth"),
     ]
     found += [("link", link_s, "s", "bytes at the links' bandwidth")] if link_s else []
-    found += [("lower bound", row.lower_bound_s, "s", "what no kernel beats: L2 may hold what it has room for")]
+    found += [("lower bound", row.lower_bound_s, "s", "no kernel is faster; L2 may hold what fits in it")]
     if row.interval_s is not None:
         found += [("interval, low", row.interval_s[0], "s", ""), ("interval, high", row.interval_s[1], "s", "")]
     kernels = op.kernels()

@@ -29,8 +29,8 @@ def advised(memory: Memory, run: Run) -> Memory:
     if memory.fits:
         return replace(memory, smallest_gpu_count=held)
     if held is None:
-        return replace(memory, advice=f"No degree that is built holds it ({_tried(gpu, work)}); {_spread(memory)}")
-    words = "One of these GPUs holds it" if held == 1 else f"It takes {held} of these GPUs to hold it (--tp {held})"
+        return replace(memory, advice=f"No --tp makes it fit ({_tried(gpu, work)}); {_spread(memory)}")
+    words = "It fits on one of these GPUs" if held == 1 else f"It fits on {held} of these GPUs (--tp {held})"
     return replace(memory, smallest_gpu_count=held, advice=words)
 
 
@@ -133,10 +133,10 @@ def _tried(gpu: GPUSpec, work: Workload) -> str:
     try:
         system = work.system or default_system(gpu)
     except TilecastError:
-        return "--tp 1: nothing says how these GPUs are joined"
-    return f"--tp within the {(system.whole or system).gpus_per_node} GPUs of a node of {system.id}"
+        return "tried --tp 1 alone: no system says how these GPUs are connected"
+    return f"tried up to the {(system.whole or system).gpus_per_node} GPUs of a node of {system.id}"
 
 
 def _spread(memory: Memory) -> str:
     """What it would take if everything could be spread evenly."""
-    return f"spread evenly it would take {memory.even_gpu_count:,} of these GPUs"
+    return f"split evenly, it would need {memory.even_gpu_count:,} of these GPUs"

@@ -89,7 +89,8 @@ def capture_notes(run: Run) -> tuple[str, ...]:
     if run.work.mode not in ("decode", "generate") or decode_size(run) is not None:
         return ()
     name = run.work.engine.name
-    return (f"{name} captures no decode step of {run.work.sequences_a_pass} sequences by default: it is launched.",)
+    sequences = run.work.sequences_a_pass
+    return (f"{name} captures no CUDA graph of {sequences} sequences by default: the CPU launches every kernel.",)
 
 
 def launches_of_pieces(block: Block, begins: bool) -> list[int]:

@@ -38,6 +38,6 @@ def falling_notes(run: Run, step: TimedStage) -> tuple[str, ...]:
     if now_s <= (1.0 + _FALLS) * more_s[best]:
         return ()
     return (
-        f"Linear layers take {now_s / more_s[best]:.2f} times as long as with {_MORE[best]} times the batch: so were"
-        " kernels measured, on this board or on one that answers for it; a step with a larger batch may be faster.",
+        f"Linear layers take {now_s / more_s[best]:.2f} times as long as with {_MORE[best]} times the batch, as"
+        " measured on this GPU or a similar one: a larger batch may be faster.",
     )

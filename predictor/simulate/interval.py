@@ -174,4 +174,4 @@ def range_notes(table: KernelTable) -> tuple[str, ...]:
     known = table.spread
     if known is None:
         return ()
-    return (f"Outside the measured range, so the interval is wider: {'; '.join(known.notes)}.",) if known.notes else ()
+    return (f"The interval is wider outside the measured range: {'; '.join(known.notes)}.",) if known.notes else ()

@@ -155,12 +155,12 @@ class Memory:
         what = "weights" if self.own == self.weights else "weights, gradients and optimizer state"
         share = f"a GPU's part of the {what}" if self.gpus > 1 else f"the {what}"
         if self.own > self.capacity:
-            return f"{share} alone need more than the GPU has"
+            return f"{share} alone exceed the GPU's memory"
         most = self.largest_batch
         if most is None:
-            return f"{share} fit, but not with the activations that the backward pass needs"
+            return f"{share} fit, but the activations for the backward pass do not"
         if most == 0 and self.own + self.context + self.workspaces > self.usable:
-            return f"{share}, context and workspaces need more than the run may use"
+            return f"{share}, CUDA context and workspaces exceed what the run may use"
         cause = "KV cache" if self.kv_cache > self.activations else "activations"
         return f"{share} fit, but the {cause} of {self.sequences * self.ranks} sequences do not; {most} would fit"
 

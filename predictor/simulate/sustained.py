@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from predictor.files.units import seconds
 from predictor.kernels.base import KernelTable
 from predictor.kernels.explanation import Term, terms
 from predictor.kernels.power import held_clock
@@ -80,7 +81,7 @@ def held_terms(operators: Operators | Sustained, row: int) -> list[Term]:
     found = [
         ("clock held", held_clock(gpu), "share", f"of the boost clock, at {gpu.power_limit_w:,.0f} W"),
         ("in a burst", float(operators.base.seconds[row]), "s", "before the clock falls"),
-        ("held", float(operators.base.held_s[row]), "s", "what power leaves once it has settled"),
+        ("held", float(operators.base.held_s[row]), "s", "at the clock that the power limit allows"),
     ]
     return terms("power", found)
 
@@ -96,7 +97,5 @@ def power_notes(stages: Iterable[TimedStage]) -> tuple[str, ...]:
     if run is None:
         return ()
     gpu = run.gpu
-    held = (
-        f"{gpu.power_limit_w:,.0f} W hold {gpu.id}'s tensor cores at {held_clock(gpu):.2f} of their clock in a long run"
-    )
-    return (f"{held}: {longer * 1e3:.3g} ms more than in bursts.",)
+    held = f"The power limit of {gpu.id} ({gpu.power_limit_w:,.0f} W) holds its tensor cores at {held_clock(gpu):.2f}"
+    return (f"{held} of their clock: +{seconds(longer)}.",)

@@ -74,8 +74,8 @@ def serving_plans(found: Mapping[str, Any]) -> Html:
         for p in plans[:ROWS]
     ]  # fmt: skip
     caption = (
-        f"{len(front)} points that no other one beats in both, of {found['points']:,} looked at. The ring is the best"
-        f" plan within the SLA. Colours: {', '.join(kinds)}."
+        f"The Pareto frontier: {len(front)} of {found['points']:,} plans. The ring is the best plan within the SLA."
+        f" Colours: {', '.join(kinds)}."
     )
     picture = drawn(points, [_speeds(p) for p in front], ("tokens/s a user", "tokens/s a GPU"), caption)
     return join((picture, table("Plans within the SLA", heads, rows)))

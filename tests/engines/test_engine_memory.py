@@ -208,13 +208,13 @@ def test_where_no_degree_holds_it_that_is_said() -> None:
     """DeepSeek-V3 in bf16 is 1.3 TB: a node of eight H100 has 0.64."""
     memory = ask("deepseek-v3", "h100", execution="vllm", dtype="bf16").memory
     assert memory.smallest_gpu_count is None
-    assert "No degree that is built holds it" in memory.advice
+    assert "No --tp makes it fit" in memory.advice
     assert f"a node of {default_system(load_gpu('h100')).id}" in memory.advice
-    assert f"spread evenly it would take {memory.even_gpu_count} of these GPUs" in memory.advice
+    assert f"split evenly, it would need {memory.even_gpu_count} of these GPUs" in memory.advice
     assert 17 <= memory.even_gpu_count <= 21
     train = ask("llama-3.1-8b", "h100", mode="train", context_len=None, seq_len=512).memory
     assert train.smallest_gpu_count is None
-    assert "No single change makes it fit" in train.advice and "spread evenly it would take 2" in train.advice
+    assert "No single change makes it fit" in train.advice and "split evenly, it would need 2" in train.advice
     more = ask("llama-3.1-8b", "h100", mode="train", context_len=None, seq_len=512, batch=8).memory
     assert more.advice.startswith("It fits with --dp 2 --shard zero3")
 
@@ -237,7 +237,7 @@ def test_reports_show_the_rows_and_the_share(capsys: Any) -> None:
     assert "CUDA context 551.0 MiB, workspaces 32.0 MiB" in text
     assert "may use     73.3 GiB: 0.92 of the GPU's memory" in text
     assert "default of vLLM 0.24 gpu_memory_utilization" in text
-    assert "It takes 2 of these GPUs to hold it (--tp 2)." in text
+    assert "It fits on 2 of these GPUs (--tp 2)." in text
     page = str(memory_section(answer))
     for words in ("CUDA context", "workspaces", "0.92 of the GPU"):
         assert words in page

@@ -28,13 +28,13 @@ def step(**words: Any) -> predictor.Prediction:
     [
         ("vllm", "", ""), ("vllm", "vllm", ""), ("vllm", "0.24.3", ""), ("vllm", "vllm 0.6.1", ""),
         ("vllm", "2023", ""),
-        ("vllm", "vllm 0.30", "the newest release of vllm that is known, 0.24, answers for it"),
-        ("vllm", "1.0", "the newest release of vllm that is known, 0.24, answers for it"),
-        ("vllm", "vllm 2099", "the newest release of vllm that is known, 0.24, answers for it"),
-        ("vllm", "vllm 0.1", "the oldest release of vllm that is known, 0.2, answers for it"),
-        ("vllm", "2020", "the oldest release of vllm that is known, 0.2, answers for it"),
-        ("eager", "0.24", "the oldest release of eager that is known, 1.13, answers for it"),
-        ("cuda_graph", "2023", "are not told apart"),
+        ("vllm", "vllm 0.30", "modelled as 0.24, the newest release of vllm that Tilecast knows"),
+        ("vllm", "1.0", "modelled as 0.24, the newest release of vllm that Tilecast knows"),
+        ("vllm", "vllm 2099", "modelled as 0.24, the newest release of vllm that Tilecast knows"),
+        ("vllm", "vllm 0.1", "modelled as 0.2, the oldest release of vllm that Tilecast knows"),
+        ("vllm", "2020", "modelled as 0.2, the oldest release of vllm that Tilecast knows"),
+        ("eager", "0.24", "modelled as 1.13, the oldest release of eager that Tilecast knows"),
+        ("cuda_graph", "2023", "Tilecast models one release of"),
         ("eager", "sglang 2020", "the oldest release of sglang"),
     ],
 )  # fmt: skip
@@ -63,7 +63,7 @@ def test_releases_as_tools_spell_them() -> None:
 
 def test_a_nightly_build_is_the_newest_release_of_its_date() -> None:
     """Without a date, or with one behind the newest that is listed, it is that one, and the answer says so."""
-    newest = "the newest release of vllm that is known, 0.24, answers for it"
+    newest = "modelled as 0.24, the newest release of vllm that Tilecast knows"
     for software in ("nightly", "vllm nightly", "vllm latest", "vllm nightly-20991231", "vllm nightly-1a2b3c4d"):
         assert engines.running("vllm", software) is engines.engine("vllm"), software
         assert newest in remark("vllm", software), software

@@ -73,8 +73,8 @@ def test_a_step_that_no_graph_holds_is_launched() -> None:
     held, launched, larger = (step("tensorrt_llm", batch) for batch in (32, 33, 64))
     assert max(held.latency_s, larger.latency_s) < launched.latency_s  # the GPU alone would rise from one to the next
     assert held.between_s["launches"] == 0.0 < launched.between_s["launches"]
-    (note,) = [note for note in launched.notes if "captures no decode step" in note]
-    assert note == "tensorrt_llm captures no decode step of 33 sequences by default: it is launched."
+    (note,) = [note for note in launched.notes if "captures no CUDA graph" in note]
+    assert note == "tensorrt_llm captures no CUDA graph of 33 sequences by default: the CPU launches every kernel."
     assert not any("captures no" in note for note in (*held.notes, *larger.notes, *step("cuda_graph", 33).notes))
     short, long = step("vllm", 8, 8000, "0.6", "h200"), step("vllm", 8, 9000, "0.6", "h200")
     assert short.between_s["launches"] == 0.0 < long.between_s["launches"]

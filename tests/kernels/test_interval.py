@@ -64,13 +64,13 @@ def test_out_of_range_takes_the_next_distance_and_says_so() -> None:
     found = width([Gemm("fp32", m, 64, 64) for m in (1024, 2048, 2049, 9999)], "v100-pcie-32gb")
     assert found.inside.tolist() == [True, True, False, False]
     assert found.high.tolist() == pytest.approx([0.03, 0.03, 0.4, 0.4])
-    assert found.notes == ("linear: m 2049 is outside 1 to 1024 as measured",)
+    assert found.notes == ("linear: m 2049 is outside the measured 1 to 1024",)
 
 
 def test_a_dtype_that_another_stands_in_for_is_outside() -> None:
     found = width([Gemm("fp16", 64, 64, 64), Gemm("fp32", 64, 64, 64)], "v100-pcie-32gb")
     assert found.inside.tolist() == [False, True]
-    assert found.notes == ("linear: fp16 was not measured (fp32 were)",)
+    assert found.notes == ("linear: fp16 was not measured, only fp32",)
 
 
 def test_the_distance_is_that_from_gpus_with_rows_of_the_scheme() -> None:
@@ -89,7 +89,7 @@ def test_the_distance_is_that_from_gpus_with_rows_of_the_scheme() -> None:
     assert [far(gpu, "nvfp4") for gpu in ("rtx-pro-6000-server", "rtx-5090", "b200")] == [1, 2, 4]
     assert [far(gpu, "bf16", "int4_wo") for gpu in ("h100", "rtx-pro-6000-server", "b200")] == [1, 3, 3]
     found = width([Gemm("nvfp4", 64, 64, 64)], "b200", known)
-    assert found.notes == ("linear: nvfp4 was measured on rtx-pro-6000-server alone",)
+    assert found.notes == ("linear: nvfp4 was only measured on rtx-pro-6000-server",)
     assert not found.inside[0]
 
 

@@ -75,7 +75,7 @@ def test_a_key_that_nobody_knows_is_named_in_the_answer(tmp_path: Path) -> None:
 
 def test_many_keys_are_counted() -> None:
     (line,) = ignored_notes([f"key_{i}" for i in range(SHOWN + 3)])
-    assert line.endswith(f"key_{SHOWN - 1} and 3 more")
+    assert line.endswith(f"key_{SHOWN - 1} and 3 more.")
 
 
 def test_a_type_from_outside_may_have_any_key() -> None:

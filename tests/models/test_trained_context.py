@@ -18,7 +18,7 @@ from predictor.report.json_report import to_dict
 from predictor.report.terminal import print_prediction
 from predictor.request.request import Request
 
-NOTE = "tokens are beyond the"
+NOTE = "tokens exceed the"
 _LLAMA = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 256, "num_hidden_layers": 2,
     "num_attention_heads": 4, "intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 8192,
@@ -40,7 +40,7 @@ def notes(data: dict[str, Any], **words: Any) -> list[str]:
 )  # fmt: skip
 def test_beyond_the_trained_context_there_is_a_note(words: dict[str, Any]) -> None:
     (said,) = notes(_LLAMA, **words)
-    assert "beyond the 8,192 that tiny was trained for (rotary positions)" in said
+    assert "exceed the 8,192 that tiny was trained for (rotary positions)" in said
     shorter = {
         key: tuple(n - 1 for n in value) if isinstance(value, tuple) else value - 1
         for key, value in words.items()
@@ -98,7 +98,7 @@ def test_alibi_says_so_and_relative_positions_do_not() -> None:
 
 def test_terminal_json_page_and_comparison_show_it(capsys: pytest.CaptureFixture[str]) -> None:
     answer = predictor.predict("llama-2-7b", "h100", mode="prefill", seq_len=5000, artifacts="roofline")
-    said = "5,000 tokens are beyond the 4,096 that llama-2-7b was trained for"
+    said = "5,000 tokens exceed the 4,096 that llama-2-7b was trained for"
     print_prediction(answer, wide_console())
     assert said in capsys.readouterr().out
     assert any(said in note for note in to_dict(answer)["notes"])

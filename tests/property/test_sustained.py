@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -170,7 +171,8 @@ def test_a_forecast_says_what_power_takes() -> None:
     words = {"mode": "prefill", "batch": 8, "execution": "vllm"}
     found = predictor.predict("llama-3.1-8b", "a100-pcie-80gb", explain="mlp down", **words)
     (note,) = [note for note in found.notes if "of their clock" in note]
-    assert note.startswith("300 W hold a100-pcie-80gb's tensor cores at 0.81 of their clock in a long run: ")
+    assert note.startswith("The power limit of a100-pcie-80gb (300 W) holds its tensor cores at 0.81 of their clock: +")
+    assert re.fullmatch(r"\+[0-9.]+ (us|ms|s)\.", note.rpartition(" clock: ")[2])
     why = found.explained
     assert why is not None and why.bound == "the power limit"
     terms = {term.name: term.value for term in why.terms if term.group == "power"}

@@ -71,7 +71,7 @@ def test_what_cannot_run_keeps_its_row_and_its_reason(capsys: pytest.CaptureFixt
         assert "bf16" in row["reason"]
     lines = table(capsys, *words)
     assert sum("cannot run" in line for line in lines) == 2
-    assert any(line.startswith("a10: does not fit by") for line in lines)
+    assert any(line.startswith("a10: does not fit, ") for line in lines)
     assert any(line.startswith("p4: dtype 'bf16'") for line in lines)
 
 

@@ -308,7 +308,7 @@ def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
             ["--only", "tp=7"],
             "with micro_batch 1, pp 1, tp 7; expected tp 1, 2, 4",
         ),
-        (["--num-gpus", "13"], "nearest that do: --num-gpus 12"),
+        (["--num-gpus", "13"], "nearest valid: --num-gpus 12"),
         (["--only", "shard=zero9"], "--shard 'zero9': expected one of"),
         (["--only", "recompute=full:1-of-3"], "expected full:N-of-"),
         (["--top", "0"], "at least 1"),

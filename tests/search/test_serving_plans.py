@@ -425,16 +425,16 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--num-gpus", "2", "--tpot", "1us"], "nothing on 2 h100-sxm meets TTFT any and TPOT 0.001 ms.*nearest: "),
+        (["--num-gpus", "2", "--tpot", "1us"], "no plan on 2 h100-sxm meets TTFT any and TPOT 0.001 ms.*nearest: "),
         (["--num-gpus", "0"], "--num-gpus 0: expected a whole number from 1"),
         ([], "--num-gpus: expected how many GPUs"),
-        (["--num-gpus", "2", "--min-gpus"], "--min-gpus: the fewest GPUs for what; expected --rate"),
-        (["--num-gpus", "2", "--execution", "eager"], "--execution eager: serves no requests; expected some of"),
+        (["--num-gpus", "2", "--min-gpus"], "--min-gpus: needs a load; expected --rate"),
+        (["--num-gpus", "2", "--execution", "eager"], "--execution eager serves no requests; expected some of"),
         (["--num-gpus", "2", "--emit", "ray"], "--emit ray: expected one of"),
         (["--num-gpus", "2", "--out", "f.png"], "--out 'f.png': expected a file that ends in"),
         (["--num-gpus", "2", "--disaggregated", "maybe"], "--disaggregated 'maybe': expected one of also"),
         (["--num-gpus", "2", "--ttft", "soon"], "--ttft: 'soon' is not a quantity"),
-        (["--num-gpus", "1", "--isl", "9000000"], "no group of up to 1 GPUs holds llama-3.1-8b"),
+        (["--num-gpus", "1", "--isl", "9000000"], "--num-gpus 1: llama-3.1-8b and a request of"),
     ],
 )
 def test_nonsense_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

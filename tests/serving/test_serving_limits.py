@@ -74,8 +74,8 @@ def test_a_prompt_beyond_the_context_is_noted(capsys: pytest.CaptureFixture[str]
     words = SERVE.replace("llama-3.1-8b", "tinyllama-1.1b").replace("--isl 100", "--isl 4000")
     assert main([*words.split(), *["--rate", "8", "--osl", "2", "--requests", "1", "--json"]]) == 0
     (note,) = json.loads(capsys.readouterr().out)["notes"]
-    assert "4,001 tokens are beyond the 2,048 that tinyllama-1.1b was trained for" in note
-    assert "An engine refuses such a request" in note
+    assert "4,001 tokens exceed the 2,048 that tinyllama-1.1b was trained for" in note
+    assert "The engine refuses such a request" in note
 
 
 def test_an_encoder_decoder_under_vllm_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +84,7 @@ def test_an_encoder_decoder_under_vllm_is_noted(capsys: pytest.CaptureFixture[st
     for execution in ("vllm", "cuda_graph"):
         assert main([*words.split(), execution]) == 0
         notes[execution] = [
-            note for note in json.loads(capsys.readouterr().out)["notes"] if "encoder-decoder such as t5-small" in note
+            note for note in json.loads(capsys.readouterr().out)["notes"] if "encoder-decoders such as t5-small" in note
         ]
     assert len(notes["vllm"]) == 1
     assert not notes["cuda_graph"]

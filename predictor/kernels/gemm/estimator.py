@@ -85,8 +85,8 @@ class TensorCoreGemm(ServingEstimator):
         aligned = {**columns, "m": np.array([m]), "n": np.array([n]), "k": np.array([k])}
         at = float(self.seconds(replace(batch, columns=aligned), gpu)[0])
         found += terms("alignment", [
-            ("aligned", f"{m:.0f} x {n:.0f} x {k:.0f}", WORD, "the next multiples of 64, of 8 for few rows"),
-            ("aligned kernel", at, "s", "what the larger, aligned product takes"),
+            ("aligned", f"{m:.0f} x {n:.0f} x {k:.0f}", WORD, "rounded up to multiples of 64 (8 for few rows)"),
+            ("aligned kernel", at, "s", "time of the aligned product"),
         ])  # fmt: skip
         found += constant_terms(constants, without="nothing" if shapes.quantizes else "quantize")
         rests = self._corrections.rests_on(source, gpu, engines.answering(batch.kernels).name, kind)
@@ -96,12 +96,12 @@ class TensorCoreGemm(ServingEstimator):
         """Which rows of A the trees under ``key`` are asked about, in words."""
         corners = corners_of(shapes, "", self._corrections.knots(key))
         if corners is None:
-            return "exp(r): what the trees, or a calibration, say of this shape"
+            return "exp(r): from the trees, or a calibration, for this shape"
         rows = sorted(corners.sizes["m"].tolist())
         at = " and ".join(f"{m:.0f}" for m in rows)
         if len(rows) == 1:
-            return f"exp(r): trees, or a calibration, at {at} rows, a measured size"
-        return f"kernel / core: trees, on a line between the measured {at} rows"
+            return f"exp(r): from the trees, or a calibration, at {at} rows, a measured size"
+        return f"kernel / core: from the trees, interpolated between the measured {at} rows"
 
     def _constants(self, batch: Batch, gpu: GPUSpec, dtype: str, quant: str) -> tuple[str, str, Constants]:
         """(whose, of which variant, constants)."""

@@ -59,7 +59,7 @@ class Tiled:
             ("blocks", self.blocks, COUNT, f"tiles x splits x {float(self.grid.batch):.0f} products"),
             ("waves", float(self.grid.waves(self.sms, self.splits)), COUNT, f"blocks / {self.sms:.0f} SMs"),
             ("waves that run", self.whole_waves, COUNT, felt),
-            ("tail", tail / self.sms, SHARE, f"of the SMs have one of the {tail:.0f} blocks of the last wave"),
+            ("tail", tail / self.sms, SHARE, f"of the SMs run one of the {tail:.0f} blocks of the last wave"),
         ])  # fmt: skip
 
     def padding_terms(self) -> list[Term]:
@@ -116,11 +116,11 @@ def core_terms(shapes: Shapes, device: Device, constants: Constants) -> tuple[li
     cache = "DRAM" if from_dram else "L2"
     parts = {"compute": compute_s, cache: memory_s, "launch": overhead_s, "quantizing activations": quantize_s}
     waves, idle = c.tiled.whole_waves, 1.0 - float(c.tiled.grid.wave_efficiency(device.sms, splits))
-    felt = "a turn of the loop, which cannot be shorter" if c.step_s <= c.floor_s else "the tensor cores"
+    felt = "the shortest iteration of the loop" if c.step_s <= c.floor_s else "the tensor cores"
     found = c.tiled.grid_terms() + terms("one tile", [
         ("step", c.step_s, "s", f"{STEP:.0f} elements of K, set by {felt}"),
         ("steps", k / STEP / splits, COUNT, f"K {k:.0f} / {STEP:.0f} / splits"),
-        ("prologue", device.prologue, COUNT, "steps that fill the pipeline and drain it"),
+        ("prologue", device.prologue, COUNT, "steps that fill and drain the pipeline"),
         ("tile latency", c.tile_s, "s", "(steps + prologue) x step: one wave"),
     ]) + terms("core", [
         ("compute", compute_s, "s", f"{waves:.0f} waves x tile latency + {log2(splits):.0f} x split cost"),
@@ -132,7 +132,7 @@ def core_terms(shapes: Shapes, device: Device, constants: Constants) -> tuple[li
         *([("quantizing", quantize_s, "s", "a kernel before the product")] if quantize_s else []),
         ("core", float(core_time(shapes, device, constants).total[0]), "s", "their sum"),
     ]) + c.tiled.padding_terms() + terms("padding", [
-        ("idle SMs", idle, SHARE, "of all waves' places are empty"),
+        ("idle SMs", idle, SHARE, "of the slots of all waves are idle"),
         ("padding and idle", compute_s * (1.0 - c.tiled.filled), "s", "of compute"),
     ])  # fmt: skip
     return found, max(parts, key=lambda name: parts[name])

@@ -171,15 +171,15 @@ class Fp32Gemm(Launched, ServingEstimator):
         splits, k, kernel = float(cand.splits[at]), float(shape.k[0, 0]), float(self.seconds(batch, gpu)[0])
         tiled = Tiled.cut(shape, float(cand.tile_m[at]), float(cand.tile_n[at]), splits, float(gpu.sm_count))
         steps = float(np.ceil(k / (sgemm.K_STEP * splits)))
-        found = tiled.grid_terms(f"{const.quantization:.0%} of the tail wave's rounding is felt")
+        found = tiled.grid_terms(f"{const.quantization:.0%} of the rounding to whole waves counts")
         found += terms("one tile", [
             ("steps", steps, COUNT, f"K {k:.0f} / {sgemm.K_STEP:.0f} / splits"),
-            ("prologue", float(cand.prologue[at]) / sgemm.K_STEP, COUNT, "steps that fill the pipeline and write out"),
+            ("prologue", float(cand.prologue[at]) / sgemm.K_STEP, COUNT, "steps that fill and drain the pipeline"),
             ("tile latency", compute_s / max(1.0, tiled.whole_waves), "s", "compute / waves"),
         ])  # fmt: skip
         found += terms("core", [
             ("compute", compute_s, "s", "waves x tile latency"),
-            ("memory", memory_s, "s", "DRAM, with what later waves read again"),
+            ("memory", memory_s, "s", "DRAM, with what later waves reread"),
             ("core", core_s, "s", f"p-norm, p = {const.norm:.3g}, write-out and fixed times"),
             ("factor", kernel / core_s, COUNT,
              "the mean of other libraries' kernels" if unseen else "a calibration's smooth correction"),
@@ -197,10 +197,10 @@ class Fp32Gemm(Launched, ServingEstimator):
         streamed = float(self._streamed(shape, gpu, layout)[0, 0])
         if kernel == streamed:
             found += terms("stream", [
-                ("streamed", streamed, "s", "few rows: a kernel streams the matrix by, and is faster than tiles"),
-                ("bandwidth", read_share(gpu), SHARE, "of DRAM's bandwidth that streams find"),
+                ("streamed", streamed, "s", "few rows: streaming the matrix is faster than tiles"),
+                ("bandwidth", read_share(gpu), SHARE, "of DRAM's bandwidth that a stream reaches"),
             ])  # fmt: skip
-            return Explanation(tuple(found), "DRAM", "the data sheet: no row tells of products that are streamed")
+            return Explanation(tuple(found), "DRAM", "the data sheet: no measurement of streamed products")
         parts = {"compute": compute_s, "DRAM": memory_s, "launch": core_s - max(compute_s, memory_s)}
         rests = rests_on(gpu.id, self._calibrated, self._measured, "u", "its power limit")
         return Explanation(tuple(found), max(parts, key=lambda name: parts[name]), rests)

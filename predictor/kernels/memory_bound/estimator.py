@@ -93,10 +93,10 @@ class MemoryBound(Launched):
         kernel = float(self.seconds(batch, gpu)[0])
         found = terms("bytes", [
             ("once", float(traffic.once[0]), "bytes", "every operand once for each kernel"),
-            ("again", float(traffic.again[0]), "bytes", "read a second time, from L2 where it holds them"),
+            ("again", float(traffic.again[0]), "bytes", "read a second time, from L2 where they fit"),
             ("kernels", float(traffic.kernels[0]), COUNT, f"{self.const.fixed_s * 1e6:.3g} us each"),
             ("fixed", fixed, "s", "kernels x their fixed time"),
-            ("kernel", kernel, "s", "bytes at their rates, or the work of the rows, and the fixed time"),
+            ("kernel", kernel, "s", "bytes at their rates, or the time of the rows, plus the fixed time"),
         ])  # fmt: skip
         found += terms("constants", [
             ("bandwidth", share, SHARE, "of DRAM's bandwidth that a stream reaches"),

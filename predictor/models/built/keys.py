@@ -116,4 +116,4 @@ def ignored_notes(ignored: Sequence[str]) -> tuple[str, ...]:
         return ()
     more = f" and {len(ignored) - SHOWN} more" if len(ignored) > SHOWN else ""
     shown = ", ".join(printable(key)[:60] for key in ignored[:SHOWN])
-    return (f"keys of the config that its class does not know, which change nothing: {shown}{more}",)
+    return (f"The model's class ignores these keys of the config: {shown}{more}.",)

@@ -25,18 +25,18 @@ def run_as_built(config: ModelConfig, engine: Engine, mode: str, tp: int) -> tup
     if engine.fuses:
         why = f"--execution {engine.name} fuses by modules"
     elif isinstance(tp, int) and tp > 1:
-        why = f"--tp {tp} shares layers out as Megatron-LM does (--tp-plan {CLASS_PLAN}: as the class does)"
+        why = f"--tp {tp} splits layers as Megatron-LM does (--tp-plan {CLASS_PLAN} splits them as the class does)"
     elif any(kind.mixer in ("delta", "scan") for kind in (built, *built.variants)):
         why = "linear attention runs the kernels of its libraries (flash-linear-attention, causal-conv1d)"
     elif built.index_heads:
-        why = "sparse attention reads the keys that it picks alone"
+        why = "sparse attention reads only the keys that it picks"
     elif built.is_mla and mode in ("decode", "generate"):
         why = f"--mode {mode} keeps latent vectors"
     elif built.is_encoder_decoder and mode in ("prefill", "decode", "generate"):
-        why = f"--mode {mode} of an encoder-decoder makes logits of the last token alone"
+        why = f"--mode {mode} of an encoder-decoder computes logits of the last token only"
     else:
         return None
-    return built, f"{why}: {config.name} runs as the built model, not as its class"
+    return built, f"{config.name} is forecast from its config, not from its class: {why}"
 
 
 def general_rules(config: ModelConfig, engine: Engine) -> tuple[str, ...]:
@@ -44,6 +44,7 @@ def general_rules(config: ModelConfig, engine: Engine) -> tuple[str, ...]:
     if not engine.serves or isinstance(recorded(config), Alone):
         return ()
     return (
-        f"--execution {engine.name} has model code of its own, which no reader knows of {config.name}: its class runs"
-        " with the engine's kernels (one product of q, k and v, the cache in place, one kernel a norm)",
+        f"{engine.name} has its own code for {config.name}, which Tilecast does not know. The forecast runs"
+        f" the model's class with the kernels of {engine.name} (a fused QKV projection, an in-place KV cache, one"
+        " kernel per norm).",
     )

@@ -55,13 +55,13 @@ class ServingQuestion:
         if not 0.0 <= self.rate < math.inf:
             raise RequestError(f"--rate {self.rate!r}: expected requests a second, above 0")
         if self.min_gpus and not self.rate:
-            raise RequestError("--min-gpus: the fewest GPUs for what; expected --rate, in requests a second")
+            raise RequestError("--min-gpus: needs a load; expected --rate, in requests a second")
         if self.disaggregated not in SPLITS:
             raise RequestError(f"--disaggregated {self.disaggregated!r}: expected one of {', '.join(SPLITS)}")
         known = serving_engines()
         for name in self.executions:
             if name not in known:
-                raise RequestError(f"--execution {name}: serves no requests; expected some of {', '.join(known)}")
+                raise RequestError(f"--execution {name} serves no requests; expected some of {', '.join(known)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def _nothing(asked: ServingQuestion, found: SearchedDeployments | None, tables: 
     )  # fmt: skip
     if found is None:
         line = _too_large(asked) if not tables.up_to(asked.num_gpus) else (
-            f"--num-gpus {asked.num_gpus}: a group for prompts and one for decodes need more GPUs"
+            f"--num-gpus {asked.num_gpus}: prefill and decode groups need more GPUs"
         )  # fmt: skip
         return NothingMeets(line, None, (), enough)
     limits = missed(found.nearest, asked.sla, asked.rate)
@@ -204,7 +204,7 @@ def nothing_meets(asked: ServingQuestion, nearest: ServingPlan) -> str:
         limits.append(f"{asked.rate:g} requests/s")
     at = f", {nearest.rate:.3g} requests/s" if asked.rate else ""
     return (
-        f"nothing on {asked.num_gpus} {nearest.times.run.gpu.id} meets {' and '.join(limits)} of {asked.isl} +"
+        f"no plan on {asked.num_gpus} {nearest.times.run.gpu.id} meets {' and '.join(limits)} with {asked.isl} +"
         f" {asked.osl} tokens; nearest: {nearest}: TTFT {shown(nearest.ttft_s)}, TPOT {shown(nearest.tpot_s)}{at}"
         f"; misses {' and '.join(map(str, missed(nearest, asked.sla, asked.rate)))}"
     )
@@ -212,8 +212,8 @@ def nothing_meets(asked: ServingQuestion, nearest: ServingPlan) -> str:
 
 def _too_large(asked: ServingQuestion) -> str:
     return (
-        f"--num-gpus {asked.num_gpus}: no group of up to {asked.num_gpus} GPUs holds {asked.request.model} and a"
-        f" request of {asked.isl + asked.osl} tokens; expected more GPUs, or a narrower --dtype"
+        f"--num-gpus {asked.num_gpus}: {asked.request.model} and a request of {asked.isl + asked.osl} tokens do not"
+        " fit; expected more GPUs, or a narrower --dtype"
     )
 
 

@@ -30,8 +30,8 @@ class FewestGpusToServe:
 
     def __str__(self) -> str:
         if self.plan is not None:
-            return f"{self.gpus:,} GPUs do: {self.plan}"
-        return f"no number up to {self.looked_at:,} GPUs does: {self.reason}"
+            return f"{self.gpus:,} GPUs are enough: {self.plan}"
+        return f"no number of GPUs up to {self.looked_at:,} is enough: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,9 @@ def enough_gpus(
                 below = middle
         return FewestGpusToServe(count, found.best[0], count, least_of(several), "")
     if not several:
-        return (
-            None if count == num_gpus else FewestGpusToServe(None, None, count, {}, "no group of them holds the model")
-        )
+        if count == num_gpus:
+            return None
+        return FewestGpusToServe(None, None, count, {}, "the model does not fit on any group")
     return FewestGpusToServe(None, None, count, least_of(several), _why(several, sla, rate))
 
 
@@ -122,12 +122,12 @@ def _why(several: Sequence[GroupTimes], sla: Sla, rate: float) -> str:
         times = min(several, key=_step)
         reads = times.memory.weights / times.run.gpu.memory_bandwidth
         dense = "" if times.run.config.experts else (
-            f", each GPU of which needs {shown(reads)} to read its part of the weights"
+            f", whose GPUs need {shown(reads)} each to read their weights"
         )  # fmt: skip
         why.append(f"a decode step takes {shown(least['tpot'])} on the fastest group, {times.group}{dense}")
     if why:
         return "; ".join(why)
-    return "no group meets both limits at once" if not rate else "what meets the limits serves fewer requests/s"
+    return "no group meets both limits at once" if not rate else "plans that meet the limits serve fewer requests/s"
 
 
 def shown(seconds: float) -> str:

@@ -166,7 +166,7 @@ def search(
     if split and several and several[0].osl > 1:
         layouts += _apart(several, gpus, rate if fewest else 0.0, sla)
     if not layouts:
-        raise RequestError(f"--num-gpus {gpus}: no group of GPUs that holds the model has so few")
+        raise RequestError(f"--num-gpus {gpus}: too few GPUs to hold the model")
     best, nearest, least = [], None, math.inf
     for points in layouts:
         excess = sla.excess(points.steady.ttft_s, points.steady.tpot_s)

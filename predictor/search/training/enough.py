@@ -27,8 +27,8 @@ class FewestGpusToTrain:
 
     def __str__(self) -> str:
         if self.plan is None:
-            return f"no number of GPUs up to {self.looked_at:,} was found that holds one"
-        return f"{self.plan.plan.num_gpus:,} GPUs hold one: {self.plan.plan.label}"
+            return f"no plan fits on any number of GPUs up to {self.looked_at:,}"
+        return f"{self.plan.plan.num_gpus:,} GPUs are enough: {self.plan.plan.label}"
 
 
 def least(found: PricedPlans) -> Priced:

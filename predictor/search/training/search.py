@@ -99,7 +99,7 @@ def _nothing(asked: Request, one: Run, num_gpus: Sequence[int], batch: int, only
     """The one line for a request without a legal plan: the word that is held to what none has, or the nearest number of
     GPUs that has one."""
     held = ", ".join(f"{name} {' or '.join(map(str, values))}" for name, values in only.items())
-    line = f"no plan of --num-gpus {' or '.join(map(str, num_gpus))} shares --global-batch {batch}"
+    line = f"--num-gpus {' or '.join(map(str, num_gpus))} cannot split --global-batch {batch}"
     line += f" with {held}" if held else ""
     for name in only:
         rest = {other: values for other, values in only.items() if other != name}
@@ -114,7 +114,7 @@ def _nothing(asked: Request, one: Run, num_gpus: Sequence[int], batch: int, only
         except RequestError:  # more than the system has
             continue
         if near is not None:
-            return f"{line}; nearest that do: --num-gpus {count}"
+            return f"{line}; nearest valid: --num-gpus {count}"
     return f"{line}; expected sizes that divide each other"
 
 

@@ -107,7 +107,7 @@ def read_only(given: Sequence[str]) -> dict[str, tuple[Any, ...]]:
         if not equals or not all(value.strip() for value in values.split(",")):
             raise RequestError(f"--only {text}: expected WORD=VALUE,..., such as tp=4,8")
         if name in found:
-            raise RequestError(f"--only {text}: {name} is held twice; expected once, with commas between its values")
+            raise RequestError(f"--only {text}: {name} is given twice; expected once, with commas between its values")
         found[name] = tuple(_value(name, value.strip(), text) for value in values.split(","))
     return found
 
