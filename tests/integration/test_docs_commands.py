@@ -347,6 +347,28 @@ def test_tables_of_notebooks_scroll_on_a_phone(tmp_path: Path, monkeypatch: pyte
     assert "<style" not in text
 
 
+def test_the_page_of_options_has_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A section a command, a line an option, with its default filled in."""
+    pytest.importorskip("nbconvert", reason="extra 'docs'")
+    pytest.importorskip("mkdocs", reason="extra 'docs'")
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import mkdocs_hooks
+
+    text = mkdocs_hooks.options_page()
+    sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
+    checked = 0
+    for parser in every_parser(build_parser()):
+        for action in parser._actions:
+            for option in set(action.option_strings) - {"-h", "--help"}:
+                assert re.search(rf"^\| `[^`]*{re.escape(option)}\b", sections[parser.prog], re.M), (
+                    parser.prog,
+                    option,
+                )
+                checked += 1
+    assert checked > 200
+    assert "%(" not in text
+
+
 def test_python_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Python of README and of the pages runs as it stands; what it registers is gone after the test."""
     monkeypatch.chdir(tmp_path)
