@@ -2,7 +2,8 @@
 
 A group of a file names fixed `fields`, `axes` along which shapes are drawn, dtypes, options and how it is timed. Shapes
 come from an additive recurrence (Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018): its first n
-points fill the space evenly for every n, and they are the same on every machine. docs/how-to/measuring.md shows a file.
+points fill the space evenly for every n, and they are the same on every machine. docs/reference/microbench.md shows a
+file.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Settings:
     ``sustained_s`` at most.
     """
 
-    #: All of these were chosen by hand, not from data (docs/how-to/measuring.md says what they do).
+    #: All of these were chosen by hand, not from data (docs/reference/microbench.md says what they do).
     noise: float = 0.01
     min_samples: int = 10
     max_samples: int = 500

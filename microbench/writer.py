@@ -112,8 +112,8 @@ class OpFolder:
         known = read_meta(self.path)
         runs = [run for run in known.get("collections", []) if run.get("run") != collection["run"]]
         document = {
-            "schema_version": SCHEMA_VERSION, "harness_version": HARNESS_VERSION, "columns": "docs/how-to/measuring.md",
-            "collections": [*runs, dict(collection)],
+            "schema_version": SCHEMA_VERSION, "harness_version": HARNESS_VERSION,
+            "columns": "docs/reference/microbench.md", "collections": [*runs, dict(collection)],
         }  # fmt: skip
         write_atomic(self.path / META, yaml.safe_dump(document, sort_keys=False, allow_unicode=True).encode())
 

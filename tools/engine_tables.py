@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/reference/engines.md, below its mark, from the releases that the engines' files list.
+"""Writes docs/reference/engine-releases.md and engine-sources.md, below their mark, from the engines' releases.
 
 usage: tools/engine_tables.py
 """
@@ -23,7 +23,7 @@ from predictor.engines import defaults as d  # noqa: E402
 from predictor.engines.vintage import OVERLAPS, Setting, Vintage  # noqa: E402
 from predictor.hardware.gpu import load_gpu  # noqa: E402
 
-PAGE = ROOT / "docs" / "reference" / "engines.md"
+PAGES = ROOT / "docs" / "reference"
 MARK = "<!-- Below: tools/engine_tables.py -->\n"
 BOARD = "h100"
 BOARDS = ("a100", "h100", "b200")
@@ -161,22 +161,22 @@ def sources(engine: Engine, setting: Setting) -> list[str]:
     return lines
 
 
-def tables() -> str:
-    """The Markdown of all engines that list releases."""
+#: Page -> what it has of each engine.
+TABLES = {"engine-releases.md": table, "engine-sources.md": sources}
+
+
+def page(name: str) -> str:
+    """A page with today's tables, one for each engine that lists releases."""
     setting = Setting(load_gpu(BOARD))
-    parts = []
-    for name in engines.names():
-        engine = engines.engine(name)
+    parts = [(PAGES / name).read_text(encoding="utf-8").split(MARK)[0] + MARK]
+    for word in engines.names():
+        engine = engines.engine(word)
         if engine.vintages():
-            parts += [f"## {name}", "", *table(engine, setting), "", "Sources:", "", *sources(engine, setting), ""]
-    return "\n".join(parts).rstrip() + "\n"
-
-
-def page() -> str:
-    """The page with today's tables."""
-    return PAGE.read_text(encoding="utf-8").split(MARK)[0] + MARK + "\n" + tables()
+            parts += [f"## {word}", "\n".join(TABLES[name](engine, setting))]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    PAGE.write_text(page(), encoding="utf-8")
+    for name in TABLES:
+        (PAGES / name).write_text(page(name), encoding="utf-8")

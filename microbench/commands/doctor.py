@@ -71,7 +71,7 @@ def examine(device: str, entry: str, threads: int) -> list[Finding]:
             row, why = _asked(worker, case)
             if row is None:
                 findings.append(
-                    Finding(f"known answer: {name}", WARN, why, "its row will lack (docs/how-to/measuring.md)")
+                    Finding(f"known answer: {name}", WARN, why, "its row will lack (docs/reference/microbench.md)")
                 )
             else:
                 rows[name] = row

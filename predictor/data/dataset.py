@@ -177,11 +177,11 @@ def validate(frame: Frame, where: str = "the data") -> None:
     unknown = [str(name) for name in frame.columns if name not in BY_NAME]
     if unknown:
         raise SpecError(
-            f"{where} has columns outside the schema: {', '.join(unknown[:5])}; see docs/reference/dataset-format.md"
+            f"{where} has columns outside the schema: {', '.join(unknown[:5])}; see docs/reference/dataset-columns.md"
         )
     missing = [name for name in REQUIRED if name not in frame]
     if missing:
-        raise SpecError(f"{where} lacks the columns {', '.join(missing)}; see docs/reference/dataset-format.md")
+        raise SpecError(f"{where} lacks the columns {', '.join(missing)}; see docs/reference/dataset-columns.md")
     check_values(frame, where)
 
 

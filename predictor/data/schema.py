@@ -1,7 +1,7 @@
 """The measurement schema: one row of a dataset is one operator, timed on one GPU with one software stack.
 
 Defined here once, for the importers, the harness, the estimators' training and the evaluation. Plain Python: reading
-and writing files of it is the business of `predictor.data.dataset`. docs/reference/dataset-format.md shows `COLUMNS`.
+and writing files of it is the business of `predictor.data.dataset`. docs/reference/dataset-columns.md shows `COLUMNS`.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def from_op(op: Op) -> dict[str, Any]:
 
 
 def columns_markdown() -> str:
-    """`COLUMNS` as the table of docs/reference/dataset-format.md."""
+    """`COLUMNS` as the table of docs/reference/dataset-columns.md."""
     lines = ["| column | type | unit | null | meaning |", "| --- | --- | --- | --- | --- |"]
     for c in COLUMNS:
         lines.append(f"| `{c.name}` | {c.type} | {c.unit} | {'yes' if c.nullable else 'no'} | {c.meaning} |")

@@ -27,7 +27,7 @@ _SIZES = {
     "num_layers": 8, "num_heads": 8, "n_embd": 256, "n_layer": 8, "n_head": 8, "n_heads": 8, "n_layers": 8,
     "num_key_value_heads": 4, "intermediate_size": 512, "max_position_embeddings": 1024, "num_experts_per_tok": 2,
     "n_routed_experts": 8, "num_experts": 8, "num_local_experts": 8, "moe_intermediate_size": 128,
-    "moe_shared_expert_intermediate_size": 128,
+    "moe_shared_expert_intermediate_size": 128, "shared_expert_intermediate_size": 128,
 }  # fmt: skip
 #: What some types need besides; sizes chosen by hand, not from data.
 _PATTERNS: dict[str, dict[str, Any]] = {
@@ -110,21 +110,16 @@ def as_json(answers: dict[str, dict[str, str]]) -> str:
 
 
 def as_markdown(answers: dict[str, dict[str, str]]) -> str:
-    """The table of docs/reference/support.md: one row a model type, and below it why cells are empty."""
-    heads = [f"{case.group} {case.name}" for case in cases()]
-    short = [case.name if case.group == "mode" else f"{case.group} {case.name}" for case in cases()]
-    reasons: list[str] = []
-    lines = [f"| model type | {' | '.join(short)} |", "| --- |" + " --- |" * len(short)]
+    """The table of docs/reference/support.md: a column for types that share all answers, and why cells are empty."""
+    alike: dict[tuple[str, ...], list[str]] = {}
     for kind, said in answers.items():
-        cells = []
-        for head in heads:
-            reason = said.get(head, "")
-            if not reason:
-                cells.append("yes")
-                continue
-            if reason not in reasons:
-                reasons.append(reason)
-            cells.append(f"{reasons.index(reason) + 1}")
-        lines.append(f"| {kind} | {' | '.join(cells)} |")
-    lines += ["", *(f"{i}. {reason}" for i, reason in enumerate(reasons, 1))]
-    return "\n".join(lines)
+        alike.setdefault(tuple(said[f"{case.group} {case.name}"] for case in cases()), []).append(kind)
+    groups = sorted(alike.items(), key=lambda entry: -len(entry[1]))
+    reasons = list(dict.fromkeys(reason for said, _ in groups for reason in said if reason))
+    names = [chr(ord("A") + place) for place in range(len(groups))]
+    lines = [f"- **{name}** ({len(kinds)}): {', '.join(kinds)}" for name, (_, kinds) in zip(names, groups, strict=True)]
+    lines += ["", f"| asked for | {' | '.join(names)} |", "| --- |" + " --- |" * len(groups)]
+    for row, case in enumerate(cases()):
+        cells = [f"{reasons.index(said[row]) + 1}" if said[row] else "yes" for said, _ in groups]
+        lines.append(f"| {case.group} {case.name} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *(f"{i}. {reason}" for i, reason in enumerate(reasons, 1))])

@@ -170,7 +170,7 @@ def test_measurement_is_import_light() -> None:
 
 
 def test_the_documentation_shows_the_schema() -> None:
-    text = (ROOT / "docs" / "reference" / "dataset-format.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "dataset-columns.md").read_text(encoding="utf-8")
     assert columns_markdown() in text
     assert f"Schema version: {SCHEMA_VERSION}." in text
 

@@ -239,8 +239,11 @@ def test_the_page_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
     assert spec and spec.loader
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    text = script.PAGE.read_text(encoding="utf-8")
-    assert text == script.page(), "docs/reference/engines.md: run tools/engine_tables.py"
+    for name in script.TABLES:
+        text = (script.PAGES / name).read_text(encoding="utf-8")
+        assert text.count("## vllm") == 1
+        assert text == script.page(name), f"docs/reference/{name}: run tools/engine_tables.py"
+    text = (ROOT / "docs" / "reference" / "engines.md").read_text(encoding="utf-8")
     examples = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     assert len(examples) == 2
     for example in examples:

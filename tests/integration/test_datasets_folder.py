@@ -115,11 +115,12 @@ def test_shards_are_small_and_of_listed_sources_alone(shards: list[Path]) -> Non
 
 
 def test_shards_hold_the_schema_that_the_documentation_shows(shards: list[Path]) -> None:
-    """Columns, types, and the values that docs/reference/dataset-format.md allows, row by row of its table."""
-    text = (ROOT / "docs" / "reference" / "dataset-format.md").read_text(encoding="utf-8")
+    """Columns, types, and the values that docs/reference/dataset-columns.md allows, row by row of its table."""
+    text = (ROOT / "docs" / "reference" / "dataset-columns.md").read_text(encoding="utf-8")
     documented = dict(re.findall(r"^\| `(\w+)` \| (text|int|float|bool) \|", text, re.M))
     required = set(re.findall(r"^\| `(\w+)` \| \w+ \|[^|]*\| no \|", text, re.M))
-    flags = set(re.findall(r"^\| `(\w+)` \|", text.split("## Flags")[1].split("##")[0], re.M)) | {""}
+    public = (ROOT / "docs" / "reference" / "public-sources.md").read_text(encoding="utf-8")
+    flags = set(re.findall(r"^\| `(\w+)` \|", public.split("## Flags")[1].split("##")[0], re.M)) | {""}
     types = {"int": "int64", "bool": "bool", "float": ("double", "float")}
     assert required == set(REQUIRED)
     allowed = {"op": set(OPERATORS), "protocol": set(PROTOCOLS), "cache_state": set(CACHE_STATES), "dtype": set(DTYPES),
