@@ -140,7 +140,7 @@ def left_out(
             fit, kind = FAMILIES[family]
             siblings = {n for n, gpu in gpus.items() if generation(gpu) == generation(gpus[target])} - set(out)
             mixes = draws and family == "gemm" and not siblings  # a calibration mixes the trees of all measured GPUs
-            fitted = fit(seen, gpus, 0, own=None if mixes else siblings)
+            fitted = fit(seen, gpus, 0, fitted_gpus=None if mixes else siblings)
             rows = own[(name == target).to_numpy()]
             if rows.empty:
                 continue
@@ -167,7 +167,7 @@ def shapes_left_out(frame: Any, families: list[str], known: list[str]) -> list[s
         own = own[serving_rows.expressible(own)].reset_index(drop=True)
         held = splits.holdout(own, 0.2, 0)
         fit, kind = FAMILIES[family]
-        estimator = kind.from_artifact(*fit(own[~held].reset_index(drop=True), gpus, 0, own=known))
+        estimator = kind.from_artifact(*fit(own[~held].reset_index(drop=True), gpus, 0, fitted_gpus=known))
         for name in known:
             rows = own[held & (own["gpu"].astype(str) == name).to_numpy()].reset_index(drop=True)
             if len(rows):

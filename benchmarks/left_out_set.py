@@ -57,7 +57,7 @@ def fit(recipe: Recipe, rows: Any, folder: Path) -> None:
     gpus = {name: load_gpu(name) for name in sorted(rows["gpu"].astype(str).unique())}
     module, _, function = recipe.fit.partition(":")
     fitted = getattr(importlib.import_module(f"predictor.fit.{module}"), function)
-    about, weights = fitted(rows, gpus, 0, own=()) if recipe.folder in SHARING else fitted(rows, gpus, 0)
+    about, weights = fitted(rows, gpus, 0, fitted_gpus=()) if recipe.folder in SHARING else fitted(rows, gpus, 0)
     about = {
         **about, "name": recipe.folder, "families": list(recipe.families), "dtypes": list(recipe.dtypes),
         "rows": len(rows), "gpus": sorted(gpus), "frameworks": sorted(rows["framework"].astype(str).unique().tolist()),

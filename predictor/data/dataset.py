@@ -109,8 +109,8 @@ def concat(frames: Sequence[Frame]) -> Frame:
 def _categories(values: Any) -> Any:
     """`values` as a categorical whose categories have dtype object: a file may give them as another string dtype."""
     pd = require("pandas")
-    found = pd.Categorical(values)
-    return pd.Categorical.from_codes(found.codes, categories=found.categories.astype(object))
+    categorical = pd.Categorical(values)
+    return pd.Categorical.from_codes(categorical.codes, categories=categorical.categories.astype(object))
 
 
 def _null_part(kind: str, rows: int, null: Any) -> Any:
@@ -285,10 +285,10 @@ def data_files(path: str | Path) -> list[Path]:
     path = Path(path)
     if not path.is_dir():
         return [path]
-    found = [file for file in path.rglob("*.parquet") if file.name != _HARNESS and not file.name.startswith(".")]
-    if not found:
+    files = [file for file in path.rglob("*.parquet") if file.name != _HARNESS and not file.name.startswith(".")]
+    if not files:
         raise RequestError(f"{path} holds no .parquet file: expected a file of measurements, or a folder of them")
-    return sorted(found, key=lambda file: file.relative_to(path).as_posix())
+    return sorted(files, key=lambda file: file.relative_to(path).as_posix())
 
 
 def read(path: str | Path) -> Frame:

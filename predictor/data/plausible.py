@@ -55,10 +55,10 @@ class Bounds:
 def bounds(frame: Frame, devices: Mapping[str, GPUSpec] | None = None) -> Bounds:
     """The roofline of every row; ``devices`` are GPUs that the catalogue lacks, by id."""
     np, pd = require("numpy"), require("pandas")
-    found = Bounds(*(np.full(len(frame), math.nan) for _ in range(3)))
+    limits = Bounds(*(np.full(len(frame), math.nan) for _ in range(3)))
     keys = ["op", "dtype", "quant", *(c.name for c in OP_COLUMNS if c.name in frame)]
     if not len(frame):
-        return found
+        return limits
     shapes = frame[keys]
     number = shapes.groupby(keys, observed=True, dropna=False, sort=False).ngroup().to_numpy()
     _, first = np.unique(number, return_index=True)
@@ -70,12 +70,12 @@ def bounds(frame: Frame, devices: Mapping[str, GPUSpec] | None = None) -> Bounds
         if gpu is None or not gpu.supports(dtype):
             continue
         distinct, back = np.unique(number[at], return_inverse=True)
-        own = list(ops[distinct])
-        line = roofline(own, gpu)
-        found.lower_s[at], found.cold_s[at] = line.lower_bound_s[back], line.cold_s[back]
-        moved = np.array([op.bytes_read() + op.bytes_written() for op in own])
-        found.of_memory[at] = moved[back] / gpu.memory_capacity
-    return found
+        distinct_ops = list(ops[distinct])
+        line = roofline(distinct_ops, gpu)
+        limits.lower_s[at], limits.cold_s[at] = line.lower_bound_s[back], line.cold_s[back]
+        moved = np.array([op.bytes_read() + op.bytes_written() for op in distinct_ops])
+        limits.of_memory[at] = moved[back] / gpu.memory_capacity
+    return limits
 
 
 @cache
@@ -118,24 +118,24 @@ def keep_apart(
     """
     np = require("numpy")
     free = frame["flag"].astype(str).isin(("", TILE_PROBE)).to_numpy()
-    found = bounds(frame, devices)
-    free = free & np.isfinite(found.lower_s)
-    large = free & (found.of_memory > _MOST_OF_MEMORY)
+    limits = bounds(frame, devices)
+    free = free & np.isfinite(limits.lower_s)
+    large = free & (limits.of_memory > _MOST_OF_MEMORY)
     if large.any():
         row = int(large.argmax())
         raise SpecError(
-            f"{row_name(frame, row, where)}: {_shape(frame, row)} moves {found.of_memory[row]:.3g} times the memory of"
+            f"{row_name(frame, row, where)}: {_shape(frame, row)} moves {limits.of_memory[row]:.3g} times the memory of"
             f" {frame['gpu'].iloc[row]}: expected a shape that fits"
         )
     seconds = frame["latency_ms"].to_numpy(dtype=float) / 1e3
     limit = np.array([_SLOWEST.get(op, _SLOWEST_OTHER) for op in frame["op"].astype(str)])
-    fast = free & (seconds < TOLERANCE * found.lower_s)
-    slow = free & (seconds > limit * (found.cold_s + _HOST_S))
+    fast = free & (seconds < TOLERANCE * limits.lower_s)
+    slow = free & (seconds > limit * (limits.cold_s + _HOST_S))
     if free.any():
-        _check_unit(seconds[free] / (found.cold_s[free] + _CALL_S), int((fast | slow).sum()), where)
+        _check_unit(seconds[free] / (limits.cold_s[free] + _CALL_S), int((fast | slow).sum()), where)
     for rows, flag, said in ((fast, TOO_FAST, "below"), (slow, TOO_SLOW, "far above")):
         add_flag(frame, rows, flag)
-        _name(frame, rows, found, f"{said} its roofline", where, say)
+        _name(frame, rows, limits, f"{said} its roofline", where, say)
 
 
 def _check_unit(ratio: Any, impossible: int, where: str) -> None:
@@ -171,14 +171,14 @@ def check_suite_unit(measured: Any, predicted: Any, where: str, column: str) -> 
         )
 
 
-def _name(frame: Frame, rows: Any, found: Bounds, said: str, where: str, say: Callable[[str], None] | None) -> None:
+def _name(frame: Frame, rows: Any, limits: Bounds, said: str, where: str, say: Callable[[str], None] | None) -> None:
     """One line for a file: how many rows, and the first of them with value and roofline."""
     at: Sequence[int] = rows.nonzero()[0].tolist()
     if not at or say is None:
         return
     shown = ", ".join(
         f"row {row + 1} ({_shape(frame, row)}: {frame['latency_ms'].iloc[row]:.3g} ms,"
-        f" roofline {found.lower_s[row] * 1e3:.3g} ms)"
+        f" roofline {limits.lower_s[row] * 1e3:.3g} ms)"
         for row in at[:_NAMED]
     )
     more = f" and {len(at) - _NAMED:,} more" if len(at) > _NAMED else ""
@@ -205,11 +205,11 @@ def refuse_repeats(parts: Sequence[tuple[Path, Frame]]) -> None:
         rows = np.flatnonzero(alike.notna().to_numpy())
         part = frame.iloc[rows].astype({name: str for name in frame.columns if frame[name].dtype == "category"})
         hashes = pd.util.hash_pandas_object(part, index=False).tolist()
-        again = [i for i, value in enumerate(hashes) if value in seen]
-        if again:
-            other, its = seen[hashes[again[0]]]
+        known = [i for i, value in enumerate(hashes) if value in seen]
+        if known:
+            other, its = seen[hashes[known[0]]]
             raise SpecError(
-                f"--data {path}, row {int(part.index[again[0]]) + 1}: stands in {other}, row {its + 1},"
-                f" too, as {len(again):,} rows do; expected every row once"
+                f"--data {path}, row {int(part.index[known[0]]) + 1}: stands in {other}, row {its + 1},"
+                f" too, as {len(known):,} rows do; expected every row once"
             )
         seen |= {value: (path, int(row)) for value, row in zip(hashes, part.index, strict=True)}

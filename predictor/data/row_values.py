@@ -41,13 +41,13 @@ _OF_OP: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 def _lowest() -> dict[str, tuple[str, float]]:
     """Column of an operator's number -> (type, lowest value): 1 for a size that has no default, else the default."""
-    found: dict[str, tuple[str, float]] = {}
+    lowest: dict[str, tuple[str, float]] = {}
     for cls in OPERATORS.values():
         for name, kind, default in op_fields(cls):
             if kind in ("int", "float"):
                 least = 0.0 if kind == "float" else 1.0 if default is MISSING else min(1.0, float(default))
-                found[name] = (kind, min(least, found.get(name, (kind, math.inf))[1]))
-    return found
+                lowest[name] = (kind, min(least, lowest.get(name, (kind, math.inf))[1]))
+    return lowest
 
 
 #: Numeric column -> (type, lowest, highest value). The ends guard against numbers that no measurement has: CUDA's grids

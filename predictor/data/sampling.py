@@ -28,11 +28,11 @@ def cells(flops: FloatArray, intensity: FloatArray, count: int) -> list[IntArray
     With fewer points than cells, a cell is one point and there are n.
     """
     order = np.argsort(flops, kind="stable")
-    wanted = min(count, len(order))
-    if not wanted:
+    sampled = min(count, len(order))
+    if not sampled:
         return []
-    strips = np.array_split(np.arange(wanted), max(1, round((1.5 * wanted) ** 0.5)))
-    ends = np.round(np.cumsum([0, *(len(strip) for strip in strips)]) / wanted * len(order)).astype(int)
+    strips = np.array_split(np.arange(sampled), max(1, round((1.5 * sampled) ** 0.5)))
+    ends = np.round(np.cumsum([0, *(len(strip) for strip in strips)]) / sampled * len(order)).astype(int)
     result: list[IntArray] = []
     for strip, start, end in zip(strips, ends[:-1], ends[1:], strict=True):
         part = order[start:end]
@@ -68,13 +68,13 @@ def most_telling(total: FloatArray, lengths: Sequence[int], noise: float, random
     for _ in range(ROUNDS):
         for group in random.permutation(len(lengths)):
             others = [row for other, row in chosen.items() if other != group]
-            own = slice(ends[group], ends[group + 1])
-            shared, variance = total[ends[-1] :, own], np.diag(total)[own]
+            of_group = slice(ends[group], ends[group + 1])
+            shared, variance = total[ends[-1] :, of_group], np.diag(total)[of_group]
             if others:
                 known = total[np.ix_(others, others)] + noise * np.eye(len(others))
-                told = np.linalg.solve(known, total[others, own])
+                told = np.linalg.solve(known, total[others, of_group])
                 shared = shared - total[ends[-1] :, others] @ told
-                variance = variance - (total[others, own] * told).sum(axis=0)
+                variance = variance - (total[others, of_group] * told).sum(axis=0)
             gain = (shared**2).sum(axis=0) / (variance + noise)
             chosen[int(group)] = int(ends[group] + gain.argmax())
     return np.array([chosen[group] for group in sorted(chosen)], dtype=np.int64)

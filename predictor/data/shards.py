@@ -58,12 +58,12 @@ def _pieces(part: Frame, path: Path, pieces: int, about: Mapping[str, Any]) -> l
     """``part`` in so many files, or in as many more as it takes for none to be too large."""
     each = math.ceil(len(part) / pieces)
     paths = [path.with_name(f"{path.stem}-{i + 1}.parquet") for i in range(pieces)]
-    for i, one in enumerate(paths):
-        _write(part.iloc[i * each : (i + 1) * each], one, about)
-    if max(one.stat().st_size for one in paths) <= LARGEST:
+    for i, piece in enumerate(paths):
+        _write(part.iloc[i * each : (i + 1) * each], piece, about)
+    if max(file.stat().st_size for file in paths) <= LARGEST:
         return paths
-    for one in paths:
-        one.unlink()
+    for piece in paths:
+        piece.unlink()
     return _pieces(part, path, pieces + 1, about)
 
 

@@ -148,9 +148,9 @@ def check(source: DataSource, root: Path) -> None:
         if not path.is_file():
             raise TilecastError(f"{source.name}: {name} is not there: expected the files of {source.pinned}")
         data = path.read_bytes()
-        found = hashlib.sha256(data).hexdigest()
-        if found != expected:
-            what = f"has {found[:12]}"
+        digest = hashlib.sha256(data).hexdigest()
+        if digest != expected:
+            what = f"has {digest[:12]}"
             if data.startswith(_LFS):
                 what = "is a pointer of Git LFS (install git-lfs)"
             raise TilecastError(f"{source.name}: {name} {what}: expected SHA-256 {expected[:12]} of {source.pinned}")

@@ -153,8 +153,8 @@ class Engine:
     @property
     def training(self) -> Training | None:
         """How this release trains on many GPUs; None for one that does not."""
-        found = self.vintage()
-        return found.training if found is not None else None
+        vintage = self.vintage()
+        return vintage.training if vintage is not None else None
 
     def library_of(self, gpu: GPUSpec) -> Callable[[Op], str] | None:
         """Library of an operator's kernels on ``gpu``, but for collectives; None where it is ``kernels`` for all."""
@@ -166,8 +166,8 @@ class Engine:
         def choose(op: Op) -> str:
             if narrow and isinstance(op, Gemm) and op.quantized and not op.quant:
                 return narrow
-            one = decode is not None and isinstance(op, Attention) and op.is_decode and not op.shared_kv
-            return decode if one and decode is not None else self.kernels
+            decodes = decode is not None and isinstance(op, Attention) and op.is_decode and not op.shared_kv
+            return decode if decodes and decode is not None else self.kernels
 
         return choose
 

@@ -34,29 +34,29 @@ T = TypeVar("T")
 
 def scheduler(engine: Engine, setting: Setting) -> Scheduler | None:
     """How a step's batch is put together in this setting."""
-    found = engine.vintage()
-    return found.scheduler(setting) if found and found.scheduler else None
+    vintage = engine.vintage()
+    return vintage.scheduler(setting) if vintage and vintage.scheduler else None
 
 
 def overlaps(engine: Engine, what: str, setting: Setting) -> bool:
     """Whether the host does ``what`` (of `OVERLAPS`) while the GPU runs another step. False where nobody read it."""
-    found = engine.vintage()
-    return found is not None and what in found.host.overlaps and (setting.pp == 1 or found.host.overlaps_stages)
+    vintage = engine.vintage()
+    return vintage is not None and what in vintage.host.overlaps and (setting.pp == 1 or vintage.host.overlaps_stages)
 
 
 def cache_dtype(engine: Engine, model_dtype: str, checkpoint_dtype: str = "") -> str:
     """What KV dtype "auto" is for a checkpoint that names ``checkpoint_dtype`` for its cache ("" where it does not)."""
-    found = engine.vintage()
-    follows = found is not None and found.cache is not None and found.cache.follows
+    vintage = engine.vintage()
+    follows = vintage is not None and vintage.cache is not None and vintage.cache.follows
     return checkpoint_dtype if follows and checkpoint_dtype else model_dtype
 
 
 def page_tokens(engine: Engine, kernel: str = "") -> int | None:
     """Tokens of a page of the KV cache under an attention kernel ("": one without pages of its own)."""
-    found = engine.vintage()
-    if found is None or found.cache is None:
+    vintage = engine.vintage()
+    if vintage is None or vintage.cache is None:
         return None
-    return found.cache.pages.get(kernel, found.cache.page_tokens)
+    return vintage.cache.pages.get(kernel, vintage.cache.page_tokens)
 
 
 # ------------------------------------------------------------------------------------------------------ CUDA graphs
@@ -64,8 +64,8 @@ def page_tokens(engine: Engine, kernel: str = "") -> int | None:
 
 def graphs(engine: Engine, setting: Setting) -> Graphs | None:
     """What is captured in this setting."""
-    found = engine.vintage()
-    return found.graphs(setting) if found and found.graphs else None
+    vintage = engine.vintage()
+    return vintage.graphs(setting) if vintage and vintage.graphs else None
 
 
 def captured_batch(engine: Engine, batch: int, setting: Setting, longest: int = 0) -> int | None:
@@ -99,10 +99,10 @@ def _covers(capabilities: tuple[str, ...], capability: str) -> bool:
 
 
 def _rules(engine: Engine, operator: str, gpu: GPUSpec, scheme: str = "") -> Iterator[KernelRule]:
-    found, capability = engine.vintage(), gpu.compute_capability
-    if found is None or capability is None:
+    vintage, capability = engine.vintage(), gpu.compute_capability
+    if vintage is None or capability is None:
         return
-    for rule in found.kernels:
+    for rule in vintage.kernels:
         fits = operator in rule.operators and (not rule.scheme or rule.scheme == scheme)
         if fits and _covers(rule.capabilities, capability):
             yield rule
@@ -157,11 +157,11 @@ def all_reduce_algorithm(
 
     ``linked``: NVLink joins all of them; ``itemsize`` in bytes.
     """
-    found = engine.vintage()
-    if found is None or found.collectives is None:
+    vintage = engine.vintage()
+    if vintage is None or vintage.collectives is None:
         return None
-    rules = of_capability(found.collectives.reductions, capability) or ()
-    if not linked and ranks >= found.collectives.linked_from:
+    rules = of_capability(vintage.collectives.reductions, capability) or ()
+    if not linked and ranks >= vintage.collectives.linked_from:
         return NCCL
     for rule in rules:
         size = size_bytes / itemsize if rule.of_elements else size_bytes
@@ -177,17 +177,19 @@ def library_of(engine: Engine, gpu: GPUSpec) -> Callable[[Op], str] | None:
     PyTorch's symmetric memory, which nobody measured, is taken for the engine's own kernel, which it replaces where it
     is faster.
     """
-    of_kernels, found = engine.library_of(gpu), engine.vintage()
-    if found is None or found.collectives is None:
+    of_kernels, vintage = engine.library_of(gpu), engine.vintage()
+    if vintage is None or vintage.collectives is None:
         return of_kernels
     capability = gpu.compute_capability or ""
-    own = f"{engine.kernels} {engine.kernels_at}" if engine.aged and engine.kernels == engine.name else engine.kernels
+    kernels = (
+        f"{engine.kernels} {engine.kernels_at}" if engine.aged and engine.kernels == engine.name else engine.kernels
+    )
 
     def choose(op: Op) -> str:
         if isinstance(op, Collective) and op.kind == "all_reduce" and op.local_ranks == op.ranks:
             linked = op.link != "pcie"
             algorithm = all_reduce_algorithm(engine, op.size, op.ranks, capability, linked=linked)
-            return NCCL if algorithm == NCCL else own
+            return NCCL if algorithm == NCCL else kernels
         return engine.kernels if of_kernels is None else of_kernels(op)
 
     return choose
@@ -197,10 +199,10 @@ def fused_norm(
     engine: Engine, size_bytes: float, tokens: int, ranks: int, capability: str, model_type: str = ""
 ) -> str | None:
     """The algorithm in which an all_reduce takes the sum and the norm behind it into its kernel; None where not."""
-    found = engine.vintage()
+    vintage = engine.vintage()
     rule: FusedNorm | None = None
-    if found is not None and found.collectives is not None:
-        rule = of_capability(found.collectives.fused, capability)
+    if vintage is not None and vintage.collectives is not None:
+        rule = of_capability(vintage.collectives.fused, capability)
     if rule is None or tokens > rule.tokens or (rule.models and model_type not in rule.models):
         return None
     if size_bytes > rule.largest.get(ranks, 0.0):

@@ -24,8 +24,8 @@ def divided(layers: int, parts: int) -> tuple[int, int, int] | None:
 class Launch:
     """A plan and the run that it is of, in words of `predictor.request.parallelism.Parallelism`.
 
-    ``label`` names the plan; ``schedule`` is one of `predictor.request.parallelism.SCHEDULES`, ``again`` what runs
-    again in the backward pass, in ``again_layers`` of the model's ``layers`` (0: in all); ``batch`` the global one;
+    ``label`` names the plan; ``schedule`` is one of `predictor.request.parallelism.SCHEDULES`, ``recompute`` what runs
+    again in the backward pass, in ``recompute_layers`` of the model's ``layers`` (0: in all); ``batch`` the global one;
     ``gpus_per_node`` those of a node; ``stage_layers``: layers of every stage, where they are not shared out evenly.
     ``execution`` is what the forecast is of, ``optimizer`` and ``attention`` as `predictor.request.workload.Workload`
     has them; ``etp`` GPUs share the width of an expert (0: the model has none).
@@ -43,8 +43,8 @@ class Launch:
     shard: str
     micro_batch: int
     schedule: str
-    again: str
-    again_layers: int
+    recompute: str
+    recompute_layers: int
     layers: int
     batch: int
     seq_len: int

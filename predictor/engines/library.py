@@ -138,10 +138,10 @@ class AllReduce:
 
     def shots_from(self, ranks: FloatArray) -> FloatArray:
         """Bytes from which so many GPUs take two shots, (n,); NaN where the faster of one and two is taken."""
-        found = np.full(ranks.size, np.nan if not self.one_shot else 0.0)
+        sizes = np.full(ranks.size, np.nan if not self.one_shot else 0.0)
         for most, size in reversed(self.one_shot):
-            found[ranks <= most] = size
-        return found
+            sizes[ranks <= most] = size
+        return sizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,18 +51,20 @@ def engine(name: str) -> Engine:
 
     RequestError, one line with the nearest name, where there is none.
     """
-    found = _built_in()[0].get(name) or _registered.get(name) or _spelled(name) if isinstance(name, str) else None
-    if found is None:
+    engine_of_name = (
+        _built_in()[0].get(name) or _registered.get(name) or _spelled(name) if isinstance(name, str) else None
+    )
+    if engine_of_name is None:
         close = nearest(name, names()) if isinstance(name, str) else ()
         tail = f"; nearest: {close[0]}" if close else ""
         raise RequestError(f"--execution {name!r}: expected one of {', '.join(names())}{tail}")
-    return found
+    return engine_of_name
 
 
 def _spelled(name: str) -> Engine | None:
     word = name.strip().lower().replace("-", "_")
     every = [*_built_in()[0].values(), *_registered.values()]
-    called = [each for each in every if word in (each.name, *(one.replace("-", "_") for one in each.called))]
+    called = [each for each in every if word in (each.name, *(spelling.replace("-", "_") for spelling in each.called))]
     return called[0] if len(called) == 1 else None
 
 
@@ -96,16 +98,16 @@ def libraries() -> tuple[str, ...]:
 def library(name: str) -> Library:
     """The library called ``name``, in a release of it where one is named behind ("sglang 0.5.9"); PyTorch's kernels for
     a name that rows use and that is described nowhere."""
-    found = _built_in()[1].get(name) or _libraries.get(name)
-    if found is None and is_version(version := name.rpartition(" ")[2]):
+    library_of_name = _built_in()[1].get(name) or _libraries.get(name)
+    if library_of_name is None and is_version(version := name.rpartition(" ")[2]):
         return library(name.rpartition(" ")[0]).as_of(version)
-    return found or PYTORCH
+    return library_of_name or PYTORCH
 
 
 def measured() -> tuple[Library, ...]:
     """The libraries that estimators were trained on, in the order in which they answer for others (`Library.turn`)."""
-    found = (library(name) for name in libraries())
-    return tuple(sorted((each for each in found if each.code >= 0), key=lambda each: each.turn))
+    known = (library(name) for name in libraries())
+    return tuple(sorted((each for each in known if each.code >= 0), key=lambda each: each.turn))
 
 
 def answering(name: str) -> Library:

@@ -38,7 +38,7 @@ def age(releases: Sequence[R], version: str = "") -> int:
     if not version or is_nightly(version):
         return 0
     asked = numbers(version)
-    return min(len(releases) - 1, sum(numbers(one.version) > asked for one in releases))
+    return min(len(releases) - 1, sum(numbers(release.version) > asked for release in releases))
 
 
 def is_version(text: str) -> bool:
@@ -59,10 +59,10 @@ def numbers(version: str) -> tuple[int, ...]:
     """
     if not version:
         return ()
-    found = _parsed(version)
-    if found is None:
+    parsed = _parsed(version)
+    if parsed is None:
         raise RequestError(f"version {version[:_LONGEST]!r}: expected numbers with points between them, such as 0.24.0")
-    return found
+    return parsed
 
 
 @lru_cache(maxsize=1024)

@@ -80,8 +80,8 @@ class Pages:
             taken = np.full(ticks, self._places[0])
         else:
             taken = self._places[-np.arange(clock, clock + ticks) % self.size]
-        found: npt.NDArray[np.int64] = np.cumsum(taken)
-        return found
+        pages: npt.NDArray[np.int64] = np.cumsum(taken)
+        return pages
 
 
 @dataclass(slots=True)
@@ -141,101 +141,101 @@ class Batching(ABC):
             return self.pages.free
         return self.pages.free - int(self.pages.growth(self.clock, self.width)[-1])
 
-    def length(self, one: Sequence) -> int:
+    def length(self, sequence: Sequence) -> int:
         """Tokens in the cache of one that decodes."""
-        return one.prompt + self.clock - one.began
+        return sequence.prompt + self.clock - sequence.began
 
     def soonest(self) -> Sequence | None:
         """The next of those who decode to be done."""
         while self._ends:
             end, index = self._ends[0]
-            one = self.decoding.get(index)
-            if one is not None and one.ends == end:
-                return one
+            sequence = self.decoding.get(index)
+            if sequence is not None and sequence.ends == end:
+                return sequence
             heapq.heappop(self._ends)
         return None
 
-    def found(self, one: Sequence) -> int:
+    def cached(self, sequence: Sequence) -> int:
         """Tokens of a waiting prompt that the cache has: whole pages, and at least one token is left to compute."""
-        shared = min(one.shared, one.prompt - 1) if self.prefixes else 0
+        shared = min(sequence.shared, sequence.prompt - 1) if self.prefixes else 0
         return shared // self.pages.size * self.pages.size
 
-    def wants(self, one: Sequence, tokens: int) -> int:
+    def wants(self, sequence: Sequence, tokens: int) -> int:
         """Pages that are to be taken so that ``tokens`` more of a prompt can be computed."""
-        found, free = (0, 0) if one.held else self._lendable(one)
-        held = one.held + found * self._block - free
+        shared, free = (0, 0) if sequence.held else self._lendable(sequence)
+        held = sequence.held + shared * self._block - free
         if self.sets_aside:
-            return self.pages.count(one.prompt + one.output - 1) - held
-        start = one.computed or self.found(one)
+            return self.pages.count(sequence.prompt + sequence.output - 1) - held
+        start = sequence.computed or self.cached(sequence)
         return self.pages.count(start + tokens) - held
 
-    def _lendable(self, one: Sequence) -> tuple[int, int]:
+    def _lendable(self, sequence: Sequence) -> tuple[int, int]:
         """Leading blocks of a waiting prompt that the cache has, and pages of those that nobody holds."""
-        count = min(self.found(one) // BLOCK_TOKENS, len(one.blocks)) if self._block else 0
-        return count, self._block * sum(block not in self._holders for block in one.blocks[:count])
+        count = min(self.cached(sequence) // BLOCK_TOKENS, len(sequence.blocks)) if self._block else 0
+        return count, self._block * sum(block not in self._holders for block in sequence.blocks[:count])
 
-    def _give_back(self, one: Sequence, pages: int) -> None:
+    def _give_back(self, sequence: Sequence, pages: int) -> None:
         """Of so many ``pages`` of a sequence, those that it held alone."""
-        self.pages.take(one.lent * self._block - pages)
-        for block in one.blocks[: one.lent]:
+        self.pages.take(sequence.lent * self._block - pages)
+        for block in sequence.blocks[: sequence.lent]:
             self._holders[block] -= 1
             if not self._holders[block]:
                 del self._holders[block]
                 self.pages.take(-self._block)
-        one.lent = 0
+        sequence.lent = 0
 
     def admit(self, tokens: int) -> tuple[Sequence, int]:
         """Take the first of those who wait, with ``tokens`` of its prompt beyond what the cache has."""
-        one = self.waiting.popleft()
-        one.lent, free = self._lendable(one)
+        sequence = self.waiting.popleft()
+        sequence.lent, free = self._lendable(sequence)
         self.pages.take(free)
-        one.held = one.lent * self._block
-        for block in one.blocks[: one.lent]:
+        sequence.held = sequence.lent * self._block
+        for block in sequence.blocks[: sequence.lent]:
             self._holders[block] = self._holders.get(block, 0) + 1
-        one.computed = self.found(one)
-        self.begun.append(one)
-        return self.extend(one, tokens)
+        sequence.computed = self.cached(sequence)
+        self.begun.append(sequence)
+        return self.extend(sequence, tokens)
 
-    def extend(self, one: Sequence, tokens: int) -> tuple[Sequence, int]:
+    def extend(self, sequence: Sequence, tokens: int) -> tuple[Sequence, int]:
         """Compute ``tokens`` more of a prompt that was begun."""
-        more = self.wants(one, tokens)
+        more = self.wants(sequence, tokens)
         self.pages.take(more)
-        one.held += more
-        one.computed += tokens
-        return one, tokens
+        sequence.held += more
+        sequence.computed += tokens
+        return sequence, tokens
 
-    def finish_prompt(self, one: Sequence) -> bool:
+    def finish_prompt(self, sequence: Sequence) -> bool:
         """Its prompt is in the cache and its first token made; whether it decodes on."""
-        self.begun.remove(one)
-        if one.output == 1:
-            self._give_back(one, one.held)
+        self.begun.remove(sequence)
+        if sequence.output == 1:
+            self._give_back(sequence, sequence.held)
             return False
-        self._lend(one)
-        one.began, one.ends = self.clock, self.clock + one.output - 1
-        self.decoding[one.index] = one
-        self.ending += one.ends
-        self._bases += one.prompt - one.began
-        heapq.heappush(self._ends, (one.ends, one.index))
+        self._lend(sequence)
+        sequence.began, sequence.ends = self.clock, self.clock + sequence.output - 1
+        self.decoding[sequence.index] = sequence
+        self.ending += sequence.ends
+        self._bases += sequence.prompt - sequence.began
+        heapq.heappush(self._ends, (sequence.ends, sequence.index))
         if not self.sets_aside:
-            self.pages.follow(one.prompt, self.clock)
+            self.pages.follow(sequence.prompt, self.clock)
         return True
 
-    def _lend(self, one: Sequence) -> None:
+    def _lend(self, sequence: Sequence) -> None:
         """The blocks that it computed itself are for others from now on, up to the first that another did, too."""
-        last = min(one.prompt // BLOCK_TOKENS, len(one.blocks)) if self._block else 0
-        for block in one.blocks[one.lent : last]:
+        last = min(sequence.prompt // BLOCK_TOKENS, len(sequence.blocks)) if self._block else 0
+        for block in sequence.blocks[sequence.lent : last]:
             if block in self._holders:
                 break
             self._holders[block] = 1
-            one.lent += 1
+            sequence.lent += 1
 
-    def leave(self, one: Sequence) -> None:
+    def leave(self, sequence: Sequence) -> None:
         """One that decodes is done, or gives way."""
-        del self.decoding[one.index]
-        self.ending -= one.ends
-        self._bases -= one.prompt - one.began
-        tokens = self.length(one)
-        self._give_back(one, one.held if self.sets_aside else self.pages.count(tokens))
+        del self.decoding[sequence.index]
+        self.ending -= sequence.ends
+        self._bases -= sequence.prompt - sequence.began
+        tokens = self.length(sequence)
+        self._give_back(sequence, sequence.held if self.sets_aside else self.pages.count(tokens))
         if not self.sets_aside:
             self.pages.follow(tokens, self.clock, -1)
 
@@ -245,20 +245,21 @@ class Batching(ABC):
             self.pages.take(int(self.pages.growth(self.clock, tokens)[-1]))
         self.clock += tokens
 
-    def give_way(self, one: Sequence, found: StepBatch) -> None:
-        """``one`` loses its pages to ``found`` and waits in front, to be computed again with the tokens it made."""
-        found.preempted.append(one)
-        if one.index in self.decoding:
-            self.leave(one)
-            one.prompt, one.output = self.length(one) + 1, one.ends - self.clock
+    def give_way(self, sequence: Sequence, batch: StepBatch) -> None:
+        """``sequence`` loses its pages to ``batch`` and waits in front, to be computed again
+        with the tokens it made."""
+        batch.preempted.append(sequence)
+        if sequence.index in self.decoding:
+            self.leave(sequence)
+            sequence.prompt, sequence.output = self.length(sequence) + 1, sequence.ends - self.clock
         else:
-            self.begun.remove(one)
-            self._give_back(one, one.held)
-        one.computed = one.held = one.shared = 0
-        one.blocks = ()
-        self.waiting.appendleft(one)
+            self.begun.remove(sequence)
+            self._give_back(sequence, sequence.held)
+        sequence.computed = sequence.held = sequence.shared = 0
+        sequence.blocks = ()
+        self.waiting.appendleft(sequence)
 
-    def make_room(self, found: StepBatch) -> None:
+    def make_room(self, batch: StepBatch) -> None:
         """The last to be admitted give way until those who decode can."""
         while self.spare < 0:
-            self.give_way(self.begun[-1] if self.begun else next(reversed(self.decoding.values())), found)
+            self.give_way(self.begun[-1] if self.begun else next(reversed(self.decoding.values())), batch)

@@ -47,11 +47,13 @@ def launch_options(engine: Engine) -> LaunchOptions:
         raise UnsupportedError(f"--emit {engine.name}: no list of its options; expected one of {', '.join(listed())}")
     release = engine.vintage()
     version = release.version if release is not None else ""
-    found = [one for one in _releases(engine.name) if not version or numbers(one.version) <= numbers(version)]
-    if not found:
+    releases = [
+        release for release in _releases(engine.name) if not version or numbers(release.version) <= numbers(version)
+    ]
+    if not releases:
         first = _releases(engine.name)[0].version
         raise UnsupportedError(f"--software {engine.name} {version}: its options are known from {first} on")
-    return found[-1]
+    return releases[-1]
 
 
 @lru_cache(maxsize=16)
@@ -61,15 +63,15 @@ def _releases(name: str) -> tuple[LaunchOptions, ...]:
     lines: dict[str, str] = {}
     sources: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()
-    found = []
+    releases = []
     for release in document["releases"]:
         options, lines = options | release["options"], lines | release.get("file", {})
         sources = (*sources, str(release["source"]))
         unverified = (*unverified, *([str(release["unverified"])] if "unverified" in release else []))
-        found.append(
+        releases.append(
             LaunchOptions(
                 str(release["version"]), document["command"], MappingProxyType(options), MappingProxyType(lines),
                 MappingProxyType(document.get("words", {})), sources, unverified,
             )
         )  # fmt: skip
-    return tuple(found)
+    return tuple(releases)

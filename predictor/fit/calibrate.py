@@ -98,48 +98,48 @@ def calibrate(
     if not isinstance(source, ArtifactSet):
         raise RequestError("--artifacts roofline: has no estimators to calibrate; expected a folder of them")
     source.verify()
-    own = frame[frame["gpu"].astype(str) == spec.id]
-    if not len(own):
+    measured = frame[frame["gpu"].astype(str) == spec.id]
+    if not len(measured):
         raise RequestError(f"--data {str(data)!r} has no row of {spec.id}: expected {FEWEST} to {MOST}")
-    own = own.reset_index(drop=True)
-    keep_apart(own, f"{data}, rows of {spec.id}", {spec.id: spec}, say)
-    own = own[(own["flag"].astype(str) == "").to_numpy() | is_probe(own)].reset_index(drop=True)
+    measured = measured.reset_index(drop=True)
+    keep_apart(measured, f"{data}, rows of {spec.id}", {spec.id: spec}, say)
+    measured = measured[(measured["flag"].astype(str) == "").to_numpy() | is_probe(measured)].reset_index(drop=True)
     report = CalibrateReport(out, spec.id)
-    used = _choose(source, own, spec, report, data)
+    used = _choose(source, measured, spec, report, data)
     total = sum(report.rows.values())
-    report.unused_rows = len(own) - total
+    report.unused_rows = len(measured) - total
     fits: dict[str, Fitted] = {}
     for folder, rows in used.items():
         manifest = source.member_manifest(folder)
         weights = read_weights(source.path / folder, manifest)
-        found = adapt.calibrated(FITS[str(manifest["kind"])].trials, rows, spec, manifest, weights)
-        if not found.gained:
+        calibrated = adapt.calibrated(FITS[str(manifest["kind"])].trials, rows, spec, manifest, weights)
+        if not calibrated.gained:
             report.unchanged[folder] = (
-                f"{len(rows):,} rows, which do not surely help: error of rows kept aside {found.before:.1f} % before,"
-                f" {found.held_out:.1f} % after"
+                f"{len(rows):,} rows, which do not surely help: error of rows kept aside"
+                f" {calibrated.before:.1f} % before, {calibrated.held_out:.1f} % after"
             )
             continue
-        fits[folder] = found
+        fits[folder] = calibrated
         report.scalars[folder], report.before[folder], report.after[folder], report.held_out[folder] = (
-            found.scalars, found.before, found.after, found.held_out,
+            calibrated.scalars, calibrated.before, calibrated.after, calibrated.held_out,
         )  # fmt: skip
     total = sum(report.rows[folder] for folder in fits)
-    about = {"gpu": spec.id, "file": data.name, "rows": total, "sha256": dataset.digest(own), "from": source.name}
+    about = {"gpu": spec.id, "file": data.name, "rows": total, "sha256": dataset.digest(measured), "from": source.name}
     _write(source, fits, about, out)
     return report
 
 
 def _choose(
-    source: ArtifactSet, own: Frame, gpu: GPUSpec, report: CalibrateReport, data: Path
+    source: ArtifactSet, measured: Frame, gpu: GPUSpec, report: CalibrateReport, data: Path
 ) -> dict[str, Frame]:  # fmt: skip
     """The rows of each estimator that has enough; the report says why the others stay. RequestError as `calibrate`."""
     used: dict[str, Frame] = {}
-    libraries = own[~is_probe(own)].reset_index(drop=True)
+    libraries = measured[~is_probe(measured)].reset_index(drop=True)
     for folder in source.folders():
         manifest = source.member_manifest(folder)
         fit = FITS.get(str(manifest["kind"]))
-        seen = own if fit and fit.tiles else libraries
-        rows = seen[fit.rows(seen, gpu)].reset_index(drop=True) if fit else own.iloc[:0]
+        seen = measured if fit and fit.tiles else libraries
+        rows = seen[fit.rows(seen, gpu)].reset_index(drop=True) if fit else measured.iloc[:0]
         report.rows[folder] = len(rows)
         probes = int(is_probe(rows).sum())
         if fit is None:
@@ -178,8 +178,8 @@ def _write(source: ArtifactSet, fits: Mapping[str, Fitted], about: dict[str, Any
             shutil.copytree(source.path / folder, temporary / folder)
         if (source.path / "gpus").is_dir():
             shutil.copytree(source.path / "gpus", temporary / "gpus")
-        for folder, found in fits.items():
-            write_estimator(temporary / folder, {**found.manifest, "calibration": about}, found.weights)
+        for folder, fit in fits.items():
+            write_estimator(temporary / folder, {**fit.manifest, "calibration": about}, fit.weights)
         manifest = dict(source.manifest)
         manifest["name"] = out.name
         if fits:
@@ -229,8 +229,8 @@ class MemoryTrial(Trial):
         self.question = Question(start, spread, adapt.rows_alone(self._gaps), noise=ROW_ERROR, row_errors=errors)
 
     def _gaps(self, x: FloatArray) -> FloatArray:
-        own = self._sheet.sustaining(bandwidth=float(np.exp(x[0])))
-        kernel = np.concatenate([stream.kernel_seconds(t, own, self._hold, self._base.const) for t in self._traffic])
+        device = self._sheet.sustaining(bandwidth=float(np.exp(x[0])))
+        kernel = np.concatenate([stream.kernel_seconds(t, device, self._hold, self._base.const) for t in self._traffic])
         host, after = np.exp(x[1 : 1 + self._count])[self._call], np.exp(x[1 + self._count :])[self._call]
         return np.log(self._measured / eager(kernel, host, after, self._eager))
 
@@ -240,13 +240,13 @@ class MemoryTrial(Trial):
 
     def keep(self, board: AdaptedArtifact, x: FloatArray, told: Told | None, share: float) -> FloatArray:
         """The GPU's scalars."""
-        found = min(float(np.exp(x[0])), 1.0)
+        bandwidth_share = min(float(np.exp(x[0])), 1.0)
         overhead = {}
         for i, op in enumerate(self._present):
             host, after = float(np.exp(x[1 + i])), float(np.exp(x[1 + self._count + i]))
             overhead[op] = [host, max(host - after, 1e-6)]
-        board.scalars |= {"bandwidth_share": found, "bandwidth_share_before": self._share, "host_s": overhead}
-        about = {"board": [found, self._hold], "eager_overhead_s": overhead}
+        board.scalars |= {"bandwidth_share": bandwidth_share, "bandwidth_share_before": self._share, "host_s": overhead}
+        about = {"board": [bandwidth_share, self._hold], "eager_overhead_s": overhead}
         board.manifest["calibrated"][board.gpu.id] = about
         return -self._gaps(x)
 

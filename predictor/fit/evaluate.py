@@ -43,33 +43,33 @@ def predict_rows(frame: Frame, selector: Selector, gpus: Mapping[str, GPUSpec] |
     the host's launch time that such a measurement holds; with "cold" caches as in a pass of an engine.
     """
     out = frame.copy()
-    found = _Forecasts.of(len(out))
+    forecasts = _Forecasts.of(len(out))
     ops = np.array([*dataset.ops_of(frame), None], dtype=object)[:-1]
     later = frame["dtype"].astype(str).isin(LATER).to_numpy() & (frame["op"].astype(str) != "collective").to_numpy()
     quantized = ~expressible(frame) | later
-    found.notes[quantized] = "a dtype or quantization scheme that is not built yet"
+    forecasts.notes[quantized] = "a dtype or quantization scheme that is not built yet"
     names = ["gpu", "framework", "protocol", "cache_state"]
     for (gpu, framework, protocol, cache), rows in frame[names].astype(str).groupby(names).indices.items():
         try:
             spec = (gpus or {}).get(gpu) or load_gpu(gpu)
         except TilecastError as error:
-            found.notes[rows] = str(error)
+            forecasts.notes[rows] = str(error)
             continue
         for start in range(0, len(rows), CHUNK):
             part = rows[start : start + CHUNK]
-            found.fill(part[~quantized[part]], ops, spec, selector, framework, protocol, cache == "cold")
+            forecasts.fill(part[~quantized[part]], ops, spec, selector, framework, protocol, cache == "cold")
     measured = np.asarray(frame["latency_ms"], dtype=np.float64)
     out["measured_ms"] = measured
-    out["predicted_ms"] = found.predicted
-    out["low_ms"] = found.low
-    out["high_ms"] = found.high
-    out["ape_pct"] = np.abs(found.predicted / measured - 1.0) * 100.0
-    out["roofline_ms"] = found.cold
-    out["estimator"] = found.sources
+    out["predicted_ms"] = forecasts.predicted
+    out["low_ms"] = forecasts.low
+    out["high_ms"] = forecasts.high
+    out["ape_pct"] = np.abs(forecasts.predicted / measured - 1.0) * 100.0
+    out["roofline_ms"] = forecasts.cold
+    out["estimator"] = forecasts.sources
     out["operator"] = operator_names(frame)
     out["scheme"] = scheme_names(frame)
-    out["interval_class"] = found.kinds
-    out["note"] = found.notes
+    out["interval_class"] = forecasts.kinds
+    out["note"] = forecasts.notes
     return out
 
 

@@ -169,9 +169,9 @@ def _read(
     paths = [(given, path) for given in files for path in dataset.data_files(given)]
     for given, path in paths:
         part = dataset.read(path)
-        own = dataset.devices(dataset.read_meta(path))
-        check_gpus(part, str(path), own)
-        keep_apart(part, str(path), own, say)
+        boards = dataset.devices(dataset.read_meta(path))
+        check_gpus(part, str(path), boards)
+        keep_apart(part, str(path), boards, say)
         asked = np.logical_or.reduce([recipe.rows(part) for recipe in recipes]) if recipes else slice(None)
         frames.append(part[asked])
         names = sorted(part["source"].astype(str).unique().tolist())
@@ -208,13 +208,13 @@ def _choose(
     Rows of tile probes come apart from the others.
     """
     report = TrainReport(Path(), len(frame))
-    wanted, unwanted = set(only), set(exclude)
+    included, unwanted = set(only), set(exclude)
     gpu = frame["gpu"].astype(str)
-    if wanted:
-        missing = wanted - set(gpu.unique())
+    if included:
+        missing = included - set(gpu.unique())
         if missing:
             raise RequestError(f"--only-gpu {','.join(sorted(missing))}: the data has no row of it")
-        frame = frame[gpu.isin(wanted | unwanted).to_numpy()]
+        frame = frame[gpu.isin(included | unwanted).to_numpy()]
     probed = is_probe(frame)
     probes, frame = frame[probed].reset_index(drop=True), frame[~probed]
     why = frame["flag"].astype(str)
@@ -265,25 +265,27 @@ def _fit_one(
     import importlib
 
     rows = seen[recipe.rows(seen)].reset_index(drop=True)
-    own = probes[recipe.rows(probes)].reset_index(drop=True)
-    if not len(own) or own["gpu"].astype(str).value_counts().max() < FEWEST:
-        own = own.iloc[:0]
-    if not len(rows) and not len(own):
+    of_recipe = probes[recipe.rows(probes)].reset_index(drop=True)
+    if not len(of_recipe) or of_recipe["gpu"].astype(str).value_counts().max() < FEWEST:
+        of_recipe = of_recipe.iloc[:0]
+    if not len(rows) and not len(of_recipe):
         report.skipped[recipe.folder] = "no rows that it is fitted on: the roofline answers"
         return
     simple = len(rows) > 0 and not _carries(recipe, rows)
-    tiles = len(own) > 0 and (simple or not len(rows))
+    tiles = len(of_recipe) > 0 and (simple or not len(rows))
     how = " (few: an efficiency and an overhead)" if simple else ""
-    say(f"fitting {recipe.folder} on {len(rows) + tiles * len(own):,} rows" + (" (tile probes)" if tiles else how))
+    say(
+        f"fitting {recipe.folder} on {len(rows) + tiles * len(of_recipe):,} rows" + (" (tile probes)" if tiles else how)
+    )
     module, _, function = (TILE_ROWS if tiles else FEW_ROWS if simple else recipe.fit).partition(":")
     fit: Fit = getattr(importlib.import_module(module), function)
-    whole = dataset.concat([rows, own]) if tiles else rows
+    whole = dataset.concat([rows, of_recipe]) if tiles else rows
     about, weights = fit(whole, gpus, seed)
-    if len(own) and recipe.fit == GEMM_FIT and not tiles:
+    if len(of_recipe) and recipe.fit == GEMM_FIT and not tiles:
         from predictor.kernels.gemm.fit_tiles import add_tiles
 
-        about, weights = add_tiles((about, weights), own, gpus)
-        whole = dataset.concat([rows, own])
+        about, weights = add_tiles((about, weights), of_recipe, gpus)
+        whole = dataset.concat([rows, of_recipe])
     rows, told = whole, rows
     about = {
         **about,
@@ -300,8 +302,8 @@ def _fit_one(
         from predictor.fit.fit_intervals import IntervalTarget, fit_intervals
 
         say(f"fitting the intervals of {recipe.folder}")
-        found = fit_intervals(IntervalTarget(recipe.families, fit), told, gpus, seed)
-        widths = found if found["classes"] else None
+        measured_widths = fit_intervals(IntervalTarget(recipe.families, fit), told, gpus, seed)
+        widths = measured_widths if measured_widths["classes"] else None
     write_estimator(folder / recipe.folder, about, weights, widths)
     manifest["estimators"].append(
         {"folder": recipe.folder, "families": list(recipe.families), "dtypes": list(recipe.dtypes)}

@@ -62,7 +62,7 @@ NEXT = 2.0
 class IntervalTarget:
     """What is fitted: the families it answers for, and ``fit`` as `predictor.fit.fit` calls it.
 
-    A fit with an argument ``own`` can leave out what GPUs are not asked for that are known by their own rows.
+    A fit with an argument ``fitted_gpus`` can leave out what GPUs are not asked for that are known by their own rows.
     """
 
     families: Sequence[str]
@@ -71,13 +71,13 @@ class IntervalTarget:
     @property
     def boosted(self) -> bool:
         """Whether the time of a fit grows with its rows, and part of it is for measured GPUs alone."""
-        return "own" in inspect.signature(self.fit).parameters
+        return "fitted_gpus" in inspect.signature(self.fit).parameters
 
     def estimator(
-        self, rows: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None
+        self, rows: Frame, gpus: Mapping[str, GPUSpec], seed: int, fitted_gpus: Container[str] | None = None
     ) -> Estimator:
-        """Fitted to ``rows``, with fits of their own for the GPUs in ``own`` alone (None: for all that have rows)."""
-        words = {"own": own} if self.boosted else {}
+        """Fitted to ``rows``, with fits of their own for the ``fitted_gpus`` alone (None: for all that have rows)."""
+        words = {"fitted_gpus": fitted_gpus} if self.boosted else {}
         about, weights = self.fit(rows.reset_index(drop=True), gpus, seed, **words)
         module, _, name = KINDS[about["kind"]].partition(":")
         kind = getattr(importlib.import_module(module), name)
@@ -106,25 +106,25 @@ def fit_intervals(
     """
     names = rows["gpu"].astype(str).to_numpy()
     present = sorted(set(names))
-    found: dict[str, dict[str, dict[str, FloatArray]]] = {}  # class -> distance -> GPU -> log errors
+    log_errors: dict[str, dict[str, dict[str, FloatArray]]] = {}  # class -> distance -> GPU -> log errors
     few, part = (draw(rows, seed, most if target.boosted else ALL_ROWS) for most in (TREE_ROWS, SEEN_TREE_ROWS))
     test = draw(rows, seed + 1, 4 * JUDGED_ROWS)
     for out, distances in left_out(present, gpus).items():
         kin = {name for name in present if generation(gpus[name]) == generation(gpus[out[0]])}.difference(out)
         kept = dataset.concat([few[~_of(few, kin.union(out))], part[_of(part, kin)]])
         if len(kept):
-            _judge(target, kept, test[_of(test, distances)], gpus, seed, distances, found, kin)
+            _judge(target, kept, test[_of(test, distances)], gpus, seed, distances, log_errors, kin)
     held = holdout(part, HELD_OUT, seed)
     if seen and held.any():
         judged = draw(part[held], seed, 4 * JUDGED_ROWS)
-        _judge(target, part[~held], judged, gpus, seed, dict.fromkeys(present, "seen"), found, None)
+        _judge(target, part[~held], judged, gpus, seed, dict.fromkeys(present, "seen"), log_errors, None)
     ranges = _sizes(rows)
     return {
         "level": LEVEL,
         "gpus": {gpu: [generation(gpus[gpu]), gpus[gpu].vendor] for gpu in present},
         "classes": {
             name: _entry(by_distance) | ranges.get(name, {"sizes": {}, "dtypes": [], "variants": {}})
-            for name, by_distance in sorted(found.items())
+            for name, by_distance in sorted(log_errors.items())
         },
     }
 
@@ -164,12 +164,13 @@ def draw(rows: Frame, seed: int, most: int) -> Frame:
 
 def _judge(
     target: IntervalTarget, seen: Frame, test: Frame, gpus: Mapping[str, GPUSpec], seed: int,
-    distances: Mapping[str, str], found: dict[str, dict[str, dict[str, FloatArray]]], own: Container[str] | None,
+    distances: Mapping[str, str], log_errors: dict[str, dict[str, dict[str, FloatArray]]],
+    fitted_gpus: Container[str] | None,
 ) -> None:  # fmt: skip
-    """Fit on ``seen``, for GPUs in ``own`` (None: all) each by itself, and add the log errors on ``test`` to ``found``,
-    each GPU's at its distance."""
+    """Fit on ``seen``, for ``fitted_gpus`` (None: all) each by itself, and add the errors on ``test`` to
+    ``log_errors``, each GPU's at its distance."""
     try:
-        estimator = target.estimator(seen, gpus, seed, own)
+        estimator = target.estimator(seen, gpus, seed, fitted_gpus)
     except TilecastError:  # too little is left to fit on: nothing is learned of this distance here
         return
     scored = predict_rows(test.reset_index(drop=True), _Lone(estimator, target.families), gpus)
@@ -179,7 +180,7 @@ def _judge(
     for gpu, kind in sorted(set(zip(*keys, strict=True))):
         its = errors[(keys[0] == gpu) & (keys[1] == kind)]
         if len(its) >= LEAST_ROWS:
-            found.setdefault(kind, {}).setdefault(distances[gpu], {})[gpu] = its
+            log_errors.setdefault(kind, {}).setdefault(distances[gpu], {})[gpu] = its
 
 
 # ------------------------------------------------------------------------------------------------------ the quantiles
@@ -296,8 +297,8 @@ def _sizes(rows: Frame) -> dict[str, dict[str, Any]]:
 
 def _variants(ops: Sequence[Op], gpus: Sequence[str]) -> dict[str, list[str]]:
     """GPUs by the variant that was measured there; nothing for families whose kernels do not go by dtype."""
-    found: dict[str, set[str]] = {}
+    gpus_of_variant: dict[str, set[str]] = {}
     for op, gpu in zip(ops, gpus, strict=True):
         if op.family in BY_DTYPE:
-            found.setdefault(variant_of(op), set()).add(gpu)
-    return {name: sorted(found[name]) for name in sorted(found)}
+            gpus_of_variant.setdefault(variant_of(op), set()).add(gpu)
+    return {name: sorted(gpus_of_variant[name]) for name in sorted(gpus_of_variant)}

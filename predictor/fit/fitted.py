@@ -15,7 +15,7 @@ from predictor.kernels.gemm.tiles import is_probe
 def digests(part: Frame, recipes: Sequence[Recipe]) -> dict[str, str]:
     """Estimator -> digest of its rows in one file, of those that have any there."""
     rows = {recipe.folder: recipe.rows(part) for recipe in recipes}
-    return {name: dataset.digest(part[own].reset_index(drop=True)) for name, own in rows.items() if own.any()}
+    return {name: dataset.digest(part[chosen].reset_index(drop=True)) for name, chosen in rows.items() if chosen.any()}
 
 
 def fitted_rows(frame: Frame, files: Sequence[int], manifest: Mapping[str, Any]) -> Any:
@@ -51,7 +51,7 @@ def fitted_rows(frame: Frame, files: Sequence[int], manifest: Mapping[str, Any])
         if told:
             marked[part] = np.logical_or.reduce(told) & learned[part] & np.isin(gpu[part], gpus)
     for name, digest in adapted.items():  # a calibration keeps the digest of one GPU's rows, those that it read
-        own = np.flatnonzero(free & (gpu == name))
-        if len(own) and dataset.digest(frame.iloc[own].reset_index(drop=True)) == digest:
-            marked[own] = True
+        of_gpu = np.flatnonzero(free & (gpu == name))
+        if len(of_gpu) and dataset.digest(frame.iloc[of_gpu].reset_index(drop=True)) == digest:
+            marked[of_gpu] = True
     return marked

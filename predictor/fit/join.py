@@ -65,8 +65,8 @@ def tell(folder: Path, files: Sequence[Path]) -> dict[str, bool]:
         recipe = next(recipe for recipe in RECIPES if recipe.folder == name)
         about = read_json(folder / name / MANIFEST)
         rows = frame[recipe.rows(frame)].reset_index(drop=True)
-        own = probes[recipe.rows(probes)].reset_index(drop=True)
-        choices = [rows, dataset.concat([rows, own])] if len(own) else [rows]
+        of_recipe = probes[recipe.rows(probes)].reset_index(drop=True)
+        choices = [rows, dataset.concat([rows, of_recipe])] if len(of_recipe) else [rows]
         known[name] = about["data_sha256"] in [dataset.digest(choice) for choice in choices]
         if known[name]:
             report.fitted[name] = about["rows"]

@@ -74,7 +74,7 @@ def _group(cases: Sequence[MeasuredService], artifacts: str | None, intervals: b
             deploy(run, each, int((case.traffic.input_tokens + case.traffic.output_tokens).max()))
             for each, case in zip(options, cases, strict=True)
         ]
-        sizes = [sizes_of(one, case.traffic) for one, case in zip(deployments, cases, strict=True)]
+        sizes = [sizes_of(deployment, case.traffic) for deployment, case in zip(deployments, cases, strict=True)]
         costs = StepCosts(run, Sizes.together(sizes), deployments[0].captured)
     except TilecastError as error:
         yield from ((None, {}, str(error)) for _ in cases)
@@ -144,7 +144,7 @@ def errors(rows: Frame) -> dict[str, dict[str, Any]]:
     """Errors of every figure that rows have: `predictor.fit.scores.summarise`, and of intervals where there are
     any the share that holds the measurement (``interval_coverage_pct``) and their median width over the forecast
     (``interval_width_pct``). Rows that are left out count nowhere."""
-    found = {}
+    summary = {}
     if "left_out" in rows:
         rows = rows[rows["left_out"] == ""]
     for name, column in FIGURES.items():
@@ -152,16 +152,16 @@ def errors(rows: Frame) -> dict[str, dict[str, Any]]:
             continue
         measured, predicted = (rows[f"{which}_{column}"].to_numpy(dtype=float) for which in ("measured", "predicted"))
         known = np.isfinite(measured)
-        found[name] = summarise(measured[known], predicted[known])
+        summary[name] = summarise(measured[known], predicted[known])
         if f"low_{column}" in rows:
             low, high = (rows[f"{which}_{column}"].to_numpy(dtype=float) for which in ("low", "high"))
             inside = np.isfinite(low) & np.isfinite(high) & known
             if inside.any():
                 held = (low[inside] <= measured[inside]) & (measured[inside] <= high[inside])
-                found[name]["interval_coverage_pct"] = float(held.mean() * 100.0)
+                summary[name]["interval_coverage_pct"] = float(held.mean() * 100.0)
                 widths = (high[inside] - low[inside]) / predicted[inside]
-                found[name]["interval_width_pct"] = float(np.median(widths) * 100.0)
-    return found
+                summary[name]["interval_width_pct"] = float(np.median(widths) * 100.0)
+    return summary
 
 
 #: Fewest rows of one model and traffic that are ranked. Source: the question that the ranking answers, which of many
@@ -176,7 +176,7 @@ def ranking(rows: Frame) -> dict[str, Any]:
     if rows.empty or not {"isl", "osl", "model", "concurrency", "output_tps_per_gpu"} <= set(rows):
         return {}
     rows = rows[rows["concurrency"].notna() & rows["measured_tpot_ms"].notna()]
-    found: dict[str, list[float]] = {"tokens_per_s_per_gpu": [], "tpot": []}
+    correlations: dict[str, list[float]] = {"tokens_per_s_per_gpu": [], "tpot": []}
     for _, part in rows[rows["predicted_tpot_ms"].notna()].groupby(["model", "isl", "osl"]):
         if len(part) < RANKED:
             continue
@@ -187,10 +187,13 @@ def ranking(rows: Frame) -> dict[str, Any]:
             "tpot": (part["measured_tpot_ms"], part["predicted_tpot_ms"]),
         }
         for name, (measured, predicted) in pairs.items():
-            found[name].append(float(pd.Series(measured).corr(pd.Series(predicted), method="spearman")))
-    if not found["tpot"]:
+            correlations[name].append(float(pd.Series(measured).corr(pd.Series(predicted), method="spearman")))
+    if not correlations["tpot"]:
         return {}
-    return {"groups": len(found["tpot"]), **{name: float(np.median(values)) for name, values in found.items()}}
+    return {
+        "groups": len(correlations["tpot"]),
+        **{name: float(np.median(values)) for name, values in correlations.items()},
+    }
 
 
 def as_frame(

@@ -132,18 +132,18 @@ def _number(row: Mapping[str, Any], key: str, default: float) -> float:
 
 
 def _whole(row: Mapping[str, Any], key: str, default: int) -> int:
-    found = float(_number(row, key, default))
-    if not found.is_integer():  # nor is infinity
+    number = float(_number(row, key, default))
+    if not number.is_integer():  # nor is infinity
         raise RequestError(f"{key} {_text(row, key)}: expected a whole number")
-    return int(found)
+    return int(number)
 
 
 def _time(row: Mapping[str, Any], key: str) -> float:
     """Milliseconds; NaN where nobody measured them."""
-    found = _number(row, key, math.nan)
-    if not (math.isnan(found) or 0.0 < found < math.inf):
+    milliseconds = _number(row, key, math.nan)
+    if not (math.isnan(milliseconds) or 0.0 < milliseconds < math.inf):
         raise RequestError(f"{key} {_text(row, key)}: expected milliseconds above 0")
-    return found
+    return milliseconds
 
 
 def _row(row: dict[str, Any], path: Path, configs: Path | None) -> MeasuredService:
@@ -280,9 +280,9 @@ def _config(row: Mapping[str, Any], path: Path, configs: Path | None) -> str | P
     """The model's config file, or its name where no file is there."""
     text = _text(row, "config")
     for folder in (configs,) if configs else (path.parent / "configs", path.parent, path.parent.parent):
-        for found in (inside(folder, text), folder / f"{text}.json", folder / Path(text).name) if text else ():
-            if found.is_file():
-                return found
+        for candidate in (inside(folder, text), folder / f"{text}.json", folder / Path(text).name) if text else ():
+            if candidate.is_file():
+                return candidate
     return _text(row, "model") or text
 
 
@@ -304,8 +304,10 @@ def _words(row: Mapping[str, Any], model: str | Path, tool: Tool, launcher: Laun
 def _own(model: str | Path, dtype: str) -> str | None:
     """None, for what its own config says, where a row's word is the checkpoint's: "fp8" is that in blocks, too."""
     checkpoint = load_config(model).checkpoint if isinstance(model, Path) else None
-    own = checkpoint is not None and dtype != "" and all(word.startswith(dtype) for word in checkpoint.words if word)
-    return None if own else dtype or None
+    as_stored = (
+        checkpoint is not None and dtype != "" and all(word.startswith(dtype) for word in checkpoint.words if word)
+    )
+    return None if as_stored else dtype or None
 
 
 def _named(model: str, folder: Path) -> str | Path:

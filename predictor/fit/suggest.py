@@ -113,10 +113,14 @@ def suggest(gpu: str, count: int, out: Path, artifacts: Path | None = None) -> D
         fit = FITS.get(str(source.member_manifest(folder)["kind"]))
         if fit is not None:
             fewest[folder] = fit.fewest
-    found = choose([one for one in pool(spec, source) if one.kind[0] in fewest], count, fewest)
-    document = {"format": FORMAT, "target": spec.id, "cases": [one.case.to_json() for one in found.cases]}
+    suggestions = choose([candidate for candidate in pool(spec, source) if candidate.kind[0] in fewest], count, fewest)
+    document = {
+        "format": FORMAT,
+        "target": spec.id,
+        "cases": [suggestion.case.to_json() for suggestion in suggestions.cases],
+    }
     outputs.write("--out", out, (json.dumps(document, indent=1) + "\n").encode())
-    return found
+    return suggestions
 
 
 # ----------------------------------------------------------------------------------------------------------- the pool
@@ -124,7 +128,7 @@ def suggest(gpu: str, count: int, out: Path, artifacts: Path | None = None) -> D
 
 def pool(gpu: GPUSpec, source: ArtifactSet) -> list[Candidate]:
     """The cases to choose from, at most `POOL` of a class. RequestError for a set without intervals."""
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     eager, graphs = _fp32(gpu), _serving(gpu)
     for ops, protocol in ((eager, "eager_events"), (graphs, CUDA_GRAPH)):
         ops = [op for op in ops if op.bytes_moved() <= MEMORY_SHARE * gpu.memory_capacity]
@@ -136,32 +140,32 @@ def pool(gpu: GPUSpec, source: ArtifactSet) -> list[Candidate]:
         half = np.log(high / low) / 2.0
         for i in np.flatnonzero(np.isfinite(half) & (table.lower_bound_s <= LONGEST_S)).tolist():
             kind = (table.estimators[i], str(kinds[i]), ops[i].dtype)
-            found.append(Candidate(ops[i], protocol, kind, float(half[i]), _options(ops[i], gpu)))
-    if not found:
+            candidates.append(Candidate(ops[i], protocol, kind, float(half[i]), _options(ops[i], gpu)))
+    if not candidates:
         raise RequestError("--suggest: the set of estimators has no intervals; expected one trained with them")
-    return stratified(found)
+    return stratified(candidates)
 
 
 def stratified(candidates: Sequence[Candidate]) -> list[Candidate]:
     """At most `POOL` of each class, one from each of equally full cells over FLOPs and arithmetic intensity."""
     chosen: list[Candidate] = []
-    for own in _by_kind(candidates).values():
-        flops = np.log([max(one.op.flops(), 1.0) for one in own])
-        intensity = flops - np.log([one.op.bytes_moved() for one in own])
-        chosen += [own[i] for i in one_of_each(cells(flops, intensity, POOL), 0)]
+    for of_kind in _by_kind(candidates).values():
+        flops = np.log([max(candidate.op.flops(), 1.0) for candidate in of_kind])
+        intensity = flops - np.log([candidate.op.bytes_moved() for candidate in of_kind])
+        chosen += [of_kind[i] for i in one_of_each(cells(flops, intensity, POOL), 0)]
     return chosen
 
 
 def _by_kind(candidates: Sequence[Candidate]) -> dict[tuple[str, str, str], list[Candidate]]:
     kinds: dict[tuple[str, str, str], list[Candidate]] = defaultdict(list)
-    for one in candidates:
-        kinds[one.kind].append(one)
+    for candidate in candidates:
+        kinds[candidate.kind].append(candidate)
     return kinds
 
 
 def _ops_of(gpu: GPUSpec, mode: str, dtype: str, attention: str) -> list[Op]:
     """Operators of the passes of all models, each once, in the order in which they first come."""
-    found: dict[Op, None] = {}
+    ops: dict[Op, None] = {}
     for model in MODELS:
         for batch, tokens in PASSES:
             asked = Request(model, gpu, mode=mode, batch=batch, seq_len=tokens, dtype=dtype, attention=attention)
@@ -171,23 +175,23 @@ def _ops_of(gpu: GPUSpec, mode: str, dtype: str, attention: str) -> list[Op]:
                 plan = plan_of(asked.run(RooflineOnly()))
             except RequestError:  # more tokens than the model's positions
                 continue
-            found |= dict.fromkeys(n.op for s in plan.stages for block in s.graph.blocks for n in block.nodes)
-    return list(found)
+            ops |= dict.fromkeys(n.op for s in plan.stages for block in s.graph.blocks for n in block.nodes)
+    return list(ops)
 
 
 def _fp32(gpu: GPUSpec) -> list[Op]:
     """Operators of eager PyTorch in fp32, as its rows are: products, element-wise, softmax and norms, forward."""
-    found: dict[Op, None] = {}
+    ops: dict[Op, None] = {}
     for op in _ops_of(gpu, "forward", "fp32", "math"):
         if op.dtype != "fp32":
             continue
         if isinstance(op, Gemm) and op.kind in ("linear", "bmm"):
-            found[replace(op, bias=False, layout="tn" if op.kind == "linear" else op.layout)] = None
+            ops[replace(op, bias=False, layout="tn" if op.kind == "linear" else op.layout)] = None
         elif isinstance(op, Elementwise) and op.fn in FUNCTIONS and op.elements >= LEAST_ELEMENTS:
-            found[Elementwise("fp32", op.fn, op.elements)] = None
+            ops[Elementwise("fp32", op.fn, op.elements)] = None
         elif isinstance(op, Softmax) or (isinstance(op, Norm) and not op.residual):
-            found[op] = None
-    return list(found)
+            ops[op] = None
+    return list(ops)
 
 
 def _serving(gpu: GPUSpec) -> list[Op]:
@@ -195,16 +199,16 @@ def _serving(gpu: GPUSpec) -> list[Op]:
     capability = _capability(gpu)
     if capability < BF16 or not gpu.supports("bf16"):
         return []
-    found: dict[Op, None] = {}
+    ops: dict[Op, None] = {}
     for op in _ops_of(gpu, "prefill", "bf16", "flash"):
         if isinstance(op, Gemm) and (op.dtype, op.kind, op.quant) == ("bf16", "linear", ""):
             plain = replace(op, bias=False, layout="tn")
-            found[plain] = None
+            ops[plain] = None
             if capability >= FP8 and gpu.supports("fp8") and op.n % 16 == op.k % 16 == 0:
-                found[replace(plain, dtype="fp8")] = None
+                ops[replace(plain, dtype="fp8")] = None
         elif isinstance(op, Attention) and _is_prefill(op) and (capability < HOPPER or op.head_dim <= CUDNN_HEAD):
-            found[replace(op, kv_dtype="", dropout=False)] = None
-    return list(found)
+            ops[replace(op, kv_dtype="", dropout=False)] = None
+    return list(ops)
 
 
 def _is_prefill(op: Attention) -> bool:
@@ -234,41 +238,41 @@ def choose(candidates: Sequence[Candidate], count: int, fewest: Mapping[str, int
     """
     left, left_out = list(candidates), dict[str, int]()
     while True:
-        found = _greedy(left, count)
-        if len(found) < count:
-            raise RequestError(f"--suggest {count}: expected at most {len(found)}, the cases to choose from")
-        rows = Counter(one.case.kind[0] for one in found)
+        suggestions = _greedy(left, count)
+        if len(suggestions) < count:
+            raise RequestError(f"--suggest {count}: expected at most {len(suggestions)}, the cases to choose from")
+        rows = Counter(suggestion.case.kind[0] for suggestion in suggestions)
         short = [name for name in rows if rows[name] < fewest[name]]
         if not short:
-            return Design(found, left_out)
+            return Design(suggestions, left_out)
         poorest = min(short, key=lambda name: (rows[name] / fewest[name], name))
         left_out[poorest] = rows[poorest]
-        left = [one for one in left if one.kind[0] != poorest]
+        left = [candidate for candidate in left if candidate.kind[0] != poorest]
 
 
 def _greedy(candidates: Sequence[Candidate], count: int) -> list[Suggestion]:
-    classes = [_Class(own) for own in _by_kind(candidates).values()]
-    found: list[Suggestion] = []
-    while len(found) < count:
-        best = max(classes, key=lambda one: one.gain, default=None)
+    classes = [_Class(of_kind) for of_kind in _by_kind(candidates).values()]
+    suggestions: list[Suggestion] = []
+    while len(suggestions) < count:
+        best = max(classes, key=lambda candidates_of_kind: candidates_of_kind.gain, default=None)
         if best is None or best.gain <= 0.0:
             break
-        found.append(best.take())
-    return found
+        suggestions.append(best.take())
+    return suggestions
 
 
 class _Class:
     """What is open of the cases of one class. ``gain``: what the best of them takes off the mean half-width, -1 where
     none is left."""
 
-    def __init__(self, own: Sequence[Candidate]) -> None:
-        self.own = own
-        deviation = np.array([one.half_width for one in own]) / HALF_WIDTH
-        at = np.log2([_sizes(one.op) for one in own])
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        self.own = candidates
+        deviation = np.array([candidate.half_width for candidate in candidates]) / HALF_WIDTH
+        at = np.log2([_sizes(candidate.op) for candidate in candidates])
         apart = ((at[:, None, :] - at[None, :, :]) ** 2).sum(axis=2)
         self.open = np.exp(-0.5 * apart / LENGTH_OCTAVES**2) * deviation[:, None] * deviation[None, :]
         self.noise = (NOISE * deviation) ** 2
-        self.free = np.ones(len(own), dtype=bool)
+        self.free = np.ones(len(candidates), dtype=bool)
         self._look()
 
     def _look(self) -> None:

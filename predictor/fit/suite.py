@@ -129,8 +129,8 @@ def _graphs(row: Mapping[str, Any]) -> str:
 
 def _lora(row: Mapping[str, Any]) -> int:
     """The rank of the adapters that a row trains alone, said as "lora r=16"; 0 where it says nothing of them."""
-    found = re.search(r"\blora r=(\d+)", _text(row, "peft"))
-    return int(found.group(1)) if found else 0
+    rank = re.search(r"\blora r=(\d+)", _text(row, "peft"))
+    return int(rank.group(1)) if rank else 0
 
 
 def _recompute(row: Mapping[str, Any], layers: int) -> str:
@@ -153,18 +153,18 @@ def _system(row: Mapping[str, Any]) -> Any:
 @lru_cache(maxsize=64)
 def described(system: SystemSpec, per_node: int, network_gbit: float) -> SystemSpec:
     """``system`` with so many GPUs in a node, and nodes of so many Gbit/s in one direction (0: as it has them)."""
-    found = system
+    described_system = system
     if network_gbit:
-        cards = found.nics_per_node or 8
-        found = replace(
-            found, network=found.network or "infiniband", nics_per_node=cards,
+        cards = described_system.nics_per_node or 8
+        described_system = replace(
+            described_system, network=described_system.network or "infiniband", nics_per_node=cards,
             nic_bandwidth=network_gbit * 1e9 / 8 / cards,
-            network_latency_s=found.network_latency_s or LATENCY_S["network"],
+            network_latency_s=described_system.network_latency_s or LATENCY_S["network"],
         )  # fmt: skip
-    if per_node and per_node < found.gpus_per_node and found.network:
-        cards = max(1, (found.nics_per_node or 1) * per_node // found.gpus_per_node)
-        found = replace(found, gpus_per_node=per_node, nics_per_node=cards)
-    return found
+    if per_node and per_node < described_system.gpus_per_node and described_system.network:
+        cards = max(1, (described_system.nics_per_node or 1) * per_node // described_system.gpus_per_node)
+        described_system = replace(described_system, gpus_per_node=per_node, nics_per_node=cards)
+    return described_system
 
 
 @lru_cache(maxsize=512)
@@ -212,8 +212,8 @@ def _padded(row: Mapping[str, Any], mode: str, longest: int) -> int | None:
 def _board(row: Mapping[str, Any]) -> str | GPUSpec:
     """The row's GPU, at the clock that its ``gpu_note`` says it was held at ("graphics 1380 MHz"), if that is lower."""
     name = _text(row, "gpu")
-    found = _HELD.search(_text(row, "gpu_note"))
-    return held_at(load_gpu(name), float(found[1]) * 1e6) if found else name
+    clock = _HELD.search(_text(row, "gpu_note"))
+    return held_at(load_gpu(name), float(clock[1]) * 1e6) if clock else name
 
 
 def _launch_overhead(row: Mapping[str, Any]) -> float | None:

@@ -193,15 +193,15 @@ _MOST_LOADED = 8  # sets in memory at a time: chosen by hand, not from data
 
 def _stamps(folder: Path, members: tuple[str, ...]) -> tuple[Stamp, ...]:
     """What tells a set that was written again: inode, size and times of manifests; None for one that is not there."""
-    found: list[Stamp] = []
+    stamps: list[Stamp] = []
     for file in _files(folder, members):
         try:
             of = file.stat()
         except OSError:
-            found.append(None)
+            stamps.append(None)
         else:
-            found.append((of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns))
-    return tuple(found)
+            stamps.append((of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns))
+    return tuple(stamps)
 
 
 @lru_cache(maxsize=2 * _MOST_LOADED)
@@ -215,8 +215,8 @@ def _load_set(path: Path) -> ArtifactSet:
     """The set at ``path``, the one of before where no manifest of it is another since."""
     known = _LOADED.pop(path, None)
     if known is None or known[0] != _stamps(path, known[1].folders()):
-        found = _read_set(path)
-        known = _stamps(path, found.folders()), found
+        read = _read_set(path)
+        known = _stamps(path, read.folders()), read
     _LOADED[path] = known
     if len(_LOADED) > _MOST_LOADED:
         del _LOADED[next(iter(_LOADED))]

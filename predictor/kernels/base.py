@@ -150,8 +150,8 @@ def _done_before_s(batch: Batch, gpu: GPUSpec, selector: Selector) -> FloatArray
         return 0.0
     seconds = np.zeros(len(batch.ops))
     ops = [replace(part, kind=kind) for kind in kinds for part in parts.values()]
-    found = predict_kernels(ops, gpu, selector, batch.kernels).latency_s
-    seconds[list(parts)] = found.reshape(len(kinds), len(parts)).sum(axis=0)
+    latency_s = predict_kernels(ops, gpu, selector, batch.kernels).latency_s
+    seconds[list(parts)] = latency_s.reshape(len(kinds), len(parts)).sum(axis=0)
     return seconds
 
 
@@ -222,5 +222,5 @@ class Launched:
     def eager_seconds(self, seconds: FloatArray, gpu_id: str, call: str) -> FloatArray:
         """What protocol "eager_events" reads for kernels of ``seconds``, (n,): the GPU's own overhead of such a
         ``call``, or the medians of the measured ones."""
-        own = self._own_calls.get(gpu_id, {}).get(call)
-        return eager_seconds(seconds, *(own or overhead(self._calls.get(call, {}), gpu_id)))
+        overhead_s = self._own_calls.get(gpu_id, {}).get(call)
+        return eager_seconds(seconds, *(overhead_s or overhead(self._calls.get(call, {}), gpu_id)))

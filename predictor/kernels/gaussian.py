@@ -91,7 +91,7 @@ class Adapted:
         lengths, prefix = np.array(about["lengths"], dtype=np.float64), str(about["prefix"])
         process = Process.unmeasured(lengths)
         if prefix:
-            at, own = (weights[prefix + name] for name in ("at", "weights"))
-            process = Process(at, own, float(about["deviation"]), lengths)
+            at, weights_of_rows = (weights[prefix + name] for name in ("at", "weights"))
+            process = Process(at, weights_of_rows, float(about["deviation"]), lengths)
         shares = {str(key): float(share) for key, share in about["shares"].items()}
         return cls(shares, float(about["offset"]), tuple(about["columns"]), process)

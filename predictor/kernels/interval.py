@@ -201,9 +201,9 @@ class Intervals:
         outside = far.any(axis=1) | foreign
         table = self._table(gpu)
         pairs = table[index, np.minimum(distance + (outside | (index == last)), len(DISTANCES) - 1)]
-        own = self._calibrated.get(gpu.id, {})
-        for i in np.flatnonzero(~outside).tolist() if own else ():
-            pairs[i] = own.get(f"{names[i]}|{variant_of(ops[i])}", own.get(names[i], pairs[i]))
+        calibrated = self._calibrated.get(gpu.id, {})
+        for i in np.flatnonzero(~outside).tolist() if calibrated else ():
+            pairs[i] = calibrated.get(f"{names[i]}|{variant_of(ops[i])}", calibrated.get(names[i], pairs[i]))
         notes = self._notes(names, sizes, values, far, foreign, ops) if outside.any() else ()
         notes += self._alone(names, ops, gpu) if distance.max() == 3 > self.distance(gpu) else ()
         return Width(pairs[:, 0], pairs[:, 1], ~outside & (distance < 3), tuple(names), notes)
@@ -227,7 +227,7 @@ class Intervals:
         if ops[0].family not in BY_DTYPE:
             return np.full(len(ops), self.distance(gpu)), np.zeros(len(ops), dtype=bool)
         known: dict[tuple[str, str, str], tuple[int, bool]] = {}  # a batch has a few kinds of kernel, looked up once
-        found = []
+        quantiles = []
         for name, op in zip(names, ops, strict=True):
             quant = getattr(op, "quant", "")
             key = (name, op.dtype, quant if quant == variant_of(op) else "")  # else kernels of the dtype
@@ -236,8 +236,8 @@ class Intervals:
                 foreign = entry is not None and (op.dtype not in entry.dtypes or self._unmeasured(entry, key[2]))
                 distance = self._variant_distance(name, variant_of(op), gpu)
                 known[key] = (max(distance, 2) if key[2] and foreign else distance), foreign
-            found.append(known[key])
-        table = np.array(found)
+            quantiles.append(known[key])
+        table = np.array(quantiles)
         return table[:, 0], table[:, 1] > 0
 
     @staticmethod
@@ -291,10 +291,10 @@ class Intervals:
         ops: Sequence[Op],
     ) -> tuple[str, ...]:  # fmt: skip
         """One line for each class with an operator outside: the first of them."""
-        found: dict[str, str] = {}
+        notes: dict[str, str] = {}
         for i in np.flatnonzero(far.any(axis=1) | foreign).tolist():
             name = names[i]
-            if name in found:
+            if name in notes:
                 continue
             entry = self.classes[name]
             if foreign[i]:
@@ -302,14 +302,14 @@ class Intervals:
                 what, were = (
                     (quant, tuple(entry.variants)) if quant and entry.variants else (ops[i].dtype, entry.dtypes)
                 )
-                found[name] = f"{name}: {what} was not measured, only {', '.join(were)}"
+                notes[name] = f"{name}: {what} was not measured, only {', '.join(were)}"
             else:
                 j = int(np.argmax(far[i]))
                 low, high = entry.sizes[sizes[j]]
-                found[name] = (
+                notes[name] = (
                     f"{name}: {sizes[j]} {values[i, j]:.10g} is outside the measured {low:.10g} to {high:.10g}"
                 )
-        return tuple(found.values())
+        return tuple(notes.values())
 
 
 def variant_of(op: Op) -> str:

@@ -98,8 +98,8 @@ class Corners:
 
     def joined(self, answers: FloatArray) -> FloatArray:
         """What ``answers`` (u,) make of the sizes, (n,)."""
-        found: FloatArray = np.bincount(self.rows, self.weights * answers, self.count).astype(np.float64, copy=False)
-        return found
+        sums: FloatArray = np.bincount(self.rows, self.weights * answers, self.count).astype(np.float64, copy=False)
+        return sums
 
 
 def together(parts: Sequence[Corners]) -> Corners:
@@ -133,5 +133,5 @@ class Answers:
             few = table.take(list(new.values()), axis=1)
             asked = replace(shapes, **dict(zip(names, few, strict=True)))  # type: ignore[type-var]
             known.update(zip(new, np.log(ask(asked)).tolist(), strict=True))
-        found: FloatArray = np.exp(corners.joined(np.array([known[question] for question in questions])))
-        return found
+        seconds: FloatArray = np.exp(corners.joined(np.array([known[question] for question in questions])))
+        return seconds

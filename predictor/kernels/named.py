@@ -75,8 +75,8 @@ class Named:
     def from_manifest(cls, values: Mapping[str, Any], key: str) -> Self:
         """What `to_manifest` wrote under ``key``; SpecError, one line, where the names are not exactly the fields."""
         if not cls.reads(values):
-            found = ", ".join(values) if isinstance(values, Mapping) else f"{values!r:.40}"
-            raise SpecError(f"constants of {key!r} are {found or 'none'}; expected {', '.join(cls.names())}")
+            keys = ", ".join(values) if isinstance(values, Mapping) else f"{values!r:.40}"
+            raise SpecError(f"constants of {key!r} are {keys or 'none'}; expected {', '.join(cls.names())}")
         try:
             return cls(**{name: _read(values[name], axes) for name, axes in cls._axes().items()})
         except ValueError as error:

@@ -123,12 +123,12 @@ class Corrections:
         one answers. Shared constants may be kept by kernel in the framework's place: then ``kernel`` names the one that
         runs, and another one answers only where this kernel was measured in no variant that could.
         """
-        found = self._resolved.get((gpu, framework, path, kernel))
-        if found is None:
-            found = self._resolved[(gpu, framework, path, kernel)] = self._resolve(gpu, framework, path, kernel)
+        resolved = self._resolved.get((gpu, framework, path, kernel))
+        if resolved is None:
+            resolved = self._resolved[(gpu, framework, path, kernel)] = self._resolve(gpu, framework, path, kernel)
         if self.answers is not None:
-            self.answers.append(((framework, *path[:-1], found[1]), found[0], found[2]))
-        return found
+            self.answers.append(((framework, *path[:-1], resolved[1]), resolved[0], resolved[2]))
+        return resolved
 
     def _resolve(self, gpu: GPUSpec, framework: str, path: tuple[str, ...], kernel: str) -> tuple[str, str, Named]:
         measured = (library.name for library in engines.measured())
@@ -190,7 +190,7 @@ class Corrections:
                 apart = abs(math.log(other.sms / gpu.sm_count))
                 if apart <= math.log(most):
                     near.append((apart + abs(math.log(other.bandwidth / gpu.memory_bandwidth)), apart, name))
-        return sorted(near, key=lambda found: (found[0], found[2]))
+        return sorted(near, key=lambda neighbour: (neighbour[0], neighbour[2]))
 
     def measured_siblings(self, gpu: GPUSpec) -> tuple[str, ...]:
         """Those of `siblings` with rows of their own."""
@@ -214,13 +214,13 @@ class Corrections:
         return known if filed is gpu else known.varied(Device.of(filed, dtype), Device.of(gpu, dtype))
 
     def _as_sibling(self, source: str, gpu: GPUSpec, dtype: str) -> Device:
-        own, (name, sibling) = Device.of(gpu, dtype), self._stand_in(source, gpu, dtype)
+        device, (name, sibling) = Device.of(gpu, dtype), self._stand_in(source, gpu, dtype)
         if sibling is None or self._capabilities[name] != gpu.compute_capability:
-            return own
+            return device
         a_clock = sibling.peak_flops / (sibling.tensor_rate * sibling.sms * sibling.clock_hz)
-        peak = a_clock * own.tensor_rate * own.sms * own.clock_hz
-        clock = min(own.clock_hz, sibling.clock_hz)
-        return replace(own, peak_flops=min(own.peak_flops, peak), clock_hz=clock)
+        peak = a_clock * device.tensor_rate * device.sms * device.clock_hz
+        clock = min(device.clock_hz, sibling.clock_hz)
+        return replace(device, peak_flops=min(device.peak_flops, peak), clock_hz=clock)
 
     def asked_as(self, source: str, gpu: GPUSpec, dtype: str, device: Device) -> Device:
         """The scalars that trees of ``source`` are asked about for ``gpu``, which its core has as ``device``.
@@ -294,15 +294,15 @@ class Corrections:
 
     def measured(self, kind: str) -> tuple[str, ...]:
         """Keys of the trees that measured NVIDIA GPUs have for rows of ``kind``, sorted; without calibrated GPUs."""
-        own = {name for name in self._measured if self._capabilities[name]}
-        keys = (f"{name}|{kind}" for name in own)
+        with_capability = {name for name in self._measured if self._capabilities[name]}
+        keys = (f"{name}|{kind}" for name in with_capability)
         return tuple(sorted(key for key in keys if key in self._boosters and key not in self._adapted))
 
     def rests_on(self, source: str, gpu: GPUSpec, *path: str) -> str:
         """Whose rows the constants of ``source`` under ``path`` rest on, for ``gpu``, in words."""
         about, told = self._about, self._about["probes"].get(f"{source}|{path[-1]}")
-        own = about["core_rows"].get("|".join((source, *path)))
-        many = f"{own or about['rows']:,} rows" if own or about["rows"] else "rows"
+        rows_of_core = about["core_rows"].get("|".join((source, *path)))
+        many = f"{rows_of_core or about['rows']:,} rows" if rows_of_core or about["rows"] else "rows"
         if source in about["calibrated"]:
             probes = f" and {told['rows']:,} tile probes" if told else ""
             return f"calibrated to {source}: {(about['calibration'] or {}).get('rows', 'some')} of its rows{probes}"
@@ -315,7 +315,7 @@ class Corrections:
         sibling = "" if source == gpu.id else f", a similar GPU: {gpu.id} was not measured"
         run_by = {key.split("|")[1] for key in self.cores if key.startswith(f"{source}|")}
         told_of = "".join(f", {what}" for name in sorted(run_by) if (what := engines.library(name).rows))
-        if own:
+        if rows_of_core:
             return f"{many} of {source}{told_of}{sibling}"
         return f"rows of {source}{told_of}{sibling} ({many} of all boards)"
 
@@ -404,8 +404,8 @@ class ServingEstimator:
         seconds = (
             ask(shapes) if corners is None else self._answers.seconds((key, gpu, dtype, *others), shapes, corners, ask)
         )
-        own = self._corrections.own_rows(key, lambda: features(shapes, asked, core_time(shapes, asked)))
-        return seconds * np.exp(own)
+        log_residual = self._corrections.own_rows(key, lambda: features(shapes, asked, core_time(shapes, asked)))
+        return seconds * np.exp(log_residual)
 
     def _device(self, source: str, gpu: GPUSpec, dtype: str) -> Device:
         """What its core reads of a GPU for which ``source`` answers."""
@@ -415,14 +415,14 @@ class ServingEstimator:
         """What the formula says of the only operator of ``batch``, and the factor of the trees over it."""
         alone = self.core_alone()
         seconds, core = (float(e.seconds(batch, gpu)[0]) for e in (self, alone))
-        found = terms("residual", [
+        parts = terms("residual", [
             ("core", core, "s", "what the formula says"),
             ("factor", seconds / core, COUNT, "kernel / core: trees, or a calibration, at the nearest measured sizes"),
             ("kernel", seconds, "s", "core x factor"),
         ])  # fmt: skip
         assert alone._corrections.answers is not None
         path, source, constants = alone._corrections.answers[0]
-        return Explanation((*found, *constant_terms(constants)), "", self._corrections.rests_on(source, gpu, *path))
+        return Explanation((*parts, *constant_terms(constants)), "", self._corrections.rests_on(source, gpu, *path))
 
     def core_alone(self) -> Self:
         """The estimator without its trees: what its formula says."""

@@ -51,11 +51,11 @@ _MEMBER_BYTES, _LENGTHS_AT = 30, 26
 
 def check_version(path: Path, content: Mapping[str, Any]) -> None:
     """SpecError, one line, where a file of a set is of another schema version."""
-    found = content.get(VERSION_KEY)
-    if found != SCHEMA_VERSION:
+    version = content.get(VERSION_KEY)
+    if version != SCHEMA_VERSION:
         raise SpecError(
-            f"{path}: {VERSION_KEY} is {found!r:.40}, expected {SCHEMA_VERSION}: another version of Tilecast wrote the"
-            " set; train it again (tilecast train FILES --out FOLDER)"
+            f"{path}: {VERSION_KEY} is {version!r:.40}, expected {SCHEMA_VERSION}: another version of Tilecast wrote"
+            " the set; train it again (tilecast train FILES --out FOLDER)"
         )
 
 
@@ -106,12 +106,12 @@ def read_verified(path: Path, manifest: Mapping[str, Any]) -> bytes:
     if size <= LARGEST_ARCHIVE:
         check_plain(path, f"a file of {size:,} bytes as its manifest says", sys.maxsize)
     try:
-        found = path.stat().st_size  # an oversized file is not read
-        data = path.read_bytes() if found == size <= LARGEST_ARCHIVE else b""
+        size_on_disk = path.stat().st_size  # an oversized file is not read
+        data = path.read_bytes() if size_on_disk == size <= LARGEST_ARCHIVE else b""
     except OSError as error:
         raise SpecError(f"{path}: cannot be read ({error.strerror or error}); copy the set again") from None
-    if found != size:
-        raise SpecError(f"{path}: {found:,} bytes, expected {size:,} as its manifest says; copy the set again")
+    if size_on_disk != size:
+        raise SpecError(f"{path}: {size_on_disk:,} bytes, expected {size:,} as its manifest says; copy the set again")
     digest = hashlib.sha256(data).hexdigest()
     if digest != sha256:
         raise SpecError(
@@ -141,12 +141,12 @@ def read_weights(folder: Path, manifest: Mapping[str, Any]) -> dict[str, npt.NDA
 def _arrays(data: bytes) -> dict[str, npt.NDArray[Any]]:
     """The arrays of an npz file; those that are stored, not compressed, are views of ``data``."""
     view = memoryview(data)
-    found: dict[str, npt.NDArray[Any]] = {}
+    arrays: dict[str, npt.NDArray[Any]] = {}
     left = LARGEST_UNPACKED
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
-            if name in found:
+            if name in arrays:
                 raise ValueError(f"{name!r} stands twice")
             if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 0x1:
                 lengths = struct.unpack_from("<HH", data, member.header_offset + _LENGTHS_AT)
@@ -155,8 +155,8 @@ def _arrays(data: bytes) -> dict[str, npt.NDArray[Any]]:
             else:
                 content = memoryview(member_bytes(archive, member, left))
                 left -= len(content)
-            found[name] = _array(content)
-    return found
+            arrays[name] = _array(content)
+    return arrays
 
 
 def _array(content: memoryview) -> npt.NDArray[Any]:

@@ -35,6 +35,6 @@ def never_falling(values: FloatArray) -> FloatArray:
 def between(log_seconds: FloatArray, tokens: FloatArray) -> FloatArray:
     """Seconds at ``tokens`` (n,) of the curve through ``log_seconds`` (k,); in proportion beyond the last knot."""
     logs = np.log(tokens)
-    found = np.interp(logs, _LOG_KNOTS, log_seconds) + np.maximum(logs - _LOG_KNOTS[-1], 0.0)
-    seconds: FloatArray = np.exp(found)
+    log_curve = np.interp(logs, _LOG_KNOTS, log_seconds) + np.maximum(logs - _LOG_KNOTS[-1], 0.0)
+    seconds: FloatArray = np.exp(log_curve)
     return seconds

@@ -55,7 +55,7 @@ def _parts(stage: TimedStage) -> tuple[list[float], list[float], float]:
                 attention[bisect_right(ends, place)] += float(stage.operators.seconds[row]) * times
                 last = place
     head = sum(at.sum_s * at.block.repeat for at in stage.blocks[last + 1 :])
-    gpu = [timeline.gpu_s - own for timeline, own in zip(timelines, attention, strict=True)]
+    gpu = [timeline.gpu_s - attention_s for timeline, attention_s in zip(timelines, attention, strict=True)]
     return gpu, [timeline.cpu_s for timeline in timelines], head
 
 
@@ -75,9 +75,9 @@ class Decodes:
             low, high = self.counts[i - 1], self.counts[i]
             share = (n - low) / (high - low)
             row = self._rows[n] = self.seconds[i - 1] * (1 - share) + self.seconds[i] * share
-        found: FloatArray = np.interp(context, self.contexts, row)
+        seconds: FloatArray = np.interp(context, self.contexts, row)
         over = context > self.contexts[-1]
-        return np.where(over, row[-1] * context / self.contexts[-1], found) if over.any() else found
+        return np.where(over, row[-1] * context / self.contexts[-1], seconds) if over.any() else seconds
 
 
 class Chunks:
@@ -95,13 +95,13 @@ class Chunks:
         ratio = (queries + before) / queries
         i, part = _place(self.queries, float(queries))
         j, other = _place(self._ratios, ratio)
-        found = 0.0
+        log_s = 0.0
         for q, share in ((self.queries[i], 1 - part), (self.queries[min(i + 1, len(self.queries) - 1)], part)):
             if share:
                 for r, across in ((self._ratios[j], 1 - other), (self._ratios[j + 1], other)):
                     if across:
-                        found += share * across * self._log(chunks, q, r)
-        return math.exp(found)
+                        log_s += share * across * self._log(chunks, q, r)
+        return math.exp(log_s)
 
     def _log(self, chunks: float, queries: int, ratio: float) -> float:
         most = self._most[queries]

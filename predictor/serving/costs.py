@@ -67,8 +67,9 @@ class Sizes:
     def together(cls, sizes: Sequence[Sizes]) -> Sizes:
         """What is enough for all of them."""
         return cls(
-            max(one.tokens for one in sizes), max(one.sequences for one in sizes), max(one.longest for one in sizes),
-            tuple(sorted({n for one in sizes for n in one.prompts})), max(one.drafts for one in sizes),
+            max(size.tokens for size in sizes), max(size.sequences for size in sizes),
+            max(size.longest for size in sizes),
+            tuple(sorted({n for size in sizes for n in size.prompts})), max(size.drafts for size in sizes),
         )  # fmt: skip
 
 
@@ -122,30 +123,30 @@ class StepCosts:
 
     def _stage(self, graph: Graph, tokens: int, phase: str, host: str) -> Stage:
         gaps = gaps_of(host in (CAPTURED, PIECES), self.run.work.kernel_gap_s)
-        found = Stage(reducing(graph, self.run), phase, _LONG, host, self.run.work.launch_overhead_s, gaps=gaps)
+        stage = Stage(reducing(graph, self.run), phase, _LONG, host, self.run.work.launch_overhead_s, gaps=gaps)
         config, mesh = self.run.config, mesh_of(self.run.work)
         if len(self._share) == 1 or mesh is None:
-            return found
+            return stage
         cut = staged(graph, mesh, config.layers, tokens, config.hidden, self.run.numbers.activation)
-        return found._replace(graph=cut.graph, ends=cut.ends)
+        return stage._replace(graph=cut.graph, ends=cut.ends)
 
     def _decode_graphs(self, batches: Sequence[int]) -> list[Graph]:
         run, mesh = self.run, mesh_of(self.run.work)
-        found = []
+        graphs = []
         for batch in batches:
             step = make_step(run.work, run.numbers, "decode", 1, 1, batch)
             alike = lower_alike(run.config, step, [1], mesh, run.numbers.formats, self.engine)
-            found.append(alike[0] if alike else lower(run.config, step, mesh, run.numbers.formats, self.engine))
-        return found
+            graphs.append(alike[0] if alike else lower(run.config, step, mesh, run.numbers.formats, self.engine))
+        return graphs
 
     def _prompt_graphs(self, tokens: Sequence[int]) -> list[Graph]:
         run, mesh = self.run, mesh_of(self.run.work)
-        found = []
+        graphs = []
         for count in tokens:
             step = make_step(run.work, run.numbers, "prefill", count, 0, 1)
             alike = lower_alike(run.config, step, [count], mesh, run.numbers.formats, self.engine)
-            found.append(alike[0] if alike else lower(run.config, step, mesh, run.numbers.formats, self.engine))
-        return found
+            graphs.append(alike[0] if alike else lower(run.config, step, mesh, run.numbers.formats, self.engine))
+        return graphs
 
     def _fill_attention(self, tokens: Sequence[int]) -> None:
         sizes = self.sizes
@@ -200,10 +201,10 @@ class StepCosts:
 
     def scaled(self, factor: float) -> StepCosts:
         """The same steps, each ``factor`` times as long."""
-        found = copy(self)
-        found._factor = self._factor * factor
-        found._decode_s = {}
-        return found
+        scaled = copy(self)
+        scaled._factor = self._factor * factor
+        scaled._decode_s = {}
+        return scaled
 
     def waits_s(self, sequences: int) -> float:
         """What the GPU waits for after a step of so many sequences."""
@@ -225,8 +226,8 @@ class StepCosts:
         return (stages.sum(axis=0) + wait) * self._factor, (stages.max(axis=0) + wait) * self._factor
 
     def _decode_body(self, sequences: int) -> tuple[FloatArray, FloatArray]:
-        found = self._decode_s.get(sequences)
-        if found is None:
+        gpu_and_cpu_s = self._decode_s.get(sequences)
+        if gpu_and_cpu_s is None:
             tokens = sequences * self.width
             size = self.graphs.size_of(tokens)
             if self.engine.decode_host == CAPTURED and size is not None:
@@ -234,8 +235,8 @@ class StepCosts:
             else:
                 gpu, cpu = self._launched.at(tokens)
             gpu[-1] += self._drafted_s(sequences)
-            found = self._decode_s[sequences] = gpu, cpu
-        return found
+            gpu_and_cpu_s = self._decode_s[sequences] = gpu, cpu
+        return gpu_and_cpu_s
 
     def _drafted_s(self, sequences: int) -> float:
         """Drafts of a step, each a pass over one layer and the head (multi-token prediction)."""
@@ -274,17 +275,17 @@ class StepCosts:
         work = [q * (before + (q + 1) / 2.0) for q, before in chunks]
         total = sum(work)
         return sum(
-            self._chunks.at(total / own, q, before) * own / total
-            for own, (q, before) in zip(work, chunks, strict=True)
+            self._chunks.at(total / tokens, q, before) * tokens / total
+            for tokens, (q, before) in zip(work, chunks, strict=True)
         )  # fmt: skip
 
 
 def _attention(graph: Graph) -> list[tuple[Attention, float]]:
     """The attention calls of a pass, each with how often it runs; UnsupportedError where attention is not one call."""
-    found: dict[Attention, float] = {}
+    seconds: dict[Attention, float] = {}
     for node, times in graph.nodes():
         if isinstance(node.op, Attention):
-            found[node.op] = found.get(node.op, 0.0) + times
-    if not found:
+            seconds[node.op] = seconds.get(node.op, 0.0) + times
+    if not seconds:
         raise UnsupportedError("serving: this model or GPU runs attention in several kernels; expected flash attention")
-    return list(found.items())
+    return list(seconds.items())

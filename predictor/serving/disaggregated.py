@@ -38,21 +38,21 @@ class Handed(Batching):
 
     def batch(self) -> StepBatch:
         """The next step."""
-        found = StepBatch()
-        self.make_room(found)
-        self._lost |= {one.index for one in found.preempted}
+        batch = StepBatch()
+        self.make_room(batch)
+        self._lost |= {sequence.index for sequence in batch.preempted}
         while self.waiting and self.running < self.rules.sequences:
-            one = self.waiting[0]
-            if self.wants(one, one.prompt) > self.spare:
+            sequence = self.waiting[0]
+            if self.wants(sequence, sequence.prompt) > self.spare:
                 break
-            chunk = self.admit(one.prompt)
-            if one.index in self._lost:
-                self._lost.remove(one.index)
-                found.chunks.append(chunk)
+            chunk = self.admit(sequence.prompt)
+            if sequence.index in self._lost:
+                self._lost.remove(sequence.index)
+                batch.chunks.append(chunk)
             else:
-                self.finish_prompt(one)
-        found.decodes = bool(self.decoding)
-        return found
+                self.finish_prompt(sequence)
+        batch.decodes = bool(self.decoding)
+        return batch
 
 
 def hand_over(prompts: Run, decodes: Run, tokens: int, gpus: int) -> Collective:
@@ -76,8 +76,8 @@ def moved_s(prompts: Run, decodes: Run, lengths: FloatArray, gpus: int) -> Float
     points = np.unique(np.round(np.geomspace(lengths.min(), lengths.max(), _LENGTHS)).astype(np.int64))
     ops = [hand_over(prompts, decodes, int(tokens), gpus) for tokens in points]
     seconds = predict_kernels(ops, decodes.gpu, decodes.selector, decodes.work.engine.kernels).latency_s
-    found: FloatArray = np.interp(lengths, points, seconds)
-    return found
+    between: FloatArray = np.interp(lengths, points, seconds)
+    return between
 
 
 @dataclass(frozen=True, slots=True)

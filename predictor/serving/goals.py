@@ -71,15 +71,15 @@ def median_of(values: FloatArray) -> float:
     return float(np.nanmedian(values))
 
 
-def ranges_of(served: Served, again: Callable[[float], Served], statistic: Statistic = mean_of) -> dict[str, Range]:
+def ranges_of(served: Served, rerun: Callable[[float], Served], statistic: Statistic = mean_of) -> dict[str, Range]:
     """80 % intervals of the means (or another ``statistic``) of ttft, tpot and latency, seconds: the traffic served
-    ``again`` with every step as fast, and as slow, as its kernels may be (times a factor), of which queues make more
+    ``rerun`` with every step as fast, and as slow, as its kernels may be (times a factor), of which queues make more
     than a step does; and `BEYOND_KERNELS`, whose logs are added as those of errors that know nothing of each other.
     Empty where kernels have no intervals."""
     low, high = step_range(served)
     if low == high:
         return {}
-    runs = [served, again(low), again(high)]
+    runs = [served, rerun(low), rerun(high)]
     return {name: _span(runs, name, statistic) for name in ("ttft", "tpot", "latency")}
 
 

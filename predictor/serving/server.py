@@ -53,7 +53,7 @@ class RequestTimes:
     first_s: float = math.nan
     last_s: float = math.nan
     preempted: int = 0
-    found: int = 0
+    cached: int = 0
 
 
 @dataclass(slots=True)
@@ -110,11 +110,11 @@ class Server:
         """What a router goes by."""
         return sum(rank.load for rank in self.ranks)
 
-    def offer(self, one: scheduling.Sequence, arrival_s: float) -> None:
+    def offer(self, sequence: scheduling.Sequence, arrival_s: float) -> None:
         """A request has come."""
         if self.idle and arrival_s > self.now:
             self.now, self.before = arrival_s, -math.inf
-        min(self.ranks, key=lambda rank: rank.load).inbox.append((arrival_s, one))
+        min(self.ranks, key=lambda rank: rank.load).inbox.append((arrival_s, sequence))
 
     def step(self, until_s: float) -> None:
         """Take one step, or several of decodes alone that all begin before ``until_s``."""
@@ -133,13 +133,13 @@ class Server:
         while inbox and inbox[0][0] <= seen_s:
             batching.waiting.append(inbox.popleft()[1])
         batch = batching.batch()
-        for one in batch.preempted:
-            self.times[one.index].preempted += 1
-        for one, tokens in batch.chunks:
-            entry = self.times[one.index]
+        for sequence in batch.preempted:
+            self.times[sequence.index].preempted += 1
+        for sequence, tokens in batch.chunks:
+            entry = self.times[sequence.index]
             if math.isnan(entry.scheduled_s):
                 entry.scheduled_s = self.now
-                entry.found = one.computed - tokens
+                entry.cached = sequence.computed - tokens
         return batch
 
     def _wait(self) -> None:
@@ -154,8 +154,10 @@ class Server:
         work = []
         for rank, batch in zip(self.ranks, batches, strict=True):
             n = len(rank.batching.decoding) if batch.decodes else 0
-            chunks = [(tokens, one.computed - tokens) for one, tokens in batch.chunks]
-            work.append((chunks, n, rank.batching.context if n else 0, sum(not one.left for one, _ in batch.chunks)))
+            chunks = [(tokens, sequence.computed - tokens) for sequence, tokens in batch.chunks]
+            work.append(
+                (chunks, n, rank.batching.context if n else 0, sum(not sequence.left for sequence, _ in batch.chunks))
+            )
         read = [sum(tokens for tokens, _ in chunks) for chunks, *_ in work]
         width = self.costs.width
         widest = max(tokens + n * width for tokens, (_, n, *_) in zip(read, work, strict=True))
@@ -164,14 +166,14 @@ class Server:
         self._passed(float(seconds[0]), 1, sum(n for _, n, *_ in work), sum(read))
         self._tick(1, [bool(n) for _, n, *_ in work])
         for rank, batch in zip(self.ranks, batches, strict=True):
-            for one, _ in batch.chunks:
-                if one.left:
+            for sequence, _ in batch.chunks:
+                if sequence.left:
                     continue
-                entry = self.times[one.index]
+                entry = self.times[sequence.index]
                 if math.isnan(entry.first_s):
                     entry.first_s = self.now
-                if not rank.batching.finish_prompt(one):
-                    self._finished(one)
+                if not rank.batching.finish_prompt(sequence):
+                    self._finished(sequence)
 
     def _decodes(self, until_s: float) -> None:
         """Steps of decodes alone, of all ranks that have some."""
@@ -192,19 +194,19 @@ class Server:
     def _steps_of_ranks(self, widest: int, ticks: FloatArray) -> tuple[list[FloatArray], list[FloatArray]]:
         """Of every rank, idle ones too, what its steps of decodes take, and hold up the slowest stage."""
         none = np.zeros(len(ticks)), np.zeros(len(ticks))
-        found = []
+        steps = []
         for each in (rank.batching for rank in self.ranks):
             n = len(each.decoding)
-            found.append(self.costs.decode(widest, each.context + n * ticks) if n else none)
-        return [through for through, _ in found], [held for _, held in found]
+            steps.append(self.costs.decode(widest, each.context + n * ticks) if n else none)
+        return [through for through, _ in steps], [held for _, held in steps]
 
     def _round(self, through: Sequence[FloatArray], held: Sequence[FloatArray]) -> FloatArray:
         """Seconds in which every rank takes a step: the lanes of a pipeline one behind the other, others together."""
-        found: FloatArray = np.maximum.reduce(through)
+        longest: FloatArray = np.maximum.reduce(through)
         if self.lanes > 1:
             for first in range(0, len(held), self.lanes):
-                found = np.maximum(found, np.add.reduce(held[first : first + self.lanes]))
-        return found
+                longest = np.maximum(longest, np.add.reduce(held[first : first + self.lanes]))
+        return longest
 
     def _lasting(self, batching: Batching) -> int:
         """Decode steps up to the next event of a rank."""
@@ -226,8 +228,8 @@ class Server:
     def _ticks(self, steps: int | FloatArray) -> FloatArray:
         """What the clock goes on in so many steps."""
         each = self.tokens_a_step
-        found: FloatArray = np.floor(each * (self.steps + steps) + 1e-9) - math.floor(each * self.steps + 1e-9)
-        return found
+        ticks: FloatArray = np.floor(each * (self.steps + steps) + 1e-9) - math.floor(each * self.steps + 1e-9)
+        return ticks
 
     def _passed(self, seconds: float, steps: int, decoding: int, tokens: int, last_s: float | None = None) -> None:
         """Time of steps; the last of them began at ``last_s``."""
@@ -248,10 +250,10 @@ class Server:
                 continue
             batching.tick(ticks)
             batching.steps += steps
-            while (one := batching.soonest()) is not None and one.ends <= batching.clock:
-                batching.leave(one)
-                self._finished(one)
+            while (sequence := batching.soonest()) is not None and sequence.ends <= batching.clock:
+                batching.leave(sequence)
+                self._finished(sequence)
 
-    def _finished(self, one: scheduling.Sequence) -> None:
-        self.times[one.index].last_s = self.now
-        self.done(one.index, self.now)
+    def _finished(self, sequence: scheduling.Sequence) -> None:
+        self.times[sequence.index].last_s = self.now
+        self.done(sequence.index, self.now)

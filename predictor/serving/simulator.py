@@ -141,14 +141,14 @@ class _Loop:
         at_s, index, place = heapq.heappop(self.coming)
         traffic = self.traffic
         whole = place == len(self.pools) - 1
-        one = Sequence(
+        sequence = Sequence(
             index, int(traffic.input_tokens[index]), int(traffic.output_tokens[index]) if whole else 1,
             int(traffic.shared[index]), blocks=traffic.blocks[index] if traffic.blocks else (),
         )  # fmt: skip
         if not place:
             self.times[index] = RequestTimes(at_s)
         seen = at_s if place else at_s + traffic.on_its_way_s(index)
-        min(self.pools[place], key=lambda server: server.load).offer(one, seen)
+        min(self.pools[place], key=lambda server: server.load).offer(sequence, seen)
 
 
 def serve(run: Run, traffic: Traffic, options: Options | None = None, costs: StepCosts | None = None) -> Served:
@@ -186,7 +186,7 @@ def through(
     *before, moments = (tuple(tuple(server.moments) for server in servers) for servers in loop.pools)
     return Served(
         pool.deployment, traffic, column("arrival_s"), column("scheduled_s"), column("first_s"), column("last_s"),
-        tuple(row.preempted for row in rows), tuple(row.found for row in rows), moments,
+        tuple(row.preempted for row in rows), tuple(row.cached for row in rows), moments,
         prompts.deployment if prompts else None, before[0] if before else (), float(moved.mean()),
     )  # fmt: skip
 

@@ -98,16 +98,16 @@ def read_trace(path: str | Path, *, timed: bool = True, table: Sequence[Row] | N
         raise SpecError(f"{where}: {len(rows):,} requests; expected at most {MOST:,}")
     seen: set[int] = set()
     clock = _clock(rows[0], f"{where}, row 1") if timed and "conversations" not in rows[0] else None
-    found = [_request(row, f"{where}, row {number}", clock, timed, seen) for number, row in enumerate(rows, start=1)]
-    blocks = _named(rows, [shared for *_, shared in found])
-    arrival = np.array([at for at, *_ in found], dtype=np.float64)
+    requests = [_request(row, f"{where}, row {number}", clock, timed, seen) for number, row in enumerate(rows, start=1)]
+    blocks = _named(rows, [shared for *_, shared in requests])
+    arrival = np.array([at for at, *_ in requests], dtype=np.float64)
     if timed:
         late = np.flatnonzero(np.diff(arrival) < 0)
         if late.size:
             row = int(late[0]) + 2
             raise SpecError(f"{where}, row {row}: comes before the row above it; expected rows in the order of arrival")
         arrival = arrival - arrival[0]
-    lengths = np.array([each[1:] for each in found], dtype=np.int64)
+    lengths = np.array([each[1:] for each in requests], dtype=np.int64)
     notes = () if clock is None else _notes(clock, arrival, _dated(str(rows[0][clock.name])))
     shared = np.minimum(lengths[:, 2], lengths[:, 0])
     return Traffic(arrival, lengths[:, 0], lengths[:, 1], shared, blocks=blocks, notes=notes)
@@ -126,7 +126,7 @@ def _clock(row: Row, where: str) -> Clock:
     named = [(name, match[2]) for name in row if (match := _ARRIVAL.fullmatch(name))]
     if not named:
         raise SpecError(f"{where}: no arrival_s; the row has {', '.join(list(row)[:8]) or 'nothing'}")
-    name, unit = next((one for one in named if one[1]), named[0])
+    name, unit = next((timing for timing in named if timing[1]), named[0])
     if unit:
         return Clock(name, unit, "its name")
     for columns, unit, whose in _DEFINED:
@@ -173,12 +173,12 @@ def _rows(path: Path) -> Iterator[Row]:
         raise SpecError(f"{path}: expected {_EXPECTED}: .csv, .parquet, .json or .jsonl")
     text = read_text(path, _EXPECTED)
     if path.suffix == ".json":
-        found = parse_json(text, str(path))
-        if not isinstance(found, list):
-            raise SpecError(f"{path}: expected a list of requests, found {type(found).__name__}")
+        rows = parse_json(text, str(path))
+        if not isinstance(rows, list):
+            raise SpecError(f"{path}: expected a list of requests, found {type(rows).__name__}")
     else:
-        found = [_line(line, path, number) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
-    for number, row in enumerate(found, start=1):
+        rows = [_line(line, path, number) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise SpecError(f"{path}, row {number}: expected an object, found {type(row).__name__}")
         yield _lower(row)
@@ -256,9 +256,11 @@ def _blocks(row: Row, where: str, seen: set[int]) -> int:
     ids = row.get("hash_ids")
     if ids is None:
         return 0
-    if not isinstance(ids, list) or any(isinstance(one, bool) or not isinstance(one, int) for one in ids):
+    if not isinstance(ids, list) or any(
+        isinstance(token_block, bool) or not isinstance(token_block, int) for token_block in ids
+    ):
         raise SpecError(f"{where}: hash_ids {ids!r}; expected a list of whole numbers"[:200])
-    shared = next((place for place, one in enumerate(ids) if one not in seen), len(ids))
+    shared = next((place for place, block in enumerate(ids) if block not in seen), len(ids))
     seen.update(ids)
     return shared * (_BAILIAN_TOKENS if "chat_id" in row else BLOCK_TOKENS)
 
@@ -266,17 +268,17 @@ def _blocks(row: Row, where: str, seen: set[int]) -> int:
 def _named(rows: Sequence[Row], shared: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Names of every prompt's leading blocks: its hash_ids, or what its prefix_id makes of its shared tokens."""
     prefixes: dict[str, int] = {}
-    found: list[tuple[int, ...]] = []
+    names: list[tuple[int, ...]] = []
     for row, tokens in zip(rows, shared, strict=True):
         prefix = str(row.get("prefix_id") or "")
         if not prefix:
             ids = row.get("hash_ids") or ()
             step = BLOCK_TOKENS // _BAILIAN_TOKENS if "chat_id" in row else 1  # the last of many names all before it
-            found.append(tuple(ids[step - 1 :: step]))
+            names.append(tuple(ids[step - 1 :: step]))
             continue
         first = -_NAMED * (1 + prefixes.setdefault(prefix, len(prefixes)))
-        found.append(tuple(range(first, first + min(tokens // BLOCK_TOKENS, _NAMED))))
-    return tuple(found) if any(found) else ()
+        names.append(tuple(range(first, first + min(tokens // BLOCK_TOKENS, _NAMED))))
+    return tuple(names) if any(names) else ()
 
 
 def _conversation(messages: Any, where: str) -> tuple[int, int]:

@@ -128,8 +128,9 @@ def test_a_sibling_is_judged_by_what_its_kin_have_of_their_own() -> None:
     gpus = {name: load_gpu(name) for name in GPUS}
     asked: list[tuple[frozenset[str], Any]] = []
 
-    def fit(rows: Any, gpus: Any, seed: int, own: Any = None) -> Any:
-        asked.append((frozenset(rows["gpu"].astype(str)), None if own is None else frozenset(own)))
+    def fit(rows: Any, gpus: Any, seed: int, fitted_gpus: Any = None) -> Any:
+        known = frozenset(rows["gpu"].astype(str))
+        asked.append((known, None if fitted_gpus is None else frozenset(fitted_gpus)))
         return fit_efficiency(rows, gpus, seed)
 
     fit_intervals(IntervalTarget(("gemm",), fit), frame, gpus, 0)

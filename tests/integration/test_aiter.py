@@ -126,8 +126,8 @@ def test_what_amd_teaches_stays_with_amd() -> None:
     nvidia = rows_of("h100-sxm", "vllm", plain + narrow, 1.5)
     amd = rows_of("mi300x", "aiter", narrow, 4.0) + rows_of("mi300x", "aiter", plain[:3], 9.0)
     gpus = {name: load_gpu(name) for name in ("h100-sxm", "mi300x")}
-    alone = fit_gemm(pd.DataFrame(nvidia), gpus, 0, own=())
-    both = fit_gemm(pd.DataFrame(nvidia + amd), gpus, 0, own=("mi300x",))
+    alone = fit_gemm(pd.DataFrame(nvidia), gpus, 0, fitted_gpus=())
+    both = fit_gemm(pd.DataFrame(nvidia + amd), gpus, 0, fitted_gpus=("mi300x",))
     shared = {key: core for key, core in both[0]["cores"].items() if key.startswith("*")}
     assert shared == alone[0]["cores"]
     assert {key for key in both[0]["cores"] if key not in shared} == {"mi300x|aiter|fp8_block"}, "3 rows tell nothing"

@@ -102,7 +102,7 @@ def test_softmax_reads_again_above_1024_columns() -> None:
     gpu = load_gpu("v100-pcie-32gb")
     traffic = traffic_of(make_batch("softmax", [Softmax("fp32", 4096, c) for c in (1024, 2048)]), gpu)
     assert traffic.once.tolist() == [2 * 4 * 4096 * 1024, 2 * 4 * 4096 * 2048]
-    assert traffic.again.tolist() == [0.0, 2 * 4 * 4096 * 2048]
+    assert traffic.reread.tolist() == [0.0, 2 * 4 * 4096 * 2048]
     assert traffic.warp.tolist() == [1024.0, 0.0]
     assert traffic.softmax.tolist() == [0.0, 3 * 2048]  # 256 threads x 4 elements, two whole steps, three passes
     assert traffic.footprint[1] == 80 * 8 * 2048 * 4  # 80 SMs hold 2048 / 256 blocks each
@@ -121,7 +121,7 @@ def test_layer_norm_backward_is_two_kernels_that_read_twice() -> None:
     traffic = traffic_of(make_batch("norm", [forward, backward]), gpu)
     assert traffic.once[0] == forward.bytes_moved()
     assert traffic.once[1] == backward.bytes_moved() + 2 * one  # the parameters' gradient reads x and dy again
-    assert traffic.again[1] == 2 * one
+    assert traffic.reread[1] == 2 * one
     assert traffic.kernels.tolist() == [1.0, 2.0]
     assert traffic.norm.tolist() == [2 * 1024.0, 4 * 1024.0]
 

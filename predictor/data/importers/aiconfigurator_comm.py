@@ -42,12 +42,12 @@ def import_rows(into: Collector, path: Path, raw: Frame, gpu: GPUSpec) -> None:
     sizes = raw["message_size"].astype(int).reset_index(drop=True) * itemsize
     if path.stem == "oneccl_perf":
         sizes = sizes * np.where(kinds == "all_gather", ranks, 1)
-    own = path.stem == "custom_allreduce_perf"
+    custom = path.stem == "custom_allreduce_perf"
     eager = raw["kernel_source"].astype(str).str.endswith("_eager").reset_index(drop=True)
     graph = "cuda_graph" if gpu.vendor == "nvidia" else "unknown"
     cells = {
         "source": "aiconfigurator", "source_file": into.relative(path), "source_row": raw.index.to_numpy() + 1,
-        "gpu": gpu.id, "framework": path.parts[-3] if own else "pytorch",
+        "gpu": gpu.id, "framework": path.parts[-3] if custom else "pytorch",
         "framework_version": raw["version"].to_numpy(),
         "kernel_source": raw["kernel_source"].astype(str).str.lower().to_numpy(),
         "protocol": eager.map({True: "eager_events", False: graph}), "cache_state": "unknown",

@@ -103,13 +103,13 @@ def _written_in(kernels: Any) -> Any:
 
 def _formats(raw: Frame) -> tuple[Any, Any]:
     """dtype and quantization scheme of each row."""
-    dtype, quant = (raw["q_dtype_w"].map({word: found[i] for word, found in DTYPES.items()}) for i in (0, 1))
+    dtype, quant = (raw["q_dtype_w"].map({word: form[i] for word, form in DTYPES.items()}) for i in (0, 1))
     return dtype, quant
 
 
 def _products(raw: Frame, name: str) -> dict[str, Any]:
     """C[M, N] = A[M, K] B[N, K] of a table that its name describes."""
-    formats = next(found for word, found in FORMATS.items() if word in name)
+    formats = next(form for word, form in FORMATS.items() if word in name)
     dtype, quant = _formats(raw) if "q_dtype_w" in raw else formats
     batched = "B" in raw
     return {
@@ -152,8 +152,8 @@ def _flag_repeats(frame: Frame) -> None:
         "top_k", "gated",
     ]  # fmt: skip
     free = (frame["flag"].astype(str) == "").to_numpy()
-    own = frame.loc[free, [name for name in shape if name in frame]].astype(object).fillna("")
-    first = frame.loc[free, "latency_ms"].groupby([own[name] for name in own]).rank(method="first") == 1
+    shapes = frame.loc[free, [name for name in shape if name in frame]].astype(object).fillna("")
+    first = frame.loc[free, "latency_ms"].groupby([shapes[name] for name in shapes]).rank(method="first") == 1
     slower = free.copy()
     slower[free] = ~first.to_numpy()
     add_flag(frame, slower, "slower_repeat")

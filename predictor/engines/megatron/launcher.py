@@ -58,7 +58,7 @@ def text(plan: Launch) -> str:
     lines.append(_MEGATRON_SHARDS[plan.shard].format(nodes=nodes))
     if plan.shard in ("zero1", "zero2", "zero3", "hsdp"):
         lines.append("--overlap-grad-reduce --overlap-param-gather")
-    kind, some = plan.again, plan.again_layers
+    kind, some = plan.recompute, plan.recompute_layers
     if kind == "selective":
         lines.append("--recompute-granularity selective")
     elif kind == "full" and some:

@@ -14,37 +14,41 @@ class PrefillFirst(Batching):
     """
 
     def batch(self) -> StepBatch:
-        rules, found = self.rules, StepBatch()
+        rules, batch = self.rules, StepBatch()
         budget = min(rules.tokens, rules.prefill_tokens) if rules.chunks else rules.prefill_tokens
-        for one in list(self.begun):
-            tokens = min(one.left, budget)
-            if tokens and self.wants(one, tokens) <= self.pages.free:
-                found.chunks.append(self.extend(one, tokens))
+        for sequence in list(self.begun):
+            tokens = min(sequence.left, budget)
+            if tokens and self.wants(sequence, tokens) <= self.pages.free:
+                batch.chunks.append(self.extend(sequence, tokens))
                 budget -= tokens
         room = (self.pages.free - self._set_aside()) * self.pages.size
         while self.waiting and budget > 0 and self.running < rules.sequences:
-            one = self.waiting[0]
-            left = one.prompt - self.found(one)
-            needs = left + min(one.output, rules.reserve.most_tokens)
+            sequence = self.waiting[0]
+            left = sequence.prompt - self.cached(sequence)
+            needs = left + min(sequence.output, rules.reserve.most_tokens)
             if needs > room and self.running:
                 break
             if left > budget and (not rules.chunks or (self.begun and self.begun[-1].left)):
                 break
             tokens = min(left, budget)
-            if self.wants(one, tokens) > self.pages.free:
+            if self.wants(sequence, tokens) > self.pages.free:
                 break
-            found.chunks.append(self.admit(tokens))
+            batch.chunks.append(self.admit(tokens))
             budget, room = budget - tokens, room - needs
-        if not found.chunks:
+        if not batch.chunks:
             if self.spare < 0:
                 self.steps = 0
-            self.make_room(found)
-            found.decodes = bool(self.decoding)
-        return found
+            self.make_room(batch)
+            batch.decodes = bool(self.decoding)
+        return batch
 
     def _set_aside(self) -> int:
         """Pages for what those who run may still write."""
-        left = self.ending - self.clock * len(self.decoding) + sum(one.output + one.left for one in self.begun)
+        left = (
+            self.ending
+            - self.clock * len(self.decoding)
+            + sum(sequence.output + sequence.left for sequence in self.begun)
+        )
         most = self.rules.reserve.most_tokens * self.running
         return self.pages.count(int(self.rules.reserve.share(self.steps) * min(left, most)))
 

@@ -52,12 +52,12 @@ def share_attention(calls: AttentionCalls, gpu: GPUSpec) -> Sharing:
     (compute capability 10). On boards with mma.sync a sequence's cache stays whole, to one block, in latent attention
     and in decode over a grouped cache of 8 bits. On Hopper and later it splits both.
     """
-    group, mma, one = calls.group, runs_mma(gpu), np.ones(calls.group.size)
+    group, mma, ones = calls.group, runs_mma(gpu), np.ones(calls.group.size)
     plain, narrow = calls.shared == 0, calls.kv_itemsize < 2
     older = mma or (gpu.compute_capability or "").startswith("9.")
-    copies = np.where(plain & (group > _XQA_GROUP), group, 1.0) if older else one
-    whole = ~plain | (narrow & (group > 1) & (group <= _XQA_GROUP)) if mma else one == 0
-    return Sharing(one, copies, whole.astype(np.float64), np.zeros(one.size))
+    copies = np.where(plain & (group > _XQA_GROUP), group, 1.0) if older else ones
+    whole = ~plain | (narrow & (group > 1) & (group <= _XQA_GROUP)) if mma else ones == 0
+    return Sharing(ones, copies, whole.astype(np.float64), np.zeros(ones.size))
 
 
 def generated_attention(library: str, gpu: GPUSpec) -> str:

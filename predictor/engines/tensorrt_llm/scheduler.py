@@ -12,19 +12,19 @@ class InFlight(Batching):
 
     def batch(self) -> StepBatch:
         rules = self.rules
-        found = StepBatch(decodes=bool(self.decoding))
+        batch = StepBatch(decodes=bool(self.decoding))
         budget = rules.tokens - self.width * len(self.decoding)
-        for one in self.begun:
-            tokens = min(one.left, budget)
+        for sequence in self.begun:
+            tokens = min(sequence.left, budget)
             if tokens > 0:
-                found.chunks.append(self.extend(one, tokens))
+                batch.chunks.append(self.extend(sequence, tokens))
                 budget -= tokens
         while self.waiting and budget > 0 and self.running < rules.sequences:
-            one = self.waiting[0]
-            left = one.prompt - self.found(one)
+            sequence = self.waiting[0]
+            left = sequence.prompt - self.cached(sequence)
             tokens = min(left, budget) if rules.chunks else left
-            if tokens > budget or self.wants(one, tokens) > self.pages.free:
+            if tokens > budget or self.wants(sequence, tokens) > self.pages.free:
                 break
-            found.chunks.append(self.admit(tokens))
+            batch.chunks.append(self.admit(tokens))
             budget -= tokens
-        return found
+        return batch

@@ -31,8 +31,10 @@ def text(plan: Launch) -> str:
             raise RequestError(f"--emit torchtitan: has no {name} {value}; expected one of {', '.join(known)}")
     if plan.attention != "flash":
         raise RequestError(f"--emit torchtitan: has no attention {plan.attention}; expected flash")
-    if plan.again_layers:
-        raise RequestError(f"--emit torchtitan: recomputes all layers or none, not {plan.again_layers}; nearest: full")
+    if plan.recompute_layers:
+        raise RequestError(
+            f"--emit torchtitan: recomputes all layers or none, not {plan.recompute_layers}; nearest: full"
+        )
     per_node = max(1, plan.gpus_per_node // (plan.tp * plan.cp))
     replicas = {"none": plan.dp, "hsdp": max(1, plan.dp // per_node)}.get(plan.shard, 1)
     parallel: dict[str, object] = {
@@ -67,11 +69,11 @@ def text(plan: Launch) -> str:
         "mixed_precision_param": _PARAMETERS[plan.dtype],
         "mixed_precision_reduce": _REDUCED,
     }  # fmt: skip
-    again: dict[str, object] = {"mode": plan.again}
-    if plan.again == "selective":
-        again["selective_ac_option"] = "op"
+    checkpointing: dict[str, object] = {"mode": plan.recompute}
+    if plan.recompute == "selective":
+        checkpointing["selective_ac_option"] = "op"
     sections: dict[str, Mapping[str, object]] = {
-        "parallelism": parallel, "training": training, "activation_checkpoint": again,
+        "parallelism": parallel, "training": training, "activation_checkpoint": checkpointing,
         "compile": {"enable": plan.execution == COMPILE.name, "components": ["model", "loss"]},
         "optimizer": {"name": "AdamW", "implementation": _OPTIMIZERS[plan.optimizer]},
     }  # fmt: skip
@@ -91,7 +93,7 @@ def text(plan: Launch) -> str:
         lines.append(f"# gradients are reduced in {_REDUCED}, its only choice; the forecast has them in 16 bit")
     if plan.tp > 1 and not plan.sp:
         lines.append("# torchtitan's tensor parallelism is always with sequence parallelism")
-    if plan.again == "selective":
+    if plan.recompute == "selective":
         lines.append('# its option "op" saves products and attention, and runs the rest again: more than ours')
     for name, values in sections.items():
         lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]

@@ -15,25 +15,25 @@ class PromptsFirst(Batching):
     def batch(self) -> StepBatch:
         rules = self.rules
         spared = int(rules.watermark * self.pages.total)
-        found = StepBatch()
+        batch = StepBatch()
         longest = tokens = 0
         while self.waiting and self.running < rules.sequences:
-            one = self.waiting[0]
-            left, wide = one.prompt - self.found(one), max(longest, one.prompt)
-            count = len(found.chunks) + 1
+            sequence = self.waiting[0]
+            left, wide = sequence.prompt - self.cached(sequence), max(longest, sequence.prompt)
+            count = len(batch.chunks) + 1
             padded = count * wide if rules.padding is not None else tokens + left
-            if found.chunks and (padded > min(rules.tokens, rules.prefill_tokens)):
+            if batch.chunks and (padded > min(rules.tokens, rules.prefill_tokens)):
                 break
             if rules.padding is not None and padded - tokens - left > rules.padding:
                 break
-            if self.wants(one, left) > self.pages.free - (spared if self.running else 0):
+            if self.wants(sequence, left) > self.pages.free - (spared if self.running else 0):
                 break
-            found.chunks.append(self.admit(left))
+            batch.chunks.append(self.admit(left))
             longest, tokens = wide, tokens + left
-        if not found.chunks:
-            self.make_room(found)
-            found.decodes = bool(self.decoding)
-        return found
+        if not batch.chunks:
+            self.make_room(batch)
+            batch.decodes = bool(self.decoding)
+        return batch
 
 
 class RunningFirst(Batching):
@@ -42,27 +42,27 @@ class RunningFirst(Batching):
 
     def batch(self) -> StepBatch:
         rules = self.rules
-        found = StepBatch()
-        self.make_room(found)
-        found.decodes = bool(self.decoding)
+        batch = StepBatch()
+        self.make_room(batch)
+        batch.decodes = bool(self.decoding)
         budget = rules.tokens - self.width * len(self.decoding)
-        for one in list(self.begun):
-            tokens = min(one.left, budget)
-            while tokens > 0 and one in self.begun and self.wants(one, tokens) > self.spare:
-                self.give_way(self.begun[-1], found)
-            if tokens > 0 and one in self.begun:
-                found.chunks.append(self.extend(one, tokens))
+        for sequence in list(self.begun):
+            tokens = min(sequence.left, budget)
+            while tokens > 0 and sequence in self.begun and self.wants(sequence, tokens) > self.spare:
+                self.give_way(self.begun[-1], batch)
+            if tokens > 0 and sequence in self.begun:
+                batch.chunks.append(self.extend(sequence, tokens))
                 budget -= tokens
-        if found.preempted:
-            return found
+        if batch.preempted:
+            return batch
         spared = int(rules.watermark * self.pages.total)
         while self.waiting and budget > 0 and self.running < rules.sequences:
-            one = self.waiting[0]
-            left = one.prompt - self.found(one)
+            sequence = self.waiting[0]
+            left = sequence.prompt - self.cached(sequence)
             tokens = min(left, budget) if rules.chunks else left
-            needs = self.wants(one, left if rules.whole_prompt else tokens)
+            needs = self.wants(sequence, left if rules.whole_prompt else tokens)
             if tokens > budget or needs > self.spare - (spared if self.running else 0):
                 break
-            found.chunks.append(self.admit(tokens))
+            batch.chunks.append(self.admit(tokens))
             budget -= tokens
-        return found
+        return batch

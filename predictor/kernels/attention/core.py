@@ -69,11 +69,11 @@ class Shapes:
     ) -> Shapes:  # fmt: skip
         """From the nine arrays in the order of the fields; without ``shared``, keys and values are read both."""
         batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim, causal, window = columns
-        zero, one = np.zeros(batch.size), np.ones(batch.size)
+        zero, ones = np.zeros(batch.size), np.ones(batch.size)
         both = zero if shared is None else shared
         return cls(
             batch, heads, kv_heads, q_len, kv_len, head_dim, value_dim, causal, window, itemsize, kv_itemsize, both,
-            one, one, zero, zero, zero if cold is None else cold,
+            ones, ones, zero, zero, zero if cold is None else cold,
         )  # fmt: skip
 
     def run_by(self, library: str, gpu: GPUSpec) -> Shapes:
@@ -295,9 +295,9 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int) -> 
         blocks / device.sms, moved / device.l2_bytes, s.heads, sequences * pairs, core.compute / t, core.memory / t,
         tiles[0], tiles[1], moved / blocks,
     ]))  # fmt: skip
-    one = np.ones(t.size)
+    ones = np.ones(t.size)
     rest = np.array([
-        s.window, s.itemsize * one, s.kv_itemsize, framework * one, *filled(tiles), filled(s.kv_len, 64.0),
+        s.window, s.itemsize * ones, s.kv_itemsize, framework * ones, *filled(tiles), filled(s.kv_len, 64.0),
         filled(s.kv_len, 256.0), filled(s.q_len, 128.0), s.causal, s.cold,
     ])  # fmt: skip
     return np.concatenate((logs, rest)).T

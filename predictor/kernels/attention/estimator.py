@@ -56,14 +56,16 @@ def corners_of(shapes: Shapes, phase: str, knots: Grid) -> Corners | None:
     causal = shapes.causal > 0
     groups = [(causal.nonzero()[0], "prompt"), ((~causal).nonzero()[0], "patches")]
     batch = shapes.batch, knots["batch"]
-    found = together([
+    corners = together([
         Corners.around({"batch": batch, "q_len": (shapes.q_len, knots.get(name, knots["prompt"]))}, rows)
         for rows, name in groups if rows.size
     ])  # fmt: skip
-    kv = shapes.kv_len.take(found.rows)
-    before = kv - shapes.q_len.take(found.rows)
+    kv = shapes.kv_len.take(corners.rows)
+    before = kv - shapes.q_len.take(corners.rows)
     # Fewer keys than queries: attention over another sequence (a text's, say), whose length stays as it is.
-    return replace(found, sizes={**found.sizes, "kv_len": np.where(before < 0, kv, found.sizes["q_len"] + before)})
+    return replace(
+        corners, sizes={**corners.sizes, "kv_len": np.where(before < 0, kv, corners.sizes["q_len"] + before)}
+    )
 
 
 def shared_by(library: str, phase: str, gpu: GPUSpec) -> tuple[str, int]:
@@ -151,8 +153,8 @@ class ServingAttention(ServingEstimator):
         cold = np.full(len(rows), float(batch.cold and is_decode(phase)))
         shapes = Shapes.of(list(columns.values()), bytes_of(dtype), sizes, shared, cold).run_by(batch.kernels, gpu)
         kernel, code = shared_by(batch.kernels, phase, gpu)
-        source, _, found = self._corrections.resolve(gpu, library.name, phase, kind, kernel=kernel)
-        constants = cast(Constants, found)
+        source, _, constants_of_path = self._corrections.resolve(gpu, library.name, phase, kind, kernel=kernel)
+        constants = cast(Constants, constants_of_path)
         seconds = self._corrected(
             source, phase, gpu, dtype, shapes,
             lambda shapes, device: core_time(shapes, device, constants),

@@ -60,8 +60,8 @@ class ServingBlocks(ServingEstimator):
         name = runner(library, kind, gpu)
         if name not in self._runners and name.startswith(ALONE):  # another generation's comes nearest
             name = next((other for other in self._runners if other.startswith(ALONE)), name)
-        source, _, found = self._corrections.resolve(gpu, library.name, kind, DTYPE, kernel=name)
-        constants = cast(Constants, found)
+        source, _, resolved = self._corrections.resolve(gpu, library.name, kind, DTYPE, kernel=name)
+        constants = cast(Constants, resolved)
         shapes = blocks.shapes_of(ops, library, gpu)
         return self._corrected(
             source, kind, gpu, DTYPE, shapes, lambda shapes, device: blocks.core_time(shapes, device, constants),

@@ -62,10 +62,10 @@ class SystemTrial(Trial):
 
     def keep(self, board: AdaptedArtifact, x: FloatArray, told: Told | None, share: float) -> FloatArray:
         """Its factors, among those of all systems."""
-        found = Own.from_logs(x).to_manifest()
-        systems = {**board.manifest["systems"], self._law.system: found}
+        scalars = Own.from_logs(x).to_manifest()
+        systems = {**board.manifest["systems"], self._law.system: scalars}
         board.manifest["systems"] = {name: systems[name] for name in sorted(systems)}
-        board.scalars[self._law.system] = found
+        board.scalars[self._law.system] = scalars
         board.manifest["calibrated"][board.gpu.id] = board.scalars
         return self._law.errors(x)
 

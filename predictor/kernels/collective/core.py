@@ -156,11 +156,15 @@ class OwnKernels:
         limit, pushes, linked_from = np.full(n, -1.0), np.zeros(n, dtype=np.bool_), np.full(n, 2.0)
         two_from = np.full(n, np.nan)
         for library in dict.fromkeys(libraries):
-            own = engines.library(library).all_reduce()
-            if own is not None:
-                rows = np.array([one == library for one in libraries])
-                limit[rows], pushes[rows], linked_from[rows] = own.limit(ranks[rows]), own.pushes, own.linked_from
-                two_from[rows] = own.shots_from(ranks[rows])
+            all_reduce = engines.library(library).all_reduce()
+            if all_reduce is not None:
+                rows = np.array([name == library for name in libraries])
+                limit[rows], pushes[rows], linked_from[rows] = (
+                    all_reduce.limit(ranks[rows]),
+                    all_reduce.pushes,
+                    all_reduce.linked_from,
+                )
+                two_from[rows] = all_reduce.shots_from(ranks[rows])
         return cls(limit, pushes, linked_from, two_from)
 
 
@@ -168,13 +172,13 @@ def seconds(
     links: CollectiveCalls,
     device: Device,
     k: Constants,
-    own: FloatArray | None = None,
+    scalars: FloatArray | None = None,
     kernels: OwnKernels | None = None,
 ) -> FloatArray:
-    """Latency (n,) in seconds. ``own``: (n, 4), logarithms of `Own`, for systems that were measured; ``kernels``: None
-    where NCCL runs alone.
+    """Latency (n,) in seconds. ``scalars``: (n, 4), logarithms of `Own`, for systems that were measured; ``kernels``:
+    None where NCCL runs alone.
     """
-    slower, wider = _own_factors(links, own)
+    slower, wider = _own_factors(links, scalars)
     rate = links.bandwidth * _efficiency(links, k) * wider
     rate = rate * np.where(np.isin(links.kind, _SCATTERS), k.share_scatter, 1.0)
     net = np.maximum(links.net_bandwidth, 1.0) * k.efficiency_net
@@ -219,13 +223,13 @@ def _rings(
     return np.where(switched, np.minimum(best, nvls), best)
 
 
-def _own_factors(links: CollectiveCalls, own: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+def _own_factors(links: CollectiveCalls, scalars: FloatArray | None) -> tuple[FloatArray, FloatArray]:
     """Factors on latency and on bandwidth, (n,) each: a system's own, interpolated over log2 of its GPUs in a node."""
-    if own is None:
+    if scalars is None:
         return np.ones(len(links.size)), np.ones(len(links.size))
     place = np.clip(np.log2(np.maximum(links.local, 2.0)), 1.0, 3.0)
     weights = np.maximum(0.0, 1.0 - np.abs(place[:, None] - _OWN_RANKS[None, :]))
-    return np.exp(own[:, 0]), np.exp((weights * own[:, 1:]).sum(axis=1))
+    return np.exp(scalars[:, 0]), np.exp((weights * scalars[:, 1:]).sum(axis=1))
 
 
 def _efficiency(links: CollectiveCalls, k: Constants) -> FloatArray:
@@ -243,23 +247,23 @@ def _exchange(
 
     In LL a peer has one channel, whose threads pack and unpack so many bytes a clock.
     """
-    one = links.kind == _SEND
+    sends = links.kind == _SEND
     n, local = links.ranks, links.local
-    inside = links.size * np.where(one, np.where(local > 1, 1.0, 0.0), (local - 1.0) / n)
+    inside = links.size * np.where(sends, np.where(local > 1, 1.0, 0.0), (local - 1.0) / n)
     inside = np.where(
-        links.link == _PCIE, links.size * np.where(one, 1.0, (n - 1.0) / n), inside
+        links.link == _PCIE, links.size * np.where(sends, 1.0, (n - 1.0) / n), inside
     )  # cards hang there, too
-    outside = np.where(n > local, links.size * np.where(one, 1.0, local * (n - local) / n), 0.0)
-    peers = np.where(one, 1.0, n - 1.0)
+    outside = np.where(n > local, links.size * np.where(sends, 1.0, local * (n - local) / n), 0.0)
+    peers = np.where(sends, 1.0, n - 1.0)
     hop = np.where(n > local, links.net_latency, links.latency)
-    packed = links.size / np.where(one, 1.0, n) / (k.channel_ll * device.clock_hz)
+    packed = links.size / np.where(sends, 1.0, n) / (k.channel_ll * device.clock_hz)
     best = np.full(len(n), np.inf)
     for name in ("ll", "simple"):
         trips = getattr(k, f"hop_trips_{name}") + getattr(k, f"start_trips_{name}", 0.0) + k.exchange_trips * peers
         waits = hop + (k.launch_trips + trips) * device.memory_latency_s
         moved = np.maximum(inside / rate, outside / net) / (getattr(k, f"share_{name}", 1.0) * k.share_exchange)
         best = np.minimum(best, waits * slower + (np.maximum(moved, packed) if name == "ll" else moved))
-    return best + np.where(one, 0.0, k.local_exchange * links.size / n / device.bandwidth)
+    return best + np.where(sends, 0.0, k.local_exchange * links.size / n / device.bandwidth)
 
 
 def _with_own_kernels(
@@ -298,11 +302,11 @@ def with_links(links: CollectiveCalls, gpu: GPUSpec) -> CollectiveCalls:
     if not len(unknown):
         return links
     system = default_system(gpu)
-    found = [system.within(min(int(n), system.gpus_per_node)) for n in links.local[unknown]]
+    tiers = [system.within(min(int(n), system.gpus_per_node)) for n in links.local[unknown]]
     kind, bandwidth, latency = links.link.copy(), links.bandwidth.copy(), links.latency.copy()
-    kind[unknown] = [LINKS.index(link.kind) for link in found]
-    bandwidth[unknown] = [link.bandwidth for link in found]
-    latency[unknown] = [link.latency_s for link in found]
+    kind[unknown] = [LINKS.index(link.kind) for link in tiers]
+    bandwidth[unknown] = [link.bandwidth for link in tiers]
+    latency[unknown] = [link.latency_s for link in tiers]
     switch = links.in_switch.copy()
     switch[unknown] = system.in_switch_reduction
     return replace(links, link=kind, bandwidth=bandwidth, latency=latency, in_switch=switch)

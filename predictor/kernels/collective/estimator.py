@@ -18,10 +18,12 @@ from predictor.ops.roofline import FloatArray
 class Collectives(Launched):
     """Seconds of collectives from shared constants and the scalars of measured systems."""
 
-    def __init__(self, name: str, constants: Constants, own: Mapping[str, Own], host_s: Mapping[str, float]) -> None:
+    def __init__(
+        self, name: str, constants: Constants, scalars: Mapping[str, Own], host_s: Mapping[str, float]
+    ) -> None:
         self.name = name
         self._constants = constants
-        self._own = {system: found.logs() for system, found in own.items()}
+        self._own = {system: scalars_of_system.logs() for system, scalars_of_system in scalars.items()}
         self._calls, self._own_calls = {"collective": {gpu: (host, 0.0) for gpu, host in host_s.items()}}, {}
 
     @classmethod
@@ -42,6 +44,6 @@ class Collectives(Launched):
             return exchange_seconds(batch.columns, [getattr(op, "library", "") for op in batch.ops])
         links = with_links(CollectiveCalls.of(batch.columns), gpu)
         unseen = np.zeros(len(OWN))
-        own = np.array([self._own.get(getattr(op, "system", ""), unseen) for op in batch.ops])
+        scalars = np.array([self._own.get(getattr(op, "system", ""), unseen) for op in batch.ops])
         kernels = OwnKernels.of([batch.kernels] * len(batch.ops), links.ranks)
-        return seconds(links, Device.sheet(gpu), self._constants, own, kernels)
+        return seconds(links, Device.sheet(gpu), self._constants, scalars, kernels)

@@ -70,9 +70,9 @@ class CollectiveRows:
             self.system[index], self.weight[index],
         )  # fmt: skip
 
-    def errors(self, constants: Constants, own: FloatArray) -> FloatArray:
-        """Log of forecast over measured, (n,); ``own`` of shape (n, 4)."""
-        forecast = seconds(self.links, self.device, constants, own, self.kernels)
+    def errors(self, constants: Constants, scalars: FloatArray) -> FloatArray:
+        """Log of forecast over measured, (n,); ``scalars`` of shape (n, 4)."""
+        forecast = seconds(self.links, self.device, constants, scalars, self.kernels)
         result: FloatArray = np.log(forecast) - self.log_latency
         return result
 
@@ -159,9 +159,9 @@ class SharedLaw(Law):
         """One search, over everything."""
 
         def errors(x: FloatArray) -> FloatArray:
-            own = np.column_stack([np.zeros(self._shape[0]), x[self._shared :].reshape(self._shape)])
-            found = np.clip(self.rows.errors(self.constants(x), own[self._place]), -3.0, 3.0)
-            return self.rows.weight * found
+            scalars = np.column_stack([np.zeros(self._shape[0]), x[self._shared :].reshape(self._shape)])
+            log_errors = np.clip(self.rows.errors(self.constants(x), scalars[self._place]), -3.0, 3.0)
+            return self.rows.weight * log_errors
 
         yield SearchStage(errors)
 
@@ -181,9 +181,9 @@ class SystemLaw(Law):
         self.system, self.rows, self._constants = systems[0], rows, constants
         self.start, self.pull = np.zeros(len(OWN)), _of_link(_ALONE_PULL, rows)
 
-    def errors(self, own: FloatArray) -> FloatArray:
+    def errors(self, scalars: FloatArray) -> FloatArray:
         """Log of forecast over measured, (n,), by the logarithms of the factors (4,)."""
-        return self.rows.errors(self._constants, np.tile(own, (self.rows.size, 1)))
+        return self.rows.errors(self._constants, np.tile(scalars, (self.rows.size, 1)))
 
     def stages(self) -> Iterator[SearchStage]:
         """One search."""
@@ -206,8 +206,8 @@ class CollectiveFit(FamilyFit):
         yield self._shared
         self._constants = self._shared.constants(self._shared.x)
         for system in sorted(set(self._rows.system.tolist())):
-            own = self._rows.take(np.flatnonzero(self._rows.system == system))
-            self._systems.append(SystemLaw(own, self._constants))
+            rows = self._rows.take(np.flatnonzero(self._rows.system == system))
+            self._systems.append(SystemLaw(rows, self._constants))
             yield self._systems[-1]
 
     def artifact(self, boosters: Mapping[str, Any]) -> Fitted:
@@ -235,5 +235,5 @@ def host_seconds(frame: Frame) -> dict[str, float]:
     if not len(small):
         return {}
     medians = (small["latency_ms"] / 1e3).groupby(small["gpu"].astype(str)).median()
-    found = {str(gpu): round(float(value), 9) for gpu, value in medians.sort_index().items()}
-    return {**found, "*": round(float(medians.median()), 9)}
+    host_s = {str(gpu): round(float(value), 9) for gpu, value in medians.sort_index().items()}
+    return {**host_s, "*": round(float(medians.median()), 9)}

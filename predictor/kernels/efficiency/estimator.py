@@ -50,7 +50,7 @@ class Efficiency:
         """The two numbers behind the only operator of ``batch``."""
         efficiency, overhead_s = self.constants(gpu.id, batch.family, batch.dtypes[0])
         cold_s = float(roofline(batch.ops, gpu).cold_s[0])
-        found = terms("time", [
+        parts = terms("time", [
             ("roofline", cold_s, "s", "with a cold cache"),
             ("efficiency", efficiency, SHARE, "of it"),
             ("overhead", overhead_s, "s", ""),
@@ -58,7 +58,7 @@ class Efficiency:
         ])  # fmt: skip
         known = any(key.startswith(f"{gpu.id}|{batch.family}|") for key in self._table)
         whose = f"rows of {gpu.id}" if known else "medians of the GPUs that were measured"
-        return Explanation(tuple(found), "launch" if overhead_s > cold_s / efficiency else "roofline", whose)
+        return Explanation(tuple(parts), "launch" if overhead_s > cold_s / efficiency else "roofline", whose)
 
     def seconds(self, batch: Batch, gpu: GPUSpec) -> FloatArray:
         """Kernel time, shape (n,)."""

@@ -141,14 +141,14 @@ def without(manifest: Mapping[str, Any], weights: Weights, gpu: str) -> tuple[di
     if "adapted" not in manifest:  # an estimator without a residual
         return rest, kept
     about = manifest["calibrated"].get(gpu, {"cores": {}, "adapted": []})
-    own = {key for key in (*about["adapted"], *manifest["adapted"]) if key.split("|")[0] == gpu}
-    own |= set(about["adapted"]).difference(*(other.get("adapted", ()) for other in others.values()))
-    adapted = {key: values for key, values in manifest["adapted"].items() if key not in own}
+    own_keys = {key for key in (*about["adapted"], *manifest["adapted"]) if key.split("|")[0] == gpu}
+    own_keys |= set(about["adapted"]).difference(*(other.get("adapted", ()) for other in others.values()))
+    adapted = {key: values for key, values in manifest["adapted"].items() if key not in own_keys}
     cores = dict(manifest["cores"])
     if gpu not in manifest["devices"]:
         cores = {key: values for key, values in cores.items() if key.split("|")[0] != gpu}
     cores |= about["cores"]
-    unused = {key + TRAINED for key in own}.difference(*(about["shares"] for about in adapted.values()))
+    unused = {key + TRAINED for key in own_keys}.difference(*(about["shares"] for about in adapted.values()))
     boosters = {key: about for key, about in manifest["boosters"].items() if key not in unused}
     probes = {key: told for key, told in manifest["probes"].items() if key.split("|")[0] != gpu}
     return {**rest, "cores": cores, "boosters": boosters, "adapted": adapted, "probes": probes}, kept
@@ -323,12 +323,12 @@ def explain(question: Question, x: FloatArray, keys: Sequence[str], columns: tup
     shares = start + SHARE_SPREAD**2 * (view.trees.T @ weights)
     process = Process(view.at, view.share * weights, deviation, multiple * question.lengths)
     offset = OFFSET_SPREAD**2 * float(weights.sum())
-    found = Adapted(dict(zip(keys, shares.tolist(), strict=True)), offset, columns, process)
-    errors = view.trees @ shares + view.share * found.told(view.at) - gaps
-    slopes = np.stack([view.gaps(x + one) - gaps for one in np.diag(STEP * question.spread)], axis=1) / STEP
+    adapted = Adapted(dict(zip(keys, shares.tolist(), strict=True)), offset, columns, process)
+    errors = view.trees @ shares + view.share * adapted.told(view.at) - gaps
+    slopes = np.stack([view.gaps(x + step) - gaps for step in np.diag(STEP * question.spread)], axis=1) / STEP
     inverse = np.linalg.inv(total + slopes @ slopes.T)
     known = left + slopes @ ((question.start - x) / question.spread)
-    return Told(found, errors, -(inverse @ known) / np.diag(inverse))
+    return Told(adapted, errors, -(inverse @ known) / np.diag(inverse))
 
 
 def trusted(

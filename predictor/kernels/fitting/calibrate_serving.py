@@ -154,8 +154,8 @@ HOPPER_PREFILL = ("sdpa_cudnn", "fa3")
 
 def library_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
     """The same without tile probes."""
-    own = (_text(frame, "kind") == "linear") & (_text(frame, "layout") == "tn")
-    return _rows(frame, gpu, "gemm", _kernel_alone(frame) & own) & ~is_probe(frame)
+    in_layout = (_text(frame, "kind") == "linear") & (_text(frame, "layout") == "tn")
+    return _rows(frame, gpu, "gemm", _kernel_alone(frame) & in_layout) & ~is_probe(frame)
 
 
 def plain_products(frame: Frame) -> BoolArray:
@@ -169,9 +169,9 @@ def attention_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
     reads a paged cache."""
     major = int((gpu.compute_capability or "0").partition(".")[0])
     source = _text(frame, "kernel_source")
-    own = np.isin(source, HOPPER_PREFILL) if major >= 9 else np.char.endswith(source, "flash")
-    own &= _number(frame, "q_len") > 1
-    return _rows(frame, gpu, "attention", _kernel_alone(frame) & own) & (_text(frame, "phase") != "backward")
+    of_kernel = np.isin(source, HOPPER_PREFILL) if major >= 9 else np.char.endswith(source, "flash")
+    of_kernel &= _number(frame, "q_len") > 1
+    return _rows(frame, gpu, "attention", _kernel_alone(frame) & of_kernel) & (_text(frame, "phase") != "backward")
 
 
 def moe_rows(frame: Frame, gpu: GPUSpec) -> BoolArray:
@@ -229,8 +229,8 @@ def trials_of(
     }  # fmt: skip
     corrections = _corrections(family, board.base, board.weights)
     for kind in dict.fromkeys(part.kind for part in parts):
-        own = [part for part in parts if part.kind == kind]
-        yield KindTrial(family, kind, own, board, corrections, tiles.get(kind))
+        parts_of_kind = [part for part in parts if part.kind == kind]
+        yield KindTrial(family, kind, parts_of_kind, board, corrections, tiles.get(kind))
 
 
 attention_trials, moe_trials = partial(trials_of, ATTENTION), partial(trials_of, MOE)
@@ -270,7 +270,7 @@ class KindTrial(Trial):
         self.columns = tuple(self.family.features.index(name) for name in POINTS[self.family.kind])
         self.spreads = [spread(board.base, part.path, start) for part, start in zip(parts, self.starts, strict=True)]
         logs = np.concatenate([start.logs() for start in self.starts])
-        self._ends = np.cumsum([len(one) for one in self.spreads])[:-1]
+        self._ends = np.cumsum([len(block) for block in self.spreads])[:-1]
         lengths = np.full(len(self.columns), LENGTH)
         errors = np.concatenate([np.broadcast_to(part.log_error, part.size) for part in self.parts])
         self.question = Question(logs, np.concatenate(self.spreads), self.view, lengths, row_errors=errors)
@@ -284,14 +284,14 @@ class KindTrial(Trial):
             for part, start, apart in zip(self.parts, self.starts, self.spreads, strict=True)
         ]
         self._of_tiles = taught[-1].to_manifest(self._tiles, sum(part.size for part in self.parts))
-        return np.concatenate([one.constants.logs() for one in taught])
+        return np.concatenate([taught_kind.constants.logs() for taught_kind in taught])
 
     def keep(self, board: AdaptedArtifact, x: FloatArray, told: Told | None, share: float) -> FloatArray:
         """The GPU's constants and residual, and what measured siblings take over of it."""
         assert told is not None
         gpu, kind, first, base = self._gpu, self._kind, self.before(), board.base
-        for part, one in zip(self.parts, self.named(x), strict=True):
-            board.manifest["cores"][f"{gpu.id}|{part.path}"] = board.scalars[part.path] = one.to_manifest()
+        for part, constants in zip(self.parts, self.named(x), strict=True):
+            board.manifest["cores"][f"{gpu.id}|{part.path}"] = board.scalars[part.path] = constants.to_manifest()
         if self._tiles is not None:
             board.manifest["probes"][f"{gpu.id}|{kind}"] = self._of_tiles
         held_out = (1.0 - share) * first + share * told.held_out
@@ -317,15 +317,18 @@ class KindTrial(Trial):
         """log(measured / core) of all rows."""
         asked = zip(self.parts, self._asked, self.named(x), strict=True)
         return np.concatenate([
-            part.log_latency - joined(np.log(self.family.core(near, one).total)) for part, (near, joined), one in asked
+            part.log_latency - joined(np.log(self.family.core(near, constants).total))
+            for part, (near, joined), constants in asked
         ])  # fmt: skip
 
     def view(self, x: FloatArray) -> RowsView:
         """The rows, the trees as the constants ``x`` have them answer."""
         at, trees = [], []
-        for part, (near, joined), one, shown in zip(self.parts, self._asked, self.named(x), self._shown, strict=True):
-            at.append(self._table(part, one, shown)[:, self.columns])
-            table = self._table(near, one, shown)
+        for part, (near, joined), constants, shown in zip(
+            self.parts, self._asked, self.named(x), self._shown, strict=True
+        ):
+            at.append(self._table(part, constants, shown)[:, self.columns])
+            table = self._table(near, constants, shown)
             said = [joined(self._corrections.said(key, self._gpu, table, whole=True)) for key in self.keys]
             trees.append(np.stack(said, axis=1))
         table = np.concatenate(at)
@@ -339,8 +342,8 @@ class KindTrial(Trial):
     def before(self) -> FloatArray:
         """Log errors of the set without the rows."""
         said = []
-        for (near, joined), one, shown in zip(self._asked, self.starts, self._shown, strict=True):
-            table = self._table(near, one, shown)
+        for (near, joined), constants, shown in zip(self._asked, self.starts, self._shown, strict=True):
+            table = self._table(near, constants, shown)
             said.append(joined(self._corrections.said(self.keys[0], self._gpu, table)))
         result: FloatArray = np.concatenate(said) - self.gaps(self.question.start)
         return result
@@ -371,8 +374,10 @@ def _start(family: Family, corrections: Corrections, gpu: GPUSpec, part: Variant
 
 def spread(manifest: Mapping[str, Any], path: str, start: Named) -> FloatArray:
     """How far (standard deviation of the log) each constant lies apart among the measured GPUs."""
-    own = [v for k, v in manifest["cores"].items() if k.split("|", 1)[1] == path and k.split("|")[0] not in SHARED]
-    logs = [start.from_manifest(values, path).logs() for values in own if start.reads(values)]  # others: another core
+    measured = [v for k, v in manifest["cores"].items() if k.split("|", 1)[1] == path and k.split("|")[0] not in SHARED]
+    logs = [
+        start.from_manifest(values, path).logs() for values in measured if start.reads(values)
+    ]  # others: another core
     if len(logs) < 2:
         return np.full(len(start.names()), USUAL_SPREAD)
     return np.maximum(np.std(np.array(logs), axis=0), LEAST_SPREAD)

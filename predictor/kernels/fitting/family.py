@@ -65,7 +65,9 @@ class Law(ABC):
         for stage in self.stages():
             begins = stage.begins or (self.x,)
             if len(begins) > 1:
-                begins = (min((self._search(stage, x, _FEW_STEPS) for x in begins), key=lambda found: found.cost).x,)
+                begins = (
+                    min((self._search(stage, x, _FEW_STEPS) for x in begins), key=lambda solution: solution.cost).x,
+                )
             self.x = self._search(stage, begins[0], self.most).x
         return self.x
 
@@ -121,8 +123,8 @@ def fit(family: FamilyFit, seed: int) -> Fitted:
         prefix = f"b{len(boosters)}_"
         arrays |= boost(residual.x, residual.y, seed, residual.settings).pack(prefix)
         boosters[residual.key] = {"prefix": prefix, **residual.about}
-    manifest, own = family.artifact(boosters)
-    return manifest, {**arrays, **own}
+    manifest, of_family = family.artifact(boosters)
+    return manifest, {**arrays, **of_family}
 
 
 def of_cores(cores: Mapping[str, Named], core_rows: Mapping[str, int], boosters: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,11 +40,11 @@ def grid_of(values: FloatArray) -> list[float]:
 
 def knots_of(parts: Sequence[VariantRows], sizes_of: SizesOf) -> dict[str, list[float]]:
     """The grid of each column over ``parts``; columns without one are left out."""
-    found: dict[str, list[FloatArray]] = {}
+    values_by_column: dict[str, list[FloatArray]] = {}
     for part in parts:
         for column, values in sizes_of(part.shapes, part.kind).items():
-            found.setdefault(column, []).append(values)
-    grids = {column: grid_of(np.concatenate(values)) for column, values in found.items()}
+            values_by_column.setdefault(column, []).append(values)
+    grids = {column: grid_of(np.concatenate(values)) for column, values in values_by_column.items()}
     return {column: grid for column, grid in grids.items() if grid}
 
 

@@ -106,20 +106,20 @@ class Family:
 class ServingFit(FamilyFit):
     """The family's estimator from measured rows of its operator, plain and quantized.
 
-    With what answers for GPUs that nobody measured, and for the measured ones in ``own`` (None: all of them).
+    With what answers for GPUs that nobody measured, and for the measured ones in ``fitted_gpus`` (None: all of them).
     """
 
     def __init__(
-        self, family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None
+        self, family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, fitted_gpus: Container[str] | None
     ) -> None:
-        self._family, self._gpus, self._seed, self._own = family, gpus, seed, own
+        self._family, self._gpus, self._seed, self._own = family, gpus, seed, fitted_gpus
         # Fewer rows than constants tell none of them.
         self._parts = [part for part in family.parts(frame, gpus) if part.size >= len(family.start(part.kind).names())]
         pooled = list(family.by_kernel(frame, gpus)) if family.by_kernel else self._parts
         if family.from_plain:
             pooled = _plain_first(typical(family, _of_nvidia(pooled, gpus), seed))
         groups = _groups_of(self._parts, pooled, gpus, family.alike_shrink is not None)
-        self._groups = {k: v for k, v in groups.items() if k in SHARED or own is None or k in own}
+        self._groups = {k: v for k, v in groups.items() if k in SHARED or fitted_gpus is None or k in fitted_gpus}
         self._cores: dict[str, Named] = {}
         self._core_rows: dict[str, int] = {}
         self._grids: list[list[float]] = []
@@ -186,10 +186,10 @@ class ServingFit(FamilyFit):
 
 
 def fit_family(
-    family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, own: Container[str] | None = None
+    family: Family, frame: Frame, gpus: Mapping[str, GPUSpec], seed: int, fitted_gpus: Container[str] | None = None
 ) -> Fitted:
     """(manifest, weights) of the family's estimator; arguments as `ServingFit` has them."""
-    return fit(ServingFit(family, frame, gpus, seed, own), seed)
+    return fit(ServingFit(family, frame, gpus, seed, fitted_gpus), seed)
 
 
 def _of_kernels(family: Family, parts: Sequence[VariantRows], seed: int) -> tuple[list[VariantRows], dict[str, Named]]:
@@ -198,13 +198,13 @@ def _of_kernels(family: Family, parts: Sequence[VariantRows], seed: int) -> tupl
     A variant that ran on boards of one kind alone cannot tell slow arithmetic from slow supply; the others can.
     """
     kept: list[VariantRows] = []
-    found: dict[str, Named] = {}
+    starts: dict[str, Named] = {}
     for name in dict.fromkeys(part.path.split("|")[0] for part in parts):
-        own = [part for part in parts if part.path.split("|")[0] == name]
-        sound = _sound(family, own, fit_constants(family, own, seed))
-        found[name] = fit_constants(family, sound, seed)
+        parts_of_kernel = [part for part in parts if part.path.split("|")[0] == name]
+        sound = _sound(family, parts_of_kernel, fit_constants(family, parts_of_kernel, seed))
+        starts[name] = fit_constants(family, sound, seed)
         kept += sound
-    return kept, found
+    return kept, starts
 
 
 def _sound(family: Family, parts: Sequence[VariantRows], constants: Named) -> list[VariantRows]:

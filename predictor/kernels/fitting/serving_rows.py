@@ -98,7 +98,7 @@ def attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Varia
         ).run_by(framework, gpus[gpu])
         device = Device.of(gpus[gpu], dtype)
         path = f"{framework}|{phase}|{dtype}"
-        own = phase == serving_attention.DECODE and engines.taken_elsewhere(framework, gpus[gpu])
+        unshared = phase == serving_attention.DECODE and engines.taken_elsewhere(framework, gpus[gpu])
         code = engines.library(framework).code
         yield VariantRows(
             gpu,
@@ -109,7 +109,7 @@ def attention_parts(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Varia
             code,
             _log_latency(rows),
             dtype,
-            shared=not own,
+            shared=not unshared,
             log_error=row_errors(rows),
         )
 
@@ -175,10 +175,10 @@ def moe_by_kernel(frame: Frame, gpus: Mapping[str, GPUSpec]) -> Iterator[Variant
     names = frame["kernel_source"].astype(object).fillna("").astype(str) if "kernel_source" in frame else None
     kernels = np.full(len(frame), "", dtype=object)
     if names is not None:
-        found = {
+        kernel_by_name = {
             name: next((k for k in EXPERT_KERNELS if TABLES_WORD.get(k, k) in name), "") for name in names.unique()
         }
-        kernels = names.map(found).to_numpy(dtype=object)
+        kernels = names.map(kernel_by_name).to_numpy(dtype=object)
     ages, alike = _releases(frame)
     alike |= ~np.isin(kernels.astype(str), [TRITON, ""])  # a plain "fused_moe" is Triton's
     for known, behind in sorted(set(zip(kernels.astype(str), ages.tolist(), strict=True))):
@@ -222,14 +222,14 @@ def sample(part: VariantRows, count: int, seed: int) -> VariantRows:
 
 def covered(parts: Sequence[VariantRows]) -> dict[str, list[float]]:
     """Smallest and largest value of every shape field over all rows."""
-    found: dict[str, list[float]] = {}
+    ranges: dict[str, list[float]] = {}
     for part in parts:
         for name in type(part.shapes).__dataclass_fields__:
             value = getattr(part.shapes, name)
             if isinstance(value, np.ndarray) and value.size:
-                low, high = found.get(name, [np.inf, -np.inf])
-                found[name] = [min(low, float(value.min())), max(high, float(value.max()))]
-    return found
+                low, high = ranges.get(name, [np.inf, -np.inf])
+                ranges[name] = [min(low, float(value.min())), max(high, float(value.max()))]
+    return ranges
 
 
 def _kept(frame: Frame) -> Frame:

@@ -47,12 +47,12 @@ def solve(
         return np.concatenate([errors(whole), (x - start[moves]) * pulls])
 
     optimize: Any = require("scipy.optimize")
-    found = optimize.least_squares(
+    fit = optimize.least_squares(
         gaps, whole[moves], bounds=bounds or (-np.inf, np.inf), loss="soft_l1", f_scale=scale, diff_step=step,
         max_nfev=most,
     )  # fmt: skip
-    whole[moves] = found.x
-    return Solution(whole, float(found.cost))
+    whole[moves] = fit.x
+    return Solution(whole, float(fit.cost))
 
 
 class Unknowns:

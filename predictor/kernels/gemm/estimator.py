@@ -74,9 +74,9 @@ class TensorCoreGemm(ServingEstimator):
         source, kind, constants = self._constants(batch, gpu, dtype, quant)
         shapes = self._shapes(batch, dtype, quant, np.array([0]))
         device = self._corrections.device_as(source, gpu, dtype)
-        found, bound = core_terms(shapes, device, constants)
+        parts, bound = core_terms(shapes, device, constants)
         seconds, core = float(self.seconds(batch, gpu)[0]), float(core_time(shapes, device, constants).total[0])
-        found += terms("residual", [
+        parts += terms("residual", [
             ("factor", seconds / core, COUNT, self._asked(f"{source}|{kind}", shapes)),
             ("kernel", seconds, "s", "core x factor"),
         ])  # fmt: skip
@@ -84,13 +84,13 @@ class TensorCoreGemm(ServingEstimator):
         m, n, k = _whole(m, 8.0 if m < 64 else 64.0), _whole(n, 64.0), _whole(k, 64.0)
         aligned = {**columns, "m": np.array([m]), "n": np.array([n]), "k": np.array([k])}
         at = float(self.seconds(replace(batch, columns=aligned), gpu)[0])
-        found += terms("alignment", [
+        parts += terms("alignment", [
             ("aligned", f"{m:.0f} x {n:.0f} x {k:.0f}", WORD, "rounded up to multiples of 64 (8 for few rows)"),
             ("aligned kernel", at, "s", "time of the aligned product"),
         ])  # fmt: skip
-        found += constant_terms(constants, without="nothing" if shapes.quantizes else "quantize")
+        parts += constant_terms(constants, without="nothing" if shapes.quantizes else "quantize")
         rests = self._corrections.rests_on(source, gpu, engines.answering(batch.kernels).name, kind)
-        return Explanation(tuple(found), bound, rests)
+        return Explanation(tuple(parts), bound, rests)
 
     def _asked(self, key: str, shapes: Shapes) -> str:
         """Which rows of A the trees under ``key`` are asked about, in words."""

@@ -90,18 +90,18 @@ class Chosen:
 
 def chosen(shapes: Shapes, device: Device, constants: Constants) -> Chosen:
     """What `gemm.core_time` takes for the only product of ``shapes``."""
-    found = loops(shapes, device, constants)
-    times = found.times(shapes.k)[0]
+    loop = loops(shapes, device, constants)
+    times = loop.times(shapes.k)[0]
     split = int(times.argmin())
-    tile = int((found.waves * found.step)[0, split].argmin())
+    tile = int((loop.waves * loop.step)[0, split].argmin())
 
     def of_tile(values: FloatArray | float) -> float:
         flat = np.ravel(values)
         return float(flat[tile] if flat.size > 1 else flat[0])
 
-    sizes = of_tile(found.tile_m), of_tile(found.tile_n), float(found.splits[split])
-    own = of_tile(found.step), of_tile(found.floor), float(found.loop[0, split]), float(times[split])
-    return Chosen(Tiled.cut(shapes, *sizes, device.sms), *own)
+    sizes = of_tile(loop.tile_m), of_tile(loop.tile_n), float(loop.splits[split])
+    counts = of_tile(loop.step), of_tile(loop.floor), float(loop.loop[0, split]), float(times[split])
+    return Chosen(Tiled.cut(shapes, *sizes, device.sms), *counts)
 
 
 def core_terms(shapes: Shapes, device: Device, constants: Constants) -> tuple[list[Term], str]:
@@ -117,7 +117,7 @@ def core_terms(shapes: Shapes, device: Device, constants: Constants) -> tuple[li
     parts = {"compute": compute_s, cache: memory_s, "launch": overhead_s, "quantizing activations": quantize_s}
     waves, idle = c.tiled.whole_waves, 1.0 - float(c.tiled.grid.wave_efficiency(device.sms, splits))
     felt = "the shortest iteration of the loop" if c.step_s <= c.floor_s else "the tensor cores"
-    found = c.tiled.grid_terms() + terms("one tile", [
+    parts_of_time = c.tiled.grid_terms() + terms("one tile", [
         ("step", c.step_s, "s", f"{STEP:.0f} elements of K, set by {felt}"),
         ("steps", k / STEP / splits, COUNT, f"K {k:.0f} / {STEP:.0f} / splits"),
         ("prologue", device.prologue, COUNT, "steps that fill and drain the pipeline"),
@@ -135,4 +135,4 @@ def core_terms(shapes: Shapes, device: Device, constants: Constants) -> tuple[li
         ("idle SMs", idle, SHARE, "of the slots of all waves are idle"),
         ("padding and idle", compute_s * (1.0 - c.tiled.filled), "s", "of compute"),
     ])  # fmt: skip
-    return found, max(parts, key=lambda name: parts[name])
+    return parts_of_time, max(parts, key=lambda name: parts[name])

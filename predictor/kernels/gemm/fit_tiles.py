@@ -40,7 +40,7 @@ def fit_tiles(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> Fitted:
     runner = engines.answering(EAGER.kernels).name
     cores: dict[str, Constants] = {}
     told: dict[str, Any] = {}
-    found: dict[str, list[Constants]] = {}
+    by_kind: dict[str, list[Constants]] = {}
     dtypes: dict[str, set[str]] = {}
     for part in tile_parts(frame[probes], gpus):
         if part.size < FEWEST:
@@ -49,10 +49,10 @@ def fit_tiles(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> Fitted:
         taught = teach(part, _START, other)
         cores[f"{part.gpu}|{runner}|{part.kind}"] = taught.constants
         told[f"{part.gpu}|{part.kind}"] = taught.to_manifest(part, other.size if other else 0)
-        found.setdefault(part.kind, []).append(taught.constants)
+        by_kind.setdefault(part.kind, []).append(taught.constants)
         dtypes.setdefault(part.gpu, set()).add(part.dtype)
-    for kind, constants in found.items():
-        middle = np.median([one.logs() for one in constants], axis=0)
+    for kind, constants in by_kind.items():
+        middle = np.median([taught.logs() for taught in constants], axis=0)
         cores[f"{ANY_GPU}|{runner}|{kind}"] = Constants.from_logs(middle)
     manifest = {
         "kind": GEMM.kind, "name": GEMM.kind, "features": list(FEATURES), "boosters": {}, "core_rows": {},
@@ -65,8 +65,8 @@ def fit_tiles(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int) -> Fitted:
 
 def _library_part(frame: Frame, part: VariantRows) -> VariantRows | None:
     """A library's rows of a board in the dtype of its probes, PyTorch's linear layers among them; None without any."""
-    own = frame["gpu"].astype(str).to_numpy() == part.gpu
-    rows = frame[own & (frame["dtype"].astype(str).to_numpy() == part.dtype)]
+    of_gpu = frame["gpu"].astype(str).to_numpy() == part.gpu
+    rows = frame[of_gpu & (frame["dtype"].astype(str).to_numpy() == part.dtype)]
     rows = rows[plain_products(rows)] if len(rows) else rows
     if not len(rows):
         return None

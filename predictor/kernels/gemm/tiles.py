@@ -145,31 +145,31 @@ def teach(
     free = np.array([library is not None or name in TAUGHT for name in names])
     spread = np.array([_CLOSER.get(name, SPREAD) for name in names]) if apart is None else apart
     called = part.shapes.tiles.call_cycles > 0.0
-    own = [*((np.log(rate), RATE_SPREAD) for _ in range(library is not None))]
-    own += [*((np.log(_CALL_CYCLES), CALL_SPREAD) for _ in range(called))]
-    begin = np.concatenate([logs[free], [value for value, _ in own]])
-    widths = np.concatenate([spread[free], [width for _, width in own]])
+    scalars = [*((np.log(rate), RATE_SPREAD) for _ in range(library is not None))]
+    scalars += [*((np.log(_CALL_CYCLES), CALL_SPREAD) for _ in range(called))]
+    begin = np.concatenate([logs[free], [value for value, _ in scalars]])
+    widths = np.concatenate([spread[free], [width for _, width in scalars]])
     count = int(free.sum())
 
     def read(x: FloatArray) -> tuple[Constants, float, float]:
         moved = dict(zip(np.array(names)[free].tolist(), np.exp(x[:count]).tolist(), strict=True))
         rest = np.exp(x[count:]).tolist()
-        found = rest.pop(0) if library is not None else rate
-        return replace(start, **moved), found, rest.pop(0) if called else 0.0
+        library_rate = rest.pop(0) if library is not None else rate
+        return replace(start, **moved), library_rate, rest.pop(0) if called else 0.0
 
     def errors(x: FloatArray, usual: float) -> FloatArray:
         whole, speed, call = read(x)
-        found = [gaps(part, whole, speed, call) / usual]
+        residuals = [gaps(part, whole, speed, call) / usual]
         if library is not None:
             core = core_time(library.shapes, library.device, whole).total
-            found.append((np.log(core) - library.log_latency) / usual)
-        return np.concatenate(found)
+            residuals.append((np.log(core) - library.log_latency) / usual)
+        return np.concatenate(residuals)
 
     def search(first: FloatArray, usual: float) -> Solution:
         return solve(lambda x: errors(x, usual), begin, 1.0 / widths, begin=first, step=1e-3, most=100)
 
-    found = [search(first, _ROW_ERROR) for first in _beginnings(part, names, logs, free, begin)]
-    x = min(found, key=lambda answer: answer.cost).x
+    answers = [search(first, _ROW_ERROR) for first in _beginnings(part, names, logs, free, begin)]
+    x = min(answers, key=lambda answer: answer.cost).x
     usual = _USUAL * float(np.median(np.abs(gaps(part, *read(x)))))
     if usual > _ROW_ERROR:  # a machine that had other work: its rows say less
         x = search(x, usual).x

@@ -121,15 +121,15 @@ class GemmTrial(Trial):
     def own_constants(self, x: FloatArray) -> sgemm.Constants:
         """The GPU's own for ``x``; efficiencies of every tile."""
         part, const = self.unknowns.split(x), self.shared
-        own: dict[str, Any] = {"penalty": self.penalty, "split_penalty": self.split_penalty}
+        moved: dict[str, Any] = {"penalty": self.penalty, "split_penalty": self.split_penalty}
         moves = part["efficiency"].reshape(LAYOUTS, COUNT) + part["rate"][:, None]
-        own["efficiency"] = self.efficiency * np.exp(moves)
+        moved["efficiency"] = self.efficiency * np.exp(moves)
         for name in BY_TILE:
-            own[name] = getattr(const, name) * np.exp(part[name] + part[f"{name}_tile"])
+            moved[name] = getattr(const, name) * np.exp(part[name] + part[f"{name}_tile"])
         for name in OWN:
             value = float(getattr(const, name) * np.exp(part[name][0]))
-            own[name] = min(value, 1.0) if name in AT_MOST_ONE else max(value, 1.0) if name in AT_LEAST_ONE else value
-        return replace(const, **own)
+            moved[name] = min(value, 1.0) if name in AT_MOST_ONE else max(value, 1.0) if name in AT_LEAST_ONE else value
+        return replace(const, **moved)
 
     def own_board(self, x: FloatArray) -> sgemm.BoardConstants:
         """What the GPU sustains for ``x``; "rate" moves its efficiencies instead."""
@@ -151,8 +151,8 @@ class GemmTrial(Trial):
         out = np.empty((len(self.measured), tiles.shape[1]))
         for layout in range(LAYOUTS):
             rows = np.flatnonzero(self.layouts == layout)
-            own = rows if len(tiles) > 1 else slice(None)
-            tile, split = tiles[own], splits[own]
+            candidates = rows if len(tiles) > 1 else slice(None)
+            tile, split = tiles[candidates], splits[candidates]
             cand = sgemm.candidates(const, const.efficiency[layout][tile], tile, split)
             part = self.read.take(rows).shape
             shape = sgemm.products(*(size[:, None] for size in (part.batch, part.m, part.n, part.k)))
@@ -237,13 +237,13 @@ class GemmTrial(Trial):
         """The GPU's constants, board and residual."""
         assert told is not None
         gpu, (host, after) = self.gpu.id, self.host(x)
-        constants, own = self.own_constants(x), self.own_board(x)
+        constants, on_board = self.own_constants(x), self.own_board(x)
         constants = replace(constants, efficiency=np.where(self.present, constants.efficiency, 0.0))
         pairs = np.stack([host, adapt.launch_s(host, after)], axis=1).tolist()
         overhead = dict(zip(sgemm.LAYOUTS, pairs, strict=True))
         board.manifest["cores"][f"{gpu}|{EAGER.kernels}|{FP32}"] = constants.to_manifest()
         board.manifest["calibrated"][gpu] = {
-            "cores": {}, "adapted": [], "board": own.to_manifest(), "eager_overhead_s": overhead,
+            "cores": {}, "adapted": [], "board": on_board.to_manifest(), "eager_overhead_s": overhead,
             "width": dict.fromkeys(("linear", "bmm"), adapt.width(told.held_out)),
         }  # fmt: skip
         board.adapt(gpu, FP32, told.residual)
@@ -251,7 +251,7 @@ class GemmTrial(Trial):
         named = self.read.tile >= 0
         board.scalars |= {
             "sustained_tn": float(rates[0]), "sustained_nn": float(rates[1]), "sustained_before": self.board.sustained,
-            "bandwidth_share": own.bandwidth, "bandwidth_share_before": self.board.bandwidth, "host_s": overhead,
+            "bandwidth_share": on_board.bandwidth, "bandwidth_share_before": self.board.bandwidth, "host_s": overhead,
             "tiles": {
                 layout: [sgemm.TILES[t].name for t in np.unique(self.read.tile[named & (self.layouts == i)])]
                 for i, layout in enumerate(sgemm.LAYOUTS)

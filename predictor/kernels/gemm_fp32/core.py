@@ -177,9 +177,9 @@ def _operand_bytes(
     wide = np.minimum(grid.columns, wave)
     high = np.minimum(np.maximum(wave / wide, 1.0), grid.rows)
     waves = grid.columns * grid.rows / (wide * high)
-    again = waves * (wide * cand.tile_n + high * cand.tile_m) * shape.k * BYTES
-    again = np.where(once > 0.5 * device.l2_bytes, np.maximum(again - once, 0.0), 0.0)
-    result: FloatArray = shape.batch * (once + strided + const.reread * again)
+    reread = waves * (wide * cand.tile_n + high * cand.tile_m) * shape.k * BYTES
+    reread = np.where(once > 0.5 * device.l2_bytes, np.maximum(reread - once, 0.0), 0.0)
+    result: FloatArray = shape.batch * (once + strided + const.reread * reread)
     return result
 
 

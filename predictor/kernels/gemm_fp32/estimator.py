@@ -98,10 +98,10 @@ class Fp32Gemm(Launched, ServingEstimator):
 
     def _picking(self, gpu: GPUSpec, layout: int) -> tuple[Constants, Candidates]:
         """The constants of a GPU, and what its library picks among in a layout."""
-        (source, own), measured = self.constants(gpu), self.measured(gpu)
+        (source, constants), measured = self.constants(gpu), self.measured(gpu)
         key = (source, self.library(gpu), measured, layout)
         if key not in self._tables:
-            const = own if measured else sgemm.consensus(self.library_constants(), own)
+            const = constants if measured else sgemm.consensus(self.library_constants(), constants)
             self._tables[key] = const, sgemm.of_library(const, layout)
         return self._tables[key]
 
@@ -171,13 +171,13 @@ class Fp32Gemm(Launched, ServingEstimator):
         splits, k, kernel = float(cand.splits[at]), float(shape.k[0, 0]), float(self.seconds(batch, gpu)[0])
         tiled = Tiled.cut(shape, float(cand.tile_m[at]), float(cand.tile_n[at]), splits, float(gpu.sm_count))
         steps = float(np.ceil(k / (sgemm.K_STEP * splits)))
-        found = tiled.grid_terms(f"{const.quantization:.0%} of the rounding to whole waves counts")
-        found += terms("one tile", [
+        parts_of_time = tiled.grid_terms(f"{const.quantization:.0%} of the rounding to whole waves counts")
+        parts_of_time += terms("one tile", [
             ("steps", steps, COUNT, f"K {k:.0f} / {sgemm.K_STEP:.0f} / splits"),
             ("prologue", float(cand.prologue[at]) / sgemm.K_STEP, COUNT, "steps that fill and drain the pipeline"),
             ("tile latency", compute_s / max(1.0, tiled.whole_waves), "s", "compute / waves"),
         ])  # fmt: skip
-        found += terms("core", [
+        parts_of_time += terms("core", [
             ("compute", compute_s, "s", "waves x tile latency"),
             ("memory", memory_s, "s", "DRAM, with what later waves reread"),
             ("core", core_s, "s", f"p-norm, p = {const.norm:.3g}, write-out and fixed times"),
@@ -186,24 +186,24 @@ class Fp32Gemm(Launched, ServingEstimator):
             ("kernel", kernel, "s", "core x factor"),
         ])  # fmt: skip
         beyond = 1.0 - k / (steps * sgemm.K_STEP * splits)
-        found += tiled.padding_terms() + terms(
+        parts_of_time += tiled.padding_terms() + terms(
             "padding", [("k", beyond, SHARE, f"of the steps' depth is beyond k {k:.0f}")]
         )
-        found += terms("constants", [
+        parts_of_time += terms("constants", [
             ("u", board.sustained, SHARE, "of the best kernel's rate that the board sustains"),
             ("efficiency", float(cand.efficiency[at]), SHARE, "of the fp32 peak, for this tile"),
             ("bandwidth", board.bandwidth, SHARE, "of DRAM's bandwidth"),
         ])  # fmt: skip
         streamed = float(self._streamed(shape, gpu, layout)[0, 0])
         if kernel == streamed:
-            found += terms("stream", [
+            parts_of_time += terms("stream", [
                 ("streamed", streamed, "s", "few rows: streaming the matrix is faster than tiles"),
                 ("bandwidth", read_share(gpu), SHARE, "of DRAM's bandwidth that a stream reaches"),
             ])  # fmt: skip
-            return Explanation(tuple(found), "DRAM", "the data sheet: no measurement of streamed products")
+            return Explanation(tuple(parts_of_time), "DRAM", "the data sheet: no measurement of streamed products")
         parts = {"compute": compute_s, "DRAM": memory_s, "launch": core_s - max(compute_s, memory_s)}
         rests = rests_on(gpu.id, self._calibrated, self._measured, "u", "its power limit")
-        return Explanation(tuple(found), max(parts, key=lambda name: parts[name]), rests)
+        return Explanation(tuple(parts_of_time), max(parts, key=lambda name: parts[name]), rests)
 
     def core_seconds(
         self, shapes: Shapes, gpu: GPUSpec, dtype: str, kernels: str, prologue: float | None = None

@@ -114,13 +114,13 @@ def read_rows(frame: Frame, gpus: list[GPUSpec]) -> ProductRows:
 def libraries_of(names: Any, gpu: IntArray, gpus: list[GPUSpec]) -> IntArray:
     """Index into `LIBRARIES` of each board's kernels, (gpus,): what most of its rows' kernel names (a text Series or
     None) begin with; by architecture where they name none."""
-    found = np.array([sgemm.library_of(g) for g in gpus])
+    library = np.array([sgemm.library_of(g) for g in gpus])
     if names is not None:
         named = np.stack([names.str.startswith(library).to_numpy(dtype=bool) for library in sgemm.LIBRARIES])
         for i in range(len(gpus)):
             counts = named[:, gpu == i].sum(axis=1)
-            found[i] = counts.argmax() if counts.any() else found[i]
-    return found
+            library[i] = counts.argmax() if counts.any() else library[i]
+    return library
 
 
 def tile_indices(names: Any) -> IntArray:
@@ -169,18 +169,19 @@ class Parameters(Unknowns):
 
     def efficiency(self, x: FloatArray) -> FloatArray:
         """Of every kernel, (libraries, layouts, tiles)."""
-        found = np.zeros(self.present.shape)
-        found[self.present] = np.exp(self.split(x)["efficiency"])
-        return found
+        efficiency = np.zeros(self.present.shape)
+        efficiency[self.present] = np.exp(self.split(x)["efficiency"])
+        return efficiency
 
     def constants(self, x: FloatArray, library: Any) -> sgemm.Constants:
         """Those of a library that ``x`` stands for; of rows (n,) of several, what differs between these is (n,), too,
         and the arrays by tile are those of the first library."""
         p = {name: np.exp(values) for name, values in self.split(x).items() if name not in _SHARES}
         p |= {name: _sigmoid(self.split(x)[name]) for name in _SHARES}
-        one = library if isinstance(library, int) else 0
+        place = library if isinstance(library, int) else 0
         return sgemm.Constants(
-            efficiency=self.efficiency(x)[one], penalty=self.penalties[0][one], split_penalty=self.penalties[1][one],
+            efficiency=self.efficiency(x)[place], penalty=self.penalties[0][place],
+            split_penalty=self.penalties[1][place],
             prologue=p["prologue"], lonely=p["lonely"], **{name: p[name][library] for name in OF_LIBRARY},
             memory=float(p["memory"][0]), write_out=float(p["write_out"][0]), norm=float(1.0 + p["norm"][0]),
             quantization=float(p["quantization"][0]), fixed_s=FIXED_S, split_s=float(p["split_s"][0]),
@@ -220,9 +221,9 @@ class TileFit(JointFit):
         hosts = np.full((len(self.gpus), len(sgemm.LAYOUTS)), 3e-5)
         for g in range(len(self.gpus)):
             for layout in range(len(sgemm.LAYOUTS)):
-                own = rows.seconds[(rows.gpu == g) & (rows.layout == layout)]
-                if len(own):
-                    hosts[g, layout] = np.quantile(own, HOST_QUANTILE)
+                seconds = rows.seconds[(rows.gpu == g) & (rows.layout == layout)]
+                if len(seconds):
+                    hosts[g, layout] = np.quantile(seconds, HOST_QUANTILE)
         return hosts
 
     def launch(self, x: FloatArray) -> FloatArray:
@@ -266,9 +267,9 @@ class TileFit(JointFit):
         by_tile, by_split = self.parameters.penalties
         for lib in range(len(sgemm.LIBRARIES)):
             for layout in range(len(sgemm.LAYOUTS)):
-                own = np.nonzero((rows.library == lib) & (rows.layout == layout))[0]
+                chosen = np.nonzero((rows.library == lib) & (rows.layout == layout))[0]
                 sizes = (len(sgemm.TILES), len(sgemm.SPLITS))
-                choice = fit_choice(times[own], picked[own], tiles, split_index, sizes)
+                choice = fit_choice(times[chosen], picked[chosen], tiles, split_index, sizes)
                 by_tile[lib, layout], by_split[lib, layout] = choice.tile, choice.split
 
     def stages(self) -> Iterator[SearchStage]:
@@ -328,7 +329,7 @@ class TileFit(JointFit):
             "kind": "tile_gemm", "name": "tile_gemm", "families": ["gemm"], "dtypes": [FP32],
             "gpus": [gpu.id for gpu in self.gpus], "features": ["batch", "m", "n", "k", "layout"],
             **of_cores(cores, {}, boosters),
-            "boards": {gpu.id: sgemm.BoardConstants(*own).to_manifest() for gpu, *own in boards},
+            "boards": {gpu.id: sgemm.BoardConstants(*shares).to_manifest() for gpu, *shares in boards},
             "power_need": power_need(self.gpus, sustained),
             "libraries": {generation(g): sgemm.LIBRARIES[i] for g, i in zip(self.gpus, self.libraries, strict=True)},
             "eager_overhead_s": by_call(sgemm.LAYOUTS, self.gpus, self.host, self.launch(self.x)),

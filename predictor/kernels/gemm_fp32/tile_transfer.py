@@ -47,9 +47,9 @@ def fill_rates(log_rates: FloatArray, known: BoolArray) -> FloatArray:
     libraries, layouts, tiles = known.shape
     prior = np.diag([0.0, *[LIBRARY_PRIOR] * (libraries + layouts), *[TILE_PRIOR] * tiles])
     seen = design(known)
-    found = np.linalg.solve(seen.T @ seen + prior, seen.T @ log_rates[known])
+    coefficients = np.linalg.solve(seen.T @ seen + prior, seen.T @ log_rates[known])
     result = log_rates.copy()
-    result[~known] = design(~known) @ found
+    result[~known] = design(~known) @ coefficients
     return result
 
 

@@ -74,7 +74,7 @@ class OperatorTraffic:
     """What n operators move and how; every array has shape (n,)."""
 
     once: FloatArray  # bytes of operands, each counted once for every kernel that moves it
-    again: FloatArray  # bytes that a kernel reads again
+    reread: FloatArray  # bytes that a kernel reads again
     fetched: FloatArray  # bytes that come with them from DRAM on a miss, and that L2 does not hand out
     footprint: FloatArray  # bytes of the rows in flight, which L2 has to hold for the second read to hit
     rows: FloatArray  # rows, at least as many as it takes to fill the GPU; 0 where a kernel does not work by rows
@@ -99,11 +99,11 @@ def _stream(batch: Batch, gpu: GPUSpec) -> OperatorTraffic:
     moved = 2.0 * columns["size"] if "size" in columns else columns["read_bytes"] + columns["write_bytes"]
     zero = np.zeros(len(moved))
     gathers = _gathers(batch, zero)
-    again, fetched, reuse = _again(batch, zero)
+    reread, fetched, reuse = _again(batch, zero)
     alone = [op.family == Rotary.family or getattr(op, "fn", "") in SCALAR_FUNCTIONS for op in batch.ops]
     scalar = np.where(alone, moved, 0.0) * _narrow(batch)
     return OperatorTraffic.of(
-        moved, again=again, fetched=fetched, footprint=reuse, gathers=gathers, scalar=scalar, kernels=_kernels(batch)
+        moved, reread=reread, fetched=fetched, footprint=reuse, gathers=gathers, scalar=scalar, kernels=_kernels(batch)
     )
 
 
@@ -184,7 +184,7 @@ def softmax_traffic(
     passes = 3.0 - backward
     return OperatorTraffic.of(
         bytes_one * (operands + 1.0),
-        again=np.where(in_warp, 0.0, bytes_one * operands * (passes - 1.0)),
+        reread=np.where(in_warp, 0.0, bytes_one * operands * (passes - 1.0)),
         footprint=np.minimum(rows, flight) * cols * itemsize * operands,
         rows=_filling(rows, gpu),
         warp=np.where(in_warp, np.maximum(padded, 32.0) * operands, 0.0),
@@ -207,15 +207,15 @@ def norm_traffic(batch: Batch, gpu: GPUSpec) -> OperatorTraffic:
     columns = batch.columns
     rows, cols = columns["rows"], columns["cols"]
     backward = np.array([getattr(op, "phase", "") == BACKWARD for op in batch.ops], dtype=np.float64)
-    one = rows * cols * np.array([op.itemsize for op in batch.ops])
+    tensor_bytes = rows * cols * np.array([op.itemsize for op in batch.ops])
     pytorch = 1.0 - _engine_norm(batch)
     flight = gpu.sm_count * _resident_blocks(gpu, NORM_THREADS)
     steps = np.ceil(cols / (NORM_THREADS * 4.0)) * pytorch
-    read = np.where(backward > 0.0, 2.0 * one, columns["read_bytes"])
-    moved = columns["read_bytes"] + columns["write_bytes"] + backward * 2.0 * one
+    read = np.where(backward > 0.0, 2.0 * tensor_bytes, columns["read_bytes"])
+    moved = columns["read_bytes"] + columns["write_bytes"] + backward * 2.0 * tensor_bytes
     return OperatorTraffic.of(
         moved,
-        again=read * pytorch,
+        reread=read * pytorch,
         footprint=np.minimum(rows, flight) / rows * read,
         rows=_filling(rows, gpu),
         norm=steps * (NORM_THREADS * 8.0) * (1.0 + backward),
@@ -263,8 +263,8 @@ def kernel_seconds(traffic: OperatorTraffic, device: Device, hold: Any, const: C
     held = np.clip(2.0 - traffic.once / (const.resident * device.l2_bytes), 0.0, 1.0)
     room = hold * device.l2_bytes / np.maximum(traffic.footprint, 1.0)
     miss = 1.0 / (1.0 + np.minimum(room, 100.0) ** (1.0 / const.spill_width))
-    moved = traffic.once * (1.0 - held) + (traffic.again + traffic.fetched) * miss
-    inner = (traffic.once + traffic.again) / const.l2_share
+    moved = traffic.once * (1.0 - held) + (traffic.reread + traffic.fetched) * miss
+    inner = (traffic.once + traffic.reread) / const.l2_share
     inner = np.maximum(inner, traffic.scalar / const.scalar_share) / device.l2_bandwidth
     work = (
         traffic.warp * (const.warp_element * (1.0 + const.warp_unaligned * traffic.unaligned))

@@ -58,10 +58,15 @@ class MemoryBound(Launched):
             rows = np.asarray(weights["boards"], dtype=np.float64)
             named = zip(manifest["boards"], rows, strict=True)
             boards = {str(g): (float(share), float(hold)) for g, (share, hold) in named}
-            own = [about["board"] for about in manifest["calibrated"].values()]
+            calibrated = [about["board"] for about in manifest["calibrated"].values()]
             kinds = (*manifest["share_by_memory_type"].values(), *manifest["share_by_architecture"].values())
             holds = manifest["hold_by_architecture"].values()
-            for share, hold in (*boards.values(), *own, *((each, 0.0) for each in kinds), *((1.0, e) for e in holds)):
+            for share, hold in (
+                *boards.values(),
+                *calibrated,
+                *((each, 0.0) for each in kinds),
+                *((1.0, e) for e in holds),
+            ):
                 if not (0.0 < share < math.inf and 0.0 <= hold < math.inf):
                     raise ValueError(
                         f"a board with {share:g} of the bandwidth and {hold:g} of L2; expected shares above 0"
@@ -91,16 +96,16 @@ class MemoryBound(Launched):
         traffic, (share, _) = traffic_of(batch, gpu), self.board(gpu)
         fixed = self.const.fixed_s * float(traffic.kernels[0])
         kernel = float(self.seconds(batch, gpu)[0])
-        found = terms("bytes", [
+        parts = terms("bytes", [
             ("once", float(traffic.once[0]), "bytes", "every operand once for each kernel"),
-            ("again", float(traffic.again[0]), "bytes", "read a second time, from L2 where they fit"),
+            ("again", float(traffic.reread[0]), "bytes", "read a second time, from L2 where they fit"),
             ("kernels", float(traffic.kernels[0]), COUNT, f"{self.const.fixed_s * 1e6:.3g} us each"),
             ("fixed", fixed, "s", "kernels x their fixed time"),
             ("kernel", kernel, "s", "bytes at their rates, or the time of the rows, plus the fixed time"),
         ])  # fmt: skip
-        found += terms("constants", [
+        parts += terms("constants", [
             ("bandwidth", share, SHARE, "of DRAM's bandwidth that a stream reaches"),
             ("L2", self.const.l2_share, SHARE, "of L2's bandwidth"),
         ])  # fmt: skip
         rests = rests_on(gpu.id, self._own, self._boards, "the bandwidth share", "its memory and architecture")
-        return Explanation(tuple(found), "launch" if fixed > 0.5 * kernel else "bytes", rests)
+        return Explanation(tuple(parts), "launch" if fixed > 0.5 * kernel else "bytes", rests)

@@ -101,19 +101,19 @@ def read_rows(frame: Frame, gpus: list[GPUSpec], seed: int) -> OperatorRows:
     seconds: list[FloatArray] = []
     for g, spec in enumerate(gpus):
         for j, op in enumerate(OPS):
-            own = frame[(frame["gpu"].astype(str) == spec.id) & (frame["op"].astype(str) == op)]
-            if len(own) == 0:
+            measured = frame[(frame["gpu"].astype(str) == spec.id) & (frame["op"].astype(str) == op)]
+            if len(measured) == 0:
                 continue
-            host[g, j] = float(own["latency_ms"].quantile(HOST_QUANTILE)) * 1e-3
-            own = own[own["latency_ms"] * 1e-3 > ABOVE_HOST[op] * host[g, j]]
-            own = own.iloc[np.sort(random.permutation(len(own))[: ROWS_PER_GROUP[op]])]
-            if len(own) == 0:
+            host[g, j] = float(measured["latency_ms"].quantile(HOST_QUANTILE)) * 1e-3
+            measured = measured[measured["latency_ms"] * 1e-3 > ABOVE_HOST[op] * host[g, j]]
+            measured = measured.iloc[np.sort(random.permutation(len(measured))[: ROWS_PER_GROUP[op]])]
+            if len(measured) == 0:
                 continue
-            ops = [to_op(row) for row in own.to_dict("records")]
+            ops = [to_op(row) for row in measured.to_dict("records")]
             parts.append(traffic_of(make_batch(ops[0].family, ops), spec))
-            gpu.append(np.full(len(own), g))
-            kind.append(np.full(len(own), j))
-            seconds.append(own["latency_ms"].to_numpy(dtype=np.float64) * 1e-3)
+            gpu.append(np.full(len(measured), g))
+            kind.append(np.full(len(measured), j))
+            seconds.append(measured["latency_ms"].to_numpy(dtype=np.float64) * 1e-3)
     if not parts:
         raise SpecError("no memory-bound rows to fit: expected eager fp32 rows of " + ", ".join(OPS))
     traffic = OperatorTraffic(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(OperatorTraffic)))
@@ -134,12 +134,12 @@ class Traced:
         self.sums: list[tuple[GPUSpec, Batch, FloatArray]] = []
         for spec in gpus:
             for op in TRACED_OPS:
-                own = traced[(traced["gpu"].astype(str) == spec.id) & (traced["op"].astype(str) == op)]
-                drawn = own.iloc[np.sort(random.permutation(len(own))[:TRACED_ROWS])]
+                measured = traced[(traced["gpu"].astype(str) == spec.id) & (traced["op"].astype(str) == op)]
+                drawn = measured.iloc[np.sort(random.permutation(len(measured))[:TRACED_ROWS])]
                 if len(drawn):
                     self.groups.append((spec, *_batch(drawn)))
                 if op == "elementwise":
-                    sums = own[own["fn"].astype(str) == "add"]  # 6 bytes an element in 16 bit
+                    sums = measured[measured["fn"].astype(str) == "add"]  # 6 bytes an element in 16 bit
                     sums = sums[sums["elements"] * 6.0 > LARGE * spec.l2_bytes]
                     if len(sums) >= MIN_TRACED:
                         self.sums.append((spec, *_batch(sums)))
@@ -150,14 +150,14 @@ class Traced:
         A profiler repeats a sum, so that some of its operands is in L2 still, as much of large ones as of small ones:
         the rate is that of the bytes by which sums differ.
         """
-        found: dict[str, tuple[float, float]] = {}
+        boards: dict[str, tuple[float, float]] = {}
         for spec, batch, seconds in self.sums:
             moved = traffic_of(batch, spec).once
             large = (moved > LARGE * spec.l2_bytes) & (seconds > 20e-6)
             if large.sum() >= MIN_TRACED:
                 rate = _rate(moved[large], seconds[large] - START.fixed_s)
-                found[spec.id] = (min(rate / spec.memory_bandwidth, 0.97), hold)
-        return found
+                boards[spec.id] = (min(rate / spec.memory_bandwidth, 0.97), hold)
+        return boards
 
     def best(self, boards: Mapping[str, tuple[float, float]], const: Constants, name: str) -> float:
         """The value of a constant that fits its operators best (mean absolute log error over a grid)."""
@@ -173,9 +173,9 @@ class Traced:
         return float(grid[int(np.argmin(errors))])
 
     @staticmethod
-    def _seconds(gpu: GPUSpec, batch: Batch, own: tuple[float, float], const: Constants) -> FloatArray:
-        device = Device.sheet(gpu, gpu.vector_flops("fp32")).sustaining(bandwidth=own[0])
-        return kernel_seconds(traffic_of(batch, gpu), device, own[1], const)
+    def _seconds(gpu: GPUSpec, batch: Batch, scalars: tuple[float, float], const: Constants) -> FloatArray:
+        device = Device.sheet(gpu, gpu.vector_flops("fp32")).sustaining(bandwidth=scalars[0])
+        return kernel_seconds(traffic_of(batch, gpu), device, scalars[1], const)
 
 
 def _batch(rows: Frame) -> tuple[Batch, FloatArray]:
@@ -240,8 +240,8 @@ class MemoryFit(JointFit):
         log, weight = np.log(self.rows.seconds), self.rows.weight / 0.05
 
         def errors(rows: BoolArray, x: FloatArray) -> FloatArray:
-            found: FloatArray = ((np.log(self.seconds(x)) - log) * weight)[rows]
-            return found
+            log_errors: FloatArray = ((np.log(self.seconds(x)) - log) * weight)[rows]
+            return log_errors
 
         for boards, shared in ((reference, True), (~reference, False)):
             if boards.any():
@@ -282,8 +282,8 @@ def fit_memory_bound(frame: Frame, gpus: Mapping[str, GPUSpec], seed: int = 0) -
 
 def share_by_architecture(gpus: list[GPUSpec], share: FloatArray) -> dict[str, float]:
     """Median share of Pascal's boards: its memory controllers reach less than later ones do, whatever the memory."""
-    own = [float(s) for g, s in zip(gpus, share, strict=True) if g.architecture == "pascal"]
-    return {"pascal": float(np.median(own))} if own else {}
+    shares = [float(s) for g, s in zip(gpus, share, strict=True) if g.architecture == "pascal"]
+    return {"pascal": float(np.median(shares))} if shares else {}
 
 
 def share_by_type(gpus: list[GPUSpec], share: FloatArray) -> dict[str, float]:
@@ -293,10 +293,10 @@ def share_by_type(gpus: list[GPUSpec], share: FloatArray) -> dict[str, float]:
     """
     by_type: dict[str, float] = {}
     for kind in MEMORY_TYPES:
-        own = [(g, float(s)) for g, s in zip(gpus, share, strict=True) if g.memory_type == kind]
-        own = [(g, s) for g, s in own if g.architecture != "pascal"] or own
-        if own:
-            by_type[kind] = float(np.median([s for _, s in own]))
+        shares = [(g, float(s)) for g, s in zip(gpus, share, strict=True) if g.memory_type == kind]
+        shares = [(g, s) for g, s in shares if g.architecture != "pascal"] or shares
+        if shares:
+            by_type[kind] = float(np.median([s for _, s in shares]))
         elif TYPE_BEFORE.get(kind) in by_type:
             by_type[kind] = by_type[TYPE_BEFORE[kind]]
     return by_type

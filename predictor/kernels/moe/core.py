@@ -163,7 +163,7 @@ def _by_tile(shapes: Shapes, compute: FloatArray, rate: float, half: float) -> t
 
 def features(shapes: Shapes, device: Device, core: CoreTime, framework: int, blocked: bool) -> FloatArray:
     """The boosters' inputs, of shape (n, len(FEATURES)); ``blocked`` marks fp8 with a scale for every block."""
-    s, one = shapes, np.ones(shapes.tokens.size)
+    s, ones = shapes, np.ones(shapes.tokens.size)
     width, local = s.intermediate / s.tp, s.experts / s.ep
     logs = np.log2(np.array([
         s.tokens, s.hidden, width, local, s.top_k, core.rows / local, core.active, core.compute, core.memory,
@@ -172,6 +172,7 @@ def features(shapes: Shapes, device: Device, core: CoreTime, framework: int, blo
     ]))  # fmt: skip
     rest = np.array([
         *filled(core.tiles).T, *filled((core.rows / core.active)[:, None], BLOCKS).T,
-        filled(width, 128.0), filled(width, 256.0), s.exponent, s.matrices, s.tp, s.ep, one * blocked, one * framework,
+        filled(width, 128.0), filled(width, 256.0), s.exponent, s.matrices, s.tp, s.ep, ones * blocked,
+        ones * framework,
     ])  # fmt: skip
     return np.concatenate((logs[:-1], rest, logs[-1:])).T

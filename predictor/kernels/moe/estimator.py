@@ -124,19 +124,19 @@ class ServingMoE(ServingEstimator):
         (`ENDS`), by a line in the logarithms over the core's seconds, and in proportion to these beyond the ends. Trees
         are asked about nothing but what they have seen, and the core knows the loads of every routing.
         """
-        own = [i for i, layer in enumerate(layers) if not drawn(layer[-1])]
+        exact = [i for i, layer in enumerate(layers) if not drawn(layer[-1])]
         others = [i for i, layer in enumerate(layers) if drawn(layer[-1])]
         ends = [[(*layers[i][:-1], end) for i in others] for end in ENDS]
-        asked = [*(layers[i] for i in own), *ends[0], *ends[1], *(layers[i] for i in others)]
+        asked = [*(layers[i] for i in exact), *ends[0], *ends[1], *(layers[i] for i in others)]
         count = len(KNOTS)
-        answered = (len(own) + 2 * len(others)) * count
+        answered = (len(exact) + 2 * len(others)) * count
         seconds, cores = self._seconds(asked, answered, gpu, kernels, dtype, quant)
-        found = np.empty((len(layers), count))
-        found[own] = seconds[: len(own) * count].reshape(-1, count)
-        first, second = seconds[len(own) * count :].reshape(2, -1)
-        core = cores[len(own) * count :].reshape(3, -1)
-        found[others] = _over_core(first, second, *core).reshape(-1, count)
-        return found.reshape(-1)
+        answers = np.empty((len(layers), count))
+        answers[exact] = seconds[: len(exact) * count].reshape(-1, count)
+        first, second = seconds[len(exact) * count :].reshape(2, -1)
+        core = cores[len(exact) * count :].reshape(3, -1)
+        answers[others] = _over_core(first, second, *core).reshape(-1, count)
+        return answers.reshape(-1)
 
     def _seconds(
         self, layers: Sequence[Layer], answered: int, gpu: GPUSpec, kernels: str, dtype: str, quant: str
@@ -149,7 +149,7 @@ class ServingMoE(ServingEstimator):
         shapes = _at_knots(layers, weight_bytes(dtype, quant), library.moe_tiling(kernel, name))
         asked = shapes.first(answered)
         as_of, launches = (kernel, 1.0) if self._corrections.knows(kernel) else _NEAREST.get(kernel, (kernel, 1.0))
-        source, found, named = self._corrections.resolve(gpu, known.name, like, kernel=as_of)
+        source, scheme, named = self._corrections.resolve(gpu, known.name, like, kernel=as_of)
         constants = cast(Constants, named)
         if source in SHARED:
             constants = replace(constants, overhead_cycles=constants.overhead_cycles * launches)
@@ -159,8 +159,8 @@ class ServingMoE(ServingEstimator):
             return core_time(layers, device, on_board(constants, shapes.itemsize, measured, device))
 
         seconds = self._corrected(
-            source, booster_of(found), gpu, dtype, asked, core_of,
-            lambda asked, device, core: features(asked, device, core, known.code, found == BLOCKED),
+            source, booster_of(scheme), gpu, dtype, asked, core_of,
+            lambda asked, device, core: features(asked, device, core, known.code, scheme == BLOCKED),
         )  # fmt: skip
         return seconds, core_of(shapes, self._corrections.device_as(source, gpu, dtype)).total
 
