@@ -308,7 +308,7 @@ def test_the_readme_is_short_and_shows_what_is_printed(capsys: pytest.CaptureFix
         """Of each line, what is no number and no unit of time."""
         return [re.findall(r"\b(?!(?:s|ms|us)\b)[a-z][a-z-]+", line) for line in output.splitlines()]
 
-    assert words(sample) == words(capsys.readouterr().out)
+    assert words(sample) == words(capsys.readouterr().out), "README.md: paste what the command prints"
 
 
 def test_the_docs_build(tmp_path: Path) -> None:
