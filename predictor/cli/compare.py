@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from predictor.cli.predict import add_words, asked_words
+from predictor.cli.arguments import add_options, two_helps
+from predictor.cli.predict import asked_words
 from predictor.cli.prices import add_price, read_prices
 from predictor.errors import RequestError, TilecastError
 from predictor.files.outputs import PICTURE, output_argument
 from predictor.report.under_way import UnderWay
+from predictor.request.options import OPTIONS, OUTPUTS
 
 if TYPE_CHECKING:
     from predictor.report.compare import Entry
@@ -27,13 +29,17 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `compare`: those of `predict`, with lists of models or GPUs."""
     parser.epilog = EXAMPLES
-    add = parser.add_argument
-    add("--model", required=True, metavar="M,...", help="names of `tilecast models` or config.json files, with commas")
-    add("--gpu", required=True, metavar="G,...", help="names of `tilecast gpus` or YAML files; all: the catalogue")
-    add_words(parser)
+    lists = {
+        "model": ("M,...", "names of `tilecast models` or config.json files, with commas"),
+        "gpu": ("G,...", "names of `tilecast gpus` or YAML files, with commas; all: the catalogue"),
+    }
+    rows = {name: option for name, option in OPTIONS.items() if name not in ("top", "explain")}
+    for name, (form, text) in lists.items():
+        rows[name] = rows[name].with_row(unit=form, help=text)
+    add_options(parser, (*rows.values(), OUTPUTS["json"]))
     add_price(parser, "adds the cost")
     output_argument(parser, "--out", PICTURE, metavar="FILE", help="a picture: .svg, .png or .pdf (needs matplotlib)")
-    add("--json", action="store_true", help="print the answer as JSON (docs/reference/json-schema.md)")
+    two_helps(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
+from predictor.cli.arguments import option_of
 from predictor.errors import TilecastError, unknown_name
 
 SHELLS = ("bash", "zsh", "fish")
@@ -82,35 +83,22 @@ def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
 
 def _names() -> dict[str, tuple[str, ...]]:
     """Destination of an argument -> the words that it may have."""
-    from predictor import engines
     from predictor.data.importers import SOURCES
     from predictor.hardware.gpu import all_names
-    from predictor.hardware.system import list_systems
     from predictor.models.built import catalogue
-    from predictor.request import workload
-    from predictor.request.number_formats import KV_DTYPES
-    from predictor.request.numbers import SUPPORTED
 
     return {
-        "model": catalogue(),
-        "gpu": all_names(),
-        "system": list_systems(),
-        "mode": workload.MODES,
-        "dtype": (*SUPPORTED, workload.CHECKPOINT),
-        "kv_dtype": KV_DTYPES,
-        "execution": engines.names(),
-        "attention": workload.ATTENTIONS,
-        "optimizer": workload.OPTIMIZERS,
-        "source": SOURCES,
-        "shell": SHELLS,
+        "model": catalogue(), "gpu": all_names(), "source": SOURCES, "shell": SHELLS,
         "program": ("tilecast", "predict"),
-    }
+    }  # fmt: skip
 
 
 def _describe(action: Any, names: dict[str, tuple[str, ...]], shtab: Any) -> None:
     """Tell shtab what an argument may be: names of a catalogue, a file, a folder."""
+    option = option_of(action)
+    listed = names.get(action.dest, () if option is None else option.choices)
     if action.dest in ("model", "gpu", "system"):
-        words = " ".join(names[action.dest])
+        words = " ".join(listed)
         function = f"_tilecast_{action.dest}s"
         action.complete = {
             "bash": function,
@@ -120,8 +108,8 @@ def _describe(action: Any, names: dict[str, tuple[str, ...]], shtab: Any) -> Non
                 "bash": BASH_NAMES.format(function=function, words=words),
             },
         }
-    elif action.dest in names and not action.choices:
-        action.choices = names[action.dest]
+    elif listed and not action.choices:
+        action.choices = listed
     elif action.metavar in ("FILE", "PATH"):
         action.complete = shtab.FILE
     elif action.metavar == "DIR":

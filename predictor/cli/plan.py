@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from predictor.cli.predict import add_values
+from predictor import engines
+from predictor.cli.arguments import add_options, rows_of
 from predictor.cli.prices import add_price, read_prices
 from predictor.cli.tracked import resolve
 from predictor.errors import RequestError
 from predictor.files.outputs import PICTURE, by_ending, output_argument, table
 from predictor.report.under_way import UnderWay
-from predictor.request.words import LARGEST as MOST
-from predictor.request.workload import OPTIMIZERS
+from predictor.request.options import OPTIONS, PLAN, words_of
 
 if TYPE_CHECKING:
     from predictor.search.training.enough import FewestGpusToTrain
@@ -34,28 +35,27 @@ _KIND = by_ending(svg=PICTURE, png=PICTURE, pdf=PICTURE, csv=_TABLE, parquet=_TA
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `plan`."""
+    from predictor.search.training.space import WORDS
+
     parser.epilog = EXAMPLES
     add = parser.add_argument
-    add("--model", required=True, help="a name of `tilecast models`, or a Hugging Face config.json")
-    add("--gpu", required=True, help="a name or alias of `tilecast gpus`, or a YAML file")
+    rows = rows_of(PLAN)
+    text = "the framework: {choices}; eager and compile are PyTorch FSDP"
+    frameworks = [name for name in engines.names() if not engines.engine(name).samples]
+    framework = rows["execution"].with_row(help=text, usual="megatron", choices=frameworks)
+    rows["execution"] = replace(framework, default=None)
+    part = "part of the GPU's memory that a plan may use"
+    rows["memory_fraction"] = rows["memory_fraction"].with_row(help=part, usual="1")
+    add_options(parser, rows.values())
     add("--num-gpus", required=True, metavar="N,...", help="GPUs of the run; several numbers are compared")
     add("--global-batch", required=True, type=int, metavar="B", help="sequences of a step, over all GPUs")
-    add("--seq-len", type=int, help="tokens a sequence (default the model's maximum, at most 2048)")
-    add("--execution", metavar="HOW", help="the framework (default megatron; eager and compile are PyTorch FSDP)")
-    add("--software", default="", metavar="WORDS", help="its age, as for `predict`")
-    add("--dtype", help="as for `predict`")
-    add("--attention", metavar="KIND", help="as for `predict`")
-    add("--optimizer", default="adam", metavar="NAME", help=f"{', '.join(OPTIMIZERS)} (default adam)")
-    add_values(parser)
-    add("--system", metavar="NAME", help="what joins the GPUs: a system's name or YAML file (default: the GPU's usual)")
-    add("--memory-fraction", type=float, metavar="F", help="what of the GPU's memory a plan may use (default 1)")
     add(
         "--only",
         action="append",
         default=[],
         metavar="WORD=V,...",
-        help="hold a word of the plans to values, such as tp=4,8 or recompute=selective (may be given again): tp, sp,"
-        " pp, vpp, dp, cp, ep, etp, shard, micro_batch, recompute, schedule",
+        help="hold a word of the plans to values, such as tp=4,8 or recompute=selective (may be given again):"
+        f" {', '.join(WORDS)}",
     )
     add("--objective", default="time", metavar="WHAT", help="time (default) or tokens-per-dollar (with --price)")
     add_price(parser, "for --objective tokens-per-dollar")
@@ -66,7 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser, "--out", _KIND, type=Path, metavar="FILE",
         help="all plans: a picture (.svg, .png, .pdf) or a table (.parquet, .csv)",
     )  # fmt: skip
-    add("--artifacts", metavar="DIR", help="estimators to use (default: those that ship; 'roofline': none)")
     add("--json", action="store_true", help="print the answer as JSON (docs/reference/json-schema.md)")
 
 
@@ -123,7 +122,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _search(arguments: argparse.Namespace) -> tuple[PricedPlans, FewestGpusToTrain | None]:
     """What the search gives, and how many GPUs would do where no plan fits."""
-    from predictor import engines
     from predictor.hardware.gpu import GPUSpec, load_gpu
     from predictor.hardware.what_if import with_values
     from predictor.request.request import Request
@@ -136,16 +134,15 @@ def _search(arguments: argparse.Namespace) -> tuple[PricedPlans, FewestGpusToTra
         raise RequestError(f"--objective {DOLLARS}: expected --price, dollars an hour of one GPU")
     if arguments.global_batch < 1:
         raise RequestError(f"--global-batch {arguments.global_batch}: expected at least 1")
-    if arguments.global_batch > MOST["batch"]:
-        raise RequestError(f"--global-batch {arguments.global_batch}: expected at most {MOST['batch']:,}")
+    most = OPTIONS["batch"].row.most
+    if most is not None and arguments.global_batch > most:
+        raise RequestError(f"--global-batch {arguments.global_batch}: expected at most {most:,}")
     board = arguments.gpu if isinstance(arguments.gpu, GPUSpec) else load_gpu(arguments.gpu)
     gpu = with_values(board, arguments.gpu_set or ())
-    execution = arguments.execution or next(name for name in engines.names() if engines.engine(name).trains)
-    asked = Request(
-        arguments.model, gpu, seq_len=arguments.seq_len, execution=execution, software=arguments.software,
-        dtype=arguments.dtype, attention=arguments.attention, optimizer=arguments.optimizer, system=arguments.system,
-        memory_fraction=arguments.memory_fraction, artifacts=resolve(arguments.artifacts),
-    )  # fmt: skip
+    words = {name: getattr(arguments, name) for name in words_of(PLAN) if name != "gpu_set"}
+    words["execution"] = arguments.execution or next(name for name in engines.names() if engines.engine(name).trains)
+    words["artifacts"] = resolve(arguments.artifacts)
+    asked = Request(arguments.model, gpu, mode="train", **words)
     dollars = read_prices(arguments.price, [gpu])[gpu.id] if arguments.price else None
     only = read_only(arguments.only)
     found = search(

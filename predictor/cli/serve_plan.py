@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictor.cli.prices import add_price, read_prices
-from predictor.cli.serve_words import SERVER, add_goals, add_server, goals_of
+from predictor.cli.serve_words import add_goals, add_server, goals_of
 from predictor.errors import RequestError
 from predictor.files.outputs import PAGE, PICTURE, by_ending, output_argument, table
 from predictor.report.under_way import UnderWay
+from predictor.request.options import SERVE, words_of
 
 if TYPE_CHECKING:
     from predictor.search.serving.answer import ServingAnswer, ServingQuestion
@@ -99,7 +100,7 @@ def _asked(arguments: argparse.Namespace) -> ServingQuestion:
     from predictor.search.serving.answer import MOST_GPUS, ServingQuestion
     from predictor.search.serving.search import Sla
 
-    words = {name: getattr(arguments, name) for name in SERVER if name not in _CHOSEN}
+    words = {name: getattr(arguments, name) for name in words_of(SERVE) if name not in _CHOSEN}
     words["artifacts"] = resolve(arguments.artifacts)
     goals = goals_of(arguments)
     limits = {name: value for name in ("ttft_s", "tpot_s") if (value := getattr(goals, name)) is not None}

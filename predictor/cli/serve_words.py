@@ -7,13 +7,16 @@ import csv
 import importlib
 import io
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from predictor.cli.arguments import add_options, rows_of
 from predictor.errors import RequestError
 from predictor.files import outputs
-from predictor.files.arguments import Parser, seed
+from predictor.files.arguments import seed
 from predictor.files.units import parse_quantity
+from predictor.request.options import SERVE, words_of
 from predictor.request.words import is_number
 
 if TYPE_CHECKING:
@@ -22,32 +25,19 @@ if TYPE_CHECKING:
     from predictor.serving.traffic import Traffic
 
 
-#: Words of `predict` that say how a server runs; requests say the rest.
-SERVER = (
-    "dtype", "kv_dtype", "routing", "execution", "software", "tp", "pp", "dp", "ep", "all_to_all", "system", "gpu_set",
-    "launch_overhead", "step_overhead", "kernel_gap", "sampling", "memory_fraction", "artifacts",
-)  # fmt: skip
 #: Requests that are made where nobody says how many: chosen by hand, not from data.
 REQUESTS = 1000
 
 
 def add_server(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
     """The model, the GPU, and those words of `predict` that a server has, ``without`` some."""
-    from predictor.cli.predict import add_words
     from predictor.engines import USUAL_SERVER, engine, names
 
-    parser.add_argument("--model", required=True, help="a name of `tilecast models`, or a Hugging Face config.json")
-    parser.add_argument("--gpu", required=True, help="a name or alias of `tilecast gpus`, or a YAML file")
-    words = Parser(add_help=False)
-    add_words(words)
-    for action in words._actions:
-        if action.dest in SERVER and action.dest not in without:
-            parser._add_action(action)
-            if action.dest == "execution":
-                servers = [name for name in names() if engine(name).batching]
-                action.help = f"{', '.join(servers)} (default {USUAL_SERVER})"
-    if "execution" not in without:
-        parser.set_defaults(execution=USUAL_SERVER)
+    rows = {name: option for name, option in rows_of(SERVE).items() if name not in without}
+    if "execution" in rows:
+        servers = [name for name in names() if engine(name).batching]
+        rows["execution"] = replace(rows["execution"].with_row(choices=servers), default=USUAL_SERVER)
+    add_options(parser, rows.values())
 
 
 def server_run(arguments: argparse.Namespace, longest_prompt: int, longest_output: int, tp: int | None = None) -> Run:
@@ -55,7 +45,7 @@ def server_run(arguments: argparse.Namespace, longest_prompt: int, longest_outpu
     from predictor.cli.tracked import resolve
     from predictor.request.request import Request
 
-    words: dict[str, Any] = {name: getattr(arguments, name) for name in SERVER}
+    words: dict[str, Any] = {name: getattr(arguments, name) for name in words_of(SERVE)}
     words["artifacts"] = resolve(arguments.artifacts)
     words["tp"] = arguments.tp if tp is None else tp
     return Request(

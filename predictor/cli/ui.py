@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from predictor.cli.predict import add_words
+from predictor.cli.arguments import option_of
 from predictor.cli.tracked import resolve
 from predictor.errors import RequestError, TilecastError
+from predictor.files.arguments import Parser
+from predictor.request.options import OPTIONS
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -41,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     artifacts = resolve(arguments.artifacts)
     load_artifacts(artifacts)  # a wrong --artifacts is no page's fault
-    return serve(arguments.port, fields_of(words_help()), searches(), artifacts)
+    return serve(arguments.port, fields_of(OPTIONS.values()), searches(), artifacts)
 
 
 def searches() -> tuple[Kind, ...]:
@@ -77,30 +79,19 @@ _OWN = frozenset(("help", "model", "gpu", "artifacts", "json", "out", "emit", "e
 
 
 def _words(name: str, verb: ModuleType) -> tuple[Field, ...]:
-    """The words of a verb as fields: its parser's actions, with their help and defaults."""
-    from predictor.ui.fields import OFF, SWITCH, Field, choices
+    """The words of a verb as fields: those of the table as it has them, the verb's own by their help and default."""
+    from predictor.ui.fields import OFF, SWITCH, Field, field_of
 
-    parser = argparse.ArgumentParser()
+    parser = Parser(add_help=False)
     verb.add_arguments(parser)
-    listed, found = choices(), []
+    found = []
     for action in parser._actions:
         if action.dest in _OWN or not action.option_strings:
             continue
         switch = action.nargs == 0
-        options = SWITCH if switch else listed.get(action.dest, ()) if action.dest in _LISTED else ()
+        option = option_of(action)
         default = OFF if switch else "" if action.default in (None, []) else str(action.default)
-        shown = ("", *options) if options and default == "" else options
+        choices = SWITCH if switch else () if option is None else field_of(option).choices
         help_ = str(action.help or "").replace("%%", "%") + " (needed)" * action.required
-        found.append(Field(f"{name}.{action.dest}", help_, default, shown))
+        found.append(Field(f"{name}.{action.dest}", help_, default, choices))
     return tuple(found)
-
-
-#: Words that take one of the same list as `predict`'s: others may take several.
-_LISTED = frozenset(("system", "dtype", "kv_dtype", "sampling", "optimizer", "attention"))
-
-
-def words_help() -> dict[str, str]:
-    """Word of a request -> what `predict --help` says of it, in its order."""
-    parser = argparse.ArgumentParser(add_help=False)
-    add_words(parser)
-    return {action.dest: str(action.help or "").replace("%%", "%") for action in parser._actions}

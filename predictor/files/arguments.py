@@ -7,7 +7,7 @@ import argparse
 import contextlib
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,6 +41,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **words: Any) -> None:
         super().__init__(*args, **words)
         self.given: dict[str, Any] = {}  # options of the line that is being read -> their values
+        self.short_help: Callable[[argparse.ArgumentParser], str] | None = None  # what --help says; None: all
         self.register("action", None, Once)
         self.register("action", "store", Once)
         self.register("type", int, whole_number)
@@ -60,6 +61,10 @@ class Parser(argparse.ArgumentParser):
                 if option not in self._option_string_actions:
                     self._refuse(option)
         return super().parse_known_args(args, namespace)
+
+    def format_help(self) -> str:
+        """What --help says."""
+        return super().format_help() if self.short_help is None else self.short_help(self)
 
     def read(self, texts: Mapping[str, str], values: Mapping[str, object]) -> argparse.Namespace:
         """What `parse_args` gives for words that come as a structure: ``texts`` by the names of their values, each read

@@ -20,6 +20,7 @@ from predictor.hardware.what_if import held_at
 from predictor.models.built.load import catalogue
 from predictor.models.traced.words import TRACED, model_of
 from predictor.ops.routing import RANDOM
+from predictor.request.options import OPTIONS
 from predictor.request.request import Request
 from predictor.request.words import ragged_lengths
 
@@ -90,7 +91,7 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
         kv_dtype=_text(row, "kv_dtype") or None,
         execution=_text(row, "execution") or EAGER.name,
         attention=_text(row, "attention") or None,
-        optimizer=_text(row, "optimizer") or "none",
+        optimizer=(_text(row, "optimizer") or "none") if mode == "train" else OPTIONS["optimizer"].default,
         micro_batch=micro if mode == "train" and micro else 0,
         recompute=_recompute(row, config.layers),
         offload_layers=_int(row, "cpu_offload_layers"),

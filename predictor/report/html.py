@@ -30,9 +30,10 @@ from predictor.report.html_sections import (
     memory_section,
 )
 from predictor.report.html_timeline import timeline_section
+from predictor.request.options import CACHED
 from predictor.request.run import Run
 from predictor.request.words import flag
-from predictor.request.workload import CACHED, CHECKPOINT, Workload
+from predictor.request.workload import CHECKPOINT, Workload
 from predictor.simulate.answer import Prediction
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -155,7 +156,8 @@ def settings(answer: Prediction) -> list[tuple[str, str]]:
         found.append(("optimizer", work.optimizer))
         if work.micro_batch:
             found.append(("micro_batch", str(work.micro_batch)))
-        found += [(name, str(value)) for name, value in work.training_words.items() if name != "micro_batch"]
+        shown = {name for name, _ in found}
+        found += [(name, str(value)) for name, value in work.training_words.items() if name not in shown]
     if work.parallelism.num_gpus > 1 and work.system is not None:
         found += [(name, "" if value is True else str(value)) for name, value in work.parallelism.asked.items()]
         if work.all_to_all != ALL_GATHER:

@@ -7,7 +7,8 @@ from typing import Any
 
 from predictor.kernels.interval import LEVEL
 from predictor.report.formats import release_of
-from predictor.request.workload import CACHED, Workload
+from predictor.request.options import CACHED
+from predictor.request.workload import Workload
 from predictor.simulate.answer import SCHEMA_VERSION, ClassTime, NodeTime, Prediction
 from predictor.simulate.memory import Memory
 

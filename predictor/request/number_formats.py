@@ -19,10 +19,8 @@ from predictor.request.numbers import (
     default_dtype,
     precision,
 )
-from predictor.request.workload import ASKED, CACHED, CHECKPOINT, DEFAULT
-
-#: What a KV cache may be asked to be: "auto" is the activations' dtype. Nothing is known of kernels for others.
-KV_DTYPES = ("auto", "fp8", "bf16", "fp16", "fp32")
+from predictor.request.options import CACHED, KV_DTYPES
+from predictor.request.workload import ASKED, CHECKPOINT, DEFAULT
 
 
 class Cache(NamedTuple):

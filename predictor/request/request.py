@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from predictor.engines import EAGER, GREEDY, Engine, check_board, running, version_asked
-from predictor.engines.registry import ALL_GATHER
+from predictor.engines import Engine, check_board, running, version_asked
 from predictor.errors import RequestError, UnsupportedError
 from predictor.hardware.gpu import GPUSpec, load_gpu
-from predictor.hardware.what_if import Values, with_values
+from predictor.hardware.what_if import with_values
 from predictor.kernels.artifact import ArtifactSet, RooflineOnly, load_artifacts
 from predictor.models.built import ModelConfig
 from predictor.models.built.traced import recorded, traced_model
 from predictor.models.traced.as_built import general_rules, run_as_built
 from predictor.models.traced.words import model_of, with_plan
-from predictor.ops.routing import RANDOM
 from predictor.request.number_formats import Cache, cached, numbers_of
 from predictor.request.numbers import default_attention, dtype_word
+from predictor.request.options import CACHED, MODES, Words
 from predictor.request.parallelism import Parallelism
 from predictor.request.routing import router_of
 from predictor.request.run import Run
@@ -33,12 +32,12 @@ from predictor.request.words import (
     stage_layers,
     step_overhead_seconds,
 )
-from predictor.request.workload import CACHED, DEFAULT_LAUNCH_OVERHEAD_S, MODES, Workload
+from predictor.request.workload import DEFAULT_LAUNCH_OVERHEAD_S, Workload
 
 if TYPE_CHECKING:
     from predictor.hardware.system import SystemSpec
 
-Words = ParamSpec("Words")
+Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
 #: Longest sequence that is taken where none is asked for: chosen by hand, not from data.
@@ -48,68 +47,9 @@ DEFAULT_SEQ_LEN = 2048
 DEFAULT_OUTPUT_LEN = 128
 
 
-@dataclass(slots=True)  # not frozen: that costs `predict_many` as much as the rest of a request
-class Request:
-    """The words of one run, as they were given: the only list of them. `predictor.predict` takes the same.
-
-    The command line has a flag for each, with the same default; its help says what they mean.
-    """
-
-    model: str | Path | ModelConfig
-    gpu: str | Path | GPUSpec
-    _: KW_ONLY
-    mode: str = "forward"
-    batch: int | None = None
-    seq_len: int | None = None
-    output_len: int | None = None
-    context_len: int | None = None
-    dtype: str | None = None
-    kv_dtype: str | None = None
-    execution: str = EAGER.name
-    software: str = ""
-    attention: str | None = None
-    optimizer: str = "adam"
-    micro_batch: int = 0
-    recompute: str = "none"
-    prompt_lens: str | Sequence[int] | None = None
-    routing: str | Path | Sequence[float] = RANDOM
-    num_gpus: int | None = None
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    cp: int = 1
-    ep: int = 1
-    etp: int = 0
-    shard: str = "none"
-    sp: bool = False
-    vpp: int = 1
-    schedule: str = ""
-    cp_comm: str = "ring"
-    ulysses: int = 0
-    tp_overlap: bool = False
-    dp_overlap: str = ""
-    stage_layers: str | Sequence[int] = ""
-    offload_layers: int = 0
-    lora: int = 0
-    mean_len: int = 0
-    masked_tokens: int = 0
-    capacity_factor: float = 0.0
-    cuda_graphs: str = "none"
-    all_to_all: str = ALL_GATHER
-    steps: int | None = None
-    system: str | Path | SystemSpec | None = None
-    gpu_set: Values | None = None
-    launch_overhead: str | float | None = None
-    step_overhead: str | float | None = None
-    kernel_gap: str | float | None = None
-    sampling: str = GREEDY
-    memory_fraction: float | None = None
-    artifacts: str | Path | None = None
-    top: int = 0
-    explain: str | None = None
-    input: str | Sequence[str] | None = None
-    tp_plan: str | Path | Mapping[str, str] | None = None
-    strict: bool = False
+@dataclass(slots=True)
+class Request(Words):
+    """The words of one run (`predictor.request.options`), which become a `Run`. `predictor.predict` takes the same."""
 
     def run(self, selector: ArtifactSet | RooflineOnly | None = None) -> Run:
         """The run, checked: names are specs and words a Workload, with the defaults filled in.
@@ -229,15 +169,15 @@ def _degrees(asked: Request) -> Parallelism:
     )  # fmt: skip
 
 
-def of_words(source: Callable[Words, Request]) -> Callable[[Callable[[Request], Answer]], Callable[Words, Answer]]:
+def of_words(source: Callable[Given, Request]) -> Callable[[Callable[[Request], Answer]], Callable[Given, Answer]]:
     """Makes a function of a Request one of its words, so that these, their types and their defaults are listed once.
 
     What it makes has the signature of ``source``, the class Request, for type checkers and for `inspect`.
     """
 
-    def decorate(answer: Callable[[Request], Answer]) -> Callable[Words, Answer]:
+    def decorate(answer: Callable[[Request], Answer]) -> Callable[Given, Answer]:
         @wraps(answer, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
-        def call(*args: Words.args, **words: Words.kwargs) -> Answer:
+        def call(*args: Given.args, **words: Given.kwargs) -> Answer:
             return answer(source(*args, **words))
 
         shown = signature(source).replace(return_annotation=answer.__annotations__["return"])

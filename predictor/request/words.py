@@ -15,11 +15,8 @@ LARGEST_STEP_OVERHEAD_S = 10.0
 LARGEST_DEGREE = 10**6
 #: Sequences of a ragged batch: more are a slip of the keyboard.
 LARGEST_RAGGED = 10_000
-#: Sizes beyond which a request is a slip of the keyboard: no GPU holds them, and sums of them leave exact integers.
-LARGEST = {
-    "batch": 10**7, "micro_batch": 10**7, "seq_len": 10**8, "context_len": 10**8, "output_len": 10**6,
-    "steps": 10**6,
-}  # fmt: skip
+#: Tokens beyond which a sequence is a slip of the keyboard: no GPU holds them.
+LARGEST_TOKENS = 10**8
 RECOMPUTES = ("none", "selective", "full")
 
 
@@ -92,8 +89,8 @@ def ragged_lengths(value: str | Sequence[int]) -> tuple[int, ...]:
         if isinstance(item, bool) or not text.isascii() or not text.isdigit() or len(text) > 12:
             shown = text[:40] or str(value)[:40]
             raise RequestError(f"--prompt-lens {shown!r}: expected whole numbers of tokens such as 12,400,3000")
-        if int(text) > LARGEST["seq_len"]:
-            raise RequestError(f"--prompt-lens {text}: expected at most {LARGEST['seq_len']:,} tokens")
+        if int(text) > LARGEST_TOKENS:
+            raise RequestError(f"--prompt-lens {text}: expected at most {LARGEST_TOKENS:,} tokens")
         found.append(int(text))
     if not any(found):
         shown = ",".join(map(str, found[:8])) + (",..." if len(found) > 8 else "")

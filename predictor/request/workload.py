@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from predictor import engines
-from predictor.engines import GREEDY, SAMPLINGS, Engine
-from predictor.engines.base import CAPTURES
+from predictor.engines import GREEDY, Engine
 from predictor.engines.memory import check_fraction
-from predictor.engines.registry import ALL_GATHER, exchanges
+from predictor.engines.registry import ALL_GATHER
 from predictor.errors import RequestError, UnsupportedError
 from predictor.ops.routing import Router
+from predictor.request import options
+from predictor.request.options import CACHED, OPTIONS, TRAIN
 from predictor.request.parallelism import SERVED, Parallelism
 from predictor.request.words import (
-    LARGEST,
     LARGEST_DEGREE,
     LARGEST_LAUNCH_OVERHEAD_S,
     LARGEST_STEP_OVERHEAD_S,
@@ -29,22 +29,10 @@ if TYPE_CHECKING:
     from predictor.engines.vintage import Wait
     from predictor.hardware.system import SystemSpec
 
-MODES = ("forward", "train", "prefill", "decode", "generate")
-#: Modes that keep keys and values in a cache.
-CACHED = ("prefill", "decode", "generate")
 #: Where a number format of a run comes from: a person's word, the model's checkpoint, the GPU's default.
-SOURCES = ASKED, CHECKPOINT, DEFAULT = "asked", "checkpoint", "default"
-ATTENTIONS = ("math", "flash")
-OPTIMIZERS = ("adam", "adam_fused", "adam_8bit", "sgd", "none")
+SOURCES = ASKED, CHECKPOINT, DEFAULT = "asked", options.CHECKPOINT, "default"
 #: Passes of a pipeline's step that are laid out at most, a few seconds' work: a guard, chosen by hand, not from data.
 _MOST_UNITS = 4_000_000
-#: Words that only training takes, by name, with their defaults.
-_TRAINING = {
-    "micro_batch": 0, "recompute": "none", "offload_layers": 0, "lora": 0, "mean_len": 0, "masked_tokens": 0,
-    "capacity_factor": 0.0,
-    "cuda_graphs": "none",
-}  # fmt: skip
-
 #: CPU time of one framework call in eager PyTorch: the call from Python, dispatch, allocation, launch. Chosen by
 #: looking at launch-bound runs, which show 4 to 12 microseconds; `microbench launch-overhead` measures a machine's own.
 DEFAULT_LAUNCH_OVERHEAD_S = 6e-6
@@ -121,22 +109,17 @@ class Workload:
     micro_batch_assumed: bool = False
 
     def __post_init__(self) -> None:
-        for name, most in LARGEST.items():
+        for name, _, most in _SIZES:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise RequestError(f"{flag(name)} {value!r}: expected a whole number")
             if value > most:
                 shown = value if value < 10**18 else f"of {len(str(value))} digits"
                 raise RequestError(f"{flag(name)} {shown}: expected at most {most:,}")
-        one_of("mode", self.mode, MODES)
         engines.running(self.execution, self.software)  # which says what there is
-        one_of("sampling", self.sampling, SAMPLINGS)
-        one_of("attention", self.attention, ATTENTIONS)
-        one_of("optimizer", self.optimizer, OPTIMIZERS)
-        one_of("all_to_all", self.all_to_all, exchanges())
-        for name, least in (
-            ("batch", 1), ("seq_len", 1), ("steps", 1), ("context_len", 0), ("output_len", 0), ("micro_batch", 0),
-        ):  # fmt: skip
+        for name in _CHOSEN:
+            one_of(name, getattr(self, name), OPTIONS[name].choices)
+        for name, least, _ in _SIZES:
             if getattr(self, name) < least:
                 said = f"at least {least}" if least else "0 or more"
                 raise RequestError(f"{flag(name)} {getattr(self, name)}: expected {said}")
@@ -182,7 +165,6 @@ class Workload:
             )
         if isinstance(self.lora, bool) or not isinstance(self.lora, int) or not 0 <= self.lora <= LARGEST_DEGREE:
             raise RequestError(f"--lora {self.lora!r}: expected the rank of the adapters, 0 for none")
-        one_of("cuda_graphs", self.cuda_graphs, ("none", *CAPTURES))
         if self.mode != "train":
             for name, default in _TRAINING.items():
                 if getattr(self, name) != default:
@@ -327,3 +309,20 @@ class Workload:
     def launch_range_s(self) -> tuple[float, float] | None:
         """What the assumed launch overhead stands for, seconds [least, most]; None where it was given."""
         return self.engine.launch_range_s if self.launch_overhead_assumed else None
+
+
+_FIELDS = frozenset(each.name for each in fields(Workload))
+#: Words of a workload that are sizes: name, the least and the most of it.
+_SIZES = tuple(
+    (name, option.row.least or 0, option.row.most)
+    for name, option in OPTIONS.items()
+    if option.row.most is not None and name in _FIELDS
+)
+#: Words of a workload that are one of a list. Of the rest a release, a checkpoint or an alias says more than a list.
+_CHOSEN = tuple(
+    name
+    for name, option in OPTIONS.items()
+    if option.row.choices and name in _FIELDS - {"execution", "dtype", "kv_dtype", "system"}
+)
+#: Words of a workload that only training takes, by name, with their defaults.
+_TRAINING = {name: option.default for name, option in OPTIONS.items() if option.row.modes == TRAIN and name in _FIELDS}

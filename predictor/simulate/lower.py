@@ -19,8 +19,9 @@ from predictor.passes.freeze import freeze
 from predictor.passes.name_parts import with_parts
 from predictor.passes.quantize import quantize
 from predictor.passes.recompute import recompute
+from predictor.request.options import CACHED
 from predictor.request.parallelism import Parallelism
-from predictor.request.workload import CACHED, Workload
+from predictor.request.workload import Workload
 
 if TYPE_CHECKING:
     from predictor.hardware.system import SystemSpec

@@ -21,7 +21,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -29,18 +28,13 @@ from typing import Any
 
 from predictor.errors import SpecError, unknown_name
 from predictor.files.yaml_reader import read_yaml_file
-from predictor.request.request import Request
+from predictor.request.options import OPTIONS
 
 Point = dict[str, Any]
 
 EXPECTED = "a YAML file such as 'model: [gpt3]', 'gpu: [a100, h100]' (docs/how-to/sweep.md)"
 #: Points of a sweep: more are a slip of the keyboard.
 LARGEST = 5_000_000
-#: Words of `predict` that a point does not take: what a sweep says once, or does not say.
-_NOT_OF_A_POINT = ("artifacts", "top", "explain")
-WORDS = tuple(name for name in signature(Request).parameters if name not in _NOT_OF_A_POINT)
-#: Words whose one value may be a list; as an axis they take a list of lists.
-_LISTS = ("prompt_lens", "routing")
 _SECTIONS = ("cases", "include", "exclude")
 
 
@@ -52,9 +46,9 @@ class Spec:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Words of the points, in the order of `WORDS`."""
+        """Words of the points, in the order of the table."""
         asked = {name for point in self.points for name in point}
-        return tuple(name for name in WORDS if name in asked)
+        return tuple(name for name in OPTIONS if name in asked)
 
     @property
     def digest(self) -> str:
@@ -104,19 +98,21 @@ def _entries(given: Any, name: str, where: str) -> Sequence[Mapping[str, Any]]:
 def _axes(words: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
     """Word -> its values; a list of its values is what it says, a single value a list of one."""
     found: dict[str, list[Any]] = {}
+    known = [name for name, option in OPTIONS.items() if option.row.swept]
     for key, given in words.items():
         name = str(key).replace("-", "_")
-        if name not in WORDS:
-            raise SpecError(f"{where}: {unknown_name('word', str(key), (*WORDS, *_SECTIONS), 'a word of `predict`')}")
+        if name not in known:
+            raise SpecError(f"{where}: {unknown_name('word', str(key), (*known, *_SECTIONS), 'a word of `predict`')}")
+        numbers = OPTIONS[name].takes_numbers  # a list of them is one value, and an axis a list of lists
         if name in found:
             raise SpecError(f"{where}: {name} stands twice; expected once")
-        several = isinstance(given, list) and (name not in _LISTS or any(isinstance(each, list) for each in given))
+        several = isinstance(given, list) and (not numbers or any(isinstance(each, list) for each in given))
         values = given if several else [given]
         if not values:
             raise SpecError(f"{where}: {key}: an empty list; expected values")
         for value in values:
             plain = value is None or isinstance(value, (str, int, float, bool))
-            if not plain and not (name in _LISTS and isinstance(value, list)):
+            if not plain and not (numbers and isinstance(value, list)):
                 raise SpecError(f"{where}: {key}: {str(value)[:60]!r}; expected plain values, or a list of them")
         found[name] = list(values)
     return found
@@ -125,7 +121,7 @@ def _axes(words: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
 def _products(blocks: Sequence[Mapping[str, list[Any]]]) -> Iterator[Point]:
     """Points of blocks; model and GPU change last, so that neighbours share most."""
     for block in blocks:
-        names = sorted(block, key=WORDS.index)
+        names = [name for name in OPTIONS if name in block]
         for values in product(*(block[name] for name in names)):
             yield dict(zip(names, values, strict=True))
 

@@ -9,7 +9,7 @@ from predictor.hardware.gpu import all_names
 from predictor.hardware.what_if import PARAMETERS
 from predictor.models.built.load import aliases, catalogue
 from predictor.report.html_elements import Html, join, tag
-from predictor.ui.fields import FIRST, Field
+from predictor.ui.fields import Field
 from predictor.ui.searches import Kind
 
 #: What the page opens with, where the link says nothing.
@@ -59,9 +59,8 @@ def document(fields: Sequence[Field], kinds: Sequence[Kind]) -> Html:
 
 
 def _form(fields: Sequence[Field]) -> Html:
-    by_name = {field.name: field for field in fields}
-    first = [by_name[name] for name in FIRST if name in by_name]
-    rest = [field for field in fields if field.name not in FIRST]
+    first = [field for field in fields if field.common]
+    rest = [field for field in fields if not field.common]
     return tag(
         "form",
         tag(

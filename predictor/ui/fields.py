@@ -3,47 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from predictor import engines
 from predictor.errors import RequestError, nearest
-from predictor.hardware.system import list_systems
 from predictor.ops.routing import word_of
-from predictor.request.number_formats import KV_DTYPES
-from predictor.request.numbers import SUPPORTED
-from predictor.request.parallelism import CP_COMMS, SCHEDULES, SHARDS
-from predictor.request.request import Request
+from predictor.request.options import Option
 from predictor.request.words import flag, is_number
-from predictor.request.workload import ATTENTIONS, CACHED, MODES, OPTIMIZERS
 
-#: Words of a request that are no field of the form, and why.
-NOT_FIELDS = {
-    "model": "a field of its own, where a config.json can be pasted, too",
-    "gpu": "a list of its own: boards side by side",
-    "top": "the roofline's table lists every operator",
-    "explain": "the roofline's table says what bounds every operator",
-    "tp_plan": "a file of this machine, as a traced model is",
-    "input": "of a traced model, which is code of this machine",
-    "strict": "of a traced model",
-    "artifacts": "a folder of this machine, which a page must not name; --artifacts of `tilecast ui` does",
-}
-#: Words that only some modes take: elsewhere the field is hidden, and what stands in it is not sent.
-MODES_OF: Mapping[str, tuple[str, ...]] = {
-    "seq_len": tuple(mode for mode in MODES if mode != "decode"),
-    "output_len": ("generate",), "steps": ("forward",), "context_len": ("decode",), "kv_dtype": CACHED,
-    "optimizer": ("train",),
-    "micro_batch": ("train",), "recompute": ("train",), "shard": ("train",), "vpp": ("train",), "schedule": ("train",),
-    "stage_layers": ("train",),
-    "offload_layers": ("train",), "lora": ("train",), "mean_len": ("train",), "masked_tokens": ("train",),
-    "capacity_factor": ("train",),
-    "dp_overlap": ("train",), "cuda_graphs": ("train",),
-    "step_overhead": CACHED, "sampling": CACHED,
-    "prompt_lens": tuple(mode for mode in MODES if mode != "train"),
-}  # fmt: skip
-#: What a person asks first; the rest is folded away.
-FIRST = ("mode", "batch", "seq_len", "output_len", "context_len", "dtype", "execution")
 #: Characters of a field: more are a slip of the mouse. Chosen by hand, not from data.
 LONGEST = 4_000
 #: What a word that is on or off says on the page.
@@ -53,7 +21,7 @@ SWITCH = OFF, ON = "no", "yes"
 @dataclass(frozen=True, slots=True)
 class Field:
     """One word: ``choices`` where only these are valid (empty: anything), ``whole`` where it is a whole number,
-    ``modes`` that take it (empty: all)."""
+    ``modes`` that take it (empty: all). ``common``: what a person asks first; the rest is folded away."""
 
     name: str
     help: str
@@ -62,6 +30,7 @@ class Field:
     whole: bool = False
     real: bool = False
     modes: tuple[str, ...] = ()
+    common: bool = False
 
     @property
     def word(self) -> str:
@@ -118,31 +87,18 @@ def names_a_file(text: str) -> bool:
     )
 
 
-def choices() -> dict[str, tuple[str, ...]]:
-    """Words that take one of a list -> the list."""
-    return {
-        "mode": MODES, "dtype": tuple(SUPPORTED), "kv_dtype": tuple(KV_DTYPES), "attention": ATTENTIONS,
-        "execution": tuple(engines.names()), "optimizer": OPTIMIZERS, "sampling": engines.SAMPLINGS,
-        "shard": SHARDS, "schedule": SCHEDULES, "cp_comm": CP_COMMS, "system": tuple(list_systems()),
-    }  # fmt: skip
+def fields_of(options: Iterable[Option]) -> tuple[Field, ...]:
+    """The fields of words, in their order, but of those that the page has other ways for."""
+    return tuple(field_of(option) for option in options if not option.row.page)
 
 
-def fields_of(helps: Mapping[str, str]) -> tuple[Field, ...]:
-    """The fields in the order of the command line's words; ``helps``: word -> what its --help says."""
-    listed = choices()
-    by_name = {one.name: one for one in fields(Request)}
-    found = []
-    for name in (*helps, *(name for name in by_name if name not in helps)):
-        if name in NOT_FIELDS or name not in by_name:
-            continue
-        one = by_name[name]
-        kinds = {part.strip() for part in str(one.type).split("|")}
-        default = OFF if one.default is False else "" if one.default in (None, "") else str(one.default)
-        options = SWITCH if one.default is False else listed.get(name, ())
-        # "" is the default of a word that the request works out itself
-        shown = ("", *options) if options and not default else options
-        found.append(
-            Field(name, helps.get(name, ""), default, shown, kinds <= {"int", "None"}, kinds == {"float", "None"},
-                  MODES_OF.get(name, ()))
-        )  # fmt: skip
-    return tuple(found)
+def field_of(option: Option) -> Field:
+    """The field of a word."""
+    switch, default = option.kind == "switch", option.default
+    choices = SWITCH if switch else option.choices
+    shown = OFF if switch else "" if default in (None, "") else str(default)
+    # "" is the default of a word that the request works out itself
+    listed = ("", *choices) if choices and not shown else choices
+    row = option.row
+    whole, real = option.kind == "whole", option.kind == "real"
+    return Field(option.name, option.text, shown, listed, whole, real, row.modes, row.common)

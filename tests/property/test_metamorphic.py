@@ -15,6 +15,7 @@ import pytest
 from predictor import predict, predict_many
 from predictor.cli.main import main
 from predictor.errors import TilecastError
+from predictor.request.options import OPTIONS
 from predictor.sweep.answers import answer
 from predictor.ui.answers import as_json
 from predictor.ui.fields import fields_of
@@ -91,7 +92,7 @@ def _command(words: Mapping[str, Any]) -> list[str]:
 def test_the_command_line_and_the_page_say_what_python_says(
     requests: list[tuple[Words, float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fields = fields_of({})
+    fields = fields_of(OPTIONS.values())
     for words, seconds in requests[::10]:
         assert main([*_command(words), "--json"]) == 0
         told = capsys.readouterr().out

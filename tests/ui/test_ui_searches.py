@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from predictor.cli.ui import searches, words_help
+from predictor.cli.ui import searches
 from predictor.errors import RequestError
 from predictor.files.arguments import Parser
+from predictor.request.options import OPTIONS
 from predictor.ui.fields import Field, fields_of
 from predictor.ui.searches import Kind, flag, found_by
 from predictor.ui.state import State
@@ -62,7 +63,7 @@ def test_values_are_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_words_that_may_be_files_elsewhere_have_a_form() -> None:
     """A word whose help names a file takes one of a list, or what its form says."""
-    for field in (*(one for kind in searches() for one in kind.fields), *fields_of(words_help())):
+    for field in (*(one for kind in searches() for one in kind.fields), *fields_of(OPTIONS.values())):
         if "file" in field.help.lower().replace("profile", ""):
             with pytest.raises(RequestError):
                 field.read("there")

@@ -12,15 +12,15 @@ import pytest
 
 from predictor.cli.main import build_parser
 from predictor.cli.predict import asked_words
-from predictor.cli.ui import words_help
 from predictor.errors import RequestError
 from predictor.hardware.gpu import GPUSpec, list_gpus, load_gpu, parse_gpu
 from predictor.hardware.what_if import PARAMETERS, vary
 from predictor.models.built.load import CONFIGS
+from predictor.request.options import OPTIONS
 from predictor.request.request import Request
 from predictor.ui.answers import quick
 from predictor.ui.boards import as_yaml, board_of
-from predictor.ui.fields import NOT_FIELDS, fields_of
+from predictor.ui.fields import fields_of
 from predictor.ui.state import (
     FieldError,
     State,
@@ -36,7 +36,7 @@ from predictor.ui.state import (
     write_link,
 )
 
-FIELDS = fields_of(words_help())
+FIELDS = fields_of(OPTIONS.values())
 T4 = as_yaml(load_gpu("t4")).strip()
 GPT2 = (CONFIGS / "gpt2.json").read_text(encoding="utf-8").strip()
 SERVED = {
@@ -62,9 +62,9 @@ def given(state: State) -> dict[str, object]:
 
 
 def test_every_word_of_a_request_is_a_field_or_says_why_not() -> None:
-    names = {one.name for one in FIELDS} | set(NOT_FIELDS)
-    assert names == {one.name for one in fields_of_class(Request)}
-    assert not {one.name for one in FIELDS} & set(NOT_FIELDS)
+    left_out = {name for name, option in OPTIONS.items() if option.row.page}
+    assert {one.name for one in FIELDS} | left_out == {one.name for one in fields_of_class(Request)}
+    assert not {one.name for one in FIELDS} & left_out
     assert all(one.help for one in FIELDS)
 
 

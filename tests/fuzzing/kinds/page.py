@@ -32,7 +32,7 @@ _NUMBER = st.sampled_from(("1", "2", "8", "0", "-1", "1e9", "999999999999", "x",
 def served() -> Any:
     """The application, whose questions are answered in this process (its own processes are out of sight here), and
     without its searches (each is a process with a command line, fuzzed as `command_lines`); the names of its words."""
-    from predictor.cli.ui import words_help
+    from predictor.request.options import OPTIONS
     from predictor.ui import server
     from predictor.ui.desk import Desk, Reply
     from predictor.ui.fields import fields_of
@@ -41,7 +41,7 @@ def served() -> Any:
         async def ask(self, name: str, body: bytes) -> Reply:
             return self.work((name, body))
 
-    fields = fields_of(words_help())
+    fields = fields_of(OPTIONS.values())
     with mock.patch.object(server, "Desk", Here):
         return server.application(PORT, fields, ()), [field.name for field in fields]
 

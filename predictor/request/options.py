@@ -1,0 +1,344 @@
+"""The words of a run, one row a word: the only list of them.
+
+A row says a word's type, default, choices, unit, range, the modes that take it, its group and its help. Derived from
+the rows: `predictor.request.request.Request` and with it `predictor.predict`, the options and the --help of the verbs,
+the fields of the page, completion, the keys of a sweep, the columns of a suite, the values of `tilecast plan --only`,
+and what `Workload` refuses in other modes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from predictor import engines
+from predictor.engines.base import CAPTURES
+from predictor.engines.registry import ALL_GATHER, exchanges
+from predictor.files.outputs import PAGE, SAVED_GRAPH, TRACE, OutputKind
+from predictor.hardware.system import list_systems
+from predictor.hardware.what_if import VALUES
+from predictor.ops.routing import RANDOM
+from predictor.request.numbers import SUPPORTED
+from predictor.request.parallelism import CP_COMMS, DP_OVERLAPS, SCHEDULES, SHARDS
+from predictor.request.words import LARGEST_TOKENS
+
+if TYPE_CHECKING:
+    from predictor.hardware.gpu import GPUSpec
+    from predictor.hardware.system import SystemSpec
+    from predictor.hardware.what_if import Values
+    from predictor.models.built import ModelConfig
+
+#: Groups of --help, in its order.
+GROUPS = MODEL, WORKLOAD, NUMBERS, GPUS, ENGINE, OUTPUT = ("model", "workload", "numbers", "GPUs", "engine", "output")
+MODES = ("forward", "train", "prefill", "decode", "generate")
+#: Modes that keep keys and values in a cache.
+CACHED = ("prefill", "decode", "generate")
+TRAIN = ("train",)
+ATTENTIONS = ("math", "flash")
+OPTIMIZERS = ("adam", "adam_fused", "adam_8bit", "sgd", "none")
+#: What a KV cache may be asked to be: "auto" is the activations' dtype. Nothing is known of kernels for others.
+KV_DTYPES = ("auto", "fp8", "bf16", "fp16", "fp32")
+#: The dtype that stands for what a checkpoint says of its weights.
+CHECKPOINT = "checkpoint"
+#: Verbs that take some of the words; `predict`, `compare` and sweeps take all.
+SERVE, PLAN = "serve", "plan"
+#: Sizes beyond which a request is a slip of the keyboard: no GPU holds them, and sums of them leave exact integers.
+_SEQUENCES, _TOKENS_MADE, _STEPS = 10**7, 10**6, 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the table says of a word.
+
+    ``help``: one sentence without its default, modes and choices, which --help adds; "{choices}" in it is where these
+    go. ``usual``: the default in words, where the value does not say it. ``choices``: values that there are (empty: any
+    text of its kind). ``modes`` that take it (empty: all). ``unit`` of a number, or the form of a text. ``least`` and
+    ``most``: the range of a whole number. ``common``: --help explains it, where --help-all explains all. ``flag``: its
+    option, where that is not its name. ``repeats``: it may be given several times. ``verbs`` of `SERVE` and `PLAN` that
+    take it, too. ``page``: why the page has no field for it. ``swept``: a point of a sweep may have it. ``column`` of a
+    suite that says it. ``writes``: what file it names, which is written.
+    """
+
+    group: str
+    help: str
+    usual: str = ""
+    choices: Sequence[str] | Callable[[], Sequence[str]] = ()
+    modes: tuple[str, ...] = ()
+    unit: str = ""
+    least: int | None = None
+    most: int | None = None
+    common: bool = False
+    flag: str = ""
+    repeats: bool = False
+    verbs: tuple[str, ...] = ()
+    page: str = ""
+    swept: bool = True
+    column: str = ""
+    writes: OutputKind | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A word with its row: ``type`` as the class `Words` annotates it; ``required`` where there is no ``default``."""
+
+    name: str
+    type: str
+    default: Any
+    row: Row
+    required: bool = False
+
+    def with_row(self, **words: Any) -> Option:
+        """The option with other entries of its row, as a verb has it."""
+        return replace(self, row=replace(self.row, **words))
+
+    @property
+    def kind(self) -> str:
+        """What a value of it is: a "switch", a "whole" number, a "real" number, or "text"."""
+        kinds = {"bool": "switch", "int": "whole", "float": "real"}
+        return kinds.get(self.type.removesuffix(" | None"), "text")
+
+    @property
+    def takes_numbers(self) -> bool:
+        """Whether a list of numbers is one value of it."""
+        return "Sequence[int]" in self.type or "Sequence[float]" in self.type
+
+    @property
+    def flag(self) -> str:
+        """Its option on a command line."""
+        return self.row.flag or "--" + self.name.replace("_", "-")
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values that there are; empty where any text of its kind is one."""
+        listed = self.row.choices
+        return tuple(listed() if callable(listed) else listed)
+
+    @property
+    def text(self) -> str:
+        """What --help says: the sentence, and in brackets the modes that take it and its default."""
+        row = self.row
+        sentence = row.help.replace("{choices}", ", ".join(self.choices))
+        shown = row.usual or ("" if self.default in (None, "", False, 0) else f"{self.default}")
+        notes = [", ".join(row.modes)] if row.modes else []
+        notes += [f"default {shown}"] if shown else []
+        return f"{sentence} ({'; '.join(notes)})" if notes else sentence
+
+
+def row(group: str, help_: str, **more: Any) -> Mapping[str, Row]:
+    """The metadata of a field of `Words`: its row."""
+    return {"row": Row(group, help_, **more)}
+
+
+@dataclass(slots=True)  # not frozen: that costs `predict_many` as much as the rest of a request
+class Words:
+    """The words of one run, as they were given. A row of this class is a row of the table.
+
+    The order is that of --help, of sweeps and of the page.
+    """
+
+    # fmt: off
+    model: str | Path | ModelConfig = field(metadata=row(
+        MODEL, "a name of `tilecast models`, a Hugging Face config.json, hf:FOLDER, file.py:function (traced), an .onnx"
+        " or .pt2 file, or a saved graph", common=True, column="config",
+        page="a field of its own, where a config.json can be pasted, too"))
+    gpu: str | Path | GPUSpec = field(metadata=row(
+        GPUS, "a name or alias of `tilecast gpus`, or a YAML file", common=True, column="gpu",
+        page="a list of its own: boards side by side"))
+    _: KW_ONLY
+    input: str | Sequence[str] | None = field(default=None, metadata=row(
+        MODEL, "an input of a traced model, such as tokens:int64[8,1024]; several in one text or one a flag",
+        unit="NAME:DTYPE[SIZES]", repeats=True, page="of a traced model, which is code of this machine"))
+    tp_plan: str | Path | Mapping[str, str] | None = field(default=None, metadata=row(
+        MODEL, "traced models: a YAML file that says how --tp shares each module, or class: the plan of the model's"
+        " class", usual="Megatron-LM's way where a reader knows the type, else the plan of the class", unit="FILE",
+        page="a file of this machine, as a traced model is"))
+    strict: bool = field(default=False, metadata=row(
+        MODEL, "traced models: an operator that no table knows is an error", page="of a traced model"))
+    mode: str = field(default="forward", metadata=row(
+        WORKLOAD, "what runs: {choices}", choices=MODES, unit="MODE", common=True, column="mode"))
+    batch: int | None = field(default=None, metadata=row(
+        WORKLOAD, "sequences; in train and serving those of all replicas", usual="1, or as many as --prompt-lens has",
+        unit="sequences", least=1, most=_SEQUENCES, common=True, column="global_batch"))
+    seq_len: int | None = field(default=None, metadata=row(
+        WORKLOAD, "tokens of a sequence", usual="the model's maximum, at most 2048",
+        modes=("forward", "train", "prefill", "generate"), unit="tokens", least=1, most=LARGEST_TOKENS, common=True,
+        verbs=(PLAN,), column="seq_len"))
+    output_len: int | None = field(default=None, metadata=row(
+        WORKLOAD, "tokens that each sequence generates", usual="128", modes=("generate",), unit="tokens", least=0,
+        most=_TOKENS_MADE, common=True, column="output_len"))
+    context_len: int | None = field(default=None, metadata=row(
+        WORKLOAD, "tokens that each sequence has in the KV cache", usual="what fits, at most 2047", modes=("decode",),
+        unit="tokens", least=0, most=LARGEST_TOKENS, common=True, column="context_len"))
+    prompt_lens: str | Sequence[int] | None = field(default=None, metadata=row(
+        WORKLOAD, "a ragged batch, packed without padding: the prompt length of every sequence (in decode: its tokens"
+        " in the cache); 0 is an empty slot, which costs nothing", modes=("forward", *CACHED), unit="N,N,...",
+        column="prompt_lens"))
+    steps: int | None = field(default=None, metadata=row(
+        WORKLOAD, "passes one after the other, as a diffusion sampler runs them", usual="1, or the pipeline's",
+        modes=("forward",), unit="passes", least=1, most=_STEPS))
+    routing: str | Path | Sequence[float] = field(default=RANDOM, metadata=row(
+        WORKLOAD, "how tokens choose experts: random, balanced, zipf:ALPHA, or a file with the share of each expert",
+        unit="HOW", verbs=(SERVE,), column="routing"))
+    optimizer: str = field(default="adam", metadata=row(
+        WORKLOAD, "the optimizer of training: {choices}", choices=OPTIMIZERS, modes=TRAIN, unit="NAME", verbs=(PLAN,),
+        column="optimizer"))
+    micro_batch: int = field(default=0, metadata=row(
+        WORKLOAD, "sequences of one forward and backward pass of a replica",
+        usual="1 in a pipeline, else the replica's part of the batch", modes=TRAIN, unit="sequences", least=0,
+        most=_SEQUENCES, column="micro_batch"))
+    recompute: str = field(default="none", metadata=row(
+        WORKLOAD, "what the backward pass computes again: none, selective (attention's scores), full, or full:N-of-L:"
+        " N of the model's L layers", modes=TRAIN, unit="WHAT", column="recompute"))
+    offload_layers: int = field(default=0, metadata=row(
+        WORKLOAD, "layers whose activations move to the host's memory", modes=TRAIN, unit="layers",
+        column="cpu_offload_layers"))
+    lora: int = field(default=0, metadata=row(
+        WORKLOAD, "rank of adapters beside attention's projections; training updates these alone", modes=TRAIN,
+        unit="rank", column="peft"))
+    mean_len: int = field(default=0, metadata=row(
+        WORKLOAD, "mean tokens of a sequence, where batches are packed without padding", modes=TRAIN, unit="tokens",
+        column="mean_len"))
+    masked_tokens: int = field(default=0, metadata=row(
+        WORKLOAD, "tokens of a sequence that the masked-language-model head of BERT predicts", modes=TRAIN,
+        unit="tokens", column="masked_tokens"))
+    capacity_factor: float = field(default=0.0, metadata=row(
+        WORKLOAD, "rows that an expert takes at most, as a multiple of an even share; it drops the rest; 0 drops none",
+        modes=TRAIN, unit="factor", column="capacity_factor"))
+    dtype: str | None = field(default=None, metadata=row(
+        NUMBERS, "number format of the weights and products: {choices}",
+        usual="what a quantized checkpoint says, else bf16 where the GPU has it, else fp16 or fp32",
+        choices=(*SUPPORTED, CHECKPOINT), unit="DTYPE", common=True, verbs=(SERVE, PLAN), column="dtype"))
+    kv_dtype: str | None = field(default=None, metadata=row(
+        NUMBERS, "number format of the KV cache: {choices}",
+        usual="what the checkpoint says, else auto, the format of the activations", choices=KV_DTYPES, modes=CACHED,
+        unit="DTYPE", verbs=(SERVE,), column="kv_dtype"))
+    gpu_set: Values | None = field(default=None, metadata=row(
+        GPUS, f"a value of the board in place of the catalogue's: {', '.join(VALUES)}, peak_flops.matrix.DTYPE; such as"
+        " power_limit=500W or memory_bandwidth=2.4TB/s; may repeat", unit="NAME=VALUE", flag="--set", repeats=True,
+        verbs=(SERVE, PLAN), column="gpu_set"))
+    num_gpus: int | None = field(default=None, metadata=row(
+        GPUS, "GPUs of the run", usual="the product of --tp, --pp, --dp and --cp", unit="GPUs", column="num_gpus"))
+    tp: int = field(default=1, metadata=row(
+        GPUS, "GPUs that share every layer: tensor parallelism", unit="GPUs", common=True, verbs=(SERVE,),
+        column="tp"))
+    sp: bool = field(default=False, metadata=row(
+        GPUS, "sequence parallelism: the GPUs of --tp split sequences where --tp splits no weights",
+        modes=("forward", "train"), column="sequence_parallel"))
+    tp_overlap: bool = field(default=False, metadata=row(
+        GPUS, "products run beside the collectives of --tp; needs --sp", modes=TRAIN, column="tp_comm_overlap"))
+    pp: int = field(default=1, metadata=row(
+        GPUS, "stages of the pipeline", modes=("train", *CACHED), unit="stages", verbs=(SERVE,), column="pp"))
+    vpp: int = field(default=1, metadata=row(
+        GPUS, "chunks of the model that each stage holds", modes=TRAIN, unit="chunks", column="vpp"))
+    stage_layers: str | Sequence[int] = field(default="", metadata=row(
+        GPUS, "layers of every stage (of every chunk with --vpp), such as 7,8,8,7; 0 at an end: the embedding or the"
+        " head alone", usual="evenly", modes=TRAIN, unit="N,..."))
+    schedule: str = field(default="", metadata=row(
+        GPUS, "order of the passes of a pipeline: {choices}", usual="1f1b, interleaved with --vpp", choices=SCHEDULES,
+        modes=TRAIN, unit="ORDER"))
+    dp: int = field(default=1, metadata=row(
+        GPUS, "replicas that share the batch: data parallelism; in serving they share the experts", unit="replicas",
+        verbs=(SERVE,), column="dp"))
+    dp_overlap: str = field(default="", metadata=row(
+        GPUS, "whether replicas exchange gradients and weights beside computation: {choices}",
+        usual="as the framework does", choices=DP_OVERLAPS, modes=TRAIN, unit="on|off", column="dp_overlap"))
+    shard: str = field(default="none", metadata=row(
+        GPUS, "the training state that replicas share out: {choices}", choices=SHARDS, modes=TRAIN, unit="WHAT",
+        column="shard"))
+    cp: int = field(default=1, metadata=row(
+        GPUS, "GPUs that share every sequence: context parallelism; forward: traced models alone",
+        modes=("forward", "train"), unit="GPUs", column="cp"))
+    cp_comm: str = field(default=CP_COMMS[0], metadata=row(
+        GPUS, "how the GPUs of --cp exchange keys and values: {choices}", choices=CP_COMMS, unit="HOW"))
+    ulysses: int = field(default=0, metadata=row(
+        GPUS, "GPUs of --cp that exchange heads, in a traced model; groups of them form a ring",
+        usual="all or none, as --cp-comm says", modes=("forward",), unit="GPUs"))
+    ep: int = field(default=1, metadata=row(
+        GPUS, "GPUs that share out whole experts: of --dp x --cp in train (with --etp 1 of --tp x --dp x --cp), of"
+        " --tp x --dp in serving", unit="GPUs", verbs=(SERVE,), column="ep"))
+    etp: int = field(default=0, metadata=row(
+        GPUS, "GPUs that share the width of each expert: as many as --tp has, or 1 with --sp", usual="--tp",
+        unit="GPUs"))
+    all_to_all: str = field(default=ALL_GATHER, metadata=row(
+        GPUS, "how tokens reach experts over --dp in serving: {choices}", choices=exchanges, unit="HOW",
+        verbs=(SERVE,)))
+    system: str | Path | SystemSpec | None = field(default=None, metadata=row(
+        GPUS, "what joins the GPUs: the name of a system, or a YAML file", usual="the GPU's usual system",
+        choices=list_systems, unit="NAME", verbs=(SERVE, PLAN)))
+    execution: str = field(default=engines.EAGER.name, metadata=row(
+        ENGINE, "what runs the model: {choices}", choices=engines.names, unit="HOW", common=True, verbs=(SERVE, PLAN),
+        column="execution"))
+    software: str = field(default="", metadata=row(
+        ENGINE, "the engine's age: 'vllm 0.24', 'vllm 2023' (what was out by the middle of that year), 'vllm 2024-11'"
+        " or 'vllm nightly-20260402'", usual="the newest that is known", unit="WORDS", verbs=(SERVE, PLAN),
+        column="software"))
+    attention: str | None = field(default=None, metadata=row(
+        ENGINE, "the kernel of attention: {choices}", usual="flash in 16 bit from Ampere on, else math",
+        choices=ATTENTIONS, unit="KIND", verbs=(PLAN,), column="attention"))
+    cuda_graphs: str = field(default="none", metadata=row(
+        ENGINE, "what Megatron captures as CUDA graphs, without the optimizer: {choices}",
+        choices=("none", *CAPTURES), modes=TRAIN, unit="WHAT", column="cuda_graph"))
+    launch_overhead: str | float | None = field(default=None, metadata=row(
+        ENGINE, "CPU time of one framework call in eager execution, or of one launch of an engine",
+        usual="6us, 3us from C++; microbench launch-overhead measures a host's", unit="TIME", verbs=(SERVE,),
+        column="launch_overhead_us"))
+    step_overhead: str | float | None = field(default=None, metadata=row(
+        ENGINE, "time that an engine's host adds to a step: 5ms, 0", usual="what its release is known to add",
+        modes=CACHED, unit="TIME", verbs=(SERVE,), column="step_overhead_ms"))
+    kernel_gap: str | float | None = field(default=None, metadata=row(
+        ENGINE, "time between two kernels: 0.5us, 0", usual="that of graphs, or of streams", unit="TIME",
+        verbs=(SERVE,)))
+    sampling: str = field(default=engines.GREEDY, metadata=row(
+        ENGINE, "how an engine that serves chooses tokens: {choices}", choices=engines.SAMPLINGS, modes=CACHED,
+        unit="HOW", verbs=(SERVE,)))
+    memory_fraction: float | None = field(default=None, metadata=row(
+        ENGINE, "part of the GPU's memory that the run may use, as the engine counts it (vLLM gpu_memory_utilization,"
+        " SGLang mem_fraction_static, TensorRT-LLM free_gpu_memory_fraction)", usual="the engine's, 1 without an"
+        " engine", unit="fraction", verbs=(SERVE, PLAN), column="memory_fraction"))
+    artifacts: str | Path | None = field(default=None, metadata=row(
+        ENGINE, "estimators to use; 'roofline': none", usual="those that ship", unit="DIR", verbs=(SERVE, PLAN),
+        swept=False, page="a folder of this machine, which a page must not name; --artifacts of `tilecast ui` does"))
+    top: int = field(default=0, metadata=row(
+        OUTPUT, "list the N operators that take longest", unit="N", swept=False,
+        page="the roofline's table lists every operator"))
+    explain: str | None = field(default=None, metadata=row(
+        OUTPUT, "say why an operator takes as long as it does: its name, as --top lists it", unit="NODE", swept=False,
+        page="the roofline's table says what bounds every operator"))
+    # fmt: on
+
+
+def options_of(words: type[Words]) -> dict[str, Option]:
+    """The options of a class of words, by name, in the order of its rows."""
+    return {one.name: _option(one) for one in fields(words)}
+
+
+def _option(one: Any) -> Option:
+    required = one.default is MISSING
+    return Option(one.name, str(one.type), None if required else one.default, one.metadata["row"], required)
+
+
+#: The table: word -> its option.
+OPTIONS: dict[str, Option] = options_of(Words)
+#: What `predict` prints and writes; no word of a run, so that Python and sweeps have none of it.
+OUTPUTS: dict[str, Option] = {
+    one.name: one
+    for one in (
+        Option("save_graph", "str | None", None, Row(
+            OUTPUT, "also write the graph of the pass as JSON, which --model reads again", unit="FILE",
+            writes=SAVED_GRAPH)),
+        Option("html", "str | None", None, Row(
+            OUTPUT, "also write a page with charts, provenance, and what would change the answer", unit="FILE",
+            writes=PAGE)),
+        Option("trace", "str | None", None, Row(
+            OUTPUT, "also write the timeline, kernel by kernel, for Perfetto (ui.perfetto.dev)", unit="FILE",
+            writes=TRACE)),
+        Option("json", "bool", False, Row(OUTPUT, "print the answer as JSON (docs/reference/json-schema.md)")),
+    )
+}  # fmt: skip
+
+
+def words_of(verb: str) -> tuple[str, ...]:
+    """The words of the table that ``verb`` takes, too: `SERVE` or `PLAN`."""
+    return tuple(name for name, option in OPTIONS.items() if verb in option.row.verbs)

@@ -1,0 +1,159 @@
+"""The table of words: what a person meets of a word, anywhere, is derived from its row."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import field, fields, make_dataclass
+from inspect import signature
+from pathlib import Path
+
+import pytest
+
+import predictor
+from predictor.cli import completion
+from predictor.cli.arguments import option_of
+from predictor.cli.main import build_parser, main
+from predictor.errors import RequestError, SpecError
+from predictor.files.arguments import Parser
+from predictor.request import options
+from predictor.request.options import OPTIONS, OUTPUTS, PLAN, SERVE, WORKLOAD, Option, Words, options_of, row, words_of
+from predictor.request.request import Request, of_words
+from predictor.request.workload import Workload
+from predictor.ui.fields import fields_of
+
+#: A class of words with one more, as a new row makes it.
+TOY = make_dataclass(
+    "Toy",
+    [("toy", "str", field(default="plain", metadata=row(
+        WORKLOAD, "what is a toy: {choices}", choices=("plain", "fancy"), modes=("train",), unit="KIND",
+        verbs=(SERVE, PLAN), common=True)))],
+    bases=(Request,), kw_only=True,
+)  # fmt: skip
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> Option:
+    """The toy's option, in the table."""
+    found = options_of(TOY)["toy"]
+    monkeypatch.setitem(OPTIONS, "toy", found)
+    return found
+
+
+def parser_of(*verb: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = build_parser(verb[0])
+    for word in verb:
+        parser = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction)).choices[word]
+    return parser
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_every_option_of_predict_comes_from_the_table() -> None:
+    beside = {"help", "version", "help_all", "force"}
+    actions = {action.dest: action for action in parser_of("predict")._actions if action.dest not in beside}
+    assert list(actions) == [*OPTIONS, *OUTPUTS]
+    for name, action in actions.items():
+        option = (OPTIONS | OUTPUTS)[name]
+        assert action.option_strings == [option.flag], name
+        assert (action.default, action.required) == (option.default, option.required), name
+        assert action.help == option.text.replace("%", "%%"), name
+
+
+def test_a_request_has_no_word_of_its_own() -> None:
+    assert [one.name for one in fields(Request)] == [one.name for one in fields(Words)] == list(OPTIONS)
+    assert list(signature(predictor.predict).parameters) == list(OPTIONS)
+
+
+@pytest.mark.parametrize("verb", [("predict",), ("compare",), ("plan",), ("serve", "plan"), ("serve", "simulate")])
+def test_a_new_row_is_an_option_of_every_verb_that_takes_it(
+    toy: Option, verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    action = next(action for action in parser_of(*verb)._actions if action.dest == "toy")
+    assert (action.option_strings, action.default, action.metavar) == (["--toy"], "plain", "KIND")
+    modes = "" if verb[0] in ("plan", "serve") else "train; "
+    assert f"what is a toy: plain, fancy ({modes}default plain)" in printed(capsys, *verb, "--help")
+
+
+def test_a_new_row_is_a_field_of_the_page(toy: Option) -> None:
+    found = next(one for one in fields_of(OPTIONS.values()) if one.name == "toy")
+    assert (found.help, found.default, found.choices) == (toy.text, "plain", ("plain", "fancy"))
+    assert found.modes == ("train",) and found.common
+    with pytest.raises(RequestError, match=r"--toy 'fanci': expected one of plain, fancy; nearest: fancy"):
+        found.read("fanci")
+
+
+def test_a_new_row_is_a_word_of_a_search_on_the_page(toy: Option) -> None:
+    from predictor.cli.ui import searches
+
+    for kind in searches():
+        found = next(one for one in kind.fields if one.name == f"{kind.name}.toy")
+        assert (found.default, found.choices) == ("plain", ("plain", "fancy"))
+
+
+def test_a_new_row_is_completed(toy: Option) -> None:
+    shtab = pytest.importorskip("shtab", reason="extra 'completion'")
+    assert shtab
+    script = completion.script(parser_of("predict"), "predict", "bash")
+    assert " --toy " in script and "__toy_choices=(plain fancy)" in script
+
+
+def test_a_new_row_is_a_word_of_python() -> None:
+    @of_words(TOY)
+    def answer(asked: Request) -> str:
+        return str(asked.toy)  # type: ignore[attr-defined]
+
+    assert signature(answer).parameters["toy"].default == "plain"
+    assert answer("gpt2", "h100", toy="fancy") == "fancy"  # type: ignore[call-arg]
+
+
+def test_a_new_row_is_a_key_of_a_sweep(toy: Option, tmp_path: Path) -> None:
+    from predictor.sweep.spec import read_spec
+
+    file = tmp_path / "sweep.yaml"
+    file.write_text("model: gpt2\ngpu: h100\ntoy: [plain, fancy]\n", encoding="utf-8")
+    assert [point["toy"] for point in read_spec(file).points] == ["plain", "fancy"]
+    file.write_text("model: gpt2\ngpu: h100\ntoi: plain\n", encoding="utf-8")
+    with pytest.raises(SpecError, match=r"unknown word 'toi'.*nearest: toy"):
+        read_spec(file)
+
+
+WORDS_OF_WORK = OPTIONS.keys() & {one.name for one in fields(Workload)}
+#: Words of training that `Workload` refuses in other modes -> a value that is not the default.
+TRAINING = {"optimizer": "sgd", "micro_batch": 2, "recompute": "full", "offload_layers": 1, "lora": 8, "mean_len": 16,
+            "masked_tokens": 4, "capacity_factor": 1.5, "cuda_graphs": "layer"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_a_word_of_training_is_refused_elsewhere(name: str) -> None:
+    """A word that a mode does not take is an error; `--optimizer sgd` changed nothing, without a word."""
+    assert {n for n in WORDS_OF_WORK if OPTIONS[n].row.modes == options.TRAIN} == set(TRAINING)
+    with pytest.raises(RequestError, match=f"{OPTIONS[name].flag} .*: only --mode train takes it"):
+        predictor.predict("gpt2", "h100", seq_len=64, **{name: TRAINING[name]})
+
+
+def test_help_explains_ten_options_and_names_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    common = {name for name, option in OPTIONS.items() if option.row.common}
+    assert len(common) == 10
+    short, whole = printed(capsys, "predict", "--help"), printed(capsys, "predict", "--help-all")
+    for name, option in (OPTIONS | OUTPUTS).items():
+        text = "".join(option.text.split())  # lines break at hyphens, too
+        assert option.flag in short and text in whole.replace(" ", ""), name
+        assert (text in short.replace(" ", "")) == (name in common), name
+    for group in options.GROUPS[:-1]:
+        assert f" {group}: " in short
+    assert all(f" {group}: " in whole for group in options.GROUPS)
+    assert "more options, which --help-all explains" in short and "examples: predict" in short
+
+
+def test_verbs_share_rows() -> None:
+    assert set(words_of(SERVE)) < set(OPTIONS) and set(words_of(PLAN)) < set(OPTIONS)
+    for verb, words in ((("plan",), words_of(PLAN)), (("serve", "simulate"), words_of(SERVE))):
+        parser = parser_of(*verb)
+        assert isinstance(parser, Parser)
+        rows = {option.name for action in parser._actions if (option := option_of(action)) is not None}
+        assert rows == {"model", "gpu", *words}
