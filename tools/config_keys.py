@@ -9,6 +9,7 @@ Read off the installed transformers: what a class with its defaults writes, its 
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -37,4 +38,5 @@ def table() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0]).parse_args()
     TABLE.write_text(json.dumps(table(), indent=1) + "\n", encoding="utf-8")

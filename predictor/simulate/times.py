@@ -147,7 +147,7 @@ class TimedBlock:
             cpu_s = np.array([node.host_calls * stage.launch_s for node in nodes])
         else:  # one launch a kernel; nodes that are one kernel together have one node that calls
             cpu_s = np.array([node.op.kernels() if node.host_calls else 0 for node in nodes]) * stage.launch_s
-        if len(self.gpu_s) > len(nodes):
+        if not self.plain:
             cpu_s = np.repeat(cpu_s, [node.count for node in nodes])
         return Segment(self.gpu_s + gaps_s, cpu_s, self.block.repeat, gaps_s)
 

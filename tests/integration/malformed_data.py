@@ -99,7 +99,7 @@ DATA: list[tuple[dict[str, str | bytes], str, str]] = [
     (data(rows()), f"{TRAIN} --holdout 1", "--holdout 1.0: expected a fraction"),
     (data(rows()), f"{TRAIN} --holdout x", "'x'"),
     (data(rows()), f"{TRAIN} --holdout-by dogs", "'dogs': expected shapes or models"),
-    (data(rows()), f"{TRAIN} --seed -1", "--seed -1"),
+    (data(rows()), f"{TRAIN} --seed -1", "--seed: '-1': expected 0 to 2,147,483,647"),
     (data(rows()), f"{TRAIN} --estimators gem", "unknown estimator 'gem'"),
     (data(rows()), f"{TRAIN} --name \x1b[31mred", r"--name '\x1b[31mred': expected text without"),
     (
