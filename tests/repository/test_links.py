@@ -51,6 +51,15 @@ def test_every_page_is_in_one_of_four_parts() -> None:
     assert max(len(page.parts) for page in pages) == 2
 
 
+def test_pages_are_short_enough_to_be_read() -> None:
+    """No page has more than 2,500 words, all of them together no more than 4,500 lines: data goes to results."""
+    pages = texts("docs/*.md")
+    assert len(pages) > 30
+    words = {path.name: len(text.split()) for path, text in pages.items()}
+    assert {name: count for name, count in words.items() if count > 2500} == {}
+    assert sum(len(text.splitlines()) for text in pages.values()) <= 4500
+
+
 def test_a_lost_page_would_be_noticed() -> None:
     readme = ROOT / "README.md"
     assert missing_links(readme, "[a](docs/gone.md#x) [b](README.md) [c](https://gone.example) [d](#here)") == [
