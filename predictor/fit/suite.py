@@ -19,20 +19,15 @@ from predictor.hardware.system import LATENCY_S, SystemSpec
 from predictor.hardware.what_if import held_at
 from predictor.models.built.load import catalogue
 from predictor.models.traced.words import TRACED, model_of
-from predictor.ops.routing import RANDOM
-from predictor.request.options import OPTIONS
+from predictor.request.options import OPTIONS, Option
 from predictor.request.request import Request
 from predictor.request.words import ragged_lengths
 
-#: Columns of a suite that decide a forecast (docs/how-to/suites.md); others are carried along.
+#: Columns of a suite that decide a forecast (docs/how-to/suites.md); others are carried along: those of words, and what
+#: a row says beside them of its board, its network, its layers and what was measured.
 COLUMNS = (
-    "case", "config", "mode", "gpu", "gpu_set", "gpu_note", "num_gpus", "gpus_per_node", "dtype", "seq_len",
-    "output_len", "context_len",
-    "network_gbit_per_node", "prompt_lens", "global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "vpp", "shard",
-    "sequence_parallel", "recompute", "recompute_layers", "cpu_offload_layers", "mean_len",
-    "masked_tokens", "capacity_factor", "peft", "tp_comm_overlap", "dp_overlap", "cuda_graph", "optimizer",
-    "execution", "software", "attention", "kv_dtype", "routing", "memory_fraction", "step_overhead_ms",
-    "launch_overhead_us", "measured_ms", "measured_forward_ms",
+    "case", *(option.row.column for option in OPTIONS.values() if option.row.column), "gpu_note", "gpus_per_node",
+    "network_gbit_per_node", "recompute_layers", "measured_ms", "measured_forward_ms",
 )  # fmt: skip
 #: A clock in a row's ``gpu_note``: "graphics 1380 MHz", "graphics clock 1410 MHz".
 _HELD = re.compile(r"\bgraphics(?: clock)? (\d{3,4}) MHz\b")
@@ -74,52 +69,41 @@ def case_forecast(row: Mapping[str, Any], configs: Path, artifacts: str | Path |
         raise RequestError(f"{empty} is empty; expected a value")
     mode = _text(row, "mode")
     lens = _lengths(row, mode)
-    micro = _int(row, "micro_batch")
     prefix = TRACED if said != name else ""
     config = _config(f"{prefix}{path if path.is_file() else name}")
-    asked = Request(
-        config,
-        _board(row),
-        mode=mode,
-        batch=_given(row, "global_batch"),
-        seq_len=_padded(row, mode, max(lens)) if lens else _int(row, "seq_len") or None,
-        output_len=_int(row, "output_len") if mode == "generate" else 0,
-        context_len=_int(row, "context_len") if mode == "decode" and not lens else None,
-        prompt_lens=lens,
-        routing=_text(row, "routing") or RANDOM,
-        dtype=_text(row, "dtype") or None,
-        kv_dtype=_text(row, "kv_dtype") or None,
-        execution=_text(row, "execution") or EAGER.name,
-        attention=_text(row, "attention") or None,
-        optimizer=(_text(row, "optimizer") or "none") if mode == "train" else OPTIONS["optimizer"].default,
-        micro_batch=micro if mode == "train" and micro else 0,
-        recompute=_recompute(row, config.layers),
-        offload_layers=_int(row, "cpu_offload_layers"),
-        lora=_lora(row),
-        mean_len=_int(row, "mean_len"),
-        masked_tokens=_int(row, "masked_tokens"),
-        capacity_factor=_number(row, "capacity_factor"),
-        tp_overlap=_int(row, "tp_comm_overlap") > 0 and _int(row, "sequence_parallel") > 0 and _int(row, "tp") > 1,
-        dp_overlap=_text(row, "dp_overlap"),
-        cuda_graphs=_graphs(row),
-        sp=mode in ("train", "forward") and _int(row, "sequence_parallel") > 0,
-        vpp=_int(row, "vpp") or 1,
-        system=_system(row),
-        gpu_set=_text(row, "gpu_set"),
-        num_gpus=_given(row, "num_gpus"),
-        tp=_int(row, "tp") or 1,
-        pp=_int(row, "pp") or 1,
-        dp=_int(row, "dp") or 1,
-        cp=_int(row, "cp") or 1,
-        ep=_int(row, "ep") or 1,
-        shard=_text(row, "shard") or "none",
-        launch_overhead=_launch_overhead(row),
-        software=_text(row, "software"),
-        step_overhead=_number(row, "step_overhead_ms") * 1e-3 if _text(row, "step_overhead_ms") else None,
-        memory_fraction=_number(row, "memory_fraction") if _text(row, "memory_fraction") else None,
-        artifacts=artifacts,
-    )
-    return forecast(asked.run())
+    train = mode == "train"
+    derived: dict[str, Any] = {
+        "model": config,
+        "gpu": _board(row),
+        "seq_len": _padded(row, mode, max(lens)) if lens else _int(row, "seq_len") or None,
+        "output_len": _int(row, "output_len") if mode == "generate" else 0,
+        "context_len": _int(row, "context_len") if mode == "decode" and not lens else None,
+        "prompt_lens": lens,
+        "optimizer": (_text(row, "optimizer") or "none") if train else OPTIONS["optimizer"].default,
+        "micro_batch": _int(row, "micro_batch") if train else 0,
+        "recompute": _recompute(row, config.layers),
+        "lora": _lora(row),
+        "tp_overlap": _int(row, "tp_comm_overlap") > 0 and _int(row, "sequence_parallel") > 0 and _int(row, "tp") > 1,
+        "cuda_graphs": _graphs(row),
+        "sp": mode in ("train", "forward") and _int(row, "sequence_parallel") > 0,
+        "system": _system(row),
+        "launch_overhead": _launch_overhead(row),
+        "step_overhead": _number(row, "step_overhead_ms") * 1e-3 if _text(row, "step_overhead_ms") else None,
+        "artifacts": artifacts,
+    }
+    plain = {name: _cell(row, option) for name, option in OPTIONS.items() if option.row.column and name not in derived}
+    return forecast(Request(**derived, **plain).run())
+
+
+def _cell(row: Mapping[str, Any], option: Option) -> Any:
+    """The value of a word that a cell says as it stands: its default where the cell is empty, or 0 of a number that has
+    a default."""
+    column, default = option.row.column, option.default
+    if option.kind == "whole":
+        return _given(row, column) if default is None else _int(row, column) or default
+    if option.kind == "real":
+        return _number(row, column) if _text(row, column) else default
+    return _text(row, column) or default
 
 
 def _graphs(row: Mapping[str, Any]) -> str:

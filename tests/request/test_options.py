@@ -123,6 +123,37 @@ def test_a_new_row_is_a_key_of_a_sweep(toy: Option, tmp_path: Path) -> None:
 
 
 WORDS_OF_WORK = OPTIONS.keys() & {one.name for one in fields(Workload)}
+
+
+def test_a_new_row_is_a_column_of_a_suite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cell of a word's column is read by its row: text, whole number, number; empty is the default."""
+    from predictor.fit import suite
+
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr(suite, "Request", lambda **words: (asked.append(words), Request("gpt2", "h100", seq_len=64))[1])
+    monkeypatch.setitem(OPTIONS, "toy", options_of(TOY)["toy"].with_row(column="toy_kind"))
+    row = {"config": "gpt2", "gpu": "h100", "mode": "forward", "tp": "2", "memory_fraction": "0.5", "dtype": "fp16"}
+    for cell, expected in (("fancy", "fancy"), ("", "plain")):
+        suite.case_forecast(row | {"toy_kind": cell}, tmp_path, "roofline")
+        words = asked.pop()
+        assert words["toy"] == expected
+        assert (words["tp"], words["pp"], words["batch"]) == (2, 1, None)
+        assert (words["memory_fraction"], words["dtype"], words["kv_dtype"]) == (0.5, "fp16", None)
+
+
+def test_columns_of_suites_and_words_of_plans_are_those_of_the_table() -> None:
+    from predictor.fit.suite import COLUMNS
+    from predictor.search.training.space import WORDS, ParallelPlan, read_only
+
+    assert {option.row.column for option in OPTIONS.values()} - {""} < set(COLUMNS)
+    assert len(set(COLUMNS)) == len(COLUMNS)
+    assert {one.name for one in fields(ParallelPlan)} - {"stage_layers"} == set(WORDS) < set(OPTIONS)
+    held = read_only(["tp=2,4", "sp=true", "shard=zero1,zero3", "recompute=full:1-of-2"])
+    assert held == {"tp": (2, 4), "sp": (True,), "shard": ("zero1", "zero3"), "recompute": ("full:1-of-2",)}
+    with pytest.raises(RequestError, match=r"--schedule '1f2b': expected one of .*; nearest: 1f1b"):
+        read_only(["schedule=1f2b"])
+
+
 #: Words of training that `Workload` refuses in other modes -> a value that is not the default.
 TRAINING = {"optimizer": "sgd", "micro_batch": 2, "recompute": "full", "offload_layers": 1, "lora": 8, "mean_len": 16,
             "masked_tokens": 4, "capacity_factor": 1.5, "cuda_graphs": "layer"}  # fmt: skip

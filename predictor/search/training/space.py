@@ -13,14 +13,13 @@ from predictor.hardware.system import SystemSpec
 from predictor.models.built import ModelConfig
 from predictor.passes.pipeline import chunks_of
 from predictor.passes.tensor_parallel import check_tensor
+from predictor.request.options import OPTIONS
 from predictor.request.parallelism import (
     BREADTH_FIRST,
     GPIPE,
     INTERLEAVED,
     ONE_F_ONE_B,
     RING,
-    SCHEDULES,
-    SHARDS,
     Parallelism,
 )  # fmt: skip
 from predictor.request.words import one_of, recomputed
@@ -87,10 +86,7 @@ class ParallelPlan:
 
 
 #: What plans can be held to; their cuts follow from the rest.
-WORDS = tuple(field.name for field in fields(ParallelPlan) if field.name != "stage_layers")
-_CHOICES = {"shard": SHARDS, "schedule": SCHEDULES}
-#: Words whose values are whole numbers.
-_NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "micro_batch")
+WORDS = tuple(name for name in OPTIONS if name in {field.name for field in fields(ParallelPlan)} - {"stage_layers"})
 
 
 def read_only(given: Sequence[str]) -> dict[str, tuple[Any, ...]]:
@@ -113,19 +109,20 @@ def read_only(given: Sequence[str]) -> dict[str, tuple[Any, ...]]:
 
 
 def _value(name: str, text: str, where: str) -> Any:
-    if name == "sp":
+    option = OPTIONS[name]
+    if option.kind == "switch":
         known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
         if text.lower() not in known:
-            raise RequestError(f"--only {where}: {text!r}; expected sp=true or sp=false")
+            raise RequestError(f"--only {where}: {text!r}; expected {name}=true or {name}=false")
         return known[text.lower()]
-    if name in _NUMBERS:
+    if option.kind == "whole":
         if not (text.isascii() and text.isdigit() and 0 < int(text) < 10**7):
             raise RequestError(f"--only {where}: {text!r}; expected whole numbers from 1 on")
         return int(text)
     if name == "recompute":
         recomputed(text)
     else:
-        one_of(name, text, _CHOICES[name])
+        one_of(name, text, option.choices)
     return text
 
 
