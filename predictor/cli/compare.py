@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         rows[name] = rows[name].with_row(unit=form, help=text)
     add_options(parser, (*rows.values(), OUTPUTS["json"]))
     add_price(parser, "adds the cost")
-    output_argument(parser, "--out", PICTURE, metavar="FILE", help="a picture: .svg, .png or .pdf (needs matplotlib)")
+    output_argument(parser, "--out", PICTURE, metavar="FILE", help="a picture: .svg")
     two_helps(parser)
 
 

@@ -30,7 +30,7 @@ EXAMPLES = """examples:
 LARGEST = 200_000
 
 _TABLE = table("a table of plans", ("label", "latency_ms", "fits", "bubble_share"))
-_KIND = by_ending(svg=PICTURE, png=PICTURE, pdf=PICTURE, csv=_TABLE, parquet=_TABLE)
+_KIND = by_ending(svg=PICTURE, csv=_TABLE, parquet=_TABLE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--emit", metavar="LAUNCHER", help="the flags of the best plan (of that of --explain): megatron, torchtitan")
     output_argument(
         parser, "--out", _KIND, type=Path, metavar="FILE",
-        help="all plans: a picture (.svg, .png, .pdf) or a table (.parquet, .csv)",
+        help="all plans: a picture (.svg) or a table (.parquet, .csv)",
     )  # fmt: skip
     add("--json", action="store_true", help="print the answer as JSON (docs/reference/json-schema.md)")
 

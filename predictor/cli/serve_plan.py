@@ -194,5 +194,5 @@ def _write(path: Path, answer: ServingAnswer, price: float | None) -> None:
 
         write_rows(require("pandas").DataFrame(rows_of(answer, price)), path)
         return
-    content = frontier_svg(answer) if ending == ".svg" else to_html(answer, price)
-    outputs.write("--out", path, content.encode())
+    content = frontier_svg(answer) if ending == ".svg" else to_html(answer, price).encode()
+    outputs.write("--out", path, content)

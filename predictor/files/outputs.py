@@ -111,11 +111,6 @@ TRACE = marked("a trace of Tilecast", f'"generator":"{GENERATOR}')
 PICTURE = OutputKind("a picture of Tilecast", lambda path: GENERATOR.encode() in _head(path, _PICTURE))
 
 
-def picture_metadata(path: Path) -> dict[str, str]:
-    """What matplotlib writes into a picture of this ending, so that it is known again."""
-    return {"Software" if path.suffix.lower() == ".png" else "Creator": GENERATOR}
-
-
 SAVED_GRAPH = marked("a saved graph", '"schema":"tilecast graph"')
 CASES = marked("cases to measure", '"format"', '"target"', '"cases"')
 SIDECAR = marked("the facts beside a table", '"schema_version"', '"sha256"')

@@ -1,8 +1,7 @@
-"""Many forecasts side by side: a table, JSON, and a picture with the interval of each (matplotlib, where asked for)."""
+"""Many forecasts side by side: a table, JSON, and a picture with the interval of each."""
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from predictor.errors import RequestError, TilecastError
+from predictor.errors import RequestError
 from predictor.files import outputs
 from predictor.graph.samples import TOKENS
 from predictor.kernels.interval import LEVEL
@@ -31,7 +30,7 @@ from predictor.report.table import Column, print_table, say
 from predictor.simulate.answer import SCHEMA_VERSION, Prediction
 
 #: File endings that a picture may have.
-PICTURES = (".svg", ".png", ".pdf")
+PICTURES = (".svg",)
 #: What the rows of models of several kinds are counted in, each with its word beside it.
 _MIXED = "units"
 HOUR_S = 3600.0  # seconds of an hour, by definition
@@ -254,99 +253,47 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 
 def check_picture(path: Path) -> None:
-    """Raises RequestError for a file that no picture can be written to, TilecastError where matplotlib is missing."""
+    """Raises RequestError for a file that no picture can be written to."""
     if path.suffix.lower() not in PICTURES:
         raise RequestError(f"--out {path}: expected a file that ends in {', '.join(PICTURES)}")
     if path.exists() and not path.is_file():
         raise RequestError(f"--out {path}: is there, and not a plain file; expected a file to write")
-    _figure_class()
-
-
-def _figure_class() -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise TilecastError('--out needs matplotlib, which is not installed: pip install "tilecast[plot]"') from None
-    return Figure
 
 
 def draw(entries: Sequence[Entry], path: Path) -> None:
-    """A bar an entry, the fastest on top, with its interval as whiskers; what does not fit is hatched, and what has no
-    forecast has its place and no bar. Where there are costs, they are a second row of bars. Raises RequestError where
-    the file cannot be written."""
+    """A bar an entry, the fastest on top, with its interval as whiskers and its cost beside it; what does not fit has
+    another colour, and what has no forecast has its place and no bar. Raises RequestError where the file cannot be
+    written."""
+    from predictor.report.drawing import Bar, Size, bars, file_of
+
     many_models = _many_models(entries)
-    costs = [_cost(entry) for entry in entries]
-    priced = any(cost is not None for cost in costs)
-    figure = _figure_class()(figsize=(11.0 if priced else 8.5, 1.6 + 0.34 * len(entries)), layout="constrained")
-    panels = figure.subplots(ncols=2, sharey=True, width_ratios=(2, 1)) if priced else [figure.subplots()]
-    unit, factor = _axis_unit(entries)
-    for place, entry in enumerate(entries):
-        if entry.answer is not None:
-            _bar(panels[0], place, entry, factor)
-        else:
-            panels[0].annotate(" cannot run", (0.0, place), va="center", fontsize=8, color="#8a1c1c")
-    answers = [entry.answer for entry in entries if entry.answer is not None]
-    marks = [f"whiskers: {LEVEL:.0%} interval".replace("%", " %")] * any(a.interval_s is not None for a in answers)
-    marks += ["hatched: does not fit"] * any(not a.memory.fits for a in answers)
-    panels[0].set_xlabel(f"latency, {unit}" + (f" ({', '.join(marks)})" if marks else ""))
-    if priced:
-        _draw_costs(panels[1], entries, costs)
-    names = [entry.model if many_models else entry.gpu for entry in entries]
-    panels[0].set_yticks(range(len(entries)), names)
-    panels[0].set_ylim(len(entries) - 0.4, -0.6)
-    for axes in panels:
-        axes.margins(x=0.3)  # room for the words right of the bars
-        axes.set_xlim(left=0.0)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="x", color="#d9dde2", linewidth=0.6)
-        axes.set_axisbelow(True)
+    rows = []
+    for entry in entries:
+        name, words = (entry.model if many_models else entry.gpu), _value(entry)
+        time = 0.0 if entry.answer is None else entry.answer.latency_s
+        ends = None if entry.answer is None else entry.answer.interval_s
+        rows.append((name, words, Bar(0.0, time, 0 if entry.fits else 5, f"{name}: {words}", ends)))
     what, how = _first_line(entries).split(": ", 1)
-    figure.suptitle(what if many_models else f"{what} on each of {len(entries)} GPUs",
-                    fontsize=12, fontweight="bold", x=0.01, ha="left")  # fmt: skip
-    panels[0].set_title(how, fontsize=8, loc="left", color="#4d5660")
-    content = io.BytesIO()
-    figure.savefig(content, format=path.suffix[1:].lower(), dpi=150, metadata=outputs.picture_metadata(path))
-    outputs.write("--out", path, content.getvalue())
+    # Chosen by looking at pictures: the right margin holds what stands beside a bar.
+    size = Size("wide", 1200, 0, 190, 480, 56, 34)
+    title = f"{what if many_models else f'{what} on each of {len(entries)} GPUs'}: {how}"
+    outputs.write("--out", path, file_of(bars(rows, size, title), title=title))
 
 
-def _axis_unit(entries: Sequence[Entry]) -> tuple[str, float]:
-    """The unit of the longest forecast, and how many of it a second has."""
-    longest = max((entry.answer.latency_s for entry in entries if entry.answer is not None), default=1.0)
-    return next(((unit, per) for unit, per in (("s", 1.0), ("ms", 1e3)) if longest * per >= 1.0), ("us", 1e6))
+def _value(entry: Entry) -> str:
+    """What stands beside the bar of an entry: its time, interval and cost."""
+    answer = entry.answer
+    if answer is None:
+        return "cannot run"
+    words = seconds(answer.latency_s)
+    words += "" if answer.interval_s is None else f" ({span(*answer.interval_s)})"
+    if not entry.fits:
+        return f"{words}, does not fit"
+    training = _training([entry])
+    cost = entry.cost_per_1000_steps if training else entry.cost_per_million_units
+    unit = "1000 steps" if training else f"M {answer.unit}"
+    return words if cost is None else f"{words}, ${_dollars(cost)}/{unit}"
 
 
 def _training(entries: Sequence[Entry]) -> bool:
     return any(entry.answer is not None and entry.answer.workload.mode == "train" for entry in entries)
-
-
-def _cost(entry: Entry) -> float | None:
-    """What the picture shows of an entry's cost: of steps in training, else of tokens (images, samples)."""
-    return entry.cost_per_1000_steps if _training([entry]) else entry.cost_per_million_units
-
-
-def _draw_costs(axes: Any, entries: Sequence[Entry], costs: Sequence[float | None]) -> None:
-    for place, (entry, cost) in enumerate(zip(entries, costs, strict=True)):
-        if cost is None:
-            why = " no price" if entry.price is None else " does not fit" if entry.answer else " cannot run"
-            axes.annotate(why, (0.0, place), va="center", fontsize=8, color="#4d5660")
-        else:
-            axes.barh(place, cost, height=0.66, color="#0b7a6b", edgecolor="#07584d")
-            axes.annotate(f"  ${_dollars(cost)}", (cost, place), va="center", fontsize=8)
-    axes.set_xlabel("$ for 1000 steps" if _training(entries) else f"$ for a million {_unit(entries)}")
-    axes.tick_params(axis="y", length=0)
-
-
-def _bar(axes: Any, place: int, entry: Entry, factor: float) -> None:
-    answer = entry.answer
-    assert answer is not None
-    words, whiskers, end = seconds(answer.latency_s), None, answer.latency_s
-    if answer.interval_s is not None:
-        low, high = answer.interval_s
-        whiskers = [[max(0.0, answer.latency_s - low) * factor], [max(0.0, high - answer.latency_s) * factor]]
-        end, words = max(end, high), f"{words}  ({span(low, high)})"
-    axes.barh(
-        place, answer.latency_s * factor, xerr=whiskers, capsize=3, height=0.66,
-        color="#3b6fb6" if entry.fits else "#d3dbe6", hatch=None if entry.fits else "///", edgecolor="#2a4f82",
-        error_kw={"ecolor": "#1d1d1d", "elinewidth": 1.2},
-    )  # fmt: skip
-    axes.annotate(f"  {words}", (end * factor, place), va="center", fontsize=8)

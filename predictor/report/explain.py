@@ -10,9 +10,8 @@ from predictor.report.formats import quantity, seconds, share, significant
 from predictor.simulate.answer import Explained
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from rich.console import Console
-
-    from predictor.report.html_elements import Html
 
 
 def value_text(term: Term) -> str:
@@ -90,14 +89,14 @@ def to_dict(of: Explained) -> dict[str, Any]:
     }
 
 
-def explain_section(of: Explained) -> Html:
+def explain_section(of: Explained) -> Markup:
     """The part of the page."""
-    from predictor.report.html_elements import section, table, tag
+    from predictor.report.pages import render, section, table
 
     heads = (("term", False), ("value", True), ("what", False))
     tables = [
         table(name, heads, [(term.name, value_text(term), term.note) for term in group])
         for name, group in groupby(of.terms, key=lambda term: term.group)
     ]
-    said = [tag("li", f"{label}: {text}") for label, text in closing(of)]
-    return section("explain", f"Why {of.name} takes that long", tag("p", headline(of)), tag("ul", *said), *tables)
+    said = render("lines.html", lead=headline(of), lines=[f"{label}: {text}" for label, text in closing(of)])
+    return section("explain", f"Why {of.name} takes that long", said, *tables)

@@ -5,20 +5,18 @@ The page is the same for the same forecast, byte for byte: it holds no date and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+
+from markupsafe import Markup
 
 from predictor import __version__
 from predictor.engines import GREEDY
 from predictor.engines.registry import ALL_GATHER
-from predictor.files.outputs import PAGE_MARK
 from predictor.forecast.forecast import Forecast
 from predictor.forecast.sensitivity import sensitivities
 from predictor.report.detail import layers, points
 from predictor.report.explain import explain_section
 from predictor.report.formats import dtype_words, kv_words, overhead, release_of, seconds
-from predictor.report.html_elements import Html, join, section, table, tag
 from predictor.report.html_pipeline import pipeline_section
 from predictor.report.html_roofline import roofline_section
 from predictor.report.html_sections import (
@@ -30,20 +28,15 @@ from predictor.report.html_sections import (
     memory_section,
 )
 from predictor.report.html_timeline import timeline_section
+from predictor.report.pages import document, render, section
 from predictor.request.options import CACHED
 from predictor.request.run import Run
 from predictor.request.words import flag
 from predictor.request.workload import CHECKPOINT, Workload
 from predictor.simulate.answer import Prediction
 
-TEMPLATES = Path(__file__).parent / "templates"
-#: What a browser may load for the page: its own style and script, and nothing from anywhere.
-POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-)
-
-
-_BYLINE = f"A forecast by Tilecast {__version__}. Nobody ran it."
+#: The line below the heading of a page.
+BYLINE = ("quiet", f"A forecast by Tilecast {__version__}. Nobody ran it.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +57,20 @@ def to_html(forecast: Forecast, asked: Asked | None = None) -> str:
         totals[row.op] = totals.get(row.op, 0.0) + row.latency_s
     classes = sorted(totals, key=lambda name: -totals[name])
     title = f"{answer.model} on {answer.gpu}"
-    body = [
-        tag("a", "Skip to the answer", href="#answer", class_="skip"),
-        tag(
-            "header", tag("h1", title), tag("p", _run_words(answer), class_="run"), tag("p", _BYLINE, class_="quiet"),
-            _contents(answer),
-        ),
-        tag(
-            "main",
-            headline(answer),
-            classes_section(answer, classes),
-            layers_section(layers(forecast), classes),
-            *([] if answer.explained is None else [explain_section(answer.explained)]),
-            roofline_section(points(forecast), run.gpu),
-            *filter(None, [pipeline_section(forecast)]),
-            timeline_section(forecast.ran, classes),
-            memory_section(answer),
-            changes_section(sensitivities(forecast)),
-            _provenance(answer, run, command(answer, asked or Asked(answer.model, answer.gpu))),
-        ),
-    ]  # fmt: skip
-    return document(title, f"{title}: {seconds(answer.latency_s)}", body)
+    parts = [
+        headline(answer),
+        classes_section(answer, classes),
+        layers_section(layers(forecast), classes),
+        *([] if answer.explained is None else [explain_section(answer.explained)]),
+        roofline_section(points(forecast), run.gpu),
+        *filter(None, [pipeline_section(forecast)]),
+        timeline_section(forecast.ran, classes),
+        memory_section(answer),
+        changes_section(sensitivities(forecast)),
+        _provenance(answer, run, command(answer, asked or Asked(answer.model, answer.gpu))),
+    ]
+    lines = [("run", _run_words(answer)), BYLINE]
+    return document(title, f"{title}: {seconds(answer.latency_s)}", parts, lines, _contents(answer))
 
 
 def _run_words(answer: Prediction) -> str:
@@ -97,25 +83,6 @@ def _run_words(answer: Prediction) -> str:
     return ", ".join([gpus, *words[:1], *ragged, *words[1:]])
 
 
-def document(title: str, description: str, body: Sequence[str]) -> str:
-    """A page of ``body``, with the style and script of all pages."""
-    style = Html((TEMPLATES / "page.css").read_text(encoding="utf-8"))
-    script = Html((TEMPLATES / "page.js").read_text(encoding="utf-8"))
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        Html(PAGE_MARK),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("meta", name="description", content=description),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{title} - Tilecast"),
-        tag("style", style),
-    )  # fmt: skip
-    page = tag("html", head, tag("body", *body, tag("script", script)), lang="en")
-    return f"<!doctype html>\n{page}\n"
-
-
 _CONTENTS = (
     ("answer", "Answer"), ("classes", "Classes"), ("layers", "Layers"), ("explain", "Explained"),
     ("roofline", "Roofline"), ("pipeline", "Pipeline"), ("timeline", "Timeline"), ("memory", "Memory"),
@@ -123,12 +90,10 @@ _CONTENTS = (
 )  # fmt: skip
 
 
-def _contents(answer: Prediction) -> Html:
+def _contents(answer: Prediction) -> list[tuple[str, str]]:
     absent = {"explain"} if answer.explained is None else set()
     absent |= {"pipeline"} if answer.workload.parallelism.pp == 1 else set()
-    shown = [(key, name) for key, name in _CONTENTS if key not in absent]
-    links = (tag("li", tag("a", name, href=f"#{key}")) for key, name in shown)
-    return tag("nav", tag("ul", *links), aria_label="Contents")
+    return [(key, name) for key, name in _CONTENTS if key not in absent]
 
 
 def settings(answer: Prediction) -> list[tuple[str, str]]:
@@ -216,7 +181,7 @@ def _of_the_host(work: Workload) -> list[str]:
     return [f"The launch overhead is assumed: hosts need {least} to {most} us, and the interval covers that."]
 
 
-def _provenance(answer: Prediction, run: Run, typed: str) -> Html:
+def _provenance(answer: Prediction, run: Run, typed: str) -> Markup:
     known, fallback = answer.provenance.get("estimator", 0), answer.provenance.get("roofline", 0)
     said = [
         f"{known + fallback} distinct operators: {known} from estimators, {fallback} from the roofline alone (a perfect"
@@ -230,30 +195,18 @@ def _provenance(answer: Prediction, run: Run, typed: str) -> Html:
         (name, ", ".join(gpus) or "not stated", "yes" if run.gpu.id in gpus else "no")
         for name, gpus in ((name, run.selector.measured_on(name)) for name in names)
     ]
-    inside = [
-        tag("ul", *(tag("li", line) for line in said)),
-        tag("h3", "The run"),
-        tag("pre", tag("code", _unbroken(typed)), tabindex="0", aria_label="Command that makes this forecast again"),
-        table("Settings, defaults included", (("setting", False), ("value", False)), _settings_rows(answer)),
-        tag("h3", f"Estimators: the set '{answer.artifacts}'"),
-    ]
-    if measured:
-        heads = (("estimator", False), ("fitted on measurements of", False), (f"{run.gpu.id} among them", False))
-        inside.append(table("Where the numbers come from", heads, measured))
-    else:
-        inside.append(tag("p", "None: every operator runs at its roofline."))
-    inside.append(tag("h3", f"The GPU: {run.gpu.name}"))
-    heads = (("what", False), ("value", True), ("source", False))
-    inside.append(table("The GPU as the forecast took it", heads, hardware_rows(run.gpu, run.numbers.gemm)))
-    return section("provenance", "Provenance", join(inside))
+    inside = render(
+        "provenance.html", said=said, command=_unbroken(typed), settings=_settings_rows(answer), measured=measured,
+        artifacts=answer.artifacts, gpu=run.gpu, hardware=hardware_rows(run.gpu, run.numbers.gemm),
+    )  # fmt: skip
+    return section("provenance", "Provenance", inside)
 
 
-def _unbroken(typed: str) -> Html:
-    """A command whose flags are not broken at their dashes."""
+def _unbroken(typed: str) -> list[str]:
+    """The words of a command, whose flags the page does not break at their dashes."""
     import shlex
 
-    words = [shlex.quote(word) for word in shlex.split(typed)]
-    return join((tag("span", word, class_="word") for word in words), " ")
+    return [shlex.quote(word) for word in shlex.split(typed)]
 
 
 def _settings_rows(answer: Prediction) -> list[tuple[str, str]]:

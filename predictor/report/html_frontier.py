@@ -3,51 +3,27 @@ pictures, or a file of its own."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from markupsafe import Markup
 
-from predictor.files.outputs import GENERATOR
+from predictor.report.drawing import PLOTS, Point, Size, file_of, scatter
 from predictor.report.formats import significant
-from predictor.report.html_elements import Html, figure, join, legend_of, swatch, tag
-from predictor.report.html_roofline import NARROW, WIDE, Size
-from predictor.report.html_scatter import Point, scatter
+from predictor.report.pages import figure
 from predictor.search.serving.answer import ServingAnswer
 from predictor.search.serving.search import ServingPlan
 
 
-def frontier_figure(answer: ServingAnswer) -> Html:
+def frontier_figure(answer: ServingAnswer) -> Markup:
     """The picture with its legend, for a page."""
-    front, names = answer.found.frontier, kinds(answer)
-    legend = tag("ul", *(swatch(i, name) for i, name in legend_of(names)), class_="legend")
-    charts = [chart(answer, size) for size in (WIDE, NARROW)]
     caption = (
-        f"The Pareto frontier: {len(front)} plans that meet the TTFT. The ring is the plan that the search chose; plans"
-        " left of the line miss the TPOT. Arrow keys move from mark to mark."
+        f"The Pareto frontier: {len(answer.found.frontier)} plans that meet the TTFT. The ring is the plan that the"
+        " search chose; plans left of the line miss the TPOT. Arrow keys move from mark to mark."
     )
-    return figure(caption, *charts, legend, tag("p", class_="readout", aria_hidden="true"))
+    return figure(caption, [chart(answer, size) for size in PLOTS], kinds(answer))
 
 
-def frontier_svg(answer: ServingAnswer) -> str:
+def frontier_svg(answer: ServingAnswer) -> bytes:
     """The picture as a file of its own."""
-    names = kinds(answer)
-    keys = [
-        tag("text", name, x=WIDE.width - WIDE.right - 8, y=WIDE.top + 18 * (i + 1), text_anchor="end", class_=f"f{at}")
-        for i, (at, name) in enumerate(legend_of(names))
-    ]
-    return str(
-        chart(
-            answer,
-            WIDE,
-            tag("metadata", GENERATOR),
-            tag("style", _style()),
-            join(keys),
-            xmlns="http://www.w3.org/2000/svg",
-        )
-    )
-
-
-def _style() -> Html:
-    """The style of all pages: a file of its own has it inside."""
-    return Html((Path(__file__).parent / "templates" / "page.css").read_text(encoding="utf-8"))
+    return file_of(chart(answer, PLOTS[0]), kinds(answer))
 
 
 def kinds(answer: ServingAnswer) -> list[str]:
@@ -60,7 +36,7 @@ def kind(plan: ServingPlan) -> str:
     return plan.group.execution + (", disaggregated" if plan.prefill is not None else "")
 
 
-def chart(answer: ServingAnswer, size: Size, *inside: Html, **attributes: str) -> Html:
+def chart(answer: ServingAnswer, size: Size) -> Markup:
     """The drawing: a line along the frontier, a mark a point, the TPOT's limit."""
     front, names = answer.found.frontier, kinds(answer)
     chosen = answer.entries[0].plan
@@ -69,7 +45,7 @@ def chart(answer: ServingAnswer, size: Size, *inside: Html, **attributes: str) -
     limit = answer.asked.sla.tpot_s
     return scatter(
         points, [_place(plan) for plan in front], ("tokens/s a user", "tokens/s a GPU"),
-        f"Frontier with {len(front)} points", size, 1.0 / limit if limit > 0 else None, inside, **attributes,
+        f"Frontier with {len(front)} points", size, 1.0 / limit if limit > 0 else None,
     )  # fmt: skip
 
 

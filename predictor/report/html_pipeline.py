@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from markupsafe import Markup
 
 from predictor.forecast.forecast import Forecast
-from predictor.report.formats import seconds, significant
-from predictor.report.html_elements import Html, figure, folded, mark, section, swatch, table, tag, ticks
-from predictor.report.html_roofline import Size
+from predictor.report.drawing import LANES, Bar, Size, lanes
+from predictor.report.formats import seconds
+from predictor.report.pages import figure, folded, section, table
 from predictor.simulate.orders import Order
 from predictor.simulate.pipeline import timeline
 from predictor.simulate.step_time import Laid, laid_out
@@ -19,14 +20,11 @@ from predictor.simulate.step_time import Laid, laid_out
 #: at pages.
 MOST_STAGES = 16
 MOST_PASSES = 160
-THIN = 3.0  # pixels below which a bar has no edge
 _LANE = 22.0
-_WIDE = Size("wide", 960, 0, 64, 24, 10, 40)
-_NARROW = Size("narrow", 336, 0, 40, 16, 10, 40)
 _COLOURS = ("forward", "backward", "optimizer step", "gradients, exposed", "weights, exposed", "passes not drawn")
 
 
-class Bar(NamedTuple):
+class Pass(NamedTuple):
     """A bar of a stage's lane; ``colour`` is a place in the legend."""
 
     stage: int
@@ -36,7 +34,7 @@ class Bar(NamedTuple):
     end_s: float
 
 
-def pipeline_section(found: Forecast) -> Html | None:
+def pipeline_section(found: Forecast) -> Markup | None:
     """The stages of a pipeline in time; None where there is none."""
     if found.step is None:
         return None
@@ -56,12 +54,12 @@ def pipeline_section(found: Forecast) -> Html | None:
     )
     if len(stages) < order.stages:
         caption += f" {len(stages)} of the {order.stages} stages are drawn."
-    legend = tag("ul", *(swatch(_COLOURS.index(name), name) for name in used), class_="legend")
+    legend = [(f"k{_COLOURS.index(name)}", name) for name in used]
     end = found.latency_s
-    drawn = [_chart(bars, stages, size, end) for size in (_WIDE, _NARROW)]
+    drawn = [_chart(bars, stages, size, end) for size in LANES]
     return section(
         "pipeline", "Pipeline",
-        figure(caption, *drawn, legend, tag("p", class_="readout", aria_hidden="true")),
+        figure(caption, drawn, keys=legend),
         folded("Table of the stages", table("Stages of the pipeline", _HEADS, _rows(laid, order))),
     )  # fmt: skip
 
@@ -79,7 +77,7 @@ def _rows(laid: Laid, order: Order) -> list[tuple[str, ...]]:
     return rows
 
 
-def _passes(order: Order, stage: int, starts: np.ndarray, ends: np.ndarray) -> Iterator[Bar]:
+def _passes(order: Order, stage: int, starts: np.ndarray, ends: np.ndarray) -> Iterator[Pass]:
     """The passes of a stage: all of them, or the first and the last and one bar for those between."""
     mine = np.flatnonzero(order.stage == stage)
     mine = mine[np.argsort(order.place[mine])]
@@ -89,49 +87,31 @@ def _passes(order: Order, stage: int, starts: np.ndarray, ends: np.ndarray) -> I
         back = bool(order.backward[unit])
         of = f" of chunk {order.chunk[unit]}" if order.chunks > 1 else ""
         name = f"{_COLOURS[back]} {order.micro_batch[unit]}{of}"
-        yield Bar(stage, name, int(back), float(starts[unit]), float(ends[unit]))
+        yield Pass(stage, name, int(back), float(starts[unit]), float(ends[unit]))
     if len(shown) < len(mine):
         left = mine[half:-half]
-        yield Bar(stage, f"{len(left):,} more passes", 5, float(starts[left[0]]), float(ends[left[-1]]))
+        yield Pass(stage, f"{len(left):,} more passes", 5, float(starts[left[0]]), float(ends[left[-1]]))
 
 
-def _after(laid: Laid, stage: int) -> Iterator[Bar]:
+def _after(laid: Laid, stage: int) -> Iterator[Pass]:
     end = float(laid.ends_s[stage])
     if laid.reduce_s[stage]:
-        yield Bar(stage, _COLOURS[3], 3, end, end + laid.reduce_s[stage])
+        yield Pass(stage, _COLOURS[3], 3, end, end + laid.reduce_s[stage])
     at = float(np.max(laid.ends_s + np.array(laid.reduce_s)))
-    yield Bar(stage, _COLOURS[2], 2, at, at + laid.update_s[stage])
+    yield Pass(stage, _COLOURS[2], 2, at, at + laid.update_s[stage])
     at += max(laid.update_s)
     if laid.gather_s[stage]:
-        yield Bar(stage, _COLOURS[4], 4, at, at + laid.gather_s[stage])
+        yield Pass(stage, _COLOURS[4], 4, at, at + laid.gather_s[stage])
 
 
-def _chart(bars: Sequence[Bar], stages: Sequence[int], size: Size, end_s: float) -> Html:
-    height = size.top + _LANE * len(stages) + size.bottom
-    inner = size.width - size.left - size.right
-    unit, factor = ("s", 1.0) if end_s >= 1.0 else ("ms", 1e3)
-    found = []
-    for tick in ticks(0.0, end_s * factor, 6 if size.kind == "wide" else 3):
-        at = size.left + inner * tick / factor / end_s
-        found.append(tag("line", x1=at, x2=at, y1=size.top, y2=height - size.bottom, class_="grid"))
-        found.append(tag("text", significant(tick), x=at, y=height - size.bottom + 16, text_anchor="middle"))
-    found.append(tag("text", f"time, {unit}", x=size.left + inner / 2, y=height - 6, text_anchor="middle"))
-    for row, stage in enumerate(stages):
-        y = size.top + row * _LANE
-        label = f"stage {stage}" if size.kind == "wide" else str(stage)
-        found.append(tag("text", label, x=size.left - 6, y=y + 15, text_anchor="end"))
-        marks = []
-        for bar in bars:
-            if bar.stage != stage:
-                continue
-            left, right = (size.left + inner * at / end_s for at in (bar.start_s, bar.end_s))
-            what = f"stage {stage}, {bar.name}: {seconds(bar.end_s - bar.start_s)} from {seconds(bar.start_s)}"
-            shape = tag(
-                "rect", x=left, y=y + 2, width=max(0.4, right - left), height=_LANE - 5,
-                class_=f"bar f{bar.colour}{' thin' * (right - left < THIN)}",
-            )  # fmt: skip
-            marks.append(mark(what, shape))
-        found.append(tag("g", *marks, class_="marks"))
-    view = f"0 0 {size.width:g} {height:g}"
-    label = f"Stages of the pipeline in time, {seconds(end_s)}"
-    return tag("svg", *found, viewBox=view, class_=f"chart {size.kind}", role="group", aria_label=label)
+def _chart(bars: Sequence[Pass], stages: Sequence[int], size: Size, end_s: float) -> Markup:
+    rows = []
+    for stage in stages:
+        inside = [
+            Bar(bar.start_s, bar.end_s, bar.colour, f"stage {stage}, {bar.name}: {seconds(bar.end_s - bar.start_s)}"
+                f" from {seconds(bar.start_s)}")
+            for bar in bars
+            if bar.stage == stage
+        ]  # fmt: skip
+        rows.append((f"stage {stage}", str(stage), inside))
+    return lanes(rows, size, end_s, f"Stages of the pipeline in time, {seconds(end_s)}", _LANE)

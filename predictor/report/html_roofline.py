@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from predictor.hardware.gpu import GPUSpec
 from predictor.report.detail import OperatorPoint
+from predictor.report.drawing import PLOTS, Size, across, mark, picture, tag, upward
 from predictor.report.formats import quantity, seconds, share, significant
-from predictor.report.html_elements import Html, figure, folded, mark, section, table, tag
+from predictor.report.pages import figure, folded, section, table
 
 #: Operators drawn at most: those that take longest. The table has them all. Numbers, sizes and colours of these
 #: pictures were chosen by looking at pages.
@@ -34,25 +37,6 @@ Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """A drawing in pixels; ``kind`` is the class under which the page shows it (wide or narrow screens)."""
-
-    kind: str
-    width: float
-    height: float
-    left: float
-    #: Margins, chosen by looking at pages.
-    right: float = 24.0
-    top: float = 16.0
-    bottom: float = 44.0
-
-
-#: Sizes of the drawing, chosen by looking at pages.
-WIDE = Size("wide", 960, 500, 84)
-NARROW = Size("narrow", 336, 360, 66, 18)
-
-
-@dataclass(frozen=True, slots=True)
 class _Axes:
     """Logarithmic axes: exponents of ten at the ends."""
 
@@ -71,7 +55,7 @@ class _Axes:
         return s.height - s.bottom - (math.log10(value) - self.y0) / (self.y1 - self.y0) * (s.height - s.top - s.bottom)
 
 
-def roofline_section(points: Sequence[OperatorPoint], gpu: GPUSpec) -> Html:
+def roofline_section(points: Sequence[OperatorPoint], gpu: GPUSpec) -> Markup:
     """The plot, its legend and its table."""
     drawn = [p for p in points if p.flops > 0 and p.bytes > 0][:MOST_POINTS]
     rest = [p for p in points if p.flops <= 0 or p.bytes <= 0]
@@ -90,7 +74,7 @@ def roofline_section(points: Sequence[OperatorPoint], gpu: GPUSpec) -> Html:
     if left_out:
         caption += f" {left_out} more that take less time are only in the table."
     used = [name for name in BOUNDS if any(p.bound == name for p in drawn)]
-    legend = tag("ul", *(tag("li", _key(name), f"bound by {name}") for name in used), class_="legend")
+    legend = [(_key(name), f"bound by {name}") for name in used]
     rows = [
         (
             _names(p), seconds(p.total_s), share(p.share), p.op, p.shape, f"{p.count:,.0f}",
@@ -100,13 +84,13 @@ def roofline_section(points: Sequence[OperatorPoint], gpu: GPUSpec) -> Html:
         )
         for p in points
     ]  # fmt: skip
-    charts = [_plot(drawn, gpu, size) for size in (WIDE, NARROW)] if drawn else []
+    charts = [_plot(drawn, gpu, size) for size in PLOTS] if drawn else []
     short = [
         (_names(p), seconds(p.total_s), share(p.share), p.op, p.shape, f"{p.utilization:.0%}", p.bound)
         for p in points[:ROWS_IN_VIEW]
     ]
     return section(
-        "roofline", "Roofline", figure(caption, *charts, legend, tag("p", class_="readout", aria_hidden="true")),
+        "roofline", "Roofline", figure(caption, charts, keys=legend),
         table("The operators that take longest" if len(short) < len(rows) else "Operators", _SHORT_HEADS, short),
         folded(
             f"All of {len(rows)} operators: count, FLOP a byte, reached, source", table("All operators", _HEADS, rows)
@@ -125,7 +109,7 @@ def _names(point: OperatorPoint) -> str:
     return point.names[0] if not more else f"{point.names[0]} (and {more} alike)"
 
 
-def _key(bound: str) -> Html:
+def _key(bound: str) -> Markup:
     return tag("svg", _shape(bound, 8, 8, 6), width="16", height="16", viewBox="0 0 16 16", aria_hidden="true")
 
 
@@ -134,7 +118,7 @@ _TRIANGLE = ((0.0, -1.2), (1.1, 0.8), (-1.1, 0.8))
 _DIAMOND = ((0.0, -1.2), (1.2, 0.0), (0.0, 1.2), (-1.2, 0.0))
 
 
-def _shape(bound: str, x: float, y: float, r: float) -> Html:
+def _shape(bound: str, x: float, y: float, r: float) -> Markup:
     colour, shape = BOUNDS[bound]
     css = f"dot f{colour}"
     if shape == "circle":
@@ -145,7 +129,7 @@ def _shape(bound: str, x: float, y: float, r: float) -> Html:
     return tag("polygon", points=" ".join(f"{x + dx * r:.1f},{y + dy * r:.1f}" for dx, dy in corners), class_=css)
 
 
-def _plot(points: Sequence[OperatorPoint], gpu: GPUSpec, size: Size) -> Html:
+def _plot(points: Sequence[OperatorPoint], gpu: GPUSpec, size: Size) -> Markup:
     axes = _axes(points, gpu, size)
     spots = [_around(axes.x(p.intensity), axes.y(p.achieved_flops), _radius(p)) for p in points]
     roofs, names, taken = _roofs(points, gpu, axes, spots)
@@ -158,11 +142,8 @@ def _plot(points: Sequence[OperatorPoint], gpu: GPUSpec, size: Size) -> Html:
         )
         for p in points
     ]
-    return tag(
-        "svg", *_grid(axes), *roofs, tag("g", *marks, class_="marks"), *names, *_labels(points, axes, taken),
-        viewBox=f"0 0 {size.width:g} {size.height:g}", class_=f"chart {size.kind}", role="group",
-        aria_label=f"Roofline of {gpu.name} with {len(points)} operators",
-    )  # fmt: skip
+    inside = [*_grid(axes), *roofs, tag("g", *marks, class_="marks"), *names, *_labels(points, axes, taken)]
+    return picture(inside, size, f"Roofline of {gpu.name} with {len(points)} operators")
 
 
 def _radius(point: OperatorPoint) -> float:
@@ -179,31 +160,22 @@ def _axes(points: Sequence[OperatorPoint], gpu: GPUSpec, size: Size) -> _Axes:
     return _Axes(size, x0, x1, math.floor(math.log10(lowest) - 0.1), y1)
 
 
-def _grid(axes: _Axes) -> list[Html]:
-    s = axes.size
-    found = []
-    every = 1 if axes.x1 - axes.x0 <= 6 else 2
-    for e in range(math.ceil(axes.x0), math.floor(axes.x1) + 1):
-        x = axes.x(10.0**e)
-        found.append(tag("line", x1=x, x2=x, y1=s.top, y2=s.height - s.bottom, class_="grid"))
-        if (e - math.ceil(axes.x0)) % every == 0:
-            label = significant(10.0**e) if e >= -3 else f"{10.0**e:g}"
-            found.append(tag("text", label, x=x, y=s.height - s.bottom + 16, text_anchor="middle"))
-    for e in range(math.ceil(axes.y0), math.floor(axes.y1) + 1):
-        y = axes.y(10.0**e)
-        found.append(tag("line", x1=s.left, x2=s.width - s.right, y1=y, y2=y, class_="grid"))
-        found.append(tag("text", quantity(10.0**e, ""), x=s.left - 6, y=y + 4, text_anchor="end"))
-    middle = (s.left + s.width - s.right) / 2
-    found.append(tag("text", "arithmetic intensity, FLOP a byte", x=middle, y=s.height - 6, text_anchor="middle"))
-    down = (s.top + s.height - s.bottom) / 2
-    turn = f"rotate(-90 14 {down:.0f})"
-    found.append(tag("text", "reached, FLOP/s", x=14, y=down, text_anchor="middle", transform=turn))
-    return found
+def _grid(axes: _Axes) -> list[Markup]:
+    first, every = math.ceil(axes.x0), 1 if axes.x1 - axes.x0 <= 6 else 2
+    below = []
+    for e in range(first, math.floor(axes.x1) + 1):
+        label = significant(10.0**e) if e >= -3 else f"{10.0**e:g}"
+        below.append((axes.x(10.0**e), label if (e - first) % every == 0 else ""))
+    beside = [(axes.y(10.0**e), quantity(10.0**e, "")) for e in range(math.ceil(axes.y0), math.floor(axes.y1) + 1)]
+    return [
+        *across(axes.size, below, "arithmetic intensity, FLOP a byte"),
+        *upward(axes.size, beside, "reached, FLOP/s"),
+    ]
 
 
 def _roofs(
     points: Sequence[OperatorPoint], gpu: GPUSpec, axes: _Axes, spots: Sequence[Box]
-) -> tuple[list[Html], list[Html], list[Box]]:
+) -> tuple[list[Markup], list[Markup], list[Box]]:
     """The slanted line up to the highest peak, and a flat line for each peak that an operator runs against; their
     labels, and the boxes that these and the marks (``spots``) take."""
     peaks: dict[tuple[float, str], dict[str, None]] = {}
@@ -219,7 +191,7 @@ def _roofs(
         )
     ]  # fmt: skip
     taken = list(spots)
-    labels: list[Html] = []
+    labels: list[Markup] = []
     for (peak, unit), dtypes in sorted(peaks.items(), key=lambda item: -item[0][0]):
         y = axes.y(peak)
         found.append(tag("line", x1=axes.x(peak / bandwidth), y1=y, x2=axes.x(right), y2=y, class_="roof"))
@@ -232,9 +204,9 @@ def _roofs(
     return found, labels, taken
 
 
-def _labels(points: Sequence[OperatorPoint], axes: _Axes, taken: list[Box]) -> list[Html]:
+def _labels(points: Sequence[OperatorPoint], axes: _Axes, taken: list[Box]) -> list[Markup]:
     """Names beside the marks that take longest, where there is room."""
-    found: list[Html] = []
+    found: list[Markup] = []
     taken = list(taken)
     named: list[tuple[str, float, float]] = []
     for p in points[:8]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
 
 from predictor.forecast.sensitivity import Change
 from predictor.hardware.gpu import GPUSpec
 from predictor.kernels.interval import LEVEL
 from predictor.report.detail import Layer
+from predictor.report.drawing import COLOURS
 from predictor.report.formats import count, gib, gib_of, may_use, quantity, seconds, share, span
-from predictor.report.html_elements import COLOURS, Html, figure, join, legend_of, section, swatch, table, tag
+from predictor.report.pages import bars, figure, render, section, table
 from predictor.report.throughput import hardware_use, throughput
 from predictor.request.numbers import computes_in
 from predictor.simulate.answer import Prediction
@@ -20,26 +24,16 @@ MOST_LAYERS = 24
 MOST_COLUMNS = 6  # figures beside each other below the answer, on a wide screen
 
 
-def headline(answer: Prediction) -> Html:
+def headline(answer: Prediction) -> Markup:
     """The answer, its interval, and the figures that go with it."""
-    inside = [tag("p", tag("strong", seconds(answer.latency_s)), " ", _what(answer), class_="answer")]
-    if answer.interval_s is None:
-        inside.append(tag("p", "No interval: these estimators have none.", class_="quiet"))
-    else:
-        inside.append(_interval(answer.latency_s, *answer.interval_s))
-    if not answer.memory.fits:
-        memory = answer.memory
-        why = memory.reason or "the total is too large"
-        inside.append(
-            tag(
-                "p", tag("strong", f"Does not fit, {gib(memory.missing)} too large"), f": {why}. {memory.advice}."
-                " The time assumes that it fits.",
-                class_="warning",
-            )
-        )  # fmt: skip
-    figures = [tag("div", tag("dt", name), tag("dd", value)) for name, value in _figures(answer)]
+    memory, figures = answer.memory, _figures(answer)
     columns = math.ceil(len(figures) / math.ceil(len(figures) / MOST_COLUMNS))  # rows as full as they can be
-    return section("answer", "Answer", *inside, tag("dl", *figures, class_="figures", style=f"--columns:{columns}"))
+    missing = "" if memory.fits else gib(memory.missing)
+    return render(
+        "answer.html", time=seconds(answer.latency_s), what=_what(answer), figures=figures, columns=columns,
+        missing=missing, why=f"{memory.reason or 'the total is too large'}. {memory.advice}",
+        level=f"{LEVEL:.0%}".replace("%", " %"), **_interval(answer),
+    )  # fmt: skip
 
 
 def _what(answer: Prediction) -> str:
@@ -65,24 +59,16 @@ def _what(answer: Prediction) -> str:
     }[work.mode]
 
 
-def _interval(latency_s: float, low: float, high: float) -> Html:
-    """The range as a bar from its low end to its high one, with the forecast as a mark."""
-    room = (high - low) * 0.15 or latency_s * 0.1
+def _interval(answer: Prediction) -> dict[str, Any]:
+    """The range as a bar from its low end to its high one, with the forecast as a mark: their places in percent."""
+    if answer.interval_s is None:
+        return {"ends": ()}
+    low, high = answer.interval_s
+    room = (high - low) * 0.15 or answer.latency_s * 0.1
     left, right = max(0.0, low - room), high + room
-
-    def at(value: float) -> str:
-        return f"{(value - left) / (right - left) * 100:.2f}%"
-
-    bar = tag("span", class_="range", style=f"left:{at(low)};width:calc({at(high)} - {at(low)})")
-    point = tag("span", class_="point", style=f"left:{at(latency_s)}")
-    ends = tag("span", seconds(low), class_="end low", style=f"left:{at(low)}")
-    ends = join((ends, tag("span", seconds(high), class_="end high", style=f"left:{at(high)}")))
-    level = f"{LEVEL:.0%}".replace("%", " %")
-    words = f"{level} interval: {span(low, high)}"
-    return tag(
-        "div", tag("p", words), tag("div", bar, point, ends, class_="track", aria_hidden="true"),
-        tag("p", f"Of forecasts like this one, {level} are meant to lie inside.", class_="quiet"), class_="interval",
-    )  # fmt: skip
+    places = {"low": low, "high": high, "point": answer.latency_s}
+    at = {name: f"{(value - left) / (right - left) * 100:.2f}%" for name, value in places.items()}
+    return {"ends": (seconds(low), seconds(high)), "span": span(low, high), **at}
 
 
 def bound_words(answer: Prediction) -> str:
@@ -113,24 +99,12 @@ def _figures(answer: Prediction) -> list[tuple[str, str]]:
     return found
 
 
-def _bars(rows: Sequence[tuple[str, str, Sequence[tuple[int, float]]]]) -> Html:
-    """Horizontal bars: name, value in words, and parts as (colour, share of the longest bar)."""
-    items = []
-    for name, value, pieces in rows:
-        drawn = [
-            tag("span", class_=f"piece k{min(colour, COLOURS - 1)}", style=f"width:{part * 100:.3f}%")
-            for colour, part in pieces
-        ]
-        items.append(
-            tag(
-                "li", tag("span", name, class_="name"), tag("span", *drawn, class_="bar", aria_hidden="true"),
-                tag("span", value, class_="value"),
-            )
-        )  # fmt: skip
-    return tag("ol", *items, class_="bars")
+def _piece(colour: int, part: float) -> tuple[str, str]:
+    """A piece of a bar: its class, and its width as a share of the longest bar."""
+    return f"piece k{min(colour, COLOURS - 1)}", f"width:{part * 100:.3f}%"
 
 
-def classes_section(answer: Prediction, classes: Sequence[str]) -> Html:
+def classes_section(answer: Prediction, classes: Sequence[str]) -> Markup:
     """Time by operator class, and that in which no kernel runs."""
     waits = max(0.0, answer.latency_s - answer.gpu_busy_s)
     phases = len({r.phase for r in answer.breakdown}) > 1
@@ -140,9 +114,10 @@ def classes_section(answer: Prediction, classes: Sequence[str]) -> Html:
     ]
     longest = max([t for _, t, _ in rows] + [waits, 1e-12])
     total = answer.latency_s
-    bars = [(name, f"{seconds(t)}, {share(t / total)}", [(colour, t / longest)]) for name, t, colour in rows]
+    shown = [(name, f"{seconds(t)}, {share(t / total)}", [_piece(colour, t / longest)]) for name, t, colour in rows]
     if waits > 1e-3 * total:
-        bars.append(("between kernels", f"{seconds(waits)}, {share(waits / total)}", [(COLOURS - 1, waits / longest)]))
+        words = f"{seconds(waits)}, {share(waits / total)}"
+        shown.append(("between kernels", words, [_piece(COLOURS - 1, waits / longest)]))
     heads = (
         ("class", False), ("phase", False), ("time", True), ("of GPU time", True), ("count", True),
         ("of roofline", True), ("bound", False), ("source", False),
@@ -156,19 +131,19 @@ def classes_section(answer: Prediction, classes: Sequence[str]) -> Html:
     ]  # fmt: skip
     caption = f"GPU time of all operators of a class, and its part of the whole {seconds(total)}."
     title = "Operator classes"
-    return section("classes", "Time by operator class", figure(caption, _bars(bars)), table(title, heads, body))
+    return section("classes", "Time by operator class", figure(caption, [bars(shown)]), table(title, heads, body))
 
 
-def layers_section(layers: Sequence[Layer], classes: Sequence[str]) -> Html:
+def layers_section(layers: Sequence[Layer], classes: Sequence[str]) -> Markup:
     """Time by block of the model, each bar made of its operator classes."""
     many_phases = len({layer.name for layer in layers}) < len(layers)
     shown = sorted(sorted(layers, key=lambda layer: -layer.total_s)[:MOST_LAYERS], key=layers.index)
     longest = max((layer.total_s for layer in layers), default=0.0) or 1.0
     total = sum(layer.total_s for layer in layers) or 1.0
-    bars = [
+    drawn = [
         (
             _layer_name(layer, many_phases), f"{seconds(layer.total_s)}, {share(layer.total_s / total)}",
-            [(classes.index(kind), t / longest) for kind, t in _seen(layer.classes, longest)],
+            [_piece(classes.index(kind), t / longest) for kind, t in _seen(layer.classes, longest)],
         )
         for layer in shown
     ]  # fmt: skip
@@ -185,10 +160,10 @@ def layers_section(layers: Sequence[Layer], classes: Sequence[str]) -> Html:
         for layer in layers
         if layer.total_s > 0
     ]  # fmt: skip
-    legend = tag("ul", *(swatch(i, name) for i, name in legend_of(classes)), class_="legend")
     caption = "GPU time of each block of the model, all its runs together, in the order in which they run."
-    drawn = figure(caption, _bars(bars), legend)
-    return section("layers", "Time by layer", drawn, table("Blocks of the model", heads, body))
+    return section(
+        "layers", "Time by layer", figure(caption, [bars(drawn)], classes), table("Blocks of the model", heads, body)
+    )
 
 
 def _seen(pieces: Sequence[tuple[str, float]], longest: float) -> list[tuple[str, float]]:
@@ -202,7 +177,7 @@ def _layer_name(layer: Layer, phase: bool, runs: bool = True) -> str:
     return f"{name} x {layer.runs:,.0f}" if runs and layer.runs > 1 else name
 
 
-def memory_section(answer: Prediction) -> Html:
+def memory_section(answer: Prediction) -> Markup:
     """What the run keeps on a GPU, against what the GPU has."""
     memory = answer.memory
     named = [
@@ -212,15 +187,14 @@ def memory_section(answer: Prediction) -> Html:
     ]  # fmt: skip
     kept = [(name, value) for name, value in named if value > 0]
     full = max(memory.total, memory.capacity) or 1.0
-    pieces = [
-        tag("span", class_=f"piece k{i}", style=f"width:{value / full * 100:.3f}%") for i, (_, value) in enumerate(kept)
-    ]
     place = memory.capacity / full * 100
-    line = tag("span", class_="capacity", style=f"left:{place:.3f}%")
-    side, at = ("left", place) if place < 60 else ("right", 100 - place)  # the words stay inside the chart
-    words = tag("p", f"{gib(memory.capacity)} on the GPU", class_="has", style=f"{side}:{at:.3f}%", aria_hidden="true")
-    bar = tag("div", *pieces, line, class_="stack", aria_hidden="true")
-    legend = tag("ul", *(swatch(i, f"{name} {gib(value)}") for i, (name, value) in enumerate(kept)), class_="legend")
+    # the words stay inside the chart
+    at = f"left:{place:.3f}%" if place < 60 else f"right:{100 - place:.3f}%"
+    drawn = render(
+        "memory.html", has=gib(memory.capacity), place=at, capacity=f"{place:.3f}%",
+        widths=[f"{value / full * 100:.3f}%" for _, value in kept],
+    )  # fmt: skip
+    legend = [f"{name} {gib(value)}" for name, value in kept]
     each = " of each GPU" if memory.gpus > 1 else ""
     caption = f"{gib_of(memory.total, memory.capacity)}{each}; the line is what the GPU has."
     if memory.fraction < 1.0:
@@ -231,13 +205,13 @@ def memory_section(answer: Prediction) -> Html:
     body.append(("all", gib(memory.total), share(memory.total / memory.capacity)))
     heads = (("kept", False), ("size", True), ("of the GPU", True))
     return section(
-        "memory", "Memory", figure(caption, tag("div", words, bar, class_="holds"), legend),
+        "memory", "Memory", figure(caption, [drawn], legend),
         table("Device memory", heads, body),
-        tag("p", "Not counted: fragmentation and what CUDA graphs keep.", class_="quiet"),
+        Markup('<p class="quiet">Not counted: fragmentation and what CUDA graphs keep.</p>'),
     )  # fmt: skip
 
 
-def changes_section(changes: Sequence[Change]) -> Html:
+def changes_section(changes: Sequence[Change]) -> Markup:
     """What would change the answer: each change as a bar to the right (faster) or to the left (slower)."""
     widest = max((abs(math.log(c.speed)) for c in changes if c.speed), default=0.0) or 1.0
     items, body = [], []
@@ -246,15 +220,7 @@ def changes_section(changes: Sequence[Change]) -> Html:
         note = f" ({change.note})" if change.note and change.latency_s is not None else ""
         log = math.log(change.speed) / widest if change.speed else 0.0
         side = f"left:50%;width:{log * 50:.2f}%" if log >= 0 else f"left:{50 + log * 50:.2f}%;width:{-log * 50:.2f}%"
-        bar = tag("span", class_=f"swing {'k4' if log >= 0 else 'k5'}", style=side)
-        items.append(
-            tag(
-                "li",
-                tag("span", f"{change.what}:", class_="name"),
-                tag("span", bar, class_="bar centre", aria_hidden="true"),
-                tag("span", words, class_="value"),
-            )
-        )  # fmt: skip
+        items.append((f"{change.what}:", words, [(f"swing {'k4' if log >= 0 else 'k5'}", side)]))
         after = "-" if change.latency_s is None else seconds(change.latency_s)
         body.append((change.what, seconds(change.before_s), after, f"{words}{note}"))
     caption = (
@@ -263,7 +229,7 @@ def changes_section(changes: Sequence[Change]) -> Html:
     )
     heads = (("change", False), ("now", True), ("then", True), ("effect", False))
     return section(
-        "changes", "What would change the answer", figure(caption, tag("ol", *items, class_="bars changes")),
+        "changes", "What would change the answer", figure(caption, [bars(items, "changes")]),
         table("Changes", heads, body),
     )  # fmt: skip
 

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from predictor.report.formats import seconds, significant
-from predictor.report.html_elements import (
-    COLOURS,
-    Html,
-    figure,
-    folded,
-    legend_of,
-    mark,
-    section,
-    swatch,
-    table,
-    tag,
-    ticks,
-)
-from predictor.report.html_roofline import Size
+from markupsafe import Markup
+
+from predictor.report.drawing import COLOURS, LANES, Bar, Size, lanes
+from predictor.report.formats import seconds
+from predictor.report.pages import figure, folded, section, table
 from predictor.simulate.schedule import BlockSchedule, schedule
 from predictor.simulate.stage import Stage
 from predictor.simulate.times import TimedStage
@@ -28,14 +18,11 @@ from predictor.simulate.times import TimedStage
 #: pixels of this picture were chosen by looking at pages.
 MOST_SLICES = 160
 MOST_KERNELS = 240  # of one layer
-THIN = 3.0  # pixels below which a bar has no edge: many beside each other would be all edge
-_LANE = 34.0
-_WIDE = Size("wide", 960, 0, 44, 24, 10, 40)
-_NARROW = Size("narrow", 336, 0, 40, 16, 10, 40)
+_LANE = 34.0  # pixels
+_NAMES = ("CPU", "GPU")
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """A bar of a lane (``lane`` 0 is the CPU, 1 the GPU), in seconds."""
 
     lane: int
@@ -45,7 +32,7 @@ class Slice:
     end_s: float
 
 
-def timeline_section(stages: Sequence[TimedStage], classes: Sequence[str]) -> Html:
+def timeline_section(stages: Sequence[TimedStage], classes: Sequence[str]) -> Markup:
     """Both charts. ``classes``: operator classes in the order of their colours."""
     scheduled = [schedule(timed) for timed in stages]
     inside = [_whole(stages, scheduled)]
@@ -55,7 +42,7 @@ def timeline_section(stages: Sequence[TimedStage], classes: Sequence[str]) -> Ht
     return section("timeline", "Timeline", *inside)
 
 
-def _whole(stages: Sequence[TimedStage], scheduled: Sequence[Sequence[BlockSchedule]]) -> Html:
+def _whole(stages: Sequence[TimedStage], scheduled: Sequence[Sequence[BlockSchedule]]) -> Markup:
     names = _by_time(stages, scheduled)
     slices: list[Slice] = []
     rows = []
@@ -78,13 +65,10 @@ def _whole(stages: Sequence[TimedStage], scheduled: Sequence[Sequence[BlockSched
         caption += " The CPU launches kernels ahead of the GPU; where the CPU is slower, the GPU waits."
     else:
         caption += " No CPU lane: launches are captured in a graph."
-    legend = tag("ul", *(swatch(i, name) for i, name in legend_of(names)), class_="legend")
     heads = (("block", False), ("starts", True), ("ends", True), ("of", False))
-    drawn = [_chart(slices, size, at, f"Timeline of the run, {seconds(at)}") for size in (_WIDE, _NARROW)]
-    return tag(
-        "div", figure(caption, *drawn, legend, tag("p", class_="readout", aria_hidden="true")),
-        folded("Table of the timeline", table("Blocks in time, on the GPU", heads, rows)),
-    )  # fmt: skip
+    drawn = [_chart(slices, size, at, f"Timeline of the run, {seconds(at)}") for size in LANES]
+    told = folded("Table of the timeline", table("Blocks in time, on the GPU", heads, rows))
+    return Markup("").join((figure(caption, drawn, names), told))
 
 
 def _by_time(stages: Sequence[TimedStage], scheduled: Sequence[Sequence[BlockSchedule]]) -> list[str]:
@@ -127,7 +111,7 @@ def _slices(entry: BlockSchedule, colour: int, at: float, budget: int) -> list[S
     return found
 
 
-def _layer(stage: Stage, blocks: Sequence[BlockSchedule], classes: Sequence[str]) -> Html:
+def _layer(stage: Stage, blocks: Sequence[BlockSchedule], classes: Sequence[str]) -> Markup:
     """One repetition of the block that takes most of a pass: a middle one."""
     entry = max(blocks, key=_gpu_s)
     repetition = entry.segment.repeat // 2
@@ -156,54 +140,18 @@ def _layer(stage: Stage, blocks: Sequence[BlockSchedule], classes: Sequence[str]
         caption += f" The first {MOST_KERNELS} of {len(entry.nodes):,} kernels are drawn."
     used = list(dict.fromkeys(entry.block.nodes[place].op.label for place in entry.nodes))
     order = sorted(used, key=lambda kind: classes.index(kind) if kind in classes else COLOURS)
-    legend = [swatch(classes.index(kind) if kind in classes else COLOURS - 1, kind) for kind in order]
+    legend = [(f"k{min(classes.index(kind), COLOURS - 1) if kind in classes else COLOURS - 1}", kind) for kind in order]
     end = max(float(times.end_s[-1]) - zero, 1e-12)
     heads = (("kernel", False), ("class", False), ("starts", True), ("takes", True), ("after its launch", True))
-    drawn = [_chart(slices, size, end, f"Kernels of {name}, {seconds(end)}") for size in (_WIDE, _NARROW)]
-    return tag(
-        "div", tag("h3", "One layer"),
-        figure(caption, *drawn, tag("ul", *legend, class_="legend"), tag("p", class_="readout", aria_hidden="true")),
-        folded(f"Table of {len(rows):,} kernels", table(f"Kernels of {name}", heads, rows)),
-    )  # fmt: skip
+    drawn = [_chart(slices, size, end, f"Kernels of {name}, {seconds(end)}") for size in LANES]
+    told = folded(f"Table of {len(rows):,} kernels", table(f"Kernels of {name}", heads, rows))
+    return Markup("").join((Markup("<h3>One layer</h3>"), figure(caption, drawn, keys=legend), told))
 
 
-def _chart(slices: Sequence[Slice], size: Size, end_s: float, label: str) -> Html:
-    lanes = [0, 1] if any(item.lane == 0 for item in slices) else [1]
-    height = size.top + _LANE * len(lanes) + size.bottom
-    inner = size.width - size.left - size.right
-    end_s = max(end_s, *(item.end_s for item in slices)) if slices else end_s
-
-    def x(at: float) -> float:
-        return size.left + inner * at / end_s
-
-    found = []
-    unit, factor = _unit(end_s)
-    for tick in ticks(0.0, end_s * factor, 6 if size.kind == "wide" else 3):
-        at = x(tick / factor)
-        found.append(tag("line", x1=at, x2=at, y1=size.top, y2=height - size.bottom, class_="grid"))
-        found.append(tag("text", significant(tick), x=at, y=height - size.bottom + 16, text_anchor="middle"))
-    found.append(tag("text", f"time, {unit}", x=size.left + inner / 2, y=height - 6, text_anchor="middle"))
-    for row, lane in enumerate(lanes):
-        y = size.top + row * _LANE
-        found.append(tag("text", "GPU" if lane else "CPU", x=size.left - 6, y=y + 21, text_anchor="end"))
-        marks = [_bar(item, x(item.start_s), x(item.end_s), y) for item in slices if item.lane == lane]
-        found.append(tag("g", *marks, class_="marks"))
-    view = f"0 0 {size.width:g} {height:g}"
-    return tag("svg", *found, viewBox=view, class_=f"chart {size.kind}", role="group", aria_label=label)
-
-
-def _bar(item: Slice, left: float, right: float, y: float) -> Html:
-    lane = "GPU" if item.lane else "CPU"
-    label = f"{lane}, {item.name}: {seconds(item.end_s - item.start_s)} from {seconds(max(0.0, item.start_s))}"
-    shape = tag(
-        "rect", x=left, y=y + 3, width=max(0.6, right - left), height=_LANE - 8,
-        class_=f"bar f{min(item.colour, COLOURS - 1)}{' thin' * (right - left < THIN)}",
-    )  # fmt: skip
-    return mark(label, shape)
-
-
-def _unit(span_s: float) -> tuple[str, float]:
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if span_s * factor >= 1.0:
-            return unit, factor
-    return "ns", 1e9
+def _chart(slices: Sequence[Slice], size: Size, end_s: float, label: str) -> Markup:
+    bars: dict[int, list[Bar]] = {lane: [] for lane in (0, 1) if lane or any(item.lane == 0 for item in slices)}
+    for item in slices:
+        words = f"{_NAMES[item.lane]}, {item.name}: {seconds(item.end_s - item.start_s)} from"
+        bars[item.lane].append(Bar(item.start_s, item.end_s, item.colour, f"{words} {seconds(max(0.0, item.start_s))}"))
+    rows = [(_NAMES[lane], _NAMES[lane], inside) for lane, inside in bars.items()]
+    return lanes(rows, size, end_s, label, _LANE)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Sequence
+import math
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from predictor.errors import RequestError, TilecastError
+from predictor.errors import RequestError
 from predictor.files import outputs
 from predictor.report.formats import seconds
 from predictor.report.table import Column, print_table, say
@@ -19,7 +18,7 @@ from predictor.search.training.priced import Priced
 from predictor.search.training.search import PricedPlans, frontier, neighbours
 
 #: Endings of a picture, and of a table of all plans.
-PICTURES, TABLES = (".svg", ".png", ".pdf"), (".parquet", ".csv")
+PICTURES, TABLES = (".svg",), (".parquet", ".csv")
 _GIB = 2.0**30  # bytes of a GiB, by definition (IEC 80000-13)
 
 
@@ -177,66 +176,34 @@ def print_explained(found: PricedPlans, one: Priced, console: Console) -> None:
 
 
 def check_out(path: Path) -> None:
-    """RequestError for a file that neither a picture nor a table goes to; TilecastError where what draws is missing."""
+    """RequestError for a file that neither a picture nor a table goes to."""
     ending = path.suffix.lower()
     if ending not in (*PICTURES, *TABLES):
         raise RequestError(f"--out {path}: expected a file that ends in {', '.join((*PICTURES, *TABLES))}")
     if path.exists() and not path.is_file():
         raise RequestError(f"--out {path}: is there, and not a plain file; expected a file to write")
-    if ending in PICTURES:
-        _figure_class()
-
-
-def _figure_class() -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise TilecastError('--out needs matplotlib, which is not installed: pip install "tilecast[plot]"') from None
-    return Figure
 
 
 def draw(found: PricedPlans, path: Path) -> None:
-    """Step time over memory, a point a plan that fits, the frontier of both as a line, the best few named."""
-    figure = _figure_class()(figsize=(9.0, 5.5), layout="constrained")
-    axes = figure.subplots()
-    fitting = found.fitting
-    for points, color, label in (
-        ([one for one in found.priced if not one.fits], "#d9b3b3", "do not fit"),
-        (fitting, "#3b6fb6", "fit"),
-    ):
-        if points:
-            axes.scatter(
-                *_xy(points), s=9, color=color, alpha=0.6, linewidths=0, label=f"{len(points):,} plans {label}"
-            )
-    edge = frontier(fitting)
-    if edge:
-        axes.plot(*_xy(edge), color="#0b7a6b", linewidth=1.4, marker="o", markersize=4, label="frontier")
-        for place, one in enumerate(edge[:4]):
-            axes.annotate(
-                one.plan.label, (one.memory_bytes / _GIB, one.latency_s), fontsize=7, xytext=(6, 5 + 6 * place),
-                textcoords="offset points",
-            )  # fmt: skip
-        axes.set_ylim(0.95 * edge[0].latency_s, min(6.0 * edge[0].latency_s, 4.0 * edge[-1].latency_s))
-        axes.set_xlim(0.0, 1.5 * found.priced[0].usable_bytes / _GIB)
-    axes.axvline(found.priced[0].usable_bytes / _GIB, color="#8a1c1c", linewidth=1.0, linestyle="--")
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}")
-    axes.set_xlabel("memory of the fullest GPU, GiB (dashed: what a GPU may use)")
-    axes.set_ylabel("step, s")
-    axes.grid(color="#d9dde2", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False)
+    """Step time over memory: a mark a plan, those that do not fit in another colour, the frontier of both as a line and
+    what a GPU may use as another. Plans far slower than the fastest are left out."""
+    from predictor.report.drawing import PLOTS, Point, file_of, scatter
+
+    edge, usable = frontier(found.fitting), found.priced[0].usable_bytes
+    # How far the picture reaches: chosen by looking at pictures.
+    slowest = min(6.0 * edge[0].latency_s, 4.0 * edge[-1].latency_s) if edge else math.inf
+    shown = [one for one in found.priced if (one.latency_s <= slowest and one.memory_bytes <= 1.5 * usable) or not edge]
+    points = [
+        Point(*_place(one), f"{one.plan.label}: {seconds(one.latency_s)}, {_place(one)[0]:.1f} GiB", 5 * (not one.fits))
+        for one in shown
+    ]
+    points += [Point(*_place(one), f"the fastest: {one.plan.label}", ringed=True) for one in edge[:1]]
     counts = " or ".join(f"{count:,}" for count in found.num_gpus)
-    figure.suptitle(
-        f"Plans of {found.run.config.name} on {counts} {found.run.gpu.label}, global batch {found.batch:,}",
-        fontsize=12, fontweight="bold", x=0.01, ha="left",
-    )  # fmt: skip
-    content = io.BytesIO()
-    figure.savefig(content, format=path.suffix[1:].lower(), dpi=110, metadata=outputs.picture_metadata(path))
-    outputs.write("--out", path, content.getvalue())
+    title = f"Plans of {found.run.config.name} on {counts} {found.run.gpu.label}, global batch {found.batch:,}"
+    axes = "memory of the fullest GPU, GiB (line: what a GPU may use; red: does not fit)", "step, s"
+    drawn = scatter(points, [_place(one) for one in edge], axes, title, PLOTS[0], usable / _GIB)
+    outputs.write("--out", path, file_of(drawn, title=title))
 
 
-def _xy(points: Sequence[Priced]) -> tuple[list[float], list[float]]:
-    return [one.memory_bytes / _GIB for one in points], [one.latency_s for one in points]
+def _place(one: Priced) -> tuple[float, float]:
+    return one.memory_bytes / _GIB, one.latency_s

@@ -7,10 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from predictor import __version__
+from markupsafe import Markup
+
 from predictor.files import outputs
-from predictor.report.html import document
-from predictor.report.html_elements import Html, figure, section, table, tag
+from predictor.report.drawing import tag
+from predictor.report.html import BYLINE
+from predictor.report.pages import document, figure, section, table
 from predictor.serving.simulator import Served
 
 #: Size of a picture in its own units: chosen by hand, not from data.
@@ -49,22 +51,16 @@ def to_page(served: Served, found: Mapping[str, Any]) -> str:
     values = {key: value for key, value in found.items() if isinstance(value, (str, int, float)) or value is None}
     facts = [[key, "" if value is None else f"{value:,.6g}" if isinstance(value, float) else str(value)]
              for key, value in values.items()]  # fmt: skip
-    body = [
-        tag("a", "Skip to the answer", href="#answer", class_="skip"),
-        tag("header", tag("h1", title), tag("p", f"A forecast by Tilecast {__version__}. Nobody ran it.",
-                                            class_="quiet")),
-        tag(
-            "main",
-            section("answer", "Answer", table("Times of requests", heads, rows)),
-            section("requests", "Requests", _spread(served)),
-            section("time", "Over time", *pictures),
-            section("all", "All figures", table("Figures", [("what", False), ("value", True)], facts)),
-        ),
-    ]  # fmt: skip
-    return document(title, title, body)
+    parts = [
+        section("answer", "Answer", table("Times of requests", heads, rows)),
+        section("requests", "Requests", _spread(served)),
+        section("time", "Over time", *pictures),
+        section("all", "All figures", table("Figures", [("what", False), ("value", True)], facts)),
+    ]
+    return document(title, title, parts, [BYLINE])
 
 
-def _curve(words: str, times: Sequence[float], values: Sequence[float]) -> Html:
+def _curve(words: str, times: Sequence[float], values: Sequence[float]) -> Markup:
     """A line over time, drawn to its own greatest value."""
     most, end = max(values) or 1.0, (times[-1] + times[1] - times[0]) or 1.0
     points = " ".join(
@@ -77,10 +73,10 @@ def _curve(words: str, times: Sequence[float], values: Sequence[float]) -> Html:
         tag("line", x1=0.0, y1=HEIGHT, x2=WIDTH, y2=HEIGHT, stroke="currentColor", stroke_width="0.5"),
         viewBox=f"0 0 {WIDTH:g} {HEIGHT + 2:g}", role="img", aria_label=f"{words}, at most {most:,.3g}", width="100%",
     )  # fmt: skip
-    return figure(f"{words}: at most {most:,.3g}; {end:,.3g} s from left to right", drawn)
+    return figure(f"{words}: at most {most:,.3g}; {end:,.3g} s from left to right", [drawn])
 
 
-def _spread(served: Served) -> Html:
+def _spread(served: Served) -> Markup:
     """Every request (of many, some): arrival across, time to first token up, on a scale of logarithms."""
     ttft, arrival = served.ttft_s, served.arrival_s
     every = max(1, len(ttft) // 1000)
@@ -96,7 +92,7 @@ def _spread(served: Served) -> Html:
     ]  # fmt: skip
     words = f"time to first token from {10**low * 1e3:,.3g} to {10**high * 1e3:,.3g} ms"
     drawn = tag("svg", *dots, viewBox=f"0 0 {WIDTH:g} {HEIGHT + 2:g}", role="img", aria_label=words, width="100%")
-    return figure(f"Requests by arrival (0 to {end:,.3g} s): {words}, logarithms", drawn)
+    return figure(f"Requests by arrival (0 to {end:,.3g} s): {words}, logarithms", [drawn])
 
 
 def to_trace(served: Served, most: int = MOST_EVENTS) -> str:

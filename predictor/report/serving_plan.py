@@ -10,9 +10,6 @@ from rich.console import Console
 
 from predictor.kernels.interval import LEVEL
 from predictor.report.formats import gib_of, share, significant
-from predictor.report.html import document
-from predictor.report.html_elements import Html, section, table, tag
-from predictor.report.html_frontier import frontier_figure
 from predictor.report.table import Column, print_table, say
 from predictor.request.run import Run
 from predictor.search.serving.answer import (
@@ -235,6 +232,9 @@ def _finite(value: float) -> float | None:
 
 def to_html(answer: ServingAnswer, price: float | None = None) -> str:
     """A page with the best plans and the frontier."""
+    from predictor.report.html_frontier import frontier_figure
+    from predictor.report.pages import document, section, table
+
     run = answer.entries[0].plan.times.run
     title = f"Serving {run.config.name} on {answer.asked.num_gpus} {run.gpu.label}"
     heads = [
@@ -243,17 +243,10 @@ def to_html(answer: ServingAnswer, price: float | None = None) -> str:
         ("simulated TTFT", True), ("simulated TPOT", True),
     ]  # fmt: skip
     front = [_cells(RankedPlan(plan), price, answer.asked.sla)[:-2] for plan in answer.found.frontier]
-    body: list[Html] = [
-        tag("header", tag("h1", title), *(tag("p", line, class_="run") for line in _headline(answer, price))),
-        tag(
-            "main",
-            section(
-                "answer",
-                "Plans",
-                table("Plans within the SLA", heads, [_cells(e, price, answer.asked.sla) for e in answer.entries]),
-            ),
-            section("frontier", "Frontier", frontier_figure(answer)),
-            section("points", "Points of the frontier", table("Points of the frontier", heads[:-2], front)),
-        ),
+    plans = [_cells(entry, price, answer.asked.sla) for entry in answer.entries]
+    parts = [
+        section("answer", "Plans", table("Plans within the SLA", heads, plans)),
+        section("frontier", "Frontier", frontier_figure(answer)),
+        section("points", "Points of the frontier", table("Points of the frontier", heads[:-2], front)),
     ]
-    return document(title, title, body)
+    return document(title, title, parts, [("run", line) for line in _headline(answer, price)])

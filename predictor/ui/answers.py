@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
 from predictor.errors import RequestError, TilecastError, one_line
 from predictor.forecast.forecast import Forecast, forecast
 from predictor.forecast.sensitivity import sensitivities
 from predictor.report.detail import points
 from predictor.report.formats import gib_of, seconds, span
-from predictor.report.html_elements import join, table, tag
 from predictor.report.html_roofline import roofline_section
 from predictor.report.html_sections import bound_words, changes_section, classes_section, headline, memory_section
 from predictor.report.html_waterfall import side_by_side, waterfall_section
 from predictor.report.json_report import to_dict
+from predictor.report.pages import render, table
 from predictor.report.throughput import throughput
 from predictor.ui.boards import PASTED, Board
 from predictor.ui.fields import Field
@@ -100,7 +102,7 @@ def quick(state: State, fields: Sequence[Field], artifacts: str | None) -> dict[
         "files": files(state, found[place].board),
         "said": "; ".join(f"{label}: {seconds(one.latency_s)}" for label, one in done),
         "title": f"{done[0][1].model}: {', '.join(label for label, _ in done)}",
-        "html": join((side_by_side(done), _table(found, state.shown))),
+        "html": side_by_side(done) + _table(found, state.shown),
         "shown": shown is not None,
     }
     return answer
@@ -128,10 +130,7 @@ def _table(found: Sequence[Answered], shown: int) -> str:
         interval = "-" if answer.interval_s is None else span(*answer.interval_s)
         memory = gib_of(answer.memory.total, answer.memory.capacity)
         chosen = place == shown
-        choose = tag(
-            "button", "shown" if chosen else "show", type="button", class_="show", data_board=str(place),
-            aria_pressed="true" if chosen else "false", aria_label=f"Take {one.label} apart",
-        )  # fmt: skip
+        choose = render("choose.html", place=place, chosen=chosen, label=one.label)
         time, made = seconds(answer.latency_s), throughput(answer)
         rows.append((one.label, choose, time, interval, made, memory, bound_words(answer)))
     return table("Boards side by side", _HEADS, rows)
@@ -149,12 +148,12 @@ def detailed(state: State, fields: Sequence[Field], artifacts: str | None) -> di
     for row in answer.breakdown:
         totals[row.op] = totals.get(row.op, 0.0) + row.latency_s
     classes = sorted(totals, key=lambda name: -totals[name])
-    notes = tag("ul", *(tag("li", note) for note in answer.notes)) if answer.notes else ""
+    notes = render("lines.html", lead="", lines=answer.notes) if answer.notes else Markup()
     sections = (
         headline(answer), notes, waterfall_section(answer), classes_section(answer, classes),
         roofline_section(points(one), run.gpu), memory_section(answer), changes_section(sensitivities(one)),
     )  # fmt: skip
-    return {"errors": [], "html": join(sections)}
+    return {"errors": [], "html": Markup("").join(sections)}
 
 
 def _shown(state: State, fields: Sequence[Field], artifacts: str | None) -> Forecast:

@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from markupsafe import Markup
+
+from predictor.report.drawing import PLOTS, Point, scatter
 from predictor.report.formats import seconds, share, significant
-from predictor.report.html_elements import Html, figure, join, table, tag
-from predictor.report.html_roofline import NARROW, WIDE
-from predictor.report.html_scatter import Point, scatter
+from predictor.report.pages import figure, table
 
 #: Rows of the table; the picture has every plan that the search said. Chosen by looking at pages.
 ROWS = 10
 _MS = 1e-3  # seconds, by definition
 
 
-def drawn(points: Sequence[Point], front: Sequence[tuple[float, float]], axes: tuple[str, str], caption: str) -> Html:
+def drawn(points: Sequence[Point], front: Sequence[tuple[float, float]], axes: tuple[str, str], caption: str) -> Markup:
     """The picture at both widths."""
-    charts = [scatter(points, front, axes, f"{axes[1]} against {axes[0]}", size) for size in (WIDE, NARROW)]
-    return figure(caption, *charts, tag("p", class_="readout", aria_hidden="true"))
+    charts = [scatter(points, front, axes, f"{axes[1]} against {axes[0]}", size) for size in PLOTS]
+    return figure(caption, charts)
 
 
-def training_plans(found: Mapping[str, Any]) -> Html:
+def training_plans(found: Mapping[str, Any]) -> Markup:
     """Plans of `tilecast plan`: step time against memory."""
     plans = found["plans"]
     if not plans:
-        return tag("p", f"None of {found['plans_legal']:,} legal plans fits in memory: more GPUs, or a smaller batch.")
+        words = f"None of {found['plans_legal']:,} legal plans fits in memory: use more GPUs, or a smaller batch."
+        return Markup("<p>{}</p>").format(words)
     points = [
         Point(p["memory_gib"], p["latency_ms"], f"{p['label']}: {seconds(p['latency_ms'] * _MS)},"
               f" {significant(p['memory_gib'])} GiB a GPU")
         for p in plans
     ]  # fmt: skip
-    points += [replace(points[0], words=f"the fastest: {points[0].words}", ringed=True)]
+    points += [points[0]._replace(words=f"the fastest: {points[0].words}", ringed=True)]
     front, best = [], float("inf")
     for p in sorted(plans, key=lambda p: (p["memory_gib"], p["latency_ms"])):
         if p["latency_ms"] < best:
@@ -52,10 +53,10 @@ def training_plans(found: Mapping[str, Any]) -> Html:
         f"{found['plans_fitting']:,} of {found['plans_legal']:,} legal plans fit; the best {len(plans):,} are drawn."
     )
     picture = drawn(points, front, ("GiB a GPU", "ms a step"), f"{words} A ring is the fastest.")
-    return join((picture, table("The fastest plans", heads, rows)))
+    return Markup("").join((picture, table("The fastest plans", heads, rows)))
 
 
-def serving_plans(found: Mapping[str, Any]) -> Html:
+def serving_plans(found: Mapping[str, Any]) -> Markup:
     """Plans of `tilecast serve plan`: what a user sees against what a GPU makes, and the best within the SLA."""
     front, plans = found["frontier"], found["plans"]
     kinds = list(dict.fromkeys(map(_kind, front)))
@@ -78,7 +79,7 @@ def serving_plans(found: Mapping[str, Any]) -> Html:
         f" Colours: {', '.join(kinds)}."
     )
     picture = drawn(points, [_speeds(p) for p in front], ("tokens/s a user", "tokens/s a GPU"), caption)
-    return join((picture, table("Plans within the SLA", heads, rows)))
+    return Markup("").join((picture, table("Plans within the SLA", heads, rows)))
 
 
 def _speeds(plan: Mapping[str, Any]) -> tuple[float, float]:

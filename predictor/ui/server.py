@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 from starlette.applications import Starlette
@@ -16,13 +15,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from predictor.errors import RequestError
-from predictor.report.html import TEMPLATES as REPORT_TEMPLATES
+from predictor.report.pages import TEMPLATES as REPORT_TEMPLATES
 from predictor.ui.desk import Desk
-from predictor.ui.document import document
+from predictor.ui.document import TEMPLATES, document
 from predictor.ui.fields import Field
 from predictor.ui.searches import Kind, Searches
 
-TEMPLATES = Path(__file__).parent / "templates"
 #: Bytes of a request: a pasted config.json and six pasted boards. Chosen by hand, not from data.
 LARGEST_BODY = 1_000_000
 #: Characters of a path: that of a search has 27. Chosen by hand, not from data.
@@ -94,7 +92,7 @@ def application(
     """The application: the page, its answers, its searches. ``artifacts``: a set of estimators (None: the shipped);
     ``desk``: who answers (None: processes)."""
     searches, at = Searches(kinds, artifacts), desk or Desk(fields, kinds, artifacts)
-    page = str(document(fields, kinds))
+    page = document(fields, kinds)
 
     def served(text: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
         async def answer(_: Request) -> Response:

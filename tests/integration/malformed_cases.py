@@ -176,7 +176,7 @@ WORDS: list[tuple[str, str]] = [
         "compare --model gpt2 --gpu h100 --price zzz=1",
         "unknown GPU 'zzz': expected in --price zzz=1 a GPU of the comparison or a name of",
     ),
-    ("compare --model gpt2 --gpu h100 --out x.txt", "--out x.txt: expected a file that ends in .svg, .png, .pdf"),
+    ("compare --model gpt2 --gpu h100 --out x.txt", "--out x.txt: expected a file that ends in .svg"),
     ("compare --model , --gpu h100", "--model ',': expected names with one comma between them"),
     ("compare --model gpt2 --gpu all,h100", "unknown GPU 'all': expected a name of `tilecast gpus` or a YAML file"),
     (

@@ -90,7 +90,7 @@ def test_nothing_to_show_is_an_error(capsys: pytest.CaptureFixture[str]) -> None
         (["--gpu", "h100,a100,h100"], "h100 is named twice"),
         (["--gpu", "h100", "--model", "gpt2,gpt33"], "gpt3"),
         (["--gpu", "h100,a100", "--model", "gpt2,gpt3"], "2 models on 2 GPUs"),
-        (["--gpu", "h100", "--out", "picture.jpg"], ".svg, .png, .pdf"),
+        (["--gpu", "h100", "--out", "picture.png"], "a file that ends in .svg"),
         (["--gpu", "h100", "--out", "/dev/null/a.svg"], "cannot be written"),
         (["--gpu", "h100", "--price", "h100"], "cannot read"),
         (["--gpu", "h100", "--price", "h100="], "'h100='"),
@@ -186,79 +186,64 @@ def test_the_table_has_intervals() -> None:
     assert "50.0 - 400 ms" in line
 
 
+def drawn(rows: list[Entry], path: Path) -> ElementTree.Element:
+    draw(rows, path)
+    return ElementTree.parse(path).getroot()
+
+
+def of_class(picture: ElementTree.Element, name: str) -> list[ElementTree.Element]:
+    return [each for each in picture.iter() if name in (each.get("class") or "").split()]
+
+
 def test_the_picture_has_a_bar_for_each_forecast_and_whiskers_for_each_interval(tmp_path: Path) -> None:
-    kind = pytest.importorskip("matplotlib.figure", reason="the picture needs matplotlib").Figure
-    drawn: list[Any] = []
-    original = kind.savefig
-    with pytest.MonkeyPatch.context() as patch:
-
-        def keep(figure: Any, *words: Any, **more: Any) -> None:
-            drawn.append(figure)
-            original(figure, *words, **more)
-
-        patch.setattr(kind, "savefig", keep)
-        draw(entries(), tmp_path / "a.svg")
-    (axes,) = drawn[0].axes
-    assert [round(bar.get_width()) for bar in axes.patches] == [80, 100, 10]
-    assert [bar.get_hatch() for bar in axes.patches] == [None, None, "///"]
-    (whisker,) = [part for part in axes.collections if len(part.get_segments()) == 1]
-    assert sorted(x for x, _ in whisker.get_segments()[0]) == pytest.approx([50.0, 400.0])
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["plain", "wide", "full", "none"]
-    assert axes.get_xlim()[1] > 400.0
-    assert axes.get_xlabel() == "latency, ms (whiskers: 80 % interval, hatched: does not fit)"
-    assert any("(50.0 - 400 ms)" in text.get_text() for text in axes.texts)
-    assert ElementTree.parse(tmp_path / "a.svg").getroot().tag.endswith("svg")
+    picture = drawn(entries(), tmp_path / "a.svg")
+    assert picture.tag == "{http://www.w3.org/2000/svg}svg"
+    bars = of_class(picture, "bar")
+    widths = [float(bar.get("width", "")) for bar in bars]
+    assert widths[0] / widths[1] == pytest.approx(0.8, rel=1e-3) and widths[2] / widths[1] == pytest.approx(
+        0.1, rel=0.01
+    )
+    assert widths[3] < 1.0, "what has no forecast has its place and no bar"
+    assert [(bar.get("class") or "").split()[1] for bar in bars] == ["f0", "f0", "f5", "f5"]
+    line, *ends = of_class(picture, "whisker")
+    low, high = (float(line.get(end, "")) for end in ("x1", "x2"))
+    left = float(bars[0].get("x", ""))
+    assert (high - left) / (low - left) == pytest.approx(8.0, rel=1e-3) and len(ends) == 2
+    assert high <= float(picture.get("viewBox", "").split()[2])
+    labels = [mark.get("aria-label", "") for mark in of_class(picture, "mark")]
+    assert [label.partition(":")[0] for label in labels] == ["plain", "wide", "full", "none"]
+    assert "(50.0 - 400 ms)" in labels[1] and "does not fit" in labels[2] and "cannot run" in labels[3]
 
 
 def test_the_picture_has_the_costs_where_there_are_prices(tmp_path: Path) -> None:
-    kind = pytest.importorskip("matplotlib.figure", reason="the picture needs matplotlib").Figure
-    drawn: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kind, "savefig", lambda figure, *words, **more: drawn.append(figure))
-        priced = [replace(entry, price=3.6) for entry in entries()]
-        draw(priced, tmp_path / "a.svg")
-    latency, cost = drawn[0].axes
-    assert [bar.get_width() for bar in cost.patches] == [
-        e.cost_per_million_tokens for e in priced if e.cost_per_million_tokens is not None
-    ]
-    assert {text.get_text().strip() for text in cost.texts} >= {"does not fit", "cannot run"}
-    assert cost.get_xlabel() == "$ for a million tokens"
-    assert len(latency.patches) == 3
+    priced = [replace(entry, price=3.6) for entry in entries()]
+    labels = [mark.get("aria-label", "") for mark in of_class(drawn(priced, tmp_path / "a.svg"), "mark")]
+    for entry, label in zip(priced, labels, strict=True):
+        cost = entry.cost_per_million_tokens
+        assert (cost is None) == ("$" not in label), label
+        if cost is not None:
+            assert float(label.rpartition("$")[2].removesuffix("/M tokens").replace(",", "")) == pytest.approx(
+                cost, rel=0.01
+            )
 
 
 def test_a_picture_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
-    out = tmp_path / "gpus.png"
-    lines = table(capsys, "compare", "--model", "gpt2", "--gpu", "h100,v100", "--out", str(out))
-    assert lines[-1] == f"written: {out}"
-    assert out.read_bytes().startswith(b"\x89PNG")
+    out = tmp_path / "gpus.svg"
+    words = ["compare", "--model", "gpt2", "--gpu", "h100,v100", "--out", str(out)]
+    assert table(capsys, *words)[-1] == f"written: {out}"
+    assert table(capsys, *words)[-1] == f"written: {out}", "a picture of Tilecast is replaced"
+    assert b"gpt2 on each of 2 GPUs" in out.read_bytes()
     (tmp_path / "folder.svg").mkdir()
     assert "not a plain file" in fails(
         capsys, "compare", "--model", "gpt2", "--gpu", "h100", "--out", str(tmp_path / "folder.svg")
     )
 
 
-@pytest.fixture
-def without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if it were not installed."""
-    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-
-
-@pytest.mark.usefixtures("without_matplotlib")
-def test_without_matplotlib_the_table_works_and_the_picture_says_what_to_install(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert table(capsys, "compare", "--model", "gpt2", "--gpu", "h100")
-    assert main(["compare", "--model", "gpt2", "--gpu", "h100", "--out", str(tmp_path / "a.svg")]) == 1
-    assert 'pip install "tilecast[plot]"' in capsys.readouterr().err
-
-
-def test_matplotlib_is_imported_for_a_picture_alone() -> None:
+def test_a_terminal_loads_nothing_that_draws() -> None:
     code = (
         "import sys; from predictor.cli.main import main;"
-        " main(['compare', '--model', 'gpt2', '--gpu', 'h100', '--json']);"
-        " sys.exit('matplotlib' in sys.modules)"
+        " main(['predict', '--model', 'gpt2', '--gpu', 'h100']);"
+        " main(['compare', '--model', 'gpt2', '--gpu', 'h100,v100']);"
+        " sys.exit(bool({'jinja2', 'markupsafe', 'matplotlib'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markupsafe import Markup
 from report_runs import RUNS, Words, forecast, of, slices
 
 from predictor.cli.main import main
@@ -20,10 +21,11 @@ from predictor.forecast.forecast import Forecast
 from predictor.forecast.sensitivity import sensitivities
 from predictor.hardware.what_if import vary
 from predictor.report.detail import layers, points
+from predictor.report.drawing import legend_of, tag, text, ticks
 from predictor.report.formats import given, seconds, share
-from predictor.report.html import POLICY, TEMPLATES, Asked, command, to_html
-from predictor.report.html_elements import Html, legend_of, tag, text, ticks
+from predictor.report.html import Asked, command, to_html
 from predictor.report.html_sections import faster
+from predictor.report.pages import POLICY, TEMPLATES, table
 
 
 @pytest.fixture(params=RUNS)
@@ -220,9 +222,11 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 def test_text_is_escaped_once() -> None:
     assert text("<a & b>") == "&lt;a &amp; b&gt;"
-    assert text(Html("<a>")) == "<a>"
-    assert tag("p", "<", title='"', class_="x") == '<p title="&quot;" class="x">&lt;</p>'
+    assert text(Markup("<a>")) == "<a>"
+    assert tag("p", "<", title='"', class_="x") == '<p title="&#34;" class="x">&lt;</p>'
     assert tag("p", tag("b", "1 < 2")) == "<p><b>1 &lt; 2</b></p>"
+    assert "<td>&lt;i&gt;�</td>" in table("t", (("a", False), ("b", False)), [("x", "<i>\x07")])
+    assert "<td><i>y</i></td>" in table("t", (("a", False), ("b", False)), [("x", Markup("<i>y</i>"))])
 
 
 def test_command_of_the_page_makes_the_forecast_again(
@@ -324,7 +328,7 @@ def test_a_plain_forecast_does_none_of_this() -> None:
     code = (
         "import sys; from predictor.cli.main import main;"
         " main(['predict', '--model', 'gpt2', '--gpu', 'h100', '--json']);"
-        "late = ('predictor.report.detail', 'predictor.simulate.schedule', 'predictor.report.html', 'html');"
+        "late = ('predictor.report.detail', 'predictor.simulate.schedule', 'predictor.report.html', 'jinja2');"
         "print([m for m in late if m in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

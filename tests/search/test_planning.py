@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -267,9 +268,11 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
 
 
 def test_a_picture(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="extra 'plot'")
     assert main([*COMMAND, "--only", "tp=4", "--out", str(tmp_path / "p.svg")]) == 0
-    assert "<svg" in (tmp_path / "p.svg").read_text(encoding="utf-8")[:1000]
+    drawn = ElementTree.parse(tmp_path / "p.svg").getroot()
+    marks = [each for each in drawn.iter() if each.get("class") == "mark"]
+    assert len(marks) > 10 and all("tp4" in mark.get("aria-label", "") for mark in marks)
+    assert len(drawn.findall(".//*[@class='ring']")) == len(drawn.findall(".//*[@class='roof']")) == 1
 
 
 def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:

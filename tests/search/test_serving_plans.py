@@ -402,7 +402,7 @@ def test_rows_json_and_pictures_hold_the_same() -> None:
     assert {row["set"] for row in rows} == {"plans", "frontier"}
     assert len(rows) == len(found.entries) + len(found.found.frontier)
     assert len({tuple(row) for row in rows}) == 1
-    svg = frontier_svg(found)
+    svg = frontier_svg(found).decode()
     assert svg.count('class="dot') == len(found.found.frontier) and svg.startswith("<svg")
     page = to_html(found, 3.0)
     assert "Points of the frontier" in page and "<script" in page
